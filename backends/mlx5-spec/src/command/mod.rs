@@ -1,0 +1,29 @@
+//! Firmware commands: their transport, inputs and outputs, and the contexts inside them.
+
+mod boot;
+mod capability;
+mod cq;
+mod eq;
+mod mkey;
+mod pages;
+mod port;
+mod qp;
+mod queue;
+mod register;
+mod resource;
+mod srq;
+mod user;
+
+pub use boot::*;
+pub use capability::*;
+pub use cq::*;
+pub use eq::*;
+pub use mkey::*;
+pub use pages::*;
+pub use port::*;
+pub use qp::*;
+pub use queue::*;
+pub use register::*;
+pub use resource::*;
+pub use srq::*;
+pub use user::*;

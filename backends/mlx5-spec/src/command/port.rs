@@ -1,0 +1,136 @@
+//! The InfiniBand port: context, GIDs, P_Keys.
+
+crate::layout! {
+    /// InfiniBand port context (`mlx5_ifc.h`, `hca_vport_context`).
+    HcaVportContext "hca_vport_context", 512 bytes {
+        FIELD_SELECT "field_select" (0:31..0);
+        SM_VIRT_AWARE "sm_virt_aware" (32:31..31);
+        HAS_SMI "has_smi" (32:30..30);
+        HAS_RAW "has_raw" (32:29..29);
+        GRH_REQUIRED "grh_required" (32:28..28);
+        NUM_PORT_PLANE "num_port_plane" (32:23..16);
+        PORT_PHYSICAL_STATE "port_physical_state" (32:15..12);
+        VPORT_STATE_POLICY "vport_state_policy" (32:11..8);
+        PORT_STATE "port_state" (32:7..4);
+        VPORT_STATE "vport_state" (32:3..0);
+        SYSTEM_IMAGE_GUID "system_image_guid" (@40 u64);
+        PORT_GUID "port_guid" (@48 u64);
+        NODE_GUID "node_guid" (@56 u64);
+        CAP_MASK1 "cap_mask1" (64:31..0);
+        CAP_MASK1_FIELD_SELECT "cap_mask1_field_select" (68:31..0);
+        CAP_MASK2 "cap_mask2" (72:31..0);
+        CAP_MASK2_FIELD_SELECT "cap_mask2_field_select" (76:31..0);
+        LID "lid" (96:31..16);
+        INIT_TYPE_REPLY "init_type_reply" (96:11..8);
+        LMC "lmc" (96:7..5);
+        SUBNET_TIMEOUT "subnet_timeout" (96:4..0);
+        SM_LID "sm_lid" (100:31..16);
+        SM_SL "sm_sl" (100:15..12);
+        QKEY_VIOLATION_COUNTER "qkey_violation_counter" (104:31..16);
+        PKEY_VIOLATION_COUNTER "pkey_violation_counter" (104:15..0);
+    }
+}
+
+crate::layout! {
+    /// Input of QUERY_HCA_VPORT_CONTEXT (`mlx5_ifc.h`, `query_hca_vport_context_in`).
+    QueryHcaVportContextIn "query_hca_vport_context_in", 16 bytes {
+        OPCODE "opcode" (0:31..16);
+        OP_MOD "op_mod" (4:15..0);
+        OTHER_VPORT "other_vport" (8:31..31);
+        PORT_NUM "port_num" (8:19..16);
+        VPORT_NUMBER "vport_number" (8:15..0);
+    }
+}
+
+crate::layout! {
+    /// Output of QUERY_HCA_VPORT_CONTEXT (`mlx5_ifc.h`, `query_hca_vport_context_out`).
+    QueryHcaVportContextOut "query_hca_vport_context_out", 528 bytes {
+        STATUS "status" (0:31..24);
+        SYNDROME "syndrome" (4:31..0);
+        HCA_VPORT_CONTEXT "hca_vport_context" (@16 HcaVportContext);
+    }
+}
+
+crate::layout! {
+    /// Input of MODIFY_HCA_VPORT_CONTEXT (`mlx5_ifc.h`, `modify_hca_vport_context_in`).
+    ModifyHcaVportContextIn "modify_hca_vport_context_in", 528 bytes {
+        OPCODE "opcode" (0:31..16);
+        OP_MOD "op_mod" (4:15..0);
+        OTHER_VPORT "other_vport" (8:31..31);
+        PORT_NUM "port_num" (8:19..16);
+        VPORT_NUMBER "vport_number" (8:15..0);
+        HCA_VPORT_CONTEXT "hca_vport_context" (@16 HcaVportContext);
+    }
+}
+
+crate::layout! {
+    /// Output of MODIFY_HCA_VPORT_CONTEXT (`mlx5_ifc.h`, `modify_hca_vport_context_out`).
+    ModifyHcaVportContextOut "modify_hca_vport_context_out", 16 bytes {
+        STATUS "status" (0:31..24);
+        SYNDROME "syndrome" (4:31..0);
+    }
+}
+
+crate::layout! {
+    /// Input of QUERY_HCA_VPORT_GID (`mlx5_ifc.h`, `query_hca_vport_gid_in`).
+    QueryHcaVportGidIn "query_hca_vport_gid_in", 16 bytes {
+        OPCODE "opcode" (0:31..16);
+        OP_MOD "op_mod" (4:15..0);
+        OTHER_VPORT "other_vport" (8:31..31);
+        PORT_NUM "port_num" (8:19..16);
+        VPORT_NUMBER "vport_number" (8:15..0);
+        GID_INDEX "gid_index" (12:15..0);
+    }
+}
+
+crate::layout! {
+    /// Output of QUERY_HCA_VPORT_GID (`mlx5_ifc.h`, `query_hca_vport_gid_out`).
+    QueryHcaVportGidOut "query_hca_vport_gid_out", 16 bytes {
+        STATUS "status" (0:31..24);
+        SYNDROME "syndrome" (4:31..0);
+        GIDS_NUM "gids_num" (12:31..16);
+        GID "gid" (@16 [16]..);
+    }
+}
+
+crate::layout! {
+    /// Input of QUERY_HCA_VPORT_PKEY (`mlx5_ifc.h`, `query_hca_vport_pkey_in`).
+    QueryHcaVportPkeyIn "query_hca_vport_pkey_in", 16 bytes {
+        OPCODE "opcode" (0:31..16);
+        OP_MOD "op_mod" (4:15..0);
+        OTHER_VPORT "other_vport" (8:31..31);
+        PORT_NUM "port_num" (8:19..16);
+        VPORT_NUMBER "vport_number" (8:15..0);
+        PKEY_INDEX "pkey_index" (12:15..0);
+    }
+}
+
+crate::layout! {
+    /// Output of QUERY_HCA_VPORT_PKEY (`mlx5_ifc.h`, `query_hca_vport_pkey_out`).
+    QueryHcaVportPkeyOut "query_hca_vport_pkey_out", 16 bytes {
+        STATUS "status" (0:31..24);
+        SYNDROME "syndrome" (4:31..0);
+        PKEY "pkey" (@16 [4]..);
+    }
+}
+
+crate::layout! {
+    /// Input of MAD_IFC (`mlx5_ifc.h`, `mad_ifc_in`).
+    MadIfcIn "mad_ifc_in", 272 bytes {
+        OPCODE "opcode" (0:31..16);
+        OP_MOD "op_mod" (4:15..0);
+        REMOTE_LID "remote_lid" (8:31..16);
+        PLANE_INDEX "plane_index" (8:15..8);
+        PORT "port" (8:7..0);
+        MAD "mad" (@16 [256]);
+    }
+}
+
+crate::layout! {
+    /// Output of MAD_IFC (`mlx5_ifc.h`, `mad_ifc_out`).
+    MadIfcOut "mad_ifc_out", 272 bytes {
+        STATUS "status" (0:31..24);
+        SYNDROME "syndrome" (4:31..0);
+        RESPONSE_MAD_PACKET "response_mad_packet" (@16 [256]);
+    }
+}

@@ -1,0 +1,115 @@
+//! Access registers of the port and the node.
+
+crate::layout! {
+    /// Input of ACCESS_REGISTER (`mlx5_ifc.h`, `access_register_in`).
+    AccessRegisterIn "access_register_in", 16 bytes {
+        OPCODE "opcode" (0:31..16);
+        OP_MOD "op_mod" (4:15..0);
+        REGISTER_ID "register_id" (8:15..0);
+        ARGUMENT "argument" (12:31..0);
+        REGISTER_DATA "register_data" (@16 [4]..);
+    }
+}
+
+crate::layout! {
+    /// Output of ACCESS_REGISTER (`mlx5_ifc.h`, `access_register_out`).
+    AccessRegisterOut "access_register_out", 16 bytes {
+        STATUS "status" (0:31..24);
+        SYNDROME "syndrome" (4:31..0);
+        REGISTER_DATA "register_data" (@16 [4]..);
+    }
+}
+
+crate::layout! {
+    /// Port type and speed register (`mlx5_ifc.h`, `ptys_reg`).
+    PtysReg "ptys_reg", 64 bytes {
+        AN_DISABLE_ADMIN "an_disable_admin" (0:30..30);
+        AN_DISABLE_CAP "an_disable_cap" (0:29..29);
+        LOCAL_PORT "local_port" (0:23..16);
+        PLANE_IND "plane_ind" (0:7..4);
+        PROTO_MASK "proto_mask" (0:2..0);
+        AN_STATUS "an_status" (4:31..28);
+        DATA_RATE_OPER "data_rate_oper" (4:15..0);
+        EXT_ETH_PROTO_CAPABILITY "ext_eth_proto_capability" (8:31..0);
+        ETH_PROTO_CAPABILITY "eth_proto_capability" (12:31..0);
+        IB_LINK_WIDTH_CAPABILITY "ib_link_width_capability" (16:31..16);
+        IB_PROTO_CAPABILITY "ib_proto_capability" (16:15..0);
+        EXT_ETH_PROTO_ADMIN "ext_eth_proto_admin" (20:31..0);
+        ETH_PROTO_ADMIN "eth_proto_admin" (24:31..0);
+        IB_LINK_WIDTH_ADMIN "ib_link_width_admin" (28:31..16);
+        IB_PROTO_ADMIN "ib_proto_admin" (28:15..0);
+        EXT_ETH_PROTO_OPER "ext_eth_proto_oper" (32:31..0);
+        ETH_PROTO_OPER "eth_proto_oper" (36:31..0);
+        IB_LINK_WIDTH_OPER "ib_link_width_oper" (40:31..16);
+        IB_PROTO_OPER "ib_proto_oper" (40:15..0);
+        CONNECTOR_TYPE "connector_type" (44:3..0);
+        ETH_PROTO_LP_ADVERTISE "eth_proto_lp_advertise" (48:31..0);
+    }
+}
+
+crate::layout! {
+    /// Port MTU register (`mlx5_ifc.h`, `pmtu_reg`).
+    PmtuReg "pmtu_reg", 16 bytes {
+        LOCAL_PORT "local_port" (0:23..16);
+        MAX_MTU "max_mtu" (4:31..16);
+        ADMIN_MTU "admin_mtu" (8:31..16);
+        OPER_MTU "oper_mtu" (12:31..16);
+    }
+}
+
+crate::layout! {
+    /// Port virtual lane capabilities register (`mlx5_ifc.h`, `pvlc_reg`).
+    PvlcReg "pvlc_reg", 16 bytes {
+        LOCAL_PORT "local_port" (0:23..16);
+        VL_HW_CAP "vl_hw_cap" (4:3..0);
+        VL_ADMIN "vl_admin" (8:3..0);
+        VL_OPERATIONAL "vl_operational" (12:3..0);
+    }
+}
+
+crate::layout! {
+    /// Port administrative and operational status register (`mlx5_ifc.h`, `paos_reg`).
+    PaosReg "paos_reg", 16 bytes {
+        SWID "swid" (0:31..24);
+        LOCAL_PORT "local_port" (0:23..16);
+        ADMIN_STATUS "admin_status" (0:11..8);
+        OPER_STATUS "oper_status" (0:3..0);
+        ASE "ase" (4:31..31);
+        EE "ee" (4:30..30);
+        E "e" (4:1..0);
+    }
+}
+
+crate::layout! {
+    /// Host endianness register (`mlx5_ifc.h`, `register_host_endianness`).
+    RegisterHostEndianness "register_host_endianness", 16 bytes {
+        HE "he" (0:31..31);
+    }
+}
+
+crate::layout! {
+    /// Input of SET_NODE (`mlx5_ifc.h`, `set_node_in`).
+    SetNodeIn "set_node_in", 64 bytes {
+        NODE_DESCRIPTION "node_description" (@0 [64]);
+    }
+}
+
+crate::codes! {
+    /// Registers of ACCESS_REG ([`AccessRegisterIn::REGISTER_ID`], `MLX5_REG_*`).
+    RegisterId {
+        Pcap = 0x5001 "PCAP",
+        Pmtu = 0x5003 "PMTU",
+        Ptys = 0x5004 "PTYS",
+        Paos = 0x5006 "PAOS",
+        Ppcnt = 0x5008 "PPCNT",
+        Pvlc = 0x500f "PVLC",
+        NodeDesc = 0x6001 "NODE_DESC",
+        HostEndianness = 0x7004 "HOST_ENDIANNESS",
+        Dtor = 0xc00e "DTOR",
+    }
+}
+
+/// [`AccessRegisterIn::OP_MOD`] of a read.
+pub const REGISTER_READ: u32 = 1;
+/// [`AccessRegisterIn::OP_MOD`] of a write.
+pub const REGISTER_WRITE: u32 = 0;

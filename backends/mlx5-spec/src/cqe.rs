@@ -1,0 +1,94 @@
+//! Completion queue entries (`mlx5_cqe64` and `mlx5_err_cqe` of rdma-core's `providers/mlx5/mlx5dv.h`; PRM "CQE format").
+
+use crate::codes;
+
+/// Bytes of an entry.
+pub const CQE: usize = 64;
+
+codes! {
+    /// What an entry says ([`Cqe::OPCODE`]).
+    CqeOpcode {
+        Req = 0 "REQ",
+        RespWrImm = 1 "RESP_WR_IMM",
+        RespSend = 2 "RESP_SEND",
+        RespSendImm = 3 "RESP_SEND_IMM",
+        RespSendInv = 4 "RESP_SEND_INV",
+        ResizeCq = 5 "RESIZE_CQ",
+        NoPacket = 6 "NO_PACKET",
+        SigErr = 12 "SIG_ERR",
+        ReqErr = 13 "REQ_ERR",
+        RespErr = 14 "RESP_ERR",
+        Invalid = 15 "INVALID",
+    }
+}
+
+codes! {
+    /// Syndrome of an error entry ([`ErrCqe::SYNDROME`]).
+    CqeSyndrome {
+        LocalLength = 0x01 "LOCAL_LENGTH_ERR",
+        LocalQpOp = 0x02 "LOCAL_QP_OP_ERR",
+        LocalProt = 0x04 "LOCAL_PROT_ERR",
+        WrFlush = 0x05 "WR_FLUSH_ERR",
+        MwBind = 0x06 "MW_BIND_ERR",
+        BadResp = 0x10 "BAD_RESP_ERR",
+        LocalAccess = 0x11 "LOCAL_ACCESS_ERR",
+        RemoteInvalReq = 0x12 "REMOTE_INVAL_REQ_ERR",
+        RemoteAccess = 0x13 "REMOTE_ACCESS_ERR",
+        RemoteOp = 0x14 "REMOTE_OP_ERR",
+        TransportRetryExc = 0x15 "TRANSPORT_RETRY_EXC_ERR",
+        RnrRetryExc = 0x16 "RNR_RETRY_EXC_ERR",
+        RemoteAborted = 0x22 "REMOTE_ABORTED_ERR",
+    }
+}
+
+crate::layout! {
+    /// Completion queue entry.
+    Cqe "mlx5_cqe64", 64 bytes {
+        WQE_ID "wqe_id" (0:15..0);
+        RSS_HASH_RESULT "rx_hash_res" (12:31..0);
+        RSS_HASH_TYPE "rx_hash_type" (16:31..24);
+        ML_PATH "ml_path" (16:23..16);
+        CHECK_SUM "checksum" (20:31..16);
+        SLID "slid" (20:15..0);
+        GRH "grh" (24:29..28);
+        SL "sl" (24:27..24);
+        RQPN "rqpn" (24:23..0);
+        HDS_IP_EXT "hds_ip_ext" (28:31..24);
+        L4_HDR_TYPE_ETC "l4_hdr_type_etc" (28:23..16);
+        VLAN_INFO "vlan_info" (28:15..0);
+        SRQN_UIDX "srqn_uidx" (32:23..0);
+        /// Immediate data, invalidated key, or P_Key.
+        IMM_INVAL_PKEY "imm_inval_pkey" (36:31..0);
+        APP "app" (40:31..24);
+        APP_OP "app_op" (40:23..16);
+        APP_INFO "app_info" (40:15..0);
+        BYTE_CNT "byte_cnt" (44:31..0);
+        TIMESTAMP "timestamp" (@48 u64);
+        /// Opcode of the send WQE.
+        SEND_OPCODE "sop" (56:31..24);
+        QPN "qpn" (56:23..0);
+        WQE_COUNTER "wqe_counter" (60:31..16);
+        SIGNATURE "signature" (60:15..8);
+        OPCODE "opcode" (60:7..4);
+        FORMAT "format" (60:3..2);
+        SE "se" (60:1..1);
+        OWNER "owner" (60:0..0);
+    }
+}
+
+crate::layout! {
+    /// Completion queue entry of a failed request.
+    ErrCqe "mlx5_err_cqe", 64 bytes {
+        SRQN "srqn" (32:23..0);
+        VENDOR_ERR_SYND "vendor_err_synd" (52:15..8);
+        SYNDROME "syndrome" (52:7..0);
+        SEND_OPCODE "s_wqe_opcode" (56:31..24);
+        QPN "qpn" (56:23..0);
+        WQE_COUNTER "wqe_counter" (60:31..16);
+        SIGNATURE "signature" (60:15..8);
+        OPCODE "opcode" (60:7..4);
+        FORMAT "format" (60:3..2);
+        SE "se" (60:1..1);
+        OWNER "owner" (60:0..0);
+    }
+}

@@ -1,0 +1,52 @@
+//! Doorbell records in memory, and the user access region (UAR): a 4096-byte page of BAR0 with the doorbells.
+//!
+//! rdma-core `providers/mlx5/qp.c`, `cq.c`; Linux `include/linux/mlx5/doorbell.h`, `drivers/.../mlx5/core/lib/eq.h`.
+
+/// Bytes of a UAR page; page `n` starts at byte `n * UAR_PAGE` of BAR0.
+pub const UAR_PAGE: usize = 4096;
+/// Byte of a UAR page where a CQ is armed with an 8-byte write of [`CqArm`].
+pub const UAR_CQ_ARM: usize = 0x20;
+/// Byte of a UAR page where a 4-byte write of [`EqDoorbell`] updates the consumer index of an EQ and arms it.
+pub const UAR_EQ_ARM: usize = 0x40;
+/// Byte of a UAR page where a 4-byte write of [`EqDoorbell`] updates the consumer index of an EQ without arming.
+pub const UAR_EQ_UPDATE: usize = 0x48;
+/// Byte of a UAR page where the send doorbells (BlueFlame registers) begin.
+pub const UAR_BLUEFLAME: usize = 0x800;
+/// BlueFlame registers of a UAR page.
+pub const BLUEFLAME_REGISTERS: usize = 4;
+
+crate::layout! {
+    /// Doorbell record of a queue pair; counters of entries (receive) and 64-byte blocks (send).
+    QpDoorbellRecord "mlx5_dbrec_qp", 8 bytes {
+        RECEIVE_COUNTER "rcv" (0:15..0);
+        SEND_COUNTER "snd" (4:15..0);
+    }
+}
+
+crate::layout! {
+    /// Doorbell record of a completion queue.
+    CqDoorbellRecord "mlx5_dbrec_cq", 8 bytes {
+        CONSUMER_INDEX "set_ci" (0:23..0);
+        ARM_SN "arm_cmd_sn" (4:29..28);
+        ARM_SOLICITED "arm_solicited" (4:24..24);
+        ARM_CONSUMER_INDEX "arm_ci" (4:23..0);
+    }
+}
+
+crate::layout! {
+    /// What arms a completion queue, written as 8 bytes to [`UAR_CQ_ARM`].
+    CqArm "mlx5_cq_arm", 8 bytes {
+        SN "cmd_sn" (0:29..28);
+        SOLICITED "solicited" (0:24..24);
+        CONSUMER_INDEX "ci" (0:23..0);
+        CQN "cqn" (4:23..0);
+    }
+}
+
+crate::layout! {
+    /// What an event queue's doorbell takes.
+    EqDoorbell "mlx5_eq_doorbell", 4 bytes {
+        EQN "eqn" (0:31..24);
+        CONSUMER_INDEX "ci" (0:23..0);
+    }
+}

@@ -1,0 +1,42 @@
+//! The initialization segment: the first registers of BAR0.
+
+crate::layout! {
+    /// Health buffer of the initialization segment (`mlx5_ifc.h`, `health_buffer`).
+    HealthBuffer "health_buffer", 64 bytes {
+        ASSERT_EXISTPTR "assert_existptr" (32:31..0);
+        ASSERT_CALLRA "assert_callra" (36:31..0);
+        TIME "time" (44:31..0);
+        FW_VERSION "fw_version" (48:31..0);
+        HW_ID "hw_id" (52:31..0);
+        RFR "rfr" (56:31..31);
+        VALID "valid" (56:27..27);
+        SEVERITY "severity" (56:26..24);
+        IRISC_INDEX "irisc_index" (60:31..24);
+        SYND "synd" (60:23..16);
+        EXT_SYND "ext_synd" (60:15..0);
+    }
+}
+
+crate::layout! {
+    /// Initialization segment at the start of BAR0 (`mlx5_ifc.h`, `initial_seg`).
+    InitialSeg "initial_seg", 16396 bytes {
+        FW_REV_MINOR "fw_rev_minor" (0:31..16);
+        FW_REV_MAJOR "fw_rev_major" (0:15..0);
+        CMD_INTERFACE_REV "cmd_interface_rev" (4:31..16);
+        FW_REV_SUBMINOR "fw_rev_subminor" (4:15..0);
+        CMDQ_PHY_ADDR_63_32 "cmdq_phy_addr_63_32" (16:31..0);
+        CMDQ_PHY_ADDR_31_12 "cmdq_phy_addr_31_12" (20:31..12);
+        NIC_INTERFACE "nic_interface" (20:9..8);
+        LOG_CMDQ_SIZE "log_cmdq_size" (20:7..4);
+        LOG_CMDQ_STRIDE "log_cmdq_stride" (20:3..0);
+        COMMAND_DOORBELL_VECTOR "command_doorbell_vector" (24:31..0);
+        INITIALIZING "initializing" (508:31..31);
+        NIC_INTERFACE_SUPPORTED "nic_interface_supported" (508:26..24);
+        EMBEDDED_CPU "embedded_cpu" (508:23..23);
+        HEALTH_BUFFER "health_buffer" (@512 HealthBuffer);
+        NO_DRAM_NIC_OFFSET "no_dram_nic_offset" (576:31..0);
+        CLEAR_INT "clear_int" (4108:0..0);
+        HEALTH_SYNDROME "health_syndrome" (4112:31..24);
+        HEALTH_COUNTER "health_counter" (4112:23..0);
+    }
+}

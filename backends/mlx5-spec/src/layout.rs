@@ -1,0 +1,337 @@
+//! How a layout is written down, checked at compile time, and reached without panic.
+//!
+//! An mlx5 structure is a run of big-endian dwords. A field of up to 32 bits lies inside one dword and is named by the
+//! byte offset of that dword and its highest and lowest bit (`12:28..24`), as `mlx5_ifc.h` lays it out; wider fields are
+//! named by their byte offset.
+
+use core::marker::PhantomData;
+
+/// A structure of the device: its published name, its size and its fields.
+pub trait Layout: Sized + 'static {
+    /// What the structure holds, for tests, decoders and traces.
+    const INFO: LayoutInfo;
+    /// Size in bytes.
+    const SIZE: usize;
+}
+
+/// Name, size and fields of a structure as data.
+#[derive(Clone, Copy, Debug)]
+pub struct LayoutInfo {
+    /// Name of the structure in `mlx5_ifc.h` (or in the source that its documentation names).
+    pub name: &'static str,
+    /// Size in bytes; a trailing array is not counted.
+    pub size: usize,
+    /// The fields in order of their definition.
+    pub fields: &'static [FieldInfo],
+}
+
+/// One field as data.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldInfo {
+    /// Published name.
+    pub name: &'static str,
+    /// Place and shape.
+    pub place: Place,
+}
+
+/// Place and shape of a field.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// Bits `hi..=lo` of the big-endian dword at byte `dword`.
+    Bits {
+        /// Byte offset of the dword.
+        dword: usize,
+        /// Highest bit, 31 at most.
+        hi: u32,
+        /// Lowest bit.
+        lo: u32,
+    },
+    /// A big-endian 64-bit number.
+    U64 {
+        /// Byte offset.
+        offset: usize,
+    },
+    /// Bytes in memory order.
+    Bytes {
+        /// Byte offset.
+        offset: usize,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// Another structure.
+    Sub {
+        /// Byte offset.
+        offset: usize,
+        /// The structure that lies there.
+        layout: LayoutInfo,
+    },
+    /// An array that runs to the end of the message.
+    Tail {
+        /// Byte offset of the first entry.
+        offset: usize,
+        /// Size of an entry in bytes.
+        entry: usize,
+    },
+}
+
+impl Place {
+    /// Byte offset and length of the bytes that the field touches; a trailing array has length 0.
+    pub const fn bytes(&self) -> (usize, usize) {
+        match *self {
+            Self::Bits { dword, .. } => (dword, 4),
+            Self::U64 { offset } => (offset, 8),
+            Self::Bytes { offset, len } => (offset, len),
+            Self::Sub { offset, layout } => (offset, layout.size),
+            Self::Tail { offset, .. } => (offset, 0),
+        }
+    }
+}
+
+/// A field of at most 32 bits of layout `L`.
+pub struct Field<L> {
+    dword: usize,
+    hi: u32,
+    lo: u32,
+    layout: PhantomData<fn() -> L>,
+}
+
+/// A big-endian 64-bit field of layout `L`.
+pub struct Field64<L> {
+    offset: usize,
+    layout: PhantomData<fn() -> L>,
+}
+
+/// A field of layout `L` that is a run of bytes.
+pub struct Bytes<L> {
+    offset: usize,
+    len: usize,
+    layout: PhantomData<fn() -> L>,
+}
+
+/// A structure `M` inside layout `L`.
+pub struct Sub<L, M> {
+    offset: usize,
+    layout: PhantomData<fn() -> (L, M)>,
+}
+
+/// The array at the end of layout `L`.
+pub struct Tail<L> {
+    offset: usize,
+    entry: usize,
+    layout: PhantomData<fn() -> L>,
+}
+
+macro_rules! copy {
+    ($($name:ident<$($p:ident),+>),+) => {$(
+        impl<$($p),+> Clone for $name<$($p),+> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+        impl<$($p),+> Copy for $name<$($p),+> {}
+    )+};
+}
+copy!(Field<L>, Field64<L>, Bytes<L>, Sub<L, M>, Tail<L>);
+
+impl<L> Field<L> {
+    /// Bits `hi..=lo` of the dword at byte `dword`; a place that crosses its dword does not compile.
+    pub const fn new(dword: usize, hi: u32, lo: u32) -> Self {
+        assert!(dword.is_multiple_of(4), "a dword starts at a multiple of four");
+        assert!(hi <= 31 && lo <= hi, "a field lies inside one dword");
+        Self { dword, hi, lo, layout: PhantomData }
+    }
+
+    /// Byte offset of the dword.
+    pub const fn dword(self) -> usize {
+        self.dword
+    }
+
+    /// Number of bits.
+    pub const fn width(self) -> u32 {
+        self.hi - self.lo + 1
+    }
+
+    /// The greatest value that fits.
+    pub const fn max(self) -> u32 {
+        u32::MAX >> (32 - self.width())
+    }
+
+    /// `value` at its place in the dword, other bits zero; what does not fit is cut off.
+    pub const fn place(self, value: u32) -> u32 {
+        (value & self.max()) << self.lo
+    }
+
+    /// The field's value out of its dword (host byte order).
+    pub const fn take(self, dword: u32) -> u32 {
+        (dword >> self.lo) & self.max()
+    }
+
+    /// `dword` with the field set to `value`.
+    pub const fn replace(self, dword: u32, value: u32) -> u32 {
+        (dword & !(self.max() << self.lo)) | self.place(value)
+    }
+}
+
+impl<L> Field64<L> {
+    /// The 64-bit number at byte `offset`.
+    pub const fn new(offset: usize) -> Self {
+        assert!(offset.is_multiple_of(4), "a 64-bit field starts at a dword");
+        Self { offset, layout: PhantomData }
+    }
+
+    /// Byte offset.
+    pub const fn offset(self) -> usize {
+        self.offset
+    }
+}
+
+impl<L> Bytes<L> {
+    /// `len` bytes at byte `offset`.
+    pub const fn new(offset: usize, len: usize) -> Self {
+        Self { offset, len, layout: PhantomData }
+    }
+
+    /// Byte offset.
+    pub const fn offset(self) -> usize {
+        self.offset
+    }
+
+    /// Length in bytes.
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether the field has no bytes.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<L, M> Sub<L, M> {
+    /// The structure at byte `offset`.
+    pub const fn new(offset: usize) -> Self {
+        Self { offset, layout: PhantomData }
+    }
+
+    /// Byte offset.
+    pub const fn offset(self) -> usize {
+        self.offset
+    }
+}
+
+impl<L> Tail<L> {
+    /// The array at byte `offset`, of entries of `entry` bytes.
+    pub const fn new(offset: usize, entry: usize) -> Self {
+        Self { offset, entry, layout: PhantomData }
+    }
+
+    /// Byte offset of the first entry.
+    pub const fn offset(self) -> usize {
+        self.offset
+    }
+
+    /// Byte offset of entry `index`.
+    pub const fn at(self, index: usize) -> usize {
+        self.offset.saturating_add(index.saturating_mul(self.entry))
+    }
+
+    /// Size of an entry in bytes.
+    pub const fn entry(self) -> usize {
+        self.entry
+    }
+}
+
+/// Panics (while compiling) if fields overlap or leave the structure of `DWORDS` dwords.
+pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
+    let mut used = [0u32; DWORDS];
+    let mut i = 0;
+    #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler only: an index out of range does not build")]
+    while i < fields.len() {
+        match fields[i].place {
+            Place::Bits { dword, hi, lo } => {
+                let mask = (u32::MAX >> (31 - (hi - lo))) << lo;
+                assert!(used[dword / 4] & mask == 0, "fields overlap");
+                used[dword / 4] |= mask;
+            }
+            Place::Tail { offset, .. } => assert!(offset == DWORDS * 4, "a trailing array starts at the end"),
+            place => {
+                let (offset, len) = place.bytes();
+                let mut at = offset;
+                while at < offset + len {
+                    let mask = 0xffu32 << (24 - 8 * (at % 4));
+                    assert!(used[at / 4] & mask == 0, "fields overlap");
+                    used[at / 4] |= mask;
+                    at += 1;
+                }
+            }
+        }
+        i += 1;
+    }
+}
+
+/// Defines a layout: a type without values that carries a constant for each field.
+///
+/// `NAME "published_name" (dword:hi..lo);` for bits, `(@offset u64)`, `(@offset [len])` for bytes,
+/// `(@offset Other)` for a structure inside, `(@offset [entry]..)` for a trailing array of entries of that many bytes.
+#[macro_export]
+macro_rules! layout {
+    ($(#[$meta:meta])* $name:ident $ifc:literal, $size:literal bytes {
+        $($(#[$field_meta:meta])* $field:ident $field_name:literal $spec:tt;)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug)]
+        pub enum $name {}
+
+        impl $name {
+            $($crate::layout!(@field [$(#[$field_meta])*] $name $field $field_name $spec);)*
+        }
+
+        impl $crate::Layout for $name {
+            const SIZE: usize = $size;
+            const INFO: $crate::LayoutInfo = $crate::LayoutInfo {
+                name: $ifc,
+                size: $size,
+                fields: &[$($crate::FieldInfo { name: $field_name, place: $crate::layout!(@place $spec) }),*],
+            };
+        }
+
+        const _: () = {
+            assert!($size % 4 == 0, "a layout is a run of dwords");
+            $crate::check_fields::<{ $size / 4 }>(<$name as $crate::Layout>::INFO.fields);
+        };
+    };
+    (@field [$($m:tt)*] $layout:ident $field:ident $n:literal ($dword:literal : $hi:literal .. $lo:literal)) => {
+        #[doc = concat!("`", $n, "`, dword ", stringify!($dword), " bits ", stringify!($hi), "..", stringify!($lo), ".")]
+        $($m)*
+        pub const $field: $crate::Field<$layout> = $crate::Field::new($dword, $hi, $lo);
+    };
+    (@field [$($m:tt)*] $layout:ident $field:ident $n:literal (@ $offset:literal u64)) => {
+        #[doc = concat!("`", $n, "`, 64 bits at byte ", stringify!($offset), ".")]
+        $($m)*
+        pub const $field: $crate::Field64<$layout> = $crate::Field64::new($offset);
+    };
+    (@field [$($m:tt)*] $layout:ident $field:ident $n:literal (@ $offset:literal [$len:literal])) => {
+        #[doc = concat!("`", $n, "`, ", stringify!($len), " bytes at byte ", stringify!($offset), ".")]
+        $($m)*
+        pub const $field: $crate::Bytes<$layout> = $crate::Bytes::new($offset, $len);
+    };
+    (@field [$($m:tt)*] $layout:ident $field:ident $n:literal (@ $offset:literal [$entry:literal]..)) => {
+        #[doc = concat!("`", $n, "[]`, entries of ", stringify!($entry), " bytes from byte ", stringify!($offset), ".")]
+        $($m)*
+        pub const $field: $crate::Tail<$layout> = $crate::Tail::new($offset, $entry);
+    };
+    (@field [$($m:tt)*] $layout:ident $field:ident $n:literal (@ $offset:literal $sub:ident)) => {
+        #[doc = concat!("`", $n, "`, [`", stringify!($sub), "`] at byte ", stringify!($offset), ".")]
+        $($m)*
+        pub const $field: $crate::Sub<$layout, $sub> = $crate::Sub::new($offset);
+    };
+    (@place ($dword:literal : $hi:literal .. $lo:literal)) => {
+        $crate::Place::Bits { dword: $dword, hi: $hi, lo: $lo }
+    };
+    (@place (@ $offset:literal u64)) => { $crate::Place::U64 { offset: $offset } };
+    (@place (@ $offset:literal [$len:literal])) => { $crate::Place::Bytes { offset: $offset, len: $len } };
+    (@place (@ $offset:literal [$entry:literal]..)) => { $crate::Place::Tail { offset: $offset, entry: $entry } };
+    (@place (@ $offset:literal $sub:ident)) => {
+        $crate::Place::Sub { offset: $offset, layout: <$sub as $crate::Layout>::INFO }
+    };
+}

@@ -1,0 +1,27 @@
+//! Where every bit of an mlx5 (ConnectX) device lies, each layout defined once.
+//!
+//! Driver, simulated device, tests and tools read and write through these definitions and share nothing else. Each is
+//! held against the published offsets by a test. No behaviour lives here, and no dependency.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod code;
+mod command;
+mod cqe;
+mod doorbell;
+mod event;
+mod init_segment;
+mod layout;
+mod view;
+mod wqe;
+
+pub use command::*;
+pub use cqe::*;
+pub use doorbell::*;
+pub use event::*;
+pub use init_segment::*;
+
+pub use layout::{Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, check_fields};
+pub use view::{View, ViewMut};
+
+pub use wqe::*;

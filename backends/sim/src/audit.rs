@@ -1,0 +1,95 @@
+//! What the driver did wrong although the device could go on: tests fail on any entry.
+
+/// One mistake of the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A doorbell names a WQE beyond what the doorbell record says is written.
+    DoorbellPastRecord {
+        /// Queue pair.
+        qpn: u32,
+        /// Index in the doorbell.
+        doorbell: u16,
+        /// Counter in the record.
+        record: u16,
+    },
+    /// The doorbell's first bytes are not those of the WQE at its index.
+    DoorbellNotWqe {
+        /// Queue pair.
+        qpn: u32,
+        /// Index in the doorbell.
+        index: u16,
+    },
+    /// The WQE fetched at an index says that it is another one, or another queue's.
+    WqeMismatch {
+        /// Queue pair.
+        qpn: u32,
+        /// Index fetched.
+        index: u16,
+        /// Index in the WQE.
+        wqe_index: u16,
+        /// Queue pair in the WQE.
+        wqe_qpn: u32,
+    },
+    /// A reserved bit is set in a structure.
+    ReservedBits {
+        /// Structure.
+        layout: &'static str,
+        /// Byte of it.
+        offset: usize,
+    },
+    /// A key was used after it was destroyed.
+    KeyAfterDestroy {
+        /// Key.
+        key: u32,
+    },
+    /// A doorbell for a queue that does not exist.
+    DoorbellNowhere {
+        /// UAR page.
+        uar: u32,
+        /// Byte in the page.
+        offset: usize,
+        /// Number of the queue.
+        number: u32,
+    },
+    /// The consumer index of a completion or event queue went past what was produced.
+    ConsumerPastProducer {
+        /// Number of the queue.
+        number: u32,
+        /// Consumer index.
+        consumer: u32,
+        /// Producer index.
+        producer: u32,
+    },
+    /// More posted than the ring holds.
+    RingOverrun {
+        /// Queue pair.
+        qpn: u32,
+        /// Counter posted.
+        posted: u16,
+        /// Counter completed.
+        completed: u16,
+    },
+    /// A page was given twice, or returned memory is still in use.
+    PageGivenTwice {
+        /// Device address.
+        addr: u64,
+    },
+}
+
+/// The mistakes so far.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    findings: Vec<Finding>,
+}
+
+impl Audit {
+    /// Adds one.
+    pub fn report(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// All of them.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+}

@@ -1,0 +1,100 @@
+//! Faults as data: what the device shall do wrong, and when.
+
+use std::collections::VecDeque;
+
+/// One misbehaviour. Each strikes once; arm it again for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The next command with this opcode is never completed.
+    StuckCommand {
+        /// Opcode.
+        opcode: u16,
+    },
+    /// The next command with this opcode is not executed and ends with this status and syndrome.
+    CommandStatus {
+        /// Opcode.
+        opcode: u16,
+        /// Status.
+        status: u8,
+        /// Syndrome.
+        syndrome: u32,
+    },
+    /// The next command with this opcode ends with this delivery status.
+    DeliveryStatus {
+        /// Opcode.
+        opcode: u16,
+        /// Delivery status.
+        status: u8,
+    },
+    /// The next completion of this queue is not written.
+    DropCqe {
+        /// Completion queue.
+        cqn: u32,
+    },
+    /// The next completion of this queue is written twice.
+    RepeatCqe {
+        /// Completion queue.
+        cqn: u32,
+    },
+    /// The next completion of this queue has the wrong owner bit.
+    WrongOwner {
+        /// Completion queue.
+        cqn: u32,
+    },
+    /// The next completion of this queue names another queue pair (in its QPN and its user index).
+    ForeignQpn {
+        /// Completion queue.
+        cqn: u32,
+        /// The queue pair named.
+        qpn: u32,
+    },
+    /// The next completion of this queue names this WQE.
+    WrongWqeCounter {
+        /// Completion queue.
+        cqn: u32,
+        /// The counter named.
+        counter: u16,
+    },
+    /// The next completion of this queue has this opcode.
+    CqeOpcode {
+        /// Completion queue.
+        cqn: u32,
+        /// Opcode.
+        opcode: u8,
+    },
+    /// The next interrupt of this vector is lost.
+    LostInterrupt {
+        /// MSI-X vector.
+        vector: u16,
+    },
+    /// The next event queue entry has this type.
+    EventType {
+        /// Event type.
+        event_type: u8,
+    },
+}
+
+/// Faults that wait to strike.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    armed: VecDeque<Fault>,
+}
+
+impl Faults {
+    /// Arms one.
+    pub fn arm(&mut self, fault: Fault) {
+        self.armed.push_back(fault);
+    }
+
+    /// Takes the first armed fault that `pick` likes.
+    pub fn take<T>(&mut self, mut pick: impl FnMut(&Fault) -> Option<T>) -> Option<T> {
+        let (at, picked) = self.armed.iter().enumerate().find_map(|(at, fault)| Some((at, pick(fault)?)))?;
+        self.armed.remove(at);
+        Some(picked)
+    }
+
+    /// Whether any fault waits.
+    pub fn is_empty(&self) -> bool {
+        self.armed.is_empty()
+    }
+}

@@ -1,0 +1,8 @@
+//! A simulated ConnectX at the register level.
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod env;
+pub mod fault;
+pub mod memory;
+pub mod trace;

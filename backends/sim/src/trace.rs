@@ -1,0 +1,85 @@
+//! What the device did, told to whoever listens.
+
+use bareverbs::Instant;
+
+/// One thing that happened, with its bytes as they lay in memory, in a register or on the wire.
+#[derive(Clone, Copy, Debug)]
+pub enum Record<'a> {
+    /// A firmware command was executed.
+    Command {
+        /// Slot of the command queue.
+        slot: u8,
+        /// Whole input.
+        input: &'a [u8],
+        /// Whole output.
+        output: &'a [u8],
+    },
+    /// A doorbell was written in a UAR page.
+    Doorbell {
+        /// UAR page.
+        uar: u32,
+        /// Byte in the page.
+        offset: usize,
+        /// What was written.
+        bytes: &'a [u8],
+    },
+    /// A send WQE was fetched.
+    SendWqe {
+        /// Queue pair.
+        qpn: u32,
+        /// Index of its first block.
+        index: u16,
+        /// The WQE.
+        bytes: &'a [u8],
+    },
+    /// A receive WQE was fetched.
+    RecvWqe {
+        /// Queue pair.
+        qpn: u32,
+        /// Receive counter.
+        index: u16,
+        /// The WQE.
+        bytes: &'a [u8],
+    },
+    /// A completion was written.
+    Cqe {
+        /// Completion queue.
+        cqn: u32,
+        /// Producer counter.
+        index: u32,
+        /// The entry.
+        bytes: &'a [u8],
+    },
+    /// An event was written.
+    Eqe {
+        /// Event queue.
+        eqn: u32,
+        /// Producer counter.
+        index: u32,
+        /// The entry.
+        bytes: &'a [u8],
+    },
+    /// An interrupt was raised.
+    Interrupt {
+        /// MSI-X vector.
+        vector: u16,
+    },
+    /// A packet left.
+    Sent {
+        /// From LRH to ICRC.
+        bytes: &'a [u8],
+    },
+    /// A packet came.
+    Received {
+        /// From LRH to ICRC.
+        bytes: &'a [u8],
+    },
+    /// Anything else worth a line: what is not supported, what was refused and why.
+    Note(&'a str),
+}
+
+/// Takes records as they happen.
+pub trait Tracer {
+    /// One record; `now` is the device's time.
+    fn record(&mut self, now: Instant, record: Record<'_>);
+}

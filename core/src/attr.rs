@@ -1,0 +1,292 @@
+//! Attributes of queue pairs, ports and devices.
+
+use core::time::Duration;
+
+use crate::{Access, Gid, Guid, Lid, Psn, Qkey, Qpn};
+
+/// Transport service of a queue pair (`ibv_qp_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Initiator of an extended reliable connection.
+    XrcSend,
+}
+
+/// State of a queue pair (`ibv_qp_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum QpState {
+    /// Just made.
+    #[default]
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Send queue drained or draining.
+    Sqd,
+    /// Send queue in error.
+    Sqe,
+    /// In error: every request is flushed.
+    Err,
+}
+
+/// Path MTU (`ibv_mtu`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[repr(u8)]
+pub enum Mtu {
+    /// 256 bytes.
+    Mtu256 = 1,
+    /// 512 bytes.
+    Mtu512 = 2,
+    /// 1024 bytes.
+    #[default]
+    Mtu1024 = 3,
+    /// 2048 bytes.
+    Mtu2048 = 4,
+    /// 4096 bytes.
+    Mtu4096 = 5,
+}
+
+impl Mtu {
+    /// In bytes.
+    pub const fn bytes(self) -> u32 {
+        128 << self as u32
+    }
+
+    /// From its encoding (1 to 5).
+    pub const fn from_encoding(code: u32) -> Option<Self> {
+        Some(match code {
+            1 => Self::Mtu256,
+            2 => Self::Mtu512,
+            3 => Self::Mtu1024,
+            4 => Self::Mtu2048,
+            5 => Self::Mtu4096,
+            _ => return None,
+        })
+    }
+}
+
+/// Path migration state (`ibv_mig_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PathMigState {
+    /// Migrated.
+    #[default]
+    Migrated,
+    /// To be rearmed.
+    Rearm,
+    /// Armed.
+    Armed,
+}
+
+/// Global route of an address vector (`ibv_global_route`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GlobalRoute {
+    /// Peer's GID.
+    pub dgid: Gid,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Index of our GID.
+    pub sgid_index: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+}
+
+/// Address vector (`ibv_ah_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct AddressVector {
+    /// Peer's LID.
+    pub dlid: Lid,
+    /// Service level, 4 bits.
+    pub sl: u8,
+    /// Source path bits.
+    pub src_path_bits: u8,
+    /// Static rate, 0 for the port's.
+    pub static_rate: u8,
+    /// Physical port.
+    pub port_num: u8,
+    /// Global route, if packets carry a GRH.
+    pub grh: Option<GlobalRoute>,
+}
+
+/// Attributes of a queue pair (`ibv_qp_attr`). A modify looks only at those in its mask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct QpAttr {
+    /// State to go to.
+    pub state: QpState,
+    /// State assumed to be current.
+    pub cur_state: QpState,
+    /// Whether to tell when the send queue is drained.
+    pub en_sqd_async_notify: bool,
+    /// Remote rights that incoming requests may use.
+    pub access: Access,
+    /// Index of the P_Key.
+    pub pkey_index: u16,
+    /// Physical port, from 1.
+    pub port_num: u8,
+    /// Q_Key.
+    pub qkey: Qkey,
+    /// Primary path.
+    pub av: AddressVector,
+    /// Alternate path.
+    pub alt_av: AddressVector,
+    /// Index of the P_Key of the alternate path.
+    pub alt_pkey_index: u16,
+    /// Local ACK timeout of the alternate path.
+    pub alt_timeout: u8,
+    /// Path MTU.
+    pub path_mtu: Mtu,
+    /// Local ACK timeout: 4.096 µs · 2^timeout, 0 for none, 5 bits.
+    pub timeout: u8,
+    /// Retries before the connection is broken, 3 bits.
+    pub retry_cnt: u8,
+    /// Retries after RNR NAK, 3 bits, 7 for ever.
+    pub rnr_retry: u8,
+    /// First PSN expected.
+    pub rq_psn: Psn,
+    /// First PSN sent.
+    pub sq_psn: Psn,
+    /// Reads and atomics outstanding as initiator.
+    pub max_rd_atomic: u8,
+    /// Reads and atomics outstanding as target.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the time that a peer waits after our RNR NAK, 5 bits (IBTA table 45).
+    pub min_rnr_timer: u8,
+    /// Path migration state.
+    pub path_mig_state: PathMigState,
+    /// Peer's queue pair.
+    pub dest_qpn: Qpn,
+}
+
+/// Capacities of a queue pair (`ibv_qp_cap`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct QpCap {
+    /// Send requests.
+    pub max_send_wr: u32,
+    /// Receive requests.
+    pub max_recv_wr: u32,
+    /// SGEs of a send request.
+    pub max_send_sge: u32,
+    /// SGEs of a receive request.
+    pub max_recv_sge: u32,
+    /// Bytes of an inline payload.
+    pub max_inline_data: u32,
+}
+
+/// What the device has (`ibv_device_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct DeviceAttr {
+    /// Firmware version: major, minor, sub-minor.
+    pub fw_ver: [u16; 3],
+    /// GUID of the node.
+    pub node_guid: Guid,
+    /// GUID of the system image.
+    pub sys_image_guid: Guid,
+    /// Vendor (IEEE OUI).
+    pub vendor_id: u32,
+    /// Part, as its PCI device id.
+    pub vendor_part_id: u32,
+    /// Hardware revision.
+    pub hw_ver: u32,
+    /// Longest region in bytes.
+    pub max_mr_size: u64,
+    /// Bit n: pages of 2^n bytes.
+    pub page_size_cap: u64,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Requests of one work queue.
+    pub max_qp_wr: u32,
+    /// SGEs of one request.
+    pub max_sge: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Completions of one queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Reads and atomics outstanding as target, one queue pair.
+    pub max_qp_rd_atom: u8,
+    /// Reads and atomics outstanding as initiator, one queue pair.
+    pub max_qp_init_rd_atom: u8,
+    /// Whether 8-byte atomics are done.
+    pub atomics: bool,
+    /// Access flags that the device knows.
+    pub access: Access,
+    /// Longest inline payload in bytes.
+    pub max_inline_data: u32,
+    /// Longest message in bytes.
+    pub max_msg_size: u64,
+    /// Ports.
+    pub phys_port_cnt: u8,
+}
+
+/// State of a port (`ibv_port_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PortState {
+    /// No link.
+    #[default]
+    Down,
+    /// Link, but not configured.
+    Init,
+    /// Configured.
+    Armed,
+    /// In use.
+    Active,
+}
+
+/// What a port has (`ibv_port_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct PortAttr {
+    /// State.
+    pub state: PortState,
+    /// Greatest MTU.
+    pub max_mtu: Mtu,
+    /// MTU in use.
+    pub active_mtu: Mtu,
+    /// Number of GIDs.
+    pub gid_tbl_len: u16,
+    /// Number of P_Keys.
+    pub pkey_tbl_len: u16,
+    /// LID.
+    pub lid: Lid,
+    /// LID of the subnet manager.
+    pub sm_lid: Lid,
+    /// Number of low LID bits that select a path.
+    pub lmc: u8,
+    /// Lanes.
+    pub active_width: u8,
+    /// Rate in gigabits a second, all lanes.
+    pub active_speed_gbps: u32,
+    /// GUID of the port.
+    pub port_guid: Guid,
+    /// Capability mask (PortInfo:CapabilityMask).
+    pub cap_mask: u32,
+}
+
+/// Time of a local ACK timeout code (IBTA 9.7.6.1.3): 4.096 µs · 2^code, `None` for code 0.
+pub const fn ack_timeout(code: u8) -> Option<Duration> {
+    if code == 0 { None } else { Some(Duration::from_nanos(4096 << (code & 31))) }
+}

@@ -1,0 +1,87 @@
+//! Handles: an index and a generation, so that a stale handle is an error and never another object.
+
+use core::fmt;
+use core::hash::{Hash, Hasher};
+use core::marker::PhantomData;
+
+/// Names an object of kind `K` in its table.
+pub struct Handle<K> {
+    index: u16,
+    generation: u16,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Handle<K> {
+    pub(crate) const fn new(index: u16, generation: u16) -> Self {
+        Self { index, generation, kind: PhantomData }
+    }
+
+    pub(crate) const fn index(self) -> u16 {
+        self.index
+    }
+
+    pub(crate) const fn generation(self) -> u16 {
+        self.generation
+    }
+}
+
+impl<K> Clone for Handle<K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Handle<K> {}
+
+impl<K> PartialEq for Handle<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.index == other.index && self.generation == other.generation
+    }
+}
+
+impl<K> Eq for Handle<K> {}
+
+impl<K> Hash for Handle<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.index.hash(state);
+        self.generation.hash(state);
+    }
+}
+
+impl<K> fmt::Debug for Handle<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}.{}", self.index, self.generation)
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl<K> defmt::Format for Handle<K> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "#{=u16}.{=u16}", self.index, self.generation);
+    }
+}
+
+/// Kinds of object that a [`Handle`] can name.
+pub mod kind {
+    /// Protection domain.
+    pub enum Pd {}
+    /// Memory region.
+    pub enum Mr {}
+    /// Memory window.
+    pub enum Mw {}
+    /// Completion queue.
+    pub enum Cq {}
+    /// Queue pair.
+    pub enum Qp {}
+}
+
+/// Names a protection domain.
+pub type PdHandle = Handle<kind::Pd>;
+/// Names a memory region.
+pub type MrHandle = Handle<kind::Mr>;
+/// Names a memory window.
+pub type MwHandle = Handle<kind::Mw>;
+/// Names a completion queue.
+pub type CqHandle = Handle<kind::Cq>;
+/// Names a queue pair.
+pub type QpHandle = Handle<kind::Qp>;
