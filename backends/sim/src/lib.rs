@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod engine;
 pub mod env;
 pub mod fault;
 pub mod memory;
