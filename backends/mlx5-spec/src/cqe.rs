@@ -1,4 +1,5 @@
-//! Completion queue entries (`mlx5_cqe64` and `mlx5_err_cqe` of rdma-core's `providers/mlx5/mlx5dv.h`; PRM "CQE format").
+//! Completion queue entries (`mlx5_cqe64` and `mlx5_err_cqe` of rdma-core's `providers/mlx5/mlx5dv.h`; the hash and
+//! checksum fields are those of Linux's `include/linux/mlx5/device.h`).
 
 use crate::codes;
 
@@ -45,10 +46,10 @@ crate::layout! {
     /// Completion queue entry.
     Cqe "mlx5_cqe64", 64 bytes {
         WQE_ID "wqe_id" (0:15..0);
-        RSS_HASH_RESULT "rx_hash_res" (12:31..0);
-        RSS_HASH_TYPE "rx_hash_type" (16:31..24);
+        RSS_HASH_RESULT "rss_hash_result" (12:31..0);
+        RSS_HASH_TYPE "rss_hash_type" (16:31..24);
         ML_PATH "ml_path" (16:23..16);
-        CHECK_SUM "checksum" (20:31..16);
+        CHECK_SUM "check_sum" (20:31..16);
         SLID "slid" (20:15..0);
         GRH "grh" (24:29..28);
         SL "sl" (24:27..24);

@@ -241,7 +241,7 @@ impl<L> Tail<L> {
     }
 }
 
-/// Panics (while compiling) if fields overlap or leave the structure of `DWORDS` dwords.
+/// Panics (while compiling) if fields overlap, cross a dword, or leave the structure of `DWORDS` dwords.
 pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
     let mut used = [0u32; DWORDS];
     let mut i = 0;
@@ -249,6 +249,9 @@ pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
     while i < fields.len() {
         match fields[i].place {
             Place::Bits { dword, hi, lo } => {
+                assert!(dword.is_multiple_of(4), "a dword starts at a multiple of four");
+                assert!(hi <= 31 && lo <= hi, "a field lies inside one dword");
+                assert!(dword / 4 < DWORDS, "a field lies inside its structure");
                 let mask = (u32::MAX >> (31 - (hi - lo))) << lo;
                 assert!(used[dword / 4] & mask == 0, "fields overlap");
                 used[dword / 4] |= mask;
@@ -256,6 +259,7 @@ pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
             Place::Tail { offset, .. } => assert!(offset == DWORDS * 4, "a trailing array starts at the end"),
             place => {
                 let (offset, len) = place.bytes();
+                assert!(offset + len <= DWORDS * 4, "a field lies inside its structure");
                 let mut at = offset;
                 while at < offset + len {
                     let mask = 0xffu32 << (24 - 8 * (at % 4));
@@ -273,6 +277,105 @@ pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
 ///
 /// `NAME "published_name" (dword:hi..lo);` for bits, `(@offset u64)`, `(@offset [len])` for bytes,
 /// `(@offset Other)` for a structure inside, `(@offset [entry]..)` for a trailing array of entries of that many bytes.
+///
+/// ```
+/// use bareverbs_mlx5_spec::{View, ViewMut, layout};
+///
+/// layout! {
+///     /// What arms a queue.
+///     Arm "arm", 8 bytes {
+///         SEQUENCE "sequence" (0:29..28);
+///         INDEX "index" (0:23..0);
+///         QUEUE "queue" (4:23..0);
+///     }
+/// }
+///
+/// let mut bytes = [0; 8];
+/// ViewMut::<Arm>::new(&mut bytes).unwrap().set(Arm::SEQUENCE, 2).set(Arm::QUEUE, 0x81);
+/// assert_eq!(bytes, [0x20, 0, 0, 0, 0, 0, 0, 0x81]);
+/// assert_eq!(View::<Arm>::new(&bytes).unwrap().get(Arm::QUEUE), 0x81);
+/// ```
+///
+/// A field that crosses its dword does not compile, nor one that starts inside a dword:
+///
+/// ```compile_fail,E0080
+/// bareverbs_mlx5_spec::layout! {
+///     /// Bits 39..24 of the dword at byte 0.
+///     Crossing "crossing", 8 bytes {
+///         WIDE "wide" (0:39..24);
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail,E0080
+/// bareverbs_mlx5_spec::layout! {
+///     /// A dword at byte 2.
+///     Inside "inside", 8 bytes {
+///         HALFWAY "halfway" (2:31..0);
+///     }
+/// }
+/// ```
+///
+/// Fields that overlap do not compile:
+///
+/// ```compile_fail,E0080
+/// bareverbs_mlx5_spec::layout! {
+///     /// Both have bit 16 of the dword.
+///     Overlap "overlap", 4 bytes {
+///         HIGH "high" (0:31..16);
+///         LOW "low" (0:16..0);
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail,E0080
+/// bareverbs_mlx5_spec::layout! {
+///     /// A number in the middle of bytes.
+///     Buried "buried", 16 bytes {
+///         BYTES "bytes" (@2 [6]);
+///         NUMBER "number" (@4 u64);
+///     }
+/// }
+/// ```
+///
+/// A field outside the structure does not compile, be it bits, bytes, or an array that starts before the end:
+///
+/// ```compile_fail,E0080
+/// bareverbs_mlx5_spec::layout! {
+///     /// Eight bytes have no dword at 8.
+///     Outside "outside", 8 bytes {
+///         BEYOND "beyond" (8:31..0);
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail,E0080
+/// bareverbs_mlx5_spec::layout! {
+///     /// The last two of these bytes are not there.
+///     Outside "outside", 8 bytes {
+///         BEYOND "beyond" (@4 [6]);
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail,E0080
+/// bareverbs_mlx5_spec::layout! {
+///     /// An array over the second dword.
+///     Array "array", 8 bytes {
+///         ENTRIES "entries" (@4 [8]..);
+///     }
+/// }
+/// ```
+///
+/// A field of another layout does not compile:
+///
+/// ```compile_fail,E0308
+/// use bareverbs_mlx5_spec::{CqArm, EqDoorbell, View};
+///
+/// let bytes = [0; 8];
+/// let arm = View::<CqArm>::new(&bytes).unwrap();
+/// arm.get(EqDoorbell::EQN);
+/// ```
 #[macro_export]
 macro_rules! layout {
     ($(#[$meta:meta])* $name:ident $ifc:literal, $size:literal bytes {
@@ -334,4 +437,57 @@ macro_rules! layout {
     (@place (@ $offset:literal $sub:ident)) => {
         $crate::Place::Sub { offset: $offset, layout: <$sub as $crate::Layout>::INFO }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Field, LayoutInfo, Place, Tail};
+    use crate::{CreateQpIn, Layout, Qpc};
+
+    enum Any {}
+
+    const TOP: Field<Any> = Field::new(4, 31, 31);
+    const MIDDLE: Field<Any> = Field::new(4, 28, 24);
+    const WHOLE: Field<Any> = Field::new(8, 31, 0);
+
+    #[test]
+    fn width_and_maximum_hold_at_both_ends() {
+        assert_eq!((TOP.width(), TOP.max()), (1, 1));
+        assert_eq!((MIDDLE.width(), MIDDLE.max()), (5, 0x1f));
+        assert_eq!((WHOLE.width(), WHOLE.max()), (32, u32::MAX));
+    }
+
+    #[test]
+    fn a_value_lands_on_its_bits_and_comes_back() {
+        assert_eq!(MIDDLE.place(0x15), 0x1500_0000);
+        assert_eq!(MIDDLE.take(0xf5ff_ffff), 0x15);
+        assert_eq!(WHOLE.place(u32::MAX), u32::MAX);
+        assert_eq!(TOP.take(0x8000_0000), 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_off_and_neighbours_stay() {
+        assert_eq!(MIDDLE.place(0xffff_ffe1), 0x0100_0000);
+        assert_eq!(MIDDLE.replace(u32::MAX, 0), 0xe0ff_ffff);
+        assert_eq!(MIDDLE.replace(0, u32::MAX), 0x1f00_0000);
+    }
+
+    #[test]
+    fn an_index_beyond_memory_saturates() {
+        const ENTRIES: Tail<Any> = Tail::new(272, 8);
+        assert_eq!(ENTRIES.at(0), 272);
+        assert_eq!(ENTRIES.at(3), 296);
+        assert_eq!(ENTRIES.at(usize::MAX), usize::MAX);
+    }
+
+    #[test]
+    fn a_layout_tells_its_shape() {
+        let LayoutInfo { name, size, fields } = CreateQpIn::INFO;
+        assert_eq!((name, size), ("create_qp_in", 272));
+        let qpc = fields.iter().find(|field| field.name == "qpc").unwrap();
+        let Place::Sub { offset: 24, layout } = qpc.place else { panic!("{:?}", qpc.place) };
+        assert_eq!((layout.name, layout.size), ("qpc", Qpc::SIZE));
+        assert_eq!(qpc.place.bytes(), (24, 232));
+        assert_eq!(fields.last().unwrap().place.bytes(), (272, 0));
+    }
 }

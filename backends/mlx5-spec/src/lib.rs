@@ -5,6 +5,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod catalogue;
 mod code;
 mod command;
 mod cqe;
@@ -15,6 +16,7 @@ mod layout;
 mod view;
 mod wqe;
 
+pub use catalogue::LAYOUTS;
 pub use command::*;
 pub use cqe::*;
 pub use doorbell::*;

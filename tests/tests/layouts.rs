@@ -1,0 +1,270 @@
+//! Holds every field that `bareverbs-mlx5-spec` defines against the published offsets.
+//!
+//! `tests/data/ifc-offsets.tsv` has the structures of `mlx5_ifc.h` as a C compiler lays them out;
+//! `tests/data/wqe-offsets.tsv` those that `mlx5_ifc.h` does not have, each row with its source. Columns: structure, field,
+//! byte offset of the field's first byte, bits, `dword:hi..lo`; a line `#structure size` comes before the fields.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of a test fails the test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use bareverbs_mlx5_spec::{
+    AccessMode, CapabilityType, CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeOpcode, CqeSyndrome, EventType, FieldInfo, LAYOUTS,
+    LayoutInfo, Place, PortChange, QpcSt, QpcState, RegisterId, WqeOpcode,
+};
+
+const IFC: &str = include_str!("../data/ifc-offsets.tsv");
+const WQE: &str = include_str!("../data/wqe-offsets.tsv");
+
+/// Layouts that are not in `mlx5_ifc.h`, and why.
+const NOT_IN_IFC: &[(&str, &str)] = &[
+    ("mlx5_wqe_ctrl_seg", WORK_QUEUE),
+    ("mlx5_wqe_raddr_seg", WORK_QUEUE),
+    ("mlx5_wqe_atomic_seg", WORK_QUEUE),
+    ("mlx5_wqe_data_seg", WORK_QUEUE),
+    ("mlx5_wqe_inl_data_seg", WORK_QUEUE),
+    ("mlx5_wqe_datagram_seg", WORK_QUEUE),
+    ("mlx5_wqe_xrc_seg", WORK_QUEUE),
+    ("mlx5_wqe_umr_ctrl_seg", WORK_QUEUE),
+    ("mlx5_klm", WORK_QUEUE),
+    ("mlx5_wqe_srq_next_seg", WORK_QUEUE),
+    ("mlx5_cqe64", "a completion is a C structure of mlx5dv.h"),
+    ("mlx5_err_cqe", "a completion is a C structure of mlx5dv.h"),
+    ("mlx5_dbrec_qp", DOORBELL),
+    ("mlx5_dbrec_cq", DOORBELL),
+    ("mlx5_cq_arm", DOORBELL),
+    ("mlx5_eq_doorbell", DOORBELL),
+];
+const WORK_QUEUE: &str = "a segment of a work request is a C structure of mlx5dv.h or wqe.h";
+const DOORBELL: &str = "doorbells are words that code builds by shifts";
+
+struct Published<'a> {
+    size: usize,
+    fields: BTreeMap<&'a str, Row<'a>>,
+}
+
+#[derive(Debug)]
+struct Row<'a> {
+    offset: usize,
+    bits: usize,
+    place: &'a str,
+}
+
+fn number(text: &str) -> usize {
+    text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| usize::from_str_radix(hex, 16)).unwrap()
+}
+
+fn published(table: &str) -> BTreeMap<&str, Published<'_>> {
+    let mut structures = BTreeMap::new();
+    for line in table.lines() {
+        let columns: Vec<&str> = line.split('\t').collect();
+        match columns[..] {
+            [head, size] => {
+                let name = head.strip_prefix('#').unwrap();
+                let structure = Published { size: number(size), fields: BTreeMap::new() };
+                assert!(structures.insert(name, structure).is_none(), "{name} twice");
+            }
+            [structure, field, offset, bits, place, ..] => {
+                let row = Row { offset: number(offset), bits: number(bits), place };
+                let fields = &mut structures.get_mut(structure).unwrap().fields;
+                assert!(fields.insert(field, row).is_none(), "{structure}.{field} twice");
+            }
+            _ => panic!("not a row: {line}"),
+        }
+    }
+    structures
+}
+
+/// What is wrong with a field, if anything is.
+fn check_field(field: &FieldInfo, fields: &BTreeMap<&str, Row<'_>>) -> Result<(), String> {
+    let array = format!("{}[]", field.name);
+    let name = if matches!(field.place, Place::Tail { .. }) { array.as_str() } else { field.name };
+    let row = fields.get(name).ok_or_else(|| "is not published".to_owned())?;
+    let agrees = match field.place {
+        Place::Bits { dword, hi, lo } => row.place == format!("{dword}:{hi}..{lo}"),
+        Place::U64 { offset } => (row.offset, row.bits) == (offset, 64),
+        Place::Bytes { offset, len } => (row.offset, row.bits) == (offset, 8 * len),
+        Place::Sub { offset, layout } => (row.offset, row.bits) == (offset, 8 * layout.size),
+        Place::Tail { offset, .. } => (row.offset, row.bits) == (offset, 0),
+    };
+    agrees.then_some(()).ok_or_else(|| format!("is {:?}, published as {row:?}", field.place))
+}
+
+/// Everything that is wrong with a layout.
+fn check(layout: &LayoutInfo, structures: &BTreeMap<&str, Published<'_>>) -> Vec<String> {
+    let Some(structure) = structures.get(layout.name) else {
+        return vec![format!("{} is not published", layout.name)];
+    };
+    let size = (layout.size != structure.size)
+        .then(|| format!("{} has {} bytes, published with {}", layout.name, layout.size, structure.size));
+    let fields = layout.fields.iter().filter_map(|field| {
+        let wrong = check_field(field, &structure.fields).err()?;
+        Some(format!("{}.{} {wrong}", layout.name, field.name))
+    });
+    size.into_iter().chain(fields).collect()
+}
+
+fn outside_ifc(layout: &LayoutInfo) -> bool {
+    NOT_IN_IFC.iter().any(|(name, _)| *name == layout.name)
+}
+
+#[test]
+fn every_field_is_where_it_was_published() {
+    let (ifc, wqe) = (published(IFC), published(WQE));
+    let wrong: Vec<String> =
+        LAYOUTS.iter().flat_map(|layout| check(layout, if outside_ifc(layout) { &wqe } else { &ifc })).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(
+        LAYOUTS.iter().map(|layout| layout.fields.len()).sum::<usize>() > 1000,
+        "the list of layouts lost most of its fields"
+    );
+}
+
+#[test]
+fn the_exceptions_are_needed() {
+    let ifc = published(IFC);
+    for (name, reason) in NOT_IN_IFC {
+        assert!(!ifc.contains_key(name), "{name} is in mlx5_ifc.h, though {reason}");
+        assert!(LAYOUTS.iter().any(|layout| layout.name == *name), "{name} is no layout");
+    }
+    for name in published(WQE).keys() {
+        assert!(NOT_IN_IFC.iter().any(|(listed, _)| listed == name), "{name} is published but not listed");
+    }
+}
+
+#[test]
+fn every_structure_inside_is_a_layout_of_its_own() {
+    for layout in LAYOUTS {
+        for field in layout.fields {
+            if let Place::Sub { layout: inner, .. } = field.place {
+                let known = LAYOUTS.iter().any(|other| other.name == inner.name && other.size == inner.size);
+                assert!(known, "{}.{}: {}", layout.name, field.name, inner.name);
+            }
+        }
+    }
+}
+
+/// Published names of the layouts that the sources under `folder` define.
+fn layouts_in_sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            layouts_in_sources(&path, found);
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
+        let mut in_layout = false;
+        for line in code {
+            if line.ends_with("layout! {") {
+                in_layout = true;
+            } else if in_layout && line.contains(" bytes {") {
+                found.push(line.split('"').nth(1).unwrap().to_owned());
+                in_layout = false;
+            }
+        }
+        assert!(!in_layout, "{}: a layout without a head", path.display());
+    }
+}
+
+#[test]
+fn the_list_has_every_layout_of_the_sources_once() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backends/mlx5-spec/src");
+    let mut defined = Vec::new();
+    layouts_in_sources(&sources, &mut defined);
+    defined.sort_unstable();
+    let mut listed: Vec<&str> = LAYOUTS.iter().map(|layout| layout.name).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, defined);
+    assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), listed.len(), "a layout is listed twice");
+}
+
+#[test]
+fn codes_convert_both_ways() {
+    macro_rules! holds {
+        ($($codes:ident),+) => {$(
+            for code in $codes::ALL {
+                assert_eq!($codes::from_code(code.code()), Some(*code), "{} has the number of another", code.name());
+            }
+            let names: BTreeSet<&str> = $codes::ALL.iter().map(|code| code.name()).collect();
+            assert_eq!(names.len(), $codes::ALL.len());
+        )+};
+    }
+    holds!(
+        AccessMode,
+        CapabilityType,
+        CmdDeliveryStatus,
+        CmdOpcode,
+        CmdStatus,
+        CqeOpcode,
+        CqeSyndrome,
+        EventType,
+        PortChange,
+        QpcSt,
+        QpcState,
+        RegisterId,
+        WqeOpcode
+    );
+    assert_eq!(CmdOpcode::from_code(0xffff), None);
+}
+
+/// The check itself: each kind of mistake in a layout is found, and named.
+mod mistakes {
+    use super::*;
+
+    const TABLE: &str = "#right\t24\nright\ta\t0x0\t4\t0:31..28\nright\tb\t0x8\t64\t8:31..-32\nright\tc\t0x10\t48\t16:31..-16\n\
+                         right\td[]\t0x18\t0\t24:31..32\n";
+
+    fn findings(name: &'static str, size: usize, fields: &'static [FieldInfo]) -> Vec<String> {
+        check(&LayoutInfo { name, size, fields }, &published(TABLE))
+    }
+
+    const fn field(name: &'static str, place: Place) -> FieldInfo {
+        FieldInfo { name, place }
+    }
+
+    #[test]
+    fn the_right_layout_passes() {
+        const RIGHT: &[FieldInfo] = &[
+            field("a", Place::Bits { dword: 0, hi: 31, lo: 28 }),
+            field("b", Place::U64 { offset: 8 }),
+            field("c", Place::Bytes { offset: 16, len: 6 }),
+            field("d", Place::Tail { offset: 24, entry: 8 }),
+        ];
+        assert_eq!(findings("right", 24, RIGHT), [""; 0]);
+    }
+
+    #[test]
+    fn a_wrong_size_or_an_unknown_structure_is_found() {
+        assert_eq!(findings("right", 20, &[]), ["right has 20 bytes, published with 24"]);
+        assert_eq!(findings("wrong", 24, &[]), ["wrong is not published"]);
+    }
+
+    #[test]
+    fn a_field_of_another_name_is_found() {
+        const FIELDS: &[FieldInfo] = &[field("e", Place::Bits { dword: 0, hi: 31, lo: 28 })];
+        assert_eq!(findings("right", 24, FIELDS), ["right.e is not published"]);
+    }
+
+    #[test]
+    fn a_field_one_bit_or_one_dword_off_is_found() {
+        for (dword, hi, lo) in [(0, 30, 27), (0, 31, 27), (0, 30, 28), (4, 31, 28)] {
+            let wrong = FieldInfo { name: "a", place: Place::Bits { dword, hi, lo } };
+            assert!(check_field(&wrong, &published(TABLE)["right"].fields).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_offset_or_length_is_found() {
+        const FIELDS: &[FieldInfo] = &[
+            field("b", Place::U64 { offset: 0 }),
+            field("c", Place::U64 { offset: 16 }),
+            field("c", Place::Bytes { offset: 16, len: 8 }),
+            field("c", Place::Bytes { offset: 12, len: 6 }),
+            field("d", Place::Tail { offset: 16, entry: 8 }),
+            field("c", Place::Tail { offset: 16, entry: 8 }),
+        ];
+        assert_eq!(findings("right", 24, FIELDS).len(), FIELDS.len());
+    }
+}
