@@ -1,0 +1,205 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::decode::send::Transport;
+
+/// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
+///
+/// Without a subcommand: brings two simulated devices up, joins them by a wire, moves data through a memory window with
+/// every verb, checks every byte, and prints a table.
+///
+/// Exit status: 0 if all went well, 1 after a failure of data, verb or device (or if decoded bytes are wrong), 2 after a
+/// mistake on the command line or unreadable input, 130 after Ctrl-C.
+#[derive(Debug, Parser)]
+#[command(name = "bareverbs", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What to do instead of the main job.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Options of the main job.
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Brings one simulated device up and shows what it has, as `ibv_devinfo -v` does
+    Info(InfoArgs),
+    /// Send and receive work queue elements
+    #[command(subcommand)]
+    Wqe(WqeCommand),
+    /// Completion queue entries
+    #[command(subcommand)]
+    Cqe(EntryCommand),
+    /// Event queue entries
+    #[command(subcommand)]
+    Eqe(EntryCommand),
+    /// Firmware commands
+    #[command(subcommand)]
+    Command(CommandCommand),
+}
+
+/// Subcommands of `wqe`.
+#[derive(Debug, Subcommand)]
+pub enum WqeCommand {
+    /// Shows the named fields of each segment, and what is wrong with the element
+    Decode(WqeArgs),
+}
+
+/// Subcommands of `cqe` and `eqe`.
+#[derive(Debug, Subcommand)]
+pub enum EntryCommand {
+    /// Shows the named fields, and what is wrong with the entry
+    Decode(InputArgs),
+}
+
+/// Subcommands of `command`.
+#[derive(Debug, Subcommand)]
+pub enum CommandCommand {
+    /// Shows the named fields of a command's input or output
+    Decode(CommandArgs),
+}
+
+/// Bytes to decode.
+#[derive(Debug, Args)]
+pub struct InputArgs {
+    /// Hexadecimal digits, in any grouping; `-` reads standard input
+    #[arg(required_unless_present = "file", num_args = 1..)]
+    pub hex: Vec<String>,
+    /// A file with hexadecimal text (also of xxd, hexdump -C and kernel logs) or, if it is not text, with the bytes
+    #[arg(long, short, value_name = "FILE", conflicts_with = "hex")]
+    pub file: Option<PathBuf>,
+    /// The file or standard input holds the bytes as they are, even if they look like text
+    #[arg(long)]
+    pub raw: bool,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `wqe decode`.
+#[derive(Debug, Args)]
+pub struct WqeArgs {
+    /// Where the bytes are.
+    #[command(flatten)]
+    pub input: InputArgs,
+    /// Transport of the queue pair: says which segments follow the control segment
+    #[arg(long, value_enum, default_value_t)]
+    pub transport: Transport,
+    /// A receive WQE: the bytes are one whole stride
+    #[arg(long, conflicts_with = "transport")]
+    pub receive: bool,
+    /// A WQE of a shared receive queue
+    #[arg(long, conflicts_with_all = ["transport", "receive"])]
+    pub shared: bool,
+}
+
+/// Options of `command decode`.
+#[derive(Debug, Args)]
+pub struct CommandArgs {
+    /// Where the bytes are.
+    #[command(flatten)]
+    pub input: InputArgs,
+    /// The bytes are the output of this command (name or number)
+    #[arg(long, value_name = "OPCODE")]
+    pub output_of: Option<String>,
+    /// op_mod of that command: says which capability page an output holds
+    #[arg(long, default_value_t = 0, requires = "output_of")]
+    pub op_mod: u16,
+}
+
+/// Options of `info`.
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+    /// What is told of the device's doings.
+    #[command(flatten)]
+    pub trace: TraceArgs,
+}
+
+/// Where a trace goes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TraceArgs {
+    /// Prints each firmware command, doorbell, WQE, CQE, EQE and packet with its fields to standard error
+    #[arg(long)]
+    pub trace: bool,
+    /// The same into a file
+    #[arg(long, value_name = "FILE")]
+    pub trace_file: Option<PathBuf>,
+}
+
+/// Options of the main job.
+#[derive(Clone, Debug, Args)]
+pub struct JobArgs {
+    /// Messages of each kind and iteration
+    #[arg(long, short = 'n', default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub messages: u32,
+    /// Bytes of a message
+    #[arg(long, short, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub size: u32,
+    /// How often all kinds are run
+    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub iterations: u32,
+    /// Path MTU in bytes
+    #[arg(long, default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
+    pub mtu: String,
+    /// Packets that the wire loses, per cent
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
+    pub loss: f64,
+    /// Packets that the wire delivers twice, per cent
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
+    pub duplicate: f64,
+    /// Packets that the wire lets others overtake, per cent
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
+    pub reorder: f64,
+    /// Packets that the wire delays, per cent
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
+    pub delay: f64,
+    /// Seed of the wire's faults and of the data
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The devices ask for no firmware pages
+    #[arg(long)]
+    pub no_firmware_pages: bool,
+    /// Prints one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Prints nothing but errors
+    #[arg(long, short, conflicts_with = "json")]
+    pub quiet: bool,
+    /// What is told of the devices' doings.
+    #[command(flatten)]
+    pub trace: TraceArgs,
+}
+
+/// Most that a wire may do of one fault; more would break connections, not test them.
+const MOST_FAULTS: f64 = 20.0;
+
+fn per_cent(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.0..=MOST_FAULTS).contains(&value) { Ok(value) } else { Err(format!("not between 0 and {MOST_FAULTS} per cent")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn faults_are_per_cent() {
+        assert_eq!(per_cent("1.5"), Ok(1.5));
+        assert!(per_cent("21").is_err() && per_cent("-1").is_err() && per_cent("NaN").is_err() && per_cent("x").is_err());
+    }
+}

@@ -1,0 +1,10 @@
+//! The `bareverbs` command: decoders, the trace, and the main job on two simulated devices.
+//!
+//! Everything that needs an operating system lives here and nowhere else.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod decode;
+pub mod fields;
+pub mod names;
+pub mod run;

@@ -1,0 +1,91 @@
+//! From the command line to an exit status.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use bareverbs_mlx5_spec::CmdOpcode;
+
+use crate::cli::{Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, WqeArgs, WqeCommand};
+use crate::decode::input::{self, InputError};
+use crate::decode::{Decoded, command, completion, event, receive, send};
+
+/// Exit status after a mistake on the command line or unreadable input.
+const USAGE: u8 = 2;
+
+/// Does what the command line says.
+pub fn run(cli: Cli) -> ExitCode {
+    let done = match cli.command {
+        None => return ExitCode::SUCCESS,
+        Some(Command::Info(_)) => return ExitCode::SUCCESS,
+        Some(Command::Wqe(WqeCommand::Decode(args))) => decode_wqe(&args),
+        Some(Command::Cqe(EntryCommand::Decode(args))) => decode_with(&args, completion::decode_all),
+        Some(Command::Eqe(EntryCommand::Decode(args))) => decode_with(&args, event::decode_all),
+        Some(Command::Command(CommandCommand::Decode(args))) => decode_command(&args),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("bareverbs: {error}");
+        ExitCode::from(USAGE)
+    })
+}
+
+fn decode_wqe(args: &WqeArgs) -> Result<ExitCode, InputError> {
+    if args.receive || args.shared {
+        decode_with(&args.input, |bytes| vec![receive::decode(bytes, args.shared)])
+    } else {
+        decode_with(&args.input, |bytes| send::decode_all(bytes, args.transport))
+    }
+}
+
+fn decode_command(args: &CommandArgs) -> Result<ExitCode, InputError> {
+    let Some(name) = &args.output_of else {
+        return decode_with(&args.input, |bytes| vec![command::decode_input(bytes)]);
+    };
+    let Some(opcode) = opcode(name) else {
+        eprintln!("bareverbs: {name}: no such command");
+        return Ok(ExitCode::from(USAGE));
+    };
+    decode_with(&args.input, |bytes| vec![command::decode_output(opcode, args.op_mod, bytes)])
+}
+
+fn opcode(name: &str) -> Option<CmdOpcode> {
+    let by_name = CmdOpcode::ALL.iter().find(|opcode| opcode.name().eq_ignore_ascii_case(name)).copied();
+    by_name.or_else(|| {
+        let number = match name.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16).ok()?,
+            None => name.parse().ok()?,
+        };
+        CmdOpcode::from_code(number)
+    })
+}
+
+fn decode_with(args: &InputArgs, decode: impl Fn(&[u8]) -> Vec<Decoded>) -> Result<ExitCode, InputError> {
+    let bytes = read(args)?;
+    let decoded = decode(&bytes);
+    let has_errors = decoded.iter().any(Decoded::has_errors);
+    // Nobody is left to tell if standard output is closed: the exit status still says what was found.
+    let _ = print(&decoded, args.json);
+    Ok(if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn read(args: &InputArgs) -> Result<Vec<u8>, InputError> {
+    match (&args.file, args.hex.as_slice()) {
+        (Some(file), _) => input::from_file(file, args.raw),
+        (None, [dash]) if dash == "-" => input::from_stdin(args.raw),
+        (None, words) => input::from_hex(&words.join(" ")),
+    }
+}
+
+fn print(decoded: &[Decoded], json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, decoded)?;
+        return writeln!(out);
+    }
+    for (at, decoded) in decoded.iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        write!(out, "{decoded}")?;
+    }
+    Ok(())
+}
