@@ -1,0 +1,66 @@
+# What every case may use. Lines for the host begin with "#>", "#|" (output of a step) or "#!" (kernel warnings).
+
+say() { echo "#> $*"; }
+pass() { say "ok $*"; }
+fail() { say "fail $*"; }
+
+# Value of bareverbs.NAME on the kernel command line, or the second argument.
+parameter() {
+	for word in $(cat /proc/cmdline); do
+		case "$word" in "bareverbs.$1="*) echo "${word#*=}" && return ;; esac
+	done
+	echo "$2"
+}
+
+# step NAME COMMAND...: runs it with its output kept, at most $limit seconds (60), and says how it ended.
+step() {
+	step_name=$1
+	shift
+	timeout "${limit:-60}" "$@" >/tmp/step 2>&1
+	step_status=$?
+	sed 's/^/#| /' /tmp/step
+	if [ $step_status -eq 0 ]; then pass "$step_name"; else fail "$step_name: exit status $step_status"; fi
+	return $step_status
+}
+
+# expect NAME PATTERN: the output of the last step has a line like this (extended regular expression).
+expect() {
+	if grep -qE "$2" /tmp/step; then pass "$1"; else fail "$1: no line like '$2'"; fi
+}
+
+# Loads a module and what it needs.
+load() {
+	while read -r module; do
+		[ -d "/sys/module/$module" ] && continue
+		if ! insmod "/modules/$module.ko"; then
+			fail "insmod $module"
+			return 1
+		fi
+	done <"/modules/$1.order"
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds.
+wait_for() {
+	left=$(($1 * 10))
+	shift
+	while ! "$@"; do
+		left=$((left - 1))
+		[ $left -le 0 ] && return 1
+		sleep 0.1
+	done
+}
+
+# The driver of every device, and the device files of its verbs.
+load_mlx5() {
+	load mlx5_core && load mlx5_ib && load ib_uverbs || return 1
+	devices=$(parameter devices 1)
+	if wait_for 30 all_ports_active "$devices"; then pass "$devices port(s) active"; else fail "a port is not active"; fi
+}
+
+all_ports_active() {
+	active=0
+	for state in /sys/class/infiniband/*/ports/1/state; do
+		grep -qs ACTIVE "$state" && active=$((active + 1))
+	done
+	[ $active -ge "$1" ]
+}

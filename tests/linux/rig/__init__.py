@@ -1,0 +1,1 @@
+"""Boots Debian guests on the simulated device and judges what they say."""

@@ -1,0 +1,161 @@
+"""The guest's initial file system: kernel modules, tools with their libraries, and the scripts of `guest/`, as one cpio file."""
+
+import hashlib
+import lzma
+import os
+import re
+import subprocess
+
+from . import packages
+
+# What a case may load; what these need is found in the modules themselves.
+MODULES = ["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm", "virtio_net", "virtio_pci"]
+
+PROGRAMS = [
+    "ibv_devices",
+    "ibv_devinfo",
+    "ibv_asyncwatch",
+    "ibv_rc_pingpong",
+    "ibv_uc_pingpong",
+    "ibv_ud_pingpong",
+    "ibv_srq_pingpong",
+    "ibv_xsrq_pingpong",
+    *(f"ib_{verb}_{what}" for verb in ("send", "write", "read", "atomic") for what in ("bw", "lat")),
+    "rping",
+]
+
+LOADER = "lib64/ld-linux-x86-64.so.2"
+
+
+class Archive:
+    """A cpio archive in the format that the kernel unpacks ("newc")."""
+
+    def __init__(self):
+        self.parts = []
+        self.inode = 0
+        self.folders = set()
+
+    def _entry(self, name, mode, data=b""):
+        self.inode += 1
+        path = name.encode() + b"\0"
+        numbers = (self.inode, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(path), 0)
+        header = b"070701" + b"".join(b"%08X" % number for number in numbers) + path
+        self.parts += [header, bytes(-len(header) % 4), data, bytes(-len(data) % 4)]
+
+    def _folders_of(self, name):
+        parent = os.path.dirname(name)
+        if parent:
+            self.folder(parent)
+
+    def folder(self, name):
+        """A folder and those above it."""
+        if name not in self.folders:
+            self._folders_of(name)
+            self.folders.add(name)
+            self._entry(name, 0o040755)
+
+    def file(self, name, data, mode=0o644):
+        """A file with these bytes."""
+        self._folders_of(name)
+        self._entry(name, 0o100000 | mode, data)
+
+    def link(self, name, target):
+        """A symbolic link."""
+        self._folders_of(name)
+        self._entry(name, 0o120777, target.encode())
+
+    def bytes(self):
+        """The whole archive."""
+        self._entry("TRAILER!!!", 0)
+        return b"".join(self.parts)
+
+
+def kernel(tree):
+    """The tree's kernel image and its release."""
+    images = sorted((tree.root / "boot").glob("vmlinuz-*"))
+    if not images:
+        raise packages.PackageError(f"{tree.home.name}: no kernel was unpacked")
+    return images[-1], images[-1].name.removeprefix("vmlinuz-")
+
+
+def build(tree, guest, extra=()):
+    """Path of the image for a tree and the folder of guest scripts; made anew when either changed. `extra` are static
+    programs of one's own that go into /bin."""
+    _, release = kernel(tree)
+    scripts = sorted(path for path in guest.rglob("*") if path.is_file())
+    state = hashlib.sha256(tree.fingerprint().encode())
+    for path in [*scripts, *extra, __file__]:
+        state.update(str(path).encode() + b"\0")
+        with open(path, "rb") as file:
+            state.update(file.read())
+    image = tree.home / "initramfs"
+    mark = tree.home / "initramfs.made-from"
+    if image.is_file() and mark.is_file() and mark.read_text() == state.hexdigest():
+        return image
+
+    archive = Archive()
+    for folder in ("bin", "dev", "proc", "sys", "tmp", "run", "etc"):
+        archive.folder(folder)
+    archive.link("sbin", "bin")
+    archive.file("bin/busybox", (tree.root / "usr/bin/busybox").read_bytes(), 0o755)
+    for path in scripts:
+        name = str(path.relative_to(guest))
+        archive.file(name, path.read_bytes(), 0o755)
+    for path in extra:
+        archive.file(f"bin/{path.name}", path.read_bytes(), 0o755)
+    _programs(archive, tree)
+    _modules(archive, tree.root / "lib/modules" / release)
+    image.write_bytes(archive.bytes())
+    mark.write_text(state.hexdigest())
+    return image
+
+
+def _programs(archive, tree):
+    provider = tree.libraries / "libmlx5.so.1"
+    needed = {provider}
+    for name in PROGRAMS:
+        program = tree.root / "usr/bin" / name
+        if program.is_file():
+            archive.file(f"bin/{name}", program.read_bytes(), 0o755)
+            needed |= _libraries(tree, program)
+    needed |= _libraries(tree, provider)
+    archive.file(LOADER, (tree.root / LOADER).resolve().read_bytes(), 0o755)
+    for library in sorted(needed):
+        archive.file(f"lib/{library.name}", library.resolve().read_bytes(), 0o755)
+    # The name that libibverbs opens, beside the library it is a link to.
+    for link in (tree.libraries / "libibverbs").glob("libmlx5-*.so"):
+        archive.link(f"lib/x86_64-linux-gnu/libibverbs/{link.name}", "/lib/libmlx5.so.1")
+    archive.file("etc/libibverbs.d/mlx5.driver", b"driver mlx5\n")
+    archive.file("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n")
+    archive.file("etc/hosts", b"127.0.0.1 localhost\n")
+
+
+def _libraries(tree, program):
+    loader = [str(tree.root / LOADER), "--library-path", str(tree.libraries), "--list", str(program)]
+    listed = subprocess.run(loader, capture_output=True, text=True, timeout=30, check=False)
+    if listed.returncode != 0:
+        raise packages.PackageError(f"libraries of {program.name}: {listed.stdout}{listed.stderr}".strip())
+    return {tree.libraries / name for name in re.findall(r"^\s*(\S+) => /", listed.stdout, re.MULTILINE)}
+
+
+def _modules(archive, folder):
+    files = {}
+    for path in folder.rglob("*.ko*"):
+        files[path.name.split(".")[0].replace("-", "_")] = path
+    contents = {}
+
+    def order(name, seen):
+        if name in seen or name not in files:
+            return []
+        seen.add(name)
+        if name not in contents:
+            data = files[name].read_bytes()
+            contents[name] = lzma.decompress(data) if files[name].suffix == ".xz" else data
+        depends = re.search(rb"\0depends=([^\0]*)\0", contents[name])
+        needs = [part.replace("-", "_") for part in (depends.group(1).decode().split(",") if depends else []) if part]
+        return [module for need in needs for module in order(need, seen)] + [name]
+
+    for name in MODULES:
+        archive.file(f"modules/{name}.order", "".join(f"{module}\n" for module in order(name, set())).encode())
+    for name, data in contents.items():
+        archive.file(f"modules/{name}.ko", data)

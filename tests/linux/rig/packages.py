@@ -1,0 +1,196 @@
+"""Debian packages of other suites, unpacked beside each other: never installed, and the machine's own apt untouched.
+
+apt itself does the work (signatures, dependencies, downloads), on a state folder of its own whose list of installed
+packages is empty. The mirror is whatever the machine's own sources name.
+"""
+
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+class PackageError(Exception):
+    """A package that could not be had; the text says which step failed and how."""
+
+
+def mirror():
+    """Address of the Debian archive that this machine's own apt sources name."""
+    places = [pathlib.Path("/etc/apt/sources.list"), *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*"))]
+    for place in places:
+        if not place.is_file():
+            continue
+        text = place.read_text(errors="replace")
+        stanzas = re.split(r"\n\s*\n", text) if place.suffix == ".sources" else text.splitlines()
+        for stanza in stanzas:
+            if place.suffix == ".sources":
+                uris = re.search(r"^URIs:\s*(\S+)", stanza, re.MULTILINE)
+                suites = re.search(r"^Suites:\s*(.+)$", stanza, re.MULTILINE)
+            else:
+                one_line = re.match(r"\s*deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+(\S+)", stanza)
+                uris = suites = one_line
+            if not uris or not suites:
+                continue
+            named = suites.group(suites.lastindex).split()
+            if uris.group(1).rstrip("/").endswith("/debian") and any(re.fullmatch(r"[a-z]+", suite) for suite in named):
+                return uris.group(1)
+    raise PackageError("no Debian archive in this machine's apt sources")
+
+
+class Tree:
+    """A folder of unpacked packages: `suites` to take them from, the first one preferred, `pins` of others by package."""
+
+    def __init__(self, cache, name, suites, wanted, pins=()):
+        self.home = cache / name
+        self.root = self.home / "root"
+        self.suites = suites
+        self.wanted = wanted
+        self.pins = pins
+
+    @property
+    def libraries(self):
+        """Where its shared libraries lie."""
+        return self.root / "usr/lib/x86_64-linux-gnu"
+
+    def command(self, program):
+        """How to start one of its programs here: with its own loader and its own C library."""
+        loader = self.root / "usr/lib64/ld-linux-x86-64.so.2"
+        return [str(loader), "--library-path", str(self.libraries), str(self.root / program)]
+
+    def ready(self):
+        """Whether the folder already holds what is wanted."""
+        mark = self.home / "unpacked"
+        return mark.is_file() and mark.read_text() == self._recipe()
+
+    def prepare(self, say):
+        """Downloads and unpacks what is missing."""
+        if self.ready():
+            return
+        for part in ("etc", "state/lists/partial", "archives/partial"):
+            (self.home / part).mkdir(parents=True, exist_ok=True)
+        self._configure()
+        say(f"{self.home.name}: package lists of {', '.join(self.suites)}")
+        self._apt(["apt-get", "-q", "update"])
+        say(f"{self.home.name}: downloading")
+        self._apt(["apt-get", "-q", "-y", "--download-only", "install", *self._names()])
+        packages = self._chosen()
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir()
+        say(f"{self.home.name}: unpacking {len(packages)} packages")
+        for package in packages:
+            _run(["dpkg-deb", "-x", str(package), str(self.root)])
+        for name in ("bin", "sbin", "lib", "lib64"):
+            _merge(self.root / name, self.root / "usr" / name)
+        (self.home / "unpacked").write_text(self._recipe())
+        shutil.rmtree(self.home / "archives")
+
+    def fingerprint(self):
+        """Changes when the tree is unpacked anew from other packages."""
+        return hashlib.sha256((self.home / "versions").read_bytes()).hexdigest()
+
+    def _recipe(self):
+        return repr((self.suites, self.wanted, self.pins))
+
+    def _names(self):
+        # `~` asks for the one package that a metapackage stands for, without the rest of what it wants.
+        names = []
+        for name in self.wanted:
+            if not name.startswith("~"):
+                names.append(name)
+                continue
+            shown = self._apt(["apt-cache", "depends", "--important", name[1:]])
+            found = re.search(r"Depends: (linux-image-\S+)", shown)
+            if not found:
+                raise PackageError(f"{name[1:]} names no kernel")
+            names.append(found.group(1))
+        return names
+
+    def _chosen(self):
+        packages = sorted((self.home / "archives").glob("*.deb"))
+        (self.home / "versions").write_text("\n".join(package.name for package in packages))
+        return packages
+
+    def _configure(self):
+        etc = self.home / "etc"
+        (etc / "status").touch()
+        (etc / "sources.sources").write_text(
+            f"Types: deb\nURIs: {mirror()}\nSuites: {' '.join(self.suites)}\nComponents: main\n"
+            f"Architectures: amd64\nSigned-By: {KEYRING}\n"
+        )
+        (etc / "preferences").write_text(
+            "\n".join(f"Package: {names}\nPin: release n={suite}\nPin-Priority: 990\n" for names, suite in self.pins)
+        )
+        settings = {
+            "Dir::State": self.home / "state",
+            "Dir::State::status": etc / "status",
+            "Dir::Cache": self.home,
+            "Dir::Cache::archives": self.home / "archives",
+            "Dir::Cache::pkgcache": "",
+            "Dir::Cache::srcpkgcache": "",
+            "Dir::Etc::sourcelist": etc / "sources.sources",
+            "Dir::Etc::sourceparts": "/dev/null",
+            "Dir::Etc::preferences": etc / "preferences",
+            "Dir::Etc::preferencesparts": "/dev/null",
+            "Dir::Log": "/dev/null",
+            "APT::Architecture": "amd64",
+            "APT::Install-Recommends": "false",
+            "APT::Sandbox::User": "root",
+            "Acquire::Languages": "none",
+            "Acquire::Retries": "3",
+        }
+        lines = [f'{key} "{value}";' for key, value in settings.items()] + ['APT::Architectures {"amd64";};']
+        (etc / "apt.conf").write_text("\n".join(lines) + "\n")
+
+    def _apt(self, command):
+        environment = dict(os.environ, APT_CONFIG=str(self.home / "etc/apt.conf"), LC_ALL="C", DEBIAN_FRONTEND="noninteractive")
+        return _run(command, environment)
+
+
+def _merge(old, new):
+    """Moves a folder's contents into another and leaves a link, as installed systems have it since bookworm."""
+    if old.is_dir() and not old.is_symlink():
+        for folder, _, files in os.walk(old):
+            target = new / os.path.relpath(folder, old)
+            target.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                os.replace(os.path.join(folder, file), target / file)
+        shutil.rmtree(old)
+    if not old.is_symlink():
+        old.symlink_to(new.relative_to(old.parent))
+
+
+def _run(command, environment=None):
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PackageError(f"{command[0]}: {error}") from error
+    if done.returncode != 0:
+        raise PackageError(f"{' '.join(command[:4])} …: {(done.stderr or done.stdout).strip()[-2000:]}")
+    return done.stdout
+
+
+def trees(cache):
+    """Every tree the rig uses, by name."""
+    user_space = [
+        "busybox-static",
+        "ibverbs-utils",
+        "ibverbs-providers",
+        "perftest",
+        "rdmacm-utils",
+    ]
+    return {
+        # The client of vfio-user is in QEMU from 10.1 on, which no stable suite has.
+        "qemu": Tree(
+            cache,
+            "qemu",
+            ["trixie", "trixie-backports"],
+            ["qemu-system-x86"],
+            pins=[("qemu-system-x86 qemu-system-common qemu-system-data seabios ipxe-qemu", "trixie-backports")],
+        ),
+        "trixie": Tree(cache, "trixie", ["trixie"], ["~linux-image-amd64", *user_space]),
+        "bookworm": Tree(cache, "bookworm", ["bookworm"], ["~linux-image-amd64", *user_space]),
+    }
