@@ -6,4 +6,7 @@ pub mod engine;
 pub mod env;
 pub mod fault;
 pub mod memory;
+pub mod packet;
 pub mod trace;
+pub mod wire;
+pub mod wqe;

@@ -1,0 +1,94 @@
+//! A packet's fields by name, for people to read.
+
+use std::fmt;
+
+use super::{Aeth, Packet, Syndrome};
+
+/// Prints a packet in one line, each field named.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketFields<'a>(pub &'a Packet);
+
+impl Packet {
+    /// Its headers and their fields by name: (header, field, value).
+    pub fn fields(&self) -> Vec<(&'static str, &'static str, String)> {
+        let mut fields = vec![
+            ("LRH", "VL", self.lrh.vl.to_string()),
+            ("LRH", "SL", self.lrh.sl.to_string()),
+            ("LRH", "DLID", format!("{:#06x}", self.lrh.dlid)),
+            ("LRH", "SLID", format!("{:#06x}", self.lrh.slid)),
+        ];
+        if let Some(grh) = &self.grh {
+            fields.push(("GRH", "SGID", format!("{:032x}", u128::from_be_bytes(grh.sgid))));
+            fields.push(("GRH", "DGID", format!("{:032x}", u128::from_be_bytes(grh.dgid))));
+            fields.push(("GRH", "HopLmt", grh.hop_limit.to_string()));
+        }
+        let bth = &self.bth;
+        let opcode = format!("{} {}", bth.opcode.transport.name(), bth.opcode.operation.name());
+        fields.push(("BTH", "OpCode", opcode));
+        fields.push(("BTH", "SE", u8::from(bth.solicited).to_string()));
+        fields.push(("BTH", "P_Key", format!("{:#06x}", bth.pkey)));
+        fields.push(("BTH", "DestQP", format!("{:#x}", bth.dest_qpn)));
+        fields.push(("BTH", "A", u8::from(bth.ack_req).to_string()));
+        fields.push(("BTH", "PSN", format!("{:#x}", bth.psn)));
+        if let Some(deth) = &self.deth {
+            fields.push(("DETH", "Q_Key", format!("{:#010x}", deth.qkey)));
+            fields.push(("DETH", "SrcQP", format!("{:#x}", deth.source_qpn)));
+        }
+        if let Some(reth) = &self.reth {
+            fields.push(("RETH", "VA", format!("{:#018x}", reth.addr)));
+            fields.push(("RETH", "R_Key", format!("{:#010x}", reth.rkey)));
+            fields.push(("RETH", "DMALen", reth.len.to_string()));
+        }
+        if let Some(atomic) = &self.atomic {
+            fields.push(("AtomicETH", "VA", format!("{:#018x}", atomic.addr)));
+            fields.push(("AtomicETH", "R_Key", format!("{:#010x}", atomic.rkey)));
+            fields.push(("AtomicETH", "SwapDt", format!("{:#018x}", atomic.swap_add)));
+            fields.push(("AtomicETH", "CmpDt", format!("{:#018x}", atomic.compare)));
+        }
+        if let Some(aeth) = &self.aeth {
+            fields.push(("AETH", "Syndrome", aeth.to_string()));
+            fields.push(("AETH", "MSN", aeth.msn.to_string()));
+        }
+        if let Some(original) = self.atomic_ack {
+            fields.push(("AtomicAckETH", "OrigRemDt", format!("{original:#018x}")));
+        }
+        if let Some(immediate) = self.immediate {
+            fields.push(("ImmDt", "ImmDt", format!("{immediate:#010x}")));
+        }
+        if let Some(key) = self.invalidate {
+            fields.push(("IETH", "R_Key", format!("{key:#010x}")));
+        }
+        fields.push(("Payload", "bytes", self.payload.len().to_string()));
+        fields
+    }
+}
+
+impl fmt::Display for Aeth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.syndrome {
+            Syndrome::Ack(31) => write!(f, "ACK"),
+            Syndrome::Ack(credits) => write!(f, "ACK, credits {credits}"),
+            Syndrome::RnrNak(timer) => write!(f, "RNR NAK, timer {timer}"),
+            Syndrome::SequenceError => write!(f, "NAK, PSN sequence error"),
+            Syndrome::InvalidRequest => write!(f, "NAK, invalid request"),
+            Syndrome::RemoteAccess => write!(f, "NAK, remote access error"),
+            Syndrome::RemoteOperational => write!(f, "NAK, remote operational error"),
+            Syndrome::Other(bits) => write!(f, "{bits:#04x}"),
+        }
+    }
+}
+
+impl fmt::Display for PacketFields<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last = "";
+        for (header, field, value) in self.0.fields() {
+            if header != last {
+                let gap = if last.is_empty() { "" } else { " | " };
+                write!(f, "{gap}{header}")?;
+                last = header;
+            }
+            write!(f, " {field}={value}")?;
+        }
+        Ok(())
+    }
+}

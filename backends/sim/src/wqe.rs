@@ -1,0 +1,700 @@
+//! Work queue elements read back from bytes, apart from any encoder: for the device, for tools and for fuzzing.
+//!
+//! Total: any bytes give either a [`SendWqe`] or a [`WqeError`] that says what is wrong and where.
+
+use std::fmt;
+
+use bareverbs_mlx5_spec::{
+    CqeSyndrome, DS_UNIT, INVALID_LKEY, Layout, Mkc, View, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg,
+    WqeInlineSeg, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg, WqeXrcSeg, ce,
+};
+
+/// Which segments stand between control segment and operation: the queue's service decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WqeService {
+    /// RC and UC: none.
+    Connected,
+    /// UD and management queue pairs: an address vector.
+    Datagram,
+    /// XRC: an XRC segment.
+    Xrc,
+}
+
+/// Why bytes are no work queue element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WqeError {
+    /// Fewer bytes than a control segment has.
+    Short {
+        /// Bytes there are.
+        have: usize,
+    },
+    /// The size field says less than one control segment.
+    Empty,
+    /// The size field says more than there are bytes.
+    Truncated {
+        /// Bytes that it says.
+        need: usize,
+        /// Bytes there are.
+        have: usize,
+    },
+    /// No such opcode.
+    Opcode {
+        /// Its number.
+        opcode: u8,
+    },
+    /// The opcode exists and this decoder does not know its segments.
+    Unsupported {
+        /// Opcode.
+        opcode: WqeOpcode,
+    },
+    /// The service has no such operation.
+    NotForService {
+        /// Opcode.
+        opcode: WqeOpcode,
+        /// Service of the queue.
+        service: WqeService,
+    },
+    /// A segment that the operation needs is missing.
+    Missing {
+        /// Published name of the segment.
+        segment: &'static str,
+        /// Byte where it should start.
+        at: usize,
+    },
+    /// Inline data runs past the end.
+    InlineLength {
+        /// Byte where the segment starts.
+        at: usize,
+        /// Length that it says.
+        len: usize,
+    },
+    /// Inline data where the operation takes pointers only (read, atomic, receive).
+    InlineForbidden {
+        /// Byte where the segment starts.
+        at: usize,
+    },
+    /// More translations announced than the element carries.
+    Translations {
+        /// Octowords announced.
+        octowords: u16,
+        /// Bytes there are.
+        have: usize,
+    },
+}
+
+impl fmt::Display for WqeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Short { have } => write!(f, "{have} bytes, a control segment has 16"),
+            Self::Empty => write!(f, "ds is 0"),
+            Self::Truncated { need, have } => write!(f, "ds says {need} bytes, there are {have}"),
+            Self::Opcode { opcode } => write!(f, "no opcode {opcode:#04x}"),
+            Self::Unsupported { opcode } => write!(f, "opcode {} is not supported", opcode.name()),
+            Self::NotForService { opcode, service } => write!(f, "opcode {} on a {service:?} queue", opcode.name()),
+            Self::Missing { segment, at } => write!(f, "{segment} missing at byte {at}"),
+            Self::InlineLength { at, len } => write!(f, "inline segment at byte {at} says {len} bytes, more than there are"),
+            Self::InlineForbidden { at } => write!(f, "inline segment at byte {at} where only pointers may stand"),
+            Self::Translations { octowords, have } => write!(f, "{octowords} octowords announced, {have} bytes there"),
+        }
+    }
+}
+
+impl std::error::Error for WqeError {}
+
+impl WqeError {
+    /// What the device reports for it.
+    pub fn syndrome(self) -> CqeSyndrome {
+        CqeSyndrome::LocalQpOp
+    }
+}
+
+/// Memory that a data segment points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataPointer {
+    /// Length in bytes, 1 to 2^31 (a byte count of 0 means the latter).
+    pub len: u64,
+    /// Key.
+    pub lkey: u32,
+    /// Address in the key's address space.
+    pub addr: u64,
+}
+
+/// One piece of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DataSegment {
+    /// Memory.
+    Pointer(DataPointer),
+    /// Bytes in the element itself.
+    Inline(Vec<u8>),
+}
+
+impl DataSegment {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Pointer(pointer) => pointer.len,
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Where the peer's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// Address in the key's address space.
+    pub addr: u64,
+    /// Key.
+    pub rkey: u32,
+}
+
+/// What an atomic operation does to its eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOperation {
+    /// Stores `swap` if the value is `compare`.
+    CompareSwap {
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Adds, wrapping.
+    FetchAdd {
+        /// Addend.
+        add: u64,
+    },
+}
+
+/// Destination of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// Q_Key.
+    pub qkey: u32,
+    /// Queue pair.
+    pub dqpn: u32,
+    /// Local identifier.
+    pub rlid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Global route, if one is given.
+    pub grh: Option<GlobalRoute>,
+}
+
+/// Global route of an address vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// Destination GID in wire order.
+    pub dgid: [u8; 16],
+    /// Index of the source GID.
+    pub sgid_index: u8,
+    /// Flow label.
+    pub flow_label: u32,
+    /// Traffic class.
+    pub tclass: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+}
+
+/// Translations that a UMR carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UmrTranslations {
+    /// None: the list stays as it is.
+    None,
+    /// Raw entries in the element.
+    Inline(Vec<u8>),
+    /// Raw entries in memory.
+    Memory(DataPointer),
+}
+
+/// A change to a memory key from the send queue: bind, invalidate, fast registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Umr {
+    /// Refuse unless the key is free.
+    pub check_free: bool,
+    /// Refuse unless the key belongs to this queue pair.
+    pub check_qpn: bool,
+    /// First octoword of the list to change; `None` replaces the list from its start.
+    pub offset: Option<u64>,
+    /// Octowords (16 bytes) that change.
+    pub octowords: u16,
+    /// Fields of the context that change (`mkey_mask`).
+    pub mask: u64,
+    /// New context; only what `mask` names has meaning.
+    pub context: [u8; 64],
+    /// New translations.
+    pub translations: UmrTranslations,
+}
+
+/// What an element asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendBody {
+    /// Nothing.
+    Nop,
+    /// SEND, SEND_IMM, SEND_INVAL.
+    Send {
+        /// Destination, on datagram queues.
+        address: Option<AddressVector>,
+        /// Message.
+        data: Vec<DataSegment>,
+    },
+    /// RDMA_WRITE, RDMA_WRITE_IMM.
+    Write {
+        /// Destination.
+        remote: RemoteAddress,
+        /// Message.
+        data: Vec<DataSegment>,
+    },
+    /// RDMA_READ.
+    Read {
+        /// Source.
+        remote: RemoteAddress,
+        /// Where the bytes go.
+        data: Vec<DataSegment>,
+    },
+    /// ATOMIC_CS, ATOMIC_FA.
+    Atomic {
+        /// The eight bytes.
+        remote: RemoteAddress,
+        /// What is done to them.
+        operation: AtomicOperation,
+        /// Where the value before goes.
+        data: Vec<DataSegment>,
+    },
+    /// UMR.
+    Umr(Box<Umr>),
+}
+
+/// A send work queue element.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendWqe {
+    /// Opcode.
+    pub opcode: WqeOpcode,
+    /// Modifier of the opcode.
+    pub opmod: u8,
+    /// Index of its first 64-byte block, as it says itself.
+    pub index: u16,
+    /// Queue pair, as it says itself.
+    pub qpn: u32,
+    /// Size in 16-byte units.
+    pub ds: u8,
+    /// Fence mode.
+    pub fence: u8,
+    /// When to write a completion.
+    pub completion: u8,
+    /// Ask the peer for a solicited event.
+    pub solicited: bool,
+    /// Immediate data, key to invalidate or key to change, by opcode.
+    pub immediate: u32,
+    /// XRC shared receive queue, on XRC queues.
+    pub xrc_srqn: Option<u32>,
+    /// What it asks for.
+    pub body: SendBody,
+}
+
+/// Blocks (64 bytes) of an element of `ds` units, at least one.
+pub fn blocks(ds: u8) -> u16 {
+    u16::from(ds).div_ceil((WQEBB / DS_UNIT) as u16).max(1)
+}
+
+/// Bytes that a control segment says its element has; `None` if `bytes` hold no control segment.
+pub fn announced_len(bytes: &[u8]) -> Option<usize> {
+    View::<WqeCtrlSeg>::new(bytes).map(|ctrl| ctrl.get(WqeCtrlSeg::DS) as usize * DS_UNIT)
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn left(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    fn segment<L: Layout>(&mut self) -> Result<View<'a, L>, WqeError> {
+        let view = View::new(self.left()).ok_or(WqeError::Missing { segment: L::INFO.name, at: self.at })?;
+        self.at += L::SIZE;
+        Ok(view)
+    }
+
+    fn pointer(&mut self) -> Result<DataPointer, WqeError> {
+        let segment = self.segment::<WqeDataSeg>()?;
+        let len = match u64::from(segment.get(WqeDataSeg::BYTE_COUNT)) {
+            0 => 1 << 31,
+            count => count,
+        };
+        Ok(DataPointer { len, lkey: segment.get(WqeDataSeg::LKEY), addr: segment.get64(WqeDataSeg::ADDR) })
+    }
+
+    fn data(&mut self, inline_allowed: bool) -> Result<Vec<DataSegment>, WqeError> {
+        let mut list = Vec::new();
+        while let Some(head) = View::<WqeInlineSeg>::new(self.left()) {
+            if !head.is_set(WqeInlineSeg::INLINE) {
+                list.push(DataSegment::Pointer(self.pointer()?));
+                continue;
+            }
+            if !inline_allowed {
+                return Err(WqeError::InlineForbidden { at: self.at });
+            }
+            let len = head.get(WqeInlineSeg::BYTE_COUNT) as usize;
+            let start = self.at + WqeInlineSeg::SIZE;
+            let bytes = self.bytes.get(start..).and_then(|rest| rest.get(..len));
+            let bytes = bytes.ok_or(WqeError::InlineLength { at: self.at, len })?;
+            list.push(DataSegment::Inline(bytes.to_vec()));
+            self.at = (start + len).next_multiple_of(DS_UNIT);
+        }
+        Ok(list)
+    }
+
+    fn remote(&mut self) -> Result<RemoteAddress, WqeError> {
+        let segment = self.segment::<WqeRaddrSeg>()?;
+        Ok(RemoteAddress { addr: segment.get64(WqeRaddrSeg::RADDR), rkey: segment.get(WqeRaddrSeg::RKEY) })
+    }
+
+    fn address(&mut self) -> Result<AddressVector, WqeError> {
+        let segment = self.segment::<WqeDatagramSeg>()?;
+        let grh = segment.is_set(WqeDatagramSeg::GRH).then(|| GlobalRoute {
+            dgid: segment.bytes(WqeDatagramSeg::RGID).try_into().unwrap_or_default(),
+            sgid_index: segment.get(WqeDatagramSeg::SGID_INDEX) as u8,
+            flow_label: segment.get(WqeDatagramSeg::FLOW_LABEL),
+            tclass: segment.get(WqeDatagramSeg::TCLASS) as u8,
+            hop_limit: segment.get(WqeDatagramSeg::HOP_LIMIT) as u8,
+        });
+        Ok(AddressVector {
+            qkey: segment.get(WqeDatagramSeg::QKEY),
+            dqpn: segment.get(WqeDatagramSeg::DQPN),
+            rlid: segment.get(WqeDatagramSeg::RLID) as u16,
+            sl: segment.get(WqeDatagramSeg::SL) as u8,
+            grh,
+        })
+    }
+
+    fn umr(&mut self) -> Result<Umr, WqeError> {
+        let head = self.segment::<WqeUmrCtrlSeg>()?;
+        let context = self.segment::<Mkc>()?;
+        let octowords = head.get(WqeUmrCtrlSeg::KLM_OCTOWORDS) as u16;
+        let wanted = usize::from(octowords) * DS_UNIT;
+        let translations = if octowords == 0 {
+            UmrTranslations::None
+        } else if head.is_set(WqeUmrCtrlSeg::INLINE) {
+            let bytes = self.left().get(..wanted);
+            UmrTranslations::Inline(bytes.ok_or(WqeError::Translations { octowords, have: self.left().len() })?.to_vec())
+        } else {
+            UmrTranslations::Memory(self.pointer()?)
+        };
+        let low = u64::from(head.get(WqeUmrCtrlSeg::TRANSLATION_OFFSET));
+        let high = u64::from(head.get(WqeUmrCtrlSeg::TRANSLATION_OFFSET_47_16));
+        Ok(Umr {
+            check_free: head.is_set(WqeUmrCtrlSeg::CHECK_FREE),
+            check_qpn: head.is_set(WqeUmrCtrlSeg::CHECK_QPN),
+            offset: head.is_set(WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN).then_some(high << 16 | low),
+            octowords,
+            mask: head.get64(WqeUmrCtrlSeg::MKEY_MASK),
+            context: context.as_bytes().first_chunk().copied().unwrap_or([0; 64]),
+            translations,
+        })
+    }
+}
+
+impl SendWqe {
+    /// Reads an element of a queue of `service`; bytes beyond what its size field says are ignored.
+    pub fn decode(bytes: &[u8], service: WqeService) -> Result<Self, WqeError> {
+        let ctrl = View::<WqeCtrlSeg>::new(bytes).ok_or(WqeError::Short { have: bytes.len() })?;
+        let ds = ctrl.get(WqeCtrlSeg::DS) as u8;
+        if ds == 0 {
+            return Err(WqeError::Empty);
+        }
+        let need = usize::from(ds) * DS_UNIT;
+        let bytes = bytes.get(..need).ok_or(WqeError::Truncated { need, have: bytes.len() })?;
+        let code = ctrl.get(WqeCtrlSeg::OPCODE);
+        let opcode = WqeOpcode::from_code(code).ok_or(WqeError::Opcode { opcode: code as u8 })?;
+        let mut cursor = Cursor { bytes, at: WqeCtrlSeg::SIZE };
+        let local = matches!(opcode, WqeOpcode::Nop | WqeOpcode::Umr);
+        let mut xrc_srqn = None;
+        if service == WqeService::Xrc && !local {
+            xrc_srqn = Some(cursor.segment::<WqeXrcSeg>()?.get(WqeXrcSeg::XRC_SRQN));
+        }
+        let body = Self::body(opcode, service, &mut cursor)?;
+        Ok(Self {
+            opcode,
+            opmod: ctrl.get(WqeCtrlSeg::OPMOD) as u8,
+            index: ctrl.get(WqeCtrlSeg::WQE_INDEX) as u16,
+            qpn: ctrl.get(WqeCtrlSeg::QPN),
+            ds,
+            fence: ctrl.get(WqeCtrlSeg::FM) as u8,
+            completion: ctrl.get(WqeCtrlSeg::CE) as u8,
+            solicited: ctrl.is_set(WqeCtrlSeg::SE),
+            immediate: ctrl.get(WqeCtrlSeg::IMM),
+            xrc_srqn,
+            body,
+        })
+    }
+
+    fn body(opcode: WqeOpcode, service: WqeService, cursor: &mut Cursor<'_>) -> Result<SendBody, WqeError> {
+        let connected_only = match opcode {
+            WqeOpcode::Nop | WqeOpcode::Send | WqeOpcode::SendImm => false,
+            WqeOpcode::SendInval
+            | WqeOpcode::RdmaWrite
+            | WqeOpcode::RdmaWriteImm
+            | WqeOpcode::RdmaRead
+            | WqeOpcode::AtomicCs
+            | WqeOpcode::AtomicFa => true,
+            // The queue that changes keys for the kernel is neither; its service passes as connected.
+            WqeOpcode::Umr => true,
+            _ => return Err(WqeError::Unsupported { opcode }),
+        };
+        if connected_only && service == WqeService::Datagram {
+            return Err(WqeError::NotForService { opcode, service });
+        }
+        Ok(match opcode {
+            WqeOpcode::Send | WqeOpcode::SendImm | WqeOpcode::SendInval => {
+                let address = (service == WqeService::Datagram).then(|| cursor.address()).transpose()?;
+                SendBody::Send { address, data: cursor.data(true)? }
+            }
+            WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => {
+                SendBody::Write { remote: cursor.remote()?, data: cursor.data(true)? }
+            }
+            WqeOpcode::RdmaRead => SendBody::Read { remote: cursor.remote()?, data: cursor.data(false)? },
+            WqeOpcode::AtomicCs | WqeOpcode::AtomicFa => {
+                let remote = cursor.remote()?;
+                let segment = cursor.segment::<WqeAtomicSeg>()?;
+                let operand = segment.get64(WqeAtomicSeg::SWAP_ADD);
+                let operation = if opcode == WqeOpcode::AtomicCs {
+                    AtomicOperation::CompareSwap { compare: segment.get64(WqeAtomicSeg::COMPARE), swap: operand }
+                } else {
+                    AtomicOperation::FetchAdd { add: operand }
+                };
+                SendBody::Atomic { remote, operation, data: cursor.data(false)? }
+            }
+            WqeOpcode::Umr => SendBody::Umr(Box::new(cursor.umr()?)),
+            _ => SendBody::Nop,
+        })
+    }
+
+    /// Blocks (64 bytes) that it takes in the ring.
+    pub fn blocks(&self) -> u16 {
+        blocks(self.ds)
+    }
+
+    /// Whether it completes also when it succeeds.
+    pub fn is_signaled(&self) -> bool {
+        u32::from(self.completion) >= ce::ALWAYS
+    }
+
+    /// Length of the message in bytes, 0 for a local operation.
+    pub fn message_len(&self) -> u64 {
+        match &self.body {
+            SendBody::Send { data, .. } | SendBody::Write { data, .. } | SendBody::Read { data, .. } => {
+                data.iter().map(DataSegment::len).sum()
+            }
+            SendBody::Atomic { .. } => 8,
+            SendBody::Nop | SendBody::Umr(_) => 0,
+        }
+    }
+
+    /// Its fields by name, for people to read.
+    pub fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![
+            ("opcode", self.opcode.name().to_owned()),
+            ("opmod", format!("{:#x}", self.opmod)),
+            ("wqe_idx", self.index.to_string()),
+            ("qpn", format!("{:#x}", self.qpn)),
+            ("ds", self.ds.to_string()),
+            ("fm", self.fence.to_string()),
+            ("ce", self.completion.to_string()),
+            ("se", u8::from(self.solicited).to_string()),
+            ("imm", format!("{:#010x}", self.immediate)),
+        ];
+        if let Some(srqn) = self.xrc_srqn {
+            fields.push(("xrc_srqn", format!("{srqn:#x}")));
+        }
+        match &self.body {
+            SendBody::Nop => {}
+            SendBody::Send { address, data } => {
+                if let Some(address) = address {
+                    fields.push(("qkey", format!("{:#010x}", address.qkey)));
+                    fields.push(("dqp", format!("{:#x}", address.dqpn)));
+                    fields.push(("rlid", format!("{:#06x}", address.rlid)));
+                    fields.push(("sl", address.sl.to_string()));
+                    if let Some(route) = &address.grh {
+                        fields.push(("rgid", format!("{:032x}", u128::from_be_bytes(route.dgid))));
+                    }
+                }
+                data_fields(&mut fields, data);
+            }
+            SendBody::Write { remote, data } | SendBody::Read { remote, data } => {
+                remote_fields(&mut fields, remote);
+                data_fields(&mut fields, data);
+            }
+            SendBody::Atomic { remote, operation, data } => {
+                remote_fields(&mut fields, remote);
+                match operation {
+                    AtomicOperation::CompareSwap { compare, swap } => {
+                        fields.push(("swap_add", format!("{swap:#018x}")));
+                        fields.push(("compare", format!("{compare:#018x}")));
+                    }
+                    AtomicOperation::FetchAdd { add } => fields.push(("swap_add", format!("{add:#018x}"))),
+                }
+                data_fields(&mut fields, data);
+            }
+            SendBody::Umr(umr) => umr_fields(&mut fields, umr),
+        }
+        fields
+    }
+}
+
+fn remote_fields(fields: &mut Vec<(&'static str, String)>, remote: &RemoteAddress) {
+    fields.push(("raddr", format!("{:#018x}", remote.addr)));
+    fields.push(("rkey", format!("{:#010x}", remote.rkey)));
+}
+
+fn data_fields(fields: &mut Vec<(&'static str, String)>, data: &[DataSegment]) {
+    for segment in data {
+        match segment {
+            DataSegment::Pointer(pointer) => {
+                let text = format!("{} bytes, lkey {:#010x}, addr {:#018x}", pointer.len, pointer.lkey, pointer.addr);
+                fields.push(("data", text));
+            }
+            DataSegment::Inline(bytes) => fields.push(("inline", format!("{} bytes: {bytes:02x?}", bytes.len()))),
+        }
+    }
+}
+
+fn umr_fields(fields: &mut Vec<(&'static str, String)>, umr: &Umr) {
+    fields.push(("check_free", u8::from(umr.check_free).to_string()));
+    fields.push(("check_qpn", u8::from(umr.check_qpn).to_string()));
+    fields.push(("klm_octowords", umr.octowords.to_string()));
+    if let Some(offset) = umr.offset {
+        fields.push(("translation_offset", offset.to_string()));
+    }
+    fields.push(("mkey_mask", format!("{:#018x}", umr.mask)));
+    if let Some(context) = View::<Mkc>::new(&umr.context) {
+        for (name, field) in [
+            ("mkc.free", Mkc::FREE),
+            ("mkc.a", Mkc::A),
+            ("mkc.rw", Mkc::RW),
+            ("mkc.rr", Mkc::RR),
+            ("mkc.lw", Mkc::LW),
+            ("mkc.lr", Mkc::LR),
+            ("mkc.qpn", Mkc::QPN),
+            ("mkc.mkey_7_0", Mkc::MKEY_7_0),
+            ("mkc.pd", Mkc::PD),
+        ] {
+            fields.push((name, format!("{:#x}", context.get(field))));
+        }
+        fields.push(("mkc.start_addr", format!("{:#018x}", context.get64(Mkc::START_ADDR))));
+        fields.push(("mkc.len", context.get64(Mkc::LEN).to_string()));
+    }
+    match &umr.translations {
+        UmrTranslations::None => {}
+        UmrTranslations::Inline(bytes) => fields.push(("translations", format!("{bytes:02x?}"))),
+        UmrTranslations::Memory(pointer) => {
+            fields.push(("translations", format!("lkey {:#010x}, addr {:#018x}", pointer.lkey, pointer.addr)));
+        }
+    }
+}
+
+/// Reads a receive element: its pointers up to the end of the bytes or the one that ends a short list.
+pub fn decode_receive(bytes: &[u8]) -> Result<Vec<DataPointer>, WqeError> {
+    let mut cursor = Cursor { bytes, at: 0 };
+    let mut list = Vec::new();
+    while let Some(segment) = View::<WqeDataSeg>::new(cursor.left()) {
+        let count = segment.get(WqeDataSeg::BYTE_COUNT);
+        if count == 0 && segment.get(WqeDataSeg::LKEY) == INVALID_LKEY {
+            break;
+        }
+        if count >> 31 != 0 {
+            return Err(WqeError::InlineForbidden { at: cursor.at });
+        }
+        list.push(cursor.pointer()?);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    #[test]
+    fn write_with_pointer() {
+        let bytes = words(&[0x0000_0708, 0x0000_4203, 0x0000_0008, 0, 0x11, 0x22, 0x3344, 0, 64, 0x5566, 0, 0x1000]);
+        let wqe = SendWqe::decode(&bytes, WqeService::Connected).unwrap();
+        assert_eq!((wqe.opcode, wqe.index, wqe.qpn, wqe.ds), (WqeOpcode::RdmaWrite, 7, 0x42, 3));
+        assert!(wqe.is_signaled() && !wqe.solicited);
+        let remote = RemoteAddress { addr: 0x11_0000_0022, rkey: 0x3344 };
+        let data = vec![DataSegment::Pointer(DataPointer { len: 64, lkey: 0x5566, addr: 0x1000 })];
+        assert_eq!(wqe.body, SendBody::Write { remote, data });
+        assert_eq!(wqe.blocks(), 1);
+    }
+
+    #[test]
+    fn inline_is_padded_to_a_unit() {
+        let mut bytes = words(&[0x0000_000a, 0x0000_4203, 0x0000_000a, 0]);
+        bytes.extend(words(&[0x8000_000d]));
+        bytes.extend(b"thirteen byte");
+        bytes.resize(48, 0xee);
+        let wqe = SendWqe::decode(&bytes, WqeService::Connected).unwrap();
+        assert!(wqe.solicited);
+        // The second unit ends in padding, so nothing follows that could be taken for another segment.
+        let SendBody::Send { address: None, data } = wqe.body else { panic!("{:?}", wqe.body) };
+        assert_eq!(data, [DataSegment::Inline(b"thirteen byte".to_vec())]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let decode = |list: &[u32]| SendWqe::decode(&words(list), WqeService::Connected).unwrap_err();
+        assert_eq!(decode(&[0x08, 1]), WqeError::Short { have: 8 });
+        assert_eq!(decode(&[0x08, 0, 0, 0]), WqeError::Empty);
+        assert_eq!(decode(&[0x08, 2, 0, 0]), WqeError::Truncated { need: 32, have: 16 });
+        assert_eq!(decode(&[0xff, 1, 0, 0]), WqeError::Opcode { opcode: 0xff });
+        assert_eq!(decode(&[0x08, 1, 0, 0]), WqeError::Missing { segment: "mlx5_wqe_raddr_seg", at: 16 });
+        assert_eq!(decode(&[0x0e, 1, 0, 0]), WqeError::Unsupported { opcode: WqeOpcode::Tso });
+        assert_eq!(decode(&[0x0a, 2, 0, 0, 0x8000_0010, 0, 0, 0]), WqeError::InlineLength { at: 16, len: 16 });
+        let read = [0x10, 3, 0, 0, 0, 0, 0, 0, 0x8000_0004, 0, 0, 0];
+        assert_eq!(decode(&read), WqeError::InlineForbidden { at: 32 });
+        let datagram = SendWqe::decode(&words(&[0x10, 1, 0, 0]), WqeService::Datagram);
+        let refused = WqeError::NotForService { opcode: WqeOpcode::RdmaRead, service: WqeService::Datagram };
+        assert_eq!(datagram, Err(refused));
+    }
+
+    #[test]
+    fn receive_list_ends_at_its_marker() {
+        let bytes = words(&[16, 5, 0, 0x100, 0, 0x100, 0, 0, 16, 5, 0, 0x200, 0, 0, 0, 0]);
+        assert_eq!(decode_receive(&bytes).unwrap(), [DataPointer { len: 16, lkey: 5, addr: 0x100 }]);
+        // A count of zero with another key is the largest buffer.
+        assert_eq!(decode_receive(&words(&[0, 5, 0, 0])).unwrap(), [DataPointer { len: 1 << 31, lkey: 5, addr: 0 }]);
+    }
+
+    #[test]
+    fn any_bytes_have_an_answer() {
+        let mut state = 1u64;
+        for len in 0..400 {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            })
+            .take(len)
+            .collect();
+            for service in [WqeService::Connected, WqeService::Datagram, WqeService::Xrc] {
+                for opcode in 0..=0x28u8 {
+                    let mut bytes = bytes.clone();
+                    if let Some(byte) = bytes.get_mut(3) {
+                        *byte = opcode;
+                    }
+                    if let Ok(wqe) = SendWqe::decode(&bytes, service) {
+                        assert!(wqe.fields().len() > 5);
+                    }
+                }
+            }
+            let _ = decode_receive(&bytes);
+        }
+    }
+}
