@@ -8,3 +8,4 @@ pub mod decode;
 pub mod fields;
 pub mod names;
 pub mod run;
+pub mod trace;

@@ -150,11 +150,11 @@ impl fmt::Display for Decoded {
                 write_payload(f, section.offset, payload)?;
             }
         }
-        if self.findings.is_empty() {
-            return writeln!(f, "  nothing wrong with it");
-        }
         for finding in &self.findings {
             writeln!(f, "  {:#06x}  {}: {}", finding.offset, finding.severity, finding.text)?;
+        }
+        if self.findings.iter().all(|finding| finding.severity == Severity::Note) {
+            writeln!(f, "  nothing wrong with it")?;
         }
         Ok(())
     }

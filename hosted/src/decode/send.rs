@@ -5,6 +5,8 @@ use bareverbs_mlx5_spec::{
     WqeXrcSeg,
 };
 
+use bareverbs_sim::wqe::{SendWqe, WqeService};
+
 use super::Decoded;
 
 /// Transport of the queue pair that a WQE was posted to: it says which segments follow the control segment.
@@ -88,6 +90,7 @@ pub fn decode(bytes: &[u8], offset: usize, transport: Transport) -> Decoded {
     walk.check_ctrl(&ctrl, opcode, transport);
     walk.segments(&ctrl, opcode, transport);
     walk.check_signature(&ctrl, len);
+    walk.ask_device(bytes, transport);
     walk.out.finish()
 }
 
@@ -318,6 +321,20 @@ impl<'a> Walk<'a> {
         let span = (WqeInlineSeg::SIZE + bytes.len()).next_multiple_of(DS_UNIT);
         self.at = (self.at + span).min(self.bytes.len());
         len as u64
+    }
+
+    /// The simulated device reads WQEs by itself: what it refuses is an error, whatever was found here.
+    fn ask_device(&mut self, bytes: &[u8], transport: Transport) {
+        let service = match transport {
+            Transport::Rc | Transport::Uc => WqeService::Connected,
+            Transport::Ud => WqeService::Datagram,
+            Transport::Xrc => WqeService::Xrc,
+        };
+        if let Err(error) = SendWqe::decode(bytes, service)
+            && !self.out.has_errors()
+        {
+            self.out.error(self.base, format!("the simulated device refuses it: {error}"));
+        }
     }
 
     fn check_signature(&mut self, ctrl: &View<'_, WqeCtrlSeg>, len: usize) {

@@ -70,7 +70,8 @@ fn check_mask(out: &mut Decoded, mkc: &View<'_, Mkc>, mask: u64, umr_at: usize, 
     for field in fields::read(&Mkc::INFO, mkc.as_bytes(), mkc_at) {
         let Some((bit, _)) = names::MKEY_MASK.iter().find(|(_, name)| *name == field.name) else { continue };
         let Value::Number { value } = field.value else { continue };
-        if value != 0 && mask & bit == 0 {
+        let is_anyones = field.name == "qpn" && value == u64::from(MKEY_ANY_QPN);
+        if value != 0 && mask & bit == 0 && !is_anyones {
             out.note(field.offset, format!("{} is {value:#x} here, and mkey_mask leaves it as it was", field.name));
         }
     }

@@ -1,0 +1,258 @@
+//! The client's memory: what it offered by DMA_MAP, mapped into this process.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{PoisonError, RwLock};
+
+use bareverbs_sim::memory::{DmaFault, HostMemory};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
+
+/// Most mappings of one client: page tables would grow without end otherwise.
+const MOST_MAPPINGS: usize = 4096;
+
+/// One range of device addresses.
+struct Mapping {
+    len: u64,
+    writable: bool,
+    /// `None`: offered without a descriptor, so there is nothing to reach it by.
+    pages: Option<MmapRegion>,
+}
+
+/// Why a range could not be mapped or unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MapError {
+    /// The range is empty or ends beyond the address space.
+    Range,
+    /// It overlaps another.
+    Overlap,
+    /// An unmapped range cuts through a mapping.
+    Partial,
+    /// There are too many.
+    TooMany,
+    /// The file is shorter than the range.
+    FileTooShort,
+    /// The system refused.
+    System(io::ErrorKind),
+}
+
+impl From<MapError> for io::Error {
+    fn from(error: MapError) -> Self {
+        let kind = match error {
+            MapError::System(kind) => kind,
+            MapError::TooMany => io::ErrorKind::OutOfMemory,
+            _ => io::ErrorKind::InvalidInput,
+        };
+        Self::new(kind, format!("{error:?}"))
+    }
+}
+
+/// The memory of one client. Whoever maps and whoever reaches it may be different threads.
+#[derive(Default)]
+pub(crate) struct ClientMemory {
+    mappings: RwLock<BTreeMap<u64, Mapping>>,
+}
+
+/// The steps in which a range of addresses is copied: mapping, place in it, place in the buffer.
+struct Step<'a> {
+    pages: &'a MmapRegion,
+    at: usize,
+    from: usize,
+    len: usize,
+}
+
+impl ClientMemory {
+    /// Offers `len` bytes at `addr`: those of `file` from `offset` on, if there is one.
+    pub(crate) fn map(&self, addr: u64, len: u64, writable: bool, file: Option<File>, offset: u64) -> Result<(), MapError> {
+        let end = addr.checked_add(len).filter(|_| len > 0).ok_or(MapError::Range)?;
+        let size = usize::try_from(len).map_err(|_| MapError::Range)?;
+        let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
+        if mappings.len() >= MOST_MAPPINGS {
+            return Err(MapError::TooMany);
+        }
+        let before = mappings.range(..end).next_back();
+        if before.is_some_and(|(start, mapping)| start.saturating_add(mapping.len) > addr) {
+            return Err(MapError::Overlap);
+        }
+        let pages = file.map(|file| map_file(file, offset, size, writable)).transpose()?;
+        mappings.insert(addr, Mapping { len, writable, pages });
+        Ok(())
+    }
+
+    /// Takes back every mapping within the range.
+    pub(crate) fn unmap(&self, addr: u64, len: u64) -> Result<(), MapError> {
+        let end = addr.checked_add(len).ok_or(MapError::Range)?;
+        let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
+        let touched: Vec<(u64, u64)> = mappings
+            .range(..end)
+            .map(|(start, mapping)| (*start, start.saturating_add(mapping.len)))
+            .filter(|(_, mapping_end)| *mapping_end > addr)
+            .collect();
+        if touched.iter().any(|(start, mapping_end)| *start < addr || *mapping_end > end) {
+            return Err(MapError::Partial);
+        }
+        for (start, _) in touched {
+            mappings.remove(&start);
+        }
+        Ok(())
+    }
+
+    /// Takes back everything.
+    pub(crate) fn clear(&self) {
+        self.mappings.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Why an access failed, for people.
+    pub(crate) fn explain(&self, fault: DmaFault) -> String {
+        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        let end = fault.addr.saturating_add(fault.len as u64);
+        let bare = mappings.range(..end).next_back().filter(|(start, mapping)| {
+            start.saturating_add(mapping.len) > fault.addr && mapping.pages.is_none()
+        });
+        match bare {
+            Some((start, mapping)) => format!("{fault}: the client offered {start:#x}, {} bytes, without a descriptor", mapping.len),
+            None => fault.to_string(),
+        }
+    }
+
+    fn copy(&self, addr: u64, len: usize, write: bool, mut step: impl FnMut(Step<'_>)) -> Result<(), DmaFault> {
+        let fault = DmaFault { addr, len };
+        let end = addr.checked_add(len as u64).ok_or(fault)?;
+        let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
+        // Twice over the same ranges: nothing may be copied unless everything can be.
+        for copying in [false, true] {
+            let mut at = addr;
+            while at < end {
+                let (start, mapping) = mappings.range(..=at).next_back().ok_or(fault)?;
+                let within = at - start;
+                let left = mapping.len.checked_sub(within).filter(|left| *left > 0).ok_or(fault)?;
+                let pages = mapping.pages.as_ref().filter(|_| mapping.writable || !write).ok_or(fault)?;
+                let count = left.min(end - at);
+                if copying {
+                    step(Step { pages, at: within as usize, from: (at - addr) as usize, len: count as usize });
+                }
+                at += count;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HostMemory for ClientMemory {
+    fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
+        let fault = DmaFault { addr, len: into.len() };
+        let mut whole = true;
+        self.copy(addr, into.len(), false, |step| {
+            let place = into.get_mut(step.from..step.from + step.len);
+            let slice = step.pages.get_slice(step.at, step.len);
+            match (place, slice) {
+                (Some(place), Ok(slice)) => whole &= slice.copy_to(place) == step.len,
+                _ => whole = false,
+            }
+        })?;
+        // A later read must not see older bytes than this one: a counter is read before what it counts.
+        fence(Ordering::Acquire);
+        if whole { Ok(()) } else { Err(fault) }
+    }
+
+    fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
+        let fault = DmaFault { addr, len: from.len() };
+        let mut whole = true;
+        // Earlier writes must be seen before this one: an owner byte comes after what it owns.
+        fence(Ordering::Release);
+        self.copy(addr, from.len(), true, |step| {
+            let place = from.get(step.from..step.from + step.len);
+            let slice = step.pages.get_slice(step.at, step.len);
+            match (place, slice) {
+                (Some(place), Ok(slice)) => slice.copy_from(place),
+                _ => whole = false,
+            }
+        })?;
+        if whole { Ok(()) } else { Err(fault) }
+    }
+}
+
+fn map_file(file: File, offset: u64, size: usize, writable: bool) -> Result<MmapRegion, MapError> {
+    let len = file.metadata().map_err(|error| MapError::System(error.kind()))?.len();
+    // Touching a mapped page beyond the file's end would kill this process.
+    if offset.checked_add(size as u64).is_none_or(|end| end > len) {
+        return Err(MapError::FileTooShort);
+    }
+    let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    MmapRegion::build(Some(FileOffset::new(file, offset)), size, protection, libc::MAP_SHARED | libc::MAP_NORESERVE)
+        .map_err(|_| MapError::System(io::Error::last_os_error().kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+
+    use super::*;
+
+    fn file(len: u64) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(len).unwrap();
+        file
+    }
+
+    #[test]
+    fn bytes_reach_the_file_across_two_mappings() {
+        let memory = ClientMemory::default();
+        let mut shared = file(0x3000);
+        memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000).unwrap();
+        memory.map(0x2000, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
+        memory.write(0x1ffe, &[1, 2, 3, 4]).unwrap();
+        let mut bytes = [0; 2];
+        shared.seek(SeekFrom::Start(0x1ffe)).unwrap();
+        shared.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, [1, 2]);
+        shared.rewind().unwrap();
+        shared.write_all(&[9]).unwrap();
+        let mut read = [0; 4];
+        memory.read(0x1ffe, &mut read).unwrap();
+        assert_eq!(read, [1, 2, 9, 4]);
+    }
+
+    #[test]
+    fn nothing_is_written_when_the_end_is_missing() {
+        let memory = ClientMemory::default();
+        memory.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
+        assert_eq!(memory.write(0xffe, &[7; 4]), Err(DmaFault { addr: 0xffe, len: 4 }));
+        let mut read = [1; 2];
+        memory.read(0xffe, &mut read).unwrap();
+        assert_eq!(read, [0, 0]);
+        assert!(memory.read(u64::MAX, &mut read).is_err());
+    }
+
+    #[test]
+    fn memory_without_a_descriptor_is_refused_by_name() {
+        let memory = ClientMemory::default();
+        memory.map(0x8000, 0x1000, true, None, 0).unwrap();
+        let fault = memory.read(0x8010, &mut [0; 4]).unwrap_err();
+        assert!(memory.explain(fault).contains("offered 0x8000, 4096 bytes, without a descriptor"));
+        assert!(!memory.explain(DmaFault { addr: 0, len: 1 }).contains("descriptor"));
+    }
+
+    #[test]
+    fn read_only_memory_is_not_written() {
+        let memory = ClientMemory::default();
+        memory.map(0, 0x1000, false, Some(file(0x1000)), 0).unwrap();
+        assert!(memory.write(0, &[1]).is_err());
+        assert!(memory.read(0, &mut [0]).is_ok());
+    }
+
+    #[test]
+    fn wrong_ranges_are_refused() {
+        let memory = ClientMemory::default();
+        assert_eq!(memory.map(0, 0, true, None, 0), Err(MapError::Range));
+        assert_eq!(memory.map(u64::MAX, 2, true, None, 0), Err(MapError::Range));
+        assert_eq!(memory.map(0, 0x2000, true, Some(file(0x1000)), 0), Err(MapError::FileTooShort));
+        memory.map(0x1000, 0x2000, true, None, 0).unwrap();
+        assert_eq!(memory.map(0x2000, 0x1000, true, None, 0), Err(MapError::Overlap));
+        assert_eq!(memory.map(0, 0x1001, true, None, 0), Err(MapError::Overlap));
+        assert_eq!(memory.unmap(0x1000, 0x1000), Err(MapError::Partial));
+        assert_eq!(memory.unmap(0, 0x4000), Ok(()));
+        assert_eq!(memory.map(0x2000, 0x1000, true, None, 0), Ok(()));
+    }
+}
