@@ -69,10 +69,24 @@ pub enum Finding {
         /// Counter completed.
         completed: u16,
     },
-    /// A page was given twice, or returned memory is still in use.
+    /// A page was given to the firmware while it already had it.
     PageGivenTwice {
         /// Device address.
         addr: u64,
+    },
+    /// A page was written by the host while it belonged to the firmware.
+    FirmwarePageTouched {
+        /// Device address.
+        addr: u64,
+    },
+    /// A doorbell has a length that no doorbell has, or lies where none is.
+    OddDoorbell {
+        /// UAR page.
+        uar: u32,
+        /// Byte in the page.
+        offset: usize,
+        /// Bytes written.
+        len: usize,
     },
 }
 

@@ -1,0 +1,166 @@
+//! Capability pages: what the device can do at most, and what the driver chose.
+
+use bareverbs_mlx5_spec::{AtomicCaps, CapabilityType, CmdHcaCap, CmdStatus, Field, Layout, Place, View, ViewMut};
+
+use crate::audit::Finding;
+use crate::config::DeviceConfig;
+use crate::env::Env;
+
+/// Bytes of the area that carries a page in a command.
+pub(crate) const CAPABILITY: usize = 4096;
+/// Bytes of the pages that exist here.
+const PAGE: usize = 256;
+/// [`CmdHcaCap::CMDIF_CHECKSUM`]: signatures on commands and on mailbox blocks, both ways.
+const CHECKSUM_ALL: u32 = 3;
+/// [`AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE`]: operands in host byte order in memory.
+const HOST_ENDIANNESS: u32 = 1;
+
+#[derive(Clone, Debug)]
+struct Pair {
+    most: Vec<u8>,
+    current: Vec<u8>,
+}
+
+impl Pair {
+    fn new<L: Layout>(fill: impl FnOnce(&mut ViewMut<'_, L>)) -> Self {
+        let mut most = vec![0; PAGE];
+        if let Some(mut page) = ViewMut::<L>::new(&mut most) {
+            fill(&mut page);
+        }
+        Self { current: most.clone(), most }
+    }
+
+    fn current<L: Layout>(&self, field: Field<L>) -> u32 {
+        View::new(&self.current).map_or(0, |page| page.get(field))
+    }
+}
+
+/// The capability pages.
+#[derive(Clone, Debug)]
+pub(crate) struct Capabilities {
+    general: Pair,
+    atomic: Pair,
+    atomics: bool,
+}
+
+/// Reports bits of `page` that no field of its layout covers; whether each field is at most what `most` allows.
+fn check(env: &mut Env<'_>, info: bareverbs_mlx5_spec::LayoutInfo, page: &[u8], most: &[u8]) -> bool {
+    let dword =
+        |bytes: &[u8], at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b));
+    let mut fits = true;
+    let mut known = [0_u32; PAGE / 4];
+    for field in info.fields {
+        match field.place {
+            Place::Bits { dword: at, hi, lo } => {
+                let mask = u32::MAX >> (31 - (hi - lo));
+                fits &= dword(page, at) >> lo & mask <= dword(most, at) >> lo & mask;
+                if let Some(bits) = known.get_mut(at / 4) {
+                    *bits |= mask << lo;
+                }
+            }
+            place => {
+                let (at, len) = place.bytes();
+                fits &= page.get(at..at + len) <= most.get(at..at + len);
+                known.iter_mut().skip(at / 4).take(len / 4).for_each(|bits| *bits = u32::MAX);
+            }
+        }
+    }
+    for (i, bits) in known.iter().enumerate() {
+        if dword(page, i * 4) & !bits != 0 {
+            env.audit.report(Finding::ReservedBits { layout: info.name, offset: i * 4 });
+        }
+    }
+    fits
+}
+
+impl Capabilities {
+    pub(crate) fn new(config: &DeviceConfig) -> Self {
+        let limits = &config.limits;
+        let general = Pair::new::<CmdHcaCap>(|cap| {
+            cap.set(CmdHcaCap::LOG_MAX_SRQ_SZ, 15)
+                .set(CmdHcaCap::LOG_MAX_QP_SZ, limits.log_max_qp_size.into())
+                .set(CmdHcaCap::LOG_MAX_QP, limits.log_max_qp.into())
+                .set(CmdHcaCap::LOG_MAX_SRQ, 16)
+                .set(CmdHcaCap::LOG_MAX_CQ_SZ, limits.log_max_cq_size.into())
+                .set(CmdHcaCap::LOG_MAX_CQ, limits.log_max_cq.into())
+                .set(CmdHcaCap::LOG_MAX_EQ_SZ, limits.log_max_eq_size.into())
+                .set(CmdHcaCap::LOG_MAX_MKEY, limits.log_max_mkey.into())
+                .set(CmdHcaCap::LOG_MAX_EQ, limits.log_max_eq.into())
+                .set(CmdHcaCap::MAX_NUM_EQS, 1 << limits.log_max_eq)
+                .set(CmdHcaCap::LOG_MAX_KLM_LIST_SIZE, 16)
+                .set(CmdHcaCap::LOG_MAX_MRW_SZ, 64)
+                .set(CmdHcaCap::MAX_INDIRECTION, 4)
+                .set(CmdHcaCap::LOG_MAX_RA_REQ_QP, limits.log_max_reads.into())
+                .set(CmdHcaCap::LOG_MAX_RA_RES_QP, limits.log_max_reads.into())
+                .set(CmdHcaCap::IB_VIRT, 1)
+                .set(CmdHcaCap::LOCAL_CA_ACK_DELAY, 15)
+                .set(CmdHcaCap::NUM_PORTS, 1)
+                .set(CmdHcaCap::LOG_MAX_MSG, limits.log_max_msg.into())
+                .set(CmdHcaCap::CQE_VERSION, 1)
+                .set(CmdHcaCap::UMR_MODIFY_ENTITY_SIZE_DISABLED, 1)
+                .set(CmdHcaCap::CMDIF_CHECKSUM, if config.command_checksum { CHECKSUM_ALL } else { 0 })
+                .set(CmdHcaCap::ATOMIC, config.atomics.into())
+                .set(CmdHcaCap::IMAICL, 1)
+                .set(CmdHcaCap::XRC, 1)
+                .set(CmdHcaCap::UD, 1)
+                .set(CmdHcaCap::UC, 1)
+                .set(CmdHcaCap::RC, 1)
+                .set(CmdHcaCap::LOG_PG_SZ, 12)
+                .set(CmdHcaCap::BF, config.blue_flame.into())
+                .set(CmdHcaCap::LOG_BF_REG_SIZE, 9)
+                .set(CmdHcaCap::MAX_WQE_SZ_SQ, 1024)
+                .set(CmdHcaCap::MAX_WQE_SZ_RQ, 512)
+                .set(CmdHcaCap::MAX_QP_MCG, 16)
+                .set(CmdHcaCap::LOG_MAX_MCG, 8)
+                .set(CmdHcaCap::LOG_MAX_PD, limits.log_max_pd.into())
+                .set(CmdHcaCap::LOG_MAX_XRCD, 8)
+                .set(CmdHcaCap::PAGE_REQUEST_DISABLE, (config.pages.chunk == 0).into());
+        });
+        let mut atomic = Pair::new::<AtomicCaps>(|cap| {
+            cap.set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, HOST_ENDIANNESS)
+                .set(AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1, 1)
+                // Compare-and-swap and fetch-and-add, on eight bytes.
+                .set(AtomicCaps::ATOMIC_OPERATIONS, 0b11)
+                .set(AtomicCaps::ATOMIC_SIZE_QP, 1 << 3);
+        });
+        if let Some(mut page) = ViewMut::<AtomicCaps>::new(&mut atomic.current) {
+            page.set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, 0);
+        }
+        Self { general, atomic, atomics: config.atomics }
+    }
+
+    fn pair(&mut self, page: u32) -> Result<(&mut Pair, bareverbs_mlx5_spec::LayoutInfo), CmdStatus> {
+        match CapabilityType::from_code(page) {
+            Some(CapabilityType::General) => Ok((&mut self.general, CmdHcaCap::INFO)),
+            Some(CapabilityType::Atomic) if self.atomics => Ok((&mut self.atomic, AtomicCaps::INFO)),
+            _ => Err(CmdStatus::BadParam),
+        }
+    }
+
+    /// The page that QUERY_HCA_CAP's `op_mod` asks for.
+    pub(crate) fn query(&mut self, op_mod: u32) -> Result<&[u8], CmdStatus> {
+        let (pair, _) = self.pair(op_mod >> 1)?;
+        Ok(if op_mod & 1 != 0 { &pair.current } else { &pair.most })
+    }
+
+    /// Takes the page that SET_HCA_CAP's `op_mod` names; refused if it asks for more than there is.
+    pub(crate) fn set(&mut self, env: &mut Env<'_>, op_mod: u32, page: &[u8]) -> Result<(), CmdStatus> {
+        let (pair, info) = self.pair(op_mod >> 1)?;
+        let page = page.get(..PAGE).ok_or(CmdStatus::BadInputLen)?;
+        if !check(env, info, page, &pair.most) {
+            return Err(CmdStatus::BadParam);
+        }
+        pair.current = page.to_vec();
+        Ok(())
+    }
+
+    /// A field of the general page in force.
+    pub(crate) fn general(&self, field: Field<CmdHcaCap>) -> u32 {
+        self.general.current(field)
+    }
+
+    /// Whether atomics treat memory as host-endian numbers.
+    pub(crate) fn atomic_host_endian(&self) -> bool {
+        self.atomic.current(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == HOST_ENDIANNESS
+    }
+}

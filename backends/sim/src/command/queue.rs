@@ -1,0 +1,244 @@
+//! The command queue: fetching commands from host memory and giving their results back.
+
+use bareverbs_mlx5_spec::{
+    CMD_ENTRY, CMD_INLINE, CmdDeliveryStatus, CmdHcaCap, CmdIfBox, CmdQueueEntry, EventType, MAILBOX, MAILBOX_DATA,
+    PCI_CMD_XPORT, View, ViewMut,
+};
+
+use crate::env::Env;
+use crate::eq::Event;
+use crate::fault::Fault;
+use crate::firmware::Firmware;
+use crate::init_segment::{LOG_SLOTS, LOG_STRIDE};
+use crate::trace::Record;
+
+/// The longest input or output: a page list for a region of 8 GB in pages of 4096 bytes.
+const LONGEST: usize = 16 << 20;
+
+/// Byte of an entry that carries delivery status and ownership, written last.
+const STATUS_OWNER: usize = 63;
+
+/// Doorbells that wait for the firmware.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CommandQueue {
+    waiting: u32,
+}
+
+/// A command as it lies in memory.
+struct Fetched {
+    input: Vec<u8>,
+    /// Where the output's mailbox blocks lie.
+    output_blocks: Vec<u64>,
+    output_len: usize,
+    token: u8,
+}
+
+fn xor(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum, byte| sum ^ byte)
+}
+
+/// Whether the signatures of a mailbox block are right: all bytes, and those after the data alone, add up to 0xff.
+fn block_signed(block: &[u8]) -> bool {
+    xor(block) == 0xff && block.get(MAILBOX_DATA..MAILBOX - 1).is_some_and(|control| xor(control) == 0xff)
+}
+
+fn sign_block(block: &mut [u8]) {
+    if let Some(mut view) = ViewMut::<CmdIfBox>::new(block) {
+        view.set(CmdIfBox::CTRL_SIGNATURE, 0).set(CmdIfBox::SIGNATURE, 0);
+    }
+    let control = !block.get(MAILBOX_DATA..MAILBOX - 2).map_or(0, xor);
+    if let Some(mut view) = ViewMut::<CmdIfBox>::new(block) {
+        view.set(CmdIfBox::CTRL_SIGNATURE, control.into());
+    }
+    let whole = !xor(block);
+    if let Some(mut view) = ViewMut::<CmdIfBox>::new(block) {
+        view.set(CmdIfBox::SIGNATURE, whole.into());
+    }
+}
+
+impl CommandQueue {
+    /// Takes a command doorbell.
+    pub(crate) fn ring(&mut self, slots: u32) {
+        self.waiting |= slots;
+    }
+
+    /// Whether a command waits.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting != 0
+    }
+
+    /// Forgets the doorbells.
+    pub(crate) fn forget(&mut self) {
+        self.waiting = 0;
+    }
+
+    /// Executes the waiting commands of the queue at `addr`, in order of their slots; how many.
+    pub(crate) fn run(&mut self, firmware: &mut Firmware, env: &mut Env<'_>, addr: u64) -> u64 {
+        let waiting = core::mem::take(&mut self.waiting);
+        let mut done = 0;
+        for slot in (0..1_u32 << LOG_SLOTS).filter(|slot| waiting >> slot & 1 != 0) {
+            let entry = addr.wrapping_add(u64::from(slot << LOG_STRIDE));
+            done += u64::from(execute(firmware, env, slot, entry));
+        }
+        done
+    }
+}
+
+/// Executes the command in the slot at `addr`. `false` if there is none.
+fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> bool {
+    let mut entry = [0; CMD_ENTRY];
+    if env.memory.read(addr, &mut entry).is_err() {
+        env.note(|| format!("no memory at the command queue's slot {slot} ({addr:#x})"));
+        return false;
+    }
+    let owned = View::<CmdQueueEntry>::new(&entry).is_some_and(|entry| entry.is_set(CmdQueueEntry::OWNERSHIP));
+    if !owned {
+        env.note(|| format!("doorbell for slot {slot}, which is not the device's"));
+        return false;
+    }
+    let signed = firmware.caps.general(CmdHcaCap::CMDIF_CHECKSUM) != 0;
+    let events = firmware.eqs.for_type(EventType::Cmd).is_some();
+    let delivery = match fetch(env, &entry, signed) {
+        Ok(fetched) => {
+            let opcode = fetched.input.first_chunk().map_or(0, |code| u16::from_be_bytes(*code));
+            let stuck = env.faults.take(|fault| (*fault == Fault::StuckCommand { opcode }).then_some(()));
+            if stuck.is_some() {
+                env.note(|| format!("the command in slot {slot} stays stuck"));
+                return false;
+            }
+            let failed = env.faults.take(|fault| match fault {
+                Fault::DeliveryStatus { opcode: of, status } if *of == opcode => Some(u32::from(*status)),
+                _ => None,
+            });
+            match failed {
+                Some(status) => status,
+                None => {
+                    let output = super::dispatch(firmware, env, &fetched.input, fetched.output_len);
+                    env.trace(Record::Command { slot: slot as u8, input: &fetched.input, output: &output });
+                    give_back(env, &mut entry, &fetched, &output, signed).err().map_or(0, CmdDeliveryStatus::code)
+                }
+            }
+        }
+        Err(status) => {
+            env.note(|| format!("slot {slot}: {}", status.name()));
+            status.code()
+        }
+    };
+    if let Some(mut view) = ViewMut::<CmdQueueEntry>::new(&mut entry) {
+        view.set(CmdQueueEntry::STATUS, delivery).set(CmdQueueEntry::OWNERSHIP, 0).set(CmdQueueEntry::SIGNATURE, 0);
+    }
+    let signature = !xor(&entry);
+    if let Some(mut view) = ViewMut::<CmdQueueEntry>::new(&mut entry) {
+        view.set(CmdQueueEntry::SIGNATURE, signature.into());
+    }
+    // Inline output and signature first, the byte that hands the entry back last.
+    let parts = [(32, 48), (61, 62), (STATUS_OWNER, CMD_ENTRY)];
+    for (from, to) in parts {
+        if let Some(bytes) = entry.get(from..to)
+            && env.memory.write(addr.wrapping_add(from as u64), bytes).is_err()
+        {
+            env.note(|| format!("the result in slot {slot} cannot be written"));
+        }
+    }
+    // The command that creates the command event queue was started by a driver that polls, and is not announced.
+    if events && firmware.eqs.for_type(EventType::Cmd).is_some() {
+        firmware.eqs.post(env, Event::commands(1 << slot));
+    }
+    true
+}
+
+fn fetch(env: &mut Env<'_>, entry: &[u8; CMD_ENTRY], signed: bool) -> Result<Fetched, CmdDeliveryStatus> {
+    let view = View::<CmdQueueEntry>::new(entry).ok_or(CmdDeliveryStatus::FwErr)?;
+    if view.get(CmdQueueEntry::TYPE) != PCI_CMD_XPORT {
+        return Err(CmdDeliveryStatus::CmdType);
+    }
+    if signed && xor(entry) != 0xff {
+        return Err(CmdDeliveryStatus::SignatureErr);
+    }
+    let length = |field, error| match usize::try_from(view.get(field)) {
+        Ok(length) if (8..=LONGEST).contains(&length) => Ok(length),
+        _ => Err(error),
+    };
+    let input_len = length(CmdQueueEntry::INPUT_LENGTH, CmdDeliveryStatus::InLength)?;
+    let output_len = length(CmdQueueEntry::OUTPUT_LENGTH, CmdDeliveryStatus::OutLength)?;
+    let token = view.get(CmdQueueEntry::TOKEN);
+    let pointer = |at: usize| entry.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u64::from_be_bytes(*b));
+
+    let inline = view.bytes(CmdQueueEntry::COMMAND_INPUT_INLINE_DATA);
+    let mut input = inline.get(..input_len.min(CMD_INLINE)).unwrap_or_default().to_vec();
+    let rest = input_len.saturating_sub(CMD_INLINE);
+    walk(env, pointer(8), rest, token, signed, CmdDeliveryStatus::InPtrAlign, |_, block| {
+        input.extend_from_slice(block.bytes(CmdIfBox::MAILBOX_DATA));
+    })?;
+    input.truncate(input_len);
+
+    let mut output_blocks = Vec::new();
+    let rest = output_len.saturating_sub(CMD_INLINE);
+    // The output blocks' signatures become right only with the output in them.
+    walk(env, pointer(48), rest, token, false, CmdDeliveryStatus::OutPtrAlign, |addr, _| output_blocks.push(addr))?;
+    Ok(Fetched { input, output_blocks, output_len, token: token as u8 })
+}
+
+/// Visits the chain of mailbox blocks that carries `bytes` bytes. Ends after as many blocks as those bytes need, whatever the
+/// pointers say, and checks that each block is the one expected.
+fn walk(
+    env: &mut Env<'_>,
+    first: u64,
+    bytes: usize,
+    token: u32,
+    signed: bool,
+    misaligned: CmdDeliveryStatus,
+    mut visit: impl FnMut(u64, View<'_, CmdIfBox>),
+) -> Result<(), CmdDeliveryStatus> {
+    let mut addr = first;
+    for number in 0..bytes.div_ceil(MAILBOX_DATA) {
+        if addr == 0 || addr & 0x1ff != 0 {
+            return Err(misaligned);
+        }
+        let mut bytes = [0; MAILBOX];
+        env.memory.read(addr, &mut bytes).map_err(|_| CmdDeliveryStatus::FwErr)?;
+        let block = View::<CmdIfBox>::new(&bytes).ok_or(CmdDeliveryStatus::FwErr)?;
+        if block.get(CmdIfBox::TOKEN) != token {
+            return Err(CmdDeliveryStatus::TokenErr);
+        }
+        if usize::try_from(block.get(CmdIfBox::BLOCK_NUMBER)) != Ok(number) {
+            return Err(CmdDeliveryStatus::BadBlockNumber);
+        }
+        if signed && !block_signed(&bytes) {
+            return Err(CmdDeliveryStatus::SignatureErr);
+        }
+        visit(addr, block);
+        let low = block.get(CmdIfBox::NEXT_POINTER_31_10) << 10;
+        addr = u64::from(block.get(CmdIfBox::NEXT_POINTER_63_32)) << 32 | u64::from(low);
+    }
+    Ok(())
+}
+
+/// Puts the output into the entry (to be written later) and into the mailbox blocks.
+fn give_back(
+    env: &mut Env<'_>,
+    entry: &mut [u8; CMD_ENTRY],
+    fetched: &Fetched,
+    output: &[u8],
+    signed: bool,
+) -> Result<(), CmdDeliveryStatus> {
+    let inline = output.get(..output.len().min(CMD_INLINE)).unwrap_or_default();
+    if let Some(mut view) = ViewMut::<CmdQueueEntry>::new(entry) {
+        view.set_bytes(CmdQueueEntry::COMMAND_OUTPUT_INLINE_DATA, &[0; CMD_INLINE]);
+        view.set_bytes(CmdQueueEntry::COMMAND_OUTPUT_INLINE_DATA, inline);
+    }
+    let data = output.get(CMD_INLINE..).unwrap_or_default();
+    for (addr, chunk) in fetched.output_blocks.iter().zip(data.chunks(MAILBOX_DATA)) {
+        env.memory.write(*addr, chunk).map_err(|_| CmdDeliveryStatus::FwErr)?;
+        if signed {
+            let mut block = [0; MAILBOX];
+            env.memory.read(*addr, &mut block).map_err(|_| CmdDeliveryStatus::FwErr)?;
+            if let Some(mut view) = ViewMut::<CmdIfBox>::new(&mut block) {
+                view.set(CmdIfBox::TOKEN, fetched.token.into());
+            }
+            sign_block(&mut block);
+            env.memory.write(*addr, &block).map_err(|_| CmdDeliveryStatus::FwErr)?;
+        }
+    }
+    Ok(())
+}

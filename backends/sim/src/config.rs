@@ -1,0 +1,170 @@
+//! What a simulated device is: identity, limits, habits.
+
+use core::time::Duration;
+
+/// How interrupts leave the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InterruptRouting {
+    /// The MSI-X table, its mask bits and the function's enable bit decide.
+    #[default]
+    Table,
+    /// Whoever serves the device keeps the table itself: every vector raised is delivered.
+    External,
+}
+
+/// The memory that the firmware asks of the host, in pages of 4096 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageDemand {
+    /// Asked before the capabilities can be read.
+    pub boot: u32,
+    /// Asked before INIT_HCA.
+    pub init: u32,
+    /// Pages a request in operation asks for or gives back; 0 for no such requests.
+    pub chunk: u32,
+}
+
+impl PageDemand {
+    /// No memory at all.
+    pub const NONE: Self = Self { boot: 0, init: 0, chunk: 0 };
+    /// Of the size that real devices ask for.
+    pub const USUAL: Self = Self { boot: 17, init: 41, chunk: 8 };
+}
+
+impl Default for PageDemand {
+    fn default() -> Self {
+        Self::USUAL
+    }
+}
+
+/// Version of the firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirmwareVersion {
+    /// Major number.
+    pub major: u16,
+    /// Minor number.
+    pub minor: u16,
+    /// Sub-minor number.
+    pub subminor: u16,
+}
+
+/// Greatest numbers of objects and sizes, as powers of two; what QUERY_HCA_CAP reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs.
+    pub log_max_qp: u8,
+    /// Blocks of a send queue, entries of a receive queue.
+    pub log_max_qp_size: u8,
+    /// Completion queues.
+    pub log_max_cq: u8,
+    /// Entries of a completion queue.
+    pub log_max_cq_size: u8,
+    /// Event queues.
+    pub log_max_eq: u8,
+    /// Entries of an event queue.
+    pub log_max_eq_size: u8,
+    /// Memory keys.
+    pub log_max_mkey: u8,
+    /// Protection domains.
+    pub log_max_pd: u8,
+    /// Bytes of a message.
+    pub log_max_msg: u8,
+    /// Reads and atomics that a queue pair may have outstanding, as requester and as responder.
+    pub log_max_reads: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            log_max_qp: 18,
+            log_max_qp_size: 15,
+            log_max_cq: 24,
+            log_max_cq_size: 22,
+            log_max_eq: 6,
+            log_max_eq_size: 15,
+            log_max_mkey: 24,
+            log_max_pd: 16,
+            log_max_msg: 30,
+            log_max_reads: 4,
+        }
+    }
+}
+
+/// Everything that distinguishes one simulated device from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// PCI device id.
+    pub pci_device_id: u16,
+    /// Firmware version.
+    pub firmware: FirmwareVersion,
+    /// Board id, as QUERY_ADAPTER reports it.
+    pub board_id: [u8; 16],
+    /// GUID of node and system.
+    pub node_guid: u64,
+    /// GUID of the port; with the link-local prefix it is GID 0.
+    pub port_guid: u64,
+    /// Local identifier of the port, not 0.
+    pub lid: u16,
+    /// Local identifier of the subnet manager.
+    pub sm_lid: u16,
+    /// Node description, cut off at 64 bytes.
+    pub node_description: String,
+    /// Greatest MTU of the port in bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu: u16,
+    /// Whether the link is up from the start.
+    pub link_up: bool,
+    /// Memory asked of the host.
+    pub pages: PageDemand,
+    /// Whether BlueFlame is offered.
+    pub blue_flame: bool,
+    /// Whether atomics are offered.
+    pub atomics: bool,
+    /// Whether commands carry signatures until the driver turns them off.
+    pub command_checksum: bool,
+    /// MSI-X vectors, 1 to 256.
+    pub vectors: u16,
+    /// How interrupts leave the device.
+    pub interrupts: InterruptRouting,
+    /// How long after power-on or reset the initializing bit stays set.
+    pub initializing: Duration,
+    /// Greatest numbers and sizes.
+    pub limits: Limits,
+}
+
+impl DeviceConfig {
+    /// The usual device with LID `lid` and GUIDs made from it.
+    pub fn with_lid(lid: u16) -> Self {
+        // Locally administered, so that it cannot be taken for the GUID of a real adapter.
+        let guid = 0x0200_0000_0000_0000 | u64::from(lid) << 8;
+        Self {
+            pci_device_id: 0x1021,
+            firmware: FirmwareVersion { major: 28, minor: 39, subminor: 1002 },
+            board_id: *b"BAREVERBS_SIM_01",
+            node_guid: guid,
+            port_guid: guid | 1,
+            lid,
+            sm_lid: 1,
+            node_description: format!("bareverbs simulated device {lid}"),
+            mtu: 4096,
+            link_up: true,
+            pages: PageDemand::USUAL,
+            blue_flame: true,
+            atomics: true,
+            command_checksum: false,
+            vectors: 32,
+            interrupts: InterruptRouting::Table,
+            initializing: Duration::from_micros(50),
+            limits: Limits::default(),
+        }
+    }
+
+    /// GID 0 of the port, in network byte order.
+    pub fn gid(&self) -> [u8; 16] {
+        (0xfe80_u128 << 112 | u128::from(self.port_guid)).to_be_bytes()
+    }
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self::with_lid(1)
+    }
+}

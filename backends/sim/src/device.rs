@@ -1,0 +1,442 @@
+//! The device: configuration space, BAR0, wire, time.
+
+use std::fmt;
+
+use bareverbs::Instant;
+use bareverbs_mlx5_spec::UAR_PAGE;
+
+use crate::audit::Audit;
+use crate::command::CommandQueue;
+use crate::config::{DeviceConfig, InterruptRouting};
+use crate::engine::EngineCounts;
+use crate::env::Env;
+use crate::eq::Event;
+use crate::fault::Faults;
+use crate::firmware::{Firmware, HcaState};
+use crate::health::{Health, HealthReport};
+use crate::init_segment::{InitSegment, NicInterface};
+use crate::memory::{DmaFault, HostMemory};
+use crate::msix::{Gate, Msix};
+use crate::pci::{BAR0_SIZE, ConfigEffect, ConfigSpace, MSIX_PENDING, MSIX_TABLE};
+use crate::trace::{Record, Tracer};
+use crate::uar::{Doorbells, FIRST_UAR};
+
+/// The device's own objects and what it was given: for leak tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Keys and queues.
+    pub engine: EngineCounts,
+    /// Event queues.
+    pub eqs: usize,
+    /// User access regions.
+    pub uars: usize,
+    /// Protection domains.
+    pub pds: usize,
+    /// XRC domains.
+    pub xrcds: usize,
+    /// Pages that the firmware holds.
+    pub pages_held: usize,
+    /// Pages that the firmware still held when the driver disabled the device.
+    pub pages_lost: usize,
+}
+
+/// What happened since power-on: for reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// Firmware commands executed.
+    pub commands: u64,
+    /// Events that found no queue or no room.
+    pub events_dropped: u64,
+    /// Interrupts raised.
+    pub interrupts: u64,
+    /// Writes to UAR pages.
+    pub doorbells: u64,
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Frames received.
+    pub frames_received: u64,
+}
+
+/// Memory of a function that may not reach any.
+struct Unreachable;
+
+impl HostMemory for Unreachable {
+    fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
+        Err(DmaFault { addr, len: into.len() })
+    }
+
+    fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
+        Err(DmaFault { addr, len: from.len() })
+    }
+}
+
+/// What the device works in.
+struct Outside {
+    now: Instant,
+    memory: Box<dyn HostMemory>,
+    tracer: Option<Box<dyn Tracer>>,
+    faults: Faults,
+    audit: Audit,
+}
+
+impl Outside {
+    fn env(&mut self, bus_master: bool) -> Env<'_> {
+        Env {
+            now: self.now,
+            memory: if bus_master { &*self.memory } else { &Unreachable },
+            tracer: self.tracer.as_deref_mut(),
+            faults: &mut self.faults,
+            audit: &mut self.audit,
+        }
+    }
+}
+
+/// A simulated ConnectX function with one InfiniBand port.
+///
+/// It does its work in [`Device::advance`] and nowhere else, apart from what a register access itself does.
+pub struct Device {
+    outside: Outside,
+    pci: ConfigSpace,
+    msix: Msix,
+    init: InitSegment,
+    commands: CommandQueue,
+    doorbells: Doorbells,
+    firmware: Firmware,
+    health: Health,
+    removed: bool,
+    stats: DeviceStats,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("lid", &self.firmware.config.lid)
+            .field("state", &self.firmware.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// A device at power-on, with `memory` as what it reaches by DMA once the host makes it bus master.
+    pub fn new(config: DeviceConfig, memory: Box<dyn HostMemory>) -> Self {
+        let vectors = config.vectors.clamp(1, 256);
+        let config = DeviceConfig { vectors, ..config };
+        let now = Instant::default();
+        Self {
+            outside: Outside { now, memory, tracer: None, faults: Faults::default(), audit: Audit::default() },
+            pci: ConfigSpace::new(config.pci_device_id, vectors),
+            msix: Msix::new(vectors),
+            init: InitSegment::new(&config, now),
+            commands: CommandQueue::default(),
+            doorbells: Doorbells::default(),
+            firmware: Firmware::new(config),
+            health: Health::default(),
+            removed: false,
+            stats: DeviceStats::default(),
+        }
+    }
+
+    /// Bytes of BAR0.
+    pub const fn bar_len() -> u64 {
+        BAR0_SIZE
+    }
+
+    fn gate(&self) -> Gate {
+        Gate {
+            enabled: self.pci.msix_enabled() && self.pci.bus_master(),
+            masked: self.pci.msix_masked(),
+            external: self.firmware.config.interrupts == InterruptRouting::External,
+        }
+    }
+
+    /// Reads configuration space.
+    pub fn config_read(&self, offset: usize, into: &mut [u8]) {
+        if self.removed {
+            into.fill(0xff);
+        } else {
+            self.pci.read(offset, into);
+        }
+    }
+
+    /// Writes configuration space.
+    pub fn config_write(&mut self, offset: usize, from: &[u8]) {
+        if self.removed {
+            return;
+        }
+        match self.pci.write(offset, from) {
+            ConfigEffect::Reset => self.reset(),
+            ConfigEffect::Msix => self.msix.release(self.gate()),
+            ConfigEffect::None => {}
+        }
+    }
+
+    /// Does what a kernel does before its driver starts: memory space, bus master and MSI-X on, every vector unmasked.
+    pub fn enable_function(&mut self) {
+        self.pci.enable();
+        self.msix.unmask_all();
+    }
+
+    /// Reads BAR0. All ones where the device does not answer.
+    pub fn bar_read(&self, offset: u64, into: &mut [u8]) {
+        into.fill(0xff);
+        let Ok(at) = usize::try_from(offset) else { return };
+        if self.removed || !self.pci.memory_enabled() || offset.saturating_add(into.len() as u64) > BAR0_SIZE {
+            return;
+        }
+        let table = MSIX_TABLE..MSIX_TABLE + self.msix.vectors() * 16;
+        if table.contains(&at) {
+            self.msix.read_table(at - MSIX_TABLE, into);
+        } else if (MSIX_PENDING..MSIX_PENDING + 32).contains(&at) {
+            self.msix.read_pending(at - MSIX_PENDING, into);
+        } else {
+            self.init.read(&self.health, self.outside.now, at, into);
+        }
+    }
+
+    /// Writes BAR0; nothing happens where the device does not listen.
+    pub fn bar_write(&mut self, offset: u64, from: &[u8]) {
+        let Ok(at) = usize::try_from(offset) else { return };
+        if self.removed || !self.pci.memory_enabled() || offset.saturating_add(from.len() as u64) > BAR0_SIZE {
+            return;
+        }
+        if at >= FIRST_UAR as usize * UAR_PAGE {
+            self.write_uar(at, from);
+        } else if (MSIX_TABLE..MSIX_TABLE + self.msix.vectors() * 16).contains(&at) {
+            let gate = self.gate();
+            self.msix.write_table(at - MSIX_TABLE, from, gate);
+        } else {
+            self.write_init_segment(at, from);
+        }
+    }
+
+    fn write_uar(&mut self, at: usize, from: &[u8]) {
+        self.stats.doorbells += 1;
+        if self.firmware.state != HcaState::Running || self.health.report.reset_required {
+            return;
+        }
+        let bus_master = self.pci.bus_master();
+        let mut env = self.outside.env(bus_master);
+        self.doorbells.write(&mut self.firmware, &mut env, (at / UAR_PAGE) as u32, at % UAR_PAGE, from);
+        self.after_work();
+    }
+
+    fn write_init_segment(&mut self, at: usize, from: &[u8]) {
+        let before = self.init.nic_interface();
+        for (i, dword) in from.chunks_exact(4).enumerate() {
+            if let Some(slots) = dword.first_chunk().and_then(|value| self.init.write(at + i * 4, u32::from_be_bytes(*value))) {
+                self.commands.ring(slots);
+            }
+        }
+        match self.init.nic_interface() {
+            NicInterface::Full => {}
+            NicInterface::Disabled => self.commands.forget(),
+            NicInterface::Reset => {
+                self.reset_function();
+                self.init.disable();
+            }
+        }
+        if before != NicInterface::Full && self.init.nic_interface() == NicInterface::Full {
+            self.commands.forget();
+        }
+    }
+
+    /// Does all work that is due at `now`, up to a bound; [`Device::next_due`] tells whether some is left. Time that goes
+    /// back counts as standing still.
+    pub fn advance(&mut self, now: Instant) {
+        self.outside.now = self.outside.now.max(now);
+        if self.removed {
+            return;
+        }
+        let bus_master = self.pci.bus_master();
+        let mut env = self.outside.env(bus_master);
+        if !self.health.report.reset_required && self.init.ready(env.now) {
+            if let Some(queue) = self.init.command_queue() {
+                self.stats.commands += self.commands.run(&mut self.firmware, &mut env, queue);
+            }
+            if self.firmware.state == HcaState::Running {
+                self.firmware.engine.advance(&mut env);
+            }
+        }
+        self.after_work();
+    }
+
+    /// Events and interrupts of what was just done.
+    fn after_work(&mut self) {
+        let gate = self.gate();
+        let bus_master = self.pci.bus_master();
+        let mut env = self.outside.env(bus_master);
+        self.firmware.settle(&mut env);
+        for vector in self.firmware.eqs.take_interrupts() {
+            self.stats.interrupts += 1;
+            self.msix.raise(vector, gate);
+        }
+    }
+
+    /// When [`Device::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.
+    pub fn next_due(&self) -> Option<Instant> {
+        if self.removed || self.health.report.reset_required {
+            return None;
+        }
+        let ready = self.init.ready_at();
+        if ready > self.outside.now {
+            return Some(ready);
+        }
+        let commands = self.commands.is_waiting().then_some(self.outside.now);
+        let engine = (self.firmware.state == HcaState::Running).then(|| self.firmware.engine.next_due()).flatten();
+        commands.into_iter().chain(engine).min()
+    }
+
+    /// Takes a frame (LRH to ICRC) from the wire; it is lost while the port is down.
+    pub fn receive(&mut self, frame: &[u8]) {
+        if !self.carries() {
+            return;
+        }
+        self.stats.frames_received += 1;
+        let bus_master = self.pci.bus_master();
+        let mut env = self.outside.env(bus_master);
+        env.trace(Record::Received { bytes: frame });
+        self.firmware.engine.receive(&mut env, frame);
+        self.after_work();
+    }
+
+    /// The next frame for the wire.
+    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+        let carries = self.carries();
+        let frame = self.firmware.engine.transmit()?;
+        if !carries {
+            // The port is down: what the queues send is lost as if the cable had swallowed it.
+            while self.firmware.engine.transmit().is_some() {}
+            return None;
+        }
+        self.stats.frames_sent += 1;
+        let mut env = self.outside.env(false);
+        env.trace(Record::Sent { bytes: &frame });
+        Some(frame)
+    }
+
+    fn carries(&self) -> bool {
+        !self.removed
+            && self.firmware.state == HcaState::Running
+            && self.firmware.port.is_up()
+            && !self.health.report.reset_required
+    }
+
+    /// The MSI-X vectors that went out since the last call, in order.
+    pub fn take_interrupts(&mut self) -> Vec<u16> {
+        self.msix.take_raised()
+    }
+
+    /// Whether an interrupt went out that was not taken yet.
+    pub fn has_interrupts(&self) -> bool {
+        self.msix.has_raised()
+    }
+
+    /// Function-level reset: everything but time, faults, findings and the cable is as at power-on, configuration space
+    /// included.
+    pub fn reset(&mut self) {
+        let config = &self.firmware.config;
+        self.pci = ConfigSpace::new(config.pci_device_id, config.vectors);
+        self.msix = Msix::new(config.vectors);
+        self.init = InitSegment::new(config, self.outside.now);
+        self.reset_function();
+    }
+
+    fn reset_function(&mut self) {
+        let cable = self.firmware.port.cable();
+        self.firmware = Firmware::new(self.firmware.config.clone());
+        self.firmware.port.set_cable(cable);
+        self.commands = CommandQueue::default();
+        self.doorbells = Doorbells::default();
+        self.health = Health::default();
+    }
+
+    /// Plugs or pulls the cable; the driver gets a port change event.
+    pub fn set_link(&mut self, plugged: bool) {
+        let change = self.firmware.port.set_cable(plugged);
+        let bus_master = self.pci.bus_master();
+        let mut env = self.outside.env(bus_master);
+        self.firmware.port_changed(&mut env, change);
+        self.after_work();
+    }
+
+    /// Whether frames pass the port.
+    pub fn link_is_up(&self) -> bool {
+        self.firmware.port.is_up()
+    }
+
+    /// Pulls the device out of its slot (every read gives all ones, nothing is done any more) or puts it back as it was.
+    pub fn set_removed(&mut self, removed: bool) {
+        self.removed = removed;
+    }
+
+    /// Lets the health buffer report this. A report that requires a reset stops the device, health counter included, and is
+    /// announced by an internal error event.
+    pub fn set_health(&mut self, report: HealthReport) {
+        let fatal = report.reset_required && !self.health.report.reset_required;
+        self.health = Health { report, stopped: report.reset_required.then_some(self.outside.now) };
+        if fatal {
+            let bus_master = self.pci.bus_master();
+            let mut env = self.outside.env(bus_master);
+            self.firmware.eqs.post(&mut env, Event::internal_error());
+            self.after_work();
+        }
+    }
+
+    /// Stops the health counter without any other sign, or lets it run again.
+    pub fn freeze_health(&mut self, frozen: bool) {
+        self.health.stopped = frozen.then_some(self.outside.now);
+    }
+
+    /// What the health buffer reports.
+    pub fn health(&self) -> HealthReport {
+        self.health.report
+    }
+
+    /// Sends what happens from now on to `tracer`.
+    pub fn set_tracer(&mut self, tracer: Option<Box<dyn Tracer>>) {
+        self.outside.tracer = tracer;
+    }
+
+    /// Faults that wait to strike.
+    pub fn faults_mut(&mut self) -> &mut Faults {
+        &mut self.outside.faults
+    }
+
+    /// Mistakes of the driver so far.
+    pub fn audit(&self) -> &Audit {
+        &self.outside.audit
+    }
+
+    /// Mistakes of the driver, to take them out.
+    pub fn audit_mut(&mut self) -> &mut Audit {
+        &mut self.outside.audit
+    }
+
+    /// Live objects and pages.
+    pub fn counts(&self) -> DeviceCounts {
+        DeviceCounts {
+            engine: self.firmware.engine.counts(),
+            eqs: self.firmware.eqs.len(),
+            uars: self.firmware.uars.len(),
+            pds: self.firmware.pds.len(),
+            xrcds: self.firmware.xrcds.len(),
+            pages_held: self.firmware.pages.held(),
+            pages_lost: self.firmware.pages.lost(),
+        }
+    }
+
+    /// What happened since power-on.
+    pub fn stats(&self) -> DeviceStats {
+        DeviceStats { events_dropped: self.firmware.eqs.dropped(), ..self.stats }
+    }
+
+    /// How far the driver has brought the device.
+    pub fn state(&self) -> HcaState {
+        self.firmware.state
+    }
+
+    /// Identity, limits, habits.
+    pub fn config(&self) -> &DeviceConfig {
+        &self.firmware.config
+    }
+}

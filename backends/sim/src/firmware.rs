@@ -1,0 +1,174 @@
+//! What the firmware keeps: the state of the function, its objects, and the half that moves data.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType, PortChange};
+
+use crate::capability::Capabilities;
+use crate::config::DeviceConfig;
+use crate::engine::{Engine, EngineConfig, EngineEvent};
+use crate::env::Env;
+use crate::eq::{Event, EventQueues};
+use crate::pages::Pages;
+use crate::pci::BAR0_SIZE;
+use crate::port::{PKEYS, Port};
+use crate::uar::FIRST_UAR;
+
+/// How far the driver has brought the function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HcaState {
+    /// Before ENABLE_HCA.
+    #[default]
+    Disabled,
+    /// Between ENABLE_HCA and INIT_HCA, and after TEARDOWN_HCA.
+    Enabled,
+    /// After INIT_HCA.
+    Running,
+}
+
+/// Numbers that are handed out, lowest free one first.
+#[derive(Clone, Debug)]
+pub(crate) struct Numbers {
+    used: BTreeSet<u32>,
+    first: u32,
+    most: u32,
+    next: u32,
+}
+
+impl Numbers {
+    /// `most` numbers from `first` on.
+    pub(crate) fn new(first: u32, most: u32) -> Self {
+        Self { used: BTreeSet::new(), first, most, next: first }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.used.len()
+    }
+
+    pub(crate) fn contains(&self, number: u32) -> bool {
+        self.used.contains(&number)
+    }
+
+    /// A free number. A number that was just given back is not the next one, so that a stale one is noticed.
+    pub(crate) fn take(&mut self) -> Result<u32, CmdStatus> {
+        if u32::try_from(self.used.len()).is_ok_and(|len| len >= self.most) {
+            return Err(CmdStatus::LimErr);
+        }
+        let end = self.first.saturating_add(self.most);
+        let free = (self.next..end).chain(self.first..self.next).find(|number| !self.used.contains(number));
+        let number = free.ok_or(CmdStatus::LimErr)?;
+        self.next = if number + 1 < end { number + 1 } else { self.first };
+        self.used.insert(number);
+        Ok(number)
+    }
+
+    /// Gives a number back.
+    pub(crate) fn free(&mut self, number: u32) -> Result<(), CmdStatus> {
+        if self.used.remove(&number) { Ok(()) } else { Err(CmdStatus::BadRes) }
+    }
+}
+
+/// State and objects of the function.
+pub(crate) struct Firmware {
+    pub(crate) config: DeviceConfig,
+    pub(crate) state: HcaState,
+    pub(crate) issi: u16,
+    pub(crate) caps: Capabilities,
+    pub(crate) pages: Pages,
+    pub(crate) port: Port,
+    pub(crate) eqs: EventQueues,
+    pub(crate) engine: Engine,
+    pub(crate) uars: Numbers,
+    pub(crate) pds: Numbers,
+    pub(crate) xrcds: Numbers,
+    pub(crate) transport_domains: Numbers,
+    pub(crate) counters: Numbers,
+    /// The event queue of each completion queue.
+    pub(crate) cq_eqs: BTreeMap<u32, u32>,
+    /// Firmware memory of each key.
+    pub(crate) mkey_room: BTreeMap<u32, u64>,
+}
+
+impl Firmware {
+    pub(crate) fn new(config: DeviceConfig) -> Self {
+        let uar_pages = (BAR0_SIZE / 4096) as u32 - FIRST_UAR;
+        let caps = Capabilities::new(&config);
+        let mut firmware = Self {
+            state: HcaState::Disabled,
+            issi: 0,
+            caps,
+            pages: Pages::new(config.pages),
+            port: Port::new(&config),
+            eqs: EventQueues::new(1 << config.limits.log_max_eq.min(8)),
+            engine: Engine::new(EngineConfig::default()),
+            uars: Numbers::new(FIRST_UAR, uar_pages),
+            pds: Numbers::new(1, (1 << config.limits.log_max_pd.min(23)) - 1),
+            xrcds: Numbers::new(1, 255),
+            transport_domains: Numbers::new(1, 255),
+            counters: Numbers::new(1, 255),
+            cq_eqs: BTreeMap::new(),
+            mkey_room: BTreeMap::new(),
+            config,
+        };
+        firmware.configure_engine();
+        firmware
+    }
+
+    /// Tells the data path what capabilities and port say now.
+    pub(crate) fn configure_engine(&mut self) {
+        let power = |log: u8| 1 << log.min(24);
+        self.engine.configure(EngineConfig {
+            lid: self.config.lid,
+            port_gid: self.port.gid(0).unwrap_or_default(),
+            pkeys: (0..PKEYS).filter_map(|index| self.port.pkey(index)).collect(),
+            atomic_host_endian: self.caps.atomic_host_endian(),
+            cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
+            max_qp: power(self.config.limits.log_max_qp),
+            max_cq: power(self.config.limits.log_max_cq),
+            max_mkey: power(self.config.limits.log_max_mkey),
+            log_max_msg: self.config.limits.log_max_msg,
+        });
+    }
+
+    /// Forgets every object, as TEARDOWN_HCA does; pages, capabilities and port stay.
+    pub(crate) fn drop_objects(&mut self) {
+        let fresh = Self::new(self.config.clone());
+        self.eqs = fresh.eqs;
+        self.uars = fresh.uars;
+        self.pds = fresh.pds;
+        self.xrcds = fresh.xrcds;
+        self.transport_domains = fresh.transport_domains;
+        self.counters = fresh.counters;
+        self.cq_eqs.clear();
+        self.mkey_room.clear();
+        self.engine.reset();
+        self.pages.forget_objects();
+    }
+
+    /// Turns what the data path and the page account have to say into events.
+    pub(crate) fn settle(&mut self, env: &mut Env<'_>) {
+        while let Some(event) = self.engine.take_event() {
+            match event {
+                EngineEvent::Completion { eqn, cqn } => self.eqs.post_to(env, eqn, Event::completion(cqn)),
+                EngineEvent::CqError { cqn, syndrome } => self.eqs.post(env, Event::cq_error(cqn, syndrome)),
+                EngineEvent::Qp { event, qpn } => self.eqs.post(env, Event::qp(event, qpn)),
+            }
+        }
+        if self.state == HcaState::Running
+            && self.eqs.for_type(EventType::PageRequest).is_some()
+            && let Some(pages) = self.pages.request()
+        {
+            self.eqs.post(env, Event::page_request(pages));
+        }
+    }
+
+    /// Announces a change of the port, if there is one.
+    pub(crate) fn port_changed(&mut self, env: &mut Env<'_>, change: Option<PortChange>) {
+        if let Some(change) = change {
+            self.configure_engine();
+            if self.state == HcaState::Running {
+                self.eqs.post(env, Event::port(change));
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Simulated devices, their wire and their time in one process: what a driver needs to run on them, with no thread and no
+//! wall clock.
+//!
+//! A [`World`] holds the devices, the wire between them and the time. A [`Host`] is one machine with one device in it and
+//! makes the parts of its platform: [`SimRegisters`], [`SimMemory`], [`SimFence`] and [`SimClock`]. Time passes only in
+//! the clock: [`SimClock`]'s `relax` lets devices and wire work and moves on, and `now` moves on a little, so that every
+//! wait ends.
+
+mod memory;
+mod order;
+mod platform;
+mod world;
+
+pub use memory::{MemoryMap, SimMemory};
+pub use order::{Access, OrderLog, Recorded, RecordedPlatform};
+pub use platform::{SimClock, SimFence, SimPlatform, SimRegisters};
+pub use world::{Host, World, WorldConfig};

@@ -1,0 +1,197 @@
+//! Memory that the host gives to the firmware.
+//!
+//! The firmware keeps its objects in it. Each page is filled with a pattern of its own when it is given and looked at
+//! when it goes back, so that a host that writes to a page that it gave away is found out.
+
+use std::collections::BTreeSet;
+
+use bareverbs_mlx5_spec::{CmdStatus, FIRMWARE_PAGE};
+
+use crate::audit::Finding;
+use crate::config::PageDemand;
+use crate::env::Env;
+
+/// Bytes of firmware memory that objects take.
+pub(crate) mod cost {
+    /// Queue pair.
+    pub(crate) const QP: u64 = 1024;
+    /// Completion queue.
+    pub(crate) const CQ: u64 = 256;
+    /// Event queue.
+    pub(crate) const EQ: u64 = 256;
+    /// Memory key, without its translations.
+    pub(crate) const MKEY: u64 = 128;
+}
+
+/// Firmware memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Pages {
+    demand: PageDemand,
+    /// Addresses of the pages held.
+    held: BTreeSet<u64>,
+    /// Bytes that objects take.
+    used: u64,
+    /// Pages that were asked for by event and neither given nor refused.
+    asked: u32,
+    /// Pages that the host was asked to take back by event.
+    offered: u32,
+    refused: bool,
+    lost: usize,
+}
+
+fn pattern(addr: u64) -> [u8; FIRMWARE_PAGE] {
+    let mut page = [0; FIRMWARE_PAGE];
+    for (i, word) in page.chunks_exact_mut(8).enumerate() {
+        let value = (addr ^ (i as u64) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ addr;
+        for (to, from) in word.iter_mut().zip(value.to_le_bytes()) {
+            *to = from;
+        }
+    }
+    page
+}
+
+impl Pages {
+    pub(crate) fn new(demand: PageDemand) -> Self {
+        Self { demand, held: BTreeSet::new(), used: 0, asked: 0, offered: 0, refused: false, lost: 0 }
+    }
+
+    /// Pages held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Pages that were still held when the device was disabled.
+    pub(crate) fn lost(&self) -> usize {
+        self.lost
+    }
+
+    fn held32(&self) -> u32 {
+        u32::try_from(self.held.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Pages missing before the capabilities can be read.
+    pub(crate) fn missing_to_boot(&self) -> u32 {
+        self.demand.boot.saturating_sub(self.held32())
+    }
+
+    /// Pages missing before INIT_HCA.
+    pub(crate) fn missing_to_init(&self) -> u32 {
+        self.demand.boot.saturating_add(self.demand.init).saturating_sub(self.held32())
+    }
+
+    /// Pages that objects take.
+    fn objects(&self) -> u32 {
+        u32::try_from(self.used.div_ceil(FIRMWARE_PAGE as u64)).unwrap_or(u32::MAX)
+    }
+
+    /// Pages in use. A fifth of the first pages is the firmware's own; the rest is room for objects.
+    fn in_use(&self) -> u32 {
+        let own = self.demand.boot.saturating_add(self.demand.init / 5);
+        own.saturating_add(self.objects())
+    }
+
+    /// Room for an object of `bytes`, taken now; refused only when the host has refused to give more.
+    pub(crate) fn take_room(&mut self, bytes: u64) -> Result<(), CmdStatus> {
+        self.used = self.used.saturating_add(bytes);
+        if self.demand.chunk != 0 && self.refused && self.in_use() > self.held32() {
+            self.used = self.used.saturating_sub(bytes);
+            return Err(CmdStatus::NoResources);
+        }
+        Ok(())
+    }
+
+    /// The room of an object is free again.
+    pub(crate) fn free_room(&mut self, bytes: u64) {
+        self.used = self.used.saturating_sub(bytes);
+    }
+
+    /// Pages to ask for (positive) or to offer back (negative) by event now.
+    pub(crate) fn request(&mut self) -> Option<i32> {
+        let chunk = self.demand.chunk;
+        if chunk == 0 {
+            return None;
+        }
+        let free = i64::from(self.held32()) - i64::from(self.in_use());
+        let chunk64 = i64::from(chunk);
+        let first = self.demand.boot.saturating_add(self.demand.init);
+        if free < chunk64 / 2 && self.asked == 0 && !self.refused {
+            let pages = (chunk64 - free).clamp(1, 1 << 16);
+            self.asked = pages as u32;
+            Some(pages as i32)
+        } else if self.held32() > first && self.offered == 0 && self.asked == 0 {
+            let room = i64::from(first) - i64::from(self.in_use());
+            let spare = (free - chunk64).min(i64::from(self.held32() - first)).min(50_000);
+            // Less than a chunk is not worth an event, unless it is the rest above the first pages.
+            if spare >= chunk64 || (spare > 0 && room >= chunk64) {
+                self.offered = spare as u32;
+                Some(-(spare as i32))
+            } else {
+                None
+            }
+        } else {
+            None
+        }
+    }
+
+    /// The host gives a page.
+    pub(crate) fn give(&mut self, env: &mut Env<'_>, addr: u64) -> Result<(), CmdStatus> {
+        if !addr.is_multiple_of(FIRMWARE_PAGE as u64) {
+            return Err(CmdStatus::BadParam);
+        }
+        if self.held.contains(&addr) {
+            env.audit.report(Finding::PageGivenTwice { addr });
+            return Err(CmdStatus::BadParam);
+        }
+        if env.memory.write(addr, &pattern(addr)).is_err() {
+            env.note(|| format!("the page given at {addr:#x} is no memory"));
+            return Err(CmdStatus::BadParam);
+        }
+        self.held.insert(addr);
+        self.asked = self.asked.saturating_sub(1);
+        self.refused = false;
+        Ok(())
+    }
+
+    /// The host has no pages to give.
+    pub(crate) fn refuse(&mut self) {
+        self.asked = 0;
+        self.refused = true;
+    }
+
+    /// The host takes back at most `most` pages; `all` if none is in use any more.
+    pub(crate) fn take_back(&mut self, env: &mut Env<'_>, most: u32, all: bool) -> Vec<u64> {
+        let spare = if all { self.held32() } else { self.held32().saturating_sub(self.in_use()) };
+        let mut taken = Vec::new();
+        for _ in 0..most.min(spare) {
+            let Some(addr) = self.held.pop_last() else { break };
+            Self::inspect(env, addr);
+            taken.push(addr);
+        }
+        self.offered = 0;
+        taken
+    }
+
+    fn inspect(env: &mut Env<'_>, addr: u64) {
+        let mut page = [0; FIRMWARE_PAGE];
+        if env.memory.read(addr, &mut page).is_ok() && page != pattern(addr) {
+            env.audit.report(Finding::FirmwarePageTouched { addr });
+        }
+    }
+
+    /// No object is left.
+    pub(crate) fn forget_objects(&mut self) {
+        self.used = 0;
+        self.asked = 0;
+        self.offered = 0;
+        self.refused = false;
+    }
+
+    /// The device is disabled: what is still held is lost to the host.
+    pub(crate) fn disable(&mut self, env: &mut Env<'_>) {
+        self.forget_objects();
+        self.lost = self.held.len();
+        for addr in core::mem::take(&mut self.held) {
+            Self::inspect(env, addr);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The InfiniBand port: context, GIDs, P_Keys, and the registers that describe the link.
+
+use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg, PvlcReg, ViewMut};
+
+use crate::config::DeviceConfig;
+
+/// Entries of the GID table (`gid_table_size` 0).
+pub(crate) const GIDS: usize = 8;
+/// Entries of the P_Key table (`pkey_table_size` 0).
+pub(crate) const PKEYS: usize = 128;
+/// Bytes of the node description.
+const NODE_DESCRIPTION: usize = 64;
+
+/// `PortPhysicalState` and `PortState` of InfiniBand.
+mod state {
+    pub(super) const PHYSICAL_POLLING: u32 = 2;
+    pub(super) const PHYSICAL_LINK_UP: u32 = 5;
+    pub(super) const DOWN: u32 = 1;
+    pub(super) const ACTIVE: u32 = 4;
+}
+
+/// Bits of [`HcaVportContext::FIELD_SELECT`] (`MLX5_HCA_VPORT_SEL_*`).
+mod select {
+    pub(super) const PORT_GUID: u32 = 1;
+    pub(super) const NODE_GUID: u32 = 1 << 1;
+    pub(super) const STATE_POLICY: u32 = 1 << 2;
+}
+
+/// Capabilities of the port that its driver may set: CM support, and others that a host announces.
+const SETTABLE_CAPS: u32 = 0x0001_0000 | 0x0008_0000 | 0x0000_0002;
+/// Link width 4X and the bit of speed HDR.
+const WIDTH_4X: u32 = 4;
+const SPEEDS: u32 = 0x7f;
+const SPEED_HDR: u32 = 64;
+
+/// The port.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    node_guid: u64,
+    port_guid: u64,
+    system_guid: u64,
+    lid: u16,
+    sm_lid: u16,
+    caps: u32,
+    policy: u32,
+    max_mtu: u16,
+    mtu: u16,
+    cable: bool,
+    admin_up: bool,
+    node_description: [u8; NODE_DESCRIPTION],
+}
+
+impl Port {
+    pub(crate) fn new(config: &DeviceConfig) -> Self {
+        let mut node_description = [0; NODE_DESCRIPTION];
+        for (to, from) in node_description.iter_mut().zip(config.node_description.bytes()) {
+            *to = from;
+        }
+        Self {
+            node_guid: config.node_guid,
+            port_guid: config.port_guid,
+            system_guid: config.node_guid,
+            lid: config.lid,
+            sm_lid: config.sm_lid,
+            caps: 0,
+            policy: 0,
+            max_mtu: config.mtu,
+            mtu: config.mtu,
+            cable: config.link_up,
+            admin_up: true,
+            node_description,
+        }
+    }
+
+    /// Whether frames pass.
+    pub(crate) fn is_up(&self) -> bool {
+        self.cable && self.admin_up
+    }
+
+    /// GUID of the port.
+    pub(crate) fn guid(&self) -> u64 {
+        self.port_guid
+    }
+
+    fn change(before: bool, after: bool) -> Option<PortChange> {
+        match (before, after) {
+            (false, true) => Some(PortChange::Active),
+            (true, false) => Some(PortChange::Down),
+            _ => None,
+        }
+    }
+
+    /// Plugs or pulls the cable.
+    pub(crate) fn set_cable(&mut self, plugged: bool) -> Option<PortChange> {
+        let before = self.is_up();
+        self.cable = plugged;
+        Self::change(before, self.is_up())
+    }
+
+    /// Whether the cable is plugged in.
+    pub(crate) fn cable(&self) -> bool {
+        self.cable
+    }
+
+    /// Writes the port context.
+    pub(crate) fn query(&self, out: &mut ViewMut<'_, HcaVportContext>) {
+        let (physical, logical) =
+            if self.is_up() { (state::PHYSICAL_LINK_UP, state::ACTIVE) } else { (state::PHYSICAL_POLLING, state::DOWN) };
+        out.set(HcaVportContext::PORT_PHYSICAL_STATE, physical)
+            .set(HcaVportContext::VPORT_STATE_POLICY, self.policy)
+            .set(HcaVportContext::PORT_STATE, logical)
+            .set(HcaVportContext::VPORT_STATE, logical)
+            .set64(HcaVportContext::SYSTEM_IMAGE_GUID, self.system_guid)
+            .set64(HcaVportContext::PORT_GUID, self.port_guid)
+            .set64(HcaVportContext::NODE_GUID, self.node_guid)
+            .set(HcaVportContext::CAP_MASK1, self.caps)
+            .set(HcaVportContext::CAP_MASK1_FIELD_SELECT, SETTABLE_CAPS)
+            .set(HcaVportContext::LID, self.lid.into())
+            .set(HcaVportContext::SUBNET_TIMEOUT, 18)
+            .set(HcaVportContext::SM_LID, self.sm_lid.into());
+    }
+
+    /// Takes the selected fields of a port context.
+    pub(crate) fn modify(&mut self, context: bareverbs_mlx5_spec::View<'_, HcaVportContext>) -> Option<PortChange> {
+        let fields = context.get(HcaVportContext::FIELD_SELECT);
+        let caps = context.get(HcaVportContext::CAP_MASK1_FIELD_SELECT) & SETTABLE_CAPS;
+        self.caps = (self.caps & !caps) | (context.get(HcaVportContext::CAP_MASK1) & caps);
+        if fields & select::NODE_GUID != 0 {
+            self.node_guid = context.get64(HcaVportContext::NODE_GUID);
+        }
+        if fields & select::STATE_POLICY != 0 {
+            self.policy = context.get(HcaVportContext::VPORT_STATE_POLICY);
+        }
+        if fields & select::PORT_GUID != 0 {
+            self.port_guid = context.get64(HcaVportContext::PORT_GUID);
+            return Some(PortChange::Guid);
+        }
+        None
+    }
+
+    /// Entry of the GID table, network byte order.
+    pub(crate) fn gid(&self, index: usize) -> Option<[u8; 16]> {
+        match index {
+            0 => Some((0xfe80_u128 << 112 | u128::from(self.port_guid)).to_be_bytes()),
+            1..GIDS => Some([0; 16]),
+            _ => None,
+        }
+    }
+
+    /// Entry of the P_Key table.
+    pub(crate) fn pkey(&self, index: usize) -> Option<u16> {
+        match index {
+            0 => Some(0xffff),
+            1..PKEYS => Some(0),
+            _ => None,
+        }
+    }
+
+    /// The node description.
+    pub(crate) fn node_description(&self) -> &[u8] {
+        &self.node_description
+    }
+
+    /// Replaces the node description.
+    pub(crate) fn set_node_description(&mut self, from: &[u8]) {
+        for (i, to) in self.node_description.iter_mut().enumerate() {
+            *to = from.get(i).copied().unwrap_or(0);
+        }
+    }
+
+    /// Type and speed.
+    pub(crate) fn ptys(&self, out: &mut ViewMut<'_, PtysReg>) {
+        let (width, speed) = if self.is_up() { (WIDTH_4X, SPEED_HDR) } else { (0, 0) };
+        out.set(PtysReg::LOCAL_PORT, 1)
+            .set(PtysReg::PROTO_MASK, 1)
+            .set(PtysReg::IB_LINK_WIDTH_CAPABILITY, 7)
+            .set(PtysReg::IB_PROTO_CAPABILITY, SPEEDS)
+            .set(PtysReg::IB_LINK_WIDTH_ADMIN, 7)
+            .set(PtysReg::IB_PROTO_ADMIN, SPEEDS)
+            .set(PtysReg::IB_LINK_WIDTH_OPER, width)
+            .set(PtysReg::IB_PROTO_OPER, speed);
+    }
+
+    /// MTU.
+    pub(crate) fn pmtu(&self, out: &mut ViewMut<'_, PmtuReg>) {
+        out.set(PmtuReg::LOCAL_PORT, 1)
+            .set(PmtuReg::MAX_MTU, self.max_mtu.into())
+            .set(PmtuReg::ADMIN_MTU, self.mtu.into())
+            .set(PmtuReg::OPER_MTU, self.mtu.into());
+    }
+
+    /// Sets the MTU; `false` for one that InfiniBand or the port lacks.
+    pub(crate) fn set_mtu(&mut self, mtu: u32) -> bool {
+        match u16::try_from(mtu) {
+            Ok(mtu @ (256 | 512 | 1024 | 2048 | 4096)) if mtu <= self.max_mtu => {
+                self.mtu = mtu;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Virtual lanes.
+    pub(crate) fn pvlc(&self, out: &mut ViewMut<'_, PvlcReg>) {
+        out.set(PvlcReg::LOCAL_PORT, 1).set(PvlcReg::VL_HW_CAP, 4).set(PvlcReg::VL_ADMIN, 4).set(PvlcReg::VL_OPERATIONAL, 4);
+    }
+
+    /// Administrative and operational state.
+    pub(crate) fn paos(&self, out: &mut ViewMut<'_, PaosReg>) {
+        let code = |up| if up { 1 } else { 2 };
+        out.set(PaosReg::LOCAL_PORT, 1)
+            .set(PaosReg::ADMIN_STATUS, code(self.admin_up))
+            .set(PaosReg::OPER_STATUS, code(self.is_up()));
+    }
+
+    /// Sets the administrative state (1 up, 2 down); `None` for another code.
+    pub(crate) fn set_admin(&mut self, status: u32) -> Option<Option<PortChange>> {
+        let up = match status {
+            1 => true,
+            2 => false,
+            _ => return None,
+        };
+        let before = self.is_up();
+        self.admin_up = up;
+        Some(Self::change(before, self.is_up()))
+    }
+}

@@ -1,0 +1,98 @@
+//! User access regions: the pages of the BAR with the doorbells.
+
+use bareverbs_mlx5_spec::{CqArm, EqDoorbell, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, UAR_PAGE, View};
+
+use crate::audit::Finding;
+use crate::env::Env;
+use crate::firmware::Firmware;
+use crate::trace::Record;
+
+/// First page that is handed out: those before hold the initialization segment and the MSI-X table.
+pub(crate) const FIRST_UAR: u32 = 8;
+/// A send doorbell lies at the start of a BlueFlame buffer; what follows in the buffer is a copy of the WQE.
+const BLUEFLAME_BUFFER: usize = 256;
+
+/// First half of a doorbell of eight bytes that a host writes in two accesses of four.
+#[derive(Clone, Copy, Debug)]
+struct Half {
+    uar: u32,
+    offset: usize,
+    bytes: [u8; 4],
+}
+
+/// The doorbells of all pages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Doorbells {
+    half: Option<Half>,
+}
+
+impl Doorbells {
+    /// Takes a write to page `uar` at byte `offset` of it.
+    pub(crate) fn write(&mut self, firmware: &mut Firmware, env: &mut Env<'_>, uar: u32, offset: usize, bytes: &[u8]) {
+        env.trace(Record::Doorbell { uar, offset, bytes });
+        if !firmware.uars.contains(uar) {
+            env.audit.report(Finding::DoorbellNowhere { uar, offset, number: 0 });
+            return;
+        }
+        match offset {
+            UAR_EQ_ARM | UAR_EQ_UPDATE => match View::<EqDoorbell>::new(bytes) {
+                Some(bell) => {
+                    let (eqn, ci) = (bell.get(EqDoorbell::EQN), bell.get(EqDoorbell::CONSUMER_INDEX));
+                    if !firmware.eqs.doorbell(env, eqn, ci, offset == UAR_EQ_ARM) {
+                        env.audit.report(Finding::DoorbellNowhere { uar, offset, number: eqn });
+                    }
+                }
+                None => env.audit.report(Finding::OddDoorbell { uar, offset, len: bytes.len() }),
+            },
+            _ => {
+                if let Some((offset, eight)) = self.gather(env, uar, offset, bytes) {
+                    Self::ring(firmware, env, uar, offset, eight);
+                }
+            }
+        }
+    }
+
+    /// Eight bytes at the place of a doorbell, once they are all there. The rest of a BlueFlame copy is left aside: the
+    /// WQE lies in memory too.
+    fn gather(&mut self, env: &mut Env<'_>, uar: u32, offset: usize, bytes: &[u8]) -> Option<(usize, [u8; 8])> {
+        let second = |at: usize| at == UAR_CQ_ARM + 4 || (at >= UAR_BLUEFLAME && at % BLUEFLAME_BUFFER == 4);
+        let first = offset == UAR_CQ_ARM || (offset >= UAR_BLUEFLAME && offset.is_multiple_of(BLUEFLAME_BUFFER));
+        if first {
+            if let Some(eight) = bytes.first_chunk() {
+                return Some((offset, *eight));
+            }
+            if let Ok(bytes) = bytes.try_into() {
+                self.half = Some(Half { uar, offset, bytes });
+                return None;
+            }
+        } else if second(offset) && bytes.len() == 4 {
+            let half = self.half.take()?;
+            if half.uar == uar && half.offset + 4 == offset {
+                let mut eight = [0; 8];
+                for (to, from) in eight.iter_mut().zip(half.bytes.iter().chain(bytes)) {
+                    *to = *from;
+                }
+                return Some((half.offset, eight));
+            }
+        } else if offset >= UAR_BLUEFLAME && offset + bytes.len() <= UAR_PAGE {
+            return None;
+        }
+        env.audit.report(Finding::OddDoorbell { uar, offset, len: bytes.len() });
+        None
+    }
+
+    fn ring(firmware: &mut Firmware, env: &mut Env<'_>, uar: u32, offset: usize, eight: [u8; 8]) {
+        let (number, known) = if offset == UAR_CQ_ARM {
+            let Some(arm) = View::<CqArm>::new(&eight) else { return };
+            let cqn = arm.get(CqArm::CQN);
+            (cqn, firmware.engine.arm_cq(env, cqn, arm))
+        } else {
+            let [.., a, b, c, _] = eight;
+            let qpn = u32::from_be_bytes([0, a, b, c]);
+            (qpn, firmware.engine.ring_send(env, qpn, eight))
+        };
+        if !known {
+            env.audit.report(Finding::DoorbellNowhere { uar, offset, number });
+        }
+    }
+}
