@@ -5,14 +5,16 @@ use core::hash::{Hash, Hasher};
 use core::marker::PhantomData;
 
 /// Names an object of kind `K` in its table.
+///
+/// The generation of a slot starts at a number of the device's own, so the handle of another device is stale here too.
 pub struct Handle<K> {
     index: u16,
-    generation: u16,
+    generation: u32,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K> Handle<K> {
-    pub(crate) const fn new(index: u16, generation: u16) -> Self {
+    pub(crate) const fn new(index: u16, generation: u32) -> Self {
         Self { index, generation, kind: PhantomData }
     }
 
@@ -20,7 +22,7 @@ impl<K> Handle<K> {
         self.index
     }
 
-    pub(crate) const fn generation(self) -> u16 {
+    pub(crate) const fn generation(self) -> u32 {
         self.generation
     }
 }
@@ -57,7 +59,7 @@ impl<K> fmt::Debug for Handle<K> {
 #[cfg(feature = "defmt")]
 impl<K> defmt::Format for Handle<K> {
     fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::write!(f, "#{=u16}.{=u16}", self.index, self.generation);
+        defmt::write!(f, "#{=u16}.{=u32}", self.index, self.generation);
     }
 }
 

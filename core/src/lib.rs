@@ -7,18 +7,40 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod bind;
+mod completion;
 mod errno;
+mod error;
+mod event;
 mod flags;
 mod handle;
 mod id;
+mod parts;
 mod platform;
 mod provider;
+mod queue_pair;
+mod recv;
+mod region;
+mod ring;
+mod send;
+mod table;
+mod transition;
+mod verbs;
+mod window;
 mod work;
 
 pub use attr::{
     AddressVector, DeviceAttr, GlobalRoute, Mtu, PathMigState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType, ack_timeout,
 };
+pub use bind::MwBind;
+pub use completion::CqInfo;
 pub use errno::Errno;
+pub use error::{
+    AllocMwError, AllocPdError, BadWr, BindMwError, BindRefused, CreateCqError, CreateQpError, DeallocMwError, DeallocPdError,
+    DeregMrError, DestroyCqError, DestroyQpError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
+    PostSendError, QueryError, QueryQpError, RegMrError, SgeFault, StaleHandle,
+};
+pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind};
 pub use id::{Cqn, Eqn, Gid, Guid, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
@@ -27,4 +49,9 @@ pub use provider::{
     AddressMap, AsyncEvent, Bind, CheckedOp, DataPath, DeviceError, MrRequest, MwType, OffsetMap, Provider, QpMade, QpRequest,
     RawCompletion, RawKind,
 };
+pub use queue_pair::{QpInfo, QpInit};
+pub use region::MrInfo;
+pub use send::SendQueue;
+pub use verbs::Verbs;
+pub use window::{Binding, MwInfo};
 pub use work::{BindInfo, Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus};

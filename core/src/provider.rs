@@ -140,8 +140,9 @@ pub trait Provider {
 
     /// Makes a queue pair in RESET.
     fn create_qp(&mut self, request: &QpRequest<'_, Self>) -> Result<QpMade<Self>, Self::Error>;
-    /// Moves a queue pair `from` one state to `attr.state`; the core has checked the mask. `all` holds every attribute
-    /// set so far, `attr` those of this call.
+    /// Moves a queue pair `from` one state to `attr.state` (the same one, if it only changes attributes); the core has
+    /// checked the mask. `attr` holds every attribute set so far, `mask` names those of this call. After a move to RESET
+    /// both rings are empty and their counters start from 0 again.
     fn modify_qp(&mut self, qp: &mut Self::Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Self::Error>;
     /// State of a queue pair as the device has it, and the PSNs it would use next (receive, send).
     fn query_qp(&mut self, qp: &Self::Qp) -> Result<(QpState, Psn, Psn), Self::Error>;

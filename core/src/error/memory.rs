@@ -1,0 +1,198 @@
+//! Errors of protection domains, memory regions and memory windows.
+
+use super::operation_error;
+use crate::{Access, Errno, MwType, QpState, QpType, SendFlags};
+
+operation_error! {
+    /// Why a protection domain was not made.
+    pub enum AllocPdError<E> {
+        /// The table is full.
+        Full => Enomem, "the table of protection domains is full";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device made no protection domain";
+    }
+}
+
+operation_error! {
+    /// Why a protection domain was not destroyed; it is as before.
+    pub enum DeallocPdError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the protection domain's handle is stale";
+        /// Regions, windows or queue pairs belong to it.
+        Busy {
+            /// How many.
+            users: u32
+        } => Ebusy, "{users} objects belong to the protection domain";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device kept the protection domain";
+    }
+}
+
+operation_error! {
+    /// Why a region was not registered; nothing was made.
+    pub enum RegMrError<E> {
+        /// The protection domain's handle is stale.
+        StalePd => Einval, "the protection domain's handle is stale";
+        /// Flags that this library does not know.
+        UnknownFlags {
+            /// Their bits.
+            bits: u32
+        } => Einval, "unknown access flags {bits:#x}";
+        /// REMOTE_WRITE or REMOTE_ATOMIC without LOCAL_WRITE.
+        RemoteWithoutLocalWrite => Einval, "remote write and remote atomic need LOCAL_WRITE";
+        /// The region has no byte.
+        Empty => Einval, "the region is empty";
+        /// Address and length overflow the address space.
+        Overflow {
+            /// First byte.
+            addr: u64,
+            /// Length in bytes.
+            length: u64
+        } => Einval, "{length} bytes from {addr:#x} overflow the address space";
+        /// Longer than the device allows.
+        TooLong {
+            /// Longest region in bytes.
+            max: u64
+        } => Einval, "the device's longest region has {max} bytes";
+        /// Flags that the device lacks.
+        Unsupported {
+            /// Their bits.
+            bits: u32
+        } => Eopnotsupp, "the device lacks access flags {bits:#x}";
+        /// The table is full.
+        Full => Enomem, "the table of memory regions is full";
+        /// The backend gave keys without the low byte that was asked for.
+        ForeignKey {
+            /// The byte asked for.
+            key: u8
+        } => Ebadmsg, "the region's keys do not end in {key:#04x}";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device made no region";
+    }
+}
+
+operation_error! {
+    /// Why a region was not deregistered; it is as before.
+    pub enum DeregMrError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the region's handle is stale";
+        /// Windows are bound to it, or would be again if a bind in flight failed.
+        Busy {
+            /// How many bindings.
+            bindings: u32
+        } => Ebusy, "{bindings} window bindings hold the region";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device kept the region";
+    }
+}
+
+operation_error! {
+    /// Why a window was not made.
+    pub enum AllocMwError<E> {
+        /// The protection domain's handle is stale.
+        StalePd => Einval, "the protection domain's handle is stale";
+        /// The table is full.
+        Full => Enomem, "the table of memory windows is full";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device made no window";
+    }
+}
+
+operation_error! {
+    /// Why a window was not destroyed; it is as before.
+    pub enum DeallocMwError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the window's handle is stale";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device kept the window";
+    }
+}
+
+operation_error! {
+    /// What is wrong with a binding, whichever way it is asked for.
+    pub enum BindRefused {
+        /// The window's handle is stale.
+        StaleWindow => Einval, "the window's handle is stale";
+        /// The region's handle is stale.
+        StaleRegion => Einval, "the region's handle is stale";
+        /// No window of the queue pair's domain has this key.
+        UnknownKey {
+            /// The key.
+            rkey: crate::Rkey
+        } => Einval, "no type 2 window of this domain has key {rkey}";
+        /// A window of the type that is bound another way.
+        WindowType {
+            /// Its type.
+            kind: MwType
+        } => Einval, "a window of {kind:?} is not bound in this way";
+        /// Access flags that a window cannot have.
+        AccessFlags {
+            /// The flags.
+            access: Access
+        } => Einval, "a window cannot have {access:?}";
+        /// Queue pair, window and region are not in one protection domain.
+        Domain => Eperm, "queue pair, window and region are not in one protection domain";
+        /// The region was registered without MW_BIND.
+        NoBindRight => Eacces, "the region lacks MW_BIND";
+        /// Remote write or atomic asked of a region without LOCAL_WRITE.
+        NoLocalWrite => Eacces, "remote write and remote atomic need LOCAL_WRITE of the region";
+        /// Address and length overflow the address space.
+        Overflow => Efault, "the window overflows the address space";
+        /// The window would reach outside the region.
+        Range => Erange, "the window is not inside the region";
+    }
+}
+
+operation_error! {
+    /// Why a window was not bound; window and queue are as before.
+    pub enum BindMwError<E> {
+        /// The queue pair's handle is stale.
+        StaleQp => Einval, "the queue pair's handle is stale";
+        /// The transport has no windows.
+        Transport {
+            /// Transport of the queue pair.
+            qp_type: QpType
+        } => Einval, "a queue pair of type {qp_type:?} binds no windows";
+        /// Send flags other than FENCE (where the transport has it) and SIGNALED.
+        Flags {
+            /// The flags that do not fit.
+            flags: SendFlags
+        } => Einval, "a bind cannot have {flags:?}";
+        /// The queue pair cannot send in its state.
+        NotReady {
+            /// The state.
+            state: QpState
+        } => Enotconn, "a queue pair in {state:?} does not send";
+        /// The send queue is full.
+        QueueFull {
+            /// Blocks that the request needs.
+            needed: u32,
+            /// Blocks that are free.
+            free: u32
+        } => Enospc, "the request needs {needed} blocks of the send queue, {free} are free";
+        /// No room to remember the window as it was: as many binds are unfinished as there may be windows.
+        NoRecord => Enomem, "no room to remember the bind";
+    }
+    inner {
+        /// Window, region, rights or range do not fit.
+        Refused(BindRefused);
+    }
+    device {
+        /// The backend could not write the request.
+        Device, "the request was not written";
+        /// The request stands in the queue, but the doorbell was not rung; the next commit tells the device of it.
+        Commit, "the doorbell was not rung";
+    }
+}

@@ -1,0 +1,116 @@
+//! Errors: one small enum an operation, with the facts and an errno.
+
+mod memory;
+mod queue;
+mod request;
+
+pub use memory::{
+    AllocMwError, AllocPdError, BindMwError, BindRefused, DeallocMwError, DeallocPdError, DeregMrError, RegMrError,
+};
+pub use queue::{
+    CreateCqError, CreateQpError, DestroyCqError, DestroyQpError, ModifyQpError, NotifyCqError, PollEventError, QueryError,
+    QueryQpError,
+};
+pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
+
+use core::fmt;
+
+use crate::Errno;
+
+/// Declares the errors of one operation: each variant with its facts, its errno and its text. An enum with `<E>` ends with
+/// the variants that carry an error of the backend, which has its own errno.
+macro_rules! operation_error {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident {
+            $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? })? => $errno:ident, $text:literal;)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        pub enum $name {
+            $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $field: $ty),+ })?,)+
+        }
+
+        impl $name {
+            /// The errno that the verbs give for it.
+            pub const fn errno(&self) -> Errno {
+                match self {
+                    $(Self::$variant { .. } => Errno::$errno,)+
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self {
+                    $(Self::$variant $({ $($field),+ })? => write!(f, $text),)+
+                }
+            }
+        }
+
+        impl core::error::Error for $name {}
+    };
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident<E> {
+            $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? })? => $errno:ident, $text:literal;)*
+        }
+        $(inner { $($(#[$imeta:meta])* $inner:ident($ity:ty);)+ })?
+        device { $($(#[$dmeta:meta])* $device:ident, $dtext:literal;)+ }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        pub enum $name<E> {
+            $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $field: $ty),+ })?,)*
+            $($($(#[$imeta])* $inner($ity),)+)?
+            $($(#[$dmeta])* $device(E),)+
+        }
+
+        impl<E: $crate::DeviceError> $name<E> {
+            /// The errno that the verbs give for it.
+            pub fn errno(&self) -> Errno {
+                match self {
+                    $(Self::$variant { .. } => Errno::$errno,)*
+                    $($(Self::$inner(inner) => inner.errno(),)+)?
+                    $(Self::$device(device) => device.errno(),)+
+                }
+            }
+        }
+
+        impl<E: $crate::DeviceError> core::fmt::Display for $name<E> {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self {
+                    $(Self::$variant $({ $($field),+ })? => write!(f, $text),)*
+                    $($(Self::$inner(inner) => inner.fmt(f),)+)?
+                    $(Self::$device(device) => write!(f, concat!($dtext, ": {}"), device),)+
+                }
+            }
+        }
+
+        impl<E: $crate::DeviceError> core::error::Error for $name<E> {}
+    };
+}
+use operation_error;
+
+/// A handle that names nothing here: its object is destroyed, or it belongs to another device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct StaleHandle;
+
+impl StaleHandle {
+    /// The errno that the verbs give for it.
+    pub const fn errno(&self) -> Errno {
+        Errno::Einval
+    }
+}
+
+impl fmt::Display for StaleHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the handle is stale")
+    }
+}
+
+impl core::error::Error for StaleHandle {}

@@ -1,0 +1,175 @@
+//! Errors of completion queues, queue pairs and queries: the control path.
+
+use super::operation_error;
+use crate::{Errno, QpAttrMask, QpCap, QpState};
+
+operation_error! {
+    /// Why a query was not answered.
+    pub enum QueryError<E> {
+        /// The device has no such port.
+        Port {
+            /// The port asked for.
+            port: u8
+        } => Einval, "the device has no port {port}";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device does not answer the query";
+    }
+}
+
+operation_error! {
+    /// Why a completion queue was not made.
+    pub enum CreateCqError<E> {
+        /// No entries asked for, or more than the device has.
+        Entries {
+            /// Entries asked for.
+            entries: u32,
+            /// Most that the device has.
+            max: u32
+        } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
+        /// The table is full.
+        Full => Enomem, "the table of completion queues is full";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device made no completion queue";
+    }
+}
+
+operation_error! {
+    /// Why a completion queue was not destroyed; it is as before.
+    pub enum DestroyCqError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the completion queue's handle is stale";
+        /// Queue pairs complete into it.
+        Busy {
+            /// How many work queues.
+            users: u32
+        } => Ebusy, "{users} work queues complete into the completion queue";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device kept the completion queue";
+    }
+}
+
+operation_error! {
+    /// Why a completion queue was not armed.
+    pub enum NotifyCqError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the completion queue's handle is stale";
+    }
+    device {
+        /// The device refuses.
+        Device, "the completion queue was not armed";
+    }
+}
+
+operation_error! {
+    /// Why a queue pair was not made; nothing was made.
+    pub enum CreateQpError<E> {
+        /// The protection domain's handle is stale.
+        StalePd => Einval, "the protection domain's handle is stale";
+        /// A completion queue's handle is stale.
+        StaleCq => Einval, "a completion queue's handle is stale";
+        /// More than the device or this library's tables have room for.
+        Capacity {
+            /// The most that can be had.
+            max: QpCap
+        } => Einval, "the capacities exceed {max:?}";
+        /// The table is full.
+        Full => Enomem, "the table of queue pairs is full";
+        /// The backend made rings whose length is no power of two or exceeds 32,768.
+        ForeignRings {
+            /// Blocks of the send ring.
+            send: u32,
+            /// Entries of the receive ring.
+            recv: u32
+        } => Ebadmsg, "rings of {send} blocks and {recv} entries make no sense";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device made no queue pair";
+    }
+}
+
+operation_error! {
+    /// Why a queue pair was not modified.
+    pub enum ModifyQpError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the queue pair's handle is stale";
+        /// CUR_STATE does not agree with the state.
+        CurState {
+            /// State that the caller assumes.
+            assumed: QpState,
+            /// State that it is.
+            actual: QpState
+        } => Einval, "the queue pair is in {actual:?}, not in {assumed:?}";
+        /// No transition leads there for this transport.
+        Transition {
+            /// State before.
+            from: QpState,
+            /// State asked for.
+            to: QpState
+        } => Einval, "no transition leads from {from:?} to {to:?}";
+        /// Required attributes are missing, or some have no place in this transition.
+        Attributes {
+            /// State before.
+            from: QpState,
+            /// State asked for.
+            to: QpState,
+            /// Required and not given.
+            missing: QpAttrMask,
+            /// Given and not allowed.
+            forbidden: QpAttrMask
+        } => Einval, "from {from:?} to {to:?}: missing {missing:?}, forbidden {forbidden:?}";
+        /// An attribute outside its range.
+        Value {
+            /// Which one.
+            attribute: QpAttrMask
+        } => Einval, "the value of {attribute:?} is out of range";
+    }
+    device {
+        /// The device refuses; the queue pair is as before.
+        Device, "the device did not modify the queue pair";
+        /// The queue pair is in RESET, but completions of before may still be in its completion queues.
+        Clean, "completions were left behind";
+    }
+}
+
+operation_error! {
+    /// Why a queue pair was not looked up in the device.
+    pub enum QueryQpError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the queue pair's handle is stale";
+    }
+    device {
+        /// The device refuses.
+        Device, "the device does not answer the query";
+    }
+}
+
+operation_error! {
+    /// Why a queue pair was not destroyed, or not wholly.
+    pub enum DestroyQpError<E> {
+        /// The handle is stale.
+        Stale => Einval, "the queue pair's handle is stale";
+    }
+    device {
+        /// The device refuses; the queue pair is as before.
+        Device, "the device kept the queue pair";
+        /// The queue pair is gone, but completions of it may be left: `poll_cq` will name them as unknown.
+        Clean, "completions were left behind";
+    }
+}
+
+operation_error! {
+    /// Why no event could be taken.
+    pub enum PollEventError<E> {
+    }
+    device {
+        /// The device gave something that is no event, or is gone.
+        Device, "the event was not understood";
+    }
+}

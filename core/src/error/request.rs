@@ -1,0 +1,263 @@
+//! Errors of requests and completions: the data path.
+
+use core::fmt;
+
+use super::operation_error;
+use crate::{BindRefused, Cqn, DeviceError, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, WcOpcode};
+
+operation_error! {
+    /// What is wrong with an SGE.
+    pub enum SgeFault {
+        /// No region has the key: never made, or deregistered.
+        UnknownKey => Einval, "no region has the key";
+        /// The region belongs to another protection domain than the queue pair.
+        Domain => Eperm, "the region belongs to another protection domain";
+        /// The operation writes, and the region lacks LOCAL_WRITE.
+        Access => Eacces, "the region lacks LOCAL_WRITE";
+        /// Bytes outside the region.
+        Range => Erange, "the bytes are not inside the region";
+    }
+}
+
+/// Why a send was not posted; the queue is as before, the request the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PostSendError<E> {
+    /// The queue pair's handle is stale.
+    Stale,
+    /// The queue pair cannot send in its state.
+    NotReady {
+        /// The state.
+        state: QpState,
+    },
+    /// The transport lacks the operation.
+    Opcode {
+        /// The operation.
+        opcode: WcOpcode,
+        /// The transport.
+        qp_type: QpType,
+    },
+    /// Atomics on a device that does none.
+    NoAtomics,
+    /// A datagram names its destination by an address handle, which a request cannot carry yet.
+    NoAddressHandle,
+    /// Flags that the operation or the transport lacks.
+    Flags {
+        /// Those that do not fit.
+        flags: SendFlags,
+    },
+    /// Too many SGEs.
+    SgeCount {
+        /// SGEs given.
+        count: usize,
+        /// Most that the queue pair takes.
+        max: u32,
+    },
+    /// An inline payload longer than the queue pair takes.
+    InlineSize {
+        /// Bytes given.
+        length: usize,
+        /// Most that the queue pair takes.
+        max: u32,
+    },
+    /// A message longer than the device sends.
+    MessageSize {
+        /// Longest in bytes.
+        max: u32,
+    },
+    /// The local buffer of an atomic does not have 8 bytes.
+    AtomicLength {
+        /// Bytes given.
+        length: u32,
+    },
+    /// The remote address of an atomic is no multiple of 8.
+    AtomicAlignment {
+        /// The address.
+        addr: u64,
+    },
+    /// An SGE does not fit its region.
+    Sge {
+        /// Which one, from 0.
+        index: usize,
+        /// Its key.
+        lkey: Lkey,
+        /// What is wrong.
+        fault: SgeFault,
+    },
+    /// A binding or invalidation does not fit its window.
+    Bind(BindRefused),
+    /// The send queue is full.
+    QueueFull {
+        /// Blocks that the request needs.
+        needed: u32,
+        /// Blocks that are free.
+        free: u32,
+    },
+    /// No room to remember the bind.
+    NoRecord,
+    /// The backend could not write the request.
+    Device(E),
+    /// Every request stands in the queue, but the doorbell was not rung; the next commit tells the device of them.
+    Commit(E),
+}
+
+impl<E: DeviceError> PostSendError<E> {
+    /// The errno that the verbs give for it.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::NotReady { .. } => Errno::Enotconn,
+            Self::NoAtomics | Self::NoAddressHandle => Errno::Eopnotsupp,
+            Self::Stale
+            | Self::Opcode { .. }
+            | Self::Flags { .. }
+            | Self::SgeCount { .. }
+            | Self::InlineSize { .. }
+            | Self::MessageSize { .. }
+            | Self::AtomicLength { .. }
+            | Self::AtomicAlignment { .. } => Errno::Einval,
+            Self::Sge { fault, .. } => fault.errno(),
+            Self::Bind(refused) => refused.errno(),
+            Self::QueueFull { .. } => Errno::Enospc,
+            Self::NoRecord => Errno::Enomem,
+            Self::Device(device) | Self::Commit(device) => device.errno(),
+        }
+    }
+}
+
+impl<E: DeviceError> fmt::Display for PostSendError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stale => f.write_str("the queue pair's handle is stale"),
+            Self::NotReady { state } => write!(f, "a queue pair in {state:?} does not send"),
+            Self::Opcode { opcode, qp_type } => write!(f, "a queue pair of type {qp_type:?} has no {opcode:?}"),
+            Self::NoAtomics => f.write_str("the device does no atomics"),
+            Self::NoAddressHandle => f.write_str("a datagram needs an address handle, which requests do not carry yet"),
+            Self::Flags { flags } => write!(f, "the request cannot have {flags:?}"),
+            Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
+            Self::InlineSize { length, max } => write!(f, "{length} bytes inline, the queue pair takes {max}"),
+            Self::MessageSize { max } => write!(f, "the longest message has {max} bytes"),
+            Self::AtomicLength { length } => write!(f, "an atomic moves 8 bytes, not {length}"),
+            Self::AtomicAlignment { addr } => write!(f, "address {addr:#x} of an atomic is no multiple of 8"),
+            Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
+            Self::Bind(refused) => refused.fmt(f),
+            Self::QueueFull { needed, free } => {
+                write!(f, "the request needs {needed} blocks of the send queue, {free} are free")
+            }
+            Self::NoRecord => f.write_str("no room to remember the bind"),
+            Self::Device(device) => write!(f, "the request was not written: {device}"),
+            Self::Commit(device) => write!(f, "the doorbell was not rung: {device}"),
+        }
+    }
+}
+
+impl<E: DeviceError> core::error::Error for PostSendError<E> {}
+
+/// Why a receive was not posted; the queue is as before, the request the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PostRecvError<E> {
+    /// The queue pair's handle is stale.
+    Stale,
+    /// The queue pair cannot receive in its state.
+    NotReady {
+        /// The state.
+        state: QpState,
+    },
+    /// Too many SGEs.
+    SgeCount {
+        /// SGEs given.
+        count: usize,
+        /// Most that the queue pair takes.
+        max: u32,
+    },
+    /// An SGE does not fit its region.
+    Sge {
+        /// Which one, from 0.
+        index: usize,
+        /// Its key.
+        lkey: Lkey,
+        /// What is wrong.
+        fault: SgeFault,
+    },
+    /// The receive queue is full.
+    QueueFull,
+    /// The backend could not write the request.
+    Device(E),
+    /// Every request stands in the queue, but the doorbell was not rung; the next post tells the device of them.
+    Commit(E),
+}
+
+impl<E: DeviceError> PostRecvError<E> {
+    /// The errno that the verbs give for it.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::NotReady { .. } => Errno::Enotconn,
+            Self::Stale | Self::SgeCount { .. } => Errno::Einval,
+            Self::Sge { fault, .. } => fault.errno(),
+            Self::QueueFull => Errno::Enospc,
+            Self::Device(device) | Self::Commit(device) => device.errno(),
+        }
+    }
+}
+
+impl<E: DeviceError> fmt::Display for PostRecvError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stale => f.write_str("the queue pair's handle is stale"),
+            Self::NotReady { state } => write!(f, "a queue pair in {state:?} takes no receives"),
+            Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
+            Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
+            Self::QueueFull => f.write_str("the receive queue is full"),
+            Self::Device(device) => write!(f, "the request was not written: {device}"),
+            Self::Commit(device) => write!(f, "the doorbell was not rung: {device}"),
+        }
+    }
+}
+
+impl<E: DeviceError> core::error::Error for PostRecvError<E> {}
+
+/// The request of a list that failed; those before it are posted and the doorbell is rung for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BadWr<E> {
+    /// Its index in the list; the length of the list if only the doorbell failed.
+    pub index: usize,
+    /// Why.
+    pub error: E,
+}
+
+impl<E: fmt::Display> fmt::Display for BadWr<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {}: {}", self.index, self.error)
+    }
+}
+
+impl<E: core::error::Error> core::error::Error for BadWr<E> {}
+
+operation_error! {
+    /// What is wrong with a completion, or with the queue. The completion in question is taken, the others stay.
+    pub enum PollCqError<E> {
+        /// The completion queue's handle is stale.
+        Stale => Einval, "the completion queue's handle is stale";
+        /// No queue pair of this number completes into this queue.
+        UnknownQp {
+            /// The number.
+            qpn: Qpn,
+            /// The queue.
+            cqn: Cqn
+        } => Ebadmsg, "a completion in queue {cqn} of queue pair {qpn}, which is not known there";
+        /// No request in flight has this index.
+        UnknownRequest {
+            /// The queue pair.
+            qp: QpHandle,
+            /// Which ring.
+            kind: RawKind,
+            /// Low 16 bits of the index that the device gave.
+            index: u16
+        } => Ebadmsg, "a completion of queue pair {qp:?} for {kind:?} {index}, which is not in flight";
+    }
+    device {
+        /// The backend could not take a completion, or not tell the device that it did.
+        Device, "the completion queue failed";
+    }
+}

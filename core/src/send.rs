@@ -1,0 +1,390 @@
+//! Posting of send requests: the checks that the verbs promise, room, and the record of what is in flight.
+
+use heapless::VecView;
+
+use crate::bind::{self, MwBind, PendingBind, WindowState};
+use crate::parts::{Mr, Mw, Qp};
+use crate::region::check_sge;
+use crate::ring::place;
+use crate::table::TableView;
+use crate::{
+    Access, Bind, BindInfo, BindMwError, BindRefused, Binding, CheckedOp, DataPath, DeviceAttr, MwHandle, MwType, Payload,
+    PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcOpcode, kind,
+};
+
+bitflags::bitflags! {
+    /// Kinds of send operation.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct OpSet: u8 {
+        const SEND = 1;
+        const WRITE = 1 << 1;
+        const READ = 1 << 2;
+        const ATOMIC = 1 << 3;
+        /// Binds, invalidations, and the send that invalidates.
+        const WINDOW = 1 << 4;
+    }
+}
+
+impl OpSet {
+    /// What a transport has.
+    pub(crate) fn of(qp_type: QpType, device: &DeviceAttr) -> Self {
+        let all = match qp_type {
+            QpType::Rc | QpType::XrcSend => Self::all(),
+            QpType::Uc => Self::SEND | Self::WRITE | Self::WINDOW,
+            QpType::Ud => Self::SEND,
+        };
+        if device.atomics { all } else { all - Self::ATOMIC }
+    }
+}
+
+/// Send flags that a transport has.
+pub(crate) fn transport_flags(qp_type: QpType) -> SendFlags {
+    match qp_type {
+        QpType::Rc | QpType::XrcSend => SendFlags::KNOWN,
+        QpType::Uc | QpType::Ud => SendFlags::KNOWN - SendFlags::FENCE,
+    }
+}
+
+/// Whether a queue pair of this state takes send requests.
+#[inline]
+pub(crate) const fn can_send(state: QpState) -> bool {
+    matches!(state, QpState::Rts | QpState::Sqd)
+}
+
+/// What is remembered of a block of a send ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendEntry {
+    pub(crate) wr_id: u64,
+    pub(crate) bytes: u32,
+    /// Blocks of the request that starts here; 0 in the middle of one.
+    pub(crate) blocks: u16,
+    pub(crate) opcode: WcOpcode,
+}
+
+impl SendEntry {
+    /// No request starts here.
+    pub(crate) const NONE: Self = Self { wr_id: 0, bytes: 0, blocks: 0, opcode: WcOpcode::Send };
+}
+
+/// The send queue of one queue pair, open for a batch of requests that one doorbell announces.
+///
+/// Posting changes nothing for the device until [`Self::commit`]. Dropping the batch without it loses nothing: its requests
+/// stay in the queue, and the next commit on this queue pair announces them too.
+pub struct SendQueue<'a, P: DataPath> {
+    pub(crate) provider: &'a mut P,
+    pub(crate) handle: QpHandle,
+    pub(crate) qp: &'a mut Qp<P>,
+    pub(crate) entries: &'a mut [SendEntry],
+    pub(crate) mrs: &'a mut TableView<kind::Mr, Mr<P>>,
+    pub(crate) mws: &'a mut TableView<kind::Mw, Mw<P>>,
+    pub(crate) binds: &'a mut VecView<PendingBind>,
+    pub(crate) slot_mask: u32,
+}
+
+/// Flags of requests without payload.
+const PLAIN: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED);
+/// Flags of RDMA_WRITE, which the peer does not notice.
+const SILENT: SendFlags = PLAIN.union(SendFlags::INLINE);
+
+impl<P: DataPath> SendQueue<'_, P> {
+    /// Posts a request without telling the device. After an error the queue is as before.
+    #[inline]
+    pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
+        match wr.op {
+            SendOp::Write { payload, remote } => {
+                self.admit(OpSet::WRITE, SILENT, wr.flags, WcOpcode::RdmaWrite)?;
+                let bytes = self.check_payload(payload, wr.flags)?;
+                self.put(wr, &CheckedOp::Write(payload, remote), bytes, WcOpcode::RdmaWrite)
+            }
+            SendOp::Send { payload } => {
+                self.admit(OpSet::SEND, SendFlags::KNOWN, wr.flags, WcOpcode::Send)?;
+                let bytes = self.check_payload(payload, wr.flags)?;
+                self.put(wr, &CheckedOp::Send(payload), bytes, WcOpcode::Send)
+            }
+            SendOp::SendWithImm { payload, imm } => {
+                self.admit(OpSet::SEND, SendFlags::KNOWN, wr.flags, WcOpcode::Send)?;
+                let bytes = self.check_payload(payload, wr.flags)?;
+                self.put(wr, &CheckedOp::SendWithImm(payload, imm), bytes, WcOpcode::Send)
+            }
+            SendOp::Read { sges, remote } => {
+                self.admit(OpSet::READ, PLAIN, wr.flags, WcOpcode::RdmaRead)?;
+                let bytes = self.check_sges(sges, Access::LOCAL_WRITE)?;
+                self.put(wr, &CheckedOp::Read(sges, remote), bytes, WcOpcode::RdmaRead)
+            }
+            SendOp::WriteWithImm { payload, remote, imm } => {
+                self.admit(OpSet::WRITE, SendFlags::KNOWN, wr.flags, WcOpcode::RdmaWrite)?;
+                let bytes = self.check_payload(payload, wr.flags)?;
+                self.put(wr, &CheckedOp::WriteWithImm(payload, remote, imm), bytes, WcOpcode::RdmaWrite)
+            }
+            _ => self.post_rare(wr),
+        }
+    }
+
+    /// Atomics and everything about windows.
+    #[cold]
+    #[inline(never)]
+    fn post_rare(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
+        match wr.op {
+            SendOp::SendWithInv { payload, rkey } => {
+                self.admit(OpSet::WINDOW, SendFlags::KNOWN, wr.flags, WcOpcode::Send)?;
+                let bytes = self.check_payload(payload, wr.flags)?;
+                self.put(wr, &CheckedOp::SendWithInv(payload, rkey), bytes, WcOpcode::Send)
+            }
+            SendOp::CompareSwap { sge, remote, compare, swap } => {
+                self.check_atomic(&sge, remote, wr.flags, WcOpcode::CompSwap)?;
+                self.put(wr, &CheckedOp::CompareSwap(sge, remote, compare, swap), 8, WcOpcode::CompSwap)
+            }
+            SendOp::FetchAdd { sge, remote, add } => {
+                self.check_atomic(&sge, remote, wr.flags, WcOpcode::FetchAdd)?;
+                self.put(wr, &CheckedOp::FetchAdd(sge, remote, add), 8, WcOpcode::FetchAdd)
+            }
+            SendOp::BindMw { mw, key, info } => self.post_bind(wr, mw, key, &info),
+            SendOp::LocalInv { rkey } => self.post_local_inv(wr, rkey),
+            // Those of `post`.
+            SendOp::Send { .. }
+            | SendOp::SendWithImm { .. }
+            | SendOp::Write { .. }
+            | SendOp::WriteWithImm { .. }
+            | SendOp::Read { .. } => self.post(wr),
+        }
+    }
+
+    /// Tells the device of every request posted so far, with one doorbell; none if there is nothing new.
+    #[inline]
+    pub fn commit(&mut self) -> Result<(), P::Error> {
+        self.provider.commit_send(&mut self.qp.inner, self.qp.send.head())
+    }
+
+    /// Blocks that are free in the send queue.
+    pub fn free_blocks(&self) -> u32 {
+        self.qp.send.free()
+    }
+
+    /// Whether the transport has the operation and its flags.
+    #[inline]
+    fn admit(&self, op: OpSet, legal: SendFlags, flags: SendFlags, opcode: WcOpcode) -> Result<(), PostSendError<P::Error>> {
+        if !self.qp.ops.contains(op) || !(legal & self.qp.flags).contains(flags) || self.qp.qp_type == QpType::Ud {
+            return Err(self.not_admitted(op, legal, flags, opcode));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn not_admitted(&self, op: OpSet, legal: SendFlags, flags: SendFlags, opcode: WcOpcode) -> PostSendError<P::Error> {
+        let qp_type = self.qp.qp_type;
+        if !self.qp.ops.contains(op) {
+            if op == OpSet::ATOMIC && matches!(qp_type, QpType::Rc | QpType::XrcSend) {
+                return PostSendError::NoAtomics;
+            }
+            return PostSendError::Opcode { opcode, qp_type };
+        }
+        let flags = flags.difference(legal & self.qp.flags);
+        if flags.is_empty() { PostSendError::NoAddressHandle } else { PostSendError::Flags { flags } }
+    }
+
+    /// Checks what is to be sent; gives its length.
+    #[inline]
+    fn check_payload(&self, payload: Payload<'_>, flags: SendFlags) -> Result<u32, PostSendError<P::Error>> {
+        match payload {
+            // Only bytes that the caller shows can be copied into the request.
+            Payload::Sges(_) if flags.contains(SendFlags::INLINE) => Err(PostSendError::Flags { flags: SendFlags::INLINE }),
+            Payload::Sges(sges) => self.check_sges(sges, Access::empty()),
+            Payload::Inline(bytes) => {
+                let max = self.qp.cap.max_inline_data;
+                match u32::try_from(bytes.len()) {
+                    Ok(length) if length <= max => Ok(length),
+                    _ => Err(PostSendError::InlineSize { length: bytes.len(), max }),
+                }
+            }
+        }
+    }
+
+    /// Checks SGEs against their regions; gives the length of all.
+    #[inline]
+    fn check_sges(&self, sges: &[Sge], need: Access) -> Result<u32, PostSendError<P::Error>> {
+        let max = self.qp.cap.max_send_sge;
+        if sges.len() > max as usize {
+            return Err(PostSendError::SgeCount { count: sges.len(), max });
+        }
+        let mut bytes = 0_u64;
+        for (index, sge) in sges.iter().enumerate() {
+            if let Err(fault) = check_sge(self.mrs, self.slot_mask, self.qp.pd, need, sge) {
+                return Err(PostSendError::Sge { index, lkey: sge.lkey, fault });
+            }
+            bytes = bytes.wrapping_add(u64::from(sge.length));
+        }
+        match u32::try_from(bytes) {
+            Ok(bytes) if bytes <= self.qp.max_message => Ok(bytes),
+            _ => Err(PostSendError::MessageSize { max: self.qp.max_message }),
+        }
+    }
+
+    fn check_atomic(
+        &self,
+        sge: &Sge,
+        remote: Remote,
+        flags: SendFlags,
+        opcode: WcOpcode,
+    ) -> Result<(), PostSendError<P::Error>> {
+        self.admit(OpSet::ATOMIC, PLAIN, flags, opcode)?;
+        if sge.length != 8 {
+            return Err(PostSendError::AtomicLength { length: sge.length });
+        }
+        if !remote.addr.is_multiple_of(8) {
+            return Err(PostSendError::AtomicAlignment { addr: remote.addr });
+        }
+        self.check_sges(core::slice::from_ref(sge), Access::LOCAL_WRITE).map(drop)
+    }
+
+    /// Blocks that a request takes, if they are free.
+    #[inline]
+    fn room(&self, op: &CheckedOp<'_>) -> Result<u16, (u32, u32)> {
+        let needed = P::send_blocks(op);
+        let free = self.qp.send.free();
+        match u16::try_from(needed) {
+            Ok(blocks) if needed <= free && blocks != 0 => Ok(blocks),
+            _ => Err((needed, free)),
+        }
+    }
+
+    /// Writes a checked request and remembers it.
+    #[inline]
+    fn put(
+        &mut self,
+        wr: &SendWr<'_>,
+        op: &CheckedOp<'_>,
+        bytes: u32,
+        opcode: WcOpcode,
+    ) -> Result<(), PostSendError<P::Error>> {
+        let blocks = self.room(op).map_err(|(needed, free)| PostSendError::QueueFull { needed, free })?;
+        let flags = wr.flags;
+        self.write(op, wr.wr_id, flags, blocks, bytes, opcode).map_err(PostSendError::Device)
+    }
+
+    #[inline]
+    fn write(
+        &mut self,
+        op: &CheckedOp<'_>,
+        wr_id: u64,
+        flags: SendFlags,
+        blocks: u16,
+        bytes: u32,
+        opcode: WcOpcode,
+    ) -> Result<(), P::Error> {
+        let at = self.qp.send.head();
+        let signaled = self.qp.sq_sig_all || flags.contains(SendFlags::SIGNALED);
+        self.provider.encode_send(&mut self.qp.inner, at, op, flags, signaled)?;
+        let size = self.entries.len();
+        if let Some(entry) = self.entries.get_mut(place(at, size)) {
+            *entry = SendEntry { wr_id, bytes, blocks, opcode };
+        }
+        for middle in 1..blocks {
+            if let Some(entry) = self.entries.get_mut(place(at.wrapping_add(u32::from(middle)), size)) {
+                entry.blocks = 0;
+            }
+        }
+        self.qp.send.advance(u32::from(blocks));
+        Ok(())
+    }
+
+    /// Posts a type 1 bind without telling the device: [`crate::Verbs::bind_mw`] as part of a batch.
+    pub fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError<P::Error>> {
+        let window = self.mws.get(mw).ok_or(BindRefused::StaleWindow).map_err(BindMwError::Refused)?;
+        let qp_type = self.qp.qp_type;
+        if !self.qp.ops.contains(OpSet::WINDOW) {
+            return Err(BindMwError::Transport { qp_type });
+        }
+        if window.kind != MwType::Type1 {
+            return Err(BindMwError::Refused(BindRefused::WindowType { kind: window.kind }));
+        }
+        let asked = Binding { mr: bind.mr, addr: bind.addr, length: bind.length, access: bind.access };
+        bind::check_arguments(self.mrs, &asked).map_err(BindMwError::Refused)?;
+        let flags = bind.flags.difference(PLAIN & self.qp.flags);
+        if !flags.is_empty() {
+            return Err(BindMwError::Flags { flags });
+        }
+        if !can_send(self.qp.state) {
+            return Err(BindMwError::NotReady { state: self.qp.state });
+        }
+        let (lkey, binding) = bind::check_binding(self.mrs, self.qp.pd, window, &asked).map_err(BindMwError::Refused)?;
+        let (old, new) = (window.state.rkey, bind::next_key(window.state.rkey));
+        let op = CheckedOp::BindMw(device_bind(MwType::Type1, old, new, lkey, &asked));
+        let blocks = self.room(&op).map_err(|(needed, free)| BindMwError::QueueFull { needed, free })?;
+        if self.binds.is_full() {
+            return Err(BindMwError::NoRecord);
+        }
+        self.write_remembered(&op, bind.wr_id, bind.flags, blocks, WcOpcode::BindMw, mw, WindowState { rkey: new, binding })
+            .map_err(BindMwError::Device)?;
+        Ok(new)
+    }
+
+    fn post_bind(&mut self, wr: &SendWr<'_>, mw: MwHandle, key: u8, info: &BindInfo) -> Result<(), PostSendError<P::Error>> {
+        self.admit(OpSet::WINDOW, PLAIN, wr.flags, WcOpcode::BindMw)?;
+        let window = self.mws.get(mw).ok_or(PostSendError::Bind(BindRefused::StaleWindow))?;
+        if window.kind != MwType::Type2 {
+            return Err(PostSendError::Bind(BindRefused::WindowType { kind: window.kind }));
+        }
+        let asked = Binding { mr: info.mr, addr: info.addr, length: info.length, access: info.access };
+        bind::check_arguments(self.mrs, &asked).map_err(PostSendError::Bind)?;
+        let (lkey, binding) = bind::check_binding(self.mrs, self.qp.pd, window, &asked).map_err(PostSendError::Bind)?;
+        let (old, new) = (window.state.rkey, bind::with_tag(window.state.rkey, key));
+        let op = CheckedOp::BindMw(device_bind(MwType::Type2, old, new, lkey, &asked));
+        self.put_remembered(wr, &op, WcOpcode::BindMw, mw, WindowState { rkey: new, binding })
+    }
+
+    fn post_local_inv(&mut self, wr: &SendWr<'_>, rkey: Rkey) -> Result<(), PostSendError<P::Error>> {
+        self.admit(OpSet::WINDOW, PLAIN, wr.flags, WcOpcode::LocalInv)?;
+        let pd = self.qp.pd;
+        let named = |mw: &Mw<P>| mw.kind == MwType::Type2 && mw.pd == pd && mw.state.rkey == rkey;
+        let Some((mw, _)) = self.mws.iter().find(|(_, mw)| named(mw)) else {
+            return Err(PostSendError::Bind(BindRefused::UnknownKey { rkey }));
+        };
+        self.put_remembered(wr, &CheckedOp::LocalInv(rkey), WcOpcode::LocalInv, mw, WindowState { rkey, binding: None })
+    }
+
+    fn put_remembered(
+        &mut self,
+        wr: &SendWr<'_>,
+        op: &CheckedOp<'_>,
+        opcode: WcOpcode,
+        mw: MwHandle,
+        next: WindowState,
+    ) -> Result<(), PostSendError<P::Error>> {
+        let blocks = self.room(op).map_err(|(needed, free)| PostSendError::QueueFull { needed, free })?;
+        if self.binds.is_full() {
+            return Err(PostSendError::NoRecord);
+        }
+        self.write_remembered(op, wr.wr_id, wr.flags, blocks, opcode, mw, next).map_err(PostSendError::Device)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the request, its place and the window's next state are all there is")]
+    fn write_remembered(
+        &mut self,
+        op: &CheckedOp<'_>,
+        wr_id: u64,
+        flags: SendFlags,
+        blocks: u16,
+        opcode: WcOpcode,
+        mw: MwHandle,
+        next: WindowState,
+    ) -> Result<(), P::Error> {
+        let at = self.qp.send.head();
+        self.write(op, wr_id, flags, blocks, 0, opcode)?;
+        bind::remember(self.mrs, self.mws, self.binds, (self.handle, &mut *self.qp), at, mw, next);
+        Ok(())
+    }
+}
+
+/// A binding in the backend's terms.
+fn device_bind(kind: MwType, old: Rkey, new: Rkey, lkey: crate::Lkey, asked: &Binding) -> Bind {
+    Bind { kind, old, new, lkey, addr: asked.addr, length: asked.length, access: asked.access }
+}
+
+/// Longest message of a device in bytes: 2^31 is the most that any has (IBTA 9.7.7), also one that does not say.
+pub(crate) fn longest_message<P: Provider>(provider: &P) -> u32 {
+    match provider.device_attr().max_msg_size {
+        0 => 1 << 31,
+        max => u32::try_from(max).unwrap_or(u32::MAX).min(1 << 31),
+    }
+}
