@@ -1,0 +1,46 @@
+//! Why serving could not start.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why serving could not start.
+#[derive(Debug)]
+pub enum ServeError {
+    /// Another server listens on the path.
+    InUse(PathBuf),
+    /// Something that is not a socket lies at the path.
+    NotASocket(PathBuf),
+    /// The folder of the path is not there.
+    NoFolder(PathBuf),
+    /// The same path was given twice.
+    Twice(PathBuf),
+    /// More devices than LIDs that may be given to them.
+    TooMany,
+    /// The socket could not be made.
+    Socket(PathBuf, String),
+    /// The trace file could not be made.
+    Trace(io::Error),
+    /// Ctrl-C cannot be caught.
+    Signal(ctrlc::Error),
+    /// A thread could not be started.
+    Thread(io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse(path) => write!(f, "{}: another server listens there", path.display()),
+            Self::NotASocket(path) => write!(f, "{}: is there and is not a socket", path.display()),
+            Self::NoFolder(path) => write!(f, "{}: no such folder", path.display()),
+            Self::Twice(path) => write!(f, "{}: given twice", path.display()),
+            Self::TooMany => write!(f, "the devices' LIDs would pass 0xbeff"),
+            Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Trace(error) => write!(f, "trace file: {error}"),
+            Self::Signal(error) => write!(f, "cannot catch Ctrl-C: {error}"),
+            Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}

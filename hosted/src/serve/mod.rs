@@ -1,0 +1,119 @@
+//! `bareverbs sim serve`: simulated devices for virtual machines, over vfio-user.
+
+pub mod args;
+mod error;
+mod function;
+mod memory;
+mod socket;
+mod subnet;
+mod vectors;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
+use bareverbs_sim::{Device, DeviceConfig, InterruptRouting, PageDemand};
+
+use self::args::ServeArgs;
+pub use self::error::ServeError;
+use self::function::Function;
+use self::memory::{ClientMemory, Reach};
+use self::subnet::{Station, Subnet};
+use self::vectors::Vectors;
+use crate::trace::{Printer, Sink};
+
+/// Serves the devices until Ctrl-C (or a request to terminate).
+pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
+    let sink = Sink::open(args.trace.trace, args.trace.trace_file.as_deref()).map_err(ServeError::Trace)?;
+    let tracing = args.trace.trace || args.trace.trace_file.is_some();
+    let mut stations = Vec::new();
+    let mut memories = Vec::new();
+    let mut claims = Vec::new();
+    let mut wire = PerfectWire::default();
+    for (number, path) in args.sockets.iter().enumerate() {
+        if args.sockets.iter().take(number).any(|earlier| earlier == path) {
+            return Err(ServeError::Twice(path.clone()));
+        }
+        let config = device_config(args, number)?;
+        let (server, claim) = socket::listen(path, config.vectors)?;
+        wire.attach(config.lid);
+        let name = format!("lid{}", config.lid);
+        let memory = Arc::new(ClientMemory::new(name.clone()));
+        let vectors = Vectors::new(config.vectors);
+        let mut device = Device::new(config, Box::new(Reach(Arc::clone(&memory))));
+        if tracing {
+            device.set_tracer(Some(Box::new(Printer::new(name.clone(), sink.clone()))));
+        }
+        stations.push(Station { device, vectors });
+        memories.push((name, server, memory));
+        claims.push(claim);
+    }
+
+    let mut subnet = Subnet::new(stations, with_faults(args, wire));
+    let stopper = subnet.handle(0);
+    ctrlc::set_handler(move || stopper.stop()).map_err(ServeError::Signal)?;
+    for (number, (name, server, memory)) in memories.into_iter().enumerate() {
+        let function = Function::new(subnet.handle(number), memory);
+        thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || socket::serve(&name, &server, function))
+            .map_err(ServeError::Thread)?;
+    }
+    for (device, path) in subnet.devices().zip(&args.sockets) {
+        let config = device.config();
+        eprintln!("lid{}: {:#06x}, GUID {:#018x}, at {}", config.lid, config.pci_device_id, config.node_guid, path.display());
+    }
+    subnet.run();
+    drop(claims);
+    report(&subnet);
+    if let Err(error) = sink.finish() {
+        eprintln!("bareverbs: trace: {error}");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeError> {
+    let step = u16::try_from(number).map_err(|_| ServeError::TooMany)?;
+    let lid = args.lid.checked_add(step).filter(|lid| *lid < 0xbf00).ok_or(ServeError::TooMany)?;
+    let usual = DeviceConfig::with_lid(lid);
+    let node_guid = args.node_guid.map_or(usual.node_guid, |first| first.wrapping_add(u64::from(step) << 8));
+    Ok(DeviceConfig {
+        pci_device_id: args.device_id,
+        node_guid,
+        port_guid: node_guid.wrapping_add(1),
+        mtu: args.mtu.parse().unwrap_or(usual.mtu),
+        pages: if args.no_firmware_pages { PageDemand::NONE } else { usual.pages },
+        blue_flame: !args.no_blueflame,
+        atomics: !args.no_atomics,
+        vectors: args.vectors,
+        interrupts: InterruptRouting::External,
+        ..usual
+    })
+}
+
+fn with_faults(args: &ServeArgs, wire: PerfectWire) -> Box<dyn Wire> {
+    let per_mille = |per_cent: f64| (per_cent * 10.0).round() as u16;
+    let faults = WireFaults {
+        loss: per_mille(args.loss),
+        duplication: per_mille(args.duplicate),
+        reordering: per_mille(args.reorder),
+        ..WireFaults::default()
+    };
+    if faults == WireFaults::default() { Box::new(wire) } else { Box::new(FaultyWire::new(wire, faults, args.seed)) }
+}
+
+/// What the devices did, and what their drivers did wrong.
+fn report(subnet: &Subnet) {
+    for device in subnet.devices() {
+        let (lid, stats) = (device.config().lid, device.stats());
+        eprintln!(
+            "lid{lid}: {} commands, {} doorbells, {} interrupts, {} frames sent, {} received",
+            stats.commands, stats.doorbells, stats.interrupts, stats.frames_sent, stats.frames_received
+        );
+        for finding in device.audit().findings() {
+            eprintln!("lid{lid}: driver: {finding:?}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The devices and the wire between them, owned by one thread; everyone else sends it work.
+//!
+//! One owner keeps the order of a client's accesses without a lock, and sleeps while nothing is due.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::time;
+
+use bareverbs::Instant;
+use bareverbs_sim::Device;
+use bareverbs_sim::wire::{PortId, Wire};
+
+use super::vectors::Vectors;
+
+/// Requests taken between two looks at the devices, so that neither starves the other.
+const REQUESTS_IN_A_ROW: usize = 64;
+
+/// One device and how its interrupts leave.
+pub(crate) struct Station {
+    pub(crate) device: Device,
+    pub(crate) vectors: Vectors,
+}
+
+impl Station {
+    /// As at power-on: the client is gone, or asks for it.
+    pub(crate) fn reset(&mut self) {
+        self.device.reset();
+        self.device.take_interrupts();
+    }
+}
+
+type Work = Box<dyn FnOnce(&mut Station) + Send>;
+
+enum Message {
+    Work(usize, Work),
+    Stop,
+}
+
+/// The subnet is no longer served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// A way to reach one station from another thread.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    station: usize,
+    sender: Sender<Message>,
+}
+
+impl Handle {
+    /// Has `work` done after all that was sent before, and does not wait for it.
+    pub(crate) fn send(&self, work: impl FnOnce(&mut Station) + Send + 'static) -> Result<(), Gone> {
+        self.sender.send(Message::Work(self.station, Box::new(work))).map_err(|_| Gone)
+    }
+
+    /// Has `work` done after all that was sent before, and waits for its result.
+    pub(crate) fn ask<R: Send + 'static>(&self, work: impl FnOnce(&mut Station) -> R + Send + 'static) -> Result<R, Gone> {
+        let (reply, result) = mpsc::sync_channel(1);
+        self.send(move |station| {
+            // Whoever asked may have gone.
+            let _ = reply.send(work(station));
+        })?;
+        result.recv().map_err(|_| Gone)
+    }
+
+    /// Ends [`Subnet::run`].
+    pub(crate) fn stop(&self) {
+        // It may have ended by itself.
+        let _ = self.sender.send(Message::Stop);
+    }
+}
+
+/// Devices, wire, time.
+pub(crate) struct Subnet {
+    stations: Vec<Station>,
+    wire: Box<dyn Wire>,
+    start: time::Instant,
+    sender: Sender<Message>,
+    receiver: Receiver<Message>,
+}
+
+impl Subnet {
+    /// The stations take the wire's ports in their order.
+    pub(crate) fn new(stations: Vec<Station>, wire: Box<dyn Wire>) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        Self { stations, wire, start: time::Instant::now(), sender, receiver }
+    }
+
+    /// Reaches one station.
+    pub(crate) fn handle(&self, station: usize) -> Handle {
+        Handle { station, sender: self.sender.clone() }
+    }
+
+    /// The devices, in order.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.stations.iter().map(|station| &station.device)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::default().after(self.start.elapsed())
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.stations.iter().filter_map(|station| station.device.next_due()).chain(self.wire.next_due()).min()
+    }
+
+    /// Serves until [`Handle::stop`].
+    pub(crate) fn run(&mut self) {
+        while self.take_requests() {
+            self.turn();
+        }
+    }
+
+    /// Waits for requests until something is due, and does those that are there. `false`: it is time to stop.
+    fn take_requests(&mut self) -> bool {
+        let mut message = match self.next_due().map(|due| due.since(self.now())) {
+            None => self.receiver.recv().map_err(|_| TryRecvError::Disconnected),
+            Some(time::Duration::ZERO) => self.receiver.try_recv(),
+            Some(left) => self.receiver.recv_timeout(left).map_err(|error| match error {
+                RecvTimeoutError::Timeout => TryRecvError::Empty,
+                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+            }),
+        };
+        for _ in 0..REQUESTS_IN_A_ROW {
+            match message {
+                Ok(Message::Work(station, work)) => {
+                    let now = self.now();
+                    if let Some(station) = self.stations.get_mut(station) {
+                        // The registers that count time shall show the present one.
+                        station.device.advance(now);
+                        work(station);
+                    }
+                }
+                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Empty) => return true,
+            }
+            message = self.receiver.try_recv();
+        }
+        true
+    }
+
+    /// Lets every device work once, moves frames, and delivers interrupts.
+    fn turn(&mut self) {
+        let now = self.now();
+        for (port, station) in self.stations.iter_mut().enumerate() {
+            station.device.advance(now);
+            while let Some(frame) = station.device.transmit() {
+                self.wire.send(now, PortId(port), frame);
+            }
+        }
+        while let Some((port, frame)) = self.wire.deliver(now) {
+            if let Some(station) = self.stations.get_mut(port.0) {
+                station.device.receive(&frame);
+            }
+        }
+        for station in &mut self.stations {
+            for vector in station.device.take_interrupts() {
+                station.vectors.raise(vector);
+            }
+        }
+    }
+}
