@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::decode::send::Transport;
+use crate::serve::args::SimCommand;
 
 /// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
 ///
@@ -29,6 +30,9 @@ pub struct Cli {
 pub enum Command {
     /// Brings one simulated device up and shows what it has, as `ibv_devinfo -v` does
     Info(InfoArgs),
+    /// The simulated device for others
+    #[command(subcommand)]
+    Sim(SimCommand),
     /// Send and receive work queue elements
     #[command(subcommand)]
     Wqe(WqeCommand),
@@ -181,7 +185,7 @@ pub struct JobArgs {
 /// Most that a wire may do of one fault; more would break connections, not test them.
 const MOST_FAULTS: f64 = 20.0;
 
-fn per_cent(text: &str) -> Result<f64, String> {
+pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if (0.0..=MOST_FAULTS).contains(&value) { Ok(value) } else { Err(format!("not between 0 and {MOST_FAULTS} per cent")) }
 }

@@ -8,4 +8,5 @@ pub mod decode;
 pub mod fields;
 pub mod names;
 pub mod run;
+pub mod serve;
 pub mod trace;

@@ -8,6 +8,10 @@ use bareverbs_mlx5_spec::CmdOpcode;
 use crate::cli::{Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, WqeArgs, WqeCommand};
 use crate::decode::input::{self, InputError};
 use crate::decode::{Decoded, command, completion, event, receive, send};
+use crate::serve::{
+    self,
+    args::{ServeArgs, SimCommand},
+};
 
 /// Exit status after a mistake on the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -17,12 +21,20 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         None => return ExitCode::SUCCESS,
         Some(Command::Info(_)) => return ExitCode::SUCCESS,
+        Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Wqe(WqeCommand::Decode(args))) => decode_wqe(&args),
         Some(Command::Cqe(EntryCommand::Decode(args))) => decode_with(&args, completion::decode_all),
         Some(Command::Eqe(EntryCommand::Decode(args))) => decode_with(&args, event::decode_all),
         Some(Command::Command(CommandCommand::Decode(args))) => decode_command(&args),
     };
     done.unwrap_or_else(|error| {
+        eprintln!("bareverbs: {error}");
+        ExitCode::from(USAGE)
+    })
+}
+
+fn serve_devices(args: &ServeArgs) -> ExitCode {
+    serve::run(args).unwrap_or_else(|error| {
         eprintln!("bareverbs: {error}");
         ExitCode::from(USAGE)
     })
