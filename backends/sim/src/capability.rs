@@ -6,8 +6,6 @@ use crate::audit::Finding;
 use crate::config::DeviceConfig;
 use crate::env::Env;
 
-/// Bytes of the area that carries a page in a command.
-pub(crate) const CAPABILITY: usize = 4096;
 /// Bytes of the pages that exist here.
 const PAGE: usize = 256;
 /// [`CmdHcaCap::CMDIF_CHECKSUM`]: signatures on commands and on mailbox blocks, both ways.

@@ -342,9 +342,8 @@ impl Device {
     }
 
     fn reset_function(&mut self) {
-        let cable = self.firmware.port.cable();
-        self.firmware = Firmware::new(self.firmware.config.clone());
-        self.firmware.port.set_cable(cable);
+        self.firmware.restart();
+        self.firmware.pages.forget();
         self.commands = CommandQueue::default();
         self.doorbells = Doorbells::default();
         self.health = Health::default();

@@ -145,6 +145,14 @@ impl Firmware {
         self.pages.forget_objects();
     }
 
+    /// Everything but the pages' account and the cable as at power-on, as DISABLE_HCA leaves it.
+    pub(crate) fn restart(&mut self) {
+        let fresh = Self::new(self.config.clone());
+        let Self { pages, port, .. } = core::mem::replace(self, fresh);
+        self.pages = pages;
+        self.port.set_cable(port.cable());
+    }
+
     /// Turns what the data path and the page account have to say into events.
     pub(crate) fn settle(&mut self, env: &mut Env<'_>) {
         while let Some(event) = self.engine.take_event() {

@@ -152,6 +152,19 @@ impl Pages {
         Ok(())
     }
 
+    /// A page that was just given goes back unlooked at: the rest of its command was refused.
+    pub(crate) fn give_up(&mut self, addr: u64) {
+        if self.held.remove(&addr) {
+            self.asked = self.asked.saturating_add(1);
+        }
+    }
+
+    /// Forgets the pages, as a reset does.
+    pub(crate) fn forget(&mut self) {
+        self.forget_objects();
+        self.held.clear();
+    }
+
     /// The host has no pages to give.
     pub(crate) fn refuse(&mut self) {
         self.asked = 0;

@@ -77,11 +77,6 @@ impl Port {
         self.cable && self.admin_up
     }
 
-    /// GUID of the port.
-    pub(crate) fn guid(&self) -> u64 {
-        self.port_guid
-    }
-
     fn change(before: bool, after: bool) -> Option<PortChange> {
         match (before, after) {
             (false, true) => Some(PortChange::Active),

@@ -1,0 +1,71 @@
+//! Completion queues.
+
+use bareverbs_mlx5_spec::{
+    CmdHcaCap, CmdStatus, Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, QueryCqIn, QueryCqOut, View, ViewMut,
+};
+
+use super::eq::page_list;
+use super::{Outcome, Refusal};
+use crate::env::Env;
+use crate::firmware::Firmware;
+use crate::pages::cost;
+
+/// CREATE_CQ.
+pub(super) fn create_cq(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, CreateCqIn>,
+    output: &mut ViewMut<'_, CreateCqOut>,
+) -> Outcome {
+    let context = input.sub(CreateCqIn::CQ_CONTEXT);
+    let eqn = context.get(Cqc::C_EQN_OR_APU_ELEMENT);
+    if !firmware.uars.contains(context.get(Cqc::UAR_PAGE)) || !firmware.eqs.exists(eqn) {
+        return Err(Refusal::new(CmdStatus::BadRes, "no such UAR or event queue"));
+    }
+    if input.is_set(CreateCqIn::CQ_UMEM_VALID) || context.is_set(Cqc::DBR_UMEM_VALID) {
+        return Err(Refusal::new(CmdStatus::BadParam, "user memory objects are not supported"));
+    }
+    if context.get(Cqc::LOG_CQ_SIZE) > firmware.caps.general(CmdHcaCap::LOG_MAX_CQ_SZ) {
+        return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
+    }
+    firmware.pages.take_room(cost::CQ)?;
+    match firmware.engine.create_cq(context, &page_list(input.tail(CreateCqIn::PAS))) {
+        Ok(cqn) => {
+            firmware.eqs.attach(eqn, true);
+            firmware.cq_eqs.insert(cqn, eqn);
+            output.set(CreateCqOut::CQN, cqn);
+            Ok(())
+        }
+        Err(status) => {
+            firmware.pages.free_room(cost::CQ);
+            Err(Refusal::new(status, "completion queue context or page list"))
+        }
+    }
+}
+
+/// DESTROY_CQ; busy while a queue pair uses it.
+pub(super) fn destroy_cq(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, DestroyCqIn>,
+    _: &mut ViewMut<'_, DestroyCqOut>,
+) -> Outcome {
+    let cqn = input.get(DestroyCqIn::CQN);
+    firmware.engine.destroy_cq(cqn)?;
+    if let Some(eqn) = firmware.cq_eqs.remove(&cqn) {
+        firmware.eqs.attach(eqn, false);
+    }
+    firmware.pages.free_room(cost::CQ);
+    Ok(())
+}
+
+/// QUERY_CQ.
+pub(super) fn query_cq(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    input: View<'_, QueryCqIn>,
+    output: &mut ViewMut<'_, QueryCqOut>,
+) -> Outcome {
+    let cqn = input.get(QueryCqIn::CQN);
+    Ok(firmware.engine.query_cq(cqn, env, &mut output.sub(QueryCqOut::CQ_CONTEXT))?)
+}

@@ -1,0 +1,75 @@
+//! Firmware pages.
+
+use bareverbs_mlx5_spec::{
+    CmdStatus, ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut, View, ViewMut, manage_pages as mode,
+    query_pages as when,
+};
+
+use super::{Outcome, Refusal};
+use crate::env::Env;
+use crate::firmware::{Firmware, HcaState};
+
+/// QUERY_PAGES.
+pub(super) fn query_pages(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, QueryPagesIn>,
+    output: &mut ViewMut<'_, QueryPagesOut>,
+) -> Outcome {
+    let pages = match input.get(QueryPagesIn::OP_MOD) {
+        when::BOOT => firmware.pages.missing_to_boot(),
+        when::INIT => firmware.pages.missing_to_init(),
+        when::REGULAR => firmware.pages.request().unwrap_or(0) as u32,
+        _ => return Err(Refusal::new(CmdStatus::BadParam, "no such demand")),
+    };
+    output.set(QueryPagesOut::NUM_PAGES, pages);
+    Ok(())
+}
+
+/// MANAGE_PAGES.
+pub(super) fn manage_pages(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    input: View<'_, ManagePagesIn>,
+    output: &mut ViewMut<'_, ManagePagesOut>,
+    room: usize,
+) -> Outcome {
+    if input.is_set(ManagePagesIn::FUNCTION_ID) {
+        return Err(Refusal::new(CmdStatus::BadParam, "another function"));
+    }
+    let count = input.get(ManagePagesIn::INPUT_NUM_ENTRIES);
+    match input.get(ManagePagesIn::OP_MOD) {
+        mode::CANT_GIVE => {
+            firmware.pages.refuse();
+            Ok(())
+        }
+        mode::GIVE => give(firmware, env, input, count as usize),
+        mode::TAKE => {
+            let entries = room.saturating_sub(ManagePagesOut::PAS.offset()) / ManagePagesOut::PAS.entry();
+            let most = count.min(u32::try_from(entries).unwrap_or(u32::MAX));
+            let all = firmware.state != HcaState::Running;
+            let taken = firmware.pages.take_back(env, most, all);
+            output.set(ManagePagesOut::OUTPUT_NUM_ENTRIES, taken.len() as u32);
+            for (index, addr) in taken.into_iter().enumerate() {
+                output.set_tail64(ManagePagesOut::PAS, index, addr);
+            }
+            Ok(())
+        }
+        _ => Err(Refusal::new(CmdStatus::BadParam, "neither give nor take")),
+    }
+}
+
+/// Takes all pages of a command, or none.
+fn give(firmware: &mut Firmware, env: &mut Env<'_>, input: View<'_, ManagePagesIn>, count: usize) -> Outcome {
+    let (pages, _) = input.tail(ManagePagesIn::PAS).as_chunks::<8>();
+    let pages = pages.get(..count).ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer addresses than said"))?;
+    for (given, addr) in pages.iter().enumerate() {
+        if let Err(status) = firmware.pages.give(env, u64::from_be_bytes(*addr)) {
+            for addr in pages.iter().take(given) {
+                firmware.pages.give_up(u64::from_be_bytes(*addr));
+            }
+            return Err(Refusal::new(status, "one of the pages cannot be used"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! The port: context, GIDs, P_Keys.
+
+use bareverbs_mlx5_spec::{
+    CmdStatus, ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn, QueryHcaVportContextOut,
+    QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, View, ViewMut,
+};
+
+use super::{Outcome, Refusal};
+use crate::env::Env;
+use crate::firmware::Firmware;
+use crate::port::{GIDS, PKEYS};
+
+/// The index that asks for the whole table.
+const WHOLE_TABLE: u32 = 0xffff;
+
+/// Port 1, or 0 where a function has one port only.
+fn check_port(port: u32, other: bool) -> Outcome {
+    if port > 1 || other { Err(Refusal::new(CmdStatus::BadParam, "no such port")) } else { Ok(()) }
+}
+
+/// QUERY_HCA_VPORT_CONTEXT.
+pub(super) fn query_context(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, QueryHcaVportContextIn>,
+    output: &mut ViewMut<'_, QueryHcaVportContextOut>,
+) -> Outcome {
+    check_port(input.get(QueryHcaVportContextIn::PORT_NUM), input.is_set(QueryHcaVportContextIn::OTHER_VPORT))?;
+    firmware.port.query(&mut output.sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT));
+    Ok(())
+}
+
+/// MODIFY_HCA_VPORT_CONTEXT.
+pub(super) fn modify_context(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    input: View<'_, ModifyHcaVportContextIn>,
+    _: &mut ViewMut<'_, ModifyHcaVportContextOut>,
+) -> Outcome {
+    check_port(input.get(ModifyHcaVportContextIn::PORT_NUM), input.is_set(ModifyHcaVportContextIn::OTHER_VPORT))?;
+    let change = firmware.port.modify(input.sub(ModifyHcaVportContextIn::HCA_VPORT_CONTEXT));
+    firmware.port_changed(env, change);
+    Ok(())
+}
+
+/// The indices that a query asks for.
+fn indices(index: u32, entries: usize) -> core::ops::Range<usize> {
+    if index == WHOLE_TABLE {
+        0..entries
+    } else {
+        let index = index as usize;
+        index..index + 1
+    }
+}
+
+/// QUERY_HCA_VPORT_GID.
+pub(super) fn query_gid(
+    firmware: &mut Firmware,
+    input: View<'_, QueryHcaVportGidIn>,
+    output: &mut ViewMut<'_, QueryHcaVportGidOut>,
+    room: usize,
+) -> Outcome {
+    check_port(input.get(QueryHcaVportGidIn::PORT_NUM), input.is_set(QueryHcaVportGidIn::OTHER_VPORT))?;
+    let wanted = indices(input.get(QueryHcaVportGidIn::GID_INDEX), GIDS);
+    output.set(QueryHcaVportGidOut::GIDS_NUM, wanted.len() as u32);
+    for (i, index) in wanted.enumerate() {
+        let gid = firmware.port.gid(index).ok_or(Refusal::new(CmdStatus::BadParam, "beyond the GID table"))?;
+        put(output.as_bytes_mut(), QueryHcaVportGidOut::GID.at(i), &gid, room)?;
+    }
+    Ok(())
+}
+
+/// QUERY_HCA_VPORT_PKEY: an entry is a big-endian word with the key in its low half.
+pub(super) fn query_pkey(
+    firmware: &mut Firmware,
+    input: View<'_, QueryHcaVportPkeyIn>,
+    output: &mut ViewMut<'_, QueryHcaVportPkeyOut>,
+    room: usize,
+) -> Outcome {
+    check_port(input.get(QueryHcaVportPkeyIn::PORT_NUM), input.is_set(QueryHcaVportPkeyIn::OTHER_VPORT))?;
+    for (i, index) in indices(input.get(QueryHcaVportPkeyIn::PKEY_INDEX), PKEYS).enumerate() {
+        let pkey = firmware.port.pkey(index).ok_or(Refusal::new(CmdStatus::BadParam, "beyond the P_Key table"))?;
+        put(output.as_bytes_mut(), QueryHcaVportPkeyOut::PKEY.at(i), &u32::from(pkey).to_be_bytes(), room)?;
+    }
+    Ok(())
+}
+
+/// Writes an entry of a table at byte `at` of an output that the driver has `room` bytes for.
+fn put(output: &mut [u8], at: usize, entry: &[u8], room: usize) -> Outcome {
+    let place = output.get_mut(..room).and_then(|output| output.get_mut(at..at + entry.len()));
+    place.ok_or(Refusal::new(CmdStatus::BadOutputLen, "no room for the table"))?.copy_from_slice(entry);
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! Queue pairs.
+
+use bareverbs_mlx5_spec::{
+    Ads, CmdHcaCap, CmdOpcode, CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, Layout, Qp2errIn, Qp2errOut, Qpc,
+    QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, Rst2initQpOut, View, ViewMut,
+};
+
+use super::eq::page_list;
+use super::{Outcome, Refusal};
+use crate::env::Env;
+use crate::firmware::Firmware;
+use crate::pages::cost;
+
+/// CREATE_QP.
+pub(super) fn create_qp(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, CreateQpIn>,
+    output: &mut ViewMut<'_, CreateQpOut>,
+) -> Outcome {
+    let context = input.sub(CreateQpIn::QPC);
+    let st = QpcSt::from_code(context.get(Qpc::ST));
+    if !firmware.uars.contains(context.get(Qpc::UAR_PAGE)) || !firmware.pds.contains(context.get(Qpc::PD)) {
+        return Err(Refusal::new(CmdStatus::BadRes, "no such UAR or protection domain"));
+    }
+    if st == Some(QpcSt::Xrc) && !firmware.xrcds.contains(context.get(Qpc::XRCD)) {
+        return Err(Refusal::new(CmdStatus::BadRes, "no such XRC domain"));
+    }
+    if input.is_set(CreateQpIn::WQ_UMEM_VALID) || context.is_set(Qpc::DBR_UMEM_VALID) || input.is_set(CreateQpIn::INPUT_QPN) {
+        return Err(Refusal::new(CmdStatus::BadParam, "user memory objects and chosen numbers are not supported"));
+    }
+    let log_max = firmware.caps.general(CmdHcaCap::LOG_MAX_QP_SZ);
+    if context.get(Qpc::LOG_RQ_SIZE).max(context.get(Qpc::LOG_SQ_SIZE)) > log_max {
+        return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
+    }
+    firmware.pages.take_room(cost::QP)?;
+    match firmware.engine.create_qp(context, &page_list(input.tail(CreateQpIn::PAS))) {
+        Ok(qpn) => {
+            output.set(CreateQpOut::QPN, qpn);
+            Ok(())
+        }
+        Err(status) => {
+            firmware.pages.free_room(cost::QP);
+            Err(Refusal::new(status, "queue pair context, its queues or its page list"))
+        }
+    }
+}
+
+/// DESTROY_QP.
+pub(super) fn destroy_qp(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, DestroyQpIn>,
+    _: &mut ViewMut<'_, DestroyQpOut>,
+) -> Outcome {
+    firmware.engine.destroy_qp(input.get(DestroyQpIn::QPN))?;
+    firmware.pages.free_room(cost::QP);
+    Ok(())
+}
+
+/// QUERY_QP.
+pub(super) fn query_qp(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, QueryQpIn>,
+    output: &mut ViewMut<'_, QueryQpOut>,
+) -> Outcome {
+    let qpn = input.get(QueryQpIn::QPN);
+    Ok(firmware.engine.query_qp(qpn, &mut output.sub(QueryQpOut::QPC))?)
+}
+
+/// A transition whose input carries a context. All of them lay it out alike.
+pub(super) fn modify(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    transition: CmdOpcode,
+    input: View<'_, Rst2initQpIn>,
+    _: &mut ViewMut<'_, Rst2initQpOut>,
+) -> Outcome {
+    let context = input.sub(Rst2initQpIn::QPC);
+    let port = context.sub(Qpc::PRIMARY_ADDRESS_PATH).get(Ads::VHCA_PORT_NUM);
+    if port > 1 {
+        return Err(Refusal::new(CmdStatus::BadParam, "no such port"));
+    }
+    let mask = input.get(Rst2initQpIn::OPT_PARAM_MASK);
+    let modified = firmware.engine.modify_qp(env, input.get(Rst2initQpIn::QPN), transition, mask, context);
+    modified.map_err(|status| Refusal::new(status, "the transition"))
+}
+
+/// A transition whose input may end before a context.
+pub(super) fn modify_state(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    transition: CmdOpcode,
+    input: View<'_, Qp2errIn>,
+    _: &mut ViewMut<'_, Qp2errOut>,
+) -> Outcome {
+    let qpn = input.get(Qp2errIn::QPN);
+    let none = [0; Qpc::SIZE];
+    let (mask, context) = match View::<Rst2initQpIn>::new(input.as_bytes()) {
+        Some(whole) => (whole.get(Rst2initQpIn::OPT_PARAM_MASK), Some(whole.sub(Rst2initQpIn::QPC))),
+        None => (0, View::new(&none)),
+    };
+    let context = context.ok_or(CmdStatus::BadInputLen)?;
+    let modified = firmware.engine.modify_qp(env, qpn, transition, mask, context);
+    modified.map_err(|status| Refusal::new(status, "the transition"))
+}
