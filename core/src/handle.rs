@@ -14,6 +14,9 @@ pub struct Handle<K> {
 }
 
 impl<K> Handle<K> {
+    /// Names nothing: no table has a slot with its index.
+    pub const NONE: Self = Self::new(u16::MAX, 0);
+
     pub(crate) const fn new(index: u16, generation: u32) -> Self {
         Self { index, generation, kind: PhantomData }
     }

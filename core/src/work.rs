@@ -245,3 +245,17 @@ pub struct Completion {
     /// Immediate data or invalidated key.
     pub data: WcData,
 }
+
+impl Completion {
+    /// Of nothing: what an array to poll into is filled with.
+    pub const EMPTY: Self = Self {
+        wr_id: 0,
+        qp: QpHandle::NONE,
+        qpn: Qpn::new(0),
+        opcode: WcOpcode::Send,
+        status: WcStatus::GeneralErr,
+        vendor_err: 0,
+        byte_len: 0,
+        data: WcData::None,
+    };
+}
