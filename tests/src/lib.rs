@@ -1,1 +1,359 @@
-//! To come.
+//! What the whole-stack scenarios share: hosts with a driven device, buffers, connected queue pairs, and waiting.
+
+use core::time::Duration;
+
+use bareverbs::{
+    Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Lid, MrHandle, MrInfo, Mtu, OffsetMap, PdHandle, Psn,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, Remote, SendFlags, SendOp, SendWr, Sge, Verbs,
+};
+use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs_sim::in_process::{Host, SimMemory, SimPlatform, World, WorldConfig};
+
+/// Pages of the driver's arena.
+pub const PAGES: usize = 4096;
+/// The driver on a simulated host.
+pub type Driver = Mlx5<SimPlatform, PAGES>;
+/// The verbs on it.
+pub type Rdma = Verbs<Driver, 4, 16, 8, 8, 16, 1024, 1024>;
+
+/// Where the callers' addresses begin: not where the device sees the same bytes.
+const CALLER_BASE: u64 = 0x7f00_0000_0000;
+
+/// A host, its device brought up, and the verbs on it.
+pub struct Node {
+    /// The host.
+    pub host: Host,
+    /// Its verbs.
+    pub verbs: Box<Rdma>,
+}
+
+/// Bytes that an application owns, at an address of its own.
+#[derive(Clone)]
+pub struct Buffer {
+    memory: SimMemory,
+    /// Address of the first byte for the application.
+    pub addr: u64,
+}
+
+/// A registered buffer.
+#[derive(Clone)]
+pub struct Region {
+    /// The bytes.
+    pub buffer: Buffer,
+    /// The region.
+    pub mr: MrHandle,
+    /// Its keys and place.
+    pub info: MrInfo,
+}
+
+impl Buffer {
+    /// The bytes from `at`.
+    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(at, &mut bytes).expect("inside the buffer");
+        bytes
+    }
+
+    /// Writes bytes at `at`.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.memory.write(at, bytes).expect("inside the buffer");
+    }
+
+    /// How the device's addresses differ from the application's.
+    pub fn map(&self) -> OffsetMap {
+        OffsetMap { offset: self.memory.device_addr().wrapping_sub(self.addr) }
+    }
+
+    /// Length in bytes.
+    pub fn size(&self) -> usize {
+        self.memory.len()
+    }
+}
+
+impl Region {
+    /// An SGE over `len` bytes from `at`.
+    pub fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.buffer.addr + at as u64, length: len as u32, lkey: self.info.lkey }
+    }
+
+    /// The peer's name for the byte at `at`.
+    pub fn remote(&self, at: usize) -> Remote {
+        Remote { addr: self.buffer.addr + at as u64, rkey: self.info.rkey }
+    }
+}
+
+impl Node {
+    /// Brings the device of `host` up.
+    pub fn new(host: Host) -> Self {
+        Self::with_config(host, &Config::DEFAULT)
+    }
+
+    /// Brings the device of `host` up with `config`.
+    pub fn with_config(host: Host, config: &Config) -> Self {
+        let driver = match Driver::bring_up(machine(&host), config) {
+            Ok(driver) => driver,
+            Err((error, _)) => panic!("bring-up: {error:?}"),
+        };
+        Self { host, verbs: Box::new(Verbs::new(driver)) }
+    }
+
+    /// `len` bytes that the device reaches.
+    pub fn buffer(&self, len: usize) -> Buffer {
+        let memory = self.host.memory(len);
+        // Odd within a page as the application sees it, to keep apart what must not be mixed.
+        let addr = CALLER_BASE + memory.device_addr();
+        Buffer { memory, addr }
+    }
+
+    /// A registered buffer of `len` bytes.
+    pub fn region(&mut self, pd: PdHandle, len: usize, access: Access) -> Region {
+        let buffer = self.buffer(len);
+        let mr = self.verbs.reg_mr(pd, buffer.addr, len as u64, access, &buffer.map()).expect("reg_mr");
+        let info = self.verbs.mr(mr).expect("mr");
+        Region { buffer, mr, info }
+    }
+
+    /// Everything in `cq` now.
+    pub fn poll(&mut self, cq: CqHandle) -> Vec<Completion> {
+        let mut found = Vec::new();
+        let mut some = [Completion::EMPTY; 16];
+        loop {
+            let none = self.verbs.poll_cq(cq, &mut some).expect("poll_cq");
+            if none == 0 {
+                return found;
+            }
+            found.extend_from_slice(&some[..none]);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn relax(&self) {
+        self.host.clock().relax();
+    }
+
+    /// Waits for `count` completions in `cq`, one simulated minute at most.
+    pub fn completions(&mut self, cq: CqHandle, count: usize) -> Vec<Completion> {
+        let mut found = Vec::new();
+        let deadline = self.host.clock().now().after(Duration::from_secs(60));
+        while found.len() < count {
+            found.extend(self.poll(cq));
+            assert!(self.host.clock().now() < deadline, "{} of {count} completions: {found:?}", found.len());
+            if found.len() < count {
+                self.relax();
+            }
+        }
+        found
+    }
+
+    /// Waits for the next event that `pick` likes, one simulated second at most.
+    pub fn event<T>(&mut self, mut pick: impl FnMut(Event) -> Option<T>) -> Option<T> {
+        let deadline = self.host.clock().now().after(Duration::from_secs(1));
+        while self.host.clock().now() < deadline {
+            match self.verbs.poll_event().expect("poll_event") {
+                Some(event) => {
+                    if let Some(found) = pick(event) {
+                        return Some(found);
+                    }
+                }
+                None => self.relax(),
+            }
+        }
+        None
+    }
+
+    /// What the device has to say of the driver: nothing.
+    pub fn assert_no_findings(&self) {
+        let findings = self.host.with_device(|device| device.audit().findings().to_vec());
+        assert!(findings.is_empty(), "{findings:?}");
+    }
+}
+
+/// A machine for a driver on `host`.
+pub fn machine(host: &Host) -> Machine<SimPlatform> {
+    Machine { registers: host.registers(), memory: host.memory(Driver::ARENA), fence: host.fence(), clock: host.clock() }
+}
+
+/// A protection domain, a completion queue and a queue pair on one host.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// Domain.
+    pub pd: PdHandle,
+    /// Queue for completions of sends and receives.
+    pub cq: CqHandle,
+    /// Queue pair.
+    pub qp: QpHandle,
+    /// Its number.
+    pub qpn: Qpn,
+}
+
+/// How two queue pairs are connected.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// First PSN of each direction: from the first end, from the second.
+    pub psn: (u32, u32),
+    /// Local ACK timeout code.
+    pub timeout: u8,
+    /// Retries without answer.
+    pub retry_cnt: u8,
+    /// Retries without receive, 7 for ever.
+    pub rnr_retry: u8,
+    /// Remote rights of both ends.
+    pub access: Access,
+}
+
+impl Default for Connection {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::Mtu1024,
+            psn: (0x10_0000, 0x20_0000),
+            timeout: 8,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+        }
+    }
+}
+
+/// What most scenarios ask of a queue pair.
+pub const CAP: QpCap = QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 128 };
+
+/// A domain, a queue and an RC queue pair in RESET.
+pub fn end(node: &mut Node, sq_sig_all: bool) -> End {
+    let pd = node.verbs.alloc_pd().expect("alloc_pd");
+    end_in(node, pd, QpType::Rc, CAP, sq_sig_all)
+}
+
+/// A queue and a queue pair in RESET in a domain.
+pub fn end_in(node: &mut Node, pd: PdHandle, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> End {
+    let cq = node.verbs.create_cq(4 * (cap.max_send_wr + cap.max_recv_wr)).expect("create_cq");
+    let init = QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap, sq_sig_all };
+    let qp = node.verbs.create_qp(&init).expect("create_qp");
+    let qpn = node.verbs.qp(qp).expect("qp").qpn;
+    End { pd, cq, qp, qpn }
+}
+
+/// Attributes of each step from RESET to RTS of an RC queue pair.
+pub fn rc_steps(connection: &Connection, dlid: Lid, dest_qpn: Qpn, rq_psn: u32, sq_psn: u32) -> [(QpAttr, QpAttrMask); 3] {
+    let all = QpAttr {
+        access: connection.access,
+        port_num: 1,
+        av: AddressVector { dlid, port_num: 1, ..AddressVector::default() },
+        path_mtu: connection.mtu,
+        timeout: connection.timeout,
+        retry_cnt: connection.retry_cnt,
+        rnr_retry: connection.rnr_retry,
+        rq_psn: Psn::new(rq_psn),
+        sq_psn: Psn::new(sq_psn),
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 1,
+        dest_qpn,
+        ..QpAttr::default()
+    };
+    [
+        (
+            QpAttr { state: QpState::Init, ..all },
+            QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS,
+        ),
+        (
+            QpAttr { state: QpState::Rtr, ..all },
+            QpAttrMask::STATE
+                | QpAttrMask::AV
+                | QpAttrMask::PATH_MTU
+                | QpAttrMask::DEST_QPN
+                | QpAttrMask::RQ_PSN
+                | QpAttrMask::MAX_DEST_RD_ATOMIC
+                | QpAttrMask::MIN_RNR_TIMER,
+        ),
+        (
+            QpAttr { state: QpState::Rts, ..all },
+            QpAttrMask::STATE
+                | QpAttrMask::SQ_PSN
+                | QpAttrMask::TIMEOUT
+                | QpAttrMask::RETRY_CNT
+                | QpAttrMask::RNR_RETRY
+                | QpAttrMask::MAX_QP_RD_ATOMIC,
+        ),
+    ]
+}
+
+/// Takes a queue pair from RESET to RTS.
+pub fn to_rts(node: &mut Node, qp: QpHandle, steps: &[(QpAttr, QpAttrMask); 3]) {
+    for (attr, mask) in steps {
+        if let Err(error) = node.verbs.modify_qp(qp, attr, *mask) {
+            panic!("to {:?}: {error}", attr.state);
+        }
+    }
+}
+
+/// Two hosts whose devices are joined by a wire.
+pub struct Pair {
+    /// The world of both.
+    pub world: World,
+    /// The first.
+    pub a: Node,
+    /// The second.
+    pub b: Node,
+}
+
+impl Pair {
+    /// Two hosts with everything as usual.
+    pub fn new() -> Self {
+        Self::in_world(WorldConfig::default())
+    }
+
+    /// Two hosts in a world of this kind.
+    pub fn in_world(config: WorldConfig) -> Self {
+        let (world, a, b) = World::pair(config);
+        Self { world, a: Node::new(a), b: Node::new(b) }
+    }
+
+    /// Connects two queue pairs that are in RESET.
+    pub fn connect(&mut self, a: &End, b: &End, connection: &Connection) {
+        let lid = |node: &mut Node| node.verbs.query_port(1).expect("query_port").lid;
+        let (lid_a, lid_b) = (lid(&mut self.a), lid(&mut self.b));
+        let (psn_a, psn_b) = connection.psn;
+        to_rts(&mut self.a, a.qp, &rc_steps(connection, lid_b, b.qpn, psn_b, psn_a));
+        to_rts(&mut self.b, b.qp, &rc_steps(connection, lid_a, a.qpn, psn_a, psn_b));
+    }
+
+    /// A connected RC queue pair on each host, every send signaled.
+    pub fn connected(&mut self) -> (End, End) {
+        let (a, b) = (end(&mut self.a, true), end(&mut self.b, true));
+        self.connect(&a, &b, &Connection::default());
+        (a, b)
+    }
+
+    /// No device has anything to say of its driver.
+    pub fn assert_no_findings(&self) {
+        self.a.assert_no_findings();
+        self.b.assert_no_findings();
+    }
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A signaled request.
+pub fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
+    SendWr { wr_id, flags: SendFlags::SIGNALED, op }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
