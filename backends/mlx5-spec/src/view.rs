@@ -35,6 +35,12 @@ fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
 }
 
 impl<'a, L: Layout> View<'a, L> {
+    /// The layout over bytes that are enough for it, which the compiler checks.
+    pub fn of<const N: usize>(bytes: &'a [u8; N]) -> Self {
+        const { assert!(N >= L::SIZE, "too few bytes for the layout") };
+        Self { bytes, layout: PhantomData }
+    }
+
     /// The layout over the start of `bytes`; bytes after it are kept for trailing arrays. `None` if they are too few.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         (bytes.len() >= L::SIZE).then_some(Self { bytes, layout: PhantomData })
@@ -83,6 +89,12 @@ impl<'a, L: Layout> View<'a, L> {
 }
 
 impl<'a, L: Layout> ViewMut<'a, L> {
+    /// The layout over bytes that are enough for it, which the compiler checks.
+    pub fn of<const N: usize>(bytes: &'a mut [u8; N]) -> Self {
+        const { assert!(N >= L::SIZE, "too few bytes for the layout") };
+        Self { bytes, layout: PhantomData }
+    }
+
     /// The layout over the start of `bytes`; bytes after it are kept for trailing arrays. `None` if they are too few.
     pub fn new(bytes: &'a mut [u8]) -> Option<Self> {
         (bytes.len() >= L::SIZE).then_some(Self { bytes, layout: PhantomData })

@@ -1,1 +1,168 @@
-//! To come.
+//! An mlx5 (ConnectX) driver without an operating system and without a heap.
+//!
+//! [`Mlx5::bring_up`] takes registers, memory, fences and a clock, brings the device up and implements the core's
+//! [`Provider`](bareverbs::Provider) and [`DataPath`](bareverbs::DataPath) on it; [`Mlx5::teardown`] gives everything back.
+//! All memory of the device comes from one arena whose size the type promises. Nothing that the device says is believed: a
+//! number that cannot be is an error value, and every wait has an end.
+//!
+//! [`mmio`] is the only place that touches raw memory, and only those who have raw memory need it.
+#![no_std]
+#![deny(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod arena;
+mod boot;
+mod caps;
+mod command;
+mod config;
+mod cq;
+mod driver;
+mod eq;
+mod error;
+mod event;
+mod health;
+mod mkey;
+pub mod mmio;
+mod pages;
+mod pd;
+mod port;
+mod provider;
+mod qp;
+mod say;
+mod uar;
+
+use core::ops::ControlFlow;
+
+use bareverbs::Platform;
+
+pub use boot::{BringUpError, CmdName, Step, TeardownError, TeardownReport};
+pub use config::Config;
+pub use cq::{Cq, MAX_CQS};
+pub use error::{Error, Feature};
+pub use health::Health;
+pub use mkey::{Mr, Mw};
+pub use pd::Pd;
+pub use qp::Qp;
+
+use arena::{PAGE, PageUse};
+use driver::Driver;
+
+/// What the integrator hands in and gets back.
+pub struct Machine<P: Platform> {
+    /// BAR0 of the device. Bus mastering is the integrator's to switch on.
+    pub registers: P::Registers,
+    /// Memory for queues, commands and firmware; at least as long as the driver's type promises.
+    pub memory: P::Memory,
+    /// Ordering.
+    pub fence: P::Fence,
+    /// Time.
+    pub clock: P::Clock,
+}
+
+/// What the driver has counted since its bring-up; counters wrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Statistics {
+    /// Firmware commands issued.
+    pub commands: u32,
+    /// Commands that did not end in time.
+    pub timeouts: u32,
+    /// Command completions that came as events.
+    pub command_events: u32,
+    /// Asynchronous events.
+    pub async_events: u32,
+    /// Completion events.
+    pub completion_events: u32,
+    /// Page requests of the firmware.
+    pub page_requests: u32,
+    /// Pages given to the firmware.
+    pub pages_given: u32,
+    /// Pages that came back.
+    pub pages_back: u32,
+    /// Pages that the firmware has now.
+    pub pages_held: u32,
+    /// Pages that the driver has now.
+    pub pages_used: u32,
+    /// Pages given up because a command that may still use them never ended.
+    pub pages_lost: u32,
+    /// Free pages.
+    pub pages_free: u32,
+}
+
+/// A device that is up, with an arena of `PAGES` pages of 4096 bytes.
+pub struct Mlx5<P: Platform, const PAGES: usize> {
+    driver: Driver<P, [PageUse; PAGES]>,
+}
+
+impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
+    /// Bytes of memory that a machine must have.
+    pub const ARENA: usize = PAGES * PAGE;
+
+    /// Brings a device up. After an error the machine comes back; [`BringUpError::pages_kept`] says whether its memory may be
+    /// used again.
+    pub fn bring_up(machine: Machine<P>, config: &Config) -> Result<Self, (BringUpError, Machine<P>)> {
+        Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))
+    }
+
+    /// Like [`Mlx5::bring_up`]; `hook` is called before each step and may stop there, which undoes the steps before.
+    pub fn bring_up_with(
+        machine: Machine<P>,
+        config: &Config,
+        mut hook: impl FnMut(Step) -> ControlFlow<()>,
+    ) -> Result<Self, (BringUpError, Machine<P>)> {
+        let mut driver = Driver::new(machine, *config);
+        let view: &mut Driver<P> = &mut driver;
+        match view.bring_up(Self::ARENA, &mut hook) {
+            Ok(()) => Ok(Self { driver }),
+            Err((step, cause)) => {
+                // The cause is what the caller needs; what the undoing met on top of it shows in the pages.
+                let _ = view.tear_down();
+                let pages_kept = view.arena.firmware_pages();
+                Err((BringUpError { step, cause, pages_kept }, driver.machine))
+            }
+        }
+    }
+
+    /// Takes the device down: event queues, UAR, HCA; every page comes back. Queue pairs, queues and keys that were not
+    /// destroyed before go with it. The machine comes back in any case.
+    pub fn teardown(mut self) -> Result<(Machine<P>, TeardownReport), (TeardownError, Machine<P>)> {
+        match self.view().tear_down() {
+            Ok(report) => Ok((self.driver.machine, report)),
+            Err(error) => Err((error, self.driver.machine)),
+        }
+    }
+
+    /// Looks whether the device lives: to be called about once a second.
+    pub fn health(&mut self) -> Result<Health, Error> {
+        self.view().look_at_health()
+    }
+
+    /// Firmware version: major, minor, sub-minor.
+    pub const fn firmware_version(&self) -> [u16; 3] {
+        self.driver.attr.fw_ver
+    }
+
+    /// What was counted.
+    pub fn statistics(&self) -> Statistics {
+        let arena: &arena::Arena = &self.driver.arena;
+        Statistics {
+            pages_held: arena.firmware_pages(),
+            pages_used: arena.count(PageUse::Driver),
+            pages_lost: arena.count(PageUse::Lost),
+            pages_free: arena.count(PageUse::Free),
+            ..self.driver.stats
+        }
+    }
+
+    /// The machine, for what the driver does not do: the registers of a simulated device, the clock.
+    pub const fn machine(&mut self) -> &mut Machine<P> {
+        &mut self.driver.machine
+    }
+
+    /// The driver with its arena's size forgotten.
+    fn view(&mut self) -> &mut Driver<P> {
+        &mut self.driver
+    }
+}

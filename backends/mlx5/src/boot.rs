@@ -1,0 +1,365 @@
+//! Bring-up and teardown, step by step.
+
+use core::fmt;
+use core::ops::ControlFlow;
+
+use bareverbs::{Clock, DmaFence, DmaMemory, Guid, Platform, Registers};
+use bareverbs_mlx5_spec::{
+    CmdOpcode, CmdStatus, DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, EventType, HcaVportContext, InitHcaIn,
+    InitHcaOut, InitialSeg, Layout, QueryAdapterIn, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiIn, QueryIssiOut,
+    SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut, View, ViewMut, query_pages,
+};
+
+use crate::arena::PAGE;
+use crate::driver::{COMPLETION_EQS, Driver};
+use crate::error::Error;
+use crate::event::ASYNC_EVENTS;
+use crate::say::say;
+
+/// Revision of the command interface that is spoken here.
+const COMMAND_INTERFACE: u32 = 5;
+
+/// A step of the bring-up, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Step {
+    /// Compare the memory with what the type promises.
+    CheckArena,
+    /// Wait for the firmware to boot.
+    WaitBoot,
+    /// Read the shape of the command queue and set its address.
+    SetCommandQueue,
+    /// Wait for the device to be ready.
+    WaitInitialized,
+    /// ENABLE_HCA.
+    EnableHca,
+    /// QUERY_ISSI and SET_ISSI.
+    Issi,
+    /// Give the pages that the firmware needs to boot.
+    BootPages,
+    /// Tell the host's byte order.
+    HostEndianness,
+    /// QUERY_HCA_CAP and SET_HCA_CAP of the general capabilities.
+    SetCapabilities,
+    /// QUERY_HCA_CAP and SET_HCA_CAP of the atomic capabilities.
+    AtomicCapabilities,
+    /// Give the pages that INIT_HCA needs.
+    InitPages,
+    /// INIT_HCA.
+    InitHca,
+    /// QUERY_HCA_CAP of what is now in force.
+    ReadCapabilities,
+    /// QUERY_ADAPTER.
+    QueryAdapter,
+    /// QUERY_HCA_VPORT_CONTEXT for the GUIDs.
+    QueryPort,
+    /// ALLOC_UAR.
+    AllocUar,
+    /// CREATE_EQ for command completions: from here on the device tells of them.
+    CommandEq,
+    /// CREATE_EQ for asynchronous events.
+    AsyncEq,
+    /// CREATE_EQ for page requests.
+    PagesEq,
+    /// CREATE_EQ for completions.
+    CompletionEqs,
+}
+
+impl Step {
+    /// Every step, in order.
+    pub const ALL: &'static [Self] = &[
+        Self::CheckArena,
+        Self::WaitBoot,
+        Self::SetCommandQueue,
+        Self::WaitInitialized,
+        Self::EnableHca,
+        Self::Issi,
+        Self::BootPages,
+        Self::HostEndianness,
+        Self::SetCapabilities,
+        Self::AtomicCapabilities,
+        Self::InitPages,
+        Self::InitHca,
+        Self::ReadCapabilities,
+        Self::QueryAdapter,
+        Self::QueryPort,
+        Self::AllocUar,
+        Self::CommandEq,
+        Self::AsyncEq,
+        Self::PagesEq,
+        Self::CompletionEqs,
+    ];
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Why a bring-up failed. Everything that was done before was undone, as far as the device let it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BringUpError {
+    /// The step.
+    pub step: Step,
+    /// The reason.
+    pub cause: Error,
+    /// Pages of the memory that the firmware did not give back: unless this is 0, the memory must stay untouched until the
+    /// device was reset.
+    pub pages_kept: u32,
+}
+
+impl fmt::Display for BringUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bring-up failed at {}: {}", self.step, self.cause)
+    }
+}
+
+impl core::error::Error for BringUpError {}
+
+/// What a teardown did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TeardownReport {
+    /// Pages that the firmware was given over all its time.
+    pub pages_given: u32,
+    /// Pages that came back.
+    pub pages_back: u32,
+    /// Pages that the firmware kept: unless this is 0, the memory must stay untouched until the device was reset.
+    pub pages_kept: u32,
+    /// Completion queues that were not destroyed before.
+    pub cqs_left: u32,
+    /// Command slots whose command never ended.
+    pub slots_lost: u32,
+}
+
+/// Why a teardown failed; the steps after the failed one were tried all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TeardownError {
+    /// The command that failed.
+    pub opcode: CmdName,
+    /// The reason.
+    pub cause: Error,
+    /// How far it came.
+    pub report: TeardownReport,
+}
+
+/// A firmware command by number; prints as its published name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct CmdName(pub u16);
+
+impl fmt::Debug for CmdName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CmdOpcode::from_code(u32::from(self.0)).map_or("unknown command", CmdOpcode::name))
+    }
+}
+
+impl fmt::Display for TeardownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "teardown failed at {:?}: {}", self.opcode, self.cause)
+    }
+}
+
+impl core::error::Error for TeardownError {}
+
+/// Called before each step; `Break` stops the bring-up there and undoes it.
+pub(crate) type Hook<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
+
+impl<P: Platform> Driver<P> {
+    /// All steps, in order. On failure the caller undoes what was reached.
+    pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, Error)> {
+        for step in Step::ALL {
+            say!(debug, "bring-up: {:?}", step);
+            let result = match hook(*step) {
+                ControlFlow::Continue(()) => self.step(*step, need),
+                ControlFlow::Break(()) => Err(Error::Stopped),
+            };
+            result.map_err(|error| (*step, error))?;
+        }
+        let [major, minor, sub] = self.attr.fw_ver;
+        say!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.arena.firmware_pages());
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step, need: usize) -> Result<(), Error> {
+        match step {
+            Step::CheckArena => {
+                let have = self.machine.memory.len();
+                if have < need { Err(Error::ArenaTooSmall { have, need }) } else { Ok(()) }
+            }
+            Step::WaitBoot => self.wait_initialized(self.config.boot_timeout),
+            Step::SetCommandQueue => self.set_command_queue(),
+            Step::WaitInitialized => self.wait_initialized(self.config.init_timeout),
+            Step::EnableHca => {
+                self.command(CmdOpcode::EnableHca, &[0; EnableHcaIn::SIZE], &mut [0; EnableHcaOut::SIZE])?;
+                self.reached.enabled = true;
+                Ok(())
+            }
+            Step::Issi => self.choose_issi(),
+            Step::BootPages => self.give_startup_pages(query_pages::BOOT).map(|_| ()),
+            Step::HostEndianness if self.config.virtual_function => Ok(()),
+            Step::HostEndianness => self.set_host_endianness(),
+            Step::SetCapabilities => self.choose_general(),
+            Step::AtomicCapabilities => self.choose_atomics(),
+            Step::InitPages => self.give_startup_pages(query_pages::INIT).map(|_| ()),
+            Step::InitHca => {
+                self.command(CmdOpcode::InitHca, &[0; InitHcaIn::SIZE], &mut [0; InitHcaOut::SIZE])?;
+                self.reached.initialized = true;
+                Ok(())
+            }
+            Step::ReadCapabilities => self.read_capabilities(),
+            Step::QueryAdapter => self.query_adapter(),
+            Step::QueryPort => {
+                let context = self.port_context(1)?;
+                let context = View::<HcaVportContext>::of(&context);
+                self.attr.node_guid = Guid(context.get64(HcaVportContext::NODE_GUID));
+                self.attr.sys_image_guid = Guid(context.get64(HcaVportContext::SYSTEM_IMAGE_GUID));
+                Ok(())
+            }
+            Step::AllocUar => self.alloc_uar(),
+            Step::CommandEq => {
+                let eq = self.create_eq(self.config.command_events, &[EventType::Cmd], self.config.first_vector)?;
+                self.eqs.command = Some(eq);
+                self.drain_command_events()
+            }
+            Step::AsyncEq => {
+                let eq = self.create_eq(self.config.async_events, ASYNC_EVENTS, self.config.first_vector)?;
+                let eq = self.eqs.events.insert(eq);
+                Ok(eq.arm(&mut self.machine, self.uar.base())?)
+            }
+            Step::PagesEq if !self.caps.page_requests => Ok(()),
+            Step::PagesEq => {
+                let eq = self.create_eq(self.config.page_events, &[EventType::PageRequest], self.config.first_vector)?;
+                let eq = self.eqs.pages.insert(eq);
+                Ok(eq.arm(&mut self.machine, self.uar.base())?)
+            }
+            Step::CompletionEqs => self.create_completion_eqs(),
+        }
+    }
+
+    fn create_completion_eqs(&mut self) -> Result<(), Error> {
+        for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
+            let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
+            let mut eq = self.create_eq(self.config.completion_events, &[], vector)?;
+            let armed = eq.arm(&mut self.machine, self.uar.base());
+            // The bound of the loop is the table's capacity.
+            let _ = self.eqs.completion.push(eq);
+            armed?;
+        }
+        Ok(())
+    }
+
+    fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), Error> {
+        let deadline = self.machine.clock.now().after(timeout);
+        loop {
+            let late = self.machine.clock.now() >= deadline;
+            let word = self.register(InitialSeg::INITIALIZING.dword())?;
+            if InitialSeg::INITIALIZING.take(word) == 0 {
+                return Ok(());
+            }
+            if late {
+                self.look_for_device()?;
+                return Err(Error::NotInitialized);
+            }
+            self.machine.clock.relax();
+        }
+    }
+
+    fn set_command_queue(&mut self) -> Result<(), Error> {
+        self.look_for_device()?;
+        let minor = self.segment(InitialSeg::FW_REV_MINOR)? as u16;
+        let major = self.segment(InitialSeg::FW_REV_MAJOR)? as u16;
+        self.attr.fw_ver = [major, minor, self.segment(InitialSeg::FW_REV_SUBMINOR)? as u16];
+        let revision = self.segment(InitialSeg::CMD_INTERFACE_REV)?;
+        if revision != COMMAND_INTERFACE {
+            return Err(Error::CommandInterface { revision: revision as u16 });
+        }
+        let log_size = self.segment(InitialSeg::LOG_CMDQ_SIZE)?;
+        let log_stride = self.segment(InitialSeg::LOG_CMDQ_STRIDE)?;
+        // Two slots at least (the last is for pages), 32 at most (bits of the doorbell), entries of 64 bytes in one page.
+        if !(1..=5).contains(&log_size) || log_stride < 6 || log_size + log_stride > PAGE.trailing_zeros() {
+            return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 });
+        }
+        let run = self.take_cleared(1)?;
+        self.commands.start(run, log_size, log_stride);
+        let addr = self.arena.addr(run.at());
+        self.machine.fence.release();
+        let high = InitialSeg::CMDQ_PHY_ADDR_63_32;
+        self.machine.registers.write32(high.dword(), ((addr >> 32) as u32).to_be())?;
+        let low = InitialSeg::CMDQ_PHY_ADDR_31_12;
+        self.machine.registers.write32(low.dword(), low.place(addr as u32 >> 12).to_be())?;
+        self.machine.fence.flush();
+        Ok(())
+    }
+
+    /// Agrees on an interface step: 1 if the device has it, otherwise 0, which a device has that does not know the question.
+    fn choose_issi(&mut self) -> Result<(), Error> {
+        let mut output = [0; QueryIssiOut::SIZE];
+        match self.command(CmdOpcode::QueryIssi, &[0; QueryIssiIn::SIZE], &mut output) {
+            Err(Error::CommandStatus { status, .. }) if u32::from(status) == CmdStatus::BadOp.code() => return Ok(()),
+            other => other?,
+        }
+        let supported = View::<QueryIssiOut>::of(&output).get(QueryIssiOut::SUPPORTED_ISSI_DW0);
+        if supported & 1 << 1 != 0 {
+            let mut input = [0; SetIssiIn::SIZE];
+            ViewMut::<SetIssiIn>::of(&mut input).set(SetIssiIn::CURRENT_ISSI, 1);
+            return self.command(CmdOpcode::SetIssi, &input, &mut [0; SetIssiOut::SIZE]);
+        }
+        if supported & 1 != 0 || supported == 0 { Ok(()) } else { Err(Error::Issi { supported }) }
+    }
+
+    fn query_adapter(&mut self) -> Result<(), Error> {
+        let mut output = [0; QueryAdapterOut::SIZE];
+        self.command(CmdOpcode::QueryAdapter, &[0; QueryAdapterIn::SIZE], &mut output)?;
+        let view = View::<QueryAdapterOut>::of(&output).sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
+        self.attr.vendor_id = view.get(QueryAdapterParamBlock::IEEE_VENDOR_ID);
+        Ok(())
+    }
+
+    /// Undoes what was reached, in reverse order. A failed step does not keep the later ones from being tried; the first
+    /// error is given.
+    pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
+        let mut first: Option<(CmdOpcode, Error)> = None;
+        let mut note = |opcode: CmdOpcode, result: Result<(), Error>| {
+            if let Err(error) = result {
+                say!(warn, "teardown: {:?}", error);
+                first.get_or_insert((opcode, error));
+            }
+        };
+        let cqs_left = self.cqs.len();
+        while let Some(eq) = self.eqs.completion.pop() {
+            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+        }
+        for eq in [self.eqs.pages.take(), self.eqs.events.take()].into_iter().flatten() {
+            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+        }
+        // The queue that would tell of the end of this very command: back to polling first.
+        if let Some(eq) = self.eqs.command.take() {
+            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+        }
+        note(CmdOpcode::DeallocUar, self.dealloc_uar());
+        if core::mem::take(&mut self.reached.initialized) {
+            let result = self.command(CmdOpcode::TeardownHca, &[0; TeardownHcaIn::SIZE], &mut [0; TeardownHcaOut::SIZE]);
+            note(CmdOpcode::TeardownHca, result);
+        }
+        note(CmdOpcode::ManagePages, self.reclaim_all());
+        if core::mem::take(&mut self.reached.enabled) {
+            let result = self.command(CmdOpcode::DisableHca, &[0; DisableHcaIn::SIZE], &mut [0; DisableHcaOut::SIZE]);
+            note(CmdOpcode::DisableHca, result);
+        }
+        let report = TeardownReport {
+            pages_given: self.stats.pages_given,
+            pages_back: self.stats.pages_back,
+            pages_kept: self.arena.firmware_pages(),
+            cqs_left,
+            slots_lost: self.commands.lost_slots(),
+        };
+        match first {
+            None => Ok(report),
+            Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause, report }),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Capabilities: asked, chosen, and read with distrust.
+
+use bareverbs::{Access, DeviceAttr, Platform};
+use bareverbs_mlx5_spec::{
+    AtomicCaps, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, Field, Layout, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn,
+    SetHcaCapOut, View, ViewMut,
+};
+
+use crate::command::{Call, Lane};
+use crate::cq::MAX_CQS;
+use crate::driver::Driver;
+use crate::error::Error;
+
+/// Bytes of a capability page that carry fields.
+const CAPABILITY: usize = 256;
+/// Bytes of a whole capability page on its way in or out.
+const MESSAGE: usize = QueryHcaCapOut::SIZE;
+/// [`AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE`]: 8-byte atomics in the host's byte order.
+const ATOMIC_HOST_ENDIANNESS: u32 = 1;
+/// Bits of [`AtomicCaps::ATOMIC_OPERATIONS`]: compare-and-swap and fetch-and-add.
+const ATOMIC_OPERATIONS: u32 = 1 | 1 << 1;
+/// Bit of [`AtomicCaps::ATOMIC_SIZE_QP`]: 8 bytes.
+const ATOMIC_8_BYTES: u32 = 1 << 3;
+/// [`CmdHcaCap::CMDIF_CHECKSUM`]: both sides sign.
+const CHECKSUM_BOTH: u32 = 3;
+/// log2 of the queue pairs that are asked for at most: each costs the firmware memory.
+const LOG_MAX_QP: u32 = 18;
+/// The longest send WQE, which `ds` can count.
+const MAX_SEND_WQE: u32 = 1008;
+
+/// Which values of a capability page.
+#[derive(Clone, Copy)]
+pub(crate) enum Values {
+    /// The greatest that can be set.
+    Greatest = 0,
+    /// Those in force.
+    Current = 1,
+}
+
+/// The capabilities in force that this driver looks at, each cut to what can be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Capabilities {
+    pub(crate) log_max_qp_sz: u32,
+    pub(crate) log_max_cq_sz: u32,
+    pub(crate) log_max_msg: u32,
+    pub(crate) log_max_ra_req: u32,
+    pub(crate) log_max_ra_res: u32,
+    pub(crate) max_send_wqe: u32,
+    pub(crate) max_recv_wqe: u32,
+    pub(crate) ports: u8,
+    pub(crate) gids: u16,
+    pub(crate) pkeys: u16,
+    pub(crate) stat_rates: u32,
+    /// Completions carry the user index.
+    pub(crate) user_index: bool,
+    /// 8-byte atomics in the host's byte order.
+    pub(crate) atomics: bool,
+    pub(crate) windows: bool,
+    pub(crate) relaxed_write: bool,
+    pub(crate) relaxed_read: bool,
+    pub(crate) page_requests: bool,
+    blue_flame: Option<u32>,
+}
+
+impl Capabilities {
+    /// Bytes of half a BlueFlame register, 0 if the device has none of a size that can be.
+    pub(crate) const fn blue_flame_half(&self) -> usize {
+        match self.blue_flame {
+            Some(log) if log >= 7 && log <= 9 => 1 << (log - 1),
+            _ => 0,
+        }
+    }
+
+    fn read(page: &[u8; CAPABILITY], atomics: bool) -> Self {
+        let view = View::<CmdHcaCap>::of(page);
+        let log = |field: Field<CmdHcaCap>, most: u32| view.get(field).min(most);
+        Self {
+            log_max_qp_sz: log(CmdHcaCap::LOG_MAX_QP_SZ, 15),
+            log_max_cq_sz: log(CmdHcaCap::LOG_MAX_CQ_SZ, 22),
+            log_max_msg: log(CmdHcaCap::LOG_MAX_MSG, 31),
+            log_max_ra_req: log(CmdHcaCap::LOG_MAX_RA_REQ_QP, 7),
+            log_max_ra_res: log(CmdHcaCap::LOG_MAX_RA_RES_QP, 7),
+            max_send_wqe: log(CmdHcaCap::MAX_WQE_SZ_SQ, MAX_SEND_WQE) & !15,
+            max_recv_wqe: log(CmdHcaCap::MAX_WQE_SZ_RQ, 2048),
+            ports: log(CmdHcaCap::NUM_PORTS, 2) as u8,
+            gids: 8 << log(CmdHcaCap::GID_TABLE_SIZE, 4),
+            pkeys: 128 << log(CmdHcaCap::PKEY_TABLE_SIZE, 5),
+            stat_rates: view.get(CmdHcaCap::STAT_RATE_SUPPORT),
+            user_index: view.get(CmdHcaCap::CQE_VERSION) == 1,
+            atomics,
+            windows: view.is_set(CmdHcaCap::IMAICL),
+            relaxed_write: view.is_set(CmdHcaCap::RELAXED_ORDERING_WRITE),
+            relaxed_read: view.is_set(CmdHcaCap::RELAXED_ORDERING_READ),
+            page_requests: !view.is_set(CmdHcaCap::PAGE_REQUEST_DISABLE),
+            blue_flame: view.is_set(CmdHcaCap::BF).then(|| view.get(CmdHcaCap::LOG_BF_REG_SIZE)),
+        }
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Asks for a capability page.
+    pub(crate) fn query_page(&mut self, page: CapabilityType, values: Values) -> Result<[u8; CAPABILITY], Error> {
+        let mut head = [0; QueryHcaCapIn::SIZE];
+        ViewMut::<QueryHcaCapIn>::of(&mut head).set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
+        let mut output = [0; QueryHcaCapOut::CAPABILITY.offset() + CAPABILITY];
+        self.call(
+            Lane::Regular,
+            Call {
+                opcode: CmdOpcode::QueryHcaCap,
+                head: &head,
+                list: &mut core::iter::empty(),
+                input_len: QueryHcaCapIn::SIZE,
+                output: &mut output,
+                output_len: MESSAGE,
+            },
+        )?;
+        Ok(output.last_chunk().copied().unwrap_or([0; CAPABILITY]))
+    }
+
+    /// Sets a capability page.
+    fn set_page(&mut self, page: CapabilityType, values: &[u8; CAPABILITY]) -> Result<(), Error> {
+        let mut head = [0; SetHcaCapIn::CAPABILITY.offset() + CAPABILITY];
+        if let Some(place) = head.last_chunk_mut() {
+            *place = *values;
+        }
+        ViewMut::<CmdIn>::of(&mut head).set(CmdIn::OP_MOD, page.code() << 1);
+        self.call(
+            Lane::Regular,
+            Call {
+                opcode: CmdOpcode::SetHcaCap,
+                head: &head,
+                list: &mut core::iter::empty(),
+                input_len: SetHcaCapIn::SIZE,
+                output: &mut [0; SetHcaCapOut::SIZE],
+                output_len: SetHcaCapOut::SIZE,
+            },
+        )
+    }
+
+    /// Chooses the general capabilities: as they are, but for what the driver wants its way.
+    pub(crate) fn choose_general(&mut self) -> Result<(), Error> {
+        let mut page = self.query_page(CapabilityType::General, Values::Current)?;
+        let greatest = self.query_page(CapabilityType::General, Values::Greatest)?;
+        let greatest = View::<CmdHcaCap>::of(&greatest);
+        let sign = self.config.signatures && greatest.get(CmdHcaCap::CMDIF_CHECKSUM) == CHECKSUM_BOTH;
+        ViewMut::<CmdHcaCap>::of(&mut page)
+            .set(CmdHcaCap::PKEY_TABLE_SIZE, 0)
+            .set(CmdHcaCap::LOG_MAX_QP, greatest.get(CmdHcaCap::LOG_MAX_QP).min(LOG_MAX_QP))
+            .set(CmdHcaCap::CMDIF_CHECKSUM, if sign { CHECKSUM_BOTH } else { 0 })
+            .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
+        self.set_page(CapabilityType::General, &page)?;
+        self.signatures_checked = sign;
+        Ok(())
+    }
+
+    /// Asks for 8-byte atomics in the host's byte order, if the device has atomics and can do that.
+    pub(crate) fn choose_atomics(&mut self) -> Result<(), Error> {
+        let general = self.query_page(CapabilityType::General, Values::Current)?;
+        if !View::<CmdHcaCap>::of(&general).is_set(CmdHcaCap::ATOMIC) {
+            return Ok(());
+        }
+        let greatest = self.query_page(CapabilityType::Atomic, Values::Greatest)?;
+        if !View::<AtomicCaps>::of(&greatest).is_set(AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1) {
+            return Ok(());
+        }
+        let mut page = self.query_page(CapabilityType::Atomic, Values::Current)?;
+        ViewMut::<AtomicCaps>::of(&mut page).set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, ATOMIC_HOST_ENDIANNESS);
+        self.set_page(CapabilityType::Atomic, &page)
+    }
+
+    /// Reads the capabilities in force.
+    pub(crate) fn read_capabilities(&mut self) -> Result<(), Error> {
+        let page = self.query_page(CapabilityType::General, Values::Current)?;
+        let view = View::<CmdHcaCap>::of(&page);
+        let mut atomics = false;
+        if view.is_set(CmdHcaCap::ATOMIC) {
+            let page = self.query_page(CapabilityType::Atomic, Values::Current)?;
+            let view = View::<AtomicCaps>::of(&page);
+            atomics = view.get(AtomicCaps::ATOMIC_OPERATIONS) & ATOMIC_OPERATIONS == ATOMIC_OPERATIONS
+                && view.get(AtomicCaps::ATOMIC_SIZE_QP) & ATOMIC_8_BYTES != 0
+                && view.get(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == ATOMIC_HOST_ENDIANNESS;
+        }
+        let port_type = view.get(CmdHcaCap::PORT_TYPE);
+        if port_type != 0 {
+            return Err(Error::PortType { port_type: port_type as u8 });
+        }
+        let caps = Capabilities::read(&page, atomics);
+        let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << view.get(field).min(most);
+        let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
+        access.set(Access::REMOTE_ATOMIC, caps.atomics);
+        access.set(Access::MW_BIND, caps.windows);
+        access.set(Access::RELAXED_ORDERING, caps.relaxed_write || caps.relaxed_read);
+        let log_region = view.get(CmdHcaCap::LOG_MAX_MRW_SZ);
+        self.caps = caps;
+        self.attr = DeviceAttr {
+            max_mr_size: if (1..64).contains(&log_region) { 1 << log_region } else { u64::MAX },
+            page_size_cap: u64::MAX << view.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
+            max_qp: count(CmdHcaCap::LOG_MAX_QP, 24),
+            max_qp_wr: 1 << caps.log_max_qp_sz,
+            max_sge: crate::qp::max_sge(&caps),
+            max_cq: count(CmdHcaCap::LOG_MAX_CQ, 24).min(MAX_CQS as u32),
+            max_cqe: 1 << caps.log_max_cq_sz,
+            max_mr: count(CmdHcaCap::LOG_MAX_MKEY, 24),
+            max_mw: if caps.windows { count(CmdHcaCap::LOG_MAX_MKEY, 24) } else { 0 },
+            max_pd: count(CmdHcaCap::LOG_MAX_PD, 24),
+            max_qp_rd_atom: 1 << caps.log_max_ra_res,
+            max_qp_init_rd_atom: 1 << caps.log_max_ra_req,
+            atomics: caps.atomics,
+            access,
+            max_inline_data: crate::qp::max_inline(&caps),
+            max_msg_size: 1 << caps.log_max_msg,
+            phys_port_cnt: caps.ports,
+            ..self.attr
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! The command queue: slots, tokens, entries.
+
+use bareverbs::{DmaMemory, OutOfRange};
+use bareverbs_mlx5_spec::{CMD_ENTRY, CMD_INLINE, CmdOpcode, CmdQueueEntry, PCI_CMD_XPORT, ViewMut};
+
+use super::mailbox::{Chain, xor};
+
+/// Byte of an entry that holds delivery status and owner.
+const STATUS_OWN: usize = 63;
+/// Byte of an entry that holds its signature.
+const SIGNATURE: usize = 61;
+
+/// Which slots a command may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Any slot but the last.
+    Regular,
+    /// The last slot: pages must be given while another command waits for them.
+    Pages,
+}
+
+/// The command queue in memory. Regular commands go one at a time; a slot whose command never ended is not used again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CommandQueue {
+    at: usize,
+    log_stride: u32,
+    slots: u32,
+    lost: u32,
+    token: u8,
+}
+
+impl CommandQueue {
+    /// A queue at byte `at` with `1 << log_size` slots, 32 at most.
+    pub(crate) const fn new(at: usize, log_size: u32, log_stride: u32) -> Self {
+        Self { at, log_stride, slots: 1 << log_size, lost: 0, token: 0 }
+    }
+
+    /// A slot for the next command.
+    pub(crate) fn slot(&self, lane: Lane) -> Option<u32> {
+        let last = self.slots.checked_sub(1)?;
+        let mut slots = match lane {
+            Lane::Regular => 0..last,
+            Lane::Pages => last..self.slots,
+        };
+        slots.find(|slot| self.lost & (1 << slot) == 0)
+    }
+
+    /// Gives a slot up: its command may still run.
+    pub(crate) const fn lose(&mut self, slot: u32) {
+        self.lost |= 1 << (slot & 31);
+    }
+
+    /// Slots given up.
+    pub(crate) const fn lost(&self) -> u32 {
+        self.lost.count_ones()
+    }
+
+    /// A token, other than the last one and not zero.
+    pub(crate) const fn next_token(&mut self) -> u8 {
+        self.token = if self.token == u8::MAX { 1 } else { self.token + 1 };
+        self.token
+    }
+
+    const fn entry(&self, slot: u32) -> usize {
+        self.at + ((slot as usize) << self.log_stride)
+    }
+
+    /// Writes the entry of a command, signed and owned by the device.
+    pub(crate) fn fill(&self, memory: &mut impl DmaMemory, slot: u32, post: &Post) -> Result<(), OutOfRange> {
+        let mut entry = [0; CMD_ENTRY];
+        ViewMut::<CmdQueueEntry>::of(&mut entry)
+            .set(CmdQueueEntry::TYPE, PCI_CMD_XPORT)
+            .set(CmdQueueEntry::INPUT_LENGTH, post.input_len)
+            .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_63_32, (post.input_addr >> 32) as u32)
+            .set(CmdQueueEntry::INPUT_MAILBOX_POINTER_31_9, post.input_addr as u32 >> 9)
+            .set_bytes(CmdQueueEntry::COMMAND_INPUT_INLINE_DATA, &post.inline)
+            .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_63_32, (post.output_addr >> 32) as u32)
+            .set(CmdQueueEntry::OUTPUT_MAILBOX_POINTER_31_9, post.output_addr as u32 >> 9)
+            .set(CmdQueueEntry::OUTPUT_LENGTH, post.output_len)
+            .set(CmdQueueEntry::TOKEN, u32::from(post.token))
+            .set(CmdQueueEntry::OWNERSHIP, 1);
+        let sum = !entry.iter().fold(0, |sum, byte| sum ^ byte);
+        ViewMut::<CmdQueueEntry>::of(&mut entry).set(CmdQueueEntry::SIGNATURE, u32::from(sum));
+        memory.write(self.entry(slot), &entry)
+    }
+
+    /// Delivery status and owner bit of a slot.
+    pub(crate) fn status_own(&self, memory: &impl DmaMemory, slot: u32) -> Result<u8, OutOfRange> {
+        memory.read_u8(self.entry(slot) + STATUS_OWN)
+    }
+
+    /// The first bytes of a slot's output.
+    pub(crate) fn output(&self, memory: &impl DmaMemory, slot: u32) -> Result<[u8; CMD_INLINE], OutOfRange> {
+        let mut bytes = [0; CMD_INLINE];
+        memory.read(self.entry(slot) + CmdQueueEntry::COMMAND_OUTPUT_INLINE_DATA.offset(), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Whether the signature of a slot is right.
+    pub(crate) fn verify(&self, memory: &impl DmaMemory, slot: u32) -> Result<bool, OutOfRange> {
+        debug_assert_eq!(CmdQueueEntry::SIGNATURE.dword() + 1, SIGNATURE);
+        Ok(xor(memory, self.entry(slot), CMD_ENTRY)? == 0xff)
+    }
+}
+
+/// What goes into an entry.
+pub(crate) struct Post {
+    /// First bytes of the input, opcode included.
+    pub(crate) inline: [u8; CMD_INLINE],
+    /// Bytes of the whole input.
+    pub(crate) input_len: u32,
+    /// Device address of the rest of the input, 0 for none.
+    pub(crate) input_addr: u64,
+    /// Bytes of the whole output.
+    pub(crate) output_len: u32,
+    /// Device address of the rest of the output, 0 for none.
+    pub(crate) output_addr: u64,
+    /// Token of entry and blocks.
+    pub(crate) token: u8,
+}
+
+/// The lengths of a command and where its bytes come from and go.
+pub(crate) struct Call<'a> {
+    /// Opcode, which goes into the first two bytes.
+    pub(crate) opcode: CmdOpcode,
+    /// Start of the input.
+    pub(crate) head: &'a [u8],
+    /// 64-bit entries that follow the head.
+    pub(crate) list: &'a mut dyn Iterator<Item = u64>,
+    /// Bytes of the whole input: head and list, then zeros.
+    pub(crate) input_len: usize,
+    /// Start of the output.
+    pub(crate) output: &'a mut [u8],
+    /// Bytes of the whole output.
+    pub(crate) output_len: usize,
+}
+
+/// The chains of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chains {
+    /// For inputs.
+    pub(crate) input: Chain,
+    /// For outputs.
+    pub(crate) output: Chain,
+}

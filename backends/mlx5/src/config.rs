@@ -1,0 +1,64 @@
+//! What the integrator may choose.
+
+use core::time::Duration;
+
+/// Choices for a bring-up; [`Config::DEFAULT`] suits a device of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Config {
+    /// How long the firmware may take to boot.
+    pub boot_timeout: Duration,
+    /// How long the device may take to be ready once it has its command queue.
+    pub init_timeout: Duration,
+    /// How long a command may take.
+    pub command_timeout: Duration,
+    /// How long a teardown may wait for the firmware to give back one more page.
+    pub reclaim_timeout: Duration,
+    /// Event queues for completions, from 1 to 8; completion queues are dealt out to them in turn.
+    pub completion_vectors: u8,
+    /// Entries of the event queue for commands, a power of two from 64.
+    pub command_events: u32,
+    /// Entries of the event queue for asynchronous events, a power of two from 64.
+    pub async_events: u32,
+    /// Entries of the event queue for page requests, a power of two from 64.
+    pub page_events: u32,
+    /// Entries of each event queue for completions, a power of two from 64.
+    pub completion_events: u32,
+    /// The most pages that the firmware is given.
+    pub firmware_pages: u32,
+    /// MSI-X vector of the first three event queues; completion event queue n takes the n-th vector after it.
+    pub first_vector: u16,
+    /// Whether the device is asked to sign its answers, and each is checked. Inputs are always signed.
+    pub signatures: bool,
+    /// Whether short single requests go through the BlueFlame registers if the device has them; the BAR must then be
+    /// mapped write-combining, and the fence's `flush` must empty the buffers.
+    pub blue_flame: bool,
+    /// Whether the function is a virtual one, which may not set the host's byte order.
+    pub virtual_function: bool,
+}
+
+impl Config {
+    /// The times are those of Linux (`drivers/net/ethernet/mellanox/mlx5/core/lib/tout.c`).
+    pub const DEFAULT: Self = Self {
+        boot_timeout: Duration::from_secs(120),
+        init_timeout: Duration::from_secs(2),
+        command_timeout: Duration::from_secs(60),
+        reclaim_timeout: Duration::from_secs(5),
+        completion_vectors: 1,
+        command_events: 64,
+        async_events: 256,
+        page_events: 64,
+        completion_events: 256,
+        firmware_pages: u32::MAX,
+        first_vector: 0,
+        signatures: false,
+        blue_flame: true,
+        virtual_function: false,
+    };
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

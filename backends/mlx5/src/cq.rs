@@ -1,0 +1,280 @@
+//! Completion queues.
+
+use bareverbs::{AsyncEvent, Cqn, DmaFence, DmaMemory, Platform, Qpn, RawCompletion, RawKind, Rkey, WcData, WcStatus};
+use bareverbs_mlx5_spec::{
+    CQE, CmdOpcode, Cqc, CqeOpcode, CqeSyndrome, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, Layout, View, ViewMut,
+};
+use heapless::Vec;
+
+use crate::arena::{PAGE, Run};
+use crate::driver::Driver;
+use crate::error::Error;
+
+/// The most completion queues at a time.
+pub const MAX_CQS: usize = 128;
+
+/// Byte of an entry that holds opcode and owner.
+const OP_OWN: usize = 63;
+/// Opcode and owner of an entry that the device has not written.
+const NOT_WRITTEN: u8 = (CqeOpcode::Invalid.code() as u8) << 4 | 1;
+/// Byte of an entry where the part begins that says what was completed.
+const TAIL: usize = 32;
+
+/// A completion queue of this backend.
+#[derive(Debug)]
+pub struct Cq {
+    cqn: u32,
+    ring: usize,
+    mask: u32,
+    log_size: u32,
+    consumer: u32,
+    record: usize,
+    user_index: bool,
+    run: Run,
+}
+
+impl Cq {
+    /// Number.
+    pub const fn cqn(&self) -> Cqn {
+        Cqn::new(self.cqn)
+    }
+
+    #[inline]
+    const fn at(&self, index: u32) -> usize {
+        self.ring + ((index & self.mask) as usize) * CQE
+    }
+}
+
+/// The queues that exist, with the number of events that each has given (2 bits): it goes into the next arm.
+#[derive(Debug, Default)]
+pub(crate) struct CqTable {
+    queues: Vec<(u32, u8), MAX_CQS>,
+}
+
+impl CqTable {
+    fn events(&mut self, cqn: u32) -> Option<&mut u8> {
+        self.queues.iter_mut().find(|queue| queue.0 == cqn).map(|queue| &mut queue.1)
+    }
+
+    /// Number of queues.
+    pub(crate) fn len(&self) -> u32 {
+        self.queues.len() as u32
+    }
+
+    /// Counts an event of a queue; `None` if there is no such queue.
+    pub(crate) fn event(&mut self, cqn: u32) -> Option<AsyncEvent> {
+        let events = self.events(cqn)?;
+        *events = events.wrapping_add(1) & 3;
+        Some(AsyncEvent::Completion(Cqn::new(cqn)))
+    }
+}
+
+/// What an error entry means, as rdma-core has it.
+fn status(syndrome: u32) -> WcStatus {
+    match CqeSyndrome::from_code(syndrome) {
+        Some(CqeSyndrome::LocalLength) => WcStatus::LocLenErr,
+        Some(CqeSyndrome::LocalQpOp) => WcStatus::LocQpOpErr,
+        Some(CqeSyndrome::LocalProt) => WcStatus::LocProtErr,
+        Some(CqeSyndrome::WrFlush) => WcStatus::WrFlushErr,
+        Some(CqeSyndrome::MwBind) => WcStatus::MwBindErr,
+        Some(CqeSyndrome::BadResp) => WcStatus::BadRespErr,
+        Some(CqeSyndrome::LocalAccess) => WcStatus::LocAccessErr,
+        Some(CqeSyndrome::RemoteInvalReq) => WcStatus::RemInvReqErr,
+        Some(CqeSyndrome::RemoteAccess) => WcStatus::RemAccessErr,
+        Some(CqeSyndrome::RemoteOp) => WcStatus::RemOpErr,
+        Some(CqeSyndrome::TransportRetryExc) => WcStatus::RetryExcErr,
+        Some(CqeSyndrome::RnrRetryExc) => WcStatus::RnrRetryExcErr,
+        Some(CqeSyndrome::RemoteAborted) => WcStatus::RemAbortErr,
+        None => WcStatus::GeneralErr,
+    }
+}
+
+/// The second half of an entry, in host byte order, read apart.
+///
+/// | word | bytes | high half | low half |
+/// |---|---|---|---|
+/// | 0 | 32 | `srqn_uidx` | immediate, key |
+/// | 1 | 40 | – | `byte_cnt` |
+/// | 2 | 48 | – | vendor code and syndrome in the two low bytes, of an error |
+/// | 3 | 56 | send opcode, `qpn` | `wqe_counter`, signature, `op_own` |
+#[inline]
+fn parse(words: [u64; 4], user_index: bool) -> Result<RawCompletion, u8> {
+    let [first, second, third, last] = words.map(u64::from_be);
+    let opcode = (last >> 4) as u8 & 0xf;
+    let mut completion = RawCompletion {
+        qpn: Qpn::new((last >> 32) as u32 & 0xff_ffff),
+        cookie: user_index.then_some((first >> 32) as u32 & 0xff_ffff),
+        kind: RawKind::Recv,
+        index: (last >> 16) as u16,
+        status: WcStatus::Success,
+        vendor_err: 0,
+        byte_len: second as u32,
+        data: WcData::None,
+    };
+    let word = first as u32;
+    match CqeOpcode::from_code(u32::from(opcode)) {
+        Some(CqeOpcode::Req) => completion.kind = RawKind::Send,
+        Some(CqeOpcode::RespSend) => {}
+        Some(CqeOpcode::RespSendImm) => completion.data = WcData::Imm(word.to_be_bytes()),
+        Some(CqeOpcode::RespSendInv) => completion.data = WcData::Invalidated(Rkey::new(word)),
+        Some(CqeOpcode::RespWrImm) => {
+            completion.kind = RawKind::RecvRdmaWithImm;
+            completion.data = WcData::Imm(word.to_be_bytes());
+        }
+        Some(kind @ (CqeOpcode::ReqErr | CqeOpcode::RespErr)) => {
+            if kind == CqeOpcode::ReqErr {
+                completion.kind = RawKind::Send;
+            }
+            completion.status = status(third as u32 & 0xff);
+            completion.vendor_err = (third >> 8) as u8;
+            completion.byte_len = 0;
+        }
+        _ => return Err(opcode),
+    }
+    Ok(completion)
+}
+
+impl<P: Platform, U: ?Sized> Driver<P, U> {
+    /// Takes the next completion: owner test, acquire, one copy, and only the copy is parsed.
+    #[inline]
+    pub(crate) fn poll_cq(&mut self, cq: &mut Cq) -> Result<Option<RawCompletion>, Error> {
+        let at = cq.at(cq.consumer);
+        let op_own = self.machine.memory.read_u8(at + OP_OWN)?;
+        if !is_ours(op_own, cq.consumer, cq.log_size) {
+            return Ok(None);
+        }
+        self.machine.fence.acquire();
+        let words = self.machine.memory.load(at + TAIL)?;
+        cq.consumer = cq.consumer.wrapping_add(1);
+        match parse(words, cq.user_index) {
+            Ok(completion) => Ok(Some(completion)),
+            Err(opcode) => Err(Error::BadCompletion { cqn: cq.cqn, opcode }),
+        }
+    }
+
+    /// Tells the device how far completions were taken, so that it may write those entries again.
+    #[inline]
+    pub(crate) fn tell_consumer(&mut self, cq: &Cq) -> Result<(), Error> {
+        self.machine.fence.release();
+        self.machine.memory.store_u32(cq.record, (cq.consumer & 0xff_ffff).to_be())?;
+        Ok(())
+    }
+
+    /// Asks for an event.
+    pub(crate) fn arm(&mut self, cq: &Cq, solicited_only: bool) -> Result<(), Error> {
+        let events = self.cqs.events(cq.cqn).map_or(0, |events| *events);
+        let high = u32::from(events) << 28 | u32::from(solicited_only) << 24 | cq.consumer & 0xff_ffff;
+        self.uar.arm_cq(&mut self.machine, cq.record, high, cq.cqn)
+    }
+
+    /// Takes every completion of a queue pair out of a queue; the others move up and keep their order.
+    pub(crate) fn clean(&mut self, cq: &mut Cq, qpn: u32) -> Result<(), Error> {
+        let memory = &mut self.machine.memory;
+        let mut produced = cq.consumer;
+        while produced.wrapping_sub(cq.consumer) <= cq.mask
+            && is_ours(memory.read_u8(cq.at(produced) + OP_OWN)?, produced, cq.log_size)
+        {
+            produced = produced.wrapping_add(1);
+        }
+        self.machine.fence.acquire();
+        let mut freed = 0u32;
+        let mut index = produced;
+        while index != cq.consumer {
+            index = index.wrapping_sub(1);
+            let mut entry: [u64; 8] = memory.load(cq.at(index))?;
+            let last = entry.last_mut().map(|last| (u64::from_be(*last), last));
+            let Some((value, last)) = last else { break };
+            if (value >> 32) as u32 & 0xff_ffff == qpn {
+                freed += 1;
+            } else if freed != 0 {
+                let target = index.wrapping_add(freed);
+                // The owner bit belongs to the place, not to the entry.
+                *last = (value & !1 | u64::from(target >> cq.log_size & 1)).to_be();
+                memory.store(cq.at(target), &entry)?;
+            }
+        }
+        if freed != 0 {
+            cq.consumer = cq.consumer.wrapping_add(freed);
+            self.tell_consumer(cq)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an entry was written by the device in this round.
+#[inline]
+const fn is_ours(op_own: u8, index: u32, log_size: u32) -> bool {
+    op_own >> 4 != CqeOpcode::Invalid as u8 && (op_own & 1) as u32 == (index >> log_size) & 1
+}
+
+impl<P: Platform> Driver<P> {
+    /// Makes a completion queue of at least `entries`.
+    pub(crate) fn create_cq(&mut self, entries: u32) -> Result<(Cq, Cqn, u32), Error> {
+        let most = 1u32 << self.caps.log_max_cq_sz;
+        if entries > most {
+            return Err(Error::TooMuch { asked: u64::from(entries), limit: u64::from(most) });
+        }
+        if self.cqs.queues.is_full() {
+            return Err(Error::CqsFull);
+        }
+        let log_size = entries.max(1).next_power_of_two().trailing_zeros();
+        let run = self.take_cleared(((1usize << log_size) * CQE).div_ceil(PAGE) as u32)?;
+        let record = match self.take_record() {
+            Ok(record) => record,
+            Err(error) => {
+                self.arena.free(run);
+                return Err(error);
+            }
+        };
+        match self.create_cq_in(run, record, log_size) {
+            Ok(cqn) => {
+                let mask = (1 << log_size) - 1;
+                let user_index = self.caps.user_index;
+                let cq = Cq { cqn, ring: run.at(), mask, log_size, consumer: 0, record, user_index, run };
+                Ok((cq, Cqn::new(cqn), 1 << log_size))
+            }
+            Err(error) => {
+                self.drop_run(run, error);
+                self.drop_record(record, error);
+                Err(error)
+            }
+        }
+    }
+
+    fn create_cq_in(&mut self, run: Run, record: usize, log_size: u32) -> Result<u32, Error> {
+        for index in 0..1usize << log_size {
+            self.machine.memory.write(run.at() + index * CQE + OP_OWN, &[NOT_WRITTEN])?;
+        }
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
+        let eqs = &mut self.eqs;
+        let eq = eqs.dealt.checked_rem(eqs.completion.len()).and_then(|turn| eqs.completion.get(turn));
+        let eqn = u32::from(eq.ok_or(Error::NotInitialized)?.number());
+        eqs.dealt = eqs.dealt.wrapping_add(1);
+        let mut input = [0; CreateCqIn::SIZE];
+        ViewMut::<CreateCqIn>::of(&mut input)
+            .sub(CreateCqIn::CQ_CONTEXT)
+            .set(Cqc::LOG_CQ_SIZE, log_size)
+            .set(Cqc::UAR_PAGE, uar_page)
+            .set(Cqc::C_EQN_OR_APU_ELEMENT, eqn)
+            .set64(Cqc::DBR_ADDR, self.arena.addr(record));
+        let mut pages = self.arena.page_addrs(run);
+        let mut output = [0; CreateCqOut::SIZE];
+        self.command_with_list(CmdOpcode::CreateCq, &input, &mut pages, run.pages() as usize, &mut output)?;
+        let cqn = View::<CreateCqOut>::of(&output).get(CreateCqOut::CQN);
+        if self.cqs.events(cqn).is_some() || self.cqs.queues.push((cqn, 0)).is_err() {
+            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateCq.code() as u16, value: cqn });
+        }
+        Ok(cqn)
+    }
+
+    /// Destroys a completion queue.
+    pub(crate) fn destroy_cq(&mut self, cq: &Cq) -> Result<(), Error> {
+        let mut input = [0; DestroyCqIn::SIZE];
+        ViewMut::<DestroyCqIn>::of(&mut input).set(DestroyCqIn::CQN, cq.cqn);
+        self.command(CmdOpcode::DestroyCq, &input, &mut [0; DestroyCqOut::SIZE])?;
+        self.cqs.queues.retain(|queue| queue.0 != cq.cqn);
+        self.arena.free(cq.run);
+        self.arena.free_record(cq.record);
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! The state of one driven device, and what all of its parts need.
+
+use bareverbs::{DeviceAttr, DmaMemory, Platform};
+use heapless::Vec;
+
+use crate::arena::{Arena, PageUse, Run};
+use crate::caps::Capabilities;
+use crate::command::Commands;
+use crate::cq::CqTable;
+use crate::eq::Eq;
+use crate::error::Error;
+use crate::health::HealthWatch;
+use crate::uar::Uar;
+use crate::{Config, Machine, Statistics};
+
+/// The most event queues for completions.
+pub(crate) const COMPLETION_EQS: usize = 8;
+
+/// What the device has been brought to, so that a teardown undoes that and no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// ENABLE_HCA was done.
+    pub(crate) enabled: bool,
+    /// INIT_HCA was done.
+    pub(crate) initialized: bool,
+}
+
+/// Event queues by purpose.
+#[derive(Debug, Default)]
+pub(crate) struct EventQueues {
+    pub(crate) command: Option<Eq>,
+    pub(crate) events: Option<Eq>,
+    pub(crate) pages: Option<Eq>,
+    pub(crate) completion: Vec<Eq, COMPLETION_EQS>,
+    /// Counts the completion queues made, to deal them out.
+    pub(crate) dealt: usize,
+}
+
+/// One device. `U` is the arena's array in [`crate::Mlx5`] and a slice everywhere else, so that the code exists once.
+pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
+    pub(crate) machine: Machine<P>,
+    pub(crate) config: Config,
+    pub(crate) reached: Reached,
+    pub(crate) commands: Commands,
+    pub(crate) signatures_checked: bool,
+    pub(crate) caps: Capabilities,
+    pub(crate) attr: DeviceAttr,
+    pub(crate) uar: Uar,
+    pub(crate) eqs: EventQueues,
+    pub(crate) cqs: CqTable,
+    pub(crate) health: HealthWatch,
+    pub(crate) stats: Statistics,
+    pub(crate) arena: Arena<U>,
+}
+
+impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
+    /// A driver that has not spoken to its device yet.
+    pub(crate) fn new(machine: Machine<P>, config: Config) -> Self {
+        let arena = Arena::new(machine.memory.device_addr(), config.firmware_pages);
+        Self {
+            machine,
+            config,
+            reached: Reached::default(),
+            commands: Commands::default(),
+            signatures_checked: false,
+            caps: Capabilities::default(),
+            attr: DeviceAttr::default(),
+            uar: Uar::default(),
+            eqs: EventQueues::default(),
+            cqs: CqTable::default(),
+            health: HealthWatch::default(),
+            stats: Statistics::default(),
+            arena,
+        }
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Takes a run of pages and fills it with zeros.
+    pub(crate) fn take_cleared(&mut self, pages: u32) -> Result<Run, Error> {
+        let run = self.arena.take(pages)?;
+        for at in (run.at()..run.at() + run.bytes()).step_by(64) {
+            if let Err(error) = self.machine.memory.store(at, &[0; 8]) {
+                self.arena.free(run);
+                return Err(error.into());
+            }
+        }
+        Ok(run)
+    }
+
+    /// Gives a run back after the command that needed it failed, or gives it up if the device may still use it.
+    pub(crate) fn drop_run(&mut self, run: Run, error: Error) {
+        if error.still_open() { self.arena.lose(run) } else { self.arena.free(run) }
+    }
+
+    /// Takes a doorbell record and clears it.
+    pub(crate) fn take_record(&mut self) -> Result<usize, Error> {
+        let at = self.arena.take_record()?;
+        if let Err(error) = self.machine.memory.store(at, &[0; 1]) {
+            self.arena.free_record(at);
+            return Err(error.into());
+        }
+        Ok(at)
+    }
+
+    /// Gives a doorbell record back after the command that needed it failed, unless the device may still read it.
+    pub(crate) fn drop_record(&mut self, at: usize, error: Error) {
+        if !error.still_open() {
+            self.arena.free_record(at);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Event queues.
+
+use bareverbs::{DmaFence, DmaMemory, OutOfRange, Platform, Registers};
+use bareverbs_mlx5_spec::{
+    CmdOpcode, CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, UAR_EQ_ARM,
+    UAR_EQ_UPDATE, View, ViewMut,
+};
+
+use crate::Machine;
+use crate::arena::{PAGE, Run};
+use crate::driver::Driver;
+use crate::error::Error;
+
+/// Byte of an entry that holds its owner bit.
+const OWNER: usize = 63;
+/// Least and greatest log2 of the entries.
+const LOG_SIZE: core::ops::RangeInclusive<u32> = 6..=16;
+
+/// An event queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Eq {
+    number: u8,
+    run: Run,
+    log_size: u32,
+    /// Entries taken so far.
+    consumer: u32,
+    /// Consumer index that the device was told last.
+    told: u32,
+    /// Whether the device will raise an interrupt for the entry after `told`.
+    armed: bool,
+}
+
+/// An entry as it was copied out.
+pub(crate) type Entry = [u8; EQE];
+
+impl Eq {
+    /// Takes the next entry, if the device has written it.
+    pub(crate) fn take<P: Platform>(&mut self, machine: &mut Machine<P>) -> Result<Option<Entry>, OutOfRange> {
+        let index = self.consumer & ((1 << self.log_size) - 1);
+        let at = self.run.at() + index as usize * EQE;
+        let owner = machine.memory.read_u8(at + OWNER)?;
+        if u32::from(owner) & 1 != (self.consumer >> self.log_size) & 1 {
+            return Ok(None);
+        }
+        machine.fence.acquire();
+        let mut entry = [0; EQE];
+        machine.memory.read(at, &mut entry)?;
+        self.consumer = self.consumer.wrapping_add(1);
+        Ok(Some(entry))
+    }
+
+    /// Tells the device what was taken, if it might run out of entries otherwise.
+    pub(crate) fn keep_up<P: Platform>(&mut self, machine: &mut Machine<P>, uar: usize) -> Result<(), OutOfRange> {
+        if self.consumer.wrapping_sub(self.told) >= 1 << (self.log_size - 2) {
+            self.tell(machine, uar + UAR_EQ_UPDATE)?;
+            self.armed = false;
+        }
+        Ok(())
+    }
+
+    /// Tells the device what was taken and asks for an interrupt at the next entry.
+    pub(crate) fn arm<P: Platform>(&mut self, machine: &mut Machine<P>, uar: usize) -> Result<(), OutOfRange> {
+        if self.armed && self.told == self.consumer {
+            return Ok(());
+        }
+        self.tell(machine, uar + UAR_EQ_ARM)?;
+        self.armed = true;
+        Ok(())
+    }
+
+    fn tell<P: Platform>(&mut self, machine: &mut Machine<P>, at: usize) -> Result<(), OutOfRange> {
+        let value = EqDoorbell::EQN.place(u32::from(self.number)) | EqDoorbell::CONSUMER_INDEX.place(self.consumer);
+        // What was read of the entries was read before the device may write them again.
+        machine.fence.release();
+        machine.registers.write32(at, value.to_be())?;
+        machine.fence.flush();
+        self.told = self.consumer;
+        Ok(())
+    }
+
+    /// Number.
+    pub(crate) const fn number(&self) -> u8 {
+        self.number
+    }
+}
+
+/// Type of an entry; `None` for one that the specification does not list.
+pub(crate) fn event_type(entry: &Entry) -> Option<EventType> {
+    EventType::from_code(View::<Eqe>::of(entry).get(Eqe::EVENT_TYPE))
+}
+
+/// Data of an entry as its layout `L` of 28 bytes has it.
+pub(crate) fn event_data<L: Layout>(entry: &Entry) -> [u8; 28] {
+    const { assert!(L::SIZE == 28, "event data has 28 bytes") };
+    let bytes = View::<Eqe>::of(entry).bytes(Eqe::EVENT_DATA);
+    bytes.first_chunk().copied().unwrap_or([0; 28])
+}
+
+impl<P: Platform> Driver<P> {
+    /// Makes an event queue for the given types that interrupts with `vector`.
+    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq, Error> {
+        let log_size = entries.max(1).next_power_of_two().trailing_zeros();
+        if !LOG_SIZE.contains(&log_size) {
+            return Err(Error::TooMuch { asked: u64::from(entries), limit: 1 << LOG_SIZE.end() });
+        }
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
+        let bytes = (1usize << log_size) * EQE;
+        let run = self.take_cleared(bytes.div_ceil(PAGE) as u32)?;
+        let result = self.create_eq_in(run, log_size, types, vector, uar_page);
+        match result {
+            Ok(number) => Ok(Eq { number, run, log_size, consumer: 0, told: 0, armed: false }),
+            Err(error) => {
+                self.drop_run(run, error);
+                Err(error)
+            }
+        }
+    }
+
+    fn create_eq_in(&mut self, run: Run, log_size: u32, types: &[EventType], vector: u16, uar_page: u32) -> Result<u8, Error> {
+        for index in 0..1usize << log_size {
+            self.machine.memory.write(run.at() + index * EQE + OWNER, &[1])?;
+        }
+        let mut mask = [0u8; 32];
+        for event in types {
+            // 256 bits as one big-endian number of 64 bits after the other.
+            let bit = event.code() as usize;
+            if let Some(byte) = mask.get_mut(bit / 64 * 8 + 7 - bit % 64 / 8) {
+                *byte |= 1 << (bit % 8);
+            }
+        }
+        let mut input = [0; CreateEqIn::SIZE];
+        let mut view = ViewMut::<CreateEqIn>::of(&mut input);
+        view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask);
+        view.sub(CreateEqIn::EQ_CONTEXT_ENTRY)
+            .set(Eqc::LOG_EQ_SIZE, log_size)
+            .set(Eqc::UAR_PAGE, uar_page)
+            .set(Eqc::INTR, u32::from(vector));
+        let mut pages = self.arena.page_addrs(run);
+        let mut output = [0; CreateEqOut::SIZE];
+        self.command_with_list(CmdOpcode::CreateEq, &input, &mut pages, run.pages() as usize, &mut output)?;
+        Ok(View::<CreateEqOut>::of(&output).get(CreateEqOut::EQ_NUMBER) as u8)
+    }
+
+    /// Destroys an event queue.
+    pub(crate) fn destroy_eq(&mut self, eq: &Eq) -> Result<(), Error> {
+        let mut input = [0; DestroyEqIn::SIZE];
+        ViewMut::<DestroyEqIn>::of(&mut input).set(DestroyEqIn::EQ_NUMBER, u32::from(eq.number));
+        self.command(CmdOpcode::DestroyEq, &input, &mut [0; DestroyEqOut::SIZE])?;
+        self.arena.free(eq.run);
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! What the device tells of its own accord.
+
+use bareverbs::{AsyncEvent, Cqn, Platform, Qpn};
+use bareverbs_mlx5_spec::{
+    CompEvent, CqError, Eqe, EventType, HealthBuffer, InitialSeg, PortChange, PortStateChangeEvent, QpEvents, View,
+};
+
+use crate::driver::Driver;
+use crate::eq::{Entry, event_data, event_type};
+use crate::error::Error;
+
+/// The types that the queue for asynchronous events subscribes.
+pub(crate) const ASYNC_EVENTS: &[EventType] = &[
+    EventType::PathMigrated,
+    EventType::CommEstablished,
+    EventType::SqDrained,
+    EventType::CqError,
+    EventType::WqCatasError,
+    EventType::PathMigrationFailed,
+    EventType::InternalError,
+    EventType::PortChange,
+    EventType::WqInvalReqError,
+    EventType::WqAccessError,
+    EventType::SrqCatasError,
+    EventType::SrqLastWqe,
+    EventType::SrqRqLimit,
+];
+
+/// Entries that one call takes at most before it gives up looking for one that concerns the caller.
+const ENTRIES: usize = 64;
+
+impl<P: Platform> Driver<P> {
+    /// Takes the completions of commands off their queue: the owner bits say the same.
+    pub(crate) fn drain_command_events(&mut self) -> Result<(), Error> {
+        let Some(eq) = self.eqs.command.as_mut() else { return Ok(()) };
+        for _ in 0..ENTRIES {
+            if eq.take(&mut self.machine)?.is_none() {
+                eq.arm(&mut self.machine, self.uar.base())?;
+                break;
+            }
+            self.stats.command_events = self.stats.command_events.wrapping_add(1);
+            eq.keep_up(&mut self.machine, self.uar.base())?;
+        }
+        Ok(())
+    }
+
+    /// Serves page requests, then takes the next event for the caller.
+    pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
+        self.serve_page_requests()?;
+        if let Some(event) = self.next_async()? {
+            return Ok(Some(event));
+        }
+        let uar = self.uar.base();
+        for eq in &mut self.eqs.completion {
+            for _ in 0..ENTRIES {
+                let Some(entry) = eq.take(&mut self.machine)? else {
+                    eq.arm(&mut self.machine, uar)?;
+                    break;
+                };
+                eq.keep_up(&mut self.machine, uar)?;
+                if event_type(&entry) != Some(EventType::Completion) {
+                    continue;
+                }
+                let data = event_data::<CompEvent>(&entry);
+                // A queue that does not exist (any more): the event is of no use to anybody.
+                if let Some(event) = self.cqs.event(View::<CompEvent>::of(&data).get(CompEvent::CQ_NUMBER)) {
+                    self.stats.completion_events = self.stats.completion_events.wrapping_add(1);
+                    return Ok(Some(event));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_async(&mut self) -> Result<Option<AsyncEvent>, Error> {
+        let Some(eq) = self.eqs.events.as_mut() else { return Ok(None) };
+        let Some(entry) = eq.take(&mut self.machine)? else {
+            eq.arm(&mut self.machine, self.uar.base())?;
+            return Ok(None);
+        };
+        eq.keep_up(&mut self.machine, self.uar.base())?;
+        self.stats.async_events = self.stats.async_events.wrapping_add(1);
+        if event_type(&entry) == Some(EventType::InternalError) {
+            let word = self.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword())?;
+            let (syndrome, ext) = (HealthBuffer::SYND.take(word), HealthBuffer::EXT_SYND.take(word));
+            return Ok(Some(AsyncEvent::DeviceFatal(syndrome as u8, ext as u16)));
+        }
+        Ok(Some(parse(&entry)))
+    }
+}
+
+/// What an entry of the queue for asynchronous events says.
+fn parse(entry: &Entry) -> AsyncEvent {
+    let view = View::<Eqe>::of(entry);
+    let sub_type = view.get(Eqe::EVENT_SUB_TYPE);
+    let qpn = || {
+        let data = event_data::<QpEvents>(entry);
+        Qpn::new(View::<QpEvents>::of(&data).get(QpEvents::QPN_RQN_SQN))
+    };
+    match event_type(entry) {
+        Some(EventType::CommEstablished) => AsyncEvent::CommEstablished(qpn()),
+        Some(EventType::SqDrained) => AsyncEvent::SqDrained(qpn()),
+        Some(EventType::SrqLastWqe) => AsyncEvent::LastWqeReached(qpn()),
+        Some(EventType::WqCatasError) => AsyncEvent::QpFatal(qpn()),
+        Some(EventType::WqInvalReqError) => AsyncEvent::QpRequestError(qpn()),
+        Some(EventType::WqAccessError) => AsyncEvent::QpAccessError(qpn()),
+        Some(EventType::CqError) => {
+            let data = event_data::<CqError>(entry);
+            let view = View::<CqError>::of(&data);
+            AsyncEvent::CqError(Cqn::new(view.get(CqError::CQN)), view.get(CqError::SYNDROME) as u8)
+        }
+        Some(EventType::PortChange) => {
+            let data = event_data::<PortStateChangeEvent>(entry);
+            let port = View::<PortStateChangeEvent>::of(&data).get(PortStateChangeEvent::PORT_NUM) as u8;
+            match PortChange::from_code(sub_type) {
+                Some(PortChange::Active) => AsyncEvent::PortActive(port),
+                Some(PortChange::Down) => AsyncEvent::PortDown(port),
+                Some(_) => AsyncEvent::PortChanged(port),
+                None => AsyncEvent::Unknown(EventType::PortChange.code() as u8, sub_type as u8),
+            }
+        }
+        _ => AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, sub_type as u8),
+    }
+}

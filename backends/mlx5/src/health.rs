@@ -1,0 +1,78 @@
+//! Whether the device still lives.
+
+use bareverbs::{Platform, Registers};
+use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
+
+use crate::driver::Driver;
+use crate::error::Error;
+
+/// Looks without a change of the counter after which a device counts as stuck.
+const MISSES: u8 = 3;
+
+/// What a look at the device gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Health {
+    /// The device's counter, 24 bits.
+    pub counter: u32,
+    /// Looks in a row that found the counter unchanged.
+    pub misses: u8,
+    /// Whether that were three or more: the firmware runs no more.
+    pub stuck: bool,
+    /// What the firmware complains of, 0 for nothing.
+    pub syndrome: u8,
+    /// Details of it.
+    pub ext_syndrome: u16,
+    /// Whether the firmware asks for a reset.
+    pub reset_wanted: bool,
+}
+
+impl Health {
+    /// Whether the device can be used on.
+    pub const fn is_well(&self) -> bool {
+        !(self.stuck || self.reset_wanted && self.syndrome != 0)
+    }
+}
+
+/// The counter at the last look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HealthWatch {
+    last: Option<u32>,
+    misses: u8,
+}
+
+impl<P: Platform> Driver<P> {
+    /// Looks at the health counter and the health buffer.
+    pub(crate) fn look_at_health(&mut self) -> Result<Health, Error> {
+        let buffer = InitialSeg::HEALTH_BUFFER.offset();
+        let version = self.register(buffer + HealthBuffer::FW_VERSION.dword())?;
+        let word = self.register(InitialSeg::HEALTH_COUNTER.dword())?;
+        if version == u32::MAX && word == u32::MAX {
+            self.commands.gone = true;
+            return Err(Error::DeviceGone);
+        }
+        let counter = InitialSeg::HEALTH_COUNTER.take(word);
+        self.health.misses = if self.health.last == Some(counter) { self.health.misses.saturating_add(1) } else { 0 };
+        self.health.last = Some(counter);
+        let reset = self.register(buffer + HealthBuffer::RFR.dword())?;
+        let syndrome = self.register(buffer + HealthBuffer::SYND.dword())?;
+        Ok(Health {
+            counter,
+            misses: self.health.misses,
+            stuck: self.health.misses >= MISSES,
+            syndrome: HealthBuffer::SYND.take(syndrome) as u8,
+            ext_syndrome: HealthBuffer::EXT_SYND.take(syndrome) as u16,
+            reset_wanted: HealthBuffer::RFR.take(reset) != 0,
+        })
+    }
+
+    /// A register of the initialization segment, in host byte order.
+    pub(crate) fn register(&self, at: usize) -> Result<u32, Error> {
+        Ok(u32::from_be(self.machine.registers.read32(at)?))
+    }
+
+    /// A field of the initialization segment.
+    pub(crate) fn segment(&self, field: Field<InitialSeg>) -> Result<u32, Error> {
+        Ok(field.take(self.register(field.dword())?))
+    }
+}

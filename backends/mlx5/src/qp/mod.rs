@@ -1,0 +1,266 @@
+//! Queue pairs: their rings, their making and unmaking.
+
+mod encode;
+mod modify;
+
+use bareverbs::{Platform, QpCap, QpMade, QpRequest, QpState, QpType, Qpn};
+use bareverbs_mlx5_spec::{
+    CmdOpcode, CreateQpIn, CreateQpOut, DS_UNIT, DestroyQpIn, DestroyQpOut, Layout, Qpc, QpcSt, View, ViewMut, WQEBB, pm_state,
+    rq_type,
+};
+
+use crate::arena::{PAGE, Run};
+use crate::caps::Capabilities;
+use crate::cq::Cq;
+use crate::driver::Driver;
+use crate::error::{Error, Feature};
+use crate::pd::Pd;
+
+pub(crate) use encode::send_blocks;
+
+/// What a send request of RC or UC may need before its payload: a whole bind.
+const OVERHEAD: u32 = 192;
+/// Head of an inline payload.
+const INLINE_HEAD: u32 = 4;
+/// Most entries of a ring: indices are 16 bits, of which the device needs one to tell full from empty.
+const RING: u32 = 1 << 15;
+/// User index of a queue pair of a device whose completions carry none.
+const NO_USER_INDEX: u32 = 0xff_ffff;
+
+/// A queue pair of this backend.
+#[derive(Debug)]
+pub struct Qp {
+    // What the data path touches comes first.
+    sq_ring: usize,
+    sq_mask: usize,
+    qpn_ds: u32,
+    fence: u32,
+    record: usize,
+    committed: u32,
+    last_at: u32,
+    last_blocks: u32,
+    last_control: u64,
+    rq_ring: usize,
+    rq_mask: u32,
+    rq_units: u32,
+    // The control path's.
+    qpn: u32,
+    service: QpcSt,
+    pd: u32,
+    send_cqn: u32,
+    recv_cqn: u32,
+    pkey_index: u16,
+    port: u8,
+    run: Option<Run>,
+}
+
+impl Qp {
+    /// Number.
+    pub const fn qpn(&self) -> Qpn {
+        Qpn::new(self.qpn)
+    }
+}
+
+/// The most SGEs of a request.
+pub(crate) fn max_sge(caps: &Capabilities) -> u32 {
+    (caps.max_send_wqe.saturating_sub(OVERHEAD) / DS_UNIT as u32).min(caps.max_recv_wqe / DS_UNIT as u32)
+}
+
+/// The longest inline payload.
+pub(crate) fn max_inline(caps: &Capabilities) -> u32 {
+    caps.max_send_wqe.saturating_sub(OVERHEAD + INLINE_HEAD)
+}
+
+/// The rings of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rings {
+    /// Blocks of 64 bytes; 0 without a send ring.
+    send_blocks: u32,
+    /// Entries; 0 without a receive ring.
+    recv_entries: u32,
+    /// 16-byte units of a receive entry.
+    recv_units: u32,
+    /// What fits.
+    cap: QpCap,
+}
+
+impl Rings {
+    /// The sizes that rdma-core computes, so that a request that fits there fits here.
+    fn new(cap: &QpCap, caps: &Capabilities) -> Result<Self, Error> {
+        let within = |asked: u64, limit: u32| {
+            if asked <= u64::from(limit) { Ok(asked as u32) } else { Err(Error::TooMuch { asked, limit: u64::from(limit) }) }
+        };
+        let ring = RING.min(1 << caps.log_max_qp_sz);
+        let sge = within(u64::from(cap.max_send_sge), max_sge(caps))?;
+        let inline = within(u64::from(cap.max_inline_data), max_inline(caps))?;
+        let mut made = Self { send_blocks: 0, recv_entries: 0, recv_units: 1, cap: QpCap::default() };
+        if cap.max_send_wr != 0 {
+            let with_sges = OVERHEAD + DS_UNIT as u32 * sge;
+            let with_inline = if inline == 0 { 0 } else { OVERHEAD + (INLINE_HEAD + inline).next_multiple_of(DS_UNIT as u32) };
+            let wqe = with_sges.max(with_inline).next_multiple_of(WQEBB as u32);
+            let bytes = u64::from(cap.max_send_wr).saturating_mul(u64::from(wqe)).next_power_of_two();
+            made.send_blocks = within(bytes / WQEBB as u64, ring)?;
+            made.cap.max_send_wr = made.send_blocks * WQEBB as u32 / wqe;
+            made.cap.max_send_sge = ((wqe - OVERHEAD) / DS_UNIT as u32).min(max_sge(caps));
+            made.cap.max_inline_data = (wqe - OVERHEAD - INLINE_HEAD).min(max_inline(caps));
+        }
+        if cap.max_recv_wr != 0 {
+            let units = within(u64::from(cap.max_recv_sge), max_sge(caps))?.max(1).next_power_of_two();
+            // The send ring behind it starts with a block.
+            let least = (WQEBB as u32 / DS_UNIT as u32).div_ceil(units);
+            let entries = within(u64::from(cap.max_recv_wr), ring)?.next_power_of_two().max(least);
+            made.recv_entries = within(u64::from(entries), ring)?;
+            made.recv_units = units;
+            made.cap.max_recv_wr = made.recv_entries;
+            made.cap.max_recv_sge = units;
+        }
+        Ok(made)
+    }
+
+    /// Bytes of the receive ring, which comes first.
+    const fn recv_bytes(&self) -> usize {
+        self.recv_entries as usize * self.recv_units as usize * DS_UNIT
+    }
+
+    const fn send_bytes(&self) -> usize {
+        self.send_blocks as usize * WQEBB
+    }
+}
+
+/// What CREATE_QP is told of a queue pair.
+struct Making<'a> {
+    service: QpcSt,
+    rings: Rings,
+    run: Option<Run>,
+    record: usize,
+    pd: &'a Pd,
+    send_cq: &'a Cq,
+    recv_cq: &'a Cq,
+    cookie: u32,
+}
+
+impl<P: Platform> Driver<P> {
+    /// Makes a queue pair in RESET.
+    pub(crate) fn create_qp<B>(&mut self, request: &QpRequest<'_, B>) -> Result<QpMade<B>, Error>
+    where
+        B: bareverbs::Provider<Pd = Pd, Cq = Cq, Qp = Qp>,
+    {
+        let service = match request.qp_type {
+            QpType::Rc => QpcSt::Rc,
+            QpType::Uc => QpcSt::Uc,
+            QpType::Ud | QpType::XrcSend => return Err(Error::Unsupported(Feature::Transport)),
+        };
+        let rings = Rings::new(&request.cap, &self.caps)?;
+        let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
+        let run = if pages == 0 { None } else { Some(self.take_cleared(pages)?) };
+        let record = match self.take_record() {
+            Ok(record) => record,
+            Err(error) => {
+                if let Some(run) = run {
+                    self.arena.free(run);
+                }
+                return Err(error);
+            }
+        };
+        let QpRequest { pd, send_cq, recv_cq, cookie, .. } = *request;
+        let making = Making { service, rings, run, record, pd, send_cq, recv_cq, cookie };
+        match self.create_qp_in(&making) {
+            Ok(qpn) => {
+                let start = run.map_or(0, Run::at);
+                let qp = Qp {
+                    sq_ring: start + rings.recv_bytes(),
+                    sq_mask: rings.send_bytes().saturating_sub(1),
+                    qpn_ds: qpn << 8,
+                    fence: 0,
+                    record,
+                    committed: 0,
+                    last_at: 0,
+                    last_blocks: 0,
+                    last_control: 0,
+                    rq_ring: start,
+                    rq_mask: rings.recv_entries.saturating_sub(1),
+                    rq_units: if rings.recv_entries == 0 { 0 } else { rings.recv_units },
+                    qpn,
+                    service,
+                    pd: pd.number,
+                    send_cqn: send_cq.cqn().get(),
+                    recv_cqn: recv_cq.cqn().get(),
+                    pkey_index: 0,
+                    port: 1,
+                    run,
+                };
+                let Rings { send_blocks, recv_entries, cap, .. } = rings;
+                Ok(QpMade { qp, qpn: Qpn::new(qpn), send_blocks, recv_entries, cap })
+            }
+            Err(error) => {
+                if let Some(run) = run {
+                    self.drop_run(run, error);
+                }
+                self.drop_record(record, error);
+                Err(error)
+            }
+        }
+    }
+
+    fn create_qp_in(&mut self, making: &Making<'_>) -> Result<u32, Error> {
+        let Making { rings, .. } = making;
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
+        let mut input = [0; CreateQpIn::SIZE];
+        let mut view = ViewMut::<CreateQpIn>::of(&mut input);
+        let mut context = view.sub(CreateQpIn::QPC);
+        context
+            .set(Qpc::ST, making.service.code())
+            .set(Qpc::PM_STATE, pm_state::MIGRATED)
+            .set(Qpc::PD, making.pd.number)
+            .set(Qpc::UAR_PAGE, uar_page)
+            .set(Qpc::USER_INDEX, if self.caps.user_index { making.cookie } else { NO_USER_INDEX })
+            .set(Qpc::CQN_SND, making.send_cq.cqn().get())
+            .set(Qpc::CQN_RCV, making.recv_cq.cqn().get())
+            .set64(Qpc::DBR_ADDR, self.arena.addr(making.record));
+        if rings.send_blocks == 0 {
+            context.set(Qpc::NO_SQ, 1);
+        } else {
+            context.set(Qpc::LOG_SQ_SIZE, rings.send_blocks.trailing_zeros());
+        }
+        if rings.recv_entries == 0 {
+            context.set(Qpc::RQ_TYPE, rq_type::NONE);
+        } else {
+            context
+                .set(Qpc::RQ_TYPE, rq_type::OWN)
+                .set(Qpc::LOG_RQ_SIZE, rings.recv_entries.trailing_zeros())
+                .set(Qpc::LOG_RQ_STRIDE, rings.recv_units.trailing_zeros());
+        }
+        let mut pages = making.run.map(|run| self.arena.page_addrs(run)).into_iter().flatten();
+        let count = making.run.map_or(0, Run::pages) as usize;
+        let mut output = [0; CreateQpOut::SIZE];
+        self.command_with_list(CmdOpcode::CreateQp, &input, &mut pages, count, &mut output)?;
+        Ok(View::<CreateQpOut>::of(&output).get(CreateQpOut::QPN))
+    }
+
+    /// Destroys a queue pair.
+    pub(crate) fn destroy_qp(&mut self, qp: &Qp) -> Result<(), Error> {
+        let mut input = [0; DestroyQpIn::SIZE];
+        ViewMut::<DestroyQpIn>::of(&mut input).set(DestroyQpIn::QPN, qp.qpn);
+        self.command(CmdOpcode::DestroyQp, &input, &mut [0; DestroyQpOut::SIZE])?;
+        if let Some(run) = qp.run {
+            self.arena.free(run);
+        }
+        self.arena.free_record(qp.record);
+        Ok(())
+    }
+}
+
+/// State of a queue pair as the device numbers it.
+pub(crate) fn state_of(code: u32) -> Option<QpState> {
+    use bareverbs_mlx5_spec::QpcState;
+    Some(match QpcState::from_code(code)? {
+        QpcState::Rst => QpState::Reset,
+        QpcState::Init => QpState::Init,
+        QpcState::Rtr => QpState::Rtr,
+        QpcState::Rts => QpState::Rts,
+        QpcState::SqEr => QpState::Sqe,
+        QpcState::Sqd | QpcState::SqDraining => QpState::Sqd,
+        QpcState::Err => QpState::Err,
+        QpcState::Suspended => return None,
+    })
+}

@@ -1,0 +1,211 @@
+//! The life of a queue pair: transitions and queries.
+
+use bareverbs::{Access, AddressVector, DmaMemory, PathMigState, Platform, Psn, QpAttr, QpAttrMask, QpState};
+use bareverbs_mlx5_spec::{
+    Ads, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, Rst2initQpOut, View, ViewMut,
+    opt_param, pm_state,
+};
+
+use super::{Qp, state_of};
+use crate::driver::Driver;
+use crate::error::{Error, Feature};
+
+/// [`Qpc::ATOMIC_MODE`]: as the IBTA has it.
+const ATOMIC_MODE_IB: u32 = 1;
+/// [`Qpc::LOG_ACK_REQ_FREQ`] that Linux sets.
+const LOG_ACK_REQ_FREQ: u32 = 8;
+/// What a static rate of the verbs is more than in the device's path.
+const RATE_OFFSET: u32 = 5;
+
+/// log2 of a number of outstanding reads, rounded up.
+const fn log_up(count: u8) -> u32 {
+    (count as u32).next_power_of_two().trailing_zeros()
+}
+
+fn command(from: QpState, to: QpState) -> Option<CmdOpcode> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    Some(match (from, to) {
+        (_, Reset) => CmdOpcode::Qp2Rst,
+        (_, Err) => CmdOpcode::Qp2Err,
+        (Reset, Init) => CmdOpcode::Rst2InitQp,
+        (Init, Init) => CmdOpcode::Init2InitQp,
+        (Init, Rtr) => CmdOpcode::Init2RtrQp,
+        (Rtr, Rts) => CmdOpcode::Rtr2RtsQp,
+        (Rts, Rts) => CmdOpcode::Rts2RtsQp,
+        (Rts, Sqd) => CmdOpcode::Rts2SqdQp,
+        (Sqd, Sqd) => CmdOpcode::Sqd2SqdQp,
+        (Sqd, Rts) => CmdOpcode::SqdRtsQp,
+        (Sqe, Rts) => CmdOpcode::SqErr2RtsQp,
+        _ => return None,
+    })
+}
+
+impl<P: Platform> Driver<P> {
+    /// Moves a queue pair to `attr.state`.
+    pub(crate) fn modify_qp(&mut self, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
+        let to = attr.state;
+        let opcode = command(from, to).ok_or(Error::Transition { from, to })?;
+        if matches!(to, QpState::Reset | QpState::Err) {
+            let mut input = [0; Qp2rstIn::SIZE];
+            ViewMut::<Qp2rstIn>::of(&mut input).set(Qp2rstIn::QPN, qp.qpn);
+            self.command(opcode, &input, &mut [0; Qp2rstOut::SIZE])?;
+            if to == QpState::Reset {
+                self.reset_rings(qp)?;
+            }
+            return Ok(());
+        }
+        if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
+            return Err(Error::Unsupported(Feature::Atomics));
+        }
+        let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
+        let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.port };
+        // Every one of these commands has the layout of the first.
+        let mut input = [0; Rst2initQpIn::SIZE];
+        let mut view = ViewMut::<Rst2initQpIn>::of(&mut input);
+        view.set(Rst2initQpIn::QPN, qp.qpn);
+        view.set(Rst2initQpIn::OPT_PARAM_MASK, optional(qp.service, to, mask, from));
+        let mut context = view.sub(Rst2initQpIn::QPC);
+        context
+            .set(Qpc::ST, qp.service.code())
+            .set(Qpc::PD, qp.pd)
+            .set(Qpc::CQN_SND, qp.send_cqn)
+            .set(Qpc::CQN_RCV, qp.recv_cqn)
+            .set(
+                Qpc::PM_STATE,
+                migration(if mask.contains(QpAttrMask::PATH_MIG_STATE) { attr.path_mig_state } else { PathMigState::Migrated }),
+            )
+            .set64(Qpc::DBR_ADDR, self.arena.addr(qp.record));
+        if mask.contains(QpAttrMask::ACCESS_FLAGS) {
+            let atomic = attr.access.contains(Access::REMOTE_ATOMIC);
+            context
+                .set(Qpc::RRE, u32::from(attr.access.contains(Access::REMOTE_READ)))
+                .set(Qpc::RWE, u32::from(attr.access.contains(Access::REMOTE_WRITE)))
+                .set(Qpc::RAE, u32::from(atomic))
+                .set(Qpc::ATOMIC_MODE, if atomic { ATOMIC_MODE_IB } else { 0 });
+        }
+        let set = |context: &mut ViewMut<'_, Qpc>, flag, field, value| {
+            if mask.contains(flag) {
+                context.set(field, value);
+            }
+        };
+        if mask.contains(QpAttrMask::PATH_MTU) {
+            context.set(Qpc::MTU, attr.path_mtu as u32).set(Qpc::LOG_MSG_MAX, self.caps.log_max_msg);
+        }
+        set(&mut context, QpAttrMask::DEST_QPN, Qpc::REMOTE_QPN, attr.dest_qpn.get());
+        set(&mut context, QpAttrMask::RQ_PSN, Qpc::NEXT_RCV_PSN, attr.rq_psn.get());
+        set(&mut context, QpAttrMask::SQ_PSN, Qpc::NEXT_SEND_PSN, attr.sq_psn.get());
+        set(&mut context, QpAttrMask::MAX_DEST_RD_ATOMIC, Qpc::LOG_RRA_MAX, log_up(attr.max_dest_rd_atomic));
+        set(&mut context, QpAttrMask::MAX_QP_RD_ATOMIC, Qpc::LOG_SRA_MAX, log_up(attr.max_rd_atomic));
+        set(&mut context, QpAttrMask::MIN_RNR_TIMER, Qpc::MIN_RNR_NAK, u32::from(attr.min_rnr_timer));
+        set(&mut context, QpAttrMask::RETRY_CNT, Qpc::RETRY_COUNT, u32::from(attr.retry_cnt));
+        set(&mut context, QpAttrMask::RNR_RETRY, Qpc::RNR_RETRY, u32::from(attr.rnr_retry));
+        set(&mut context, QpAttrMask::QKEY, Qpc::Q_KEY, attr.qkey.get());
+        if to == QpState::Rts {
+            context.set(Qpc::LOG_ACK_REQ_FREQ, LOG_ACK_REQ_FREQ);
+        }
+        let mut path = context.sub(Qpc::PRIMARY_ADDRESS_PATH);
+        path.set(Ads::PKEY_INDEX, u32::from(pkey_index)).set(Ads::VHCA_PORT_NUM, u32::from(port));
+        if mask.contains(QpAttrMask::TIMEOUT) {
+            path.set(Ads::ACK_TIMEOUT, u32::from(attr.timeout));
+        }
+        if mask.contains(QpAttrMask::AV) {
+            fill_path(&mut path, &attr.av, self.caps.stat_rates)?;
+        }
+        if mask.contains(QpAttrMask::ALT_PATH) {
+            let mut path = context.sub(Qpc::SECONDARY_ADDRESS_PATH);
+            path.set(Ads::PKEY_INDEX, u32::from(attr.alt_pkey_index))
+                .set(Ads::VHCA_PORT_NUM, u32::from(attr.alt_av.port_num))
+                .set(Ads::ACK_TIMEOUT, u32::from(attr.alt_timeout));
+            fill_path(&mut path, &attr.alt_av, self.caps.stat_rates)?;
+        }
+        self.command(opcode, &input, &mut [0; Rst2initQpOut::SIZE])?;
+        (qp.pkey_index, qp.port) = (pkey_index, port);
+        Ok(())
+    }
+
+    /// The device starts again at block 0 and entry 0.
+    fn reset_rings(&mut self, qp: &mut Qp) -> Result<(), Error> {
+        (qp.fence, qp.committed, qp.last_at, qp.last_blocks, qp.last_control) = (0, 0, 0, 0, 0);
+        self.machine.memory.store(qp.record, &[0; 1])?;
+        Ok(())
+    }
+
+    /// State, next PSN to receive, next PSN to send.
+    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), Error> {
+        let mut input = [0; QueryQpIn::SIZE];
+        ViewMut::<QueryQpIn>::of(&mut input).set(QueryQpIn::QPN, qp.qpn);
+        let mut output = [0; QueryQpOut::SIZE];
+        self.command(CmdOpcode::QueryQp, &input, &mut output)?;
+        let context = View::<QueryQpOut>::of(&output).sub(QueryQpOut::QPC);
+        let code = context.get(Qpc::STATE);
+        let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code })?;
+        Ok((state, Psn::new(context.get(Qpc::NEXT_RCV_PSN)), Psn::new(context.get(Qpc::NEXT_SEND_PSN))))
+    }
+}
+
+/// The optional fields of a transition: those that it knows and the mask names.
+fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32 {
+    use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
+    let rights = match service {
+        QpcSt::Rc => opt_param::RRE | opt_param::RAE | opt_param::RWE,
+        _ => opt_param::RWE,
+    };
+    let known = match (from, to) {
+        (Init, Init) => rights | opt_param::PKEY_INDEX,
+        (Init, Rtr) => rights | opt_param::PKEY_INDEX | opt_param::ALT_ADDR_PATH,
+        (Rtr, Rts) | (Rts | Sqe, Rts) => rights | opt_param::ALT_ADDR_PATH | opt_param::PM_STATE | opt_param::RNR_TIMEOUT,
+        (Sqd, Rts) => rights | opt_param::ALT_ADDR_PATH | opt_param::PM_STATE | opt_param::RNR_TIMEOUT,
+        (Sqd, Sqd) => u32::MAX,
+        (Reset, _) => 0,
+        _ => 0,
+    };
+    let named = [
+        (QpAttrMask::ALT_PATH, opt_param::ALT_ADDR_PATH),
+        (QpAttrMask::ACCESS_FLAGS, rights),
+        (QpAttrMask::PKEY_INDEX, opt_param::PKEY_INDEX),
+        (QpAttrMask::QKEY, opt_param::Q_KEY),
+        (QpAttrMask::MIN_RNR_TIMER, opt_param::RNR_TIMEOUT),
+        (QpAttrMask::AV, opt_param::PRIMARY_ADDR_PATH),
+        (QpAttrMask::MAX_QP_RD_ATOMIC, opt_param::SRA_MAX),
+        (QpAttrMask::MAX_DEST_RD_ATOMIC, opt_param::RRA_MAX),
+        (QpAttrMask::PATH_MIG_STATE, opt_param::PM_STATE),
+        (QpAttrMask::RETRY_CNT, opt_param::RETRY_COUNT),
+        (QpAttrMask::RNR_RETRY, opt_param::RNR_RETRY),
+        (QpAttrMask::TIMEOUT, opt_param::ACK_TIMEOUT),
+    ];
+    named.into_iter().filter(|(flag, _)| mask.contains(*flag)).fold(0, |sum, (_, bits)| sum | bits) & known
+}
+
+const fn migration(state: PathMigState) -> u32 {
+    match state {
+        PathMigState::Migrated => pm_state::MIGRATED,
+        PathMigState::Rearm => pm_state::REARM,
+        PathMigState::Armed => pm_state::ARMED,
+    }
+}
+
+fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Result<(), Error> {
+    path.set(Ads::RLID, u32::from(av.dlid.get()))
+        .set(Ads::MLID, u32::from(av.src_path_bits))
+        .set(Ads::SL, u32::from(av.sl))
+        .set(Ads::STAT_RATE, stat_rate(av.static_rate, rates)?);
+    if let Some(route) = &av.grh {
+        path.set(Ads::GRH, 1)
+            .set(Ads::SRC_ADDR_INDEX, u32::from(route.sgid_index))
+            .set(Ads::HOP_LIMIT, u32::from(route.hop_limit))
+            .set(Ads::TCLASS, u32::from(route.traffic_class))
+            .set(Ads::FLOW_LABEL, route.flow_label)
+            .set_bytes(Ads::RGID_RIP, &route.dgid.0);
+    }
+    Ok(())
+}
+
+/// The device's code of a static rate: the greatest that it has and that is not above the one asked for.
+fn stat_rate(rate: u8, rates: u32) -> Result<u32, Error> {
+    let most = Ads::STAT_RATE.max() - RATE_OFFSET;
+    match u32::from(rate) {
+        0 => Ok(0),
+        asked if asked > most => Err(Error::TooMuch { asked: u64::from(asked), limit: u64::from(most) }),
+        asked => Ok((1..=asked).rev().map(|rate| rate + RATE_OFFSET).find(|code| rates & 1 << code != 0).unwrap_or(0)),
+    }
+}

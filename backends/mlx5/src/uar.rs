@@ -1,0 +1,145 @@
+//! The UAR page: doorbells and BlueFlame. The order of a doorbell is written down here once.
+
+use bareverbs::{DmaFence, DmaMemory, Platform, Registers};
+use bareverbs_mlx5_spec::{
+    AllocUarIn, AllocUarOut, CmdOpcode, DeallocUarIn, DeallocUarOut, Layout, QpDoorbellRecord, UAR_BLUEFLAME, UAR_CQ_ARM,
+    UAR_PAGE, View, ViewMut, WQEBB,
+};
+
+use crate::Machine;
+use crate::driver::Driver;
+use crate::error::Error;
+
+/// First UAR page that does not lie over the initialization segment.
+const FIRST_PAGE: u32 = 3;
+
+/// The page in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Uar {
+    page: Option<u32>,
+    /// Byte offset of the page in the BAR.
+    base: usize,
+    /// Byte offset in the BAR of the send doorbell to ring next.
+    send: usize,
+    /// Bytes of half a BlueFlame register, 0 without BlueFlame.
+    half: usize,
+}
+
+/// A send request that alone is waiting for its doorbell: its first block and its blocks in the ring, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short {
+    /// Byte offset of the ring.
+    pub(crate) ring: usize,
+    /// Bytes of the ring less one.
+    pub(crate) mask: usize,
+    /// Byte offset in the ring.
+    pub(crate) at: usize,
+    /// Bytes, a multiple of 64.
+    pub(crate) len: usize,
+}
+
+impl Uar {
+    /// Page number.
+    pub(crate) const fn page(&self) -> Option<u32> {
+        self.page
+    }
+
+    /// Byte offset of the page in the BAR.
+    pub(crate) const fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Bytes that one BlueFlame write takes, 0 without BlueFlame.
+    pub(crate) const fn blue_flame(&self) -> usize {
+        self.half
+    }
+
+    /// Tells the device of send requests: `counter` is the index after the last one, `control` the first eight bytes of
+    /// the last one as they lie in memory.
+    ///
+    /// 1 WQE stores (done before), 2 release, 3 doorbell record, 4 release, 5 UAR write; after a BlueFlame copy 6 flush,
+    /// so that the copy leaves the write-combining buffer now and before any later doorbell.
+    #[inline]
+    pub(crate) fn ring_send<P: Platform>(
+        &mut self,
+        machine: &mut Machine<P>,
+        record: usize,
+        counter: u32,
+        control: u64,
+        short: Option<Short>,
+    ) -> Result<(), Error> {
+        machine.fence.release();
+        machine.memory.store_u32(record + QpDoorbellRecord::SEND_COUNTER.dword(), (counter & 0xffff).to_be())?;
+        machine.fence.release();
+        match short {
+            Some(short) => self.copy_blocks(machine, short)?,
+            None => machine.registers.write64(self.send, control)?,
+        }
+        if self.half != 0 {
+            machine.fence.flush();
+            self.send ^= self.half;
+        }
+        Ok(())
+    }
+
+    fn copy_blocks<P: Platform>(&self, machine: &mut Machine<P>, short: Short) -> Result<(), Error> {
+        for offset in (0..short.len).step_by(WQEBB) {
+            let words: [u64; 8] = machine.memory.load(short.ring + (short.at.wrapping_add(offset) & short.mask))?;
+            for (index, word) in words.iter().enumerate() {
+                machine.registers.write64(self.send + offset + 8 * index, *word)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the device of receive requests: they have no register.
+    #[inline]
+    pub(crate) fn ring_receive<P: Platform>(machine: &mut Machine<P>, record: usize, counter: u32) -> Result<(), Error> {
+        machine.fence.release();
+        machine.memory.store_u32(record + QpDoorbellRecord::RECEIVE_COUNTER.dword(), (counter & 0xffff).to_be())?;
+        Ok(())
+    }
+
+    /// Arms a completion queue: the record first, then the register.
+    pub(crate) fn arm_cq<P: Platform>(
+        &self,
+        machine: &mut Machine<P>,
+        record: usize,
+        high: u32,
+        cqn: u32,
+    ) -> Result<(), Error> {
+        machine.memory.store_u32(record + 4, high.to_be())?;
+        machine.fence.release();
+        machine.registers.write64(self.base + UAR_CQ_ARM, (u64::from(high) << 32 | u64::from(cqn)).to_be())?;
+        if self.half != 0 {
+            machine.fence.flush();
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Gets a UAR page from the device.
+    pub(crate) fn alloc_uar(&mut self) -> Result<(), Error> {
+        let mut output = [0; AllocUarOut::SIZE];
+        self.command(CmdOpcode::AllocUar, &[0; AllocUarIn::SIZE], &mut output)?;
+        let page = View::<AllocUarOut>::of(&output).get(AllocUarOut::UAR);
+        let base = page as usize * UAR_PAGE;
+        if page < FIRST_PAGE || base + UAR_PAGE > self.machine.registers.len() {
+            return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
+        }
+        let half = if self.config.blue_flame { self.caps.blue_flame_half() } else { 0 };
+        self.uar = Uar { page: Some(page), base, send: base + UAR_BLUEFLAME, half };
+        Ok(())
+    }
+
+    /// Gives the UAR page back.
+    pub(crate) fn dealloc_uar(&mut self) -> Result<(), Error> {
+        let Some(page) = self.uar.page else { return Ok(()) };
+        let mut input = [0; DeallocUarIn::SIZE];
+        ViewMut::<DeallocUarIn>::of(&mut input).set(DeallocUarIn::UAR, page);
+        self.command(CmdOpcode::DeallocUar, &input, &mut [0; DeallocUarOut::SIZE])?;
+        self.uar = Uar::default();
+        Ok(())
+    }
+}
