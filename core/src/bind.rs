@@ -4,7 +4,9 @@ use heapless::VecView;
 
 use crate::parts::{Mr, Mw, Parts, Qp};
 use crate::table::TableView;
-use crate::{Access, BindRefused, Binding, Lkey, MrHandle, MwHandle, PdHandle, Provider, QpHandle, Rkey, SendFlags, kind};
+use crate::{
+    Access, BindRefused, Binding, Lkey, MrHandle, MwHandle, MwType, PdHandle, Provider, QpHandle, Rkey, SendFlags, kind,
+};
 
 /// A type 1 bind (`ibv_mw_bind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,46 +139,65 @@ pub(crate) fn remember<P: Provider>(
     }
 }
 
-impl<P: Provider> Parts<'_, P> {
+/// The tables that the end of a bind touches.
+pub(crate) struct Windows<'a, P: Provider> {
+    pub(crate) mrs: &'a mut TableView<kind::Mr, Mr<P>>,
+    pub(crate) mws: &'a mut TableView<kind::Mw, Mw<P>>,
+    pub(crate) binds: &'a mut VecView<PendingBind>,
+}
+
+impl<P: Provider> Windows<'_, P> {
     /// Ends every bind of a queue pair up to its block `last`, which `failed` or not; those before it have succeeded.
     ///
     /// Called before the ring lets go of the blocks.
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle_binds(&mut self, handle: QpHandle, last: u32, failed: bool) {
-        let Some(qp) = self.qps.get_mut(handle) else { return };
+    pub(crate) fn settle(&mut self, handle: QpHandle, qp: &mut Qp<P>, last: u32, failed: bool) {
         let reach = qp.send.age(last);
         let mut index = 0;
         while let Some(record) = self.binds.as_slice().get(index).copied() {
-            let age = qp.send.age(record.at);
-            if record.qp != handle || age > reach {
+            if record.qp != handle || qp.send.age(record.at) > reach {
                 index = index.wrapping_add(1);
                 continue;
             }
             qp.pending = qp.pending.saturating_sub(1);
             take(self.binds, index);
-            if !(failed && record.at == last) {
+            if failed && record.at == last {
+                self.bring_back(&record, index);
+            } else {
                 release(self.mrs, record.previous.binding);
-                continue;
-            }
-            // A later bind of the same window would bring this one back if it failed: what it must bring back now is what
-            // this one has found.
-            match self.binds.as_mut_slice().iter_mut().skip(index).find(|later| later.mw == record.mw) {
-                Some(later) => {
-                    let failed = core::mem::replace(&mut later.previous, record.previous);
-                    release(self.mrs, failed.binding);
-                }
-                None => match self.mws.get_mut(record.mw) {
-                    Some(mw) => {
-                        let failed = core::mem::replace(&mut mw.state, record.previous);
-                        release(self.mrs, failed.binding);
-                    }
-                    None => release(self.mrs, record.previous.binding),
-                },
             }
         }
     }
 
+    /// Undoes a failed bind, whose record has just been taken from place `index`.
+    fn bring_back(&mut self, record: &PendingBind, index: usize) {
+        // If a later bind of the window fails too, it must bring back what this one has found.
+        let later = self.binds.as_mut_slice().iter_mut().skip(index).find(|later| later.mw == record.mw);
+        let state = match later {
+            Some(later) => Some(&mut later.previous),
+            None => self.mws.get_mut(record.mw).map(|mw| &mut mw.state),
+        };
+        let gone = match state {
+            Some(state) => core::mem::replace(state, record.previous),
+            None => record.previous,
+        };
+        release(self.mrs, gone.binding);
+    }
+
+    /// The peer has invalidated the type 2 window of domain `pd` with this key.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn invalidate(&mut self, pd: PdHandle, rkey: Rkey) {
+        let named = |mw: &Mw<P>| mw.kind == MwType::Type2 && mw.pd == pd && mw.state.rkey == rkey;
+        if let Some((_, mw)) = self.mws.iter_mut().find(|(_, mw)| named(mw)) {
+            let binding = mw.state.binding.take();
+            release(self.mrs, binding);
+        }
+    }
+}
+
+impl<P: Provider> Parts<'_, P> {
     /// Drops the records of binds whose end will never be told; their windows stay as the binds were to leave them.
     pub(crate) fn forget_binds(&mut self, of: impl Fn(&PendingBind) -> bool) {
         let mut index = 0;
@@ -196,10 +217,10 @@ impl<P: Provider> Parts<'_, P> {
 
 /// Takes a record out; the others stay in the order in which they were posted.
 fn take(binds: &mut VecView<PendingBind>, index: usize) {
-    if let Some(rest) = binds.as_mut_slice().get_mut(index..) {
-        if !rest.is_empty() {
-            rest.rotate_left(1);
-            binds.pop();
-        }
+    if let Some(rest) = binds.as_mut_slice().get_mut(index..)
+        && !rest.is_empty()
+    {
+        rest.rotate_left(1);
+        binds.pop();
     }
 }

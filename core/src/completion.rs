@@ -1,11 +1,13 @@
 //! Completion queues: made, armed, destroyed, and completions taken out of them.
 
+use crate::bind::Windows;
 use crate::parts::{Cq, Parts, Qp};
 use crate::ring::place;
 use crate::send::SendEntry;
+use crate::table::TableView;
 use crate::{
     Completion, CqHandle, Cqn, CreateCqError, DataPath, DestroyCqError, NotifyCqError, PollCqError, Provider, QpState, QpType,
-    RawCompletion, RawKind, WcData, WcOpcode, WcStatus,
+    Qpn, RawCompletion, RawKind, WcData, WcOpcode, WcStatus, kind,
 };
 
 /// What is known of a completion queue.
@@ -79,46 +81,38 @@ impl<P: DataPath> Parts<'_, P> {
     /// Takes completions until `out` is full or none is left.
     #[inline]
     pub(crate) fn poll_cq(
-        &mut self,
+        self,
         handle: CqHandle,
         rings: &Rings<'_>,
         out: &mut [Completion],
     ) -> Result<usize, PollCqError<P::Error>> {
-        let Some(cq) = self.cqs.get_mut(handle) else { return Err(PollCqError::Stale) };
+        let Parts { provider, mrs, mws, cqs, qps, binds, .. } = self;
+        let Some(cq) = cqs.get_mut(handle) else { return Err(PollCqError::Stale) };
         if cq.held.is_some() {
             return Err(cq.held.take().unwrap_or(PollCqError::Stale));
         }
+        let mut finder = Finder { cq: handle, cqn: cq.cqn, qps, rings, windows: Windows { mrs, mws, binds } };
         let mut count = 0_usize;
-        let mut taken = false;
         let mut trouble = None;
         for place in out {
-            let Some(cq) = self.cqs.get_mut(handle) else { break };
-            let raw = match self.provider.poll(&mut cq.inner) {
-                Ok(Some(raw)) => raw,
+            let found = match provider.poll(&mut cq.inner) {
+                Ok(Some(raw)) => finder.complete(&raw),
                 Ok(None) => break,
-                Err(error) => {
-                    taken = true;
-                    trouble = Some(PollCqError::Device(error));
-                    break;
-                }
+                Err(error) => Err(PollCqError::Device(error)),
             };
-            taken = true;
-            match self.complete(handle, rings, &raw) {
-                Ok(completion) => {
-                    *place = completion;
-                    count = count.wrapping_add(1);
-                }
+            match found {
+                Ok(completion) => *place = completion,
                 Err(error) => {
                     trouble = Some(error);
                     break;
                 }
             }
+            count = count.wrapping_add(1);
         }
-        let Some(cq) = self.cqs.get_mut(handle) else { return Ok(count) };
-        if taken {
-            if let Err(error) = self.provider.commit_cq(&mut cq.inner) {
-                trouble = trouble.or(Some(PollCqError::Device(error)));
-            }
+        if (count != 0 || trouble.is_some())
+            && let Err(error) = provider.commit_cq(&mut cq.inner)
+        {
+            trouble = trouble.or(Some(PollCqError::Device(error)));
         }
         match trouble {
             None => Ok(count),
@@ -129,66 +123,91 @@ impl<P: DataPath> Parts<'_, P> {
             }
         }
     }
+}
 
+/// Finds the requests that the completions of one queue complete.
+struct Finder<'a, P: Provider> {
+    cq: CqHandle,
+    cqn: Cqn,
+    qps: &'a mut TableView<kind::Qp, Qp<P>>,
+    rings: &'a Rings<'a>,
+    windows: Windows<'a, P>,
+}
+
+impl<P: Provider> Finder<'_, P> {
     /// Finds the request that a completion completes, and retires it.
     #[inline]
-    fn complete(&mut self, cq: CqHandle, rings: &Rings<'_>, raw: &RawCompletion) -> Result<Completion, PollCqError<P::Error>> {
+    fn complete(&mut self, raw: &RawCompletion) -> Result<Completion, PollCqError<P::Error>> {
         let named = raw.cookie.map_or(usize::MAX, |cookie| (cookie & 0xffff) as usize);
         let index = match self.qps.at(named) {
             Some(qp) if qp.qpn == raw.qpn => named,
-            _ => self.search(cq, raw)?,
+            _ => self.search(raw.qpn)?,
         };
-        let Some((handle, qp)) = self.qps.entry_mut(index) else { return Err(self.unknown_qp(cq, raw)) };
-        let own = if matches!(raw.kind, RawKind::Send) { qp.send_cq } else { qp.recv_cq };
-        if own != cq {
-            return Err(self.unknown_qp(cq, raw));
+        match raw.kind {
+            RawKind::Send => self.complete_send(index, raw),
+            RawKind::Recv => self.complete_recv(index, raw, WcOpcode::Recv),
+            RawKind::RecvRdmaWithImm => self.complete_recv(index, raw, WcOpcode::RecvRdmaWithImm),
         }
-        let qpn = raw.qpn;
-        let unknown = PollCqError::UnknownRequest { qp: handle, kind: raw.kind, index: raw.index };
-        if raw.kind == RawKind::Send {
-            let Some(counter) = qp.send.locate(raw.index) else { return Err(unknown) };
-            let Some(&SendEntry { wr_id, bytes, blocks, opcode }) = rings.send_entry(index, counter) else {
-                return Err(unknown);
-            };
-            if blocks == 0 {
-                return Err(unknown);
-            }
-            let pending = qp.pending;
-            if raw.status != WcStatus::Success {
-                fail_send(qp, raw.status);
-            }
-            if pending != 0 {
-                self.settle_binds(handle, counter, raw.status != WcStatus::Success);
-            }
-            if let Some((_, qp)) = self.qps.entry_mut(index) {
-                qp.send.retire(counter, u32::from(blocks));
-            }
-            return Ok(Completion {
-                wr_id,
-                qp: handle,
-                qpn,
-                opcode,
-                status: raw.status,
-                vendor_err: raw.vendor_err,
-                byte_len: bytes,
-                data: WcData::None,
-            });
+    }
+
+    #[inline]
+    fn complete_send(&mut self, index: usize, raw: &RawCompletion) -> Result<Completion, PollCqError<P::Error>> {
+        let (handle, qp) = match self.qps.entry_mut(index) {
+            Some((handle, qp)) if qp.send_cq == self.cq => (handle, qp),
+            _ => return Err(PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.cqn }),
+        };
+        let found = qp.send.locate(raw.index).and_then(|at| Some((at, *self.rings.send_entry(index, at)?)));
+        let (at, entry) = match found {
+            Some((at, entry)) if entry.blocks != 0 => (at, entry),
+            _ => return Err(PollCqError::UnknownRequest { qp: handle, kind: raw.kind, index: raw.index }),
+        };
+        let failed = raw.status != WcStatus::Success;
+        if failed {
+            fail_send(qp, raw.status);
         }
-        let Some(counter) = qp.recv.locate(raw.index) else { return Err(unknown) };
-        let Some(wr_id) = rings.recv_entry(index, counter) else { return Err(unknown) };
-        qp.recv.retire(counter, 1);
+        if qp.pending != 0 {
+            self.windows.settle(handle, qp, at, failed);
+        }
+        qp.send.retire(at, u32::from(entry.blocks));
+        Ok(Completion {
+            wr_id: entry.wr_id,
+            qp: handle,
+            qpn: raw.qpn,
+            opcode: entry.opcode,
+            status: raw.status,
+            vendor_err: raw.vendor_err,
+            byte_len: entry.bytes,
+            data: WcData::None,
+        })
+    }
+
+    #[inline]
+    fn complete_recv(
+        &mut self,
+        index: usize,
+        raw: &RawCompletion,
+        opcode: WcOpcode,
+    ) -> Result<Completion, PollCqError<P::Error>> {
+        let (handle, qp) = match self.qps.entry_mut(index) {
+            Some((handle, qp)) if qp.recv_cq == self.cq => (handle, qp),
+            _ => return Err(PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.cqn }),
+        };
+        let found = qp.recv.locate(raw.index).and_then(|at| Some((at, self.rings.recv_entry(index, at)?)));
+        let Some((at, wr_id)) = found else {
+            return Err(PollCqError::UnknownRequest { qp: handle, kind: raw.kind, index: raw.index });
+        };
         if raw.status != WcStatus::Success {
             qp.state = QpState::Err;
         }
-        let pd = qp.pd;
+        qp.recv.retire(at, 1);
         if let WcData::Invalidated(rkey) = raw.data {
-            self.invalidated(pd, rkey);
+            let pd = qp.pd;
+            self.windows.invalidate(pd, rkey);
         }
-        let opcode = if raw.kind == RawKind::Recv { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
         Ok(Completion {
             wr_id,
             qp: handle,
-            qpn,
+            qpn: raw.qpn,
             opcode,
             status: raw.status,
             vendor_err: raw.vendor_err,
@@ -200,16 +219,9 @@ impl<P: DataPath> Parts<'_, P> {
     /// Looks for a queue pair by its number alone.
     #[cold]
     #[inline(never)]
-    fn search(&self, cq: CqHandle, raw: &RawCompletion) -> Result<usize, PollCqError<P::Error>> {
-        let found = self.qps.iter().find(|(_, qp)| qp.qpn == raw.qpn);
-        found.map(|(handle, _)| usize::from(handle.index())).ok_or_else(|| self.unknown_qp(cq, raw))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn unknown_qp(&self, cq: CqHandle, raw: &RawCompletion) -> PollCqError<P::Error> {
-        let cqn = self.cqs.get(cq).map_or(Cqn::new(0), |cq| cq.cqn);
-        PollCqError::UnknownQp { qpn: raw.qpn, cqn }
+    fn search(&self, qpn: Qpn) -> Result<usize, PollCqError<P::Error>> {
+        let found = self.qps.iter().find(|(_, qp)| qp.qpn == qpn);
+        found.map(|(handle, _)| usize::from(handle.index())).ok_or(PollCqError::UnknownQp { qpn, cqn: self.cqn })
     }
 }
 

@@ -23,8 +23,10 @@ mod recv;
 mod region;
 mod ring;
 mod send;
+mod shared;
 mod table;
 mod transition;
+pub mod typed;
 mod verbs;
 mod window;
 mod work;
@@ -52,6 +54,7 @@ pub use provider::{
 pub use queue_pair::{QpInfo, QpInit};
 pub use region::MrInfo;
 pub use send::SendQueue;
+pub use shared::SharedVerbs;
 pub use verbs::Verbs;
 pub use window::{Binding, MwInfo};
 pub use work::{BindInfo, Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus};

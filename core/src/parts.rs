@@ -57,6 +57,8 @@ pub(crate) struct Cq<P: Provider> {
 pub(crate) struct Qp<P: Provider> {
     pub(crate) send: Ring,
     pub(crate) recv: Ring,
+    /// Head of the send ring that the device was told of last.
+    pub(crate) announced: u32,
     pub(crate) state: QpState,
     pub(crate) sq_sig_all: bool,
     /// Operations of the transport on this device.

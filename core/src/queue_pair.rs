@@ -118,6 +118,7 @@ impl<P: Provider> Parts<'_, P> {
         let qp = Qp {
             send,
             recv,
+            announced: 0,
             state: QpState::Reset,
             sq_sig_all: init.sq_sig_all,
             ops,
@@ -167,6 +168,7 @@ impl<P: Provider> Parts<'_, P> {
             qp.attr = QpAttr::default();
             qp.send = Ring::new(qp.send.limit());
             qp.recv = Ring::new(qp.recv.limit());
+            qp.announced = 0;
             let (send_cq, recv_cq, qpn) = (qp.send_cq, qp.recv_cq, qp.qpn);
             self.forget_binds(|record| record.qp == handle);
             self.clean(send_cq, recv_cq, qpn).map_err(ModifyQpError::Clean)?;

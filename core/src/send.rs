@@ -152,7 +152,12 @@ impl<P: DataPath> SendQueue<'_, P> {
     /// Tells the device of every request posted so far, with one doorbell; none if there is nothing new.
     #[inline]
     pub fn commit(&mut self) -> Result<(), P::Error> {
-        self.provider.commit_send(&mut self.qp.inner, self.qp.send.head())
+        let end = self.qp.send.head();
+        if end != self.qp.announced {
+            self.provider.commit_send(&mut self.qp.inner, end)?;
+            self.qp.announced = end;
+        }
+        Ok(())
     }
 
     /// Blocks that are free in the send queue.

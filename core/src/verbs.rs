@@ -234,7 +234,7 @@ impl<
     /// those before it are given first, the error by the next call, and those behind it after that.
     #[inline]
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError<P::Error>> {
-        let (mut parts, rings) = self.parts();
+        let (parts, rings) = self.parts();
         parts.poll_cq(cq, &rings, out)
     }
 

@@ -59,13 +59,4 @@ impl<P: Provider> Parts<'_, P> {
         self.leave_pd(pd);
         Ok(())
     }
-
-    /// The peer has invalidated the window with this key.
-    pub(crate) fn invalidated(&mut self, pd: PdHandle, rkey: Rkey) {
-        let window = self.mws.iter_mut().find(|(_, mw)| mw.kind == MwType::Type2 && mw.pd == pd && mw.state.rkey == rkey);
-        if let Some((_, mw)) = window {
-            let binding = mw.state.binding.take();
-            release(self.mrs, binding);
-        }
-    }
 }
