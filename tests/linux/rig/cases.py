@@ -5,7 +5,8 @@ import re
 
 # Kernel warnings that are no fault of the device: pattern, reason.
 EXPECTED = [
-    (r"mlx5_core .*: Missing VSC|mlx5_core .*: .*vendor specific cap", "the device has no vendor-specific capability: only dumps of crashes need it"),
+    (r"mlx5_pci_vsc_init:.*Failed to get valid vendor specific ID", "no vendor-specific capability: only crash dumps need it"),
+    (r"mlx5_init_clock:.*invalid device_frequency_khz", "no hardware clock: only time stamps need it"),
 ]
 
 # What the kernel log is searched for: the drivers' own warnings, and its reports of bugs in any of them.
@@ -39,4 +40,10 @@ def complaints(case, lines):
 CASES = [
     Case("boot", "the guest without a device: its kernel, tools and modules", devices=0),
     Case("boot-6.1", "the same with the kernel and tools of bookworm", script="boot", suite="bookworm", devices=0),
+    Case("core", "mlx5_core binds to two devices and lets go of them", devices=2),
+    Case("core-no-pages", "mlx5_core on a device that asks for no firmware pages", script="core", serve=("--no-firmware-pages",)),
+    Case("devinfo", "ibv_devinfo -v shows what the device was configured with"),
+    Case("reload", "modules loaded and unloaded 20 times", script="reload", seconds=300),
+    Case("rc", "ibv_rc_pingpong between two devices", script="pingpong", devices=2, parameters=(("tools", "rc"),), seconds=240),
+    Case("rc-loopback", "ibv_rc_pingpong within one device", script="pingpong", parameters=(("tools", "rc"),), seconds=240),
 ]

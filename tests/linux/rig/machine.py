@@ -108,8 +108,10 @@ class Guest:
             *("-kernel", str(vmlinuz), "-initrd", str(tree.home / "initramfs"), "-append", " ".join(line)),
             *options,
         ]
-        for path in sockets:
-            device = {"driver": "vfio-user-pci", "socket": {"type": "unix", "path": str(path)}}
+        for slot, path in enumerate(sockets, 1):
+            # Behind a port of its own, as in a slot: on the root bus QEMU hides the state of the link.
+            self.command += ["-device", f"pcie-root-port,id=port{slot},chassis={slot}"]
+            device = {"driver": "vfio-user-pci", "bus": f"port{slot}", "socket": {"type": "unix", "path": str(path)}}
             self.command += ["-device", json.dumps(device)]
 
     def start(self):
