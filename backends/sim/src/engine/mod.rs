@@ -4,12 +4,39 @@
 //! passes on doorbells and frames, and takes frames and events away. Nothing here waits, reads a clock or starts a
 //! thread: [`Engine::advance`] does a bounded piece of whatever is due.
 
-use std::collections::VecDeque;
+mod completer;
+mod cq;
+mod flush;
+mod key;
+mod message;
+mod modify;
+mod psn;
+mod qp;
+mod requester;
+mod responder;
+mod ring;
+mod umr;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, CqArm, Cqc, EventType, Mkc, Qpc, View, ViewMut};
+use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, CqArm, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
 use crate::env::Env;
+use crate::packet::{PERMISSIVE_LID, Packet};
+use crate::trace::Record;
+
+use cq::CqTable;
+use key::KeyTable;
+use qp::{Qp, Service};
+
+/// Frames that wait for the wire before queue pairs hold back.
+const MAX_FRAMES: usize = 1024;
 
 /// What the rest of the device decides about the data path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,76 +116,185 @@ pub struct EngineCounts {
     pub qps: usize,
 }
 
+/// What went over the wire and what went wrong on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets received and understood.
+    pub received: u64,
+    /// Frames that were no packets, or for nobody here.
+    pub dropped: u64,
+    /// Times that a requester went back and sent again.
+    pub retries: u64,
+    /// Sequence errors that peers reported.
+    pub sequence_errors: u64,
+    /// Times that a peer had no receive.
+    pub receiver_not_ready: u64,
+    /// Requests that came again.
+    pub duplicates: u64,
+}
+
+impl EngineConfig {
+    fn pkey(&self, index: u32) -> u16 {
+        usize::try_from(index).ok().and_then(|index| self.pkeys.get(index)).copied().unwrap_or(0xffff)
+    }
+
+    /// The number that eight bytes of memory hold for an atomic.
+    fn atomic_value(&self, bytes: [u8; 8]) -> u64 {
+        if self.atomic_host_endian { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }
+    }
+
+    /// The bytes of a number in memory for an atomic.
+    fn atomic_bytes(&self, value: u64) -> [u8; 8] {
+        if self.atomic_host_endian { value.to_le_bytes() } else { value.to_be_bytes() }
+    }
+}
+
+/// What all queue pairs share.
+#[derive(Debug, Default)]
+struct Shared {
+    config: EngineConfig,
+    keys: KeyTable,
+    cqs: CqTable,
+    events: VecDeque<EngineEvent>,
+    /// Frames for the wire, and those for this device itself.
+    frames: VecDeque<Vec<u8>>,
+    loopback: VecDeque<Vec<u8>>,
+    stats: EngineStats,
+}
+
+impl Shared {
+    fn pkey(&self, index: u32) -> u16 {
+        self.config.pkey(index)
+    }
+
+    /// Whether more frames may wait.
+    fn has_room(&self) -> bool {
+        self.frames.len() < MAX_FRAMES && self.loopback.len() < MAX_FRAMES
+    }
+}
+
+/// One step of work: what queue pairs share, and the surroundings.
+struct Work<'a, 'e> {
+    shared: &'a mut Shared,
+    env: &'a mut Env<'e>,
+}
+
+impl Work<'_, '_> {
+    /// Sends a packet; one to this port comes back without the wire.
+    fn transmit(&mut self, packet: &Packet) {
+        let frame = packet.encode();
+        self.shared.stats.sent += 1;
+        self.env.trace(Record::Sent { bytes: &frame });
+        let here = packet.lrh.dlid == self.shared.config.lid;
+        let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
+        queue.push_back(frame);
+    }
+}
+
 /// Keys, queues and transport of one device.
 #[derive(Debug)]
 pub struct Engine {
-    config: EngineConfig,
-    frames: VecDeque<Vec<u8>>,
-    events: VecDeque<EngineEvent>,
+    qps: BTreeMap<u32, Qp>,
+    next_qpn: u32,
+    shared: Shared,
+    /// Queue pairs that can go on at once.
+    busy: BTreeSet<u32>,
+    /// Timers of queue pairs, and which each has.
+    timers: BTreeSet<(Instant, u32)>,
+    timer_of: BTreeMap<u32, Instant>,
 }
 
 impl Engine {
     /// A device without objects.
     pub fn new(config: EngineConfig) -> Self {
-        Self { config, frames: VecDeque::new(), events: VecDeque::new() }
+        Self {
+            qps: BTreeMap::new(),
+            next_qpn: FIRST_QPN,
+            shared: Shared { config, ..Shared::default() },
+            busy: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            timer_of: BTreeMap::new(),
+        }
     }
 
     /// Replaces the configuration; objects stay.
     pub fn configure(&mut self, config: EngineConfig) {
-        self.config = config;
+        self.shared.config = config;
     }
 
     /// The configuration in force.
     pub fn config(&self) -> &EngineConfig {
-        &self.config
+        &self.shared.config
     }
 
-    /// Forgets all objects, frames and events.
+    /// What went over the wire since the last reset.
+    pub fn stats(&self) -> EngineStats {
+        self.shared.stats
+    }
+
+    /// Forgets all objects, frames, events and counts.
     pub fn reset(&mut self) {
-        *self = Self::new(self.config.clone());
+        *self = Self::new(self.shared.config.clone());
     }
 
     /// Creates a key; `translations` are the raw entries (page addresses or KLMs) that followed the context. Returns the
-    /// key's index.
+    /// key's index; the key itself is that and the variant of the context in its low byte.
     pub fn create_mkey(&mut self, env: &mut Env<'_>, mkc: View<'_, Mkc>, translations: &[u8]) -> Result<u32, CmdStatus> {
-        let _ = (env, mkc, translations);
-        Err(CmdStatus::NoResources)
+        let created = self.shared.keys.create(self.shared.config.max_mkey, mkc, translations);
+        if let Err(status) = created {
+            env.note(|| format!("key refused: {}", status.name()));
+        }
+        created
     }
 
     /// Writes the context of a key to `out`.
     pub fn query_mkey(&self, index: u32, out: &mut ViewMut<'_, Mkc>) -> Result<(), CmdStatus> {
-        let _ = (index, out);
-        Err(CmdStatus::BadRes)
+        self.shared.keys.query(index, out)
     }
 
     /// Destroys a key; refused with [`CmdStatus::ResBusy`] while a window is bound to it.
     pub fn destroy_mkey(&mut self, index: u32) -> Result<(), CmdStatus> {
-        let _ = index;
-        Err(CmdStatus::BadRes)
+        self.shared.keys.destroy(index)
     }
 
     /// Creates a completion queue in the pages `pas`; returns its number.
     pub fn create_cq(&mut self, cqc: View<'_, Cqc>, pas: &[u64]) -> Result<u32, CmdStatus> {
-        let _ = (cqc, pas);
-        Err(CmdStatus::NoResources)
+        self.shared.cqs.create(self.shared.config.max_cq, cqc, pas)
     }
 
     /// Writes the context of a completion queue to `out`.
     pub fn query_cq(&self, cqn: u32, env: &mut Env<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
-        let _ = (cqn, env, out);
-        Err(CmdStatus::BadRes)
+        self.shared.cqs.query(cqn, env, out)
     }
 
     /// Destroys a completion queue; refused with [`CmdStatus::ResBusy`] while a queue pair uses it.
     pub fn destroy_cq(&mut self, cqn: u32) -> Result<(), CmdStatus> {
-        let _ = cqn;
-        Err(CmdStatus::BadRes)
+        if !self.shared.cqs.contains(cqn) {
+            return Err(CmdStatus::BadRes);
+        }
+        if self.qps.values().any(|qp| qp.uses_cq(cqn)) {
+            return Err(CmdStatus::ResBusy);
+        }
+        self.shared.cqs.remove(cqn);
+        Ok(())
     }
 
     /// Creates a queue pair in the pages `pas`; returns its number.
     pub fn create_qp(&mut self, qpc: View<'_, Qpc>, pas: &[u64]) -> Result<u32, CmdStatus> {
-        let _ = (qpc, pas);
-        Err(CmdStatus::NoResources)
+        let max = self.shared.config.max_qp.clamp(FIRST_QPN + 1, 1 << 24);
+        if self.qps.len() as u64 >= u64::from(max - FIRST_QPN) {
+            return Err(CmdStatus::NoResources);
+        }
+        let mut qpn = self.next_qpn;
+        while self.qps.contains_key(&qpn) || !(FIRST_QPN..max).contains(&qpn) {
+            qpn = if qpn + 1 >= max { FIRST_QPN } else { qpn + 1 };
+        }
+        let qp = Qp::new(qpn, qpc, pas, &self.shared)?;
+        self.next_qpn = qpn + 1;
+        self.qps.insert(qpn, qp);
+        Ok(qpn)
     }
 
     /// Takes a queue pair through `transition`, merging the fields of `qpc` that the transition takes.
@@ -170,68 +306,233 @@ impl Engine {
         opt_mask: u32,
         qpc: View<'_, Qpc>,
     ) -> Result<(), CmdStatus> {
-        let _ = (env, qpn, transition, opt_mask, qpc);
-        Err(CmdStatus::BadRes)
+        let qp = self.qps.get_mut(&qpn).ok_or(CmdStatus::BadRes)?;
+        if transition == CmdOpcode::Rst2InitQp {
+            let named = [Qpc::CQN_SND, Qpc::CQN_RCV].map(|field| qpc.get(field));
+            if named.into_iter().any(|cqn| cqn != 0 && !self.shared.cqs.contains(cqn)) {
+                return Err(CmdStatus::BadRes);
+            }
+        }
+        modify::modify(qp, transition, opt_mask, qpc)?;
+        let mut work = Work { shared: &mut self.shared, env };
+        if qp.state == QpcState::Err {
+            qp.flush(&mut work);
+        }
+        self.busy.insert(qpn);
+        self.settle(qpn);
+        Ok(())
     }
 
-    /// Writes the whole context of a queue pair to `out`.
+    /// Writes the whole context of a queue pair to `out`, live counters included.
     pub fn query_qp(&self, qpn: u32, out: &mut ViewMut<'_, Qpc>) -> Result<(), CmdStatus> {
-        let _ = (qpn, out);
-        Err(CmdStatus::BadRes)
+        let qp = self.qps.get(&qpn).ok_or(CmdStatus::BadRes)?;
+        qp.query(out);
+        Ok(())
     }
 
     /// Destroys a queue pair; nothing completes for it afterwards.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), CmdStatus> {
-        let _ = qpn;
-        Err(CmdStatus::BadRes)
+        self.qps.remove(&qpn).ok_or(CmdStatus::BadRes)?;
+        self.busy.remove(&qpn);
+        if let Some(due) = self.timer_of.remove(&qpn) {
+            self.timers.remove(&(due, qpn));
+        }
+        Ok(())
     }
 
     /// Whether a key or a queue pair belongs to the protection domain.
     pub fn pd_in_use(&self, pd: u32) -> bool {
-        let _ = pd;
-        false
+        self.shared.keys.uses_pd(pd) || self.qps.values().any(|qp| qp.pd() == pd)
     }
 
     /// How many objects there are.
     pub fn counts(&self) -> EngineCounts {
-        EngineCounts::default()
+        EngineCounts {
+            mkeys: self.shared.keys.len(),
+            bound_windows: self.shared.keys.bound_windows(),
+            cqs: self.shared.cqs.len(),
+            qps: self.qps.len(),
+        }
     }
 
     /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. `false` if there
-    /// is no such queue pair.
+    /// is no such queue.
     pub fn ring_send(&mut self, env: &mut Env<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
-        let _ = (env, qpn, doorbell);
-        false
+        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.sq.is_some()) else { return false };
+        let mut work = Work { shared: &mut self.shared, env };
+        match qp.record(&work) {
+            Some((_, posted)) => {
+                qp.requester.posted = posted;
+                qp.audit_doorbell(&mut work, doorbell);
+            }
+            None => qp.fail(&mut work, Some(EventType::WqCatasError)),
+        }
+        self.busy.insert(qpn);
+        true
     }
 
     /// Arms a completion queue. `false` if there is no such queue.
     pub fn arm_cq(&mut self, env: &mut Env<'_>, cqn: u32, arm: View<'_, CqArm>) -> bool {
-        let _ = (env, cqn, arm);
-        false
+        let armed = self.shared.cqs.arm(cqn, arm, &mut self.shared.events);
+        if !armed {
+            env.note(|| format!("CQ {cqn:#x} armed, there is none"));
+        }
+        armed
     }
 
     /// Takes a frame (LRH to ICRC) from the wire. Answers are made by [`Engine::advance`].
     pub fn receive(&mut self, env: &mut Env<'_>, frame: &[u8]) {
-        let _ = (env, frame);
+        env.trace(Record::Received { bytes: frame });
+        let packet = match Packet::decode(frame) {
+            Ok(packet) => packet,
+            Err(error) => {
+                env.note(|| format!("frame dropped: {error}"));
+                self.shared.stats.dropped += 1;
+                return;
+            }
+        };
+        let qpn = packet.bth.dest_qpn;
+        let accepted = self.qps.get_mut(&qpn).is_some_and(|qp| qp.accepts(&packet, &self.shared));
+        let Some(qp) = self.qps.get_mut(&qpn).filter(|_| accepted) else {
+            env.note(|| format!("packet for QP {qpn:#x} dropped: nobody takes it"));
+            self.shared.stats.dropped += 1;
+            return;
+        };
+        self.shared.stats.received += 1;
+        let mut work = Work { shared: &mut self.shared, env };
+        qp.take_packet(&mut work, &packet);
+        self.busy.insert(qpn);
+        self.settle(qpn);
     }
 
     /// Does work that is due at `env.now`, up to a bound; more may be left ([`Engine::next_due`] says so).
     pub fn advance(&mut self, env: &mut Env<'_>) {
-        let _ = env;
+        for _ in 0..self.shared.loopback.len() {
+            let Some(frame) = self.shared.loopback.pop_front() else { break };
+            self.receive(env, &frame);
+        }
+        while let Some(&(due, qpn)) = self.timers.first()
+            && due <= env.now
+        {
+            self.timers.remove(&(due, qpn));
+            self.timer_of.remove(&qpn);
+            self.busy.insert(qpn);
+        }
+        self.watch_errors(env);
+        for qpn in std::mem::take(&mut self.busy) {
+            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            let mut work = Work { shared: &mut self.shared, env };
+            if qp.run(&mut work) {
+                self.busy.insert(qpn);
+            }
+            self.settle(qpn);
+        }
+    }
+
+    /// Receives have no doorbell, so those posted in the error state are looked for.
+    fn watch_errors(&mut self, env: &mut Env<'_>) {
+        let work = Work { shared: &mut self.shared, env };
+        let failed = self.qps.iter().filter(|(_, qp)| qp.state == QpcState::Err && qp.has_unflushed(&work));
+        self.busy.extend(failed.map(|(&qpn, _)| qpn));
+    }
+
+    /// Notes when the queue pair next has something to do.
+    fn settle(&mut self, qpn: u32) {
+        let due = self.qps.get(&qpn).and_then(Qp::next_timer);
+        if self.timer_of.get(&qpn).copied() == due {
+            return;
+        }
+        if let Some(old) = self.timer_of.remove(&qpn) {
+            self.timers.remove(&(old, qpn));
+        }
+        if let Some(due) = due {
+            self.timers.insert((due, qpn));
+            self.timer_of.insert(qpn, due);
+        }
     }
 
     /// When [`Engine::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.
     pub fn next_due(&self) -> Option<Instant> {
-        None
+        let held_back = self.shared.frames.len() >= MAX_FRAMES;
+        if !self.shared.loopback.is_empty() || (!self.busy.is_empty() && !held_back) {
+            return Some(Instant::default());
+        }
+        self.timers.first().map(|&(due, _)| due)
     }
 
     /// The next frame for the wire, LRH to ICRC.
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
-        self.frames.pop_front()
+        self.shared.frames.pop_front()
     }
 
     /// The next event for the host.
     pub fn take_event(&mut self) -> Option<EngineEvent> {
-        self.events.pop_front()
+        self.shared.events.pop_front()
+    }
+}
+
+/// Numbers below it belong to the management queue pairs on the wire.
+const FIRST_QPN: u32 = 2;
+
+impl Qp {
+    /// Whether a packet is for this queue pair: service, partition and path.
+    fn accepts(&self, packet: &Packet, shared: &Shared) -> bool {
+        use bareverbs_mlx5_spec::Ads;
+        let lid = packet.lrh.dlid;
+        if lid != shared.config.lid && lid != PERMISSIVE_LID {
+            return false;
+        }
+        if packet.bth.opcode.transport != self.service.transport() || self.service == Service::KeyChanges {
+            return false;
+        }
+        let own = shared.pkey(self.path(Ads::PKEY_INDEX));
+        let theirs = packet.bth.pkey;
+        // The highest bit says full member; two limited ones do not talk.
+        let same_partition = (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0;
+        let connected = matches!(self.service, Service::Rc | Service::Uc);
+        same_partition && (!connected || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
+    }
+
+    fn take_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+        match self.service {
+            Service::Rc if packet.bth.opcode.operation.is_response() => self.take_answer(work, packet),
+            Service::Rc => self.take_request(work, packet),
+            Service::Uc | Service::Ud | Service::KeyChanges => {}
+        }
+    }
+
+    /// Does what can be done now. `true` if there is more.
+    fn run(&mut self, work: &mut Work<'_, '_>) -> bool {
+        self.check_timers(work);
+        let mut more = false;
+        if self.state != QpcState::Err {
+            more = self.respond(work);
+            more |= self.send(work);
+        }
+        if self.state == QpcState::Err {
+            self.flush(work);
+            return false;
+        }
+        more
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        [self.requester.ack_due, self.requester.rnr_until].into_iter().flatten().min()
+    }
+
+    fn query(&self, out: &mut ViewMut<'_, Qpc>) {
+        for (to, from) in out.as_bytes_mut().iter_mut().zip(self.context().as_bytes()) {
+            *to = *from;
+        }
+        let requester = &self.requester;
+        out.set(Qpc::NEXT_RCV_PSN, self.responder.expected_psn)
+            .set(Qpc::RMSN, self.responder.msn)
+            .set(Qpc::HW_SQ_WQEBB_COUNTER, u32::from(requester.retired))
+            .set(Qpc::SW_SQ_WQEBB_COUNTER, u32::from(requester.posted))
+            .set(Qpc::HW_RQ_COUNTER, u32::from(self.responder.consumed));
+        if matches!(self.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining) {
+            out.set(Qpc::NEXT_SEND_PSN, requester.next_psn())
+                .set(Qpc::LAST_ACKED_PSN, psn::add(requester.unacked, (1 << 24) - 1));
+        }
     }
 }

@@ -1,0 +1,163 @@
+//! Answers that come back to the sending half: acknowledgements, data of reads, results of atomics.
+
+use bareverbs_mlx5_spec::CqeSyndrome;
+
+use super::Work;
+use super::key::Right;
+use super::message::{ScatterError, pointers, scatter};
+use super::psn;
+use super::qp::Qp;
+use super::requester::Kind;
+use crate::packet::{Operation, Packet, Place, Syndrome};
+
+/// What an acknowledgement left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acknowledged {
+    /// Everything that it covers.
+    All,
+    /// It covers a read or an atomic whose answer did not come: the answer was lost.
+    AnswerMissing,
+}
+
+impl Qp {
+    /// Takes an answer of the peer.
+    pub(super) fn take_answer(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+        let psn = packet.bth.psn;
+        if !self.can_send() || !self.requester.is_outstanding(psn) {
+            // Late or twice.
+            return;
+        }
+        match packet.bth.opcode.operation {
+            Operation::ReadResponse(place) => self.take_read_response(work, packet, place),
+            Operation::AtomicAcknowledge => self.take_atomic_result(work, packet),
+            Operation::Acknowledge => {
+                let Some(aeth) = packet.aeth else { return };
+                self.take_acknowledge(work, psn, aeth.syndrome);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything before `psn` arrived there.
+    fn acknowledge(&mut self, work: &mut Work<'_, '_>, psn: u32) -> Acknowledged {
+        let before = self.requester.unacked;
+        let mut outcome = Acknowledged::All;
+        while self.can_send()
+            && let Some(head) = self.requester.ops.front()
+        {
+            match head.kind() {
+                Kind::Nop if self.requester.head_is_sent() => self.retire(work),
+                Kind::Push if head.failed.is_none() && psn::ahead(head.end_psn(), psn) <= 0 => self.retire(work),
+                Kind::Push => {
+                    // An acknowledgement of the middle of a message; `psn` may also lie before it.
+                    let reached = if psn::ahead(psn, head.end_psn()) < 0 { psn } else { self.requester.unacked };
+                    self.requester.advance_to(reached);
+                    break;
+                }
+                Kind::Read | Kind::Atomic => {
+                    if psn::ahead(psn, psn::add(head.first_psn, head.received)) > 0 {
+                        outcome = Acknowledged::AnswerMissing;
+                    }
+                    break;
+                }
+                Kind::Nop | Kind::Local => break,
+            }
+        }
+        if self.requester.unacked != before {
+            self.note_progress(work.env.now);
+        }
+        outcome
+    }
+
+    /// An answer is missing: asks again, once until something new comes.
+    fn ask_again(&mut self, work: &mut Work<'_, '_>) {
+        if !self.requester.repeating {
+            self.repeat(work);
+        }
+    }
+
+    fn take_acknowledge(&mut self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome) {
+        let upto = if matches!(syndrome, Syndrome::Ack(_)) { psn::add(psn, 1) } else { psn };
+        if self.acknowledge(work, upto) == Acknowledged::AnswerMissing {
+            self.ask_again(work);
+            return;
+        }
+        if !self.can_send() || self.requester.unacked != psn {
+            // The rest is about another packet than the oldest one; only an acknowledgement may be.
+            return;
+        }
+        match syndrome {
+            Syndrome::Ack(_) | Syndrome::Other(_) => {}
+            Syndrome::SequenceError => {
+                work.shared.stats.sequence_errors += 1;
+                self.ask_again(work);
+            }
+            Syndrome::RnrNak(timer) => {
+                if self.requester.rnr_until.is_none() {
+                    self.wait_for_receive(work, timer);
+                }
+            }
+            Syndrome::InvalidRequest => self.fail_head(work, CqeSyndrome::RemoteInvalReq),
+            Syndrome::RemoteAccess => self.fail_head(work, CqeSyndrome::RemoteAccess),
+            Syndrome::RemoteOperational => self.fail_head(work, CqeSyndrome::RemoteOp),
+        }
+    }
+
+    fn take_read_response(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) {
+        let psn = packet.bth.psn;
+        if self.acknowledge(work, psn) == Acknowledged::AnswerMissing {
+            self.ask_again(work);
+            return;
+        }
+        let (mtu, access) = (self.mtu() as u64, self.access(Right::LocalWrite));
+        let Some(head) = self.requester.ops.front() else { return };
+        if head.kind() != Kind::Read || psn != psn::add(head.first_psn, head.received) {
+            return;
+        }
+        let last = head.received + 1 == head.psns;
+        let offset = u64::from(head.received) * mtu;
+        let expected = if last { head.len - offset.min(head.len) } else { mtu };
+        if place.is_end() != last || packet.payload.len() as u64 != expected {
+            self.fail_head(work, CqeSyndrome::BadResp);
+            return;
+        }
+        let list = pointers(head.data());
+        match scatter(work, access, list, offset, &packet.payload) {
+            Ok(()) => {}
+            Err(ScatterError::TooLong) => return self.fail_head(work, CqeSyndrome::LocalLength),
+            Err(ScatterError::Key(_)) => return self.fail_head(work, CqeSyndrome::LocalProt),
+        }
+        if let Some(head) = self.requester.ops.front_mut() {
+            head.received += 1;
+        }
+        if last {
+            self.retire(work);
+        } else {
+            self.requester.advance_to(psn::add(psn, 1));
+        }
+        self.note_progress(work.env.now);
+    }
+
+    fn take_atomic_result(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+        if self.acknowledge(work, packet.bth.psn) == Acknowledged::AnswerMissing {
+            self.ask_again(work);
+            return;
+        }
+        let access = self.access(Right::LocalWrite);
+        let Some(head) = self.requester.ops.front() else { return };
+        if head.kind() != Kind::Atomic || head.first_psn != packet.bth.psn {
+            return;
+        }
+        let Some(original) = packet.atomic_ack else { return };
+        let bytes = work.shared.config.atomic_bytes(original);
+        let list = pointers(head.data());
+        match scatter(work, access, list, 0, &bytes) {
+            Ok(()) => {
+                self.retire(work);
+                self.note_progress(work.env.now);
+            }
+            Err(ScatterError::TooLong) => self.fail_head(work, CqeSyndrome::LocalLength),
+            Err(ScatterError::Key(_)) => self.fail_head(work, CqeSyndrome::LocalProt),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Completion queues: entries written, arming, overrun.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, View, ViewMut};
+
+use super::EngineEvent;
+use super::ring::{Pages, Ring};
+use crate::audit::Finding;
+use crate::env::Env;
+use crate::fault::Fault;
+use crate::memory::read_array;
+use crate::trace::Record;
+
+const MAX_LOG_SIZE: u32 = 22;
+/// Counters of a completion queue have 24 bits.
+const COUNTER: u32 = 0xff_ffff;
+/// [`Cqc::STATUS`] of a queue that overran.
+const STATUS_OVERFLOW: u32 = 9;
+/// [`Cqc::ST`]: armed for the next entry, for the next solicited one, and neither.
+const ST_ARMED: u32 = 6;
+const ST_SOLICITED_ARMED: u32 = 9;
+const ST_FIRED: u32 = 0xa;
+
+/// Syndromes of a completion queue error.
+const OVERRUN: u8 = 1;
+const NO_MEMORY: u8 = 2;
+
+/// What an entry shall say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) opcode: CqeOpcode,
+    pub(super) qpn: u32,
+    pub(super) user_index: u32,
+    pub(super) wqe_counter: u16,
+    pub(super) send_opcode: u8,
+    pub(super) byte_cnt: u32,
+    pub(super) immediate: u32,
+    pub(super) solicited: bool,
+    /// Service level and queue pair of the sender, for receives.
+    pub(super) source: Source,
+    /// For errors: the syndrome and the vendor's own one.
+    pub(super) error: Option<(CqeSyndrome, u8)>,
+}
+
+/// Where a received message came from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Source {
+    pub(super) lid: u16,
+    pub(super) sl: u8,
+    pub(super) qpn: u32,
+    pub(super) global: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Next,
+    Solicited,
+}
+
+#[derive(Debug)]
+pub(super) struct Cq {
+    context: [u8; 64],
+    ring: Ring,
+    log_size: u32,
+    eqn: u32,
+    dbr_addr: u64,
+    overrun_ignored: bool,
+    producer: u32,
+    /// Producer counter after the newest solicited entry.
+    solicited_end: Option<u32>,
+    armed: Armed,
+    failed: bool,
+    /// The consumer was already reported for running ahead.
+    reported: bool,
+}
+
+/// An entry could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CqFailed;
+
+#[derive(Debug, Default)]
+pub(super) struct CqTable {
+    cqs: BTreeMap<u32, Cq>,
+    next: u32,
+}
+
+/// How far `a` is ahead of `b` in 24 bits, negative if behind.
+fn ahead(a: u32, b: u32) -> i32 {
+    ((a.wrapping_sub(b) << 8) as i32) >> 8
+}
+
+impl CqTable {
+    pub(super) fn len(&self) -> usize {
+        self.cqs.len()
+    }
+
+    pub(super) fn contains(&self, cqn: u32) -> bool {
+        self.cqs.contains_key(&cqn)
+    }
+
+    pub(super) fn create(&mut self, max: u32, cqc: View<'_, Cqc>, pas: &[u64]) -> Result<u32, CmdStatus> {
+        let max = max.min(COUNTER);
+        if self.cqs.len() as u64 + 1 >= u64::from(max) {
+            return Err(CmdStatus::NoResources);
+        }
+        let context: [u8; 64] = cqc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
+        let log_size = cqc.get(Cqc::LOG_CQ_SIZE);
+        let log_stride = match cqc.get(Cqc::CQE_SZ) {
+            0 => 6,
+            1 => 7,
+            _ => return Err(CmdStatus::BadParam),
+        };
+        let dbr_addr = cqc.get64(Cqc::DBR_ADDR);
+        if log_size > MAX_LOG_SIZE || !dbr_addr.is_multiple_of(8) {
+            return Err(CmdStatus::BadParam);
+        }
+        let page_offset = cqc.get(Cqc::PAGE_OFFSET);
+        let pages = Pages::new(pas, cqc.get(Cqc::LOG_PAGE_SIZE), page_offset, 1 << (log_size + log_stride))?;
+        let mut cqn = self.next.max(1);
+        while self.cqs.contains_key(&cqn) || cqn >= max {
+            cqn = if cqn + 1 >= max { 1 } else { cqn + 1 };
+        }
+        self.next = cqn + 1;
+        let cq = Cq {
+            context,
+            ring: Ring::new(pages, 0, log_size, log_stride),
+            log_size,
+            eqn: cqc.get(Cqc::C_EQN_OR_APU_ELEMENT) & 0xff,
+            dbr_addr,
+            overrun_ignored: cqc.is_set(Cqc::OI),
+            producer: 0,
+            solicited_end: None,
+            armed: Armed::No,
+            failed: false,
+            reported: false,
+        };
+        self.cqs.insert(cqn, cq);
+        Ok(cqn)
+    }
+
+    pub(super) fn query(&self, cqn: u32, env: &Env<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
+        let cq = self.cqs.get(&cqn).ok_or(CmdStatus::BadRes)?;
+        for (to, from) in out.as_bytes_mut().iter_mut().zip(cq.context) {
+            *to = from;
+        }
+        let consumer = cq.consumer(env).unwrap_or(0);
+        let state = match cq.armed {
+            Armed::No => ST_FIRED,
+            Armed::Next => ST_ARMED,
+            Armed::Solicited => ST_SOLICITED_ARMED,
+        };
+        out.set(Cqc::STATUS, if cq.failed { STATUS_OVERFLOW } else { 0 })
+            .set(Cqc::ST, state)
+            .set(Cqc::CONSUMER_COUNTER, consumer)
+            .set(Cqc::PRODUCER_COUNTER, cq.producer & COUNTER)
+            .set(Cqc::LAST_SOLICIT_INDEX, cq.solicited_end.unwrap_or(0));
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, cqn: u32) {
+        self.cqs.remove(&cqn);
+    }
+
+    /// Arms a queue; fires at once if the host has not seen everything.
+    pub(super) fn arm(&mut self, cqn: u32, arm: View<'_, CqArm>, events: &mut VecDeque<EngineEvent>) -> bool {
+        let Some(cq) = self.cqs.get_mut(&cqn) else { return false };
+        let seen = arm.get(CqArm::CONSUMER_INDEX);
+        let solicited = arm.is_set(CqArm::SOLICITED);
+        let unseen =
+            if solicited { cq.solicited_end.is_some_and(|end| ahead(end, seen) > 0) } else { ahead(cq.producer, seen) > 0 };
+        if unseen {
+            cq.armed = Armed::No;
+            events.push_back(EngineEvent::Completion { eqn: cq.eqn, cqn });
+        } else {
+            cq.armed = if solicited { Armed::Solicited } else { Armed::Next };
+        }
+        true
+    }
+
+    /// Writes an entry, and an event if the queue is armed for it.
+    pub(super) fn write(
+        &mut self,
+        env: &mut Env<'_>,
+        cqn: u32,
+        completion: &Completion,
+        events: &mut VecDeque<EngineEvent>,
+    ) -> Result<(), CqFailed> {
+        let cq = self.cqs.get_mut(&cqn).ok_or(CqFailed)?;
+        if env.faults.take(|fault| matches!(fault, Fault::DropCqe { cqn: at } if *at == cqn).then_some(())).is_some() {
+            return Ok(());
+        }
+        let repeat = env.faults.take(|fault| matches!(fault, Fault::RepeatCqe { cqn: at } if *at == cqn).then_some(()));
+        for _ in 0..1 + u32::from(repeat.is_some()) {
+            cq.put(env, cqn, completion, events)?;
+        }
+        Ok(())
+    }
+}
+
+impl Cq {
+    fn consumer(&self, env: &Env<'_>) -> Option<u32> {
+        let record = read_array::<8>(env.memory, self.dbr_addr).ok()?;
+        Some(View::<CqDoorbellRecord>::of(&record).get(CqDoorbellRecord::CONSUMER_INDEX))
+    }
+
+    fn fail(&mut self, cqn: u32, syndrome: u8, events: &mut VecDeque<EngineEvent>) -> CqFailed {
+        if !self.failed {
+            self.failed = true;
+            events.push_back(EngineEvent::CqError { cqn, syndrome });
+        }
+        CqFailed
+    }
+
+    fn put(
+        &mut self,
+        env: &mut Env<'_>,
+        cqn: u32,
+        completion: &Completion,
+        events: &mut VecDeque<EngineEvent>,
+    ) -> Result<(), CqFailed> {
+        if self.failed {
+            return Err(CqFailed);
+        }
+        let Some(consumer) = self.consumer(env) else { return Err(self.fail(cqn, NO_MEMORY, events)) };
+        let unread = ahead(self.producer, consumer);
+        if unread < 0 && !self.reported {
+            self.reported = true;
+            env.audit.report(Finding::ConsumerPastProducer { number: cqn, consumer, producer: self.producer });
+        }
+        if !self.overrun_ignored && unread >= 1 << self.log_size {
+            return Err(self.fail(cqn, OVERRUN, events));
+        }
+        let entry = self.entry(env, cqn, completion);
+        // The entry lies in the second half of a longer one.
+        let start = (self.ring.stride() - CQE) as u64;
+        let (body, last) = entry.split_at(CQE - 1);
+        // The owner is in the last byte: the host may take the entry as soon as that is there.
+        let written = self.ring.write(env.memory, self.producer, start, body);
+        if written.and_then(|()| self.ring.write(env.memory, self.producer, start + body.len() as u64, last)).is_err() {
+            return Err(self.fail(cqn, NO_MEMORY, events));
+        }
+        env.trace(Record::Cqe { cqn, index: self.producer, bytes: &entry });
+        self.producer = self.producer.wrapping_add(1) & COUNTER;
+        let solicited = completion.solicited || completion.error.is_some();
+        if solicited {
+            self.solicited_end = Some(self.producer);
+        }
+        if self.armed == Armed::Next || (self.armed == Armed::Solicited && solicited) {
+            self.armed = Armed::No;
+            events.push_back(EngineEvent::Completion { eqn: self.eqn, cqn });
+        }
+        Ok(())
+    }
+
+    fn entry(&self, env: &mut Env<'_>, cqn: u32, completion: &Completion) -> [u8; CQE] {
+        let mut entry = [0; CQE];
+        let foreign = env.faults.take(|fault| match *fault {
+            Fault::ForeignQpn { cqn: at, qpn } if at == cqn => Some(qpn),
+            _ => None,
+        });
+        let counter = env.faults.take(|fault| match *fault {
+            Fault::WrongWqeCounter { cqn: at, counter } if at == cqn => Some(counter),
+            _ => None,
+        });
+        let opcode = env.faults.take(|fault| match *fault {
+            Fault::CqeOpcode { cqn: at, opcode } if at == cqn => Some(opcode),
+            _ => None,
+        });
+        let wrong_owner =
+            env.faults.take(|fault| matches!(fault, Fault::WrongOwner { cqn: at } if *at == cqn).then_some(1)).unwrap_or(0);
+        if let Some(mut cqe) = ViewMut::<Cqe>::new(&mut entry) {
+            let source = &completion.source;
+            cqe.set(Cqe::SLID, u32::from(source.lid))
+                .set(Cqe::SL, u32::from(source.sl))
+                .set(Cqe::GRH, u32::from(source.global))
+                .set(Cqe::RQPN, source.qpn)
+                .set(Cqe::SRQN_UIDX, foreign.unwrap_or(completion.user_index))
+                .set(Cqe::IMM_INVAL_PKEY, completion.immediate)
+                .set(Cqe::BYTE_CNT, completion.byte_cnt)
+                .set64(Cqe::TIMESTAMP, if completion.error.is_some() { 0 } else { env.now.as_nanos() })
+                .set(Cqe::SEND_OPCODE, u32::from(completion.send_opcode))
+                .set(Cqe::QPN, foreign.unwrap_or(completion.qpn))
+                .set(Cqe::WQE_COUNTER, u32::from(counter.unwrap_or(completion.wqe_counter)))
+                .set(Cqe::OPCODE, opcode.map_or(completion.opcode.code(), u32::from))
+                .set(Cqe::SE, u32::from(completion.solicited))
+                .set(Cqe::OWNER, (self.producer >> self.log_size & 1) ^ wrong_owner);
+        }
+        if let Some((syndrome, vendor)) = completion.error
+            && let Some(mut cqe) = ViewMut::<ErrCqe>::new(&mut entry)
+        {
+            // An error entry has its syndromes where others have the time.
+            cqe.set(ErrCqe::VENDOR_ERR_SYND, u32::from(vendor)).set(ErrCqe::SYNDROME, syndrome.code());
+        }
+        entry
+    }
+}

@@ -1,0 +1,54 @@
+//! The error state: everything posted completes, in order, with the flush status; also what is posted later.
+
+use bareverbs_mlx5_spec::CqeSyndrome;
+
+use super::Work;
+use super::qp::{Qp, SendDone};
+use super::requester::SendOp;
+
+const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
+
+impl Qp {
+    /// Completes all that is posted on both queues. A ring has at most 2^16 entries, so this ends.
+    pub(super) fn flush(&mut self, work: &mut Work<'_, '_>) {
+        self.requester.ack_due = None;
+        self.requester.rnr_until = None;
+        while let Some(op) = self.requester.ops.pop_front() {
+            self.requester.retired = op.index.wrapping_add(op.wqe.as_ref().map_or(1, |wqe| wqe.blocks()));
+            self.complete_send(work, SendOp::done(&op, Some(FLUSHED)));
+        }
+        while self.sq.is_some() && self.requester.fetched != self.requester.posted {
+            let index = self.requester.fetched;
+            let (send_opcode, size) = match self.read_wqe(work, index) {
+                Some((bytes, size)) => (bytes.get(3).copied().unwrap_or(0), size),
+                None => (0, 1),
+            };
+            self.requester.fetched = index.wrapping_add(size);
+            self.requester.retired = self.requester.fetched;
+            self.complete_send(work, SendDone { index, send_opcode, byte_cnt: 0, error: Some(FLUSHED) });
+        }
+        self.flush_receives(work);
+    }
+
+    fn flush_receives(&mut self, work: &mut Work<'_, '_>) {
+        if self.rq.is_none() {
+            return;
+        }
+        if let Some(index) = self.held_receive() {
+            self.fail_receive(work, index, FLUSHED);
+        }
+        self.responder.abandon();
+        let Some((posted, _)) = self.record(work) else { return };
+        while self.responder.consumed != posted {
+            let index = self.responder.consumed;
+            self.responder.consumed = index.wrapping_add(1);
+            self.fail_receive(work, index, FLUSHED);
+        }
+    }
+
+    /// Whether receives were posted since the last flush.
+    pub(super) fn has_unflushed(&self, work: &Work<'_, '_>) -> bool {
+        let receives = self.rq.is_some() && self.record(work).is_some_and(|(posted, _)| posted != self.responder.consumed);
+        receives || (self.sq.is_some() && self.requester.fetched != self.requester.posted)
+    }
+}

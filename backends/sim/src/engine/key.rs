@@ -1,0 +1,493 @@
+//! Memory keys: what they open, for whom, and where their bytes are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, WqeKlm};
+
+use crate::memory::{DmaFault, HostMemory};
+
+/// Keys inside keys are followed this deep.
+const MAX_DEPTH: u32 = 4;
+/// Most pieces that one translation may fall into.
+const MAX_EXTENTS: usize = 8192;
+/// Smallest page of a page list.
+const MIN_LOG_PAGE: u32 = 12;
+
+/// Rights that an access needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Right {
+    LocalRead,
+    LocalWrite,
+    RemoteRead,
+    RemoteWrite,
+    RemoteAtomic,
+}
+
+/// Who reaches for memory, and why.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Access {
+    pub(super) right: Right,
+    pub(super) pd: u32,
+    pub(super) qpn: u32,
+}
+
+/// Why a key does not open the bytes asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyError {
+    /// No key with this index.
+    Unknown,
+    /// The key exists, and its variant (low byte) is another one.
+    Variant,
+    /// Nothing is registered or bound with it.
+    Free,
+    /// It belongs to another protection domain.
+    Domain,
+    /// It belongs to another queue pair.
+    QueuePair,
+    /// It lacks the right.
+    Right,
+    /// Bytes outside its range.
+    Range,
+    /// Its translations do not reach that far, or are no translations.
+    Translation,
+    /// The host has no memory where it leads.
+    Memory,
+}
+
+impl From<DmaFault> for KeyError {
+    fn from(_: DmaFault) -> Self {
+        Self::Memory
+    }
+}
+
+/// A run of host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) addr: u64,
+    pub(super) len: usize,
+}
+
+/// One entry of an indirect key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Klm {
+    pub(super) len: u64,
+    pub(super) key: u32,
+    pub(super) addr: u64,
+}
+
+impl Klm {
+    fn list(bytes: &[u8]) -> Vec<Self> {
+        let entries = bytes.chunks_exact(WqeKlm::SIZE).filter_map(View::<WqeKlm>::new);
+        let entry = |klm: View<'_, WqeKlm>| Self {
+            len: u64::from(klm.get(WqeKlm::BYTE_COUNT)),
+            key: klm.get(WqeKlm::MKEY),
+            addr: klm.get64(WqeKlm::ADDRESS),
+        };
+        entries.map(entry).collect()
+    }
+}
+
+/// A key.
+#[derive(Clone, Debug)]
+pub(super) struct Mkey {
+    /// The context as created and changed since.
+    context: [u8; 64],
+    /// Raw translation entries.
+    translations: Vec<u8>,
+    /// For an indirect key: the entries, and the byte after each counted from the start of the key.
+    klms: Vec<Klm>,
+    ends: Vec<u64>,
+}
+
+impl Mkey {
+    fn new(context: [u8; 64], translations: Vec<u8>) -> Self {
+        let mut key = Self { context, translations, klms: Vec::new(), ends: Vec::new() };
+        key.index();
+        key
+    }
+
+    /// Reads the entries of an indirect key anew.
+    fn index(&mut self) {
+        self.klms.clear();
+        self.ends.clear();
+        if matches!(self.mode(), Some(AccessMode::Klms | AccessMode::Ksm)) {
+            self.klms = Klm::list(&self.translations);
+            let mut end = 0u64;
+            let sum = |klm: &Klm| {
+                end = end.saturating_add(klm.len);
+                end
+            };
+            self.ends = self.klms.iter().map(sum).collect();
+        }
+    }
+
+    pub(super) fn context(&self) -> View<'_, Mkc> {
+        const { assert!(Mkc::SIZE == 64, "a context has the size of its layout") };
+        View::of(&self.context)
+    }
+
+    pub(super) fn mode(&self) -> Option<AccessMode> {
+        let context = self.context();
+        AccessMode::from_code(context.get(Mkc::ACCESS_MODE_4_2) << 2 | context.get(Mkc::ACCESS_MODE_1_0))
+    }
+
+    pub(super) fn pd(&self) -> u32 {
+        self.context().get(Mkc::PD)
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        self.context().is_set(Mkc::FREE)
+    }
+
+    pub(super) fn variant(&self) -> u32 {
+        self.context().get(Mkc::MKEY_7_0)
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        self.context().get(Mkc::QPN)
+    }
+
+    /// Whether this is a window that is bound: changed from a send queue, indirect, not free, with something in it.
+    fn is_bound_window(&self) -> bool {
+        let context = self.context();
+        !self.is_free()
+            && context.is_set(Mkc::UMR_EN)
+            && self.mode() == Some(AccessMode::Klms)
+            && self.klms.iter().any(|klm| klm.len != 0)
+    }
+
+    fn allows(&self, right: Right) -> bool {
+        let context = self.context();
+        context.is_set(match right {
+            Right::LocalRead => Mkc::LR,
+            Right::LocalWrite => Mkc::LW,
+            Right::RemoteRead => Mkc::RR,
+            Right::RemoteWrite => Mkc::RW,
+            Right::RemoteAtomic => Mkc::A,
+        })
+    }
+
+    /// Offset of `addr` from the start of the key, if `len` bytes from there lie inside it.
+    fn offset(&self, addr: u64, len: u64) -> Result<u64, KeyError> {
+        let context = self.context();
+        if context.is_set(Mkc::LENGTH64) {
+            return addr.checked_add(len).map(|_| addr).ok_or(KeyError::Range);
+        }
+        let offset = addr.checked_sub(context.get64(Mkc::START_ADDR)).ok_or(KeyError::Range)?;
+        let end = offset.checked_add(len).ok_or(KeyError::Range)?;
+        if end > context.get64(Mkc::LEN) {
+            return Err(KeyError::Range);
+        }
+        Ok(offset)
+    }
+
+    fn page(&self, index: u64) -> Result<u64, KeyError> {
+        let at = usize::try_from(index).ok().and_then(|index| index.checked_mul(8)).ok_or(KeyError::Translation)?;
+        let entry = self.translations.get(at..).and_then(|rest| rest.first_chunk()).ok_or(KeyError::Translation)?;
+        // The low byte holds permission bits.
+        Ok(u64::from_be_bytes(*entry) & !0xff)
+    }
+}
+
+/// All keys of a device, by index.
+#[derive(Debug, Default)]
+pub(super) struct KeyTable {
+    keys: BTreeMap<u32, Mkey>,
+    next: u32,
+    /// Indices that had a key once and have none now.
+    destroyed: BTreeSet<u32>,
+}
+
+/// Index of a key.
+pub(super) const fn index_of(key: u32) -> u32 {
+    key >> 8
+}
+
+impl KeyTable {
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn bound_windows(&self) -> usize {
+        self.keys.values().filter(|key| key.is_bound_window()).count()
+    }
+
+    pub(super) fn uses_pd(&self, pd: u32) -> bool {
+        self.keys.values().any(|key| key.pd() == pd)
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&Mkey> {
+        self.keys.get(&index)
+    }
+
+    /// Whether the key was destroyed and nothing took its place.
+    pub(super) fn was_destroyed(&self, key: u32) -> bool {
+        self.destroyed.contains(&index_of(key))
+    }
+
+    /// Adds a key. Indices are given in turn, so that a destroyed one stays unknown for long; 0 and 1 never are, because
+    /// key 0x100 ends receive lists.
+    pub(super) fn create(&mut self, max: u32, mkc: View<'_, Mkc>, translations: &[u8]) -> Result<u32, CmdStatus> {
+        let max = max.min(1 << 24);
+        if u64::from(max) <= self.keys.len() as u64 + 2 {
+            return Err(CmdStatus::NoResources);
+        }
+        let context: [u8; 64] = mkc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
+        let octwords = mkc.get(Mkc::TRANSLATIONS_OCTWORD_SIZE) as usize;
+        let key = Mkey::new(context, translations.to_vec());
+        match key.mode() {
+            Some(AccessMode::Pa) => {}
+            Some(AccessMode::Mtt) if key.is_free() => {}
+            Some(AccessMode::Mtt) => {
+                let log_page = mkc.get(Mkc::LOG_PAGE_SIZE);
+                let len = mkc.get64(Mkc::LEN);
+                let start = mkc.get64(Mkc::START_ADDR);
+                if mkc.is_set(Mkc::LENGTH64) || !(MIN_LOG_PAGE..=40).contains(&log_page) {
+                    return Err(CmdStatus::BadParam);
+                }
+                let within = start & ((1 << log_page) - 1);
+                let pages = within.checked_add(len).ok_or(CmdStatus::BadParam)?.div_ceil(1 << log_page);
+                // The context must have room for the pages, and the input must have brought them.
+                if pages > 2 * octwords as u64 || pages > translations.len() as u64 / 8 {
+                    return Err(CmdStatus::BadParam);
+                }
+            }
+            Some(AccessMode::Klms | AccessMode::Ksm) => {
+                if translations.len() > octwords.saturating_mul(OCTWORD) {
+                    return Err(CmdStatus::BadParam);
+                }
+            }
+            _ => return Err(CmdStatus::BadParam),
+        }
+        let mut index = self.next.max(2);
+        while self.keys.contains_key(&index) || !(2..max).contains(&index) {
+            index = if index + 1 >= max { 2 } else { index + 1 };
+        }
+        self.next = index + 1;
+        self.destroyed.remove(&index);
+        self.keys.insert(index, key);
+        Ok(index)
+    }
+
+    pub(super) fn query(&self, index: u32, out: &mut ViewMut<'_, Mkc>) -> Result<(), CmdStatus> {
+        let key = self.keys.get(&index).ok_or(CmdStatus::BadRes)?;
+        for (to, from) in out.as_bytes_mut().iter_mut().zip(key.context) {
+            *to = from;
+        }
+        Ok(())
+    }
+
+    pub(super) fn destroy(&mut self, index: u32) -> Result<(), CmdStatus> {
+        if !self.keys.contains_key(&index) {
+            return Err(CmdStatus::BadRes);
+        }
+        let leads_here = |window: &Mkey| window.klms.iter().any(|klm| klm.len != 0 && index_of(klm.key) == index);
+        if self.keys.iter().any(|(&other, window)| other != index && window.is_bound_window() && leads_here(window)) {
+            return Err(CmdStatus::ResBusy);
+        }
+        self.keys.remove(&index);
+        self.destroyed.insert(index);
+        Ok(())
+    }
+
+    /// The key, if its variant is right and it may be used by this queue pair and domain.
+    fn open(&self, key: u32, access: Access) -> Result<&Mkey, KeyError> {
+        let mkey = self.keys.get(&index_of(key)).ok_or(KeyError::Unknown)?;
+        if mkey.variant() != key & 0xff {
+            return Err(KeyError::Variant);
+        }
+        if mkey.is_free() {
+            return Err(KeyError::Free);
+        }
+        if mkey.pd() != access.pd {
+            return Err(KeyError::Domain);
+        }
+        if mkey.qpn() != MKEY_ANY_QPN && mkey.qpn() != access.qpn {
+            return Err(KeyError::QueuePair);
+        }
+        Ok(mkey)
+    }
+
+    /// Whether `key` opens `len` bytes at `addr`; no memory is touched.
+    pub(super) fn check(&self, key: u32, addr: u64, len: u64, access: Access) -> Result<(), KeyError> {
+        let mkey = self.open(key, access)?;
+        if !mkey.allows(access.right) {
+            return Err(KeyError::Right);
+        }
+        mkey.offset(addr, len).map(|_| ())
+    }
+
+    /// Appends to `out` the host memory behind `len` bytes at `addr` of `key`, checked all the way down.
+    pub(super) fn translate(
+        &self,
+        key: u32,
+        addr: u64,
+        len: usize,
+        access: Access,
+        out: &mut Vec<Extent>,
+    ) -> Result<(), KeyError> {
+        self.translate_at(key, addr, len as u64, access, MAX_DEPTH, out)
+    }
+
+    fn translate_at(
+        &self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        access: Access,
+        depth: u32,
+        out: &mut Vec<Extent>,
+    ) -> Result<(), KeyError> {
+        if len == 0 {
+            return Ok(());
+        }
+        let mkey = self.open(key, access)?;
+        if !mkey.allows(access.right) {
+            return Err(KeyError::Right);
+        }
+        let offset = mkey.offset(addr, len)?;
+        let mut push = |addr: u64, len: u64| {
+            if out.len() >= MAX_EXTENTS {
+                return Err(KeyError::Translation);
+            }
+            out.push(Extent { addr, len: usize::try_from(len).map_err(|_| KeyError::Range)? });
+            Ok(())
+        };
+        match mkey.mode() {
+            Some(AccessMode::Pa) => push(addr, len),
+            Some(AccessMode::Mtt) => {
+                let context = mkey.context();
+                let log_page = context.get(Mkc::LOG_PAGE_SIZE);
+                if !(MIN_LOG_PAGE..=40).contains(&log_page) {
+                    return Err(KeyError::Translation);
+                }
+                let page = 1u64 << log_page;
+                let mut at = (context.get64(Mkc::START_ADDR) & (page - 1)) + offset;
+                let end = at.checked_add(len).ok_or(KeyError::Range)?;
+                while at < end {
+                    let within = at & (page - 1);
+                    let piece = (page - within).min(end - at);
+                    let base = mkey.page(at >> log_page)?;
+                    push(base.checked_add(within).ok_or(KeyError::Translation)?, piece)?;
+                    at += piece;
+                }
+                Ok(())
+            }
+            Some(mode @ (AccessMode::Klms | AccessMode::Ksm)) => {
+                let depth = depth.checked_sub(1).ok_or(KeyError::Translation)?;
+                self.translate_indirect(mkey, mode, offset, len, access, depth, out)
+            }
+            _ => Err(KeyError::Translation),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one step of a recursion that carries its whole state")]
+    fn translate_indirect(
+        &self,
+        mkey: &Mkey,
+        mode: AccessMode,
+        offset: u64,
+        len: u64,
+        access: Access,
+        depth: u32,
+        out: &mut Vec<Extent>,
+    ) -> Result<(), KeyError> {
+        // What an indirect key grants to a peer is its own matter: the key behind it need only let this device at its
+        // bytes, which is how a window opens a region that has no remote access of its own.
+        let right = match access.right {
+            Right::LocalRead | Right::RemoteRead => Right::LocalRead,
+            Right::LocalWrite | Right::RemoteWrite | Right::RemoteAtomic => Right::LocalWrite,
+        };
+        let inner = Access { right, ..access };
+        let (mut at, end) = (offset, offset.checked_add(len).ok_or(KeyError::Range)?);
+        let entry_len = 1u64.checked_shl(mkey.context().get(Mkc::LOG_PAGE_SIZE)).unwrap_or(0);
+        while at < end {
+            let (klm, within, entry_end) = if mode == AccessMode::Klms {
+                let index = mkey.ends.partition_point(|&entry_end| entry_end <= at);
+                let klm = mkey.klms.get(index).ok_or(KeyError::Translation)?;
+                let entry_end = mkey.ends.get(index).copied().unwrap_or(0);
+                (klm, at - entry_end.saturating_sub(klm.len), entry_end)
+            } else {
+                let index = at.checked_div(entry_len).ok_or(KeyError::Translation)?;
+                let klm = usize::try_from(index).ok().and_then(|index| mkey.klms.get(index));
+                (klm.ok_or(KeyError::Translation)?, at % entry_len, (index + 1).saturating_mul(entry_len))
+            };
+            let piece = entry_end.min(end) - at;
+            let addr = klm.addr.checked_add(within).ok_or(KeyError::Range)?;
+            self.translate_at(klm.key, addr, piece, inner, depth, out)?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Reads bytes behind a key.
+    pub(super) fn read(
+        &self,
+        memory: &dyn HostMemory,
+        (key, addr): (u32, u64),
+        access: Access,
+        into: &mut [u8],
+    ) -> Result<(), KeyError> {
+        let mut extents = Vec::new();
+        self.translate(key, addr, into.len(), access, &mut extents)?;
+        let mut rest = into;
+        for extent in extents {
+            let (piece, tail) = rest.split_at_mut_checked(extent.len).ok_or(KeyError::Range)?;
+            memory.read(extent.addr, piece)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes behind a key; nothing is written unless all of them may be.
+    pub(super) fn write(
+        &self,
+        memory: &dyn HostMemory,
+        (key, addr): (u32, u64),
+        access: Access,
+        from: &[u8],
+    ) -> Result<(), KeyError> {
+        let mut extents = Vec::new();
+        self.translate(key, addr, from.len(), access, &mut extents)?;
+        let mut rest = from;
+        for extent in extents {
+            let (piece, tail) = rest.split_at_checked(extent.len).ok_or(KeyError::Range)?;
+            memory.write(extent.addr, piece)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Replaces the context and translations of a key.
+    pub(super) fn replace(&mut self, index: u32, context: [u8; 64], translations: Vec<u8>) {
+        self.keys.insert(index, Mkey::new(context, translations));
+    }
+
+    /// Frees a key that a peer names (SEND with invalidate).
+    pub(super) fn invalidate_remotely(&mut self, key: u32, pd: u32, qpn: u32) -> Result<(), KeyError> {
+        let access = Access { right: Right::RemoteRead, pd, qpn };
+        let mkey = self.open(key, access)?;
+        if !mkey.context().is_set(Mkc::EN_RINVAL) {
+            return Err(KeyError::Right);
+        }
+        if let Some(mkey) = self.keys.get_mut(&index_of(key))
+            && let Some(mut context) = ViewMut::<Mkc>::new(&mut mkey.context)
+        {
+            context.set(Mkc::FREE, 1);
+        }
+        Ok(())
+    }
+
+    /// The translations of a key, raw.
+    pub(super) fn translations(&self, index: u32) -> Option<&[u8]> {
+        self.keys.get(&index).map(|key| key.translations.as_slice())
+    }
+
+    /// The entries that raw `translations` hold.
+    pub(super) fn entries(translations: &[u8]) -> Vec<Klm> {
+        Klm::list(translations)
+    }
+}
+
+#[cfg(test)]
+mod tests;

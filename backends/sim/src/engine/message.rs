@@ -1,0 +1,100 @@
+//! Bytes of a message gathered from host memory and scattered into it, through keys.
+
+use super::Work;
+use super::key::{Access, KeyError};
+use crate::audit::Finding;
+use crate::wqe::{DataPointer, DataSegment};
+
+/// Why bytes found no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScatterError {
+    /// The buffers together are shorter than the message.
+    TooLong,
+    /// A key does not open its bytes.
+    Key(KeyError),
+}
+
+fn note(work: &mut Work<'_, '_>, key: u32, error: KeyError) -> KeyError {
+    if error == KeyError::Unknown && work.shared.keys.was_destroyed(key) {
+        work.env.audit.report(Finding::KeyAfterDestroy { key });
+    }
+    work.env.note(|| format!("key {key:#010x} refused: {error:?}"));
+    error
+}
+
+/// The `len` bytes from byte `offset` of a message.
+pub(super) fn gather(
+    work: &mut Work<'_, '_>,
+    access: Access,
+    segments: &[DataSegment],
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>, KeyError> {
+    let mut message = vec![0; len];
+    let mut rest = message.as_mut_slice();
+    let mut skip = offset;
+    for segment in segments {
+        if rest.is_empty() {
+            break;
+        }
+        if skip >= segment.len() {
+            skip -= segment.len();
+            continue;
+        }
+        let piece_len = usize::try_from(segment.len() - skip).unwrap_or(usize::MAX).min(rest.len());
+        let (piece, tail) = rest.split_at_mut(piece_len);
+        match segment {
+            DataSegment::Inline(bytes) => {
+                let from = usize::try_from(skip).ok().and_then(|skip| bytes.get(skip..)).unwrap_or_default();
+                for (to, from) in piece.iter_mut().zip(from) {
+                    *to = *from;
+                }
+            }
+            DataSegment::Pointer(pointer) => {
+                let addr = pointer.addr.checked_add(skip).ok_or(KeyError::Range)?;
+                let read = work.shared.keys.read(work.env.memory, (pointer.lkey, addr), access, piece);
+                read.map_err(|error| note(work, pointer.lkey, error))?;
+            }
+        }
+        rest = tail;
+        skip = 0;
+    }
+    Ok(message)
+}
+
+/// Puts `bytes` at byte `offset` of a message that lies in `pointers`.
+pub(super) fn scatter(
+    work: &mut Work<'_, '_>,
+    access: Access,
+    pointers: impl IntoIterator<Item = DataPointer>,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), ScatterError> {
+    let (mut rest, mut skip) = (bytes, offset);
+    for pointer in pointers {
+        if rest.is_empty() {
+            break;
+        }
+        if skip >= pointer.len {
+            skip -= pointer.len;
+            continue;
+        }
+        let piece_len = usize::try_from(pointer.len - skip).unwrap_or(usize::MAX).min(rest.len());
+        let (piece, tail) = rest.split_at(piece_len);
+        let addr = pointer.addr.checked_add(skip).ok_or(ScatterError::Key(KeyError::Range))?;
+        let written = work.shared.keys.write(work.env.memory, (pointer.lkey, addr), access, piece);
+        written.map_err(|error| ScatterError::Key(note(work, pointer.lkey, error)))?;
+        rest = tail;
+        skip = 0;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(ScatterError::TooLong) }
+}
+
+/// The memory pieces of a list without inline data.
+pub(super) fn pointers(segments: &[DataSegment]) -> Vec<DataPointer> {
+    let pointer = |segment: &DataSegment| match segment {
+        DataSegment::Pointer(pointer) => Some(*pointer),
+        DataSegment::Inline(_) => None,
+    };
+    segments.iter().filter_map(pointer).collect()
+}

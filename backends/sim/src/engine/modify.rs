@@ -1,0 +1,178 @@
+//! The state machine of a queue pair as firmware commands see it: which transition starts where, and which fields of the
+//! context it takes. A driver sends a fresh context each time, so what a transition does not name stays.
+
+use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Field, Qpc, QpcState, View, ViewMut, opt_param};
+
+use super::qp::{Qp, Service};
+use super::requester::Requester;
+use super::responder::Responder;
+
+/// One transition.
+struct Transition {
+    from: &'static [QpcState],
+    to: QpcState,
+    always: &'static [Field<Qpc>],
+    optional: &'static [(u32, Field<Qpc>)],
+    /// Takes the whole primary path.
+    path: bool,
+    /// Optional fields of the primary path, and those always taken.
+    path_always: &'static [Field<Ads>],
+    path_optional: &'static [(u32, Field<Ads>)],
+}
+
+const RRE: (u32, Field<Qpc>) = (opt_param::RRE, Qpc::RRE);
+const RAE: (u32, Field<Qpc>) = (opt_param::RAE, Qpc::RAE);
+const RWE: (u32, Field<Qpc>) = (opt_param::RWE, Qpc::RWE);
+const RNR: (u32, Field<Qpc>) = (opt_param::RNR_TIMEOUT, Qpc::MIN_RNR_NAK);
+const PM: (u32, Field<Qpc>) = (opt_param::PM_STATE, Qpc::PM_STATE);
+const QKEY: (u32, Field<Qpc>) = (opt_param::Q_KEY, Qpc::Q_KEY);
+const PKEY: (u32, Field<Ads>) = (opt_param::PKEY_INDEX, Ads::PKEY_INDEX);
+const ANY: &[QpcState] = QpcState::ALL;
+
+const fn plain(from: &'static [QpcState], to: QpcState) -> Transition {
+    Transition { from, to, always: &[], optional: &[], path: false, path_always: &[], path_optional: &[] }
+}
+
+fn transition(opcode: CmdOpcode, service: Service) -> Option<Transition> {
+    use QpcState::{Err, Init, Rst, Rtr, Rts, SqDraining, SqEr, Sqd};
+    let connected = matches!(service, Service::Rc | Service::Uc);
+    Some(match opcode {
+        CmdOpcode::Rst2InitQp => Transition {
+            always: &[Qpc::PM_STATE, Qpc::RRE, Qpc::RWE, Qpc::RAE, Qpc::Q_KEY, Qpc::COUNTER_SET_ID],
+            path_always: &[Ads::PKEY_INDEX, Ads::VHCA_PORT_NUM],
+            ..plain(&[Rst], Init)
+        },
+        CmdOpcode::Init2InitQp => {
+            Transition { optional: &[RRE, RAE, RWE, QKEY], path_optional: &[PKEY], ..plain(&[Init], Init) }
+        }
+        CmdOpcode::Init2RtrQp if connected => Transition {
+            always: &[Qpc::MTU, Qpc::LOG_MSG_MAX, Qpc::REMOTE_QPN, Qpc::NEXT_RCV_PSN, Qpc::LOG_RRA_MAX, Qpc::MIN_RNR_NAK],
+            optional: &[RRE, RAE, RWE],
+            path: true,
+            path_optional: &[PKEY],
+            ..plain(&[Init], Rtr)
+        },
+        CmdOpcode::Init2RtrQp => Transition {
+            always: &[Qpc::MTU, Qpc::LOG_MSG_MAX],
+            optional: &[QKEY],
+            path_optional: &[PKEY],
+            ..plain(&[Init], Rtr)
+        },
+        CmdOpcode::Rtr2RtsQp if connected => Transition {
+            always: &[Qpc::NEXT_SEND_PSN, Qpc::RETRY_COUNT, Qpc::RNR_RETRY, Qpc::LOG_SRA_MAX, Qpc::LOG_ACK_REQ_FREQ],
+            optional: &[RRE, RAE, RWE, RNR, PM],
+            path_always: &[Ads::ACK_TIMEOUT],
+            ..plain(&[Rtr], Rts)
+        },
+        CmdOpcode::Rtr2RtsQp => Transition { always: &[Qpc::NEXT_SEND_PSN], optional: &[QKEY], ..plain(&[Rtr], Rts) },
+        CmdOpcode::Rts2RtsQp => {
+            Transition { optional: &[RRE, RAE, RWE, RNR, PM, QKEY], path_optional: &[PKEY], ..plain(&[Rts], Rts) }
+        }
+        CmdOpcode::Rts2SqdQp => plain(&[Rts], Sqd),
+        CmdOpcode::Sqd2SqdQp => Transition {
+            optional: &[
+                RRE,
+                RAE,
+                RWE,
+                RNR,
+                PM,
+                QKEY,
+                (opt_param::SRA_MAX, Qpc::LOG_SRA_MAX),
+                (opt_param::RRA_MAX, Qpc::LOG_RRA_MAX),
+                (opt_param::RETRY_COUNT, Qpc::RETRY_COUNT),
+                (opt_param::RNR_RETRY, Qpc::RNR_RETRY),
+            ],
+            path_optional: &[PKEY, (opt_param::ACK_TIMEOUT, Ads::ACK_TIMEOUT)],
+            ..plain(&[Sqd, SqDraining], Sqd)
+        },
+        CmdOpcode::SqdRtsQp => {
+            Transition { optional: &[RRE, RAE, RWE, RNR, PM, QKEY], path_optional: &[PKEY], ..plain(&[Sqd, SqDraining], Rts) }
+        }
+        CmdOpcode::SqErr2RtsQp => Transition { optional: &[RRE, RAE, RWE, RNR, QKEY], ..plain(&[SqEr], Rts) },
+        CmdOpcode::Qp2Err => plain(ANY, Err),
+        CmdOpcode::Qp2Rst => plain(ANY, Rst),
+        _ => return None,
+    })
+}
+
+/// Takes `qp` through the transition that `opcode` names.
+pub(super) fn modify(qp: &mut Qp, opcode: CmdOpcode, opt_mask: u32, new: View<'_, Qpc>) -> Result<(), CmdStatus> {
+    let step = transition(opcode, qp.service).ok_or(CmdStatus::BadOp)?;
+    if !step.from.contains(&qp.state) {
+        return Err(CmdStatus::BadQpState);
+    }
+    let sends = matches!(qp.service, Service::Rc | Service::Uc);
+    if opcode == CmdOpcode::Init2RtrQp && sends && !(1..=5).contains(&new.get(Qpc::MTU)) {
+        return Err(CmdStatus::BadParam);
+    }
+    merge(qp, &step, opcode, opt_mask, new);
+    match opcode {
+        CmdOpcode::Init2RtrQp => qp.responder.start(qp.get(Qpc::NEXT_RCV_PSN)),
+        CmdOpcode::Rtr2RtsQp => {
+            let (psn, retries, rnr) = (qp.get(Qpc::NEXT_SEND_PSN), qp.get(Qpc::RETRY_COUNT), qp.get(Qpc::RNR_RETRY));
+            qp.requester.start(psn, retries, rnr);
+        }
+        CmdOpcode::Rts2SqdQp => qp.requester.tell_when_drained = true,
+        CmdOpcode::Qp2Rst => {
+            qp.requester = Requester::default();
+            qp.responder = Responder::default();
+        }
+        _ => {}
+    }
+    qp.enter(step.to);
+    Ok(())
+}
+
+fn merge(qp: &mut Qp, step: &Transition, opcode: CmdOpcode, opt_mask: u32, new: View<'_, Qpc>) {
+    let Some(mut context) = qp.context_mut() else { return };
+    for &field in step.always {
+        context.set(field, new.get(field));
+    }
+    for &(bit, field) in step.optional {
+        if opt_mask & bit != 0 {
+            context.set(field, new.get(field));
+        }
+    }
+    if opcode == CmdOpcode::Rst2InitQp {
+        // Zero here means: as created.
+        for field in [Qpc::PD, Qpc::CQN_SND, Qpc::CQN_RCV] {
+            if new.is_set(field) {
+                context.set(field, new.get(field));
+            }
+        }
+        if new.get64(Qpc::DBR_ADDR) != 0 {
+            context.set64(Qpc::DBR_ADDR, new.get64(Qpc::DBR_ADDR));
+        }
+    }
+    let whole_path = step.path || (opcode == CmdOpcode::Sqd2SqdQp && opt_mask & opt_param::PRIMARY_ADDR_PATH != 0);
+    merge_path(context.sub(Qpc::PRIMARY_ADDRESS_PATH), step, whole_path, opt_mask, new.sub(Qpc::PRIMARY_ADDRESS_PATH));
+    if opt_mask & opt_param::ALT_ADDR_PATH != 0 {
+        let alternate = new.sub(Qpc::SECONDARY_ADDRESS_PATH);
+        let mut place = context.sub(Qpc::SECONDARY_ADDRESS_PATH);
+        copy_path(&mut place, alternate);
+    }
+}
+
+fn merge_path(mut path: ViewMut<'_, Ads>, step: &Transition, whole: bool, opt_mask: u32, new: View<'_, Ads>) {
+    if whole {
+        let (pkey, timeout) = (path.get(Ads::PKEY_INDEX), path.get(Ads::ACK_TIMEOUT));
+        copy_path(&mut path, new);
+        // These two have transitions or mask bits of their own.
+        path.set(Ads::PKEY_INDEX, pkey).set(Ads::ACK_TIMEOUT, timeout);
+    }
+    for &field in step.path_always {
+        path.set(field, new.get(field));
+    }
+    for &(bit, field) in step.path_optional {
+        if opt_mask & bit != 0 {
+            path.set(field, new.get(field));
+        }
+    }
+}
+
+fn copy_path(path: &mut ViewMut<'_, Ads>, new: View<'_, Ads>) {
+    const LEN: usize = <Ads as bareverbs_mlx5_spec::Layout>::SIZE;
+    for (to, from) in path.as_bytes_mut().iter_mut().zip(new.as_bytes()).take(LEN) {
+        *to = *from;
+    }
+}

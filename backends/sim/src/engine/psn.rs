@@ -1,0 +1,35 @@
+//! Packet sequence numbers: 24 bits that wrap.
+
+/// Numbers that there are.
+const SPAN: u32 = 1 << 24;
+/// Half of them: of two numbers, the one less than this far ahead is the later.
+pub(super) const HALF: u32 = SPAN / 2;
+
+/// The number `count` after `psn`.
+pub(super) const fn add(psn: u32, count: u32) -> u32 {
+    psn.wrapping_add(count) & (SPAN - 1)
+}
+
+/// How far `a` is ahead of `b`, negative if behind.
+pub(super) const fn ahead(a: u32, b: u32) -> i32 {
+    (a.wrapping_sub(b) << 8).cast_signed() >> 8
+}
+
+/// How many numbers from `b` up to `a`, which is not behind.
+pub(super) const fn distance(a: u32, b: u32) -> u32 {
+    a.wrapping_sub(b) & (SPAN - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_the_wrap() {
+        assert_eq!(add(0xff_ffff, 1), 0);
+        assert_eq!(ahead(0, 0xff_ffff), 1);
+        assert_eq!(ahead(0xff_ffff, 0), -1);
+        assert_eq!(distance(2, 0xff_fffe), 4);
+        assert_eq!(ahead(HALF, 0), -(HALF as i32), "exactly half ahead counts as behind");
+    }
+}

@@ -1,0 +1,297 @@
+//! Queue pairs: context, rings, and what both halves of the transport share.
+
+use bareverbs_mlx5_spec::{Ads, CmdStatus, CqeOpcode, CqeSyndrome, EventType, Field, QpDoorbellRecord, Qpc, QpcSt, QpcState};
+use bareverbs_mlx5_spec::{View, ViewMut, rq_type};
+
+use super::cq::{Completion, Source};
+use super::key::{Access, Right};
+use super::requester::Requester;
+use super::responder::Responder;
+use super::ring::{Pages, Ring};
+use super::{EngineEvent, Shared, Work};
+use crate::memory::read_array;
+use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, Transport};
+use crate::wqe::WqeService;
+
+/// Bytes of a context.
+pub(super) const CONTEXT: usize = 232;
+
+/// What a queue pair speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram, management included.
+    Ud,
+    /// Changes keys for the kernel; sends nothing.
+    KeyChanges,
+}
+
+impl Service {
+    fn of(st: QpcSt) -> Option<Self> {
+        match st {
+            QpcSt::Rc => Some(Self::Rc),
+            QpcSt::Uc => Some(Self::Uc),
+            QpcSt::Ud | QpcSt::Qp0 | QpcSt::Qp1 => Some(Self::Ud),
+            QpcSt::RegUmr => Some(Self::KeyChanges),
+            _ => None,
+        }
+    }
+
+    pub(super) fn transport(self) -> Transport {
+        match self {
+            Self::Rc | Self::KeyChanges => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud => Transport::Ud,
+        }
+    }
+
+    pub(super) fn wqe(self) -> WqeService {
+        match self {
+            Self::Ud => WqeService::Datagram,
+            _ => WqeService::Connected,
+        }
+    }
+
+    /// Whether requests are acknowledged and repeated.
+    pub(super) fn is_reliable(self) -> bool {
+        self.transport().is_reliable()
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) qpn: u32,
+    /// The number that its completions carry.
+    pub(super) service: Service,
+    pub(super) state: QpcState,
+    /// The context as created and merged since; live counters are elsewhere.
+    context: [u8; CONTEXT],
+    pub(super) sq: Option<Ring>,
+    pub(super) rq: Option<Ring>,
+    pub(super) requester: Requester,
+    pub(super) responder: Responder,
+}
+
+impl Qp {
+    pub(super) fn new(qpn: u32, qpc: View<'_, Qpc>, pas: &[u64], shared: &Shared) -> Result<Self, CmdStatus> {
+        let context: [u8; CONTEXT] = qpc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
+        let st = QpcSt::from_code(qpc.get(Qpc::ST)).ok_or(CmdStatus::BadParam)?;
+        let service = Service::of(st).ok_or(CmdStatus::BadParam)?;
+        let has_sq = !qpc.is_set(Qpc::NO_SQ);
+        let has_rq = qpc.get(Qpc::RQ_TYPE) == rq_type::OWN;
+        if qpc.get(Qpc::RQ_TYPE) == rq_type::SRQ || !qpc.get64(Qpc::DBR_ADDR).is_multiple_of(8) {
+            return Err(CmdStatus::BadParam);
+        }
+        for (used, cqn) in [(has_sq, Qpc::CQN_SND), (has_rq, Qpc::CQN_RCV)] {
+            if used && !shared.cqs.contains(qpc.get(cqn)) {
+                return Err(CmdStatus::BadRes);
+            }
+        }
+        let log_rq = qpc.get(Qpc::LOG_RQ_SIZE);
+        let log_rq_stride = qpc.get(Qpc::LOG_RQ_STRIDE) + 4;
+        let log_sq = qpc.get(Qpc::LOG_SQ_SIZE);
+        let rq_bytes = if has_rq { 1u64 << (log_rq + log_rq_stride) } else { 0 };
+        let sq_bytes = if has_sq { 64u64 << log_sq } else { 0 };
+        let pages = Pages::new(pas, qpc.get(Qpc::LOG_PAGE_SIZE), qpc.get(Qpc::PAGE_OFFSET), rq_bytes + sq_bytes)?;
+        let mut qp = Self {
+            qpn,
+            service,
+            state: QpcState::Rst,
+            context,
+            // The receive ring comes first in the buffer.
+            sq: has_sq.then(|| Ring::new(pages.clone(), rq_bytes, log_sq, 6)),
+            rq: has_rq.then(|| Ring::new(pages, 0, log_rq, log_rq_stride)),
+            requester: Requester::default(),
+            responder: Responder::default(),
+        };
+        qp.set(Qpc::STATE, QpcState::Rst.code());
+        Ok(qp)
+    }
+
+    /// A field of the context.
+    pub(super) fn get(&self, field: Field<Qpc>) -> u32 {
+        View::<Qpc>::of(&self.context).get(field)
+    }
+
+    pub(super) fn context(&self) -> View<'_, Qpc> {
+        View::of(&self.context)
+    }
+
+    pub(super) fn context_mut(&mut self) -> Option<ViewMut<'_, Qpc>> {
+        ViewMut::new(&mut self.context)
+    }
+
+    fn set(&mut self, field: Field<Qpc>, value: u32) {
+        if let Some(mut context) = self.context_mut() {
+            context.set(field, value);
+        }
+    }
+
+    pub(super) fn path(&self, field: Field<Ads>) -> u32 {
+        View::<Qpc>::of(&self.context).sub(Qpc::PRIMARY_ADDRESS_PATH).get(field)
+    }
+
+    pub(super) fn pd(&self) -> u32 {
+        self.get(Qpc::PD)
+    }
+
+    pub(super) fn uses_cq(&self, cqn: u32) -> bool {
+        let snd = self.sq.is_some() && self.get(Qpc::CQN_SND) == cqn;
+        snd || (self.rq.is_some() && self.get(Qpc::CQN_RCV) == cqn)
+    }
+
+    /// Moves to a state.
+    pub(super) fn enter(&mut self, state: QpcState) {
+        self.state = state;
+        self.set(Qpc::STATE, state.code());
+    }
+
+    /// Payload of a full packet in bytes.
+    pub(super) fn mtu(&self) -> usize {
+        match self.service {
+            Service::Ud => crate::packet::MAX_PAYLOAD,
+            _ => 128 << self.get(Qpc::MTU).clamp(1, 5),
+        }
+    }
+
+    /// Requests with a response of their own (reads, atomics) that a 3-bit log allows at a time.
+    pub(super) fn depth(&self, log: Field<Qpc>) -> usize {
+        1 << self.get(log)
+    }
+
+    /// Whether requests of a peer are taken.
+    pub(super) fn can_receive(&self) -> bool {
+        matches!(self.state, QpcState::Rtr | QpcState::Rts | QpcState::Sqd | QpcState::SqDraining | QpcState::SqEr)
+    }
+
+    /// Whether requests that were begun go on.
+    pub(super) fn can_send(&self) -> bool {
+        matches!(self.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining)
+    }
+
+    pub(super) fn access(&self, right: Right) -> Access {
+        Access { right, pd: self.pd(), qpn: self.qpn }
+    }
+
+    /// The host's counters: receives posted, send blocks posted.
+    pub(super) fn record(&self, work: &Work<'_, '_>) -> Option<(u16, u16)> {
+        let record = read_array::<8>(work.env.memory, self.context().get64(Qpc::DBR_ADDR)).ok()?;
+        let record = View::<QpDoorbellRecord>::of(&record);
+        let rcv = record.get(QpDoorbellRecord::RECEIVE_COUNTER) as u16;
+        Some((rcv, record.get(QpDoorbellRecord::SEND_COUNTER) as u16))
+    }
+
+    /// A packet to the connected peer.
+    pub(super) fn packet(&self, shared: &Shared, operation: Operation, psn: u32) -> Packet {
+        let opcode = Opcode { transport: self.service.transport(), operation };
+        let lrh = Lrh { vl: 0, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.config.lid };
+        let bth = Bth {
+            opcode,
+            solicited: false,
+            migreq: true,
+            pkey: shared.pkey(self.path(Ads::PKEY_INDEX)),
+            dest_qpn: self.get(Qpc::REMOTE_QPN),
+            ack_req: false,
+            psn,
+        };
+        let mut packet = Packet::new(lrh, bth);
+        if self.path(Ads::GRH) != 0 {
+            let path = self.context().sub(Qpc::PRIMARY_ADDRESS_PATH);
+            packet.grh = Some(Grh {
+                tclass: path.get(Ads::TCLASS) as u8,
+                flow_label: path.get(Ads::FLOW_LABEL),
+                hop_limit: path.get(Ads::HOP_LIMIT) as u8,
+                sgid: shared.config.port_gid,
+                dgid: path.bytes(Ads::RGID_RIP).try_into().unwrap_or_default(),
+            });
+        }
+        packet
+    }
+
+    /// The number that completions carry for this queue pair.
+    fn user_index(&self, shared: &Shared) -> u32 {
+        if shared.config.cqe_version == 0 { 0 } else { self.get(Qpc::USER_INDEX) }
+    }
+
+    /// Completes a send request.
+    pub(super) fn complete_send(&mut self, work: &mut Work<'_, '_>, done: SendDone) {
+        let completion = Completion {
+            opcode: if done.error.is_some() { CqeOpcode::ReqErr } else { CqeOpcode::Req },
+            qpn: self.qpn,
+            user_index: self.user_index(work.shared),
+            wqe_counter: done.index,
+            send_opcode: done.send_opcode,
+            byte_cnt: done.byte_cnt,
+            immediate: 0,
+            solicited: false,
+            source: Source::default(),
+            error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
+        };
+        self.complete(work, Qpc::CQN_SND, &completion);
+    }
+
+    /// Completes a receive.
+    pub(super) fn complete_receive(&mut self, work: &mut Work<'_, '_>, done: ReceiveDone) {
+        let completion = Completion {
+            opcode: if done.error.is_some() { CqeOpcode::RespErr } else { done.opcode },
+            qpn: self.qpn,
+            user_index: self.user_index(work.shared),
+            wqe_counter: done.index,
+            send_opcode: 0,
+            byte_cnt: done.byte_cnt,
+            immediate: done.immediate,
+            solicited: done.solicited,
+            source: done.source,
+            error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
+        };
+        self.complete(work, Qpc::CQN_RCV, &completion);
+    }
+
+    fn complete(&mut self, work: &mut Work<'_, '_>, cqn: Field<Qpc>, completion: &Completion) {
+        let cqn = self.get(cqn);
+        let written = work.shared.cqs.write(work.env, cqn, completion, &mut work.shared.events);
+        // A queue pair that can no longer complete cannot go on.
+        if written.is_err() && self.state != QpcState::Err {
+            self.fail(work, Some(EventType::WqCatasError));
+        }
+    }
+
+    /// Moves to the error state; what is posted is flushed when the queue pair next runs.
+    pub(super) fn fail(&mut self, work: &mut Work<'_, '_>, event: Option<EventType>) {
+        self.enter(QpcState::Err);
+        if let Some(event) = event {
+            work.shared.events.push_back(EngineEvent::Qp { event, qpn: self.qpn });
+        }
+    }
+}
+
+/// A send request that ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendDone {
+    pub(super) index: u16,
+    pub(super) send_opcode: u8,
+    pub(super) byte_cnt: u32,
+    pub(super) error: Option<CqeSyndrome>,
+}
+
+/// A receive that ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReceiveDone {
+    pub(super) opcode: CqeOpcode,
+    pub(super) index: u16,
+    pub(super) byte_cnt: u32,
+    pub(super) immediate: u32,
+    pub(super) solicited: bool,
+    pub(super) source: Source,
+    pub(super) error: Option<CqeSyndrome>,
+}
+
+/// The vendor's own syndrome: nothing is published about its values, so it only tells flushes from the rest, as devices
+/// do (0xf9 is what they report for a flush).
+fn vendor(syndrome: CqeSyndrome) -> u8 {
+    if syndrome == CqeSyndrome::WrFlush { 0xf9 } else { 0x80 | syndrome.code() as u8 }
+}

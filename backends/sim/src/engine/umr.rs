@@ -1,0 +1,164 @@
+//! Keys changed from a send queue: bind, invalidate, fast registration.
+
+use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, mkey_mask};
+
+use super::key::{Access, KeyTable, Mkey, Right, index_of};
+use crate::memory::HostMemory;
+use crate::wqe::{Umr, UmrTranslations};
+
+/// Who changes a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changer {
+    pub(super) pd: u32,
+    pub(super) qpn: u32,
+    /// The queue is the one that serves memory registration: it may change keys of every domain.
+    pub(super) privileged: bool,
+}
+
+const FIELDS: [(u64, Field<Mkc>); 12] = [
+    (mkey_mask::PAGE_SIZE, Mkc::LOG_PAGE_SIZE),
+    (mkey_mask::EN_RINVAL, Mkc::EN_RINVAL),
+    (mkey_mask::KEY, Mkc::MKEY_7_0),
+    (mkey_mask::QPN, Mkc::QPN),
+    (mkey_mask::LR, Mkc::LR),
+    (mkey_mask::LW, Mkc::LW),
+    (mkey_mask::RR, Mkc::RR),
+    (mkey_mask::RW, Mkc::RW),
+    (mkey_mask::A, Mkc::A),
+    (mkey_mask::RELAXED_ORDERING_WRITE, Mkc::RELAXED_ORDERING_WRITE),
+    (mkey_mask::FREE, Mkc::FREE),
+    (mkey_mask::RELAXED_ORDERING_READ, Mkc::RELAXED_ORDERING_READ),
+];
+
+/// Applies `umr` to the key `number` names by its index. On an error the key is as it was.
+pub(super) fn apply(
+    keys: &mut KeyTable,
+    memory: &dyn HostMemory,
+    changer: Changer,
+    number: u32,
+    umr: &Umr,
+) -> Result<(), CqeSyndrome> {
+    let refused = CqeSyndrome::MwBind;
+    let index = index_of(number);
+    let key = keys.get(index).ok_or(refused)?;
+    let new = View::<Mkc>::of(&umr.context);
+    let frees = umr.mask & mkey_mask::FREE != 0 && new.is_set(Mkc::FREE);
+    allowed(key, changer, number, umr, frees)?;
+    let mut context: [u8; 64] = key.context().as_bytes().first_chunk().copied().ok_or(refused)?;
+    merge(&mut context, new, umr.mask, changer.privileged);
+    let translations = match raw_translations(keys, memory, changer, umr)? {
+        None => keys.translations(index).unwrap_or_default().to_vec(),
+        Some(raw) => {
+            let capacity = (key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE) as usize).saturating_mul(OCTWORD);
+            splice(keys.translations(index).unwrap_or_default(), umr.offset, raw, capacity).ok_or(refused)?
+        }
+    };
+    if !frees && key.mode() == Some(AccessMode::Klms) && !changer.privileged {
+        check_targets(keys, changer, index, View::of(&context), &translations)?;
+    }
+    keys.replace(index, context, translations);
+    Ok(())
+}
+
+fn allowed(key: &Mkey, changer: Changer, number: u32, umr: &Umr, frees: bool) -> Result<(), CqeSyndrome> {
+    let refused = Err(CqeSyndrome::MwBind);
+    if !key.context().is_set(Mkc::UMR_EN) || (key.pd() != changer.pd && !changer.privileged) {
+        return refused;
+    }
+    if umr.check_free && !key.is_free() {
+        return refused;
+    }
+    if umr.check_qpn && (key.qpn() != changer.qpn || key.is_free()) {
+        return refused;
+    }
+    // A bind or registration may carry the new key; only one that takes away names what it takes.
+    if frees && !key.is_free() && key.variant() != number & 0xff {
+        return refused;
+    }
+    if umr.mask & mkey_mask::PD != 0 && !changer.privileged {
+        return refused;
+    }
+    Ok(())
+}
+
+fn merge(context: &mut [u8; 64], new: View<'_, Mkc>, mask: u64, privileged: bool) {
+    let Some(mut merged) = ViewMut::<Mkc>::new(context) else { return };
+    for (bit, field) in FIELDS {
+        if mask & bit != 0 {
+            merged.set(field, new.get(field));
+        }
+    }
+    if mask & mkey_mask::PD != 0 && privileged {
+        merged.set(Mkc::PD, new.get(Mkc::PD));
+    }
+    if mask & mkey_mask::START_ADDR != 0 {
+        merged.set64(Mkc::START_ADDR, new.get64(Mkc::START_ADDR));
+    }
+    if mask & mkey_mask::LEN != 0 {
+        merged.set64(Mkc::LEN, new.get64(Mkc::LEN)).set(Mkc::LENGTH64, 0);
+    }
+}
+
+fn raw_translations(
+    keys: &KeyTable,
+    memory: &dyn HostMemory,
+    changer: Changer,
+    umr: &Umr,
+) -> Result<Option<Vec<u8>>, CqeSyndrome> {
+    match &umr.translations {
+        UmrTranslations::None => Ok(None),
+        UmrTranslations::Inline(raw) => Ok(Some(raw.clone())),
+        UmrTranslations::Memory(pointer) => {
+            let len = usize::from(umr.octowords) * OCTWORD;
+            if pointer.len < len as u64 {
+                return Err(CqeSyndrome::LocalLength);
+            }
+            let mut raw = vec![0; len];
+            let access = Access { right: Right::LocalRead, pd: changer.pd, qpn: changer.qpn };
+            keys.read(memory, (pointer.lkey, pointer.addr), access, &mut raw).map_err(|_| CqeSyndrome::LocalProt)?;
+            Ok(Some(raw))
+        }
+    }
+}
+
+/// The list after a change, or `None` if the key has no room for it.
+fn splice(old: &[u8], offset: Option<u64>, raw: Vec<u8>, capacity: usize) -> Option<Vec<u8>> {
+    let Some(offset) = offset else { return (raw.len() <= capacity).then_some(raw) };
+    let start = usize::try_from(offset).ok()?.checked_mul(OCTWORD)?;
+    let end = start.checked_add(raw.len()).filter(|&end| end <= capacity)?;
+    let mut list = old.to_vec();
+    if list.len() < end {
+        list.resize(end, 0);
+    }
+    list.get_mut(start..end)?.copy_from_slice(&raw);
+    Some(list)
+}
+
+/// What a window is bound to must exist, belong to the same domain, cover the range, and let the device do locally what
+/// the window lets a peer do.
+fn check_targets(
+    keys: &KeyTable,
+    changer: Changer,
+    index: u32,
+    window: View<'_, Mkc>,
+    translations: &[u8],
+) -> Result<(), CqeSyndrome> {
+    let refused = CqeSyndrome::MwBind;
+    if window.get(Mkc::QPN) != MKEY_ANY_QPN && window.get(Mkc::QPN) != changer.qpn {
+        return Err(refused);
+    }
+    let writes = window.is_set(Mkc::RW) || window.is_set(Mkc::A) || window.is_set(Mkc::LW);
+    let mut reach = 0u64;
+    for klm in KeyTable::entries(translations).into_iter().filter(|klm| klm.len != 0) {
+        if index_of(klm.key) == index {
+            return Err(refused);
+        }
+        let rights = [Some(Right::LocalRead), writes.then_some(Right::LocalWrite)];
+        for right in rights.into_iter().flatten() {
+            let access = Access { right, pd: window.get(Mkc::PD), qpn: changer.qpn };
+            keys.check(klm.key, klm.addr, klm.len, access).map_err(|_| refused)?;
+        }
+        reach = reach.saturating_add(klm.len);
+    }
+    if window.get64(Mkc::LEN) > reach { Err(refused) } else { Ok(()) }
+}
