@@ -1,0 +1,7 @@
+//! A function that can panic, for the probe to find.
+
+/// An index that the caller chooses.
+#[unsafe(no_mangle)]
+pub extern "C" fn probe_planted(bytes: &[u8; 4], index: usize) -> u8 {
+    bytes[index]
+}
