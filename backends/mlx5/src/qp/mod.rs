@@ -100,7 +100,7 @@ impl Rings {
             let wqe = with_sges.max(with_inline).next_multiple_of(WQEBB as u32);
             let bytes = u64::from(cap.max_send_wr).saturating_mul(u64::from(wqe)).next_power_of_two();
             made.send_blocks = within(bytes / WQEBB as u64, ring)?;
-            made.cap.max_send_wr = made.send_blocks * WQEBB as u32 / wqe;
+            made.cap.max_send_wr = (made.send_blocks * WQEBB as u32).checked_div(wqe).unwrap_or(0);
             made.cap.max_send_sge = ((wqe - OVERHEAD) / DS_UNIT as u32).min(max_sge(caps));
             made.cap.max_inline_data = (wqe - OVERHEAD - INLINE_HEAD).min(max_inline(caps));
         }
