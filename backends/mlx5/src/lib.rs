@@ -25,6 +25,8 @@ mod event;
 mod health;
 mod mkey;
 pub mod mmio;
+#[cfg(test)]
+mod mock;
 mod pages;
 mod pd;
 mod port;

@@ -39,6 +39,12 @@ pub(crate) struct Short {
 }
 
 impl Uar {
+    /// Page `page` with BlueFlame halves of `half` bytes.
+    pub(crate) const fn at(page: u32, half: usize) -> Self {
+        let base = page as usize * UAR_PAGE;
+        Self { page: Some(page), base, send: base + UAR_BLUEFLAME, half }
+    }
+
     /// Page number.
     pub(crate) const fn page(&self) -> Option<u32> {
         self.page
@@ -129,7 +135,7 @@ impl<P: Platform> Driver<P> {
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
         }
         let half = if self.config.blue_flame { self.caps.blue_flame_half() } else { 0 };
-        self.uar = Uar { page: Some(page), base, send: base + UAR_BLUEFLAME, half };
+        self.uar = Uar::at(page, half);
         Ok(())
     }
 

@@ -276,3 +276,6 @@ impl<P: Platform> Driver<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! A machine for unit tests: bytes, a log of what was done to them, and a clock that moves when it is looked at.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use std::rc::Rc;
+use std::vec::Vec;
+
+use bareverbs::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Platform, Registers};
+
+use crate::arena::PageUse;
+use crate::driver::Driver;
+use crate::{Config, Machine};
+
+/// What was done, in order. Values as they lie in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    Store(usize, Vec<u8>),
+    Register(usize, Vec<u8>),
+    Release,
+    Acquire,
+    Flush,
+}
+
+type Hook = std::boxed::Box<dyn FnMut(&mut [u8], usize, &[u8])>;
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) memory: Vec<u8>,
+    pub(crate) registers: Vec<u8>,
+    pub(crate) log: Vec<Done>,
+    now: u64,
+    /// The device: sees the memory and each register write.
+    pub(crate) device: Option<Hook>,
+}
+
+pub(crate) type Shared = Rc<RefCell<State>>;
+
+#[derive(Clone)]
+pub(crate) struct Part(pub(crate) Shared);
+
+pub(crate) struct MockPlatform;
+
+impl Platform for MockPlatform {
+    type Registers = Part;
+    type Memory = Part;
+    type Fence = Part;
+    type Clock = Part;
+}
+
+/// Device address of the memory.
+pub(crate) const DEVICE_ADDR: u64 = 0x12_3456_7000;
+
+impl Registers for Part {
+    fn len(&self) -> usize {
+        self.0.borrow().registers.len()
+    }
+
+    fn read32(&self, offset: usize) -> Result<u32, OutOfRange> {
+        let state = self.0.borrow();
+        let bytes = state.registers.get(offset..offset + 4).ok_or(OutOfRange { offset, len: 4 })?;
+        Ok(u32::from_ne_bytes(bytes.try_into().unwrap()))
+    }
+
+    fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange> {
+        self.write_register(offset, &value.to_ne_bytes())
+    }
+
+    fn write64(&mut self, offset: usize, value: u64) -> Result<(), OutOfRange> {
+        self.write_register(offset, &value.to_ne_bytes())
+    }
+}
+
+impl Part {
+    fn write_register(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
+        let mut state = self.0.borrow_mut();
+        state.log.push(Done::Register(offset, bytes.to_vec()));
+        let State { registers, memory, device, .. } = &mut *state;
+        let place = registers.get_mut(offset..offset + bytes.len()).ok_or(OutOfRange { offset, len: bytes.len() })?;
+        place.copy_from_slice(bytes);
+        if let Some(device) = device {
+            device(memory, offset, bytes);
+        }
+        Ok(())
+    }
+}
+
+impl DmaMemory for Part {
+    fn len(&self) -> usize {
+        self.0.borrow().memory.len()
+    }
+
+    fn device_addr(&self) -> u64 {
+        DEVICE_ADDR
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+        let state = self.0.borrow();
+        into.copy_from_slice(state.memory.get(at..at + into.len()).ok_or(OutOfRange { offset: at, len: into.len() })?);
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
+        let mut state = self.0.borrow_mut();
+        state.log.push(Done::Store(at, from.to_vec()));
+        let place = state.memory.get_mut(at..at + from.len()).ok_or(OutOfRange { offset: at, len: from.len() })?;
+        place.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn read_u8(&self, at: usize) -> Result<u8, OutOfRange> {
+        self.0.borrow().memory.get(at).copied().ok_or(OutOfRange { offset: at, len: 1 })
+    }
+
+    fn store_u32(&mut self, at: usize, value: u32) -> Result<(), OutOfRange> {
+        self.write(at, &value.to_ne_bytes())
+    }
+
+    fn load<const N: usize>(&self, at: usize) -> Result<[u64; N], OutOfRange> {
+        let mut words = [0; N];
+        for (index, word) in words.iter_mut().enumerate() {
+            let mut bytes = [0; 8];
+            self.read(at + 8 * index, &mut bytes)?;
+            *word = u64::from_ne_bytes(bytes);
+        }
+        Ok(words)
+    }
+
+    fn store<const N: usize>(&mut self, at: usize, words: &[u64; N]) -> Result<(), OutOfRange> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.write(at, &bytes)
+    }
+}
+
+impl DmaFence for Part {
+    fn release(&self) {
+        self.0.borrow_mut().log.push(Done::Release);
+    }
+
+    fn acquire(&self) {
+        self.0.borrow_mut().log.push(Done::Acquire);
+    }
+
+    fn flush(&self) {
+        self.0.borrow_mut().log.push(Done::Flush);
+    }
+}
+
+impl Clock for Part {
+    fn now(&self) -> Instant {
+        let mut state = self.0.borrow_mut();
+        state.now += 1000;
+        Instant::from_nanos(state.now)
+    }
+}
+
+/// Pages of the arena.
+pub(crate) const PAGES: usize = 32;
+
+/// A driver that has not spoken to its device, and the machine under it.
+pub(crate) fn driver() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
+    let shared = Shared::default();
+    shared.borrow_mut().memory = std::vec![0; PAGES * 4096];
+    shared.borrow_mut().registers = std::vec![0; 0x10000];
+    let part = || Part(shared.clone());
+    let machine = Machine { registers: part(), memory: part(), fence: part(), clock: part() };
+    let config = Config { command_timeout: Duration::from_millis(1), ..Config::DEFAULT };
+    (Driver::new(machine, config), shared)
+}
