@@ -1,0 +1,236 @@
+//! Bring-up and teardown of the driver on the simulated device, and every way in which they can fail.
+
+use core::ops::ControlFlow;
+use core::time::Duration;
+
+use bareverbs::{Clock, DeviceError, Errno, MwType, Provider};
+use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Step};
+use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
+use bareverbs_sim::fault::Fault;
+use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
+use bareverbs_sim::{DeviceConfig, PageDemand};
+use bareverbs_tests::{Driver, machine};
+
+fn host(config: DeviceConfig) -> Host {
+    World::new(WorldConfig::default()).add(config)
+}
+
+fn up(host: &Host) -> Driver {
+    match Driver::bring_up(machine(host), &Config::DEFAULT) {
+        Ok(driver) => driver,
+        Err((error, _)) => panic!("{error}"),
+    }
+}
+
+fn refused(host: &Host, config: &Config) -> BringUpError {
+    match Driver::bring_up(machine(host), config) {
+        Ok(_) => panic!("it came up"),
+        Err((error, _)) => error,
+    }
+}
+
+fn down(driver: Driver) -> bareverbs_mlx5::TeardownReport {
+    match driver.teardown() {
+        Ok((_, report)) => report,
+        Err((error, _)) => panic!("{error}"),
+    }
+}
+
+fn no_findings(host: &Host) {
+    let findings = host.with_device(|device| device.audit().findings().to_vec());
+    assert!(findings.is_empty(), "{findings:?}");
+}
+
+#[test]
+fn comes_up_goes_down_and_every_page_is_back() {
+    let host = host(DeviceConfig::with_lid(7));
+    for _ in 0..3 {
+        let mut driver = up(&host);
+        let port = driver.query_port(1).unwrap();
+        assert_eq!(port.lid.get(), 7);
+        assert_eq!(driver.query_pkey(1, 0), Ok(0xffff));
+        let gid = driver.query_gid(1, 0).unwrap();
+        assert_eq!(gid.0[8..], port.port_guid.0.to_be_bytes());
+        assert_eq!(driver.query_port(2), Err(Error::NoPort { port: 2 }));
+        let stats = driver.statistics();
+        assert_eq!(stats.pages_held, stats.pages_given);
+        assert!(stats.pages_held >= PageDemand::USUAL.boot + PageDemand::USUAL.init);
+        assert!(stats.command_events > 0 && stats.timeouts == 0 && stats.pages_lost == 0);
+        let report = down(driver);
+        assert_eq!((report.pages_kept, report.slots_lost, report.cqs_left), (0, 0, 0));
+        assert_eq!(report.pages_given, report.pages_back);
+    }
+    no_findings(&host);
+}
+
+#[test]
+fn without_pages_with_blue_flame_with_signatures() {
+    for (pages, blue_flame, signed) in
+        [(PageDemand::NONE, false, false), (PageDemand::USUAL, true, false), (PageDemand::USUAL, false, true)]
+    {
+        let host = host(DeviceConfig { pages, blue_flame, command_checksum: signed, ..DeviceConfig::with_lid(1) });
+        let config = Config { signatures: signed, ..Config::DEFAULT };
+        match Driver::bring_up(machine(&host), &config) {
+            Ok(driver) => assert_eq!(down(driver).pages_kept, 0),
+            Err((error, _)) => panic!("{pages:?} {blue_flame} {signed}: {error}"),
+        }
+        no_findings(&host);
+    }
+}
+
+#[test]
+fn a_caller_may_stop_before_any_step_and_start_again() {
+    let host = host(DeviceConfig::with_lid(1));
+    for stop in Step::ALL {
+        let hook = |step| if step == *stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        match Driver::bring_up_with(machine(&host), &Config::DEFAULT, hook) {
+            Ok(_) => panic!("not stopped at {stop}"),
+            Err((error, _)) => assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0 }),
+        }
+    }
+    down(up(&host));
+    no_findings(&host);
+}
+
+#[test]
+fn a_refused_command_names_its_step_and_nothing_stays_behind() {
+    let host = host(DeviceConfig::with_lid(1));
+    let steps = [
+        (CmdOpcode::EnableHca, Step::EnableHca),
+        (CmdOpcode::SetIssi, Step::Issi),
+        (CmdOpcode::QueryPages, Step::BootPages),
+        (CmdOpcode::ManagePages, Step::BootPages),
+        (CmdOpcode::AccessReg, Step::HostEndianness),
+        (CmdOpcode::QueryHcaCap, Step::SetCapabilities),
+        (CmdOpcode::SetHcaCap, Step::SetCapabilities),
+        (CmdOpcode::InitHca, Step::InitHca),
+        (CmdOpcode::QueryAdapter, Step::QueryAdapter),
+        (CmdOpcode::QueryHcaVportContext, Step::QueryPort),
+        (CmdOpcode::AllocUar, Step::AllocUar),
+        (CmdOpcode::CreateEq, Step::CommandEq),
+    ];
+    for (opcode, step) in steps {
+        let opcode = opcode.code() as u16;
+        let status = CmdStatus::NoResources.code() as u8;
+        host.with_device(|device| device.faults_mut().arm(Fault::CommandStatus { opcode, status, syndrome: 0x1234 }));
+        let error = refused(&host, &Config::DEFAULT);
+        let cause = Error::CommandStatus { opcode, status, syndrome: 0x1234 };
+        assert_eq!(error, BringUpError { step, cause, pages_kept: 0 });
+        assert_eq!(cause.errno(), Errno::Eagain);
+        host.with_device(|device| device.faults_mut().arm(Fault::DeliveryStatus { opcode, status: 6 }));
+        let error = refused(&host, &Config::DEFAULT);
+        assert_eq!((error.step, error.cause), (step, Error::CommandDelivery { opcode, status: 6 }));
+    }
+    down(up(&host));
+    no_findings(&host);
+}
+
+#[test]
+fn a_command_without_answer_ends_at_its_deadline() {
+    for opcode in [CmdOpcode::InitHca, CmdOpcode::QueryHcaCap, CmdOpcode::CreateEq] {
+        let host = host(DeviceConfig::with_lid(1));
+        let opcode = opcode.code() as u16;
+        host.with_device(|device| device.faults_mut().arm(Fault::StuckCommand { opcode }));
+        let config = Config { command_timeout: Duration::from_millis(200), ..Config::DEFAULT };
+        let start = host.clock().now();
+        let error = refused(&host, &config);
+        assert_eq!(error.cause, Error::CommandTimeout { opcode });
+        assert_eq!(error.pages_kept, 0, "the teardown goes on in the slots that are left");
+        assert!(host.clock().now().since(start) < Duration::from_secs(2));
+    }
+}
+
+#[test]
+fn in_operation_a_stuck_command_costs_its_slot_and_nothing_else() {
+    let host = host(DeviceConfig::with_lid(1));
+    let config = Config { command_timeout: Duration::from_millis(100), ..Config::DEFAULT };
+    let Ok(mut driver) = Driver::bring_up(machine(&host), &config) else { panic!("bring-up") };
+    for _ in 0..3 {
+        let opcode = CmdOpcode::QueryHcaVportContext.code() as u16;
+        host.with_device(|device| device.faults_mut().arm(Fault::StuckCommand { opcode }));
+        assert_eq!(driver.query_port(1), Err(Error::CommandTimeout { opcode }));
+        assert!(driver.query_port(1).is_ok());
+    }
+    assert!(driver.statistics().timeouts == 3 && driver.statistics().pages_lost > 0);
+    assert_eq!(down(driver).slots_lost, 3);
+}
+
+#[test]
+fn a_device_that_is_gone_is_noticed_in_time() {
+    let host = host(DeviceConfig::with_lid(1));
+    let mut driver = up(&host);
+    host.with_device(|device| device.set_removed(true));
+    let start = host.clock().now();
+    assert_eq!(driver.alloc_pd().map(|_| ()), Err(Error::DeviceGone));
+    assert!(host.clock().now().since(start) < Duration::from_secs(1), "long before the command's deadline");
+    assert_eq!(driver.health(), Err(Error::DeviceGone));
+    match driver.teardown() {
+        Ok(_) => panic!("nothing answers"),
+        Err((error, _)) => assert!(error.cause == Error::DeviceGone && error.report.pages_kept > 0),
+    }
+    let error = refused(&host, &Config { boot_timeout: Duration::from_millis(10), ..Config::DEFAULT });
+    assert_eq!((error.step, error.cause), (Step::WaitBoot, Error::DeviceGone));
+}
+
+#[test]
+fn health_is_watched() {
+    let host = host(DeviceConfig::with_lid(1));
+    let mut driver = up(&host);
+    for _ in 0..4 {
+        host.world().advance(Duration::from_secs(1));
+        assert!(driver.health().unwrap().is_well());
+    }
+    host.with_device(|device| device.freeze_health(true));
+    let misses: Vec<(u8, bool)> = (0..4)
+        .map(|_| {
+            host.world().advance(Duration::from_secs(1));
+            let health = driver.health().unwrap();
+            (health.misses, health.stuck)
+        })
+        .collect();
+    assert!(misses[3].1 && !misses[0].1, "{misses:?}");
+    host.with_device(|device| device.freeze_health(false));
+    host.world().advance(Duration::from_secs(1));
+    assert!(driver.health().unwrap().is_well());
+}
+
+#[test]
+fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
+    let host = host(DeviceConfig::with_lid(1));
+    let mut small = machine(&host);
+    small.memory = host.memory(4096);
+    match Driver::bring_up(small, &Config::DEFAULT) {
+        Ok(_) => panic!("it came up"),
+        Err((error, _)) => assert_eq!(error.cause, Error::ArenaTooSmall { have: 4096, need: Driver::ARENA }),
+    }
+    match Mlx5::<SimPlatform, 40>::bring_up(machine(&host), &Config::DEFAULT) {
+        Ok(_) => panic!("it came up"),
+        Err((error, _)) => assert_eq!(
+            error,
+            BringUpError { step: Step::InitPages, cause: Error::ArenaFull { pages: PageDemand::USUAL.init }, pages_kept: 0 }
+        ),
+    }
+    down(up(&host));
+}
+
+#[test]
+fn pages_are_given_and_taken_while_objects_come_and_go() {
+    let host = host(DeviceConfig::with_lid(1));
+    let mut driver = up(&host);
+    let before = driver.statistics();
+    let pd = driver.alloc_pd().unwrap();
+    let mut windows: Vec<_> = (0..4000).map(|_| driver.create_mw(&pd, MwType::Type1).unwrap().0).collect();
+    let during = driver.statistics();
+    assert!(during.page_requests > 0 && during.pages_held > before.pages_held, "while commands waited: {during:?}");
+    for window in &mut windows {
+        driver.destroy_mw(window).unwrap();
+    }
+    host.world().advance(Duration::from_millis(10));
+    while driver.poll_event().unwrap().is_some() {}
+    let after = driver.statistics();
+    assert_eq!((after.pages_used, after.pages_held), (before.pages_used, before.pages_held), "{after:?}");
+    assert!(after.pages_back > 0);
+    let report = down(driver);
+    assert_eq!((report.pages_kept, report.pages_back), (0, report.pages_given));
+    no_findings(&host);
+}
