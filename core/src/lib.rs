@@ -6,6 +6,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
 mod attr;
 mod bind;
 mod completion;
@@ -25,6 +28,8 @@ mod ring;
 mod send;
 mod shared;
 mod table;
+#[cfg(test)]
+mod tests;
 mod transition;
 pub mod typed;
 mod verbs;

@@ -345,4 +345,28 @@ impl<
         }
         failed.map_or(Ok(()), Err)
     }
+
+    /// Puts both rings of an idle queue pair at a counter of the test's choice.
+    #[cfg(test)]
+    pub(crate) fn start_rings_for_test(&mut self, qp: QpHandle, at: u32) {
+        let qps: &mut TableView<kind::Qp, Qp<P>> = &mut self.qps;
+        let qp = qps.get_mut(qp).unwrap();
+        qp.send = crate::ring::Ring::starting_at(at, qp.send.limit());
+        qp.recv = crate::ring::Ring::starting_at(at, qp.recv.limit());
+        qp.announced = at;
+    }
+
+    /// Puts a queue pair into a state without asking anyone.
+    #[cfg(test)]
+    pub(crate) fn set_state_for_test(&mut self, qp: QpHandle, state: crate::QpState) {
+        let qps: &mut TableView<kind::Qp, Qp<P>> = &mut self.qps;
+        qps.get_mut(qp).unwrap().state = state;
+    }
+
+    /// The check of an SGE as every post does it.
+    #[cfg(test)]
+    pub(crate) fn check_sge_for_test(&self, pd: PdHandle, sge: &crate::Sge) -> Result<(), crate::SgeFault> {
+        let mrs: &TableView<kind::Mr, Mr<P>> = &self.mrs;
+        crate::region::check_sge(mrs, slot_mask(MR), pd, Access::empty(), sge)
+    }
 }

@@ -1,0 +1,355 @@
+//! Rows of the contract about posting.
+
+use std::vec::Vec;
+
+use super::mock::{Kind, MockError};
+use super::{BASE, LENGTH, Rig};
+use crate::{
+    Access, BadWr, Errno, MwType, OffsetMap, Payload, PostRecvError, PostSendError, QpState, QpType, RecvWr, Remote, Rkey,
+    SendFlags, SendOp, SendWr, Sge, SgeFault, WcOpcode, WcStatus,
+};
+
+pub(super) const REMOTE: Remote = Remote { addr: 0x8000, rkey: Rkey::new(0x1234) };
+
+pub(super) fn send(wr_id: u64, sges: &[Sge]) -> SendWr<'_> {
+    SendWr { wr_id, flags: SendFlags::SIGNALED, op: SendOp::Send { payload: Payload::Sges(sges) } }
+}
+
+/// One request of each operation, with SGE `sge` where it has one.
+fn each(sges: &[Sge; 1]) -> [SendOp<'_>; 8] {
+    let payload = Payload::Sges(sges);
+    let sge = sges[0];
+    [
+        SendOp::Send { payload },
+        SendOp::SendWithImm { payload, imm: [1, 2, 3, 4] },
+        SendOp::Write { payload, remote: REMOTE },
+        SendOp::WriteWithImm { payload, remote: REMOTE, imm: [1, 2, 3, 4] },
+        SendOp::SendWithInv { payload, rkey: REMOTE.rkey },
+        SendOp::Read { sges, remote: REMOTE },
+        SendOp::CompareSwap { sge, remote: REMOTE, compare: 1, swap: 2 },
+        SendOp::FetchAdd { sge, remote: REMOTE, add: 1 },
+    ]
+}
+
+fn wr(op: SendOp<'_>, flags: SendFlags) -> SendWr<'_> {
+    SendWr { wr_id: 1, flags, op }
+}
+
+#[test]
+fn each_transport_has_its_operations() {
+    let had = [(QpType::Rc, 8), (QpType::XrcSend, 8), (QpType::Uc, 5)];
+    for (qp_type, had) in had {
+        let mut rig = Rig::with(qp_type, false);
+        let sges = [rig.sge(0, 8)];
+        for (n, op) in each(&sges).into_iter().enumerate() {
+            let result = rig.verbs.post_send(rig.qp, &wr(op, SendFlags::empty()));
+            if n < had {
+                assert_eq!(result, Ok(()), "{qp_type:?} {op:?}");
+            } else {
+                let error = result.unwrap_err();
+                assert!(matches!(error, PostSendError::Opcode { qp_type: of, .. } if of == qp_type), "{error}");
+                assert_eq!(error.errno(), Errno::Einval);
+            }
+        }
+        assert_eq!(rig.verbs.provider().sent.len(), had);
+        assert_eq!(rig.verbs.provider().doorbells.len(), had);
+    }
+}
+
+#[test]
+fn datagrams_have_only_sends_and_those_need_an_address_handle() {
+    let mut rig = Rig::with(QpType::Ud, false);
+    let sges = [rig.sge(0, 8)];
+    for (n, op) in each(&sges).into_iter().enumerate() {
+        let error = rig.verbs.post_send(rig.qp, &wr(op, SendFlags::empty())).unwrap_err();
+        assert_eq!(error == PostSendError::NoAddressHandle, n < 2, "{op:?}: {error}");
+        assert_eq!(matches!(error, PostSendError::Opcode { .. }), n >= 2);
+    }
+    assert!(rig.verbs.provider().sent.is_empty());
+}
+
+#[test]
+fn flags_fit_operation_and_transport() {
+    let mut rig = Rig::new();
+    let sges = [rig.sge(0, 8)];
+    for (n, op) in each(&sges).into_iter().enumerate() {
+        let mut fits = |flags| {
+            let result = rig.verbs.post_send(rig.qp, &wr(op, flags));
+            rig.verbs.provider_mut().sent.clear();
+            while rig.verbs.send_queue(rig.qp).unwrap().free_blocks() < 8 {
+                let index = u16::try_from(rig.verbs.provider().doorbells.last().unwrap().1 - 1).unwrap();
+                rig.complete(index, WcStatus::Success);
+                rig.poll().unwrap();
+            }
+            result == Ok(())
+        };
+        assert!(fits(SendFlags::FENCE | SendFlags::SIGNALED), "{op:?}");
+        assert_eq!(fits(SendFlags::SOLICITED), matches!(n, 0 | 1 | 3 | 4), "{op:?}");
+        assert!(!fits(SendFlags::from_bits_retain(1 << 7)), "{op:?}");
+        assert!(!fits(SendFlags::INLINE), "SGEs cannot be copied into {op:?}");
+    }
+    let mut rig = Rig::with(QpType::Uc, false);
+    let error = rig.verbs.post_send(rig.qp, &wr(each(&sges)[0], SendFlags::FENCE)).unwrap_err();
+    assert_eq!(error, PostSendError::Flags { flags: SendFlags::FENCE });
+}
+
+#[test]
+fn inline_payloads_are_limited_and_need_no_region() {
+    let mut rig = Rig::new();
+    let bytes = [0x5a; 129];
+    let mut post = |length: usize, flags| {
+        let payload = Payload::Inline(&bytes[..length]);
+        rig.verbs.post_send(rig.qp, &wr(SendOp::Write { payload, remote: REMOTE }, flags))
+    };
+    assert_eq!(post(128, SendFlags::INLINE), Ok(()));
+    assert_eq!(post(0, SendFlags::empty()), Ok(()));
+    assert_eq!(post(129, SendFlags::INLINE), Err(PostSendError::InlineSize { length: 129, max: 128 }));
+    let kinds: Vec<Kind> = rig.verbs.provider().sent.iter().map(|sent| sent.kind).collect();
+    assert_eq!(kinds, [Kind::Inline(128), Kind::Inline(0)]);
+}
+
+#[test]
+fn sges_are_checked_against_their_regions() {
+    let mut rig = Rig::new();
+    let other_pd = rig.verbs.alloc_pd().unwrap();
+    let foreign = rig.verbs.reg_mr(other_pd, BASE, LENGTH, Access::LOCAL_WRITE, &OffsetMap::default()).unwrap();
+    let readable = rig.verbs.reg_mr(rig.pd, BASE, LENGTH, Access::empty(), &OffsetMap::default()).unwrap();
+    let (foreign, readable) = (rig.verbs.mr(foreign).unwrap().lkey, rig.verbs.mr(readable).unwrap().lkey);
+    let good = rig.sge(0, 16);
+    let mut refused = |bad: Sge, fault: SgeFault, errno: Errno| {
+        let sges = [good, bad];
+        let error = rig.verbs.post_send(rig.qp, &send(1, &sges)).unwrap_err();
+        assert_eq!(error, PostSendError::Sge { index: 1, lkey: bad.lkey, fault });
+        assert_eq!(error.errno(), errno);
+    };
+    refused(Sge { lkey: crate::Lkey::new(good.lkey.get() ^ 0x100), ..good }, SgeFault::UnknownKey, Errno::Einval);
+    refused(Sge { lkey: foreign, ..good }, SgeFault::Domain, Errno::Eperm);
+    refused(Sge { addr: BASE - 1, ..good }, SgeFault::Range, Errno::Erange);
+    refused(Sge { addr: BASE + LENGTH - 15, ..good }, SgeFault::Range, Errno::Erange);
+    refused(Sge { addr: u64::MAX - 3, ..good }, SgeFault::Range, Errno::Erange);
+    refused(Sge { addr: BASE, length: u32::MAX, ..good }, SgeFault::Range, Errno::Erange);
+    // The last byte is inside; an SGE without bytes needs no region.
+    rig.verbs.post_send(rig.qp, &send(1, &[Sge { addr: BASE + LENGTH - 16, ..good }])).unwrap();
+    rig.verbs.post_send(rig.qp, &send(1, &[Sge::default()])).unwrap();
+    // Sending reads, reading writes.
+    let sges = [Sge { lkey: readable, length: 8, ..good }];
+    for (n, op) in each(&sges).into_iter().enumerate() {
+        let result = rig.verbs.post_send(rig.qp, &wr(op, SendFlags::empty()));
+        let refused = matches!(result, Err(PostSendError::Sge { fault: SgeFault::Access, .. }));
+        assert_eq!(refused, n >= 5, "{op:?}: {result:?}");
+    }
+}
+
+#[test]
+fn sge_counts_and_message_sizes_are_checked() {
+    let mut rig = Rig::new();
+    let five = [rig.sge(0, 1); 5];
+    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &five)), Err(PostSendError::SgeCount { count: 5, max: 4 }));
+    rig.verbs.post_send(rig.qp, &send(1, &five[..4])).unwrap();
+    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
+    let big = rig.verbs.reg_mr(rig.pd, 0, 1 << 40, Access::empty(), &OffsetMap::default()).unwrap();
+    let lkey = rig.verbs.mr(big).unwrap().lkey;
+    let half = Sge { addr: 0, length: 1 << 30, lkey };
+    rig.verbs.post_send(rig.qp, &send(1, &[half, half])).unwrap();
+    let over = [half, half, Sge { length: 1, ..half }];
+    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &over)), Err(PostSendError::MessageSize { max: 1 << 31 }));
+    let wrapping = [Sge { length: u32::MAX, ..half }; 4];
+    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &wrapping)), Err(PostSendError::MessageSize { max: 1 << 31 }));
+}
+
+#[test]
+fn atomics_move_eight_aligned_bytes() {
+    let mut rig = Rig::new();
+    let mut post = |length: u32, addr: u64| {
+        let (sge, remote) = (rig.sge(0, length), Remote { addr, ..REMOTE });
+        rig.verbs.post_send(rig.qp, &wr(SendOp::FetchAdd { sge, remote, add: 1 }, SendFlags::empty()))
+    };
+    assert_eq!(post(8, 0x8008), Ok(()));
+    assert_eq!(post(4, 0x8008), Err(PostSendError::AtomicLength { length: 4 }));
+    assert_eq!(post(8, 0x8004), Err(PostSendError::AtomicAlignment { addr: 0x8004 }));
+    let mut mock = super::Mock::new();
+    mock.device.atomics = false;
+    let mut verbs = super::TestVerbs::new(mock);
+    let pd = verbs.alloc_pd().unwrap();
+    let cq = verbs.create_cq(4).unwrap();
+    let init = crate::QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: super::CAP, sq_sig_all: false };
+    let qp = verbs.create_qp(&init).unwrap();
+    verbs.set_state_for_test(qp, QpState::Rts);
+    let op = SendOp::FetchAdd { sge: Sge::default(), remote: REMOTE, add: 1 };
+    let error = verbs.post_send(qp, &wr(op, SendFlags::empty())).unwrap_err();
+    assert_eq!((error, error.errno()), (PostSendError::NoAtomics, Errno::Eopnotsupp));
+}
+
+#[test]
+fn states_that_do_not_send_or_receive() {
+    let mut rig = Rig::new();
+    for state in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err] {
+        rig.verbs.set_state_for_test(rig.qp, state);
+        let sent = rig.verbs.post_send(rig.qp, &send(1, &[]));
+        let sends = matches!(state, QpState::Rts | QpState::Sqd);
+        assert_eq!(sent, if sends { Ok(()) } else { Err(PostSendError::NotReady { state }) });
+        assert_eq!(rig.verbs.send_queue(rig.qp).is_ok(), sends);
+        let received = rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: 1, sges: &[] });
+        let receives = !matches!(state, QpState::Reset | QpState::Err);
+        assert_eq!(received, if receives { Ok(()) } else { Err(PostRecvError::NotReady { state }) });
+    }
+    assert_eq!(PostSendError::<MockError>::NotReady { state: QpState::Err }.errno(), Errno::Enotconn);
+}
+
+#[test]
+fn a_full_queue_gives_the_request_back() {
+    let mut rig = Rig::new();
+    for n in 0..16 {
+        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+    }
+    let error = rig.verbs.post_send(rig.qp, &send(16, &[])).unwrap_err();
+    assert_eq!((error, error.errno()), (PostSendError::QueueFull { needed: 1, free: 0 }, Errno::Enospc));
+    rig.complete(2, WcStatus::Success);
+    assert_eq!(rig.poll_ids(), [2]);
+    // Three blocks are free: 128 bytes inline take three, and then nothing fits.
+    let long = Payload::Inline(&[0; 128]);
+    rig.verbs.post_send(rig.qp, &wr(SendOp::Write { payload: long, remote: REMOTE }, SendFlags::empty())).unwrap();
+    assert_eq!(rig.verbs.post_send(rig.qp, &send(16, &[])), Err(PostSendError::QueueFull { needed: 1, free: 0 }));
+}
+
+#[test]
+fn a_list_stops_at_the_first_failure_and_rings_once() {
+    let mut rig = Rig::new();
+    let bad = [Sge { length: 1, ..Sge::default() }];
+    let list = [send(0, &[]), send(1, &[]), send(2, &bad), send(3, &[])];
+    let BadWr { index, error } = rig.verbs.post_send_list(rig.qp, &list).unwrap_err();
+    assert_eq!(index, 2);
+    assert!(matches!(error, PostSendError::Sge { index: 0, .. }));
+    assert_eq!(rig.verbs.provider().sent.len(), 2);
+    assert_eq!(rig.verbs.provider().doorbells, [(rig.qpn(), 2, true)]);
+    assert_eq!(rig.verbs.post_send_list(rig.qp, &list[2..]).unwrap_err().index, 0);
+    assert_eq!(rig.verbs.provider().doorbells.len(), 1, "nothing was posted, no doorbell");
+    rig.verbs.post_send_list(rig.qp, &list[..2]).unwrap();
+    assert_eq!(rig.verbs.provider().doorbells[1..], [(rig.qpn(), 4, true)]);
+}
+
+#[test]
+fn a_batch_rings_once_and_a_dropped_one_loses_nothing() {
+    let mut rig = Rig::new();
+    let qpn = rig.qpn();
+    let mut batch = rig.verbs.send_queue(rig.qp).unwrap();
+    for n in 0..3 {
+        batch.post(&send(n, &[])).unwrap();
+    }
+    batch.commit().unwrap();
+    batch.commit().unwrap();
+    batch.post(&send(3, &[])).unwrap();
+    drop(batch);
+    assert_eq!(rig.verbs.provider().doorbells, [(qpn, 3, true)]);
+    rig.verbs.post_send(rig.qp, &send(4, &[])).unwrap();
+    assert_eq!(rig.verbs.provider().doorbells[1..], [(qpn, 5, true)]);
+    rig.complete(4, WcStatus::Success);
+    assert_eq!(rig.poll_ids(), [4]);
+}
+
+#[test]
+fn a_backend_that_fails_to_encode_leaves_the_queue_as_it_was() {
+    let mut rig = Rig::new();
+    rig.verbs.provider_mut().fail_after = Some(0);
+    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &[])), Err(PostSendError::Device(MockError)));
+    assert_eq!(rig.verbs.qp(rig.qp).unwrap().send_blocks, 0);
+    rig.verbs.provider_mut().fail_after = Some(1);
+    assert_eq!(rig.verbs.post_send(rig.qp, &send(2, &[])), Err(PostSendError::Commit(MockError)));
+    assert_eq!(rig.verbs.qp(rig.qp).unwrap().send_blocks, 1);
+    rig.verbs.send_queue(rig.qp).unwrap().commit().unwrap();
+    assert_eq!(rig.verbs.provider().doorbells, [(rig.qpn(), 1, true)]);
+}
+
+#[test]
+fn signaling_follows_the_queue_pair() {
+    for all in [false, true] {
+        let mut rig = Rig::with(QpType::Rc, all);
+        for flags in [SendFlags::empty(), SendFlags::SIGNALED] {
+            rig.verbs.post_send(rig.qp, &SendWr { flags, ..send(1, &[]) }).unwrap();
+        }
+        let signaled: Vec<bool> = rig.verbs.provider().sent.iter().map(|sent| sent.signaled).collect();
+        assert_eq!(signaled, [all, true]);
+    }
+}
+
+#[test]
+fn receives_follow_the_same_rules() {
+    let mut rig = Rig::new();
+    let readable = rig.verbs.reg_mr(rig.pd, BASE, LENGTH, Access::empty(), &OffsetMap::default()).unwrap();
+    let readable = [Sge { lkey: rig.verbs.mr(readable).unwrap().lkey, ..rig.sge(0, 8) }];
+    let good = [rig.sge(0, 8)];
+    let three = [good[0]; 3];
+    let recv = |wr_id, sges| RecvWr { wr_id, sges };
+    assert_eq!(rig.verbs.post_recv(rig.qp, &recv(1, &three)), Err(PostRecvError::SgeCount { count: 3, max: 2 }));
+    let error = rig.verbs.post_recv(rig.qp, &recv(1, &readable)).unwrap_err();
+    assert_eq!(error.errno(), Errno::Eacces);
+    let list = [recv(1, &good), recv(2, &good), recv(3, &readable), recv(4, &good)];
+    assert_eq!(rig.verbs.post_recv_list(rig.qp, &list).unwrap_err().index, 2);
+    assert_eq!(rig.verbs.provider().doorbells, [(rig.qpn(), 2, false)]);
+    for n in 3..=8 {
+        rig.verbs.post_recv(rig.qp, &recv(n, &good)).unwrap();
+    }
+    let error = rig.verbs.post_recv(rig.qp, &recv(9, &good)).unwrap_err();
+    assert_eq!((error, error.errno()), (PostRecvError::QueueFull, Errno::Enospc));
+    assert_eq!(rig.verbs.provider().received.len(), 8);
+}
+
+#[test]
+fn a_zero_based_region_is_addressed_from_zero() {
+    let mut rig = Rig::new();
+    let access = Access::LOCAL_WRITE | Access::ZERO_BASED;
+    let mr = rig.verbs.reg_mr(rig.pd, BASE, 64, access, &OffsetMap::default()).unwrap();
+    let lkey = rig.verbs.mr(mr).unwrap().lkey;
+    rig.verbs.post_send(rig.qp, &send(1, &[Sge { addr: 0, length: 64, lkey }])).unwrap();
+    let error = rig.verbs.post_send(rig.qp, &send(1, &[Sge { addr: BASE, length: 64, lkey }])).unwrap_err();
+    assert_eq!(error.errno(), Errno::Erange);
+}
+
+#[test]
+fn a_shared_instance_and_a_typed_queue_pair_post_the_same() {
+    use crate::typed::{Rc, TypedQpError, Uc, Wr};
+    let mut rig = Rig::new();
+    assert_eq!(rig.verbs.typed::<Uc>(rig.qp).unwrap_err(), TypedQpError::Transport { qp_type: QpType::Rc });
+    let typed = rig.verbs.typed::<Rc>(rig.qp).unwrap();
+    let sges = [rig.sge(0, 8)];
+    rig.verbs.post(typed, &Wr::read(1, &sges, REMOTE).fenced()).unwrap();
+    let mut batch = rig.verbs.typed_send_queue(typed).unwrap();
+    batch.post(&Wr::send(2, Payload::Sges(&sges)).solicited().signaled()).unwrap();
+    batch.commit().unwrap();
+    rig.verbs.set_state_for_test(rig.qp, QpState::Err);
+    assert_eq!(rig.verbs.typed::<Rc>(rig.qp).unwrap_err(), TypedQpError::NotReady { state: QpState::Err });
+    rig.verbs.set_state_for_test(rig.qp, QpState::Rts);
+    let flags: Vec<SendFlags> = rig.verbs.provider().sent.iter().map(|sent| sent.flags).collect();
+    assert_eq!(flags, [SendFlags::FENCE, SendFlags::SOLICITED | SendFlags::SIGNALED]);
+    rig.complete(1, WcStatus::Success);
+    let (cq, qp) = (rig.cq, rig.qp);
+    let shared = crate::SharedVerbs::new(rig.verbs);
+    let mut out = [super::blank(qp); 2];
+    std::thread::scope(|scope| {
+        scope.spawn(|| shared.post_send(qp, &send(3, &sges)).unwrap());
+        assert_eq!(shared.poll_cq(cq, &mut out), Ok(1));
+    });
+    assert_eq!((out[0].wr_id, out[0].opcode), (2, WcOpcode::Send));
+    assert_eq!(shared.into_inner().provider().sent.len(), 3);
+}
+
+#[test]
+fn type_two_windows_are_bound_by_request() {
+    let mut rig = Rig::new();
+    let mw = rig.window(MwType::Type2);
+    let info = crate::BindInfo { mr: rig.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let unbound = rig.verbs.mw(mw).unwrap().rkey;
+    rig.verbs.post_send(rig.qp, &wr(SendOp::BindMw { mw, key: 0x42, info }, SendFlags::SIGNALED)).unwrap();
+    let bound = rig.verbs.mw(mw).unwrap();
+    assert_eq!(bound.rkey.get(), unbound.get() | 0x42);
+    assert!(bound.binding.is_some());
+    let inv = SendOp::LocalInv { rkey: bound.rkey };
+    rig.verbs.post_send(rig.qp, &wr(inv, SendFlags::SIGNALED)).unwrap();
+    assert_eq!(rig.verbs.mw(mw).unwrap().binding, None);
+    assert!(rig.verbs.dereg_mr(rig.mr).is_err(), "the invalidation is not done yet");
+    rig.complete(3, WcStatus::Success);
+    assert_eq!(rig.poll().unwrap()[0].opcode, WcOpcode::LocalInv);
+    let unknown = wr(SendOp::LocalInv { rkey: Rkey::new(5) }, SendFlags::empty());
+    assert_eq!(rig.verbs.post_send(rig.qp, &unknown).unwrap_err().errno(), Errno::Einval);
+    rig.verbs.dereg_mr(rig.mr).unwrap();
+}

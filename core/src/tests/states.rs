@@ -1,0 +1,173 @@
+//! The state machine of queue pairs.
+
+use super::mock::MockError;
+use super::post::send;
+use super::{Rig, attributes};
+use crate::transition::rule;
+use crate::{
+    Access, AddressVector, Errno, GlobalRoute, ModifyQpError, Psn, QpAttr, QpAttrMask as M, QpState, QpType, Qpn, RecvWr,
+    WcStatus,
+};
+
+const STATES: [QpState; 7] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
+const TYPES: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend];
+
+#[test]
+fn the_transitions_of_the_specification_and_no_others() {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    let forward = [(Reset, Init), (Init, Init), (Init, Rtr), (Rtr, Rts), (Rts, Rts), (Rts, Sqd), (Sqd, Sqd), (Sqd, Rts)];
+    for qp_type in TYPES {
+        for from in STATES {
+            for to in STATES {
+                let unreliable = matches!(qp_type, QpType::Uc | QpType::Ud);
+                let expected =
+                    matches!(to, Reset | Err) || forward.contains(&(from, to)) || ((from, to) == (Sqe, Rts) && unreliable);
+                assert_eq!(rule(qp_type, from, to).is_some(), expected, "{qp_type:?} {from:?} {to:?}");
+            }
+        }
+    }
+}
+
+/// Every single attribute of every transition: a required one cannot be left out, a foreign one cannot be added.
+#[test]
+fn each_transition_names_what_is_missing_and_what_is_forbidden() {
+    for qp_type in TYPES {
+        for (from, to) in STATES.into_iter().flat_map(|from| STATES.map(|to| (from, to))) {
+            let mut rig = Rig::with(qp_type, false);
+            rig.verbs.set_state_for_test(rig.qp, from);
+            let attr = QpAttr { cur_state: from, ..attributes(to) };
+            let Some(rule) = rule(qp_type, from, to) else {
+                let error = rig.verbs.modify_qp(rig.qp, &attr, M::STATE).unwrap_err();
+                assert_eq!(error, ModifyQpError::Transition { from, to });
+                continue;
+            };
+            let given = rule.required | M::STATE;
+            for bit in (0..21).map(|bit| M::from_bits_retain(1 << bit)) {
+                let expected = |missing, forbidden| ModifyQpError::Attributes { from, to, missing, forbidden };
+                if rule.required.contains(bit) {
+                    let error = rig.verbs.modify_qp(rig.qp, &attr, given - bit).unwrap_err();
+                    assert_eq!(error, expected(bit, M::empty()));
+                } else if !rule.optional.contains(bit) && bit != M::STATE {
+                    let error = rig.verbs.modify_qp(rig.qp, &attr, given | bit).unwrap_err();
+                    assert_eq!(error, expected(M::empty(), bit));
+                    assert_eq!(error.errno(), Errno::Einval);
+                }
+            }
+            let unknown = M::from_bits_retain(1 << 30);
+            assert!(rig.verbs.modify_qp(rig.qp, &attr, given | unknown).is_err());
+            assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, from);
+            rig.verbs.modify_qp(rig.qp, &attr, given | rule.optional).unwrap();
+            assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, to);
+        }
+    }
+}
+
+#[test]
+fn the_device_gets_every_attribute_set_so_far() {
+    let rig = Rig::new();
+    let (from, attr, mask) = *rig.verbs.provider().modified.last().unwrap();
+    assert_eq!((from, attr.state, attr.cur_state), (QpState::Rtr, QpState::Rts, QpState::Rtr));
+    assert_eq!(mask, M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC);
+    assert_eq!((attr.port_num, attr.dest_qpn, attr.sq_psn), (1, Qpn::new(0x77), Psn::new(2)));
+}
+
+#[test]
+fn attributes_outside_the_mask_change_nothing() {
+    let mut rig = Rig::new();
+    let attr = QpAttr { access: Access::REMOTE_READ, timeout: 99, ..QpAttr::default() };
+    rig.verbs.modify_qp(rig.qp, &attr, M::ACCESS_FLAGS).unwrap();
+    let info = rig.verbs.qp(rig.qp).unwrap();
+    assert_eq!((info.state, info.attr.access, info.attr.timeout), (QpState::Rts, Access::REMOTE_READ, 14));
+}
+
+#[test]
+fn values_out_of_range_are_named() {
+    let cases: [(QpState, M, fn(&mut QpAttr)); 16] = [
+        (QpState::Init, M::PORT, |attr| attr.port_num = 0),
+        (QpState::Init, M::PORT, |attr| attr.port_num = 2),
+        (QpState::Init, M::ACCESS_FLAGS, |attr| attr.access = Access::MW_BIND),
+        (QpState::Rtr, M::AV, |attr| attr.av.sl = 16),
+        (QpState::Rtr, M::AV, |attr| attr.av.port_num = 2),
+        (QpState::Rtr, M::AV, |attr| attr.av.grh = Some(GlobalRoute { flow_label: 1 << 20, ..GlobalRoute::default() })),
+        (QpState::Rtr, M::DEST_QPN, |attr| attr.dest_qpn = Qpn::new(1 << 24)),
+        (QpState::Rtr, M::RQ_PSN, |attr| attr.rq_psn = Psn::new(1 << 24)),
+        (QpState::Rtr, M::MAX_DEST_RD_ATOMIC, |attr| attr.max_dest_rd_atomic = 17),
+        (QpState::Rtr, M::MIN_RNR_TIMER, |attr| attr.min_rnr_timer = 32),
+        (QpState::Rts, M::TIMEOUT, |attr| attr.timeout = 32),
+        (QpState::Rts, M::RETRY_CNT, |attr| attr.retry_cnt = 8),
+        (QpState::Rts, M::RNR_RETRY, |attr| attr.rnr_retry = 8),
+        (QpState::Rts, M::SQ_PSN, |attr| attr.sq_psn = Psn::new(u32::MAX)),
+        (QpState::Rts, M::MAX_QP_RD_ATOMIC, |attr| attr.max_rd_atomic = 17),
+        (QpState::Rts, M::ALT_PATH, |attr| attr.alt_timeout = 32),
+    ];
+    for (to, attribute, spoil) in cases {
+        let mut rig = Rig::new();
+        let qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
+        for step in [QpState::Init, QpState::Rtr] {
+            if rig.verbs.qp(qp).unwrap().state != to && step != to && to != QpState::Init {
+                rig.step(qp, step);
+            }
+        }
+        let from = rig.verbs.qp(qp).unwrap().state;
+        let mut attr = attributes(to);
+        spoil(&mut attr);
+        let mask = rule(QpType::Rc, from, to).unwrap().required | M::STATE | attribute;
+        assert_eq!(rig.verbs.modify_qp(qp, &attr, mask), Err(ModifyQpError::Value { attribute }));
+        assert_eq!(rig.verbs.qp(qp).unwrap().state, from);
+    }
+    let route = AddressVector { grh: Some(GlobalRoute::default()), ..AddressVector::default() };
+    assert_eq!(route.port_num, 0, "a path without a port uses the queue pair's");
+}
+
+#[test]
+fn the_assumed_state_must_be_so() {
+    let mut rig = Rig::new();
+    let assume = |cur_state| QpAttr { cur_state, ..attributes(QpState::Rts) };
+    rig.verbs.modify_qp(rig.qp, &assume(QpState::Rts), M::STATE | M::CUR_STATE).unwrap();
+    let error = rig.verbs.modify_qp(rig.qp, &assume(QpState::Sqd), M::STATE | M::CUR_STATE).unwrap_err();
+    assert_eq!(error, ModifyQpError::CurState { assumed: QpState::Sqd, actual: QpState::Rts });
+    // Only an unreliable queue pair can have a send queue in error without anyone here knowing.
+    assert!(rig.verbs.modify_qp(rig.qp, &assume(QpState::Sqe), M::STATE | M::CUR_STATE).is_err());
+    let mut rig = Rig::with(QpType::Uc, false);
+    rig.verbs.modify_qp(rig.qp, &assume(QpState::Sqe), M::STATE | M::CUR_STATE).unwrap();
+    assert_eq!(rig.verbs.provider().modified.last().unwrap().0, QpState::Sqe);
+}
+
+#[test]
+fn a_device_that_refuses_leaves_the_state() {
+    let mut rig = Rig::new();
+    rig.verbs.provider_mut().fail_after = Some(0);
+    let error = rig.verbs.modify_qp(rig.qp, &attributes(QpState::Sqd), M::STATE).unwrap_err();
+    assert_eq!((error, error.errno()), (ModifyQpError::Device(MockError), Errno::Eio));
+    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts);
+}
+
+#[test]
+fn reset_empties_the_queues_and_starts_from_zero() {
+    let mut rig = Rig::new();
+    for n in 0..16 {
+        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+    }
+    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap();
+    rig.complete(0, WcStatus::Success);
+    rig.step(rig.qp, QpState::Reset);
+    assert!(rig.poll_ids().is_empty());
+    let info = rig.verbs.qp(rig.qp).unwrap();
+    assert_eq!((info.send_blocks, info.recvs, info.attr), (0, 0, QpAttr::default()));
+    rig.connect(rig.qp);
+    rig.verbs.post_send(rig.qp, &send(7, &[])).unwrap();
+    assert_eq!(rig.verbs.provider().sent.last().unwrap().at, 0);
+    rig.complete(0, WcStatus::Success);
+    assert_eq!(rig.poll_ids(), [7]);
+}
+
+#[test]
+fn a_query_brings_what_the_device_knows() {
+    let mut rig = Rig::new();
+    rig.verbs.provider_mut().state = Some(QpState::Err);
+    let info = rig.verbs.query_qp(rig.qp).unwrap();
+    assert_eq!((info.state, info.attr.rq_psn, info.attr.sq_psn), (QpState::Err, Psn::new(11), Psn::new(12)));
+    assert_eq!(info.attr.state, QpState::Err);
+    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap_err().errno(), Errno::Enotconn);
+}
