@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::UAR_PAGE;
 use crate::audit::Audit;
 use crate::command::CommandQueue;
 use crate::config::{DeviceConfig, InterruptRouting};
-use crate::engine::EngineCounts;
+use crate::engine::{EngineCounts, EngineStats};
 use crate::env::Env;
 use crate::eq::Event;
 use crate::fault::Faults;
@@ -18,7 +18,7 @@ use crate::init_segment::{InitSegment, NicInterface};
 use crate::memory::{DmaFault, HostMemory};
 use crate::msix::{Gate, Msix};
 use crate::pci::{BAR0_SIZE, ConfigEffect, ConfigSpace, MSIX_PENDING, MSIX_TABLE};
-use crate::trace::{Record, Tracer};
+use crate::trace::Tracer;
 use crate::uar::{Doorbells, FIRST_UAR};
 
 /// The device's own objects and what it was given: for leak tests.
@@ -55,6 +55,8 @@ pub struct DeviceStats {
     pub frames_sent: u64,
     /// Frames received.
     pub frames_received: u64,
+    /// What the transport counted since the driver last brought the device up.
+    pub engine: EngineStats,
 }
 
 /// Memory of a function that may not reach any.
@@ -294,7 +296,6 @@ impl Device {
         self.stats.frames_received += 1;
         let bus_master = self.pci.bus_master();
         let mut env = self.outside.env(bus_master);
-        env.trace(Record::Received { bytes: frame });
         self.firmware.engine.receive(&mut env, frame);
         self.after_work();
     }
@@ -309,8 +310,6 @@ impl Device {
             return None;
         }
         self.stats.frames_sent += 1;
-        let mut env = self.outside.env(false);
-        env.trace(Record::Sent { bytes: &frame });
         Some(frame)
     }
 
@@ -426,7 +425,7 @@ impl Device {
 
     /// What happened since power-on.
     pub fn stats(&self) -> DeviceStats {
-        DeviceStats { events_dropped: self.firmware.eqs.dropped(), ..self.stats }
+        DeviceStats { events_dropped: self.firmware.eqs.dropped(), engine: self.firmware.engine.stats(), ..self.stats }
     }
 
     /// How far the driver has brought the device.

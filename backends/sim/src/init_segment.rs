@@ -1,7 +1,7 @@
 //! The initialization segment: version, command queue, state of the interface, health, timer.
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{Field, InitialSeg, Layout, ViewMut};
+use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg, Layout, ViewMut};
 
 use crate::config::DeviceConfig;
 use crate::health::Health;
@@ -97,29 +97,46 @@ impl InitSegment {
 
     /// Reads bytes from `at` on.
     pub(crate) fn read(&self, health: &Health, now: Instant, at: usize, into: &mut [u8]) {
-        let mut registers = vec![0; InitialSeg::SIZE];
-        let [major, minor, subminor] = self.firmware;
-        if let Some(mut seg) = ViewMut::<InitialSeg>::new(&mut registers) {
-            seg.set(InitialSeg::FW_REV_MAJOR, major.into())
-                .set(InitialSeg::FW_REV_MINOR, minor.into())
-                .set(InitialSeg::FW_REV_SUBMINOR, subminor.into())
-                .set(InitialSeg::CMD_INTERFACE_REV, COMMAND_INTERFACE)
-                .set(InitialSeg::CMDQ_PHY_ADDR_63_32, self.queue_high)
-                .set(InitialSeg::CMDQ_PHY_ADDR_31_12, self.queue_low >> 12)
-                .set(INTERFACE, self.interface)
-                .set(InitialSeg::LOG_CMDQ_SIZE, LOG_SLOTS)
-                .set(InitialSeg::LOG_CMDQ_STRIDE, LOG_STRIDE)
-                .set(InitialSeg::INITIALIZING, u32::from(!self.ready(now)))
-                .set(InitialSeg::NIC_INTERFACE_SUPPORTED, 1)
-                .set(InitialSeg::HEALTH_SYNDROME, health.report.syndrome.into())
-                .set(InitialSeg::HEALTH_COUNTER, health.counter(now))
-                .set(TIMER_HIGH, (now.as_nanos() >> 32) as u32)
-                .set(TIMER_LOW, now.as_nanos() as u32);
-            let version = u32::from(major) << 24 | u32::from(minor) << 16 | u32::from(subminor);
-            health.fill(&mut seg.sub(InitialSeg::HEALTH_BUFFER), now, version);
-        }
+        let mut last = None;
         for (i, byte) in into.iter_mut().enumerate() {
-            *byte = registers.get(at.saturating_add(i)).copied().unwrap_or(0);
+            let at = at.saturating_add(i);
+            let dword = match last {
+                Some((known, value)) if known == at & !3 => value,
+                _ => self.register(health, now, at & !3),
+            };
+            last = Some((at & !3, dword));
+            *byte = (dword >> (24 - 8 * (at & 3))) as u8;
         }
+    }
+
+    /// The register at byte `at`; zero where none is.
+    fn register(&self, health: &Health, now: Instant, at: usize) -> u32 {
+        let [major, minor, subminor] = self.firmware.map(u32::from);
+        let buffer = InitialSeg::HEALTH_BUFFER.offset();
+        if (buffer..buffer + HealthBuffer::SIZE).contains(&at) {
+            let mut bytes = [0; HealthBuffer::SIZE];
+            if let Some(mut view) = ViewMut::new(&mut bytes) {
+                health.fill(&mut view, now, major << 24 | minor << 16 | subminor);
+            }
+            return bytes.get(at - buffer..).and_then(|rest| rest.first_chunk()).map_or(0, |dword| u32::from_be_bytes(*dword));
+        }
+        let fields = [
+            (InitialSeg::FW_REV_MAJOR, major),
+            (InitialSeg::FW_REV_MINOR, minor),
+            (InitialSeg::FW_REV_SUBMINOR, subminor),
+            (InitialSeg::CMD_INTERFACE_REV, COMMAND_INTERFACE),
+            (InitialSeg::CMDQ_PHY_ADDR_63_32, self.queue_high),
+            (InitialSeg::CMDQ_PHY_ADDR_31_12, self.queue_low >> 12),
+            (INTERFACE, self.interface),
+            (InitialSeg::LOG_CMDQ_SIZE, LOG_SLOTS),
+            (InitialSeg::LOG_CMDQ_STRIDE, LOG_STRIDE),
+            (InitialSeg::INITIALIZING, u32::from(!self.ready(now))),
+            (InitialSeg::NIC_INTERFACE_SUPPORTED, 1),
+            (InitialSeg::HEALTH_SYNDROME, health.report.syndrome.into()),
+            (InitialSeg::HEALTH_COUNTER, health.counter(now)),
+            (TIMER_HIGH, (now.as_nanos() >> 32) as u32),
+            (TIMER_LOW, now.as_nanos() as u32),
+        ];
+        fields.into_iter().filter(|(field, _)| field.dword() == at).fold(0, |dword, (field, value)| dword | field.place(value))
     }
 }

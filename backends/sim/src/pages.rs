@@ -119,10 +119,9 @@ impl Pages {
             self.asked = pages as u32;
             Some(pages as i32)
         } else if self.held32() > first && self.offered == 0 && self.asked == 0 {
-            let room = i64::from(first) - i64::from(self.in_use());
             let spare = (free - chunk64).min(i64::from(self.held32() - first)).min(50_000);
-            // Less than a chunk is not worth an event, unless it is the rest above the first pages.
-            if spare >= chunk64 || (spare > 0 && room >= chunk64) {
+            // A page or two are not worth an event.
+            if spare > 0 && spare * 2 >= chunk64 {
                 self.offered = spare as u32;
                 Some(-(spare as i32))
             } else {

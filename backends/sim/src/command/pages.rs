@@ -19,6 +19,7 @@ pub(super) fn query_pages(
     let pages = match input.get(QueryPagesIn::OP_MOD) {
         when::BOOT => firmware.pages.missing_to_boot(),
         when::INIT => firmware.pages.missing_to_init(),
+        when::REGULAR if firmware.state != HcaState::Running => 0,
         when::REGULAR => firmware.pages.request().unwrap_or(0) as u32,
         _ => return Err(Refusal::new(CmdStatus::BadParam, "no such demand")),
     };
