@@ -1,0 +1,18 @@
+//! A small host drives the device by raw bytes, as the documents lay them out.
+//!
+//! No layout of the crates under test is used here: every offset is written as the published documents give it.
+
+#[cfg(test)]
+mod events;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod mini_host;
+#[cfg(test)]
+mod pages;
+#[cfg(test)]
+mod probe;
+#[cfg(test)]
+mod registers;
+#[cfg(test)]
+mod transport;

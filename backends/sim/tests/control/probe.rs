@@ -1,0 +1,188 @@
+//! The commands of Linux's probe, in its order, with the values that it depends on.
+
+use bareverbs_sim::{DeviceConfig, HcaState};
+
+use crate::mini_host::{BASE, MiniHost, be16, be32, input, plain};
+
+fn bits(page: &[u8], dword: usize, hi: u32, lo: u32) -> u32 {
+    be32(page, dword) >> lo & (u32::MAX >> (31 - (hi - lo)))
+}
+
+#[test]
+fn from_enable_to_disable() {
+    let mut host = MiniHost::new(DeviceConfig::with_lid(7));
+    // function_enable
+    host.ok(&input(0x104, 16, &[]), 16);
+    let issi = host.ok(&input(0x10a, 16, &[]), 112);
+    assert_eq!(be32(&issi, 0x6c) & 2, 2, "interface version 1");
+    host.ok(&input(0x10b, 16, &[(8, 1)]), 16);
+    let give = |host: &mut MiniHost, op_mod: u32, first: u64| {
+        let pages = be32(&host.ok(&input(0x107, 16, &[(4, op_mod)]), 16), 12);
+        let mut bytes = input(0x108, 16, &[(4, 1), (12, pages)]);
+        (0..u64::from(pages)).for_each(|i| bytes.extend((BASE + first + i * 4096).to_be_bytes()));
+        host.ok(&bytes, 16);
+        pages
+    };
+    assert_eq!(give(&mut host, 1, 0x20_0000), 17);
+
+    // function_open
+    host.ok(&input(0x805, 32, &[(4, 0), (8, 0x7004)]), 32);
+    let current = host.ok(&input(0x100, 16, &[(4, 1)]), 4112);
+    let most = host.ok(&input(0x100, 16, &[(4, 0)]), 4112);
+    assert_eq!(&current[16..272], &most[16..272]);
+    let page = &most[16..];
+    for (dword, hi, lo, value, name) in [
+        (16, 23, 16, 15, "log_max_qp_sz"),
+        (16, 4, 0, 18, "log_max_qp"),
+        (24, 23, 16, 22, "log_max_cq_sz"),
+        (40, 21, 16, 4, "log_max_ra_req_qp"),
+        (44, 15, 0, 0, "gid_table_size"),
+        (52, 29, 29, 1, "ib_virt"),
+        (52, 9, 8, 0, "port_type"),
+        (52, 7, 0, 1, "num_ports"),
+        (56, 28, 24, 30, "log_max_msg"),
+        (60, 3, 0, 1, "cqe_version"),
+        (64, 24, 24, 1, "umr_modify_entity_size_disabled"),
+        (64, 1, 1, 1, "atomic"),
+        (68, 14, 14, 1, "imaicl"),
+        (68, 3, 3, 1, "xrc"),
+        (68, 0, 0, 1, "rc"),
+        (72, 7, 0, 12, "log_pg_sz"),
+        (76, 31, 31, 1, "bf"),
+        (76, 20, 16, 9, "log_bf_reg_size"),
+    ] {
+        assert_eq!(bits(page, dword, hi, lo), value, "{name}");
+    }
+    let mut set = input(0x109, 4112, &[]);
+    set[16..272].copy_from_slice(&most[16..272]);
+    set[16 + 16 + 3] = 17; // log_max_qp
+    host.ok(&set, 16);
+    let current = host.ok(&input(0x100, 16, &[(4, 1)]), 4112);
+    assert_eq!(bits(&current[16..], 16, 4, 0), 17, "what the driver chose");
+    // Atomics: the mode of memory in host byte order is offered, and the driver chooses it.
+    let mut atomic = host.ok(&input(0x100, 16, &[(4, 3 << 1)]), 4112);
+    assert_eq!(bits(&atomic[16..], 8, 25, 25), 1);
+    atomic[16 + 8] |= 0x40;
+    let mut set = input(0x109, 4112, &[(4, 3 << 1)]);
+    set[16..272].copy_from_slice(&atomic[16..272]);
+    host.ok(&set, 16);
+
+    assert_eq!(host.command(&input(0x102, 32, &[]), 16).0, 0x0f, "INIT_HCA before its pages");
+    assert_eq!(give(&mut host, 2, 0x30_0000), 41);
+    host.ok(&input(0x102, 32, &[]), 16);
+    assert_eq!(host.device.state(), HcaState::Running);
+    let adapter = host.ok(&input(0x101, 16, &[]), 272);
+    assert_eq!(&adapter[0x100..0x110], b"BAREVERBS_SIM_01");
+
+    // load
+    let uar = host.uar();
+    assert!(uar >= 4, "not where segment or MSI-X table lie");
+    let command = host.eq(uar, 0x10_0000, 8, 1 << 10, 0);
+    let events = host.eq(uar, 0x11_0000, 13, 0x3_ffff & !(1 << 10 | 1 << 11), 0);
+    let pages = host.eq(uar, 0x19_0000, 8, 1 << 11, 0);
+    assert!(command != events && events != pages);
+
+    // unload
+    for eqn in [pages, events, command] {
+        host.ok(&input(0x302, 16, &[(8, eqn)]), 16);
+    }
+    assert_eq!(host.command(&input(0x302, 16, &[(8, command)]), 16).0, 5, "gone already");
+    host.ok(&input(0x803, 16, &[(8, uar)]), 16);
+    host.ok(&input(0x103, 16, &[]), 16);
+    let mut taken = Vec::new();
+    while taken.len() < 58 {
+        let out = host.ok(&input(0x108, 16, &[(4, 2), (12, 20)]), 16 + 20 * 8);
+        let count = be32(&out, 8) as usize;
+        assert!(count > 0 && count <= 20);
+        taken.extend(out[16..16 + count * 8].as_chunks::<8>().0.iter().map(|page| u64::from_be_bytes(*page)));
+    }
+    taken.sort_unstable();
+    taken.dedup();
+    assert_eq!(taken.len(), 58);
+    host.ok(&input(0x105, 16, &[]), 16);
+    assert_eq!(host.device.counts(), Default::default());
+    assert_eq!(host.device.audit().findings(), []);
+    host.ok(&input(0x104, 16, &[]), 16);
+}
+
+#[test]
+fn the_port_is_as_a_subnet_manager_leaves_it() {
+    let mut host = MiniHost::running(plain());
+    let out = host.ok(&input(0x762, 16, &[]), 528);
+    let context = &out[16..];
+    assert_eq!(bits(context, 32, 15, 12), 5, "link up");
+    assert_eq!(bits(context, 32, 3, 0), 4, "active");
+    assert_eq!(be16(context, 0x60), 7, "LID");
+    assert_eq!(be16(context, 0x64), 1, "LID of the subnet manager");
+    assert_eq!(be32(context, 0x44) & 0x1_0000, 0x1_0000, "CM support may be set");
+    let gid = host.ok(&input(0x764, 16, &[]), 32);
+    assert_eq!(&gid[16..24], &[0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(&gid[24..32], &context[0x30..0x38], "the port's GUID");
+    assert_eq!(host.command(&input(0x764, 16, &[(12, 8)]), 32).0, 3, "eight GIDs");
+    let pkeys = host.ok(&input(0x765, 16, &[(12, 0xffff)]), 16 + 128 * 4);
+    assert_eq!((be32(&pkeys, 16), be32(&pkeys, 20)), (0xffff, 0));
+    let mut set = input(0x763, 528, &[]);
+    set[16 + 0x40..16 + 0x48].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]);
+    host.ok(&set, 16);
+    assert_eq!(be32(&host.ok(&input(0x762, 16, &[]), 528), 16 + 0x40), 0x1_0000);
+}
+
+#[test]
+fn registers_of_port_and_node() {
+    let mut host = MiniHost::running(plain());
+    let mut read = |id: u32, len: usize| {
+        let mut bytes = input(0x805, 16 + len, &[(4, 1), (8, id)]);
+        bytes[17] = 1;
+        host.ok(&bytes, 16 + len)[16..].to_vec()
+    };
+    let ptys = read(0x5004, 64);
+    assert_eq!((be16(&ptys, 40), be16(&ptys, 42)), (4, 64), "4X HDR");
+    let pmtu = read(0x5003, 16);
+    assert_eq!((be16(&pmtu, 4), be16(&pmtu, 12)), (4096, 4096));
+    assert!([1, 2, 4, 8, 15].contains(&(be32(&read(0x500f, 16), 4) & 0xf)));
+    assert!(read(0x6001, 64).starts_with(b"bareverbs simulated device 7"));
+    let (status, _) = host.command(&input(0x805, 32, &[(4, 1), (8, 0xc00e)]), 32);
+    assert_eq!(status, 3, "default timeouts are not read");
+    let mut write = input(0x805, 32, &[(8, 0x5003)]);
+    write[16 + 8..16 + 10].copy_from_slice(&1000_u16.to_be_bytes());
+    assert_eq!(host.command(&write, 32).0, 3, "no such MTU");
+    write[16 + 8..16 + 10].copy_from_slice(&2048_u16.to_be_bytes());
+    assert_eq!(be16(&host.ok(&write, 32), 16 + 12), 2048);
+}
+
+#[test]
+fn commands_in_the_wrong_state_or_unknown() {
+    let mut host = MiniHost::new(DeviceConfig::with_lid(7));
+    assert_eq!(host.command(&input(0x802, 16, &[]), 16).0, 4, "before ENABLE_HCA");
+    assert_eq!(host.command(&input(0x10a, 16, &[]), 112).0, 4);
+    host.ok(&input(0x104, 16, &[]), 16);
+    assert_eq!(host.command(&input(0x104, 16, &[]), 16).0, 4, "enabled already");
+    assert_eq!(host.command(&input(0x100, 16, &[]), 4112).0, 4, "before the first pages");
+    let (status, out) = host.command(&input(0xbad, 16, &[]), 16);
+    assert_eq!(status, 2);
+    assert_ne!(be32(&out, 4), 0, "a syndrome");
+    assert_eq!(host.command(&input(0x700, 16, &[]), 16).0, 2, "SRQs come later");
+    assert_eq!(host.command(&input(0x10b, 8, &[]), 16).0, 0x50);
+    assert_eq!(host.command(&input(0x10a, 16, &[]), 16).0, 0x51);
+    assert_eq!(host.command(&input(0x10b, 16, &[(8, 2)]), 16).0, 3, "version 2 of the interface");
+    host.ok(&input(0x80d, 16, &[]), 16);
+}
+
+#[test]
+fn capabilities_beyond_the_device_are_refused_and_unknown_bits_noticed() {
+    let mut host = MiniHost::new(plain());
+    host.ok(&input(0x104, 16, &[]), 16);
+    let most = host.ok(&input(0x100, 16, &[]), 4112);
+    let mut set = input(0x109, 4112, &[]);
+    set[16..272].copy_from_slice(&most[16..272]);
+    set[16 + 16 + 3] = 19; // log_max_qp
+    assert_eq!(host.command(&set, 16).0, 3);
+    set[16 + 16 + 3] = 18;
+    set[16 + 12] = 0x80;
+    host.ok(&set, 16);
+    assert_eq!(host.device.audit().findings().len(), 1);
+    assert_eq!(host.command(&input(0x100, 16, &[(4, 7 << 1)]), 4112).0, 3, "no flow tables");
+    host.ok(&input(0x102, 16 + 16, &[]), 16);
+    set[16 + 12] = 0;
+    assert_eq!(host.command(&set, 16).0, 4, "too late");
+}
