@@ -1,0 +1,182 @@
+//! The order of memory, fences and doorbells, as recorded where the driver touches them.
+//!
+//! The rule is rdma-core's (`providers/mlx5/qp.c`, `cq.c`): WQE, barrier, doorbell record, barrier, register; and for
+//! completions: owner byte, barrier, the rest.
+
+use bareverbs::{Access as Rights, Completion, Payload, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs, WcStatus};
+use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::in_process::{Access, Host, OrderLog, RecordedPlatform, SimPlatform, World, WorldConfig};
+use bareverbs_tests::{CAP, Connection, rc_steps};
+
+type Recorded = Mlx5<RecordedPlatform<SimPlatform>, 1024>;
+type Rdma = Verbs<Recorded, 1, 2, 1, 1, 1, 256, 256>;
+
+/// One device connected to itself, with everything that its driver does recorded.
+struct Scene {
+    host: Host,
+    log: OrderLog,
+    verbs: Box<Rdma>,
+    qp: bareverbs::QpHandle,
+    cq: bareverbs::CqHandle,
+    sge: Sge,
+    rkey: bareverbs::Rkey,
+}
+
+impl Scene {
+    fn new(blue_flame: bool) -> Self {
+        let world = World::new(WorldConfig::default());
+        let host = world.add(DeviceConfig { blue_flame, ..DeviceConfig::with_lid(1) });
+        let log = OrderLog::default();
+        let machine = Machine {
+            registers: log.record(host.registers()),
+            memory: log.record(host.memory(Recorded::ARENA)),
+            fence: log.record(host.fence()),
+            clock: host.clock(),
+        };
+        let driver = Recorded::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).unwrap();
+        let mut verbs = Box::new(Rdma::new(driver));
+        let pd = verbs.alloc_pd().unwrap();
+        let bytes = host.memory(8192);
+        let addr = bareverbs::DmaMemory::device_addr(&bytes);
+        let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
+        let mr = verbs.reg_mr(pd, addr, 8192, rights, &bareverbs::OffsetMap::default()).unwrap();
+        let info = verbs.mr(mr).unwrap();
+        let cq = verbs.create_cq(256).unwrap();
+        let init = bareverbs::QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: false };
+        let qp = verbs.create_qp(&init).unwrap();
+        let qpn = verbs.qp(qp).unwrap().qpn;
+        for (attr, mask) in rc_steps(&Connection::default(), bareverbs::Lid::new(1), qpn, 7, 7) {
+            verbs.modify_qp(qp, &attr, mask).unwrap();
+        }
+        log.take();
+        Self { host, log, verbs, qp, cq, sge: Sge { addr, length: 64, lkey: info.lkey }, rkey: info.rkey }
+    }
+
+    fn write<'a>(&self, sges: &'a [Sge]) -> SendOp<'a> {
+        let remote = bareverbs::Remote { addr: self.sge.addr + 4096, rkey: self.rkey };
+        SendOp::Write { payload: Payload::Sges(sges), remote }
+    }
+
+    fn wait(&mut self) -> Completion {
+        let mut one = [Completion::EMPTY];
+        while self.verbs.poll_cq(self.cq, &mut one).unwrap() == 0 {
+            bareverbs::Clock::relax(&self.host.clock());
+        }
+        one[0]
+    }
+}
+
+/// Splits a record into what was written before the first fence and everything from it.
+fn before_fence(log: &[Access]) -> (&[Access], &[Access]) {
+    log.split_at(log.iter().position(|access| *access == Access::Release).expect("a release"))
+}
+
+#[test]
+fn wqe_then_release_then_record_then_release_then_doorbell() {
+    for blue_flame in [false, true] {
+        let mut scene = Scene::new(blue_flame);
+        for round in 1..=300_u32 {
+            let sges = [scene.sge];
+            let op = scene.write(&sges);
+            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
+            let log = scene.log.take();
+            let (wqe, rest) = before_fence(&log);
+            let [Access::Write { at, .. }, ..] = wqe else { panic!("the WQE comes first: {wqe:?}") };
+            let bytes: usize = wqe.iter().map(|access| if let Access::Write { len, .. } = access { *len } else { 9999 }).sum();
+            assert!((48..=64).contains(&bytes), "control, address and data segment, and nothing else: {wqe:?}");
+            assert!(at % 64 == 0, "a WQE starts at a block");
+            let [Access::Release, Access::Store32 { value, .. }, Access::Release, tail @ ..] = rest else {
+                panic!("release, record, release: {rest:?}")
+            };
+            assert_eq!(u32::from_be(*value), round & 0xffff, "the record counts blocks");
+            let doorbells: Vec<_> = tail.iter().filter(|access| matches!(access, Access::Register64 { .. })).collect();
+            let Some(Access::Register64 { at: register, value }) = doorbells.first() else { panic!("a doorbell: {tail:?}") };
+            let value = u64::from_be(*value);
+            assert_eq!((value >> 40) & 0xffff, u64::from(round - 1), "index of the WQE");
+            assert_eq!(value >> 32 & 0xff, 8, "opcode RDMA_WRITE");
+            assert_eq!(value & 0x3f, 3, "48 bytes");
+            assert!(register % 4096 >= 0x800, "in the BlueFlame part of the page");
+            if !blue_flame {
+                assert_eq!(tail.len(), 1, "one doorbell and nothing after it: {tail:?}");
+            } else {
+                assert_eq!(tail.last(), Some(&Access::Flush), "{tail:?}");
+            }
+            assert_eq!(scene.wait().status, WcStatus::Success);
+            scene.log.take();
+        }
+        let findings = scene.host.with_device(|device| device.audit().findings().to_vec());
+        assert!(findings.is_empty(), "{findings:?}");
+    }
+}
+
+#[test]
+fn a_batch_has_one_record_and_one_doorbell() {
+    let mut scene = Scene::new(true);
+    let sges = [scene.sge];
+    let op = scene.write(&sges);
+    let mut queue = scene.verbs.send_queue(scene.qp).unwrap();
+    for _ in 0..32 {
+        queue.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).unwrap();
+    }
+    queue.post(&SendWr { wr_id: 2, flags: SendFlags::SIGNALED, op }).unwrap();
+    queue.commit().unwrap();
+    let log = scene.log.take();
+    let (wqes, rest) = before_fence(&log);
+    assert!(wqes.iter().all(|access| matches!(access, Access::Write { .. })), "{wqes:?}");
+    assert!(
+        matches!(rest, [Access::Release, Access::Store32 { .. }, Access::Release, Access::Register64 { .. }, ..]),
+        "{rest:?}"
+    );
+    assert_eq!(rest.iter().filter(|access| matches!(access, Access::Register64 { .. })).count(), 1, "{rest:?}");
+    let mut queue = scene.verbs.send_queue(scene.qp).unwrap();
+    queue.commit().unwrap();
+    assert_eq!(scene.log.take(), [], "nothing new, nothing told");
+    assert_eq!(scene.wait().wr_id, 2);
+}
+
+#[test]
+fn receives_have_a_record_and_no_doorbell() {
+    let mut scene = Scene::new(true);
+    let sges = [scene.sge];
+    scene.verbs.post_recv(scene.qp, &RecvWr { wr_id: 1, sges: &sges }).unwrap();
+    let log = scene.log.take();
+    let (wqe, rest) = before_fence(&log);
+    assert!(!wqe.is_empty() && wqe.iter().all(|access| matches!(access, Access::Write { .. })), "{wqe:?}");
+    let [Access::Release, Access::Store32 { value, .. }] = rest else { panic!("{rest:?}") };
+    assert_eq!(u32::from_be(*value), 1);
+}
+
+#[test]
+fn owner_then_acquire_then_the_rest_then_the_consumer_index() {
+    let mut scene = Scene::new(false);
+    let sges = [scene.sge];
+    let mut none = [Completion::EMPTY];
+    assert_eq!(scene.verbs.poll_cq(scene.cq, &mut none), Ok(0));
+    let empty = scene.log.take();
+    assert!(matches!(empty[..], [Access::Read8 { .. }] | [Access::Read { .. }]), "an empty queue costs one look: {empty:?}");
+
+    let op = scene.write(&sges);
+    scene.verbs.post_send(scene.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
+    for _ in 0..100 {
+        bareverbs::Clock::relax(&scene.host.clock());
+    }
+    scene.log.take();
+    assert_eq!(scene.verbs.poll_cq(scene.cq, &mut none), Ok(1));
+    let log = scene.log.take();
+    let owner = log.iter().position(|access| matches!(access, Access::Read8 { .. } | Access::Read { .. })).unwrap();
+    let fence = log.iter().position(|access| *access == Access::Acquire).unwrap();
+    let body = log.iter().rposition(|access| matches!(access, Access::Read { .. })).unwrap();
+    let told = log.iter().position(|access| matches!(access, Access::Store32 { .. })).unwrap();
+    assert!(owner < fence && fence < body && body < told, "{log:?}");
+    assert!(!log.iter().any(|access| matches!(access, Access::Register64 { .. } | Access::Register32 { .. })), "{log:?}");
+}
+
+#[test]
+fn arming_tells_the_record_before_the_register() {
+    let mut scene = Scene::new(false);
+    scene.verbs.req_notify_cq(scene.cq, false).unwrap();
+    let log = scene.log.take();
+    let [.., Access::Store32 { .. }, Access::Release, Access::Register64 { at, .. }] = log[..] else { panic!("{log:?}") };
+    assert_eq!(at % 4096, 0x20);
+}
