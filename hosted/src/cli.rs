@@ -142,10 +142,10 @@ pub struct TraceArgs {
 #[derive(Clone, Debug, Args)]
 pub struct JobArgs {
     /// Messages of each kind and iteration
-    #[arg(long, short = 'n', default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, short = 'n', default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub messages: u32,
     /// Bytes of a message
-    #[arg(long, short, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, short, default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub size: u32,
     /// How often all kinds are run
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

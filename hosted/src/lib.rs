@@ -6,7 +6,10 @@
 pub mod cli;
 pub mod decode;
 pub mod fields;
+pub mod info;
+pub mod main_job;
 pub mod names;
 pub mod run;
 pub mod serve;
+pub mod simulated;
 pub mod trace;

@@ -2,25 +2,33 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::Context as _;
 use bareverbs_mlx5_spec::CmdOpcode;
 
-use crate::cli::{Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, WqeArgs, WqeCommand};
+use crate::cli::{Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, JobArgs, WqeArgs, WqeCommand};
 use crate::decode::input::{self, InputError};
 use crate::decode::{Decoded, command, completion, event, receive, send};
 use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
+use crate::simulated::{close_trace, open_trace};
+use crate::{info, main_job};
 
 /// Exit status after a mistake on the command line or unreadable input.
 const USAGE: u8 = 2;
 
+/// Exit status after Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
 /// Does what the command line says.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
-        None => return ExitCode::SUCCESS,
-        Some(Command::Info(_)) => return ExitCode::SUCCESS,
+        None => return run_job(&cli.job).unwrap_or_else(failed),
+        Some(Command::Info(args)) => return info::run(&args).map_or_else(failed, |()| ExitCode::SUCCESS),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Wqe(WqeCommand::Decode(args))) => decode_wqe(&args),
         Some(Command::Cqe(EntryCommand::Decode(args))) => decode_with(&args, completion::decode_all),
@@ -31,6 +39,38 @@ pub fn run(cli: Cli) -> ExitCode {
         eprintln!("bareverbs: {error}");
         ExitCode::from(USAGE)
     })
+}
+
+fn failed(error: anyhow::Error) -> ExitCode {
+    eprintln!("bareverbs: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("Ctrl-C cannot be caught")?;
+    let sink = match open_trace(&args.trace) {
+        Ok(sink) => sink,
+        Err(error) => {
+            eprintln!("bareverbs: {error:#}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let report = main_job::run(args, sink.as_ref(), stop);
+    close_trace(sink.as_ref()).context("the trace")?;
+    let text = match (args.json, args.quiet) {
+        (true, _) => serde_json::to_string_pretty(&report)? + "\n",
+        (false, true) => String::new(),
+        (false, false) => report.to_string(),
+    };
+    // Nobody is left to tell if standard output is closed: the exit status still says how it went.
+    let _ = io::stdout().write_all(text.as_bytes());
+    if let Some(failure) = &report.failure {
+        eprintln!("bareverbs: {failure}");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {

@@ -153,11 +153,18 @@ fn command_line(input: &[u8], output: &[u8]) -> String {
     line
 }
 
+/// Bytes from one half of a BlueFlame register to the next.
+const BLUEFLAME_HALF: usize = 0x100;
+
 fn doorbell_line(uar: u32, offset: usize, bytes: &[u8]) -> String {
     let (name, layout): (_, &LayoutInfo) = match offset {
         UAR_CQ_ARM => ("cq-arm", &CqArm::INFO),
         UAR_EQ_ARM => ("eq-arm", &EqDoorbell::INFO),
         UAR_EQ_UPDATE => ("eq-update", &EqDoorbell::INFO),
+        // Behind the first 8 bytes of a BlueFlame register comes a copy of the WQE, which is told when it is fetched.
+        UAR_BLUEFLAME.. if !offset.is_multiple_of(BLUEFLAME_HALF) => {
+            return format!("copy uar={uar:#x} offset={offset:#x} bytes={}", fields::hex(bytes));
+        }
         UAR_BLUEFLAME.. => ("send", &WqeCtrlSeg::INFO),
         _ => ("unknown", &EqDoorbell::INFO),
     };

@@ -1,0 +1,348 @@
+//! `bareverbs info`: what a device has, laid out as `ibv_devinfo -v` lays it out.
+
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+use bareverbs::{Gid, Guid, PortState};
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::in_process::{World, WorldConfig};
+use serde::Serialize;
+
+use crate::cli::InfoArgs;
+use crate::main_job::{Device, Limits, Port};
+use crate::simulated::{Verbs, bring_up, close_trace, open_trace};
+use crate::trace::Printer;
+
+/// Name of the simulated device.
+const NAME: &str = "mlx5_sim0";
+
+/// What a device has.
+#[derive(Clone, Debug, Serialize)]
+pub struct Info {
+    /// Name of the device.
+    pub hca_id: String,
+    /// Transport.
+    pub transport: &'static str,
+    /// Firmware version.
+    pub fw_ver: String,
+    /// GUID of the node.
+    pub node_guid: String,
+    /// GUID of the system image.
+    pub sys_image_guid: String,
+    /// Vendor.
+    pub vendor_id: u32,
+    /// Part number of the vendor.
+    pub vendor_part_id: u32,
+    /// Hardware revision.
+    pub hw_ver: u32,
+    /// Ports.
+    pub phys_port_cnt: u8,
+    /// Bytes of a region.
+    pub max_mr_size: u64,
+    /// Bit n: pages of 2^n bytes.
+    pub page_size_cap: u64,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Requests of a work queue.
+    pub max_qp_wr: u32,
+    /// SGEs of a request.
+    pub max_sge: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Completions of a queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Reads and atomics outstanding as target.
+    pub max_qp_rd_atom: u8,
+    /// Reads and atomics outstanding as initiator.
+    pub max_qp_init_rd_atom: u8,
+    /// Whether 8-byte atomics are done.
+    pub atomic_cap: bool,
+    /// Bytes of an inline payload.
+    pub max_inline_data: u32,
+    /// Bytes of a message.
+    pub max_msg_sz: u64,
+    /// Its ports.
+    pub ports: Vec<PortInfo>,
+}
+
+/// What a port has.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortInfo {
+    /// Number, from 1.
+    pub port: u8,
+    /// State.
+    pub state: &'static str,
+    /// Number of the state.
+    #[serde(skip)]
+    state_code: u32,
+    /// Greatest MTU in bytes.
+    pub max_mtu: u32,
+    /// MTU in use in bytes.
+    pub active_mtu: u32,
+    /// LID of the subnet manager.
+    pub sm_lid: u16,
+    /// LID.
+    pub port_lid: u16,
+    /// Low LID bits that select a path.
+    pub port_lmc: u8,
+    /// Link layer.
+    pub link_layer: &'static str,
+    /// Capability mask.
+    pub port_cap_flags: u32,
+    /// Entries of the GID table.
+    pub gid_tbl_len: u16,
+    /// Entries of the P_Key table.
+    pub pkey_tbl_len: u16,
+    /// Lanes.
+    pub active_width: u8,
+    /// Gigabits a second, all lanes.
+    pub active_speed_gbps: u32,
+    /// GUID of the port.
+    pub port_guid: String,
+    /// The GIDs that are not zero, with their index.
+    pub gids: Vec<(u16, String)>,
+    /// The P_Keys that are not zero, with their index.
+    pub pkeys: Vec<(u16, u16)>,
+}
+
+/// Brings a simulated device up and prints what it has.
+pub fn run(args: &InfoArgs) -> Result<()> {
+    let sink = open_trace(&args.trace)?;
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::default());
+    if let Some(sink) = &sink {
+        let printer = Printer::new(NAME, sink.clone());
+        host.with_device(|device| device.set_tracer(Some(Box::new(printer))));
+    }
+    let mut verbs = bring_up(&host)?;
+    let mut info = info(NAME, &mut verbs)?;
+    // The part number stands in PCI configuration space, which the driver does not see.
+    info.vendor_part_id = host.with_device(|device| device.config().pci_device_id).into();
+    if let Err((error, _machine)) = (*verbs).into_provider().teardown() {
+        return Err(error.into());
+    }
+    close_trace(sink.as_ref()).context("the trace")?;
+    let text = if args.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.to_string() };
+    // Nobody is left to tell if standard output is closed.
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+    Ok(())
+}
+
+/// What the device `name` has.
+pub fn info(name: &str, verbs: &mut Verbs) -> Result<Info> {
+    let attr = *verbs.query_device();
+    let ports = (1..=attr.phys_port_cnt).map(|port| port_info(verbs, port)).collect::<Result<_>>()?;
+    Ok(Info {
+        hca_id: name.into(),
+        transport: "InfiniBand",
+        fw_ver: version(attr.fw_ver),
+        node_guid: guid(attr.node_guid),
+        sys_image_guid: guid(attr.sys_image_guid),
+        vendor_id: attr.vendor_id,
+        vendor_part_id: attr.vendor_part_id,
+        hw_ver: attr.hw_ver,
+        phys_port_cnt: attr.phys_port_cnt,
+        max_mr_size: attr.max_mr_size,
+        page_size_cap: attr.page_size_cap,
+        max_qp: attr.max_qp,
+        max_qp_wr: attr.max_qp_wr,
+        max_sge: attr.max_sge,
+        max_cq: attr.max_cq,
+        max_cqe: attr.max_cqe,
+        max_mr: attr.max_mr,
+        max_mw: attr.max_mw,
+        max_pd: attr.max_pd,
+        max_qp_rd_atom: attr.max_qp_rd_atom,
+        max_qp_init_rd_atom: attr.max_qp_init_rd_atom,
+        atomic_cap: attr.atomics,
+        max_inline_data: attr.max_inline_data,
+        max_msg_sz: attr.max_msg_size,
+        ports,
+    })
+}
+
+fn port_info(verbs: &mut Verbs, port: u8) -> Result<PortInfo> {
+    let attr = verbs.query_port(port).with_context(|| format!("query_port {port}"))?;
+    let mut gids = Vec::new();
+    for index in 0..attr.gid_tbl_len {
+        let entry = verbs.query_gid(port, index).with_context(|| format!("query_gid {index} of port {port}"))?;
+        if entry != Gid::default() {
+            gids.push((index, gid(entry)));
+        }
+    }
+    let mut pkeys = Vec::new();
+    for index in 0..attr.pkey_tbl_len {
+        let entry = verbs.query_pkey(port, index).with_context(|| format!("query_pkey {index} of port {port}"))?;
+        if entry != 0 {
+            pkeys.push((index, entry));
+        }
+    }
+    let (state, state_code) = port_state(attr.state);
+    Ok(PortInfo {
+        port,
+        state,
+        state_code,
+        max_mtu: attr.max_mtu.bytes(),
+        active_mtu: attr.active_mtu.bytes(),
+        sm_lid: attr.sm_lid.get(),
+        port_lid: attr.lid.get(),
+        port_lmc: attr.lmc,
+        link_layer: "InfiniBand",
+        port_cap_flags: attr.cap_mask,
+        gid_tbl_len: attr.gid_tbl_len,
+        pkey_tbl_len: attr.pkey_tbl_len,
+        active_width: attr.active_width,
+        active_speed_gbps: attr.active_speed_gbps,
+        port_guid: guid(attr.port_guid),
+        gids,
+        pkeys,
+    })
+}
+
+/// What the main job prints of the device `name`.
+pub fn device(name: &str, verbs: &mut Verbs) -> Result<Device> {
+    let attr = *verbs.query_device();
+    let port = verbs.query_port(1).context("query_port 1")?;
+    let first_gid = verbs.query_gid(1, 0).context("query_gid 0 of port 1")?;
+    let counted = verbs.provider().statistics();
+    Ok(Device {
+        name: name.into(),
+        firmware: version(attr.fw_ver),
+        node_guid: guid(attr.node_guid),
+        vendor_part_id: attr.vendor_part_id,
+        limits: Limits {
+            max_qp: attr.max_qp,
+            max_qp_wr: attr.max_qp_wr,
+            max_sge: attr.max_sge,
+            max_cq: attr.max_cq,
+            max_cqe: attr.max_cqe,
+            max_mr: attr.max_mr,
+            max_mw: attr.max_mw,
+            max_msg_size: attr.max_msg_size,
+            max_inline_data: attr.max_inline_data,
+            atomics: attr.atomics,
+        },
+        port: Port {
+            state: port_state(port.state).0.into(),
+            lid: port.lid.get(),
+            mtu: port.active_mtu.bytes(),
+            gid: gid(first_gid),
+        },
+        commands: counted.commands.into(),
+        firmware_pages: counted.pages_held.into(),
+        seconds: 0.0,
+    })
+}
+
+/// Name and number that `ibv_devinfo` gives a state.
+fn port_state(state: PortState) -> (&'static str, u32) {
+    match state {
+        PortState::Down => ("PORT_DOWN", 1),
+        PortState::Init => ("PORT_INIT", 2),
+        PortState::Armed => ("PORT_ARMED", 3),
+        PortState::Active => ("PORT_ACTIVE", 4),
+    }
+}
+
+fn version([major, minor, sub]: [u16; 3]) -> String {
+    format!("{major}.{minor:02}.{sub:04}")
+}
+
+/// Groups of four digits, as `ibv_devinfo` writes GUIDs and GIDs.
+fn groups(bytes: &[u8]) -> String {
+    bytes.chunks(2).map(crate::fields::hex).collect::<Vec<_>>().join(":")
+}
+
+fn guid(guid: Guid) -> String {
+    groups(&guid.0.to_be_bytes())
+}
+
+fn gid(gid: Gid) -> String {
+    groups(&gid.0)
+}
+
+/// Code of an MTU (`ibv_mtu`).
+fn mtu_code(bytes: u32) -> u32 {
+    bytes.max(128).ilog2() - 7
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "hca_id:\t{}", self.hca_id)?;
+        let lines = [
+            ("transport", format!("{} (0)", self.transport)),
+            ("fw_ver", self.fw_ver.clone()),
+            ("node_guid", self.node_guid.clone()),
+            ("sys_image_guid", self.sys_image_guid.clone()),
+            ("vendor_id", format!("{:#06x}", self.vendor_id)),
+            ("vendor_part_id", self.vendor_part_id.to_string()),
+            ("hw_ver", format!("{:#x}", self.hw_ver)),
+            ("phys_port_cnt", self.phys_port_cnt.to_string()),
+            ("max_mr_size", format!("{:#x}", self.max_mr_size)),
+            ("page_size_cap", format!("{:#x}", self.page_size_cap)),
+            ("max_qp", self.max_qp.to_string()),
+            ("max_qp_wr", self.max_qp_wr.to_string()),
+            ("max_sge", self.max_sge.to_string()),
+            ("max_cq", self.max_cq.to_string()),
+            ("max_cqe", self.max_cqe.to_string()),
+            ("max_mr", self.max_mr.to_string()),
+            ("max_pd", self.max_pd.to_string()),
+            ("max_qp_rd_atom", self.max_qp_rd_atom.to_string()),
+            ("max_qp_init_rd_atom", self.max_qp_init_rd_atom.to_string()),
+            ("atomic_cap", if self.atomic_cap { "ATOMIC_HCA (1)" } else { "ATOMIC_NONE (0)" }.into()),
+            ("max_mw", self.max_mw.to_string()),
+            ("max_inline_data", self.max_inline_data.to_string()),
+        ];
+        for (name, value) in lines {
+            writeln!(f, "\t{:<32}{value}", format!("{name}:"))?;
+        }
+        self.ports.iter().try_for_each(|port| write_port(f, port, self.max_msg_sz))
+    }
+}
+
+fn write_port(f: &mut fmt::Formatter<'_>, port: &PortInfo, max_msg_sz: u64) -> fmt::Result {
+    writeln!(f, "\t\tport:\t{}", port.port)?;
+    let lines = [
+        ("state", format!("{} ({})", port.state, port.state_code)),
+        ("max_mtu", format!("{} ({})", port.max_mtu, mtu_code(port.max_mtu))),
+        ("active_mtu", format!("{} ({})", port.active_mtu, mtu_code(port.active_mtu))),
+        ("sm_lid", port.sm_lid.to_string()),
+        ("port_lid", port.port_lid.to_string()),
+        ("port_lmc", format!("{:#04x}", port.port_lmc)),
+        ("link_layer", port.link_layer.into()),
+        ("max_msg_sz", format!("{max_msg_sz:#x}")),
+        ("port_cap_flags", format!("{:#010x}", port.port_cap_flags)),
+        ("pkey_tbl_len", port.pkey_tbl_len.to_string()),
+        ("gid_tbl_len", port.gid_tbl_len.to_string()),
+        ("active_width", format!("{}X", port.active_width)),
+        ("active_speed", format!("{} Gbps in all", port.active_speed_gbps)),
+        ("port_guid", port.port_guid.clone()),
+    ];
+    for (name, value) in lines {
+        writeln!(f, "\t\t\t{:<24}{value}", format!("{name}:"))?;
+    }
+    for (index, gid) in &port.gids {
+        writeln!(f, "\t\t\tGID[{index:3}]:               {gid}")?;
+    }
+    for (index, pkey) in &port.pkeys {
+        writeln!(f, "\t\t\tPKEY[{index:3}]:              {pkey:#06x}")?;
+    }
+    writeln!(f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_those_of_ibv_devinfo() {
+        assert_eq!(guid(Guid(0x0002_c903_0000_1234)), "0002:c903:0000:1234");
+        assert_eq!((mtu_code(256), mtu_code(4096)), (1, 5));
+        assert_eq!(version([28, 9, 1002]), "28.09.1002");
+    }
+}

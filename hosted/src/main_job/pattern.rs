@@ -1,0 +1,90 @@
+//! The data that is moved: from a seed, different for each message, so that every byte can be checked.
+
+/// Bytes of message `index` of stream `stream`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pattern {
+    state: u64,
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014), as its authors publish it.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Pattern {
+    /// The pattern of message `index` of stream `stream` under `seed`.
+    pub(super) fn new(seed: u64, stream: u32, index: u64) -> Self {
+        let stream = mix(seed.wrapping_add(STEP.wrapping_mul(u64::from(stream).wrapping_add(1))));
+        Self { state: mix(stream.wrapping_add(STEP.wrapping_mul(index.wrapping_add(1)))) }
+    }
+
+    fn word(self, at: u64) -> [u8; 8] {
+        mix(self.state.wrapping_add(STEP.wrapping_mul(at.wrapping_add(1)))).to_le_bytes()
+    }
+
+    /// Fills `bytes`.
+    pub(super) fn fill(self, bytes: &mut [u8]) {
+        for (at, chunk) in (0..).zip(bytes.chunks_mut(8)) {
+            let word = self.word(at);
+            chunk.iter_mut().zip(word).for_each(|(byte, value)| *byte = value);
+        }
+    }
+
+    /// The first byte that differs: where, what should be there, what is.
+    pub(super) fn differs(self, bytes: &[u8]) -> Option<(usize, u8, u8)> {
+        let (mut at, mut index) = (0, 0);
+        for chunk in bytes.chunks(8) {
+            let word = self.word(index);
+            if word.get(..chunk.len()) != Some(chunk) {
+                let byte = chunk.iter().zip(word).position(|(have, want)| *have != want)?;
+                return Some((at + byte, *word.get(byte)?, *chunk.get(byte)?));
+            }
+            at += chunk.len();
+            index += 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_byte_is_found_wherever_it_is() {
+        let pattern = Pattern::new(7, 2, 9);
+        for len in [1, 7, 8, 9, 64, 61] {
+            let mut bytes = vec![0; len];
+            pattern.fill(&mut bytes);
+            assert_eq!(pattern.differs(&bytes), None);
+            for at in 0..len {
+                let right = bytes[at];
+                bytes[at] ^= 0x10;
+                assert_eq!(pattern.differs(&bytes), Some((at, right, right ^ 0x10)));
+                bytes[at] = right;
+            }
+        }
+    }
+
+    #[test]
+    fn messages_streams_and_seeds_differ() {
+        let filled = |pattern: Pattern| {
+            let mut bytes = [0; 32];
+            pattern.fill(&mut bytes);
+            bytes
+        };
+        let all = [
+            filled(Pattern::new(1, 0, 0)),
+            filled(Pattern::new(1, 0, 1)),
+            filled(Pattern::new(1, 1, 0)),
+            filled(Pattern::new(2, 0, 0)),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(all.iter().skip(at + 1).all(|other| other != one));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A progress bar, for a job that takes longer than a second in front of a person.
+
+use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How long a job may take without a bar.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How far the job is, and whether somebody wants it to stop.
+pub(super) struct Progress {
+    started: Instant,
+    total: u64,
+    done: u64,
+    is_wanted: bool,
+    bar: Option<ProgressBar>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Progress {
+    /// A job of `total` messages. A bar appears only if `is_wanted` and standard error is a terminal.
+    pub(super) fn new(total: u64, is_wanted: bool, stop: Arc<AtomicBool>) -> Self {
+        let is_wanted = is_wanted && std::io::stderr().is_terminal();
+        Self { started: Instant::now(), total, done: 0, is_wanted, bar: None, stop }
+    }
+
+    /// Counts messages of the phase `what`.
+    pub(super) fn advance(&mut self, what: &'static str, messages: u64) {
+        self.done = self.done.saturating_add(messages);
+        if self.bar.is_none() && self.is_wanted && self.started.elapsed() > PATIENCE {
+            self.bar = Some(self.new_bar());
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(what);
+            bar.set_position(self.done);
+        }
+    }
+
+    /// Whether somebody asked to stop (Ctrl-C).
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn new_bar(&self) -> ProgressBar {
+        let bar = ProgressBar::new(self.total);
+        let template = "{msg:16} {wide_bar} {human_pos}/{human_len} messages, {per_sec}, {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

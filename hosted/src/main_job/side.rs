@@ -1,0 +1,332 @@
+//! One end of the connection: its device, its memory, its verbs objects.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{
+    Access, AddressVector, Completion, CqHandle, DmaMemory as _, Lid, Lkey, MrHandle, MwBind, MwHandle, MwType, OffsetMap,
+    PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Rkey, SendFlags, Sge,
+};
+use bareverbs_sim::in_process::{Host, SimMemory};
+
+use super::pattern::Pattern;
+use crate::simulated::Verbs;
+
+/// Bit of a `wr_id` that marks a receive.
+const RECEIVE: u64 = 1 << 63;
+/// Reads and atomics outstanding at once.
+const READS: u8 = 8;
+/// Local ACK timeout: 4.096 µs · 2^7, about half a millisecond of the devices' time.
+const TIMEOUT: u8 = 7;
+
+/// Where things lie in a side's region: slots to send from, slots to receive into, slots for the peer, results of atomics.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Areas {
+    /// Bytes of a message.
+    pub(super) size: usize,
+    /// Messages in flight at most.
+    pub(super) slots: usize,
+}
+
+impl Areas {
+    /// Bytes of all slots of one kind.
+    const MOST: usize = 4 << 20;
+
+    pub(super) fn new(size: usize) -> Self {
+        let stride = size.next_multiple_of(64);
+        Self { size, slots: (Self::MOST / stride).clamp(1, 32) }
+    }
+
+    fn slot(self, kind: usize, index: usize) -> usize {
+        (kind * self.slots + index % self.slots) * self.size.next_multiple_of(64)
+    }
+
+    /// Bytes to send.
+    pub(super) fn out(self, index: usize) -> usize {
+        self.slot(0, index)
+    }
+
+    /// Bytes that arrive here.
+    pub(super) fn arriving(self, index: usize) -> usize {
+        self.slot(1, index)
+    }
+
+    /// Bytes that the peer reads and writes.
+    pub(super) fn exposed(self, index: usize) -> usize {
+        self.slot(2, index)
+    }
+
+    /// The 8 bytes that the peer's atomics work on.
+    pub(super) fn counter(self) -> usize {
+        self.slot(3, 0)
+    }
+
+    /// Where results of atomics go.
+    pub(super) fn result(self, index: usize) -> usize {
+        self.counter() + 64 + 8 * (index % self.slots)
+    }
+
+    /// Bytes that a window shows the peer: from the first exposed slot over the counter.
+    pub(super) fn window(self) -> usize {
+        self.counter() + 8 - self.exposed(0)
+    }
+
+    fn total(self) -> usize {
+        (self.result(self.slots - 1) + 8).next_multiple_of(4096)
+    }
+}
+
+/// One end of the connection.
+pub(super) struct Side {
+    pub(super) name: &'static str,
+    pub(super) host: Host,
+    pub(super) verbs: Box<Verbs>,
+    pub(super) areas: Areas,
+    pub(super) lid: Lid,
+    pub(super) qpn: Qpn,
+    pub(super) qp: QpHandle,
+    pub(super) mr: MrHandle,
+    /// Receives taken so far: the next one lies in that slot.
+    pub(super) received: usize,
+    memory: SimMemory,
+    lkey: Lkey,
+    pd: PdHandle,
+    cq: CqHandle,
+    taken: VecDeque<Completion>,
+    scratch: Vec<u8>,
+}
+
+impl Side {
+    /// Makes domain, region, completion queue and queue pair.
+    pub(super) fn new(name: &'static str, host: Host, mut verbs: Box<Verbs>, areas: Areas) -> Result<Self> {
+        let lid = verbs.query_port(1).context("query_port")?.lid;
+        let pd = verbs.alloc_pd().context("alloc_pd")?;
+        let memory = host.memory(areas.total());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::MW_BIND;
+        // Addresses of this process's memory are the device's: the simulated host has no address translation.
+        let map = OffsetMap::default();
+        let mr = verbs.reg_mr(pd, memory.device_addr(), areas.total() as u64, access, &map).context("reg_mr")?;
+        let lkey = verbs.mr(mr)?.lkey;
+        let cq = verbs.create_cq(256).context("create_cq")?;
+        let requests = areas.slots as u32;
+        let cap = QpCap {
+            max_send_wr: requests.max(4),
+            max_recv_wr: requests,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 32,
+        };
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
+        let qp = verbs.create_qp(&init).context("create_qp")?;
+        let qpn = verbs.qp(qp)?.qpn;
+        let scratch = vec![0; areas.size];
+        Ok(Self {
+            name,
+            host,
+            verbs,
+            areas,
+            lid,
+            qpn,
+            qp,
+            mr,
+            received: 0,
+            memory,
+            lkey,
+            pd,
+            cq,
+            taken: VecDeque::new(),
+            scratch,
+        })
+    }
+
+    /// How often this side's requests were sent again.
+    pub(super) fn retries(&self) -> u64 {
+        self.host.with_device(|device| device.stats().engine.retries)
+    }
+
+    /// Takes the queue pair from RESET to RTS towards `peer`, and posts a receive for each slot.
+    pub(super) fn connect(&mut self, peer: (Lid, Qpn), mtu: bareverbs::Mtu, psns: (Psn, Psn)) -> Result<()> {
+        use QpAttrMask as Mask;
+        let mut attr = QpAttr {
+            state: QpState::Init,
+            port_num: 1,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            av: AddressVector { dlid: peer.0, port_num: 1, ..AddressVector::default() },
+            path_mtu: mtu,
+            dest_qpn: peer.1,
+            sq_psn: psns.0,
+            rq_psn: psns.1,
+            max_rd_atomic: READS,
+            max_dest_rd_atomic: READS,
+            min_rnr_timer: 1,
+            timeout: TIMEOUT,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        };
+        let steps = [
+            (QpState::Init, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS),
+            (
+                QpState::Rtr,
+                Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN | Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER,
+            ),
+            (QpState::Rts, Mask::SQ_PSN | Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC),
+        ];
+        for (state, mask) in steps {
+            attr.state = state;
+            self.modify(&attr, Mask::STATE | mask)?;
+            if state == QpState::Init {
+                self.received = 0;
+                (0..self.areas.slots).try_for_each(|slot| self.post_receive(slot))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the queue pair back to RESET.
+    pub(super) fn reset(&mut self) -> Result<()> {
+        self.modify(&QpAttr { state: QpState::Reset, ..QpAttr::default() }, QpAttrMask::STATE)?;
+        self.taken.clear();
+        Ok(())
+    }
+
+    fn modify(&mut self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let (name, state) = (self.name, attr.state);
+        self.verbs.modify_qp(self.qp, attr, mask).with_context(|| format!("modify_qp of {name} to {state:?}"))
+    }
+
+    /// Device address of a byte of the region.
+    pub(super) fn addr(&self, at: usize) -> u64 {
+        self.memory.device_addr() + at as u64
+    }
+
+    /// A piece of the region.
+    pub(super) fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.addr(at), length: len as u32, lkey: self.lkey }
+    }
+
+    /// Posts a receive into a slot.
+    pub(super) fn post_receive(&mut self, slot: usize) -> Result<()> {
+        let slot = slot % self.areas.slots;
+        let sges = [self.sge(self.areas.arriving(slot), self.areas.size)];
+        self.verbs.post_recv(self.qp, &RecvWr { wr_id: RECEIVE | slot as u64, sges: &sges }).context("post_recv")
+    }
+
+    /// Writes `len` bytes of a pattern into the region.
+    pub(super) fn fill(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
+        let bytes = self.scratch.get_mut(..len).context("a message longer than its slot")?;
+        pattern.fill(bytes);
+        Ok(self.write(at, len)?)
+    }
+
+    fn write(&mut self, at: usize, len: usize) -> Result<(), OutOfMemory> {
+        let bytes = self.scratch.get(..len).ok_or(OutOfMemory)?;
+        self.memory.write(at, bytes).map_err(|_| OutOfMemory)
+    }
+
+    /// Compares `len` bytes of the region with a pattern.
+    pub(super) fn verify(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
+        let bytes = self.scratch.get_mut(..len).context("a message longer than its slot")?;
+        self.memory.read(at, bytes).map_err(|_| OutOfMemory)?;
+        match pattern.differs(bytes) {
+            None => Ok(()),
+            Some((byte, want, have)) => bail!("byte {byte} at {} is {have:#04x} instead of {want:#04x}", self.name),
+        }
+    }
+
+    /// Eight bytes of the region, in the machine's byte order.
+    pub(super) fn load(&self, at: usize) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.memory.read(at, &mut bytes).map_err(|_| OutOfMemory)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    /// Sets eight bytes of the region.
+    pub(super) fn store(&mut self, at: usize, value: u64) -> Result<()> {
+        Ok(self.memory.write(at, &value.to_ne_bytes()).map_err(|_| OutOfMemory)?)
+    }
+
+    /// The next completion, if one is there.
+    pub(super) fn poll(&mut self) -> Result<Option<Completion>> {
+        if self.taken.is_empty() {
+            let mut completions = [Completion::EMPTY; 32];
+            let taken = self.verbs.poll_cq(self.cq, &mut completions).context("poll_cq")?;
+            self.taken.extend(completions.into_iter().take(taken));
+        }
+        Ok(self.taken.pop_front())
+    }
+
+    /// Whether a completion is that of the receive in the next slot; counts it, gives the slot.
+    pub(super) fn take_receive(&mut self, completion: &Completion) -> Result<usize> {
+        let slot = self.received % self.areas.slots;
+        if completion.wr_id != RECEIVE | slot as u64 {
+            bail!("a completion of request {:#x} instead of the receive in slot {slot}", completion.wr_id);
+        }
+        self.received += 1;
+        Ok(slot)
+    }
+
+    /// Makes a type 1 window; gives it and its key.
+    pub(super) fn alloc_window(&mut self) -> Result<(MwHandle, Rkey)> {
+        let window = self.verbs.alloc_mw(self.pd, MwType::Type1).context("alloc_mw")?;
+        Ok((window, self.verbs.mw(window)?.rkey))
+    }
+
+    /// Posts a bind of a window to everything that the peer may reach, or (`unbind`) to nothing; gives the new key.
+    pub(super) fn bind(&mut self, window: MwHandle, wr_id: u64, unbind: bool) -> Result<Rkey> {
+        let bind = MwBind {
+            wr_id,
+            flags: SendFlags::SIGNALED,
+            mr: self.mr,
+            addr: self.addr(self.areas.exposed(0)),
+            length: if unbind { 0 } else { self.areas.window() as u64 },
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        };
+        self.verbs.bind_mw(self.qp, window, &bind).context("bind_mw")
+    }
+
+    /// Destroys every object, then takes the device down.
+    pub(super) fn destroy(&mut self, window: Option<MwHandle>) -> Result<()> {
+        self.verbs.destroy_qp(self.qp).context("destroy_qp")?;
+        self.verbs.destroy_cq(self.cq).context("destroy_cq")?;
+        if let Some(window) = window {
+            self.verbs.dealloc_mw(window).context("dealloc_mw")?;
+        }
+        self.verbs.dereg_mr(self.mr).context("dereg_mr")?;
+        self.verbs.dealloc_pd(self.pd).context("dealloc_pd")
+    }
+}
+
+/// The region is smaller than its areas: a mistake of this program.
+#[derive(Clone, Copy, Debug)]
+struct OutOfMemory;
+
+impl std::fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an access outside the region")
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_do_not_overlap() {
+        for size in [1, 8, 64, 100, 4096, 1 << 20] {
+            let areas = Areas::new(size);
+            let mut places: Vec<(usize, usize)> = (0..areas.slots)
+                .flat_map(|slot| [areas.out(slot), areas.arriving(slot), areas.exposed(slot)].map(|at| (at, at + size)))
+                .chain([(areas.counter(), areas.counter() + 8)])
+                .chain((0..areas.slots).map(|slot| (areas.result(slot), areas.result(slot) + 8)))
+                .collect();
+            places.sort_unstable();
+            assert!(places.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{size}");
+            assert!(places.last().unwrap().1 <= areas.total() && areas.counter().is_multiple_of(8));
+            let window = areas.exposed(0)..areas.exposed(0) + areas.window();
+            assert!(window.contains(&(areas.counter() + 7)) && !window.contains(&areas.arriving(areas.slots - 1)));
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Messages of every kind, each byte of each checked.
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{Payload, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode};
+
+use super::bed::{Bed, Moved, Which};
+use super::pattern::Pattern;
+
+/// Streams of the pattern: one for each kind, so that data of one cannot pass for that of another.
+const PING: u32 = 0;
+const PONG: u32 = 1;
+const SEND_IMM: u32 = 2;
+const INLINE: u32 = 3;
+const WRITE: u32 = 4;
+const WRITE_IMM: u32 = 5;
+const READ: u32 = 6;
+
+/// Most bytes of an inline message here.
+pub(super) const INLINE_SIZE: usize = 32;
+
+impl Bed {
+    fn pattern(&self, stream: u32, index: u64) -> Pattern {
+        Pattern::new(self.seed, stream, index)
+    }
+
+    fn stopped(&self) -> bool {
+        self.progress.is_stopped()
+    }
+
+    /// The peer's address of a byte that the window shows, and its key.
+    fn remote(&self, at: usize, rkey: Rkey) -> Remote {
+        Remote { addr: self.b.addr(at), rkey }
+    }
+
+    /// Batches of at most as many messages as there are slots: (index of the first, messages).
+    fn batches(&self, count: u64) -> impl Iterator<Item = (u64, usize)> + use<> {
+        let (first, slots) = (self.first, self.a.areas.slots);
+        (0..count).step_by(slots).map(move |at| {
+            let left = usize::try_from(count - at).unwrap_or(usize::MAX);
+            (first + at, left.min(slots))
+        })
+    }
+
+    fn done(&mut self, what: &'static str, moved: &mut Moved, messages: usize, size: usize) {
+        moved.messages += messages as u64;
+        moved.bytes += (messages * size) as u64;
+        self.progress.advance(what, messages as u64);
+    }
+
+    /// Posts a batch from side A with one doorbell; only the last asks for a completion, and that is waited for.
+    fn batch(&mut self, opcode: WcOpcode, requests: &[Request]) -> Result<()> {
+        let flags = |last: bool| if last { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let mut queue = self.a.verbs.send_queue(self.a.qp)?;
+        for (at, request) in requests.iter().enumerate() {
+            let wr = SendWr { wr_id: at as u64, flags: flags(at + 1 == requests.len()), op: request.op() };
+            queue.post(&wr).with_context(|| format!("post_send of request {at} of a batch"))?;
+        }
+        queue.commit().context("the doorbell of a batch")?;
+        let last = requests.len().saturating_sub(1) as u64;
+        self.expect(Which::A, last, opcode).map(|_| ())
+    }
+
+    /// SEND to and fro, one message at a time.
+    pub(super) fn ping_pong(&mut self, moved: &mut Moved, count: u64) -> Result<()> {
+        let size = self.a.areas.size;
+        for index in self.first..self.first + count {
+            if self.stopped() {
+                break;
+            }
+            self.send_one((Which::A, Which::B), self.pattern(PING, index), index)?;
+            self.send_one((Which::B, Which::A), self.pattern(PONG, index), index)?;
+            self.done("SEND ping-pong", moved, 2, size);
+        }
+        Ok(())
+    }
+
+    fn send_one(&mut self, (from, to): (Which, Which), pattern: Pattern, index: u64) -> Result<()> {
+        let side = self.side(from);
+        let (at, size) = (side.areas.out(index as usize), side.areas.size);
+        side.fill(at, size, pattern)?;
+        let sges = [side.sge(at, size)];
+        let op = SendOp::Send { payload: Payload::Sges(&sges) };
+        side.verbs.post_send(side.qp, &SendWr { wr_id: index, flags: SendFlags::SIGNALED, op }).context("post_send")?;
+        let (slot, _) = self.expect_receive(to, WcOpcode::Recv, size).with_context(|| format!("message {index}"))?;
+        let peer = self.side(to);
+        peer.verify(peer.areas.arriving(slot), size, pattern).with_context(|| format!("message {index}"))?;
+        peer.post_receive(slot)?;
+        self.expect(from, index, WcOpcode::Send).map(|_| ())
+    }
+
+    /// SEND_WITH_IMM in batches.
+    pub(super) fn send_imm(&mut self, moved: &mut Moved, count: u64) -> Result<()> {
+        let size = self.a.areas.size;
+        for (first, messages) in self.batches(count) {
+            if self.stopped() {
+                break;
+            }
+            let requests = self.fill_batch(SEND_IMM, first, messages, size, |sge, _, imm| Request::SendImm(sge, imm))?;
+            self.batch(WcOpcode::Send, &requests)?;
+            for index in (first..).take(messages) {
+                let (slot, completion) = self.expect_receive(Which::B, WcOpcode::Recv, size)?;
+                check_imm(completion.data, index)?;
+                let pattern = self.pattern(SEND_IMM, index);
+                self.b.verify(self.b.areas.arriving(slot), size, pattern).with_context(|| format!("SEND_WITH_IMM {index}"))?;
+                self.b.post_receive(slot)?;
+            }
+            self.done("SEND_WITH_IMM", moved, messages, size);
+        }
+        Ok(())
+    }
+
+    /// Fills the slots of a batch at side A and makes its requests.
+    fn fill_batch(
+        &mut self,
+        stream: u32,
+        first: u64,
+        messages: usize,
+        size: usize,
+        request: impl Fn(Sge, usize, [u8; 4]) -> Request,
+    ) -> Result<Vec<Request>> {
+        let mut requests = Vec::with_capacity(messages);
+        for (slot, index) in (first..).take(messages).enumerate() {
+            let pattern = self.pattern(stream, index);
+            let at = self.a.areas.out(slot);
+            self.a.fill(at, size, pattern)?;
+            requests.push(request(self.a.sge(at, size), slot, (index as u32).to_be_bytes()));
+        }
+        Ok(requests)
+    }
+
+    /// RDMA_WRITE of short messages inline.
+    pub(super) fn write_inline(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
+        let size = self.a.areas.size.min(INLINE_SIZE);
+        for (first, messages) in self.batches(count) {
+            if self.stopped() {
+                break;
+            }
+            let mut requests = Vec::with_capacity(messages);
+            for (slot, index) in (first..).take(messages).enumerate() {
+                let mut bytes = [0; INLINE_SIZE];
+                self.pattern(INLINE, index).fill(&mut bytes);
+                requests.push(Request::WriteInline(bytes, size, self.remote(self.b.areas.exposed(slot), rkey)));
+            }
+            self.batch(WcOpcode::RdmaWrite, &requests)?;
+            self.verify_exposed("RDMA_WRITE inline", INLINE, first, messages, size)?;
+            self.done("RDMA_WRITE inline", moved, messages, size);
+        }
+        Ok(())
+    }
+
+    fn verify_exposed(&mut self, what: &str, stream: u32, first: u64, messages: usize, size: usize) -> Result<()> {
+        for (slot, index) in (first..).take(messages).enumerate() {
+            let pattern = self.pattern(stream, index);
+            self.b.verify(self.b.areas.exposed(slot), size, pattern).with_context(|| format!("{what} {index}"))?;
+        }
+        Ok(())
+    }
+
+    /// RDMA_WRITE through the window.
+    pub(super) fn write(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
+        let size = self.a.areas.size;
+        for (first, messages) in self.batches(count) {
+            if self.stopped() {
+                break;
+            }
+            let (areas, base) = (self.b.areas, self.b.addr(0));
+            let remote = |slot| Remote { addr: base + areas.exposed(slot) as u64, rkey };
+            let requests = self.fill_batch(WRITE, first, messages, size, |sge, slot, _| Request::Write(sge, remote(slot)))?;
+            self.batch(WcOpcode::RdmaWrite, &requests)?;
+            self.verify_exposed("RDMA_WRITE", WRITE, first, messages, size)?;
+            self.done("RDMA_WRITE", moved, messages, size);
+        }
+        Ok(())
+    }
+
+    /// RDMA_WRITE_WITH_IMM through the window: each takes a receive at the peer.
+    pub(super) fn write_imm(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
+        let size = self.a.areas.size;
+        for (first, messages) in self.batches(count) {
+            if self.stopped() {
+                break;
+            }
+            let (areas, base) = (self.b.areas, self.b.addr(0));
+            let remote = |slot| Remote { addr: base + areas.exposed(slot) as u64, rkey };
+            let requests =
+                self.fill_batch(WRITE_IMM, first, messages, size, |sge, slot, imm| Request::WriteImm(sge, remote(slot), imm))?;
+            self.batch(WcOpcode::RdmaWrite, &requests)?;
+            for index in (first..).take(messages) {
+                let (slot, completion) = self.expect_receive(Which::B, WcOpcode::RecvRdmaWithImm, size)?;
+                check_imm(completion.data, index)?;
+                self.b.post_receive(slot)?;
+            }
+            self.verify_exposed("RDMA_WRITE_WITH_IMM", WRITE_IMM, first, messages, size)?;
+            self.done("RDMA_WRITE_WITH_IMM", moved, messages, size);
+        }
+        Ok(())
+    }
+
+    /// RDMA_READ through the window.
+    pub(super) fn read(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
+        let size = self.a.areas.size;
+        for (first, messages) in self.batches(count) {
+            if self.stopped() {
+                break;
+            }
+            let mut requests = Vec::with_capacity(messages);
+            for (slot, index) in (first..).take(messages).enumerate() {
+                let (pattern, exposed) = (self.pattern(READ, index), self.b.areas.exposed(slot));
+                self.b.fill(exposed, size, pattern)?;
+                requests.push(Request::Read(self.a.sge(self.a.areas.out(slot), size), self.remote(exposed, rkey)));
+            }
+            self.batch(WcOpcode::RdmaRead, &requests)?;
+            for (slot, index) in (first..).take(messages).enumerate() {
+                let (pattern, at) = (self.pattern(READ, index), self.a.areas.out(slot));
+                self.a.verify(at, size, pattern).with_context(|| format!("RDMA_READ {index}"))?;
+            }
+            self.done("RDMA_READ", moved, messages, size);
+        }
+        Ok(())
+    }
+
+    /// Fetch-and-add through the window: each gives the sum of those before it.
+    pub(super) fn fetch_add(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
+        let (counter, mut sum) = (self.b.areas.counter(), self.seed);
+        self.b.store(counter, sum)?;
+        for (first, messages) in self.batches(count) {
+            if self.stopped() {
+                break;
+            }
+            let remote = self.remote(counter, rkey);
+            let result = |slot| self.a.sge(self.a.areas.result(slot), 8);
+            let requests: Vec<_> = (first..)
+                .take(messages)
+                .enumerate()
+                .map(|(slot, add)| Request::FetchAdd(result(slot), remote, add + 1))
+                .collect();
+            self.batch(WcOpcode::FetchAdd, &requests)?;
+            for (slot, add) in (first..).take(messages).enumerate() {
+                expect_value("FETCH_AND_ADD", add, self.a.load(self.a.areas.result(slot))?, sum)?;
+                sum = sum.wrapping_add(add + 1);
+            }
+            expect_value("the counter after FETCH_AND_ADD", first, self.b.load(counter)?, sum)?;
+            self.done("FETCH_AND_ADD", moved, messages, 8);
+        }
+        Ok(())
+    }
+
+    /// Compare-and-swap through the window: every second one expects a wrong value and must change nothing.
+    pub(super) fn compare_swap(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
+        let (counter, mut value) = (self.b.areas.counter(), !self.seed);
+        self.b.store(counter, value)?;
+        for (first, messages) in self.batches(count) {
+            if self.stopped() {
+                break;
+            }
+            let remote = self.remote(counter, rkey);
+            let (mut requests, mut expected) = (Vec::with_capacity(messages), Vec::with_capacity(messages));
+            for (slot, index) in (first..).take(messages).enumerate() {
+                let is_right = index % 2 == 0;
+                let compare = if is_right { value } else { value.wrapping_add(1) };
+                let swap = value.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index | 1);
+                requests.push(Request::CompareSwap(self.a.sge(self.a.areas.result(slot), 8), remote, compare, swap));
+                expected.push(value);
+                value = if is_right { swap } else { value };
+            }
+            self.batch(WcOpcode::CompSwap, &requests)?;
+            for (slot, (index, old)) in (first..).zip(expected).enumerate() {
+                expect_value("CMP_AND_SWP", index, self.a.load(self.a.areas.result(slot))?, old)?;
+            }
+            expect_value("the word after CMP_AND_SWP", first, self.b.load(counter)?, value)?;
+            self.done("CMP_AND_SWP", moved, messages, 8);
+        }
+        Ok(())
+    }
+}
+
+/// A request of a batch, with its own copy of what it refers to.
+pub(super) enum Request {
+    SendImm(Sge, [u8; 4]),
+    WriteInline([u8; INLINE_SIZE], usize, Remote),
+    Write(Sge, Remote),
+    WriteImm(Sge, Remote, [u8; 4]),
+    Read(Sge, Remote),
+    FetchAdd(Sge, Remote, u64),
+    CompareSwap(Sge, Remote, u64, u64),
+}
+
+impl Request {
+    fn op(&self) -> SendOp<'_> {
+        let sges = |sge| Payload::Sges(std::slice::from_ref(sge));
+        match self {
+            Self::SendImm(sge, imm) => SendOp::SendWithImm { payload: sges(sge), imm: *imm },
+            Self::WriteInline(bytes, len, remote) => {
+                SendOp::Write { payload: Payload::Inline(bytes.get(..*len).unwrap_or(bytes)), remote: *remote }
+            }
+            Self::Write(sge, remote) => SendOp::Write { payload: sges(sge), remote: *remote },
+            Self::WriteImm(sge, remote, imm) => SendOp::WriteWithImm { payload: sges(sge), remote: *remote, imm: *imm },
+            Self::Read(sge, remote) => SendOp::Read { sges: std::slice::from_ref(sge), remote: *remote },
+            Self::FetchAdd(sge, remote, add) => SendOp::FetchAdd { sge: *sge, remote: *remote, add: *add },
+            Self::CompareSwap(sge, remote, compare, swap) => {
+                SendOp::CompareSwap { sge: *sge, remote: *remote, compare: *compare, swap: *swap }
+            }
+        }
+    }
+}
+
+fn check_imm(data: WcData, index: u64) -> Result<()> {
+    let wanted = WcData::Imm((index as u32).to_be_bytes());
+    if data != wanted {
+        bail!("message {index} came with {data:?} instead of {wanted:?}");
+    }
+    Ok(())
+}
+
+fn expect_value(what: &str, index: u64, have: u64, want: u64) -> Result<()> {
+    if have != want {
+        bail!("{what} {index}: {have:#018x} instead of {want:#018x}");
+    }
+    Ok(())
+}
