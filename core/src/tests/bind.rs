@@ -225,12 +225,13 @@ fn a_region_is_held_by_its_windows_and_by_what_a_failed_bind_would_bring_back() 
     let other = rig.verbs.reg_mr(rig.pd, BASE, LENGTH, ALL_RIGHTS, &MAP).unwrap();
     let rebind = MwBind { mr: other, ..bind(&rig, 0, 64) };
     rig.verbs.bind_mw(rig.qp, mw, &rebind).unwrap();
-    let busy = Err(DeregMrError::Busy { bindings: 1 });
+    let held = DeregMrError::Busy { bindings: 1 };
+    let busy = Err(held);
     assert_eq!((rig.verbs.dereg_mr(rig.mr), rig.verbs.dereg_mr(other)), (busy, busy));
     rig.complete(3, WcStatus::Success);
     rig.poll().unwrap();
     assert_eq!((rig.verbs.dereg_mr(rig.mr), rig.verbs.dereg_mr(other)), (Ok(()), busy));
-    assert_eq!(busy.unwrap_err().errno(), Errno::Ebusy);
+    assert_eq!(held.errno(), Errno::Ebusy);
     rig.verbs.dealloc_mw(mw).unwrap();
     rig.verbs.dereg_mr(other).unwrap();
 }

@@ -58,7 +58,8 @@ fn receives_carry_what_the_peer_sent() {
 /// What a device may say that makes no sense, each as one error, with the completions round it intact.
 #[test]
 fn nonsense_is_an_error_of_its_own() {
-    let spoil: [(&str, fn(&mut crate::RawCompletion)); 6] = [
+    type Spoil = fn(&mut crate::RawCompletion);
+    let spoil: [(&str, Spoil); 6] = [
         ("another queue pair", |raw| raw.qpn = Qpn::new(0xff_fff0)),
         ("a queue pair beyond 24 bits", |raw| raw.qpn = Qpn::new(u32::MAX)),
         ("a request not posted yet", |raw| raw.index = 3),
@@ -88,6 +89,24 @@ fn nonsense_is_an_error_of_its_own() {
         assert_eq!(rig.poll_ids(), [2], "{what}");
         assert!(rig.poll_ids().is_empty());
     }
+}
+
+#[test]
+fn a_request_of_the_lap_before_is_not_found_in_the_middle_of_one() {
+    let mut rig = Rig::new();
+    for n in 0..16 {
+        rig.verbs.post_send(rig.qp, &SendWr { flags: SendFlags::empty(), ..send(n, &[]) }).unwrap();
+    }
+    rig.complete(15, WcStatus::Success);
+    assert_eq!(rig.poll_ids(), [15]);
+    let op = SendOp::Write { payload: Payload::Inline(&[0; 128]), remote: REMOTE };
+    rig.verbs.post_send(rig.qp, &SendWr { wr_id: 16, flags: SendFlags::SIGNALED, op }).unwrap();
+    rig.complete(17, WcStatus::Success);
+    rig.complete(18, WcStatus::Success);
+    assert!(matches!(rig.poll(), Err(PollCqError::UnknownRequest { index: 17, .. })));
+    assert!(matches!(rig.poll(), Err(PollCqError::UnknownRequest { index: 18, .. })));
+    rig.complete(16, WcStatus::Success);
+    assert_eq!(rig.poll_ids(), [16]);
 }
 
 #[test]

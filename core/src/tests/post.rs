@@ -239,7 +239,6 @@ fn a_batch_rings_once_and_a_dropped_one_loses_nothing() {
     batch.commit().unwrap();
     batch.commit().unwrap();
     batch.post(&send(3, &[])).unwrap();
-    drop(batch);
     assert_eq!(rig.verbs.provider().doorbells, [(qpn, 3, true)]);
     rig.verbs.post_send(rig.qp, &send(4, &[])).unwrap();
     assert_eq!(rig.verbs.provider().doorbells[1..], [(qpn, 5, true)]);

@@ -83,7 +83,8 @@ fn attributes_outside_the_mask_change_nothing() {
 
 #[test]
 fn values_out_of_range_are_named() {
-    let cases: [(QpState, M, fn(&mut QpAttr)); 16] = [
+    type Spoil = fn(&mut QpAttr);
+    let cases: [(QpState, M, Spoil); 16] = [
         (QpState::Init, M::PORT, |attr| attr.port_num = 0),
         (QpState::Init, M::PORT, |attr| attr.port_num = 2),
         (QpState::Init, M::ACCESS_FLAGS, |attr| attr.access = Access::MW_BIND),
