@@ -160,6 +160,7 @@ impl Firmware {
                 EngineEvent::Completion { eqn, cqn } => self.eqs.post_to(env, eqn, Event::completion(cqn)),
                 EngineEvent::CqError { cqn, syndrome } => self.eqs.post(env, Event::cq_error(cqn, syndrome)),
                 EngineEvent::Qp { event, qpn } => self.eqs.post(env, Event::qp(event, qpn)),
+                EngineEvent::Srq { event, srqn } => self.eqs.post(env, Event::qp(event, srqn)),
             }
         }
         if self.state == HcaState::Running

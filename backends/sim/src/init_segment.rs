@@ -131,7 +131,6 @@ impl InitSegment {
             (InitialSeg::LOG_CMDQ_SIZE, LOG_SLOTS),
             (InitialSeg::LOG_CMDQ_STRIDE, LOG_STRIDE),
             (InitialSeg::INITIALIZING, u32::from(!self.ready(now))),
-            (InitialSeg::NIC_INTERFACE_SUPPORTED, 1),
             (InitialSeg::HEALTH_SYNDROME, health.report.syndrome.into()),
             (InitialSeg::HEALTH_COUNTER, health.counter(now)),
             (TIMER_HIGH, (now.as_nanos() >> 32) as u32),

@@ -19,6 +19,8 @@ pub(crate) mod cost {
     pub(crate) const CQ: u64 = 256;
     /// Event queue.
     pub(crate) const EQ: u64 = 256;
+    /// Shared receive queue.
+    pub(crate) const SRQ: u64 = 256;
     /// Memory key, without its translations.
     pub(crate) const MKEY: u64 = 128;
 }

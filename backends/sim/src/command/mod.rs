@@ -11,6 +11,7 @@ mod qp;
 mod queue;
 mod register;
 mod resource;
+mod srq;
 
 use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Layout, LayoutInfo, Place, View, ViewMut};
 
@@ -195,6 +196,18 @@ fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
         Op::CreateCq => call.run(Needs::Running, cq::create_cq),
         Op::DestroyCq => call.run(Needs::Running, cq::destroy_cq),
         Op::QueryCq => call.run(Needs::Running, cq::query_cq),
+        Op::CreateSrq => call.run(Needs::Running, srq::create_srq),
+        Op::DestroySrq => call.run(Needs::Running, srq::destroy_srq),
+        Op::QuerySrq => call.run(Needs::Running, srq::query_srq),
+        Op::ArmRq => call.run(Needs::Running, srq::arm_srq),
+        Op::CreateXrcSrq => call.run(Needs::Running, srq::create_xrc_srq),
+        Op::DestroyXrcSrq => call.run(Needs::Running, srq::destroy_xrc_srq),
+        Op::QueryXrcSrq => call.run(Needs::Running, srq::query_xrc_srq),
+        Op::ArmXrcSrq => call.run(Needs::Running, srq::arm_xrc_srq),
+        Op::CreateRmp => call.run(Needs::Running, srq::create_rmp),
+        Op::DestroyRmp => call.run(Needs::Running, srq::destroy_rmp),
+        Op::QueryRmp => call.run(Needs::Running, srq::query_rmp),
+        Op::ModifyRmp => call.run(Needs::Running, srq::modify_rmp),
         Op::CreateMkey => call.run(Needs::Running, mkey::create_mkey),
         Op::QueryMkey => call.run(Needs::Running, mkey::query_mkey),
         Op::DestroyMkey => call.run(Needs::Running, mkey::destroy_mkey),

@@ -1,6 +1,6 @@
 //! Devices, wire and time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -47,13 +47,36 @@ impl Default for WorldConfig {
     }
 }
 
-pub(super) type Shared = Rc<RefCell<State>>;
-
 /// What clocks, registers and hosts share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Apart from the rest, so that a clock can be read while the rest is at work.
+    now: Cell<Instant>,
+    look: Duration,
+    pub(super) state: RefCell<State>,
+}
+
+impl Shared {
+    /// A look at the clock.
+    pub(super) fn look(&self) -> Instant {
+        let now = self.now.get().after(self.look);
+        self.now.set(now);
+        now
+    }
+
+    /// Moves a step on and lets everything work.
+    pub(super) fn relax(&self) {
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            let now = self.now.get().after(state.next_step(self.now.get()));
+            self.now.set(now);
+            state.settle_step(now);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct State {
     config: WorldConfig,
-    now: Instant,
     /// How far the next relax moves.
     step: Duration,
     devices: Vec<Device>,
@@ -74,21 +97,17 @@ impl State {
         }
     }
 
-    /// A look at the clock.
-    pub(super) fn look(&mut self) -> Instant {
-        self.now = self.now.after(self.config.look);
-        self.now
+    /// How far a relaxing clock moves: steps grow while nothing happens, up to the next thing that is due.
+    fn next_step(&self, now: Instant) -> Duration {
+        match self.next_due() {
+            Some(due) => self.step.min(due.since(now)).max(self.config.step),
+            None => self.step,
+        }
     }
 
-    /// Moves a step on and lets everything work. Steps grow while nothing happens, up to the next thing that is due.
-    pub(super) fn relax(&mut self) {
-        let step = match self.next_due() {
-            Some(due) if due <= self.now => self.config.step,
-            Some(due) => self.step.min(due.since(self.now)).max(self.config.step),
-            None => self.step,
-        };
-        self.now = self.now.after(step);
-        if self.work() {
+    /// Lets everything work after such a step.
+    fn settle_step(&mut self, now: Instant) {
+        if self.work(now) {
             self.step = self.config.step;
         } else {
             self.step = self.step.saturating_mul(2).min(self.config.longest_step).max(self.config.step);
@@ -100,8 +119,7 @@ impl State {
     }
 
     /// Lets devices and wire do what is due now; whether there was anything.
-    fn work(&mut self) -> bool {
-        let now = self.now;
+    fn work(&mut self, now: Instant) -> bool {
         let mut worked = false;
         for _ in 0..ROUNDS {
             let mut again = false;
@@ -130,17 +148,21 @@ impl State {
 }
 
 /// Devices joined by a wire, and their time.
+///
+/// A listener that a device calls, and the closure of [`Host::with_device`], stand inside the world: they may read the
+/// clock, but any other use of the world or of its hosts from there panics.
 #[derive(Clone, Debug)]
 pub struct World {
-    state: Shared,
+    shared: Rc<Shared>,
 }
 
 impl World {
     /// A world with a wire and no device.
     pub fn new(config: WorldConfig) -> Self {
         let wire = FaultyWire::new(PerfectWire::new(config.latency), config.faults, config.seed);
-        let state = State { now: Instant::default(), step: config.step, devices: Vec::new(), wire, config };
-        Self { state: Rc::new(RefCell::new(state)) }
+        let (step, look) = (config.step, config.look);
+        let state = RefCell::new(State { step, devices: Vec::new(), wire, config });
+        Self { shared: Rc::new(Shared { now: Cell::default(), look, state }) }
     }
 
     /// A world with two hosts, whose devices have LIDs 1 and 2 and are otherwise as usual.
@@ -157,49 +179,50 @@ impl World {
         let lid = config.lid;
         let mut device = Device::new(config, Box::new(map.clone()));
         device.enable_function();
-        let mut state = self.state.borrow_mut();
+        device.advance(self.now());
+        let mut state = self.shared.state.borrow_mut();
         let port = state.wire.inner_mut().attach(lid);
-        device.advance(state.now);
         state.devices.push(device);
         Host { world: self.clone(), device: port.0, map }
     }
 
     /// The present moment; time stands still over this call.
     pub fn now(&self) -> Instant {
-        self.state.borrow().now
+        self.shared.now.get()
     }
 
     /// Lets devices and wire do what is due, without moving time.
     pub fn work(&self) {
-        self.state.borrow_mut().work();
+        self.shared.state.borrow_mut().work(self.now());
     }
 
     /// Moves time on by `duration`, from one thing due to the next.
     pub fn advance(&self, duration: Duration) {
-        let mut state = self.state.borrow_mut();
-        let end = state.now.after(duration);
+        let mut state = self.shared.state.borrow_mut();
+        let end = self.now().after(duration);
         loop {
-            state.work();
+            let now = self.now();
+            state.work(now);
             match state.next_due() {
-                Some(due) if due <= end => state.now = due.max(state.now.after(Duration::from_nanos(1))).min(end),
+                // What is due in the past has had its turn: it gets the next one a nanosecond later.
+                Some(due) if due < end && now < end => {
+                    self.shared.now.set(due.max(now.after(Duration::from_nanos(1))).min(end));
+                }
                 _ => break,
             }
-            if state.now >= end {
-                break;
-            }
         }
-        state.now = end;
-        state.work();
+        self.shared.now.set(end);
+        state.work(end);
     }
 
     /// What the wire did.
     pub fn wire_stats(&self) -> WireStats {
-        self.state.borrow().wire.stats()
+        self.shared.state.borrow().wire.stats()
     }
 
     /// Changes what the wire does to frames.
     pub fn set_wire_faults(&self, faults: WireFaults) {
-        self.state.borrow_mut().wire.set_faults(faults);
+        self.shared.state.borrow_mut().wire.set_faults(faults);
     }
 }
 
@@ -219,7 +242,7 @@ impl Host {
 
     /// BAR0 of the device.
     pub fn registers(&self) -> SimRegisters {
-        SimRegisters::new(self.world.state.clone(), self.device)
+        SimRegisters::new(self.world.shared.clone(), self.device)
     }
 
     /// Ordering between this host and its device.
@@ -229,7 +252,7 @@ impl Host {
 
     /// The world's clock.
     pub fn clock(&self) -> SimClock {
-        SimClock::new(self.world.state.clone())
+        SimClock::new(self.world.shared.clone())
     }
 
     /// `len` bytes of zeroed memory that the device reaches, after all memory so far.
@@ -254,7 +277,7 @@ impl Host {
 
     /// Does something with the device itself: faults, findings, counts, link, removal. The world stands still meanwhile.
     pub fn with_device<R>(&self, work: impl FnOnce(&mut Device) -> R) -> R {
-        let mut state = self.world.state.borrow_mut();
+        let mut state = self.world.shared.state.borrow_mut();
         state.step = state.config.step;
         #[expect(clippy::indexing_slicing, reason = "the index came from adding the device, and devices are never taken out")]
         work(&mut state.devices[self.device])
@@ -263,5 +286,84 @@ impl Host {
     /// The MSI-X vectors that the device raised since the last call, in order.
     pub fn take_interrupts(&self) -> Vec<u16> {
         self.with_device(Device::take_interrupts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs::{Clock, DmaMemory, Registers};
+
+    use super::*;
+    use crate::fault::Fault;
+
+    /// Stages a NOP command in slot 0 of a queue in fresh memory and rings for it.
+    fn nop(host: &Host) -> SimMemory {
+        let mut memory = host.memory(4096);
+        let mut entry = [0; 64];
+        entry[0] = 7;
+        entry[7] = 16;
+        entry[16..18].copy_from_slice(&[0x08, 0x0d]);
+        entry[59] = 16;
+        entry[63] = 1;
+        memory.write(0, &entry).unwrap();
+        let mut registers = host.registers();
+        registers.write32(0x10, ((memory.device_addr() >> 32) as u32).to_be()).unwrap();
+        registers.write32(0x14, (memory.device_addr() as u32).to_be()).unwrap();
+        registers.write32(0x18, 1_u32.to_be()).unwrap();
+        memory
+    }
+
+    #[test]
+    fn a_command_is_done_after_relaxing_not_before() {
+        let (_, host, _) = World::pair(WorldConfig::default());
+        let clock = host.clock();
+        while u32::from_be(host.registers().read32(0x1fc).unwrap()) >> 31 != 0 {
+            clock.relax();
+        }
+        let memory = nop(&host);
+        assert_eq!(memory.read_u8(63), Ok(1));
+        clock.relax();
+        assert_eq!(memory.read_u8(63), Ok(0));
+    }
+
+    #[test]
+    fn waiting_for_a_minute_takes_few_steps_and_every_clock_moves() {
+        let (world, host, other) = World::pair(WorldConfig::default());
+        host.with_device(|device| device.faults_mut().arm(Fault::StuckCommand { opcode: 0x80d }));
+        world.advance(Duration::from_millis(1));
+        let memory = nop(&host);
+        let start = other.clock().now();
+        let mut steps = 0;
+        while host.clock().now().since(start) < Duration::from_secs(60) {
+            host.clock().relax();
+            steps += 1;
+        }
+        assert_eq!(memory.read_u8(63), Ok(1));
+        assert!((60_000..70_000).contains(&steps), "{steps}");
+    }
+
+    #[test]
+    fn a_look_ends_a_wait_that_never_relaxes() {
+        let world = World::new(WorldConfig::default());
+        let host = world.add(DeviceConfig::default());
+        let clock = host.clock();
+        let start = clock.now();
+        assert!((0..100).any(|_| clock.now().since(start) > Duration::from_micros(1)));
+        assert_eq!(world.now(), world.now());
+        host.with_device(|_| clock.now());
+    }
+
+    #[test]
+    fn hosts_have_memories_of_their_own() {
+        let (_, first, second) = World::pair(WorldConfig::default());
+        let (mut a, mut b) = (first.memory(100), second.memory(100));
+        assert_eq!(a.device_addr(), b.device_addr(), "each bus has its addresses");
+        a.write(0, &[1]).unwrap();
+        b.write(0, &[2]).unwrap();
+        assert_eq!((a.read_u8(0), b.read_u8(0)), (Ok(1), Ok(2)));
+        let more = first.memory(1);
+        assert!(more.device_addr() >= a.device_addr() + 0x2000, "a page between them is nobody's");
+        assert!(first.memory_at(a.device_addr(), 8).is_none());
+        assert!(first.memory_at(0x10_0000, 8).is_some());
     }
 }

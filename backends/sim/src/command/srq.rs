@@ -1,0 +1,264 @@
+//! Shared receive queues: basic and XRC ones, and receive memory pools, which are the basic ones of newer drivers.
+
+use bareverbs_mlx5_spec::{
+    ArmRqIn, ArmRqOut, ArmXrcSrqIn, ArmXrcSrqOut, CmdHcaCap, CmdStatus, CreateRmpIn, CreateRmpOut, CreateSrqIn, CreateSrqOut,
+    CreateXrcSrqIn, CreateXrcSrqOut, DestroyRmpIn, DestroyRmpOut, DestroySrqIn, DestroySrqOut, DestroyXrcSrqIn,
+    DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut, QuerySrqIn, QuerySrqOut, QueryXrcSrqIn,
+    QueryXrcSrqOut, Rmpc, Srqc, View, ViewMut, Wq, XrcSrqc,
+};
+
+use super::eq::page_list;
+use super::{Outcome, Refusal};
+use crate::engine::{SrqKind, SrqSpec};
+use crate::env::Env;
+use crate::firmware::Firmware;
+use crate::pages::cost;
+
+/// Where the page list of CREATE_RMP begins: the context's work queue ends with it.
+const RMP_PAS: usize = 272;
+/// [`Rmpc::STATE`] of a pool in use.
+const RMP_READY: u32 = 1;
+/// Bit of [`ModifyRmpIn::BITMASK`]: the limit.
+const RMP_LIMIT: u64 = 1;
+
+fn create(firmware: &mut Firmware, spec: SrqSpec, pas: &[u8]) -> Result<u32, Refusal> {
+    if !firmware.pds.contains(spec.pd) {
+        return Err(Refusal::new(CmdStatus::BadRes, "no such protection domain"));
+    }
+    if spec.log_size > firmware.caps.general(CmdHcaCap::LOG_MAX_SRQ_SZ) {
+        return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
+    }
+    firmware.pages.take_room(cost::SRQ)?;
+    let pas = page_list(pas);
+    firmware.engine.create_srq(spec, &pas).map_err(|status| {
+        firmware.pages.free_room(cost::SRQ);
+        Refusal::new(status, "shared receive queue context or page list")
+    })
+}
+
+fn destroy(firmware: &mut Firmware, srqn: u32, kind: SrqKind) -> Outcome {
+    firmware.engine.destroy_srq(srqn, kind)?;
+    firmware.pages.free_room(cost::SRQ);
+    Ok(())
+}
+
+/// CREATE_SRQ.
+pub(super) fn create_srq(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, CreateSrqIn>,
+    output: &mut ViewMut<'_, CreateSrqOut>,
+) -> Outcome {
+    let context = input.sub(CreateSrqIn::SRQ_CONTEXT_ENTRY);
+    let spec = SrqSpec {
+        kind: SrqKind::Basic,
+        log_size: context.get(Srqc::LOG_SRQ_SIZE),
+        log_stride: context.get(Srqc::LOG_RQ_STRIDE) + 4,
+        log_page_size: context.get(Srqc::LOG_PAGE_SIZE),
+        page_offset: context.get(Srqc::PAGE_OFFSET),
+        dbr_addr: context.get64(Srqc::DBR_ADDR),
+        pd: context.get(Srqc::PD),
+        xrcd: context.get(Srqc::XRCD),
+        cqn: context.get(Srqc::CQN),
+        user_index: 0,
+        limit: context.get(Srqc::LWM) as u16,
+    };
+    output.set(CreateSrqOut::SRQN, create(firmware, spec, input.tail(CreateSrqIn::PAS))?);
+    Ok(())
+}
+
+/// DESTROY_SRQ; busy while a queue pair takes from it.
+pub(super) fn destroy_srq(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, DestroySrqIn>,
+    _: &mut ViewMut<'_, DestroySrqOut>,
+) -> Outcome {
+    destroy(firmware, input.get(DestroySrqIn::SRQN), SrqKind::Basic)
+}
+
+/// QUERY_SRQ.
+pub(super) fn query_srq(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    input: View<'_, QuerySrqIn>,
+    output: &mut ViewMut<'_, QuerySrqOut>,
+) -> Outcome {
+    let (spec, posted) = firmware.engine.query_srq(env, input.get(QuerySrqIn::SRQN), SrqKind::Basic)?;
+    output
+        .sub(QuerySrqOut::SRQ_CONTEXT_ENTRY)
+        .set(Srqc::LOG_SRQ_SIZE, spec.log_size)
+        .set(Srqc::LOG_RQ_STRIDE, spec.log_stride.saturating_sub(4))
+        .set(Srqc::PAGE_OFFSET, spec.page_offset)
+        .set(Srqc::LOG_PAGE_SIZE, spec.log_page_size)
+        .set(Srqc::XRCD, spec.xrcd)
+        .set(Srqc::CQN, spec.cqn)
+        .set(Srqc::PD, spec.pd)
+        .set(Srqc::LWM, spec.limit.into())
+        .set(Srqc::WQE_CNT, posted.into())
+        .set64(Srqc::DBR_ADDR, spec.dbr_addr);
+    Ok(())
+}
+
+/// ARM_RQ: sets the limit of a shared receive queue.
+pub(super) fn arm_srq(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, ArmRqIn>,
+    _: &mut ViewMut<'_, ArmRqOut>,
+) -> Outcome {
+    Ok(firmware.engine.arm_srq(input.get(ArmRqIn::SRQ_NUMBER), SrqKind::Basic, input.get(ArmRqIn::LWM) as u16)?)
+}
+
+/// CREATE_XRC_SRQ.
+pub(super) fn create_xrc_srq(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, CreateXrcSrqIn>,
+    output: &mut ViewMut<'_, CreateXrcSrqOut>,
+) -> Outcome {
+    let context = input.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY);
+    if input.is_set(CreateXrcSrqIn::XRC_SRQ_UMEM_VALID) || context.is_set(XrcSrqc::DBR_UMEM_VALID) {
+        return Err(Refusal::new(CmdStatus::BadParam, "user memory objects are not supported"));
+    }
+    if !firmware.xrcds.contains(context.get(XrcSrqc::XRCD)) {
+        return Err(Refusal::new(CmdStatus::BadRes, "no such XRC domain"));
+    }
+    let low = u64::from(context.get(XrcSrqc::DB_RECORD_ADDR_L)) << 2;
+    let spec = SrqSpec {
+        kind: SrqKind::Xrc,
+        log_size: context.get(XrcSrqc::LOG_XRC_SRQ_SIZE),
+        log_stride: context.get(XrcSrqc::LOG_RQ_STRIDE) + 4,
+        log_page_size: context.get(XrcSrqc::LOG_PAGE_SIZE),
+        page_offset: context.get(XrcSrqc::PAGE_OFFSET),
+        dbr_addr: u64::from(context.get(XrcSrqc::DB_RECORD_ADDR_H)) << 32 | low,
+        pd: context.get(XrcSrqc::PD),
+        xrcd: context.get(XrcSrqc::XRCD),
+        cqn: context.get(XrcSrqc::CQN),
+        user_index: context.get(XrcSrqc::USER_INDEX),
+        limit: context.get(XrcSrqc::LWM) as u16,
+    };
+    output.set(CreateXrcSrqOut::XRC_SRQN, create(firmware, spec, input.tail(CreateXrcSrqIn::PAS))?);
+    Ok(())
+}
+
+/// DESTROY_XRC_SRQ.
+pub(super) fn destroy_xrc_srq(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, DestroyXrcSrqIn>,
+    _: &mut ViewMut<'_, DestroyXrcSrqOut>,
+) -> Outcome {
+    destroy(firmware, input.get(DestroyXrcSrqIn::XRC_SRQN), SrqKind::Xrc)
+}
+
+/// QUERY_XRC_SRQ.
+pub(super) fn query_xrc_srq(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    input: View<'_, QueryXrcSrqIn>,
+    output: &mut ViewMut<'_, QueryXrcSrqOut>,
+) -> Outcome {
+    let (spec, posted) = firmware.engine.query_srq(env, input.get(QueryXrcSrqIn::XRC_SRQN), SrqKind::Xrc)?;
+    output
+        .sub(QueryXrcSrqOut::XRC_SRQ_CONTEXT_ENTRY)
+        .set(XrcSrqc::LOG_XRC_SRQ_SIZE, spec.log_size)
+        .set(XrcSrqc::LOG_RQ_STRIDE, spec.log_stride.saturating_sub(4))
+        .set(XrcSrqc::PAGE_OFFSET, spec.page_offset)
+        .set(XrcSrqc::LOG_PAGE_SIZE, spec.log_page_size)
+        .set(XrcSrqc::XRCD, spec.xrcd)
+        .set(XrcSrqc::CQN, spec.cqn)
+        .set(XrcSrqc::USER_INDEX, spec.user_index)
+        .set(XrcSrqc::PD, spec.pd)
+        .set(XrcSrqc::LWM, spec.limit.into())
+        .set(XrcSrqc::WQE_CNT, posted.into())
+        .set(XrcSrqc::DB_RECORD_ADDR_H, (spec.dbr_addr >> 32) as u32)
+        .set(XrcSrqc::DB_RECORD_ADDR_L, spec.dbr_addr as u32 >> 2);
+    Ok(())
+}
+
+/// ARM_XRC_SRQ: sets the limit.
+pub(super) fn arm_xrc_srq(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, ArmXrcSrqIn>,
+    _: &mut ViewMut<'_, ArmXrcSrqOut>,
+) -> Outcome {
+    let limit = input.get(ArmXrcSrqIn::LWM) as u16;
+    Ok(firmware.engine.arm_srq(input.get(ArmXrcSrqIn::XRC_SRQN), SrqKind::Xrc, limit)?)
+}
+
+/// CREATE_RMP.
+pub(super) fn create_rmp(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, CreateRmpIn>,
+    output: &mut ViewMut<'_, CreateRmpOut>,
+) -> Outcome {
+    let queue = input.sub(CreateRmpIn::CTX).sub(Rmpc::WQ);
+    if queue.is_set(Wq::DBR_UMEM_VALID) || queue.is_set(Wq::WQ_UMEM_VALID) {
+        return Err(Refusal::new(CmdStatus::BadParam, "user memory objects are not supported"));
+    }
+    let spec = SrqSpec {
+        kind: SrqKind::Pool,
+        log_size: queue.get(Wq::LOG_WQ_SZ),
+        log_stride: queue.get(Wq::LOG_WQ_STRIDE),
+        log_page_size: queue.get(Wq::LOG_WQ_PG_SZ),
+        page_offset: queue.get(Wq::PAGE_OFFSET),
+        dbr_addr: queue.get64(Wq::DBR_ADDR),
+        pd: queue.get(Wq::PD),
+        xrcd: 0,
+        cqn: 0,
+        user_index: 0,
+        limit: queue.get(Wq::LWM) as u16,
+    };
+    let pas = input.as_bytes().get(RMP_PAS..).unwrap_or_default();
+    output.set(CreateRmpOut::RMPN, create(firmware, spec, pas)?);
+    Ok(())
+}
+
+/// DESTROY_RMP; busy while a queue pair takes from it.
+pub(super) fn destroy_rmp(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, DestroyRmpIn>,
+    _: &mut ViewMut<'_, DestroyRmpOut>,
+) -> Outcome {
+    destroy(firmware, input.get(DestroyRmpIn::RMPN), SrqKind::Pool)
+}
+
+/// QUERY_RMP.
+pub(super) fn query_rmp(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    input: View<'_, QueryRmpIn>,
+    output: &mut ViewMut<'_, QueryRmpOut>,
+) -> Outcome {
+    let (spec, _) = firmware.engine.query_srq(env, input.get(QueryRmpIn::RMPN), SrqKind::Pool)?;
+    let mut context = output.sub(QueryRmpOut::RMP_CONTEXT);
+    context.set(Rmpc::STATE, RMP_READY);
+    context
+        .sub(Rmpc::WQ)
+        .set(Wq::PAGE_OFFSET, spec.page_offset)
+        .set(Wq::LWM, spec.limit.into())
+        .set(Wq::PD, spec.pd)
+        .set64(Wq::DBR_ADDR, spec.dbr_addr)
+        .set(Wq::LOG_WQ_STRIDE, spec.log_stride)
+        .set(Wq::LOG_WQ_PG_SZ, spec.log_page_size)
+        .set(Wq::LOG_WQ_SZ, spec.log_size);
+    Ok(())
+}
+
+/// MODIFY_RMP: sets the limit.
+pub(super) fn modify_rmp(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, ModifyRmpIn>,
+    _: &mut ViewMut<'_, ModifyRmpOut>,
+) -> Outcome {
+    if input.get64(ModifyRmpIn::BITMASK) & !RMP_LIMIT != 0 {
+        return Err(Refusal::new(CmdStatus::BadParam, "only the limit can change"));
+    }
+    let limit = input.sub(ModifyRmpIn::CTX).sub(Rmpc::WQ).get(Wq::LWM) as u16;
+    Ok(firmware.engine.arm_srq(input.get(ModifyRmpIn::RMPN), SrqKind::Pool, limit)?)
+}
