@@ -1,10 +1,10 @@
 //! The error state: everything posted completes, in order, with the flush status; also what is posted later.
 
-use bareverbs_mlx5_spec::CqeSyndrome;
+use bareverbs_mlx5_spec::{CqeSyndrome, EventType};
 
-use super::Work;
 use super::qp::{Qp, SendDone};
 use super::requester::SendOp;
+use super::{EngineEvent, Work};
 
 const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
 
@@ -31,13 +31,21 @@ impl Qp {
     }
 
     fn flush_receives(&mut self, work: &mut Work<'_, '_>) {
-        if self.rq.is_none() {
+        if self.rq.is_none() && self.srq.is_none() {
             return;
         }
         if let Some(index) = self.held_receive() {
             self.fail_receive(work, index, FLUSHED);
         }
         self.responder.abandon();
+        if self.srq.is_some() {
+            // What is posted there belongs to others too: the host only learns that this one takes no more.
+            if !self.responder.told_last {
+                self.responder.told_last = true;
+                work.shared.events.push_back(EngineEvent::Qp { event: EventType::SrqLastWqe, qpn: self.qpn });
+            }
+            return;
+        }
         let Some((posted, _)) = self.record(work) else { return };
         while self.responder.consumed != posted {
             let index = self.responder.consumed;

@@ -15,6 +15,7 @@ mod qp;
 mod requester;
 mod responder;
 mod ring;
+mod srq;
 mod umr;
 
 #[cfg(test)]
@@ -34,9 +35,14 @@ use crate::trace::Record;
 use cq::CqTable;
 use key::KeyTable;
 use qp::{Qp, Service};
+use srq::SrqTable;
+
+pub use srq::{SrqKind, SrqSpec};
 
 /// Frames that wait for the wire before queue pairs hold back.
 const MAX_FRAMES: usize = 1024;
+/// Shared receive queues, at most.
+const MAX_SRQS: u32 = 1 << 16;
 
 /// What the rest of the device decides about the data path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +107,13 @@ pub enum EngineEvent {
         /// Queue pair.
         qpn: u32,
     },
+    /// An event of a shared receive queue.
+    Srq {
+        /// What happened.
+        event: EventType,
+        /// Shared receive queue.
+        srqn: u32,
+    },
 }
 
 /// How many objects there are.
@@ -114,6 +127,8 @@ pub struct EngineCounts {
     pub cqs: usize,
     /// Queue pairs.
     pub qps: usize,
+    /// Shared receive queues of all kinds.
+    pub srqs: usize,
 }
 
 /// What went over the wire and what went wrong on it.
@@ -157,6 +172,7 @@ struct Shared {
     config: EngineConfig,
     keys: KeyTable,
     cqs: CqTable,
+    srqs: SrqTable,
     events: VecDeque<EngineEvent>,
     /// Frames for the wire, and those for this device itself.
     frames: VecDeque<Vec<u8>>,
@@ -274,10 +290,39 @@ impl Engine {
         if !self.shared.cqs.contains(cqn) {
             return Err(CmdStatus::BadRes);
         }
-        if self.qps.values().any(|qp| qp.uses_cq(cqn)) {
+        if self.qps.values().any(|qp| qp.uses_cq(cqn)) || self.shared.srqs.uses_cq(cqn) {
             return Err(CmdStatus::ResBusy);
         }
         self.shared.cqs.remove(cqn);
+        Ok(())
+    }
+
+    /// Creates a shared receive queue in the pages `pas`; returns its number.
+    pub fn create_srq(&mut self, spec: SrqSpec, pas: &[u64]) -> Result<u32, CmdStatus> {
+        if spec.kind == SrqKind::Xrc && !self.shared.cqs.contains(spec.cqn) {
+            return Err(CmdStatus::BadRes);
+        }
+        self.shared.srqs.create(MAX_SRQS, spec, pas)
+    }
+
+    /// What a shared receive queue is, and how many elements wait in it.
+    pub fn query_srq(&self, env: &Env<'_>, srqn: u32, kind: SrqKind) -> Result<(SrqSpec, u16), CmdStatus> {
+        let srq = self.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
+        Ok((srq.spec, srq.posted(env.memory)))
+    }
+
+    /// Sets the limit below which an event tells that elements run out.
+    pub fn arm_srq(&mut self, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
+        self.shared.srqs.arm(srqn, kind, limit)
+    }
+
+    /// Destroys a shared receive queue; refused with [`CmdStatus::ResBusy`] while a queue pair takes from it.
+    pub fn destroy_srq(&mut self, srqn: u32, kind: SrqKind) -> Result<(), CmdStatus> {
+        self.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
+        if self.qps.values().any(|qp| qp.srq == Some(srqn)) {
+            return Err(CmdStatus::ResBusy);
+        }
+        self.shared.srqs.remove(srqn);
         Ok(())
     }
 
@@ -342,7 +387,7 @@ impl Engine {
 
     /// Whether a key or a queue pair belongs to the protection domain.
     pub fn pd_in_use(&self, pd: u32) -> bool {
-        self.shared.keys.uses_pd(pd) || self.qps.values().any(|qp| qp.pd() == pd)
+        self.shared.keys.uses_pd(pd) || self.shared.srqs.uses_pd(pd) || self.qps.values().any(|qp| qp.pd() == pd)
     }
 
     /// How many objects there are.
@@ -352,6 +397,7 @@ impl Engine {
             bound_windows: self.shared.keys.bound_windows(),
             cqs: self.shared.cqs.len(),
             qps: self.qps.len(),
+            srqs: self.shared.srqs.len(),
         }
     }
 

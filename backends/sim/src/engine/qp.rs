@@ -8,7 +8,7 @@ use super::key::{Access, Right};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::ring::{Pages, Ring};
-use super::{EngineEvent, Shared, Work};
+use super::{EngineEvent, Shared, SrqKind, Work};
 use crate::memory::read_array;
 use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, Transport};
 use crate::wqe::WqeService;
@@ -72,6 +72,8 @@ pub(super) struct Qp {
     context: [u8; CONTEXT],
     pub(super) sq: Option<Ring>,
     pub(super) rq: Option<Ring>,
+    /// The shared receive queue that it takes from instead.
+    pub(super) srq: Option<u32>,
     pub(super) requester: Requester,
     pub(super) responder: Responder,
 }
@@ -83,10 +85,16 @@ impl Qp {
         let service = Service::of(st).ok_or(CmdStatus::BadParam)?;
         let has_sq = !qpc.is_set(Qpc::NO_SQ);
         let has_rq = qpc.get(Qpc::RQ_TYPE) == rq_type::OWN;
-        if qpc.get(Qpc::RQ_TYPE) == rq_type::SRQ || !qpc.get64(Qpc::DBR_ADDR).is_multiple_of(8) {
+        let srq = (qpc.get(Qpc::RQ_TYPE) == rq_type::SRQ).then(|| qpc.get(Qpc::SRQN_RMPN_XRQN));
+        if let Some(srqn) = srq
+            && shared.srqs.get(srqn).is_none_or(|srq| srq.spec.kind == SrqKind::Xrc)
+        {
+            return Err(CmdStatus::BadRes);
+        }
+        if !qpc.get64(Qpc::DBR_ADDR).is_multiple_of(8) {
             return Err(CmdStatus::BadParam);
         }
-        for (used, cqn) in [(has_sq, Qpc::CQN_SND), (has_rq, Qpc::CQN_RCV)] {
+        for (used, cqn) in [(has_sq, Qpc::CQN_SND), (has_rq || srq.is_some(), Qpc::CQN_RCV)] {
             if used && !shared.cqs.contains(qpc.get(cqn)) {
                 return Err(CmdStatus::BadRes);
             }
@@ -105,6 +113,7 @@ impl Qp {
             // The receive ring comes first in the buffer.
             sq: has_sq.then(|| Ring::new(pages.clone(), rq_bytes, log_sq, 6)),
             rq: has_rq.then(|| Ring::new(pages, 0, log_rq, log_rq_stride)),
+            srq,
             requester: Requester::default(),
             responder: Responder::default(),
         };
@@ -141,7 +150,7 @@ impl Qp {
 
     pub(super) fn uses_cq(&self, cqn: u32) -> bool {
         let snd = self.sq.is_some() && self.get(Qpc::CQN_SND) == cqn;
-        snd || (self.rq.is_some() && self.get(Qpc::CQN_RCV) == cqn)
+        snd || ((self.rq.is_some() || self.srq.is_some()) && self.get(Qpc::CQN_RCV) == cqn)
     }
 
     /// Moves to a state.

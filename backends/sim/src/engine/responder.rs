@@ -39,9 +39,26 @@ enum Inbound {
 /// An answer that waits to be sent.
 #[derive(Debug)]
 enum Reply {
-    Acknowledge { psn: u32, syndrome: Syndrome, msn: u32 },
-    Read { psn: u32, packets: u32, sent: u32, source: Reth, msn: u32 },
-    Atomic { psn: u32, original: u64, msn: u32 },
+    Acknowledge {
+        psn: u32,
+        syndrome: Syndrome,
+        msn: u32,
+    },
+    /// `again`: the request came before, so it takes none of the places that the peer may use.
+    Read {
+        psn: u32,
+        packets: u32,
+        sent: u32,
+        source: Reth,
+        msn: u32,
+        again: bool,
+    },
+    Atomic {
+        psn: u32,
+        original: u64,
+        msn: u32,
+        again: bool,
+    },
     Fatal(Fatal),
 }
 
@@ -101,6 +118,8 @@ pub(super) struct Responder {
     established: bool,
     /// A fatal answer is queued; requests are ignored.
     dead: bool,
+    /// The host knows that nothing more is taken from the shared receive queue.
+    pub(super) told_last: bool,
     replies: VecDeque<Reply>,
     /// Results of the newest atomics, by their packet's number.
     atomics: VecDeque<(u32, u64)>,
@@ -117,8 +136,13 @@ impl Responder {
         self.replies.clear();
     }
 
-    fn answers_pending(&self) -> usize {
-        self.replies.iter().filter(|reply| matches!(reply, Reply::Read { .. } | Reply::Atomic { .. })).count()
+    /// Reads and atomics whose answers are queued; of those asked for the first time, or again.
+    fn answers_pending(&self, repeated: bool) -> usize {
+        let counts = |reply: &&Reply| match reply {
+            Reply::Read { again, .. } | Reply::Atomic { again, .. } => *again == repeated,
+            _ => false,
+        };
+        self.replies.iter().filter(counts).count()
     }
 
     /// Queues an acknowledgement; one takes the place of the one before it.
@@ -194,19 +218,19 @@ impl Qp {
     /// A packet that came before: acknowledged, read or answered again, never carried out again.
     fn answer_duplicate(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         work.shared.stats.duplicates += 1;
-        let room = self.responder.answers_pending() < self.depth(Qpc::LOG_RRA_MAX);
+        let room = self.responder.answers_pending(true) < self.depth(Qpc::LOG_RRA_MAX);
         match packet.bth.opcode.operation {
             Operation::ReadRequest => {
                 let (Some(reth), true) = (packet.reth, room) else { return };
                 if self.check_read(work, &reth).is_ok() {
-                    self.queue_read(packet.bth.psn, reth);
+                    self.queue_read(packet.bth.psn, reth, true);
                 }
             }
             Operation::CompareSwap | Operation::FetchAdd => {
                 let saved = self.responder.atomics.iter().find(|(psn, _)| *psn == packet.bth.psn);
                 let (Some(&(psn, original)), true) = (saved, room) else { return };
                 let msn = self.responder.msn;
-                self.responder.replies.push_back(Reply::Atomic { psn, original, msn });
+                self.responder.replies.push_back(Reply::Atomic { psn, original, msn, again: true });
             }
             _ => {
                 let newest = psn::add(self.responder.expected_psn, psn::HALF * 2 - 1);
@@ -229,7 +253,7 @@ impl Qp {
                 self.check_read(work, &reth)?;
                 self.room_for_answer()?;
                 self.responder.msn = psn::add(self.responder.msn, 1);
-                self.queue_read(packet.bth.psn, reth);
+                self.queue_read(packet.bth.psn, reth, false);
                 let packets = self.packets_of(reth.len);
                 self.responder.expected_psn = psn::add(packet.bth.psn, packets);
                 return Ok(());
@@ -256,7 +280,7 @@ impl Qp {
     }
 
     fn room_for_answer(&self) -> Result<(), Refusal> {
-        if self.responder.answers_pending() < self.depth(Qpc::LOG_RRA_MAX) { Ok(()) } else { Err(Refusal::INVALID) }
+        if self.responder.answers_pending(false) < self.depth(Qpc::LOG_RRA_MAX) { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
     /// Whether the packet fits the message that is arriving, and its length its place.
@@ -281,6 +305,9 @@ impl Qp {
 
     /// Takes the oldest posted receive.
     pub(super) fn take_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, ()>> {
+        if let Some(srqn) = self.srq {
+            return self.take_shared(work, srqn);
+        }
         let (posted, _) = self.record(work)?;
         let ring = self.rq.as_ref()?;
         let index = self.responder.consumed;
@@ -303,6 +330,21 @@ impl Qp {
                 Err(())
             }
         })
+    }
+
+    fn take_shared(&mut self, work: &mut Work<'_, '_>, srqn: u32) -> Option<Result<Receive, ()>> {
+        let taken = work.shared.srqs.take(work.env.memory, srqn)?;
+        let index = taken.index;
+        if taken.below_limit {
+            work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
+        }
+        let list = taken.segments.and_then(|segments| {
+            work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &segments });
+            decode_receive(&segments).ok()
+        });
+        Some(list.map(|list| Receive { index, list }).ok_or_else(|| {
+            self.responder.message = Some(Inbound::Send { receive: Receive { index, list: Vec::new() }, written: 0 });
+        }))
     }
 
     fn need_receive(&mut self, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
@@ -445,9 +487,9 @@ impl Qp {
         self.check_key(work, reth, Right::RemoteRead)
     }
 
-    fn queue_read(&mut self, psn: u32, source: Reth) {
+    fn queue_read(&mut self, psn: u32, source: Reth, again: bool) {
         let (packets, msn) = (self.packets_of(source.len), self.responder.msn);
-        self.responder.replies.push_back(Reply::Read { psn, packets, sent: 0, source, msn });
+        self.responder.replies.push_back(Reply::Read { psn, packets, sent: 0, source, msn, again });
     }
 
     fn take_atomic(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
@@ -466,7 +508,7 @@ impl Qp {
         }
         let (psn, msn) = (packet.bth.psn, responder.msn);
         responder.atomics.push_back((psn, original));
-        responder.replies.push_back(Reply::Atomic { psn, original, msn });
+        responder.replies.push_back(Reply::Atomic { psn, original, msn, again: false });
         Ok(())
     }
 
@@ -500,13 +542,13 @@ impl Qp {
             let Some(reply) = self.responder.replies.pop_front() else { return false };
             match reply {
                 Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(work, psn, syndrome, msn),
-                Reply::Atomic { psn, original, msn } => {
+                Reply::Atomic { psn, original, msn, .. } => {
                     let mut packet = self.packet(work.shared, Operation::AtomicAcknowledge, psn);
                     packet.aeth = Some(Aeth { syndrome: UNLIMITED, msn });
                     packet.atomic_ack = Some(original);
                     work.transmit(&packet);
                 }
-                Reply::Read { psn, packets, sent, source, msn } => {
+                Reply::Read { psn, packets, sent, source, msn, again } => {
                     if !self.send_read_response(work, psn, (sent, packets), &source, msn) {
                         let at = psn::add(psn, sent);
                         let event = Some(EventType::WqAccessError);
@@ -514,7 +556,7 @@ impl Qp {
                         return false;
                     }
                     if sent + 1 < packets {
-                        self.responder.replies.push_front(Reply::Read { psn, packets, sent: sent + 1, source, msn });
+                        self.responder.replies.push_front(Reply::Read { psn, packets, sent: sent + 1, source, msn, again });
                     }
                 }
                 Reply::Fatal(fatal) => {

@@ -1,0 +1,154 @@
+//! Shared receive queues: linked lists of receive elements that several queue pairs take from.
+
+use std::collections::BTreeMap;
+
+use bareverbs_mlx5_spec::{CmdStatus, View, WqeSrqNextSeg};
+
+use super::ring::{Pages, Ring};
+use crate::memory::{HostMemory, read_array};
+
+/// Bytes of the link at the head of an element.
+const LINK: usize = 16;
+/// Greatest logarithms of entries and of bytes of an entry.
+const MAX_LOG_SIZE: u32 = 16;
+const MAX_LOG_STRIDE: u32 = 12;
+
+/// Which commands own a shared receive queue. All kinds share one space of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SrqKind {
+    /// CREATE_SRQ.
+    Basic,
+    /// CREATE_XRC_SRQ.
+    Xrc,
+    /// CREATE_RMP: a receive memory pool.
+    Pool,
+}
+
+/// What a shared receive queue is, whichever command made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqSpec {
+    /// The commands that own it.
+    pub kind: SrqKind,
+    /// Elements, as a power of two.
+    pub log_size: u32,
+    /// Bytes of an element, as a power of two.
+    pub log_stride: u32,
+    /// Bytes of a page, as a power of two, counted from 4096.
+    pub log_page_size: u32,
+    /// Where the first page begins, in 64ths of a page.
+    pub page_offset: u32,
+    /// Device address of the doorbell record.
+    pub dbr_addr: u64,
+    /// Protection domain.
+    pub pd: u32,
+    /// XRC domain, of an XRC one.
+    pub xrcd: u32,
+    /// Completion queue, of an XRC one.
+    pub cqn: u32,
+    /// What completions carry, of an XRC one.
+    pub user_index: u32,
+    /// Fewer posted elements than this cause an event; 0 for none.
+    pub limit: u16,
+}
+
+#[derive(Debug)]
+pub(super) struct Srq {
+    pub(super) spec: SrqSpec,
+    ring: Ring,
+    /// Element that is taken next.
+    head: u16,
+    /// Elements taken.
+    taken: u16,
+}
+
+/// An element taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) index: u16,
+    /// Its data segments; `None` if it could not be read.
+    pub(super) segments: Option<Vec<u8>>,
+    /// Fewer elements than the limit are left: that is to be told, once.
+    pub(super) below_limit: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct SrqTable {
+    srqs: BTreeMap<u32, Srq>,
+    next: u32,
+}
+
+impl SrqTable {
+    pub(super) fn len(&self) -> usize {
+        self.srqs.len()
+    }
+
+    pub(super) fn get(&self, srqn: u32) -> Option<&Srq> {
+        self.srqs.get(&srqn)
+    }
+
+    pub(super) fn uses_pd(&self, pd: u32) -> bool {
+        self.srqs.values().any(|srq| srq.spec.pd == pd)
+    }
+
+    pub(super) fn uses_cq(&self, cqn: u32) -> bool {
+        self.srqs.values().any(|srq| srq.spec.kind == SrqKind::Xrc && srq.spec.cqn == cqn)
+    }
+
+    pub(super) fn create(&mut self, max: u32, spec: SrqSpec, pas: &[u64]) -> Result<u32, CmdStatus> {
+        let max = max.min(1 << 24);
+        if self.srqs.len() as u64 + 1 >= u64::from(max) {
+            return Err(CmdStatus::NoResources);
+        }
+        let stride_fits = (LINK..=1 << MAX_LOG_STRIDE).contains(&1_usize.checked_shl(spec.log_stride).unwrap_or(0));
+        if spec.log_size > MAX_LOG_SIZE || !stride_fits || !spec.dbr_addr.is_multiple_of(4) {
+            return Err(CmdStatus::BadParam);
+        }
+        let pages = Pages::new(pas, spec.log_page_size, spec.page_offset, 1 << (spec.log_size + spec.log_stride))?;
+        let mut srqn = self.next.max(1);
+        while self.srqs.contains_key(&srqn) || srqn >= max {
+            srqn = if srqn + 1 >= max { 1 } else { srqn + 1 };
+        }
+        self.next = srqn + 1;
+        let ring = Ring::new(pages, 0, spec.log_size, spec.log_stride);
+        self.srqs.insert(srqn, Srq { spec, ring, head: 0, taken: 0 });
+        Ok(srqn)
+    }
+
+    pub(super) fn remove(&mut self, srqn: u32) {
+        self.srqs.remove(&srqn);
+    }
+
+    pub(super) fn arm(&mut self, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
+        let srq = self.srqs.get_mut(&srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
+        srq.spec.limit = limit;
+        Ok(())
+    }
+
+    /// Takes the oldest posted element; `None` if there is none.
+    pub(super) fn take(&mut self, memory: &dyn HostMemory, srqn: u32) -> Option<Taken> {
+        let srq = self.srqs.get_mut(&srqn)?;
+        let record: [u8; 4] = read_array(memory, srq.spec.dbr_addr).ok()?;
+        let posted = u32::from_be_bytes(record) as u16;
+        let left = posted.wrapping_sub(srq.taken).checked_sub(1)?;
+        let index = srq.head;
+        let mut bytes = vec![0; srq.ring.stride()];
+        let readable = u32::from(index) < srq.ring.entries() && srq.ring.read(memory, u32::from(index), &mut bytes).is_ok();
+        srq.taken = srq.taken.wrapping_add(1);
+        if let Some(link) = View::<WqeSrqNextSeg>::new(&bytes).filter(|_| readable) {
+            srq.head = link.get(WqeSrqNextSeg::NEXT_WQE_INDEX) as u16;
+        }
+        let below_limit = left < srq.spec.limit;
+        if below_limit {
+            srq.spec.limit = 0;
+        }
+        Some(Taken { index, segments: readable.then(|| bytes.split_off(LINK)), below_limit })
+    }
+}
+
+impl Srq {
+    /// Elements posted and not taken.
+    pub(super) fn posted(&self, memory: &dyn HostMemory) -> u16 {
+        let record: [u8; 4] = read_array(memory, self.spec.dbr_addr).unwrap_or_default();
+        (u32::from_be_bytes(record) as u16).wrapping_sub(self.taken)
+    }
+}
