@@ -414,8 +414,7 @@ impl Packet {
             LNH_GLOBAL => true,
             next_header => return Err(PacketError::NotTransport { next_header }),
         };
-        let (body, crc) =
-            frame.split_last_chunk::<ICRC>().ok_or(PacketError::Short { header: "ICRC", have: frame.len() })?;
+        let (body, crc) = frame.split_last_chunk::<ICRC>().ok_or(PacketError::Short { header: "ICRC", have: frame.len() })?;
         reader.bytes = body.get(LRH..).unwrap_or_default();
         let grh = global.then(|| Self::decode_grh(&mut reader)).transpose()?;
         let [opcode, flags, p0, p1, _, q0, q1, q2, ack, s0, s1, s2] = reader.take::<BTH>("BTH")?;

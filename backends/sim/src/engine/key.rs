@@ -488,6 +488,3 @@ impl KeyTable {
         Klm::list(translations)
     }
 }
-
-#[cfg(test)]
-mod tests;

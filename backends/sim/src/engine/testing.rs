@@ -1,8 +1,19 @@
-//! Host memory for tests.
+//! A tiny host for tests: memory, rings written by the documented byte layouts, and two devices on a wire.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
+use bareverbs::Instant;
+use bareverbs_mlx5_spec::{
+    Ads, CmdOpcode, CmdStatus, Cqc, Layout, MKEY_ANY_QPN, Mkc, Qpc, QpcSt, View, ViewMut, opt_param, rq_type,
+};
+
+use super::{Engine, EngineConfig, EngineEvent};
+use crate::audit::Audit;
+use crate::env::Env;
+use crate::fault::Faults;
 use crate::memory::{DmaFault, HostMemory};
+use crate::wire::{PerfectWire, PortId, Wire};
 
 /// A run of bytes at a device address.
 pub(super) struct TestMemory {
@@ -34,5 +45,411 @@ impl HostMemory for TestMemory {
         let range = self.range(addr, from.len())?;
         self.bytes.borrow_mut()[range].copy_from_slice(from);
         Ok(())
+    }
+}
+
+pub(super) const BASE: u64 = 0x10_0000;
+pub(super) const PD: u32 = 5;
+/// Bits of the last byte of a control segment's third dword: completion always; solicited; both fences.
+pub(super) const SIGNALED: u8 = 0x08;
+pub(super) const SOLICITED: u8 = 0x02;
+pub(super) const FENCE: u8 = 0x80;
+
+pub(super) fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Remote address segment.
+pub(super) fn raddr(addr: u64, rkey: u32) -> Vec<u8> {
+    words(&[(addr >> 32) as u32, addr as u32, rkey, 0])
+}
+
+/// Data pointer segment.
+pub(super) fn data(addr: u64, len: u32, lkey: u32) -> Vec<u8> {
+    words(&[len, lkey, (addr >> 32) as u32, addr as u32])
+}
+
+/// Inline data segment, padded to 16 bytes.
+pub(super) fn inline(bytes: &[u8]) -> Vec<u8> {
+    let mut segment = words(&[1 << 31 | bytes.len() as u32]);
+    segment.extend(bytes);
+    segment.resize(segment.len().next_multiple_of(16), 0xee);
+    segment
+}
+
+/// One completion as it lay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TestCqe(pub(super) [u8; 64]);
+
+impl TestCqe {
+    fn be32(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.0[at..at + 4].try_into().unwrap())
+    }
+    pub(super) fn opcode(&self) -> u8 {
+        self.0[63] >> 4
+    }
+    pub(super) fn syndrome(&self) -> u8 {
+        self.0[55]
+    }
+    pub(super) fn counter(&self) -> u16 {
+        (self.be32(60) >> 16) as u16
+    }
+    pub(super) fn qpn(&self) -> u32 {
+        self.be32(56) & 0xff_ffff
+    }
+    pub(super) fn send_opcode(&self) -> u8 {
+        self.0[56]
+    }
+    pub(super) fn byte_cnt(&self) -> u32 {
+        self.be32(44)
+    }
+    pub(super) fn immediate(&self) -> u32 {
+        self.be32(36)
+    }
+    pub(super) fn user_index(&self) -> u32 {
+        self.be32(32) & 0xff_ffff
+    }
+}
+
+pub(super) struct TestCq {
+    pub(super) cqn: u32,
+    ring: u64,
+    pub(super) dbr: u64,
+    log_size: u32,
+    pub(super) consumer: u32,
+}
+
+pub(super) struct TestQp {
+    pub(super) qpn: u32,
+    pub(super) send: TestCq,
+    pub(super) receive: TestCq,
+    rq: u64,
+    sq: u64,
+    pub(super) dbr: u64,
+    log_rq: u32,
+    log_sq: u32,
+    pub(super) posted: u16,
+    pub(super) received: u16,
+}
+
+/// Receive WQE of four data segments.
+const RQ_STRIDE: u64 = 64;
+
+pub(super) struct Host {
+    pub(super) engine: Engine,
+    pub(super) memory: TestMemory,
+    pub(super) faults: Faults,
+    pub(super) audit: Audit,
+    pub(super) now: Instant,
+    top: u64,
+}
+
+impl Host {
+    pub(super) fn new(lid: u16) -> Self {
+        let engine = Engine::new(EngineConfig { lid, ..EngineConfig::default() });
+        let memory = TestMemory::new(BASE, 16 << 20);
+        Self { engine, memory, faults: Faults::default(), audit: Audit::default(), now: Instant::default(), top: BASE }
+    }
+
+    pub(super) fn with<R>(&mut self, act: impl FnOnce(&mut Engine, &mut Env<'_>) -> R) -> R {
+        let mut env =
+            Env { now: self.now, memory: &self.memory, tracer: None, faults: &mut self.faults, audit: &mut self.audit };
+        act(&mut self.engine, &mut env)
+    }
+
+    /// Fresh memory at a multiple of 4096.
+    pub(super) fn alloc(&mut self, len: u64) -> u64 {
+        let addr = self.top;
+        self.top += len.next_multiple_of(4096);
+        addr
+    }
+
+    pub(super) fn read(&self, addr: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(addr, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub(super) fn write(&self, addr: u64, bytes: &[u8]) {
+        self.memory.write(addr, bytes).unwrap();
+    }
+
+    pub(super) fn pages(addr: u64, len: u64) -> Vec<u64> {
+        (0..len.div_ceil(4096)).map(|page| addr + page * 4096).collect()
+    }
+
+    /// A key over `len` bytes at `addr`, translated page by page; `rights` as bits a, rw, rr, lw, lr from 4 down to 0.
+    pub(super) fn mkey(&mut self, addr: u64, len: u64, rights: u32) -> u32 {
+        let mut mkc = [0; 64];
+        let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+        set_rights(&mut view, rights);
+        view.set(Mkc::ACCESS_MODE_1_0, 1)
+            .set(Mkc::QPN, MKEY_ANY_QPN)
+            .set(Mkc::MKEY_7_0, 0x42)
+            .set(Mkc::PD, PD)
+            .set64(Mkc::START_ADDR, addr)
+            .set64(Mkc::LEN, len)
+            .set(Mkc::LOG_PAGE_SIZE, 12);
+        let first = addr & !0xfff;
+        let pages = Self::pages(first, addr + len - first);
+        view.set(Mkc::TRANSLATIONS_OCTWORD_SIZE, pages.len().div_ceil(2) as u32);
+        let raw: Vec<u8> = pages.iter().flat_map(|page| page.to_be_bytes()).collect();
+        let index = self.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), &raw)).unwrap();
+        index << 8 | 0x42
+    }
+
+    /// A memory window as it is allocated: free, changed by send requests, room for four entries.
+    pub(super) fn window(&mut self, type_2: bool) -> u32 {
+        let mut mkc = [0; 64];
+        ViewMut::<Mkc>::new(&mut mkc)
+            .unwrap()
+            .set(Mkc::FREE, 1)
+            .set(Mkc::UMR_EN, 1)
+            .set(Mkc::LR, 1)
+            .set(Mkc::ACCESS_MODE_1_0, 2)
+            .set(Mkc::EN_RINVAL, u32::from(type_2))
+            .set(Mkc::QPN, MKEY_ANY_QPN)
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
+            .set(Mkc::PD, PD);
+        let index = self.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), &[])).unwrap();
+        index << 8
+    }
+
+    pub(super) fn cq(&mut self, log_size: u32) -> TestCq {
+        let (ring, dbr) = (self.alloc(64 << log_size), self.alloc(8));
+        let mut cqc = [0; 64];
+        ViewMut::<Cqc>::new(&mut cqc)
+            .unwrap()
+            .set(Cqc::LOG_CQ_SIZE, log_size)
+            .set(Cqc::C_EQN_OR_APU_ELEMENT, 9)
+            .set64(Cqc::DBR_ADDR, dbr);
+        for entry in 0..1u64 << log_size {
+            self.write(ring + entry * 64 + 63, &[0xf0 | 1]);
+        }
+        let cqn = self.engine.create_cq(View::new(&cqc).unwrap(), &Self::pages(ring, 64 << log_size)).unwrap();
+        TestCq { cqn, ring, dbr, log_size, consumer: 0 }
+    }
+
+    pub(super) fn qp(&mut self, log_rq: u32, log_sq: u32, log_cq: u32) -> TestQp {
+        let (send, receive) = (self.cq(log_cq), self.cq(log_cq));
+        let rq_len = RQ_STRIDE << log_rq;
+        let len = rq_len + (64 << log_sq);
+        let (buffer, dbr) = (self.alloc(len), self.alloc(8));
+        let mut qpc = [0; 232];
+        ViewMut::<Qpc>::new(&mut qpc)
+            .unwrap()
+            .set(Qpc::ST, QpcSt::Rc.code())
+            .set(Qpc::PD, PD)
+            .set(Qpc::LOG_RQ_SIZE, log_rq)
+            .set(Qpc::LOG_RQ_STRIDE, 2)
+            .set(Qpc::LOG_SQ_SIZE, log_sq)
+            .set(Qpc::RQ_TYPE, rq_type::OWN)
+            .set(Qpc::USER_INDEX, 0x77)
+            .set(Qpc::CQN_SND, send.cqn)
+            .set(Qpc::CQN_RCV, receive.cqn)
+            .set64(Qpc::DBR_ADDR, dbr);
+        let qpn = self.engine.create_qp(View::new(&qpc).unwrap(), &Self::pages(buffer, len)).unwrap();
+        TestQp { qpn, send, receive, rq: buffer, sq: buffer + rq_len, dbr, log_rq, log_sq, posted: 0, received: 0 }
+    }
+
+    pub(super) fn modify(
+        &mut self,
+        qpn: u32,
+        opcode: CmdOpcode,
+        mask: u32,
+        fill: impl FnOnce(&mut ViewMut<'_, Qpc>),
+    ) -> Result<(), CmdStatus> {
+        let mut qpc = [0; 232];
+        fill(&mut ViewMut::<Qpc>::new(&mut qpc).unwrap());
+        self.with(|engine, env| engine.modify_qp(env, qpn, opcode, mask, View::new(&qpc).unwrap()))
+    }
+
+    /// RESET to RTS towards `peer` at `lid`.
+    pub(super) fn connect(&mut self, qpn: u32, lid: u16, peer: u32, link: Link) {
+        self.modify(qpn, CmdOpcode::Rst2InitQp, 0, |qpc| {
+            qpc.set(Qpc::RRE, 1).set(Qpc::RWE, 1).set(Qpc::RAE, 1);
+        })
+        .unwrap();
+        self.modify(qpn, CmdOpcode::Init2RtrQp, 0, |qpc| {
+            qpc.set(Qpc::MTU, link.mtu)
+                .set(Qpc::LOG_MSG_MAX, 30)
+                .set(Qpc::REMOTE_QPN, peer)
+                .set(Qpc::NEXT_RCV_PSN, link.their_psn)
+                .set(Qpc::LOG_RRA_MAX, link.log_depth)
+                .set(Qpc::MIN_RNR_NAK, 1);
+            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, u32::from(lid));
+        })
+        .unwrap();
+        self.modify(qpn, CmdOpcode::Rtr2RtsQp, opt_param::RNR_TIMEOUT, |qpc| {
+            qpc.set(Qpc::NEXT_SEND_PSN, link.own_psn)
+                .set(Qpc::RETRY_COUNT, link.retries)
+                .set(Qpc::RNR_RETRY, link.rnr_retries)
+                .set(Qpc::LOG_SRA_MAX, link.log_depth)
+                .set(Qpc::MIN_RNR_NAK, 1);
+            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::ACK_TIMEOUT, link.timeout);
+        })
+        .unwrap();
+    }
+
+    /// Writes a send WQE without telling the device; `flags` is the byte of fence, completion and solicited bits.
+    pub(super) fn write_send(&mut self, qp: &mut TestQp, opcode: u8, flags: u8, immediate: u32, body: &[u8]) -> [u8; 8] {
+        let ds = 1 + body.len().div_ceil(16) as u32;
+        let mut wqe = words(&[u32::from(qp.posted) << 8 | u32::from(opcode), qp.qpn << 8 | ds, u32::from(flags), immediate]);
+        wqe.extend(body);
+        wqe.resize(wqe.len().next_multiple_of(64), 0xdd);
+        for block in wqe.chunks(64) {
+            let at = u64::from(qp.posted) & ((1 << qp.log_sq) - 1);
+            self.write(qp.sq + at * 64, block);
+            qp.posted = qp.posted.wrapping_add(1);
+        }
+        self.write(qp.dbr + 4, &u32::from(qp.posted).to_be_bytes());
+        wqe[..8].try_into().unwrap()
+    }
+
+    pub(super) fn post_send(&mut self, qp: &mut TestQp, opcode: u8, flags: u8, immediate: u32, body: &[u8]) {
+        let doorbell = self.write_send(qp, opcode, flags, immediate, body);
+        let qpn = qp.qpn;
+        assert!(self.with(|engine, env| engine.ring_send(env, qpn, doorbell)));
+    }
+
+    pub(super) fn post_receive(&mut self, qp: &mut TestQp, list: &[(u64, u32, u32)]) {
+        let mut wqe: Vec<u8> = list.iter().flat_map(|&(addr, len, lkey)| data(addr, len, lkey)).collect();
+        if wqe.len() < RQ_STRIDE as usize {
+            wqe.extend(words(&[0, 0x100, 0, 0]));
+        }
+        let at = u64::from(qp.received) & ((1 << qp.log_rq) - 1);
+        self.write(qp.rq + at * RQ_STRIDE, &wqe);
+        qp.received = qp.received.wrapping_add(1);
+        self.write(qp.dbr, &u32::from(qp.received).to_be_bytes());
+    }
+
+    pub(super) fn poll(&mut self, cq: &mut TestCq) -> Option<TestCqe> {
+        let at = u64::from(cq.consumer) & ((1 << cq.log_size) - 1);
+        let entry: [u8; 64] = self.read(cq.ring + at * 64, 64).try_into().unwrap();
+        let owner = (cq.consumer >> cq.log_size & 1) as u8;
+        if entry[63] >> 4 == 0xf || entry[63] & 1 != owner {
+            return None;
+        }
+        cq.consumer = (cq.consumer + 1) & 0xff_ffff;
+        self.write(cq.dbr, &cq.consumer.to_be_bytes());
+        Some(TestCqe(entry))
+    }
+
+    pub(super) fn arm(&mut self, cq: &TestCq, solicited: bool) {
+        let bytes = words(&[u32::from(solicited) << 24 | cq.consumer, cq.cqn]);
+        let cqn = cq.cqn;
+        self.with(|engine, env| engine.arm_cq(env, cqn, View::new(&bytes).unwrap()));
+    }
+
+    pub(super) fn events(&mut self) -> Vec<EngineEvent> {
+        std::iter::from_fn(|| self.engine.take_event()).collect()
+    }
+
+    pub(super) fn state(&self, qpn: u32) -> u32 {
+        self.query(qpn, Qpc::STATE)
+    }
+
+    pub(super) fn query(&self, qpn: u32, field: bareverbs_mlx5_spec::Field<Qpc>) -> u32 {
+        let mut qpc = [0; Qpc::SIZE];
+        let mut view = ViewMut::<Qpc>::new(&mut qpc).unwrap();
+        self.engine.query_qp(qpn, &mut view).unwrap();
+        view.get(field)
+    }
+}
+
+pub(super) fn set_rights(view: &mut ViewMut<'_, Mkc>, rights: u32) {
+    for (bit, field) in [Mkc::LR, Mkc::LW, Mkc::RR, Mkc::RW, Mkc::A].into_iter().enumerate() {
+        view.set(field, rights >> bit & 1);
+    }
+}
+
+/// Attributes of a connection.
+#[derive(Clone, Copy)]
+pub(super) struct Link {
+    pub(super) mtu: u32,
+    pub(super) own_psn: u32,
+    pub(super) their_psn: u32,
+    pub(super) log_depth: u32,
+    pub(super) timeout: u32,
+    pub(super) retries: u32,
+    pub(super) rnr_retries: u32,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        // 256 bytes; numbers that wrap at once; 4.096 us << 6 = 262 us.
+        Self { mtu: 1, own_psn: 0xff_fffe, their_psn: 0xff_fffe, log_depth: 2, timeout: 6, retries: 7, rnr_retries: 7 }
+    }
+}
+
+/// Two hosts, one queue pair each, connected.
+pub(super) struct Pair<W> {
+    pub(super) a: Host,
+    pub(super) b: Host,
+    pub(super) qa: TestQp,
+    pub(super) qb: TestQp,
+    pub(super) wire: W,
+    pub(super) now: Instant,
+}
+
+pub(super) fn perfect() -> PerfectWire {
+    let mut wire = PerfectWire::new(Duration::from_nanos(500));
+    wire.attach(1);
+    wire.attach(2);
+    wire
+}
+
+impl Pair<PerfectWire> {
+    pub(super) fn new() -> Self {
+        Self::on(perfect(), Link::default(), 6)
+    }
+}
+
+impl<W: Wire> Pair<W> {
+    pub(super) fn on(wire: W, link: Link, log_rings: u32) -> Self {
+        let (mut a, mut b) = (Host::new(1), Host::new(2));
+        let (qa, qb) = (a.qp(log_rings, log_rings, log_rings + 2), b.qp(log_rings, log_rings, log_rings + 2));
+        a.connect(qa.qpn, 2, qb.qpn, link);
+        let back = Link { own_psn: link.their_psn, their_psn: link.own_psn, ..link };
+        b.connect(qb.qpn, 1, qa.qpn, back);
+        Self { a, b, qa, qb, wire, now: Instant::default() }
+    }
+
+    /// Lets devices and wire work at this moment.
+    pub(super) fn step(&mut self) {
+        for (port, host) in [&mut self.a, &mut self.b].into_iter().enumerate() {
+            host.now = self.now;
+            host.with(|engine, env| engine.advance(env));
+            while let Some(frame) = host.engine.transmit() {
+                self.wire.send(self.now, PortId(port), frame);
+            }
+        }
+        while let Some((port, frame)) = self.wire.deliver(self.now) {
+            let host = if port == PortId(0) { &mut self.a } else { &mut self.b };
+            host.with(|engine, env| engine.receive(env, &frame));
+        }
+    }
+
+    /// Works until nothing is left to do, skipping idle time; panics if that takes more than `limit` of it.
+    pub(super) fn settle(&mut self, limit: Duration) {
+        let end = self.now.after(limit);
+        loop {
+            self.step();
+            let due = [self.a.engine.next_due(), self.b.engine.next_due(), self.wire.next_due()];
+            let Some(due) = due.into_iter().flatten().min() else { return };
+            self.now = self.now.max(due);
+            assert!(self.now <= end, "not idle after {limit:?}");
+        }
+    }
+
+    pub(super) fn run(&mut self) {
+        self.settle(Duration::from_secs(1));
+    }
+
+    /// Buffers on both sides with every right, and their keys.
+    pub(super) fn buffers(&mut self, len: u64) -> ((u64, u32), (u64, u32)) {
+        let (at_a, at_b) = (self.a.alloc(len), self.b.alloc(len));
+        let (key_a, key_b) = (self.a.mkey(at_a, len, 0x1f), self.b.mkey(at_b, len, 0x1f));
+        ((at_a, key_a), (at_b, key_b))
     }
 }

@@ -3,8 +3,7 @@ use super::*;
 fn packet(operation: Operation, payload: &[u8]) -> Packet {
     let opcode = Opcode { transport: Transport::Rc, operation };
     let lrh = Lrh { vl: 0, sl: 3, dlid: 0x0102, slid: 0x0304 };
-    let bth =
-        Bth { opcode, solicited: true, migreq: false, pkey: 0xffff, dest_qpn: 0x12_3456, ack_req: true, psn: 0xab_cdef };
+    let bth = Bth { opcode, solicited: true, migreq: false, pkey: 0xffff, dest_qpn: 0x12_3456, ack_req: true, psn: 0xab_cdef };
     let mut packet = Packet::new(lrh, bth);
     let headers = opcode.headers();
     packet.reth = headers.reth.then_some(Reth { addr: 0x1122_3344_5566_7788, rkey: 0x99aa_bbcc, len: 5 });

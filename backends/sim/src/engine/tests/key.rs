@@ -1,0 +1,208 @@
+//! Keys: windows bound, rebound and invalidated through send requests, translation, life cycle.
+
+use super::super::testing::*;
+use crate::wire::PerfectWire;
+use bareverbs_mlx5_spec::{CmdStatus, Layout, Mkc, View, ViewMut};
+
+const BIND_MASK: u64 = 1 | 1 << 6 | 1 << 13 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29;
+const FREE_MASK: u64 = 1 << 13 | 1 << 29;
+
+/// A bind as libraries write it: control for the change, key context with stale bytes where the mask is silent, one
+/// entry padded to 64 bytes.
+fn bind(new_key: u32, (start, len): (u64, u64), rights: u32, target: (u32, u64)) -> Vec<u8> {
+    let mut body = words(&[1 << 31, 4 << 16]);
+    body.extend(BIND_MASK.to_be_bytes());
+    body.resize(48, 0);
+    let mut mkc = [0xee; 64];
+    let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+    set_rights(&mut view, rights);
+    view.set(Mkc::FREE, 0).set(Mkc::MKEY_7_0, new_key & 0xff).set64(Mkc::START_ADDR, start).set64(Mkc::LEN, len);
+    body.extend(mkc);
+    body.extend(words(&[len as u32, target.0, (target.1 >> 32) as u32, target.1 as u32]));
+    body.resize(48 + 64 + 64, 0);
+    body
+}
+
+fn free(new_variant: u32) -> Vec<u8> {
+    let mut body = words(&[1 << 31, 0]);
+    body.extend(FREE_MASK.to_be_bytes());
+    body.resize(48, 0);
+    let mut mkc = [0xee; 64];
+    ViewMut::<Mkc>::new(&mut mkc).unwrap().set(Mkc::FREE, 1).set(Mkc::MKEY_7_0, new_variant);
+    body.extend(mkc);
+    body
+}
+
+const RR: u32 = 1 << 2;
+const RW: u32 = 1 << 3;
+
+/// One request of `a`; the syndrome of its completion, 0 for success.
+fn one(pair: &mut Pair<PerfectWire>, opcode: u8, immediate: u32, body: &[u8]) -> u8 {
+    pair.a.post_send(&mut pair.qa, opcode, SIGNALED, immediate, body);
+    pair.run();
+    let cqe = pair.a.poll(&mut pair.qa.send).unwrap();
+    if cqe.opcode() == 0 { 0 } else { cqe.syndrome() }
+}
+
+/// `b` binds; returns the syndrome.
+fn bind_at_b(pair: &mut Pair<PerfectWire>, old_key: u32, body: &[u8]) -> u8 {
+    pair.b.post_send(&mut pair.qb, 0x25, SIGNALED, old_key, body);
+    pair.run();
+    let cqe = pair.b.poll(&mut pair.qb.send).unwrap();
+    assert_eq!(cqe.send_opcode(), 0x25);
+    if cqe.opcode() == 0 { 0 } else { cqe.syndrome() }
+}
+
+#[test]
+fn a_window_opens_what_its_region_does_not() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, _)) = pair.buffers(8192);
+    // Local read and write only.
+    let region = pair.b.mkey(at_b, 8192, 3);
+    let window = pair.b.window(false);
+    assert_eq!(bind_at_b(&mut pair, window, &bind(window | 7, (at_b + 100, 5000), RW, (region, at_b + 100))), 0);
+    pair.a.write(at_a, &[9; 5000]);
+    let body = [raddr(at_b + 100, window | 7), data(at_a, 5000, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &body), 0);
+    assert_eq!(pair.b.read(at_b + 100, 5000), [9; 5000]);
+    assert_eq!(pair.b.read(at_b, 100), [0; 100]);
+    assert_eq!(pair.b.engine.counts().bound_windows, 1);
+    // The region stays while the window holds it.
+    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
+    // Unbound by its present key, as type 1 is: then nothing opens and the region is free.
+    assert_eq!(bind_at_b(&mut pair, window | 7, &free(8)), 0);
+    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Ok(()));
+    assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
+}
+
+#[test]
+fn rebinding_ends_the_old_key() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, region)) = pair.buffers(8192);
+    let window = pair.b.window(false);
+    assert_eq!(bind_at_b(&mut pair, window, &bind(window | 1, (at_b, 64), RW | RR, (region, at_b))), 0);
+    // Zero based: addresses count from the start of the window.
+    assert_eq!(bind_at_b(&mut pair, window | 1, &bind(window | 2, (0, 64), RW | RR, (region, at_b + 4096))), 0);
+    pair.a.write(at_a, b"through the window");
+    let body = [raddr(8, window | 2), data(at_a, 18, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &body), 0);
+    assert_eq!(pair.b.read(at_b + 4096 + 8, 18), b"through the window");
+    let body = [raddr(at_b, window | 1), data(at_a, 18, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
+    assert_eq!(pair.b.read(at_b, 18), [0; 18]);
+}
+
+#[test]
+fn a_window_grants_only_what_it_was_bound_with() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, region)) = pair.buffers(4096);
+    let window = pair.b.window(false);
+    assert_eq!(bind_at_b(&mut pair, window, &bind(window | 1, (at_b, 64), RR, (region, at_b))), 0);
+    pair.b.write(at_b, b"to be read");
+    let body = [raddr(at_b, window | 1), data(at_a, 10, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x10, 0, &body), 0);
+    assert_eq!(pair.a.read(at_a, 10), b"to be read");
+    assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
+}
+
+#[test]
+fn binds_that_fail_change_nothing() {
+    let cases: [(&str, fn(u32, u32, u64) -> Vec<u8>); 5] = [
+        ("unknown region", |window, region, at| bind(window | 1, (at, 64), RW, (region + 0x5500, at))),
+        ("stale region key", |window, region, at| bind(window | 1, (at, 64), RW, (region ^ 1, at))),
+        ("outside the region", |window, region, at| bind(window | 1, (at, 64), RW, (region, at + 4090))),
+        ("itself", |window, _, at| bind(window | 1, (at, 64), RW, (window, at))),
+        ("more than the entries", |window, region, at| {
+            let mut body = bind(window | 1, (at, 64), RW, (region, at));
+            body[48 + 64..48 + 68].copy_from_slice(&32u32.to_be_bytes());
+            body
+        }),
+    ];
+    for (case, body) in cases {
+        let mut pair = Pair::new();
+        let (_, (at_b, region)) = pair.buffers(4096);
+        let window = pair.b.window(false);
+        assert_eq!(bind_at_b(&mut pair, window, &body(window, region, at_b)), 6, "{case}");
+        let mut mkc = [0; Mkc::SIZE];
+        pair.b.engine.query_mkey(window >> 8, &mut ViewMut::new(&mut mkc).unwrap()).unwrap();
+        let mkc = View::<Mkc>::of(&mkc);
+        assert!(mkc.is_set(Mkc::FREE) && mkc.get(Mkc::MKEY_7_0) == 0, "{case}");
+        assert_eq!(pair.b.state(pair.qb.qpn), 6, "{case}");
+    }
+}
+
+#[test]
+fn writing_through_a_window_needs_a_writable_region() {
+    let mut pair = Pair::new();
+    let (_, (at_b, _)) = pair.buffers(4096);
+    let region = pair.b.mkey(at_b, 4096, 1);
+    let window = pair.b.window(false);
+    assert_eq!(bind_at_b(&mut pair, window, &bind(window | 1, (at_b, 64), RW, (region, at_b))), 6);
+}
+
+#[test]
+fn send_with_invalidate() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, region)) = pair.buffers(4096);
+    let window = pair.b.window(true);
+    assert_eq!(bind_at_b(&mut pair, window, &bind(window | 3, (at_b, 64), RW, (region, at_b))), 0);
+    pair.b.post_receive(&mut pair.qb, &[(at_b, 64, region)]);
+    assert_eq!(one(&mut pair, 0x01, window | 3, &data(at_a, 4, key_a)), 0);
+    let got = pair.b.poll(&mut pair.qb.receive).unwrap();
+    assert_eq!((got.opcode(), got.immediate()), (4, window | 3));
+    assert_eq!(pair.b.engine.counts().bound_windows, 0);
+    pair.b.post_receive(&mut pair.qb, &[(at_b, 64, region)]);
+    assert_eq!(one(&mut pair, 0x01, window | 3, &data(at_a, 4, key_a)), 0x13, "free already");
+    assert_eq!(pair.b.poll(&mut pair.qb.receive).unwrap().syndrome(), 0x11);
+}
+
+#[test]
+fn pages_of_other_sizes_and_scattered() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), _) = pair.buffers(65536);
+    let base = pair.b.alloc(65536 + 16384).next_multiple_of(16384);
+    // Three pages of 16 KB in reverse order, a region that starts 1000 bytes into the first.
+    let pages = [base + 32768, base + 16384, base];
+    let start = 0x7000_0000_0000u64 + 1000;
+    let mut mkc = [0; 64];
+    let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+    set_rights(&mut view, 0x1f);
+    view.set(Mkc::ACCESS_MODE_1_0, 1)
+        .set(Mkc::QPN, 0xff_ffff)
+        .set(Mkc::PD, PD)
+        .set64(Mkc::START_ADDR, start)
+        .set64(Mkc::LEN, 40_000)
+        .set(Mkc::LOG_PAGE_SIZE, 14)
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 2);
+    // The lowest bits of an entry are permissions.
+    let raw: Vec<u8> = pages.iter().flat_map(|page| (page | 3).to_be_bytes()).collect();
+    let view = View::<Mkc>::of(&mkc);
+    let create = |host: &mut Host, raw: &[u8]| host.with(|engine, env| engine.create_mkey(env, view, raw));
+    assert_eq!(create(&mut pair.b, &raw[..16]), Err(CmdStatus::BadParam), "a page is missing");
+    let key = create(&mut pair.b, &raw).unwrap() << 8;
+    let message: Vec<u8> = (0..40_000u32).map(|at| (at / 7) as u8).collect();
+    pair.a.write(at_a, &message);
+    let body = [raddr(start, key), data(at_a, 40_000, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &body), 0);
+    assert_eq!(pair.b.read(base + 32768 + 1000, 15384), message[..15384]);
+    assert_eq!(pair.b.read(base + 16384, 16384), message[15384..31768]);
+    assert_eq!(pair.b.read(base, 8232), message[31768..]);
+}
+
+#[test]
+fn physical_keys_and_domains() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
+    let mut mkc = [0; 64];
+    let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+    set_rights(&mut view, 0x1f);
+    view.set(Mkc::LENGTH64, 1).set(Mkc::QPN, 0xff_ffff).set(Mkc::PD, PD);
+    let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8;
+    let body = [raddr(at_b, key), data(at_a, 8, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &body), 0);
+    assert!(pair.b.engine.pd_in_use(PD) && !pair.b.engine.pd_in_use(PD + 1));
+    ViewMut::<Mkc>::new(&mut mkc).unwrap().set(Mkc::PD, PD + 1);
+    let foreign = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8;
+    let body = [raddr(at_b, foreign), data(at_a, 8, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
+}
