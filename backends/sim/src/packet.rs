@@ -17,7 +17,8 @@ pub const PERMISSIVE_LID: u16 = 0xffff;
 pub const MAX_PAYLOAD: usize = 4096;
 
 const LRH: usize = 8;
-const GRH: usize = 40;
+/// Bytes of a global route header.
+pub const GRH: usize = 40;
 const BTH: usize = 12;
 const ICRC: usize = 4;
 const LNH_LOCAL: u8 = 2;
@@ -50,6 +51,20 @@ pub struct Grh {
     pub sgid: [u8; 16],
     /// Destination GID in wire order.
     pub dgid: [u8; 16],
+}
+
+impl Grh {
+    /// Its bytes before `transport` bytes of BTH to ICRC.
+    pub fn encode(&self, transport: usize) -> [u8; GRH] {
+        let mut bytes = [0; GRH];
+        let first = 6u32 << 28 | u32::from(self.tclass) << 20 | self.flow_label & 0xf_ffff;
+        let [l0, l1] = (transport as u16).to_be_bytes();
+        let head = first.to_be_bytes().into_iter().chain([l0, l1, NEXT_HEADER_IBA, self.hop_limit]);
+        for (to, from) in bytes.iter_mut().zip(head.chain(self.sgid).chain(self.dgid)) {
+            *to = from;
+        }
+        bytes
+    }
 }
 
 /// Base transport header.
@@ -323,11 +338,16 @@ impl Packet {
         }
     }
 
+    /// Bytes from BTH to ICRC.
+    pub fn transport_len(&self) -> usize {
+        BTH + self.bth.opcode.headers().len() + self.payload.len().next_multiple_of(4) + ICRC
+    }
+
     /// The bytes from LRH to ICRC.
     pub fn encode(&self) -> Vec<u8> {
         let headers = self.bth.opcode.headers();
+        let transport = self.transport_len();
         let pad = self.payload.len().wrapping_neg() & 3;
-        let transport = BTH + headers.len() + self.payload.len() + pad + ICRC;
         let total = LRH + if self.grh.is_some() { GRH } else { 0 } + transport;
         let mut out = Vec::with_capacity(total);
         let lnh = if self.grh.is_some() { LNH_GLOBAL } else { LNH_LOCAL };
@@ -337,12 +357,7 @@ impl Packet {
         out.extend(((total / 4) as u16 & 0x7ff).to_be_bytes());
         out.extend(self.lrh.slid.to_be_bytes());
         if let Some(grh) = &self.grh {
-            let first = 6u32 << 28 | u32::from(grh.tclass) << 20 | grh.flow_label & 0xf_ffff;
-            out.extend(first.to_be_bytes());
-            out.extend((transport as u16).to_be_bytes());
-            out.extend([NEXT_HEADER_IBA, grh.hop_limit]);
-            out.extend(grh.sgid);
-            out.extend(grh.dgid);
+            out.extend(grh.encode(transport));
         }
         let bth = &self.bth;
         out.push(bth.opcode.to_bits());

@@ -234,7 +234,8 @@ impl KeyTable {
         }
         let context: [u8; 64] = mkc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
         let octwords = mkc.get(Mkc::TRANSLATIONS_OCTWORD_SIZE) as usize;
-        let key = Mkey::new(context, translations.to_vec());
+        let used = translations.get(..octwords.saturating_mul(OCTWORD)).unwrap_or(translations);
+        let key = Mkey::new(context, used.to_vec());
         match key.mode() {
             Some(AccessMode::Pa) => {}
             Some(AccessMode::Mtt) if key.is_free() => {}
@@ -252,11 +253,7 @@ impl KeyTable {
                     return Err(CmdStatus::BadParam);
                 }
             }
-            Some(AccessMode::Klms | AccessMode::Ksm) => {
-                if translations.len() > octwords.saturating_mul(OCTWORD) {
-                    return Err(CmdStatus::BadParam);
-                }
-            }
+            Some(AccessMode::Klms | AccessMode::Ksm) => {}
             _ => return Err(CmdStatus::BadParam),
         }
         let mut index = self.next.max(2);

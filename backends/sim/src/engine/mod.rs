@@ -17,6 +17,7 @@ mod responder;
 mod ring;
 mod srq;
 mod umr;
+mod unreliable;
 
 #[cfg(test)]
 mod testing;
@@ -437,7 +438,7 @@ impl Engine {
                 return;
             }
         };
-        let qpn = packet.bth.dest_qpn;
+        let qpn = self.local_qpn(packet.bth.dest_qpn);
         let accepted = self.qps.get_mut(&qpn).is_some_and(|qp| qp.accepts(&packet, &self.shared));
         let Some(qp) = self.qps.get_mut(&qpn).filter(|_| accepted) else {
             env.note(|| format!("packet for QP {qpn:#x} dropped: nobody takes it"));
@@ -473,6 +474,15 @@ impl Engine {
             }
             self.settle(qpn);
         }
+    }
+
+    /// Management queue pairs have ordinary numbers here and fixed ones on the wire.
+    fn local_qpn(&self, wire_qpn: u32) -> u32 {
+        if wire_qpn >= FIRST_QPN {
+            return wire_qpn;
+        }
+        let found = self.qps.values().find(|qp| qp.service == Service::Ud && qp.wire_qpn() == wire_qpn);
+        found.map_or(wire_qpn, |qp| qp.qpn)
     }
 
     /// Receives have no doorbell, so those posted in the error state are looked for.
@@ -543,7 +553,9 @@ impl Qp {
         match self.service {
             Service::Rc if packet.bth.opcode.operation.is_response() => self.take_answer(work, packet),
             Service::Rc => self.take_request(work, packet),
-            Service::Uc | Service::Ud | Service::KeyChanges => {}
+            Service::Uc => self.take_unacknowledged(work, packet),
+            Service::Ud => self.take_datagram(work, packet),
+            Service::KeyChanges => {}
         }
     }
 
@@ -576,6 +588,9 @@ impl Qp {
             .set(Qpc::HW_SQ_WQEBB_COUNTER, u32::from(requester.retired))
             .set(Qpc::SW_SQ_WQEBB_COUNTER, u32::from(requester.posted))
             .set(Qpc::HW_RQ_COUNTER, u32::from(self.responder.consumed));
+        if self.state == QpcState::Sqd && !requester.ops.is_empty() {
+            out.set(Qpc::STATE, QpcState::SqDraining.code());
+        }
         if matches!(self.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining) {
             out.set(Qpc::NEXT_SEND_PSN, requester.next_psn())
                 .set(Qpc::LAST_ACKED_PSN, psn::add(requester.unacked, (1 << 24) - 1));

@@ -511,7 +511,7 @@ impl Qp {
                     packet.bth.dest_qpn = address.dqpn;
                     // A queue key with its highest bit set stands for the queue pair's own.
                     let qkey = if address.qkey >> 31 == 0 { address.qkey } else { self.get(Qpc::Q_KEY) };
-                    packet.deth = Some(Deth { qkey, source_qpn: self.qpn });
+                    packet.deth = Some(Deth { qkey, source_qpn: self.wire_qpn() });
                     packet.grh = address.grh.map(|route| Grh {
                         tclass: route.tclass,
                         flow_label: route.flow_label,

@@ -26,7 +26,7 @@ const UNLIMITED: Syndrome = Syndrome::Ack(31);
 #[derive(Debug)]
 pub(super) struct Receive {
     pub(super) index: u16,
-    list: Vec<DataPointer>,
+    pub(super) list: Vec<DataPointer>,
 }
 
 /// The message that is arriving.
@@ -72,9 +72,9 @@ struct Fatal {
 }
 
 /// A request that cannot be carried out.
-struct Refusal {
+pub(super) struct Refusal {
     syndrome: Syndrome,
-    receive: Option<CqeSyndrome>,
+    pub(super) receive: Option<CqeSyndrome>,
     event: Option<EventType>,
 }
 
@@ -89,7 +89,7 @@ impl Refusal {
 }
 
 /// Why a request was not carried out.
-enum Stop {
+pub(super) enum Stop {
     /// No receive is posted: the peer shall try again.
     NotReady,
     /// The queue pair fails.
@@ -134,6 +134,11 @@ impl Responder {
     pub(super) fn abandon(&mut self) {
         self.message = None;
         self.replies.clear();
+    }
+
+    /// Whether more of the present message must come.
+    pub(super) fn is_amid_message(&self) -> bool {
+        self.message.is_some()
     }
 
     /// Reads and atomics whose answers are queued; of those asked for the first time, or again.
@@ -239,7 +244,7 @@ impl Qp {
         }
     }
 
-    fn carry_out(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Stop> {
+    pub(super) fn carry_out(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Stop> {
         let operation = packet.bth.opcode.operation;
         let place = operation.place();
         self.check_shape(packet, operation, place)?;
@@ -269,7 +274,7 @@ impl Qp {
         if place.is_end() {
             self.responder.msn = psn::add(self.responder.msn, 1);
         }
-        if packet.bth.ack_req {
+        if packet.bth.ack_req && self.service.is_reliable() {
             self.responder.acknowledge(packet.bth.psn, UNLIMITED);
         }
         Ok(())
@@ -394,7 +399,14 @@ impl Qp {
         Ok(())
     }
 
-    fn finish_receive(&mut self, work: &mut Work<'_, '_>, packet: &Packet, opcode: CqeOpcode, index: u16, byte_cnt: u32) {
+    pub(super) fn finish_receive(
+        &mut self,
+        work: &mut Work<'_, '_>,
+        packet: &Packet,
+        opcode: CqeOpcode,
+        index: u16,
+        byte_cnt: u32,
+    ) {
         let done = ReceiveDone {
             opcode,
             index,

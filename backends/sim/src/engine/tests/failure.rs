@@ -13,6 +13,9 @@ fn syndromes(host: &mut Host, cq: &mut TestCq) -> Vec<(u8, u8, u16)> {
     std::iter::from_fn(|| host.poll(cq)).map(|cqe| (cqe.opcode(), cqe.syndrome(), cqe.counter())).collect()
 }
 
+/// Opcode and syndrome of completions.
+type Told = Vec<(u8, u8)>;
+
 struct Failure {
     pair: Pair<PerfectWire>,
     at_a: u64,
@@ -29,7 +32,7 @@ impl Failure {
     }
 
     /// Posts the request, another behind it, and two receives at the peer; returns what both sides were told.
-    fn run(&mut self, opcode: u8, body: &[u8]) -> (Vec<(u8, u8)>, Vec<(u8, u8)>, Vec<EngineEvent>) {
+    fn run(&mut self, opcode: u8, body: &[u8]) -> (Told, Told, Vec<EngineEvent>) {
         let pair = &mut self.pair;
         for _ in 0..2 {
             pair.b.post_receive(&mut pair.qb, &[(self.at_b, 64, self.key_b)]);
@@ -210,7 +213,7 @@ fn injected_completion_faults() {
     let mut failure = Failure::new();
     let pair = &mut failure.pair;
     let cqn = pair.qa.send.cqn;
-    let mut nops = |pair: &mut Pair<_>, count: u32| -> Vec<TestCqe> {
+    let nops = |pair: &mut Pair<_>, count: u32| -> Vec<TestCqe> {
         for _ in 0..count {
             pair.a.post_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
         }

@@ -105,9 +105,12 @@ fn a_window_grants_only_what_it_was_bound_with() {
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
 }
 
+/// Makes the bind of a window to a region at an address.
+type Body = fn(u32, u32, u64) -> Vec<u8>;
+
 #[test]
 fn binds_that_fail_change_nothing() {
-    let cases: [(&str, fn(u32, u32, u64) -> Vec<u8>); 5] = [
+    let cases: [(&str, Body); 5] = [
         ("unknown region", |window, region, at| bind(window | 1, (at, 64), RW, (region + 0x5500, at))),
         ("stale region key", |window, region, at| bind(window | 1, (at, 64), RW, (region ^ 1, at))),
         ("outside the region", |window, region, at| bind(window | 1, (at, 64), RW, (region, at + 4090))),

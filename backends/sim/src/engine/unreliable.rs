@@ -1,0 +1,119 @@
+//! Receiving without acknowledgements: unreliable connections and datagrams.
+
+use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc, QpcSt, QpcState};
+
+use super::Work;
+use super::key::Right;
+use super::message::{ScatterError, scatter};
+use super::psn;
+use super::qp::Qp;
+use super::responder::Stop;
+use crate::packet::Packet;
+
+/// Bytes before the payload of a received datagram, where its global route lies if it had one.
+const ROUTE_AREA: usize = 40;
+
+impl Qp {
+    /// Takes a packet of an unreliable connection. A message with a gap is forgotten, and so is one that may not be
+    /// carried out; the peer is not told.
+    pub(super) fn take_unacknowledged(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+        if !self.can_receive() {
+            return;
+        }
+        let place = packet.bth.opcode.operation.place();
+        if packet.bth.psn != self.responder.expected_psn || place.is_start() {
+            self.give_back_receive();
+        }
+        self.responder.expected_psn = packet.bth.psn;
+        if place.is_start() || self.responder.is_amid_message() {
+            match self.carry_out(work, packet) {
+                Ok(()) => {}
+                Err(Stop::Refused(refusal)) if refusal.receive.is_some() => {
+                    if let (Some(index), Some(syndrome)) = (self.held_receive(), refusal.receive) {
+                        self.responder.abandon();
+                        self.fail_receive(work, index, syndrome);
+                    }
+                    if self.state != QpcState::Err {
+                        self.fail(work, None);
+                    }
+                }
+                Err(Stop::Refused(_) | Stop::NotReady) => {
+                    work.env.note(|| format!("QP {:#x}: message dropped", self.qpn));
+                    self.give_back_receive();
+                }
+            }
+        }
+        self.responder.expected_psn = psn::add(packet.bth.psn, 1);
+    }
+
+    /// A half-arrived message is forgotten; the next one gets its receive.
+    fn give_back_receive(&mut self) {
+        if let Some(index) = self.held_receive() {
+            self.responder.consumed = index;
+        }
+        self.responder.abandon();
+    }
+
+    /// Takes a datagram. One with the wrong queue key, or for which no receive is posted, is dropped.
+    pub(super) fn take_datagram(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+        let Some(deth) = packet.deth else { return };
+        if !self.can_receive() || (deth.qkey != self.get(Qpc::Q_KEY) && !self.is_subnet_management()) {
+            work.env.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", self.qpn, deth.qkey));
+            return;
+        }
+        let receive = match self.take_receive(work) {
+            Some(Ok(receive)) => receive,
+            Some(Err(())) => return self.fail_held(work, CqeSyndrome::LocalQpOp),
+            None => {
+                work.env.note(|| format!("QP {:#x}: datagram dropped, no receive", self.qpn));
+                return;
+            }
+        };
+        let mut bytes = vec![0; ROUTE_AREA];
+        if let Some(route) = packet.grh {
+            bytes = route.encode(packet.transport_len()).to_vec();
+        }
+        bytes.extend(&packet.payload);
+        let access = self.access(Right::LocalWrite);
+        let syndrome = match scatter(work, access, receive.list.iter().copied(), 0, &bytes) {
+            Ok(()) => {
+                let opcode = if packet.immediate.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
+                self.finish_receive(work, packet, opcode, receive.index, bytes.len() as u32);
+                return;
+            }
+            Err(ScatterError::TooLong) => CqeSyndrome::LocalLength,
+            Err(ScatterError::Key(_)) => CqeSyndrome::LocalProt,
+        };
+        self.fail_receive(work, receive.index, syndrome);
+        if self.state != QpcState::Err {
+            self.fail(work, None);
+        }
+    }
+
+    fn fail_held(&mut self, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
+        if let Some(index) = self.held_receive() {
+            self.responder.abandon();
+            self.fail_receive(work, index, syndrome);
+        }
+        if self.state != QpcState::Err {
+            self.fail(work, None);
+        }
+    }
+
+    fn st(&self) -> Option<QpcSt> {
+        QpcSt::from_code(self.get(Qpc::ST))
+    }
+
+    fn is_subnet_management(&self) -> bool {
+        self.st() == Some(QpcSt::Qp0)
+    }
+
+    /// The number by which peers know it: management queue pairs have fixed ones.
+    pub(super) fn wire_qpn(&self) -> u32 {
+        match self.st() {
+            Some(QpcSt::Qp0) => 0,
+            Some(QpcSt::Qp1) => 1,
+            _ => self.qpn,
+        }
+    }
+}
