@@ -1,5 +1,8 @@
 //! What the whole-stack scenarios share: hosts with a driven device, buffers, connected queue pairs, and waiting.
 
+mod holdings;
+mod refused;
+
 use core::time::Duration;
 
 use bareverbs::{
@@ -7,7 +10,10 @@ use bareverbs::{
     QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, Remote, SendFlags, SendOp, SendWr, Sge, Verbs,
 };
 use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimMemory, SimPlatform, World, WorldConfig};
+
+pub use holdings::Holdings;
 
 /// Pages of the driver's arena.
 pub const PAGES: usize = 4096;
@@ -234,6 +240,18 @@ pub fn end_in(node: &mut Node, pd: PdHandle, qp_type: QpType, cap: QpCap, sq_sig
     End { pd, cq, qp, qpn }
 }
 
+/// Rights of a region that allow everything.
+pub const ALL_ACCESS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
+
+/// Attributes of a move to `state` that needs no others.
+pub fn to_state(state: QpState) -> QpAttr {
+    QpAttr { state, ..QpAttr::default() }
+}
+
 /// Attributes of each step from RESET to RTS of an RC queue pair.
 pub fn rc_steps(connection: &Connection, dlid: Lid, dest_qpn: Qpn, rq_psn: u32, sq_psn: u32) -> [(QpAttr, QpAttrMask); 3] {
     let all = QpAttr {
@@ -307,6 +325,13 @@ impl Pair {
     /// Two hosts in a world of this kind.
     pub fn in_world(config: WorldConfig) -> Self {
         let (world, a, b) = World::pair(config);
+        Self { world, a: Node::new(a), b: Node::new(b) }
+    }
+
+    /// Two hosts with devices of these kinds.
+    pub fn of_devices(a: DeviceConfig, b: DeviceConfig) -> Self {
+        let world = World::new(WorldConfig::default());
+        let (a, b) = (world.add(a), world.add(b));
         Self { world, a: Node::new(a), b: Node::new(b) }
     }
 

@@ -245,12 +245,12 @@ impl DeviceError for Error {
     }
 }
 
-/// The errno that Linux gives for a command status.
+/// The errno that Linux gives for a command status; but no room in the device is ENOMEM, as no room in a table is: trying
+/// again does not help as long as nothing is destroyed.
 fn status_errno(status: u8) -> Errno {
     match CmdStatus::from_code(u32::from(status)) {
         Some(CmdStatus::ResBusy) => Errno::Ebusy,
-        Some(CmdStatus::LimErr) => Errno::Enomem,
-        Some(CmdStatus::NoResources) => Errno::Eagain,
+        Some(CmdStatus::LimErr | CmdStatus::NoResources) => Errno::Enomem,
         Some(
             CmdStatus::BadOp
             | CmdStatus::BadParam

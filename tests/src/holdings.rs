@@ -1,0 +1,29 @@
+//! What exists on a node: to find out what a failed operation has left behind.
+
+use bareverbs_sim::DeviceCounts;
+
+use crate::Node;
+
+/// Objects of the device and pages of the driver. Pages of the firmware come and go by its own choice and are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    /// Objects that the device has.
+    pub device: DeviceCounts,
+    /// Pages that the driver uses.
+    pub pages_used: u32,
+    /// Pages that the driver has given up.
+    pub pages_lost: u32,
+}
+
+impl Node {
+    /// What exists now.
+    pub fn holdings(&self) -> Holdings {
+        let counts = self.host.with_device(|device| device.counts());
+        let statistics = self.verbs.provider().statistics();
+        Holdings {
+            device: DeviceCounts { pages_held: 0, ..counts },
+            pages_used: statistics.pages_used,
+            pages_lost: statistics.pages_lost,
+        }
+    }
+}

@@ -1,0 +1,702 @@
+//! Regions and windows: every row of the verbs contract's tables, each refusal with its errno and its error.
+
+use bareverbs::{
+    Access, AddressMap, AllocMwError, AllocPdError, BindMwError, BindRefused, Binding, CreateQpError, DeallocMwError,
+    DeallocPdError, DeregMrError, Errno, MrHandle, MwBind, MwHandle, MwType, OffsetMap, Payload, PdHandle, QpHandle, QpState,
+    QpType, RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, StaleHandle, WcStatus,
+};
+use bareverbs_mlx5::Error;
+use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
+use bareverbs_sim::fault::Fault;
+use bareverbs_sim::in_process::{World, WorldConfig};
+use bareverbs_sim::{DeviceConfig, Limits, PageDemand};
+use bareverbs_tests::{
+    ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_rts,
+};
+
+/// Access flags that a region may be made with, one by one.
+const FLAGS: [Access; 6] = [
+    Access::LOCAL_WRITE,
+    Access::REMOTE_WRITE,
+    Access::REMOTE_READ,
+    Access::REMOTE_ATOMIC,
+    Access::MW_BIND,
+    Access::ZERO_BASED,
+];
+
+fn node(config: DeviceConfig) -> Node {
+    Node::new(World::new(WorldConfig::default()).add(config))
+}
+
+fn loopback(node: &mut Node, end: &End) {
+    let lid = node.verbs.query_port(1).unwrap().lid;
+    let connection = Connection::default();
+    to_rts(node, end.qp, &rc_steps(&connection, lid, end.qpn, connection.psn.0, connection.psn.0));
+}
+
+#[test]
+fn every_combination_of_access_flags() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let pd = node.verbs.alloc_pd().unwrap();
+    let buffer = node.buffer(8192);
+    for bits in 0..1_u32 << FLAGS.len() {
+        let named = FLAGS.iter().enumerate().filter(|(n, _)| bits >> n & 1 != 0);
+        let access = named.fold(Access::empty(), |sum, (_, flag)| sum | *flag);
+        let before = node.holdings();
+        let made = node.verbs.reg_mr(pd, buffer.addr, 8192, access, &buffer.map());
+        let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        if writes && !access.contains(Access::LOCAL_WRITE) {
+            refused!(made, Einval, RegMrError::RemoteWithoutLocalWrite);
+        } else {
+            let mr = made.unwrap_or_else(|error| panic!("{access:?}: {error}"));
+            let info = node.verbs.mr(mr).unwrap();
+            assert_eq!((info.pd, info.addr, info.length, info.access), (pd, buffer.addr, 8192, access));
+            assert_ne!(info.lkey.get() >> 8, 0);
+            assert_eq!(node.holdings().device.engine.mkeys, before.device.engine.mkeys + 1);
+            node.verbs.dereg_mr(mr).unwrap();
+        }
+        assert_eq!(node.holdings(), before, "{access:?}");
+    }
+    node.assert_no_findings();
+}
+
+#[test]
+fn local_read_is_always_on() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let mut here = pair.a.region(a.pd, 4096, Access::empty());
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    here.buffer.write(0, &pattern(1, 4096));
+    let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 4096)]), remote: there.remote(0) };
+    pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
+    assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::Success);
+    assert_eq!(there.buffer.read(0, 4096), here.buffer.read(0, 4096));
+}
+
+#[test]
+fn flags_that_nobody_knows_and_flags_that_the_device_lacks() {
+    let mut node = node(DeviceConfig { atomics: false, ..DeviceConfig::with_lid(1) });
+    let pd = node.verbs.alloc_pd().unwrap();
+    let buffer = node.buffer(4096);
+    let before = node.holdings();
+    let mut reg = |access| node.verbs.reg_mr(pd, buffer.addr, 4096, access, &buffer.map());
+    for bit in (0..32).filter(|bit| !Access::KNOWN.contains(Access::from_bits_retain(1 << bit))) {
+        let error = refused!(reg(Access::from_bits_retain(1 << bit)), Einval, RegMrError::UnknownFlags { .. });
+        assert_eq!(error, RegMrError::UnknownFlags { bits: 1 << bit });
+    }
+    let lacking = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
+    refused!(reg(lacking), Eopnotsupp, RegMrError::Unsupported { bits: 8 });
+    refused!(reg(Access::RELAXED_ORDERING), Eopnotsupp, RegMrError::Unsupported { bits: 0x10_0000 });
+    // What the flags mean together comes before what the device has.
+    refused!(reg(Access::REMOTE_ATOMIC), Einval, RegMrError::RemoteWithoutLocalWrite);
+    assert_eq!(node.holdings(), before);
+}
+
+#[test]
+fn a_region_that_overflows_is_empty_or_is_not_memory() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let pd = node.verbs.alloc_pd().unwrap();
+    let before = node.holdings();
+    let map = OffsetMap::default();
+    for (addr, length) in [(u64::MAX, 1), (u64::MAX, u64::MAX), (0xffff_ffff_ffff_f000, 4096), (1, u64::MAX)] {
+        let error = refused!(node.verbs.reg_mr(pd, addr, length, Access::empty(), &map), Einval, RegMrError::Overflow { .. });
+        assert_eq!(error, RegMrError::Overflow { addr, length });
+    }
+    refused!(node.verbs.reg_mr(pd, 0x1000, 0, Access::empty(), &map), Einval, RegMrError::Empty);
+    // Address and device address that lie differently in their pages cannot be one list of pages.
+    let crooked = OffsetMap { offset: 0x800 };
+    refused!(
+        node.verbs.reg_mr(pd, 0x1000, 4096, Access::empty(), &crooked),
+        Einval,
+        RegMrError::Device(Error::Misaligned { addr: 0x1000 })
+    );
+    assert_eq!(node.holdings(), before);
+}
+
+#[test]
+fn a_full_table_of_regions() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let pd = node.verbs.alloc_pd().unwrap();
+    let buffer = node.buffer(4096);
+    let reg = |node: &mut Node| node.verbs.reg_mr(pd, buffer.addr, 4096, Access::empty(), &buffer.map());
+    let mut all: Vec<_> = (0..16).map(|_| reg(&mut node).unwrap()).collect();
+    let full = node.holdings();
+    refused!(reg(&mut node), Enomem, RegMrError::Full);
+    assert_eq!(node.holdings(), full);
+    // One goes, one comes: and the old handle does not name the new one.
+    let gone = all.pop().unwrap();
+    node.verbs.dereg_mr(gone).unwrap();
+    let new = reg(&mut node).unwrap();
+    refused!(node.verbs.dereg_mr(gone), Einval, DeregMrError::Stale);
+    assert_eq!(node.verbs.mr(gone), Err(StaleHandle));
+    assert!(node.verbs.mr(new).is_ok());
+    assert_eq!(node.holdings(), full);
+    for mr in all.into_iter().chain([new]) {
+        node.verbs.dereg_mr(mr).unwrap();
+    }
+    assert_eq!(node.holdings().device.engine.mkeys, 0);
+}
+
+#[test]
+fn a_device_without_room() {
+    // Two of eight keys never are keys.
+    let limits = Limits { log_max_mkey: 3, ..Limits::default() };
+    let mut node = node(DeviceConfig { limits, ..DeviceConfig::with_lid(1) });
+    let pd = node.verbs.alloc_pd().unwrap();
+    let buffer = node.buffer(4096);
+    for _ in 0..3 {
+        node.verbs.reg_mr(pd, buffer.addr, 4096, Access::empty(), &buffer.map()).unwrap();
+        node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
+    }
+    let full = node.holdings();
+    let reg = node.verbs.reg_mr(pd, buffer.addr, 4096, Access::empty(), &buffer.map());
+    refused!(reg, Enomem, RegMrError::Device(Error::CommandStatus { .. }));
+    refused!(node.verbs.alloc_mw(pd, MwType::Type2), Enomem, AllocMwError::Device(Error::CommandStatus { .. }));
+    assert_eq!(node.holdings(), full);
+    node.assert_no_findings();
+}
+
+/// Every page of a region is the same page: a long list for the device, and little memory.
+struct SamePage(Option<u64>);
+
+impl AddressMap for SamePage {
+    fn device_addr(&self, addr: u64) -> Option<u64> {
+        self.0.map(|page| page | addr & 0xfff)
+    }
+}
+
+#[test]
+fn firmware_that_gets_no_more_pages() {
+    // The firmware may have what it starts with and nothing more, so sooner or later it makes no more objects.
+    let config = bareverbs_mlx5::Config {
+        firmware_pages: PageDemand::USUAL.boot + PageDemand::USUAL.init,
+        ..bareverbs_mlx5::Config::DEFAULT
+    };
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1));
+    let mut node = Node::with_config(host, &config);
+    let pd = node.verbs.alloc_pd().unwrap();
+    let buffer = node.buffer(4096);
+    let mut made = Vec::new();
+    let refusal = loop {
+        let before = node.holdings();
+        match node.verbs.reg_mr(pd, 0x1000_0000, 64 << 20, Access::empty(), &SamePage(buffer.map().device_addr(buffer.addr))) {
+            Ok(mr) => made.push(mr),
+            Err(error) => {
+                assert_eq!(node.holdings(), before);
+                break error;
+            }
+        }
+        // The driver sees the request for pages and has none to give.
+        let _ = node.verbs.poll_event();
+    };
+    assert!(matches!(refusal, RegMrError::Device(Error::CommandStatus { .. })), "{refusal:?}");
+    assert_eq!(refusal.errno(), Errno::Enomem, "{refusal:?}");
+    for mr in made {
+        node.verbs.dereg_mr(mr).unwrap();
+    }
+}
+
+#[test]
+fn what_the_device_refuses_leaves_nothing_behind() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let pd = node.verbs.alloc_pd().unwrap();
+    let region = node.region(pd, 4096, ALL_ACCESS);
+    let mw = node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
+    let before = node.holdings();
+    let fail = |node: &Node, opcode: CmdOpcode, status: CmdStatus| {
+        let fault = Fault::CommandStatus { opcode: opcode.code() as u16, status: status.code() as u8, syndrome: 7 };
+        node.host.with_device(|device| device.faults_mut().arm(fault));
+    };
+    fail(&node, CmdOpcode::CreateMkey, CmdStatus::LimErr);
+    let reg = node.verbs.reg_mr(pd, region.buffer.addr, 4096, Access::empty(), &region.buffer.map());
+    refused!(reg, Enomem, RegMrError::Device(Error::CommandStatus { opcode: 0x200, status: 8, syndrome: 7 }));
+    fail(&node, CmdOpcode::CreateMkey, CmdStatus::LimErr);
+    refused!(node.verbs.alloc_mw(pd, MwType::Type1), Enomem, AllocMwError::Device(Error::CommandStatus { .. }));
+    // A refused destroy leaves the object whole.
+    fail(&node, CmdOpcode::DestroyMkey, CmdStatus::ResBusy);
+    refused!(node.verbs.dereg_mr(region.mr), Ebusy, DeregMrError::Device(_));
+    assert!(node.verbs.mr(region.mr).is_ok());
+    fail(&node, CmdOpcode::DestroyMkey, CmdStatus::BadRes);
+    refused!(node.verbs.dealloc_mw(mw), Einval, DeallocMwError::Device(_));
+    assert!(node.verbs.mw(mw).is_ok());
+    assert_eq!(node.holdings(), before);
+    node.verbs.dealloc_mw(mw).unwrap();
+    node.verbs.dereg_mr(region.mr).unwrap();
+    node.verbs.dealloc_pd(pd).unwrap();
+}
+
+#[test]
+fn domains_are_busy_while_used_and_few() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let pds: Vec<_> = (0..4).map(|_| node.verbs.alloc_pd().unwrap()).collect();
+    let full = node.holdings();
+    refused!(node.verbs.alloc_pd(), Enomem, AllocPdError::Full);
+    assert_eq!(node.holdings(), full);
+
+    let region = node.region(pds[0], 4096, Access::empty());
+    refused!(node.verbs.dealloc_pd(pds[0]), Ebusy, DeallocPdError::Busy { users: 1 });
+    let mw = node.verbs.alloc_mw(pds[0], MwType::Type2).unwrap();
+    let end = end_in(&mut node, pds[0], QpType::Rc, CAP, true);
+    refused!(node.verbs.dealloc_pd(pds[0]), Ebusy, DeallocPdError::Busy { users: 3 });
+    node.verbs.dereg_mr(region.mr).unwrap();
+    node.verbs.destroy_qp(end.qp).unwrap();
+    refused!(node.verbs.dealloc_pd(pds[0]), Ebusy, DeallocPdError::Busy { users: 1 });
+    node.verbs.dealloc_mw(mw).unwrap();
+    node.verbs.dealloc_pd(pds[0]).unwrap();
+    refused!(node.verbs.dealloc_pd(pds[0]), Einval, DeallocPdError::Stale);
+    assert_eq!(node.holdings().device.pds, 3);
+}
+
+#[test]
+fn a_full_table_of_windows() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let pd = node.verbs.alloc_pd().unwrap();
+    let all: Vec<_> =
+        (0..8).map(|n| node.verbs.alloc_mw(pd, if n % 2 == 0 { MwType::Type1 } else { MwType::Type2 }).unwrap()).collect();
+    let full = node.holdings();
+    for kind in [MwType::Type1, MwType::Type2] {
+        refused!(node.verbs.alloc_mw(pd, kind), Enomem, AllocMwError::Full);
+    }
+    assert_eq!(node.holdings(), full);
+    for (n, mw) in all.into_iter().enumerate() {
+        let info = node.verbs.mw(mw).unwrap();
+        assert_eq!(info.kind, if n % 2 == 0 { MwType::Type1 } else { MwType::Type2 });
+        assert_eq!((info.pd, info.binding), (pd, None));
+        node.verbs.dealloc_mw(mw).unwrap();
+        refused!(node.verbs.dealloc_mw(mw), Einval, DeallocMwError::Stale);
+        assert_eq!(node.verbs.mw(mw), Err(StaleHandle));
+    }
+    assert_eq!(node.holdings().device.engine.mkeys, 0);
+}
+
+#[test]
+fn handles_of_another_device_name_nothing() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let (mine, other) = (pair.a.region(a.pd, 4096, ALL_ACCESS), pair.b.region(b.pd, 4096, ALL_ACCESS));
+    let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();
+    let foreign_mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
+    let (before, verbs) = (pair.a.holdings(), &mut pair.a.verbs);
+    let buffer = &mine.buffer;
+    refused!(verbs.reg_mr(b.pd, buffer.addr, 4096, Access::empty(), &buffer.map()), Einval, RegMrError::StalePd);
+    refused!(verbs.alloc_mw(b.pd, MwType::Type1), Einval, AllocMwError::StalePd);
+    refused!(verbs.dereg_mr(other.mr), Einval, DeregMrError::Stale);
+    refused!(verbs.dealloc_mw(foreign_mw), Einval, DeallocMwError::Stale);
+    refused!(verbs.dealloc_pd(b.pd), Einval, DeallocPdError::Stale);
+    assert_eq!(verbs.mr(other.mr), Err(StaleHandle));
+    assert_eq!(verbs.mw(foreign_mw), Err(StaleHandle));
+    let bind = |mr| MwBind {
+        wr_id: 1,
+        flags: SendFlags::empty(),
+        mr,
+        addr: mine.buffer.addr,
+        length: 64,
+        access: Access::REMOTE_READ,
+    };
+    refused!(verbs.bind_mw(b.qp, mw, &bind(mine.mr)), Einval, BindMwError::StaleQp);
+    refused!(verbs.bind_mw(a.qp, foreign_mw, &bind(mine.mr)), Einval, BindMwError::Refused(BindRefused::StaleWindow));
+    refused!(verbs.bind_mw(a.qp, mw, &bind(other.mr)), Einval, BindMwError::Refused(BindRefused::StaleRegion));
+    assert_eq!(pair.a.holdings(), before);
+}
+
+#[test]
+fn a_region_is_busy_while_windows_are_bound_to_it() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let end = end(&mut node, true);
+    loopback(&mut node, &end);
+    let region = node.region(end.pd, 8192, ALL_ACCESS);
+    let other = node.region(end.pd, 8192, ALL_ACCESS);
+    let windows = [(); 2].map(|()| node.verbs.alloc_mw(end.pd, MwType::Type1).unwrap());
+    let request = |region: &Region, length| MwBind {
+        wr_id: 9,
+        flags: SendFlags::empty(),
+        mr: region.mr,
+        addr: region.buffer.addr,
+        length,
+        access: Access::REMOTE_READ,
+    };
+    let bind = |node: &mut Node, mw, request: &MwBind| {
+        let rkey = node.verbs.bind_mw(end.qp, mw, request).unwrap();
+        assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success);
+        rkey
+    };
+    let busy = |node: &mut Node, count| {
+        let kept = node.verbs.mr(region.mr).unwrap();
+        let error = refused!(node.verbs.dereg_mr(region.mr), Ebusy, DeregMrError::Busy { .. });
+        assert_eq!(error, DeregMrError::Busy { bindings: count });
+        assert_eq!(node.verbs.mr(region.mr), Ok(kept), "intact");
+    };
+    bind(&mut node, windows[0], &request(&region, 100));
+    busy(&mut node, 1);
+    bind(&mut node, windows[1], &request(&region, 200));
+    busy(&mut node, 2);
+    assert_eq!(node.holdings().device.engine.bound_windows, 2);
+    // Bound elsewhere, unbound: each frees the region of one.
+    bind(&mut node, windows[0], &request(&other, 8192));
+    busy(&mut node, 1);
+    bind(&mut node, windows[1], &request(&region, 0));
+    assert_eq!(node.verbs.mw(windows[1]).unwrap().binding, None);
+    node.verbs.dereg_mr(region.mr).unwrap();
+    // Deallocation of a bound window frees its region.
+    let bound = Binding { mr: other.mr, addr: other.buffer.addr, length: 8192, access: Access::REMOTE_READ };
+    assert_eq!(node.verbs.mw(windows[0]).unwrap().binding, Some(bound));
+    refused!(node.verbs.dereg_mr(other.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    node.verbs.dealloc_mw(windows[0]).unwrap();
+    node.verbs.dereg_mr(other.mr).unwrap();
+    node.verbs.dealloc_mw(windows[1]).unwrap();
+    assert_eq!(node.holdings().device.engine.mkeys, 0);
+    node.assert_no_findings();
+}
+
+#[test]
+fn dealloc_of_a_bound_window_revokes_access_at_once() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let here = pair.a.region(a.pd, 4096, ALL_ACCESS);
+    let there = pair.b.region(b.pd, 4096, Access::LOCAL_WRITE | Access::MW_BIND);
+    let mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
+    let bind = MwBind {
+        wr_id: 1,
+        flags: SendFlags::empty(),
+        mr: there.mr,
+        addr: there.buffer.addr,
+        length: 4096,
+        access: Access::REMOTE_WRITE,
+    };
+    let rkey = pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap();
+    assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
+    let write = |pair: &mut Pair| {
+        let remote = Remote { addr: there.buffer.addr, rkey };
+        let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 64)]), remote };
+        pair.a.verbs.post_send(a.qp, &signaled(2, op)).unwrap();
+        pair.a.completions(a.cq, 1)[0].status
+    };
+    assert_eq!(write(&mut pair), WcStatus::Success);
+    pair.b.verbs.dealloc_mw(mw).unwrap();
+    assert_eq!(write(&mut pair), WcStatus::RemAccessErr);
+    pair.b.verbs.dereg_mr(there.mr).unwrap();
+}
+
+/// What can be wrong with a bind, in the order in which the contract checks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wrong {
+    // The first row: any of these may be named first.
+    Qp,
+    ForeignQp,
+    Window,
+    Region,
+    Type2,
+    AccessFlag,
+    UnknownAccessFlag,
+    SendFlag,
+    // The rows after it.
+    State,
+    RegionDomain,
+    WindowDomain,
+    NoBindRight,
+    NoLocalWrite,
+    Overflow,
+    Range,
+    QueueFull,
+    NoRecord,
+}
+
+use Wrong::*;
+
+const WRONGS: [Wrong; 17] = [
+    Qp,
+    ForeignQp,
+    Window,
+    Region,
+    Type2,
+    AccessFlag,
+    UnknownAccessFlag,
+    SendFlag,
+    State,
+    RegionDomain,
+    WindowDomain,
+    NoBindRight,
+    NoLocalWrite,
+    Overflow,
+    Range,
+    QueueFull,
+    NoRecord,
+];
+
+/// Errno of a row, and whether the error is the one of exactly this defect.
+fn expected(wrong: Wrong, error: &BindMwError<Error>) -> (Errno, bool) {
+    use BindMwError::*;
+    match wrong {
+        Wrong::Qp | ForeignQp => (Errno::Einval, matches!(error, StaleQp)),
+        Window => (Errno::Einval, matches!(error, Refused(BindRefused::StaleWindow))),
+        Region => (Errno::Einval, matches!(error, Refused(BindRefused::StaleRegion))),
+        Type2 => (Errno::Einval, matches!(error, Refused(BindRefused::WindowType { kind: MwType::Type2 }))),
+        AccessFlag | UnknownAccessFlag => (Errno::Einval, matches!(error, Refused(BindRefused::AccessFlags { .. }))),
+        SendFlag => (Errno::Einval, matches!(error, Flags { flags: SendFlags::SOLICITED })),
+        State => (Errno::Enotconn, matches!(error, NotReady { state: QpState::Init })),
+        RegionDomain | WindowDomain => (Errno::Eperm, matches!(error, Refused(BindRefused::Domain))),
+        NoBindRight => (Errno::Eacces, matches!(error, Refused(BindRefused::NoBindRight))),
+        NoLocalWrite => (Errno::Eacces, matches!(error, Refused(BindRefused::NoLocalWrite))),
+        Wrong::Overflow => (Errno::Efault, matches!(error, Refused(BindRefused::Overflow))),
+        Wrong::Range => (Errno::Erange, matches!(error, Refused(BindRefused::Range))),
+        QueueFull => (Errno::Enospc, matches!(error, BindMwError::QueueFull { free: 0..3, .. })),
+        Wrong::NoRecord => (Errno::Enomem, matches!(error, BindMwError::NoRecord)),
+    }
+}
+
+/// Everything that a bind can be given, right and wrong.
+struct Bench {
+    pair: Pair,
+    ready: End,
+    init: QpHandle,
+    full: QpHandle,
+    stale_qp: QpHandle,
+    foreign_qp: QpHandle,
+    /// Regions in the queue pair's domain and in another, by their rights.
+    regions: [[Region; 4]; 2],
+    stale_mr: MrHandle,
+    /// By domain and type.
+    windows: [[MwHandle; 2]; 2],
+    stale_mw: MwHandle,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut pair = Pair::new();
+        let (ready, peer) = pair.connected();
+        let other = pair.a.verbs.alloc_pd().unwrap();
+        let small = bareverbs::QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let full = end_in(&mut pair.a, ready.pd, QpType::Rc, small, false);
+        let opposite = end(&mut pair.b, false);
+        pair.connect(&full, &opposite, &Connection::default());
+        let init = end_in(&mut pair.a, ready.pd, QpType::Rc, small, false);
+        let steps = rc_steps(&Connection::default(), bareverbs::Lid::new(2), peer.qpn, 0, 0);
+        pair.a.verbs.modify_qp(init.qp, &steps[0].0, steps[0].1).unwrap();
+        let stale = end_in(&mut pair.a, ready.pd, QpType::Rc, small, false);
+        pair.a.verbs.destroy_qp(stale.qp).unwrap();
+
+        let rights = [Access::MW_BIND, Access::LOCAL_WRITE];
+        let regions = [ready.pd, other].map(|pd| {
+            [0, 1, 2, 3].map(|bits: usize| {
+                let lacking = rights.iter().enumerate().filter(|(n, _)| bits >> n & 1 != 0);
+                let access = lacking.fold(Access::LOCAL_WRITE | Access::MW_BIND, |sum, (_, flag)| sum - *flag);
+                pair.a.region(pd, 4096, access)
+            })
+        });
+        let gone = pair.a.region(ready.pd, 4096, ALL_ACCESS);
+        pair.a.verbs.dereg_mr(gone.mr).unwrap();
+        let windows = [ready.pd, other]
+            .map(|pd: PdHandle| [MwType::Type1, MwType::Type2].map(|kind| pair.a.verbs.alloc_mw(pd, kind).unwrap()));
+        let stale_mw = pair.a.verbs.alloc_mw(ready.pd, MwType::Type1).unwrap();
+        pair.a.verbs.dealloc_mw(stale_mw).unwrap();
+        // Nobody polls, so what fills the queue stays in it.
+        let here = pair.a.region(ready.pd, 4096, ALL_ACCESS);
+        let there = pair.b.region(opposite.pd, 4096, ALL_ACCESS);
+        let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 8)]), remote: there.remote(0) };
+        while pair.a.verbs.post_send(full.qp, &SendWr { wr_id: 1, flags: SendFlags::empty(), op }).is_ok() {}
+        Self {
+            pair,
+            ready,
+            init: init.qp,
+            full: full.qp,
+            stale_qp: stale.qp,
+            foreign_qp: peer.qp,
+            regions,
+            stale_mr: gone.mr,
+            windows,
+            stale_mw,
+        }
+    }
+
+    /// A bind with exactly these defects.
+    fn bind(&mut self, wrongs: &[Wrong]) -> Result<Rkey, BindMwError<Error>> {
+        let has = |wrong| wrongs.contains(&wrong);
+        let qp = match () {
+            () if has(Wrong::Qp) => self.stale_qp,
+            () if has(ForeignQp) => self.foreign_qp,
+            () if has(State) => self.init,
+            () if has(QueueFull) => self.full,
+            () => self.ready.qp,
+        };
+        let region =
+            &self.regions[usize::from(has(RegionDomain))][usize::from(has(NoBindRight)) | usize::from(has(NoLocalWrite)) << 1];
+        let mw =
+            if has(Window) { self.stale_mw } else { self.windows[usize::from(has(WindowDomain))][usize::from(has(Type2))] };
+        let mut access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        access.set(Access::LOCAL_WRITE, has(AccessFlag));
+        access.set(Access::from_bits_retain(1 << 30), has(UnknownAccessFlag));
+        let start = region.buffer.addr;
+        let (addr, length) = match () {
+            () if has(Wrong::Overflow) => (start, u64::MAX - start + 1),
+            () if has(Wrong::Range) => (start + 1, 4096),
+            () => (start, 4096),
+        };
+        let mut flags = SendFlags::SIGNALED | SendFlags::FENCE;
+        flags.set(SendFlags::SOLICITED, has(SendFlag));
+        let mr = if has(Wrong::Region) { self.stale_mr } else { region.mr };
+        self.pair.a.verbs.bind_mw(qp, mw, &MwBind { wr_id: 3, flags, mr, addr, length, access })
+    }
+
+    /// A bind with these defects must give the error of the earliest row among them.
+    fn check(&mut self, wrongs: &[Wrong]) {
+        let before = (self.pair.a.holdings(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
+        let error = match self.bind(wrongs) {
+            Ok(_) => panic!("bound in spite of {wrongs:?}"),
+            Err(error) => error,
+        };
+        let first = wrongs.iter().min().copied().unwrap();
+        let (errno, _) = expected(first, &error);
+        assert_eq!(error.errno(), errno, "{wrongs:?}: {error:?}");
+        let of_row = wrongs.iter().any(|wrong| matches!(expected(*wrong, &error), (of, true) if of == errno));
+        assert!(of_row, "{wrongs:?}: {error:?}");
+        let after = (self.pair.a.holdings(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
+        assert_eq!(after, before, "{wrongs:?}");
+    }
+}
+
+/// Whether two defects cannot be had in one request.
+fn exclusive(one: Wrong, two: Wrong) -> bool {
+    let queue_pairs = [Wrong::Qp, ForeignQp, State, QueueFull];
+    let windows = [Window, Type2, WindowDomain];
+    let regions = [Wrong::Region, RegionDomain];
+    let same = |group: &[Wrong]| group.contains(&one) && group.contains(&two);
+    // A stale handle has no other defect.
+    same(&queue_pairs)
+        || (same(&windows) && [one, two].contains(&Window))
+        || (same(&regions))
+        || ([one, two].contains(&Wrong::Region) && [one, two].iter().any(|w| [NoBindRight, NoLocalWrite].contains(w)))
+}
+
+#[test]
+fn bind_checks_come_in_the_order_of_the_contract() {
+    let mut bench = Bench::new();
+    // The rows before the last, alone and in pairs, while there is room to remember binds; then all of them without.
+    for records_full in [false, true] {
+        if records_full {
+            while bench.bind(&[]).is_ok() {}
+            refused!(bench.bind(&[]), Enomem, BindMwError::NoRecord);
+        }
+        let extra: &[Wrong] = if records_full { &[Wrong::NoRecord] } else { &[] };
+        for (n, one) in WRONGS[..16].iter().enumerate() {
+            bench.check(&[&[*one], extra].concat());
+            for two in WRONGS[..16][n + 1..].iter().filter(|two| !exclusive(*one, **two)) {
+                bench.check(&[&[*one, *two], extra].concat());
+            }
+        }
+    }
+    // Nothing of all that was posted: what is in the queues are the good binds alone.
+    let done = bench.pair.a.completions(bench.ready.cq, 8);
+    assert!(done.iter().all(|done| done.status == WcStatus::Success), "{done:?}");
+    assert!(bench.bind(&[]).is_ok(), "the records are free again");
+    bench.pair.assert_no_findings();
+}
+
+#[test]
+fn an_unbind_ignores_region_address_and_access() {
+    let mut bench = Bench::new();
+    let mw = bench.windows[0][0];
+    let first = bench.bind(&[]).unwrap();
+    // The region's handle is stale, the range is nonsense, the right is one that no region gives.
+    let unbind = MwBind {
+        wr_id: 4,
+        flags: SendFlags::empty(),
+        mr: bench.stale_mr,
+        addr: u64::MAX,
+        length: 0,
+        access: Access::REMOTE_ATOMIC,
+    };
+    let second = bench.pair.a.verbs.bind_mw(bench.ready.qp, mw, &unbind).unwrap();
+    assert_ne!(first, second);
+    let info = bench.pair.a.verbs.mw(mw).unwrap();
+    assert_eq!((info.rkey, info.binding), (second, None));
+    let done = bench.pair.a.completions(bench.ready.cq, 2);
+    assert!(done.iter().all(|done| done.status == WcStatus::Success), "{done:?}");
+    assert_eq!(bench.pair.a.holdings().device.engine.bound_windows, 0);
+    // Checks before that row still count, and those that do not look at the region.
+    let handle = bench.stale_mw;
+    let stale = bench.pair.a.verbs.bind_mw(bench.ready.qp, handle, &unbind);
+    refused!(stale, Einval, BindMwError::Refused(BindRefused::StaleWindow));
+    let early = bench.pair.a.verbs.bind_mw(bench.init, mw, &unbind);
+    refused!(early, Enotconn, BindMwError::NotReady { state: QpState::Init });
+    let full = bench.pair.a.verbs.bind_mw(bench.full, mw, &unbind);
+    refused!(full, Enospc, BindMwError::QueueFull { .. });
+}
+
+#[test]
+fn binds_and_send_flags() {
+    let mut bench = Bench::new();
+    let (mw, region) = (bench.windows[0][0], bench.regions[0][0].clone());
+    let end = bench.ready;
+    let mut bind = |qp, flags| {
+        let access = Access::REMOTE_READ;
+        let request = MwBind { wr_id: 1, flags, mr: region.mr, addr: region.buffer.addr, length: 1, access };
+        bench.pair.a.verbs.bind_mw(qp, mw, &request)
+    };
+    for flags in (0..16).map(SendFlags::from_bits_retain) {
+        let wrong = flags - (SendFlags::FENCE | SendFlags::SIGNALED);
+        let bound = bind(end.qp, flags);
+        if wrong.is_empty() {
+            bound.unwrap_or_else(|error| panic!("{flags:?}: {error}"));
+        } else {
+            let error = refused!(bound, Einval, BindMwError::Flags { .. });
+            assert_eq!(error, BindMwError::Flags { flags: wrong });
+        }
+    }
+    refused!(bind(end.qp, SendFlags::from_bits_retain(1 << 9)), Einval, BindMwError::Flags { .. });
+}
+
+#[test]
+fn binds_on_an_unreliable_connection() {
+    let mut pair = Pair::new();
+    let (a, _) = pair.connected();
+    let uc = end_in(&mut pair.a, a.pd, QpType::Uc, CAP, true);
+    let region = pair.a.region(a.pd, 4096, ALL_ACCESS);
+    let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();
+    let bind =
+        |flags| MwBind { wr_id: 1, flags, mr: region.mr, addr: region.buffer.addr, length: 4096, access: Access::REMOTE_READ };
+    // Fences are for reliable transports; and UC has windows, so the state is what is wrong.
+    let fenced = pair.a.verbs.bind_mw(uc.qp, mw, &bind(SendFlags::FENCE));
+    refused!(fenced, Einval, BindMwError::Flags { flags: SendFlags::FENCE });
+    let early = pair.a.verbs.bind_mw(uc.qp, mw, &bind(SendFlags::SIGNALED));
+    refused!(early, Enotconn, BindMwError::NotReady { state: QpState::Reset });
+}
+
+#[test]
+fn transports_that_the_backend_does_not_drive() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let pd = node.verbs.alloc_pd().unwrap();
+    let cq = node.verbs.create_cq(64).unwrap();
+    let before = node.holdings();
+    for qp_type in [QpType::Ud, QpType::XrcSend] {
+        let init = bareverbs::QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
+        refused!(node.verbs.create_qp(&init), Eopnotsupp, CreateQpError::Device(Error::Unsupported(_)));
+        assert_eq!(node.holdings(), before);
+    }
+}
+
+#[test]
+fn a_bind_gives_a_new_key_each_time_also_when_the_low_byte_wraps() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let end = end(&mut node, true);
+    loopback(&mut node, &end);
+    let region = node.region(end.pd, 4096, ALL_ACCESS);
+    let mw = node.verbs.alloc_mw(end.pd, MwType::Type1).unwrap();
+    let request = MwBind {
+        wr_id: 1,
+        flags: SendFlags::empty(),
+        mr: region.mr,
+        addr: region.buffer.addr,
+        length: 4096,
+        access: Access::REMOTE_READ,
+    };
+    let mut key = node.verbs.mw(mw).unwrap().rkey;
+    for n in 0..300 {
+        let next = node.verbs.bind_mw(end.qp, mw, &request).unwrap();
+        assert_ne!(next, key, "bind {n}");
+        assert_eq!(next.get() >> 8, key.get() >> 8, "the index stays");
+        assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success, "bind {n}");
+        key = next;
+    }
+    assert_eq!(node.holdings().device.engine.bound_windows, 1);
+    node.assert_no_findings();
+}
