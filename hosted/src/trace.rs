@@ -187,7 +187,8 @@ fn compact(decoded: &Decoded) -> String {
         if section.layout.is_empty() {
             continue;
         }
-        let name = section.layout.strip_prefix("mlx5_wqe_").unwrap_or(section.layout);
+        let name = section.layout.strip_prefix("mlx5_").unwrap_or(section.layout);
+        let name = name.strip_prefix("wqe_").unwrap_or(name);
         let name = name.strip_suffix("_seg").unwrap_or(name);
         append(&mut line, &format!(" | {name}"), &section.fields, &[]);
     }

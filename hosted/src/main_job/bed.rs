@@ -37,6 +37,8 @@ pub(super) struct Bed {
     pub(super) b: Side,
     pub(super) progress: Progress,
     pub(super) seed: u64,
+    /// Whether the wire may lose packets.
+    pub(super) loses: bool,
     /// Messages of the present iteration start with this index.
     pub(super) first: u64,
 }

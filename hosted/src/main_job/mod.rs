@@ -106,7 +106,8 @@ impl Job<'_> {
         let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
         let progress = Progress::new(total, !self.args.quiet && !self.args.trace.trace, self.stop.clone());
         let clock = host_a.clock();
-        let mut bed = Bed { world: self.world.clone(), clock, a, b, progress, seed: self.args.seed, first: 0 };
+        let (seed, loses) = (self.args.seed, self.args.loss > 0.0);
+        let mut bed = Bed { world: self.world.clone(), clock, a, b, progress, seed, loses, first: 0 };
         connect(&mut bed, mtu(self.args))?;
         let (window, first) = bed.b.alloc_window()?;
         let rkey = bed.bind(window).context("the first bind")?;

@@ -1,7 +1,7 @@
 //! What a window promises: the key that it had before opens nothing.
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{MwHandle, Payload, Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use bareverbs::{Completion, MwHandle, Payload, Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 
 use super::bed::{Bed, Moved, Which};
 use super::pattern::Pattern;
@@ -14,6 +14,8 @@ const BIND: u64 = 0xb1d;
 const REBIND: u64 = 0xb1e;
 const UNBIND: u64 = 0xb1f;
 const FORBIDDEN: u64 = 0xbad;
+/// Attempts with the old key on a wire that loses packets.
+const ATTEMPTS: u32 = 10;
 
 impl Bed {
     /// Binds the window of side B for the first time; gives the key.
@@ -34,17 +36,48 @@ impl Bed {
 
     /// Binds the window anew and writes with the old key: refused, and the memory stays. Then both queue pairs recover and
     /// the new key works; gives that key.
+    ///
+    /// The peer refuses once and is silent from then on. If the wire loses that one packet, this side can only run out of
+    /// retries; it then tries again, a few times.
     pub(super) fn refuse_old_key(
         &mut self,
         window: MwHandle,
         old: Rkey,
-        reconnect: impl FnOnce(&mut Self) -> Result<()>,
+        mut reconnect: impl FnMut(&mut Self) -> Result<()>,
     ) -> Result<(Rkey, Refused)> {
         let new = self.b.bind(window, REBIND, false)?;
         self.expect(Which::B, REBIND, WcOpcode::BindMw)?;
         if new == old {
             bail!("a new bind gave the old rkey {old}");
         }
+        let mut attempts = 0;
+        let completion = loop {
+            attempts += 1;
+            let completion = self.write_with(old)?;
+            self.a.reset()?;
+            self.b.reset()?;
+            reconnect(self).context("recovery")?;
+            match completion.status {
+                WcStatus::RemAccessErr => break completion,
+                WcStatus::RetryExcErr if self.loses && attempts < ATTEMPTS => {}
+                status => bail!("a write with the old rkey {old} ended with {status:?} instead of RemAccessErr"),
+            }
+        };
+        self.write(&mut Moved::default(), 1, new).context("the new rkey after the recovery")?;
+        let refused = Refused {
+            old_rkey: old.get(),
+            new_rkey: new.get(),
+            attempts,
+            status: format!("{:?}", completion.status),
+            vendor_err: completion.vendor_err,
+            memory_untouched: true,
+            recovered: true,
+        };
+        Ok((new, refused))
+    }
+
+    /// Writes with a key that opens nothing; gives the completion. The peer's memory must be as it was.
+    fn write_with(&mut self, old: Rkey) -> Result<Completion> {
         let (size, kept, at) = (self.a.areas.size, Pattern::new(self.seed, KEPT, 0), self.b.areas.exposed(0));
         self.b.fill(at, size, kept)?;
         let out = self.a.areas.out(0);
@@ -55,24 +88,7 @@ impl Bed {
         let wr = SendWr { wr_id: FORBIDDEN, flags: SendFlags::SIGNALED, op };
         self.a.verbs.post_send(self.a.qp, &wr).context("post_send with the old rkey")?;
         let completion = self.next(Which::A)?;
-        if completion.status != WcStatus::RemAccessErr {
-            bail!("a write with the old rkey {old} ended with {:?} instead of RemAccessErr", completion.status);
-        }
-        let untouched = self.b.verify(at, size, kept);
-        let mut refused = Refused {
-            old_rkey: old.get(),
-            new_rkey: new.get(),
-            status: format!("{:?}", completion.status),
-            vendor_err: completion.vendor_err,
-            memory_untouched: untouched.is_ok(),
-            recovered: false,
-        };
-        untouched.context("the write with the old rkey was refused and changed memory")?;
-        self.a.reset()?;
-        self.b.reset()?;
-        reconnect(self).context("recovery")?;
-        self.write(&mut Moved::default(), 1, new).context("the new rkey after the recovery")?;
-        refused.recovered = true;
-        Ok((new, refused))
+        self.b.verify(at, size, kept).context("a write with the old rkey changed memory")?;
+        Ok(completion)
     }
 }

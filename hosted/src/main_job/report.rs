@@ -181,6 +181,8 @@ pub struct Refused {
     pub old_rkey: u32,
     /// The key that a new bind gave.
     pub new_rkey: u32,
+    /// Attempts; more than one only on a wire that lost the refusal.
+    pub attempts: u32,
     /// Status of the completion.
     pub status: String,
     /// The device's own code.

@@ -1,0 +1,220 @@
+//! The main job and `info` from the outside: what they print, the JSON, the trace, exit status.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot run its program has failed")]
+
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn bareverbs(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bareverbs")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Standard output of a run that succeeds.
+fn succeed(args: &[&str]) -> String {
+    let output = bareverbs(args);
+    assert!(output.status.success(), "{args:?}: {}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&succeed(args)).unwrap()
+}
+
+const KINDS: [&str; 8] = [
+    "SEND ping-pong",
+    "SEND_WITH_IMM",
+    "RDMA_WRITE inline",
+    "RDMA_WRITE",
+    "RDMA_WRITE_WITH_IMM",
+    "RDMA_READ",
+    "FETCH_AND_ADD",
+    "CMP_AND_SWP",
+];
+
+#[test]
+fn the_default_run_does_the_whole_job() {
+    let got = succeed(&[]);
+    for line in [
+        "device a  firmware ",
+        "device b  firmware ",
+        "port 1 PORT_ACTIVE, LID 1",
+        "port 1 PORT_ACTIVE, LID 2",
+        "limits: ",
+        "window    ",
+        "old rkey  ",
+        "RemAccessErr",
+        "memory untouched",
+        "RESET to RTS, the new rkey works",
+        "58 of 58 firmware pages are back",
+        "ok: 9000 messages",
+        "every byte verified",
+    ] {
+        assert!(got.contains(line), "no {line:?} in\n{got}");
+    }
+    let table: Vec<_> = got.lines().filter(|line| KINDS.iter().any(|kind| line.starts_with(kind))).collect();
+    assert_eq!(table.len(), KINDS.len(), "{got}");
+    assert!(!got.contains("driver mistake"), "{got}");
+}
+
+#[test]
+fn the_json_says_what_the_text_says() {
+    let report = json(&["--json", "-n", "40", "-s", "1000", "--mtu", "256", "--iterations", "2"]);
+    assert_eq!((&report["ok"], &report["interrupted"]), (&Value::Bool(true), &Value::Bool(false)));
+    let kinds: Vec<_> = report["transfers"].as_array().unwrap().iter().map(|row| row["what"].as_str().unwrap()).collect();
+    assert_eq!(kinds, KINDS);
+    for row in report["transfers"].as_array().unwrap() {
+        let (size, each) = match row["what"].as_str().unwrap() {
+            "SEND ping-pong" => (1000, 2),
+            "RDMA_WRITE inline" => (32, 1),
+            "FETCH_AND_ADD" | "CMP_AND_SWP" => (8, 1),
+            _ => (1000, 1),
+        };
+        let messages = 2 * 40 * each;
+        assert_eq!((row["messages"].as_u64(), row["bytes"].as_u64()), (Some(messages), Some(messages * size)), "{row}");
+        assert_eq!(row["retries"], 0, "{row}");
+    }
+    assert_eq!(report["refused"]["status"], "RemAccessErr");
+    assert_eq!(report["refused"]["recovered"], true);
+    assert_ne!(report["refused"]["old_rkey"], report["refused"]["new_rkey"]);
+    for end in report["teardown"].as_array().unwrap() {
+        assert_eq!(end["pages_given"], end["pages_back"]);
+        assert_eq!(end["findings"].as_array().unwrap().len(), 0, "{end}");
+    }
+    assert_eq!(report["devices"][0]["port"]["lid"], 1);
+    assert_eq!(report["options"]["mtu"], 256);
+}
+
+#[test]
+fn messages_of_any_size_and_mtu_arrive() {
+    for (size, mtu) in [("1", "4096"), ("7", "256"), ("4097", "4096"), ("65536", "1024"), ("1048576", "2048")] {
+        let report = json(&["--json", "-n", "6", "-s", size, "--mtu", mtu]);
+        assert_eq!(report["ok"], true, "{size} {mtu}");
+    }
+}
+
+#[test]
+fn a_faulty_wire_changes_nothing_but_the_time() {
+    for seed in ["1", "2", "3"] {
+        let faults = ["--loss", "2", "--duplicate", "2", "--reorder", "2", "--delay", "2", "--seed", seed];
+        let report = json(&[&["--json", "-n", "300", "-s", "3000", "--mtu", "1024"], &faults[..]].concat());
+        assert_eq!(report["ok"], true);
+        for count in ["lost", "duplicated", "reordered", "delayed"] {
+            assert!(report["wire"][count].as_u64().unwrap() > 20, "{}", report["wire"]);
+        }
+        let retries: u64 = report["transfers"].as_array().unwrap().iter().map(|row| row["retries"].as_u64().unwrap()).sum();
+        assert!(retries > 20, "{report}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = || {
+        let report = json(&["--json", "-n", "100", "--loss", "3", "--delay", "3", "--seed", "77"]);
+        (report["wire"].clone(), report["simulated_seconds"].clone())
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn firmware_without_pages_is_served_too() {
+    let report = json(&["--json", "-n", "10", "--no-firmware-pages"]);
+    assert_eq!((&report["ok"], &report["teardown"][0]["pages_given"]), (&Value::Bool(true), &Value::from(0)));
+}
+
+#[test]
+fn quiet_prints_nothing() {
+    assert_eq!(succeed(&["--quiet", "-n", "10"]), "");
+}
+
+#[test]
+fn the_trace_names_commands_requests_completions_and_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.txt");
+    succeed(&["-q", "-n", "2", "--trace-file", file.to_str().unwrap()]);
+    let trace = std::fs::read_to_string(&file).unwrap();
+    for part in [
+        " a command   slot=",
+        " ENABLE_HCA OK",
+        " INIT_HCA OK",
+        " CREATE_QP OK in: ",
+        "qpc.cqn_snd=",
+        " a doorbell  send uar=",
+        " send-wqe  qpn=",
+        "opcode=0x25(UMR)",
+        "mkey_mask=",
+        "RDMA_READ | ctrl",
+        " recv-wqe  qpn=",
+        " cqe       cqn=",
+        "REMOTE_ACCESS_ERR",
+        " eqe       eqn=",
+        " interrupt vector=",
+        " b received  LRH ",
+        "BTH OpCode=RC ",
+        "AETH Syndrome=ACK",
+        " TEARDOWN_HCA OK",
+        " DISABLE_HCA OK",
+    ] {
+        assert!(trace.contains(part), "no {part:?} in the trace");
+    }
+    // Time, device, kind: every line has them, and time does not go back on either device.
+    for device in ["a", "b"] {
+        let times = trace.lines().filter_map(|line| {
+            let (time, rest) = line.split_once(' ').unwrap();
+            rest.starts_with(&format!("{device} ")).then(|| time.parse::<f64>().unwrap())
+        });
+        assert!(times.is_sorted());
+    }
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_a_mistake_of_the_caller() {
+    let output = bareverbs(&["--trace-file", "/nonexistent/trace", "-n", "1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("/nonexistent/trace: No such file"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn info_is_laid_out_like_ibv_devinfo() {
+    let got = succeed(&["info"]);
+    for line in
+        ["hca_id:\t", "\tfw_ver:", "\tnode_guid:", "\tvendor_id:                      0x02c9", "\tmax_qp:", "\t\tport:\t1"]
+    {
+        assert!(got.contains(line), "no {line:?} in\n{got}");
+    }
+    for line in
+        ["PORT_ACTIVE (4)", "4096 (5)", "link_layer:             InfiniBand", "GID[  0]:               fe80:0000:0000:0000:"]
+    {
+        assert!(got.contains(line), "no {line:?} in\n{got}");
+    }
+    let info = json(&["info", "--json"]);
+    assert_eq!((&info["atomic_cap"], &info["ports"][0]["port_lid"]), (&Value::Bool(true), &Value::from(1)));
+    assert_eq!(info["ports"][0]["gids"].as_array().unwrap().len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_the_job_cleanly() {
+    let child = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
+        .args(["--json", "-n", "10000000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    let asked = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(asked.success());
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["ok"], &report["interrupted"]), (&Value::Bool(false), &Value::Bool(true)));
+    assert!(report["transfers"][0]["messages"].as_u64().unwrap() > 0);
+    // The devices were taken down all the same.
+    assert_eq!(report["teardown"].as_array().unwrap().len(), 2);
+}
