@@ -231,6 +231,10 @@ impl Host {
     }
 
     pub(super) fn qp(&mut self, log_rq: u32, log_sq: u32, log_cq: u32) -> TestQp {
+        self.qp_of(QpcSt::Rc, log_rq, log_sq, log_cq)
+    }
+
+    pub(super) fn qp_of(&mut self, st: QpcSt, log_rq: u32, log_sq: u32, log_cq: u32) -> TestQp {
         let (send, receive) = (self.cq(log_cq), self.cq(log_cq));
         let rq_len = RQ_STRIDE << log_rq;
         let len = rq_len + (64 << log_sq);
@@ -238,7 +242,7 @@ impl Host {
         let mut qpc = [0; 232];
         ViewMut::<Qpc>::new(&mut qpc)
             .unwrap()
-            .set(Qpc::ST, QpcSt::Rc.code())
+            .set(Qpc::ST, st.code())
             .set(Qpc::PD, PD)
             .set(Qpc::LOG_RQ_SIZE, log_rq)
             .set(Qpc::LOG_RQ_STRIDE, 2)
@@ -407,8 +411,13 @@ impl Pair<PerfectWire> {
 
 impl<W: Wire> Pair<W> {
     pub(super) fn on(wire: W, link: Link, log_rings: u32) -> Self {
+        Self::of(QpcSt::Rc, wire, link, log_rings)
+    }
+
+    pub(super) fn of(st: QpcSt, wire: W, link: Link, log_rings: u32) -> Self {
         let (mut a, mut b) = (Host::new(1), Host::new(2));
-        let (qa, qb) = (a.qp(log_rings, log_rings, log_rings + 2), b.qp(log_rings, log_rings, log_rings + 2));
+        let mut qp = |host: &mut Host| host.qp_of(st, log_rings, log_rings, log_rings + 2);
+        let (qa, qb) = (qp(&mut a), qp(&mut b));
         a.connect(qa.qpn, 2, qb.qpn, link);
         let back = Link { own_psn: link.their_psn, their_psn: link.own_psn, ..link };
         b.connect(qb.qpn, 1, qa.qpn, back);

@@ -4,3 +4,4 @@ mod failure;
 mod key;
 mod recovery;
 mod transfer;
+mod unreliable;

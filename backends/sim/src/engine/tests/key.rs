@@ -209,3 +209,133 @@ fn physical_keys_and_domains() {
     let body = [raddr(at_b, foreign), data(at_a, 8, key_a)].concat();
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
 }
+
+/// A UMR whose translations lie in memory.
+fn umr(mask: u64, fill: impl FnOnce(&mut ViewMut<'_, Mkc>), octowords: u32, offset: Option<u32>, list: &[u8]) -> Vec<u8> {
+    let mut body = words(&[u32::from(offset.is_some()) << 28, octowords << 16 | offset.unwrap_or(0)]);
+    body.extend(mask.to_be_bytes());
+    body.resize(48, 0);
+    let mut mkc = [0xee; 64];
+    fill(&mut ViewMut::<Mkc>::new(&mut mkc).unwrap());
+    body.extend(mkc);
+    body.extend(list);
+    body
+}
+
+#[test]
+fn fast_registration_and_part_of_a_list_changed() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8 * 4096);
+    let mut mkc = [0; 64];
+    ViewMut::<Mkc>::new(&mut mkc)
+        .unwrap()
+        .set(Mkc::FREE, 1)
+        .set(Mkc::UMR_EN, 1)
+        .set(Mkc::ACCESS_MODE_1_0, 1)
+        .set(Mkc::QPN, 0xff_ffff)
+        .set(Mkc::LOG_PAGE_SIZE, 12)
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 2)
+        .set(Mkc::PD, PD);
+    let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8;
+    // Four pages in reverse order, listed in memory; start, length, rights, variant and the free bit change.
+    let list: Vec<u8> = (0..4u64).rev().flat_map(|page| (at_b + page * 4096 | 3).to_be_bytes()).collect();
+    pair.b.write(at_b + 5 * 4096, &list);
+    let mask = 1 | 1 << 6 | 1 << 13 | 1 << 17 | 1 << 18 | 1 << 20 | 1 << 29;
+    let body = umr(
+        mask,
+        |mkc| {
+            set_rights(mkc, 0xb);
+            mkc.set(Mkc::FREE, 0).set(Mkc::MKEY_7_0, 0x31).set64(Mkc::START_ADDR, 0x1000).set64(Mkc::LEN, 4 * 4096);
+        },
+        2,
+        None,
+        &data(at_b + 5 * 4096, 32, key_b),
+    );
+    assert_eq!(bind_at_b(&mut pair, key | 0x31, &body), 0);
+    pair.a.write(at_a, b"fourth page first");
+    let write = [raddr(0x1000, key | 0x31), data(at_a, 17, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &write), 0);
+    assert_eq!(pair.b.read(at_b + 3 * 4096, 17), b"fourth page first");
+    // The second octoword (pages two and three) leads elsewhere now.
+    let elsewhere = (at_b + 6 * 4096).to_be_bytes();
+    pair.b.write(at_b + 5 * 4096, &[elsewhere, elsewhere].concat());
+    let body = umr(0, |_| {}, 1, Some(1), &data(at_b + 5 * 4096, 16, key_b));
+    assert_eq!(bind_at_b(&mut pair, key | 0x31, &body), 0);
+    let write = [raddr(0x1000 + 2 * 4096, key | 0x31), data(at_a, 17, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &write), 0);
+    assert_eq!(pair.b.read(at_b + 6 * 4096, 17), b"fourth page first");
+    // Past the room that the key was created with.
+    let body = umr(0, |_| {}, 1, Some(2), &data(at_b + 5 * 4096, 16, key_b));
+    assert_eq!(bind_at_b(&mut pair, key | 0x31, &body), 6);
+}
+
+#[test]
+fn keys_of_keys() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8 * 4096);
+    let indirect = |host: &mut Host, mode: u32, len: u64, log_page: u32, entries: &[(u32, u32, u64)]| {
+        let mut mkc = [0; 64];
+        let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+        set_rights(&mut view, 0x1f);
+        view.set(Mkc::ACCESS_MODE_1_0, mode)
+            .set(Mkc::QPN, 0xff_ffff)
+            .set(Mkc::PD, PD)
+            .set64(Mkc::LEN, len)
+            .set(Mkc::LOG_PAGE_SIZE, log_page)
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, entries.len() as u32);
+        let raw: Vec<u8> =
+            entries.iter().flat_map(|&(count, key, addr)| words(&[count, key, (addr >> 32) as u32, addr as u32])).collect();
+        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &raw)).unwrap() << 8
+    };
+    let pieces = [(10, key_b, at_b), (0, 0, 0), (20, key_b, at_b + 100), (5, key_b, at_b + 50)];
+    let klm = indirect(&mut pair.b, 2, 35, 0, &pieces);
+    let message: Vec<u8> = (1..=33).collect();
+    pair.a.write(at_a, &message);
+    let write = [raddr(2, klm), data(at_a, 33, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &write), 0);
+    assert_eq!(pair.b.read(at_b + 2, 8), message[..8]);
+    assert_eq!(pair.b.read(at_b + 100, 20), message[8..28]);
+    assert_eq!(pair.b.read(at_b + 50, 5), message[28..]);
+    // Entries of one size, the second of them the key above; addresses count from zero in both.
+    let ksm = indirect(&mut pair.b, 3, 64, 5, &[(0, key_b, at_b + 4096), (0, klm, 0)]);
+    let write = [raddr(30, ksm), data(at_a, 12, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &write), 0);
+    assert_eq!(pair.b.read(at_b + 4096 + 30, 2), message[..2]);
+    assert_eq!(pair.b.read(at_b, 10), message[2..12]);
+    // A ring of keys ends in an error, not in a loop.
+    let next = klm + 0x300;
+    let ring = indirect(&mut pair.b, 2, 1 << 20, 0, &[(1 << 20, next - 0x100, 0)]);
+    assert_eq!(ring, next - 0x100);
+    let write = [raddr(0, ring), data(at_a, 12, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &write), 0x13);
+}
+
+#[test]
+fn local_invalidate_of_a_type_2_window() {
+    let mut pair = Pair::new();
+    let (_, (at_b, region)) = pair.buffers(4096);
+    let window = pair.b.window(true);
+    // Bound to its queue pair, which must be free before: mask with QPN, check free.
+    let qpn = pair.qb.qpn;
+    let type_2 = |variant: u32| {
+        let mut body = bind(window | variant, (at_b, 64), RW, (region, at_b));
+        body[0] |= 0x20;
+        body[8..16].copy_from_slice(&(BIND_MASK | 1 << 14).to_be_bytes());
+        body[48 + 4..48 + 8].copy_from_slice(&(qpn << 8 | variant).to_be_bytes());
+        body
+    };
+    let invalidate = || {
+        let mut body = free(0);
+        body[0] |= 0x08;
+        body[8..16].copy_from_slice(&(FREE_MASK | 1 << 14).to_be_bytes());
+        body[48 + 4..48 + 8].copy_from_slice(&0xffff_ff00u32.to_be_bytes());
+        body
+    };
+    assert_eq!(bind_at_b(&mut pair, window, &type_2(5)), 0);
+    assert_eq!(pair.b.engine.counts().bound_windows, 1);
+    assert_eq!(bind_at_b(&mut pair, window | 5, &invalidate()), 0);
+    assert_eq!(pair.b.engine.counts().bound_windows, 0);
+    // Again from the start, and this time bound twice: refused.
+    assert_eq!(bind_at_b(&mut pair, window, &type_2(6)), 0);
+    assert_eq!(bind_at_b(&mut pair, window | 6, &type_2(7)), 6);
+}

@@ -1,0 +1,141 @@
+//! Unreliable connections and datagrams.
+
+use super::super::testing::*;
+use crate::wire::{FaultyWire, WireFaults};
+use bareverbs_mlx5_spec::{CmdOpcode, Qpc, QpcSt};
+
+#[test]
+fn uc_completes_without_answers() {
+    let mut pair = Pair::of(QpcSt::Uc, perfect(), Link::default(), 6);
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
+    pair.a.write(at_a, &[6; 3000]);
+    pair.b.post_receive(&mut pair.qb, &[(at_b, 4096, key_b)]);
+    pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 3000, key_a));
+    let body = [raddr(at_b + 4096, key_b), data(at_a, 700, key_a)].concat();
+    pair.a.post_send(&mut pair.qa, 0x08, SIGNALED, 0, &body);
+    pair.run();
+    let sent: Vec<_> = std::iter::from_fn(|| pair.a.poll(&mut pair.qa.send)).map(|cqe| cqe.opcode()).collect();
+    assert_eq!(sent, [0, 0]);
+    assert_eq!(pair.b.poll(&mut pair.qb.receive).unwrap().byte_cnt(), 3000);
+    assert_eq!(pair.b.read(at_b, 3000), [6; 3000]);
+    assert_eq!(pair.b.read(at_b + 4096, 700), [6; 700]);
+    assert_eq!(pair.b.engine.stats().sent, 0, "nothing went back");
+}
+
+#[test]
+fn uc_has_no_reads() {
+    let mut pair = Pair::of(QpcSt::Uc, perfect(), Link::default(), 6);
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    let body = [raddr(at_b, key_b), data(at_a, 8, key_a)].concat();
+    pair.a.post_send(&mut pair.qa, 0x10, SIGNALED, 0, &body);
+    pair.run();
+    let cqe = pair.a.poll(&mut pair.qa.send).unwrap();
+    assert_eq!((cqe.opcode(), cqe.syndrome()), (0xd, 0x02));
+}
+
+#[test]
+fn uc_loses_whole_messages_and_keeps_their_receives() {
+    let wire = FaultyWire::new(perfect(), WireFaults { loss: 100, ..WireFaults::default() }, 8);
+    let mut pair = Pair::of(QpcSt::Uc, wire, Link::default(), 6);
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    let (mut got, mut used) = (0, 0u16);
+    for number in 0..200u8 {
+        pair.a.write(at_a, &[number; 1000]);
+        if pair.qb.received.wrapping_sub(used) == 0 {
+            pair.b.post_receive(&mut pair.qb, &[(at_b, 4096, key_b)]);
+        }
+        pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 1000, key_a));
+        pair.run();
+        assert_eq!(pair.a.poll(&mut pair.qa.send).unwrap().opcode(), 0);
+        if let Some(cqe) = pair.b.poll(&mut pair.qb.receive) {
+            assert_eq!((cqe.opcode(), cqe.byte_cnt(), cqe.counter()), (2, 1000, used));
+            assert_eq!(pair.b.read(at_b, 1000), [number; 1000]);
+            used += 1;
+            got += 1;
+        }
+    }
+    // Four packets each, one in ten lost: two messages of three arrive.
+    assert!((100..170).contains(&got), "{got}");
+}
+
+const QKEY: u32 = 0x1111_2222;
+
+fn datagram_qp(host: &mut Host) -> TestQp {
+    let qp = host.qp_of(QpcSt::Ud, 4, 4, 6);
+    host.modify(qp.qpn, CmdOpcode::Rst2InitQp, 0, |qpc| {
+        qpc.set(Qpc::Q_KEY, QKEY);
+    })
+    .unwrap();
+    host.modify(qp.qpn, CmdOpcode::Init2RtrQp, 0, |qpc| {
+        qpc.set(Qpc::MTU, 5).set(Qpc::LOG_MSG_MAX, 12);
+    })
+    .unwrap();
+    host.modify(qp.qpn, CmdOpcode::Rtr2RtsQp, 0, |_| {}).unwrap();
+    qp
+}
+
+/// Address vector: queue key, queue pair, service level 2 and LID, with or without a global route.
+fn address(qkey: u32, dqpn: u32, lid: u32, global: bool) -> Vec<u8> {
+    let mut av = words(&[qkey, 0, 1 << 31 | dqpn, 2 << 24 | lid, 0, 0, 64, u32::from(global) << 30]);
+    av.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    av
+}
+
+#[test]
+fn datagrams() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
+    let (mut qa, mut qb) = (datagram_qp(&mut pair.a), datagram_qp(&mut pair.b));
+    pair.a.write(at_a, b"to whom it may concern");
+    for global in [false, true] {
+        pair.b.post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+        let body = [address(QKEY, qb.qpn, 2, global), data(at_a, 22, key_a)].concat();
+        pair.a.post_send(&mut qa, 0x0b, SIGNALED, 0xabcd, &body);
+        pair.run();
+        assert_eq!(pair.a.poll(&mut qa.send).unwrap().opcode(), 0);
+        let got = pair.b.poll(&mut qb.receive).unwrap();
+        assert_eq!((got.opcode(), got.byte_cnt(), got.immediate()), (3, 62, 0xabcd));
+        // Sender's LID; global route, service level and queue pair in one word.
+        assert_eq!(got.0[22..24], [0, 1]);
+        assert_eq!(got.0[24..28], (u32::from(global) << 28 | 2 << 24 | qa.qpn).to_be_bytes());
+        assert_eq!(pair.b.read(at_b + 40, 22), b"to whom it may concern");
+        let route = pair.b.read(at_b, 40);
+        assert_eq!(route[0] >> 4, if global { 6 } else { 0 });
+        assert_eq!(route[39], if global { 2 } else { 0 });
+    }
+    // Wrong key, no receive, nobody there: it completes here and is heard of nowhere.
+    pair.b.post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+    for (qkey, qpn, lid) in [(QKEY + 1, qb.qpn, 2), (QKEY, 0x999, 2), (QKEY, qb.qpn, 77)] {
+        let body = [address(qkey, qpn, lid, false), data(at_a, 22, key_a)].concat();
+        pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &body);
+        pair.run();
+        assert_eq!(pair.a.poll(&mut qa.send).unwrap().opcode(), 0);
+        assert_eq!(pair.b.poll(&mut qb.receive), None);
+    }
+}
+
+#[test]
+fn management_queue_pairs_have_fixed_numbers_on_the_wire() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    let mut qps = Vec::new();
+    for host in [&mut pair.a, &mut pair.b] {
+        let qp = host.qp_of(QpcSt::Qp1, 4, 4, 6);
+        host.modify(qp.qpn, CmdOpcode::Rst2InitQp, 0, |qpc| {
+            qpc.set(Qpc::Q_KEY, 0x8001_0000);
+        })
+        .unwrap();
+        host.modify(qp.qpn, CmdOpcode::Init2RtrQp, 0, |_| {}).unwrap();
+        host.modify(qp.qpn, CmdOpcode::Rtr2RtsQp, 0, |_| {}).unwrap();
+        qps.push(qp);
+    }
+    let (mut qb, mut qa) = (qps.pop().unwrap(), qps.pop().unwrap());
+    pair.b.post_receive(&mut qb, &[(at_b, 4096, key_b)]);
+    // The highest bit of a queue key asks for the queue pair's own.
+    let body = [address(0x8001_0000, 1, 2, false), data(at_a, 256, key_a)].concat();
+    pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &body);
+    pair.run();
+    let got = pair.b.poll(&mut qb.receive).unwrap();
+    assert_eq!((got.qpn(), got.byte_cnt()), (qb.qpn, 296));
+    assert_eq!(got.0[25..28], [0, 0, 1], "from queue pair 1");
+}
