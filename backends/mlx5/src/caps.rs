@@ -59,7 +59,7 @@ pub(crate) struct Capabilities {
     pub(crate) relaxed_write: bool,
     pub(crate) relaxed_read: bool,
     pub(crate) page_requests: bool,
-    blue_flame: Option<u32>,
+    pub(crate) blue_flame: Option<u32>,
 }
 
 impl Capabilities {

@@ -45,15 +45,24 @@ impl Cq {
     }
 }
 
-/// The queues that exist, with the number of events that each has given (2 bits): it goes into the next arm.
+/// The queues that exist: number, and above its 24 bits how many events the queue has given (2 bits), which goes into the
+/// next arm.
 #[derive(Debug, Default)]
 pub(crate) struct CqTable {
-    queues: Vec<(u32, u8), MAX_CQS>,
+    queues: Vec<u32, MAX_CQS>,
 }
 
+/// Where the count of events begins.
+const EVENTS: u32 = 24;
+
 impl CqTable {
-    fn events(&mut self, cqn: u32) -> Option<&mut u8> {
-        self.queues.iter_mut().find(|queue| queue.0 == cqn).map(|queue| &mut queue.1)
+    fn find(&mut self, cqn: u32) -> Option<&mut u32> {
+        self.queues.iter_mut().find(|queue| **queue & 0xff_ffff == cqn)
+    }
+
+    /// Events of a queue, 2 bits.
+    fn events(&mut self, cqn: u32) -> u32 {
+        self.find(cqn).map_or(0, |queue| *queue >> EVENTS & 3)
     }
 
     /// Number of queues.
@@ -63,8 +72,8 @@ impl CqTable {
 
     /// Counts an event of a queue; `None` if there is no such queue.
     pub(crate) fn event(&mut self, cqn: u32) -> Option<AsyncEvent> {
-        let events = self.events(cqn)?;
-        *events = events.wrapping_add(1) & 3;
+        let queue = self.find(cqn)?;
+        *queue = queue.wrapping_add(1 << EVENTS) & ((4 << EVENTS) - 1);
         Some(AsyncEvent::Completion(Cqn::new(cqn)))
     }
 }
@@ -162,8 +171,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
 
     /// Asks for an event.
     pub(crate) fn arm(&mut self, cq: &Cq, solicited_only: bool) -> Result<(), Error> {
-        let events = self.cqs.events(cq.cqn).map_or(0, |events| *events);
-        let high = u32::from(events) << 28 | u32::from(solicited_only) << 24 | cq.consumer & 0xff_ffff;
+        let high = self.cqs.events(cq.cqn) << 28 | u32::from(solicited_only) << 24 | cq.consumer & 0xff_ffff;
         self.uar.arm_cq(&mut self.machine, cq.record, high, cq.cqn)
     }
 
@@ -261,7 +269,7 @@ impl<P: Platform> Driver<P> {
         let mut output = [0; CreateCqOut::SIZE];
         self.command_with_list(CmdOpcode::CreateCq, &input, &mut pages, run.pages() as usize, &mut output)?;
         let cqn = View::<CreateCqOut>::of(&output).get(CreateCqOut::CQN);
-        if self.cqs.events(cqn).is_some() || self.cqs.queues.push((cqn, 0)).is_err() {
+        if self.cqs.find(cqn).is_some() || self.cqs.queues.push(cqn).is_err() {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateCq.code() as u16, value: cqn });
         }
         Ok(cqn)
@@ -272,9 +280,12 @@ impl<P: Platform> Driver<P> {
         let mut input = [0; DestroyCqIn::SIZE];
         ViewMut::<DestroyCqIn>::of(&mut input).set(DestroyCqIn::CQN, cq.cqn);
         self.command(CmdOpcode::DestroyCq, &input, &mut [0; DestroyCqOut::SIZE])?;
-        self.cqs.queues.retain(|queue| queue.0 != cq.cqn);
+        self.cqs.queues.retain(|queue| queue & 0xff_ffff != cq.cqn);
         self.arena.free(cq.run);
         self.arena.free_record(cq.record);
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

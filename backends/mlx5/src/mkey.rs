@@ -218,3 +218,70 @@ impl<P: Platform> Driver<P> {
         self.command(CmdOpcode::DestroyMkey, &input, &mut [0; DestroyMkeyOut::SIZE])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use bareverbs::OffsetMap;
+
+    use super::*;
+
+    /// Pages of 4096 bytes at any device address.
+    struct Scattered<'a> {
+        base: u64,
+        pages: &'a [u64],
+    }
+
+    impl AddressMap for Scattered<'_> {
+        fn device_addr(&self, addr: u64) -> Option<u64> {
+            let page = self.pages.get(((addr - self.base) / 4096) as usize)?;
+            Some(page | addr & 4095)
+        }
+    }
+
+    fn list(addr: u64, length: u64, map: &dyn AddressMap) -> Result<(u32, Vec<u64>), Error> {
+        let request = MrRequest { addr, length, access: Access::empty(), key: 0, map };
+        let Pages { log_size, count } = pages(&request)?;
+        Ok((log_size, (0..count).map(|index| page_addr(map, addr, log_size, index).unwrap()).collect()))
+    }
+
+    #[test]
+    fn one_page_covers_what_is_contiguous_and_aligned_alike() {
+        let same = OffsetMap { offset: 0 };
+        assert_eq!(list(0x10_0000, 0x10_0000, &same), Ok((20, std::vec![0x10_0000])));
+        assert_eq!(list(0x10_0004, 8, &same), Ok((12, std::vec![0x10_0000])));
+        assert_eq!(list(0x1f_f000, 0x2000, &same), Ok((22, std::vec![0])), "both sides of 2 MiB, in one page of 4 MiB");
+        let offset = OffsetMap { offset: 0x3000 };
+        assert_eq!(list(0x10_0000, 0x4000, &offset), Ok((12, std::vec![0x10_3000, 0x10_4000, 0x10_5000, 0x10_6000])));
+        assert_eq!(list(0x1000, 0, &same), Ok((12, std::vec![])));
+        assert_eq!(list(u64::MAX - 7, 8, &same), Ok((12, std::vec![!4095])), "the last bytes of all");
+        assert_eq!(list(u64::MAX - 7, 9, &same), Err(Error::Unmapped { addr: u64::MAX - 7 }));
+        assert_eq!(list(0, 1 << 40, &Huge).map(|(log, pages)| (log, pages.len())), Ok((31, 512)));
+    }
+
+    /// Contiguous pages of 1 GiB.
+    struct Huge;
+
+    impl AddressMap for Huge {
+        fn device_addr(&self, addr: u64) -> Option<u64> {
+            Some(addr)
+        }
+
+        fn page_size(&self) -> u64 {
+            1 << 30
+        }
+    }
+
+    #[test]
+    fn scattered_pages_are_listed_in_the_largest_size_that_fits() {
+        let base = 0x7000_0000;
+        let map = Scattered { base, pages: &[0x9000_0000, 0x9000_1000, 0x5000_2000, 0x5000_3000] };
+        assert_eq!(list(base, 0x4000, &map), Ok((13, std::vec![0x9000_0000, 0x5000_2000])));
+        assert_eq!(list(base + 0x10, 0x2ff0, &map), Ok((13, std::vec![0x9000_0000, 0x5000_2000])));
+        let map = Scattered { base, pages: &[0x9000_1000, 0x9000_0000] };
+        assert_eq!(list(base, 0x2000, &map), Ok((12, std::vec![0x9000_1000, 0x9000_0000])));
+        assert_eq!(list(base, 0x2001, &map), Err(Error::Unmapped { addr: base + 0x2000 }));
+        assert_eq!(list(base, 0x1000, &OffsetMap { offset: 8 }), Err(Error::Misaligned { addr: base }));
+    }
+}

@@ -17,6 +17,8 @@ use crate::uar::{Short, Uar};
 const LONGEST: u32 = 1 << 31;
 /// The most 16-byte units of a request.
 const MOST_UNITS: u32 = 63;
+/// The longest inline payload of an RDMA WRITE that [`Driver::encode_short`] writes.
+const SHORT_INLINE: usize = 44;
 /// Bytes of a bind's translation area, in octowords: one entry, filled up to a block.
 const KLM_OCTOWORDS: u32 = 4;
 
@@ -26,19 +28,25 @@ const fn pair(high: u32, low: u32) -> u64 {
     ((high as u64) << 32 | low as u64).to_be()
 }
 
+/// Fewer than eight bytes as they lie in memory, zeros after their end.
+#[inline]
+fn partial(bytes: &[u8]) -> u64 {
+    let (low, rest) = match bytes.split_first_chunk() {
+        Some((four, rest)) => (u64::from(u32::from_le_bytes(*four)), rest),
+        None => (0, bytes),
+    };
+    let shift = if rest.len() == bytes.len() { 0 } else { 32 };
+    let high = rest.iter().take(3).rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    (low | high << shift).to_le()
+}
+
 /// Eight bytes of the payload as they lie in memory, zeros after its end.
 #[inline]
 fn word_of(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or_default();
     match rest.first_chunk() {
         Some(chunk) => u64::from_ne_bytes(*chunk),
-        None => {
-            let mut chunk = [0; 8];
-            for (to, from) in chunk.iter_mut().zip(rest) {
-                *to = *from;
-            }
-            u64::from_ne_bytes(chunk)
-        }
+        None => partial(rest),
     }
 }
 
@@ -46,11 +54,12 @@ fn word_of(bytes: &[u8], at: usize) -> u64 {
 #[inline]
 fn inline_head(bytes: &[u8]) -> u64 {
     let head = WqeInlineSeg::INLINE.place(1) | WqeInlineSeg::BYTE_COUNT.place(bytes.len() as u32);
-    let mut start = [0; 4];
-    for (to, from) in start.iter_mut().zip(bytes) {
-        *to = *from;
-    }
-    pair(head, u32::from_be_bytes(start))
+    let start = match bytes.first_chunk() {
+        Some(four) => u32::from_be_bytes(*four),
+        // In the high half after turning the eight bytes into a big-endian number.
+        None => (u64::from_be(partial(bytes)) >> 32) as u32,
+    };
+    pair(head, start)
 }
 
 /// A data segment. 2^31 bytes are written as 0: bit 31 says inline.
@@ -68,6 +77,7 @@ const fn remote_address(remote: &Remote) -> [u64; 2] {
 #[inline]
 fn payload_units(payload: &Payload<'_>) -> u32 {
     match payload {
+        Payload::Sges([sge]) => u32::from(sge.length != 0),
         Payload::Sges(sges) => sges.iter().filter(|sge| sge.length != 0).count() as u32,
         Payload::Inline([]) => 0,
         Payload::Inline(bytes) => (bytes.len() + 4).div_ceil(DS_UNIT) as u32,
@@ -196,8 +206,26 @@ fn invalidate_blocks(control: [u64; 2]) -> ([u64; 8], [u64; 8]) {
     ([first, second, pair(umr, 0), mask.to_be(), 0, 0, 0, 0], context)
 }
 
+/// Whether one data segment describes an SGE.
+#[inline]
+const fn is_plain(sge: &Sge) -> bool {
+    sge.length != 0 && sge.length <= LONGEST
+}
+
+/// The flags of a control segment.
+#[inline]
+fn control_flags(qp: &Qp, flags: SendFlags, signaled: bool) -> u32 {
+    // The verbs' fence waits for more than the one that a bind leaves behind for the request after it.
+    let fence = if flags.contains(SendFlags::FENCE) { fm::FENCE } else { qp.fence };
+    WqeCtrlSeg::FM.place(fence)
+        | WqeCtrlSeg::CE.place(if signaled { ce::ALWAYS } else { ce::ERROR_ONLY })
+        | WqeCtrlSeg::SE.place(u32::from(flags.contains(SendFlags::SOLICITED)))
+}
+
 impl<P: Platform, U: ?Sized> Driver<P, U> {
     /// Writes a send request at block `at`.
+    ///
+    /// The usual ones, of one block and one or two segments of data, are a single store; all others go the long way.
     #[inline]
     pub(crate) fn encode_send(
         &mut self,
@@ -207,19 +235,70 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
         flags: SendFlags,
         signaled: bool,
     ) -> Result<(), Error> {
+        let (opcode, remote, sges) = match op {
+            CheckedOp::Write(Payload::Sges(sges), remote) => (WqeOpcode::RdmaWrite, remote, *sges),
+            CheckedOp::Read(sges, remote) => (WqeOpcode::RdmaRead, remote, *sges),
+            CheckedOp::Write(Payload::Inline(bytes), remote) if (1..=SHORT_INLINE).contains(&bytes.len()) => {
+                return self.encode_short(qp, at, remote, bytes, control_flags(qp, flags, signaled));
+            }
+            _ => return self.encode_any(qp, at, op, flags, signaled),
+        };
+        let place = qp.sq_ring + ((at as usize).wrapping_mul(WQEBB) & qp.sq_mask);
+        let bits = control_flags(qp, flags, signaled);
+        let [addr, key] = remote_address(remote);
+        let first = match sges {
+            [sge] if is_plain(sge) && qp.sq_mask != 0 => {
+                let [first, second] = control(opcode, at, qp.qpn_ds | 3, bits, 0);
+                let [head, start] = data(sge);
+                self.machine.memory.store(place, &[first, second, addr, key, head, start])?;
+                first
+            }
+            [one, two] if is_plain(one) && is_plain(two) && qp.sq_mask != 0 => {
+                let [first, second] = control(opcode, at, qp.qpn_ds | 4, bits, 0);
+                let ([head, start], [head2, start2]) = (data(one), data(two));
+                self.machine.memory.store(place, &[first, second, addr, key, head, start, head2, start2])?;
+                first
+            }
+            _ => return self.encode_any(qp, at, op, flags, signaled),
+        };
+        qp.fence = fm::NONE;
+        (qp.last_at, qp.last_blocks, qp.last_control) = (at, 1, first);
+        Ok(())
+    }
+
+    /// Writes an RDMA WRITE whose inline payload ends in the first unit of the second block, or before.
+    fn encode_short(&mut self, qp: &mut Qp, at: u32, remote: &Remote, bytes: &[u8], bits: u32) -> Result<(), Error> {
+        let units = 2 + (bytes.len() as u32 + 4).div_ceil(DS_UNIT as u32);
+        let blocks = if units > 4 { 2 } else { 1 };
+        if blocks as usize * WQEBB > qp.sq_mask + 1 || qp.sq_mask == 0 {
+            return Err(Error::Unsupported(Feature::Ring));
+        }
+        let [first, second] = control(WqeOpcode::RdmaWrite, at, qp.qpn_ds | units, bits, 0);
+        let [addr, key] = remote_address(remote);
+        let offset = (at as usize).wrapping_mul(WQEBB);
+        // The whole first block, whatever of it the payload fills: what is behind its end is not looked at.
+        let words = [first, second, addr, key, inline_head(bytes), word_of(bytes, 4), word_of(bytes, 12), word_of(bytes, 20)];
+        self.machine.memory.store(qp.sq_ring + (offset & qp.sq_mask), &words)?;
+        if blocks == 2 {
+            let words = [word_of(bytes, 28), word_of(bytes, 36)];
+            self.machine.memory.store(qp.sq_ring + (offset.wrapping_add(WQEBB) & qp.sq_mask), &words)?;
+        }
+        qp.fence = fm::NONE;
+        (qp.last_at, qp.last_blocks, qp.last_control) = (at, blocks, first);
+        Ok(())
+    }
+
+    /// Writes a send request of any kind at block `at`.
+    fn encode_any(&mut self, qp: &mut Qp, at: u32, op: &CheckedOp<'_>, flags: SendFlags, signaled: bool) -> Result<(), Error> {
         let units = units(op);
         let blocks = units.div_ceil((WQEBB / DS_UNIT) as u32);
         if units > MOST_UNITS {
             return Err(Error::TooMuch { asked: u64::from(units), limit: u64::from(MOST_UNITS) });
         }
-        if blocks as usize * WQEBB > qp.sq_mask.wrapping_add(1) || qp.sq_mask == 0 {
+        if qp.sq_mask == 0 || blocks as usize * WQEBB > qp.sq_mask + 1 {
             return Err(Error::Unsupported(Feature::Ring));
         }
-        // The verbs' fence waits for more than the one that a bind leaves behind for the request after it.
-        let fence = if flags.contains(SendFlags::FENCE) { fm::FENCE } else { qp.fence };
-        let bits = WqeCtrlSeg::FM.place(fence)
-            | WqeCtrlSeg::CE.place(if signaled { ce::ALWAYS } else { ce::ERROR_ONLY })
-            | WqeCtrlSeg::SE.place(u32::from(flags.contains(SendFlags::SOLICITED)));
+        let bits = control_flags(qp, flags, signaled);
         let qpn_ds = qp.qpn_ds | units;
         let memory = &mut self.machine.memory;
         let mut place = Place { memory, ring: qp.sq_ring, mask: qp.sq_mask, at: (at as usize).wrapping_mul(WQEBB) };
@@ -330,22 +409,9 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
 fn put_remote<M: DmaMemory>(place: &mut Place<'_, M>, control: [u64; 2], remote: &Remote, sges: &[Sge]) -> Result<u64, Error> {
     let [first, second] = control;
     let [addr, key] = remote_address(remote);
-    match sges {
-        // The usual case in one store: the block is never split by the end of the ring.
-        [sge] if sge.length != 0 && sge.length <= LONGEST => {
-            let [head, at] = data(sge);
-            place.put(&[first, second, addr, key, head, at])?;
-        }
-        [one, two] if one.length != 0 && two.length != 0 && one.length <= LONGEST && two.length <= LONGEST => {
-            let ([head, at], [head2, at2]) = (data(one), data(two));
-            place.put(&[first, second, addr, key, head, at, head2, at2])?;
-        }
-        _ => {
-            check(sges)?;
-            place.put(&[first, second, addr, key])?;
-            place.put_sges(sges)?;
-        }
-    }
+    check(sges)?;
+    place.put(&[first, second, addr, key])?;
+    place.put_sges(sges)?;
     Ok(first)
 }
 
@@ -358,16 +424,8 @@ fn put_remote_inline<M: DmaMemory>(
 ) -> Result<u64, Error> {
     let [first, second] = control;
     let [addr, key] = remote_address(remote);
-    if bytes.is_empty() {
-        place.put(&[first, second, addr, key])?;
-        return Ok(first);
-    }
-    // The rest of the first block at once, whatever of it the payload fills: what is behind is not looked at.
-    let words = [first, second, addr, key, inline_head(bytes), word_of(bytes, 4), word_of(bytes, 12), word_of(bytes, 20)];
-    place.put(&words)?;
-    for at in (28..bytes.len()).step_by(DS_UNIT) {
-        place.put(&[word_of(bytes, at), word_of(bytes, at + 8)])?;
-    }
+    place.put(&[first, second, addr, key])?;
+    place.put_inline(bytes)?;
     Ok(first)
 }
 

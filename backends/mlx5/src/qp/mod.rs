@@ -264,3 +264,49 @@ pub(crate) fn state_of(code: u32) -> Option<QpState> {
         QpcState::Suspended => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caps() -> Capabilities {
+        Capabilities { log_max_qp_sz: 15, max_send_wqe: 1008, max_recv_wqe: 512, ..Capabilities::default() }
+    }
+
+    fn cap(max_send_wr: u32, max_recv_wr: u32, max_send_sge: u32, max_recv_sge: u32, max_inline_data: u32) -> QpCap {
+        QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
+    }
+
+    #[test]
+    fn rings_have_the_sizes_of_rdma_core() {
+        // RC, one SGE: 192 + 16 to 256 bytes a request, of which 60 may be inline.
+        let made = Rings::new(&cap(64, 64, 1, 1, 0), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.recv_entries, made.recv_units), (256, 64, 1));
+        assert_eq!(made.cap, cap(64, 64, 4, 1, 60));
+        let made = Rings::new(&cap(33, 5, 5, 3, 0), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.recv_entries, made.recv_units), (256, 8, 4));
+        assert_eq!(made.cap, cap(51, 8, 8, 4, 124));
+        let made = Rings::new(&cap(1, 1, 0, 1, 61), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.recv_entries), (8, 4), "a receive ring fills a block");
+        assert!(made.cap.max_inline_data >= 61);
+        let made = Rings::new(&cap(0, 0, 0, 0, 0), &caps()).unwrap();
+        assert_eq!((made.send_bytes(), made.recv_bytes(), made.cap), (0, 0, QpCap::default()));
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused() {
+        let most = cap(8192, 32768, 32, 32, 812);
+        assert!(Rings::new(&cap(8192, 32768, 1, 32, 0), &caps()).is_ok());
+        for more in [
+            cap(8193, 1, 1, 1, 0),
+            cap(1, 32769, 1, 1, 0),
+            cap(1, 1, 33, 1, 0),
+            cap(1, 1, 1, 33, 0),
+            cap(1, 1, 1, 1, most.max_inline_data + 1),
+            cap(u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX),
+        ] {
+            assert!(matches!(Rings::new(&more, &caps()), Err(Error::TooMuch { .. })), "{more:?}");
+        }
+        assert!(matches!(Rings::new(&cap(1, 0, 1, 0, 0), &Capabilities::default()), Err(Error::TooMuch { .. })));
+    }
+}
