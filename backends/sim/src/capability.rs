@@ -91,6 +91,7 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_MAX_RA_REQ_QP, limits.log_max_reads.into())
                 .set(CmdHcaCap::LOG_MAX_RA_RES_QP, limits.log_max_reads.into())
                 .set(CmdHcaCap::IB_VIRT, 1)
+                .set(CmdHcaCap::VPORT_COUNTERS, 1)
                 .set(CmdHcaCap::LOCAL_CA_ACK_DELAY, 15)
                 .set(CmdHcaCap::NUM_PORTS, 1)
                 .set(CmdHcaCap::LOG_MAX_MSG, limits.log_max_msg.into())
@@ -148,7 +149,15 @@ impl Capabilities {
         if !check(env, info, page, &pair.most) {
             return Err(CmdStatus::BadParam);
         }
-        pair.current = page.to_vec();
+        if info.name == AtomicCaps::INFO.name {
+            // Nothing but the mode can be chosen there; drivers leave the rest of the page empty.
+            let mode = View::<AtomicCaps>::new(page).map_or(0, |page| page.get(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE));
+            if let Some(mut current) = ViewMut::<AtomicCaps>::new(&mut pair.current) {
+                current.set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, mode);
+            }
+        } else {
+            pair.current = page.to_vec();
+        }
         Ok(())
     }
 

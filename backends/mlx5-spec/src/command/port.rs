@@ -115,6 +115,40 @@ crate::layout! {
 }
 
 crate::layout! {
+    /// Packets and bytes of one kind of traffic (`mlx5_ifc.h`, `traffic_counter`).
+    TrafficCounter "traffic_counter", 16 bytes {
+        PACKETS "packets" (@0 u64);
+        OCTETS "octets" (@8 u64);
+    }
+}
+
+crate::layout! {
+    /// Input of QUERY_VPORT_COUNTER (`mlx5_ifc.h`, `query_vport_counter_in`).
+    QueryVportCounterIn "query_vport_counter_in", 32 bytes {
+        OPCODE "opcode" (0:31..16);
+        OP_MOD "op_mod" (4:15..0);
+        OTHER_VPORT "other_vport" (8:31..31);
+        PORT_NUM "port_num" (8:19..16);
+        VPORT_NUMBER "vport_number" (8:15..0);
+        CLEAR "clear" (24:31..31);
+    }
+}
+
+crate::layout! {
+    /// Output of QUERY_VPORT_COUNTER (`mlx5_ifc.h`, `query_vport_counter_out`).
+    QueryVportCounterOut "query_vport_counter_out", 528 bytes {
+        STATUS "status" (0:31..24);
+        SYNDROME "syndrome" (4:31..0);
+        RECEIVED_ERRORS "received_errors" (@16 TrafficCounter);
+        TRANSMIT_ERRORS "transmit_errors" (@32 TrafficCounter);
+        RECEIVED_IB_UNICAST "received_ib_unicast" (@48 TrafficCounter);
+        TRANSMITTED_IB_UNICAST "transmitted_ib_unicast" (@64 TrafficCounter);
+        RECEIVED_IB_MULTICAST "received_ib_multicast" (@80 TrafficCounter);
+        TRANSMITTED_IB_MULTICAST "transmitted_ib_multicast" (@96 TrafficCounter);
+    }
+}
+
+crate::layout! {
     /// Input of MAD_IFC (`mlx5_ifc.h`, `mad_ifc_in`).
     MadIfcIn "mad_ifc_in", 272 bytes {
         OPCODE "opcode" (0:31..16);

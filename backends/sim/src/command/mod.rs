@@ -229,6 +229,7 @@ fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
         }
         Op::QueryHcaVportContext => call.run(Needs::Booted, port::query_context),
         Op::ModifyHcaVportContext => call.run(Needs::Booted, port::modify_context),
+        Op::QueryVportCounter => call.run(Needs::Running, port::query_counter),
         Op::QueryHcaVportGid => {
             let room = call.room;
             call.run(Needs::Booted, |firmware, _, input, output| port::query_gid(firmware, input, output, room))

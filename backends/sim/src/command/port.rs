@@ -2,7 +2,8 @@
 
 use bareverbs_mlx5_spec::{
     CmdStatus, ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn, QueryHcaVportContextOut,
-    QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, View, ViewMut,
+    QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, QueryVportCounterIn,
+    QueryVportCounterOut, TrafficCounter, View, ViewMut,
 };
 
 use super::{Outcome, Refusal};
@@ -82,6 +83,21 @@ pub(super) fn query_pkey(
         let pkey = firmware.port.pkey(index).ok_or(Refusal::new(CmdStatus::BadParam, "beyond the P_Key table"))?;
         put(output.as_bytes_mut(), QueryHcaVportPkeyOut::PKEY.at(i), &u32::from(pkey).to_be_bytes(), room)?;
     }
+    Ok(())
+}
+
+/// QUERY_VPORT_COUNTER: what went over the wire since INIT_HCA. Nothing counts bytes.
+pub(super) fn query_counter(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, QueryVportCounterIn>,
+    output: &mut ViewMut<'_, QueryVportCounterOut>,
+) -> Outcome {
+    check_port(input.get(QueryVportCounterIn::PORT_NUM), input.is_set(QueryVportCounterIn::OTHER_VPORT))?;
+    let stats = firmware.engine.stats();
+    output.sub(QueryVportCounterOut::RECEIVED_IB_UNICAST).set64(TrafficCounter::PACKETS, stats.received);
+    output.sub(QueryVportCounterOut::TRANSMITTED_IB_UNICAST).set64(TrafficCounter::PACKETS, stats.sent);
+    output.sub(QueryVportCounterOut::RECEIVED_ERRORS).set64(TrafficCounter::PACKETS, stats.dropped);
     Ok(())
 }
 

@@ -20,7 +20,9 @@ pub(super) fn create_qp(
 ) -> Outcome {
     let context = input.sub(CreateQpIn::QPC);
     let st = QpcSt::from_code(context.get(Qpc::ST));
-    if !firmware.uars.contains(context.get(Qpc::UAR_PAGE)) || !firmware.pds.contains(context.get(Qpc::PD)) {
+    // The queue pair that changes keys learns its protection domain when it is initialized.
+    let has_pd = st == Some(QpcSt::RegUmr) || firmware.pds.contains(context.get(Qpc::PD));
+    if !firmware.uars.contains(context.get(Qpc::UAR_PAGE)) || !has_pd {
         return Err(Refusal::new(CmdStatus::BadRes, "no such UAR or protection domain"));
     }
     if st == Some(QpcSt::Xrc) && !firmware.xrcds.contains(context.get(Qpc::XRCD)) {
