@@ -26,7 +26,7 @@ class Case:
     devices: int = 1
     serve: tuple = ()
     parameters: tuple = ()
-    seconds: int = 90
+    seconds: int = 120
     expected: tuple = ()
 
 

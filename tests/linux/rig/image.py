@@ -97,6 +97,7 @@ def build(tree, guest, extra=()):
     for folder in ("bin", "dev", "proc", "sys", "tmp", "run", "etc"):
         archive.folder(folder)
     archive.link("sbin", "bin")
+    archive.link("usr", ".")
     archive.file("bin/busybox", (tree.root / "usr/bin/busybox").read_bytes(), 0o755)
     for path in scripts:
         name = str(path.relative_to(guest))
