@@ -161,7 +161,7 @@ fn commands_in_the_wrong_state_or_unknown() {
     let (status, out) = host.command(&input(0xbad, 16, &[]), 16);
     assert_eq!(status, 2);
     assert_ne!(be32(&out, 4), 0, "a syndrome");
-    assert_eq!(host.command(&input(0x700, 16, &[]), 16).0, 2, "SRQs come later");
+    assert_eq!(host.command(&input(0x304, 16, &[]), 16).0, 2, "known, not supported");
     assert_eq!(host.command(&input(0x10b, 8, &[]), 16).0, 0x50);
     assert_eq!(host.command(&input(0x10a, 16, &[]), 16).0, 0x51);
     assert_eq!(host.command(&input(0x10b, 16, &[(8, 2)]), 16).0, 3, "version 2 of the interface");
