@@ -50,7 +50,7 @@ pub(crate) const fn slot_mask(capacity: usize) -> u32 {
 }
 
 /// The region with this key.
-#[inline]
+#[inline(always)]
 pub(crate) fn find<P: Provider>(mrs: &TableView<kind::Mr, Mr<P>>, slot_mask: u32, lkey: Lkey) -> Option<&Mr<P>> {
     let mut slot = (lkey.get() & slot_mask) as usize;
     loop {
@@ -66,7 +66,7 @@ pub(crate) fn find<P: Provider>(mrs: &TableView<kind::Mr, Mr<P>>, slot_mask: u32
 
 /// Checks an SGE of a queue pair in `pd` against its region, which must have the rights `need`. An SGE of length 0 names no
 /// byte and passes.
-#[inline]
+#[inline(always)]
 pub(crate) fn check_sge<P: Provider>(
     mrs: &TableView<kind::Mr, Mr<P>>,
     slot_mask: u32,

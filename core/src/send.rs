@@ -83,70 +83,81 @@ pub struct SendQueue<'a, P: DataPath> {
 
 /// Flags of requests without payload.
 const PLAIN: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED);
-/// Flags of RDMA_WRITE, which the peer does not notice.
+/// Flags of an inline RDMA_WRITE, which the peer does not notice.
 const SILENT: SendFlags = PLAIN.union(SendFlags::INLINE);
+/// Flags of messages that the peer notices and whose payload lies in regions.
+const NOTICED: SendFlags = PLAIN.union(SendFlags::SOLICITED);
 
 impl<P: DataPath> SendQueue<'_, P> {
     /// Posts a request without telling the device. After an error the queue is as before.
+    ///
+    /// The requests that most programs live on have a path each, in which the backend's work is compiled for that one
+    /// operation; the others share one.
     #[inline]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
         match wr.op {
-            SendOp::Write { payload, remote } => {
+            SendOp::Write { payload: Payload::Sges(sges), remote } => {
+                self.admit(OpSet::WRITE, PLAIN, wr.flags, WcOpcode::RdmaWrite)?;
+                let bytes = self.check_sges(sges, Access::empty())?;
+                self.put(wr, &CheckedOp::Write(Payload::Sges(sges), remote), bytes, WcOpcode::RdmaWrite)
+            }
+            SendOp::Write { payload: Payload::Inline(data), remote } => {
                 self.admit(OpSet::WRITE, SILENT, wr.flags, WcOpcode::RdmaWrite)?;
-                let bytes = self.check_payload(payload, wr.flags)?;
-                self.put(wr, &CheckedOp::Write(payload, remote), bytes, WcOpcode::RdmaWrite)
+                let bytes = self.check_inline(data)?;
+                self.put(wr, &CheckedOp::Write(Payload::Inline(data), remote), bytes, WcOpcode::RdmaWrite)
             }
-            SendOp::Send { payload } => {
-                self.admit(OpSet::SEND, SendFlags::KNOWN, wr.flags, WcOpcode::Send)?;
-                let bytes = self.check_payload(payload, wr.flags)?;
-                self.put(wr, &CheckedOp::Send(payload), bytes, WcOpcode::Send)
-            }
-            SendOp::SendWithImm { payload, imm } => {
-                self.admit(OpSet::SEND, SendFlags::KNOWN, wr.flags, WcOpcode::Send)?;
-                let bytes = self.check_payload(payload, wr.flags)?;
-                self.put(wr, &CheckedOp::SendWithImm(payload, imm), bytes, WcOpcode::Send)
+            SendOp::Send { payload: Payload::Sges(sges) } => {
+                self.admit(OpSet::SEND, NOTICED, wr.flags, WcOpcode::Send)?;
+                let bytes = self.check_sges(sges, Access::empty())?;
+                self.put(wr, &CheckedOp::Send(Payload::Sges(sges)), bytes, WcOpcode::Send)
             }
             SendOp::Read { sges, remote } => {
                 self.admit(OpSet::READ, PLAIN, wr.flags, WcOpcode::RdmaRead)?;
                 let bytes = self.check_sges(sges, Access::LOCAL_WRITE)?;
                 self.put(wr, &CheckedOp::Read(sges, remote), bytes, WcOpcode::RdmaRead)
             }
-            SendOp::WriteWithImm { payload, remote, imm } => {
-                self.admit(OpSet::WRITE, SendFlags::KNOWN, wr.flags, WcOpcode::RdmaWrite)?;
-                let bytes = self.check_payload(payload, wr.flags)?;
-                self.put(wr, &CheckedOp::WriteWithImm(payload, remote, imm), bytes, WcOpcode::RdmaWrite)
-            }
-            _ => self.post_rare(wr),
+            _ => self.post_other(wr),
         }
     }
 
-    /// Atomics and everything about windows.
-    #[cold]
+    /// Immediate data, atomics, and everything about windows.
     #[inline(never)]
-    fn post_rare(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
-        match wr.op {
+    fn post_other(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
+        let (set, opcode, payload, op) = match wr.op {
+            SendOp::Send { payload } => (OpSet::SEND, WcOpcode::Send, payload, CheckedOp::Send(payload)),
+            SendOp::SendWithImm { payload, imm } => {
+                (OpSet::SEND, WcOpcode::Send, payload, CheckedOp::SendWithImm(payload, imm))
+            }
             SendOp::SendWithInv { payload, rkey } => {
-                self.admit(OpSet::WINDOW, SendFlags::KNOWN, wr.flags, WcOpcode::Send)?;
-                let bytes = self.check_payload(payload, wr.flags)?;
-                self.put(wr, &CheckedOp::SendWithInv(payload, rkey), bytes, WcOpcode::Send)
+                (OpSet::WINDOW, WcOpcode::Send, payload, CheckedOp::SendWithInv(payload, rkey))
+            }
+            SendOp::WriteWithImm { payload, remote, imm } => {
+                (OpSet::WRITE, WcOpcode::RdmaWrite, payload, CheckedOp::WriteWithImm(payload, remote, imm))
             }
             SendOp::CompareSwap { sge, remote, compare, swap } => {
                 self.check_atomic(&sge, remote, wr.flags, WcOpcode::CompSwap)?;
-                self.put(wr, &CheckedOp::CompareSwap(sge, remote, compare, swap), 8, WcOpcode::CompSwap)
+                return self.put_rare(wr, &CheckedOp::CompareSwap(sge, remote, compare, swap), 8, WcOpcode::CompSwap);
             }
             SendOp::FetchAdd { sge, remote, add } => {
                 self.check_atomic(&sge, remote, wr.flags, WcOpcode::FetchAdd)?;
-                self.put(wr, &CheckedOp::FetchAdd(sge, remote, add), 8, WcOpcode::FetchAdd)
+                return self.put_rare(wr, &CheckedOp::FetchAdd(sge, remote, add), 8, WcOpcode::FetchAdd);
             }
-            SendOp::BindMw { mw, key, info } => self.post_bind(wr, mw, key, &info),
-            SendOp::LocalInv { rkey } => self.post_local_inv(wr, rkey),
-            // Those of `post`.
-            SendOp::Send { .. }
-            | SendOp::SendWithImm { .. }
-            | SendOp::Write { .. }
-            | SendOp::WriteWithImm { .. }
-            | SendOp::Read { .. } => self.post(wr),
-        }
+            SendOp::BindMw { mw, key, info } => return self.post_bind(wr, mw, key, &info),
+            SendOp::LocalInv { rkey } => return self.post_local_inv(wr, rkey),
+            SendOp::Write { .. } | SendOp::Read { .. } => return self.post(wr),
+        };
+        let bytes = match payload {
+            // Only bytes that the caller shows can be copied into the request.
+            Payload::Sges(sges) => {
+                self.admit(set, NOTICED, wr.flags, opcode)?;
+                self.check_sges(sges, Access::empty())?
+            }
+            Payload::Inline(data) => {
+                self.admit(set, SendFlags::KNOWN, wr.flags, opcode)?;
+                self.check_inline(data)?
+            }
+        };
+        self.put_rare(wr, &op, bytes, opcode)
     }
 
     /// Tells the device of every request posted so far, with one doorbell; none if there is nothing new.
@@ -166,7 +177,7 @@ impl<P: DataPath> SendQueue<'_, P> {
     }
 
     /// Whether the transport has the operation and its flags.
-    #[inline]
+    #[inline(always)]
     fn admit(&self, op: OpSet, legal: SendFlags, flags: SendFlags, opcode: WcOpcode) -> Result<(), PostSendError<P::Error>> {
         if !self.qp.ops.contains(op) || !(legal & self.qp.flags).contains(flags) || self.qp.qp_type == QpType::Ud {
             return Err(self.not_admitted(op, legal, flags, opcode));
@@ -188,25 +199,18 @@ impl<P: DataPath> SendQueue<'_, P> {
         if flags.is_empty() { PostSendError::NoAddressHandle } else { PostSendError::Flags { flags } }
     }
 
-    /// Checks what is to be sent; gives its length.
-    #[inline]
-    fn check_payload(&self, payload: Payload<'_>, flags: SendFlags) -> Result<u32, PostSendError<P::Error>> {
-        match payload {
-            // Only bytes that the caller shows can be copied into the request.
-            Payload::Sges(_) if flags.contains(SendFlags::INLINE) => Err(PostSendError::Flags { flags: SendFlags::INLINE }),
-            Payload::Sges(sges) => self.check_sges(sges, Access::empty()),
-            Payload::Inline(bytes) => {
-                let max = self.qp.cap.max_inline_data;
-                match u32::try_from(bytes.len()) {
-                    Ok(length) if length <= max => Ok(length),
-                    _ => Err(PostSendError::InlineSize { length: bytes.len(), max }),
-                }
-            }
+    /// Checks the length of an inline payload and gives it.
+    #[inline(always)]
+    fn check_inline(&self, data: &[u8]) -> Result<u32, PostSendError<P::Error>> {
+        let max = self.qp.cap.max_inline_data;
+        match u32::try_from(data.len()) {
+            Ok(length) if length <= max => Ok(length),
+            _ => Err(PostSendError::InlineSize { length: data.len(), max }),
         }
     }
 
     /// Checks SGEs against their regions; gives the length of all.
-    #[inline]
+    #[inline(always)]
     fn check_sges(&self, sges: &[Sge], need: Access) -> Result<u32, PostSendError<P::Error>> {
         let max = self.qp.cap.max_send_sge;
         if sges.len() > max as usize {
@@ -243,7 +247,7 @@ impl<P: DataPath> SendQueue<'_, P> {
     }
 
     /// Blocks that a request takes, if they are free.
-    #[inline]
+    #[inline(always)]
     fn room(&self, op: &CheckedOp<'_>) -> Result<u16, (u32, u32)> {
         let needed = P::send_blocks(op);
         let free = self.qp.send.free();
@@ -254,7 +258,7 @@ impl<P: DataPath> SendQueue<'_, P> {
     }
 
     /// Writes a checked request and remembers it.
-    #[inline]
+    #[inline(always)]
     fn put(
         &mut self,
         wr: &SendWr<'_>,
@@ -263,11 +267,22 @@ impl<P: DataPath> SendQueue<'_, P> {
         opcode: WcOpcode,
     ) -> Result<(), PostSendError<P::Error>> {
         let blocks = self.room(op).map_err(|(needed, free)| PostSendError::QueueFull { needed, free })?;
-        let flags = wr.flags;
-        self.write(op, wr.wr_id, flags, blocks, bytes, opcode).map_err(PostSendError::Device)
+        self.write(op, wr.wr_id, wr.flags, blocks, bytes, opcode).map_err(PostSendError::Device)
     }
 
-    #[inline]
+    /// [`Self::put`], not compiled for one operation.
+    #[inline(never)]
+    fn put_rare(
+        &mut self,
+        wr: &SendWr<'_>,
+        op: &CheckedOp<'_>,
+        bytes: u32,
+        opcode: WcOpcode,
+    ) -> Result<(), PostSendError<P::Error>> {
+        self.put(wr, op, bytes, opcode)
+    }
+
+    #[inline(always)]
     fn write(
         &mut self,
         op: &CheckedOp<'_>,
@@ -363,6 +378,7 @@ impl<P: DataPath> SendQueue<'_, P> {
         self.write_remembered(op, wr.wr_id, wr.flags, blocks, opcode, mw, next).map_err(PostSendError::Device)
     }
 
+    #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "the request, its place and the window's next state are all there is")]
     fn write_remembered(
         &mut self,
