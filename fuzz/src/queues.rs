@@ -1,0 +1,134 @@
+//! Where a driver has put its queues, as its own commands say, and the bytes there.
+
+use std::cell::RefCell;
+use std::iter;
+use std::rc::Rc;
+
+use bareverbs::Instant;
+use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, Cqc, CreateCqIn, CreateQpIn, Layout, Qpc, Tail, View};
+use bareverbs_sim::in_process::{Host, MemoryMap};
+use bareverbs_sim::memory::HostMemory;
+use bareverbs_sim::trace::{Record, Tracer};
+
+/// Bytes of the device's smallest page.
+const PAGE: usize = 4096;
+
+/// Memory of one queue: pages that need not be neighbours.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    map: MemoryMap,
+    pages: Vec<u64>,
+    page_size: usize,
+    /// Bytes from the start of the pages to the start of the queue.
+    start: usize,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+impl Queue {
+    /// Address, place in the run and length of each piece of `len` bytes from `at`; the queue wraps, and so does the run.
+    fn pieces(&self, at: usize, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+        let mut done = 0;
+        iter::from_fn(move || {
+            let at = (at + done) % self.len;
+            let place = self.start + at;
+            let in_page = self.page_size - place % self.page_size;
+            let piece = in_page.min(self.len - at).min(len - done);
+            let addr = self.pages.get(place / self.page_size)? + (place % self.page_size) as u64;
+            done += piece;
+            (piece != 0).then_some((addr, done - piece, piece))
+        })
+    }
+
+    /// The bytes from `at`, past the end from the start again.
+    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        for (addr, from, piece) in self.pieces(at, len) {
+            self.map.read(addr, &mut bytes[from..from + piece]).expect("the queue is in mapped memory");
+        }
+        bytes
+    }
+
+    /// Writes bytes at `at`, past the end from the start again.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        for (addr, from, piece) in self.pieces(at, bytes.len()) {
+            self.map.write(addr, &bytes[from..from + piece]).expect("the queue is in mapped memory");
+        }
+    }
+}
+
+/// The queues that were made last.
+#[derive(Clone, Debug, Default)]
+pub struct Made {
+    /// Completion queue.
+    pub completion: Option<Queue>,
+    /// Send queue of a queue pair.
+    pub send: Option<Queue>,
+}
+
+/// Listens to a device's commands for new queues.
+#[derive(Clone, Default)]
+pub struct Listener {
+    made: Rc<RefCell<Made>>,
+    map: MemoryMap,
+}
+
+impl Listener {
+    /// Listens to the device of `host` from now on.
+    pub fn on(host: &Host) -> Self {
+        let listener = Self { made: Rc::default(), map: host.memory_map().clone() };
+        let tracer = listener.clone();
+        host.with_device(|device| device.set_tracer(Some(Box::new(tracer))));
+        listener
+    }
+
+    /// What was made.
+    pub fn made(&self) -> Made {
+        self.made.borrow().clone()
+    }
+
+    fn pages<L: Layout>(&self, view: View<'_, L>, list: Tail<L>) -> Vec<u64> {
+        (0..).map_while(|index| view.tail64(list, index)).collect()
+    }
+
+    fn queue(&self, pages: Vec<u64>, log_page_size: u32, start: usize, len: usize) -> Queue {
+        Queue { map: self.map.clone(), pages, page_size: PAGE << log_page_size, start, len }
+    }
+
+    fn command(&self, input: &[u8]) {
+        let Some(opcode) = View::<CmdIn>::new(input).and_then(|head| CmdOpcode::from_code(head.get(CmdIn::OPCODE))) else {
+            return;
+        };
+        if opcode == CmdOpcode::CreateCq
+            && let Some(view) = View::<CreateCqIn>::new(input)
+        {
+            let context = view.sub(CreateCqIn::CQ_CONTEXT);
+            let len = 64 << context.get(Cqc::LOG_CQ_SIZE);
+            let start = context.get(Cqc::PAGE_OFFSET) as usize * 64;
+            let queue = self.queue(self.pages(view, CreateCqIn::PAS), context.get(Cqc::LOG_PAGE_SIZE), start, len);
+            self.made.borrow_mut().completion = Some(queue);
+        }
+        if opcode == CmdOpcode::CreateQp
+            && let Some(view) = View::<CreateQpIn>::new(input)
+        {
+            let context = view.sub(CreateQpIn::QPC);
+            let receive = if context.get(Qpc::RQ_TYPE) == 0 {
+                16 << (context.get(Qpc::LOG_RQ_SIZE) + context.get(Qpc::LOG_RQ_STRIDE))
+            } else {
+                0
+            };
+            let start = context.get(Qpc::PAGE_OFFSET) as usize * 64 + receive;
+            let len = 64 << context.get(Qpc::LOG_SQ_SIZE);
+            let queue = self.queue(self.pages(view, CreateQpIn::PAS), context.get(Qpc::LOG_PAGE_SIZE), start, len);
+            self.made.borrow_mut().send = Some(queue);
+        }
+    }
+}
+
+impl Tracer for Listener {
+    fn record(&mut self, _now: Instant, record: Record<'_>) {
+        if let Record::Command { input, .. } = record {
+            self.command(input);
+        }
+    }
+}
