@@ -159,6 +159,14 @@ impl CqTable {
         Ok(())
     }
 
+    /// Lets the producer counter start elsewhere.
+    #[cfg(test)]
+    pub(super) fn start_at(&mut self, cqn: u32, producer: u32) {
+        if let Some(cq) = self.cqs.get_mut(&cqn) {
+            cq.producer = producer;
+        }
+    }
+
     pub(super) fn remove(&mut self, cqn: u32) {
         self.cqs.remove(&cqn);
     }

@@ -227,6 +227,8 @@ impl Qp {
 
     /// Sends what may be sent. `true` if there is more that could go on now.
     pub(super) fn send(&mut self, work: &mut Work<'_, '_>) -> bool {
+        // What waited only for those before it may be the oldest now.
+        self.retire_local(work);
         for _ in 0..BUDGET {
             if !self.can_send() {
                 return false;

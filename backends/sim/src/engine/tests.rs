@@ -1,7 +1,10 @@
 //! Requests from WQE to CQE, on two devices.
 
+mod answers;
 mod failure;
+mod hostile;
 mod key;
 mod recovery;
+mod state;
 mod transfer;
 mod unreliable;
