@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType, PortChange};
 
 use crate::capability::Capabilities;
 use crate::config::DeviceConfig;
-use crate::engine::{Engine, EngineConfig, EngineEvent};
+use crate::engine::{Engine, EngineConfig, EngineEvent, EngineStats};
 use crate::env::Env;
 use crate::eq::{Event, EventQueues};
 use crate::pages::Pages;
@@ -83,6 +83,8 @@ pub(crate) struct Firmware {
     pub(crate) xrcds: Numbers,
     pub(crate) transport_domains: Numbers,
     pub(crate) counters: Numbers,
+    /// What the port had counted when each set of counters was last cleared.
+    pub(crate) cleared_counters: BTreeMap<u32, EngineStats>,
     /// The event queue of each completion queue.
     pub(crate) cq_eqs: BTreeMap<u32, u32>,
     /// Firmware memory of each key.
@@ -106,6 +108,7 @@ impl Firmware {
             xrcds: Numbers::new(1, 255),
             transport_domains: Numbers::new(1, 255),
             counters: Numbers::new(1, 255),
+            cleared_counters: BTreeMap::new(),
             cq_eqs: BTreeMap::new(),
             mkey_room: BTreeMap::new(),
             config,
@@ -139,6 +142,7 @@ impl Firmware {
         self.xrcds = fresh.xrcds;
         self.transport_domains = fresh.transport_domains;
         self.counters = fresh.counters;
+        self.cleared_counters.clear();
         self.cq_eqs.clear();
         self.mkey_room.clear();
         self.engine.reset();

@@ -60,16 +60,27 @@ numbers! {
         dealloc_q_counter(DeallocQCounterIn.COUNTER_SET_ID, DeallocQCounterOut), busy if |_, _| false;
 }
 
-/// QUERY_Q_COUNTER: no queue pair counts into a set yet, so every counter is zero.
+/// QUERY_Q_COUNTER: what the port counted since the set was last cleared. Queue pairs are not told apart, so every set
+/// counts for all of them.
 pub(super) fn query_q_counter(
     firmware: &mut Firmware,
     _: &mut Env<'_>,
     input: View<'_, QueryQCounterIn>,
-    _: &mut ViewMut<'_, QueryQCounterOut>,
+    output: &mut ViewMut<'_, QueryQCounterOut>,
 ) -> Outcome {
     let set = input.get(QueryQCounterIn::COUNTER_SET_ID);
     if !firmware.counters.contains(set) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such set of counters"));
+    }
+    let now = firmware.engine.stats();
+    let cleared = firmware.cleared_counters.get(&set).copied().unwrap_or_default();
+    let since = |now: u64, cleared: u64| now.saturating_sub(cleared) as u32;
+    output
+        .set(QueryQCounterOut::DUPLICATE_REQUEST, since(now.duplicates, cleared.duplicates))
+        .set(QueryQCounterOut::PACKET_SEQ_ERR, since(now.sequence_errors, cleared.sequence_errors))
+        .set(QueryQCounterOut::RNR_NAK_RETRY_ERR, since(now.receiver_not_ready, cleared.receiver_not_ready));
+    if input.is_set(QueryQCounterIn::CLEAR) {
+        firmware.cleared_counters.insert(set, now);
     }
     Ok(())
 }

@@ -186,3 +186,54 @@ fn capabilities_beyond_the_device_are_refused_and_unknown_bits_noticed() {
     set[16 + 12] = 0;
     assert_eq!(host.command(&set, 16).0, 4, "too late");
 }
+
+#[test]
+fn numbers_are_handed_out_once_and_taken_back_once() {
+    let mut host = MiniHost::running(plain());
+    // ALLOC and DEALLOC of UARs, protection domains, XRC domains, transport domains, counter sets.
+    for (alloc, free) in [(0x802, 0x803), (0x800, 0x801), (0x80e, 0x80f), (0x816, 0x817), (0x771, 0x772)] {
+        let take = |host: &mut MiniHost| be32(&host.ok(&input(alloc, 16, &[]), 16), 8);
+        let (a, b) = (take(&mut host), take(&mut host));
+        assert!(a != b && a != 0 && b != 0, "{alloc:#x}");
+        host.ok(&input(free, 16, &[(8, a)]), 16);
+        assert_eq!(host.command(&input(free, 16, &[(8, a)]), 16).0, 5, "{free:#x} twice");
+        assert_ne!(take(&mut host), a, "a stale number is not somebody else's at once");
+    }
+    let set = be32(&host.ok(&input(0x771, 16, &[]), 16), 8);
+    assert!(host.ok(&input(0x773, 32, &[(24, 1 << 31), (28, set)]), 256)[16..].iter().all(|byte| *byte == 0));
+    assert_eq!(host.command(&input(0x773, 32, &[(28, 250)]), 256).0, 5);
+}
+
+#[test]
+fn objects_need_what_they_refer_to() {
+    let mut host = MiniHost::running(plain());
+    let uar = host.uar();
+    let eqn = host.eq(uar, 0x10_0000, 6, 0, 0);
+    // CREATE_CQ: 64 entries in a page, doorbell record behind it.
+    let create_cq = |uar: u32, eqn: u32| {
+        let mut bytes = input(0x400, 272, &[(16 + 12, 6 << 24 | uar), (16 + 20, eqn)]);
+        bytes[16 + 56..16 + 64].copy_from_slice(&(BASE + 0x13_0000).to_be_bytes());
+        bytes.extend((BASE + 0x12_0000).to_be_bytes());
+        bytes
+    };
+    assert_eq!(host.command(&create_cq(uar + 1, eqn), 16).0, 5);
+    assert_eq!(host.command(&create_cq(uar, eqn + 1), 16).0, 5);
+    let cqn = be32(&host.ok(&create_cq(uar, eqn), 16), 8);
+    assert_eq!(host.command(&input(0x302, 16, &[(8, eqn)]), 16).0, 6, "a completion queue reports to it");
+    let query = host.ok(&input(0x402, 16, &[(8, cqn)]), 272);
+    assert_eq!(be32(&query, 16 + 20), eqn);
+    // CREATE_MKEY: physical addresses, local read and write, in a domain that must exist.
+    let create_key = |pd: u32| input(0x200, 272, &[(16, 0x0000_0c00), (16 + 4, 0xffff_ff42), (16 + 12, 1 << 31 | pd)]);
+    assert_eq!(host.command(&create_key(1), 16).0, 5);
+    let pd = be32(&host.ok(&input(0x800, 16, &[]), 16), 8);
+    let key = be32(&host.ok(&create_key(pd), 16), 8);
+    assert!(key > 1, "indices 0 and 1 stay free: key 0x100 ends a list");
+    assert_eq!(host.command(&input(0x801, 16, &[(8, pd)]), 16).0, 6, "a key belongs to it");
+    let mut long = create_key(pd);
+    long[99] = 1;
+    assert_eq!(host.command(&long, 16).0, 0x50, "a translation that is not there");
+    host.ok(&input(0x202, 16, &[(8, key)]), 16);
+    host.ok(&input(0x801, 16, &[(8, pd)]), 16);
+    host.ok(&input(0x401, 16, &[(8, cqn)]), 16);
+    host.ok(&input(0x302, 16, &[(8, eqn)]), 16);
+}
