@@ -297,6 +297,21 @@ pub fn rc_steps(connection: &Connection, dlid: Lid, dest_qpn: Qpn, rq_psn: u32, 
     ]
 }
 
+/// Attributes of each step from RESET to RTS of a UC queue pair.
+pub fn uc_steps(connection: &Connection, dlid: Lid, dest_qpn: Qpn, rq_psn: u32, sq_psn: u32) -> [(QpAttr, QpAttrMask); 3] {
+    let mut steps = rc_steps(connection, dlid, dest_qpn, rq_psn, sq_psn);
+    let reliable = QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER
+        | QpAttrMask::TIMEOUT
+        | QpAttrMask::RETRY_CNT
+        | QpAttrMask::RNR_RETRY
+        | QpAttrMask::MAX_QP_RD_ATOMIC;
+    for (_, mask) in &mut steps {
+        *mask -= reliable;
+    }
+    steps
+}
+
 /// Takes a queue pair from RESET to RTS.
 pub fn to_rts(node: &mut Node, qp: QpHandle, steps: &[(QpAttr, QpAttrMask); 3]) {
     for (attr, mask) in steps {
@@ -340,8 +355,13 @@ impl Pair {
         let lid = |node: &mut Node| node.verbs.query_port(1).expect("query_port").lid;
         let (lid_a, lid_b) = (lid(&mut self.a), lid(&mut self.b));
         let (psn_a, psn_b) = connection.psn;
-        to_rts(&mut self.a, a.qp, &rc_steps(connection, lid_b, b.qpn, psn_b, psn_a));
-        to_rts(&mut self.b, b.qp, &rc_steps(connection, lid_a, a.qpn, psn_a, psn_b));
+        let steps = |node: &Node, end: &End| match node.verbs.qp(end.qp).expect("qp").qp_type {
+            QpType::Uc => uc_steps,
+            _ => rc_steps,
+        };
+        let (steps_a, steps_b) = (steps(&self.a, a), steps(&self.b, b));
+        to_rts(&mut self.a, a.qp, &steps_a(connection, lid_b, b.qpn, psn_b, psn_a));
+        to_rts(&mut self.b, b.qp, &steps_b(connection, lid_a, a.qpn, psn_a, psn_b));
     }
 
     /// A connected RC queue pair on each host, every send signaled.

@@ -102,7 +102,7 @@ impl Rings {
             made.send_blocks = within(bytes / WQEBB as u64, ring)?;
             made.cap.max_send_wr = (made.send_blocks * WQEBB as u32).checked_div(wqe).unwrap_or(0);
             made.cap.max_send_sge = ((wqe - OVERHEAD) / DS_UNIT as u32).min(max_sge(caps));
-            made.cap.max_inline_data = (wqe - OVERHEAD - INLINE_HEAD).min(max_inline(caps));
+            made.cap.max_inline_data = wqe.saturating_sub(OVERHEAD + INLINE_HEAD).min(max_inline(caps));
         }
         if cap.max_recv_wr != 0 {
             let units = within(u64::from(cap.max_recv_sge), max_sge(caps))?.max(1).next_power_of_two();

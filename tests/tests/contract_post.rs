@@ -1,0 +1,781 @@
+//! Posting: every row of the verbs contract's tables for sends and receives, each refusal with its errno and its error.
+
+use bareverbs::{
+    Access, BadWr, BindInfo, BindRefused, Completion, Errno, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,
+    PostSendError, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault,
+    WcOpcode, WcStatus,
+};
+use bareverbs_mlx5::Error;
+use bareverbs_sim::DeviceConfig;
+use bareverbs_tests::{
+    ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_state,
+};
+
+/// The opcodes of the contract's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Send,
+    SendWithImm,
+    SendWithInv,
+    Write,
+    WriteWithImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    BindMw,
+    LocalInv,
+}
+
+const OPS: [Op; 10] = [
+    Op::Send,
+    Op::SendWithImm,
+    Op::SendWithInv,
+    Op::Write,
+    Op::WriteWithImm,
+    Op::Read,
+    Op::CompareSwap,
+    Op::FetchAdd,
+    Op::BindMw,
+    Op::LocalInv,
+];
+
+impl Op {
+    fn is_send(self) -> bool {
+        matches!(self, Op::Send | Op::SendWithImm | Op::SendWithInv)
+    }
+
+    fn is_write(self) -> bool {
+        matches!(self, Op::Write | Op::WriteWithImm)
+    }
+
+    fn is_read_or_atomic(self) -> bool {
+        matches!(self, Op::Read | Op::CompareSwap | Op::FetchAdd)
+    }
+
+    fn takes_receive(self) -> bool {
+        self.is_send() || self == Op::WriteWithImm
+    }
+
+    fn completes_as(self) -> WcOpcode {
+        match self {
+            Op::Send | Op::SendWithImm | Op::SendWithInv => WcOpcode::Send,
+            Op::Write | Op::WriteWithImm => WcOpcode::RdmaWrite,
+            Op::Read => WcOpcode::RdmaRead,
+            Op::CompareSwap => WcOpcode::CompSwap,
+            Op::FetchAdd => WcOpcode::FetchAdd,
+            Op::BindMw => WcOpcode::BindMw,
+            Op::LocalInv => WcOpcode::LocalInv,
+        }
+    }
+}
+
+/// What a request of each opcode is made of.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    payload: Payload<'a>,
+    sges: &'a [Sge],
+    remote: Remote,
+    mw: MwHandle,
+    info: BindInfo,
+    /// The window that is invalidated: here, or there.
+    rkey: Rkey,
+}
+
+impl<'a> Parts<'a> {
+    fn op(&self, op: Op) -> SendOp<'a> {
+        let Parts { payload, sges, remote, mw, info, rkey } = *self;
+        let imm = [1, 2, 3, 4];
+        match op {
+            Op::Send => SendOp::Send { payload },
+            Op::SendWithImm => SendOp::SendWithImm { payload, imm },
+            Op::SendWithInv => SendOp::SendWithInv { payload, rkey },
+            Op::Write => SendOp::Write { payload, remote },
+            Op::WriteWithImm => SendOp::WriteWithImm { payload, remote, imm },
+            Op::Read => SendOp::Read { sges, remote },
+            Op::CompareSwap => SendOp::CompareSwap { sge: sges[0], remote, compare: 0, swap: 1 },
+            Op::FetchAdd => SendOp::FetchAdd { sge: sges[0], remote, add: 1 },
+            Op::BindMw => SendOp::BindMw { mw, key: 77, info },
+            Op::LocalInv => SendOp::LocalInv { rkey },
+        }
+    }
+}
+
+/// Two connected ends with what every opcode needs.
+struct Scene {
+    pair: Pair,
+    a: End,
+    b: End,
+    here: Region,
+    there: Region,
+    /// Type 2, on the first host and on the second.
+    windows: [MwHandle; 2],
+}
+
+impl Scene {
+    fn new(qp_type: QpType) -> Self {
+        Self::with(qp_type, CAP, false)
+    }
+
+    fn with(qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> Self {
+        let mut pair = Pair::new();
+        let pds = (pair.a.verbs.alloc_pd().unwrap(), pair.b.verbs.alloc_pd().unwrap());
+        let a = end_in(&mut pair.a, pds.0, qp_type, cap, sq_sig_all);
+        let b = end_in(&mut pair.b, pds.1, qp_type, CAP, sq_sig_all);
+        pair.connect(&a, &b, &Connection::default());
+        let mut here = pair.a.region(a.pd, 8192, ALL_ACCESS);
+        here.buffer.write(0, &pattern(3, 8192));
+        let there = pair.b.region(b.pd, 8192, ALL_ACCESS);
+        let windows =
+            [pair.a.verbs.alloc_mw(a.pd, MwType::Type2).unwrap(), pair.b.verbs.alloc_mw(b.pd, MwType::Type2).unwrap()];
+        Self { pair, a, b, here, there, windows }
+    }
+
+    fn info(&self) -> BindInfo {
+        let region = &self.here;
+        BindInfo { mr: region.mr, addr: region.buffer.addr, length: 4096, access: Access::REMOTE_READ }
+    }
+
+    fn parts<'a>(&self, sges: &'a [Sge]) -> Parts<'a> {
+        Parts {
+            payload: Payload::Sges(sges),
+            sges,
+            remote: self.there.remote(0),
+            mw: self.windows[0],
+            info: self.info(),
+            rkey: self.pair.a.verbs.mw(self.windows[0]).unwrap().rkey,
+        }
+    }
+
+    /// Posts without telling the device, so that nothing comes of it.
+    fn post(&mut self, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError<Error>> {
+        self.pair.a.verbs.send_queue(self.a.qp)?.post(&SendWr { wr_id: 1, flags, op })
+    }
+
+    /// Posts and tells the device.
+    fn send(&mut self, wr_id: u64, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError<Error>> {
+        self.pair.a.verbs.post_send(self.a.qp, &SendWr { wr_id, flags, op })
+    }
+
+    fn free(&mut self) -> u32 {
+        self.pair.a.verbs.send_queue(self.a.qp).unwrap().free_blocks()
+    }
+
+    fn done(&mut self) -> Completion {
+        self.pair.a.completions(self.a.cq, 1)[0]
+    }
+}
+
+#[test]
+fn every_opcode_of_a_reliable_connection_is_done() {
+    let mut scene = Scene::new(QpType::Rc);
+    // The peer's window that SEND_WITH_INV takes away.
+    let info = BindInfo { mr: scene.there.mr, addr: scene.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
+    let bind = signaled(50, SendOp::BindMw { mw: scene.windows[1], key: 9, info });
+    scene.pair.b.verbs.post_send(scene.b.qp, &bind).unwrap();
+    assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success);
+    let far = scene.pair.b.verbs.mw(scene.windows[1]).unwrap().rkey;
+    for (n, op) in OPS.into_iter().enumerate() {
+        let sges = [scene.here.sge(0, 8)];
+        let mut parts = scene.parts(&sges);
+        if op == Op::SendWithInv {
+            parts.rkey = far;
+        }
+        if op.takes_receive() {
+            let sges = [scene.there.sge(4096, 64)];
+            scene.pair.b.verbs.post_recv(scene.b.qp, &RecvWr { wr_id: 99, sges: &sges }).unwrap();
+        }
+        scene.send(n as u64, SendFlags::SIGNALED, parts.op(op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        let done = scene.done();
+        assert_eq!((done.wr_id, done.opcode, done.status), (n as u64, op.completes_as(), WcStatus::Success), "{op:?}");
+        if op.takes_receive() {
+            assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success, "{op:?}");
+        }
+    }
+    assert_eq!(scene.pair.b.verbs.mw(scene.windows[1]).unwrap().binding, None, "the peer took it");
+    assert_eq!(scene.pair.a.verbs.mw(scene.windows[0]).unwrap().binding, None);
+    scene.pair.assert_no_findings();
+}
+
+#[test]
+fn opcodes_that_an_unreliable_connection_lacks() {
+    let mut scene = Scene::new(QpType::Uc);
+    for op in OPS {
+        let sges = [scene.here.sge(0, 8)];
+        let op_of = scene.parts(&sges).op(op);
+        let before = scene.free();
+        let posted = scene.post(SendFlags::SIGNALED, op_of);
+        if op.is_read_or_atomic() {
+            let error = refused!(posted, Einval, PostSendError::Opcode { .. });
+            assert_eq!(error, PostSendError::Opcode { opcode: op.completes_as(), qp_type: QpType::Uc });
+            assert_eq!(scene.free(), before);
+        } else {
+            posted.unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn flags_by_opcode_and_transport() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        for op in OPS.into_iter().filter(|op| qp_type == QpType::Rc || !op.is_read_or_atomic()) {
+            let mut scene = Scene::new(qp_type);
+            let sges = [scene.here.sge(0, 8)];
+            let parts = scene.parts(&sges);
+            // The four known flags and one that nobody knows.
+            for bits in 0..32_u32 {
+                let flags = SendFlags::from_bits_retain(bits & 15 | (bits & 16) << 6);
+                for inline in [false, true] {
+                    let has_payload = op.is_send() || op.is_write();
+                    if inline && !has_payload {
+                        continue;
+                    }
+                    let payload = if inline { Payload::Inline(b"eight by") } else { parts.payload };
+                    // A window can be invalidated once, but posted again as often as there are records.
+                    let op_of = Parts { payload, ..parts }.op(op);
+                    let mut legal = SendFlags::SIGNALED;
+                    legal.set(SendFlags::FENCE, qp_type == QpType::Rc);
+                    legal.set(SendFlags::SOLICITED, op.takes_receive());
+                    // Bytes that are copied are shown; those behind a key are not.
+                    legal.set(SendFlags::INLINE, inline);
+                    let wrong = flags - legal;
+                    let before = scene.free();
+                    let posted = scene.post(flags, op_of);
+                    if wrong.is_empty() {
+                        posted.unwrap_or_else(|error| panic!("{qp_type:?} {op:?} {flags:?} {inline}: {error}"));
+                    } else {
+                        let error = refused!(posted, Einval, PostSendError::Flags { .. });
+                        let PostSendError::Flags { flags: named } = error else { panic!("{error:?}") };
+                        assert!(wrong.contains(named) && !named.is_empty(), "{qp_type:?} {op:?} {flags:?}: {named:?}");
+                        assert_eq!(scene.free(), before);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn signaled_matters_only_without_sq_sig_all() {
+    for sq_sig_all in [false, true] {
+        let mut scene = Scene::with(QpType::Rc, CAP, sq_sig_all);
+        for wr_id in 0..8 {
+            let flags = if wr_id % 4 == 3 { SendFlags::SIGNALED } else { SendFlags::empty() };
+            let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: scene.there.remote(0) };
+            scene.send(wr_id, flags, op).unwrap();
+        }
+        let expected: Vec<u64> = if sq_sig_all { (0..8).collect() } else { vec![3, 7] };
+        let found: Vec<_> = scene.pair.a.completions(scene.a.cq, expected.len()).iter().map(|done| done.wr_id).collect();
+        assert_eq!(found, expected);
+        scene.pair.world.advance(core::time::Duration::from_millis(1));
+        assert!(scene.pair.a.poll(scene.a.cq).is_empty());
+    }
+}
+
+#[test]
+fn inline_payloads_up_to_the_limit() {
+    let mut scene = Scene::new(QpType::Rc);
+    let max = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap.max_inline_data;
+    assert!(max >= CAP.max_inline_data);
+    let bytes = pattern(5, max as usize + 1);
+    let remote = scene.there.remote(0);
+    for op in OPS.into_iter().filter(|op| op.is_send() || op.is_write()) {
+        let sges = [scene.here.sge(0, 8)];
+        let fits = Parts { payload: Payload::Inline(&bytes[..max as usize]), remote, ..scene.parts(&sges) }.op(op);
+        scene.post(SendFlags::INLINE, fits).unwrap();
+        let before = scene.free();
+        let long = Parts { payload: Payload::Inline(&bytes), remote, ..scene.parts(&sges) }.op(op);
+        let error = refused!(scene.post(SendFlags::INLINE, long), Einval, PostSendError::InlineSize { .. });
+        assert_eq!(error, PostSendError::InlineSize { length: max as usize + 1, max });
+        assert_eq!(scene.free(), before);
+    }
+    // And without room for any: not one byte.
+    let cap = QpCap { max_send_sge: 0, max_inline_data: 0, ..CAP };
+    let mut scene = Scene::with(QpType::Rc, cap, false);
+    let max = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap.max_inline_data as usize;
+    let remote = scene.there.remote(0);
+    let long = SendOp::Write { payload: Payload::Inline(&bytes[..max + 1]), remote };
+    refused!(scene.post(SendFlags::empty(), long), Einval, PostSendError::InlineSize { .. });
+}
+
+#[test]
+fn as_many_sges_as_the_queue_takes() {
+    let mut scene = Scene::new(QpType::Rc);
+    let cap = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap;
+    let sges = vec![scene.here.sge(0, 1); cap.max_send_sge as usize + 1];
+    let most = &sges[..cap.max_send_sge as usize];
+    for op in [Op::Send, Op::SendWithImm, Op::SendWithInv, Op::Write, Op::WriteWithImm, Op::Read] {
+        let (fits, many) = (scene.parts(most).op(op), scene.parts(&sges).op(op));
+        scene.post(SendFlags::empty(), fits).unwrap();
+        let before = scene.free();
+        let error = refused!(scene.post(SendFlags::empty(), many), Einval, PostSendError::SgeCount { .. });
+        assert_eq!(error, PostSendError::SgeCount { count: sges.len(), max: cap.max_send_sge });
+        assert_eq!(scene.free(), before);
+    }
+    let sges = vec![scene.here.sge(0, 1); cap.max_recv_sge as usize + 1];
+    let (qp, verbs) = (scene.a.qp, &mut scene.pair.a.verbs);
+    verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &sges[1..] }).unwrap();
+    let error = refused!(verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &sges }), Einval, PostRecvError::SgeCount { .. });
+    assert_eq!(error, PostRecvError::SgeCount { count: sges.len(), max: cap.max_recv_sge });
+    assert_eq!(verbs.qp(qp).unwrap().recvs, 1);
+}
+
+#[test]
+fn messages_longer_than_the_device_sends() {
+    let mut scene = Scene::new(QpType::Rc);
+    let max = scene.pair.a.verbs.query_device().max_msg_size;
+    // No byte of it is ever looked at, so there need not be any.
+    let (start, map) = (1 << 32, OffsetMap::default());
+    let mr = scene.pair.a.verbs.reg_mr(scene.a.pd, start, max + 4096, Access::LOCAL_WRITE, &map).unwrap();
+    let lkey = scene.pair.a.verbs.mr(mr).unwrap().lkey;
+    let sge = |length: u64| Sge { addr: start, length: length as u32, lkey };
+    for op in [Op::Send, Op::Write, Op::Read] {
+        let whole = [sge(max)];
+        let op_of = scene.parts(&whole).op(op);
+        scene.post(SendFlags::empty(), op_of).unwrap();
+        for sges in [&[sge(max + 1)][..], &[sge(max), sge(1)], &[sge(max / 2), sge(max / 2), sge(max / 2)]] {
+            let op_of = scene.parts(sges).op(op);
+            let error = refused!(scene.post(SendFlags::empty(), op_of), Einval, PostSendError::MessageSize { .. });
+            assert_eq!(error, PostSendError::MessageSize { max: max as u32 });
+        }
+    }
+}
+
+#[test]
+fn atomics_are_eight_aligned_bytes() {
+    let mut scene = Scene::new(QpType::Rc);
+    let before = scene.free();
+    for op in [Op::CompareSwap, Op::FetchAdd] {
+        for length in [0, 1, 4, 7, 9, 16, 4096] {
+            let sges = [scene.here.sge(0, length)];
+            let op_of = scene.parts(&sges).op(op);
+            let error = refused!(scene.post(SendFlags::empty(), op_of), Einval, PostSendError::AtomicLength { .. });
+            assert_eq!(error, PostSendError::AtomicLength { length: length as u32 });
+        }
+        for shift in 1..8 {
+            let sges = [scene.here.sge(0, 8)];
+            let remote = scene.there.remote(shift);
+            let op_of = Parts { remote, ..scene.parts(&sges) }.op(op);
+            let error = refused!(scene.post(SendFlags::empty(), op_of), Einval, PostSendError::AtomicAlignment { .. });
+            assert_eq!(error, PostSendError::AtomicAlignment { addr: remote.addr });
+        }
+    }
+    assert_eq!(scene.free(), before);
+}
+
+#[test]
+fn atomics_need_their_right_on_both_sides() {
+    // The peer's region must give it; that is the responder's to say.
+    let mut scene = Scene::new(QpType::Rc);
+    let plain = scene.pair.b.region(scene.b.pd, 4096, ALL_ACCESS - Access::REMOTE_ATOMIC);
+    let sge = scene.here.sge(0, 8);
+    let op = SendOp::FetchAdd { sge, remote: plain.remote(0), add: 1 };
+    scene.send(1, SendFlags::SIGNALED, op).unwrap();
+    assert_eq!(scene.done().status, WcStatus::RemAccessErr);
+    assert_eq!(plain.buffer.read(0, 8), [0; 8]);
+
+    // Where the old value goes must be writable.
+    let mut scene = Scene::new(QpType::Rc);
+    let read_only = scene.pair.a.region(scene.a.pd, 4096, Access::REMOTE_READ);
+    let op = SendOp::FetchAdd { sge: read_only.sge(0, 8), remote: scene.there.remote(0), add: 1 };
+    refused!(scene.send(1, SendFlags::SIGNALED, op), Eacces, PostSendError::Sge { index: 0, fault: SgeFault::Access, .. });
+}
+
+#[test]
+fn atomics_of_a_device_that_has_none() {
+    let mut pair = Pair::of_devices(DeviceConfig { atomics: false, ..DeviceConfig::with_lid(1) }, DeviceConfig::with_lid(2));
+    assert!(!pair.a.verbs.query_device().atomics);
+    let ends = (end(&mut pair.a, true), end(&mut pair.b, true));
+    let connection = Connection { access: Access::REMOTE_READ | Access::REMOTE_WRITE, ..Connection::default() };
+    pair.connect(&ends.0, &ends.1, &connection);
+    let here = pair.a.region(ends.0.pd, 4096, Access::LOCAL_WRITE);
+    let remote = Remote { addr: 0, rkey: Rkey::new(0x300) };
+    for op in [
+        SendOp::FetchAdd { sge: here.sge(0, 8), remote, add: 1 },
+        SendOp::CompareSwap { sge: here.sge(0, 8), remote, compare: 1, swap: 2 },
+    ] {
+        refused!(pair.a.verbs.post_send(ends.0.qp, &signaled(1, op)), Eopnotsupp, PostSendError::NoAtomics);
+    }
+}
+
+#[test]
+fn states_in_which_nothing_is_posted() {
+    let mut pair = Pair::new();
+    let (a, b) = (end(&mut pair.a, true), end(&mut pair.b, true));
+    let here = pair.a.region(a.pd, 4096, ALL_ACCESS);
+    let op = SendOp::Send { payload: Payload::Sges(&[here.sge(0, 8)]) };
+    let (send, recv) = (signaled(1, op), RecvWr { wr_id: 2, sges: &[here.sge(0, 8)] });
+    let steps = rc_steps(&Connection::default(), bareverbs::Lid::new(2), b.qpn, 0, 0);
+    let mut step = None;
+    let order = [
+        (QpState::Reset, false, false),
+        (QpState::Init, false, true),
+        (QpState::Rtr, false, true),
+        (QpState::Rts, true, true),
+        (QpState::Sqd, true, true),
+        (QpState::Err, false, false),
+        (QpState::Reset, false, false),
+    ];
+    for (n, (state, sends, receives)) in order.into_iter().enumerate() {
+        match n {
+            0 => {}
+            1..=3 => step = Some(steps[n - 1]),
+            _ => step = Some((to_state(state), QpAttrMask::STATE)),
+        }
+        if let Some((attr, mask)) = step {
+            pair.a.verbs.modify_qp(a.qp, &attr, mask).unwrap();
+        }
+        assert_eq!(pair.a.verbs.query_qp(a.qp).unwrap().state, state);
+        let verbs = &mut pair.a.verbs;
+        if sends {
+            verbs.post_send(a.qp, &send).unwrap();
+        } else {
+            let error = refused!(verbs.post_send(a.qp, &send), Enotconn, PostSendError::NotReady { .. });
+            assert_eq!(error, PostSendError::NotReady { state });
+            refused!(verbs.send_queue(a.qp).map(drop), Enotconn, PostSendError::NotReady { .. });
+            let bad = verbs.post_send_list(a.qp, &[send, send]).unwrap_err();
+            assert_eq!(bad, BadWr { index: 0, error: PostSendError::NotReady { state } });
+        }
+        if receives {
+            verbs.post_recv(a.qp, &recv).unwrap();
+        } else {
+            let error = refused!(verbs.post_recv(a.qp, &recv), Enotconn, PostRecvError::NotReady { .. });
+            assert_eq!(error, PostRecvError::NotReady { state });
+            let bad = verbs.post_recv_list(a.qp, &[recv]).unwrap_err();
+            assert_eq!(bad, BadWr { index: 0, error: PostRecvError::NotReady { state } });
+        }
+    }
+    pair.assert_no_findings();
+}
+
+#[test]
+fn stale_and_foreign_queue_pairs() {
+    let mut scene = Scene::new(QpType::Rc);
+    let (sges, foreign) = ([scene.here.sge(0, 8)], scene.b.qp);
+    let gone = end(&mut scene.pair.a, true).qp;
+    scene.pair.a.verbs.destroy_qp(gone).unwrap();
+    let op = signaled(1, SendOp::Send { payload: Payload::Sges(&sges) });
+    let verbs = &mut scene.pair.a.verbs;
+    for qp in [gone, foreign] {
+        refused!(verbs.post_send(qp, &op), Einval, PostSendError::Stale);
+        refused!(verbs.send_queue(qp).map(drop), Einval, PostSendError::Stale);
+        refused!(verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &[] }), Einval, PostRecvError::Stale);
+        assert_eq!(verbs.post_send_list(qp, &[op]), Err(BadWr { index: 0, error: PostSendError::Stale }));
+    }
+}
+
+#[test]
+fn a_send_queue_holds_exactly_its_blocks() {
+    let mut scene = Scene::new(QpType::Rc);
+    let op = SendOp::Write { payload: Payload::Sges(&[scene.here.sge(0, 8)]), remote: scene.there.remote(0) };
+    let capacity = scene.free();
+    let cap = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap;
+    assert!(cap.max_send_wr >= CAP.max_send_wr);
+    for lap in 0..3 {
+        for n in 0..capacity - 1 {
+            scene.send(u64::from(n), SendFlags::empty(), op).unwrap_or_else(|error| panic!("{n}: {error}"));
+        }
+        scene.send(1000 + lap, SendFlags::SIGNALED, op).unwrap();
+        // One more is one too many, however long it is asked for.
+        for _ in 0..3 {
+            let error = refused!(scene.send(9, SendFlags::SIGNALED, op), Enospc, PostSendError::QueueFull { .. });
+            assert_eq!(error, PostSendError::QueueFull { needed: 1, free: 0 });
+        }
+        assert_eq!(scene.pair.a.verbs.qp(scene.a.qp).unwrap().send_blocks, capacity);
+        let done = scene.done();
+        assert_eq!((done.wr_id, done.status), (1000 + lap, WcStatus::Success));
+        assert_eq!(scene.free(), capacity, "all are retired by the one completion");
+    }
+    scene.pair.assert_no_findings();
+}
+
+#[test]
+fn as_many_requests_of_the_greatest_size_fit_as_the_capacity_says() {
+    let mut scene = Scene::new(QpType::Rc);
+    let cap = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap;
+    let bytes = pattern(2, cap.max_inline_data as usize);
+    let op = SendOp::Write { payload: Payload::Inline(&bytes), remote: scene.there.remote(0) };
+    for n in 0..cap.max_send_wr {
+        let flags = if n + 1 == cap.max_send_wr { SendFlags::SIGNALED } else { SendFlags::empty() };
+        scene.send(u64::from(n), flags, op).unwrap_or_else(|error| panic!("{n} of {cap:?}: {error}"));
+    }
+    assert_eq!(scene.done().wr_id, u64::from(cap.max_send_wr) - 1);
+    assert_eq!(scene.there.buffer.read(0, bytes.len()), bytes);
+    scene.pair.assert_no_findings();
+}
+
+#[test]
+fn a_request_of_several_blocks_needs_all_of_them() {
+    let mut scene = Scene::new(QpType::Rc);
+    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: scene.there.remote(0) };
+    while scene.free() > 2 {
+        scene.post(SendFlags::empty(), op).unwrap();
+    }
+    let info = scene.info();
+    let bind = SendOp::BindMw { mw: scene.windows[0], key: 1, info };
+    let before = scene.pair.a.verbs.mw(scene.windows[0]);
+    let error = refused!(scene.post(SendFlags::empty(), bind), Enospc, PostSendError::QueueFull { .. });
+    assert_eq!(error, PostSendError::QueueFull { needed: 3, free: 2 });
+    assert_eq!(scene.pair.a.verbs.mw(scene.windows[0]), before, "the window is as it was");
+    scene.post(SendFlags::empty(), op).unwrap();
+    scene.post(SendFlags::empty(), op).unwrap();
+    refused!(scene.post(SendFlags::empty(), op), Enospc, PostSendError::QueueFull { needed: 1, free: 0 });
+}
+
+#[test]
+fn a_receive_queue_holds_exactly_its_entries() {
+    let mut scene = Scene::new(QpType::Rc);
+    let capacity = scene.pair.b.verbs.qp(scene.b.qp).unwrap().cap.max_recv_wr;
+    assert!(capacity >= CAP.max_recv_wr);
+    let payload = Payload::Inline(b"message");
+    for lap in 0..3_u64 {
+        for n in 0..capacity {
+            let sges = [scene.there.sge(n as usize * 8, 8)];
+            scene.pair.b.verbs.post_recv(scene.b.qp, &RecvWr { wr_id: lap << 32 | u64::from(n), sges: &sges }).unwrap();
+        }
+        let full = scene.pair.b.verbs.post_recv(scene.b.qp, &RecvWr { wr_id: 1, sges: &[] });
+        refused!(full, Enospc, PostRecvError::QueueFull);
+        for _ in 0..capacity {
+            scene.send(1, SendFlags::SIGNALED, SendOp::Send { payload }).unwrap();
+            assert_eq!(scene.done().status, WcStatus::Success);
+        }
+        let found = scene.pair.b.completions(scene.b.cq, capacity as usize);
+        let ids: Vec<_> = found.iter().map(|done| (done.wr_id, done.status)).collect();
+        assert_eq!(ids, (0..capacity).map(|n| (lap << 32 | u64::from(n), WcStatus::Success)).collect::<Vec<_>>());
+    }
+    scene.pair.assert_no_findings();
+}
+
+#[test]
+fn sges_and_their_regions() {
+    let mut scene = Scene::new(QpType::Rc);
+    let other_pd = scene.pair.a.verbs.alloc_pd().unwrap();
+    let foreign = scene.pair.a.region(other_pd, 4096, ALL_ACCESS);
+    let read_only = scene.pair.a.region(scene.a.pd, 4096, Access::MW_BIND);
+    let gone = scene.pair.a.region(scene.a.pd, 4096, ALL_ACCESS);
+    scene.pair.a.verbs.dereg_mr(gone.mr).unwrap();
+    // The same place in the table, so that a stale key is not merely a free one.
+    let _again = scene.pair.a.region(scene.a.pd, 4096, ALL_ACCESS);
+    let good = scene.here.clone();
+    let at = |addr: u64, length: u32| Sge { addr, length, lkey: good.info.lkey };
+    let (start, end) = (good.buffer.addr, good.buffer.addr + 8192);
+    let cases: [(&str, Sge, Errno, SgeFault, bool); 11] = [
+        ("another domain", foreign.sge(0, 8), Errno::Eperm, SgeFault::Domain, false),
+        ("no local write", read_only.sge(0, 8), Errno::Eacces, SgeFault::Access, true),
+        ("deregistered", gone.sge(0, 8), Errno::Einval, SgeFault::UnknownKey, false),
+        ("key 0", Sge { lkey: Lkey::new(0), ..good.sge(0, 8) }, Errno::Einval, SgeFault::UnknownKey, false),
+        (
+            "another low byte",
+            Sge { lkey: Lkey::new(good.info.lkey.get() ^ 0x80), ..good.sge(0, 8) },
+            Errno::Einval,
+            SgeFault::UnknownKey,
+            false,
+        ),
+        ("before the start", at(start - 1, 8), Errno::Erange, SgeFault::Range, false),
+        ("past the end", at(end - 7, 8), Errno::Erange, SgeFault::Range, false),
+        ("behind the end", at(end, 8), Errno::Erange, SgeFault::Range, false),
+        ("overflows", at(u64::MAX - 3, 8), Errno::Erange, SgeFault::Range, false),
+        ("longer than all", at(start, 8193), Errno::Erange, SgeFault::Range, false),
+        ("as long as can be", at(start + 8, u32::MAX), Errno::Erange, SgeFault::Range, false),
+    ];
+    for (name, sge, errno, fault, only_writes) in cases {
+        let (before, recvs) = (scene.free(), scene.pair.a.verbs.qp(scene.a.qp).unwrap().recvs);
+        for op in OPS.into_iter().filter(|op| !matches!(op, Op::BindMw | Op::LocalInv)) {
+            // The second of two, where there can be two.
+            let lonely = matches!(op, Op::CompareSwap | Op::FetchAdd);
+            if lonely && sge.length != 8 || only_writes && !op.is_read_or_atomic() {
+                continue;
+            }
+            let sges = if lonely { vec![sge] } else { vec![good.sge(0, 8), sge] };
+            let op_of = scene.parts(&sges).op(op);
+            let error = scene.post(SendFlags::empty(), op_of).unwrap_err();
+            assert_eq!(error, PostSendError::Sge { index: sges.len() - 1, lkey: sge.lkey, fault }, "{name}, {op:?}");
+            assert_eq!(error.errno(), errno, "{name}, {op:?}");
+        }
+        let sges = [good.sge(0, 8), good.sge(8, 8), sge];
+        let error = scene.pair.a.verbs.post_recv(scene.a.qp, &RecvWr { wr_id: 1, sges: &sges }).unwrap_err();
+        assert_eq!(error, PostRecvError::Sge { index: 2, lkey: sge.lkey, fault }, "{name}");
+        assert_eq!(error.errno(), errno);
+        assert_eq!((scene.free(), scene.pair.a.verbs.qp(scene.a.qp).unwrap().recvs), (before, recvs), "{name}");
+    }
+    // What is read from may be read only; the first and the last byte are bytes; and of no bytes nothing is asked.
+    for sge in [read_only.sge(0, 4096), at(start, 1), at(end - 1, 1), Sge { addr: 3, length: 0, lkey: Lkey::new(0) }] {
+        let sges = [sge];
+        let op_of = scene.parts(&sges).op(Op::Write);
+        scene.post(SendFlags::empty(), op_of).unwrap();
+    }
+}
+
+#[test]
+fn a_zero_based_region_counts_from_its_start() {
+    let mut scene = Scene::new(QpType::Rc);
+    let mut zero = scene.pair.a.region(scene.a.pd, 4096, ALL_ACCESS | Access::ZERO_BASED);
+    zero.buffer.write(0, &pattern(8, 4096));
+    let sge = |addr: u64, length: u32| [Sge { addr, length, lkey: zero.info.lkey }];
+    let remote = scene.there.remote(0);
+    for (addr, length) in [(4096, 1), (1, 4096), (zero.buffer.addr, 8)] {
+        let op = SendOp::Write { payload: Payload::Sges(&sge(addr, length)), remote };
+        refused!(scene.post(SendFlags::empty(), op), Erange, PostSendError::Sge { fault: SgeFault::Range, .. });
+    }
+    let whole = sge(0, 4096);
+    scene.send(1, SendFlags::SIGNALED, SendOp::Write { payload: Payload::Sges(&whole), remote }).unwrap();
+    assert_eq!(scene.done().status, WcStatus::Success);
+    assert_eq!(scene.there.buffer.read(0, 4096), zero.buffer.read(0, 4096));
+}
+
+#[test]
+fn a_list_stops_at_the_first_that_fails_and_delivers_those_before_it() {
+    let mut scene = Scene::new(QpType::Rc);
+    let out: Vec<[Sge; 1]> = (0..10).map(|n| [scene.here.sge(n * 8, 8)]).collect();
+    let list = |bad: Option<usize>, scene: &Scene| -> Vec<SendWr<'_>> {
+        (0..10)
+            .map(|n| {
+                let remote = scene.there.remote(n * 8);
+                let payload = Payload::Sges(&out[n]);
+                // An inline flag without bytes is what is wrong.
+                let flags = if bad == Some(n) { SendFlags::INLINE } else { SendFlags::SIGNALED };
+                SendWr { wr_id: n as u64, flags, op: SendOp::Write { payload, remote } }
+            })
+            .collect()
+    };
+    for bad in (2..10).map(Some).chain([None, Some(0)]) {
+        scene.there.buffer.write(0, &[0; 80]);
+        let doorbells = |scene: &Scene| scene.pair.a.host.with_device(|device| device.stats().doorbells);
+        let before = doorbells(&scene);
+        let wrs: Vec<SendWr<'_>> = list(bad, &scene).into_iter().map(|wr| SendWr { ..wr }).collect();
+        let posted = scene.pair.a.verbs.post_send_list(scene.a.qp, &wrs);
+        let count = bad.unwrap_or(10);
+        match bad {
+            None => posted.unwrap(),
+            Some(index) => {
+                let error = PostSendError::Flags { flags: SendFlags::INLINE };
+                assert_eq!(posted, Err(BadWr { index, error }));
+            }
+        }
+        assert_eq!(doorbells(&scene) - before, u64::from(count != 0), "one doorbell for {count}");
+        let found = scene.pair.a.completions(scene.a.cq, count);
+        let ids: Vec<_> = found.iter().map(|done| (done.wr_id, done.status)).collect();
+        assert_eq!(ids, (0..count as u64).map(|n| (n, WcStatus::Success)).collect::<Vec<_>>());
+        let expected = [scene.here.buffer.read(0, count * 8), vec![0; 80 - count * 8]].concat();
+        assert_eq!(scene.there.buffer.read(0, 80), expected, "those before it and no other");
+        scene.pair.world.advance(core::time::Duration::from_millis(1));
+        assert!(scene.pair.a.poll(scene.a.cq).is_empty());
+    }
+    scene.pair.assert_no_findings();
+}
+
+#[test]
+fn a_list_of_receives_stops_at_the_first_that_fails() {
+    let mut scene = Scene::new(QpType::Rc);
+    let sges: Vec<[Sge; 1]> = (0..6).map(|n| [scene.there.sge(n * 64, 64)]).collect();
+    let wrong = [Sge { lkey: Lkey::new(0), ..sges[3][0] }];
+    let list: Vec<RecvWr<'_>> =
+        (0..6).map(|n| RecvWr { wr_id: n as u64, sges: if n == 3 { &wrong } else { &sges[n] } }).collect();
+    let error = PostRecvError::Sge { index: 0, lkey: Lkey::new(0), fault: SgeFault::UnknownKey };
+    assert_eq!(scene.pair.b.verbs.post_recv_list(scene.b.qp, &list), Err(BadWr { index: 3, error }));
+    assert_eq!(scene.pair.b.verbs.qp(scene.b.qp).unwrap().recvs, 3);
+    scene.pair.b.verbs.post_recv_list(scene.b.qp, &list[4..]).unwrap();
+    for n in 0..5 {
+        scene.send(n, SendFlags::SIGNALED, SendOp::Send { payload: Payload::Inline(&[n as u8 + 1; 64]) }).unwrap();
+        assert_eq!(scene.done().status, WcStatus::Success);
+    }
+    let found: Vec<_> = scene.pair.b.completions(scene.b.cq, 5).iter().map(|done| done.wr_id).collect();
+    assert_eq!(found, [0, 1, 2, 4, 5]);
+    for (n, at) in [0, 1, 2, 4, 5].into_iter().enumerate() {
+        assert_eq!(scene.there.buffer.read(at * 64, 64), [n as u8 + 1; 64]);
+    }
+    scene.pair.assert_no_findings();
+}
+
+#[test]
+fn lists_that_end_at_the_queue_s_end() {
+    let mut scene = Scene::new(QpType::Rc);
+    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: scene.there.remote(0) };
+    let capacity = scene.free() as usize;
+    let list = vec![signaled(1, op); capacity + 5];
+    let bad = scene.pair.a.verbs.post_send_list(scene.a.qp, &list).unwrap_err();
+    assert_eq!(bad, BadWr { index: capacity, error: PostSendError::QueueFull { needed: 1, free: 0 } });
+    assert_eq!(bad.error.errno(), Errno::Enospc);
+    assert_eq!(scene.pair.a.completions(scene.a.cq, capacity).len(), capacity);
+    // An empty list is nothing.
+    scene.pair.a.verbs.post_send_list(scene.a.qp, &[]).unwrap();
+    scene.pair.b.verbs.post_recv_list(scene.b.qp, &[]).unwrap();
+}
+
+#[test]
+fn binds_and_invalidations_as_work_requests() {
+    let mut scene = Scene::new(QpType::Rc);
+    let other_pd = scene.pair.a.verbs.alloc_pd().unwrap();
+    let [type2, foreign_window] = scene.windows;
+    let verbs = &mut scene.pair.a.verbs;
+    let type1 = verbs.alloc_mw(scene.a.pd, MwType::Type1).unwrap();
+    let elsewhere = verbs.alloc_mw(other_pd, MwType::Type2).unwrap();
+    let gone = verbs.alloc_mw(scene.a.pd, MwType::Type2).unwrap();
+    verbs.dealloc_mw(gone).unwrap();
+    let no_bind = scene.pair.a.region(scene.a.pd, 4096, Access::LOCAL_WRITE);
+    let no_write = scene.pair.a.region(scene.a.pd, 4096, Access::MW_BIND);
+    let far = scene.pair.a.region(other_pd, 4096, ALL_ACCESS);
+    let info = scene.info();
+    let of = |region: &Region| BindInfo { mr: region.mr, addr: region.buffer.addr, ..info };
+    use BindRefused::*;
+    let cases = [
+        (type1, info, Errno::Einval, WindowType { kind: MwType::Type1 }),
+        (gone, info, Errno::Einval, StaleWindow),
+        (foreign_window, info, Errno::Einval, StaleWindow),
+        (type2, BindInfo { mr: scene.there.mr, ..info }, Errno::Einval, StaleRegion),
+        (type2, BindInfo { access: Access::MW_BIND, ..info }, Errno::Einval, AccessFlags { access: Access::MW_BIND }),
+        (elsewhere, info, Errno::Eperm, Domain),
+        (type2, of(&far), Errno::Eperm, Domain),
+        (type2, of(&no_bind), Errno::Eacces, NoBindRight),
+        (type2, BindInfo { access: Access::REMOTE_WRITE, ..of(&no_write) }, Errno::Eacces, NoLocalWrite),
+        (type2, BindInfo { access: Access::REMOTE_ATOMIC, ..of(&no_write) }, Errno::Eacces, NoLocalWrite),
+        (type2, BindInfo { addr: u64::MAX, length: 2, ..info }, Errno::Efault, Overflow),
+        (type2, BindInfo { length: 8193, ..info }, Errno::Erange, Range),
+        (type2, BindInfo { addr: info.addr - 1, ..info }, Errno::Erange, Range),
+    ];
+    let before = scene.free();
+    for (mw, info, errno, refusal) in cases {
+        let error = scene.post(SendFlags::empty(), SendOp::BindMw { mw, key: 1, info }).unwrap_err();
+        assert_eq!((error, error.errno()), (PostSendError::Bind(refusal), errno));
+    }
+    // A key that no type 2 window of the domain has.
+    let keys = [type1, elsewhere].map(|mw| scene.pair.a.verbs.mw(mw).unwrap().rkey);
+    for rkey in [keys[0], keys[1], scene.here.info.rkey, Rkey::new(0)] {
+        let error = refused!(scene.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Einval, PostSendError::Bind(_));
+        assert_eq!(error, PostSendError::Bind(UnknownKey { rkey }));
+    }
+    assert_eq!(scene.free(), before);
+    // As many unfinished as there may be windows, and then no more.
+    for key in 0..8 {
+        scene.send(u64::from(key), SendFlags::empty(), SendOp::BindMw { mw: type2, key, info }).unwrap();
+    }
+    let full = scene.free();
+    let bind = SendOp::BindMw { mw: type2, key: 1, info };
+    refused!(scene.post(SendFlags::empty(), bind), Enomem, PostSendError::NoRecord);
+    let rkey = scene.pair.a.verbs.mw(type2).unwrap().rkey;
+    refused!(scene.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::NoRecord);
+    assert_eq!(scene.free(), full);
+}
+
+#[test]
+fn an_unreliable_connection_carries_sends_and_writes() {
+    let mut scene = Scene::with(QpType::Uc, CAP, true);
+    let sges = [scene.here.sge(0, 5000)];
+    for (n, op) in [Op::Send, Op::SendWithImm, Op::Write, Op::WriteWithImm].into_iter().enumerate() {
+        let into = [scene.there.sge(0, 8192)];
+        scene.there.buffer.write(0, &[0; 8192]);
+        if op.takes_receive() {
+            scene.pair.b.verbs.post_recv(scene.b.qp, &RecvWr { wr_id: 99, sges: &into }).unwrap();
+        }
+        let op_of = scene.parts(&sges).op(op);
+        scene.send(n as u64, SendFlags::SIGNALED, op_of).unwrap();
+        let done = scene.done();
+        assert_eq!((done.wr_id, done.opcode, done.status), (n as u64, op.completes_as(), WcStatus::Success), "{op:?}");
+        if op.takes_receive() {
+            assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success, "{op:?}");
+        } else {
+            scene.pair.world.advance(core::time::Duration::from_millis(1));
+        }
+        assert_eq!(scene.there.buffer.read(0, 5000), scene.here.buffer.read(0, 5000), "{op:?}");
+    }
+    scene.pair.assert_no_findings();
+}
