@@ -37,13 +37,40 @@ def complaints(case, lines):
     return [line for line in warnings if SUSPECT.search(line) and not any(pattern.search(line) for pattern in explained)]
 
 
+def pingpong(name, summary, tools, **more):
+    """A case of the pingpong script between two devices."""
+    given = {"devices": 2, "seconds": 240, "parameters": (("tools", tools),), **more}
+    return Case(name, summary, script="pingpong", **given)
+
+
+def perftest(name, summary, **more):
+    """A case of the perftest script between two devices."""
+    return Case(name, summary, script="perftest", **{"devices": 2, "seconds": 300, **more})
+
+
 CASES = [
     Case("boot", "the guest without a device: its kernel, tools and modules", devices=0),
     Case("boot-6.1", "the same with the kernel and tools of bookworm", script="boot", suite="bookworm", devices=0),
     Case("core", "mlx5_core binds to two devices and lets go of them", devices=2),
-    Case("core-no-pages", "mlx5_core on a device that asks for no firmware pages", script="core", serve=("--no-firmware-pages",)),
+    Case("core-no-pages", "the same on devices that ask for no firmware pages", script="core", serve=("--no-firmware-pages",)),
+    Case("core-1-cpu", "the same with one processor and two vectors", script="core", cpus=1, serve=("--vectors", "2")),
+    Case("core-4-cpus", "the same with four processors and 256 vectors", script="core", cpus=4, serve=("--vectors", "256")),
+    Case("core-6.1", "the same with kernel 6.1", script="core", suite="bookworm", devices=2),
     Case("devinfo", "ibv_devinfo -v shows what the device was configured with"),
-    Case("reload", "modules loaded and unloaded 20 times", script="reload", seconds=300),
-    Case("rc", "ibv_rc_pingpong between two devices", script="pingpong", devices=2, parameters=(("tools", "rc"),), seconds=240),
-    Case("rc-loopback", "ibv_rc_pingpong within one device", script="pingpong", parameters=(("tools", "rc"),), seconds=240),
+    Case("devinfo-6.1", "the same with kernel 6.1 and its rdma-core", script="devinfo", suite="bookworm"),
+    Case("reload", "modules loaded and unloaded 20 times", seconds=300),
+    pingpong("rc", "ibv_rc_pingpong between two devices", "rc"),
+    pingpong("rc-loopback", "ibv_rc_pingpong within one device", "rc", devices=1),
+    pingpong("rc-6.1", "ibv_rc_pingpong with kernel 6.1 and its rdma-core", "rc", suite="bookworm"),
+    pingpong("rc-no-blueflame", "ibv_rc_pingpong without BlueFlame", "rc", serve=("--no-blueflame",)),
+    pingpong(
+        "rc-bad-wire",
+        "ibv_rc_pingpong over a wire that loses, duplicates and reorders 1 % each",
+        "rc",
+        serve=("--loss", "1", "--duplicate", "1", "--reorder", "1"),
+    ),
+    pingpong("uc-ud", "ibv_uc_pingpong and ibv_ud_pingpong", "uc,ud"),
+    pingpong("srq", "ibv_srq_pingpong: many queue pairs on a shared receive queue", "srq"),
+    pingpong("xsrq", "ibv_xsrq_pingpong: XRC", "xsrq"),
+    perftest("perf-rc", "perftest over RC: send, write, read, atomics; bandwidth and latency"),
 ]
