@@ -204,9 +204,10 @@ impl World {
             let now = self.now();
             state.work(now);
             match state.next_due() {
-                // What is due in the past has had its turn: it gets the next one a nanosecond later.
+                // What is due in the past has had its turn: it gets the next one a step later.
                 Some(due) if due < end && now < end => {
-                    self.shared.now.set(due.max(now.after(Duration::from_nanos(1))).min(end));
+                    let next = if due > now { due } else { now.after(state.config.step.max(Duration::from_nanos(1))) };
+                    self.shared.now.set(next.min(end));
                 }
                 _ => break,
             }

@@ -1,8 +1,12 @@
 //! Event queues and interrupts.
 
-use bareverbs::DmaMemory;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bareverbs::Instant;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::fault::Fault;
+use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, InterruptRouting};
 
 use crate::mini_host::{MiniHost, be32, input, plain};
@@ -122,6 +126,42 @@ fn the_cable() {
     assert_eq!((entry(&host, 2)[3], host.device.link_is_up()), (1, false));
 }
 
+/// Keeps what it is told, one line each.
+struct Lines(Rc<RefCell<Vec<String>>>);
+
+impl Tracer for Lines {
+    fn record(&mut self, now: Instant, record: Record<'_>) {
+        let line = match record {
+            Record::Command { slot, input, output } => {
+                format!("command {slot} {:?} {}/{}", &input[..2], input.len(), output.len())
+            }
+            Record::Doorbell { offset, bytes, .. } => format!("doorbell {offset:#x} {}", bytes.len()),
+            Record::Eqe { eqn, index, bytes } => format!("eqe {eqn} {index} type {}", bytes[1]),
+            Record::Interrupt { vector } => format!("interrupt {vector}"),
+            Record::Note(_) => "note".into(),
+            other => format!("{other:?}"),
+        };
+        assert!(now.as_nanos() > 0);
+        self.0.borrow_mut().push(line);
+    }
+}
+
+#[test]
+fn a_listener_hears_what_happens_in_its_order() {
+    let (mut host, uar, eqn) = with_command_eq(plain(), 6);
+    let lines = Rc::new(RefCell::new(Vec::new()));
+    host.device.set_tracer(Some(Box::new(Lines(Rc::clone(&lines)))));
+    host.arm_eq(uar, eqn, 0);
+    host.ok(&input(0x100, 16, &[]), 4112);
+    host.command(&input(0xbad, 16, &[]), 16);
+    host.device.set_tracer(None);
+    host.ok(&input(0x80d, 16, &[]), 16);
+    let eqe = |index: u32| format!("eqe {eqn} {index} type 10");
+    let expected =
+        ["doorbell 0x40 4", "command 0 [1, 0] 16/4112", &eqe(0), "interrupt 3", "note", "command 0 [11, 173] 16/16", &eqe(1)];
+    assert_eq!(*lines.borrow(), expected);
+}
+
 #[test]
 fn contexts_that_cannot_be() {
     let mut host = MiniHost::running(plain());
@@ -141,5 +181,4 @@ fn contexts_that_cannot_be() {
     // Its memory need not be there: the device finds out when it writes.
     host.ok(&create(6, uar, 0, &[0xdead_0000_0000]), 16);
     assert_eq!(host.device.counts().eqs, 2);
-    host.memory.write(0, &[0; 64]).unwrap();
 }
