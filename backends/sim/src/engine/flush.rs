@@ -34,7 +34,8 @@ impl Qp {
         if self.rq.is_none() && self.srq.is_none() {
             return;
         }
-        if let Some(index) = self.held_receive() {
+        let held = self.held_receive().or(self.responder.take_spare().map(|spare| spare.index));
+        if let Some(index) = held {
             self.fail_receive(work, index, FLUSHED);
         }
         self.responder.abandon();

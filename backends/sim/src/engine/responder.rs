@@ -112,6 +112,8 @@ pub(super) struct Responder {
     /// Receives used.
     pub(super) consumed: u16,
     message: Option<Inbound>,
+    /// A receive that a forgotten message leaves to the next one.
+    spare: Option<Receive>,
     /// A gap or a missing receive was told; nothing more is said until the expected packet comes.
     told: bool,
     /// The first request came.
@@ -134,6 +136,17 @@ impl Responder {
     pub(super) fn abandon(&mut self) {
         self.message = None;
         self.replies.clear();
+    }
+
+    /// Leaves the receive of the present message, which is forgotten, to the next one.
+    pub(super) fn keep_receive(&mut self) {
+        if let Some(Inbound::Send { receive, .. }) = self.message.take() {
+            self.spare = Some(receive);
+        }
+    }
+
+    pub(super) fn take_spare(&mut self) -> Option<Receive> {
+        self.spare.take()
     }
 
     /// Whether more of the present message must come.
@@ -310,6 +323,9 @@ impl Qp {
 
     /// Takes the oldest posted receive.
     pub(super) fn take_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, ()>> {
+        if let Some(spare) = self.responder.take_spare() {
+            return Some(Ok(spare));
+        }
         if let Some(srqn) = self.srq {
             return self.take_shared(work, srqn);
         }

@@ -416,7 +416,7 @@ impl<W: Wire> Pair<W> {
 
     pub(super) fn of(st: QpcSt, wire: W, link: Link, log_rings: u32) -> Self {
         let (mut a, mut b) = (Host::new(1), Host::new(2));
-        let mut qp = |host: &mut Host| host.qp_of(st, log_rings, log_rings, log_rings + 2);
+        let qp = |host: &mut Host| host.qp_of(st, log_rings, log_rings, log_rings + 2);
         let (qa, qb) = (qp(&mut a), qp(&mut b));
         a.connect(qa.qpn, 2, qb.qpn, link);
         let back = Link { own_psn: link.their_psn, their_psn: link.own_psn, ..link };

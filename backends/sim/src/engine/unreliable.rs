@@ -48,9 +48,7 @@ impl Qp {
 
     /// A half-arrived message is forgotten; the next one gets its receive.
     fn give_back_receive(&mut self) {
-        if let Some(index) = self.held_receive() {
-            self.responder.consumed = index;
-        }
+        self.responder.keep_receive();
         self.responder.abandon();
     }
 

@@ -238,7 +238,7 @@ fn fast_registration_and_part_of_a_list_changed() {
         .set(Mkc::PD, PD);
     let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8;
     // Four pages in reverse order, listed in memory; start, length, rights, variant and the free bit change.
-    let list: Vec<u8> = (0..4u64).rev().flat_map(|page| (at_b + page * 4096 | 3).to_be_bytes()).collect();
+    let list: Vec<u8> = (0..4u64).rev().flat_map(|page| ((at_b + page * 4096) | 3).to_be_bytes()).collect();
     pair.b.write(at_b + 5 * 4096, &list);
     let mask = 1 | 1 << 6 | 1 << 13 | 1 << 17 | 1 << 18 | 1 << 20 | 1 << 29;
     let body = umr(
