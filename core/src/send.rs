@@ -26,12 +26,13 @@ bitflags::bitflags! {
 }
 
 impl OpSet {
-    /// What a transport has.
+    /// What requests of a transport can be posted.
     pub(crate) fn of(qp_type: QpType, device: &DeviceAttr) -> Self {
         let all = match qp_type {
             QpType::Rc | QpType::XrcSend => Self::all(),
             QpType::Uc => Self::SEND | Self::WRITE | Self::WINDOW,
-            QpType::Ud => Self::SEND,
+            // It would have SEND, with an address handle.
+            QpType::Ud => Self::empty(),
         };
         if device.atomics { all } else { all - Self::ATOMIC }
     }
@@ -179,7 +180,7 @@ impl<P: DataPath> SendQueue<'_, P> {
     /// Whether the transport has the operation and its flags.
     #[inline(always)]
     fn admit(&self, op: OpSet, legal: SendFlags, flags: SendFlags, opcode: WcOpcode) -> Result<(), PostSendError<P::Error>> {
-        if !self.qp.ops.contains(op) || !(legal & self.qp.flags).contains(flags) || self.qp.qp_type == QpType::Ud {
+        if !self.qp.ops.contains(op) || !(legal & self.qp.flags).contains(flags) {
             return Err(self.not_admitted(op, legal, flags, opcode));
         }
         Ok(())
@@ -190,13 +191,15 @@ impl<P: DataPath> SendQueue<'_, P> {
     fn not_admitted(&self, op: OpSet, legal: SendFlags, flags: SendFlags, opcode: WcOpcode) -> PostSendError<P::Error> {
         let qp_type = self.qp.qp_type;
         if !self.qp.ops.contains(op) {
+            if op == OpSet::SEND {
+                return PostSendError::NoAddressHandle;
+            }
             if op == OpSet::ATOMIC && matches!(qp_type, QpType::Rc | QpType::XrcSend) {
                 return PostSendError::NoAtomics;
             }
             return PostSendError::Opcode { opcode, qp_type };
         }
-        let flags = flags.difference(legal & self.qp.flags);
-        if flags.is_empty() { PostSendError::NoAddressHandle } else { PostSendError::Flags { flags } }
+        PostSendError::Flags { flags: flags.difference(legal & self.qp.flags) }
     }
 
     /// Checks the length of an inline payload and gives it.
@@ -212,6 +215,19 @@ impl<P: DataPath> SendQueue<'_, P> {
     /// Checks SGEs against their regions; gives the length of all.
     #[inline(always)]
     fn check_sges(&self, sges: &[Sge], need: Access) -> Result<u32, PostSendError<P::Error>> {
+        // One SGE is what most requests have.
+        if let [sge] = sges
+            && self.qp.cap.max_send_sge != 0
+            && sge.length <= self.qp.max_message
+            && check_sge(self.mrs, self.slot_mask, self.qp.pd, need, sge).is_ok()
+        {
+            return Ok(sge.length);
+        }
+        self.check_any_sges(sges, need)
+    }
+
+    #[inline(never)]
+    fn check_any_sges(&self, sges: &[Sge], need: Access) -> Result<u32, PostSendError<P::Error>> {
         let max = self.qp.cap.max_send_sge;
         if sges.len() > max as usize {
             return Err(PostSendError::SgeCount { count: sges.len(), max });
