@@ -98,12 +98,12 @@ impl<P: Platform, const PAGES: usize> Provider for Mlx5<P, PAGES> {
 }
 
 impl<P: Platform, const PAGES: usize> DataPath for Mlx5<P, PAGES> {
-    #[inline]
+    #[inline(always)]
     fn send_blocks(op: &CheckedOp<'_>) -> u32 {
         qp::send_blocks(op)
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode_send(&mut self, qp: &mut Qp, at: u32, op: &CheckedOp<'_>, flags: SendFlags, signaled: bool) -> Result<(), Error> {
         self.driver.encode_send(qp, at, op, flags, signaled)
     }

@@ -74,7 +74,7 @@ const fn remote_address(remote: &Remote) -> [u64; 2] {
 }
 
 /// 16-byte units of a payload; an empty SGE takes none.
-#[inline]
+#[inline(always)]
 fn payload_units(payload: &Payload<'_>) -> u32 {
     match payload {
         Payload::Sges([sge]) => u32::from(sge.length != 0),
@@ -85,7 +85,7 @@ fn payload_units(payload: &Payload<'_>) -> u32 {
 }
 
 /// 16-byte units of a request.
-#[inline]
+#[inline(always)]
 fn units(op: &CheckedOp<'_>) -> u32 {
     match op {
         CheckedOp::Send(payload) | CheckedOp::SendWithImm(payload, _) | CheckedOp::SendWithInv(payload, _) => {
@@ -100,7 +100,7 @@ fn units(op: &CheckedOp<'_>) -> u32 {
 }
 
 /// Blocks of a request.
-#[inline]
+#[inline(always)]
 pub(crate) fn send_blocks(op: &CheckedOp<'_>) -> u32 {
     units(op).div_ceil((WQEBB / DS_UNIT) as u32)
 }
@@ -226,7 +226,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
     /// Writes a send request at block `at`.
     ///
     /// The usual ones, of one block and one or two segments of data, are a single store; all others go the long way.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn encode_send(
         &mut self,
         qp: &mut Qp,
