@@ -71,7 +71,7 @@ fn without_pages_with_blue_flame_with_signatures() {
         [(PageDemand::NONE, false, false), (PageDemand::USUAL, true, false), (PageDemand::USUAL, false, true)]
     {
         let host = host(DeviceConfig { pages, blue_flame, command_checksum: signed, ..DeviceConfig::with_lid(1) });
-        let config = Config { signatures: signed, ..Config::DEFAULT };
+        let config = Config { signatures: signed, blue_flame, ..Config::DEFAULT };
         match Driver::bring_up(machine(&host), &config) {
             Ok(driver) => assert_eq!(down(driver).pages_kept, 0),
             Err((error, _)) => panic!("{pages:?} {blue_flame} {signed}: {error}"),

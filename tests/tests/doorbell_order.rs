@@ -34,7 +34,8 @@ impl Scene {
             fence: log.record(host.fence()),
             clock: host.clock(),
         };
-        let driver = Recorded::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).unwrap();
+        let config = Config { blue_flame, ..Config::DEFAULT };
+        let driver = Recorded::bring_up(machine, &config).map_err(|(error, _)| error).unwrap();
         let mut verbs = Box::new(Rdma::new(driver));
         let pd = verbs.alloc_pd().unwrap();
         let bytes = host.memory(8192);

@@ -363,3 +363,6 @@ impl<P: Platform> Driver<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,8 +30,9 @@ pub struct Config {
     pub first_vector: u16,
     /// Whether the device is asked to sign its answers, and each is checked. Inputs are always signed.
     pub signatures: bool,
-    /// Whether short single requests go through the BlueFlame registers if the device has them; the BAR must then be
-    /// mapped write-combining, and the fence's `flush` must empty the buffers.
+    /// Whether the BAR is mapped write-combining: short single requests then go through the BlueFlame registers, if the
+    /// device has them, and the fence's `flush` follows each doorbell. Must be off for a BAR that is mapped uncached, whose
+    /// eight-byte writes a BlueFlame register does not put together.
     pub blue_flame: bool,
     /// Whether the function is a virtual one, which may not set the host's byte order.
     pub virtual_function: bool,
@@ -52,7 +53,7 @@ impl Config {
         firmware_pages: u32::MAX,
         first_vector: 0,
         signatures: false,
-        blue_flame: true,
+        blue_flame: false,
         virtual_function: false,
     };
 }

@@ -168,3 +168,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         &mut self.driver
     }
 }
+
+/// README.md, so that its example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

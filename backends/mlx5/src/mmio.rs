@@ -292,9 +292,9 @@ pub struct CpuFence {
 }
 
 impl CpuFence {
-    /// For a BAR that is mapped uncached (device memory): [`crate::Config::blue_flame`] should be off.
+    /// For a BAR that is mapped uncached (device memory): [`crate::Config::blue_flame`] is off then.
     pub const UNCACHED: Self = Self { write_combining: false };
-    /// For a BAR that is mapped write-combining.
+    /// For a BAR that is mapped write-combining, with [`crate::Config::blue_flame`] on.
     pub const WRITE_COMBINING: Self = Self { write_combining: true };
 }
 

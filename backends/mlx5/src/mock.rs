@@ -156,13 +156,18 @@ impl Clock for Part {
 /// Pages of the arena.
 pub(crate) const PAGES: usize = 32;
 
-/// A driver that has not spoken to its device, and the machine under it.
-pub(crate) fn driver() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
+/// A machine, and what is behind it.
+pub(crate) fn machine() -> (Machine<MockPlatform>, Shared) {
     let shared = Shared::default();
     shared.borrow_mut().memory = std::vec![0; PAGES * 4096];
     shared.borrow_mut().registers = std::vec![0; 0x10000];
     let part = || Part(shared.clone());
-    let machine = Machine { registers: part(), memory: part(), fence: part(), clock: part() };
+    (Machine { registers: part(), memory: part(), fence: part(), clock: part() }, shared)
+}
+
+/// A driver that has not spoken to its device, and the machine under it.
+pub(crate) fn driver() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
+    let (machine, shared) = machine();
     let config = Config { command_timeout: Duration::from_millis(1), ..Config::DEFAULT };
     (Driver::new(machine, config), shared)
 }

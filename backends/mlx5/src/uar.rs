@@ -23,6 +23,8 @@ pub(crate) struct Uar {
     send: usize,
     /// Bytes of half a BlueFlame register, 0 without BlueFlame.
     half: usize,
+    /// Whether the page is mapped write-combining, so that what is written to it has to be flushed.
+    combining: bool,
 }
 
 /// A send request that alone is waiting for its doorbell: its first block and its blocks in the ring, in bytes.
@@ -39,10 +41,10 @@ pub(crate) struct Short {
 }
 
 impl Uar {
-    /// Page `page` with BlueFlame halves of `half` bytes.
-    pub(crate) const fn at(page: u32, half: usize) -> Self {
+    /// Page `page` with BlueFlame halves of `half` bytes, 0 for none, `combining` if it is mapped write-combining.
+    pub(crate) const fn at(page: u32, half: usize, combining: bool) -> Self {
         let base = page as usize * UAR_PAGE;
-        Self { page: Some(page), base, send: base + UAR_BLUEFLAME, half }
+        Self { page: Some(page), base, send: base + UAR_BLUEFLAME, half, combining }
     }
 
     /// Page number.
@@ -63,8 +65,8 @@ impl Uar {
     /// Tells the device of send requests: `counter` is the index after the last one, `control` the first eight bytes of
     /// the last one as they lie in memory.
     ///
-    /// 1 WQE stores (done before), 2 release, 3 doorbell record, 4 release, 5 UAR write; after a BlueFlame copy 6 flush,
-    /// so that the copy leaves the write-combining buffer now and before any later doorbell.
+    /// 1 WQE stores (done before), 2 release, 3 doorbell record, 4 release, 5 UAR write or BlueFlame copy; to a
+    /// write-combining page 6 flush, so that it leaves the CPU now and before any later doorbell.
     #[inline]
     pub(crate) fn ring_send<P: Platform>(
         &mut self,
@@ -81,7 +83,7 @@ impl Uar {
             Some(short) => self.copy_blocks(machine, short)?,
             None => machine.registers.write64(self.send, control)?,
         }
-        if self.half != 0 {
+        if self.combining {
             machine.fence.flush();
             self.send ^= self.half;
         }
@@ -117,7 +119,7 @@ impl Uar {
         machine.memory.store_u32(record + 4, high.to_be())?;
         machine.fence.release();
         machine.registers.write64(self.base + UAR_CQ_ARM, (u64::from(high) << 32 | u64::from(cqn)).to_be())?;
-        if self.half != 0 {
+        if self.combining {
             machine.fence.flush();
         }
         Ok(())
@@ -135,7 +137,7 @@ impl<P: Platform> Driver<P> {
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
         }
         let half = if self.config.blue_flame { self.caps.blue_flame_half() } else { 0 };
-        self.uar = Uar::at(page, half);
+        self.uar = Uar::at(page, half, self.config.blue_flame);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ const RECORD: usize = 0x2000;
 fn made(consumer: u32) -> (Mock, Cq, Shared) {
     let (mut driver, shared) = driver();
     driver.cqs.queues.push(0x77).unwrap();
-    driver.uar = crate::uar::Uar::at(4, 0);
+    driver.uar = crate::uar::Uar::at(4, 0, false);
     let arena: &mut crate::arena::Arena = &mut driver.arena;
     let run = arena.take(1).unwrap();
     for back in 1..=16 {

@@ -289,6 +289,8 @@ mod tests {
         let made = Rings::new(&cap(1, 1, 0, 1, 61), &caps()).unwrap();
         assert_eq!((made.send_blocks, made.recv_entries), (8, 4), "a receive ring fills a block");
         assert!(made.cap.max_inline_data >= 61);
+        let made = Rings::new(&cap(3, 0, 0, 0, 0), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.cap), (16, cap(5, 0, 0, 0, 0)), "requests without data");
         let made = Rings::new(&cap(0, 0, 0, 0, 0), &caps()).unwrap();
         assert_eq!((made.send_bytes(), made.recv_bytes(), made.cap), (0, 0, QpCap::default()));
     }

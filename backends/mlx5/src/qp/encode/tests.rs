@@ -19,7 +19,7 @@ const RECORD: usize = 0x1000;
 fn made(blocks: usize) -> (Mock, Qp, Shared) {
     let (mut driver, shared) = driver();
     shared.borrow_mut().memory.fill(0xee);
-    driver.uar = Uar::at(4, 0);
+    driver.uar = Uar::at(4, 0, false);
     let qp = Qp {
         sq_ring: RING,
         sq_mask: blocks * 64 - 1,
@@ -222,7 +222,7 @@ fn a_doorbell_comes_after_the_record_and_the_record_after_the_request() {
 #[test]
 fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
     let (mut driver, mut qp, shared) = made(4);
-    driver.uar = Uar::at(4, 256);
+    driver.uar = Uar::at(4, 256, true);
     let op = CheckedOp::Write(Payload::Inline(&[7; 40]), REMOTE);
     driver.encode_send(&mut qp, 0, &op, SendFlags::empty(), true).unwrap();
     driver.commit_send(&mut qp, 2).unwrap();
