@@ -184,6 +184,8 @@ pub struct Packet {
     pub grh: Option<Grh>,
     /// Base transport header.
     pub bth: Bth,
+    /// XRC header: the shared receive queue that a request is for.
+    pub xrc_srqn: Option<u32>,
     /// Datagram header.
     pub deth: Option<Deth>,
     /// RDMA header.
@@ -327,6 +329,7 @@ impl Packet {
             lrh,
             grh: None,
             bth,
+            xrc_srqn: None,
             deth: None,
             reth: None,
             atomic: None,
@@ -374,6 +377,9 @@ impl Packet {
     }
 
     fn encode_extensions(&self, headers: Headers, out: &mut Vec<u8>) {
+        if headers.xrc {
+            out.extend((self.xrc_srqn.unwrap_or(0) & 0xff_ffff).to_be_bytes());
+        }
         if headers.deth {
             let deth = self.deth.unwrap_or(Deth { qkey: 0, source_qpn: 0 });
             out.extend(deth.qkey.to_be_bytes());
@@ -480,6 +486,9 @@ impl Packet {
 
     fn decode_extensions(&mut self, reader: &mut Reader<'_>) -> Result<(), PacketError> {
         let headers = self.bth.opcode.headers();
+        if headers.xrc {
+            self.xrc_srqn = Some(reader.u32("XRCETH")? & 0xff_ffff);
+        }
         if headers.deth {
             let qkey = reader.u32("DETH")?;
             self.deth = Some(Deth { qkey, source_qpn: reader.u32("DETH")? & 0xff_ffff });

@@ -30,6 +30,9 @@ impl Packet {
         fields.push(("BTH", "DestQP", format!("{:#x}", bth.dest_qpn)));
         fields.push(("BTH", "A", u8::from(bth.ack_req).to_string()));
         fields.push(("BTH", "PSN", format!("{:#x}", bth.psn)));
+        if let Some(srqn) = self.xrc_srqn {
+            fields.push(("XRCETH", "SRQ", format!("{srqn:#x}")));
+        }
         if let Some(deth) = &self.deth {
             fields.push(("DETH", "Q_Key", format!("{:#010x}", deth.qkey)));
             fields.push(("DETH", "SrcQP", format!("{:#x}", deth.source_qpn)));

@@ -113,6 +113,8 @@ pub struct Opcode {
 /// Extension headers that follow the base header, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
+    /// XRC header, 4 bytes.
+    pub xrc: bool,
     /// Datagram header, 8 bytes.
     pub deth: bool,
     /// RDMA header, 16 bytes.
@@ -133,6 +135,7 @@ impl Headers {
     /// Bytes of all of them.
     pub const fn len(self) -> usize {
         let mut len = 0;
+        len += if self.xrc { 4 } else { 0 };
         len += if self.deth { 8 } else { 0 };
         len += if self.reth { 16 } else { 0 };
         len += if self.atomic { 28 } else { 0 };
@@ -281,6 +284,7 @@ impl Opcode {
         let operation = self.operation;
         let place = operation.place();
         Headers {
+            xrc: matches!(self.transport, Transport::Xrc) && !operation.is_response(),
             deth: matches!(self.transport, Transport::Ud),
             reth: match operation {
                 Operation::Write(_) | Operation::WriteImmediate(_) => place.is_start(),

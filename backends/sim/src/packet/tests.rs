@@ -32,6 +32,20 @@ fn every_operation_there_and_back() {
 }
 
 #[test]
+fn an_xrc_request_names_its_shared_receive_queue_first() {
+    let mut sent = packet(Operation::Write(Place::Only), b"four");
+    sent.bth.opcode.transport = Transport::Xrc;
+    sent.xrc_srqn = Some(0x12_3456);
+    let bytes = sent.encode();
+    // BTH of the XRC service (opcode 0xaa), then XRCETH, then RETH.
+    assert_eq!(bytes[8], 0xaa);
+    assert_eq!(bytes[20..28], [0x00, 0x12, 0x34, 0x56, 0x11, 0x22, 0x33, 0x44]);
+    assert_eq!(Packet::decode(&bytes), Ok(sent));
+    let answer = Opcode { transport: Transport::Xrc, operation: Operation::Acknowledge };
+    assert!(!answer.headers().xrc);
+}
+
+#[test]
 fn layout_of_a_write() {
     let bytes = packet(Operation::WriteImmediate(Place::Only), b"hello").encode();
     // InfiniBand Architecture: LRH 5.2.1 (length in words, ICRC included), BTH 9.2, RETH 9.3.3, ImmDt 9.3.6.
