@@ -4,17 +4,25 @@
 //! passes on doorbells and frames, and takes frames and events away. Nothing here waits, reads a clock or starts a
 //! thread: [`Engine::advance`] does a bounded piece of whatever is due.
 
+mod build;
 mod completer;
+mod config;
 mod cq;
+mod execute;
+mod fetch;
 mod flush;
 mod key;
 mod message;
 mod modify;
 mod psn;
 mod qp;
+mod receive;
+mod reply;
 mod requester;
 mod responder;
+mod retry;
 mod ring;
+mod run;
 mod srq;
 mod umr;
 mod unreliable;
@@ -30,7 +38,7 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, CqArm, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
 use crate::env::Env;
-use crate::packet::{PERMISSIVE_LID, Packet};
+use crate::packet::Packet;
 use crate::trace::Record;
 
 use cq::CqTable;
@@ -38,134 +46,13 @@ use key::KeyTable;
 use qp::{Qp, Service};
 use srq::SrqTable;
 
+pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats};
 pub use srq::{SrqKind, SrqSpec};
 
 /// Frames that wait for the wire before queue pairs hold back.
 const MAX_FRAMES: usize = 1024;
 /// Shared receive queues, at most.
 const MAX_SRQS: u32 = 1 << 16;
-
-/// What the rest of the device decides about the data path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineConfig {
-    /// Local identifier of the port; frames to another one are not for this device.
-    pub lid: u16,
-    /// GID of the port in wire order, the source of global routes.
-    pub port_gid: [u8; 16],
-    /// P_Key table of the port; an index beyond it means the default key 0xffff.
-    pub pkeys: Vec<u16>,
-    /// Atomics treat memory as little-endian 64-bit numbers; otherwise as big-endian ones.
-    pub atomic_host_endian: bool,
-    /// 1: completions carry the user index of their queue pair, 0: its number.
-    pub cqe_version: u8,
-    /// Most queue pairs.
-    pub max_qp: u32,
-    /// Most completion queues.
-    pub max_cq: u32,
-    /// Most memory keys.
-    pub max_mkey: u32,
-    /// Binary logarithm of the largest message in bytes.
-    pub log_max_msg: u8,
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        Self {
-            lid: 1,
-            port_gid: [0; 16],
-            pkeys: vec![0xffff],
-            atomic_host_endian: true,
-            cqe_version: 1,
-            max_qp: 1 << 16,
-            max_cq: 1 << 16,
-            max_mkey: 1 << 20,
-            log_max_msg: 30,
-        }
-    }
-}
-
-/// Something that the event queues shall tell the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineEvent {
-    /// An armed completion queue has an entry.
-    Completion {
-        /// Event queue of the completion queue.
-        eqn: u32,
-        /// Completion queue.
-        cqn: u32,
-    },
-    /// A completion queue can no longer be written.
-    CqError {
-        /// Completion queue.
-        cqn: u32,
-        /// 1: overrun; 2: its memory is not there.
-        syndrome: u8,
-    },
-    /// An event of a queue pair.
-    Qp {
-        /// What happened.
-        event: EventType,
-        /// Queue pair.
-        qpn: u32,
-    },
-    /// An event of a shared receive queue.
-    Srq {
-        /// What happened.
-        event: EventType,
-        /// Shared receive queue.
-        srqn: u32,
-    },
-}
-
-/// How many objects there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineCounts {
-    /// Memory keys, windows included.
-    pub mkeys: usize,
-    /// Memory windows that are bound.
-    pub bound_windows: usize,
-    /// Completion queues.
-    pub cqs: usize,
-    /// Queue pairs.
-    pub qps: usize,
-    /// Shared receive queues of all kinds.
-    pub srqs: usize,
-}
-
-/// What went over the wire and what went wrong on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineStats {
-    /// Packets sent.
-    pub sent: u64,
-    /// Packets received and understood.
-    pub received: u64,
-    /// Frames that were no packets, or for nobody here.
-    pub dropped: u64,
-    /// Times that a requester went back and sent again.
-    pub retries: u64,
-    /// Sequence errors that peers reported.
-    pub sequence_errors: u64,
-    /// Times that a peer had no receive.
-    pub receiver_not_ready: u64,
-    /// Requests that came again.
-    pub duplicates: u64,
-}
-
-impl EngineConfig {
-    fn pkey(&self, index: u32) -> u16 {
-        usize::try_from(index).ok().and_then(|index| self.pkeys.get(index)).copied().unwrap_or(0xffff)
-    }
-
-    /// The number that eight bytes of memory hold for an atomic.
-    fn atomic_value(&self, bytes: [u8; 8]) -> u64 {
-        if self.atomic_host_endian { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }
-    }
-
-    /// The bytes of a number in memory for an atomic.
-    fn atomic_bytes(&self, value: u64) -> [u8; 8] {
-        if self.atomic_host_endian { value.to_le_bytes() } else { value.to_be_bytes() }
-    }
-}
 
 /// What all queue pairs share.
 #[derive(Debug, Default)]
@@ -529,71 +416,3 @@ impl Engine {
 
 /// Numbers below it belong to the management queue pairs on the wire.
 const FIRST_QPN: u32 = 2;
-
-impl Qp {
-    /// Whether a packet is for this queue pair: service, partition and path.
-    fn accepts(&self, packet: &Packet, shared: &Shared) -> bool {
-        use bareverbs_mlx5_spec::Ads;
-        let lid = packet.lrh.dlid;
-        if lid != shared.config.lid && lid != PERMISSIVE_LID {
-            return false;
-        }
-        if packet.bth.opcode.transport != self.service.transport() || self.service == Service::KeyChanges {
-            return false;
-        }
-        let own = shared.pkey(self.path(Ads::PKEY_INDEX));
-        let theirs = packet.bth.pkey;
-        // The highest bit says full member; two limited ones do not talk.
-        let same_partition = (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0;
-        let connected = matches!(self.service, Service::Rc | Service::Uc);
-        same_partition && (!connected || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
-    }
-
-    fn take_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
-        match self.service {
-            Service::Rc if packet.bth.opcode.operation.is_response() => self.take_answer(work, packet),
-            Service::Rc => self.take_request(work, packet),
-            Service::Uc => self.take_unacknowledged(work, packet),
-            Service::Ud => self.take_datagram(work, packet),
-            Service::KeyChanges => {}
-        }
-    }
-
-    /// Does what can be done now. `true` if there is more.
-    fn run(&mut self, work: &mut Work<'_, '_>) -> bool {
-        self.check_timers(work);
-        let mut more = false;
-        if self.state != QpcState::Err {
-            more = self.respond(work);
-            more |= self.send(work);
-        }
-        if self.state == QpcState::Err {
-            self.flush(work);
-            return false;
-        }
-        more
-    }
-
-    fn next_timer(&self) -> Option<Instant> {
-        [self.requester.ack_due, self.requester.rnr_until].into_iter().flatten().min()
-    }
-
-    fn query(&self, out: &mut ViewMut<'_, Qpc>) {
-        for (to, from) in out.as_bytes_mut().iter_mut().zip(self.context().as_bytes()) {
-            *to = *from;
-        }
-        let requester = &self.requester;
-        out.set(Qpc::NEXT_RCV_PSN, self.responder.expected_psn)
-            .set(Qpc::RMSN, self.responder.msn)
-            .set(Qpc::HW_SQ_WQEBB_COUNTER, u32::from(requester.retired))
-            .set(Qpc::SW_SQ_WQEBB_COUNTER, u32::from(requester.posted))
-            .set(Qpc::HW_RQ_COUNTER, u32::from(self.responder.consumed));
-        if self.state == QpcState::Sqd && !requester.ops.is_empty() {
-            out.set(Qpc::STATE, QpcState::SqDraining.code());
-        }
-        if matches!(self.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining) {
-            out.set(Qpc::NEXT_SEND_PSN, requester.next_psn())
-                .set(Qpc::LAST_ACKED_PSN, psn::add(requester.unacked, (1 << 24) - 1));
-        }
-    }
-}

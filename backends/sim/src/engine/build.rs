@@ -1,0 +1,87 @@
+//! Request packets made from send elements.
+
+use bareverbs_mlx5_spec::{CqeSyndrome, Qpc, WqeOpcode};
+
+use super::Work;
+use super::key::Right;
+use super::message::gather;
+use super::psn;
+use super::qp::Qp;
+use crate::packet::{AtomicEth, Deth, Grh, Operation, Packet, Place, Reth};
+use crate::wqe::{AtomicOperation, SendBody, SendWqe};
+
+/// Operation of a packet of `wqe`, with what travels at the end of the message.
+pub(super) fn operation(wqe: &SendWqe, place: Place) -> (Operation, Option<u32>, Option<u32>) {
+    let end = place.is_end();
+    match wqe.opcode {
+        WqeOpcode::SendImm if end => (Operation::SendImmediate(place), Some(wqe.immediate), None),
+        WqeOpcode::SendInval if end => (Operation::SendInvalidate(place), None, Some(wqe.immediate)),
+        WqeOpcode::RdmaWriteImm if end => (Operation::WriteImmediate(place), Some(wqe.immediate), None),
+        WqeOpcode::RdmaWrite | WqeOpcode::RdmaWriteImm => (Operation::Write(place), None, None),
+        WqeOpcode::RdmaRead => (Operation::ReadRequest, None, None),
+        WqeOpcode::AtomicCs => (Operation::CompareSwap, None, None),
+        WqeOpcode::AtomicFa => (Operation::FetchAdd, None, None),
+        _ => (Operation::Send(place), None, None),
+    }
+}
+
+impl Qp {
+    /// Packet `packet_index` of request `at`: outer `None` if there is no such request, inner error if it cannot be made.
+    pub(super) fn build(&self, work: &mut Work<'_, '_>, at: usize, packet_index: u32) -> Option<Result<Packet, CqeSyndrome>> {
+        let op = self.requester.ops.get(at)?;
+        let wqe = op.wqe.as_ref()?;
+        let mtu = self.mtu() as u64;
+        let place = Place::of(packet_index, op.packets());
+        let (operation, immediate, invalidate) = operation(wqe, place);
+        let mut packet = self.packet(work.shared, operation, psn::add(op.first_psn, packet_index));
+        packet.immediate = immediate;
+        packet.invalidate = invalidate;
+        packet.bth.solicited = wqe.solicited && place.is_end();
+        match &wqe.body {
+            SendBody::Send { .. } | SendBody::Write { .. } => {
+                if let SendBody::Write { remote, .. } = &wqe.body
+                    && place.is_start()
+                {
+                    packet.reth = Some(Reth { addr: remote.addr, rkey: remote.rkey, len: op.len as u32 });
+                }
+                if let SendBody::Send { address: Some(address), .. } = &wqe.body {
+                    packet.lrh.dlid = address.rlid;
+                    packet.lrh.sl = address.sl;
+                    packet.bth.dest_qpn = address.dqpn;
+                    // A queue key with its highest bit set stands for the queue pair's own.
+                    let qkey = if address.qkey >> 31 == 0 { address.qkey } else { self.get(Qpc::Q_KEY) };
+                    packet.deth = Some(Deth { qkey, source_qpn: self.wire_qpn() });
+                    packet.grh = address.grh.map(|route| Grh {
+                        tclass: route.tclass,
+                        flow_label: route.flow_label,
+                        hop_limit: route.hop_limit,
+                        sgid: work.shared.config.port_gid,
+                        dgid: route.dgid,
+                    });
+                }
+                let offset = u64::from(packet_index) * mtu;
+                let len = (op.len - offset.min(op.len)).min(mtu) as usize;
+                match gather(work, self.access(Right::LocalRead), op.data(), offset, len) {
+                    Ok(payload) => packet.payload = payload,
+                    Err(_) => return Some(Err(CqeSyndrome::LocalProt)),
+                }
+            }
+            SendBody::Read { remote, .. } => {
+                // What came already is not asked for again.
+                let offset = u64::from(op.received) * mtu;
+                packet.bth.psn = psn::add(op.first_psn, op.received);
+                let len = (op.len - offset.min(op.len)) as u32;
+                packet.reth = Some(Reth { addr: remote.addr.wrapping_add(offset), rkey: remote.rkey, len });
+            }
+            SendBody::Atomic { remote, operation, .. } => {
+                let (swap_add, compare) = match *operation {
+                    AtomicOperation::CompareSwap { compare, swap } => (swap, compare),
+                    AtomicOperation::FetchAdd { add } => (add, 0),
+                };
+                packet.atomic = Some(AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_add, compare });
+            }
+            SendBody::Nop | SendBody::Umr(_) => return None,
+        }
+        Some(Ok(packet))
+    }
+}

@@ -1,0 +1,125 @@
+//! What the engine is told, and what it tells.
+
+use bareverbs_mlx5_spec::EventType;
+
+/// What the rest of the device decides about the data path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Local identifier of the port; frames to another one are not for this device.
+    pub lid: u16,
+    /// GID of the port in wire order, the source of global routes.
+    pub port_gid: [u8; 16],
+    /// P_Key table of the port; an index beyond it means the default key 0xffff.
+    pub pkeys: Vec<u16>,
+    /// Atomics treat memory as little-endian 64-bit numbers; otherwise as big-endian ones.
+    pub atomic_host_endian: bool,
+    /// 1: completions carry the user index of their queue pair, 0: its number.
+    pub cqe_version: u8,
+    /// Most queue pairs.
+    pub max_qp: u32,
+    /// Most completion queues.
+    pub max_cq: u32,
+    /// Most memory keys.
+    pub max_mkey: u32,
+    /// Binary logarithm of the largest message in bytes.
+    pub log_max_msg: u8,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            lid: 1,
+            port_gid: [0; 16],
+            pkeys: vec![0xffff],
+            atomic_host_endian: true,
+            cqe_version: 1,
+            max_qp: 1 << 16,
+            max_cq: 1 << 16,
+            max_mkey: 1 << 20,
+            log_max_msg: 30,
+        }
+    }
+}
+
+/// Something that the event queues shall tell the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineEvent {
+    /// An armed completion queue has an entry.
+    Completion {
+        /// Event queue of the completion queue.
+        eqn: u32,
+        /// Completion queue.
+        cqn: u32,
+    },
+    /// A completion queue can no longer be written.
+    CqError {
+        /// Completion queue.
+        cqn: u32,
+        /// 1: overrun; 2: its memory is not there.
+        syndrome: u8,
+    },
+    /// An event of a queue pair.
+    Qp {
+        /// What happened.
+        event: EventType,
+        /// Queue pair.
+        qpn: u32,
+    },
+    /// An event of a shared receive queue.
+    Srq {
+        /// What happened.
+        event: EventType,
+        /// Shared receive queue.
+        srqn: u32,
+    },
+}
+
+/// How many objects there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounts {
+    /// Memory keys, windows included.
+    pub mkeys: usize,
+    /// Memory windows that are bound.
+    pub bound_windows: usize,
+    /// Completion queues.
+    pub cqs: usize,
+    /// Queue pairs.
+    pub qps: usize,
+    /// Shared receive queues of all kinds.
+    pub srqs: usize,
+}
+
+/// What went over the wire and what went wrong on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets received and understood.
+    pub received: u64,
+    /// Frames that were no packets, or for nobody here.
+    pub dropped: u64,
+    /// Times that a requester went back and sent again.
+    pub retries: u64,
+    /// Sequence errors that peers reported.
+    pub sequence_errors: u64,
+    /// Times that a peer had no receive.
+    pub receiver_not_ready: u64,
+    /// Requests that came again.
+    pub duplicates: u64,
+}
+
+impl EngineConfig {
+    pub(super) fn pkey(&self, index: u32) -> u16 {
+        usize::try_from(index).ok().and_then(|index| self.pkeys.get(index)).copied().unwrap_or(0xffff)
+    }
+
+    /// The number that eight bytes of memory hold for an atomic.
+    pub(super) fn atomic_value(&self, bytes: [u8; 8]) -> u64 {
+        if self.atomic_host_endian { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }
+    }
+
+    /// The bytes of a number in memory for an atomic.
+    pub(super) fn atomic_bytes(&self, value: u64) -> [u8; 8] {
+        if self.atomic_host_endian { value.to_le_bytes() } else { value.to_be_bytes() }
+    }
+}

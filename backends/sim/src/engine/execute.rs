@@ -1,0 +1,168 @@
+//! Requests of a connected peer carried out: bytes placed, keys checked, atomics executed.
+
+use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc};
+
+use super::Work;
+use super::key::Right;
+use super::message::{ScatterError, scatter};
+use super::psn;
+use super::qp::Qp;
+use super::reply::Reply;
+use super::responder::{Inbound, Refusal, Stop};
+use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome};
+
+/// Longest message of any path.
+const MAX_MESSAGE: u32 = 1 << 31;
+
+impl Qp {
+    pub(super) fn take_send(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) -> Result<(), Stop> {
+        if place.is_start() {
+            let receive = self.need_receive(work)?;
+            self.responder.message = Some(Inbound::Send { receive, written: 0 });
+        }
+        let access = self.access(Right::LocalWrite);
+        let Some(Inbound::Send { receive, written }) = &mut self.responder.message else {
+            return Err(Refusal::INVALID.into());
+        };
+        let list = receive.list.iter().copied();
+        match scatter(work, access, list, *written, &packet.payload) {
+            Ok(()) => *written += packet.payload.len() as u64,
+            Err(ScatterError::TooLong) => {
+                return Err(Refusal::of_receive(Syndrome::InvalidRequest, CqeSyndrome::LocalLength).into());
+            }
+            Err(ScatterError::Key(_)) => {
+                return Err(Refusal::of_receive(Syndrome::RemoteOperational, CqeSyndrome::LocalProt).into());
+            }
+        }
+        if !place.is_end() {
+            return Ok(());
+        }
+        let (index, byte_cnt) = (receive.index, *written as u32);
+        if let Some(key) = packet.invalidate
+            && let Err(error) = work.shared.keys.invalidate_remotely(key, access.pd, access.qpn)
+        {
+            work.env.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
+            return Err(Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into());
+        }
+        self.responder.message = None;
+        let opcode = match (packet.immediate, packet.invalidate) {
+            (Some(_), _) => CqeOpcode::RespSendImm,
+            (None, Some(_)) => CqeOpcode::RespSendInv,
+            (None, None) => CqeOpcode::RespSend,
+        };
+        self.finish_receive(work, packet, opcode, index, byte_cnt);
+        Ok(())
+    }
+
+    pub(super) fn take_write(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) -> Result<(), Stop> {
+        if place.is_start() {
+            let reth = packet.reth.ok_or(Refusal::INVALID)?;
+            if self.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
+                return Err(Refusal::INVALID.into());
+            }
+            self.check_key(work, &reth, Right::RemoteWrite)?;
+            let total = u64::from(reth.len);
+            self.responder.message = Some(Inbound::Write { addr: reth.addr, rkey: reth.rkey, left: total, total });
+        }
+        let access = self.access(Right::RemoteWrite);
+        let Some(Inbound::Write { addr, rkey, left, total }) = &mut self.responder.message else {
+            return Err(Refusal::INVALID.into());
+        };
+        let len = packet.payload.len() as u64;
+        if (place.is_end() && len != *left) || (!place.is_end() && len >= *left) {
+            return Err(Refusal::INVALID.into());
+        }
+        let (at, key, total) = (*addr, *rkey, *total);
+        // The receive that immediate data needs comes first: without one nothing of this packet happens.
+        let receive = match packet.immediate {
+            Some(_) => match self.need_receive(work) {
+                Err(Stop::NotReady) => {
+                    if place == Place::Only {
+                        self.responder.message = None;
+                    }
+                    return Err(Stop::NotReady);
+                }
+                taken => Some(taken?),
+            },
+            None => None,
+        };
+        if len > 0
+            && let Err(error) = work.shared.keys.write(work.env.memory, (key, at), access, &packet.payload)
+        {
+            work.env.note(|| format!("rkey {key:#010x} refused: {error:?}"));
+            let Some(receive) = receive else { return Err(Refusal::ACCESS.into()) };
+            self.responder.message = Some(Inbound::Send { receive, written: 0 });
+            return Err(Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into());
+        }
+        if place.is_end() {
+            self.responder.message = None;
+        } else if let Some(Inbound::Write { addr, left, .. }) = &mut self.responder.message {
+            *addr = addr.wrapping_add(len);
+            *left -= len;
+        }
+        if let Some(receive) = receive {
+            self.finish_receive(work, packet, CqeOpcode::RespWrImm, receive.index, total as u32);
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_key(&self, work: &mut Work<'_, '_>, reth: &Reth, right: Right) -> Result<(), Refusal> {
+        // Nothing is touched for a message of no bytes, so its key is not looked at.
+        if reth.len == 0 {
+            return Ok(());
+        }
+        let checked = work.shared.keys.check(reth.rkey, reth.addr, u64::from(reth.len), self.access(right));
+        checked.map_err(|error| {
+            work.env.note(|| format!("rkey {:#010x} refused: {error:?}", reth.rkey));
+            Refusal::ACCESS
+        })
+    }
+
+    pub(super) fn check_read(&self, work: &mut Work<'_, '_>, reth: &Reth) -> Result<(), Refusal> {
+        if self.get(Qpc::RRE) == 0 || reth.len > MAX_MESSAGE {
+            return Err(Refusal::INVALID);
+        }
+        self.check_key(work, reth, Right::RemoteRead)
+    }
+
+    pub(super) fn take_atomic(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
+        let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
+        if self.get(Qpc::RAE) == 0 || !atomic.addr.is_multiple_of(8) {
+            return Err(Refusal::INVALID);
+        }
+        self.room_for_answer()?;
+        let swaps = packet.bth.opcode.operation == Operation::CompareSwap;
+        let original = self.execute_atomic(work, &atomic, swaps)?;
+        let saved = self.depth(Qpc::LOG_RRA_MAX);
+        let responder = &mut self.responder;
+        responder.msn = psn::add(responder.msn, 1);
+        while responder.atomics.len() >= saved {
+            responder.atomics.pop_front();
+        }
+        let (psn, msn) = (packet.bth.psn, responder.msn);
+        responder.atomics.push_back((psn, original));
+        responder.replies.push_back(Reply::Atomic { psn, original, msn, again: false });
+        Ok(())
+    }
+
+    pub(super) fn execute_atomic(&self, work: &mut Work<'_, '_>, atomic: &AtomicEth, swaps: bool) -> Result<u64, Refusal> {
+        let access = self.access(Right::RemoteAtomic);
+        let place = (atomic.rkey, atomic.addr);
+        let mut bytes = [0; 8];
+        work.shared.keys.read(work.env.memory, place, access, &mut bytes).map_err(|error| {
+            work.env.note(|| format!("rkey {:#010x} refused: {error:?}", atomic.rkey));
+            Refusal::ACCESS
+        })?;
+        let original = work.shared.config.atomic_value(bytes);
+        let new = match (swaps, original == atomic.compare) {
+            (false, _) => original.wrapping_add(atomic.swap_add),
+            (true, true) => atomic.swap_add,
+            (true, false) => original,
+        };
+        if new != original {
+            let bytes = work.shared.config.atomic_bytes(new);
+            work.shared.keys.write(work.env.memory, place, access, &bytes).map_err(|_| Refusal::ACCESS)?;
+        }
+        Ok(original)
+    }
+}

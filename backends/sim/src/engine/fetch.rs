@@ -1,0 +1,129 @@
+//! Send elements taken from the ring: read, decoded, refused if nothing of them can be done; doorbells audited.
+
+use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState, WQEBB};
+
+use super::Work;
+use super::psn;
+use super::qp::{Qp, Service};
+use super::requester::{Kind, SendOp};
+use crate::audit::Finding;
+use crate::trace::Record;
+use crate::wqe::{DataSegment, SendBody, SendWqe, announced_len, blocks};
+
+/// Longest message of any path (InfiniBand Architecture 9.3.3).
+const MAX_MESSAGE: u64 = 1 << 31;
+
+impl Qp {
+    /// Takes the next element from the ring. `false` if there is none to take.
+    pub(super) fn fetch(&mut self, work: &mut Work<'_, '_>) -> bool {
+        if self.state != QpcState::Rts || self.requester.fetched == self.requester.posted {
+            return false;
+        }
+        let index = self.requester.fetched;
+        let Some((bytes, size)) = self.read_wqe(work, index) else {
+            self.fail(work, Some(EventType::WqCatasError));
+            return false;
+        };
+        work.env.trace(Record::SendWqe { qpn: self.qpn, index, bytes: &bytes });
+        let mut op = SendOp {
+            wqe: None,
+            index,
+            send_opcode: bytes.get(3).copied().unwrap_or(0),
+            first_psn: self.requester.next_psn,
+            psns: 0,
+            len: 0,
+            received: 0,
+            failed: None,
+        };
+        match SendWqe::decode(&bytes, self.service.wqe()) {
+            Err(error) => {
+                work.env.note(|| format!("WQE {index} of QP {:#x}: {error}", self.qpn));
+                op.failed = Some(error.syndrome());
+            }
+            Ok(wqe) if wqe.index != index || wqe.qpn != self.qpn => {
+                let finding = Finding::WqeMismatch { qpn: self.qpn, index, wqe_index: wqe.index, wqe_qpn: wqe.qpn };
+                work.env.audit.report(finding);
+                op.failed = Some(CqeSyndrome::LocalQpOp);
+            }
+            Ok(wqe) => {
+                op.len = wqe.message_len();
+                op.failed = self.refuse(&wqe, op.len, work);
+                op.wqe = Some(wqe);
+                op.psns = match op.kind() {
+                    Kind::Nop | Kind::Local => 0,
+                    Kind::Atomic => 1,
+                    Kind::Push | Kind::Read => (op.len.div_ceil(self.mtu() as u64) as u32).max(1),
+                };
+            }
+        }
+        if op.failed.is_some() {
+            op.psns = 0;
+        }
+        self.requester.fetched = index.wrapping_add(size);
+        self.requester.next_psn = psn::add(self.requester.next_psn, op.psns);
+        self.requester.ops.push_back(op);
+        true
+    }
+
+    /// Bytes of the element at `index` and its size in blocks, cut to what is posted.
+    pub(super) fn read_wqe(&self, work: &Work<'_, '_>, index: u16) -> Option<(Vec<u8>, u16)> {
+        let ring = self.sq.as_ref()?;
+        let mut bytes = vec![0; WQEBB];
+        ring.read(work.env.memory, u32::from(index), &mut bytes).ok()?;
+        let len = announced_len(&bytes).unwrap_or(0);
+        let size = blocks(bytes.get(7).copied().unwrap_or(0) & 0x3f);
+        let posted = self.requester.posted.wrapping_sub(index);
+        let size = size.min(posted).min(u16::try_from(ring.entries()).unwrap_or(u16::MAX)).max(1);
+        if size > 1 {
+            bytes.resize(usize::from(size) * WQEBB, 0);
+            ring.read(work.env.memory, u32::from(index), &mut bytes).ok()?;
+        }
+        bytes.truncate(len.clamp(16, usize::from(size) * WQEBB));
+        Some((bytes, size))
+    }
+
+    /// What is wrong with a request before anything of it is done.
+    pub(super) fn refuse(&self, wqe: &SendWqe, len: u64, work: &Work<'_, '_>) -> Option<CqeSyndrome> {
+        let reliable_only = matches!(wqe.body, SendBody::Read { .. } | SendBody::Atomic { .. });
+        let sends = !matches!(wqe.body, SendBody::Nop | SendBody::Umr(_));
+        if (reliable_only && self.service != Service::Rc) || (sends && self.service == Service::KeyChanges) {
+            return Some(CqeSyndrome::LocalQpOp);
+        }
+        let most = match self.service {
+            Service::Ud => self.mtu() as u64,
+            _ => MAX_MESSAGE.min(1 << work.shared.config.log_max_msg.min(31)),
+        };
+        let log_msg_max = self.get(Qpc::LOG_MSG_MAX);
+        let most = if log_msg_max == 0 { most } else { most.min(1 << log_msg_max) };
+        if sends && len > most {
+            return Some(CqeSyndrome::LocalLength);
+        }
+        if let SendBody::Atomic { data, .. } = &wqe.body
+            && data.iter().map(DataSegment::len).sum::<u64>() < 8
+        {
+            return Some(CqeSyndrome::LocalLength);
+        }
+        None
+    }
+
+    /// Holds a doorbell against the record and the ring.
+    pub(super) fn audit_doorbell(&mut self, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
+        let [_, high, low, _, .., ds] = doorbell;
+        let index = u16::from_be_bytes([high, low]);
+        let end = index.wrapping_add(blocks(ds & 0x3f));
+        let posted = self.requester.posted;
+        if end.wrapping_sub(posted).cast_signed() > 0 {
+            work.env.audit.report(Finding::DoorbellPastRecord { qpn: self.qpn, doorbell: index, record: posted });
+        }
+        let mut bytes = [0; 8];
+        let Some(ring) = self.sq.as_ref() else { return };
+        if ring.read(work.env.memory, u32::from(index), &mut bytes).is_ok() && bytes != doorbell {
+            work.env.audit.report(Finding::DoorbellNotWqe { qpn: self.qpn, index });
+        }
+        let under_way = posted.wrapping_sub(self.requester.retired);
+        if u32::from(under_way) > ring.entries() {
+            let completed = self.requester.retired;
+            work.env.audit.report(Finding::RingOverrun { qpn: self.qpn, posted, completed });
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Receives: taken from the ring of a queue pair or a shared one, and completed.
+
+use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc};
+
+use super::cq::Source;
+use super::qp::{Qp, ReceiveDone};
+use super::reply::Reply;
+use super::responder::{Inbound, Refusal, Stop};
+use super::{EngineEvent, Work};
+use crate::audit::Finding;
+use crate::packet::{Packet, Syndrome};
+use crate::trace::Record;
+use crate::wqe::{DataPointer, decode_receive};
+
+/// A receive in use.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) index: u16,
+    pub(super) list: Vec<DataPointer>,
+}
+
+impl Qp {
+    /// Takes the oldest posted receive.
+    pub(super) fn take_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, ()>> {
+        if let Some(spare) = self.responder.take_spare() {
+            return Some(Ok(spare));
+        }
+        if let Some(srqn) = self.srq {
+            return self.take_shared(work, srqn);
+        }
+        let (posted, _) = self.record(work)?;
+        let ring = self.rq.as_ref()?;
+        let index = self.responder.consumed;
+        let available = posted.wrapping_sub(index);
+        if available == 0 {
+            return None;
+        }
+        if u32::from(available) > ring.entries() {
+            work.env.audit.report(Finding::RingOverrun { qpn: self.qpn, posted, completed: index });
+        }
+        let mut bytes = vec![0; ring.stride()];
+        let read = ring.read(work.env.memory, u32::from(index), &mut bytes);
+        self.responder.consumed = index.wrapping_add(1);
+        work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &bytes });
+        Some(match (read, decode_receive(&bytes)) {
+            (Ok(()), Ok(list)) => Ok(Receive { index, list }),
+            _ => {
+                // It can name no buffer, but it can fail.
+                self.responder.message = Some(Inbound::Send { receive: Receive { index, list: Vec::new() }, written: 0 });
+                Err(())
+            }
+        })
+    }
+
+    pub(super) fn take_shared(&mut self, work: &mut Work<'_, '_>, srqn: u32) -> Option<Result<Receive, ()>> {
+        let taken = work.shared.srqs.take(work.env.memory, srqn)?;
+        let index = taken.index;
+        if taken.below_limit {
+            work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
+        }
+        let list = taken.segments.and_then(|segments| {
+            work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &segments });
+            decode_receive(&segments).ok()
+        });
+        Some(list.map(|list| Receive { index, list }).ok_or_else(|| {
+            self.responder.message = Some(Inbound::Send { receive: Receive { index, list: Vec::new() }, written: 0 });
+        }))
+    }
+
+    pub(super) fn need_receive(&mut self, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
+        match self.take_receive(work) {
+            None => Err(Stop::NotReady),
+            Some(Ok(receive)) => Ok(receive),
+            Some(Err(())) => Err(Refusal::of_receive(Syndrome::RemoteOperational, CqeSyndrome::LocalQpOp).into()),
+        }
+    }
+
+    pub(super) fn finish_receive(
+        &mut self,
+        work: &mut Work<'_, '_>,
+        packet: &Packet,
+        opcode: CqeOpcode,
+        index: u16,
+        byte_cnt: u32,
+    ) {
+        let done = ReceiveDone {
+            opcode,
+            index,
+            byte_cnt,
+            immediate: packet.immediate.or(packet.invalidate).unwrap_or(0),
+            solicited: packet.bth.solicited,
+            source: self.source(packet),
+            error: None,
+        };
+        self.complete_receive(work, done);
+    }
+
+    pub(super) fn source(&self, packet: &Packet) -> Source {
+        Source {
+            lid: packet.lrh.slid,
+            sl: packet.lrh.sl,
+            qpn: packet.deth.map_or(self.get(Qpc::REMOTE_QPN), |deth| deth.source_qpn),
+            global: packet.grh.is_some(),
+        }
+    }
+
+    /// Completes a receive with an error.
+    pub(super) fn fail_receive(&mut self, work: &mut Work<'_, '_>, index: u16, syndrome: CqeSyndrome) {
+        let done = ReceiveDone {
+            opcode: CqeOpcode::RespErr,
+            index,
+            byte_cnt: 0,
+            immediate: 0,
+            solicited: false,
+            source: Source::default(),
+            error: Some(syndrome),
+        };
+        self.complete_receive(work, done);
+    }
+
+    /// The index of the receive that a half-arrived message or an unsent fatal answer holds.
+    pub(super) fn held_receive(&self) -> Option<u16> {
+        let fatal = self.responder.replies.iter().find_map(|reply| match reply {
+            Reply::Fatal(fatal) => fatal.receive.map(|(index, _)| index),
+            _ => None,
+        });
+        match &self.responder.message {
+            Some(Inbound::Send { receive, .. }) => Some(receive.index),
+            _ => fatal,
+        }
+    }
+}

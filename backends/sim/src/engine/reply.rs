@@ -1,0 +1,132 @@
+//! Answers of the receiving half: queued in the order of the requests, sent when there is room.
+
+use bareverbs_mlx5_spec::{CqeSyndrome, EventType, QpcState};
+
+use super::Work;
+use super::key::Right;
+use super::psn;
+use super::qp::Qp;
+use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
+
+/// Answers that one queue pair sends in one go.
+const BUDGET: u32 = 64;
+/// Acknowledged, with a credit count that leaves the flow alone.
+pub(super) const UNLIMITED: Syndrome = Syndrome::Ack(31);
+
+/// An answer that waits to be sent.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Acknowledge {
+        psn: u32,
+        syndrome: Syndrome,
+        msn: u32,
+    },
+    /// `again`: the request came before, so it takes none of the places that the peer may use.
+    Read {
+        psn: u32,
+        packets: u32,
+        sent: u32,
+        source: Reth,
+        msn: u32,
+        again: bool,
+    },
+    Atomic {
+        psn: u32,
+        original: u64,
+        msn: u32,
+        again: bool,
+    },
+    Fatal(Fatal),
+}
+
+/// The last answer of a queue pair: what it says, and what becomes of this side.
+#[derive(Debug)]
+pub(super) struct Fatal {
+    pub(super) psn: u32,
+    pub(super) syndrome: Syndrome,
+    pub(super) receive: Option<(u16, CqeSyndrome)>,
+    pub(super) event: Option<EventType>,
+}
+
+impl Qp {
+    pub(super) fn queue_read(&mut self, psn: u32, source: Reth, again: bool) {
+        let (packets, msn) = (self.packets_of(source.len), self.responder.msn);
+        self.responder.replies.push_back(Reply::Read { psn, packets, sent: 0, source, msn, again });
+    }
+
+    /// Sends queued answers. `true` if there are more.
+    pub(super) fn respond(&mut self, work: &mut Work<'_, '_>) -> bool {
+        for _ in 0..BUDGET {
+            if !work.shared.has_room() {
+                break;
+            }
+            let Some(reply) = self.responder.replies.pop_front() else { return false };
+            match reply {
+                Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(work, psn, syndrome, msn),
+                Reply::Atomic { psn, original, msn, .. } => {
+                    let mut packet = self.packet(work.shared, Operation::AtomicAcknowledge, psn);
+                    packet.aeth = Some(Aeth { syndrome: UNLIMITED, msn });
+                    packet.atomic_ack = Some(original);
+                    work.transmit(&packet);
+                }
+                Reply::Read { psn, packets, sent, source, msn, again } => {
+                    if !self.send_read_response(work, psn, (sent, packets), &source, msn) {
+                        let at = psn::add(psn, sent);
+                        let event = Some(EventType::WqAccessError);
+                        self.die(work, &Fatal { psn: at, syndrome: Syndrome::RemoteAccess, receive: None, event });
+                        return false;
+                    }
+                    if sent + 1 < packets {
+                        self.responder.replies.push_front(Reply::Read { psn, packets, sent: sent + 1, source, msn, again });
+                    }
+                }
+                Reply::Fatal(fatal) => {
+                    self.die(work, &fatal);
+                    return false;
+                }
+            }
+        }
+        !self.responder.replies.is_empty()
+    }
+
+    pub(super) fn send_acknowledge(&self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome, msn: u32) {
+        let mut packet = self.packet(work.shared, Operation::Acknowledge, psn);
+        packet.aeth = Some(Aeth { syndrome, msn });
+        work.transmit(&packet);
+    }
+
+    pub(super) fn send_read_response(
+        &self,
+        work: &mut Work<'_, '_>,
+        psn: u32,
+        (sent, packets): (u32, u32),
+        source: &Reth,
+        msn: u32,
+    ) -> bool {
+        let place = Place::of(sent, packets);
+        let offset = u64::from(sent) * self.mtu() as u64;
+        let len = u64::from(source.len).saturating_sub(offset).min(self.mtu() as u64) as usize;
+        let mut packet = self.packet(work.shared, Operation::ReadResponse(place), psn::add(psn, sent));
+        packet.aeth = (place != Place::Middle).then_some(Aeth { syndrome: UNLIMITED, msn });
+        packet.payload = vec![0; len];
+        let addr = source.addr.wrapping_add(offset);
+        let access = self.access(Right::RemoteRead);
+        let read = work.shared.keys.read(work.env.memory, (source.rkey, addr), access, &mut packet.payload);
+        if read.is_ok() {
+            work.transmit(&packet);
+        }
+        read.is_ok()
+    }
+
+    /// Sends the last answer and moves to the error state.
+    pub(super) fn die(&mut self, work: &mut Work<'_, '_>, fatal: &Fatal) {
+        let msn = self.responder.msn;
+        self.send_acknowledge(work, fatal.psn, fatal.syndrome, msn);
+        if let Some((index, syndrome)) = fatal.receive {
+            self.fail_receive(work, index, syndrome);
+        }
+        if self.state != QpcState::Err {
+            self.fail(work, fatal.event);
+        }
+    }
+}

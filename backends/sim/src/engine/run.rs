@@ -1,0 +1,76 @@
+//! A queue pair from outside: packets that it takes, work that it does, its context as a query shows it.
+
+use bareverbs::Instant;
+use bareverbs_mlx5_spec::{Ads, Qpc, QpcState, ViewMut};
+
+use super::psn;
+use super::qp::{Qp, Service};
+use super::{Shared, Work};
+use crate::packet::{PERMISSIVE_LID, Packet};
+
+impl Qp {
+    /// Whether a packet is for this queue pair: service, partition and path.
+    pub(super) fn accepts(&self, packet: &Packet, shared: &Shared) -> bool {
+        let lid = packet.lrh.dlid;
+        if lid != shared.config.lid && lid != PERMISSIVE_LID {
+            return false;
+        }
+        if packet.bth.opcode.transport != self.service.transport() || self.service == Service::KeyChanges {
+            return false;
+        }
+        let own = shared.pkey(self.path(Ads::PKEY_INDEX));
+        let theirs = packet.bth.pkey;
+        // The highest bit says full member; two limited ones do not talk.
+        let same_partition = (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0;
+        let connected = matches!(self.service, Service::Rc | Service::Uc);
+        same_partition && (!connected || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
+    }
+
+    pub(super) fn take_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+        match self.service {
+            Service::Rc if packet.bth.opcode.operation.is_response() => self.take_answer(work, packet),
+            Service::Rc => self.take_request(work, packet),
+            Service::Uc => self.take_unacknowledged(work, packet),
+            Service::Ud => self.take_datagram(work, packet),
+            Service::KeyChanges => {}
+        }
+    }
+
+    /// Does what can be done now. `true` if there is more.
+    pub(super) fn run(&mut self, work: &mut Work<'_, '_>) -> bool {
+        self.check_timers(work);
+        let mut more = false;
+        if self.state != QpcState::Err {
+            more = self.respond(work);
+            more |= self.send(work);
+        }
+        if self.state == QpcState::Err {
+            self.flush(work);
+            return false;
+        }
+        more
+    }
+
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        [self.requester.ack_due, self.requester.rnr_until].into_iter().flatten().min()
+    }
+
+    pub(super) fn query(&self, out: &mut ViewMut<'_, Qpc>) {
+        for (to, from) in out.as_bytes_mut().iter_mut().zip(self.context().as_bytes()) {
+            *to = *from;
+        }
+        let requester = &self.requester;
+        out.set(Qpc::NEXT_RCV_PSN, self.responder.expected_psn)
+            .set(Qpc::RMSN, self.responder.msn)
+            .set(Qpc::HW_SQ_WQEBB_COUNTER, u32::from(requester.retired))
+            .set(Qpc::SW_SQ_WQEBB_COUNTER, u32::from(requester.posted))
+            .set(Qpc::HW_RQ_COUNTER, u32::from(self.responder.consumed));
+        if self.state == QpcState::Sqd && !requester.ops.is_empty() {
+            out.set(Qpc::STATE, QpcState::SqDraining.code());
+        }
+        if matches!(self.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining) {
+            out.set(Qpc::NEXT_SEND_PSN, requester.next_psn())
+                .set(Qpc::LAST_ACKED_PSN, psn::add(requester.unacked, (1 << 24) - 1));
+        }
+    }
+}
