@@ -3,6 +3,7 @@
 use crate::bind::Windows;
 use crate::parts::{Cq, Parts, Qp};
 use crate::ring::place;
+use crate::say::say;
 use crate::send::SendEntry;
 use crate::table::TableView;
 use crate::{
@@ -229,6 +230,9 @@ impl<P: Provider> Finder<'_, P> {
 #[cold]
 #[inline(never)]
 fn fail_send<P: Provider>(qp: &mut Qp<P>, status: WcStatus) {
+    if status != WcStatus::WrFlushErr {
+        say!(warn, "a send of queue pair {:?} failed: {:?}", qp.qpn, status);
+    }
     let unreliable = matches!(qp.qp_type, QpType::Uc | QpType::Ud);
     qp.state = match (status, qp.state) {
         (WcStatus::WrFlushErr, QpState::Sqe) => QpState::Sqe,

@@ -1,6 +1,7 @@
 //! What the device tells of its own accord, with numbers turned into handles.
 
 use crate::parts::Parts;
+use crate::say::say;
 use crate::{AsyncEvent, CqHandle, Cqn, PollEventError, Provider, QpHandle, QpState, Qpn};
 
 /// An event (`ibv_async_event`, and completion events).
@@ -40,6 +41,7 @@ pub enum Event {
 impl<P: Provider> Parts<'_, P> {
     pub(crate) fn poll_event(&mut self) -> Result<Option<Event>, PollEventError<P::Error>> {
         let Some(event) = self.provider.poll_event().map_err(PollEventError::Device)? else { return Ok(None) };
+        say!(debug, "event: {:?}", event);
         let translated = match event {
             AsyncEvent::Completion(cqn) => self.cq_named(cqn).map(Event::Completion),
             AsyncEvent::CqError(cqn, syndrome) => self.cq_named(cqn).map(|cq| Event::CqError(cq, syndrome)),

@@ -25,6 +25,7 @@ mod queue_pair;
 mod recv;
 mod region;
 mod ring;
+mod say;
 mod send;
 mod shared;
 mod table;

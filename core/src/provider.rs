@@ -268,7 +268,9 @@ pub enum RawKind {
     RecvRdmaWithImm,
 }
 
-/// Data path of a backend. Indices are free-running counters of blocks (send) and entries (receive).
+/// Data path of a backend. Indices are free-running counters of blocks (send) and entries (receive), from 0 after a move to
+/// RESET. An SGE of length 0 names no byte: its key was not looked at, and a backend leaves it out. A request whose encoding
+/// fails is not posted: the next one is written at the same place.
 pub trait DataPath: Provider {
     /// Blocks that a request takes in the send ring.
     fn send_blocks(op: &CheckedOp<'_>) -> u32;

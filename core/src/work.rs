@@ -240,7 +240,7 @@ pub struct Completion {
     pub status: WcStatus,
     /// The device's own code beside an error, 0 otherwise.
     pub vendor_err: u8,
-    /// Bytes received, read, or of the atomic.
+    /// Bytes received, or bytes of the payload that was sent, read or swapped.
     pub byte_len: u32,
     /// Immediate data or invalidated key.
     pub data: WcData,
