@@ -186,3 +186,62 @@ fn write_payload(f: &mut fmt::Formatter<'_>, offset: usize, digits: &str) -> fmt
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use bareverbs_mlx5_spec::{CmdOpcode, WqeOpcode};
+
+    use super::send::Transport;
+    use super::*;
+
+    /// Bytes that look random and are the same each time.
+    fn bytes(seed: u64, len: usize) -> Vec<u8> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    fn is_told(all: &[Decoded]) {
+        for decoded in all {
+            assert!(!decoded.title.is_empty() && decoded.to_string().lines().count() > 1);
+            assert!(serde_json::to_string(decoded).is_ok());
+            assert!(decoded.findings.is_sorted_by_key(|finding| finding.offset));
+        }
+    }
+
+    #[test]
+    fn any_bytes_have_an_answer() {
+        for seed in 0..400 {
+            let mut bytes = bytes(seed, seed as usize);
+            is_told(&send::decode_all(&bytes, Transport::Rc));
+            is_told(&[receive::decode(&bytes, seed % 2 == 0), command::decode_input(&bytes)]);
+            is_told(&completion::decode_all(&bytes));
+            is_told(&event::decode_all(&bytes));
+            for transport in [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc] {
+                for opcode in WqeOpcode::ALL {
+                    if let Some(byte) = bytes.get_mut(3) {
+                        *byte = opcode.code() as u8;
+                    }
+                    is_told(&[send::decode(&bytes, 0, transport)]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_answer() {
+        for opcode in CmdOpcode::ALL {
+            for len in [0, 4, 16, 300, 5000] {
+                let mut input = bytes(1, len);
+                if let Some(start) = input.first_chunk_mut::<2>() {
+                    *start = (opcode.code() as u16).to_be_bytes();
+                }
+                is_told(&[command::decode_input(&input), command::decode_output(*opcode, 1, &input)]);
+                command::output_fields(&input, &input);
+            }
+        }
+    }
+}

@@ -22,31 +22,30 @@ impl Pattern {
         Self { state: mix(stream.wrapping_add(STEP.wrapping_mul(index.wrapping_add(1)))) }
     }
 
-    fn word(self, at: u64) -> [u8; 8] {
-        mix(self.state.wrapping_add(STEP.wrapping_mul(at.wrapping_add(1)))).to_le_bytes()
+    fn word(self, at: u64) -> u64 {
+        mix(self.state.wrapping_add(STEP.wrapping_mul(at.wrapping_add(1))))
     }
 
     /// Fills `bytes`.
     pub(super) fn fill(self, bytes: &mut [u8]) {
-        for (at, chunk) in (0..).zip(bytes.chunks_mut(8)) {
-            let word = self.word(at);
-            chunk.iter_mut().zip(word).for_each(|(byte, value)| *byte = value);
+        let (words, rest) = bytes.as_chunks_mut::<8>();
+        let mut at = 0;
+        for bytes in words {
+            *bytes = self.word(at).to_le_bytes();
+            at += 1;
         }
+        rest.iter_mut().zip(self.word(at).to_le_bytes()).for_each(|(byte, value)| *byte = value);
     }
 
     /// The first byte that differs: where, what should be there, what is.
     pub(super) fn differs(self, bytes: &[u8]) -> Option<(usize, u8, u8)> {
-        let (mut at, mut index) = (0, 0);
-        for chunk in bytes.chunks(8) {
-            let word = self.word(index);
-            if word.get(..chunk.len()) != Some(chunk) {
-                let byte = chunk.iter().zip(word).position(|(have, want)| *have != want)?;
-                return Some((at + byte, *word.get(byte)?, *chunk.get(byte)?));
-            }
-            at += chunk.len();
-            index += 1;
-        }
-        None
+        let (words, rest) = bytes.as_chunks::<8>();
+        let is_wrong = |(at, bytes): (u64, &[u8; 8])| u64::from_le_bytes(*bytes) != self.word(at);
+        let wrong = (0..).zip(words).position(is_wrong).unwrap_or(words.len());
+        let have = words.get(wrong).map_or(rest, <[u8; 8]>::as_slice);
+        let want = self.word(wrong as u64).to_le_bytes();
+        let byte = have.iter().zip(want).position(|(have, want)| *have != want)?;
+        Some((wrong * 8 + byte, *want.get(byte)?, *have.get(byte)?))
     }
 }
 

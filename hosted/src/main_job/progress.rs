@@ -45,8 +45,8 @@ impl Progress {
     }
 
     fn new_bar(&self) -> ProgressBar {
-        let bar = ProgressBar::new(self.total);
-        let template = "{msg:16} {wide_bar} {human_pos}/{human_len} messages, {per_sec}, {eta} left";
+        let bar = ProgressBar::new(self.total).with_position(self.done).with_elapsed(self.started.elapsed());
+        let template = "{msg:16} {wide_bar} {human_pos}/{human_len} messages, {percent} %, {elapsed}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }

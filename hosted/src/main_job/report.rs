@@ -320,6 +320,7 @@ fn write_transfers(f: &mut fmt::Formatter<'_>, transfers: &[Transfer]) -> fmt::R
             transfer.retries
         )?;
     }
+    writeln!(f, "(by the wall clock, making and comparing the data included)")?;
     writeln!(f)
 }
 
