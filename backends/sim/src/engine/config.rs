@@ -13,7 +13,7 @@ pub struct EngineConfig {
     pub pkeys: Vec<u16>,
     /// Atomics treat memory as little-endian 64-bit numbers; otherwise as big-endian ones.
     pub atomic_host_endian: bool,
-    /// 1: completions carry the user index of their queue pair, 0: its number.
+    /// 1: completions carry the user index of their queue pair beside its number; 0: zero there.
     pub cqe_version: u8,
     /// Most queue pairs.
     pub max_qp: u32,

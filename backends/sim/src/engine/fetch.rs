@@ -95,7 +95,9 @@ impl Qp {
         };
         let log_msg_max = self.get(Qpc::LOG_MSG_MAX);
         let most = if log_msg_max == 0 { most } else { most.min(1 << log_msg_max) };
-        if sends && len > most {
+        // Half of all sequence numbers may be under way, so a message has fewer packets than that.
+        let packets = len.div_ceil(self.mtu() as u64);
+        if sends && (len > most || packets >= u64::from(psn::HALF)) {
             return Some(CqeSyndrome::LocalLength);
         }
         if let SendBody::Atomic { data, .. } = &wqe.body

@@ -10,6 +10,7 @@ use super::psn;
 use super::qp::{Qp, SendDone, Service};
 use super::umr::{self, Changer};
 use super::{EngineEvent, Work};
+use crate::audit::Finding;
 use crate::wqe::{DataSegment, SendBody, SendWqe};
 
 /// Packets sent and not acknowledged, at most.
@@ -293,6 +294,9 @@ impl Qp {
         let changer = Changer { pd: self.pd(), qpn: self.qpn, privileged: self.service == Service::KeyChanges };
         let changed = match self.requester.ops.front().and_then(|op| op.wqe.as_ref()) {
             Some(SendWqe { body: SendBody::Umr(umr), immediate, .. }) => {
+                if work.shared.keys.was_destroyed(*immediate) {
+                    work.env.audit.report(Finding::KeyAfterDestroy { key: *immediate });
+                }
                 umr::apply(&mut work.shared.keys, work.env.memory, changer, *immediate, umr)
             }
             _ => Ok(()),
