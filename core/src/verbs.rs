@@ -13,7 +13,7 @@ use crate::{
     Access, AddressMap, AllocMwError, AllocPdError, BadWr, BindMwError, Completion, CqHandle, CqInfo, CreateCqError,
     CreateQpError, DataPath, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DeviceAttr, Event,
     Gid, ModifyQpError, MrHandle, MrInfo, MwBind, MwHandle, MwInfo, MwType, NotifyCqError, PdHandle, PollCqError,
-    PollEventError, PortAttr, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInfo, QpInit, QueryError,
+    PollEventError, PortAttr, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInfo, QpInit, QpState, QueryError,
     QueryQpError, RecvWr, RegMrError, Rkey, SendQueue, SendWr, StaleHandle, kind,
 };
 
@@ -251,9 +251,14 @@ impl<
     }
 
     /// Changes those attributes of a queue pair that `mask` names, its state among them. In RESET nothing that was posted is
-    /// left, and no completion of it.
+    /// left, and no completion of it. In ERR everything that was posted completes, sends without a doorbell too.
     pub fn modify_qp(&mut self, qp: QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<(), ModifyQpError<P::Error>> {
-        self.parts().0.modify_qp(qp, attr, mask)
+        self.parts().0.modify_qp(qp, attr, mask)?;
+        match self.open_send(qp) {
+            // The device flushes only what it knows of, and in ERR no other commit will tell it.
+            Some(mut queue) if queue.qp.state == QpState::Err => queue.commit().map_err(ModifyQpError::Commit),
+            _ => Ok(()),
+        }
     }
 
     /// What is known here of a queue pair; the device is not asked.

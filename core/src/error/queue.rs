@@ -135,6 +135,9 @@ operation_error! {
         Device, "the device did not modify the queue pair";
         /// The queue pair is in RESET, but completions of before may still be in its completion queues.
         Clean, "completions were left behind";
+        /// The queue pair is in ERR, but the device was not told of sends posted without a doorbell; another move to ERR
+        /// tries again.
+        Commit, "the doorbell was not rung";
     }
 }
 
