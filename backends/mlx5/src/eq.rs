@@ -150,3 +150,52 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::{Done, Shared, machine};
+
+    /// The device writes entry `index` of a queue of 64 at the start of the memory.
+    fn put(shared: &Shared, index: u32, event: u8) {
+        let at = (index & 63) as usize * EQE;
+        let mut entry = [0; EQE];
+        entry[1] = event;
+        entry[63] = (index >> 6 & 1) as u8;
+        shared.borrow_mut().memory[at..at + EQE].copy_from_slice(&entry);
+    }
+
+    #[test]
+    fn entries_are_taken_once_each_and_told_before_the_device_runs_out() {
+        let mut arena = crate::arena::Arena::<[crate::arena::PageUse; 1]>::new(0, 0);
+        let view: &mut crate::arena::Arena = &mut arena;
+        let run = view.take(1).unwrap();
+        for start in [0u32, 63, 0xff_ffe0, 0xffff_ffe0] {
+            let (mut machine, shared) = machine();
+            for back in 1..=64 {
+                put(&shared, start.wrapping_sub(back), 0x77);
+            }
+            let mut eq = Eq { number: 9, run, log_size: 6, consumer: start, told: start, armed: true };
+            for step in 0..200u32 {
+                let index = start.wrapping_add(step);
+                assert_eq!(eq.take(&mut machine).unwrap(), None);
+                put(&shared, index, 0x0a);
+                shared.borrow_mut().log.clear();
+                let entry = eq.take(&mut machine).unwrap().unwrap();
+                assert_eq!((event_type(&entry), shared.borrow().log.first()), (Some(EventType::Cmd), Some(&Done::Acquire)));
+                shared.borrow_mut().log.clear();
+                eq.keep_up(&mut machine, 0x4000).unwrap();
+                let value = 9 << 24 | index.wrapping_add(1) & 0xff_ffff;
+                let told = [Done::Release, Done::Register(0x4048, value.to_be_bytes().to_vec()), Done::Flush];
+                let expected: &[Done] = if step % 16 == 15 { &told } else { &[] };
+                assert_eq!(shared.borrow().log, expected, "a quarter of the queue at a time");
+            }
+            shared.borrow_mut().log.clear();
+            eq.arm(&mut machine, 0x4000).unwrap();
+            eq.arm(&mut machine, 0x4000).unwrap();
+            let value = 9 << 24 | start.wrapping_add(200) & 0xff_ffff;
+            let armed = [Done::Release, Done::Register(0x4040, value.to_be_bytes().to_vec()), Done::Flush];
+            assert_eq!(shared.borrow().log, armed, "once");
+        }
+    }
+}
