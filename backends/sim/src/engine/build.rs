@@ -36,6 +36,7 @@ impl Qp {
         let mut packet = self.packet(work.shared, operation, psn::add(op.first_psn, packet_index));
         packet.immediate = immediate;
         packet.invalidate = invalidate;
+        packet.xrc_srqn = wqe.xrc_srqn;
         packet.bth.solicited = wqe.solicited && place.is_end();
         match &wqe.body {
             SendBody::Send { .. } | SendBody::Write { .. } => {

@@ -86,7 +86,7 @@ impl Qp {
     pub(super) fn refuse(&self, wqe: &SendWqe, len: u64, work: &Work<'_, '_>) -> Option<CqeSyndrome> {
         let reliable_only = matches!(wqe.body, SendBody::Read { .. } | SendBody::Atomic { .. });
         let sends = !matches!(wqe.body, SendBody::Nop | SendBody::Umr(_));
-        if (reliable_only && self.service != Service::Rc) || (sends && self.service == Service::KeyChanges) {
+        if (reliable_only && !self.service.is_reliable()) || (sends && self.service == Service::KeyChanges) {
             return Some(CqeSyndrome::LocalQpOp);
         }
         let most = match self.service {

@@ -26,6 +26,7 @@ mod run;
 mod srq;
 mod umr;
 mod unreliable;
+mod xrc;
 
 #[cfg(test)]
 mod testing;

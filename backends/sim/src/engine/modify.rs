@@ -35,7 +35,7 @@ const fn plain(from: &'static [QpcState], to: QpcState) -> Transition {
 
 fn transition(opcode: CmdOpcode, service: Service) -> Option<Transition> {
     use QpcState::{Err, Init, Rst, Rtr, Rts, SqDraining, SqEr, Sqd};
-    let connected = matches!(service, Service::Rc | Service::Uc);
+    let connected = service.is_connected();
     Some(match opcode {
         CmdOpcode::Rst2InitQp => Transition {
             always: &[Qpc::PM_STATE, Qpc::RRE, Qpc::RWE, Qpc::RAE, Qpc::Q_KEY, Qpc::COUNTER_SET_ID],
@@ -101,7 +101,7 @@ pub(super) fn modify(qp: &mut Qp, opcode: CmdOpcode, opt_mask: u32, new: View<'_
     if !step.from.contains(&qp.state) {
         return Err(CmdStatus::BadQpState);
     }
-    let sends = matches!(qp.service, Service::Rc | Service::Uc);
+    let sends = qp.service.is_connected();
     if opcode == CmdOpcode::Init2RtrQp && sends && !(1..=5).contains(&new.get(Qpc::MTU)) {
         return Err(CmdStatus::BadParam);
     }

@@ -21,6 +21,8 @@ pub(super) const CONTEXT: usize = 232;
 pub(super) enum Service {
     /// Reliable connection.
     Rc,
+    /// Reliable connection to shared receive queues: initiator (with a send queue) or target.
+    Xrc,
     /// Unreliable connection.
     Uc,
     /// Unreliable datagram, management included.
@@ -33,6 +35,7 @@ impl Service {
     fn of(st: QpcSt) -> Option<Self> {
         match st {
             QpcSt::Rc => Some(Self::Rc),
+            QpcSt::Xrc => Some(Self::Xrc),
             QpcSt::Uc => Some(Self::Uc),
             QpcSt::Ud | QpcSt::Qp0 | QpcSt::Qp1 => Some(Self::Ud),
             QpcSt::RegUmr => Some(Self::KeyChanges),
@@ -43,6 +46,7 @@ impl Service {
     pub(super) fn transport(self) -> Transport {
         match self {
             Self::Rc | Self::KeyChanges => Transport::Rc,
+            Self::Xrc => Transport::Xrc,
             Self::Uc => Transport::Uc,
             Self::Ud => Transport::Ud,
         }
@@ -51,8 +55,14 @@ impl Service {
     pub(super) fn wqe(self) -> WqeService {
         match self {
             Self::Ud => WqeService::Datagram,
+            Self::Xrc => WqeService::Xrc,
             _ => WqeService::Connected,
         }
+    }
+
+    /// Whether it has one peer.
+    pub(super) fn is_connected(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc | Self::Uc)
     }
 
     /// Whether requests are acknowledged and repeated.
@@ -85,7 +95,8 @@ impl Qp {
         let service = Service::of(st).ok_or(CmdStatus::BadParam)?;
         let has_sq = !qpc.is_set(Qpc::NO_SQ);
         let has_rq = qpc.get(Qpc::RQ_TYPE) == rq_type::OWN;
-        let srq = (qpc.get(Qpc::RQ_TYPE) == rq_type::SRQ).then(|| qpc.get(Qpc::SRQN_RMPN_XRQN));
+        // An XRC request names its shared receive queue itself.
+        let srq = (qpc.get(Qpc::RQ_TYPE) == rq_type::SRQ && service != Service::Xrc).then(|| qpc.get(Qpc::SRQN_RMPN_XRQN));
         if let Some(srqn) = srq
             && shared.srqs.get(srqn).is_none_or(|srq| srq.spec.kind == SrqKind::Xrc)
         {
@@ -183,7 +194,7 @@ impl Qp {
     }
 
     pub(super) fn access(&self, right: Right) -> Access {
-        Access { right, pd: self.pd(), qpn: self.qpn }
+        Access { right, pd: self.key_domain(), qpn: self.qpn }
     }
 
     /// The host's counters: receives posted, send blocks posted.
@@ -240,15 +251,19 @@ impl Qp {
             source: Source::default(),
             error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
         };
-        self.complete(work, Qpc::CQN_SND, &completion);
+        self.complete(work, self.get(Qpc::CQN_SND), &completion);
     }
 
     /// Completes a receive.
     pub(super) fn complete_receive(&mut self, work: &mut Work<'_, '_>, done: ReceiveDone) {
+        let (cqn, user_index) = match self.responder.target {
+            Some(target) => (target.cqn, target.user_index),
+            None => (self.get(Qpc::CQN_RCV), self.user_index(work.shared)),
+        };
         let completion = Completion {
             opcode: if done.error.is_some() { CqeOpcode::RespErr } else { done.opcode },
             qpn: self.qpn,
-            user_index: self.user_index(work.shared),
+            user_index,
             wqe_counter: done.index,
             send_opcode: 0,
             byte_cnt: done.byte_cnt,
@@ -257,11 +272,10 @@ impl Qp {
             source: done.source,
             error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
         };
-        self.complete(work, Qpc::CQN_RCV, &completion);
+        self.complete(work, cqn, &completion);
     }
 
-    fn complete(&mut self, work: &mut Work<'_, '_>, cqn: Field<Qpc>, completion: &Completion) {
-        let cqn = self.get(cqn);
+    fn complete(&mut self, work: &mut Work<'_, '_>, cqn: u32, completion: &Completion) {
         let written = work.shared.cqs.write(work.env, cqn, completion, &mut work.shared.events);
         // A queue pair that can no longer complete cannot go on.
         if written.is_err() && self.state != QpcState::Err {

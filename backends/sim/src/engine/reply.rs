@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, QpcState};
 
 use super::Work;
-use super::key::Right;
+use super::key::{Access, Right};
 use super::psn;
 use super::qp::Qp;
 use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
@@ -27,6 +27,8 @@ pub(super) enum Reply {
         packets: u32,
         sent: u32,
         source: Reth,
+        /// Domain of its key.
+        pd: u32,
         msn: u32,
         again: bool,
     },
@@ -50,8 +52,8 @@ pub(super) struct Fatal {
 
 impl Qp {
     pub(super) fn queue_read(&mut self, psn: u32, source: Reth, again: bool) {
-        let (packets, msn) = (self.packets_of(source.len), self.responder.msn);
-        self.responder.replies.push_back(Reply::Read { psn, packets, sent: 0, source, msn, again });
+        let (packets, pd, msn) = (self.packets_of(source.len), self.key_domain(), self.responder.msn);
+        self.responder.replies.push_back(Reply::Read { psn, packets, sent: 0, source, pd, msn, again });
     }
 
     /// Sends queued answers. `true` if there are more.
@@ -69,15 +71,16 @@ impl Qp {
                     packet.atomic_ack = Some(original);
                     work.transmit(&packet);
                 }
-                Reply::Read { psn, packets, sent, source, msn, again } => {
-                    if !self.send_read_response(work, psn, (sent, packets), &source, msn) {
+                Reply::Read { psn, packets, sent, source, pd, msn, again } => {
+                    if !self.send_read_response(work, psn, (sent, packets), (&source, pd), msn) {
                         let at = psn::add(psn, sent);
                         let event = Some(EventType::WqAccessError);
                         self.die(work, &Fatal { psn: at, syndrome: Syndrome::RemoteAccess, receive: None, event });
                         return false;
                     }
                     if sent + 1 < packets {
-                        self.responder.replies.push_front(Reply::Read { psn, packets, sent: sent + 1, source, msn, again });
+                        let rest = Reply::Read { psn, packets, sent: sent + 1, source, pd, msn, again };
+                        self.responder.replies.push_front(rest);
                     }
                 }
                 Reply::Fatal(fatal) => {
@@ -100,7 +103,7 @@ impl Qp {
         work: &mut Work<'_, '_>,
         psn: u32,
         (sent, packets): (u32, u32),
-        source: &Reth,
+        (source, pd): (&Reth, u32),
         msn: u32,
     ) -> bool {
         let place = Place::of(sent, packets);
@@ -110,7 +113,7 @@ impl Qp {
         packet.aeth = (place != Place::Middle).then_some(Aeth { syndrome: UNLIMITED, msn });
         packet.payload = vec![0; len];
         let addr = source.addr.wrapping_add(offset);
-        let access = self.access(Right::RemoteRead);
+        let access = Access { pd, ..self.access(Right::RemoteRead) };
         let read = work.shared.keys.read(work.env.memory, (source.rkey, addr), access, &mut packet.payload);
         if read.is_ok() {
             work.transmit(&packet);

@@ -8,6 +8,7 @@ use super::psn;
 use super::qp::Qp;
 use super::receive::Receive;
 use super::reply::{Fatal, Reply, UNLIMITED};
+use super::xrc::Target;
 use super::{EngineEvent, Work};
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
@@ -61,6 +62,8 @@ pub(super) struct Responder {
     /// Receives used.
     pub(super) consumed: u16,
     pub(super) message: Option<Inbound>,
+    /// Of an XRC target: what the newest request is for.
+    pub(super) target: Option<Target>,
     /// A receive that a forgotten message leaves to the next one.
     spare: Option<Receive>,
     /// A gap or a missing receive was told; nothing more is said until the expected packet comes.
@@ -156,7 +159,11 @@ impl Qp {
             return;
         }
         self.responder.told = false;
-        match self.carry_out(work, packet) {
+        let done = match self.aim(work, packet) {
+            Ok(()) => self.carry_out(work, packet),
+            Err(refusal) => Err(refusal.into()),
+        };
+        match done {
             Ok(()) => {}
             Err(Stop::NotReady) => {
                 self.responder.told = true;
@@ -189,7 +196,8 @@ impl Qp {
         match packet.bth.opcode.operation {
             Operation::ReadRequest => {
                 let (Some(reth), true) = (packet.reth, room) else { return };
-                if self.check_read(work, &reth).is_ok() {
+                // A read repeated in the middle of a message to another queue can wait for the next repetition.
+                if self.aim(work, packet).is_ok() && self.check_read(work, &reth).is_ok() {
                     self.queue_read(packet.bth.psn, reth, true);
                 }
             }

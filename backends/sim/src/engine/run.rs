@@ -22,14 +22,16 @@ impl Qp {
         let theirs = packet.bth.pkey;
         // The highest bit says full member; two limited ones do not talk.
         let same_partition = (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0;
-        let connected = matches!(self.service, Service::Rc | Service::Uc);
-        same_partition && (!connected || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
+        same_partition && (!self.service.is_connected() || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
     }
 
     pub(super) fn take_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         match self.service {
-            Service::Rc if packet.bth.opcode.operation.is_response() => self.take_answer(work, packet),
+            Service::Rc | Service::Xrc if packet.bth.opcode.operation.is_response() => self.take_answer(work, packet),
             Service::Rc => self.take_request(work, packet),
+            // An initiator takes no requests.
+            Service::Xrc if self.sq.is_some() => {}
+            Service::Xrc => self.take_request(work, packet),
             Service::Uc => self.take_unacknowledged(work, packet),
             Service::Ud => self.take_datagram(work, packet),
             Service::KeyChanges => {}

@@ -2,6 +2,7 @@
 
 use super::super::EngineEvent;
 use super::super::testing::*;
+use crate::packet::{Aeth, AtomicEth, Bth, Lrh, Opcode, Operation, Packet, Reth, Syndrome, Transport};
 use crate::wire::Random;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, View, ViewMut};
 
@@ -99,4 +100,63 @@ fn rings_where_no_memory_is() {
     host.with(|engine, env| engine.advance(env));
     assert_eq!(host.events(), [EngineEvent::Qp { event: EventType::WqCatasError, qpn }]);
     assert_eq!(host.state(qpn), 6);
+}
+
+#[test]
+fn a_peer_that_sends_anything() {
+    let mut random = Random::new(5);
+    let mut host = Host::new(1);
+    let mut qp = host.qp(4, 4, 8);
+    let at = host.alloc(8192);
+    let key = host.mkey(at, 8192, 0x1f);
+    let (mut lives, mut psn) = (0, 0);
+    for step in 0..50_000 {
+        if step == 0 || host.state(qp.qpn) == 6 {
+            lives += 1;
+            host.modify(qp.qpn, CmdOpcode::Qp2Rst, 0, |_| {}).unwrap();
+            host.write(qp.dbr, &[0; 8]);
+            (qp.posted, qp.received) = (0, 0);
+            host.connect(qp.qpn, 2, 7, Link::default());
+            psn = 0xff_fffe;
+        }
+        if random.chance(300) && qp.received.wrapping_sub(host.query(qp.qpn, Qpc::HW_RQ_COUNTER) as u16) < 16 {
+            host.post_receive(&mut qp, &[(at, random.below(8192) as u32, key)]);
+        }
+        if random.chance(300)
+            && host.query(qp.qpn, Qpc::SW_SQ_WQEBB_COUNTER) - host.query(qp.qpn, Qpc::HW_SQ_WQEBB_COUNTER) < 16
+        {
+            let body = [raddr(at, key), data(at, random.below(2000) as u32, key)].concat();
+            host.post_send(&mut qp, if random.chance(500) { 0x10 } else { 0x08 }, SIGNALED, 0, &body);
+        }
+        let operation = Operation::ALL[random.below(Operation::ALL.len() as u64) as usize];
+        let opcode = Opcode { transport: Transport::Rc, operation };
+        let near = |random: &mut Random, psn: u32| psn.wrapping_add(random.below(6) as u32).wrapping_sub(2) & 0xff_ffff;
+        let lrh = Lrh { dlid: 1, slid: 2, ..Lrh::default() };
+        let number = if random.chance(600) { psn } else { near(&mut random, psn) };
+        let ack_req = random.chance(500);
+        let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: qp.qpn, ack_req, psn: number };
+        let mut packet = Packet::new(lrh, bth);
+        let len = [0, 1, 4, 255, 256, 256, 256, 257, 1000][random.below(9) as usize];
+        packet.payload = vec![step as u8; len];
+        let rkey = if random.chance(980) { key } else { random.next() as u32 };
+        packet.reth = Some(Reth { addr: at + random.below(16) * 8, rkey, len: random.below(1100) as u32 });
+        packet.atomic = Some(AtomicEth { addr: at + random.below(3) * 8, rkey, swap_add: 1, compare: 0 });
+        packet.aeth = Some(Aeth { syndrome: Syndrome::from_bits(random.next() as u8), msn: 0 });
+        packet.atomic_ack = Some(random.next());
+        packet.invalidate = Some(rkey ^ 0x100);
+        let frame = packet.encode();
+        host.with(|engine, env| engine.receive(env, &frame));
+        psn = host.query(qp.qpn, Qpc::NEXT_RCV_PSN);
+        host.now = host.now.after(std::time::Duration::from_micros(1));
+        host.with(|engine, env| engine.advance(env));
+        while host.engine.transmit().is_some() {}
+        for which in [true, false] {
+            let cq = if which { &mut qp.send } else { &mut qp.receive };
+            while let Some(cqe) = host.poll(cq) {
+                assert_eq!(cqe.qpn(), qp.qpn);
+            }
+        }
+    }
+    assert!((100..40_000).contains(&lives), "{lives}");
+    assert!(host.audit.findings().is_empty(), "{:?}", host.audit.findings());
 }

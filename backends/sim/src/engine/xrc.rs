@@ -1,0 +1,41 @@
+//! XRC targets: a request names the shared receive queue that it is for, and that one's domain and completion queue stand
+//! in for those of the queue pair, which has none of its own.
+
+use bareverbs_mlx5_spec::Qpc;
+
+use super::qp::{Qp, Service};
+use super::responder::Refusal;
+use super::{SrqKind, Work};
+use crate::packet::Packet;
+
+/// What the shared receive queue of a request lends to the queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) srqn: u32,
+    pub(super) pd: u32,
+    pub(super) cqn: u32,
+    pub(super) user_index: u32,
+}
+
+impl Qp {
+    /// Takes the target of an XRC request; nothing to do on other services.
+    pub(super) fn aim(&mut self, work: &Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
+        if self.service != Service::Xrc {
+            return Ok(());
+        }
+        let srqn = packet.xrc_srqn.ok_or(Refusal::INVALID)?;
+        let srq = work.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == SrqKind::Xrc);
+        let spec = srq.map(|srq| srq.spec).filter(|spec| spec.xrcd == self.get(Qpc::XRCD)).ok_or(Refusal::INVALID)?;
+        let moved = self.responder.target.is_some_and(|target| target.srqn != srqn);
+        if moved && self.responder.is_amid_message() {
+            return Err(Refusal::INVALID);
+        }
+        self.responder.target = Some(Target { srqn, pd: spec.pd, cqn: spec.cqn, user_index: spec.user_index });
+        Ok(())
+    }
+
+    /// Domain in which the keys of a request are looked up.
+    pub(super) fn key_domain(&self) -> u32 {
+        self.responder.target.map_or(self.pd(), |target| target.pd)
+    }
+}
