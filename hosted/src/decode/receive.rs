@@ -39,7 +39,7 @@ pub fn decode(bytes: &[u8], shared: bool) -> Decoded {
     if pieces == 0 && !bytes.is_empty() {
         out.note(0, "no data segment: only an empty message fits");
     }
-    out.title.push_str(&format!("{pieces} pieces, {total} bytes"));
+    out.title.push_str(&format!("{total} bytes in {pieces} {}", if pieces == 1 { "piece" } else { "pieces" }));
     out.finish()
 }
 
@@ -51,7 +51,7 @@ fn head<'a, L: bareverbs_mlx5_spec::Layout>(
 ) -> Option<View<'a, L>> {
     let rest = bytes.get(*at..).unwrap_or_default();
     let Some(segment) = rest.get(..L::SIZE) else {
-        out.error(*at, format!("a {name} has {} bytes, and {} are left", L::SIZE, rest.len()));
+        out.error(*at, format!("{name}: {} bytes needed, {} are left", L::SIZE, rest.len()));
         out.payload("not decoded", rest, *at);
         *at = bytes.len();
         return None;
