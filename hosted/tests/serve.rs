@@ -1,5 +1,5 @@
 //! `bareverbs sim serve` as a vfio-user client sees it.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panic")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use std::fs::File;
 use std::io::Read as _;
