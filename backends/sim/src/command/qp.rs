@@ -22,7 +22,9 @@ pub(super) fn create_qp(
     let st = QpcSt::from_code(context.get(Qpc::ST));
     // The queue pair that changes keys learns its protection domain when it is initialized.
     let has_pd = st == Some(QpcSt::RegUmr) || firmware.pds.contains(context.get(Qpc::PD));
-    if !firmware.uars.contains(context.get(Qpc::UAR_PAGE)) || !has_pd {
+    // Without a send queue nothing rings.
+    let has_uar = context.is_set(Qpc::NO_SQ) || firmware.uars.contains(context.get(Qpc::UAR_PAGE));
+    if !has_uar || !has_pd {
         return Err(Refusal::new(CmdStatus::BadRes, "no such UAR or protection domain"));
     }
     if st == Some(QpcSt::Xrc) && !firmware.xrcds.contains(context.get(Qpc::XRCD)) {

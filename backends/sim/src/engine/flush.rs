@@ -47,6 +47,9 @@ impl Qp {
             }
             return;
         }
+        if self.rq.is_none() {
+            return;
+        }
         let Some((posted, _)) = self.record(work) else { return };
         while self.responder.consumed != posted {
             let index = self.responder.consumed;
