@@ -1,4 +1,6 @@
 //! What the fuzz targets share.
 
+pub mod bench;
+pub mod model;
 pub mod queues;
 pub mod request;

@@ -64,6 +64,8 @@ pub struct Made {
     pub completion: Option<Queue>,
     /// Send queue of a queue pair.
     pub send: Option<Queue>,
+    /// User index of that queue pair: completions give it back.
+    pub user_index: u32,
 }
 
 /// Listens to a device's commands for new queues.
@@ -120,7 +122,9 @@ impl Listener {
             let start = context.get(Qpc::PAGE_OFFSET) as usize * 64 + receive;
             let len = 64 << context.get(Qpc::LOG_SQ_SIZE);
             let queue = self.queue(self.pages(view, CreateQpIn::PAS), context.get(Qpc::LOG_PAGE_SIZE), start, len);
-            self.made.borrow_mut().send = Some(queue);
+            let mut made = self.made.borrow_mut();
+            made.send = Some(queue);
+            made.user_index = context.get(Qpc::USER_INDEX);
         }
     }
 }

@@ -1,0 +1,23 @@
+//! Lists of verbs on a simulated device that is wired to itself, against a model of sets and one array of bytes: each call
+//! ends with the errno that the model says, each request with its status, memory holds what the model holds, and when all
+//! is destroyed the device has nothing left.
+#![no_main]
+
+use std::cell::RefCell;
+
+use bareverbs_fuzz::bench::Bench;
+use bareverbs_fuzz::model::Step;
+use libfuzzer_sys::fuzz_target;
+
+thread_local! {
+    static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
+}
+
+fuzz_target!(|steps: Vec<Step>| {
+    BENCH.with_borrow_mut(|bench| {
+        for step in steps.iter().take(64) {
+            bench.run(step);
+        }
+        bench.clear();
+    });
+});

@@ -1,0 +1,393 @@
+//! A device wired to itself, the verbs on it, and the model beside it: each step is done on both.
+
+use bareverbs::{
+    AddressVector, Completion, CqHandle, DmaMemory, Errno, Lid, MrHandle, MwBind, MwHandle, MwType, OffsetMap, Payload,
+    PdHandle, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Sge,
+    Verbs, WcStatus,
+};
+use bareverbs::{Clock, Lkey};
+use bareverbs_mlx5::Config;
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::audit::Finding;
+use bareverbs_sim::engine::EngineCounts;
+use bareverbs_sim::in_process::{Host, SimMemory, World, WorldConfig};
+use bareverbs_tests::{Connection, Driver, machine, rc_steps};
+
+use crate::model::{
+    Binding, CQS, LONGEST, MEMORY, MRS, MWS, Model, Operation, PDS, QPS, QueuePair, Region, Step, Window, access, get, live,
+};
+
+type Rdma = Verbs<Driver, PDS, MRS, MWS, CQS, QPS, 64, 64>;
+
+/// Address of the first byte as the application names it: not where the device sees it.
+const BASE: u64 = 0x7f12_3456_7000;
+const LID: u16 = 1;
+const CAP: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+/// Looks at the completion queue before a request counts as lost.
+const PATIENCE: usize = 100_000;
+
+/// Device and model.
+pub struct Bench {
+    host: Host,
+    verbs: Box<Rdma>,
+    memory: SimMemory,
+    before: EngineCounts,
+    model: Model,
+    pds: Vec<PdHandle>,
+    mrs: Vec<MrHandle>,
+    mws: Vec<MwHandle>,
+    cqs: Vec<CqHandle>,
+    qps: Vec<QpHandle>,
+}
+
+fn some(name: u8, of: usize) -> usize {
+    if of == 0 { 0 } else { usize::from(name) % of }
+}
+
+/// A span of memory from two numbers.
+fn span(start: u16, length: u16) -> (usize, usize) {
+    let start = usize::from(start) % MEMORY;
+    (start, usize::from(length % (LONGEST + 1)).min(MEMORY - start))
+}
+
+/// Both outcomes, which must agree; whether it went well.
+fn agree<T, E>(got: Result<T, E>, errno: impl Fn(&E) -> Errno, model: Result<(), Errno>, step: &Step) -> Option<T> {
+    let outcome = got.as_ref().map(|_| ()).map_err(&errno);
+    assert_eq!(outcome, model, "{step:?}");
+    got.ok()
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bench {
+    /// A device that is up, without objects.
+    pub fn new() -> Self {
+        let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(LID));
+        let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
+        let memory = host.memory(MEMORY);
+        let before = host.with_device(|device| device.counts().engine);
+        Self {
+            host,
+            verbs: Box::new(Verbs::new(driver)),
+            memory,
+            before,
+            model: Model { memory: vec![0; MEMORY], ..Model::default() },
+            pds: Vec::new(),
+            mrs: Vec::new(),
+            mws: Vec::new(),
+            cqs: Vec::new(),
+            qps: Vec::new(),
+        }
+    }
+
+    /// Does one step on both.
+    pub fn run(&mut self, step: &Step) {
+        match *step {
+            Step::AllocPd => {
+                let model = if live(&self.model.pds) == PDS { Err(Errno::Enomem) } else { Ok(()) };
+                if let Some(pd) = agree(self.verbs.alloc_pd(), |e| e.errno(), model, step) {
+                    self.pds.push(pd);
+                    self.model.pds.push(Some(()));
+                }
+            }
+            Step::DeallocPd(name) => self.dealloc_pd(some(name, self.pds.len()), step),
+            Step::RegMr(pd, start, length, bits) => self.reg_mr(some(pd, self.pds.len()), start, length, bits, step),
+            Step::DeregMr(name) => self.dereg_mr(some(name, self.mrs.len()), step),
+            Step::AllocMw(pd) => self.alloc_mw(some(pd, self.pds.len()), step),
+            Step::DeallocMw(name) => self.dealloc_mw(some(name, self.mws.len()), step),
+            Step::CreateCq => {
+                let model = if live(&self.model.cqs) == CQS { Err(Errno::Enomem) } else { Ok(()) };
+                if let Some(cq) = agree(self.verbs.create_cq(64), |e| e.errno(), model, step) {
+                    self.cqs.push(cq);
+                    self.model.cqs.push(Some(()));
+                }
+            }
+            Step::DestroyCq(name) => self.destroy_cq(some(name, self.cqs.len()), step),
+            Step::CreateQp(pd, cq) => self.create_qp(some(pd, self.pds.len()), some(cq, self.cqs.len()), step),
+            Step::DestroyQp(name) => self.destroy_qp(some(name, self.qps.len()), step),
+            Step::Connect(a, b) => self.connect(some(a, self.qps.len()), some(b, self.qps.len())),
+            Step::Bind(qp, mw, mr, start, length, bits) => {
+                let (start, length) = span(start, length);
+                let asked = Binding { mr: some(mr, self.mrs.len()), start, length, access: access(bits) };
+                self.bind(some(qp, self.qps.len()), some(mw, self.mws.len()), &asked, step);
+            }
+            Step::Request { .. } => self.request(step),
+        }
+    }
+
+    fn dealloc_pd(&mut self, name: usize, step: &Step) {
+        let Some(&pd) = self.pds.get(name) else { return };
+        let model = match (get(&self.model.pds, name), self.model.users_of_pd(name)) {
+            (None, _) => Err(Errno::Einval),
+            (Some(()), 0) => Ok(()),
+            _ => Err(Errno::Ebusy),
+        };
+        if agree(self.verbs.dealloc_pd(pd), |e| e.errno(), model, step).is_some() {
+            self.model.pds[name] = None;
+        }
+    }
+
+    fn reg_mr(&mut self, pd: usize, start: u16, length: u16, bits: u8, step: &Step) {
+        let Some(&handle) = self.pds.get(pd) else { return };
+        let (start, length, access) = (usize::from(start) % MEMORY, usize::from(length), access(bits));
+        let length = length.min(MEMORY - start);
+        let map = OffsetMap { offset: self.memory.device_addr().wrapping_sub(BASE) };
+        let made = self.verbs.reg_mr(handle, BASE + start as u64, length as u64, access, &map);
+        let model = self.model.reg_mr(pd, length, access);
+        if let Some(mr) = agree(made, |e| e.errno(), model, step) {
+            let info = self.verbs.mr(mr).expect("it was just made");
+            assert_eq!(info.lkey.get(), info.rkey.get(), "one key for both sides");
+            self.mrs.push(mr);
+            self.model.mrs.push(Some(Region { pd, start, length, access, key: info.rkey.get() }));
+        }
+    }
+
+    fn dereg_mr(&mut self, name: usize, step: &Step) {
+        let Some(&mr) = self.mrs.get(name) else { return };
+        let model = match (get(&self.model.mrs, name), self.model.windows_of(name)) {
+            (None, _) => Err(Errno::Einval),
+            (Some(_), 0) => Ok(()),
+            _ => Err(Errno::Ebusy),
+        };
+        if agree(self.verbs.dereg_mr(mr), |e| e.errno(), model, step).is_some() {
+            self.model.mrs[name] = None;
+        }
+    }
+
+    fn alloc_mw(&mut self, pd: usize, step: &Step) {
+        let Some(&handle) = self.pds.get(pd) else { return };
+        let model = match get(&self.model.pds, pd) {
+            None => Err(Errno::Einval),
+            Some(()) if live(&self.model.mws) == MWS => Err(Errno::Enomem),
+            Some(()) => Ok(()),
+        };
+        if let Some(mw) = agree(self.verbs.alloc_mw(handle, MwType::Type1), |e| e.errno(), model, step) {
+            let key = self.verbs.mw(mw).expect("it was just made").rkey.get();
+            self.mws.push(mw);
+            self.model.mws.push(Some(Window { pd, binding: None, key }));
+        }
+    }
+
+    fn dealloc_mw(&mut self, name: usize, step: &Step) {
+        let Some(&mw) = self.mws.get(name) else { return };
+        let model = get(&self.model.mws, name).map(drop).ok_or(Errno::Einval);
+        if agree(self.verbs.dealloc_mw(mw), |e| e.errno(), model, step).is_some() {
+            self.model.mws[name] = None;
+        }
+    }
+
+    fn destroy_cq(&mut self, name: usize, step: &Step) {
+        let Some(&cq) = self.cqs.get(name) else { return };
+        let used = self.model.qps.iter().flatten().any(|qp| qp.cq == name);
+        let model = match (get(&self.model.cqs, name), used) {
+            (None, _) => Err(Errno::Einval),
+            (Some(()), true) => Err(Errno::Ebusy),
+            (Some(()), false) => Ok(()),
+        };
+        if agree(self.verbs.destroy_cq(cq), |e| e.errno(), model, step).is_some() {
+            self.model.cqs[name] = None;
+        }
+    }
+
+    fn create_qp(&mut self, pd: usize, cq: usize, step: &Step) {
+        let (Some(&pd_handle), Some(&cq_handle)) = (self.pds.get(pd), self.cqs.get(cq)) else { return };
+        let model = match (get(&self.model.pds, pd), get(&self.model.cqs, cq)) {
+            (Some(()), Some(())) if live(&self.model.qps) == QPS => Err(Errno::Enomem),
+            (Some(()), Some(())) => Ok(()),
+            _ => Err(Errno::Einval),
+        };
+        let init =
+            QpInit { pd: pd_handle, qp_type: QpType::Rc, send_cq: cq_handle, recv_cq: cq_handle, cap: CAP, sq_sig_all: true };
+        if let Some(qp) = agree(self.verbs.create_qp(&init), |e| e.errno(), model, step) {
+            self.qps.push(qp);
+            self.model.qps.push(Some(QueuePair { pd, cq, peer: None }));
+        }
+    }
+
+    fn destroy_qp(&mut self, name: usize, step: &Step) {
+        let Some(&qp) = self.qps.get(name) else { return };
+        let model = get(&self.model.qps, name).map(drop).ok_or(Errno::Einval);
+        self.part(name);
+        if agree(self.verbs.destroy_qp(qp), |e| e.errno(), model, step).is_some() {
+            self.model.qps[name] = None;
+        }
+    }
+
+    fn reset(&mut self, name: usize) {
+        if let Some(qp) = get(&self.model.qps, name) {
+            let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+            self.verbs.modify_qp(self.qps[name], &attr, QpAttrMask::STATE).expect("every state goes to RESET");
+            self.model.qps[name] = Some(QueuePair { peer: None, ..qp });
+        }
+    }
+
+    /// Puts a queue pair and its peer back to RESET.
+    fn part(&mut self, name: usize) {
+        let peer = get(&self.model.qps, name).and_then(|qp| qp.peer);
+        self.reset(name);
+        if let Some(peer) = peer {
+            self.reset(peer);
+        }
+    }
+
+    fn connect(&mut self, a: usize, b: usize) {
+        if get(&self.model.qps, a).is_none() || get(&self.model.qps, b).is_none() {
+            return;
+        }
+        self.part(a);
+        self.part(b);
+        for (own, peer) in [(a, b), (b, a)] {
+            if own == peer && self.model.qps[own].is_some_and(|qp| qp.peer.is_some()) {
+                continue;
+            }
+            let dest_qpn = self.verbs.qp(self.qps[peer]).expect("it lives").qpn;
+            for (attr, mask) in rc_steps(&Connection::default(), Lid::new(LID), dest_qpn, 7, 7) {
+                let attr = QpAttr { av: AddressVector { dlid: Lid::new(LID), port_num: 1, ..attr.av }, ..attr };
+                self.verbs.modify_qp(self.qps[own], &attr, mask).expect("the usual way to RTS");
+            }
+            if let Some(qp) = &mut self.model.qps[own] {
+                qp.peer = Some(peer);
+            }
+        }
+    }
+
+    fn bind(&mut self, qp: usize, mw: usize, asked: &Binding, step: &Step) {
+        let (Some(&qp_handle), Some(&mw_handle), Some(&mr)) = (self.qps.get(qp), self.mws.get(mw), self.mrs.get(asked.mr))
+        else {
+            return;
+        };
+        let Binding { start, length, access, .. } = *asked;
+        let bind = MwBind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE + start as u64, length: length as u64, access };
+        let model = self.model.bind(qp, mw, asked);
+        if let Some(rkey) = agree(self.verbs.bind_mw(qp_handle, mw_handle, &bind), |e| e.errno(), model, step) {
+            let completion = self.completion(qp, step);
+            assert_eq!((completion.wr_id, completion.status), (1, WcStatus::Success), "{step:?}");
+            if let Some(window) = &mut self.model.mws[mw] {
+                assert_ne!(rkey.get(), window.key, "a bind gives a new key");
+                window.key = rkey.get();
+                window.binding = (length != 0).then_some(*asked);
+            }
+        }
+    }
+
+    fn request(&mut self, step: &Step) {
+        let Step::Request { operation, qp, mr, local, window, key, remote, length } = *step else { return };
+        let qp = some(qp, self.qps.len());
+        let (Some(&handle), Some(&mr)) = (self.qps.get(qp), self.mrs.get(some(mr, self.mrs.len()))) else { return };
+        let atomic = matches!(operation, Operation::FetchAdd(_));
+        let (local, mut near) = span(local, length);
+        let (mut remote, far) = span(remote, length);
+        near = near.min(far);
+        if atomic {
+            (remote, near) = (remote & !7, 8);
+        }
+        if local + near > MEMORY || remote + near > MEMORY {
+            return;
+        }
+        // A handle that went stale gives no key any more: the last one that it had is what a caller may have kept.
+        let lkey = self.kept(false, self.mrs.iter().position(|known| *known == mr).unwrap_or_default());
+        let far_key = if window && !self.mws.is_empty() {
+            self.kept(true, some(key, self.mws.len()))
+        } else {
+            self.kept(false, some(key, self.mrs.len()))
+        };
+        let sge = Sge { addr: BASE + local as u64, length: near as u32, lkey: Lkey::new(lkey) };
+        let place = Remote { addr: BASE + remote as u64, rkey: Rkey::new(far_key) };
+        let sges = [sge];
+        let op = match operation {
+            Operation::Write => SendOp::Write { payload: Payload::Sges(&sges), remote: place },
+            Operation::Read => SendOp::Read { sges: &sges, remote: place },
+            Operation::FetchAdd(add) => SendOp::FetchAdd { sge, remote: place, add },
+        };
+        let posted = self.verbs.post_send(handle, &SendWr { wr_id: 2, flags: SendFlags::empty(), op });
+        let model = self.model.post(qp, lkey, local, near, operation != Operation::Write);
+        if agree(posted, |e| e.errno(), model, step).is_none() {
+            return;
+        }
+        let status = self.model.complete(qp, operation, far_key, remote, near);
+        let completion = self.completion(qp, step);
+        assert_eq!((completion.wr_id, completion.status), (2, status), "{step:?}");
+        if status == WcStatus::Success {
+            self.model.apply(operation, local, remote, near);
+        } else {
+            self.part(qp);
+        }
+        let mut bytes = vec![0; MEMORY];
+        self.memory.read(0, &mut bytes).expect("all of it");
+        assert!(bytes == self.model.memory, "memory differs after {step:?}");
+    }
+
+    /// The key that a caller has of a region or window, which may be destroyed.
+    fn kept(&self, window: bool, name: usize) -> u32 {
+        let key =
+            if window { get(&self.model.mws, name).map(|mw| mw.key) } else { get(&self.model.mrs, name).map(|mr| mr.key) };
+        // Index 0 with this low byte is given to nothing.
+        key.unwrap_or(0xff)
+    }
+
+    /// The next completion in the queue of a queue pair, which must be its own.
+    fn completion(&mut self, qp: usize, step: &Step) -> Completion {
+        let cq = self.cqs[get(&self.model.qps, qp).expect("it has posted").cq];
+        let clock = self.host.clock();
+        for _ in 0..PATIENCE {
+            let mut out = [Completion::EMPTY; 2];
+            match self.verbs.poll_cq(cq, &mut out) {
+                Ok(0) => clock.relax(),
+                Ok(1) => {
+                    assert_eq!(out[0].qp, self.qps[qp]);
+                    return out[0];
+                }
+                more => panic!("{more:?} instead of one completion of {step:?}"),
+            }
+        }
+        panic!("no completion of {step:?}");
+    }
+
+    /// Destroys all that is left; the device must have nothing then that it did not have before.
+    pub fn clear(&mut self) {
+        for name in 0..self.qps.len() {
+            if get(&self.model.qps, name).is_some() {
+                self.destroy_qp(name, &Step::DestroyQp(0));
+            }
+        }
+        for name in 0..self.mws.len() {
+            if get(&self.model.mws, name).is_some() {
+                self.dealloc_mw(name, &Step::DeallocMw(0));
+            }
+        }
+        for name in 0..self.mrs.len() {
+            if get(&self.model.mrs, name).is_some() {
+                self.dereg_mr(name, &Step::DeregMr(0));
+            }
+        }
+        for name in 0..self.cqs.len() {
+            if get(&self.model.cqs, name).is_some() {
+                self.destroy_cq(name, &Step::DestroyCq(0));
+            }
+        }
+        for name in 0..self.pds.len() {
+            if get(&self.model.pds, name).is_some() {
+                self.dealloc_pd(name, &Step::DeallocPd(0));
+            }
+        }
+        while let Ok(Some(_)) = self.verbs.poll_event() {}
+        let (now, findings) = self.host.with_device(|device| {
+            let findings = device.audit().findings().to_vec();
+            (device.counts().engine, findings)
+        });
+        assert_eq!(now, self.before, "the device kept something");
+        let wrong = findings.iter().find(|finding| !matches!(finding, Finding::KeyAfterDestroy { .. }));
+        assert!(wrong.is_none(), "{wrong:?}");
+        let memory = std::mem::take(&mut self.model.memory);
+        self.model = Model { memory, ..Model::default() };
+        self.pds.clear();
+        self.mrs.clear();
+        self.mws.clear();
+        self.cqs.clear();
+        self.qps.clear();
+    }
+}
