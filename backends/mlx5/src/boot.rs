@@ -331,7 +331,12 @@ impl<P: Platform> Driver<P> {
         };
         let cqs_left = self.cqs.len();
         while let Some(eq) = self.eqs.completion.pop() {
-            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+            match self.destroy_eq(&eq) {
+                // Completion queues that are left report to it; TEARDOWN_HCA takes both.
+                Err(Error::CommandStatus { status, .. }) if cqs_left != 0 && u32::from(status) == CmdStatus::ResBusy.code() => {
+                }
+                result => note(CmdOpcode::DestroyEq, result),
+            }
         }
         for eq in [self.eqs.pages.take(), self.eqs.events.take()].into_iter().flatten() {
             note(CmdOpcode::DestroyEq, self.destroy_eq(&eq));

@@ -1,0 +1,764 @@
+//! A driver that distrusts its device: whatever the device does wrong comes out as an error value, in bounded time, and
+//! nothing is lost or half-made.
+
+use core::ops::ControlFlow;
+use core::time::Duration;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bareverbs::{
+    Access, AllocPdError, Clock, Completion, CreateCqError, CreateQpError, DeviceError, Errno, Event, Instant, MwType, Payload,
+    PollCqError, Provider, QpAttrMask, QpHandle, QpInit, QpState, QpType, Qpn, RawKind, RecvWr, RegMrError, SendFlags, SendOp,
+    SendWr, WcStatus,
+};
+use bareverbs_mlx5::{BringUpError, Config, Error, Step};
+use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, EventType};
+use bareverbs_sim::fault::Fault;
+use bareverbs_sim::in_process::{Host, World, WorldConfig};
+use bareverbs_sim::trace::{Record, Tracer};
+use bareverbs_sim::{DeviceConfig, DeviceCounts, HcaState, HealthReport};
+use bareverbs_tests::{
+    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, Region, end, end_in, machine, rc_steps, refused, signaled, to_state,
+};
+
+/// Commands end soon here, so that a stuck one does not take a minute of simulated time.
+const IMPATIENT: Config =
+    Config { command_timeout: Duration::from_millis(20), reclaim_timeout: Duration::from_millis(20), ..Config::DEFAULT };
+
+fn host() -> Host {
+    World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1))
+}
+
+fn arm(host: &Host, fault: Fault) {
+    host.with_device(|device| device.faults_mut().arm(fault));
+}
+
+/// Every fault has struck.
+fn all_struck(host: &Host) -> bool {
+    host.with_device(|device| device.faults_mut().is_empty())
+}
+
+fn status_of(opcode: u16, status: CmdStatus) -> (Fault, Error) {
+    let status = status.code() as u8;
+    (Fault::CommandStatus { opcode, status, syndrome: 0xabcd }, Error::CommandStatus { opcode, status, syndrome: 0xabcd })
+}
+
+/// The opcodes that the device executes, in order.
+#[derive(Clone, Default)]
+struct Opcodes(Rc<RefCell<Vec<u16>>>);
+
+impl Tracer for Opcodes {
+    fn record(&mut self, _: Instant, record: Record<'_>) {
+        if let Record::Command { input, .. } = record {
+            self.0.borrow_mut().push(u16::from_be_bytes([input[0], input[1]]));
+        }
+    }
+}
+
+impl Opcodes {
+    fn on(host: &Host) -> Self {
+        let opcodes = Self::default();
+        let listener = opcodes.clone();
+        host.with_device(|device| device.set_tracer(Some(Box::new(listener))));
+        opcodes
+    }
+
+    /// Each once, in order of the first.
+    fn take(&self) -> Vec<u16> {
+        let mut seen = Vec::new();
+        for opcode in self.0.take() {
+            if !seen.contains(&opcode) {
+                seen.push(opcode);
+            }
+        }
+        seen
+    }
+}
+
+/// Each step of the bring-up with the opcodes of its commands.
+fn commands_of_steps() -> Vec<(Step, u16)> {
+    let host = host();
+    let opcodes = Opcodes::on(&host);
+    let mut pairs = Vec::new();
+    let mut last = None;
+    let driver = Driver::bring_up_with(machine(&host), &IMPATIENT, |step| {
+        pairs.extend(opcodes.take().into_iter().filter_map(|opcode| Some((last?, opcode))));
+        last = Some(step);
+        ControlFlow::Continue(())
+    });
+    pairs.extend(opcodes.take().into_iter().filter_map(|opcode| Some((last?, opcode))));
+    assert!(driver.is_ok());
+    assert!(pairs.len() >= 18, "{pairs:?}");
+    pairs
+}
+
+/// Brings the device up with a fault armed before `at`, which must end in an error.
+fn bring_up_with_fault(host: &Host, at: Step, fault: Fault) -> BringUpError {
+    let before = host.clock().now();
+    let brought = Driver::bring_up_with(machine(host), &IMPATIENT, |step| {
+        if step == at {
+            arm(host, fault);
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(host.clock().now().since(before) < Duration::from_secs(1), "{at} with {fault:?} took too long");
+    assert!(all_struck(host), "{fault:?} did not strike");
+    match brought {
+        Ok(_) => panic!("it came up in spite of {fault:?}"),
+        Err((error, _)) => error,
+    }
+}
+
+/// Nothing is left of a bring-up that failed.
+fn assert_clean(host: &Host, what: &str) {
+    host.with_device(|device| {
+        assert_eq!(device.counts(), DeviceCounts::default(), "{what}");
+        assert_eq!(device.state(), HcaState::Disabled, "{what}");
+        assert_eq!(device.audit().findings(), [], "{what}");
+    });
+}
+
+#[test]
+fn every_command_of_the_bring_up_refused() {
+    for (step, opcode) in commands_of_steps() {
+        let host = host();
+        let (fault, cause) = status_of(opcode, CmdStatus::IntErr);
+        let error = bring_up_with_fault(&host, step, fault);
+        assert_eq!(error, BringUpError { step, cause, pages_kept: 0 });
+        assert!(error.to_string().contains(&format!("{opcode:#x}")), "{error}");
+        assert_clean(&host, &error.to_string());
+        let delivery = Fault::DeliveryStatus { opcode, status: 5 };
+        let error = bring_up_with_fault(&host, step, delivery);
+        assert_eq!(error, BringUpError { step, cause: Error::CommandDelivery { opcode, status: 5 }, pages_kept: 0 });
+        assert_clean(&host, &error.to_string());
+        // The device is as good as new.
+        let driver = Driver::bring_up(machine(&host), &IMPATIENT).map_err(|(error, _)| error).unwrap();
+        assert!(driver.teardown().is_ok());
+        assert_clean(&host, "after all");
+    }
+}
+
+#[test]
+fn every_command_of_the_bring_up_without_answer() {
+    for (step, opcode) in commands_of_steps() {
+        let host = host();
+        let error = bring_up_with_fault(&host, step, Fault::StuckCommand { opcode });
+        assert_eq!((error.step, error.cause), (step, Error::CommandTimeout { opcode }));
+        assert_eq!(error.cause.errno(), Errno::Etimedout);
+        let lost = host.with_device(|device| device.counts().pages_lost);
+        if opcode == CmdOpcode::ManagePages.code() as u16 {
+            // The one slot that pages go through is lost, so they cannot come back either; what is kept is said.
+            assert_eq!(error.pages_kept as usize, lost, "{error}");
+        } else {
+            assert_eq!((error.pages_kept, lost), (0, 0), "{error}: the teardown used the other slots");
+            assert_clean(&host, &error.to_string());
+        }
+    }
+}
+
+#[test]
+fn the_device_is_pulled_out_before_each_step() {
+    for at in Step::ALL.iter().copied() {
+        let host = host();
+        let before = host.clock().now();
+        let brought = Driver::bring_up_with(machine(&host), &IMPATIENT, |step| {
+            if step == at {
+                host.with_device(|device| device.set_removed(true));
+            }
+            ControlFlow::Continue(())
+        });
+        let Err((error, _)) = brought else { panic!("it came up without a device, gone at {at}") };
+        assert_eq!(error.cause, Error::DeviceGone, "at {at}: {error}");
+        assert_eq!(error.cause.errno(), Errno::Enodev);
+        assert!(error.step >= at, "{error}");
+        assert!(host.clock().now().since(before) < Duration::from_secs(130), "at {at}");
+    }
+}
+
+/// A driven device with one object of each kind, and room for more.
+struct Scene {
+    node: Node,
+    end: End,
+    region: Region,
+    mw: bareverbs::MwHandle,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut node = Node::with_config(host(), &IMPATIENT);
+        let end = end(&mut node, true);
+        let region = node.region(end.pd, 4096, ALL_ACCESS);
+        let mw = node.verbs.alloc_mw(end.pd, MwType::Type1).unwrap();
+        Self { node, end, region, mw }
+    }
+
+    fn init(&self) -> QpInit {
+        let End { pd, cq, .. } = self.end;
+        QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true }
+    }
+
+    /// Does the `n`-th operation; gives its opcode and the device's error.
+    fn operation(&mut self, n: usize) -> Option<(CmdOpcode, Result<(), Option<Error>>)> {
+        let (buffer, pd, init) = (self.region.buffer.clone(), self.end.pd, self.init());
+        let qp = self.end.qp;
+        let verbs = &mut self.node.verbs;
+        macro_rules! device {
+            ($result:expr, $error:ident) => {
+                $result.map(drop).map_err(|error| match error {
+                    bareverbs::$error::Device(cause) => Some(cause),
+                    _ => None,
+                })
+            };
+        }
+        Some(match n {
+            0 => (CmdOpcode::AllocPd, device!(verbs.alloc_pd(), AllocPdError)),
+            1 => (
+                CmdOpcode::CreateMkey,
+                device!(verbs.reg_mr(pd, buffer.addr, 4096, Access::empty(), &buffer.map()), RegMrError),
+            ),
+            2 => (CmdOpcode::CreateMkey, device!(verbs.alloc_mw(pd, MwType::Type2), AllocMwError)),
+            3 => (CmdOpcode::CreateCq, device!(verbs.create_cq(1000), CreateCqError)),
+            4 => (CmdOpcode::CreateQp, device!(verbs.create_qp(&init), CreateQpError)),
+            5 => (CmdOpcode::QueryQp, device!(verbs.query_qp(qp), QueryQpError)),
+            6 => (CmdOpcode::Qp2Rst, device!(verbs.modify_qp(qp, &to_state(QpState::Reset), QpAttrMask::STATE), ModifyQpError)),
+            7 => (CmdOpcode::Qp2Err, device!(verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE), ModifyQpError)),
+            8 => (CmdOpcode::QueryHcaVportContext, device!(verbs.query_port(1), QueryError)),
+            9 => (CmdOpcode::QueryHcaVportGid, device!(verbs.query_gid(1, 0), QueryError)),
+            10 => (CmdOpcode::QueryHcaVportPkey, device!(verbs.query_pkey(1, 0), QueryError)),
+            11 => (CmdOpcode::AccessReg, device!(verbs.query_port(1), QueryError)),
+            // What takes away comes last.
+            12 => (CmdOpcode::DestroyMkey, device!(verbs.dealloc_mw(self.mw), DeallocMwError)),
+            13 => (CmdOpcode::DestroyMkey, device!(verbs.dereg_mr(self.region.mr), DeregMrError)),
+            14 => (CmdOpcode::DestroyQp, device!(verbs.destroy_qp(qp), DestroyQpError)),
+            15 => (CmdOpcode::DestroyCq, device!(verbs.destroy_cq(self.end.cq), DestroyCqError)),
+            16 => (CmdOpcode::DeallocPd, device!(verbs.dealloc_pd(pd), DeallocPdError)),
+            _ => return None,
+        })
+    }
+}
+
+/// The opcode of an operation, without doing it for good.
+fn opcodes() -> Vec<CmdOpcode> {
+    let mut scene = Scene::new();
+    // Objects that the first operations make would keep the last ones from succeeding; only the names count here.
+    (0..).map_while(|n| scene.operation(n)).map(|(opcode, _)| opcode).collect()
+}
+
+#[test]
+fn every_command_of_operation_refused_and_undelivered() {
+    let mut scene = Scene::new();
+    for (n, opcode) in opcodes().into_iter().enumerate() {
+        let opcode = opcode.code() as u16;
+        let kinds = [
+            status_of(opcode, CmdStatus::IntErr),
+            status_of(opcode, CmdStatus::BadParam),
+            (Fault::DeliveryStatus { opcode, status: 3 }, Error::CommandDelivery { opcode, status: 3 }),
+        ];
+        for (fault, cause) in kinds {
+            let before = scene.node.holdings();
+            arm(&scene.node.host, fault);
+            let (_, result) = scene.operation(n).unwrap();
+            assert_eq!(result, Err(Some(cause)), "operation {n}");
+            assert!(all_struck(&scene.node.host));
+            assert_eq!(scene.node.holdings(), before, "operation {n} with {fault:?}");
+        }
+        // Those that take away succeed now; those that make are left alone, so that the domain can go at the end.
+        if n >= 5 {
+            assert_eq!(scene.operation(n).unwrap().1, Ok(()), "operation {n}");
+        }
+    }
+    scene.node.assert_no_findings();
+    let driver = (*scene.node.verbs).into_provider();
+    let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
+    assert_eq!((report.pages_kept, report.slots_lost), (0, 0));
+}
+
+#[test]
+fn every_command_of_operation_without_answer() {
+    for (n, opcode) in opcodes().into_iter().enumerate() {
+        let mut scene = Scene::new();
+        let opcode = opcode.code() as u16;
+        let before = scene.node.holdings();
+        let start = scene.node.host.clock().now();
+        // What a destroy needs gone.
+        for earlier in 12..n {
+            scene.operation(earlier).unwrap().1.unwrap();
+        }
+        arm(&scene.node.host, Fault::StuckCommand { opcode });
+        assert_eq!(scene.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
+        assert!(scene.node.host.clock().now().since(start) < Duration::from_millis(100));
+        // Whatever the device might still write to is given up, not used again; everything else goes on.
+        let after = scene.node.holdings();
+        if n < 12 {
+            assert_eq!(after.device, before.device, "operation {n}");
+        }
+        assert_eq!(scene.node.verbs.provider().statistics().timeouts, 1);
+        assert!(scene.node.verbs.query_port(1).is_ok());
+        let again = scene.node.verbs.alloc_pd().unwrap();
+        scene.node.verbs.dealloc_pd(again).unwrap();
+        scene.node.assert_no_findings();
+        let host = scene.node.host.clone();
+        let (_, report) = (*scene.node.verbs).into_provider().teardown().map_err(|(error, _)| error).unwrap();
+        assert_eq!((report.pages_kept, report.slots_lost), (0, 1), "operation {n}");
+        assert_clean(&host, "after teardown");
+    }
+}
+
+#[test]
+fn a_device_that_answers_no_command_any_more() {
+    let mut scene = Scene::new();
+    // 31 slots for ordinary commands: each timeout costs one, and then there is none.
+    let opcode = CmdOpcode::AllocPd.code() as u16;
+    for n in 0..31 {
+        arm(&scene.node.host, Fault::StuckCommand { opcode });
+        let error = refused!(scene.node.verbs.alloc_pd(), Etimedout, AllocPdError::Device(_));
+        assert_eq!(error, AllocPdError::Device(Error::CommandTimeout { opcode }), "{n}");
+    }
+    refused!(scene.node.verbs.alloc_pd(), Eagain, AllocPdError::Device(Error::NoCommandSlot));
+    refused!(scene.node.verbs.create_cq(10), Eagain, CreateCqError::Device(Error::NoCommandSlot));
+    let init = scene.init();
+    refused!(scene.node.verbs.create_qp(&init), Eagain, CreateQpError::Device(Error::NoCommandSlot));
+    // The teardown cannot do anything either, and says what the device has kept.
+    let held = scene.node.host.with_device(|device| device.counts().pages_held);
+    let Err((error, _)) = (*scene.node.verbs).into_provider().teardown() else { panic!("no slot, but torn down") };
+    assert_eq!((error.cause, error.report.slots_lost), (Error::NoCommandSlot, 31));
+    let kept = scene.node.host.with_device(|device| device.counts().pages_held);
+    assert_eq!(error.report.pages_kept as usize, kept, "of {held}");
+}
+
+#[test]
+fn every_command_of_the_teardown_fails() {
+    let opcodes =
+        [CmdOpcode::DestroyEq, CmdOpcode::DeallocUar, CmdOpcode::TeardownHca, CmdOpcode::ManagePages, CmdOpcode::DisableHca];
+    for opcode in opcodes {
+        let opcode = opcode.code() as u16;
+        for fault in [status_of(opcode, CmdStatus::IntErr).0, Fault::StuckCommand { opcode }] {
+            let host = host();
+            let driver = Driver::bring_up(machine(&host), &IMPATIENT).map_err(|(error, _)| error).unwrap();
+            arm(&host, fault);
+            let start = host.clock().now();
+            let Err((error, _)) = driver.teardown() else { panic!("{fault:?} unnoticed") };
+            assert!(host.clock().now().since(start) < Duration::from_secs(1));
+            assert_eq!(error.opcode.0, opcode, "{fault:?}: {error}");
+            match fault {
+                Fault::StuckCommand { .. } => assert_eq!(error.cause, Error::CommandTimeout { opcode }),
+                _ => assert_eq!(error.cause, status_of(opcode, CmdStatus::IntErr).1),
+            }
+            // What the driver says that the firmware kept is what the firmware has, or had when it was disabled.
+            let counts = host.with_device(|device| device.counts());
+            assert_eq!(error.report.pages_kept as usize, counts.pages_held + counts.pages_lost, "{fault:?}: {error}");
+        }
+    }
+}
+
+/// Two connected queue pairs and what is written to: completions of writes are what goes wrong.
+struct Stream {
+    pair: Pair,
+    a: End,
+    b: End,
+    there: Region,
+    next: u64,
+}
+
+impl Stream {
+    fn new() -> Self {
+        let mut pair = Pair::new();
+        let (a, b) = pair.connected();
+        let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+        Self { pair, a, b, there, next: 0 }
+    }
+
+    fn cqn(&self) -> u32 {
+        self.pair.a.verbs.cq(self.a.cq).unwrap().cqn.get()
+    }
+
+    fn arm(&mut self, fault: Fault) {
+        arm(&self.pair.a.host, fault);
+    }
+
+    /// Posts a write and lets the device finish it.
+    fn write(&mut self) -> u64 {
+        let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: self.there.remote(0) };
+        self.pair.a.verbs.post_send(self.a.qp, &signaled(self.next, op)).unwrap();
+        self.pair.world.advance(Duration::from_millis(1));
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn poll(&mut self) -> Result<Vec<u64>, PollCqError<Error>> {
+        let mut some = [Completion::EMPTY; 16];
+        let count = self.pair.a.verbs.poll_cq(self.a.cq, &mut some)?;
+        assert!(some[..count].iter().all(|done| done.status == WcStatus::Success && done.qp == self.a.qp));
+        Ok(some[..count].iter().map(|done| done.wr_id).collect())
+    }
+
+    /// A good completion, one made bad by `fault`, and another good one: the bad one is an error of its own between them.
+    /// `retired` says whether what follows it also stands for the request whose completion was spoilt.
+    fn between(mut self, fault: impl FnOnce(&Self) -> Fault, expected: impl FnOnce(&Self) -> PollCqError<Error>) {
+        self.write();
+        let fault = fault(&self);
+        self.arm(fault);
+        self.write();
+        assert!(all_struck(&self.pair.a.host));
+        self.write();
+        assert_eq!(self.poll(), Ok(vec![0]), "first what was good");
+        let expected = expected(&self);
+        assert_eq!(self.poll(), Err(expected));
+        assert_eq!(expected.errno(), Errno::Ebadmsg);
+        assert_eq!(self.poll(), Ok(vec![2]), "then what comes behind");
+        assert_eq!(self.poll(), Ok(vec![]));
+        // The ring has lost nothing: as much fits as ever, and it works on.
+        assert_eq!(self.pair.a.verbs.qp(self.a.qp).unwrap().send_blocks, 0);
+        for n in 3..10 {
+            assert_eq!(self.write(), n);
+            assert_eq!(self.poll(), Ok(vec![n]));
+        }
+        self.pair.assert_no_findings();
+    }
+
+    fn unknown_request(&self, index: u16) -> PollCqError<Error> {
+        PollCqError::UnknownRequest { qp: self.a.qp, kind: RawKind::Send, index }
+    }
+}
+
+#[test]
+fn a_completion_that_names_a_request_that_is_not() {
+    for counter in [3, 100, 511, 0x8000, 0xffff] {
+        Stream::new()
+            .between(|stream| Fault::WrongWqeCounter { cqn: stream.cqn(), counter }, |stream| stream.unknown_request(counter));
+    }
+}
+
+#[test]
+fn a_completion_of_a_request_that_is_done() {
+    Stream::new()
+        .between(|stream| Fault::WrongWqeCounter { cqn: stream.cqn(), counter: 0 }, |stream| stream.unknown_request(0));
+}
+
+#[test]
+fn a_completion_of_a_queue_pair_that_does_not_exist() {
+    for qpn in [0, 1, 0x99, 0xff_ffff] {
+        Stream::new().between(
+            |stream| Fault::ForeignQpn { cqn: stream.cqn(), qpn },
+            |stream| {
+                let cqn = stream.pair.a.verbs.cq(stream.a.cq).unwrap().cqn;
+                PollCqError::UnknownQp { qpn: Qpn::new(qpn), cqn }
+            },
+        );
+    }
+}
+
+#[test]
+fn a_completion_of_a_queue_pair_of_another_queue() {
+    let mut stream = Stream::new();
+    let pd = stream.a.pd;
+    let other = end_in(&mut stream.pair.a, pd, QpType::Rc, CAP, true);
+    stream.between(
+        |stream| Fault::ForeignQpn { cqn: stream.cqn(), qpn: other.qpn.get() },
+        |stream| {
+            let cqn = stream.pair.a.verbs.cq(stream.a.cq).unwrap().cqn;
+            PollCqError::UnknownQp { qpn: other.qpn, cqn }
+        },
+    );
+}
+
+#[test]
+fn completions_with_opcodes_that_no_completion_has() {
+    for opcode in [5, 6, 7, 8, 9, 10, 11, 12] {
+        Stream::new().between(
+            |stream| Fault::CqeOpcode { cqn: stream.cqn(), opcode },
+            |stream| PollCqError::Device(Error::BadCompletion { cqn: stream.cqn(), opcode }),
+        );
+    }
+}
+
+#[test]
+fn a_send_that_completes_as_a_receive() {
+    for (opcode, kind) in
+        [(1, RawKind::RecvRdmaWithImm), (2, RawKind::Recv), (3, RawKind::Recv), (4, RawKind::Recv), (14, RawKind::Recv)]
+    {
+        Stream::new().between(
+            |stream| Fault::CqeOpcode { cqn: stream.cqn(), opcode },
+            |stream| PollCqError::UnknownRequest { qp: stream.a.qp, kind, index: 1 },
+        );
+    }
+}
+
+#[test]
+fn a_repeated_completion() {
+    let mut stream = Stream::new();
+    stream.write();
+    let cqn = stream.cqn();
+    stream.arm(Fault::RepeatCqe { cqn });
+    stream.write();
+    stream.write();
+    assert_eq!(stream.poll(), Ok(vec![0, 1]));
+    let expected = stream.unknown_request(1);
+    assert_eq!(stream.poll(), Err(expected));
+    assert_eq!(stream.poll(), Ok(vec![2]));
+    assert_eq!(stream.write(), 3);
+    assert_eq!(stream.poll(), Ok(vec![3]));
+    stream.pair.assert_no_findings();
+}
+
+#[test]
+fn a_dropped_completion_is_stood_for_by_the_next() {
+    let mut stream = Stream::new();
+    let cqn = stream.cqn();
+    stream.arm(Fault::DropCqe { cqn });
+    stream.write();
+    assert_eq!(stream.poll(), Ok(vec![]));
+    stream.write();
+    assert_eq!(stream.poll(), Ok(vec![1]));
+    assert_eq!(stream.pair.a.verbs.qp(stream.a.qp).unwrap().send_blocks, 0, "both are retired");
+
+    // A receive whose completion is lost does not shift those behind it.
+    for wr_id in 10..13 {
+        let sges = [stream.there.sge(0, 64)];
+        stream.pair.b.verbs.post_recv(stream.b.qp, &RecvWr { wr_id, sges: &sges }).unwrap();
+    }
+    let cqn = stream.pair.b.verbs.cq(stream.b.cq).unwrap().cqn.get();
+    arm(&stream.pair.b.host, Fault::DropCqe { cqn });
+    for n in 20..23 {
+        let send = signaled(n, SendOp::Send { payload: Payload::Inline(b"y") });
+        stream.pair.a.verbs.post_send(stream.a.qp, &send).unwrap();
+        assert_eq!(stream.pair.a.completions(stream.a.cq, 1)[0].wr_id, n);
+    }
+    let found: Vec<_> = stream.pair.b.completions(stream.b.cq, 2).iter().map(|done| done.wr_id).collect();
+    assert_eq!(found, [11, 12]);
+    assert_eq!(stream.pair.b.verbs.qp(stream.b.qp).unwrap().recvs, 0);
+}
+
+#[test]
+fn a_completion_with_the_wrong_owner_is_not_there() {
+    let mut stream = Stream::new();
+    let cqn = stream.cqn();
+    stream.arm(Fault::WrongOwner { cqn });
+    stream.write();
+    stream.write();
+    // It stands in the way of those behind it; nothing is invented, and nobody waits for ever.
+    for _ in 0..3 {
+        assert_eq!(stream.poll(), Ok(vec![]));
+    }
+    // The queue can still be left behind.
+    let before = stream.pair.a.holdings();
+    stream.pair.a.verbs.destroy_qp(stream.a.qp).unwrap();
+    stream.pair.a.verbs.destroy_cq(stream.a.cq).unwrap();
+    let after = stream.pair.a.holdings();
+    assert_eq!(after.device.engine.cqs + 1, before.device.engine.cqs);
+    // A new one works.
+    let (a, b) = (end_in(&mut stream.pair.a, stream.a.pd, QpType::Rc, CAP, true), end(&mut stream.pair.b, true));
+    stream.pair.connect(&a, &b, &Connection::default());
+    stream
+        .pair
+        .a
+        .verbs
+        .post_send(a.qp, &signaled(5, SendOp::Write { payload: Payload::Inline(b"z"), remote: stream.there.remote(0) }))
+        .unwrap();
+    assert_eq!(stream.pair.a.completions(a.cq, 1)[0].wr_id, 5);
+}
+
+#[test]
+fn an_overrun_queue_is_an_event_and_ends_its_queue_pair() {
+    let mut pair = Pair::new();
+    let pd = pair.a.verbs.alloc_pd().unwrap();
+    let cq = pair.a.verbs.create_cq(4).unwrap();
+    let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
+    let qp = pair.a.verbs.create_qp(&init).unwrap();
+    let qpn = pair.a.verbs.qp(qp).unwrap().qpn;
+    let (a, b) = (End { pd, cq, qp, qpn }, end(&mut pair.b, true));
+    pair.connect(&a, &b, &Connection::default());
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    for n in 0..6 {
+        let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: there.remote(0) };
+        pair.a.verbs.post_send(qp, &signaled(n, op)).unwrap();
+    }
+    pair.world.advance(Duration::from_millis(1));
+    let mut events = Vec::new();
+    let _ = pair.a.event(|event| {
+        events.push(event);
+        None::<()>
+    });
+    assert!(events.contains(&Event::CqError(cq, 1)), "{events:?}");
+    assert!(events.contains(&Event::QpFatal(qp)), "{events:?}");
+    assert_eq!(pair.a.verbs.qp(qp).unwrap().state, QpState::Err);
+    // What was written before is still there.
+    let found: Vec<_> = pair.a.poll(cq).iter().map(|done| done.wr_id).collect();
+    assert_eq!(found, [0, 1, 2, 3]);
+    pair.a.verbs.destroy_qp(qp).unwrap();
+    pair.a.verbs.destroy_cq(cq).unwrap();
+    pair.assert_no_findings();
+}
+
+#[test]
+fn lost_interrupts_delay_nobody_who_looks() {
+    let mut stream = Stream::new();
+    for vector in [0, 0, 0, 1, 1] {
+        stream.arm(Fault::LostInterrupt { vector });
+    }
+    let cq = stream.a.cq;
+    // Commands end by their owner bit, completions and events are found by looking.
+    assert!(stream.pair.a.verbs.query_port(1).is_ok());
+    stream.pair.a.verbs.req_notify_cq(cq, false).unwrap();
+    stream.write();
+    let told = stream.pair.a.event(|event| matches!(event, Event::Completion(_)).then_some(event));
+    assert_eq!(told, Some(Event::Completion(cq)));
+    stream.pair.a.host.with_device(|device| device.set_link(false));
+    let told = stream.pair.a.event(|event| matches!(event, Event::PortDown(_)).then_some(event));
+    assert_eq!(told, Some(Event::PortDown(1)));
+    // Interrupts go out again afterwards.
+    stream.pair.a.host.take_interrupts();
+    stream.pair.a.host.with_device(|device| device.set_link(true));
+    let told = stream.pair.a.event(|event| matches!(event, Event::PortActive(_)).then_some(event));
+    assert_eq!(told, Some(Event::PortActive(1)));
+}
+
+#[test]
+fn events_of_every_type() {
+    let mut stream = Stream::new();
+    let names = |code: u8| EventType::from_code(u32::from(code));
+    for event_type in 0..=255 {
+        stream.arm(Fault::EventType { event_type });
+        // The event that is turned into another is one of the port.
+        let up = stream.pair.a.host.with_device(|device| device.link_is_up());
+        stream.pair.a.host.with_device(|device| device.set_link(!up));
+        let mut events = Vec::new();
+        for _ in 0..4 {
+            // An error is as good as an event, as long as it ends.
+            if let Ok(Some(event)) = stream.pair.a.verbs.poll_event() {
+                events.push(event);
+            }
+            stream.pair.a.relax();
+        }
+        assert_eq!(events.len(), 1, "type {event_type:#x}: {events:?}");
+        if names(event_type).is_none() {
+            assert!(matches!(events[0], Event::Unknown(of, _) if of == event_type), "{events:?}");
+        }
+    }
+    // And events of commands and of page requests that are none.
+    for event_type in [0x0b, 0xff] {
+        stream.arm(Fault::EventType { event_type });
+        assert!(stream.pair.a.verbs.query_port(1).is_ok());
+    }
+    let lid = stream.pair.a.verbs.query_port(1).unwrap();
+    assert_eq!(lid.lid.get(), 1);
+    stream.pair.assert_no_findings();
+}
+
+#[test]
+fn removal_in_operation() {
+    let mut stream = Stream::new();
+    stream.write();
+    stream.pair.a.host.with_device(|device| device.set_removed(true));
+    let start = stream.pair.a.host.clock().now();
+    let (a, region) = (stream.a, stream.there.clone());
+    let verbs = &mut stream.pair.a.verbs;
+    // The data path goes nowhere, without harm; what was written before is still there.
+    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: region.remote(0) };
+    verbs.post_send(a.qp, &signaled(1, op)).unwrap();
+    verbs.post_recv(a.qp, &RecvWr { wr_id: 2, sges: &[] }).unwrap();
+    verbs.req_notify_cq(a.cq, true).unwrap();
+    let mut some = [Completion::EMPTY; 4];
+    assert_eq!(verbs.poll_cq(a.cq, &mut some), Ok(1));
+    assert_eq!(verbs.poll_cq(a.cq, &mut some), Ok(0));
+    // The control path says so.
+    let gone = Error::DeviceGone;
+    assert_eq!(verbs.alloc_pd(), Err(AllocPdError::Device(gone)));
+    assert_eq!(AllocPdError::Device(gone).errno(), Errno::Enodev);
+    let map = region.buffer.map();
+    assert_eq!(verbs.reg_mr(a.pd, region.buffer.addr, 64, Access::empty(), &map), Err(RegMrError::Device(gone)));
+    assert_eq!(verbs.create_cq(4), Err(CreateCqError::Device(gone)));
+    assert_eq!(verbs.query_qp(a.qp), Err(bareverbs::QueryQpError::Device(gone)));
+    assert_eq!(verbs.destroy_qp(a.qp), Err(bareverbs::DestroyQpError::Device(gone)));
+    assert!(verbs.qp(a.qp).is_ok(), "it is as before");
+    assert_eq!(verbs.provider_mut().health(), Err(gone));
+    assert!(stream.pair.a.host.clock().now().since(start) < Duration::from_secs(1));
+    let used = stream.pair.a.verbs.provider().statistics().pages_held;
+    let Err((error, _)) = (*stream.pair.a.verbs).into_provider().teardown() else { panic!("nobody answers") };
+    assert_eq!((error.cause, error.report.pages_kept), (gone, used));
+}
+
+#[test]
+fn a_peer_that_is_removed_is_a_peer_that_does_not_answer() {
+    let mut pair = Pair::new();
+    let (a, b) = (end(&mut pair.a, true), end(&mut pair.b, true));
+    pair.connect(&a, &b, &Connection { timeout: 6, retry_cnt: 2, ..Connection::default() });
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    pair.b.host.with_device(|device| device.set_removed(true));
+    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: there.remote(0) };
+    pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
+    assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RetryExcErr);
+    pair.a.assert_no_findings();
+}
+
+#[test]
+fn a_health_report_is_told_and_a_fatal_one_ends_in_bounded_time() {
+    let mut scene = Scene::new();
+    let host = scene.node.host.clone();
+    assert!(scene.node.verbs.provider_mut().health().unwrap().is_well());
+    // A complaint that wants no reset: told, and everything goes on.
+    let complaint = HealthReport { syndrome: 0x0e, extended: 0x1234, reset_required: false, severity: 4 };
+    host.with_device(|device| device.set_health(complaint));
+    host.world().advance(Duration::from_secs(1));
+    let health = scene.node.verbs.provider_mut().health().unwrap();
+    assert_eq!((health.syndrome, health.ext_syndrome, health.reset_wanted), (0x0e, 0x1234, false));
+    assert!(health.is_well() && scene.node.verbs.query_port(1).is_ok());
+
+    host.with_device(|device| device.set_health(HealthReport { syndrome: 1, reset_required: true, ..complaint }));
+    let told = scene.node.event(|event| matches!(event, Event::DeviceFatal(..)).then_some(event));
+    assert_eq!(told, Some(Event::DeviceFatal(1, 0x1234)));
+    let health = scene.node.verbs.provider_mut().health().unwrap();
+    assert!(health.reset_wanted && !health.is_well(), "{health:?}");
+    // The firmware has stopped: each command ends at its deadline, and so does the teardown.
+    let start = host.clock().now();
+    refused!(scene.node.verbs.alloc_pd(), Etimedout, AllocPdError::Device(Error::CommandTimeout { .. }));
+    let Err((error, _)) = (*scene.node.verbs).into_provider().teardown() else { panic!("nobody answers") };
+    assert!(matches!(error.cause, Error::CommandTimeout { .. }), "{error}");
+    assert!(error.report.pages_kept > 0 && error.report.slots_lost > 0, "{error:?}");
+    assert!(host.clock().now().since(start) < Duration::from_secs(2));
+}
+
+#[test]
+fn a_health_counter_that_stands_still() {
+    let mut scene = Scene::new();
+    let host = scene.node.host.clone();
+    let look = |node: &mut Node| {
+        host.world().advance(Duration::from_secs(1));
+        node.verbs.provider_mut().health().unwrap()
+    };
+    assert!(look(&mut scene.node).is_well());
+    host.with_device(|device| device.freeze_health(true));
+    for misses in 1..=5 {
+        let health = look(&mut scene.node);
+        assert_eq!((health.misses, health.stuck, health.is_well()), (misses, misses >= 3, misses < 3));
+    }
+    host.with_device(|device| device.freeze_health(false));
+    assert!(look(&mut scene.node).is_well(), "it lives again");
+}
+
+/// The states that are reached below, without a peer.
+fn to_init(node: &mut Node, qp: QpHandle) {
+    let steps = rc_steps(&Connection::default(), bareverbs::Lid::new(2), Qpn::new(9), 0, 0);
+    node.verbs.modify_qp(qp, &steps[0].0, steps[0].1).unwrap();
+}
+
+#[test]
+fn device_errors_keep_what_was_posted() {
+    let mut scene = Scene::new();
+    let (qp, cq) = (scene.end.qp, scene.end.cq);
+    to_init(&mut scene.node, qp);
+    for wr_id in 0..5 {
+        scene.node.verbs.post_recv(qp, &RecvWr { wr_id, sges: &[] }).unwrap();
+    }
+    let opcode = CmdOpcode::Qp2Err.code() as u16;
+    arm(&scene.node.host, status_of(opcode, CmdStatus::IntErr).0);
+    let moved = scene.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE);
+    refused!(moved, Eio, bareverbs::ModifyQpError::Device(_));
+    assert_eq!(scene.node.verbs.qp(qp).unwrap().recvs, 5);
+    scene.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE).unwrap();
+    let found: Vec<_> = scene.node.completions(cq, 5).iter().map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(found, (0..5).map(|n| (n, WcStatus::WrFlushErr)).collect::<Vec<_>>());
+    let wr = SendWr { wr_id: 1, flags: SendFlags::empty(), op: SendOp::Send { payload: Payload::Inline(b"x") } };
+    refused!(scene.node.verbs.post_send(qp, &wr), Enotconn, bareverbs::PostSendError::NotReady { .. });
+    assert_eq!(scene.node.verbs.provider().device_attr().phys_port_cnt, 1);
+}
