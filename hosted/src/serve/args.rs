@@ -55,6 +55,9 @@ pub struct ServeArgs {
     /// Seed of the wire's faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Takes commands from standard input, one a line: link, health, freeze, remove, stick, refuse, counts …
+    #[arg(long)]
+    pub control: bool,
     /// What is told of the devices' doings.
     #[command(flatten)]
     pub trace: TraceArgs,

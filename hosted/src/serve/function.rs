@@ -40,12 +40,15 @@ impl Function {
     }
 
     /// The client is gone: nothing of it may be touched any more.
-    pub(crate) fn disconnect(&self) -> Result<(), Gone> {
+    /// Says what the client had not given back.
+    pub(crate) fn disconnect(&self) -> Result<String, Gone> {
         let memory = Arc::clone(&self.memory);
         self.handle.ask(move |station| {
+            let left = station.left();
             station.vectors.clear();
             station.reset();
             memory.clear();
+            left
         })
     }
 }

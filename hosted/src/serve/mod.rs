@@ -1,6 +1,7 @@
 //! `bareverbs sim serve`: simulated devices for virtual machines, over vfio-user.
 
 pub mod args;
+mod control;
 mod error;
 mod function;
 mod memory;
@@ -59,6 +60,12 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
             .name(name.clone())
             .spawn(move || socket::serve(&name, &server, function))
             .map_err(ServeError::Thread)?;
+    }
+    if args.control {
+        let devices: Vec<_> =
+            subnet.devices().enumerate().map(|(number, device)| (device.config().lid, subnet.handle(number))).collect();
+        let listener = thread::Builder::new().name("control".into());
+        listener.spawn(move || control::listen(&devices)).map_err(ServeError::Thread)?;
     }
     for (device, path) in subnet.devices().zip(&args.sockets) {
         let config = device.config();

@@ -67,13 +67,11 @@ pub(crate) fn serve(name: &str, server: &Server, mut function: Function) {
     loop {
         // The protocol's library gives up by panic on some malformed messages: that ends the client, not the device.
         let served = panic::catch_unwind(AssertUnwindSafe(|| server.run(&mut function)));
+        let Ok(left) = function.disconnect() else { return };
         match &served {
-            Ok(Ok(())) => eprintln!("{name}: client gone"),
-            Ok(Err(error)) => eprintln!("{name}: client lost: {error}"),
-            Err(_) => eprintln!("{name}: client sent what the protocol does not allow"),
-        }
-        if function.disconnect().is_err() {
-            return;
+            Ok(Ok(())) => eprintln!("{name}: client gone, {left}"),
+            Ok(Err(error)) => eprintln!("{name}: client lost ({error}), {left}"),
+            Err(_) => eprintln!("{name}: client sent what the protocol does not allow, {left}"),
         }
         if !matches!(served, Ok(Ok(()))) {
             thread::sleep(REST);

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time;
 
 use bareverbs::Instant;
-use bareverbs_sim::Device;
+use bareverbs_sim::{Device, DeviceCounts};
 use bareverbs_sim::wire::{PortId, Wire};
 
 use super::vectors::Vectors;
@@ -21,6 +21,25 @@ pub(crate) struct Station {
 }
 
 impl Station {
+    /// What its client has not given back, for people.
+    pub(crate) fn left(&self) -> String {
+        let DeviceCounts { engine, eqs, uars, pds, xrcds, pages_held, pages_lost } = self.device.counts();
+        let named = [
+            (engine.qps, "queue pairs"),
+            (engine.cqs, "completion queues"),
+            (engine.srqs, "shared receive queues"),
+            (engine.mkeys, "memory keys"),
+            (eqs, "event queues"),
+            (pds, "protection domains"),
+            (xrcds, "XRC domains"),
+            (uars, "UARs"),
+            (pages_held + pages_lost, "pages"),
+        ];
+        let left: Vec<String> =
+            named.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
+        if left.is_empty() { "nothing left".into() } else { format!("left: {}", left.join(", ")) }
+    }
+
     /// As at power-on: the client is gone, or asks for it.
     pub(crate) fn reset(&mut self) {
         self.device.reset();
