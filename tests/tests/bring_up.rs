@@ -1,7 +1,5 @@
 //! Bring-up and teardown of the driver on the simulated device, and every way in which they can fail.
 
-#![expect(clippy::panic, reason = "what the tests share fails them where a test would")]
-
 use core::ops::ControlFlow;
 use core::time::Duration;
 
