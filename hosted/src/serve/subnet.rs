@@ -6,8 +6,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time;
 
 use bareverbs::Instant;
-use bareverbs_sim::{Device, DeviceCounts};
 use bareverbs_sim::wire::{PortId, Wire};
+use bareverbs_sim::{Device, DeviceCounts};
 
 use super::vectors::Vectors;
 
