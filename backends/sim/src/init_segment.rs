@@ -17,6 +17,9 @@ const TIMER_LOW: Field<InitialSeg> = Field::new(0x1004, 31, 0);
 /// State of the interface; one bit more than `mlx5_ifc.h` gives it, as Linux reads and writes it.
 const INTERFACE: Field<InitialSeg> = Field::new(20, 10, 8);
 
+/// Whether the driver may ask for a reset by the state of the interface (Linux `MLX5_FW_RESET_SUPPORTED_OFFSET`).
+const RESET_SUPPORTED: Field<InitialSeg> = Field::new(508, 30, 30);
+
 /// State of the interface to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NicInterface {
@@ -131,6 +134,7 @@ impl InitSegment {
             (InitialSeg::LOG_CMDQ_SIZE, LOG_SLOTS),
             (InitialSeg::LOG_CMDQ_STRIDE, LOG_STRIDE),
             (InitialSeg::INITIALIZING, u32::from(!self.ready(now))),
+            (RESET_SUPPORTED, 1),
             (InitialSeg::HEALTH_SYNDROME, health.report.syndrome.into()),
             (InitialSeg::HEALTH_COUNTER, health.counter(now)),
             (TIMER_HIGH, (now.as_nanos() >> 32) as u32),
