@@ -4,6 +4,25 @@ say() { echo "#> $*"; }
 pass() { say "ok $*"; }
 fail() { say "fail $*"; }
 
+# host COMMAND...: has the host do something to the devices (`bareverbs sim serve --control`, or stop-server and
+# start-server) and waits until it is done.
+host() {
+	say "host $*"
+	read -r host_said </dev/ttyS1
+	echo "#| host: $host_said"
+}
+
+# unload: the drivers, so that nothing is left on the devices.
+unload_mlx5() {
+	for module in mlx5_ib mlx5_core; do
+		[ -d "/sys/module/$module" ] || continue
+		rmmod $module || {
+			fail "rmmod $module"
+			return 1
+		}
+	done
+}
+
 # Value of bareverbs.NAME on the kernel command line, or the second argument.
 parameter() {
 	for word in $(cat /proc/cmdline); do

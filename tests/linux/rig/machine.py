@@ -32,7 +32,7 @@ class Server:
         self.sockets = sockets
         self.log = folder / "device.log"
         self.trace = folder / "device.trace"
-        command = [str(program), "sim", "serve", "--trace-file", str(self.trace)]
+        command = [str(program), "sim", "serve", "--control", "--trace-file", str(self.trace)]
         for path in sockets:
             command += ["--socket", str(path)]
         self.command = [*command, *options]
@@ -40,21 +40,44 @@ class Server:
 
     def start(self):
         """Returns when every socket is there."""
+        ready = [f" at {path}" for path in self.sockets]
+        before = self._lines_with(ready)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                self.command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
         deadline = time.monotonic() + 10
-        while not all(path.exists() for path in self.sockets):
+        while self._lines_with(ready) < before + len(ready):
             if self.process.poll() is not None:
                 raise MachineError(f"the server ended with status {self.process.returncode}: {self._last_line()}")
             if time.monotonic() > deadline:
                 raise MachineError("the server made no sockets within 10 s")
             time.sleep(0.02)
 
+    def _lines_with(self, endings):
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return sum(line.endswith(tuple(endings)) for line in lines)
+
     def _last_line(self):
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+    def tell(self, command):
+        """Does something to a device; returns what the server says of it."""
+        mark = f"control: {command}: "
+        seen = self.log.read_text(errors="replace").count(mark)
+        try:
+            self.process.stdin.write(command.encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise MachineError(f"the server does not listen: {error}") from error
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            said = [line for line in self.log.read_text(errors="replace").splitlines() if line.startswith(mark)]
+            if len(said) > seen:
+                return said[-1].removeprefix(mark)
+            time.sleep(0.02)
+        raise MachineError(f"the server did not answer '{command}'")
 
     def running(self):
         """Whether it is still there."""
@@ -118,7 +141,7 @@ class Guest:
         """Powers it on."""
         self.process = subprocess.Popen(
             self.command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -136,25 +159,30 @@ class Guest:
                 file.flush()
         self.done.set()
 
-    def wait(self, deadline):
-        """Until it is off; whether that was before the deadline."""
-        if not self.done.wait(max(0.0, deadline - time.monotonic())):
-            return False
-        self.process.wait(10)
-        return True
+    def wait(self, deadline, ask):
+        """Until it is off; whether that was before the deadline. `ask` does what the case asks of the host meanwhile."""
+        seen = 0
+        while True:
+            ended = self.done.wait(0.02)
+            while seen < len(self.lines):
+                line = self.lines[seen]
+                seen += 1
+                if line.startswith("#> host "):
+                    self.answer(ask(line.removeprefix("#> host ")))
+            if ended:
+                self.process.wait(10)
+                return True
+            if time.monotonic() > deadline:
+                return False
 
     def said(self, text):
         """Whether a line of the case reads so."""
         return text in self.lines
 
-    def wait_for_line(self, text, deadline):
-        """Until the case says a line; False when it ended or the deadline passed before."""
-        while time.monotonic() < deadline:
-            if self.said(text):
-                return True
-            if self.done.wait(0.02):
-                return self.said(text)
-        return False
+    def answer(self, text):
+        """A line for the case that asked the host for something."""
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
 
     def stop(self):
         """Ends it if it still runs."""

@@ -9,12 +9,8 @@ while [ $round -lt "$times" ]; do
 		fail "round $round"
 		return
 	fi
-	for module in ib_uverbs_none mlx5_ib mlx5_core; do
-		[ -d "/sys/module/$module" ] || continue
-		rmmod "$module" || {
-			fail "round $round: rmmod $module"
-			return
-		}
-	done
+	unload_mlx5 || return
+	host counts 1
+	[ "$host_said" = "nothing left" ] || fail "round $round: $host_said"
 done
 pass "$times rounds"
