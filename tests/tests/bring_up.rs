@@ -85,7 +85,9 @@ fn a_caller_may_stop_before_any_step_and_start_again() {
         let hook = |step| if step == *stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         match Driver::bring_up_with(machine(&host), &Config::DEFAULT, hook) {
             Ok(_) => panic!("not stopped at {stop}"),
-            Err((error, _)) => assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0 }),
+            Err((error, _)) => {
+                assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0, slots_lost: 0 })
+            }
         }
     }
     down(up(&host));
@@ -115,7 +117,7 @@ fn a_refused_command_names_its_step_and_nothing_stays_behind() {
         host.with_device(|device| device.faults_mut().arm(Fault::CommandStatus { opcode, status, syndrome: 0x1234 }));
         let error = refused(&host, &Config::DEFAULT);
         let cause = Error::CommandStatus { opcode, status, syndrome: 0x1234 };
-        assert_eq!(error, BringUpError { step, cause, pages_kept: 0 });
+        assert_eq!(error, BringUpError { step, cause, pages_kept: 0, slots_lost: 0 });
         assert_eq!(cause.errno(), Errno::Enomem);
         host.with_device(|device| device.faults_mut().arm(Fault::DeliveryStatus { opcode, status: 6 }));
         let error = refused(&host, &Config::DEFAULT);
@@ -135,7 +137,7 @@ fn a_command_without_answer_ends_at_its_deadline() {
         let start = host.clock().now();
         let error = refused(&host, &config);
         assert_eq!(error.cause, Error::CommandTimeout { opcode });
-        assert_eq!(error.pages_kept, 0, "the teardown goes on in the slots that are left");
+        assert_eq!((error.pages_kept, error.slots_lost), (0, 1), "the teardown goes on in the slots that are left");
         assert!(host.clock().now().since(start) < Duration::from_secs(2));
     }
 }
@@ -207,7 +209,12 @@ fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
         Ok(_) => panic!("it came up"),
         Err((error, _)) => assert_eq!(
             error,
-            BringUpError { step: Step::InitPages, cause: Error::ArenaFull { pages: PageDemand::USUAL.init }, pages_kept: 0 }
+            BringUpError {
+                step: Step::InitPages,
+                cause: Error::ArenaFull { pages: PageDemand::USUAL.init },
+                pages_kept: 0,
+                slots_lost: 0
+            }
         ),
     }
     down(up(&host));

@@ -124,12 +124,15 @@ fn every_command_of_the_bring_up_refused() {
         let host = host();
         let (fault, cause) = status_of(opcode, CmdStatus::IntErr);
         let error = bring_up_with_fault(&host, step, fault);
-        assert_eq!(error, BringUpError { step, cause, pages_kept: 0 });
+        assert_eq!(error, BringUpError { step, cause, pages_kept: 0, slots_lost: 0 });
         assert!(error.to_string().contains(&format!("{opcode:#x}")), "{error}");
         assert_clean(&host, &error.to_string());
         let delivery = Fault::DeliveryStatus { opcode, status: 5 };
         let error = bring_up_with_fault(&host, step, delivery);
-        assert_eq!(error, BringUpError { step, cause: Error::CommandDelivery { opcode, status: 5 }, pages_kept: 0 });
+        assert_eq!(
+            error,
+            BringUpError { step, cause: Error::CommandDelivery { opcode, status: 5 }, pages_kept: 0, slots_lost: 0 }
+        );
         assert_clean(&host, &error.to_string());
         // The device is as good as new.
         let driver = Driver::bring_up(machine(&host), &IMPATIENT).map_err(|(error, _)| error).unwrap();
@@ -144,7 +147,7 @@ fn every_command_of_the_bring_up_without_answer() {
         let host = host();
         let error = bring_up_with_fault(&host, step, Fault::StuckCommand { opcode });
         assert_eq!((error.step, error.cause), (step, Error::CommandTimeout { opcode }));
-        assert_eq!(error.cause.errno(), Errno::Etimedout);
+        assert_eq!((error.cause.errno(), error.slots_lost), (Errno::Etimedout, 1), "the memory is not to be touched");
         let lost = host.with_device(|device| device.counts().pages_lost);
         if opcode == CmdOpcode::ManagePages.code() as u16 {
             // The one slot that pages go through is lost, so they cannot come back either; what is kept is said.

@@ -131,7 +131,7 @@ fn a_stop_before_any_step_undoes_everything_on_the_same_machine() {
             if step == *stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let Err((error, back)) = brought else { panic!("not stopped at {stop}") };
-        assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0 });
+        assert_eq!(error, BringUpError { step: *stop, cause: Error::Stopped, pages_kept: 0, slots_lost: 0 });
         assert_eq!(error.cause.errno(), Errno::Eagain);
         assert_eq!(seen, Step::ALL[..seen.len()], "in order, and none after the stop");
         assert_nothing_left(&host);
@@ -291,7 +291,7 @@ fn firmware_that_wants_more_than_there_is_does_not_come_up() {
     ] {
         let host = host(DeviceConfig::with_lid(1));
         let Err((error, back)) = Driver::bring_up(machine(&host), &config) else { panic!("it came up") };
-        assert_eq!(error, BringUpError { step, cause: Error::ArenaFull { pages }, pages_kept: 0 });
+        assert_eq!(error, BringUpError { step, cause: Error::ArenaFull { pages }, pages_kept: 0, slots_lost: 0 });
         assert_eq!(error.cause.errno(), Errno::Enomem);
         assert_nothing_left(&host);
         down(up(&host, back, &Config::DEFAULT));

@@ -428,6 +428,28 @@ fn requests_that_the_device_was_not_told_of_are_flushed_too() {
 }
 
 #[test]
+fn requests_that_the_device_was_not_told_of_when_it_failed() {
+    let mut pair = Pair::new();
+    let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
+    pair.connect(&a, &b, &Connection::default());
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    let wrong = Remote { addr: 0, ..there.remote(0) };
+    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: wrong };
+    pair.a.verbs.post_send(a.qp, &signaled(0, op)).unwrap();
+    let mut batch = pair.a.verbs.send_queue(a.qp).unwrap();
+    for n in 1..4 {
+        batch.post(&SendWr { wr_id: n, flags: SendFlags::empty(), op }).unwrap();
+    }
+    assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RemAccessErr);
+    assert_eq!(pair.a.verbs.qp(a.qp).unwrap().send_blocks, 3);
+    // The state is ERR already; moving there again tells the device of the rest.
+    pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
+    let [sends, _] = by_queue(&pair.a.completions(a.cq, 3));
+    assert_eq!(sends, flushed(1, 3));
+    pair.assert_no_findings();
+}
+
+#[test]
 fn a_failed_request_flushes_what_is_behind_it() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));

@@ -108,6 +108,9 @@ pub struct BringUpError {
     /// Pages of the memory that the firmware did not give back: unless this is 0, the memory must stay untouched until the
     /// device was reset.
     pub pages_kept: u32,
+    /// Command slots whose command never ended: unless this is 0, the memory must stay untouched until the device was reset,
+    /// because the firmware may still write an answer into it.
+    pub slots_lost: u32,
 }
 
 impl fmt::Display for BringUpError {
@@ -130,7 +133,8 @@ pub struct TeardownReport {
     pub pages_kept: u32,
     /// Completion queues that were not destroyed before.
     pub cqs_left: u32,
-    /// Command slots whose command never ended.
+    /// Command slots whose command never ended: unless this is 0, the memory must stay untouched until the device was reset,
+    /// because the firmware may still write an answer into it.
     pub slots_lost: u32,
 }
 

@@ -102,8 +102,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Bytes of memory that a machine must have.
     pub const ARENA: usize = PAGES * PAGE;
 
-    /// Brings a device up. After an error the machine comes back; [`BringUpError::pages_kept`] says whether its memory may be
-    /// used again.
+    /// Brings a device up. After an error the machine comes back; [`BringUpError::pages_kept`] and
+    /// [`BringUpError::slots_lost`] say whether its memory may be used again.
     pub fn bring_up(machine: Machine<P>, config: &Config) -> Result<Self, (BringUpError, Machine<P>)> {
         Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))
     }
@@ -119,10 +119,10 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         match view.bring_up(Self::ARENA, &mut hook) {
             Ok(()) => Ok(Self { driver }),
             Err((step, cause)) => {
-                // The cause is what the caller needs; what the undoing met on top of it shows in the pages.
+                // The cause is what the caller needs; what the undoing met on top of it shows in pages and slots.
                 let _ = view.tear_down();
-                let pages_kept = view.arena.firmware_pages();
-                Err((BringUpError { step, cause, pages_kept }, driver.machine))
+                let (pages_kept, slots_lost) = (view.arena.firmware_pages(), view.commands.lost_slots());
+                Err((BringUpError { step, cause, pages_kept, slots_lost }, driver.machine))
             }
         }
     }
