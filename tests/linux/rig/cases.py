@@ -23,7 +23,9 @@ class Case:
     suite: str = "trixie"
     cpus: int = 2
     memory: int = 1024
+    #: Devices, dealt out to the guests in equal parts.
     devices: int = 1
+    guests: int = 1
     serve: tuple = ()
     parameters: tuple = ()
     seconds: int = 120
@@ -73,6 +75,14 @@ CASES = [
         serve=("--loss", "1", "--duplicate", "1", "--reorder", "1"),
     ),
     pingpong("uc-ud", "ibv_uc_pingpong and ibv_ud_pingpong", "uc,ud"),
+    Case(
+        "two-guests",
+        "the pingpongs between two guests, each with a device",
+        script="pair",
+        devices=2,
+        guests=2,
+        seconds=240,
+    ),
     pingpong("srq", "ibv_srq_pingpong: many queue pairs on a shared receive queue", "srq"),
     pingpong("xsrq", "ibv_xsrq_pingpong: XRC", "xsrq"),
     Case(

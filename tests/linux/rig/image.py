@@ -106,7 +106,10 @@ def build(tree, guest, extra=()):
         archive.file(f"bin/{path.name}", path.read_bytes(), 0o755)
     _programs(archive, tree)
     _modules(archive, tree.root / "lib/modules" / release)
-    image.write_bytes(archive.bytes())
+    # Another run may be booting the old one.
+    fresh = image.with_name(f"initramfs.{os.getpid()}")
+    fresh.write_bytes(archive.bytes())
+    fresh.replace(image)
     mark.write_text(state.hexdigest())
     return image
 

@@ -118,6 +118,7 @@ class Guest:
         self.done = threading.Event()
         self.process = None
         self._reader = None
+        self._seen = 0
         line = ["console=ttyS0", "quiet", "panic=-1", "oops=panic", "mitigations=off", "random.trust_cpu=on", "tsc=reliable"]
         line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
         qemu = trees["qemu"]
@@ -159,21 +160,17 @@ class Guest:
                 file.flush()
         self.done.set()
 
-    def wait(self, deadline, ask):
-        """Until it is off; whether that was before the deadline. `ask` does what the case asks of the host meanwhile."""
-        seen = 0
-        while True:
-            ended = self.done.wait(0.02)
-            while seen < len(self.lines):
-                line = self.lines[seen]
-                seen += 1
-                if line.startswith("#> host "):
-                    self.answer(ask(line.removeprefix("#> host ")))
-            if ended:
-                self.process.wait(10)
-                return True
-            if time.monotonic() > deadline:
-                return False
+    def poll(self, ask):
+        """Whether it is off by now. `ask` does what the case asked of the host since the last call."""
+        ended = self.done.wait(0.02)
+        while self._seen < len(self.lines):
+            line = self.lines[self._seen]
+            self._seen += 1
+            if line.startswith("#> host "):
+                self.answer(ask(line.removeprefix("#> host ")))
+        if ended:
+            self.process.wait(10)
+        return ended
 
     def said(self, text):
         """Whether a line of the case reads so."""
