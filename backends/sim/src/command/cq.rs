@@ -1,7 +1,8 @@
 //! Completion queues.
 
 use bareverbs_mlx5_spec::{
-    CmdHcaCap, CmdStatus, Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, QueryCqIn, QueryCqOut, View, ViewMut,
+    CmdHcaCap, CmdStatus, Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn,
+    QueryCqOut, View, ViewMut,
 };
 
 use super::eq::page_list;
@@ -57,6 +58,39 @@ pub(super) fn destroy_cq(
     }
     firmware.pages.free_room(cost::CQ);
     Ok(())
+}
+
+/// Modifier of MODIFY_CQ that asks for another buffer (Linux `MLX5_CQ_OPMOD_RESIZE`).
+const RESIZE: u32 = 1;
+
+/// MODIFY_CQ: another buffer, or another moderation.
+pub(super) fn modify_cq(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    input: View<'_, ModifyCqIn>,
+    _: &mut ViewMut<'_, ModifyCqOut>,
+) -> Outcome {
+    let cqn = input.get(ModifyCqIn::CQN);
+    let select = input.get(ModifyCqIn::MODIFY_FIELD_SELECT_RESIZE_FIELD_SELECT);
+    let context = input.sub(ModifyCqIn::CQ_CONTEXT);
+    match input.get(ModifyCqIn::OP_MOD) {
+        0 => {
+            let modified = firmware.engine.moderate_cq(cqn, select, context);
+            modified.map_err(|status| Refusal::new(status, "moderation"))
+        }
+        RESIZE => {
+            if input.is_set(ModifyCqIn::CQ_UMEM_VALID) {
+                return Err(Refusal::new(CmdStatus::BadParam, "a resize into a user memory object is not supported"));
+            }
+            if context.get(Cqc::LOG_CQ_SIZE) > firmware.caps.general(CmdHcaCap::LOG_MAX_CQ_SZ) {
+                return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
+            }
+            let pas = page_list(input.tail(ModifyCqIn::PAS));
+            let resized = firmware.engine.resize_cq(env, cqn, select, context, &pas);
+            resized.map_err(|status| Refusal::new(status, "a size, buffer or state that allows no resize"))
+        }
+        _ => Err(Refusal::new(CmdStatus::BadParam, "modifier")),
+    }
 }
 
 /// QUERY_CQ.

@@ -195,6 +195,7 @@ fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
         Op::QueryEq => call.run(Needs::Running, eq::query_eq),
         Op::CreateCq => call.run(Needs::Running, cq::create_cq),
         Op::DestroyCq => call.run(Needs::Running, cq::destroy_cq),
+        Op::ModifyCq => call.run(Needs::Running, cq::modify_cq),
         Op::QueryCq => call.run(Needs::Running, cq::query_cq),
         Op::CreateSrq => call.run(Needs::Running, srq::create_srq),
         Op::DestroySrq => call.run(Needs::Running, srq::destroy_srq),

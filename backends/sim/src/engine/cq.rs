@@ -1,5 +1,7 @@
 //! Completion queues: entries written, arming, overrun.
 
+mod resize;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, View, ViewMut};
@@ -9,7 +11,7 @@ use super::ring::{Pages, Ring};
 use crate::audit::Finding;
 use crate::env::Env;
 use crate::fault::Fault;
-use crate::memory::read_array;
+use crate::memory::{DmaFault, read_array};
 use crate::trace::Record;
 
 const MAX_LOG_SIZE: u32 = 22;
@@ -91,6 +93,15 @@ fn ahead(a: u32, b: u32) -> i32 {
     ((a.wrapping_sub(b) << 8) as i32) >> 8
 }
 
+/// Bytes of an entry, as a power of two.
+fn log_stride(cqc: View<'_, Cqc>) -> Option<u32> {
+    match cqc.get(Cqc::CQE_SZ) {
+        0 => Some(6),
+        1 => Some(7),
+        _ => None,
+    }
+}
+
 impl CqTable {
     pub(super) fn len(&self) -> usize {
         self.cqs.len()
@@ -107,11 +118,7 @@ impl CqTable {
         }
         let context: [u8; 64] = cqc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
         let log_size = cqc.get(Cqc::LOG_CQ_SIZE);
-        let log_stride = match cqc.get(Cqc::CQE_SZ) {
-            0 => 6,
-            1 => 7,
-            _ => return Err(CmdStatus::BadParam),
-        };
+        let log_stride = log_stride(cqc).ok_or(CmdStatus::BadParam)?;
         let dbr_addr = cqc.get64(Cqc::DBR_ADDR);
         if log_size > MAX_LOG_SIZE || !dbr_addr.is_multiple_of(8) {
             return Err(CmdStatus::BadParam);
@@ -221,6 +228,16 @@ impl Cq {
         CqFailed
     }
 
+    /// Writes an entry at the producer's place. The owner is in the last byte: the host may take the entry as soon as that
+    /// is there.
+    fn store(&self, env: &Env<'_>, entry: &[u8; CQE]) -> Result<(), DmaFault> {
+        // The entry lies in the second half of a longer one.
+        let start = (self.ring.stride() - CQE) as u64;
+        let (body, last) = entry.split_at(CQE - 1);
+        self.ring.write(env.memory, self.producer, start, body)?;
+        self.ring.write(env.memory, self.producer, start + body.len() as u64, last)
+    }
+
     fn put(
         &mut self,
         env: &mut Env<'_>,
@@ -241,12 +258,7 @@ impl Cq {
             return Err(self.fail(cqn, OVERRUN, events));
         }
         let entry = self.entry(env, cqn, completion);
-        // The entry lies in the second half of a longer one.
-        let start = (self.ring.stride() - CQE) as u64;
-        let (body, last) = entry.split_at(CQE - 1);
-        // The owner is in the last byte: the host may take the entry as soon as that is there.
-        let written = self.ring.write(env.memory, self.producer, start, body);
-        if written.and_then(|()| self.ring.write(env.memory, self.producer, start + body.len() as u64, last)).is_err() {
+        if self.store(env, &entry).is_err() {
             return Err(self.fail(cqn, NO_MEMORY, events));
         }
         env.trace(Record::Cqe { cqn, index: self.producer, bytes: &entry });

@@ -174,6 +174,24 @@ impl Engine {
         self.shared.cqs.query(cqn, env, out)
     }
 
+    /// Moves a completion queue to another buffer; `select` names the fields of the context that count. Refused with
+    /// [`CmdStatus::BadSize`] if what the host has not seen has no room there.
+    pub fn resize_cq(
+        &mut self,
+        env: &mut Env<'_>,
+        cqn: u32,
+        select: u32,
+        cqc: View<'_, Cqc>,
+        pas: &[u64],
+    ) -> Result<(), CmdStatus> {
+        self.shared.cqs.resize(env, cqn, select, cqc, pas)
+    }
+
+    /// Takes the moderation of a completion queue; `select` names the fields of the context that count.
+    pub fn moderate_cq(&mut self, cqn: u32, select: u32, cqc: View<'_, Cqc>) -> Result<(), CmdStatus> {
+        self.shared.cqs.moderate(cqn, select, cqc)
+    }
+
     /// Destroys a completion queue; refused with [`CmdStatus::ResBusy`] while a queue pair uses it.
     pub fn destroy_cq(&mut self, cqn: u32) -> Result<(), CmdStatus> {
         if !self.shared.cqs.contains(cqn) {

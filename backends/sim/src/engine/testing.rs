@@ -119,6 +119,17 @@ pub(super) struct TestCq {
     pub(super) consumer: u32,
 }
 
+impl TestCq {
+    pub(super) fn log_size(&self) -> u32 {
+        self.log_size
+    }
+
+    /// The host looks for entries elsewhere from now on.
+    pub(super) fn move_to(&mut self, ring: u64, log_size: u32, consumer: u32) {
+        *self = Self { ring, log_size, consumer, ..*self };
+    }
+}
+
 pub(super) struct TestQp {
     pub(super) qpn: u32,
     pub(super) send: TestCq,
@@ -325,6 +336,12 @@ impl Host {
         self.write(qp.rq + at * RQ_STRIDE, &wqe);
         qp.received = qp.received.wrapping_add(1);
         self.write(qp.dbr, &u32::from(qp.received).to_be_bytes());
+    }
+
+    /// The bytes of entry `index`, whoever owns it.
+    pub(super) fn entry(&self, cq: &TestCq, index: u32) -> [u8; 64] {
+        let at = u64::from(index) & ((1 << cq.log_size) - 1);
+        self.read(cq.ring + at * 64, 64).try_into().unwrap()
     }
 
     pub(super) fn poll(&mut self, cq: &mut TestCq) -> Option<TestCqe> {

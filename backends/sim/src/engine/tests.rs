@@ -5,6 +5,7 @@ mod failure;
 mod hostile;
 mod key;
 mod recovery;
+mod resize;
 mod state;
 mod transfer;
 mod unreliable;
