@@ -90,20 +90,49 @@ pub enum Finding {
     },
 }
 
+/// Mistakes that are kept: a driver that goes on making them shall not fill the memory of whoever runs the device.
+const KEPT: usize = 4096;
+
 /// The mistakes so far.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     findings: Vec<Finding>,
+    dropped: u64,
 }
 
 impl Audit {
     /// Adds one.
     pub fn report(&mut self, finding: Finding) {
-        self.findings.push(finding);
+        if self.findings.len() < KEPT {
+            self.findings.push(finding);
+        } else {
+            self.dropped += 1;
+        }
     }
 
-    /// All of them.
+    /// The first 4096 of them.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
+    }
+
+    /// Those beyond.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_are_kept_and_the_rest_counted() {
+        let mut audit = Audit::default();
+        for key in 0..5000 {
+            audit.report(Finding::KeyAfterDestroy { key });
+        }
+        assert_eq!(audit.findings().len(), KEPT);
+        assert_eq!(audit.findings().last(), Some(&Finding::KeyAfterDestroy { key: 4095 }));
+        assert_eq!(audit.dropped(), 904);
     }
 }

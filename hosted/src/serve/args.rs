@@ -19,6 +19,9 @@ pub struct ServeArgs {
     /// Socket of a device; once for each device, all joined by one wire
     #[arg(long = "socket", short, value_name = "PATH", required = true)]
     pub sockets: Vec<PathBuf>,
+    /// Joins the wire to that of another process that is given the same path (and other LIDs)
+    #[arg(long, value_name = "PATH")]
+    pub link: Option<PathBuf>,
     /// Local identifier of the first device; the others count up from it
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..0xbf00))]
     pub lid: u16,

@@ -4,6 +4,7 @@ pub mod args;
 mod control;
 mod error;
 mod function;
+mod link;
 mod memory;
 mod socket;
 mod subnet;
@@ -23,6 +24,9 @@ use self::memory::{ClientMemory, Reach};
 use self::subnet::{Station, Subnet};
 use self::vectors::Vectors;
 use crate::trace::{Printer, Sink};
+
+/// Mistakes of a driver that the report names one by one.
+const FINDINGS_TOLD: usize = 20;
 
 /// Serves the devices until Ctrl-C (or a request to terminate).
 pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
@@ -51,7 +55,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         claims.push(claim);
     }
 
-    let mut subnet = Subnet::new(stations, with_faults(args, wire));
+    let (near, far) = args.link.as_deref().map(link::link).transpose()?.unzip();
+    let mut subnet = Subnet::new(stations, with_faults(args, wire), near);
     let stopper = subnet.handle(0);
     ctrlc::set_handler(move || stopper.stop()).map_err(ServeError::Signal)?;
     for (number, (name, server, memory)) in memories.into_iter().enumerate() {
@@ -60,6 +65,10 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
             .name(name.clone())
             .spawn(move || socket::serve(&name, &server, function))
             .map_err(ServeError::Thread)?;
+    }
+    if let Some(far) = far {
+        let handle = subnet.handle(0);
+        thread::Builder::new().name("link".into()).spawn(move || far.run(&handle)).map_err(ServeError::Thread)?;
     }
     if args.control {
         let devices: Vec<_> =
@@ -74,6 +83,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     subnet.run();
     drop(claims);
     report(&subnet);
+    // With it goes the socket of the link.
+    drop(subnet);
     if let Err(error) = sink.finish() {
         eprintln!("bareverbs: trace: {error}");
         return Ok(ExitCode::FAILURE);
@@ -119,8 +130,13 @@ fn report(subnet: &Subnet) {
             "lid{lid}: {} commands, {} doorbells, {} interrupts, {} frames sent, {} received",
             stats.commands, stats.doorbells, stats.interrupts, stats.frames_sent, stats.frames_received
         );
-        for finding in device.audit().findings() {
+        let findings = device.audit().findings();
+        for finding in findings.iter().take(FINDINGS_TOLD) {
             eprintln!("lid{lid}: driver: {finding:?}");
+        }
+        let more = (findings.len() as u64 + device.audit().dropped()).saturating_sub(FINDINGS_TOLD as u64);
+        if more > 0 {
+            eprintln!("lid{lid}: driver: {more} more mistakes");
         }
     }
 }

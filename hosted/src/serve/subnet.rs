@@ -6,9 +6,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time;
 
 use bareverbs::Instant;
+use bareverbs_sim::packet::destination;
 use bareverbs_sim::wire::{PortId, Wire};
 use bareverbs_sim::{Device, DeviceCounts};
 
+use super::link::Link;
 use super::vectors::Vectors;
 
 /// Requests taken between two looks at the devices, so that neither starves the other.
@@ -51,6 +53,8 @@ type Work = Box<dyn FnOnce(&mut Station) + Send>;
 
 enum Message {
     Work(usize, Work),
+    /// A frame from another process.
+    Frame(Vec<u8>),
     Stop,
 }
 
@@ -81,6 +85,11 @@ impl Handle {
         result.recv().map_err(|_| Gone)
     }
 
+    /// Gives a frame from elsewhere to the device that it is for.
+    pub(crate) fn frame(&self, frame: Vec<u8>) -> Result<(), Gone> {
+        self.sender.send(Message::Frame(frame)).map_err(|_| Gone)
+    }
+
     /// Ends [`Subnet::run`].
     pub(crate) fn stop(&self) {
         // It may have ended by itself.
@@ -92,6 +101,8 @@ impl Handle {
 pub(crate) struct Subnet {
     stations: Vec<Station>,
     wire: Box<dyn Wire>,
+    /// Where frames go that no device here is for.
+    link: Option<Link>,
     start: time::Instant,
     sender: Sender<Message>,
     receiver: Receiver<Message>,
@@ -99,9 +110,9 @@ pub(crate) struct Subnet {
 
 impl Subnet {
     /// The stations take the wire's ports in their order.
-    pub(crate) fn new(stations: Vec<Station>, wire: Box<dyn Wire>) -> Self {
+    pub(crate) fn new(stations: Vec<Station>, wire: Box<dyn Wire>, link: Option<Link>) -> Self {
         let (sender, receiver) = mpsc::channel();
-        Self { stations, wire, start: time::Instant::now(), sender, receiver }
+        Self { stations, wire, link, start: time::Instant::now(), sender, receiver }
     }
 
     /// Reaches one station.
@@ -149,6 +160,7 @@ impl Subnet {
                         work(station);
                     }
                 }
+                Ok(Message::Frame(frame)) => self.take_frame(&frame),
                 Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
@@ -157,13 +169,34 @@ impl Subnet {
         true
     }
 
+    fn is_here(&self, frame: &[u8]) -> bool {
+        let lid = destination(frame);
+        self.stations.iter().any(|station| Some(station.device.config().lid) == lid)
+    }
+
+    /// A frame from elsewhere; one for nobody here is lost.
+    fn take_frame(&mut self, frame: &[u8]) {
+        let (now, lid) = (self.now(), destination(frame));
+        if let Some(station) = self.stations.iter_mut().find(|station| Some(station.device.config().lid) == lid) {
+            station.device.advance(now);
+            station.device.receive(frame);
+        }
+    }
+
     /// Lets every device work once, moves frames, and delivers interrupts.
     fn turn(&mut self) {
         let now = self.now();
-        for (port, station) in self.stations.iter_mut().enumerate() {
-            station.device.advance(now);
-            while let Some(frame) = station.device.transmit() {
-                self.wire.send(now, PortId(port), frame);
+        for port in 0..self.stations.len() {
+            let mut frames = Vec::new();
+            if let Some(station) = self.stations.get_mut(port) {
+                station.device.advance(now);
+                frames.extend(std::iter::from_fn(|| station.device.transmit()));
+            }
+            for frame in frames {
+                match &self.link {
+                    Some(link) if !self.is_here(&frame) => link.send(frame),
+                    _ => self.wire.send(now, PortId(port), frame),
+                }
             }
         }
         while let Some((port, frame)) = self.wire.deliver(now) {
@@ -175,6 +208,17 @@ impl Subnet {
             for vector in station.device.take_interrupts() {
                 station.vectors.raise(vector);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Subnet {
+    /// The next frame from another process, of a subnet that does not run.
+    pub(crate) fn next_frame(&self) -> Option<Vec<u8>> {
+        match self.receiver.recv_timeout(time::Duration::from_secs(5)) {
+            Ok(Message::Frame(frame)) => Some(frame),
+            _ => None,
         }
     }
 }

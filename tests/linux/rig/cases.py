@@ -26,6 +26,8 @@ class Case:
     #: Devices, dealt out to the guests in equal parts.
     devices: int = 1
     guests: int = 1
+    #: Each guest has a server process of its own, joined by a link.
+    linked: bool = False
     serve: tuple = ()
     parameters: tuple = ()
     seconds: int = 120
@@ -81,6 +83,15 @@ CASES = [
         script="pair",
         devices=2,
         guests=2,
+        seconds=240,
+    ),
+    Case(
+        "two-processes",
+        "the same with a server process for each guest",
+        script="pair",
+        devices=2,
+        guests=2,
+        linked=True,
         seconds=240,
     ),
     pingpong("srq", "ibv_srq_pingpong: many queue pairs on a shared receive queue", "srq"),

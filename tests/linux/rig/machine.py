@@ -28,10 +28,10 @@ def _end(process, patience):
 class Server:
     """`bareverbs sim serve` with one socket a device."""
 
-    def __init__(self, program, folder, sockets, options):
+    def __init__(self, program, folder, name, sockets, options):
         self.sockets = sockets
-        self.log = folder / "device.log"
-        self.trace = folder / "device.trace"
+        self.log = folder / f"{name}.log"
+        self.trace = folder / f"{name}.trace"
         command = [str(program), "sim", "serve", "--control", "--trace-file", str(self.trace)]
         for path in sockets:
             command += ["--socket", str(path)]

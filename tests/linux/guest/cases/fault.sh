@@ -4,10 +4,13 @@ load_mlx5 || return
 # One small pingpong between the two devices.
 exchange() {
 	timeout "${limit:-30}" ibv_rc_pingpong -d mlx5_0 -n 10 >/tmp/server 2>&1 &
+	server=$!
 	wait_for 10 listening || true
 	timeout "${limit:-30}" ibv_rc_pingpong -d mlx5_1 -n 10 localhost >/tmp/step 2>&1
 	exchanged=$?
-	wait
+	# A server whose client failed would wait for it.
+	[ $exchanged -eq 0 ] || kill $server
+	wait $server
 	sed 's/^/#| /' /tmp/step
 	return $exchanged
 }

@@ -1,0 +1,222 @@
+//! A wire to another process: frames over a Unix socket, each after its length in four bytes (big-endian).
+//!
+//! Whoever comes first listens at the path, the other one connects; when the link breaks, both try again. Frames sent
+//! while there is no link, or faster than it takes them, are lost, as on a wire.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::error::ServeError;
+use super::subnet::Handle;
+
+/// Longest frame: far more than a packet of the greatest MTU with all its headers.
+const LONGEST: usize = 8192;
+/// Frames that wait for the link.
+const WAITING: usize = 1024;
+/// How long to rest before the next try to connect, and how often a sender without frames looks after the link.
+const REST: Duration = Duration::from_millis(100);
+
+/// The near end of a link: frames for LIDs that are not here go into it.
+pub(crate) struct Link {
+    frames: SyncSender<Vec<u8>>,
+    /// The socket that this side made; removed at the end.
+    made: Arc<Mutex<Option<PathBuf>>>,
+}
+
+impl Link {
+    /// Sends a frame, if there is room.
+    pub(crate) fn send(&self, frame: Vec<u8>) {
+        // A full or broken link loses it.
+        let _ = self.frames.try_send(frame);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(path) = self.made.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Someone else may have removed it.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The far end, before it runs.
+pub(crate) struct FarEnd {
+    path: PathBuf,
+    frames: Receiver<Vec<u8>>,
+    made: Arc<Mutex<Option<PathBuf>>>,
+}
+
+/// A link by way of `path`.
+pub(crate) fn link(path: &Path) -> Result<(Link, FarEnd), ServeError> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        return Err(ServeError::NoFolder(folder.to_path_buf()));
+    }
+    if fs::symlink_metadata(path).is_ok_and(|there| {
+        use std::os::unix::fs::FileTypeExt as _;
+        !there.file_type().is_socket()
+    }) {
+        return Err(ServeError::NotASocket(path.to_path_buf()));
+    }
+    let (sender, receiver) = mpsc::sync_channel(WAITING);
+    let made = Arc::new(Mutex::new(None));
+    let far = FarEnd { path: path.to_path_buf(), frames: receiver, made: Arc::clone(&made) };
+    Ok((Link { frames: sender, made }, far))
+}
+
+impl FarEnd {
+    /// Connects, carries frames both ways, and connects again, for as long as the process runs.
+    pub(crate) fn run(self, handle: &Handle) {
+        loop {
+            match self.connect() {
+                Ok(stream) => {
+                    eprintln!("link: connected");
+                    if self.carry(stream, handle) {
+                        return;
+                    }
+                    eprintln!("link: broken");
+                }
+                Err(_) => thread::sleep(REST),
+            }
+        }
+    }
+
+    fn connect(&self) -> io::Result<UnixStream> {
+        match UnixStream::connect(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                // Left behind by a process that is gone.
+                fs::remove_file(&self.path)?;
+                self.accept()
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.accept(),
+            connected => connected,
+        }
+    }
+
+    fn accept(&self) -> io::Result<UnixStream> {
+        let listener = UnixListener::bind(&self.path)?;
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.path.clone());
+        let accepted = listener.accept();
+        // One link has two ends: a third process shall make its own.
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).take();
+        fs::remove_file(&self.path)?;
+        Ok(accepted?.0)
+    }
+
+    /// Carries frames until the link breaks; `true` if this side's devices are gone.
+    fn carry(&self, mut stream: UnixStream, handle: &Handle) -> bool {
+        let Ok(incoming) = stream.try_clone() else { return false };
+        let receiver = {
+            let handle = handle.clone();
+            thread::spawn(move || receive(incoming, &handle))
+        };
+        let gone = loop {
+            match self.frames.recv_timeout(REST) {
+                Ok(frame) => {
+                    if write_frame(&mut stream, &frame).is_err() {
+                        break false;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) if receiver.is_finished() => break false,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break true,
+            }
+        };
+        // The reader ends with the connection.
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        let _ = receiver.join();
+        gone
+    }
+}
+
+fn write_frame(stream: &mut UnixStream, frame: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(frame.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let mut bytes = len.to_be_bytes().to_vec();
+    bytes.extend(frame);
+    stream.write_all(&bytes)
+}
+
+fn receive(stream: UnixStream, handle: &Handle) {
+    let mut stream = io::BufReader::new(stream);
+    loop {
+        let mut len = [0; 4];
+        if stream.read_exact(&mut len).is_err() {
+            return;
+        }
+        // A far end that says otherwise is no far end.
+        let Some(len) = usize::try_from(u32::from_be_bytes(len)).ok().filter(|len| *len <= LONGEST) else { return };
+        let mut frame = vec![0; len];
+        if stream.read_exact(&mut frame).is_err() || handle.frame(frame).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs_sim::wire::PerfectWire;
+
+    use super::super::subnet::Subnet;
+    use super::*;
+
+    /// One process: the near end of its link, and where frames from the other one arrive.
+    fn process(path: &Path) -> (Link, Subnet) {
+        let (near, far) = link(path).unwrap();
+        let subnet = Subnet::new(Vec::new(), Box::new(PerfectWire::default()), None);
+        let handle = subnet.handle(0);
+        thread::spawn(move || far.run(&handle));
+        (near, subnet)
+    }
+
+    /// Sends until something arrives: what is sent before the link is there is lost.
+    fn crosses(from: &Link, to: &Subnet, mark: u8) -> bool {
+        let sender = from.frames.clone();
+        let repeater = thread::spawn(move || {
+            for _ in 0..50 {
+                if sender.try_send(vec![mark; 100]).is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut found = false;
+        while !found {
+            match to.next_frame() {
+                Some(frame) => found = frame == [mark; 100],
+                None => break,
+            }
+        }
+        repeater.join().unwrap();
+        found
+    }
+
+    #[test]
+    fn frames_cross_both_ways_and_again_after_a_break() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("link");
+        let (near_a, subnet_a) = process(&path);
+        let (near_b, subnet_b) = process(&path);
+        assert!(crosses(&near_a, &subnet_b, 1));
+        assert!(crosses(&near_b, &subnet_a, 2));
+        assert!(!path.exists(), "a link in use needs no socket");
+        drop((near_a, subnet_a));
+        let (near_c, subnet_c) = process(&path);
+        assert!(crosses(&near_b, &subnet_c, 3));
+        assert!(crosses(&near_c, &subnet_b, 4));
+    }
+
+    #[test]
+    fn a_wrong_path_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(link(&folder.path().join("no/link")), Err(ServeError::NoFolder(_))));
+        let file = folder.path().join("file");
+        fs::write(&file, "x").unwrap();
+        assert!(matches!(link(&file), Err(ServeError::NotASocket(_))));
+    }
+}
