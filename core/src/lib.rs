@@ -54,8 +54,8 @@ pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind}
 pub use id::{Cqn, Eqn, Gid, Guid, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
 pub use platform::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Platform, Registers};
 pub use provider::{
-    AddressMap, AsyncEvent, Bind, CheckedOp, DataPath, DeviceError, MrRequest, MwType, OffsetMap, Provider, QpMade, QpRequest,
-    RawCompletion, RawKind,
+    AddressMap, AsyncEvent, Bind, CheckedOp, DataPath, DeviceError, MrRequest, MwType, OffsetMap, Peek, Provider, QpMade,
+    QpRequest, RawCompletion, RawKind, UsualCompletion, UsualOp,
 };
 pub use queue_pair::{QpInfo, QpInit};
 pub use region::MrInfo;

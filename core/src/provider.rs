@@ -268,6 +268,44 @@ pub enum RawKind {
     RecvRdmaWithImm,
 }
 
+/// An operation of a request that [`DataPath::encode_usual`] writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsualOp {
+    /// SEND; has no remote address.
+    Send,
+    /// RDMA_WRITE.
+    Write,
+    /// RDMA_READ.
+    Read,
+}
+
+/// A successful completion of the kinds that most programs live on, not yet believed: any send, or a receive that took a
+/// SEND and came with nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsualCompletion {
+    /// Queue pair that the device names.
+    pub qpn: Qpn,
+    /// Cookie that the device gives back.
+    pub cookie: u32,
+    /// Whether it completes a receive.
+    pub recv: bool,
+    /// As in [`RawCompletion::index`].
+    pub index: u16,
+    /// Bytes.
+    pub byte_len: u32,
+}
+
+/// What a look at a completion queue shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// Nothing.
+    Empty,
+    /// A usual completion.
+    Usual(UsualCompletion),
+    /// Something else: [`DataPath::poll`] tells.
+    Other,
+}
+
 /// Data path of a backend. Indices are free-running counters of blocks (send) and entries (receive), from 0 after a move to
 /// RESET. An SGE of length 0 names no byte: its key was not looked at, and a backend leaves it out. A request whose encoding
 /// fails is not posted: the next one is written at the same place.
@@ -283,12 +321,63 @@ pub trait DataPath: Provider {
         flags: SendFlags,
         signaled: bool,
     ) -> Result<(), Self::Error>;
+    /// Blocks of a request that [`Self::encode_usual`] writes; `None` if the backend has no shorter way for those requests.
+    const USUAL_BLOCKS: Option<u16> = None;
+    /// Writes a request that most programs live on: one or two SGEs, none of them empty, and none longer than the device's
+    /// longest message. Like [`Self::encode_send`], which it is unless the backend has a shorter way.
+    #[expect(clippy::too_many_arguments, reason = "in registers they cost nothing, in a structure they cost a copy")]
+    fn encode_usual(
+        &mut self,
+        qp: &mut Self::Qp,
+        at: u32,
+        op: UsualOp,
+        sges: &[Sge],
+        remote: Remote,
+        flags: SendFlags,
+        signaled: bool,
+    ) -> Result<(), Self::Error> {
+        let op = match op {
+            UsualOp::Send => CheckedOp::Send(Payload::Sges(sges)),
+            UsualOp::Write => CheckedOp::Write(Payload::Sges(sges), remote),
+            UsualOp::Read => CheckedOp::Read(sges, remote),
+        };
+        self.encode_send(qp, at, &op, flags, signaled)
+    }
+    /// The longest inline payload of an RDMA_WRITE that [`Self::encode_short_inline`] writes, 0 if the backend has no shorter
+    /// way for those requests.
+    const SHORT_INLINE: usize = 0;
+    /// Blocks of an RDMA_WRITE with `len` bytes inline, [`Self::SHORT_INLINE`] at most.
+    fn short_inline_blocks(len: usize) -> u16 {
+        let _ = len;
+        u16::MAX
+    }
+    /// Writes an RDMA_WRITE with 1 to [`Self::SHORT_INLINE`] bytes inline, like [`Self::encode_send`].
+    fn encode_short_inline(
+        &mut self,
+        qp: &mut Self::Qp,
+        at: u32,
+        bytes: &[u8],
+        remote: Remote,
+        flags: SendFlags,
+        signaled: bool,
+    ) -> Result<(), Self::Error> {
+        self.encode_send(qp, at, &CheckedOp::Write(Payload::Inline(bytes), remote), flags, signaled)
+    }
     /// Tells the device of every send before block `end`.
     fn commit_send(&mut self, qp: &mut Self::Qp, end: u32) -> Result<(), Self::Error>;
     /// Writes a receive at entry `at`.
     fn encode_recv(&mut self, qp: &mut Self::Qp, at: u32, sges: &[Sge]) -> Result<(), Self::Error>;
     /// Tells the device of every receive before entry `end`.
     fn commit_recv(&mut self, qp: &mut Self::Qp, end: u32) -> Result<(), Self::Error>;
+    /// Looks at the next completion without taking it. A backend without a shorter way for usual ones sees none.
+    fn peek(&self, cq: &Self::Cq) -> Peek {
+        let _ = cq;
+        Peek::Other
+    }
+    /// Takes the completion that [`Self::peek`] has shown.
+    fn skip(&mut self, cq: &mut Self::Cq) {
+        let _ = cq;
+    }
     /// Takes the next completion, if the device has written one.
     fn poll(&mut self, cq: &mut Self::Cq) -> Result<Option<RawCompletion>, Self::Error>;
     /// Tells the device how far completions were taken.

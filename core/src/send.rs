@@ -9,7 +9,7 @@ use crate::ring::place;
 use crate::table::TableView;
 use crate::{
     Access, Bind, BindInfo, BindMwError, BindRefused, Binding, CheckedOp, DataPath, DeviceAttr, MwHandle, MwType, Payload,
-    PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcOpcode, kind,
+    PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, UsualOp, WcOpcode, kind,
 };
 
 bitflags::bitflags! {
@@ -82,6 +82,8 @@ pub struct SendQueue<'a, P: DataPath> {
     pub(crate) slot_mask: u32,
 }
 
+/// The remote address of an operation that has none.
+const NOWHERE: Remote = Remote { addr: 0, rkey: Rkey::new(0) };
 /// Flags of requests without payload.
 const PLAIN: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED);
 /// Flags of an inline RDMA_WRITE, which the peer does not notice.
@@ -92,40 +94,37 @@ const NOTICED: SendFlags = PLAIN.union(SendFlags::SOLICITED);
 impl<P: DataPath> SendQueue<'_, P> {
     /// Posts a request without telling the device. After an error the queue is as before.
     ///
-    /// The requests that most programs live on have a path each, in which the backend's work is compiled for that one
-    /// operation; the others share one.
-    #[inline]
+    /// The requests that most programs live on have a path of their own, in which nothing is copied on the way from the
+    /// caller's request to the ring; whatever is unusual or wrong about a request is found out on the long way.
+    #[inline(always)]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
-        match wr.op {
-            SendOp::Write { payload: Payload::Sges(sges), remote } => {
-                self.admit(OpSet::WRITE, PLAIN, wr.flags, WcOpcode::RdmaWrite)?;
-                let bytes = self.check_sges(sges, Access::empty())?;
-                self.put(wr, &CheckedOp::Write(Payload::Sges(sges), remote), bytes, WcOpcode::RdmaWrite)
-            }
-            SendOp::Write { payload: Payload::Inline(data), remote } => {
-                self.admit(OpSet::WRITE, SILENT, wr.flags, WcOpcode::RdmaWrite)?;
-                let bytes = self.check_inline(data)?;
-                self.put(wr, &CheckedOp::Write(Payload::Inline(data), remote), bytes, WcOpcode::RdmaWrite)
-            }
-            SendOp::Send { payload: Payload::Sges(sges) } => {
-                self.admit(OpSet::SEND, NOTICED, wr.flags, WcOpcode::Send)?;
-                let bytes = self.check_sges(sges, Access::empty())?;
-                self.put(wr, &CheckedOp::Send(Payload::Sges(sges)), bytes, WcOpcode::Send)
+        let short = Short {
+            provider: &mut *self.provider,
+            qp: &mut *self.qp,
+            entries: &mut *self.entries,
+            mrs: &*self.mrs,
+            slot_mask: self.slot_mask,
+        };
+        match short.post(wr) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(PostSendError::Device(error)),
+            None => self.post_any(wr),
+        }
+    }
+
+    /// Any request, with every check in its order.
+    #[inline(never)]
+    pub(crate) fn post_any(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
+        let (set, opcode, payload, op) = match wr.op {
+            SendOp::Send { payload } => (OpSet::SEND, WcOpcode::Send, payload, CheckedOp::Send(payload)),
+            SendOp::Write { payload, remote } => {
+                (OpSet::WRITE, WcOpcode::RdmaWrite, payload, CheckedOp::Write(payload, remote))
             }
             SendOp::Read { sges, remote } => {
                 self.admit(OpSet::READ, PLAIN, wr.flags, WcOpcode::RdmaRead)?;
                 let bytes = self.check_sges(sges, Access::LOCAL_WRITE)?;
-                self.put(wr, &CheckedOp::Read(sges, remote), bytes, WcOpcode::RdmaRead)
+                return self.put_rare(wr, &CheckedOp::Read(sges, remote), bytes, WcOpcode::RdmaRead);
             }
-            _ => self.post_other(wr),
-        }
-    }
-
-    /// Immediate data, atomics, and everything about windows.
-    #[inline(never)]
-    fn post_other(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
-        let (set, opcode, payload, op) = match wr.op {
-            SendOp::Send { payload } => (OpSet::SEND, WcOpcode::Send, payload, CheckedOp::Send(payload)),
             SendOp::SendWithImm { payload, imm } => {
                 (OpSet::SEND, WcOpcode::Send, payload, CheckedOp::SendWithImm(payload, imm))
             }
@@ -145,16 +144,16 @@ impl<P: DataPath> SendQueue<'_, P> {
             }
             SendOp::BindMw { mw, key, info } => return self.post_bind(wr, mw, key, &info),
             SendOp::LocalInv { rkey } => return self.post_local_inv(wr, rkey),
-            SendOp::Write { .. } | SendOp::Read { .. } => return self.post(wr),
         };
+        let noticed = !matches!(wr.op, SendOp::Write { .. });
         let bytes = match payload {
             // Only bytes that the caller shows can be copied into the request.
             Payload::Sges(sges) => {
-                self.admit(set, NOTICED, wr.flags, opcode)?;
+                self.admit(set, if noticed { NOTICED } else { PLAIN }, wr.flags, opcode)?;
                 self.check_sges(sges, Access::empty())?
             }
             Payload::Inline(data) => {
-                self.admit(set, SendFlags::KNOWN, wr.flags, opcode)?;
+                self.admit(set, if noticed { SendFlags::KNOWN } else { SILENT }, wr.flags, opcode)?;
                 self.check_inline(data)?
             }
         };
@@ -162,7 +161,7 @@ impl<P: DataPath> SendQueue<'_, P> {
     }
 
     /// Tells the device of every request posted so far, with one doorbell; none if there is nothing new.
-    #[inline]
+    #[inline(always)]
     pub fn commit(&mut self) -> Result<(), P::Error> {
         let end = self.qp.send.head();
         if end != self.qp.announced {
@@ -213,21 +212,7 @@ impl<P: DataPath> SendQueue<'_, P> {
     }
 
     /// Checks SGEs against their regions; gives the length of all.
-    #[inline(always)]
     fn check_sges(&self, sges: &[Sge], need: Access) -> Result<u32, PostSendError<P::Error>> {
-        // One SGE is what most requests have.
-        if let [sge] = sges
-            && self.qp.cap.max_send_sge != 0
-            && sge.length <= self.qp.max_message
-            && check_sge(self.mrs, self.slot_mask, self.qp.pd, need, sge).is_ok()
-        {
-            return Ok(sge.length);
-        }
-        self.check_any_sges(sges, need)
-    }
-
-    #[inline(never)]
-    fn check_any_sges(&self, sges: &[Sge], need: Access) -> Result<u32, PostSendError<P::Error>> {
         let max = self.qp.cap.max_send_sge;
         if sges.len() > max as usize {
             return Err(PostSendError::SgeCount { count: sges.len(), max });
@@ -311,16 +296,7 @@ impl<P: DataPath> SendQueue<'_, P> {
         let at = self.qp.send.head();
         let signaled = self.qp.sq_sig_all || flags.contains(SendFlags::SIGNALED);
         self.provider.encode_send(&mut self.qp.inner, at, op, flags, signaled)?;
-        let size = self.entries.len();
-        if let Some(entry) = self.entries.get_mut(place(at, size)) {
-            *entry = SendEntry { wr_id, bytes, blocks, opcode };
-        }
-        for middle in 1..blocks {
-            if let Some(entry) = self.entries.get_mut(place(at.wrapping_add(u32::from(middle)), size)) {
-                entry.blocks = 0;
-            }
-        }
-        self.qp.send.advance(u32::from(blocks));
+        remember(self.qp, self.entries, SendEntry { wr_id, bytes, blocks, opcode });
         Ok(())
     }
 
@@ -411,6 +387,116 @@ impl<P: DataPath> SendQueue<'_, P> {
         bind::remember(self.mrs, self.mws, self.binds, (self.handle, &mut *self.qp), at, mw, next);
         Ok(())
     }
+}
+
+/// What a usual request needs of a send queue. Every step of it is inlined, so that it lives in registers.
+pub(crate) struct Short<'a, P: DataPath> {
+    pub(crate) provider: &'a mut P,
+    pub(crate) qp: &'a mut Qp<P>,
+    pub(crate) entries: &'a mut [SendEntry],
+    pub(crate) mrs: &'a TableView<kind::Mr, Mr<P>>,
+    pub(crate) slot_mask: u32,
+}
+
+impl<P: DataPath> Short<'_, P> {
+    /// Posts a SEND, RDMA_WRITE or RDMA_READ with one or two SGEs that are not empty, or an RDMA_WRITE with few bytes inline,
+    /// if all is as it should be with it. `None`: it takes the long way, and nothing has happened.
+    #[inline(always)]
+    pub(crate) fn post(self, wr: &SendWr<'_>) -> Option<Result<(), P::Error>> {
+        match &wr.op {
+            SendOp::Write { payload: Payload::Sges(sges), remote } => self.post_sges(wr, UsualOp::Write, sges, *remote),
+            SendOp::Write { payload: Payload::Inline(bytes), remote } => self.post_inline(wr, bytes, *remote),
+            SendOp::Send { payload: Payload::Sges(sges) } => self.post_sges(wr, UsualOp::Send, sges, NOWHERE),
+            SendOp::Read { sges, remote } => self.post_sges(wr, UsualOp::Read, sges, *remote),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn post_sges(self, wr: &SendWr<'_>, op: UsualOp, sges: &[Sge], remote: Remote) -> Option<Result<(), P::Error>> {
+        let blocks = P::USUAL_BLOCKS?;
+        if sges.len() > self.qp.cap.max_send_sge as usize || !self.admits(op, wr.flags) {
+            return None;
+        }
+        let bytes = match sges {
+            [sge] => self.check(sge, op)?,
+            [one, two] => self.check(one, op)?.checked_add(self.check(two, op)?)?,
+            _ => return None,
+        };
+        if bytes > self.qp.max_message || self.qp.send.free() < u32::from(blocks) {
+            return None;
+        }
+        let (at, signaled) = (self.qp.send.head(), self.signaled(wr.flags));
+        if let Err(error) = self.provider.encode_usual(&mut self.qp.inner, at, op, sges, remote, wr.flags, signaled) {
+            return Some(Err(error));
+        }
+        let opcode = match op {
+            UsualOp::Send => WcOpcode::Send,
+            UsualOp::Write => WcOpcode::RdmaWrite,
+            UsualOp::Read => WcOpcode::RdmaRead,
+        };
+        remember(self.qp, self.entries, SendEntry { wr_id: wr.wr_id, bytes, blocks, opcode });
+        Some(Ok(()))
+    }
+
+    #[inline(always)]
+    fn post_inline(self, wr: &SendWr<'_>, bytes: &[u8], remote: Remote) -> Option<Result<(), P::Error>> {
+        let most = P::SHORT_INLINE.min(self.qp.cap.max_inline_data as usize);
+        let legal = (SILENT & self.qp.flags).contains(wr.flags) && self.qp.ops.contains(OpSet::WRITE);
+        if !legal || bytes.is_empty() || bytes.len() > most {
+            return None;
+        }
+        let blocks = P::short_inline_blocks(bytes.len());
+        if self.qp.send.free() < u32::from(blocks) {
+            return None;
+        }
+        let (at, signaled) = (self.qp.send.head(), self.signaled(wr.flags));
+        if let Err(error) = self.provider.encode_short_inline(&mut self.qp.inner, at, bytes, remote, wr.flags, signaled) {
+            return Some(Err(error));
+        }
+        let entry = SendEntry { wr_id: wr.wr_id, bytes: bytes.len() as u32, blocks, opcode: WcOpcode::RdmaWrite };
+        remember(self.qp, self.entries, entry);
+        Some(Ok(()))
+    }
+
+    #[inline(always)]
+    fn signaled(&self, flags: SendFlags) -> bool {
+        self.qp.sq_sig_all || flags.contains(SendFlags::SIGNALED)
+    }
+
+    /// Whether the transport has the operation and its flags.
+    #[inline(always)]
+    fn admits(&self, op: UsualOp, flags: SendFlags) -> bool {
+        let (set, legal) = match op {
+            UsualOp::Send => (OpSet::SEND, NOTICED),
+            UsualOp::Write => (OpSet::WRITE, PLAIN),
+            UsualOp::Read => (OpSet::READ, PLAIN),
+        };
+        self.qp.ops.contains(set) && (legal & self.qp.flags).contains(flags)
+    }
+
+    /// Length of an SGE that is not empty, if its region allows it.
+    #[inline(always)]
+    fn check(&self, sge: &Sge, op: UsualOp) -> Option<u32> {
+        let need = if op == UsualOp::Read { Access::LOCAL_WRITE } else { Access::empty() };
+        let good = sge.length != 0 && check_sge(self.mrs, self.slot_mask, self.qp.pd, need, sge).is_ok();
+        good.then_some(sge.length)
+    }
+}
+
+/// Remembers the request at the head of the ring and goes on behind it.
+#[inline(always)]
+fn remember<P: DataPath>(qp: &mut Qp<P>, entries: &mut [SendEntry], entry: SendEntry) {
+    let (at, size, blocks) = (qp.send.head(), entries.len(), entry.blocks);
+    if let Some(place) = entries.get_mut(place(at, size)) {
+        *place = entry;
+    }
+    for middle in 1..blocks {
+        if let Some(place) = entries.get_mut(place(at.wrapping_add(u32::from(middle)), size)) {
+            place.blocks = 0;
+        }
+    }
+    qp.send.advance(u32::from(blocks));
 }
 
 /// A binding in the backend's terms.

@@ -3,16 +3,16 @@
 use heapless::Vec;
 
 use crate::bind::PendingBind;
-use crate::completion::Rings;
+use crate::completion::{Rings, complete_usual};
 use crate::parts::{Cq, Mr, Mw, Parts, Pd, Qp};
 use crate::recv::RecvQueue;
 use crate::region::slot_mask;
-use crate::send::{SendEntry, can_send};
+use crate::send::{SendEntry, Short, can_send};
 use crate::table::{TableOf, TableView};
 use crate::{
     Access, AddressMap, AllocMwError, AllocPdError, BadWr, BindMwError, Completion, CqHandle, CqInfo, CreateCqError,
     CreateQpError, DataPath, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DeviceAttr, Event,
-    Gid, ModifyQpError, MrHandle, MrInfo, MwBind, MwHandle, MwInfo, MwType, NotifyCqError, PdHandle, PollCqError,
+    Gid, ModifyQpError, MrHandle, MrInfo, MwBind, MwHandle, MwInfo, MwType, NotifyCqError, PdHandle, Peek, PollCqError,
     PollEventError, PortAttr, PostRecvError, PostSendError, QpAttr, QpAttrMask, QpHandle, QpInfo, QpInit, QpState, QueryError,
     QueryQpError, RecvWr, RegMrError, Rkey, SendQueue, SendWr, StaleHandle, kind,
 };
@@ -234,8 +234,52 @@ impl<
     /// those before it are given first, the error by the next call, and those behind it after that.
     #[inline]
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError<P::Error>> {
+        let cqs: &mut TableView<kind::Cq, Cq<P>> = &mut self.cqs;
+        let Some(queue) = cqs.get_mut(cq) else { return Err(PollCqError::Stale) };
+        let mut count = 0_usize;
+        let mut rest = queue.held.is_some();
+        if !rest {
+            let qps: &mut TableView<kind::Qp, Qp<P>> = &mut self.qps;
+            for place in out.iter_mut() {
+                match self.provider.peek(&queue.inner) {
+                    Peek::Usual(found) if complete_usual(qps, &self.sends, &self.recvs, cq, &found, place) => {
+                        self.provider.skip(&mut queue.inner);
+                        count = count.wrapping_add(1);
+                    }
+                    Peek::Empty => break,
+                    _ => {
+                        rest = true;
+                        break;
+                    }
+                }
+            }
+            if !rest {
+                if count != 0
+                    && let Err(error) = self.provider.commit_cq(&mut queue.inner)
+                {
+                    queue.held = Some(PollCqError::Device(error));
+                }
+                return Ok(count);
+            }
+        }
+        self.poll_cq_rest(cq, out, count)
+    }
+
+    /// Goes on with a poll that has taken `count` usual completions and met something else.
+    #[cold]
+    #[inline(never)]
+    fn poll_cq_rest(&mut self, cq: CqHandle, out: &mut [Completion], count: usize) -> Result<usize, PollCqError<P::Error>> {
         let (parts, rings) = self.parts();
-        parts.poll_cq(cq, &rings, out)
+        match parts.poll_cq(cq, &rings, out.get_mut(count..).unwrap_or_default()) {
+            Ok(more) => Ok(count.wrapping_add(more)),
+            Err(error) if count == 0 => Err(error),
+            Err(error) => {
+                if let Some(queue) = self.parts().0.cqs.get_mut(cq) {
+                    queue.held = Some(error);
+                }
+                Ok(count)
+            }
+        }
     }
 
     /// Asks for an event when the next completion comes, or only at the next solicited or failed one.
@@ -306,8 +350,33 @@ impl<
     /// Posts one send and tells the device.
     #[inline]
     pub fn post_send(&mut self, qp: QpHandle, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
+        let qps: &mut TableView<kind::Qp, Qp<P>> = &mut self.qps;
+        if let Some(slot) = qps.get_mut(qp)
+            && can_send(slot.state)
+            && let Some(entries) = self.sends.get_mut(usize::from(qp.index()))
+        {
+            let short =
+                Short { provider: &mut self.provider, qp: &mut *slot, entries, mrs: &self.mrs, slot_mask: slot_mask(MR) };
+            match short.post(wr) {
+                Some(Ok(())) => {
+                    let end = slot.send.head();
+                    if let Err(error) = self.provider.commit_send(&mut slot.inner, end) {
+                        return Err(PostSendError::Commit(error));
+                    }
+                    slot.announced = end;
+                    return Ok(());
+                }
+                Some(Err(error)) => return Err(PostSendError::Device(error)),
+                None => {}
+            }
+        }
+        self.post_send_long(qp, wr)
+    }
+
+    #[inline(never)]
+    fn post_send_long(&mut self, qp: QpHandle, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
         let mut queue = self.send_queue(qp)?;
-        queue.post(wr)?;
+        queue.post_any(wr)?;
         queue.commit().map_err(PostSendError::Commit)
     }
 

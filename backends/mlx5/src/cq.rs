@@ -1,6 +1,8 @@
 //! Completion queues.
 
-use bareverbs::{AsyncEvent, Cqn, DmaFence, DmaMemory, Platform, Qpn, RawCompletion, RawKind, Rkey, WcData, WcStatus};
+use bareverbs::{
+    AsyncEvent, Cqn, DmaFence, DmaMemory, Peek, Platform, Qpn, RawCompletion, RawKind, Rkey, UsualCompletion, WcData, WcStatus,
+};
 use bareverbs_mlx5_spec::{
     CQE, CmdOpcode, Cqc, CqeOpcode, CqeSyndrome, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, Layout, View, ViewMut,
 };
@@ -27,7 +29,7 @@ pub struct Cq {
     ring: usize,
     mask: u32,
     log_size: u32,
-    consumer: u32,
+    pub(crate) consumer: u32,
     record: usize,
     user_index: bool,
     run: Run,
@@ -106,7 +108,7 @@ fn status(syndrome: u32) -> WcStatus {
 /// | 1 | 40 | – | `byte_cnt` |
 /// | 2 | 48 | – | vendor code and syndrome in the two low bytes, of an error |
 /// | 3 | 56 | send opcode, `qpn` | `wqe_counter`, signature, `op_own` |
-#[inline]
+#[inline(always)]
 fn parse(words: [u64; 4], user_index: bool) -> Result<RawCompletion, u8> {
     let [first, second, third, last] = words.map(u64::from_be);
     let opcode = (last >> 4) as u8 & 0xf;
@@ -144,8 +146,33 @@ fn parse(words: [u64; 4], user_index: bool) -> Result<RawCompletion, u8> {
 }
 
 impl<P: Platform, U: ?Sized> Driver<P, U> {
+    /// Looks at the next completion, in the order of [`Self::poll_cq`].
+    #[inline(always)]
+    pub(crate) fn peek(&self, cq: &Cq) -> Peek {
+        let at = cq.at(cq.consumer);
+        let Ok(op_own) = self.machine.memory.read_u8(at + OP_OWN) else { return Peek::Other };
+        if !is_ours(op_own, cq.consumer, cq.log_size) {
+            return Peek::Empty;
+        }
+        self.machine.fence.acquire();
+        let Ok(words) = self.machine.memory.load::<4>(at + TAIL) else { return Peek::Other };
+        let [first, second, _, last] = words.map(u64::from_be);
+        let opcode = (last >> 4) as u32 & 0xf;
+        let recv = opcode == CqeOpcode::RespSend.code();
+        if !cq.user_index || !(recv || opcode == CqeOpcode::Req.code()) {
+            return Peek::Other;
+        }
+        Peek::Usual(UsualCompletion {
+            qpn: Qpn::new((last >> 32) as u32 & 0xff_ffff),
+            cookie: (first >> 32) as u32 & 0xff_ffff,
+            recv,
+            index: (last >> 16) as u16,
+            byte_len: second as u32,
+        })
+    }
+
     /// Takes the next completion: owner test, acquire, one copy, and only the copy is parsed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_cq(&mut self, cq: &mut Cq) -> Result<Option<RawCompletion>, Error> {
         let at = cq.at(cq.consumer);
         let op_own = self.machine.memory.read_u8(at + OP_OWN)?;
@@ -162,7 +189,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
     }
 
     /// Tells the device how far completions were taken, so that it may write those entries again.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tell_consumer(&mut self, cq: &Cq) -> Result<(), Error> {
         self.machine.fence.release();
         self.machine.memory.store_u32(cq.record, (cq.consumer & 0xff_ffff).to_be())?;

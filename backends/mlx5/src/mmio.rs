@@ -82,8 +82,7 @@ const _: () = {
 /// Where an access of `width` bytes at `offset` goes, if it is aligned and lies within `len` bytes.
 #[inline]
 fn place(base: NonNull<u8>, len: usize, offset: usize, width: usize) -> Result<NonNull<u8>, OutOfRange> {
-    let inside = offset.checked_add(width).is_some_and(|end| end <= len);
-    if !inside || !offset.is_multiple_of(width.clamp(1, 8)) {
+    if !offset.is_multiple_of(width.clamp(1, 8)) || width > len || offset > len - width {
         return Err(OutOfRange { offset, len: width });
     }
     // SAFETY: the bytes from `offset` to `offset + width` lie within the `len` bytes that whoever made the value promised.

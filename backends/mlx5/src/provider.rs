@@ -1,8 +1,8 @@
 //! The core's traits on a device that is up.
 
 use bareverbs::{
-    AsyncEvent, CheckedOp, Clock, Cqn, DataPath, DeviceAttr, Gid, Instant, Lkey, MrRequest, MwType, Platform, PortAttr,
-    Provider, Psn, QpAttr, QpAttrMask, QpMade, QpRequest, QpState, Qpn, RawCompletion, Rkey, SendFlags, Sge,
+    AsyncEvent, CheckedOp, Clock, Cqn, DataPath, DeviceAttr, Gid, Instant, Lkey, MrRequest, MwType, Peek, Platform, PortAttr,
+    Provider, Psn, QpAttr, QpAttrMask, QpMade, QpRequest, QpState, Qpn, RawCompletion, Remote, Rkey, SendFlags, Sge, UsualOp,
 };
 
 use crate::Mlx5;
@@ -108,7 +108,43 @@ impl<P: Platform, const PAGES: usize> DataPath for Mlx5<P, PAGES> {
         self.driver.encode_send(qp, at, op, flags, signaled)
     }
 
-    #[inline]
+    const USUAL_BLOCKS: Option<u16> = Some(1);
+
+    #[inline(always)]
+    fn encode_usual(
+        &mut self,
+        qp: &mut Qp,
+        at: u32,
+        op: UsualOp,
+        sges: &[Sge],
+        remote: Remote,
+        flags: SendFlags,
+        signaled: bool,
+    ) -> Result<(), Error> {
+        self.driver.encode_usual(qp, at, op, sges, remote, flags, signaled)
+    }
+
+    const SHORT_INLINE: usize = qp::SHORT_INLINE;
+
+    #[inline(always)]
+    fn short_inline_blocks(len: usize) -> u16 {
+        qp::short_inline_blocks(len)
+    }
+
+    #[inline(always)]
+    fn encode_short_inline(
+        &mut self,
+        qp: &mut Qp,
+        at: u32,
+        bytes: &[u8],
+        remote: Remote,
+        flags: SendFlags,
+        signaled: bool,
+    ) -> Result<(), Error> {
+        self.driver.encode_short_inline(qp, at, bytes, remote, flags, signaled)
+    }
+
+    #[inline(always)]
     fn commit_send(&mut self, qp: &mut Qp, end: u32) -> Result<(), Error> {
         self.driver.commit_send(qp, end)
     }
@@ -123,12 +159,22 @@ impl<P: Platform, const PAGES: usize> DataPath for Mlx5<P, PAGES> {
         self.driver.commit_recv(qp, end)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn peek(&self, cq: &Cq) -> Peek {
+        self.driver.peek(cq)
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, cq: &mut Cq) {
+        cq.consumer = cq.consumer.wrapping_add(1);
+    }
+
+    #[inline(always)]
     fn poll(&mut self, cq: &mut Cq) -> Result<Option<RawCompletion>, Error> {
         self.driver.poll_cq(cq)
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit_cq(&mut self, cq: &mut Cq) -> Result<(), Error> {
         self.driver.tell_consumer(cq)
     }

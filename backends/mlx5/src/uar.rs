@@ -67,7 +67,7 @@ impl Uar {
     ///
     /// 1 WQE stores (done before), 2 release, 3 doorbell record, 4 release, 5 UAR write or BlueFlame copy; to a
     /// write-combining page 6 flush, so that it leaves the CPU now and before any later doorbell.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ring_send<P: Platform>(
         &mut self,
         machine: &mut Machine<P>,
@@ -90,6 +90,7 @@ impl Uar {
         Ok(())
     }
 
+    #[inline(never)]
     fn copy_blocks<P: Platform>(&self, machine: &mut Machine<P>, short: Short) -> Result<(), Error> {
         for offset in (0..short.len).step_by(WQEBB) {
             let words: [u64; 8] = machine.memory.load(short.ring + (short.at.wrapping_add(offset) & short.mask))?;

@@ -3,7 +3,7 @@
 //! Each store is a group of whole words computed in registers; a group never leaves its 64-byte block, so that only whole
 //! groups meet the end of the ring.
 
-use bareverbs::{Access, Bind, CheckedOp, DmaMemory, MwType, Payload, Platform, Remote, SendFlags, Sge};
+use bareverbs::{Access, Bind, CheckedOp, DmaMemory, MwType, Payload, Platform, Remote, SendFlags, Sge, UsualOp};
 use bareverbs_mlx5_spec::{
     DS_UNIT, INVALID_LKEY, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeInlineSeg, WqeOpcode, WqeUmrCtrlSeg, ce, fm, mkey_mask,
 };
@@ -18,7 +18,7 @@ const LONGEST: u32 = 1 << 31;
 /// The most 16-byte units of a request.
 const MOST_UNITS: u32 = 63;
 /// The longest inline payload of an RDMA WRITE that [`Driver::encode_short`] writes.
-const SHORT_INLINE: usize = 44;
+pub(crate) const SHORT_INLINE: usize = 44;
 /// Bytes of a bind's translation area, in octowords: one entry, filled up to a block.
 const KLM_OCTOWORDS: u32 = 4;
 
@@ -28,36 +28,38 @@ const fn pair(high: u32, low: u32) -> u64 {
     ((high as u64) << 32 | low as u64).to_be()
 }
 
-/// Fewer than eight bytes as they lie in memory, zeros after their end.
-#[inline]
-fn partial(bytes: &[u8]) -> u64 {
-    let (low, rest) = match bytes.split_first_chunk() {
-        Some((four, rest)) => (u64::from(u32::from_le_bytes(*four)), rest),
-        None => (0, bytes),
-    };
-    let shift = if rest.len() == bytes.len() { 0 } else { 32 };
-    let high = rest.iter().take(3).rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    (low | high << shift).to_le()
-}
-
 /// Eight bytes of the payload as they lie in memory, zeros after its end.
-#[inline]
+#[inline(always)]
 fn word_of(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or_default();
-    match rest.first_chunk() {
-        Some(chunk) => u64::from_ne_bytes(*chunk),
-        None => partial(rest),
+    if let Some(chunk) = rest.first_chunk() {
+        return u64::from_ne_bytes(*chunk);
+    }
+    match bytes.last_chunk() {
+        _ if rest.is_empty() => 0,
+        // The last eight bytes without those before `at`.
+        Some(last) => (u64::from_le_bytes(*last) >> (64 - 8 * rest.len())).to_le(),
+        None => short_word(rest),
     }
 }
 
+/// The same of a payload of fewer than eight bytes.
+#[inline(never)]
+fn short_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    for (to, from) in word.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u64::from_ne_bytes(word)
+}
+
 /// First word of an inline segment: its head and four bytes of the payload.
-#[inline]
+#[inline(always)]
 fn inline_head(bytes: &[u8]) -> u64 {
     let head = WqeInlineSeg::INLINE.place(1) | WqeInlineSeg::BYTE_COUNT.place(bytes.len() as u32);
     let start = match bytes.first_chunk() {
-        Some(four) => u32::from_be_bytes(*four),
-        // In the high half after turning the eight bytes into a big-endian number.
-        None => (u64::from_be(partial(bytes)) >> 32) as u32,
+        Some(start) => u32::from_be_bytes(*start),
+        None => (u64::from_be(short_word(bytes)) >> 32) as u32,
     };
     pair(head, start)
 }
@@ -206,10 +208,16 @@ fn invalidate_blocks(control: [u64; 2]) -> ([u64; 8], [u64; 8]) {
     ([first, second, pair(umr, 0), mask.to_be(), 0, 0, 0, 0], context)
 }
 
-/// Whether one data segment describes an SGE.
-#[inline]
-const fn is_plain(sge: &Sge) -> bool {
-    sge.length != 0 && sge.length <= LONGEST
+/// 16-byte units of an RDMA WRITE with `len` bytes inline.
+#[inline(always)]
+const fn short_inline_units(len: usize) -> u32 {
+    2 + (len as u32 + 4).div_ceil(DS_UNIT as u32)
+}
+
+/// Blocks of an RDMA WRITE with `len` bytes inline, [`SHORT_INLINE`] at most.
+#[inline(always)]
+pub(crate) const fn short_inline_blocks(len: usize) -> u16 {
+    if short_inline_units(len) > 4 { 2 } else { 1 }
 }
 
 /// The flags of a control segment.
@@ -222,63 +230,86 @@ fn control_flags(qp: &Qp, flags: SendFlags, signaled: bool) -> u32 {
         | WqeCtrlSeg::SE.place(u32::from(flags.contains(SendFlags::SOLICITED)))
 }
 
+impl Qp {
+    /// The one request that waits for its doorbell at block `end`, if it is the only one and has `most` bytes at most.
+    #[inline(never)]
+    fn alone(&self, end: u32, most: usize) -> Option<Short> {
+        let len = self.last_blocks as usize * WQEBB;
+        let alone = self.last_at == self.committed && end == self.last_at.wrapping_add(self.last_blocks);
+        let at = (self.last_at as usize).wrapping_mul(WQEBB);
+        (alone && len != 0 && len <= most).then_some(Short { ring: self.sq_ring, mask: self.sq_mask, at, len })
+    }
+}
+
 impl<P: Platform, U: ?Sized> Driver<P, U> {
-    /// Writes a send request at block `at`.
-    ///
-    /// The usual ones, of one block and one or two segments of data, are a single store; all others go the long way.
+    /// Writes a request of one block with one or two data segments in a single store.
     #[inline(always)]
-    pub(crate) fn encode_send(
+    #[expect(clippy::too_many_arguments, reason = "in registers they cost nothing, in a structure they cost a copy")]
+    pub(crate) fn encode_usual(
         &mut self,
         qp: &mut Qp,
         at: u32,
-        op: &CheckedOp<'_>,
+        op: UsualOp,
+        sges: &[Sge],
+        remote: Remote,
         flags: SendFlags,
         signaled: bool,
     ) -> Result<(), Error> {
-        let (opcode, remote, sges) = match op {
-            CheckedOp::Write(Payload::Sges(sges), remote) => (WqeOpcode::RdmaWrite, remote, *sges),
-            CheckedOp::Read(sges, remote) => (WqeOpcode::RdmaRead, remote, *sges),
-            CheckedOp::Write(Payload::Inline(bytes), remote) if (1..=SHORT_INLINE).contains(&bytes.len()) => {
-                return self.encode_short(qp, at, remote, bytes, control_flags(qp, flags, signaled));
-            }
-            _ => return self.encode_any(qp, at, op, flags, signaled),
-        };
         let place = qp.sq_ring + ((at as usize).wrapping_mul(WQEBB) & qp.sq_mask);
         let bits = control_flags(qp, flags, signaled);
-        let [addr, key] = remote_address(remote);
-        let first = match sges {
-            [sge] if is_plain(sge) && qp.sq_mask != 0 => {
-                let [first, second] = control(opcode, at, qp.qpn_ds | 3, bits, 0);
-                let [head, start] = data(sge);
-                self.machine.memory.store(place, &[first, second, addr, key, head, start])?;
-                first
-            }
-            [one, two] if is_plain(one) && is_plain(two) && qp.sq_mask != 0 => {
-                let [first, second] = control(opcode, at, qp.qpn_ds | 4, bits, 0);
-                let ([head, start], [head2, start2]) = (data(one), data(two));
-                self.machine.memory.store(place, &[first, second, addr, key, head, start, head2, start2])?;
-                first
-            }
-            _ => return self.encode_any(qp, at, op, flags, signaled),
+        let opcode = match op {
+            UsualOp::Send => WqeOpcode::Send,
+            UsualOp::Write => WqeOpcode::RdmaWrite,
+            UsualOp::Read => WqeOpcode::RdmaRead,
         };
+        let remote_units = if op == UsualOp::Send { 0 } else { 1 };
+        let [first, second] = control(opcode, at, qp.qpn_ds | (1 + remote_units + sges.len() as u32), bits, 0);
+        let [addr, key] = remote_address(&remote);
+        let memory = &mut self.machine.memory;
+        match (sges, op) {
+            ([sge], UsualOp::Send) => {
+                let [head, start] = data(sge);
+                memory.store(place, &[first, second, head, start])?;
+            }
+            ([sge], _) => {
+                let [head, start] = data(sge);
+                memory.store(place, &[first, second, addr, key, head, start])?;
+            }
+            ([one, two], UsualOp::Send) => {
+                let ([head, start], [head2, start2]) = (data(one), data(two));
+                memory.store(place, &[first, second, head, start, head2, start2])?;
+            }
+            ([one, two], _) => {
+                let ([head, start], [head2, start2]) = (data(one), data(two));
+                memory.store(place, &[first, second, addr, key, head, start, head2, start2])?;
+            }
+            _ => return Err(Error::TooMuch { asked: sges.len() as u64, limit: 2 }),
+        }
         qp.fence = fm::NONE;
         (qp.last_at, qp.last_blocks, qp.last_control) = (at, 1, first);
         Ok(())
     }
 
-    /// Writes an RDMA WRITE whose inline payload ends in the first unit of the second block, or before.
-    fn encode_short(&mut self, qp: &mut Qp, at: u32, remote: &Remote, bytes: &[u8], bits: u32) -> Result<(), Error> {
-        let units = 2 + (bytes.len() as u32 + 4).div_ceil(DS_UNIT as u32);
-        let blocks = if units > 4 { 2 } else { 1 };
-        if blocks as usize * WQEBB > qp.sq_mask + 1 || qp.sq_mask == 0 {
-            return Err(Error::Unsupported(Feature::Ring));
-        }
+    /// Writes an RDMA WRITE whose inline payload ends in the first unit of the second block, or before, in two stores at most.
+    #[inline(always)]
+    pub(crate) fn encode_short_inline(
+        &mut self,
+        qp: &mut Qp,
+        at: u32,
+        bytes: &[u8],
+        remote: Remote,
+        flags: SendFlags,
+        signaled: bool,
+    ) -> Result<(), Error> {
+        let units = short_inline_units(bytes.len());
+        let bits = control_flags(qp, flags, signaled);
         let [first, second] = control(WqeOpcode::RdmaWrite, at, qp.qpn_ds | units, bits, 0);
-        let [addr, key] = remote_address(remote);
+        let [addr, key] = remote_address(&remote);
         let offset = (at as usize).wrapping_mul(WQEBB);
         // The whole first block, whatever of it the payload fills: what is behind its end is not looked at.
         let words = [first, second, addr, key, inline_head(bytes), word_of(bytes, 4), word_of(bytes, 12), word_of(bytes, 20)];
         self.machine.memory.store(qp.sq_ring + (offset & qp.sq_mask), &words)?;
+        let blocks = u32::from(short_inline_blocks(bytes.len()));
         if blocks == 2 {
             let words = [word_of(bytes, 28), word_of(bytes, 36)];
             self.machine.memory.store(qp.sq_ring + (offset.wrapping_add(WQEBB) & qp.sq_mask), &words)?;
@@ -289,7 +320,14 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
     }
 
     /// Writes a send request of any kind at block `at`.
-    fn encode_any(&mut self, qp: &mut Qp, at: u32, op: &CheckedOp<'_>, flags: SendFlags, signaled: bool) -> Result<(), Error> {
+    pub(crate) fn encode_send(
+        &mut self,
+        qp: &mut Qp,
+        at: u32,
+        op: &CheckedOp<'_>,
+        flags: SendFlags,
+        signaled: bool,
+    ) -> Result<(), Error> {
         let units = units(op);
         let blocks = units.div_ceil((WQEBB / DS_UNIT) as u32);
         if units > MOST_UNITS {
@@ -360,16 +398,9 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
     }
 
     /// Tells the device of every send before block `end`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn commit_send(&mut self, qp: &mut Qp, end: u32) -> Result<(), Error> {
-        let len = qp.last_blocks as usize * WQEBB;
-        let alone = qp.last_at == qp.committed && end == qp.last_at.wrapping_add(qp.last_blocks);
-        let short = (alone && len != 0 && len <= self.uar.blue_flame()).then(|| Short {
-            ring: qp.sq_ring,
-            mask: qp.sq_mask,
-            at: (qp.last_at as usize).wrapping_mul(WQEBB),
-            len,
-        });
+        let short = if self.uar.blue_flame() == 0 { None } else { qp.alone(end, self.uar.blue_flame()) };
         qp.committed = end;
         self.uar.ring_send(&mut self.machine, qp.record, end, qp.last_control, short)
     }

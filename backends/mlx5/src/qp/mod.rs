@@ -16,7 +16,7 @@ use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::pd::Pd;
 
-pub(crate) use encode::send_blocks;
+pub(crate) use encode::{SHORT_INLINE, send_blocks, short_inline_blocks};
 
 /// What a send request of RC or UC may need before its payload: a whole bind.
 const OVERHEAD: u32 = 192;
