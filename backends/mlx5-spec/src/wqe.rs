@@ -136,6 +136,9 @@ crate::layout! {
     /// UMR control segment; an [`crate::Mkc`] follows, then translations.
     WqeUmrCtrlSeg "mlx5_wqe_umr_ctrl_seg", 48 bytes {
         INLINE "inline" (0:31..31);
+        /// Refuse a key that is free.
+        CHECK_IN_USE "check_in_use" (0:30..30);
+        /// Refuse a key that is not free.
         CHECK_FREE "check_free" (0:29..29);
         TRANSLATION_OFFSET_EN "trnsl_ofst_en" (0:28..28);
         CHECK_QPN "check_qpn" (0:27..27);

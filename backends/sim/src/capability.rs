@@ -4,6 +4,7 @@ use bareverbs_mlx5_spec::{AtomicCaps, CapabilityType, CmdHcaCap, CmdStatus, Fiel
 
 use crate::audit::Finding;
 use crate::config::DeviceConfig;
+use crate::engine::{LOG_MAX_GROUPS, MAX_MEMBERS};
 use crate::env::Env;
 
 /// Bytes of the pages that exist here.
@@ -96,7 +97,7 @@ impl Capabilities {
                 .set(CmdHcaCap::NUM_PORTS, 1)
                 .set(CmdHcaCap::LOG_MAX_MSG, limits.log_max_msg.into())
                 .set(CmdHcaCap::CQE_VERSION, 1)
-                .set(CmdHcaCap::UMR_MODIFY_ENTITY_SIZE_DISABLED, 1)
+                .set(CmdHcaCap::UMR_MODIFY_ENTITY_SIZE_DISABLED, (!config.umr).into())
                 .set(CmdHcaCap::CMDIF_CHECKSUM, if config.command_checksum { CHECKSUM_ALL } else { 0 })
                 .set(CmdHcaCap::ATOMIC, config.atomics.into())
                 .set(CmdHcaCap::CQ_OI, 1)
@@ -112,8 +113,9 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_BF_REG_SIZE, 9)
                 .set(CmdHcaCap::MAX_WQE_SZ_SQ, 1024)
                 .set(CmdHcaCap::MAX_WQE_SZ_RQ, 512)
-                .set(CmdHcaCap::MAX_QP_MCG, 16)
-                .set(CmdHcaCap::LOG_MAX_MCG, 8)
+                .set(CmdHcaCap::MAX_QP_MCG, MAX_MEMBERS as u32)
+                .set(CmdHcaCap::LOG_MAX_MCG, LOG_MAX_GROUPS)
+                .set(CmdHcaCap::BLOCK_LB_MC, 1)
                 .set(CmdHcaCap::LOG_MAX_PD, limits.log_max_pd.into())
                 .set(CmdHcaCap::LOG_MAX_XRCD, 8)
                 .set(CmdHcaCap::PAGE_REQUEST_DISABLE, (config.pages.chunk == 0).into());

@@ -118,6 +118,9 @@ pub struct DeviceConfig {
     pub blue_flame: bool,
     /// Whether atomics are offered.
     pub atomics: bool,
+    /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
+    /// keys and registers memory by requests instead of by commands.
+    pub umr: bool,
     /// Whether commands carry signatures until the driver turns them off.
     pub command_checksum: bool,
     /// MSI-X vectors, 1 to 256.
@@ -149,6 +152,7 @@ impl DeviceConfig {
             pages: PageDemand::USUAL,
             blue_flame: true,
             atomics: true,
+            umr: true,
             command_checksum: false,
             vectors: 32,
             interrupts: InterruptRouting::Table,

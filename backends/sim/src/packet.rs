@@ -13,6 +13,10 @@ pub use opcode::{Headers, Opcode, Operation, Place, Transport};
 
 /// Local identifier that every port accepts.
 pub const PERMISSIVE_LID: u16 = 0xffff;
+/// Queue pair of packets for a multicast group.
+pub const MULTICAST_QPN: u32 = 0xff_ffff;
+/// Local identifiers of multicast groups begin here and end before [`PERMISSIVE_LID`].
+const FIRST_MULTICAST_LID: u16 = 0xc000;
 /// Greatest payload of a packet in bytes (path MTU 4096).
 pub const MAX_PAYLOAD: usize = 4096;
 
@@ -36,6 +40,18 @@ pub struct Lrh {
     pub dlid: u16,
     /// Source local identifier.
     pub slid: u16,
+}
+
+impl Lrh {
+    /// Whether the destination is a multicast group.
+    pub const fn is_multicast(&self) -> bool {
+        is_multicast_lid(self.dlid)
+    }
+}
+
+/// Whether a local identifier is that of a multicast group.
+pub const fn is_multicast_lid(lid: u16) -> bool {
+    lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID
 }
 
 /// Global route header.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bareverbs::Instant;
 
-use crate::packet::{PERMISSIVE_LID, destination};
+use crate::packet::{PERMISSIVE_LID, destination, is_multicast_lid};
 
 pub use faulty::{FaultyWire, WireFaults, WireStats};
 pub use random::Random;
@@ -28,7 +28,7 @@ pub trait Wire {
 }
 
 /// Any number of ports behind one switch that loses nothing and keeps the order. A frame goes to the port with its
-/// destination LID, also if it came from there; one for a LID that no port has is counted and forgotten.
+/// destination LID, also if it came from there, and one for a multicast LID to every other port; one for a LID that no port has is counted and forgotten.
 #[derive(Clone, Debug, Default)]
 pub struct PerfectWire {
     lids: Vec<u16>,
@@ -72,6 +72,12 @@ impl PerfectWire {
 
 impl Wire for PerfectWire {
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
+        if destination(&frame).is_some_and(is_multicast_lid) {
+            let others = (0..self.lids.len()).map(PortId).filter(|&port| port != from);
+            let due = now.after(self.latency);
+            self.in_flight.extend(others.map(|port| (due, port, frame.clone())));
+            return;
+        }
         match self.route(from, &frame) {
             Some(to) => self.in_flight.push_back((now.after(self.latency), to, frame)),
             None => self.unroutable += 1,
@@ -110,10 +116,12 @@ mod tests {
         wire.send(start, a, frame(9, 3));
         wire.send(start, a, vec![0]);
         assert_eq!(wire.unroutable(), 2);
+        let c = wire.attach(3);
+        wire.send(start, a, frame(0xc001, 4));
         assert_eq!(wire.deliver(start), None);
         assert_eq!(wire.next_due(), Some(Instant::from_nanos(110)));
         let now = Instant::from_nanos(110);
         let got: Vec<_> = std::iter::from_fn(|| wire.deliver(now)).map(|(port, frame)| (port, frame[4])).collect();
-        assert_eq!(got, [(b, 0), (a, 1), (a, 2)]);
+        assert_eq!(got, [(b, 0), (a, 1), (a, 2), (b, 4), (c, 4)]);
     }
 }

@@ -217,6 +217,8 @@ pub enum UmrTranslations {
 pub struct Umr {
     /// Refuse unless the key is free.
     pub check_free: bool,
+    /// Refuse if the key is free.
+    pub check_in_use: bool,
     /// Refuse unless the key belongs to this queue pair.
     pub check_qpn: bool,
     /// First octoword of the list to change; `None` replaces the list from its start.
@@ -391,6 +393,7 @@ impl<'a> Cursor<'a> {
         let low = u64::from(head.get(WqeUmrCtrlSeg::TRANSLATION_OFFSET));
         let high = u64::from(head.get(WqeUmrCtrlSeg::TRANSLATION_OFFSET_47_16));
         Ok(Umr {
+            check_in_use: head.is_set(WqeUmrCtrlSeg::CHECK_IN_USE),
             check_free: head.is_set(WqeUmrCtrlSeg::CHECK_FREE),
             check_qpn: head.is_set(WqeUmrCtrlSeg::CHECK_QPN),
             offset: head.is_set(WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN).then_some(high << 16 | low),

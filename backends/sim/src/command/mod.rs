@@ -228,6 +228,8 @@ fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
         Op::Qp2Err | Op::Qp2Rst | Op::Rts2SqdQp => {
             call.run(Needs::Running, |firmware, env, input, output| qp::modify_state(firmware, env, op, input, output))
         }
+        Op::AttachToMcg => call.run(Needs::Running, qp::attach_multicast),
+        Op::DetachFromMcg => call.run(Needs::Running, qp::detach_multicast),
         Op::QueryHcaVportContext => call.run(Needs::Booted, port::query_context),
         Op::ModifyHcaVportContext => call.run(Needs::Booted, port::modify_context),
         Op::QueryVportCounter => call.run(Needs::Running, port::query_counter),

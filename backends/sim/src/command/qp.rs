@@ -1,8 +1,9 @@
 //! Queue pairs.
 
 use bareverbs_mlx5_spec::{
-    Ads, CmdHcaCap, CmdOpcode, CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, Layout, Qp2errIn, Qp2errOut, Qpc,
-    QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, Rst2initQpOut, View, ViewMut,
+    Ads, AttachToMcgIn, AttachToMcgOut, CmdHcaCap, CmdOpcode, CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut,
+    DetachFromMcgIn, DetachFromMcgOut, Layout, Qp2errIn, Qp2errOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn,
+    Rst2initQpOut, View, ViewMut,
 };
 
 use super::eq::page_list;
@@ -108,4 +109,28 @@ pub(super) fn modify_state(
     let context = context.ok_or(CmdStatus::BadInputLen)?;
     let modified = firmware.engine.modify_qp(env, qpn, transition, mask, context);
     modified.map_err(|status| Refusal::new(status, "the transition"))
+}
+
+/// ATTACH_TO_MCG.
+pub(super) fn attach_multicast(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, AttachToMcgIn>,
+    _: &mut ViewMut<'_, AttachToMcgOut>,
+) -> Outcome {
+    let gid = input.bytes(AttachToMcgIn::MULTICAST_GID).try_into().unwrap_or_default();
+    let attached = firmware.engine.attach_multicast(input.get(AttachToMcgIn::QPN), gid);
+    attached.map_err(|status| Refusal::new(status, "the queue pair, the group, or their number"))
+}
+
+/// DETACH_FROM_MCG.
+pub(super) fn detach_multicast(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, DetachFromMcgIn>,
+    _: &mut ViewMut<'_, DetachFromMcgOut>,
+) -> Outcome {
+    let gid = input.bytes(DetachFromMcgIn::MULTICAST_GID).try_into().unwrap_or_default();
+    let detached = firmware.engine.detach_multicast(input.get(DetachFromMcgIn::QPN), gid);
+    detached.map_err(|status| Refusal::new(status, "not a member"))
 }

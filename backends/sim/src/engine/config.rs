@@ -87,6 +87,8 @@ pub struct EngineCounts {
     pub qps: usize,
     /// Shared receive queues of all kinds.
     pub srqs: usize,
+    /// Memberships of queue pairs in multicast groups.
+    pub memberships: usize,
 }
 
 /// What went over the wire and what went wrong on it.

@@ -14,6 +14,7 @@ mod flush;
 mod key;
 mod message;
 mod modify;
+mod multicast;
 mod psn;
 mod qp;
 mod receive;
@@ -44,10 +45,12 @@ use crate::trace::Record;
 
 use cq::CqTable;
 use key::KeyTable;
+use multicast::{Groups, is_multicast};
 use qp::{Qp, Service};
 use srq::SrqTable;
 
 pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats};
+pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
 pub use srq::{SrqKind, SrqSpec};
 
 /// Frames that wait for the wire before queue pairs hold back.
@@ -92,6 +95,10 @@ impl Work<'_, '_> {
         let frame = packet.encode();
         self.shared.stats.sent += 1;
         self.env.trace(Record::Sent { bytes: &frame });
+        if packet.lrh.is_multicast() {
+            // Members may be here as well as elsewhere.
+            self.shared.loopback.push_back(frame.clone());
+        }
         let here = packet.lrh.dlid == self.shared.config.lid;
         let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
         queue.push_back(frame);
@@ -102,6 +109,7 @@ impl Work<'_, '_> {
 #[derive(Debug)]
 pub struct Engine {
     qps: BTreeMap<u32, Qp>,
+    groups: Groups,
     next_qpn: u32,
     shared: Shared,
     /// Queue pairs that can go on at once.
@@ -116,6 +124,7 @@ impl Engine {
     pub fn new(config: EngineConfig) -> Self {
         Self {
             qps: BTreeMap::new(),
+            groups: Groups::default(),
             next_qpn: FIRST_QPN,
             shared: Shared { config, ..Shared::default() },
             busy: BTreeSet::new(),
@@ -285,6 +294,7 @@ impl Engine {
     /// Destroys a queue pair; nothing completes for it afterwards.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), CmdStatus> {
         self.qps.remove(&qpn).ok_or(CmdStatus::BadRes)?;
+        self.groups.forget(qpn);
         self.busy.remove(&qpn);
         if let Some(due) = self.timer_of.remove(&qpn) {
             self.timers.remove(&(due, qpn));
@@ -305,6 +315,7 @@ impl Engine {
             cqs: self.shared.cqs.len(),
             qps: self.qps.len(),
             srqs: self.shared.srqs.len(),
+            memberships: self.groups.memberships(),
         }
     }
 
@@ -344,16 +355,23 @@ impl Engine {
                 return;
             }
         };
+        if is_multicast(&packet) {
+            return self.receive_multicast(env, &packet);
+        }
         let qpn = self.local_qpn(packet.bth.dest_qpn);
-        let accepted = self.qps.get_mut(&qpn).is_some_and(|qp| qp.accepts(&packet, &self.shared));
-        let Some(qp) = self.qps.get_mut(&qpn).filter(|_| accepted) else {
+        if !self.qps.get(&qpn).is_some_and(|qp| qp.accepts(&packet, &self.shared)) {
             env.note(|| format!("packet for QP {qpn:#x} dropped: nobody takes it"));
             self.shared.stats.dropped += 1;
             return;
-        };
+        }
         self.shared.stats.received += 1;
+        self.deliver(env, qpn, &packet);
+    }
+
+    fn deliver(&mut self, env: &mut Env<'_>, qpn: u32, packet: &Packet) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let mut work = Work { shared: &mut self.shared, env };
-        qp.take_packet(&mut work, &packet);
+        qp.take_packet(&mut work, packet);
         self.busy.insert(qpn);
         self.settle(qpn);
     }

@@ -87,7 +87,8 @@ impl Qp {
             opcode,
             index,
             byte_cnt,
-            immediate: packet.immediate.or(packet.invalidate).unwrap_or(0),
+            // Without either, a datagram's completion tells its partition, by which a host answers.
+            immediate: packet.immediate.or(packet.invalidate).or(packet.deth.map(|_| packet.bth.pkey.into())).unwrap_or(0),
             solicited: packet.bth.solicited,
             source: self.source(packet),
             error: None,

@@ -3,6 +3,7 @@
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Ads, Qpc, QpcState, ViewMut};
 
+use super::multicast::is_multicast;
 use super::psn;
 use super::qp::{Qp, Service};
 use super::{Shared, Work};
@@ -12,7 +13,7 @@ impl Qp {
     /// Whether a packet is for this queue pair: service, partition and path.
     pub(super) fn accepts(&self, packet: &Packet, shared: &Shared) -> bool {
         let lid = packet.lrh.dlid;
-        if lid != shared.config.lid && lid != PERMISSIVE_LID {
+        if lid != shared.config.lid && lid != PERMISSIVE_LID && !is_multicast(packet) {
             return false;
         }
         if packet.bth.opcode.transport != self.service.transport() || self.service == Service::KeyChanges {

@@ -8,6 +8,7 @@ use bareverbs_mlx5_spec::{
     Ads, CmdOpcode, CmdStatus, Cqc, Layout, MKEY_ANY_QPN, Mkc, Qpc, QpcSt, View, ViewMut, opt_param, rq_type,
 };
 
+use super::key::{Access, Right};
 use super::{Engine, EngineConfig, EngineEvent};
 use crate::audit::Audit;
 use crate::env::Env;
@@ -375,6 +376,16 @@ impl Host {
         let mut view = ViewMut::<Qpc>::new(&mut qpc).unwrap();
         self.engine.query_qp(qpn, &mut view).unwrap();
         view.get(field)
+    }
+}
+
+impl Engine {
+    /// Host memory behind `len` bytes at `addr` of a key, as (address, length), for a local read.
+    pub(super) fn extents(&self, key: u32, addr: u64, len: usize, pd: u32) -> Option<Vec<(u64, usize)>> {
+        let access = Access { right: Right::LocalRead, pd, qpn: 0 };
+        let mut extents = Vec::new();
+        self.shared.keys.translate(key, addr, len, access, &mut extents).ok()?;
+        Some(extents.into_iter().map(|extent| (extent.addr, extent.len)).collect())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests from WQE to CQE, on two devices.
 
 mod answers;
+mod cache;
 mod failure;
 mod hostile;
 mod key;

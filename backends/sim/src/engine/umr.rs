@@ -6,6 +6,9 @@ use super::key::{Access, KeyTable, Mkey, Right, index_of};
 use crate::memory::HostMemory;
 use crate::wqe::{Umr, UmrTranslations};
 
+/// Bytes of the unit in which translations are changed.
+const LIST_UNIT: usize = 64;
+
 /// Who changes a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changer {
@@ -15,7 +18,7 @@ pub(super) struct Changer {
     pub(super) privileged: bool,
 }
 
-const FIELDS: [(u64, Field<Mkc>); 12] = [
+const FIELDS: [(u64, Field<Mkc>); 13] = [
     (mkey_mask::PAGE_SIZE, Mkc::LOG_PAGE_SIZE),
     (mkey_mask::EN_RINVAL, Mkc::EN_RINVAL),
     (mkey_mask::KEY, Mkc::MKEY_7_0),
@@ -27,6 +30,7 @@ const FIELDS: [(u64, Field<Mkc>); 12] = [
     (mkey_mask::A, Mkc::A),
     (mkey_mask::RELAXED_ORDERING_WRITE, Mkc::RELAXED_ORDERING_WRITE),
     (mkey_mask::FREE, Mkc::FREE),
+    (mkey_mask::SMALL_FENCE, Mkc::SMALL_FENCE_ON_RDMA_READ_RESPONSE),
     (mkey_mask::RELAXED_ORDERING_READ, Mkc::RELAXED_ORDERING_READ),
 ];
 
@@ -50,6 +54,8 @@ pub(super) fn apply(
         None => keys.translations(index).unwrap_or_default().to_vec(),
         Some(raw) => {
             let capacity = (key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE) as usize).saturating_mul(OCTWORD);
+            // Lists are brought in whole units, which the last one of a small key may not fill.
+            let capacity = capacity.checked_next_multiple_of(LIST_UNIT).ok_or(refused)?;
             splice(keys.translations(index).unwrap_or_default(), umr.offset, raw, capacity).ok_or(refused)?
         }
     };
@@ -65,7 +71,7 @@ fn allowed(key: &Mkey, changer: Changer, number: u32, umr: &Umr, frees: bool) ->
     if !key.context().is_set(Mkc::UMR_EN) || (key.pd() != changer.pd && !changer.privileged) {
         return refused;
     }
-    if umr.check_free && !key.is_free() {
+    if (umr.check_free && !key.is_free()) || (umr.check_in_use && key.is_free()) {
         return refused;
     }
     if umr.check_qpn && (key.qpn() != changer.qpn || key.is_free()) {

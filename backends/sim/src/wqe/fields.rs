@@ -74,6 +74,7 @@ fn data_fields(fields: &mut Vec<(&'static str, String)>, data: &[DataSegment]) {
 }
 
 fn umr_fields(fields: &mut Vec<(&'static str, String)>, umr: &Umr) {
+    fields.push(("check_in_use", u8::from(umr.check_in_use).to_string()));
     fields.push(("check_free", u8::from(umr.check_free).to_string()));
     fields.push(("check_qpn", u8::from(umr.check_qpn).to_string()));
     fields.push(("klm_octowords", umr.octowords.to_string()));

@@ -265,7 +265,8 @@ fn fast_registration_and_part_of_a_list_changed() {
     assert_eq!(one(&mut pair, 0x08, 0, &write), 0);
     assert_eq!(pair.b.read(at_b + 6 * 4096, 17), b"fourth page first");
     // Past the room that the key was created with.
-    let body = umr(0, |_| {}, 1, Some(2), &data(at_b + 5 * 4096, 16, key_b));
+    // It comes in units of four octowords.
+    let body = umr(0, |_| {}, 1, Some(4), &data(at_b + 5 * 4096, 16, key_b));
     assert_eq!(bind_at_b(&mut pair, key | 0x31, &body), 6);
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::testing::*;
 use crate::wire::{FaultyWire, WireFaults};
-use bareverbs_mlx5_spec::{CmdOpcode, Qpc, QpcSt};
+use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Qpc, QpcSt};
 
 #[test]
 fn uc_completes_without_answers() {
@@ -138,4 +138,45 @@ fn management_queue_pairs_have_fixed_numbers_on_the_wire() {
     let got = pair.b.poll(&mut qb.receive).unwrap();
     assert_eq!((got.qpn(), got.byte_cnt()), (qb.qpn, 296));
     assert_eq!(got.0[25..28], [0, 0, 1], "from queue pair 1");
+}
+
+/// Address vector to the group ff12::7 at LID 0xc001.
+fn to_group() -> Vec<u8> {
+    let mut av = words(&[QKEY, 0, 1 << 31 | 0xff_ffff, 0xc001, 0, 0, 64, 1 << 30]);
+    av.extend([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+    av
+}
+
+#[test]
+fn a_group_gets_copies() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
+    let (mut qa, mut first, mut second) = (datagram_qp(&mut pair.a), datagram_qp(&mut pair.b), datagram_qp(&mut pair.b));
+    let group: [u8; 16] = to_group()[32..].try_into().unwrap();
+    pair.a.engine.attach_multicast(qa.qpn, group).unwrap();
+    for qp in [&first, &second] {
+        pair.b.engine.attach_multicast(qp.qpn, group).unwrap();
+    }
+    assert_eq!(pair.b.engine.attach_multicast(pair.qb.qpn, group), Err(CmdStatus::BadParam), "not a datagram queue pair");
+    assert_eq!(pair.b.engine.attach_multicast(first.qpn, [0xfe; 16]), Err(CmdStatus::BadParam), "not a group");
+    pair.a.write(at_a, b"to all");
+    pair.a.post_receive(&mut qa, &[(at_a + 4096, 4096, key_a)]);
+    pair.b.post_receive(&mut first, &[(at_b, 2048, key_b)]);
+    pair.b.post_receive(&mut second, &[(at_b + 2048, 2048, key_b)]);
+    let body = [to_group(), data(at_a, 6, key_a)].concat();
+    pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &body);
+    pair.run();
+    assert_eq!(pair.a.poll(&mut qa.send).unwrap().opcode(), 0);
+    assert_eq!(pair.a.poll(&mut qa.receive).unwrap().byte_cnt(), 46, "the sender is a member too");
+    for (qp, at) in [(&mut first, at_b), (&mut second, at_b + 2048)] {
+        let got = pair.b.poll(&mut qp.receive).unwrap();
+        // The partition stands where immediate data would.
+        assert_eq!((got.byte_cnt(), got.immediate()), (46, 0xffff));
+        assert_eq!(pair.b.read(at + 40, 6), b"to all");
+        assert_eq!(pair.b.read(at + 24, 16), group);
+    }
+    pair.b.engine.detach_multicast(first.qpn, group).unwrap();
+    assert_eq!(pair.b.engine.detach_multicast(first.qpn, group), Err(CmdStatus::BadRes));
+    pair.b.engine.destroy_qp(second.qpn).unwrap();
+    assert_eq!(pair.b.engine.counts().memberships, 0);
 }
