@@ -9,6 +9,7 @@ pub mod fields;
 pub mod info;
 pub mod main_job;
 pub mod names;
+pub mod record;
 pub mod run;
 pub mod serve;
 pub mod simulated;

@@ -46,6 +46,12 @@ pub struct ServeArgs {
     /// The devices offer no atomics
     #[arg(long)]
     pub no_atomics: bool,
+    /// Requests may not change the size of keys (UMR): Linux keeps no stock of them
+    #[arg(long)]
+    pub no_umr: bool,
+    /// Programs get no contexts of their own (DEVX)
+    #[arg(long)]
+    pub no_devx: bool,
     /// Packets that the wire loses, per cent
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = crate::cli::per_cent)]
     pub loss: f64,
@@ -58,9 +64,12 @@ pub struct ServeArgs {
     /// Seed of the wire's faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Takes commands from standard input, one a line: link, health, freeze, remove, stick, refuse, counts …
+    /// Takes commands from standard input, one a line: link, health, freeze, remove, stick, refuse, counts, mark …
     #[arg(long)]
     pub control: bool,
+    /// Writes every firmware command, doorbell, WQE, CQE and EQE byte for byte into a file, to be replayed and compared
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// What is told of the devices' doings.
     #[command(flatten)]
     pub trace: TraceArgs,

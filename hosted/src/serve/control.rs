@@ -7,10 +7,11 @@ use bareverbs_sim::HealthReport;
 use bareverbs_sim::fault::Fault;
 
 use super::subnet::{Gone, Handle, Station};
+use crate::record::Recording;
 
 /// Every command, for a mistaken line.
 const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
-                        stick LID OPCODE, refuse LID OPCODE STATUS, counts LID";
+                        stick LID OPCODE, refuse LID OPCODE STATUS, counts LID, mark TEXT";
 
 /// One command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +85,15 @@ fn carry_out(station: &mut Station, act: Act) -> String {
 }
 
 /// Reads commands until standard input ends.
-pub(crate) fn listen(devices: &[(u16, Handle)]) {
+pub(crate) fn listen(devices: &[(u16, Handle)], recording: Option<&Recording>) {
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { return };
         if line.trim().is_empty() {
+            continue;
+        }
+        if let Some(text) = line.trim().strip_prefix("mark ") {
+            recording.inspect(|recording| recording.mark(text));
+            eprintln!("control: {}: {}", line.trim(), if recording.is_some() { "done" } else { "nothing is recorded" });
             continue;
         }
         match obey(devices, &line) {

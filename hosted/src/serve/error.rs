@@ -21,6 +21,8 @@ pub enum ServeError {
     Socket(PathBuf, String),
     /// The trace file could not be made.
     Trace(io::Error),
+    /// The recording could not be made.
+    Recording(io::Error),
     /// Ctrl-C cannot be caught.
     Signal(ctrlc::Error),
     /// A thread could not be started.
@@ -37,6 +39,7 @@ impl fmt::Display for ServeError {
             Self::TooMany => write!(f, "the devices' LIDs would pass 0xbeff"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Trace(error) => write!(f, "trace file: {error}"),
+            Self::Recording(error) => write!(f, "recording: {error}"),
             Self::Signal(error) => write!(f, "cannot catch Ctrl-C: {error}"),
             Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
         }

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
+use bareverbs_sim::trace::Tracer;
 use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
 use bareverbs_sim::{Device, DeviceConfig, InterruptRouting, PageDemand};
 
@@ -23,6 +24,7 @@ use self::function::Function;
 use self::memory::{ClientMemory, Reach};
 use self::subnet::{Station, Subnet};
 use self::vectors::Vectors;
+use crate::record::{Recording, Several};
 use crate::trace::{Printer, Sink};
 
 /// Mistakes of a driver that the report names one by one.
@@ -32,6 +34,7 @@ const FINDINGS_TOLD: usize = 20;
 pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let sink = Sink::open(args.trace.trace, args.trace.trace_file.as_deref()).map_err(ServeError::Trace)?;
     let tracing = args.trace.trace || args.trace.trace_file.is_some();
+    let recording = args.record.as_deref().map(Recording::create).transpose().map_err(ServeError::Recording)?;
     let mut stations = Vec::new();
     let mut memories = Vec::new();
     let mut claims = Vec::new();
@@ -47,8 +50,15 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let memory = Arc::new(ClientMemory::new(name.clone()));
         let vectors = Vectors::new(config.vectors);
         let mut device = Device::new(config, Box::new(Reach(Arc::clone(&memory))));
+        let mut tracers: Vec<Box<dyn Tracer>> = Vec::new();
         if tracing {
-            device.set_tracer(Some(Box::new(Printer::new(name.clone(), sink.clone()))));
+            tracers.push(Box::new(Printer::new(name.clone(), sink.clone())));
+        }
+        if let Some(recording) = &recording {
+            tracers.push(Box::new(recording.tracer(&name, device.config())));
+        }
+        if !tracers.is_empty() {
+            device.set_tracer(Some(Box::new(Several(tracers))));
         }
         stations.push(Station { device, vectors });
         memories.push((name, server, memory));
@@ -74,7 +84,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let devices: Vec<_> =
             subnet.devices().enumerate().map(|(number, device)| (device.config().lid, subnet.handle(number))).collect();
         let listener = thread::Builder::new().name("control".into());
-        listener.spawn(move || control::listen(&devices)).map_err(ServeError::Thread)?;
+        let recording = recording.clone();
+        listener.spawn(move || control::listen(&devices, recording.as_ref())).map_err(ServeError::Thread)?;
     }
     for (device, path) in subnet.devices().zip(&args.sockets) {
         let config = device.config();
@@ -87,6 +98,10 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     drop(subnet);
     if let Err(error) = sink.finish() {
         eprintln!("bareverbs: trace: {error}");
+        return Ok(ExitCode::FAILURE);
+    }
+    if let Some(Err(error)) = recording.as_ref().map(Recording::finish) {
+        eprintln!("bareverbs: recording: {error}");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -105,6 +120,8 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeE
         pages: if args.no_firmware_pages { PageDemand::NONE } else { usual.pages },
         blue_flame: !args.no_blueflame,
         atomics: !args.no_atomics,
+        umr: !args.no_umr,
+        devx: !args.no_devx,
         vectors: args.vectors,
         interrupts: InterruptRouting::External,
         ..usual
