@@ -121,6 +121,8 @@ pub struct DeviceConfig {
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.
     pub umr: bool,
+    /// Whether programs may have contexts of their own (DEVX).
+    pub devx: bool,
     /// Whether commands carry signatures until the driver turns them off.
     pub command_checksum: bool,
     /// MSI-X vectors, 1 to 256.
@@ -153,6 +155,7 @@ impl DeviceConfig {
             blue_flame: true,
             atomics: true,
             umr: true,
+            devx: true,
             command_checksum: false,
             vectors: 32,
             interrupts: InterruptRouting::Table,

@@ -34,6 +34,10 @@ pub struct DeviceCounts {
     pub pds: usize,
     /// XRC domains.
     pub xrcds: usize,
+    /// User contexts.
+    pub user_contexts: usize,
+    /// User memory objects.
+    pub user_memories: usize,
     /// Pages that the firmware holds.
     pub pages_held: usize,
     /// Pages that the firmware still held when the driver disabled the device.
@@ -418,6 +422,8 @@ impl Device {
             uars: self.firmware.uars.len(),
             pds: self.firmware.pds.len(),
             xrcds: self.firmware.xrcds.len(),
+            user_contexts: self.firmware.users.counts().0,
+            user_memories: self.firmware.users.counts().1,
             pages_held: self.firmware.pages.held(),
             pages_lost: self.firmware.pages.lost(),
         }

@@ -13,6 +13,7 @@ use crate::pages::Pages;
 use crate::pci::BAR0_SIZE;
 use crate::port::{PKEYS, Port};
 use crate::uar::FIRST_UAR;
+use crate::user::Users;
 
 /// How far the driver has brought the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +86,8 @@ pub(crate) struct Firmware {
     pub(crate) counters: Numbers,
     /// What the port had counted when each set of counters was last cleared.
     pub(crate) cleared_counters: BTreeMap<u32, EngineStats>,
+    /// User contexts, and whose an object is.
+    pub(crate) users: Users,
     /// The event queue of each completion queue.
     pub(crate) cq_eqs: BTreeMap<u32, u32>,
     /// Firmware memory of each key.
@@ -109,6 +112,7 @@ impl Firmware {
             transport_domains: Numbers::new(1, 255),
             counters: Numbers::new(1, 255),
             cleared_counters: BTreeMap::new(),
+            users: Users::default(),
             cq_eqs: BTreeMap::new(),
             mkey_room: BTreeMap::new(),
             config,
@@ -143,6 +147,7 @@ impl Firmware {
         self.transport_domains = fresh.transport_domains;
         self.counters = fresh.counters;
         self.cleared_counters.clear();
+        self.users = fresh.users;
         self.cq_eqs.clear();
         self.mkey_room.clear();
         self.engine.reset();

@@ -27,6 +27,7 @@ mod pci;
 mod port;
 pub mod trace;
 mod uar;
+mod user;
 pub mod wire;
 pub mod wqe;
 

@@ -25,7 +25,8 @@ pub(crate) struct Station {
 impl Station {
     /// What its client has not given back, for people.
     pub(crate) fn left(&self) -> String {
-        let DeviceCounts { engine, eqs, uars, pds, xrcds, pages_held, pages_lost } = self.device.counts();
+        let counts = self.device.counts();
+        let DeviceCounts { engine, eqs, uars, pds, xrcds, user_contexts, user_memories, pages_held, pages_lost } = counts;
         let named = [
             (engine.qps, "queue pairs"),
             (engine.cqs, "completion queues"),
@@ -35,6 +36,9 @@ impl Station {
             (pds, "protection domains"),
             (xrcds, "XRC domains"),
             (uars, "UARs"),
+            (engine.memberships, "multicast memberships"),
+            (user_contexts, "user contexts"),
+            (user_memories, "user memory objects"),
             (pages_held + pages_lost, "pages"),
         ];
         let left: Vec<String> =

@@ -6,10 +6,11 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::eq::page_list;
-use super::{Outcome, Refusal};
+use super::{Outcome, Refusal, home};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
+use crate::user::Kind;
 
 /// CREATE_CQ.
 pub(super) fn create_cq(
@@ -23,15 +24,14 @@ pub(super) fn create_cq(
     if !firmware.uars.contains(context.get(Cqc::UAR_PAGE)) || !firmware.eqs.exists(eqn) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such UAR or event queue"));
     }
-    if input.is_set(CreateCqIn::CQ_UMEM_VALID) || context.is_set(Cqc::DBR_UMEM_VALID) {
-        return Err(Refusal::new(CmdStatus::BadParam, "user memory objects are not supported"));
-    }
     if context.get(Cqc::LOG_CQ_SIZE) > firmware.caps.general(CmdHcaCap::LOG_MAX_CQ_SZ) {
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
+    let home = home::of_cq(firmware, input)?;
     firmware.pages.take_room(cost::CQ)?;
-    match firmware.engine.create_cq(context, &page_list(input.tail(CreateCqIn::PAS))) {
+    match firmware.engine.create_cq(View::of(&home.context), &home.pages) {
         Ok(cqn) => {
+            firmware.users.settle(Kind::Cq, cqn, home.umems);
             firmware.eqs.attach(eqn, true);
             firmware.cq_eqs.insert(cqn, eqn);
             output.set(CreateCqOut::CQN, cqn);

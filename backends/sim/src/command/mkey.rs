@@ -5,10 +5,11 @@ use bareverbs_mlx5_spec::{
     ViewMut,
 };
 
-use super::{Outcome, Refusal};
+use super::{Outcome, Refusal, home};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
+use crate::user::Kind;
 
 /// CREATE_MKEY.
 pub(super) fn create_mkey(
@@ -18,21 +19,29 @@ pub(super) fn create_mkey(
     output: &mut ViewMut<'_, CreateMkeyOut>,
 ) -> Outcome {
     let context = input.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
-    if input.is_set(CreateMkeyIn::PG_ACCESS) || input.is_set(CreateMkeyIn::MKEY_UMEM_VALID) {
-        return Err(Refusal::new(CmdStatus::BadParam, "neither page faults nor user memory objects are supported"));
+    if input.is_set(CreateMkeyIn::PG_ACCESS) {
+        return Err(Refusal::new(CmdStatus::BadParam, "page faults are not supported"));
     }
     // A key that UMR requests will fill in later gets its protection domain from them.
     if !context.is_set(Mkc::FREE) && !firmware.pds.contains(context.get(Mkc::PD)) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such protection domain"));
     }
     let octwords = input.get(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE) as usize;
-    let translations = octwords.checked_mul(OCTWORD).and_then(|len| input.tail(CreateMkeyIn::KLM_PAS_MTT).get(..len));
-    let translations = translations.ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer translations than said"))?;
+    let (raw, umem) = match input.is_set(CreateMkeyIn::MKEY_UMEM_VALID) {
+        true => home::of_mkey(firmware, input).map(|(raw, umem)| (Some(raw), vec![umem]))?,
+        false => (None, Vec::new()),
+    };
+    let listed = octwords.checked_mul(OCTWORD).and_then(|len| input.tail(CreateMkeyIn::KLM_PAS_MTT).get(..len));
+    let translations = match &raw {
+        Some(raw) => raw,
+        None => listed.ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer translations than said"))?,
+    };
     let room = cost::MKEY + u64::from(context.get(Mkc::TRANSLATIONS_OCTWORD_SIZE)).saturating_mul(OCTWORD as u64);
     firmware.pages.take_room(room)?;
     match firmware.engine.create_mkey(env, context, translations) {
         Ok(index) => {
             firmware.mkey_room.insert(index, room);
+            firmware.users.settle(Kind::Mkey, index, umem);
             output.set(CreateMkeyOut::MKEY_INDEX, index);
             Ok(())
         }

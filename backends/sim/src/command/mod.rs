@@ -4,6 +4,7 @@ mod boot;
 mod capability;
 mod cq;
 mod eq;
+mod home;
 mod mkey;
 mod pages;
 mod port;
@@ -12,6 +13,7 @@ mod queue;
 mod register;
 mod resource;
 mod srq;
+mod user;
 
 use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Layout, LayoutInfo, Place, View, ViewMut};
 
@@ -90,7 +92,10 @@ impl Call<'_, '_> {
         if self.room < O::SIZE.min(WHOLE_OUTPUT) {
             return Err(CmdStatus::BadOutputLen.into());
         }
-        report_reserved(self.env, self.input, &I::INFO);
+        // What a program wrote is not the driver's mistake.
+        if user::uid_of(self.input) == 0 {
+            report_reserved(self.env, self.input, &I::INFO);
+        }
         let mut output = ViewMut::<O>::new(self.output).ok_or(CmdStatus::BadOutputLen)?;
         run(self.firmware, self.env, input, &mut output)
     }
@@ -134,8 +139,15 @@ fn dispatch(firmware: &mut Firmware, env: &mut Env<'_>, input: &[u8], output_len
     let outcome = match injected {
         Some(failure) => Err(failure),
         None => {
-            let call = Call { firmware, env: &mut *env, input, output: &mut output, room: output_len };
-            execute(call, opcode).map_err(|refusal| {
+            let op = CmdOpcode::from_code(opcode);
+            let done = op.map_or(Ok(()), |op| user::admit(firmware, op, input)).and_then(|()| {
+                let call = Call { firmware: &mut *firmware, env: &mut *env, input, output: &mut output, room: output_len };
+                execute(call, opcode)
+            });
+            if let (Ok(()), Some(op)) = (&done, op) {
+                user::note_done(firmware, op, input, &output);
+            }
+            done.map_err(|refusal| {
                 let name = CmdOpcode::from_code(opcode).map_or("unknown opcode", CmdOpcode::name);
                 env.note(|| format!("{name} ({opcode:#x}) refused, {}: {}", refusal.status.name(), refusal.why));
                 (refusal.status.code(), opcode << 8 | refusal.status.code())
@@ -209,6 +221,10 @@ fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
         Op::DestroyRmp => call.run(Needs::Running, srq::destroy_rmp),
         Op::QueryRmp => call.run(Needs::Running, srq::query_rmp),
         Op::ModifyRmp => call.run(Needs::Running, srq::modify_rmp),
+        Op::CreateUctx => call.run(Needs::Running, user::create_uctx),
+        Op::DestroyUctx => call.run(Needs::Running, user::destroy_uctx),
+        Op::CreateUmem => call.run(Needs::Running, user::create_umem),
+        Op::DestroyUmem => call.run(Needs::Running, user::destroy_umem),
         Op::CreateMkey => call.run(Needs::Running, mkey::create_mkey),
         Op::QueryMkey => call.run(Needs::Running, mkey::query_mkey),
         Op::DestroyMkey => call.run(Needs::Running, mkey::destroy_mkey),

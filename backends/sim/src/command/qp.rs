@@ -6,11 +6,11 @@ use bareverbs_mlx5_spec::{
     Rst2initQpOut, View, ViewMut,
 };
 
-use super::eq::page_list;
-use super::{Outcome, Refusal};
+use super::{Outcome, Refusal, home};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
+use crate::user::Kind;
 
 /// CREATE_QP.
 pub(super) fn create_qp(
@@ -31,16 +31,18 @@ pub(super) fn create_qp(
     if st == Some(QpcSt::Xrc) && !firmware.xrcds.contains(context.get(Qpc::XRCD)) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such XRC domain"));
     }
-    if input.is_set(CreateQpIn::WQ_UMEM_VALID) || context.is_set(Qpc::DBR_UMEM_VALID) || input.is_set(CreateQpIn::INPUT_QPN) {
-        return Err(Refusal::new(CmdStatus::BadParam, "user memory objects and chosen numbers are not supported"));
+    if input.is_set(CreateQpIn::INPUT_QPN) {
+        return Err(Refusal::new(CmdStatus::BadParam, "a chosen number is not supported"));
     }
     let log_max = firmware.caps.general(CmdHcaCap::LOG_MAX_QP_SZ);
     if context.get(Qpc::LOG_RQ_SIZE).max(context.get(Qpc::LOG_SQ_SIZE)) > log_max {
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
+    let home = home::of_qp(firmware, input)?;
     firmware.pages.take_room(cost::QP)?;
-    match firmware.engine.create_qp(context, &page_list(input.tail(CreateQpIn::PAS))) {
+    match firmware.engine.create_qp(View::of(&home.context), &home.pages) {
         Ok(qpn) => {
+            firmware.users.settle(Kind::Qp, qpn, home.umems);
             output.set(CreateQpOut::QPN, qpn);
             Ok(())
         }

@@ -16,3 +16,5 @@ mod probe;
 mod registers;
 #[cfg(test)]
 mod transport;
+#[cfg(test)]
+mod user;

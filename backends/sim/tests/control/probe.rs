@@ -42,7 +42,7 @@ fn from_enable_to_disable() {
         (52, 7, 0, 1, "num_ports"),
         (56, 28, 24, 30, "log_max_msg"),
         (60, 3, 0, 1, "cqe_version"),
-        (64, 24, 24, 1, "umr_modify_entity_size_disabled"),
+        (64, 24, 24, 0, "umr_modify_entity_size_disabled"),
         (64, 1, 1, 1, "atomic"),
         (68, 14, 14, 1, "imaicl"),
         (68, 3, 3, 1, "xrc"),

@@ -104,7 +104,7 @@ fn a_key_is_filled_in_two_requests_and_revoked() {
     let index = stock.free_key(8).unwrap();
     let key = index << 8 | 0x31;
     let list = stock.host.alloc(4096);
-    let pages: Vec<u8> = (0..16_u64).flat_map(|page| (0x10_0000 + page * 0x3000 | 3).to_be_bytes()).collect();
+    let pages: Vec<u8> = (0..16_u64).flat_map(|page| ((0x10_0000 + page * 0x3000) | 3).to_be_bytes()).collect();
     stock.host.write(list, &pages);
     let address = (0x7f00_0000_0123, 15 * 4096);
     let all = stock.all_memory;

@@ -1,0 +1,151 @@
+//! User contexts and user memory objects, by the bytes that Linux's `devx.c` sends.
+
+use bareverbs_sim::DeviceConfig;
+
+use crate::mini_host::{BASE, MiniHost, be16, be32, input, plain};
+
+const BAD_OP: u8 = 2;
+const BAD_PARAM: u8 = 3;
+const BAD_RES: u8 = 5;
+const BUSY: u8 = 6;
+const PAGE: usize = 0x20_0000;
+
+/// A command of a user context.
+fn of(uid: u16, mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[2..4].copy_from_slice(&uid.to_be_bytes());
+    bytes
+}
+
+fn context(host: &mut MiniHost) -> u16 {
+    be16(&host.ok(&input(0xa04, 64, &[]), 16), 10)
+}
+
+/// CREATE_UMEM of `count` pages of 4096 bytes that begins at byte `offset` of the first.
+fn umem(uid: u16, offset: u32, count: u64) -> Vec<u8> {
+    let mut bytes = of(uid, input(0xa08, 48, &[(16 + 20, offset)]));
+    bytes[16 + 24..16 + 32].copy_from_slice(&count.to_be_bytes());
+    for page in 0..count {
+        // Readable and writable.
+        bytes.extend((BASE + PAGE as u64 + page * 4096 | 3).to_be_bytes());
+    }
+    bytes
+}
+
+fn number(output: &[u8]) -> u32 {
+    be32(output, 8)
+}
+
+/// CREATE_CQ of 16 entries at byte `at` of a user memory object, its doorbell record at byte `record` of another.
+fn cq(uid: u16, uar: u32, eqn: u32, home: (u32, u64), record: (u32, u64)) -> Vec<u8> {
+    let valid = 1 << 25;
+    let dwords = [(16, valid), (16 + 4, record.0), (16 + 12, 4 << 24 | uar), (16 + 20, eqn), (88, home.0), (92, 1 << 31)];
+    let mut bytes = of(uid, input(0x400, 272, &dwords));
+    bytes[16 + 56..16 + 64].copy_from_slice(&record.1.to_be_bytes());
+    bytes[80..88].copy_from_slice(&home.1.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn objects_belong_to_their_context() {
+    let mut host = MiniHost::running(plain());
+    let (one, two) = (context(&mut host), context(&mut host));
+    assert!(one != 0 && two != 0 && one != two);
+    let pd = number(&host.ok(&of(one, input(0x800, 16, &[])), 16));
+    let dealloc = |uid| of(uid, input(0x801, 16, &[(8, pd)]));
+    assert_eq!(host.command(&dealloc(two), 16).0, BAD_RES, "another's");
+    assert_eq!(host.command(&dealloc(9), 16).0, BAD_RES, "no such context");
+    // A key in another's domain.
+    let key = |uid| of(uid, input(0x200, 272, &[(16, 1 << 10), (16 + 4, 0xffff_ff00), (16 + 12, 1 << 31 | pd)]));
+    assert_eq!(host.command(&key(two), 16).0, BAD_RES);
+    let index = number(&host.ok(&key(one), 16));
+    assert_eq!(host.command(&input(0xa06, 16, &[(8, one.into())]), 16).0, BUSY, "objects are left");
+    assert_eq!(host.command(&of(two, input(0x202, 16, &[(8, index)])), 16).0, BAD_RES);
+    host.ok(&of(one, input(0x202, 16, &[(8, index)])), 16);
+    // The kernel may.
+    host.ok(&dealloc(0), 16);
+    for uid in [one, two] {
+        host.ok(&input(0xa06, 16, &[(8, uid.into())]), 16);
+    }
+    assert_eq!(host.command(&input(0xa06, 16, &[(8, one.into())]), 16).0, BAD_RES);
+    assert_eq!(host.device.counts(), bareverbs_sim::DeviceCounts::default());
+}
+
+#[test]
+fn a_queue_in_user_memory() {
+    let mut host = MiniHost::running(plain());
+    let uid = context(&mut host);
+    let uar = host.uar();
+    let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
+    let ring = number(&host.ok(&umem(uid, 0x40, 2), 16));
+    let records = number(&host.ok(&umem(uid, 0x800, 1), 16));
+    for refused in [
+        // Past its end; a record across a page; no such object; not at a multiple of an entry.
+        cq(uid, uar, eqn, (ring, 0x1f00), (records, 0)),
+        cq(uid, uar, eqn, (ring, 0), (records, 0x7fc)),
+        cq(uid, uar, eqn, (ring + 9, 0), (records, 0)),
+        cq(uid, uar, eqn, (ring, 8), (records, 0)),
+    ] {
+        assert!([BAD_PARAM, BAD_RES].contains(&host.command(&refused, 16).0));
+    }
+    let cqn = number(&host.ok(&cq(uid, uar, eqn, (ring, 0x100), (records, 0x10)), 16));
+    for memory in [ring, records] {
+        assert_eq!(host.command(&of(uid, input(0xa0a, 16, &[(8, memory)])), 16).0, BUSY);
+    }
+    // The context that the queue got: begins 0x140 bytes into a page, five 64ths; its record at 0x810.
+    let queried = host.ok(&input(0x402, 16, &[(8, cqn)]), 272);
+    assert_eq!(be32(&queried, 16 + 8) >> 6 & 0x3f, 5);
+    assert_eq!(be32(&queried, 16 + 60), (BASE + PAGE as u64 + 0x810) as u32);
+    host.ok(&of(uid, input(0x401, 16, &[(8, cqn)])), 16);
+    for memory in [ring, records] {
+        host.ok(&of(uid, input(0xa0a, 16, &[(8, memory)])), 16);
+    }
+}
+
+#[test]
+fn a_key_over_user_memory() {
+    let mut host = MiniHost::running(plain());
+    let uid = context(&mut host);
+    let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
+    let memory = number(&host.ok(&umem(uid, 0x100, 3), 16));
+    let key = |start: u32, len: u32| {
+        // Page list mode, local read; two octowords of translations; pages of 4096 bytes.
+        let dwords = [
+            (12, 1 << 30),
+            (16, 1 << 10 | 1 << 8),
+            (16 + 4, 0xffff_ff00),
+            (16 + 12, pd),
+            (16 + 20, start),
+            (16 + 28, len),
+            (16 + 52, 2),
+            (16 + 56, 12),
+            (100, memory),
+        ];
+        of(uid, input(0x200, 272, &dwords))
+    };
+    assert_eq!(host.command(&key(0x5000, 0x1000), 16).0, BAD_PARAM, "begins elsewhere in the page");
+    assert_eq!(host.command(&key(0x5100, 0x3000), 16).0, BAD_PARAM, "longer than the memory");
+    let index = number(&host.ok(&key(0x5100, 0x2f00), 16));
+    host.ok(&of(uid, input(0x202, 16, &[(8, index)])), 16);
+    host.ok(&of(uid, input(0xa0a, 16, &[(8, memory)])), 16);
+}
+
+#[test]
+fn memory_that_says_more_than_it_brings_is_refused() {
+    let mut host = MiniHost::running(plain());
+    let uid = context(&mut host);
+    for count in [4, u64::MAX] {
+        let mut bytes = umem(uid, 0, 3);
+        bytes[16 + 24..16 + 32].copy_from_slice(&count.to_be_bytes());
+        assert_ne!(host.command(&bytes, 16).0, 0);
+    }
+    assert_ne!(host.command(&umem(uid, 4096, 1), 16).0, 0, "begins after its first page");
+    assert_ne!(host.command(&umem(uid, 0, 0), 16).0, 0, "nothing");
+}
+
+#[test]
+fn switched_off() {
+    let mut host = MiniHost::running(DeviceConfig { devx: false, ..plain() });
+    assert_eq!(host.command(&input(0xa04, 64, &[]), 16).0, BAD_OP);
+    let most = host.ok(&input(0x100, 16, &[]), 4112);
+    assert_eq!(be32(&most, 16 + 140) >> 24 & 0x1f, 0);
+}
