@@ -128,7 +128,8 @@ impl std::fmt::Display for Identity<'_> {
         write!(f, "lid={:#x} id={:#x} ", config.lid, config.pci_device_id)?;
         write!(f, "node={:#x} port={:#x} mtu={:#x} ", config.node_guid, config.port_guid, config.mtu)?;
         write!(f, "vectors={:#x} boot={boot:#x} init={init:#x} chunk={chunk:#x} ", config.vectors)?;
-        write!(f, "blueflame={:#x} atomics={:#x}", u8::from(config.blue_flame), u8::from(config.atomics))
+        let [blue_flame, atomics, umr] = [config.blue_flame, config.atomics, config.umr].map(u8::from);
+        write!(f, "blueflame={blue_flame:#x} atomics={atomics:#x} umr={umr:#x}")
     }
 }
 
@@ -272,6 +273,7 @@ fn identity(settings: &[&str]) -> Result<DeviceConfig, &'static str> {
             "chunk" => config.pages.chunk = wide as u32,
             "blueflame" => config.blue_flame = wide != 0,
             "atomics" => config.atomics = wide != 0,
+            "umr" => config.umr = wide != 0,
             _ => return Err("unknown setting of a device"),
         }
     }
