@@ -154,7 +154,8 @@ impl Subnet {
                 RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
             }),
         };
-        for _ in 0..REQUESTS_IN_A_ROW {
+        let mut done = 0;
+        loop {
             match message {
                 Ok(Message::Work(station, work)) => {
                     let now = self.now();
@@ -168,9 +169,12 @@ impl Subnet {
                 Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
+            done += 1;
+            if done == REQUESTS_IN_A_ROW {
+                return true;
+            }
             message = self.receiver.try_recv();
         }
-        true
     }
 
     fn is_here(&self, frame: &[u8]) -> bool {
@@ -224,5 +228,45 @@ impl Subnet {
             Ok(Message::Frame(frame)) => Some(frame),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use bareverbs_sim::DeviceConfig;
+    use bareverbs_sim::memory::{DmaFault, HostMemory};
+    use bareverbs_sim::wire::PerfectWire;
+
+    use super::*;
+
+    struct NoMemory;
+
+    impl HostMemory for NoMemory {
+        fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
+            Err(DmaFault { addr, len: into.len() })
+        }
+
+        fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
+            Err(DmaFault { addr, len: from.len() })
+        }
+    }
+
+    #[test]
+    fn every_request_of_a_long_run_is_done_in_its_order() {
+        let device = Device::new(DeviceConfig::with_lid(1), Box::new(NoMemory));
+        let station = Station { device, vectors: Vectors::new(1) };
+        let mut subnet = Subnet::new(vec![station], Box::new(PerfectWire::default()), None);
+        let handle = subnet.handle(0);
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let wanted: Vec<usize> = (0..3 * REQUESTS_IN_A_ROW + 7).collect();
+        for number in wanted.clone() {
+            let done = Arc::clone(&done);
+            handle.send(move |_| done.lock().unwrap().push(number)).unwrap();
+        }
+        handle.stop();
+        subnet.run();
+        assert_eq!(*done.lock().unwrap(), wanted);
     }
 }
