@@ -1,7 +1,7 @@
 //! User contexts (DEVX): whose an object is, and memory that user programs hand to the device by name.
 //!
 //! A kernel marks the commands that it passes on for a program with the program's context. Such a command may only touch
-//! what belongs to that context; the kernel's own commands, with context 0, may touch everything.
+//! what belongs to that context; the kernel's own commands, with context 0 or the shared one, may touch everything.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,8 @@ use bareverbs_mlx5_spec::CmdStatus;
 
 use crate::firmware::Numbers;
 
+/// The context under which a kernel makes what all may use (Linux `MLX5_SHARED_RESOURCE_UID`).
+const SHARED: u32 = 0xffff;
 /// Contexts, and user memory objects, at most, as powers of two.
 pub(crate) const LOG_MAX_CONTEXTS: u32 = 10;
 pub(crate) const LOG_MAX_UMEMS: u32 = 16;
@@ -94,14 +96,20 @@ impl Users {
         self.contexts.free(uid)
     }
 
+    /// Whether commands of this context are the kernel's own.
+    pub(crate) fn is_kernel(uid: u32) -> bool {
+        uid == 0 || uid == SHARED
+    }
+
     /// Whether there is such a context; the kernel's is always there.
     pub(crate) fn exists(&self, uid: u32) -> bool {
-        uid == 0 || self.contexts.contains(uid)
+        Self::is_kernel(uid) || self.contexts.contains(uid)
     }
 
     /// Whether a command of context `uid` may touch an object.
     pub(crate) fn may_touch(&self, uid: u32, kind: Kind, number: u32) -> bool {
-        uid == 0 || self.owners.get(&(kind, number)) == Some(&uid)
+        let owner = self.owners.get(&(kind, number));
+        Self::is_kernel(uid) || owner == Some(&uid) || owner == Some(&SHARED)
     }
 
     pub(crate) fn own(&mut self, uid: u32, kind: Kind, number: u32) {

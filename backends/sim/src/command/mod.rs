@@ -21,6 +21,7 @@ use crate::audit::Finding;
 use crate::env::Env;
 use crate::fault::Fault;
 use crate::firmware::{Firmware, HcaState};
+use crate::user::Users;
 
 pub(crate) use queue::CommandQueue;
 
@@ -93,7 +94,7 @@ impl Call<'_, '_> {
             return Err(CmdStatus::BadOutputLen.into());
         }
         // What a program wrote is not the driver's mistake.
-        if user::uid_of(self.input) == 0 {
+        if Users::is_kernel(user::uid_of(self.input)) {
             report_reserved(self.env, self.input, &I::INFO);
         }
         let mut output = ViewMut::<O>::new(self.output).ok_or(CmdStatus::BadOutputLen)?;

@@ -10,7 +10,7 @@ use super::eq::page_list;
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
-use crate::user::Kind;
+use crate::user::{Kind, Users};
 
 bareverbs_mlx5_spec::layout! {
     /// Where every command names the object that it is about, and every output the object that it made.
@@ -110,7 +110,7 @@ pub(super) fn uid_of(input: &[u8]) -> u32 {
 /// Refuses a command of a context that does not exist, or about objects of others.
 pub(super) fn admit(firmware: &Firmware, op: CmdOpcode, input: &[u8]) -> Outcome {
     let uid = uid_of(input);
-    if uid == 0 {
+    if Users::is_kernel(uid) {
         return Ok(());
     }
     if !firmware.users.exists(uid) {

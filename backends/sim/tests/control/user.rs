@@ -26,7 +26,7 @@ fn umem(uid: u16, offset: u32, count: u64) -> Vec<u8> {
     bytes[16 + 24..16 + 32].copy_from_slice(&count.to_be_bytes());
     for page in 0..count {
         // Readable and writable.
-        bytes.extend((BASE + PAGE as u64 + page * 4096 | 3).to_be_bytes());
+        bytes.extend(((BASE + PAGE as u64 + page * 4096) | 3).to_be_bytes());
     }
     bytes
 }
@@ -127,6 +127,21 @@ fn a_key_over_user_memory() {
     let index = number(&host.ok(&key(0x5100, 0x2f00), 16));
     host.ok(&of(uid, input(0x202, 16, &[(8, index)])), 16);
     host.ok(&of(uid, input(0xa0a, 16, &[(8, memory)])), 16);
+}
+
+#[test]
+fn what_is_shared_is_for_all() {
+    let mut host = MiniHost::running(plain());
+    let (uid, uar) = (context(&mut host), host.uar());
+    // Linux makes its event queues and such under the shared context.
+    let shared = |bytes| of(0xffff, bytes);
+    let pd = number(&host.ok(&shared(input(0x800, 16, &[])), 16));
+    let mut eq = shared(input(0x301, 272, &[(16 + 12, 4 << 24 | uar)]));
+    eq.extend((BASE + 0x10_0000).to_be_bytes());
+    host.ok(&eq, 16);
+    let index = number(&host.ok(&of(uid, input(0x200, 272, &[(16 + 4, 0xffff_ff00), (16 + 12, 1 << 31 | pd)])), 16));
+    host.ok(&of(uid, input(0x202, 16, &[(8, index)])), 16);
+    host.ok(&shared(input(0x801, 16, &[(8, pd)])), 16);
 }
 
 #[test]
