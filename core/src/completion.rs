@@ -160,7 +160,7 @@ impl<P: Provider> Finder<'_, P> {
         };
         let found = qp.send.locate(raw.index).and_then(|at| Some((at, *self.rings.send_entry(index, at)?)));
         let (at, entry) = match found {
-            Some((at, entry)) if entry.blocks != 0 => (at, entry),
+            Some((at, entry)) if entry.blocks() != 0 => (at, entry),
             _ => return Err(PollCqError::UnknownRequest { qp: handle, kind: raw.kind, index: raw.index }),
         };
         let failed = raw.status != WcStatus::Success;
@@ -170,15 +170,15 @@ impl<P: Provider> Finder<'_, P> {
         if qp.pending != 0 {
             self.windows.settle(handle, qp, at, failed);
         }
-        qp.send.retire(at, u32::from(entry.blocks));
+        qp.send.retire(at, u32::from(entry.blocks()));
         *place = Completion {
             wr_id: entry.wr_id,
             qp: handle,
             qpn: raw.qpn,
-            opcode: entry.opcode,
+            opcode: entry.opcode(),
             status: raw.status,
             vendor_err: raw.vendor_err,
-            byte_len: entry.bytes,
+            byte_len: entry.bytes(),
             data: WcData::None,
         };
         Ok(())
@@ -273,11 +273,11 @@ pub(crate) fn complete_usual<P: Provider, const SQ: usize, const RQ: usize, cons
     } else {
         let Some(at) = qp.send.locate(found.index) else { return false };
         let Some(entry) = sends.get(index).and_then(|ring| ring.get(ring_place(at, SQ))) else { return false };
-        if entry.blocks == 0 || qp.pending != 0 || qp.send_cq != cq {
+        if entry.blocks() == 0 || qp.pending != 0 || qp.send_cq != cq {
             return false;
         }
-        qp.send.retire(at, u32::from(entry.blocks));
-        (entry.wr_id, entry.opcode, entry.bytes)
+        qp.send.retire(at, u32::from(entry.blocks()));
+        (entry.wr_id, entry.opcode(), entry.bytes())
     };
     *place = Completion {
         wr_id,

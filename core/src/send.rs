@@ -8,8 +8,9 @@ use crate::region::check_sge;
 use crate::ring::place;
 use crate::table::TableView;
 use crate::{
-    Access, Bind, BindInfo, BindMwError, BindRefused, Binding, CheckedOp, DataPath, DeviceAttr, MwHandle, MwType, Payload,
-    PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, UsualOp, WcOpcode, kind,
+    Access, BadWr, Bind, BindInfo, BindMwError, BindRefused, Binding, CheckedOp, DataPath, DeviceAttr, MwHandle, MwType,
+    Payload, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, UsualOp,
+    WcOpcode, kind,
 };
 
 bitflags::bitflags! {
@@ -52,19 +53,51 @@ pub(crate) const fn can_send(state: QpState) -> bool {
     matches!(state, QpState::Rts | QpState::Sqd)
 }
 
-/// What is remembered of a block of a send ring.
+/// What is remembered of a block of a send ring: two words, because what a post costs is its stores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
-    pub(crate) bytes: u32,
-    /// Blocks of the request that starts here; 0 in the middle of one.
-    pub(crate) blocks: u16,
-    pub(crate) opcode: WcOpcode,
+    /// Bytes (32 bits), blocks (16 bits), code of the operation (8 bits), from the lowest bit up.
+    facts: u64,
 }
 
 impl SendEntry {
     /// No request starts here.
-    pub(crate) const NONE: Self = Self { wr_id: 0, bytes: 0, blocks: 0, opcode: WcOpcode::Send };
+    pub(crate) const NONE: Self = Self { wr_id: 0, facts: 0 };
+
+    #[inline(always)]
+    pub(crate) const fn new(wr_id: u64, bytes: u32, blocks: u16, opcode: WcOpcode) -> Self {
+        Self { wr_id, facts: bytes as u64 | (blocks as u64) << 32 | (opcode as u64) << 48 }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn bytes(&self) -> u32 {
+        self.facts as u32
+    }
+
+    /// Blocks of the request that starts here; 0 in the middle of one.
+    #[inline(always)]
+    pub(crate) const fn blocks(&self) -> u16 {
+        (self.facts >> 32) as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn opcode(&self) -> WcOpcode {
+        /// In the order of their codes.
+        const OPCODES: [WcOpcode; 7] = [
+            WcOpcode::Send,
+            WcOpcode::RdmaWrite,
+            WcOpcode::RdmaRead,
+            WcOpcode::CompSwap,
+            WcOpcode::FetchAdd,
+            WcOpcode::BindMw,
+            WcOpcode::LocalInv,
+        ];
+        match OPCODES.get((self.facts >> 48) as usize & 0xff) {
+            Some(opcode) => *opcode,
+            None => WcOpcode::Send,
+        }
+    }
 }
 
 /// The send queue of one queue pair, open for a batch of requests that one doorbell announces.
@@ -169,6 +202,16 @@ impl<P: DataPath> SendQueue<'_, P> {
             self.qp.announced = end;
         }
         Ok(())
+    }
+
+    /// Ends a list at its request `index`, which was refused: those before it are announced.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn stop_at(&mut self, index: usize, error: PostSendError<P::Error>) -> BadWr<PostSendError<P::Error>> {
+        match self.commit() {
+            Err(commit) if index != 0 => BadWr { index, error: PostSendError::Commit(commit) },
+            _ => BadWr { index, error },
+        }
     }
 
     /// Blocks that are free in the send queue.
@@ -296,7 +339,7 @@ impl<P: DataPath> SendQueue<'_, P> {
         let at = self.qp.send.head();
         let signaled = self.qp.sq_sig_all || flags.contains(SendFlags::SIGNALED);
         self.provider.encode_send(&mut self.qp.inner, at, op, flags, signaled)?;
-        remember(self.qp, self.entries, SendEntry { wr_id, bytes, blocks, opcode });
+        remember(self.qp, self.entries, SendEntry::new(wr_id, bytes, blocks, opcode));
         Ok(())
     }
 
@@ -435,7 +478,7 @@ impl<P: DataPath> Short<'_, P> {
             UsualOp::Write => WcOpcode::RdmaWrite,
             UsualOp::Read => WcOpcode::RdmaRead,
         };
-        remember(self.qp, self.entries, SendEntry { wr_id: wr.wr_id, bytes, blocks, opcode });
+        remember(self.qp, self.entries, SendEntry::new(wr.wr_id, bytes, blocks, opcode));
         Some(Ok(()))
     }
 
@@ -454,7 +497,7 @@ impl<P: DataPath> Short<'_, P> {
         if let Err(error) = self.provider.encode_short_inline(&mut self.qp.inner, at, bytes, remote, wr.flags, signaled) {
             return Some(Err(error));
         }
-        let entry = SendEntry { wr_id: wr.wr_id, bytes: bytes.len() as u32, blocks, opcode: WcOpcode::RdmaWrite };
+        let entry = SendEntry::new(wr.wr_id, bytes.len() as u32, blocks, WcOpcode::RdmaWrite);
         remember(self.qp, self.entries, entry);
         Some(Ok(()))
     }
@@ -487,13 +530,13 @@ impl<P: DataPath> Short<'_, P> {
 /// Remembers the request at the head of the ring and goes on behind it.
 #[inline(always)]
 fn remember<P: DataPath>(qp: &mut Qp<P>, entries: &mut [SendEntry], entry: SendEntry) {
-    let (at, size, blocks) = (qp.send.head(), entries.len(), entry.blocks);
+    let (at, size, blocks) = (qp.send.head(), entries.len(), entry.blocks());
     if let Some(place) = entries.get_mut(place(at, size)) {
         *place = entry;
     }
     for middle in 1..blocks {
         if let Some(place) = entries.get_mut(place(at.wrapping_add(u32::from(middle)), size)) {
-            place.blocks = 0;
+            *place = SendEntry::NONE;
         }
     }
     qp.send.advance(u32::from(blocks));
@@ -509,5 +552,20 @@ pub(crate) fn longest_message<P: Provider>(provider: &P) -> u32 {
     match provider.device_attr().max_msg_size {
         0 => 1 << 31,
         max => u32::try_from(max).unwrap_or(u32::MAX).min(1 << 31),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_remembers_every_fact() {
+        use WcOpcode::{BindMw, CompSwap, FetchAdd, LocalInv, RdmaRead, RdmaWrite, Send};
+        for opcode in [Send, RdmaWrite, RdmaRead, CompSwap, FetchAdd, BindMw, LocalInv] {
+            let entry = SendEntry::new(u64::MAX, u32::MAX, u16::MAX, opcode);
+            assert_eq!((entry.wr_id, entry.bytes(), entry.blocks(), entry.opcode()), (u64::MAX, u32::MAX, u16::MAX, opcode));
+        }
+        assert_eq!(SendEntry::NONE.blocks(), 0);
     }
 }

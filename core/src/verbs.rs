@@ -382,13 +382,19 @@ impl<
 
     /// Posts sends up to the first that fails, with one doorbell; that one is named and not posted.
     pub fn post_send_list(&mut self, qp: QpHandle, list: &[SendWr<'_>]) -> Result<(), BadWr<PostSendError<P::Error>>> {
-        let mut queue = self.send_queue(qp).map_err(|error| BadWr { index: 0, error })?;
-        let failed = list.iter().enumerate().find_map(|(index, wr)| Some(BadWr { index, error: queue.post(wr).err()? }));
-        let posted = failed.map_or(list.len(), |failed| failed.index);
-        if posted != 0 {
-            queue.commit().map_err(|error| BadWr { index: posted, error: PostSendError::Commit(error) })?;
+        let mut queue = match self.send_queue(qp) {
+            Ok(queue) => queue,
+            Err(error) => return Err(BadWr { index: 0, error }),
+        };
+        for (index, wr) in list.iter().enumerate() {
+            if let Err(error) = queue.post(wr) {
+                return Err(queue.stop_at(index, error));
+            }
         }
-        failed.map_or(Ok(()), Err)
+        match queue.commit() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(BadWr { index: list.len(), error: PostSendError::Commit(error) }),
+        }
     }
 
     #[inline]

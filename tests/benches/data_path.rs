@@ -27,7 +27,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const PAGES: usize = 2048;
 const ARENA: usize = PAGES * 4096;
-const DEPTH: u32 = 1024;
+const DEPTH: u32 = 256;
 const BATCH: usize = 32;
 
 /// Zeroed memory for the whole run.
@@ -303,27 +303,33 @@ fn posts(criterion: &mut Criterion) {
         for length in [8, 64] {
             group.bench_function(format!("RDMA WRITE {length} bytes, one SGE, one doorbell each"), |bencher| {
                 bencher.iter_custom(|iters| {
-                    let sges = [Sge { length, ..scene.sge }];
-                    let op = SendOp::Write { payload: Payload::Sges(&sges), remote: scene.remote };
-                    let wr = SendWr { wr_id: 7, flags: SendFlags::SIGNALED, op };
-                    scene.time_posts(iters, 1, 1, |scene| scene.verbs.post_send(scene.qp, black_box(&wr)).expect("post"))
+                    let (sge, remote) = (Sge { length, ..scene.sge }, scene.remote);
+                    scene.time_posts(iters, 1, 1, |scene| {
+                        // Made afresh each time, as programs do.
+                        let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+                        let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
+                        scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SendFlags::SIGNALED, op }).expect("post");
+                    })
                 });
             });
         }
         group.bench_function("RDMA WRITE 64 bytes, two SGEs", |bencher| {
             bencher.iter_custom(|iters| {
-                let sges = [Sge { length: 32, ..scene.sge }, Sge { length: 32, addr: scene.sge.addr + 512, ..scene.sge }];
-                let op = SendOp::Write { payload: Payload::Sges(&sges), remote: scene.remote };
-                let wr = SendWr { wr_id: 7, flags: SendFlags::SIGNALED, op };
-                scene.time_posts(iters, 1, 1, |scene| scene.verbs.post_send(scene.qp, black_box(&wr)).expect("post"))
+                let (sge, remote) = (Sge { length: 32, ..scene.sge }, scene.remote);
+                scene.time_posts(iters, 1, 1, |scene| {
+                    let sges = [Sge { addr: black_box(sge.addr), ..sge }, Sge { addr: black_box(sge.addr + 512), ..sge }];
+                    let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
+                    scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SendFlags::SIGNALED, op }).expect("post");
+                })
             });
         });
         group.bench_function("RDMA WRITE 32 bytes inline", |bencher| {
             bencher.iter_custom(|iters| {
-                let bytes = [0x5a; 32];
-                let op = SendOp::Write { payload: Payload::Inline(&bytes), remote: scene.remote };
-                let wr = SendWr { wr_id: 7, flags: SendFlags::SIGNALED, op };
-                scene.time_posts(iters, 1, 2, |scene| scene.verbs.post_send(scene.qp, black_box(&wr)).expect("post"))
+                let (bytes, remote) = ([0x5a_u8; 32], scene.remote);
+                scene.time_posts(iters, 1, 2, |scene| {
+                    let op = SendOp::Write { payload: Payload::Inline(black_box(&bytes)), remote };
+                    scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SendFlags::SIGNALED, op }).expect("post");
+                })
             });
         });
         group.throughput(Throughput::Elements(BATCH as u64));

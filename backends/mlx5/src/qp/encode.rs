@@ -222,9 +222,9 @@ pub(crate) const fn short_inline_blocks(len: usize) -> u16 {
 
 /// The flags of a control segment.
 #[inline]
-fn control_flags(qp: &Qp, flags: SendFlags, signaled: bool) -> u32 {
+fn control_flags(fence: u32, flags: SendFlags, signaled: bool) -> u32 {
     // The verbs' fence waits for more than the one that a bind leaves behind for the request after it.
-    let fence = if flags.contains(SendFlags::FENCE) { fm::FENCE } else { qp.fence };
+    let fence = if flags.contains(SendFlags::FENCE) { fm::FENCE } else { fence };
     WqeCtrlSeg::FM.place(fence)
         | WqeCtrlSeg::CE.place(if signaled { ce::ALWAYS } else { ce::ERROR_ONLY })
         | WqeCtrlSeg::SE.place(u32::from(flags.contains(SendFlags::SOLICITED)))
@@ -234,9 +234,12 @@ impl Qp {
     /// The one request that waits for its doorbell at block `end`, if it is the only one and has `most` bytes at most.
     #[inline(never)]
     fn alone(&self, end: u32, most: usize) -> Option<Short> {
-        let len = self.last_blocks as usize * WQEBB;
-        let alone = self.last_at == self.committed && end == self.last_at.wrapping_add(self.last_blocks);
-        let at = (self.last_at as usize).wrapping_mul(WQEBB);
+        let units = WqeCtrlSeg::DS.take(u64::from_be(self.last_control) as u32);
+        let blocks = units.div_ceil((WQEBB / DS_UNIT) as u32);
+        let len = blocks as usize * WQEBB;
+        let start = end.wrapping_sub(blocks);
+        let alone = start == self.committed;
+        let at = (start as usize).wrapping_mul(WQEBB);
         (alone && len != 0 && len <= most).then_some(Short { ring: self.sq_ring, mask: self.sq_mask, at, len })
     }
 }
@@ -256,7 +259,8 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
         signaled: bool,
     ) -> Result<(), Error> {
         let place = qp.sq_ring + ((at as usize).wrapping_mul(WQEBB) & qp.sq_mask);
-        let bits = control_flags(qp, flags, signaled);
+        let fence = qp.fence;
+        let bits = control_flags(fence, flags, signaled);
         let opcode = match op {
             UsualOp::Send => WqeOpcode::Send,
             UsualOp::Write => WqeOpcode::RdmaWrite,
@@ -285,8 +289,10 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
             }
             _ => return Err(Error::TooMuch { asked: sges.len() as u64, limit: 2 }),
         }
-        qp.fence = fm::NONE;
-        (qp.last_at, qp.last_blocks, qp.last_control) = (at, 1, first);
+        if fence != fm::NONE {
+            qp.fence = fm::NONE;
+        }
+        qp.last_control = first;
         Ok(())
     }
 
@@ -302,7 +308,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
         signaled: bool,
     ) -> Result<(), Error> {
         let units = short_inline_units(bytes.len());
-        let bits = control_flags(qp, flags, signaled);
+        let bits = control_flags(qp.fence, flags, signaled);
         let [first, second] = control(WqeOpcode::RdmaWrite, at, qp.qpn_ds | units, bits, 0);
         let [addr, key] = remote_address(&remote);
         let offset = (at as usize).wrapping_mul(WQEBB);
@@ -315,7 +321,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
             self.machine.memory.store(qp.sq_ring + (offset.wrapping_add(WQEBB) & qp.sq_mask), &words)?;
         }
         qp.fence = fm::NONE;
-        (qp.last_at, qp.last_blocks, qp.last_control) = (at, blocks, first);
+        qp.last_control = first;
         Ok(())
     }
 
@@ -336,7 +342,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
         if qp.sq_mask == 0 || blocks as usize * WQEBB > qp.sq_mask + 1 {
             return Err(Error::Unsupported(Feature::Ring));
         }
-        let bits = control_flags(qp, flags, signaled);
+        let bits = control_flags(qp.fence, flags, signaled);
         let qpn_ds = qp.qpn_ds | units;
         let memory = &mut self.machine.memory;
         let mut place = Place { memory, ring: qp.sq_ring, mask: qp.sq_mask, at: (at as usize).wrapping_mul(WQEBB) };
@@ -393,7 +399,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
             }
         };
         qp.fence = next_fence;
-        (qp.last_at, qp.last_blocks, qp.last_control) = (at, blocks, first);
+        qp.last_control = first;
         Ok(())
     }
 

@@ -125,7 +125,7 @@ impl<P: Platform> Driver<P> {
 
     /// The device starts again at block 0 and entry 0.
     fn reset_rings(&mut self, qp: &mut Qp) -> Result<(), Error> {
-        (qp.fence, qp.committed, qp.last_at, qp.last_blocks, qp.last_control) = (0, 0, 0, 0, 0);
+        (qp.fence, qp.committed, qp.last_control) = (0, 0, 0);
         self.machine.memory.store(qp.record, &[0; 1])?;
         Ok(())
     }

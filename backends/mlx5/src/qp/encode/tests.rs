@@ -27,8 +27,6 @@ fn made(blocks: usize) -> (Mock, Qp, Shared) {
         fence: 0,
         record: RECORD,
         committed: 0,
-        last_at: 0,
-        last_blocks: 0,
         last_control: 0,
         rq_ring: 0x1800,
         rq_mask: 3,
