@@ -146,7 +146,6 @@ pub struct Line {
 
 /// What a line of a recording tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "the large one is written once a device")]
 pub enum Entry {
     /// What the device is: as recorded, the rest as usual.
     Device(DeviceConfig),
@@ -328,7 +327,7 @@ fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
             }
         }
     }
-    if word.matches('.').count() % 2 == 0 { Ok(all) } else { Err("a count of zeros has no end") }
+    if word.matches('.').count().is_multiple_of(2) { Ok(all) } else { Err("a count of zeros has no end") }
 }
 
 #[cfg(test)]
