@@ -134,6 +134,7 @@ impl Firmware {
             max_cq: power(self.config.limits.log_max_cq),
             max_mkey: power(self.config.limits.log_max_mkey),
             log_max_msg: self.config.limits.log_max_msg,
+            ..EngineConfig::default()
         });
     }
 

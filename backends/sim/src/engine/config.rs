@@ -23,6 +23,10 @@ pub struct EngineConfig {
     pub max_mkey: u32,
     /// Binary logarithm of the largest message in bytes.
     pub log_max_msg: u8,
+    /// Bytes of this process that keys with their translations may take: a host that asks for more is refused.
+    pub key_memory: u64,
+    /// Bytes of this process that queues with their page lists may take.
+    pub queue_memory: u64,
 }
 
 impl Default for EngineConfig {
@@ -37,6 +41,10 @@ impl Default for EngineConfig {
             max_cq: 1 << 16,
             max_mkey: 1 << 20,
             log_max_msg: 30,
+            // Enough for 2 million keys, or for 256 GB registered in pages of 4096 bytes.
+            key_memory: 1 << 30,
+            // Enough for 262,144 queue pairs.
+            queue_memory: 1 << 30,
         }
     }
 }

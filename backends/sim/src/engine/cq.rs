@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, View, ViewMut};
 
-use super::EngineEvent;
 use super::ring::{Pages, Ring};
+use super::{EngineEvent, QUEUE_COST};
 use crate::audit::Finding;
 use crate::env::Env;
 use crate::fault::Fault;
@@ -105,6 +105,11 @@ fn log_stride(cqc: View<'_, Cqc>) -> Option<u32> {
 impl CqTable {
     pub(super) fn len(&self) -> usize {
         self.cqs.len()
+    }
+
+    /// Bytes that a queue takes here, 0 for none.
+    pub(super) fn cost(&self, cqn: u32) -> u64 {
+        self.cqs.get(&cqn).map_or(0, |cq| QUEUE_COST + cq.ring.cost())
     }
 
     pub(super) fn contains(&self, cqn: u32) -> bool {

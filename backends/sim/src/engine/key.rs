@@ -121,6 +121,12 @@ impl Mkey {
         }
     }
 
+    /// Bytes that it takes here.
+    fn cost(&self) -> u64 {
+        let lists = self.translations.len() + self.klms.len() * size_of::<Klm>() + self.ends.len() * size_of::<u64>();
+        KEY_COST + lists as u64
+    }
+
     pub(super) fn context(&self) -> View<'_, Mkc> {
         const { assert!(Mkc::SIZE == 64, "a context has the size of its layout") };
         View::of(&self.context)
@@ -189,11 +195,18 @@ impl Mkey {
     }
 }
 
+/// Bytes that a key takes here beside its translations, generously.
+const KEY_COST: u64 = 512;
+/// Indices of destroyed keys that are remembered.
+const MAX_DESTROYED: usize = 1 << 16;
+
 /// All keys of a device, by index.
 #[derive(Debug, Default)]
 pub(super) struct KeyTable {
     keys: BTreeMap<u32, Mkey>,
     next: u32,
+    /// Bytes that all keys take here.
+    used: u64,
     /// Indices that had a key once and have none now.
     destroyed: BTreeSet<u32>,
 }
@@ -227,8 +240,8 @@ impl KeyTable {
 
     /// Adds a key. Indices are given in turn, so that a destroyed one stays unknown for long; 0 and 1 never are, because
     /// key 0x100 ends receive lists.
-    pub(super) fn create(&mut self, max: u32, mkc: View<'_, Mkc>, translations: &[u8]) -> Result<u32, CmdStatus> {
-        let max = max.min(1 << 24);
+    pub(super) fn create(&mut self, limits: (u32, u64), mkc: View<'_, Mkc>, translations: &[u8]) -> Result<u32, CmdStatus> {
+        let (max, memory) = (limits.0.min(1 << 24), limits.1);
         if u64::from(max) <= self.keys.len() as u64 + 2 {
             return Err(CmdStatus::NoResources);
         }
@@ -260,6 +273,11 @@ impl KeyTable {
         while self.keys.contains_key(&index) || !(2..max).contains(&index) {
             index = if index + 1 >= max { 2 } else { index + 1 };
         }
+        self.used += key.cost();
+        if self.used > memory {
+            self.used -= key.cost();
+            return Err(CmdStatus::NoResources);
+        }
         self.next = index + 1;
         self.destroyed.remove(&index);
         self.keys.insert(index, key);
@@ -282,7 +300,12 @@ impl KeyTable {
         if self.keys.iter().any(|(&other, window)| other != index && window.is_bound_window() && leads_here(window)) {
             return Err(CmdStatus::ResBusy);
         }
-        self.keys.remove(&index);
+        if let Some(key) = self.keys.remove(&index) {
+            self.used -= key.cost();
+        }
+        if self.destroyed.len() >= MAX_DESTROYED {
+            self.destroyed.pop_first();
+        }
         self.destroyed.insert(index);
         Ok(())
     }
@@ -455,9 +478,18 @@ impl KeyTable {
         Ok(())
     }
 
+    /// Whether a translation list may grow by `more` bytes.
+    pub(super) fn has_room(&self, more: usize, memory: u64) -> bool {
+        self.used.saturating_add(more as u64) <= memory
+    }
+
     /// Replaces the context and translations of a key.
     pub(super) fn replace(&mut self, index: u32, context: [u8; 64], translations: Vec<u8>) {
-        self.keys.insert(index, Mkey::new(context, translations));
+        let key = Mkey::new(context, translations);
+        self.used += key.cost();
+        if let Some(old) = self.keys.insert(index, key) {
+            self.used -= old.cost();
+        }
     }
 
     /// Frees a key that a peer names (SEND with invalidate).

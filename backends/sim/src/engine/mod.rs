@@ -55,6 +55,8 @@ pub use srq::{SrqKind, SrqSpec};
 
 /// Frames that wait for the wire before queue pairs hold back.
 const MAX_FRAMES: usize = 1024;
+/// Bytes that a queue takes here beside its page list, generously.
+const QUEUE_COST: u64 = 1024;
 /// Shared receive queues, at most.
 const MAX_SRQS: u32 = 1 << 16;
 
@@ -65,6 +67,8 @@ struct Shared {
     keys: KeyTable,
     cqs: CqTable,
     srqs: SrqTable,
+    /// Bytes that queues take here.
+    queue_bytes: u64,
     events: VecDeque<EngineEvent>,
     /// Frames for the wire, and those for this device itself.
     frames: VecDeque<Vec<u8>>,
@@ -75,6 +79,13 @@ struct Shared {
 impl Shared {
     fn pkey(&self, index: u32) -> u16 {
         self.config.pkey(index)
+    }
+
+    /// Whether a queue with this page list may be added.
+    fn has_queue_room(&self, pas: &[u64]) -> Result<(), CmdStatus> {
+        // A queue pair keeps its list twice.
+        let more = 4 * QUEUE_COST + pas.len() as u64 * 16;
+        if self.queue_bytes + more > self.config.queue_memory { Err(CmdStatus::NoResources) } else { Ok(()) }
     }
 
     /// Whether more frames may wait.
@@ -156,7 +167,7 @@ impl Engine {
     /// Creates a key; `translations` are the raw entries (page addresses or KLMs) that followed the context. Returns the
     /// key's index; the key itself is that and the variant of the context in its low byte.
     pub fn create_mkey(&mut self, env: &mut Env<'_>, mkc: View<'_, Mkc>, translations: &[u8]) -> Result<u32, CmdStatus> {
-        let created = self.shared.keys.create(self.shared.config.max_mkey, mkc, translations);
+        let created = self.shared.keys.create((self.shared.config.max_mkey, self.shared.config.key_memory), mkc, translations);
         if let Err(status) = created {
             env.note(|| format!("key refused: {}", status.name()));
         }
@@ -175,7 +186,10 @@ impl Engine {
 
     /// Creates a completion queue in the pages `pas`; returns its number.
     pub fn create_cq(&mut self, cqc: View<'_, Cqc>, pas: &[u64]) -> Result<u32, CmdStatus> {
-        self.shared.cqs.create(self.shared.config.max_cq, cqc, pas)
+        self.shared.has_queue_room(pas)?;
+        let cqn = self.shared.cqs.create(self.shared.config.max_cq, cqc, pas)?;
+        self.shared.queue_bytes += self.shared.cqs.cost(cqn);
+        Ok(cqn)
     }
 
     /// Writes the context of a completion queue to `out`.
@@ -193,7 +207,11 @@ impl Engine {
         cqc: View<'_, Cqc>,
         pas: &[u64],
     ) -> Result<(), CmdStatus> {
-        self.shared.cqs.resize(env, cqn, select, cqc, pas)
+        self.shared.has_queue_room(pas)?;
+        let before = self.shared.cqs.cost(cqn);
+        self.shared.cqs.resize(env, cqn, select, cqc, pas)?;
+        self.shared.queue_bytes = self.shared.queue_bytes + self.shared.cqs.cost(cqn) - before;
+        Ok(())
     }
 
     /// Takes the moderation of a completion queue; `select` names the fields of the context that count.
@@ -209,6 +227,7 @@ impl Engine {
         if self.qps.values().any(|qp| qp.uses_cq(cqn)) || self.shared.srqs.uses_cq(cqn) {
             return Err(CmdStatus::ResBusy);
         }
+        self.shared.queue_bytes -= self.shared.cqs.cost(cqn);
         self.shared.cqs.remove(cqn);
         Ok(())
     }
@@ -218,7 +237,10 @@ impl Engine {
         if spec.kind == SrqKind::Xrc && !self.shared.cqs.contains(spec.cqn) {
             return Err(CmdStatus::BadRes);
         }
-        self.shared.srqs.create(MAX_SRQS, spec, pas)
+        self.shared.has_queue_room(pas)?;
+        let srqn = self.shared.srqs.create(MAX_SRQS, spec, pas)?;
+        self.shared.queue_bytes += self.shared.srqs.cost(srqn);
+        Ok(srqn)
     }
 
     /// What a shared receive queue is, and how many elements wait in it.
@@ -238,6 +260,7 @@ impl Engine {
         if self.qps.values().any(|qp| qp.srq == Some(srqn)) {
             return Err(CmdStatus::ResBusy);
         }
+        self.shared.queue_bytes -= self.shared.srqs.cost(srqn);
         self.shared.srqs.remove(srqn);
         Ok(())
     }
@@ -252,7 +275,9 @@ impl Engine {
         while self.qps.contains_key(&qpn) || !(FIRST_QPN..max).contains(&qpn) {
             qpn = if qpn + 1 >= max { FIRST_QPN } else { qpn + 1 };
         }
+        self.shared.has_queue_room(pas)?;
         let qp = Qp::new(qpn, qpc, pas, &self.shared)?;
+        self.shared.queue_bytes += qp.cost();
         self.next_qpn = qpn + 1;
         self.qps.insert(qpn, qp);
         Ok(qpn)
@@ -293,7 +318,8 @@ impl Engine {
 
     /// Destroys a queue pair; nothing completes for it afterwards.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), CmdStatus> {
-        self.qps.remove(&qpn).ok_or(CmdStatus::BadRes)?;
+        let qp = self.qps.remove(&qpn).ok_or(CmdStatus::BadRes)?;
+        self.shared.queue_bytes -= qp.cost();
         self.groups.forget(qpn);
         self.busy.remove(&qpn);
         if let Some(due) = self.timer_of.remove(&qpn) {

@@ -8,7 +8,7 @@ use super::key::{Access, Right};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::ring::{Pages, Ring};
-use super::{EngineEvent, Shared, SrqKind, Work};
+use super::{EngineEvent, QUEUE_COST, Shared, SrqKind, Work};
 use crate::memory::read_array;
 use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, Transport};
 use crate::wqe::WqeService;
@@ -130,6 +130,11 @@ impl Qp {
         };
         qp.set(Qpc::STATE, QpcState::Rst.code());
         Ok(qp)
+    }
+
+    /// Bytes that it takes here.
+    pub(super) fn cost(&self) -> u64 {
+        4 * QUEUE_COST + [&self.sq, &self.rq].into_iter().flatten().map(Ring::cost).sum::<u64>()
     }
 
     /// A field of the context.

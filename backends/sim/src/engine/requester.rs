@@ -297,7 +297,7 @@ impl Qp {
                 if work.shared.keys.was_destroyed(*immediate) {
                     work.env.audit.report(Finding::KeyAfterDestroy { key: *immediate });
                 }
-                umr::apply(&mut work.shared.keys, work.env.memory, changer, *immediate, umr)
+                umr::apply(&mut work.shared.keys, work.shared.config.key_memory, work.env.memory, changer, *immediate, umr)
             }
             _ => Ok(()),
         };

@@ -28,6 +28,11 @@ impl Pages {
         Ok(Self { pages: pages.iter().map(|pa| pa & !0xfff).collect(), log_page, offset })
     }
 
+    /// Bytes that the list takes here.
+    pub(super) fn cost(&self) -> u64 {
+        self.pages.len() as u64 * 8
+    }
+
     /// Device address of byte `at`, and how many bytes follow it in the same page.
     fn locate(&self, at: u64) -> Option<(u64, usize)> {
         let at = self.offset.checked_add(at)?;
@@ -78,6 +83,11 @@ impl Ring {
     /// `1 << log_entries` entries of `1 << log_stride` bytes, from byte `start` of the buffer.
     pub(super) fn new(pages: Pages, start: u64, log_entries: u32, log_stride: u32) -> Self {
         Self { pages, start, log_entries, log_stride }
+    }
+
+    /// Bytes that it takes here.
+    pub(super) fn cost(&self) -> u64 {
+        self.pages.cost()
     }
 
     /// Entries.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::{CmdStatus, View, WqeSrqNextSeg};
 
+use super::QUEUE_COST;
 use super::ring::{Pages, Ring};
 use crate::memory::{HostMemory, read_array};
 
@@ -80,6 +81,11 @@ pub(super) struct SrqTable {
 impl SrqTable {
     pub(super) fn len(&self) -> usize {
         self.srqs.len()
+    }
+
+    /// Bytes that a queue takes here, 0 for none.
+    pub(super) fn cost(&self, srqn: u32) -> u64 {
+        self.srqs.get(&srqn).map_or(0, |srq| QUEUE_COST + srq.ring.cost())
     }
 
     pub(super) fn get(&self, srqn: u32) -> Option<&Srq> {

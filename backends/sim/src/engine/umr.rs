@@ -9,6 +9,9 @@ use crate::wqe::{Umr, UmrTranslations};
 /// Bytes of the unit in which translations are changed.
 const LIST_UNIT: usize = 64;
 
+/// A list takes at most so many times its bytes, entries read out and their ends included.
+const LARGEST_GROWTH: usize = 4;
+
 /// Who changes a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changer {
@@ -37,6 +40,7 @@ const FIELDS: [(u64, Field<Mkc>); 13] = [
 /// Applies `umr` to the key `number` names by its index. On an error the key is as it was.
 pub(super) fn apply(
     keys: &mut KeyTable,
+    key_memory: u64,
     memory: &dyn HostMemory,
     changer: Changer,
     number: u32,
@@ -56,6 +60,12 @@ pub(super) fn apply(
             let capacity = (key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE) as usize).saturating_mul(OCTWORD);
             // Lists are brought in whole units, which the last one of a small key may not fill.
             let capacity = capacity.checked_next_multiple_of(LIST_UNIT).ok_or(refused)?;
+            // What is beyond the present list is filled up, so that much must be free.
+            let end = umr.offset.unwrap_or(0).saturating_mul(OCTWORD as u64).saturating_add(raw.len() as u64);
+            let more = usize::try_from(end).map_err(|_| refused)?.saturating_mul(LARGEST_GROWTH);
+            if !keys.has_room(more, key_memory) {
+                return Err(refused);
+            }
             splice(keys.translations(index).unwrap_or_default(), umr.offset, raw, capacity).ok_or(refused)?
         }
     };

@@ -1,6 +1,7 @@
 //! The requests by which Linux fills, changes and frees the keys of its stock (`drivers/infiniband/hw/mlx5/umr.c`): 144 or
 //! 128 bytes of control, UMR control and key segments, and a data segment that leads to the page list.
 
+use super::super::EngineConfig;
 use super::super::testing::*;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Mkc, QpcSt, View, ViewMut};
 
@@ -153,4 +154,25 @@ fn a_list_beyond_the_key_or_outside_memory_is_refused() {
         assert_ne!(stock.change(index << 8, &request), 0);
         assert_eq!(stock.field(index, Mkc::FREE), 1);
     }
+}
+
+#[test]
+fn what_a_host_may_keep_here_has_an_end() {
+    let mut stock = Stock::new();
+    let config = EngineConfig { key_memory: 16 * 1024, queue_memory: 64 * 1024, ..stock.host.engine.config().clone() };
+    stock.host.engine.configure(config);
+    // A key that says it has room for 64 GB of translations takes none until they come.
+    let index = stock.free_key(u32::MAX).unwrap();
+    let (list, all) = (stock.host.alloc(4096), stock.all_memory);
+    let segment = key_segment(false, 0xf, 1, PD, 0, 4096);
+    let mut far = control(OFFSET, 4, 0, KEY | FREE);
+    // The offset's upper 32 bits.
+    far[16..20].copy_from_slice(&[0, 0, 0xff, 0]);
+    assert_eq!(stock.change(index << 8, &[&far, &segment, &data(list, 64, all)]), 0x06);
+
+    let keys: Vec<u32> = std::iter::from_fn(|| stock.free_key(4).ok()).take(1000).collect();
+    assert!((20..40).contains(&keys.len()), "{}", keys.len());
+    assert_eq!(stock.free_key(4), Err(CmdStatus::NoResources));
+    stock.host.engine.destroy_mkey(keys[0]).unwrap();
+    stock.free_key(4).unwrap();
 }
