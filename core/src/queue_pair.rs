@@ -99,8 +99,10 @@ impl<P: Provider> Parts<'_, P> {
         };
         let mut made = self.provider.create_qp(&request).map_err(CreateQpError::Device)?;
         let ring = |length: u32| length.is_power_of_two() && length <= 1 << 15;
-        // Without receives there may be no receive ring at all.
-        if !ring(made.send_blocks) || !(ring(made.recv_entries) || made.recv_entries == 0) {
+        // Without requests of one kind there may be no ring for them at all.
+        let send_ring = ring(made.send_blocks) || (made.send_blocks == 0 && init.cap.max_send_wr == 0);
+        let recv_ring = ring(made.recv_entries) || (made.recv_entries == 0 && init.cap.max_recv_wr == 0);
+        if !send_ring || !recv_ring {
             self.provider.destroy_qp(&mut made.qp).map_err(CreateQpError::Device)?;
             return Err(CreateQpError::ForeignRings { send: made.send_blocks, recv: made.recv_entries });
         }

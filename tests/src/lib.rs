@@ -321,6 +321,20 @@ pub fn to_rts(node: &mut Node, qp: QpHandle, steps: &[(QpAttr, QpAttrMask); 3]) 
     }
 }
 
+/// Takes a datagram queue pair from RESET to RTS.
+pub fn ud_to_rts(node: &mut Node, qp: QpHandle) {
+    let all = QpAttr { port_num: 1, qkey: bareverbs::Qkey::new(0x1111_1111), sq_psn: Psn::new(7), ..QpAttr::default() };
+    let steps = [
+        (QpState::Init, QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY),
+        (QpState::Rtr, QpAttrMask::empty()),
+        (QpState::Rts, QpAttrMask::SQ_PSN),
+    ];
+    for (state, mask) in steps {
+        node.verbs.modify_qp(qp, &QpAttr { state, ..all }, mask | QpAttrMask::STATE).expect("modify_qp");
+        assert_eq!(node.verbs.query_qp(qp).expect("query_qp").state, state);
+    }
+}
+
 /// Two hosts whose devices are joined by a wire.
 pub struct Pair {
     /// The world of both.

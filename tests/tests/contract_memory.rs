@@ -11,7 +11,7 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits, PageDemand};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_rts,
+    ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_rts, ud_to_rts,
 };
 
 /// Access flags that a region may be made with, one by one.
@@ -662,16 +662,36 @@ fn binds_on_an_unreliable_connection() {
 }
 
 #[test]
-fn transports_that_the_backend_does_not_drive() {
+fn a_datagram_queue_pair_binds_no_windows() {
+    let mut node = node(DeviceConfig::with_lid(1));
+    let pd = node.verbs.alloc_pd().unwrap();
+    let ud = end_in(&mut node, pd, QpType::Ud, CAP, true);
+    let region = node.region(pd, 4096, ALL_ACCESS);
+    let mw = node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
+    let bind = MwBind {
+        wr_id: 1,
+        flags: SendFlags::empty(),
+        mr: region.mr,
+        addr: region.buffer.addr,
+        length: 4096,
+        access: Access::REMOTE_READ,
+    };
+    // The transport is looked at before the state.
+    refused!(node.verbs.bind_mw(ud.qp, mw, &bind), Einval, BindMwError::Transport { qp_type: QpType::Ud });
+    ud_to_rts(&mut node, ud.qp);
+    refused!(node.verbs.bind_mw(ud.qp, mw, &bind), Einval, BindMwError::Transport { qp_type: QpType::Ud });
+    node.assert_no_findings();
+}
+
+#[test]
+fn a_transport_that_the_backend_does_not_drive() {
     let mut node = node(DeviceConfig::with_lid(1));
     let pd = node.verbs.alloc_pd().unwrap();
     let cq = node.verbs.create_cq(64).unwrap();
     let before = node.holdings();
-    for qp_type in [QpType::Ud, QpType::XrcSend] {
-        let init = bareverbs::QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
-        refused!(node.verbs.create_qp(&init), Eopnotsupp, CreateQpError::Device(Error::Unsupported(_)));
-        assert_eq!(node.holdings(), before);
-    }
+    let init = bareverbs::QpInit { pd, qp_type: QpType::XrcSend, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
+    refused!(node.verbs.create_qp(&init), Eopnotsupp, CreateQpError::Device(Error::Unsupported(_)));
+    assert_eq!(node.holdings(), before);
 }
 
 #[test]

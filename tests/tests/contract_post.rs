@@ -2,13 +2,13 @@
 
 use bareverbs::{
     Access, BadWr, BindInfo, BindRefused, Completion, Errno, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,
-    PostSendError, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault,
+    PostSendError, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault,
     WcOpcode, WcStatus,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_state,
+    ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_state, ud_to_rts,
 };
 
 /// The opcodes of the contract's table.
@@ -778,4 +778,55 @@ fn an_unreliable_connection_carries_sends_and_writes() {
         assert_eq!(scene.there.buffer.read(0, 5000), scene.here.buffer.read(0, 5000), "{op:?}");
     }
     scene.pair.assert_no_findings();
+}
+
+#[test]
+fn a_datagram_queue_pair_has_sends_only_and_they_need_an_address() {
+    let mut pair = Pair::new();
+    let node = &mut pair.a;
+    let pd = node.verbs.alloc_pd().unwrap();
+    let ud = end_in(node, pd, QpType::Ud, CAP, true);
+    ud_to_rts(node, ud.qp);
+    let region = node.region(pd, 4096, ALL_ACCESS);
+    let (sges, remote) = ([region.sge(0, 8)], region.remote(8));
+    let payload = Payload::Sges(&sges);
+    for op in [SendOp::Send { payload }, SendOp::SendWithImm { payload, imm: [0; 4] }] {
+        refused!(node.verbs.post_send(ud.qp, &signaled(1, op)), Eopnotsupp, PostSendError::NoAddressHandle);
+    }
+    for op in [
+        SendOp::Write { payload, remote },
+        SendOp::WriteWithImm { payload, remote, imm: [0; 4] },
+        SendOp::Read { sges: &sges, remote },
+        SendOp::FetchAdd { sge: sges[0], remote, add: 1 },
+        SendOp::CompareSwap { sge: sges[0], remote, compare: 0, swap: 1 },
+        SendOp::LocalInv { rkey: remote.rkey },
+        SendOp::SendWithInv { payload, rkey: remote.rkey },
+    ] {
+        refused!(node.verbs.post_send(ud.qp, &signaled(1, op)), Einval, PostSendError::Opcode { qp_type: QpType::Ud, .. });
+    }
+    // Receives are a ring like any other's; a move to ERR gives them back.
+    node.verbs.post_recv(ud.qp, &RecvWr { wr_id: 9, sges: &sges }).unwrap();
+    let err = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    node.verbs.modify_qp(ud.qp, &err, QpAttrMask::STATE).unwrap();
+    let flushed = node.completions(ud.cq, 1);
+    assert_eq!((flushed[0].wr_id, flushed[0].status), (9, WcStatus::WrFlushErr));
+    node.assert_no_findings();
+}
+
+#[test]
+fn a_queue_pair_without_sends_receives() {
+    let mut pair = Pair::new();
+    let a = end(&mut pair.a, true);
+    let pd = pair.b.verbs.alloc_pd().unwrap();
+    let b = end_in(&mut pair.b, pd, QpType::Rc, QpCap { max_send_wr: 0, ..CAP }, true);
+    pair.connect(&a, &b, &Connection::default());
+    let (from, to) = (pair.a.region(a.pd, 64, ALL_ACCESS), pair.b.region(pd, 64, ALL_ACCESS));
+    pair.b.verbs.post_recv(b.qp, &RecvWr { wr_id: 2, sges: &[to.sge(0, 64)] }).unwrap();
+    let op = SendOp::Send { payload: Payload::Sges(&[from.sge(0, 64)]) };
+    pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
+    assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::Success);
+    assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
+    let op = SendOp::Send { payload: Payload::Sges(&[to.sge(0, 64)]) };
+    assert!(pair.b.verbs.post_send(b.qp, &signaled(1, op)).is_err(), "there is no send ring");
+    pair.assert_no_findings();
 }

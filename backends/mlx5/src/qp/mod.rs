@@ -146,7 +146,8 @@ impl<P: Platform> Driver<P> {
         let service = match request.qp_type {
             QpType::Rc => QpcSt::Rc,
             QpType::Uc => QpcSt::Uc,
-            QpType::Ud | QpType::XrcSend => return Err(Error::Unsupported(Feature::Transport)),
+            QpType::Ud => QpcSt::Ud,
+            QpType::XrcSend => return Err(Error::Unsupported(Feature::Transport)),
         };
         let rings = Rings::new(&request.cap, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;

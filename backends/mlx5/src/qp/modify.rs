@@ -1,6 +1,6 @@
 //! The life of a queue pair: transitions and queries.
 
-use bareverbs::{Access, AddressVector, DmaMemory, PathMigState, Platform, Psn, QpAttr, QpAttrMask, QpState};
+use bareverbs::{Access, AddressVector, DmaMemory, Mtu, PathMigState, Platform, Psn, QpAttr, QpAttrMask, QpState};
 use bareverbs_mlx5_spec::{
     Ads, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, Rst2initQpOut, View, ViewMut,
     opt_param, pm_state,
@@ -14,6 +14,8 @@ use crate::error::{Error, Feature};
 const ATOMIC_MODE_IB: u32 = 1;
 /// [`Qpc::LOG_ACK_REQ_FREQ`] that Linux sets.
 const LOG_ACK_REQ_FREQ: u32 = 8;
+/// [`Qpc::LOG_MSG_MAX`] of a datagram: 4096 bytes.
+const UD_LOG_MSG_MAX: u32 = 12;
 /// What a static rate of the verbs is more than in the device's path.
 const RATE_OFFSET: u32 = 5;
 
@@ -91,6 +93,10 @@ impl<P: Platform> Driver<P> {
         if mask.contains(QpAttrMask::PATH_MTU) {
             context.set(Qpc::MTU, attr.path_mtu as u32).set(Qpc::LOG_MSG_MAX, self.caps.log_max_msg);
         }
+        if qp.service == QpcSt::Ud && to == QpState::Rtr {
+            // The verbs give a datagram no path MTU: one packet of the port's greatest.
+            context.set(Qpc::MTU, Mtu::Mtu4096 as u32).set(Qpc::LOG_MSG_MAX, UD_LOG_MSG_MAX);
+        }
         set(&mut context, QpAttrMask::DEST_QPN, Qpc::REMOTE_QPN, attr.dest_qpn.get());
         set(&mut context, QpAttrMask::RQ_PSN, Qpc::NEXT_RCV_PSN, attr.rq_psn.get());
         set(&mut context, QpAttrMask::SQ_PSN, Qpc::NEXT_SEND_PSN, attr.sq_psn.get());
@@ -148,6 +154,8 @@ fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32
     use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
     let rights = match service {
         QpcSt::Rc => opt_param::RRE | opt_param::RAE | opt_param::RWE,
+        // A datagram has a Q_Key where the others have rights.
+        QpcSt::Ud => opt_param::Q_KEY,
         _ => opt_param::RWE,
     };
     let known = match (from, to) {
@@ -161,7 +169,7 @@ fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32
     };
     let named = [
         (QpAttrMask::ALT_PATH, opt_param::ALT_ADDR_PATH),
-        (QpAttrMask::ACCESS_FLAGS, rights),
+        (QpAttrMask::ACCESS_FLAGS, rights & !opt_param::Q_KEY),
         (QpAttrMask::PKEY_INDEX, opt_param::PKEY_INDEX),
         (QpAttrMask::QKEY, opt_param::Q_KEY),
         (QpAttrMask::MIN_RNR_TIMER, opt_param::RNR_TIMEOUT),
