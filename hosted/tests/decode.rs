@@ -211,3 +211,19 @@ fn mistakes_on_the_command_line_are_status_2_and_named() {
         assert!(message.contains(wanted), "{args:?}: {message}");
     }
 }
+
+#[test]
+fn the_context_of_a_program_is_no_reserved_bit() {
+    // QUERY_HCA_CAP of user context 5, as Linux passes it on for libmlx5.
+    let shown = decode(&["command", "decode", "01000005 00000001 00000000 00000000"], 0);
+    assert!(shown.contains("uid") && !shown.contains("reserved"), "{shown}");
+}
+
+#[test]
+fn an_output_may_be_shorter_than_its_layout_and_an_input_may_not() {
+    // Kernel 6.1 has room for 272 of the 464 bytes of QUERY_QP.
+    let zeros = "00".repeat(272);
+    let shown = decode(&["command", "decode", "--output-of", "QUERY_QP", &zeros], 0);
+    assert!(shown.contains("had room for 272"), "{shown}");
+    decode(&["command", "decode", "0500 0000 0000 0000"], 1);
+}

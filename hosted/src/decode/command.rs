@@ -130,7 +130,21 @@ fn inner(opcode: CmdOpcode, input: &[u8], is_output: bool) -> Option<(usize, &'s
 pub fn input_fields(input: &[u8]) -> Vec<FieldValue> {
     let known = opcode(input).and_then(CmdOpcode::from_code);
     let layout = known.map_or(&CmdIn::INFO, |opcode| layouts(opcode).0);
-    with_inner(layout, known.and_then(|opcode| inner(opcode, input, false)), input)
+    let mut all = with_inner(layout, known.and_then(|opcode| inner(opcode, input, false)), input);
+    let after_opcode = all.len().min(1);
+    if !has_context(layout)
+        && let Some(&[_, _, high, low]) = input.first_chunk()
+    {
+        let value = Value::Number { value: u16::from_be_bytes([high, low]).into() };
+        all.insert(after_opcode, FieldValue { name: "uid".into(), offset: 0, bits: Some((15, 0)), value, meaning: None });
+    }
+    all
+}
+
+/// Whether the layout of an input names the user context that a command is for. Any command may have one: a kernel puts it
+/// into those that it passes on for a program (`general_obj_in_cmd_hdr`).
+fn has_context(layout: &LayoutInfo) -> bool {
+    layout.fields.iter().any(|field| field.name == "uid")
 }
 
 /// Fields of a command's output; `input` says which command it was.
@@ -169,7 +183,15 @@ pub fn decode_input(input: &[u8]) -> Decoded {
             &CmdIn::INFO
         }
     };
-    finish(out, layout, input_fields(input), input)
+    let mut without_context = input.to_vec();
+    if !has_context(layout) {
+        without_context.iter_mut().skip(2).take(2).for_each(|byte| *byte = 0);
+    }
+    if input.len() < layout.size {
+        let text = format!("{} has {} bytes, and {} are here", layout.name, layout.size, input.len());
+        out.error(input.len(), text);
+    }
+    finish(out, layout, input_fields(input), &without_context)
 }
 
 /// The output of the command with this opcode as a decoded structure.
@@ -190,7 +212,13 @@ pub fn decode_output(opcode: CmdOpcode, op_mod: u16, output: &[u8]) -> Decoded {
         view.set(AccessRegisterIn::OPCODE, opcode.code());
         view.set(AccessRegisterIn::OP_MOD, op_mod.into());
     }
-    finish(out, layout, output_fields(&input, output), output)
+    let fields = output_fields(&input, output);
+    if output.len() < layout.size {
+        // Not wrong: the device cuts off what the driver has no room for.
+        let text = format!("{} has {} bytes, and the driver had room for {}", layout.name, layout.size, output.len());
+        out.note(output.len(), text);
+    }
+    finish(out, layout, fields, output)
 }
 
 fn finish(mut out: Decoded, layout: &LayoutInfo, fields: Vec<FieldValue>, bytes: &[u8]) -> Decoded {
@@ -202,10 +230,6 @@ fn finish(mut out: Decoded, layout: &LayoutInfo, fields: Vec<FieldValue>, bytes:
         fields,
         payload: None,
     });
-    if bytes.len() < layout.size {
-        let text = format!("{} has {} bytes, and {} are here", layout.name, layout.size, bytes.len());
-        out.error(bytes.len(), text);
-    }
     if layout.name != CmdIn::INFO.name && layout.name != CmdOut::INFO.name {
         for reserved in fields::reserved(layout, bytes, 0) {
             out.warning(reserved.offset, format!("reserved bits {:#04x} of {} are set", reserved.bits, layout.name));
