@@ -1,0 +1,206 @@
+//! Field by field, through the layouts: what Linux sent beside what this project's driver sends for the same work.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bareverbs_hosted::decode::send::Transport;
+use bareverbs_hosted::decode::{Decoded, command, receive, send};
+use bareverbs_hosted::fields::{self, FieldValue, Value};
+use bareverbs_hosted::record::{Entry, Kind, Line};
+use bareverbs_mlx5_spec::{
+    AccessRegisterIn, CmdOpcode, CqArm, CreateEqIn, EqDoorbell, Layout, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE,
+    View, WqeCtrlSeg,
+};
+
+use crate::differences::{COUNTERS, DIFFERENCES, Kernel, LINUX_ONLY, NAMES, OURS_ONLY};
+use crate::{NEW, OLD, lines, ours};
+
+/// Fields of one thing by name, as text.
+type Fields = BTreeMap<String, String>;
+/// What was sent under each mark.
+type Sent = BTreeMap<(String, String), Fields>;
+
+/// The name of a command: its opcode, and what it is about where one opcode serves several things.
+fn command_name(input: &[u8]) -> String {
+    let opcode = command::opcode(input).unwrap();
+    let name = command::name(opcode);
+    let modifier = u16::from_be_bytes([input[6], input[7]]);
+    match CmdOpcode::from_code(opcode) {
+        Some(CmdOpcode::AccessReg) => {
+            let register = View::<AccessRegisterIn>::new(input).unwrap().get(AccessRegisterIn::REGISTER_ID);
+            format!("{name} {register:#x} {}", if modifier == 1 { "read" } else { "write" })
+        }
+        Some(CmdOpcode::QueryHcaCap | CmdOpcode::SetHcaCap | CmdOpcode::ManagePages | CmdOpcode::QueryPages) => {
+            format!("{name} {modifier:#x}")
+        }
+        Some(CmdOpcode::CreateEq) => {
+            let mask = CreateEqIn::EVENT_BITMASK.offset();
+            let events = u64::from_be_bytes(*input[mask..].first_chunk().unwrap());
+            let what = match events {
+                0 => "completions",
+                0x400 => "commands",
+                0x800 => "pages",
+                _ => "others",
+            };
+            format!("{name} of {what}")
+        }
+        _ => name,
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.to_string()
+}
+
+fn by_name(fields: Vec<FieldValue>) -> Fields {
+    fields.into_iter().map(|field| (field.name, text(&field.value))).collect()
+}
+
+/// Fields of the segments of an element; of several segments of one kind, with their numbers.
+fn segments(decoded: &Decoded) -> Fields {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut all = Fields::new();
+    for section in decoded.sections.iter().filter(|section| !section.layout.is_empty()) {
+        let number = seen.entry(section.layout).and_modify(|number| *number += 1).or_insert(0);
+        let place = if *number == 0 { section.layout.to_string() } else { format!("{}[{number}]", section.layout) };
+        all.extend(section.fields.iter().map(|field| (format!("{place}.{}", field.name), text(&field.value))));
+    }
+    all
+}
+
+fn doorbell(offset: usize, bytes: &[u8]) -> Option<(String, Fields)> {
+    let (name, layout) = match offset {
+        UAR_CQ_ARM => ("CQ arm", &CqArm::INFO),
+        UAR_EQ_ARM => ("EQ arm", &EqDoorbell::INFO),
+        UAR_EQ_UPDATE => ("EQ update", &EqDoorbell::INFO),
+        UAR_BLUEFLAME.. if offset.is_multiple_of(0x100) => ("send", &WqeCtrlSeg::INFO),
+        _ => return None,
+    };
+    let mut read = by_name(fields::read(layout, bytes, 0));
+    read.insert("offset".into(), format!("{offset:#x}"));
+    read.insert("bytes".into(), bytes.len().to_string());
+    Some((format!("doorbell {name}"), read))
+}
+
+fn sent(recording: &[Line]) -> Sent {
+    let mut mark = String::new();
+    let mut all = Sent::new();
+    for line in recording {
+        let (name, mut fields) = match &line.entry {
+            Entry::Mark(text) => {
+                mark.clone_from(text);
+                continue;
+            }
+            Entry::Command { input, .. } => (command_name(input), by_name(command::input_fields(input))),
+            Entry::Item { kind: Kind::Send, bytes, .. } => {
+                let decoded = send::decode(bytes, 0, Transport::Rc);
+                let opcode = decoded.title.split(',').next().unwrap_or_default().to_string();
+                (format!("WQE {opcode}"), segments(&decoded))
+            }
+            Entry::Item { kind: Kind::Recv, bytes, .. } => ("WQE receive".into(), segments(&receive::decode(bytes, false))),
+            Entry::Item { kind: Kind::Doorbell, index, bytes, .. } => match doorbell(*index as usize, bytes) {
+                Some(found) => found,
+                None => continue,
+            },
+            Entry::Device(_) | Entry::Item { .. } => continue,
+        };
+        // Contexts are numbered as programs come.
+        if let Some(uid) = fields.get_mut("uid").filter(|uid| !matches!(uid.as_str(), "0x0" | "0xffff")) {
+            *uid = "its context".into();
+        }
+        let place = all.entry((mark.clone(), name));
+        match line.entry {
+            // Of commands the last counts: the first may be for the kernel's own use.
+            Entry::Command { .. } => drop(place.insert_entry(fields)),
+            _ => drop(place.or_insert(fields)),
+        }
+    }
+    all
+}
+
+/// One difference, as the table has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    what: String,
+    field: String,
+    ours: String,
+    linux: String,
+}
+
+fn is_zero(value: &str) -> bool {
+    value.trim_start_matches("0x").bytes().all(|digit| matches!(digit, b'0' | b'[' | b']' | b','))
+}
+
+fn last(field: &str) -> &str {
+    field.rsplit('.').next().unwrap_or(field)
+}
+
+/// The differences, and the marks under which they were found.
+fn differences(ours: &Sent, linux: &Sent) -> BTreeMap<Found, Vec<String>> {
+    let mut all: BTreeMap<Found, Vec<String>> = BTreeMap::new();
+    for (key, mine) in ours {
+        let Some(theirs) = linux.get(key) else { continue };
+        let names: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
+        for field in names.into_iter().filter(|field| !COUNTERS.contains(&last(field))) {
+            let named = NAMES.contains(&last(field));
+            let value = |fields: &Fields| match fields.get(field) {
+                Some(value) if named && !is_zero(value) => "given".to_string(),
+                Some(value) => value.clone(),
+                None => "-".into(),
+            };
+            let (mine, theirs) = (value(mine), value(theirs));
+            if mine != theirs {
+                let found = Found { what: key.1.clone(), field: field.clone(), ours: mine, linux: theirs };
+                all.entry(found).or_default().push(key.0.clone());
+            }
+        }
+    }
+    all
+}
+
+fn check(kernel: Kernel, linux: &str) {
+    let (ours, linux) = (sent(&ours::recording()), sent(&lines(linux)));
+    let found = differences(&ours, &linux);
+    let listed: BTreeSet<Found> = DIFFERENCES
+        .iter()
+        .filter(|difference| difference.kernel.is_none_or(|of| of == kernel))
+        .map(|difference| Found {
+            what: difference.what.into(),
+            field: difference.field.into(),
+            ours: difference.ours.into(),
+            linux: difference.linux.into(),
+        })
+        .collect();
+    let unlisted: Vec<_> = found.iter().filter(|(found, _)| !listed.contains(found)).collect();
+    let gone: Vec<_> = listed.iter().filter(|listed| !found.contains_key(listed)).collect();
+    assert!(unlisted.is_empty() && gone.is_empty(), "{kernel:?}: not listed: {unlisted:#?}\nlisted, and not there: {gone:#?}");
+
+    let names = |sent: &Sent| sent.keys().map(|(_, name)| name.clone()).collect::<BTreeSet<_>>();
+    let (ours, linux) = (names(&ours), names(&linux));
+    let table = |rows: &[(Option<Kernel>, &str, &str)]| -> BTreeSet<String> {
+        rows.iter().filter(|row| row.0.is_none_or(|of| of == kernel)).map(|row| row.1.to_string()).collect()
+    };
+    assert_eq!(linux.difference(&ours).cloned().collect::<BTreeSet<_>>(), table(LINUX_ONLY), "{kernel:?}: only Linux sends");
+    assert_eq!(
+        ours.difference(&linux).cloned().collect::<BTreeSet<_>>(),
+        table(OURS_ONLY),
+        "{kernel:?}: only this driver sends"
+    );
+    let compared = ours.intersection(&linux).count();
+    assert!(compared >= 35, "{compared} kinds of things were compared");
+}
+
+#[test]
+fn this_driver_beside_linux_6_12() {
+    check(Kernel::V6_12, NEW);
+}
+
+#[test]
+fn this_driver_beside_linux_6_1() {
+    check(Kernel::V6_1, OLD);
+}
+
+#[test]
+fn every_difference_has_a_reason() {
+    assert!(DIFFERENCES.iter().all(|difference| difference.why.len() > 10));
+    assert!(LINUX_ONLY.iter().chain(OURS_ONLY).all(|(_, _, why)| why.len() > 10));
+}

@@ -1,0 +1,22 @@
+//! What Linux's mlx5 driver and tools really sent to the simulated device (`tests/data/linux/README.md`): a fresh device
+//! answers it the same, this project's driver says the same in the same place or has a reason not to, and the decoders
+//! take all of it.
+
+mod compare;
+mod decoders;
+mod differences;
+mod ours;
+mod replay;
+
+use bareverbs_hosted::record::{Line, parse};
+
+/// Kernel 6.12 with its rdma-core.
+const NEW: &str = include_str!("../../data/linux/6.12.recording");
+/// Kernel 6.1 with its rdma-core.
+const OLD: &str = include_str!("../../data/linux/6.1.recording");
+/// The UMR WQEs of kernel 6.12.
+const UMR: &str = include_str!("../../data/linux/6.12-umr.recording");
+
+fn lines(text: &str) -> Vec<Line> {
+    parse(text).unwrap_or_else(|error| panic!("{error}"))
+}
