@@ -6,6 +6,7 @@ use crate::audit::Finding;
 use crate::config::DeviceConfig;
 use crate::engine::{LOG_MAX_GROUPS, MAX_MEMBERS};
 use crate::env::Env;
+use crate::init_segment::TIMER_KHZ;
 use crate::user::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS};
 
 /// Bytes of the pages that exist here.
@@ -122,6 +123,8 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_MAX_UCTX, if config.devx { LOG_MAX_CONTEXTS } else { 0 })
                 .set(CmdHcaCap::LOG_MAX_UMEM, if config.devx { LOG_MAX_UMEMS } else { 0 })
                 .set(CmdHcaCap::UMEM_UID_0, config.devx.into())
+                .set(CmdHcaCap::DEVICE_FREQUENCY_MHZ, TIMER_KHZ / 1000)
+                .set(CmdHcaCap::DEVICE_FREQUENCY_KHZ, TIMER_KHZ)
                 .set(CmdHcaCap::PAGE_REQUEST_DISABLE, (config.pages.chunk == 0).into());
         });
         let mut atomic = Pair::new::<AtomicCaps>(|cap| {

@@ -14,7 +14,7 @@ use crate::eq::Event;
 use crate::fault::Faults;
 use crate::firmware::{Firmware, HcaState};
 use crate::health::{Health, HealthReport};
-use crate::init_segment::{InitSegment, NicInterface};
+use crate::init_segment::{InitSegment, NicInterface, SCAN_SIZE};
 use crate::memory::{DmaFault, HostMemory};
 use crate::msix::{Gate, Msix};
 use crate::pci::{BAR0_SIZE, ConfigEffect, ConfigSpace, MSIX_PENDING, MSIX_TABLE};
@@ -130,7 +130,7 @@ impl Device {
         let now = Instant::default();
         Self {
             outside: Outside { now, memory, tracer: None, faults: Faults::default(), audit: Audit::default() },
-            pci: ConfigSpace::new(config.pci_device_id, vectors),
+            pci: ConfigSpace::new(config.pci_device_id, vectors, SCAN_SIZE),
             msix: Msix::new(vectors),
             init: InitSegment::new(&config, now),
             commands: CommandQueue::default(),
@@ -156,7 +156,7 @@ impl Device {
     }
 
     /// Reads configuration space.
-    pub fn config_read(&self, offset: usize, into: &mut [u8]) {
+    pub fn config_read(&mut self, offset: usize, into: &mut [u8]) {
         if self.removed {
             into.fill(0xff);
         } else {
@@ -172,6 +172,11 @@ impl Device {
         match self.pci.write(offset, from) {
             ConfigEffect::Reset => self.reset(),
             ConfigEffect::Msix => self.msix.release(self.gate()),
+            ConfigEffect::Scan { at } => {
+                let mut register = [0; 4];
+                self.init.read(&self.health, self.outside.now, at, &mut register);
+                self.pci.scanned(at, u32::from_be_bytes(register));
+            }
             ConfigEffect::None => {}
         }
     }
@@ -338,7 +343,7 @@ impl Device {
     /// included.
     pub fn reset(&mut self) {
         let config = &self.firmware.config;
-        self.pci = ConfigSpace::new(config.pci_device_id, config.vectors);
+        self.pci = ConfigSpace::new(config.pci_device_id, config.vectors, SCAN_SIZE);
         self.msix = Msix::new(config.vectors);
         self.init = InitSegment::new(config, self.outside.now);
         self.reset_function();

@@ -11,7 +11,11 @@ const COMMAND_INTERFACE: u32 = 5;
 /// Binary logarithms of the number of slots of the command queue and of the bytes of a slot.
 pub(crate) const LOG_SLOTS: u32 = 5;
 pub(crate) const LOG_STRIDE: u32 = 6;
-/// Free-running timer in nanoseconds, high and low half (Linux `struct mlx5_init_seg`, `internal_timer_h`, `_l`).
+/// Frequency of the free-running timer, by which completions are stamped too: it counts nanoseconds.
+pub(crate) const TIMER_KHZ: u32 = 1_000_000;
+/// Bytes of the registers that a crash dump shows: all up to the health buffer.
+pub(crate) const SCAN_SIZE: u32 = (InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SIZE) as u32;
+/// Free-running timer, high and low half (Linux `struct mlx5_init_seg`, `internal_timer_h`, `_l`).
 const TIMER_HIGH: Field<InitialSeg> = Field::new(0x1000, 31, 0);
 const TIMER_LOW: Field<InitialSeg> = Field::new(0x1004, 31, 0);
 /// State of the interface; one bit more than `mlx5_ifc.h` gives it, as Linux reads and writes it.

@@ -1,5 +1,9 @@
 //! PCI configuration space: what firmware and kernel see before any driver.
 
+mod gateway;
+
+use self::gateway::Gateway;
+
 /// Bytes of BAR0.
 pub const BAR0_SIZE: u64 = 32 << 20;
 /// Byte of BAR0 where the MSI-X table begins.
@@ -15,6 +19,7 @@ const BAR0: usize = 0x10;
 const CAP_POWER: usize = 0x40;
 const CAP_EXPRESS: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
+const CAP_VENDOR: usize = 0xb0;
 const DEVICE_CONTROL: usize = CAP_EXPRESS + 8;
 const MSIX_CONTROL: usize = CAP_MSIX + 2;
 
@@ -27,6 +32,11 @@ pub(crate) enum ConfigEffect {
     Reset,
     /// The MSI-X control word may have changed: held interrupts may go out.
     Msix,
+    /// The gateway is asked for the register at this byte of BAR0: [`ConfigSpace::scanned`] answers.
+    Scan {
+        /// Byte of BAR0.
+        at: usize,
+    },
 }
 
 /// Configuration space of the function.
@@ -35,11 +45,14 @@ pub(crate) struct ConfigSpace {
     bytes: Vec<u8>,
     /// Bits that a write changes.
     writable: Vec<u8>,
+    gateway: Gateway,
 }
 
 impl ConfigSpace {
-    pub(crate) fn new(device_id: u16, vectors: u16) -> Self {
-        let mut space = Self { bytes: vec![0; CONFIG_SPACE], writable: vec![0; CONFIG_SPACE] };
+    /// `scan_size`: bytes of BAR0's registers that the gateway shows.
+    pub(crate) fn new(device_id: u16, vectors: u16, scan_size: u32) -> Self {
+        let gateway = Gateway::new(scan_size);
+        let mut space = Self { bytes: vec![0; CONFIG_SPACE], writable: vec![0; CONFIG_SPACE], gateway };
         space.put16(0x00, VENDOR, 0);
         space.put16(0x02, device_id, 0);
         // Memory space, bus master, parity response, SERR, INTx disable.
@@ -77,9 +90,13 @@ impl ConfigSpace {
         space.put32(CAP_MSIX + 8, MSIX_PENDING as u32, 0);
 
         // Power management, version 3, state kept over D3hot.
-        space.put16(CAP_POWER, 0x0001, 0);
+        space.put16(CAP_POWER, (CAP_VENDOR as u16) << 8 | 0x0001, 0);
         space.put16(CAP_POWER + 2, 0x0003, 0);
         space.put16(CAP_POWER + 4, 0x0008, 0x0003);
+
+        // The gateway: its registers are its own.
+        space.put16(CAP_VENDOR, 0x0009, 0);
+        space.put16(CAP_VENDOR + 2, gateway::SIZE as u16, 0);
         space
     }
 
@@ -105,14 +122,26 @@ impl ConfigSpace {
     }
 
     /// Copies registers out; what lies beyond the space reads as zero.
-    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
+    pub(crate) fn read(&mut self, offset: usize, into: &mut [u8]) {
         for (i, byte) in into.iter_mut().enumerate() {
             *byte = self.bytes.get(offset.saturating_add(i)).copied().unwrap_or(0);
         }
+        if let (Some(at), Some(dword)) = (gateway_register(offset), into.first_chunk_mut()) {
+            *dword = self.gateway.read(at).to_le_bytes();
+        }
+    }
+
+    /// What the gateway asked for: the register at byte `at` of BAR0.
+    pub(crate) fn scanned(&mut self, at: usize, value: u32) {
+        self.gateway.scanned(at, value);
     }
 
     /// Writes registers; bits that are fixed keep their value.
     pub(crate) fn write(&mut self, offset: usize, from: &[u8]) -> ConfigEffect {
+        if let (Some(at), Some(dword)) = (gateway_register(offset), from.first_chunk()) {
+            let asked = self.gateway.write(at, u32::from_le_bytes(*dword));
+            return asked.map_or(ConfigEffect::None, |at| ConfigEffect::Scan { at });
+        }
         let mut reset = false;
         for (i, value) in from.iter().enumerate() {
             let at = offset.saturating_add(i);
@@ -160,11 +189,17 @@ impl ConfigSpace {
     }
 }
 
+/// The register of the gateway at a byte of the space, reached by whole dwords only.
+fn gateway_register(offset: usize) -> Option<usize> {
+    let registers = CAP_VENDOR + 4..CAP_VENDOR + gateway::SIZE;
+    (registers.contains(&offset) && offset.is_multiple_of(4)).then(|| offset - CAP_VENDOR)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn dword(space: &ConfigSpace, at: usize) -> u32 {
+    fn dword(space: &mut ConfigSpace, at: usize) -> u32 {
         let mut bytes = [0; 4];
         space.read(at, &mut bytes);
         u32::from_le_bytes(bytes)
@@ -172,42 +207,42 @@ mod tests {
 
     #[test]
     fn identity_and_class() {
-        let space = ConfigSpace::new(0x1021, 32);
-        assert_eq!(dword(&space, 0), 0x1021_15b3);
-        assert_eq!(dword(&space, 8) >> 8, 0x02_07_00);
+        let mut space = ConfigSpace::new(0x1021, 32, 0x240);
+        assert_eq!(dword(&mut space, 0), 0x1021_15b3);
+        assert_eq!(dword(&mut space, 8) >> 8, 0x02_07_00);
     }
 
     #[test]
     fn bar_0_answers_a_sizing_write() {
-        let mut space = ConfigSpace::new(0x1021, 32);
+        let mut space = ConfigSpace::new(0x1021, 32, 0x240);
         space.write(BAR0, &[0xff; 8]);
-        let low = dword(&space, BAR0);
+        let low = dword(&mut space, BAR0);
         assert_eq!(low & 0xf, 0xc, "64-bit, prefetchable memory");
-        let size = (!(u64::from(dword(&space, BAR0 + 4)) << 32 | u64::from(low & !0xf))).wrapping_add(1);
+        let size = (!(u64::from(dword(&mut space, BAR0 + 4)) << 32 | u64::from(low & !0xf))).wrapping_add(1);
         assert_eq!(size, 32 << 20);
         space.write(BAR0, &0x1234_5678_fe00_0000_u64.to_le_bytes());
-        assert_eq!(dword(&space, BAR0), 0xfe00_000c);
-        assert_eq!(dword(&space, BAR0 + 4), 0x1234_5678);
+        assert_eq!(dword(&mut space, BAR0), 0xfe00_000c);
+        assert_eq!(dword(&mut space, BAR0 + 4), 0x1234_5678);
     }
 
     #[test]
-    fn the_capability_list_ends_and_names_express_msix_and_power() {
-        let space = ConfigSpace::new(0x1021, 32);
-        let mut at = dword(&space, 0x34) as usize & 0xff;
+    fn the_capability_list_ends_and_names_express_msix_power_and_gateway() {
+        let mut space = ConfigSpace::new(0x1021, 32, 0x240);
+        let mut at = dword(&mut space, 0x34) as usize & 0xff;
         let mut found = Vec::new();
         while at != 0 && found.len() < 10 {
-            found.push(dword(&space, at) & 0xff);
-            at = (dword(&space, at) >> 8) as usize & 0xff;
+            found.push(dword(&mut space, at) & 0xff);
+            at = (dword(&mut space, at) >> 8) as usize & 0xff;
         }
-        assert_eq!(found, [0x10, 0x11, 0x01]);
-        assert_eq!(dword(&space, CAP_MSIX) >> 16, 31, "32 vectors");
-        assert_eq!(dword(&space, CAP_MSIX + 4), 0x2000);
-        assert_eq!(dword(&space, CAP_MSIX + 8), 0x3000);
+        assert_eq!(found, [0x10, 0x11, 0x01, 0x09]);
+        assert_eq!(dword(&mut space, CAP_MSIX) >> 16, 31, "32 vectors");
+        assert_eq!(dword(&mut space, CAP_MSIX + 4), 0x2000);
+        assert_eq!(dword(&mut space, CAP_MSIX + 8), 0x3000);
     }
 
     #[test]
     fn the_command_register_gates_and_reset_is_asked_by_device_control() {
-        let mut space = ConfigSpace::new(0x1021, 32);
+        let mut space = ConfigSpace::new(0x1021, 32, 0x240);
         assert!(!space.memory_enabled() && !space.bus_master());
         assert_eq!(space.write(COMMAND, &[0x06, 0]), ConfigEffect::None);
         assert!(space.memory_enabled() && space.bus_master());
@@ -217,12 +252,25 @@ mod tests {
         assert_eq!(space.write(MSIX_CONTROL, &0x8000_u16.to_le_bytes()), ConfigEffect::Msix);
         assert!(space.msix_enabled() && !space.msix_masked());
         assert_eq!(space.write(DEVICE_CONTROL, &0x8000_u16.to_le_bytes()), ConfigEffect::Reset);
-        assert_eq!(dword(&space, DEVICE_CONTROL) & 0x8000, 0, "reads as zero");
+        assert_eq!(dword(&mut space, DEVICE_CONTROL) & 0x8000, 0, "reads as zero");
+    }
+
+    #[test]
+    fn the_gateway_is_reached_by_whole_dwords() {
+        let mut space = ConfigSpace::new(0x1021, 32, 0x240);
+        assert_eq!(dword(&mut space, CAP_VENDOR) >> 16, 0x18, "its length");
+        assert_eq!(space.write(CAP_VENDOR + 4, &7_u32.to_le_bytes()), ConfigEffect::None);
+        assert_eq!(dword(&mut space, CAP_VENDOR + 4), 1 << 29 | 1 << 28 | 7);
+        assert_eq!(space.write(CAP_VENDOR + 0x10, &0x230_u32.to_le_bytes()), ConfigEffect::Scan { at: 0x230 });
+        space.scanned(0x230, 0x1234_5678);
+        assert_eq!(dword(&mut space, CAP_VENDOR + 0x14), 0x1234_5678);
+        space.write(CAP_VENDOR + 0x0c, &[1]);
+        assert_eq!(dword(&mut space, CAP_VENDOR + 0x0c), 0, "not by bytes");
     }
 
     #[test]
     fn accesses_beyond_the_space_do_nothing() {
-        let mut space = ConfigSpace::new(0x1021, 32);
+        let mut space = ConfigSpace::new(0x1021, 32, 0x240);
         let mut bytes = [1; 4];
         space.read(usize::MAX, &mut bytes[..1]);
         space.read(4094, &mut bytes);

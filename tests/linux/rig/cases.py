@@ -4,10 +4,7 @@ import dataclasses
 import re
 
 # Kernel warnings that are no fault of the device: pattern, reason.
-EXPECTED = [
-    (r"mlx5_pci_vsc_init:.*Failed to get valid vendor specific ID", "no vendor-specific capability: only crash dumps need it"),
-    (r"mlx5_init_clock:.*invalid device_frequency_khz", "no hardware clock: only time stamps need it"),
-]
+EXPECTED = []
 
 # What the kernel log is searched for: the drivers' own warnings, and its reports of bugs in any of them.
 SUSPECT = re.compile(r"mlx5|infiniband|ib_|rdma|WARNING|BUG|Oops|Call Trace|RIP:|hung task|soft lockup|general protection")

@@ -7,7 +7,7 @@ use bareverbs_sim::audit::Finding;
 use bareverbs_sim::in_process::MemoryMap;
 use bareverbs_sim::{Device, HcaState, HealthReport};
 
-use crate::mini_host::{MiniHost, input, plain};
+use crate::mini_host::{MiniHost, be32, input, plain};
 
 #[test]
 fn the_initialization_segment() {
@@ -105,6 +105,47 @@ fn a_frozen_health_counter() {
     assert_eq!(host.read_be32(0x1010), counter);
     host.device.freeze_health(false);
     assert_ne!(host.read_be32(0x1010), counter);
+}
+
+#[test]
+fn the_gateway_shows_the_registers() {
+    let mut host = MiniHost::new(plain());
+    let mut byte = |at: usize| {
+        let mut byte = [0];
+        host.device.config_read(at, &mut byte);
+        usize::from(byte[0])
+    };
+    let mut vendor = byte(0x34);
+    while byte(vendor) != 9 {
+        vendor = byte(vendor + 1);
+        assert_ne!(vendor, 0, "no vendor-specific capability");
+    }
+    let mut register = |reg: usize, value: Option<u32>| {
+        let mut bytes = [0; 4];
+        match value {
+            Some(value) => host.device.config_write(vendor + reg, &value.to_le_bytes()),
+            None => host.device.config_read(vendor + reg, &mut bytes),
+        }
+        u32::from_le_bytes(bytes)
+    };
+    register(0x04, Some(7));
+    assert_eq!(register(0x10, None), 0x240, "as far as the health buffer");
+    register(0x10, Some(4));
+    let seen = register(0x14, None);
+    assert_eq!(register(0x10, None), 1 << 31 | 8);
+    assert_eq!(seen, host.read_be32(4));
+    assert_eq!(seen >> 16, 5, "revision of the command interface");
+}
+
+#[test]
+fn the_timer_runs_at_the_frequency_that_the_device_reports() {
+    let mut host = MiniHost::running(plain());
+    let caps = host.ok(&input(0x100, 16, &[(4, 1)]), 4112);
+    let khz = u64::from(be32(&caps, 16 + 156));
+    let timer = |host: &MiniHost| u64::from(host.read_be32(0x1000)) << 32 | u64::from(host.read_be32(0x1004));
+    let before = timer(&host);
+    host.wait(Duration::from_secs(5));
+    assert_eq!(timer(&host) - before, khz * 5000);
 }
 
 #[test]
