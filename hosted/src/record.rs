@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bareverbs::Instant;
 use bareverbs_sim::trace::{Record, Tracer};
-use bareverbs_sim::{DeviceConfig, PageDemand};
+use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand};
 
 /// First line of every recording.
 const VERSION: &str = "recording 1";
@@ -129,7 +129,15 @@ impl std::fmt::Display for Identity<'_> {
         write!(f, "node={:#x} port={:#x} mtu={:#x} ", config.node_guid, config.port_guid, config.mtu)?;
         write!(f, "vectors={:#x} boot={boot:#x} init={init:#x} chunk={chunk:#x} ", config.vectors)?;
         let [blue_flame, atomics, umr] = [config.blue_flame, config.atomics, config.umr].map(u8::from);
-        write!(f, "blueflame={blue_flame:#x} atomics={atomics:#x} umr={umr:#x}")
+        write!(f, "blueflame={blue_flame:#x} atomics={atomics:#x} umr={umr:#x}")?;
+        // What is as usual is not written, so that older recordings stay readable and new ones short.
+        for limit in Limit::ALL {
+            let number = config.limits.get(limit);
+            if number != Limits::default().get(limit) {
+                write!(f, " {}={number:#x}", limit.name())?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -273,7 +281,10 @@ fn identity(settings: &[&str]) -> Result<DeviceConfig, &'static str> {
             "blueflame" => config.blue_flame = wide != 0,
             "atomics" => config.atomics = wide != 0,
             "umr" => config.umr = wide != 0,
-            _ => return Err("unknown setting of a device"),
+            name => {
+                let limit = Limit::from_name(name).ok_or("unknown setting of a device")?;
+                config.limits.set(limit, wide).map_err(|_| "a limit that no device has")?;
+            }
         }
     }
     Ok(config)

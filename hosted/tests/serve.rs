@@ -45,7 +45,13 @@ impl Server {
     }
 
     fn connect(&self, device: &str) -> Client {
-        Client::new(&self.path(device)).unwrap()
+        // The path is there a moment before anyone listens.
+        let mut client = None;
+        wait("listener", || {
+            client = Client::new(&self.path(device)).ok();
+            client.is_some()
+        });
+        client.unwrap()
     }
 
     /// Ctrl-C; how it ended and what it had said.
@@ -260,6 +266,61 @@ fn mistakes_are_named() {
     assert!(refused(&["--socket", text(&file)]).contains("is not a socket"));
     assert!(refused(&[]).contains("--socket"));
     assert!(refused(&["--socket", "x", "--no-such-option"]).contains("--no-such-option"));
+    let long = server.path(&"long".repeat(30));
+    assert!(refused(&["--socket", text(&long)]).contains("longer than the 107 bytes"));
+    assert!(refused(&["--socket", text(&twice), "--link", text(&long)]).contains("longer than the 107 bytes"));
+    assert!(refused(&["--socket", "x", "--limit", "qps=1000"]).contains("not a power of two: 512 or 1024?"));
+    assert!(refused(&["--socket", "x", "--limit", "queues=2"]).contains("no limit 'queues'; there are qps, "));
+    assert!(refused(&["--socket", "x", "--speed", "warp"]).contains("[possible values: sdr, "));
+    assert!(refused(&["--socket", "x", "--fault", "dance 1"]).contains("not a command; there are: link "));
+    assert!(refused(&["--socket", text(&twice), "--fault", "stick 2 0x800"]).contains("a fault for LID 2: no device has it"));
+    assert!(!twice.exists());
+}
+
+/// A command with one mailbox for the rest of its output: what that holds.
+fn query(client: &mut Client, memory: &File, input: [u8; 16]) -> [u8; 512] {
+    const QUEUE: u64 = 0x1000;
+    const MAILBOX: u64 = 0x3000;
+    let mut entry = [0; 64];
+    entry[0] = 7;
+    entry[7] = 16;
+    entry[16..32].copy_from_slice(&input);
+    entry[48..56].copy_from_slice(&MAILBOX.to_be_bytes());
+    entry[56..60].copy_from_slice(&(16_u32 + 512).to_be_bytes());
+    entry[60] = 0x5a;
+    entry[63] = 1;
+    let mut mailbox = [0; 576];
+    mailbox[573] = 0x5a;
+    memory.write_all_at(&mailbox, MAILBOX).unwrap();
+    memory.write_all_at(&entry, QUEUE).unwrap();
+    client.region_write(BAR0, 0x14, &(QUEUE as u32).to_be_bytes()).unwrap();
+    client.region_write(BAR0, 0x18, &1_u32.to_be_bytes()).unwrap();
+    wait("output", || {
+        memory.read_exact_at(&mut entry, QUEUE).unwrap();
+        entry[63] & 1 == 0
+    });
+    assert_eq!((entry[63], entry[32]), (0, 0), "delivery status, status");
+    memory.read_exact_at(&mut mailbox, MAILBOX).unwrap();
+    mailbox[..512].try_into().unwrap()
+}
+
+#[test]
+fn limits_and_faults_hold_from_the_start() {
+    let options = ["--limit", "qps=1024", "--no-firmware-pages", "--fault", "refuse 2 0x104 0xf"];
+    let server = Server::start(&["a", "b"], &options);
+    let mut client = server.connect("a");
+    let memory = bring_up(&mut client);
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
+    // QUERY_HCA_CAP, the general page as it is at most: log_max_qp is bits 4..0 of its dword 16.
+    let page = query(&mut client, &memory, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(page[19] & 0x1f, 10);
+    // The fault is for the other device, and strikes once; a client that comes and goes does not take it away.
+    drop(server.connect("b"));
+    let mut client = server.connect("b");
+    client.reset().unwrap();
+    let memory = bring_up(&mut client);
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA).unwrap() >> 24, 0xf);
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
 }
 
 #[test]

@@ -78,10 +78,10 @@ impl Capabilities {
     pub(crate) fn new(config: &DeviceConfig) -> Self {
         let limits = &config.limits;
         let general = Pair::new::<CmdHcaCap>(|cap| {
-            cap.set(CmdHcaCap::LOG_MAX_SRQ_SZ, 15)
+            cap.set(CmdHcaCap::LOG_MAX_SRQ_SZ, limits.log_max_srq_size.into())
                 .set(CmdHcaCap::LOG_MAX_QP_SZ, limits.log_max_qp_size.into())
                 .set(CmdHcaCap::LOG_MAX_QP, limits.log_max_qp.into())
-                .set(CmdHcaCap::LOG_MAX_SRQ, 16)
+                .set(CmdHcaCap::LOG_MAX_SRQ, limits.log_max_srq.into())
                 .set(CmdHcaCap::LOG_MAX_CQ_SZ, limits.log_max_cq_size.into())
                 .set(CmdHcaCap::LOG_MAX_CQ, limits.log_max_cq.into())
                 .set(CmdHcaCap::LOG_MAX_EQ_SZ, limits.log_max_eq_size.into())

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::limits::Limits;
+
 /// How interrupts leave the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterruptRouting {
@@ -47,47 +49,44 @@ pub struct FirmwareVersion {
     pub subminor: u16,
 }
 
-/// Greatest numbers of objects and sizes, as powers of two; what QUERY_HCA_CAP reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Queue pairs.
-    pub log_max_qp: u8,
-    /// Blocks of a send queue, entries of a receive queue.
-    pub log_max_qp_size: u8,
-    /// Completion queues.
-    pub log_max_cq: u8,
-    /// Entries of a completion queue.
-    pub log_max_cq_size: u8,
-    /// Event queues.
-    pub log_max_eq: u8,
-    /// Entries of an event queue.
-    pub log_max_eq_size: u8,
-    /// Memory keys.
-    pub log_max_mkey: u8,
-    /// Protection domains.
-    pub log_max_pd: u8,
-    /// Bytes of a message.
-    pub log_max_msg: u8,
-    /// Reads and atomics that a queue pair may have outstanding, as requester and as responder.
-    pub log_max_reads: u8,
+/// Lanes of a link, with their code in PTYS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it all")]
+#[repr(u16)]
+pub enum LinkWidth {
+    X1 = 1,
+    X2 = 2,
+    #[default]
+    X4 = 4,
+    X8 = 8,
+    X12 = 16,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            log_max_qp: 18,
-            log_max_qp_size: 15,
-            log_max_cq: 24,
-            log_max_cq_size: 22,
-            log_max_eq: 6,
-            log_max_eq_size: 15,
-            log_max_mkey: 24,
-            log_max_pd: 16,
-            log_max_msg: 30,
-            log_max_reads: 4,
-        }
-    }
+/// Speed of a lane, with its code in PTYS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u16)]
+pub enum LinkSpeed {
+    /// 2.5 Gb/s.
+    Sdr = 1,
+    /// 5 Gb/s.
+    Ddr = 2,
+    /// 10 Gb/s.
+    Qdr = 4,
+    /// 10.3125 Gb/s.
+    Fdr10 = 8,
+    /// 14.0625 Gb/s.
+    Fdr = 16,
+    /// 25.78125 Gb/s.
+    Edr = 32,
+    /// 53.125 Gb/s.
+    #[default]
+    Hdr = 64,
+    /// 106.25 Gb/s.
+    Ndr = 128,
 }
+
+/// Prefix of GIDs before a subnet manager gave another.
+const LINK_LOCAL: u64 = 0xfe80 << 48;
 
 /// Everything that distinguishes one simulated device from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,10 +97,14 @@ pub struct DeviceConfig {
     pub firmware: FirmwareVersion,
     /// Board id, as QUERY_ADAPTER reports it.
     pub board_id: [u8; 16],
-    /// GUID of node and system.
+    /// GUID of the node.
     pub node_guid: u64,
-    /// GUID of the port; with the link-local prefix it is GID 0.
+    /// GUID of the system that the node is part of.
+    pub system_guid: u64,
+    /// GUID of the port; the prefix and it are GID 0.
     pub port_guid: u64,
+    /// Prefix of the port's GIDs: that of its subnet.
+    pub gid_prefix: u64,
     /// Local identifier of the port, not 0.
     pub lid: u16,
     /// Local identifier of the subnet manager.
@@ -110,6 +113,10 @@ pub struct DeviceConfig {
     pub node_description: String,
     /// Greatest MTU of the port in bytes: 256, 512, 1024, 2048 or 4096.
     pub mtu: u16,
+    /// Lanes of the link, and the most that the port can have.
+    pub link_width: LinkWidth,
+    /// Speed of a lane, and the most that the port can have.
+    pub link_speed: LinkSpeed,
     /// Whether the link is up from the start.
     pub link_up: bool,
     /// Memory asked of the host.
@@ -145,11 +152,15 @@ impl DeviceConfig {
             firmware: FirmwareVersion { major: 28, minor: 39, subminor: 1002 },
             board_id: *b"BAREVERBS_SIM_01",
             node_guid: guid,
+            system_guid: guid,
             port_guid: guid | 1,
+            gid_prefix: LINK_LOCAL,
             lid,
             sm_lid: 1,
             node_description: format!("bareverbs simulated device {lid}"),
             mtu: 4096,
+            link_width: LinkWidth::default(),
+            link_speed: LinkSpeed::default(),
             link_up: true,
             pages: PageDemand::USUAL,
             blue_flame: true,
@@ -166,7 +177,7 @@ impl DeviceConfig {
 
     /// GID 0 of the port, in network byte order.
     pub fn gid(&self) -> [u8; 16] {
-        (0xfe80_u128 << 112 | u128::from(self.port_guid)).to_be_bytes()
+        (u128::from(self.gid_prefix) << 64 | u128::from(self.port_guid)).to_be_bytes()
     }
 }
 

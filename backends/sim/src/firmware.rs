@@ -132,6 +132,7 @@ impl Firmware {
             cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
             max_qp: power(self.config.limits.log_max_qp),
             max_cq: power(self.config.limits.log_max_cq),
+            max_srq: power(self.config.limits.log_max_srq),
             max_mkey: power(self.config.limits.log_max_mkey),
             log_max_msg: self.config.limits.log_max_msg,
             ..EngineConfig::default()

@@ -19,6 +19,7 @@ mod firmware;
 mod health;
 pub mod in_process;
 mod init_segment;
+mod limits;
 pub mod memory;
 mod msix;
 pub mod packet;
@@ -31,8 +32,9 @@ mod user;
 pub mod wire;
 pub mod wqe;
 
-pub use config::{DeviceConfig, FirmwareVersion, InterruptRouting, Limits, PageDemand};
+pub use config::{DeviceConfig, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth, PageDemand};
 pub use device::{Device, DeviceCounts, DeviceStats};
 pub use firmware::HcaState;
 pub use health::HealthReport;
+pub use limits::{Limit, LimitError, Limits};
 pub use pci::{BAR0_SIZE, CONFIG_SPACE, MSIX_PENDING, MSIX_TABLE};

@@ -28,10 +28,6 @@ mod select {
 
 /// Capabilities of the port that its driver may set: CM support, and others that a host announces.
 const SETTABLE_CAPS: u32 = 0x0001_0000 | 0x0008_0000 | 0x0000_0002;
-/// Link width 4X and the bit of speed HDR.
-const WIDTH_4X: u32 = 4;
-const SPEEDS: u32 = 0x7f;
-const SPEED_HDR: u32 = 64;
 
 /// The port.
 #[derive(Clone, Debug)]
@@ -39,12 +35,16 @@ pub(crate) struct Port {
     node_guid: u64,
     port_guid: u64,
     system_guid: u64,
+    gid_prefix: u64,
     lid: u16,
     sm_lid: u16,
     caps: u32,
     policy: u32,
     max_mtu: u16,
     mtu: u16,
+    /// Bits of PTYS.
+    width: u32,
+    speed: u32,
     cable: bool,
     admin_up: bool,
     node_description: [u8; NODE_DESCRIPTION],
@@ -59,13 +59,16 @@ impl Port {
         Self {
             node_guid: config.node_guid,
             port_guid: config.port_guid,
-            system_guid: config.node_guid,
+            system_guid: config.system_guid,
+            gid_prefix: config.gid_prefix,
             lid: config.lid,
             sm_lid: config.sm_lid,
             caps: 0,
             policy: 0,
             max_mtu: config.mtu,
             mtu: config.mtu,
+            width: config.link_width as u32,
+            speed: config.link_speed as u32,
             cable: config.link_up,
             admin_up: true,
             node_description,
@@ -136,7 +139,7 @@ impl Port {
     /// Entry of the GID table, network byte order.
     pub(crate) fn gid(&self, index: usize) -> Option<[u8; 16]> {
         match index {
-            0 => Some((0xfe80_u128 << 112 | u128::from(self.port_guid)).to_be_bytes()),
+            0 => Some((u128::from(self.gid_prefix) << 64 | u128::from(self.port_guid)).to_be_bytes()),
             1..GIDS => Some([0; 16]),
             _ => None,
         }
@@ -165,13 +168,15 @@ impl Port {
 
     /// Type and speed.
     pub(crate) fn ptys(&self, out: &mut ViewMut<'_, PtysReg>) {
-        let (width, speed) = if self.is_up() { (WIDTH_4X, SPEED_HDR) } else { (0, 0) };
+        let (width, speed) = if self.is_up() { (self.width, self.speed) } else { (0, 0) };
+        // What a port can do, it can do with fewer lanes and slower ones too.
+        let (widths, speeds) = (2 * self.width - 1, 2 * self.speed - 1);
         out.set(PtysReg::LOCAL_PORT, 1)
             .set(PtysReg::PROTO_MASK, 1)
-            .set(PtysReg::IB_LINK_WIDTH_CAPABILITY, 7)
-            .set(PtysReg::IB_PROTO_CAPABILITY, SPEEDS)
-            .set(PtysReg::IB_LINK_WIDTH_ADMIN, 7)
-            .set(PtysReg::IB_PROTO_ADMIN, SPEEDS)
+            .set(PtysReg::IB_LINK_WIDTH_CAPABILITY, widths)
+            .set(PtysReg::IB_PROTO_CAPABILITY, speeds)
+            .set(PtysReg::IB_LINK_WIDTH_ADMIN, widths)
+            .set(PtysReg::IB_PROTO_ADMIN, speeds)
             .set(PtysReg::IB_LINK_WIDTH_OPER, width)
             .set(PtysReg::IB_PROTO_OPER, speed);
     }
@@ -218,5 +223,37 @@ impl Port {
         let before = self.is_up();
         self.admin_up = up;
         Some(Self::change(before, self.is_up()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs_mlx5_spec::Layout as _;
+
+    use super::*;
+    use crate::config::{LinkSpeed, LinkWidth};
+
+    fn ptys(port: &Port) -> Vec<u8> {
+        let mut bytes = vec![0; PtysReg::SIZE];
+        port.ptys(&mut ViewMut::new(&mut bytes).unwrap());
+        bytes
+    }
+
+    #[test]
+    fn width_and_speed_are_those_of_the_cable() {
+        let config = DeviceConfig { link_width: LinkWidth::X2, link_speed: LinkSpeed::Ndr, ..DeviceConfig::default() };
+        let mut port = Port::new(&config);
+        // `ptys_reg_bits` of mlx5_ifc.h: capability at dword 16, operational at dword 40; width in the upper half.
+        assert_eq!(ptys(&port)[16..20], [0, 3, 0, 0xff]);
+        assert_eq!(ptys(&port)[40..44], [0, 2, 0, 0x80]);
+        port.set_cable(false);
+        assert_eq!(ptys(&port)[40..44], [0; 4]);
+    }
+
+    #[test]
+    fn the_prefix_is_the_upper_half_of_a_gid() {
+        let config = DeviceConfig { gid_prefix: 0xfec0_0000_0000_0001, ..DeviceConfig::with_lid(3) };
+        let gid = [0xfe, 0xc0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 3, 1];
+        assert_eq!((Port::new(&config).gid(0), config.gid()), (Some(gid), gid));
     }
 }

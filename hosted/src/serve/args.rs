@@ -4,13 +4,21 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::control::Line;
+use super::values::{self, LimitTo, Speed, Width};
 use crate::cli::TraceArgs;
 
 /// Subcommands of `sim`.
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Serves simulated devices to virtual machines over vfio-user sockets until Ctrl-C
-    Serve(ServeArgs),
+    ///
+    /// Example: bareverbs sim serve --socket /tmp/cx0 --socket /tmp/cx1, and in QEMU, for each of them,
+    /// -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/tmp/cx0"}}'. The guest's memory must be shared
+    /// (-object memory-backend-memfd,share=on).
+    ///
+    /// What is said of one device holds for all; LIDs and GUIDs are those of the first device, the others count up.
+    Serve(Box<ServeArgs>),
 }
 
 /// Options of `sim serve`.
@@ -22,28 +30,90 @@ pub struct ServeArgs {
     /// Joins the wire to that of another process that is given the same path (and other LIDs)
     #[arg(long, value_name = "PATH")]
     pub link: Option<PathBuf>,
-    /// Local identifier of the first device; the others count up from it
+    /// Identity.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    /// Port.
+    #[command(flatten)]
+    pub port: PortArgs,
+    /// What the device offers.
+    #[command(flatten)]
+    pub offer: OfferArgs,
+    /// What goes wrong.
+    #[command(flatten)]
+    pub trouble: TroubleArgs,
+    /// Writes every firmware command, doorbell, WQE, CQE and EQE byte for byte into a file, to be replayed and compared
+    #[arg(long, value_name = "FILE", help_heading = "What is told")]
+    pub record: Option<PathBuf>,
+    /// What is told of the devices' doings.
+    #[command(flatten, next_help_heading = "What is told")]
+    pub trace: TraceArgs,
+}
+
+/// Who the devices are.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Identity")]
+pub struct IdentityArgs {
+    /// PCI device id
+    #[arg(long, default_value = "0x1021", value_name = "ID", value_parser = values::id16)]
+    pub device_id: u16,
+    /// Local identifier of the port
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..0xbf00))]
     pub lid: u16,
-    /// PCI device id
-    #[arg(long, default_value = "0x1021", value_name = "ID", value_parser = id16)]
-    pub device_id: u16,
-    /// Node GUID of the first device; the others count up from it by 0x100. The port's GUID is one more
-    #[arg(long, value_name = "GUID", value_parser = id64)]
+    /// GUID of the node, 0200:0000:0000:0100 or 0x0200000000000100; each device has one 0x100 above the one before [made from
+    /// the LID]
+    #[arg(long, value_name = "GUID", value_parser = values::guid)]
     pub node_guid: Option<u64>,
-    /// MSI-X vectors of each device
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub vectors: u16,
-    /// Greatest MTU of the port in bytes
+    /// GUID of the port, counted up likewise [the node's and 1]
+    #[arg(long, value_name = "GUID", value_parser = values::guid)]
+    pub port_guid: Option<u64>,
+    /// GUID of the system image, the same for all devices [each the node's]
+    #[arg(long, value_name = "GUID", value_parser = values::guid)]
+    pub system_guid: Option<u64>,
+}
+
+/// What the port is.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Port")]
+pub struct PortArgs {
+    /// Lanes of the link
+    #[arg(long, value_enum, default_value = "4x")]
+    pub width: Width,
+    /// Speed of a lane; it is shown, not kept: frames pass as fast as they can
+    #[arg(long, value_enum, default_value = "hdr")]
+    pub speed: Speed,
+    /// Greatest MTU in bytes
     #[arg(long, default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
     pub mtu: String,
-    /// The devices ask for no firmware pages
+    /// Local identifier of the subnet manager
+    #[arg(long, default_value_t = 1, value_name = "LID", value_parser = clap::value_parser!(u16).range(0..0xc000))]
+    pub sm_lid: u16,
+    /// Prefix of the port's GIDs
+    #[arg(long, default_value = "fe80:0000:0000:0000", value_name = "PREFIX", value_parser = values::guid)]
+    pub gid_prefix: u64,
+    /// The cables are out at the start; --control puts them in
+    #[arg(long)]
+    pub link_down: bool,
+}
+
+/// What the devices offer.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What the devices offer")]
+pub struct OfferArgs {
+    /// MSI-X vectors
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub vectors: u16,
+    /// Most objects of a kind or the greatest size, a power of two; may be given several times. NAME is qps, qp-size, srqs,
+    /// srq-size, cqs, cq-size, eqs, eq-size, mkeys, pds, message (bytes) or reads (in flight on a queue pair)
+    #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = values::limit)]
+    pub limits: Vec<LimitTo>,
+    /// No firmware pages are asked for
     #[arg(long)]
     pub no_firmware_pages: bool,
-    /// The devices offer no BlueFlame
+    /// No BlueFlame
     #[arg(long)]
     pub no_blueflame: bool,
-    /// The devices offer no atomics
+    /// No atomics
     #[arg(long)]
     pub no_atomics: bool,
     /// Requests may not change the size of keys (UMR): Linux keeps no stock of them
@@ -52,6 +122,12 @@ pub struct ServeArgs {
     /// Programs get no contexts of their own (DEVX)
     #[arg(long)]
     pub no_devx: bool,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What goes wrong")]
+pub struct TroubleArgs {
     /// Packets that the wire loses, per cent
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = crate::cli::per_cent)]
     pub loss: f64,
@@ -64,44 +140,10 @@ pub struct ServeArgs {
     /// Seed of the wire's faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Takes commands from standard input, one a line: link, health, freeze, remove, stick, refuse, counts, mark …
+    /// A fault from the start, a line as --control takes it: 'stick 1 0x800'; may be given several times
+    #[arg(long = "fault", value_name = "LINE", value_parser = values::fault)]
+    pub faults: Vec<Line>,
+    /// Takes commands from standard input, one a line; 'help' names them
     #[arg(long)]
     pub control: bool,
-    /// Writes every firmware command, doorbell, WQE, CQE and EQE byte for byte into a file, to be replayed and compared
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
-    /// What is told of the devices' doings.
-    #[command(flatten)]
-    pub trace: TraceArgs,
-}
-
-fn number(text: &str) -> Result<u64, String> {
-    let digits = text.replace([':', '_'], "");
-    match digits.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => digits.parse(),
-    }
-    .map_err(|error| error.to_string())
-}
-
-fn id16(text: &str) -> Result<u16, String> {
-    number(text)?.try_into().map_err(|_| "more than 16 bits".into())
-}
-
-fn id64(text: &str) -> Result<u64, String> {
-    number(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_come_in_either_base() {
-        assert_eq!(id16("0x1021"), Ok(0x1021));
-        assert_eq!(id16("4129"), Ok(4129));
-        assert!(id16("0x10000").is_err());
-        assert_eq!(id64("0x0200:0000:0000:0100"), Ok(0x0200_0000_0000_0100));
-        assert!(id64("x").is_err());
-    }
 }

@@ -1,4 +1,4 @@
-//! What whoever runs the server may do to its devices while they work: one command a line on standard input.
+//! What whoever runs the server may do to its devices: one command a line, on standard input or as `--fault`.
 
 use std::fmt;
 use std::io::{self, BufRead as _};
@@ -11,23 +11,60 @@ use crate::record::Recording;
 
 /// Every command, for a mistaken line.
 const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
-                        stick LID OPCODE, refuse LID OPCODE STATUS, counts LID, mark TEXT";
+                        stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, drop-cqe LID CQN, \
+                        repeat-cqe LID CQN, wrong-owner LID CQN, foreign-qpn LID CQN QPN, wrong-counter LID CQN COUNTER, \
+                        cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, counts LID, mark TEXT";
 
-/// One command.
+/// What shall happen to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
-    Link { up: bool },
-    Health { syndrome: u8, fatal: bool },
-    Freeze { frozen: bool },
-    Remove { removed: bool },
-    Stick { opcode: u16 },
-    Refuse { opcode: u16, status: u8 },
+pub enum Act {
+    /// The cable is put in or pulled.
+    Link {
+        /// Put in.
+        up: bool,
+    },
+    /// The firmware reports this about its health.
+    Health {
+        /// Code.
+        syndrome: u8,
+        /// Nothing works until a reset.
+        fatal: bool,
+    },
+    /// The health counter stands still, or goes on.
+    Freeze {
+        /// Stands still.
+        frozen: bool,
+    },
+    /// The device is taken out of its slot, or put back.
+    Remove {
+        /// Taken out.
+        removed: bool,
+    },
+    /// Something goes wrong once.
+    Arm(Fault),
+    /// The objects that there are, to be told.
     Counts,
+}
+
+impl Act {
+    /// Whether a reset of the device does not undo it.
+    pub(super) fn lasts(self) -> bool {
+        matches!(self, Self::Link { .. } | Self::Remove { .. } | Self::Arm(_))
+    }
+}
+
+/// A command for one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// LID of the device.
+    pub lid: u16,
+    /// What shall happen to it.
+    pub act: Act,
 }
 
 /// A line that is no command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mistake;
+pub(super) struct Mistake;
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,20 +72,45 @@ impl fmt::Display for Mistake {
     }
 }
 
-fn number(text: &str) -> Result<u16, Mistake> {
+fn wide(text: &str) -> Result<u32, Mistake> {
     match text.strip_prefix("0x") {
-        Some(digits) => u16::from_str_radix(digits, 16),
+        Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
     }
     .map_err(|_| Mistake)
 }
 
+fn number(text: &str) -> Result<u16, Mistake> {
+    wide(text)?.try_into().map_err(|_| Mistake)
+}
+
 fn byte(text: &str) -> Result<u8, Mistake> {
-    number(text)?.try_into().map_err(|_| Mistake)
+    wide(text)?.try_into().map_err(|_| Mistake)
+}
+
+/// The fault that the words name.
+fn parse_fault(name: &str, numbers: &[&str]) -> Result<Fault, Mistake> {
+    Ok(match (name, numbers) {
+        ("stick", [opcode]) => Fault::StuckCommand { opcode: number(opcode)? },
+        ("refuse", [opcode, status]) => Fault::CommandStatus { opcode: number(opcode)?, status: byte(status)?, syndrome: 0 },
+        ("refuse", [opcode, status, syndrome]) => {
+            Fault::CommandStatus { opcode: number(opcode)?, status: byte(status)?, syndrome: wide(syndrome)? }
+        }
+        ("deliver", [opcode, status]) => Fault::DeliveryStatus { opcode: number(opcode)?, status: byte(status)? },
+        ("drop-cqe", [cqn]) => Fault::DropCqe { cqn: wide(cqn)? },
+        ("repeat-cqe", [cqn]) => Fault::RepeatCqe { cqn: wide(cqn)? },
+        ("wrong-owner", [cqn]) => Fault::WrongOwner { cqn: wide(cqn)? },
+        ("foreign-qpn", [cqn, qpn]) => Fault::ForeignQpn { cqn: wide(cqn)?, qpn: wide(qpn)? },
+        ("wrong-counter", [cqn, counter]) => Fault::WrongWqeCounter { cqn: wide(cqn)?, counter: number(counter)? },
+        ("cqe-opcode", [cqn, opcode]) => Fault::CqeOpcode { cqn: wide(cqn)?, opcode: byte(opcode)? },
+        ("lose-interrupt", [vector]) => Fault::LostInterrupt { vector: number(vector)? },
+        ("event-type", [event_type]) => Fault::EventType { event_type: byte(event_type)? },
+        _ => return Err(Mistake),
+    })
 }
 
 /// The device that a line names by its LID, and what shall happen to it.
-fn parse(line: &str) -> Result<(u16, Act), Mistake> {
+pub(super) fn parse(line: &str) -> Result<Line, Mistake> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [name, lid, rest @ ..] = words.as_slice() else { return Err(Mistake) };
     let act = match (*name, rest) {
@@ -60,15 +122,14 @@ fn parse(line: &str) -> Result<(u16, Act), Mistake> {
         ("thaw", []) => Act::Freeze { frozen: false },
         ("remove", []) => Act::Remove { removed: true },
         ("insert", []) => Act::Remove { removed: false },
-        ("stick", [opcode]) => Act::Stick { opcode: number(opcode)? },
-        ("refuse", [opcode, status]) => Act::Refuse { opcode: number(opcode)?, status: byte(status)? },
         ("counts", []) => Act::Counts,
-        _ => return Err(Mistake),
+        (name, numbers) => Act::Arm(parse_fault(name, numbers)?),
     };
-    Ok((number(lid)?, act))
+    Ok(Line { lid: number(lid)?, act })
 }
 
-fn carry_out(station: &mut Station, act: Act) -> String {
+/// Does it, and says so.
+pub(super) fn carry_out(station: &mut Station, act: Act) -> String {
     let device = &mut station.device;
     match act {
         Act::Link { up } => device.set_link(up),
@@ -77,34 +138,36 @@ fn carry_out(station: &mut Station, act: Act) -> String {
         }
         Act::Freeze { frozen } => device.freeze_health(frozen),
         Act::Remove { removed } => device.set_removed(removed),
-        Act::Stick { opcode } => device.faults_mut().arm(Fault::StuckCommand { opcode }),
-        Act::Refuse { opcode, status } => device.faults_mut().arm(Fault::CommandStatus { opcode, status, syndrome: 0 }),
+        Act::Arm(fault) => device.faults_mut().arm(fault),
         Act::Counts => return station.left(),
     }
     "done".into()
 }
 
 /// Reads commands until standard input ends.
-pub(crate) fn listen(devices: &[(u16, Handle)], recording: Option<&Recording>) {
+pub(super) fn listen(devices: &[(u16, Handle)], recording: Option<&Recording>) {
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { return };
-        if line.trim().is_empty() {
+        let line = line.trim();
+        let said = if line.is_empty() {
             continue;
-        }
-        if let Some(text) = line.trim().strip_prefix("mark ") {
+        } else if let Some(text) = line.strip_prefix("mark ") {
             recording.inspect(|recording| recording.mark(text));
-            eprintln!("control: {}: {}", line.trim(), if recording.is_some() { "done" } else { "nothing is recorded" });
-            continue;
-        }
-        match obey(devices, &line) {
-            Ok(said) => eprintln!("control: {}: {said}", line.trim()),
+            Ok(if recording.is_some() { "done".into() } else { "nothing is recorded".into() })
+        } else if line == "help" {
+            Ok(COMMANDS.into())
+        } else {
+            obey(devices, line)
+        };
+        match said {
+            Ok(said) => eprintln!("control: {line}: {said}"),
             Err(Gone) => return,
         }
     }
 }
 
 fn obey(devices: &[(u16, Handle)], line: &str) -> Result<String, Gone> {
-    let (lid, act) = match parse(line) {
+    let Line { lid, act } = match parse(line) {
         Ok(command) => command,
         Err(mistake) => return Ok(mistake.to_string()),
     };
@@ -120,13 +183,32 @@ mod tests {
 
     #[test]
     fn lines_are_commands_or_mistakes() {
-        assert_eq!(parse("link 2 down"), Ok((2, Act::Link { up: false })));
-        assert_eq!(parse(" health 1  0x7 fatal "), Ok((1, Act::Health { syndrome: 7, fatal: true })));
-        assert_eq!(parse("stick 1 0x800"), Ok((1, Act::Stick { opcode: 0x800 })));
-        assert_eq!(parse("refuse 1 0x800 0xf"), Ok((1, Act::Refuse { opcode: 0x800, status: 15 })));
-        assert_eq!(parse("counts 65535"), Ok((0xffff, Act::Counts)));
-        for line in ["", "link", "link 1", "link x up", "link 1 up now", "health 1 256", "dance 1", "remove 1 2"] {
+        let line = |lid, act| Ok(Line { lid, act });
+        assert_eq!(parse("link 2 down"), line(2, Act::Link { up: false }));
+        assert_eq!(parse(" health 1  0x7 fatal "), line(1, Act::Health { syndrome: 7, fatal: true }));
+        assert_eq!(parse("stick 1 0x800"), line(1, Act::Arm(Fault::StuckCommand { opcode: 0x800 })));
+        let refused = Fault::CommandStatus { opcode: 0x800, status: 15, syndrome: 0x12_3456 };
+        assert_eq!(parse("refuse 1 0x800 0xf 0x123456"), line(1, Act::Arm(refused)));
+        assert_eq!(parse("foreign-qpn 1 3 0x1000"), line(1, Act::Arm(Fault::ForeignQpn { cqn: 3, qpn: 0x1000 })));
+        assert_eq!(parse("counts 65535"), line(0xffff, Act::Counts));
+        let wrong = ["", "link", "link 1", "link x up", "link 1 up now", "health 1 256", "dance 1", "remove 1 2", "stick 1 x"];
+        for line in wrong {
             assert_eq!(parse(line), Err(Mistake), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_command_that_is_named_is_understood() {
+        for command in COMMANDS.split(", ").filter(|command| !command.starts_with("mark")) {
+            let words = command.split(' ').filter(|word| !word.starts_with('['));
+            let line: Vec<&str> = words
+                .map(|word| match word {
+                    "up|down" => "up",
+                    word if word.chars().all(|letter| letter.is_ascii_uppercase()) => "1",
+                    word => word,
+                })
+                .collect();
+            assert!(parse(&line.join(" ")).is_ok(), "{command}");
         }
     }
 }

@@ -4,6 +4,11 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use bareverbs_sim::LimitError;
+
+/// Bytes that the path of a socket may have: 108 with the zero after it (unix(7)).
+pub(super) const LONGEST_PATH: usize = 107;
+
 /// Why serving could not start.
 #[derive(Debug)]
 pub enum ServeError {
@@ -13,10 +18,16 @@ pub enum ServeError {
     NotASocket(PathBuf),
     /// The folder of the path is not there.
     NoFolder(PathBuf),
+    /// The path is longer than a socket's address may be.
+    TooLong(PathBuf),
     /// The same path was given twice.
     Twice(PathBuf),
     /// More devices than LIDs that may be given to them.
     TooMany,
+    /// A limit that the device cannot have.
+    Limit(&'static str, LimitError),
+    /// A fault is for a device that there is not.
+    NoSuchLid(u16),
     /// The socket could not be made.
     Socket(PathBuf, String),
     /// The trace file could not be made.
@@ -35,8 +46,13 @@ impl fmt::Display for ServeError {
             Self::InUse(path) => write!(f, "{}: another server listens there", path.display()),
             Self::NotASocket(path) => write!(f, "{}: is there and is not a socket", path.display()),
             Self::NoFolder(path) => write!(f, "{}: no such folder", path.display()),
+            Self::TooLong(path) => {
+                write!(f, "{}: longer than the {LONGEST_PATH} bytes that the path of a socket may have", path.display())
+            }
             Self::Twice(path) => write!(f, "{}: given twice", path.display()),
             Self::TooMany => write!(f, "the devices' LIDs would pass 0xbeff"),
+            Self::Limit(name, error) => write!(f, "limit {name}: {error}"),
+            Self::NoSuchLid(lid) => write!(f, "a fault for LID {lid}: no device has it"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Trace(error) => write!(f, "trace file: {error}"),
             Self::Recording(error) => write!(f, "recording: {error}"),

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::error::ServeError;
+use super::socket::check_path;
 use super::subnet::Handle;
 
 /// Longest frame: far more than a packet of the greatest MTU with all its headers.
@@ -55,9 +56,7 @@ pub(crate) struct FarEnd {
 
 /// A link by way of `path`.
 pub(crate) fn link(path: &Path) -> Result<(Link, FarEnd), ServeError> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
-        return Err(ServeError::NoFolder(folder.to_path_buf()));
-    }
+    check_path(path)?;
     if fs::symlink_metadata(path).is_ok_and(|there| {
         use std::os::unix::fs::FileTypeExt as _;
         !there.file_type().is_socket()

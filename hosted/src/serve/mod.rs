@@ -8,6 +8,7 @@ mod link;
 mod memory;
 mod socket;
 mod subnet;
+mod values;
 mod vectors;
 
 use std::process::ExitCode;
@@ -18,11 +19,13 @@ use bareverbs_sim::trace::Tracer;
 use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
 use bareverbs_sim::{Device, DeviceConfig, InterruptRouting, PageDemand};
 
-use self::args::ServeArgs;
+use self::args::{ServeArgs, TroubleArgs};
+use self::control::Line;
 pub use self::error::ServeError;
 use self::function::Function;
 use self::memory::{ClientMemory, Reach};
 use self::subnet::{Station, Subnet};
+use self::values::LimitTo;
 use self::vectors::Vectors;
 use crate::record::{Recording, Several};
 use crate::trace::{Printer, Sink};
@@ -65,8 +68,10 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         claims.push(claim);
     }
 
+    arm(&args.trouble.faults, &mut stations)?;
+
     let (near, far) = args.link.as_deref().map(link::link).transpose()?.unzip();
-    let mut subnet = Subnet::new(stations, with_faults(args, wire), near);
+    let mut subnet = Subnet::new(stations, with_faults(&args.trouble, wire), near);
     let stopper = subnet.handle(0);
     ctrlc::set_handler(move || stopper.stop()).map_err(ServeError::Signal)?;
     for (number, (name, server, memory)) in memories.into_iter().enumerate() {
@@ -80,7 +85,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let handle = subnet.handle(0);
         thread::Builder::new().name("link".into()).spawn(move || far.run(&handle)).map_err(ServeError::Thread)?;
     }
-    if args.control {
+    if args.trouble.control {
         let devices: Vec<_> =
             subnet.devices().enumerate().map(|(number, device)| (device.config().lid, subnet.handle(number))).collect();
         let listener = thread::Builder::new().name("control".into());
@@ -108,27 +113,49 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
 }
 
 fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeError> {
+    let ServeArgs { identity, port, offer, .. } = args;
     let step = u16::try_from(number).map_err(|_| ServeError::TooMany)?;
-    let lid = args.lid.checked_add(step).filter(|lid| *lid < 0xbf00).ok_or(ServeError::TooMany)?;
+    let lid = identity.lid.checked_add(step).filter(|lid| *lid < 0xbf00).ok_or(ServeError::TooMany)?;
     let usual = DeviceConfig::with_lid(lid);
-    let node_guid = args.node_guid.map_or(usual.node_guid, |first| first.wrapping_add(u64::from(step) << 8));
+    let counted = |first: u64| first.wrapping_add(u64::from(step) << 8);
+    let node_guid = identity.node_guid.map_or(usual.node_guid, counted);
+    let mut limits = usual.limits;
+    for LimitTo { limit, number } in &offer.limits {
+        limits.set(*limit, *number).map_err(|error| ServeError::Limit(limit.name(), error))?;
+    }
     Ok(DeviceConfig {
-        pci_device_id: args.device_id,
+        pci_device_id: identity.device_id,
         node_guid,
-        port_guid: node_guid.wrapping_add(1),
-        mtu: args.mtu.parse().unwrap_or(usual.mtu),
-        pages: if args.no_firmware_pages { PageDemand::NONE } else { usual.pages },
-        blue_flame: !args.no_blueflame,
-        atomics: !args.no_atomics,
-        umr: !args.no_umr,
-        devx: !args.no_devx,
-        vectors: args.vectors,
+        port_guid: identity.port_guid.map_or(node_guid.wrapping_add(1), counted),
+        system_guid: identity.system_guid.unwrap_or(node_guid),
+        gid_prefix: port.gid_prefix,
+        sm_lid: port.sm_lid,
+        mtu: port.mtu.parse().unwrap_or(usual.mtu),
+        link_width: port.width.0,
+        link_speed: port.speed.0,
+        link_up: !port.link_down,
+        pages: if offer.no_firmware_pages { PageDemand::NONE } else { usual.pages },
+        blue_flame: !offer.no_blueflame,
+        atomics: !offer.no_atomics,
+        umr: !offer.no_umr,
+        devx: !offer.no_devx,
+        vectors: offer.vectors,
         interrupts: InterruptRouting::External,
+        limits,
         ..usual
     })
 }
 
-fn with_faults(args: &ServeArgs, wire: PerfectWire) -> Box<dyn Wire> {
+/// Has the faults done that were ordered for the start.
+fn arm(faults: &[Line], stations: &mut [Station]) -> Result<(), ServeError> {
+    for Line { lid, act } in faults {
+        let station = stations.iter_mut().find(|station| station.device.config().lid == *lid);
+        control::carry_out(station.ok_or(ServeError::NoSuchLid(*lid))?, *act);
+    }
+    Ok(())
+}
+
+fn with_faults(args: &TroubleArgs, wire: PerfectWire) -> Box<dyn Wire> {
     let per_mille = |per_cent: f64| (per_cent * 10.0).round() as u16;
     let faults = WireFaults {
         loss: per_mille(args.loss),

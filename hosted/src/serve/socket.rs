@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use vfio_user::Server;
 
-use super::error::ServeError;
+use super::error::{LONGEST_PATH, ServeError};
 use super::function::{self, Function};
 
 /// How long a listener that fails rests before it is asked again.
@@ -31,10 +31,7 @@ impl Drop for Claim {
 
 /// Makes the socket of one device.
 pub(crate) fn listen(path: &Path, vectors: u16) -> Result<(Server, Claim), ServeError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        return Err(ServeError::NoFolder(folder.to_path_buf()));
-    }
+    check_path(path)?;
     clear_path(path)?;
     let server = Server::new(path, true, function::interrupts(vectors), function::regions()).map_err(|error| match error {
         vfio_user::Error::SocketPathExists => ServeError::InUse(path.to_path_buf()),
@@ -42,6 +39,18 @@ pub(crate) fn listen(path: &Path, vectors: u16) -> Result<(Server, Claim), Serve
         error => ServeError::Socket(path.to_path_buf(), error.to_string()),
     })?;
     Ok((server, Claim { path: path.to_path_buf() }))
+}
+
+/// Whether a socket may be made there at all.
+pub(crate) fn check_path(path: &Path) -> Result<(), ServeError> {
+    if path.as_os_str().len() > LONGEST_PATH {
+        return Err(ServeError::TooLong(path.to_path_buf()));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.filter(|folder| !folder.is_dir()) {
+        Some(folder) => Err(ServeError::NoFolder(folder.to_path_buf())),
+        None => Ok(()),
+    }
 }
 
 /// Removes a socket that a server left which no longer runs.

@@ -19,6 +19,8 @@ pub struct EngineConfig {
     pub max_qp: u32,
     /// Most completion queues.
     pub max_cq: u32,
+    /// Most shared receive queues.
+    pub max_srq: u32,
     /// Most memory keys.
     pub max_mkey: u32,
     /// Binary logarithm of the largest message in bytes.
@@ -39,6 +41,7 @@ impl Default for EngineConfig {
             cqe_version: 1,
             max_qp: 1 << 16,
             max_cq: 1 << 16,
+            max_srq: 1 << 16,
             max_mkey: 1 << 20,
             log_max_msg: 30,
             // Enough for 2 million keys, or for 256 GB registered in pages of 4096 bytes.

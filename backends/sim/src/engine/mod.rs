@@ -57,8 +57,6 @@ pub use srq::{SrqKind, SrqSpec};
 const MAX_FRAMES: usize = 1024;
 /// Bytes that a queue takes here beside its page list, generously.
 const QUEUE_COST: u64 = 1024;
-/// Shared receive queues, at most.
-const MAX_SRQS: u32 = 1 << 16;
 
 /// What all queue pairs share.
 #[derive(Debug, Default)]
@@ -238,7 +236,7 @@ impl Engine {
             return Err(CmdStatus::BadRes);
         }
         self.shared.has_queue_room(pas)?;
-        let srqn = self.shared.srqs.create(MAX_SRQS, spec, pas)?;
+        let srqn = self.shared.srqs.create(self.shared.config.max_srq, spec, pas)?;
         self.shared.queue_bytes += self.shared.srqs.cost(srqn);
         Ok(srqn)
     }

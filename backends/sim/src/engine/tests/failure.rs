@@ -258,6 +258,25 @@ fn doorbells_are_audited() {
 }
 
 #[test]
+fn a_doorbell_that_comes_late_is_no_mistake() {
+    let mut failure = Failure::new();
+    let pair = &mut failure.pair;
+    let qpn = pair.qa.qpn;
+    // The second doorbell is under way while the record that the first one has the device read covers both requests.
+    let first = pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
+    let second = pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
+    pair.a.with(|engine, env| engine.ring_send(env, qpn, first));
+    pair.run();
+    assert!(pair.a.poll(&mut pair.qa.send).is_some() && pair.a.poll(&mut pair.qa.send).is_some());
+    // Once round the ring of 64 blocks: another element lies where the second one was.
+    for _ in 0..64 {
+        pair.a.write_send(&mut pair.qa, 0x00, 0, 0, &[]);
+    }
+    pair.a.with(|engine, env| engine.ring_send(env, qpn, second));
+    assert_eq!(pair.a.audit.findings(), []);
+}
+
+#[test]
 fn an_element_of_another_place_is_refused() {
     let mut failure = Failure::new();
     let pair = &mut failure.pair;
