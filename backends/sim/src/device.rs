@@ -283,6 +283,12 @@ impl Device {
         }
     }
 
+    /// What hosts asked for and the device does not have: a line for each that came up since the last call. None comes up
+    /// twice.
+    pub fn take_lacks(&mut self) -> Vec<String> {
+        self.firmware.lacks.take()
+    }
+
     /// When [`Device::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.
     pub fn next_due(&self) -> Option<Instant> {
         if self.removed || self.health.report.reset_required {

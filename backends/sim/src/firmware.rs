@@ -9,6 +9,7 @@ use crate::config::DeviceConfig;
 use crate::engine::{Engine, EngineConfig, EngineEvent, EngineStats};
 use crate::env::Env;
 use crate::eq::{Event, EventQueues};
+use crate::lack::{Lack, Lacks};
 use crate::pages::Pages;
 use crate::pci::BAR0_SIZE;
 use crate::port::{PKEYS, Port};
@@ -92,6 +93,8 @@ pub(crate) struct Firmware {
     pub(crate) cq_eqs: BTreeMap<u32, u32>,
     /// Firmware memory of each key.
     pub(crate) mkey_room: BTreeMap<u32, u64>,
+    /// What hosts asked for in vain.
+    pub(crate) lacks: Lacks,
 }
 
 impl Firmware {
@@ -115,6 +118,7 @@ impl Firmware {
             users: Users::default(),
             cq_eqs: BTreeMap::new(),
             mkey_room: BTreeMap::new(),
+            lacks: Lacks::default(),
             config,
         };
         firmware.configure_engine();
@@ -156,11 +160,12 @@ impl Firmware {
         self.pages.forget_objects();
     }
 
-    /// Everything but the pages' account and the cable as at power-on, as DISABLE_HCA leaves it.
+    /// Everything but the pages' account, the cable and what was told already as at power-on, as DISABLE_HCA leaves it.
     pub(crate) fn restart(&mut self) {
         let fresh = Self::new(self.config.clone());
-        let Self { pages, port, .. } = core::mem::replace(self, fresh);
+        let Self { pages, port, lacks, .. } = core::mem::replace(self, fresh);
         self.pages = pages;
+        self.lacks = lacks;
         self.port.set_cable(port.cable());
     }
 
@@ -172,6 +177,7 @@ impl Firmware {
                 EngineEvent::CqError { cqn, syndrome } => self.eqs.post(env, Event::cq_error(cqn, syndrome)),
                 EngineEvent::Qp { event, qpn } => self.eqs.post(env, Event::qp(event, qpn)),
                 EngineEvent::Srq { event, srqn } => self.eqs.post(env, Event::qp(event, srqn)),
+                EngineEvent::UnknownRequest { opcode } => self.lacks.report(Lack::Request(opcode)),
             }
         }
         if self.state == HcaState::Running

@@ -19,6 +19,7 @@ mod firmware;
 mod health;
 pub mod in_process;
 mod init_segment;
+mod lack;
 mod limits;
 pub mod memory;
 mod msix;

@@ -52,6 +52,15 @@ impl Umem {
     }
 }
 
+/// The user memory objects in which an object lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tenancy {
+    /// Of its ring or its pages.
+    pub(crate) buffer: Option<u32>,
+    /// Of its doorbell record.
+    pub(crate) record: Option<u32>,
+}
+
 /// Contexts and what belongs to them.
 #[derive(Clone, Debug)]
 pub(crate) struct Users {
@@ -62,7 +71,7 @@ pub(crate) struct Users {
     /// Objects of contexts other than the kernel's.
     owners: BTreeMap<(Kind, u32), u32>,
     /// The user memory in which an object lives.
-    homes: BTreeMap<(Kind, u32), Vec<u32>>,
+    homes: BTreeMap<(Kind, u32), Tenancy>,
 }
 
 impl Default for Users {
@@ -125,10 +134,17 @@ impl Users {
     }
 
     /// An object lives in these user memory objects, which stay as long as it does.
-    pub(crate) fn settle(&mut self, kind: Kind, number: u32, umems: Vec<u32>) {
-        if !umems.is_empty() {
-            self.homes.insert((kind, number), umems);
+    pub(crate) fn settle(&mut self, kind: Kind, number: u32, tenancy: Tenancy) {
+        if tenancy != Tenancy::default() {
+            self.homes.insert((kind, number), tenancy);
         }
+    }
+
+    /// The buffer of an object lies elsewhere now; its doorbell record is where it was.
+    pub(crate) fn move_buffer(&mut self, kind: Kind, number: u32, buffer: Option<u32>) {
+        let record = self.homes.get(&(kind, number)).and_then(|tenancy| tenancy.record);
+        self.homes.remove(&(kind, number));
+        self.settle(kind, number, Tenancy { buffer, record });
     }
 
     /// Takes a user memory object: its pages of `4096 << log_page_size` bytes and the byte of the first where it begins.
@@ -154,7 +170,7 @@ impl Users {
 
     /// Ends a user memory object; refused while an object lives in it.
     pub(crate) fn destroy_umem(&mut self, number: u32) -> Result<(), CmdStatus> {
-        if self.homes.values().flatten().any(|&home| home == number) {
+        if self.homes.values().any(|home| [home.buffer, home.record].contains(&Some(number))) {
             return Err(CmdStatus::ResBusy);
         }
         let umem = self.umems.remove(&number).ok_or(CmdStatus::BadRes)?;

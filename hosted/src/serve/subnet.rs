@@ -216,6 +216,9 @@ impl Subnet {
             for vector in station.device.take_interrupts() {
                 station.vectors.raise(vector);
             }
+            for line in station.device.take_lacks() {
+                eprintln!("lid{}: {line}", station.device.config().lid);
+            }
         }
     }
 }

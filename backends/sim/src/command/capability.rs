@@ -5,6 +5,7 @@ use bareverbs_mlx5_spec::{CmdStatus, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn,
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::{Firmware, HcaState};
+use crate::lack::Lack;
 
 /// QUERY_HCA_CAP.
 pub(super) fn query_hca_cap(
@@ -16,7 +17,10 @@ pub(super) fn query_hca_cap(
     if input.is_set(QueryHcaCapIn::OTHER_FUNCTION) {
         return Err(Refusal::new(CmdStatus::BadParam, "another function"));
     }
-    let page = firmware.caps.query(input.get(QueryHcaCapIn::OP_MOD)).map_err(|status| Refusal::new(status, "no such page"))?;
+    let page = firmware.caps.query(input.get(QueryHcaCapIn::OP_MOD)).map_err(|status| {
+        firmware.lacks.report(Lack::CapabilityPage(input.get(QueryHcaCapIn::OP_MOD) >> 1));
+        Refusal::new(status, "no such page")
+    })?;
     output.set_bytes(QueryHcaCapOut::CAPABILITY, page);
     Ok(())
 }

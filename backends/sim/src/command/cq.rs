@@ -5,7 +5,6 @@ use bareverbs_mlx5_spec::{
     QueryCqOut, View, ViewMut,
 };
 
-use super::eq::page_list;
 use super::{Outcome, Refusal, home};
 use crate::env::Env;
 use crate::firmware::Firmware;
@@ -31,7 +30,7 @@ pub(super) fn create_cq(
     firmware.pages.take_room(cost::CQ)?;
     match firmware.engine.create_cq(View::of(&home.context), &home.pages) {
         Ok(cqn) => {
-            firmware.users.settle(Kind::Cq, cqn, home.umems);
+            firmware.users.settle(Kind::Cq, cqn, home.tenancy);
             firmware.eqs.attach(eqn, true);
             firmware.cq_eqs.insert(cqn, eqn);
             output.set(CreateCqOut::CQN, cqn);
@@ -62,6 +61,8 @@ pub(super) fn destroy_cq(
 
 /// Modifier of MODIFY_CQ that asks for another buffer (Linux `MLX5_CQ_OPMOD_RESIZE`).
 const RESIZE: u32 = 1;
+/// Bits of its field select: where the first page begins, and the size of pages (`MLX5_MODIFY_CQ_MASK_PG_OFFSET`, `_PG_SIZE`).
+const RESIZE_PLACE: u32 = 0b110;
 
 /// MODIFY_CQ: another buffer, or another moderation.
 pub(super) fn modify_cq(
@@ -79,15 +80,16 @@ pub(super) fn modify_cq(
             modified.map_err(|status| Refusal::new(status, "moderation"))
         }
         RESIZE => {
-            if input.is_set(ModifyCqIn::CQ_UMEM_VALID) {
-                return Err(Refusal::new(CmdStatus::BadParam, "a resize into a user memory object is not supported"));
-            }
             if context.get(Cqc::LOG_CQ_SIZE) > firmware.caps.general(CmdHcaCap::LOG_MAX_CQ_SZ) {
                 return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
             }
-            let pas = page_list(input.tail(ModifyCqIn::PAS));
-            let resized = firmware.engine.resize_cq(env, cqn, select, context, &pas);
-            resized.map_err(|status| Refusal::new(status, "a size, buffer or state that allows no resize"))
+            let home = home::of_resized_cq(firmware, input)?;
+            // What user memory says about pages counts whether the field select names it or not.
+            let select = if home.tenancy.buffer.is_none() { select } else { select | RESIZE_PLACE };
+            let resized = firmware.engine.resize_cq(env, cqn, select, View::of(&home.context), &home.pages);
+            resized.map_err(|status| Refusal::new(status, "a size, buffer or state that allows no resize"))?;
+            firmware.users.move_buffer(Kind::Cq, cqn, home.tenancy.buffer);
+            Ok(())
         }
         _ => Err(Refusal::new(CmdStatus::BadParam, "modifier")),
     }

@@ -9,7 +9,7 @@ use super::{Outcome, Refusal, home};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::user::Kind;
+use crate::user::{Kind, Tenancy};
 
 /// CREATE_MKEY.
 pub(super) fn create_mkey(
@@ -28,8 +28,8 @@ pub(super) fn create_mkey(
     }
     let octwords = input.get(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE) as usize;
     let (raw, umem) = match input.is_set(CreateMkeyIn::MKEY_UMEM_VALID) {
-        true => home::of_mkey(firmware, input).map(|(raw, umem)| (Some(raw), vec![umem]))?,
-        false => (None, Vec::new()),
+        true => home::of_mkey(firmware, input).map(|(raw, umem)| (Some(raw), Some(umem)))?,
+        false => (None, None),
     };
     let listed = octwords.checked_mul(OCTWORD).and_then(|len| input.tail(CreateMkeyIn::KLM_PAS_MTT).get(..len));
     let translations = match &raw {
@@ -41,7 +41,7 @@ pub(super) fn create_mkey(
     match firmware.engine.create_mkey(env, context, translations) {
         Ok(index) => {
             firmware.mkey_room.insert(index, room);
-            firmware.users.settle(Kind::Mkey, index, umem);
+            firmware.users.settle(Kind::Mkey, index, Tenancy { buffer: umem, record: None });
             output.set(CreateMkeyOut::MKEY_INDEX, index);
             Ok(())
         }

@@ -4,6 +4,7 @@ mod boot;
 mod capability;
 mod cq;
 mod eq;
+mod general;
 mod home;
 mod mkey;
 mod pages;
@@ -15,12 +16,13 @@ mod resource;
 mod srq;
 mod user;
 
-use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Layout, LayoutInfo, Place, View, ViewMut};
+use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Layout, LayoutInfo, OtherCmdOpcode, Place, View, ViewMut};
 
 use crate::audit::Finding;
 use crate::env::Env;
 use crate::fault::Fault;
 use crate::firmware::{Firmware, HcaState};
+use crate::lack::{Lack, command_name};
 use crate::user::Users;
 
 pub(crate) use queue::CommandQueue;
@@ -149,7 +151,7 @@ fn dispatch(firmware: &mut Firmware, env: &mut Env<'_>, input: &[u8], output_len
                 user::note_done(firmware, op, input, &output);
             }
             done.map_err(|refusal| {
-                let name = CmdOpcode::from_code(opcode).map_or("unknown opcode", CmdOpcode::name);
+                let name = command_name(opcode).unwrap_or("unknown opcode");
                 env.note(|| format!("{name} ({opcode:#x}) refused, {}: {}", refusal.status.name(), refusal.why));
                 (refusal.status.code(), opcode << 8 | refusal.status.code())
             })
@@ -171,6 +173,12 @@ const LONGEST_OUTPUT: usize = 4112;
 fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
     use CmdOpcode as Op;
     let Some(op) = Op::from_code(opcode) else {
+        // Two of these have no layouts of their own.
+        if [OtherCmdOpcode::ModifyGeneralObject, OtherCmdOpcode::QueryGeneralObject].map(OtherCmdOpcode::code).contains(&opcode)
+        {
+            return call.run(Needs::Running, general::refuse);
+        }
+        call.firmware.lacks.report(Lack::Command(opcode));
         return Err(Refusal::new(CmdStatus::BadOp, "no such command"));
     };
     match op {
@@ -258,6 +266,10 @@ fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
             let room = call.room;
             call.run(Needs::Booted, |firmware, _, input, output| port::query_pkey(firmware, input, output, room))
         }
-        _ => Err(Refusal::new(CmdStatus::BadOp, "not supported")),
+        Op::CreateGeneralObject | Op::DestroyGeneralObject => call.run(Needs::Running, general::refuse),
+        _ => {
+            call.firmware.lacks.report(Lack::Command(opcode));
+            Err(Refusal::new(CmdStatus::BadOp, "not supported"))
+        }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn create_qp(
     firmware.pages.take_room(cost::QP)?;
     match firmware.engine.create_qp(View::of(&home.context), &home.pages) {
         Ok(qpn) => {
-            firmware.users.settle(Kind::Qp, qpn, home.umems);
+            firmware.users.settle(Kind::Qp, qpn, home.tenancy);
             output.set(CreateQpOut::QPN, qpn);
             Ok(())
         }

@@ -8,6 +8,7 @@ use bareverbs_mlx5_spec::{
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
+use crate::lack::Lack;
 
 /// Bytes of the counters register, which reads as zero.
 const PPCNT: usize = 256;
@@ -25,7 +26,7 @@ pub(super) fn access_register(
         _ => return Err(Refusal::new(CmdStatus::BadParam, "neither read nor write")),
     };
     let id = input.get(AccessRegisterIn::REGISTER_ID);
-    let register = RegisterId::from_code(id).ok_or(Refusal::new(CmdStatus::BadParam, "no such register"))?;
+    let Some(register) = RegisterId::from_code(id) else { return missing(firmware, id) };
     let data = input.tail(AccessRegisterIn::REGISTER_DATA);
     let out = output.as_bytes_mut().get_mut(AccessRegisterOut::REGISTER_DATA.offset()..).unwrap_or_default();
     match register {
@@ -93,8 +94,13 @@ pub(super) fn access_register(
             out.iter_mut().take(PPCNT).for_each(|byte| *byte = 0);
             Ok(())
         }
-        RegisterId::Pcap | RegisterId::Dtor => Err(Refusal::new(CmdStatus::BadParam, "register not supported")),
+        RegisterId::Pcap | RegisterId::Dtor => missing(firmware, id),
     }
+}
+
+fn missing(firmware: &mut Firmware, id: u32) -> Outcome {
+    firmware.lacks.report(Lack::Register(id));
+    Err(Refusal::new(CmdStatus::BadParam, "no such register"))
 }
 
 fn check_port(port: u32) -> Outcome {

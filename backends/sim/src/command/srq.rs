@@ -8,20 +8,19 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::eq::page_list;
-use super::{Outcome, Refusal};
+use super::{Outcome, Refusal, home};
 use crate::engine::{SrqKind, SrqSpec};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
+use crate::user::Kind;
 
-/// Where the page list of CREATE_RMP begins: the context's work queue ends with it.
-const RMP_PAS: usize = 272;
 /// [`Rmpc::STATE`] of a pool in use.
 const RMP_READY: u32 = 1;
 /// Bit of [`ModifyRmpIn::BITMASK`]: the limit.
 const RMP_LIMIT: u64 = 1;
 
-fn create(firmware: &mut Firmware, spec: SrqSpec, pas: &[u8]) -> Result<u32, Refusal> {
+fn create(firmware: &mut Firmware, spec: SrqSpec, pages: &[u64]) -> Result<u32, Refusal> {
     if !firmware.pds.contains(spec.pd) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such protection domain"));
     }
@@ -29,8 +28,7 @@ fn create(firmware: &mut Firmware, spec: SrqSpec, pas: &[u8]) -> Result<u32, Ref
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
     firmware.pages.take_room(cost::SRQ)?;
-    let pas = page_list(pas);
-    firmware.engine.create_srq(spec, &pas).map_err(|status| {
+    firmware.engine.create_srq(spec, pages).map_err(|status| {
         firmware.pages.free_room(cost::SRQ);
         Refusal::new(status, "shared receive queue context or page list")
     })
@@ -63,7 +61,7 @@ pub(super) fn create_srq(
         user_index: 0,
         limit: context.get(Srqc::LWM) as u16,
     };
-    output.set(CreateSrqOut::SRQN, create(firmware, spec, input.tail(CreateSrqIn::PAS))?);
+    output.set(CreateSrqOut::SRQN, create(firmware, spec, &page_list(input.tail(CreateSrqIn::PAS)))?);
     Ok(())
 }
 
@@ -119,7 +117,8 @@ pub(super) fn create_xrc_srq(
 ) -> Outcome {
     let context = input.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY);
     if input.is_set(CreateXrcSrqIn::XRC_SRQ_UMEM_VALID) || context.is_set(XrcSrqc::DBR_UMEM_VALID) {
-        return Err(Refusal::new(CmdStatus::BadParam, "user memory objects are not supported"));
+        // Where the names of the objects stand is not published.
+        return Err(Refusal::new(CmdStatus::BadParam, "an XRC shared receive queue in user memory is not supported"));
     }
     if !firmware.xrcds.contains(context.get(XrcSrqc::XRCD)) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such XRC domain"));
@@ -138,7 +137,7 @@ pub(super) fn create_xrc_srq(
         user_index: context.get(XrcSrqc::USER_INDEX),
         limit: context.get(XrcSrqc::LWM) as u16,
     };
-    output.set(CreateXrcSrqOut::XRC_SRQN, create(firmware, spec, input.tail(CreateXrcSrqIn::PAS))?);
+    output.set(CreateXrcSrqOut::XRC_SRQN, create(firmware, spec, &page_list(input.tail(CreateXrcSrqIn::PAS)))?);
     Ok(())
 }
 
@@ -196,24 +195,23 @@ pub(super) fn create_rmp(
     output: &mut ViewMut<'_, CreateRmpOut>,
 ) -> Outcome {
     let queue = input.sub(CreateRmpIn::CTX).sub(Rmpc::WQ);
-    if queue.is_set(Wq::DBR_UMEM_VALID) || queue.is_set(Wq::WQ_UMEM_VALID) {
-        return Err(Refusal::new(CmdStatus::BadParam, "user memory objects are not supported"));
-    }
+    let home = home::of_pool(firmware, input)?;
     let spec = SrqSpec {
         kind: SrqKind::Pool,
         log_size: queue.get(Wq::LOG_WQ_SZ),
         log_stride: queue.get(Wq::LOG_WQ_STRIDE),
-        log_page_size: queue.get(Wq::LOG_WQ_PG_SZ),
-        page_offset: queue.get(Wq::PAGE_OFFSET),
-        dbr_addr: queue.get64(Wq::DBR_ADDR),
+        log_page_size: home.log_page_size,
+        page_offset: home.page_offset,
+        dbr_addr: home.dbr_addr,
         pd: queue.get(Wq::PD),
         xrcd: 0,
         cqn: 0,
         user_index: 0,
         limit: queue.get(Wq::LWM) as u16,
     };
-    let pas = input.as_bytes().get(RMP_PAS..).unwrap_or_default();
-    output.set(CreateRmpOut::RMPN, create(firmware, spec, pas)?);
+    let rmpn = create(firmware, spec, &home.pages)?;
+    firmware.users.settle(Kind::Srq, rmpn, home.tenancy);
+    output.set(CreateRmpOut::RMPN, rmpn);
     Ok(())
 }
 

@@ -83,6 +83,11 @@ pub enum EngineEvent {
         /// Shared receive queue.
         srqn: u32,
     },
+    /// A send request that the device does not know; nothing for the host, which finds a failed completion.
+    UnknownRequest {
+        /// Its opcode.
+        opcode: u8,
+    },
 }
 
 /// How many objects there are.

@@ -2,13 +2,13 @@
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState, WQEBB};
 
-use super::Work;
 use super::psn;
 use super::qp::{Qp, Service};
 use super::requester::{Kind, SendOp};
+use super::{EngineEvent, Work};
 use crate::audit::Finding;
 use crate::trace::Record;
-use crate::wqe::{DataSegment, SendBody, SendWqe, announced_len, blocks};
+use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, announced_len, blocks};
 
 /// Longest message of any path (InfiniBand Architecture 9.3.3).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -39,6 +39,9 @@ impl Qp {
             Err(error) => {
                 work.env.note(|| format!("WQE {index} of QP {:#x}: {error}", self.qpn));
                 op.failed = Some(error.syndrome());
+                if let WqeError::Opcode { .. } | WqeError::Unsupported { .. } = error {
+                    work.shared.events.push_back(EngineEvent::UnknownRequest { opcode: op.send_opcode });
+                }
             }
             Ok(wqe) if wqe.index != index || wqe.qpn != self.qpn => {
                 let finding = Finding::WqeMismatch { qpn: self.qpn, index, wqe_index: wqe.index, wqe_qpn: wqe.qpn };

@@ -166,6 +166,8 @@ fn commands_in_the_wrong_state_or_unknown() {
     assert_eq!(host.command(&input(0x10a, 16, &[]), 16).0, 0x51);
     assert_eq!(host.command(&input(0x10b, 16, &[(8, 2)]), 16).0, 3, "version 2 of the interface");
     host.ok(&input(0x80d, 16, &[]), 16);
+    let lacks = ["command without a name (0xbad) is not supported", "command GEN_EQE (0x304) is not supported"];
+    assert_eq!(host.device.take_lacks(), lacks);
 }
 
 #[test]

@@ -102,6 +102,76 @@ fn a_queue_in_user_memory() {
 }
 
 #[test]
+fn a_queue_moves_into_user_memory() {
+    let mut host = MiniHost::running(plain());
+    let uid = context(&mut host);
+    let uar = host.uar();
+    let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
+    let [first, second, records] = [2, 2, 1].map(|pages| number(&host.ok(&umem(uid, 0, pages), 16)));
+    let cqn = number(&host.ok(&cq(uid, uar, eqn, (first, 0), (records, 0)), 16));
+    // MODIFY_CQ, resize to 32 entries at byte 0x440 of the second object; the field select names the size alone.
+    let resize = |memory: u32| {
+        let mut bytes =
+            of(uid, input(0x403, 272, &[(4, 1), (8, cqn), (12, 1), (16 + 12, 5 << 24), (88, memory), (92, 1 << 31)]));
+        bytes[80..88].copy_from_slice(&0x440_u64.to_be_bytes());
+        bytes
+    };
+    assert_eq!(host.command(&resize(second + 9), 16).0, BAD_RES, "no such object");
+    host.ok(&resize(second), 16);
+    let queried = host.ok(&input(0x402, 16, &[(8, cqn)]), 272);
+    assert_eq!((be32(&queried, 16 + 12) >> 24 & 0x1f, be32(&queried, 16 + 8) >> 6 & 0x3f), (5, 17));
+    // The object of the first buffer is free now; that of the record is not.
+    host.ok(&of(uid, input(0xa0a, 16, &[(8, first)])), 16);
+    for memory in [second, records] {
+        assert_eq!(host.command(&of(uid, input(0xa0a, 16, &[(8, memory)])), 16).0, BUSY);
+    }
+    host.ok(&of(uid, input(0x401, 16, &[(8, cqn)])), 16);
+    for memory in [second, records] {
+        host.ok(&of(uid, input(0xa0a, 16, &[(8, memory)])), 16);
+    }
+}
+
+#[test]
+fn a_receive_memory_pool_in_user_memory() {
+    let mut host = MiniHost::running(plain());
+    let uid = context(&mut host);
+    let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
+    let ring = number(&host.ok(&umem(uid, 0x80, 1), 16));
+    let records = number(&host.ok(&umem(uid, 0x20, 1), 16));
+    // Elements of 64 bytes; the context is at byte 32 and its work queue at 48 of that.
+    let pool = |log_size: u32| {
+        let queue = 32 + 48;
+        let sizes = 6 << 16 | log_size;
+        let dwords = [(queue + 8, pd), (queue + 32, sizes), (queue + 36, 3 << 30), (queue + 40, records), (queue + 44, ring)];
+        let mut bytes = of(uid, input(0x90c, 272, &dwords));
+        bytes[queue + 16..queue + 24].copy_from_slice(&0x40_u64.to_be_bytes());
+        bytes[queue + 48..queue + 56].copy_from_slice(&0x100_u64.to_be_bytes());
+        bytes
+    };
+    assert_eq!(host.command(&pool(6), 16).0, BAD_PARAM, "64 elements do not fit behind byte 0x180 of a page");
+    let rmpn = number(&host.ok(&pool(5), 16));
+    let queried = host.ok(&input(0x90f, 16, &[(8, rmpn)]), 272);
+    assert_eq!(be32(&queried, 80 + 20), (BASE + PAGE as u64 + 0x60) as u32, "its record");
+    assert_eq!(be32(&queried, 80 + 4) >> 16 & 0x1f, 6, "0x180 bytes into the page");
+    for memory in [ring, records] {
+        assert_eq!(host.command(&of(uid, input(0xa0a, 16, &[(8, memory)])), 16).0, BUSY);
+    }
+    host.ok(&of(uid, input(0x90e, 16, &[(8, rmpn)])), 16);
+    for memory in [ring, records] {
+        host.ok(&of(uid, input(0xa0a, 16, &[(8, memory)])), 16);
+    }
+}
+
+#[test]
+fn general_objects_are_refused_by_their_type() {
+    let mut host = MiniHost::running(plain());
+    for opcode in 0xa00..=0xa03 {
+        assert_eq!(host.command(&input(opcode, 64, &[(4, 0xc)]), 16).0, BAD_PARAM);
+    }
+    assert_eq!(host.device.take_lacks(), ["general object of type 0x000c is not supported"]);
+}
+
+#[test]
 fn a_key_over_user_memory() {
     let mut host = MiniHost::running(plain());
     let uid = context(&mut host);
