@@ -27,6 +27,8 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("mlx5_wqe_xrc_seg", WORK_QUEUE),
     ("mlx5_wqe_umr_ctrl_seg", WORK_QUEUE),
     ("mlx5_klm", WORK_QUEUE),
+    ("mlx5_wqe_umr_repeat_block_seg", WORK_QUEUE),
+    ("mlx5_wqe_umr_repeat_ent_seg", WORK_QUEUE),
     ("mlx5_wqe_srq_next_seg", WORK_QUEUE),
     ("mlx5_cqe64", "a completion is a C structure of mlx5dv.h"),
     ("mlx5_err_cqe", "a completion is a C structure of mlx5dv.h"),

@@ -202,5 +202,7 @@ pub const LAYOUTS: &[LayoutInfo] = &[
     WqeXrcSeg::INFO,
     WqeUmrCtrlSeg::INFO,
     WqeKlm::INFO,
+    WqeRepeatBlock::INFO,
+    WqeRepeatEntry::INFO,
     WqeSrqNextSeg::INFO,
 ];

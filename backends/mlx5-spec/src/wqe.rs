@@ -199,6 +199,26 @@ crate::layout! {
 }
 
 crate::layout! {
+    /// Head of a block of translation entries that repeat, in place of a KLM; entries follow.
+    WqeRepeatBlock "mlx5_wqe_umr_repeat_block_seg", 16 bytes {
+        BYTE_COUNT "byte_count" (0:31..0);
+        OP "op" (4:31..0);
+        REPEAT_COUNT "repeat_count" (8:31..0);
+        NUM_ENT "num_ent" (12:15..0);
+    }
+}
+
+crate::layout! {
+    /// Entry of a block that repeats.
+    WqeRepeatEntry "mlx5_wqe_umr_repeat_ent_seg", 16 bytes {
+        STRIDE "stride" (0:31..16);
+        BYTE_COUNT "byte_count" (0:15..0);
+        MEMKEY "memkey" (4:31..0);
+        VA "va" (@8 u64);
+    }
+}
+
+crate::layout! {
     /// Head of a shared receive WQE; data segments follow.
     WqeSrqNextSeg "mlx5_wqe_srq_next_seg", 16 bytes {
         NEXT_WQE_INDEX "next_wqe_index" (0:15..0);

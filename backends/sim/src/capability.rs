@@ -11,6 +11,8 @@ use crate::user::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS};
 
 /// Bytes of the pages that exist here.
 const PAGE: usize = 256;
+/// The last page that drivers know of (Linux `enum mlx5_cap_type`).
+const LAST_PAGE: u32 = 0x28;
 /// [`CmdHcaCap::CMDIF_CHECKSUM`]: signatures on commands and on mailbox blocks, both ways.
 const CHECKSUM_ALL: u32 = 3;
 /// [`AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE`]: operands in host byte order in memory.
@@ -148,10 +150,13 @@ impl Capabilities {
         }
     }
 
-    /// The page that QUERY_HCA_CAP's `op_mod` asks for.
+    /// The page that QUERY_HCA_CAP's `op_mod` asks for; one in which the device has nothing is all zero.
     pub(crate) fn query(&mut self, op_mod: u32) -> Result<&[u8], CmdStatus> {
-        let (pair, _) = self.pair(op_mod >> 1)?;
-        Ok(if op_mod & 1 != 0 { &pair.current } else { &pair.most })
+        match self.pair(op_mod >> 1) {
+            Ok((pair, _)) => Ok(if op_mod & 1 != 0 { &pair.current } else { &pair.most }),
+            Err(_) if op_mod >> 1 <= LAST_PAGE => Ok(&[0; PAGE]),
+            Err(status) => Err(status),
+        }
     }
 
     /// Takes the page that SET_HCA_CAP's `op_mod` names; refused if it asks for more than there is.

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, WqeKlm};
+use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
+use super::pieces::{Pieces, Run, is_reserved};
 use crate::memory::{DmaFault, HostMemory};
 
 /// Keys inside keys are followed this deep.
@@ -67,26 +68,6 @@ pub(super) struct Extent {
     pub(super) len: usize,
 }
 
-/// One entry of an indirect key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Klm {
-    pub(super) len: u64,
-    pub(super) key: u32,
-    pub(super) addr: u64,
-}
-
-impl Klm {
-    fn list(bytes: &[u8]) -> Vec<Self> {
-        let entries = bytes.chunks_exact(WqeKlm::SIZE).filter_map(View::<WqeKlm>::new);
-        let entry = |klm: View<'_, WqeKlm>| Self {
-            len: u64::from(klm.get(WqeKlm::BYTE_COUNT)),
-            key: klm.get(WqeKlm::MKEY),
-            addr: klm.get64(WqeKlm::ADDRESS),
-        };
-        entries.map(entry).collect()
-    }
-}
-
 /// A key.
 #[derive(Clone, Debug)]
 pub(super) struct Mkey {
@@ -94,37 +75,22 @@ pub(super) struct Mkey {
     context: [u8; 64],
     /// Raw translation entries.
     translations: Vec<u8>,
-    /// For an indirect key: the entries, and the byte after each counted from the start of the key.
-    klms: Vec<Klm>,
-    ends: Vec<u64>,
+    /// Its entries, if it is indirect.
+    pieces: Pieces,
 }
 
 impl Mkey {
     fn new(context: [u8; 64], translations: Vec<u8>) -> Self {
-        let mut key = Self { context, translations, klms: Vec::new(), ends: Vec::new() };
-        key.index();
-        key
-    }
-
-    /// Reads the entries of an indirect key anew.
-    fn index(&mut self) {
-        self.klms.clear();
-        self.ends.clear();
-        if matches!(self.mode(), Some(AccessMode::Klms | AccessMode::Ksm)) {
-            self.klms = Klm::list(&self.translations);
-            let mut end = 0u64;
-            let sum = |klm: &Klm| {
-                end = end.saturating_add(klm.len);
-                end
-            };
-            self.ends = self.klms.iter().map(sum).collect();
+        let mut key = Self { context, translations, pieces: Pieces::default() };
+        if matches!(key.mode(), Some(AccessMode::Klms | AccessMode::Ksm)) {
+            key.pieces = Pieces::read(&key.translations);
         }
+        key
     }
 
     /// Bytes that it takes here.
     fn cost(&self) -> u64 {
-        let lists = self.translations.len() + self.klms.len() * size_of::<Klm>() + self.ends.len() * size_of::<u64>();
-        KEY_COST + lists as u64
+        KEY_COST + (self.translations.len() + self.pieces.cost()) as u64
     }
 
     pub(super) fn context(&self) -> View<'_, Mkc> {
@@ -156,10 +122,7 @@ impl Mkey {
     /// Whether this is a window that is bound: changed from a send queue, indirect, not free, with something in it.
     fn is_bound_window(&self) -> bool {
         let context = self.context();
-        !self.is_free()
-            && context.is_set(Mkc::UMR_EN)
-            && self.mode() == Some(AccessMode::Klms)
-            && self.klms.iter().any(|klm| klm.len != 0)
+        !self.is_free() && context.is_set(Mkc::UMR_EN) && self.mode() == Some(AccessMode::Klms) && self.pieces.len() != 0
     }
 
     fn allows(&self, right: Right) -> bool {
@@ -270,7 +233,9 @@ impl KeyTable {
             _ => return Err(CmdStatus::BadParam),
         }
         let mut index = self.next.max(2);
-        while self.keys.contains_key(&index) || !(2..max).contains(&index) {
+        // A key that requests may change can get any variant.
+        let reserved = |index| is_reserved(index, if mkc.is_set(Mkc::UMR_EN) { 0 } else { key.variant() });
+        while self.keys.contains_key(&index) || !(2..max).contains(&index) || reserved(index) {
             index = if index + 1 >= max { 2 } else { index + 1 };
         }
         self.used += key.cost();
@@ -296,7 +261,7 @@ impl KeyTable {
         if !self.keys.contains_key(&index) {
             return Err(CmdStatus::BadRes);
         }
-        let leads_here = |window: &Mkey| window.klms.iter().any(|klm| klm.len != 0 && index_of(klm.key) == index);
+        let leads_here = |window: &Mkey| window.pieces.reached().any(|run| index_of(run.key) == index);
         if self.keys.iter().any(|(&other, window)| other != index && window.is_bound_window() && leads_here(window)) {
             return Err(CmdStatus::ResBusy);
         }
@@ -422,19 +387,18 @@ impl KeyTable {
         let (mut at, end) = (offset, offset.checked_add(len).ok_or(KeyError::Range)?);
         let entry_len = 1u64.checked_shl(mkey.context().get(Mkc::LOG_PAGE_SIZE)).unwrap_or(0);
         while at < end {
-            let (klm, within, entry_end) = if mode == AccessMode::Klms {
-                let index = mkey.ends.partition_point(|&entry_end| entry_end <= at);
-                let klm = mkey.klms.get(index).ok_or(KeyError::Translation)?;
-                let entry_end = mkey.ends.get(index).copied().unwrap_or(0);
-                (klm, at - entry_end.saturating_sub(klm.len), entry_end)
+            let run = if mode == AccessMode::Klms {
+                mkey.pieces.locate(at)
             } else {
-                let index = at.checked_div(entry_len).ok_or(KeyError::Translation)?;
-                let klm = usize::try_from(index).ok().and_then(|index| mkey.klms.get(index));
-                (klm.ok_or(KeyError::Translation)?, at % entry_len, (index + 1).saturating_mul(entry_len))
+                let (index, within) = (at.checked_div(entry_len), at.checked_rem(entry_len));
+                let entry = index.and_then(|index| mkey.pieces.entry(index));
+                entry
+                    .zip(within)
+                    .and_then(|(run, within)| Some(Run { len: entry_len - within, addr: run.addr.checked_add(within)?, ..run }))
             };
-            let piece = entry_end.min(end) - at;
-            let addr = klm.addr.checked_add(within).ok_or(KeyError::Range)?;
-            self.translate_at(klm.key, addr, piece, inner, depth, out)?;
+            let run = run.filter(|run| run.len != 0).ok_or(KeyError::Translation)?;
+            let piece = run.len.min(end - at);
+            self.translate_at(run.key, run.addr, piece, inner, depth, out)?;
             at += piece;
         }
         Ok(())
@@ -510,10 +474,5 @@ impl KeyTable {
     /// The translations of a key, raw.
     pub(super) fn translations(&self, index: u32) -> Option<&[u8]> {
         self.keys.get(&index).map(|key| key.translations.as_slice())
-    }
-
-    /// The entries that raw `translations` hold.
-    pub(super) fn entries(translations: &[u8]) -> Vec<Klm> {
-        Klm::list(translations)
     }
 }

@@ -15,6 +15,7 @@ mod key;
 mod message;
 mod modify;
 mod multicast;
+mod pieces;
 mod psn;
 mod qp;
 mod receive;

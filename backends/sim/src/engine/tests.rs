@@ -4,6 +4,7 @@ mod answers;
 mod cache;
 mod failure;
 mod hostile;
+mod indirect_key;
 mod key;
 mod recovery;
 mod resize;

@@ -3,6 +3,7 @@
 use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, mkey_mask};
 
 use super::key::{Access, KeyTable, Mkey, Right, index_of};
+use super::pieces::Pieces;
 use crate::memory::HostMemory;
 use crate::wqe::{Umr, UmrTranslations};
 
@@ -84,7 +85,8 @@ fn allowed(key: &Mkey, changer: Changer, number: u32, umr: &Umr, frees: bool) ->
     if (umr.check_free && !key.is_free()) || (umr.check_in_use && key.is_free()) {
         return refused;
     }
-    if umr.check_qpn && (key.qpn() != changer.qpn || key.is_free()) {
+    // A key of no queue pair in particular is every queue pair's (libmlx5 invalidates its indirect keys so).
+    if umr.check_qpn && (![changer.qpn, MKEY_ANY_QPN].contains(&key.qpn()) || key.is_free()) {
         return refused;
     }
     // A bind or registration may carry the new key; only one that takes away names what it takes.
@@ -164,17 +166,16 @@ fn check_targets(
         return Err(refused);
     }
     let writes = window.is_set(Mkc::RW) || window.is_set(Mkc::A) || window.is_set(Mkc::LW);
-    let mut reach = 0u64;
-    for klm in KeyTable::entries(translations).into_iter().filter(|klm| klm.len != 0) {
-        if index_of(klm.key) == index {
+    let pieces = Pieces::read(translations);
+    for run in pieces.reached() {
+        if index_of(run.key) == index {
             return Err(refused);
         }
         let rights = [Some(Right::LocalRead), writes.then_some(Right::LocalWrite)];
         for right in rights.into_iter().flatten() {
             let access = Access { right, pd: window.get(Mkc::PD), qpn: changer.qpn };
-            keys.check(klm.key, klm.addr, klm.len, access).map_err(|_| refused)?;
+            keys.check(run.key, run.addr, run.len, access).map_err(|_| refused)?;
         }
-        reach = reach.saturating_add(klm.len);
     }
-    if window.get64(Mkc::LEN) > reach { Err(refused) } else { Ok(()) }
+    if window.get64(Mkc::LEN) > pieces.len() { Err(refused) } else { Ok(()) }
 }

@@ -183,7 +183,10 @@ fn capabilities_beyond_the_device_are_refused_and_unknown_bits_noticed() {
     set[16 + 12] = 0x80;
     host.ok(&set, 16);
     assert_eq!(host.device.audit().findings().len(), 1);
-    assert_eq!(host.command(&input(0x100, 16, &[(4, 7 << 1)]), 4112).0, 3, "no flow tables");
+    let flow_tables = host.ok(&input(0x100, 16, &[(4, 7 << 1)]), 4112);
+    assert!(flow_tables.iter().all(|byte| *byte == 0), "a page that there is nothing in");
+    assert_eq!(host.command(&input(0x100, 16, &[(4, 0x99 << 1)]), 4112).0, 3, "no such page");
+    assert_eq!(host.device.take_lacks(), ["capability page 0x99 is not supported"]);
     host.ok(&input(0x102, 16 + 16, &[]), 16);
     set[16 + 12] = 0;
     assert_eq!(host.command(&set, 16).0, 4, "too late");

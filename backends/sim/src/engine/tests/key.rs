@@ -37,7 +37,7 @@ const RR: u32 = 1 << 2;
 const RW: u32 = 1 << 3;
 
 /// One request of `a`; the syndrome of its completion, 0 for success.
-fn one(pair: &mut Pair<PerfectWire>, opcode: u8, immediate: u32, body: &[u8]) -> u8 {
+pub(super) fn one(pair: &mut Pair<PerfectWire>, opcode: u8, immediate: u32, body: &[u8]) -> u8 {
     pair.a.post_send(&mut pair.qa, opcode, SIGNALED, immediate, body);
     pair.run();
     let cqe = pair.a.poll(&mut pair.qa.send).unwrap();
@@ -45,7 +45,7 @@ fn one(pair: &mut Pair<PerfectWire>, opcode: u8, immediate: u32, body: &[u8]) ->
 }
 
 /// `b` binds; returns the syndrome.
-fn bind_at_b(pair: &mut Pair<PerfectWire>, old_key: u32, body: &[u8]) -> u8 {
+pub(super) fn bind_at_b(pair: &mut Pair<PerfectWire>, old_key: u32, body: &[u8]) -> u8 {
     pair.b.post_send(&mut pair.qb, 0x25, SIGNALED, old_key, body);
     pair.run();
     let cqe = pair.b.poll(&mut pair.qb.send).unwrap();
@@ -304,9 +304,9 @@ fn keys_of_keys() {
     assert_eq!(pair.b.read(at_b + 4096 + 30, 2), message[..2]);
     assert_eq!(pair.b.read(at_b, 10), message[2..12]);
     // A ring of keys ends in an error, not in a loop.
-    let next = klm + 0x300;
-    let ring = indirect(&mut pair.b, 2, 1 << 20, 0, &[(1 << 20, next - 0x100, 0)]);
-    assert_eq!(ring, next - 0x100);
+    let next = ksm + 0x100;
+    let ring = indirect(&mut pair.b, 2, 1 << 20, 0, &[(1 << 20, next, 0)]);
+    assert_eq!(ring, next);
     let write = [raddr(0, ring), data(at_a, 12, key_a)].concat();
     assert_eq!(one(&mut pair, 0x08, 0, &write), 0x13);
 }

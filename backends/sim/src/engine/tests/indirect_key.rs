@@ -1,0 +1,86 @@
+//! Indirect keys as libmlx5 configures them through send requests: lists, and layouts that repeat.
+
+use super::super::testing::*;
+use super::key::{bind_at_b, one};
+use bareverbs_mlx5_spec::{Mkc, View, ViewMut};
+
+/// An indirect key as libmlx5 makes it (`mlx5dv_create_mkey`): free, changed by send requests, no variant, room for four
+/// entries.
+fn layout_key(host: &mut Host) -> u32 {
+    let mut mkc = [0; 64];
+    ViewMut::<Mkc>::new(&mut mkc)
+        .unwrap()
+        .set(Mkc::FREE, 1)
+        .set(Mkc::UMR_EN, 1)
+        .set(Mkc::LR, 1)
+        .set(Mkc::ACCESS_MODE_1_0, 2)
+        .set(Mkc::QPN, 0xff_ffff)
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
+        .set(Mkc::PD, PD);
+    host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8
+}
+
+/// What `mlx5dv_wr_mkey_configure` with access flags and a layout writes behind the control segment, recorded from
+/// rdma-core 56.1: inline, four octowords; length, variant, rights and the free bit change; local write.
+fn configure(len: u32, entries: [u32; 16]) -> Vec<u8> {
+    let mut body = words(&[1 << 31, 4 << 16, 0, 0x203c_2001]);
+    body.resize(48, 0);
+    body.extend(words(&[0x0000_0800, 0xffff_ff00, 0, 0, 0, 0, 0, len, 0, 0, 0, 0, 0, 0, 0, 0]));
+    body.extend(words(&entries));
+    body
+}
+
+#[test]
+fn a_key_over_what_repeats() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, region)) = pair.buffers(8192);
+    let key = layout_key(&mut pair.b);
+    let (high, low) = ((at_b >> 32) as u32, at_b as u32);
+    // Three rounds of 8 bytes of every 10 at two places.
+    let entries = [0x10, 0x400, 3, 2, 0x000a_0008, region, high, low, 0x000a_0008, region, high, low + 64, 0, 0, 0, 0];
+    assert_eq!(bind_at_b(&mut pair, key, &configure(48, entries)), 0);
+    let message: Vec<u8> = (1..=48).collect();
+    pair.a.write(at_a, &message);
+    pair.b.post_receive(&mut pair.qb, &[(0, 48, key)]);
+    assert_eq!(one(&mut pair, 0x0a, 0, &data(at_a, 48, key_a)), 0);
+    for round in 0..3_usize {
+        let at = at_b + 10 * round as u64;
+        assert_eq!(pair.b.read(at, 10), [&message[16 * round..16 * round + 8], &[0, 0]].concat());
+        assert_eq!(pair.b.read(at + 64, 10), [&message[16 * round + 8..16 * round + 16], &[0, 0]].concat());
+    }
+    // Outside what the entries reach, and a stride that leaves the region: no bind.
+    assert_eq!(bind_at_b(&mut pair, key, &configure(49, entries)), 6);
+    let mut pair = Pair::new();
+    let (_, (at_b, region)) = pair.buffers(4096);
+    let key = layout_key(&mut pair.b);
+    let (high, low) = ((at_b >> 32) as u32, at_b as u32);
+    let entries = [8, 0x400, 3, 1, 0x0800_0008, region, high, low, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(bind_at_b(&mut pair, key, &configure(24, entries)), 6);
+}
+
+#[test]
+fn a_key_over_a_list_is_invalidated_by_any_queue_pair_of_its_domain() {
+    let mut pair = Pair::new();
+    let (_, (at_b, region)) = pair.buffers(4096);
+    let key = layout_key(&mut pair.b);
+    let (high, low) = ((at_b >> 32) as u32, at_b as u32);
+    let entries = [8, region, high, low, 8, region, high, low + 64, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(bind_at_b(&mut pair, key, &configure(16, entries)), 0);
+    // libmlx5 on IBV_WR_LOCAL_INV: inline and translation offset set, queue pair checked; variant, queue pair, free bit.
+    let mut body = words(&[0x9800_0000, 0, 0, 0x2000_6000]);
+    body.resize(48, 0);
+    body.extend(words(&[1 << 30, 0xffff_ff00]));
+    body.resize(48 + 64, 0);
+    assert_eq!(bind_at_b(&mut pair, key, &body), 0);
+    assert_eq!(bind_at_b(&mut pair, key, &body), 6, "free already");
+}
+
+#[test]
+fn no_key_looks_like_the_mark_of_what_repeats() {
+    let mut host = Host::new(1);
+    let at = host.alloc(4096);
+    let keys: Vec<u32> = (0..4).map(|_| layout_key(&mut host)).collect();
+    assert_eq!(keys, [0x200, 0x300, 0x500, 0x600]);
+    let fixed = host.mkey(at, 4096, 1);
+    assert_eq!(fixed & 0xff, 0x42);
+}
