@@ -110,7 +110,7 @@ impl Tracer for Recorder {
 }
 
 /// Tells several tracers what it is told.
-pub struct Several(pub Vec<Box<dyn Tracer>>);
+pub struct Several(pub Vec<Box<dyn Tracer + Send>>);
 
 impl Tracer for Several {
     fn record(&mut self, now: Instant, record: Record<'_>) {

@@ -77,20 +77,20 @@ impl HostMemory for Unreachable {
 }
 
 /// What the device works in.
-struct Outside {
+struct Outside<M, T> {
     now: Instant,
-    memory: Box<dyn HostMemory>,
-    tracer: Option<Box<dyn Tracer>>,
+    memory: M,
+    tracer: Option<T>,
     faults: Faults,
     audit: Audit,
 }
 
-impl Outside {
+impl<M: HostMemory, T: Tracer + 'static> Outside<M, T> {
     fn env(&mut self, bus_master: bool) -> Env<'_> {
         Env {
             now: self.now,
-            memory: if bus_master { &*self.memory } else { &Unreachable },
-            tracer: self.tracer.as_deref_mut(),
+            memory: if bus_master { &self.memory } else { &Unreachable },
+            tracer: self.tracer.as_mut().map(|tracer| tracer as &mut dyn Tracer),
             faults: &mut self.faults,
             audit: &mut self.audit,
         }
@@ -99,9 +99,10 @@ impl Outside {
 
 /// A simulated ConnectX function with one InfiniBand port.
 ///
-/// It does its work in [`Device::advance`] and nowhere else, apart from what a register access itself does.
-pub struct Device {
-    outside: Outside,
+/// It does its work in [`Device::advance`] and nowhere else, apart from what a register access itself does. It may go to
+/// another thread if its memory and its tracer may.
+pub struct Device<M = Box<dyn HostMemory>, T = Box<dyn Tracer>> {
+    outside: Outside<M, T>,
     pci: ConfigSpace,
     msix: Msix,
     init: InitSegment,
@@ -113,7 +114,7 @@ pub struct Device {
     stats: DeviceStats,
 }
 
-impl fmt::Debug for Device {
+impl<M, T> fmt::Debug for Device<M, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
             .field("lid", &self.firmware.config.lid)
@@ -125,6 +126,18 @@ impl fmt::Debug for Device {
 impl Device {
     /// A device at power-on, with `memory` as what it reaches by DMA once the host makes it bus master.
     pub fn new(config: DeviceConfig, memory: Box<dyn HostMemory>) -> Self {
+        Self::with_memory(config, memory)
+    }
+
+    /// Bytes of BAR0.
+    pub const fn bar_len() -> u64 {
+        BAR0_SIZE
+    }
+}
+
+impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
+    /// As [`Device::new`], with memory and tracers of one type each.
+    pub fn with_memory(config: DeviceConfig, memory: M) -> Self {
         let vectors = config.vectors.clamp(1, 256);
         let config = DeviceConfig { vectors, ..config };
         let now = Instant::default();
@@ -140,11 +153,6 @@ impl Device {
             removed: false,
             stats: DeviceStats::default(),
         }
-    }
-
-    /// Bytes of BAR0.
-    pub const fn bar_len() -> u64 {
-        BAR0_SIZE
     }
 
     fn gate(&self) -> Gate {
@@ -406,7 +414,7 @@ impl Device {
     }
 
     /// Sends what happens from now on to `tracer`.
-    pub fn set_tracer(&mut self, tracer: Option<Box<dyn Tracer>>) {
+    pub fn set_tracer(&mut self, tracer: Option<T>) {
         self.outside.tracer = tracer;
     }
 

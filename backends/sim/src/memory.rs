@@ -27,6 +27,16 @@ pub trait HostMemory {
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault>;
 }
 
+impl<M: HostMemory + ?Sized> HostMemory for Box<M> {
+    fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
+        (**self).read(addr, into)
+    }
+
+    fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
+        (**self).write(addr, from)
+    }
+}
+
 /// The `N` bytes at `addr`.
 pub fn read_array<const N: usize>(memory: &dyn HostMemory, addr: u64) -> Result<[u8; N], DmaFault> {
     let mut bytes = [0; N];

@@ -83,3 +83,9 @@ pub trait Tracer {
     /// One record; `now` is the device's time.
     fn record(&mut self, now: Instant, record: Record<'_>);
 }
+
+impl<T: Tracer + ?Sized> Tracer for Box<T> {
+    fn record(&mut self, now: Instant, record: Record<'_>) {
+        (**self).record(now, record);
+    }
+}

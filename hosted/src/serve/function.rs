@@ -42,12 +42,11 @@ impl Function {
     /// The client is gone: nothing of it may be touched any more.
     /// Says what the client had not given back.
     pub(crate) fn disconnect(&self) -> Result<String, Gone> {
-        let memory = Arc::clone(&self.memory);
-        self.handle.ask(move |station| {
+        self.handle.ask(|station| {
             let left = station.left();
             station.vectors.clear();
             station.reset();
-            memory.clear();
+            self.memory.clear();
             left
         })
     }
@@ -84,40 +83,36 @@ pub(crate) fn interrupts(vectors: u16) -> Vec<IrqInfo> {
 
 impl ServerBackend for Function {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        let len = data.len();
-        if len > LONGEST_ACCESS {
+        if data.len() > LONGEST_ACCESS {
             return Err(wrong());
         }
-        let read = self.handle.ask(move |station| {
-            let mut bytes = vec![0; len];
+        self.handle.ask(|station| {
             match region {
-                VFIO_PCI_BAR0_REGION_INDEX => station.device.bar_read(offset, &mut bytes),
+                VFIO_PCI_BAR0_REGION_INDEX => station.device.bar_read(offset, data),
                 VFIO_PCI_CONFIG_REGION_INDEX => match usize::try_from(offset) {
-                    Ok(offset) => station.device.config_read(offset, &mut bytes),
-                    Err(_) => bytes.fill(0xff),
+                    Ok(offset) => station.device.config_read(offset, data),
+                    Err(_) => data.fill(0xff),
                 },
-                _ => return None,
+                _ => return Err(wrong()),
             }
-            Some(bytes)
-        })?;
-        data.copy_from_slice(&read.ok_or_else(wrong)?);
-        Ok(())
+            Ok(())
+        })?
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         if data.len() > LONGEST_ACCESS {
             return Err(wrong());
         }
-        let bytes = data.to_vec();
-        match region {
-            VFIO_PCI_BAR0_REGION_INDEX => self.handle.send(move |station| station.device.bar_write(offset, &bytes))?,
-            VFIO_PCI_CONFIG_REGION_INDEX => {
-                let offset = usize::try_from(offset).map_err(|_| wrong())?;
-                self.handle.send(move |station| station.device.config_write(offset, &bytes))?;
+        self.handle.ask(|station| {
+            match region {
+                VFIO_PCI_BAR0_REGION_INDEX => station.device.bar_write(offset, data),
+                VFIO_PCI_CONFIG_REGION_INDEX => {
+                    station.device.config_write(usize::try_from(offset).map_err(|_| wrong())?, data);
+                }
+                _ => return Err(wrong()),
             }
-            _ => return Err(wrong()),
-        }
-        Ok(())
+            Ok(())
+        })?
     }
 
     fn dma_map(&mut self, flags: DmaMapFlags, offset: u64, address: u64, size: u64, fd: Option<File>) -> io::Result<()> {
@@ -126,8 +121,6 @@ impl ServerBackend for Function {
     }
 
     fn dma_unmap(&mut self, flags: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
-        // What was sent before may still use the memory.
-        self.handle.ask(|_| ())?;
         if flags.contains(DmaUnmapFlags::UNMAP_ALL) {
             self.memory.clear();
             return Ok(());

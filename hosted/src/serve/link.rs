@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::error::ServeError;
 use super::socket::check_path;
-use super::subnet::Handle;
+use super::subnet::Gone;
 
 /// Longest frame: far more than a packet of the greatest MTU with all its headers.
 const LONGEST: usize = 8192;
@@ -71,12 +71,13 @@ pub(crate) fn link(path: &Path) -> Result<(Link, FarEnd), ServeError> {
 
 impl FarEnd {
     /// Connects, carries frames both ways, and connects again, for as long as the process runs.
-    pub(crate) fn run(self, handle: &Handle) {
+    /// Frames from there go to `deliver`, until that says that nobody is here any more.
+    pub(crate) fn run(self, deliver: impl Fn(&[u8]) -> Result<(), Gone> + Clone + Send + 'static) {
         loop {
             match self.connect() {
                 Ok(stream) => {
                     eprintln!("link: connected");
-                    if self.carry(stream, handle) {
+                    if self.carry(stream, deliver.clone()) {
                         return;
                     }
                     eprintln!("link: broken");
@@ -109,12 +110,9 @@ impl FarEnd {
     }
 
     /// Carries frames until the link breaks; `true` if this side's devices are gone.
-    fn carry(&self, mut stream: UnixStream, handle: &Handle) -> bool {
+    fn carry(&self, mut stream: UnixStream, deliver: impl Fn(&[u8]) -> Result<(), Gone> + Send + 'static) -> bool {
         let Ok(incoming) = stream.try_clone() else { return false };
-        let receiver = {
-            let handle = handle.clone();
-            thread::spawn(move || receive(incoming, &handle))
-        };
+        let receiver = thread::spawn(move || receive(incoming, deliver));
         let gone = loop {
             match self.frames.recv_timeout(REST) {
                 Ok(frame) => {
@@ -141,8 +139,9 @@ fn write_frame(stream: &mut UnixStream, frame: &[u8]) -> io::Result<()> {
     stream.write_all(&bytes)
 }
 
-fn receive(stream: UnixStream, handle: &Handle) {
+fn receive(stream: UnixStream, deliver: impl Fn(&[u8]) -> Result<(), Gone>) {
     let mut stream = io::BufReader::new(stream);
+    let mut frame = Vec::new();
     loop {
         let mut len = [0; 4];
         if stream.read_exact(&mut len).is_err() {
@@ -150,8 +149,8 @@ fn receive(stream: UnixStream, handle: &Handle) {
         }
         // A far end that says otherwise is no far end.
         let Some(len) = usize::try_from(u32::from_be_bytes(len)).ok().filter(|len| *len <= LONGEST) else { return };
-        let mut frame = vec![0; len];
-        if stream.read_exact(&mut frame).is_err() || handle.frame(frame).is_err() {
+        frame.resize(len, 0);
+        if stream.read_exact(&mut frame).is_err() || deliver(&frame).is_err() {
             return;
         }
     }
@@ -159,22 +158,18 @@ fn receive(stream: UnixStream, handle: &Handle) {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs_sim::wire::PerfectWire;
-
-    use super::super::subnet::Subnet;
     use super::*;
 
     /// One process: the near end of its link, and where frames from the other one arrive.
-    fn process(path: &Path) -> (Link, Subnet) {
+    fn process(path: &Path) -> (Link, Receiver<Vec<u8>>) {
         let (near, far) = link(path).unwrap();
-        let subnet = Subnet::new(Vec::new(), Box::new(PerfectWire::default()), None);
-        let handle = subnet.handle(0);
-        thread::spawn(move || far.run(&handle));
-        (near, subnet)
+        let (sender, frames) = mpsc::channel();
+        thread::spawn(move || far.run(move |frame| sender.send(frame.to_vec()).map_err(|_| Gone)));
+        (near, frames)
     }
 
     /// Sends until something arrives: what is sent before the link is there is lost.
-    fn crosses(from: &Link, to: &Subnet, mark: u8) -> bool {
+    fn crosses(from: &Link, to: &Receiver<Vec<u8>>, mark: u8) -> bool {
         let sender = from.frames.clone();
         let repeater = thread::spawn(move || {
             for _ in 0..50 {
@@ -186,9 +181,9 @@ mod tests {
         });
         let mut found = false;
         while !found {
-            match to.next_frame() {
-                Some(frame) => found = frame == [mark; 100],
-                None => break,
+            match to.recv_timeout(Duration::from_secs(5)) {
+                Ok(frame) => found = frame == [mark; 100],
+                Err(_) => break,
             }
         }
         repeater.join().unwrap();
@@ -199,15 +194,15 @@ mod tests {
     fn frames_cross_both_ways_and_again_after_a_break() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("link");
-        let (near_a, subnet_a) = process(&path);
-        let (near_b, subnet_b) = process(&path);
-        assert!(crosses(&near_a, &subnet_b, 1));
-        assert!(crosses(&near_b, &subnet_a, 2));
+        let (near_a, frames_a) = process(&path);
+        let (near_b, frames_b) = process(&path);
+        assert!(crosses(&near_a, &frames_b, 1));
+        assert!(crosses(&near_b, &frames_a, 2));
         assert!(!path.exists(), "a link in use needs no socket");
-        drop((near_a, subnet_a));
-        let (near_c, subnet_c) = process(&path);
-        assert!(crosses(&near_b, &subnet_c, 3));
-        assert!(crosses(&near_c, &subnet_b, 4));
+        drop((near_a, frames_a));
+        let (near_c, frames_c) = process(&path);
+        assert!(crosses(&near_b, &frames_c, 3));
+        assert!(crosses(&near_c, &frames_b, 4));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod subnet;
 mod values;
 mod vectors;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -52,8 +53,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let name = format!("lid{}", config.lid);
         let memory = Arc::new(ClientMemory::new(name.clone()));
         let vectors = Vectors::new(config.vectors);
-        let mut device = Device::new(config, Box::new(Reach(Arc::clone(&memory))));
-        let mut tracers: Vec<Box<dyn Tracer>> = Vec::new();
+        let mut device = Device::with_memory(config, Reach(Arc::clone(&memory)));
+        let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
         if tracing {
             tracers.push(Box::new(Printer::new(name.clone(), sink.clone())));
         }
@@ -61,7 +62,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
             tracers.push(Box::new(recording.tracer(&name, device.config())));
         }
         if !tracers.is_empty() {
-            device.set_tracer(Some(Box::new(Several(tracers))));
+            device.set_tracer(Some(Several(tracers)));
         }
         stations.push(Station { device, vectors });
         memories.push((name, server, memory));
@@ -71,7 +72,9 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     arm(&args.trouble.faults, &mut stations)?;
 
     let (near, far) = args.link.as_deref().map(link::link).transpose()?.unzip();
-    let mut subnet = Subnet::new(stations, with_faults(&args.trouble, wire), near);
+    let lids: Vec<u16> = stations.iter().map(|station| station.device.config().lid).collect();
+    let served: Vec<String> = stations.iter().zip(&args.sockets).map(|(station, path)| introduce(station, path)).collect();
+    let subnet = Subnet::new(stations, with_faults(&args.trouble, wire), near);
     let stopper = subnet.handle(0);
     ctrlc::set_handler(move || stopper.stop()).map_err(ServeError::Signal)?;
     for (number, (name, server, memory)) in memories.into_iter().enumerate() {
@@ -83,24 +86,23 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     }
     if let Some(far) = far {
         let handle = subnet.handle(0);
-        thread::Builder::new().name("link".into()).spawn(move || far.run(&handle)).map_err(ServeError::Thread)?;
+        let deliver = move |frame: &[u8]| handle.frame(frame);
+        thread::Builder::new().name("link".into()).spawn(move || far.run(deliver)).map_err(ServeError::Thread)?;
     }
     if args.trouble.control {
-        let devices: Vec<_> =
-            subnet.devices().enumerate().map(|(number, device)| (device.config().lid, subnet.handle(number))).collect();
+        let devices: Vec<_> = lids.into_iter().enumerate().map(|(number, lid)| (lid, subnet.handle(number))).collect();
         let listener = thread::Builder::new().name("control".into());
         let recording = recording.clone();
         listener.spawn(move || control::listen(&devices, recording.as_ref())).map_err(ServeError::Thread)?;
     }
-    for (device, path) in subnet.devices().zip(&args.sockets) {
-        let config = device.config();
-        eprintln!("lid{}: {:#06x}, GUID {:#018x}, at {}", config.lid, config.pci_device_id, config.node_guid, path.display());
+    for line in served {
+        eprintln!("{line}");
     }
-    subnet.run();
+    let stations = subnet.run();
     drop(claims);
-    report(&subnet);
-    // With it goes the socket of the link.
-    drop(subnet);
+    stations.iter().for_each(report);
+    // With them go the tracers: whatever a client still does is not told any more.
+    drop(stations);
     if let Err(error) = sink.finish() {
         eprintln!("bareverbs: trace: {error}");
         return Ok(ExitCode::FAILURE);
@@ -110,6 +112,11 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn introduce(station: &Station, path: &Path) -> String {
+    let config = station.device.config();
+    format!("lid{}: {:#06x}, GUID {:#018x}, at {}", config.lid, config.pci_device_id, config.node_guid, path.display())
 }
 
 fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeError> {
@@ -155,7 +162,7 @@ fn arm(faults: &[Line], stations: &mut [Station]) -> Result<(), ServeError> {
     Ok(())
 }
 
-fn with_faults(args: &TroubleArgs, wire: PerfectWire) -> Box<dyn Wire> {
+fn with_faults(args: &TroubleArgs, wire: PerfectWire) -> Box<dyn Wire + Send> {
     let per_mille = |per_cent: f64| (per_cent * 10.0).round() as u16;
     let faults = WireFaults {
         loss: per_mille(args.loss),
@@ -166,21 +173,20 @@ fn with_faults(args: &TroubleArgs, wire: PerfectWire) -> Box<dyn Wire> {
     if faults == WireFaults::default() { Box::new(wire) } else { Box::new(FaultyWire::new(wire, faults, args.seed)) }
 }
 
-/// What the devices did, and what their drivers did wrong.
-fn report(subnet: &Subnet) {
-    for device in subnet.devices() {
-        let (lid, stats) = (device.config().lid, device.stats());
-        eprintln!(
-            "lid{lid}: {} commands, {} doorbells, {} interrupts, {} frames sent, {} received",
-            stats.commands, stats.doorbells, stats.interrupts, stats.frames_sent, stats.frames_received
-        );
-        let findings = device.audit().findings();
-        for finding in findings.iter().take(FINDINGS_TOLD) {
-            eprintln!("lid{lid}: driver: {finding:?}");
-        }
-        let more = (findings.len() as u64 + device.audit().dropped()).saturating_sub(FINDINGS_TOLD as u64);
-        if more > 0 {
-            eprintln!("lid{lid}: driver: {more} more mistakes");
-        }
+/// What a device did, and what its drivers did wrong.
+fn report(station: &Station) {
+    let device = &station.device;
+    let (lid, stats) = (device.config().lid, device.stats());
+    eprintln!(
+        "lid{lid}: {} commands, {} doorbells, {} interrupts, {} frames sent, {} received",
+        stats.commands, stats.doorbells, stats.interrupts, stats.frames_sent, stats.frames_received
+    );
+    let findings = device.audit().findings();
+    for finding in findings.iter().take(FINDINGS_TOLD) {
+        eprintln!("lid{lid}: driver: {finding:?}");
+    }
+    let more = (findings.len() as u64 + device.audit().dropped()).saturating_sub(FINDINGS_TOLD as u64);
+    if more > 0 {
+        eprintln!("lid{lid}: driver: {more} more mistakes");
     }
 }

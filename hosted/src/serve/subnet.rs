@@ -1,8 +1,10 @@
-//! The devices and the wire between them, owned by one thread; everyone else sends it work.
+//! The devices and the wire between them, behind one lock.
 //!
-//! One owner keeps the order of a client's accesses without a lock, and sleeps while nothing is due.
+//! Whoever has something for a device does it at once and on its own thread, and lets the devices work a little: a register
+//! access crosses no thread. One more thread, the runner, does what is left then and what comes due by time, and sleeps
+//! otherwise.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time;
 
 use bareverbs::Instant;
@@ -11,14 +13,17 @@ use bareverbs_sim::wire::{PortId, Wire};
 use bareverbs_sim::{Device, DeviceCounts};
 
 use super::link::Link;
+use super::memory::Reach;
 use super::vectors::Vectors;
+use crate::record::Several;
 
-/// Requests taken between two looks at the devices, so that neither starves the other.
-const REQUESTS_IN_A_ROW: usize = 64;
+/// Turns that whoever brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
+/// doorbell to its completion, so that no thread has to wake up for it.
+const TURNS: usize = 4;
 
 /// One device and how its interrupts leave.
 pub(crate) struct Station {
-    pub(crate) device: Device,
+    pub(crate) device: Device<Reach, Several>,
     pub(crate) vectors: Vectors,
 }
 
@@ -53,128 +58,122 @@ impl Station {
     }
 }
 
-type Work = Box<dyn FnOnce(&mut Station) + Send>;
-
-enum Message {
-    Work(usize, Work),
-    /// A frame from another process.
-    Frame(Vec<u8>),
-    Stop,
-}
-
 /// The subnet is no longer served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
+
+/// What the runner does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runner {
+    /// It works, or is about to look for work.
+    Awake,
+    /// It sleeps until then, or until it is woken.
+    Asleep(Option<Instant>),
+}
+
+/// What the lock guards.
+struct State {
+    stations: Vec<Station>,
+    wire: Box<dyn Wire + Send>,
+    /// Where frames go that no device here is for.
+    link: Option<Link>,
+    runner: Runner,
+    stopped: bool,
+    /// Frames of one turn, kept for its room.
+    frames: Vec<Vec<u8>>,
+}
+
+struct Shared {
+    start: time::Instant,
+    /// Held while waiting for the lock: the runner, which takes the lock again and again, so lets everyone else in between
+    /// two turns.
+    entry: Mutex<()>,
+    state: Mutex<State>,
+    /// Wakes the runner.
+    bell: Condvar,
+}
 
 /// A way to reach one station from another thread.
 #[derive(Clone)]
 pub(crate) struct Handle {
     station: usize,
-    sender: Sender<Message>,
+    shared: Arc<Shared>,
 }
 
 impl Handle {
-    /// Has `work` done after all that was sent before, and does not wait for it.
-    pub(crate) fn send(&self, work: impl FnOnce(&mut Station) + Send + 'static) -> Result<(), Gone> {
-        self.sender.send(Message::Work(self.station, Box::new(work))).map_err(|_| Gone)
+    /// Does something with the station, then lets the devices work.
+    pub(crate) fn ask<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+        let now = self.shared.now();
+        let mut state = self.shared.enter();
+        if state.stopped {
+            return Err(Gone);
+        }
+        let station = state.stations.get_mut(self.station).ok_or(Gone)?;
+        // The registers that count time shall show the present one.
+        station.device.advance(now);
+        let result = act(station);
+        self.shared.follow_up(&mut state);
+        Ok(result)
     }
 
-    /// Has `work` done after all that was sent before, and waits for its result.
-    pub(crate) fn ask<R: Send + 'static>(&self, work: impl FnOnce(&mut Station) -> R + Send + 'static) -> Result<R, Gone> {
-        let (reply, result) = mpsc::sync_channel(1);
-        self.send(move |station| {
-            // Whoever asked may have gone.
-            let _ = reply.send(work(station));
-        })?;
-        result.recv().map_err(|_| Gone)
-    }
-
-    /// Gives a frame from elsewhere to the device that it is for.
-    pub(crate) fn frame(&self, frame: Vec<u8>) -> Result<(), Gone> {
-        self.sender.send(Message::Frame(frame)).map_err(|_| Gone)
+    /// Gives a frame from elsewhere to the device that it is for; one for nobody here is lost.
+    pub(crate) fn frame(&self, frame: &[u8]) -> Result<(), Gone> {
+        let now = self.shared.now();
+        let mut state = self.shared.enter();
+        if state.stopped {
+            return Err(Gone);
+        }
+        let lid = destination(frame);
+        if let Some(station) = state.stations.iter_mut().find(|station| Some(station.device.config().lid) == lid) {
+            station.device.advance(now);
+            station.device.receive(frame);
+        }
+        self.shared.follow_up(&mut state);
+        Ok(())
     }
 
     /// Ends [`Subnet::run`].
     pub(crate) fn stop(&self) {
-        // It may have ended by itself.
-        let _ = self.sender.send(Message::Stop);
+        self.shared.enter().stopped = true;
+        self.shared.bell.notify_one();
     }
 }
 
-/// Devices, wire, time.
-pub(crate) struct Subnet {
-    stations: Vec<Station>,
-    wire: Box<dyn Wire>,
-    /// Where frames go that no device here is for.
-    link: Option<Link>,
-    start: time::Instant,
-    sender: Sender<Message>,
-    receiver: Receiver<Message>,
-}
-
-impl Subnet {
-    /// The stations take the wire's ports in their order.
-    pub(crate) fn new(stations: Vec<Station>, wire: Box<dyn Wire>, link: Option<Link>) -> Self {
-        let (sender, receiver) = mpsc::channel();
-        Self { stations, wire, link, start: time::Instant::now(), sender, receiver }
-    }
-
-    /// Reaches one station.
-    pub(crate) fn handle(&self, station: usize) -> Handle {
-        Handle { station, sender: self.sender.clone() }
-    }
-
-    /// The devices, in order.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
-        self.stations.iter().map(|station| &station.device)
-    }
-
+impl Shared {
     fn now(&self) -> Instant {
         Instant::default().after(self.start.elapsed())
     }
 
+    /// The lock, in turn with everyone else.
+    fn enter(&self) -> MutexGuard<'_, State> {
+        let _entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a few turns, and has the runner come back in time for what is left.
+    fn follow_up(&self, state: &mut State) {
+        let mut due = state.next_due();
+        for _ in 0..TURNS {
+            let now = self.now();
+            if due.is_none_or(|due| due > now) {
+                break;
+            }
+            state.turn(now);
+            due = state.next_due();
+        }
+        state.deliver_interrupts();
+        if let (Some(due), Runner::Asleep(until)) = (due, state.runner)
+            && until.is_none_or(|until| due < until)
+        {
+            state.runner = Runner::Awake;
+            self.bell.notify_one();
+        }
+    }
+}
+
+impl State {
     fn next_due(&self) -> Option<Instant> {
         self.stations.iter().filter_map(|station| station.device.next_due()).chain(self.wire.next_due()).min()
-    }
-
-    /// Serves until [`Handle::stop`].
-    pub(crate) fn run(&mut self) {
-        while self.take_requests() {
-            self.turn();
-        }
-    }
-
-    /// Waits for requests until something is due, and does those that are there. `false`: it is time to stop.
-    fn take_requests(&mut self) -> bool {
-        let mut message = match self.next_due().map(|due| due.since(self.now())) {
-            None => self.receiver.recv().map_err(|_| TryRecvError::Disconnected),
-            Some(time::Duration::ZERO) => self.receiver.try_recv(),
-            Some(left) => self.receiver.recv_timeout(left).map_err(|error| match error {
-                RecvTimeoutError::Timeout => TryRecvError::Empty,
-                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-            }),
-        };
-        let mut done = 0;
-        loop {
-            match message {
-                Ok(Message::Work(station, work)) => {
-                    let now = self.now();
-                    if let Some(station) = self.stations.get_mut(station) {
-                        // The registers that count time shall show the present one.
-                        station.device.advance(now);
-                        work(station);
-                    }
-                }
-                Ok(Message::Frame(frame)) => self.take_frame(&frame),
-                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return false,
-                Err(TryRecvError::Empty) => return true,
-            }
-            done += 1;
-            if done == REQUESTS_IN_A_ROW {
-                return true;
-            }
-            message = self.receiver.try_recv();
-        }
     }
 
     fn is_here(&self, frame: &[u8]) -> bool {
@@ -182,36 +181,30 @@ impl Subnet {
         self.stations.iter().any(|station| Some(station.device.config().lid) == lid)
     }
 
-    /// A frame from elsewhere; one for nobody here is lost.
-    fn take_frame(&mut self, frame: &[u8]) {
-        let (now, lid) = (self.now(), destination(frame));
-        if let Some(station) = self.stations.iter_mut().find(|station| Some(station.device.config().lid) == lid) {
-            station.device.advance(now);
-            station.device.receive(frame);
-        }
-    }
-
-    /// Lets every device work once, moves frames, and delivers interrupts.
-    fn turn(&mut self) {
-        let now = self.now();
+    /// Lets every device work once and moves frames.
+    fn turn(&mut self, now: Instant) {
+        let mut frames = std::mem::take(&mut self.frames);
         for port in 0..self.stations.len() {
-            let mut frames = Vec::new();
             if let Some(station) = self.stations.get_mut(port) {
                 station.device.advance(now);
                 frames.extend(std::iter::from_fn(|| station.device.transmit()));
             }
-            for frame in frames {
+            for frame in frames.drain(..) {
                 match &self.link {
                     Some(link) if !self.is_here(&frame) => link.send(frame),
                     _ => self.wire.send(now, PortId(port), frame),
                 }
             }
         }
+        self.frames = frames;
         while let Some((port, frame)) = self.wire.deliver(now) {
             if let Some(station) = self.stations.get_mut(port.0) {
                 station.device.receive(&frame);
             }
         }
+    }
+
+    fn deliver_interrupts(&mut self) {
         for station in &mut self.stations {
             for vector in station.device.take_interrupts() {
                 station.vectors.raise(vector);
@@ -223,53 +216,134 @@ impl Subnet {
     }
 }
 
-#[cfg(test)]
+/// Devices, wire, time.
+pub(crate) struct Subnet {
+    shared: Arc<Shared>,
+}
+
 impl Subnet {
-    /// The next frame from another process, of a subnet that does not run.
-    pub(crate) fn next_frame(&self) -> Option<Vec<u8>> {
-        match self.receiver.recv_timeout(time::Duration::from_secs(5)) {
-            Ok(Message::Frame(frame)) => Some(frame),
-            _ => None,
+    /// The stations take the wire's ports in their order.
+    pub(crate) fn new(stations: Vec<Station>, wire: Box<dyn Wire + Send>, link: Option<Link>) -> Self {
+        let state = State { stations, wire, link, runner: Runner::Awake, stopped: false, frames: Vec::new() };
+        let start = time::Instant::now();
+        Self { shared: Arc::new(Shared { start, entry: Mutex::default(), state: Mutex::new(state), bell: Condvar::new() }) }
+    }
+
+    /// Reaches one station.
+    pub(crate) fn handle(&self, station: usize) -> Handle {
+        Handle { station, shared: Arc::clone(&self.shared) }
+    }
+
+    /// The runner: serves until [`Handle::stop`]. Then the devices, in order; the link is gone.
+    pub(crate) fn run(self) -> Vec<Station> {
+        let Self { shared } = self;
+        loop {
+            let mut state = shared.enter();
+            if state.stopped {
+                state.link = None;
+                return std::mem::take(&mut state.stations);
+            }
+            let now = shared.now();
+            match state.next_due() {
+                Some(due) if due <= now => {
+                    state.turn(now);
+                    state.deliver_interrupts();
+                }
+                due => shared.sleep(state, due.map(|due| (due, due.since(now)))),
+            }
         }
+    }
+}
+
+impl Shared {
+    /// Sleeps until the bell rings, or for the time given.
+    fn sleep(&self, mut state: MutexGuard<'_, State>, until: Option<(Instant, time::Duration)>) {
+        state.runner = Runner::Asleep(until.map(|(due, _)| due));
+        // It may wake early: whoever calls looks what is due.
+        let mut state = match until {
+            None => self.bell.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some((_, left)) => self.bell.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+        };
+        state.runner = Runner::Awake;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+    use std::time::Duration;
 
     use bareverbs_sim::DeviceConfig;
-    use bareverbs_sim::memory::{DmaFault, HostMemory};
-    use bareverbs_sim::wire::PerfectWire;
 
+    use super::super::memory::ClientMemory;
     use super::*;
 
-    struct NoMemory;
+    /// A wire that carries nothing and has something to do every so often.
+    struct Busy {
+        due: Instant,
+        every: Duration,
+        looks: Arc<AtomicUsize>,
+    }
 
-    impl HostMemory for NoMemory {
-        fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
-            Err(DmaFault { addr, len: into.len() })
+    impl Wire for Busy {
+        fn send(&mut self, _: Instant, _: PortId, _: Vec<u8>) {}
+
+        fn deliver(&mut self, now: Instant) -> Option<(PortId, Vec<u8>)> {
+            if now >= self.due {
+                self.looks.fetch_add(1, Ordering::Relaxed);
+                self.due = now.after(self.every);
+            }
+            None
         }
 
-        fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
-            Err(DmaFault { addr, len: from.len() })
+        fn next_due(&self) -> Option<Instant> {
+            Some(self.due)
         }
     }
 
+    /// A subnet of one device with a [`Busy`] wire, running; how often that was looked at.
+    fn running(every: Duration) -> (Handle, Arc<AtomicUsize>, thread::JoinHandle<Vec<Station>>) {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let wire = Busy { due: Instant::default(), every, looks: Arc::clone(&looks) };
+        let memory = Reach(Arc::new(ClientMemory::new("test".into())));
+        let device = Device::with_memory(DeviceConfig::with_lid(1), memory);
+        let subnet = Subnet::new(vec![Station { device, vectors: Vectors::new(1) }], Box::new(wire), None);
+        (subnet.handle(0), looks, thread::spawn(|| subnet.run()))
+    }
+
     #[test]
-    fn every_request_of_a_long_run_is_done_in_its_order() {
-        let device = Device::new(DeviceConfig::with_lid(1), Box::new(NoMemory));
-        let station = Station { device, vectors: Vectors::new(1) };
-        let mut subnet = Subnet::new(vec![station], Box::new(PerfectWire::default()), None);
-        let handle = subnet.handle(0);
-        let done = Arc::new(Mutex::new(Vec::new()));
-        let wanted: Vec<usize> = (0..3 * REQUESTS_IN_A_ROW + 7).collect();
-        for number in wanted.clone() {
-            let done = Arc::clone(&done);
-            handle.send(move |_| done.lock().unwrap().push(number)).unwrap();
-        }
+    fn what_is_due_by_time_needs_nobody_to_ask() {
+        let (handle, looks, runner) = running(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(200));
         handle.stop();
-        subnet.run();
-        assert_eq!(*done.lock().unwrap(), wanted);
+        assert_eq!(runner.join().unwrap().len(), 1);
+        // Ten times on an idle machine; far more often would mean that it does not sleep.
+        assert!((2..=20).contains(&looks.load(Ordering::Relaxed)), "{looks:?}");
+    }
+
+    #[test]
+    fn endless_work_keeps_nobody_out() {
+        let (handle, looks, runner) = running(Duration::ZERO);
+        let askers: Vec<_> = (0..4)
+            .map(|_| {
+                let handle = handle.clone();
+                thread::spawn(move || (0..500).all(|_| handle.ask(|station| station.device.config().lid) == Ok(1)))
+            })
+            .collect();
+        assert!(askers.into_iter().all(|asker| asker.join().unwrap()));
+        assert!(looks.load(Ordering::Relaxed) > 0);
+        handle.stop();
+        runner.join().unwrap();
+    }
+
+    #[test]
+    fn nobody_is_left_after_the_end() {
+        let (handle, _, runner) = running(Duration::from_secs(1000));
+        assert_eq!(handle.ask(|_| 7), Ok(7));
+        handle.stop();
+        runner.join().unwrap();
+        assert_eq!(handle.ask(|_| 7), Err(Gone));
+        assert_eq!(handle.frame(&[]), Err(Gone));
     }
 }

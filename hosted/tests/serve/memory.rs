@@ -1,0 +1,81 @@
+//! The client's memory: used, taken back, offered without a way to reach it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use crate::raw::Raw;
+use crate::server::{BAR0, CONFIG, ENABLE_HCA, NO_SUCH_COMMAND, Server, bring_up, command, read32, wait};
+
+#[test]
+fn a_command_through_the_clients_memory() {
+    let server = Server::start(&["a"], &[]);
+    let mut client = server.connect("a");
+    let memory = bring_up(&mut client);
+    assert_eq!(read32(&mut client, BAR0, 0x14) & 0xff, 0x56);
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
+    assert_eq!(command(&mut client, &memory, 0x1000, NO_SUCH_COMMAND).unwrap() >> 24, 2, "bad opcode");
+}
+
+#[test]
+fn memory_that_is_not_there_is_named_and_does_no_harm() {
+    let mut server = Server::start(&["a"], &[]);
+    let mut client = server.connect("a");
+    let memory = bring_up(&mut client);
+    // A queue beyond the memory, then the usual one.
+    client.region_write(BAR0, 0x14, &0x4000_0000_u32.to_be_bytes()).unwrap();
+    client.region_write(BAR0, 0x18, &1_u32.to_be_bytes()).unwrap();
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
+    client.dma_unmap(0, 1 << 20).unwrap();
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), None, "the memory was taken back");
+    let (status, _) = server.interrupt();
+    assert_eq!(status.code(), Some(0));
+}
+
+/// SET_ISSI (0x10b) in 32 bytes: 16 in the queue's entry, the rest in a mailbox at `mailbox`.
+fn set_issi(client: &mut Raw, queue: &File, mailbox: u64) -> [u8; 64] {
+    let mut entry = [0; 64];
+    (entry[0], entry[7], entry[59], entry[60], entry[63]) = (7, 32, 16, 0x5a, 1);
+    entry[8..16].copy_from_slice(&mailbox.to_be_bytes());
+    entry[16..18].copy_from_slice(&0x10b_u16.to_be_bytes());
+    queue.write_all_at(&entry, 0x1000).unwrap();
+    client.write(BAR0, 0x14, &0x1000_u32.to_be_bytes());
+    client.write(BAR0, 0x18, &1_u32.to_be_bytes());
+    wait("end of the command", || {
+        queue.read_exact_at(&mut entry, 0x1000).unwrap();
+        entry[63] & 1 == 0
+    });
+    entry
+}
+
+#[test]
+fn memory_without_a_descriptor_is_refused_where_it_is_used() {
+    let mut server = Server::start(&["a"], &["--no-firmware-pages"]);
+    let mut client = Raw::connect(&server.path("a"));
+    client.write(CONFIG, 4, &0x0006_u16.to_le_bytes());
+    let queue = tempfile::tempfile().unwrap();
+    queue.set_len(0x1_0000).unwrap();
+    client.map(0, 0x1_0000, Some(&queue));
+    // It may be offered: it is not known yet whether anyone uses it.
+    client.map(0x10_0000, 0x1_0000, None);
+    wait("firmware", || client.read(BAR0, 0x1fc) >> 31 == 0);
+    for _ in 0..3 {
+        let entry = set_issi(&mut client, &queue, 0x10_2000);
+        assert_ne!(entry[63] >> 1, 0, "delivery status");
+    }
+    // What is not needed from there works as before.
+    let mut entry = [0; 64];
+    (entry[0], entry[7], entry[59], entry[60], entry[63]) = (7, 16, 16, 0x5a, 1);
+    entry[16..32].copy_from_slice(&ENABLE_HCA);
+    queue.write_all_at(&entry, 0x1000).unwrap();
+    client.write(BAR0, 0x18, &1_u32.to_be_bytes());
+    wait("end of the command", || {
+        queue.read_exact_at(&mut entry, 0x1000).unwrap();
+        entry[63] & 1 == 0
+    });
+    assert_eq!((entry[63], entry[32]), (0, 0));
+    let (status, said) = server.interrupt();
+    assert_eq!(status.code(), Some(0));
+    let named: Vec<&str> = said.lines().filter(|line| line.contains("without a descriptor")).collect();
+    let line = "lid1: no access to 0x102000: the client offered 0x100000, 65536 bytes, without a descriptor";
+    assert_eq!(named, [line], "once for each mapping");
+}

@@ -1,0 +1,98 @@
+//! A vfio-user client that may send what a proper one does not.
+
+use std::fs::File;
+use std::io::{IoSlice, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::server::{LIMIT, wait};
+
+/// Commands of the protocol.
+const VERSION: u16 = 1;
+const DMA_MAP: u16 = 2;
+const REGION_READ: u16 = 9;
+const REGION_WRITE: u16 = 10;
+
+/// One connection.
+pub(crate) struct Raw {
+    stream: UnixStream,
+}
+
+/// Number, command, length with these 16 bytes, flags, error; all in the byte order of the machine.
+fn message(command: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = [7_u16.to_ne_bytes(), command.to_ne_bytes()].concat();
+    bytes.extend((16 + body.len() as u32).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(body);
+    bytes
+}
+
+impl Raw {
+    /// Connects and agrees on a version.
+    pub(crate) fn connect(path: &Path) -> Self {
+        let mut client = Self::silent(path);
+        let capabilities = b"{\"capabilities\":{}}\0";
+        client.ask(VERSION, &[&[0, 0, 1, 0], &capabilities[..]].concat(), None);
+        client
+    }
+
+    /// Connects and says nothing.
+    pub(crate) fn silent(path: &Path) -> Self {
+        let mut stream = None;
+        wait("listener", || {
+            stream = UnixStream::connect(path).ok();
+            stream.is_some()
+        });
+        let stream = stream.unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        Self { stream }
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends a command, and a descriptor with it; the body of the reply.
+    fn ask(&mut self, command: u16, body: &[u8], file: Option<&File>) -> Vec<u8> {
+        let bytes = message(command, body);
+        let descriptors = file.map(|file| [file.as_fd()]);
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(descriptors) = &descriptors {
+            assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+        }
+        assert_eq!(sendmsg(&self.stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()), Ok(bytes.len()));
+        let mut header = [0; 16];
+        self.stream.read_exact(&mut header).unwrap();
+        let [_, _, _, _, l0, l1, l2, l3, flags, _, _, _, ..] = header;
+        assert_eq!(flags & 0xf, 1, "a reply without an error");
+        let mut reply = vec![0; u32::from_ne_bytes([l0, l1, l2, l3]) as usize - header.len()];
+        self.stream.read_exact(&mut reply).unwrap();
+        reply
+    }
+
+    /// Offers memory for reads and writes, with a file behind it or without.
+    pub(crate) fn map(&mut self, addr: u64, len: u64, file: Option<&File>) {
+        let words = [0_u64, addr, len].map(u64::to_ne_bytes).concat();
+        self.ask(DMA_MAP, &[&32_u32.to_ne_bytes()[..], &3_u32.to_ne_bytes(), &words].concat(), file);
+    }
+
+    fn access(region: u32, offset: u64, len: usize) -> Vec<u8> {
+        [&offset.to_ne_bytes()[..], &region.to_ne_bytes(), &(len as u32).to_ne_bytes()].concat()
+    }
+
+    /// Reads a big-endian register.
+    pub(crate) fn read(&mut self, region: u32, offset: u64) -> u32 {
+        let reply = self.ask(REGION_READ, &Self::access(region, offset, 4), None);
+        u32::from_be_bytes(*reply.last_chunk().unwrap())
+    }
+
+    /// Writes bytes of a region.
+    pub(crate) fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
+        self.ask(REGION_WRITE, &[&Self::access(region, offset, bytes.len()), bytes].concat(), None);
+    }
+}
