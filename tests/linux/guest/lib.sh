@@ -12,6 +12,13 @@ host() {
 	echo "#| host: $host_said"
 }
 
+# ask COMMAND...: the same for a command whose answer is what matters.
+ask() {
+	say "host $*" >/dev/ttyS1
+	read -r host_said </dev/ttyS1
+	echo "$host_said"
+}
+
 # unload: the drivers, so that nothing is left on the devices.
 unload_mlx5() {
 	for module in mlx5_ib mlx5_core; do
@@ -31,15 +38,64 @@ parameter() {
 	echo "$2"
 }
 
-# step NAME COMMAND...: runs it with its output kept, at most $limit seconds (60), and says how it ended.
+# Seconds that a tool may take: many times what it needs, for a machine with other work.
+limit=120
+
+# step NAME COMMAND...: runs it with its output kept, at most $limit seconds, and says how it ended.
 step() {
 	step_name=$1
 	shift
-	timeout "${limit:-60}" "$@" >/tmp/step 2>&1
+	timeout $limit "$@" >/tmp/step 2>&1
 	step_status=$?
 	sed 's/^/#| /' /tmp/step
 	if [ $step_status -eq 0 ]; then pass "$step_name"; else fail "$step_name: exit status $step_status"; fi
 	return $step_status
+}
+
+# pair NAME DEVICE TOOL OPTIONS...: a tool against itself, the server on the first device and the client on DEVICE.
+pair() {
+	pair_name=$1
+	pair_client=$2
+	shift 2
+	timeout $limit "$@" -d mlx5_0 >/tmp/server 2>&1 &
+	pair_server=$!
+	wait_for 60 listening_or_ended $pair_server
+	step "$pair_name" "$@" -d "$pair_client" localhost
+	# A server whose client failed would wait for it.
+	[ $step_status -eq 0 ] || kill $pair_server 2>/dev/null
+	wait $pair_server
+	pair_status=$?
+	sed 's/^/#| server: /' /tmp/server
+	[ $pair_status -eq 0 ] || fail "$pair_name, server: exit status $pair_status"
+	[ $((step_status + pair_status)) -eq 0 ]
+}
+
+# Whether a tool waits for its client (its number of a port in the kernel's list of listening sockets).
+listening() { grep -qs ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; }
+
+# listening_or_ended PROCESS: a server that could not start will never listen.
+listening_or_ended() { listening || ! kill -0 "$1" 2>/dev/null; }
+
+# pingpong_options TOOL: $program, $options and $sizes for one of rc, uc, ud, srq, xsrq.
+pingpong_options() {
+	program=ibv_${1}_pingpong
+	sizes="1 4096 65536 1048576"
+	options="-m $(parameter mtu 4096) -c"
+	case $1 in
+	# A datagram is one packet.
+	ud) sizes="1 1024 4096" options="-c" ;;
+	# Does not check what came.
+	xsrq) options="-m $(parameter mtu 4096)" ;;
+	esac
+}
+
+# pingpong_iterations TOOL SIZE: the option that says how often.
+pingpong_iterations() {
+	case $1-$2 in
+	xsrq-*) echo "-n 20" ;;
+	*-1048576) echo "-n 10" ;;
+	*) echo "-n 100" ;;
+	esac
 }
 
 # expect NAME PATTERN: the output of the last step has a line like this (extended regular expression).

@@ -18,20 +18,36 @@ class Case:
     summary: str
     script: str = ""
     suite: str = "trixie"
+    #: One for each guest, where they differ.
+    suites: tuple = ()
     cpus: int = 2
     memory: int = 1024
     #: Devices, dealt out to the guests in equal parts.
     devices: int = 1
+    #: Empty slots of each guest, for devices that are put in while it runs.
+    spares: int = 0
     guests: int = 1
     #: Each guest has a server process of its own, joined by a link.
     linked: bool = False
     serve: tuple = ()
     parameters: tuple = ()
-    seconds: int = 120
+    #: What it may take at most: many times what it needs, for a machine with other work.
+    seconds: int = 300
+    #: About what it takes on an idle machine: the longest are begun first.
+    lasts: int = 10
+    #: It waits for most of its time, and may run beside those that have a processor each.
+    waits: bool = False
     expected: tuple = ()
     gives_back: bool = False
-    #: Turned off without the kernel's help: a driver that lost a command waits for it when it is shut down.
-    abrupt: bool = False
+    #: The drivers are shut down at the end, as on a machine that is turned off. Without it the guest just stops, seconds
+    #: earlier.
+    shut_down: bool = False
+    #: The devices write a trace: what to look at after a failure, and half of their time.
+    traced: bool = True
+    #: Runs when it is named, not with all.
+    only_named: bool = False
+    #: Python and rdma-core's tests are in the guest.
+    python: bool = False
 
 
 def complaints(case, lines):
@@ -43,101 +59,178 @@ def complaints(case, lines):
 
 def pingpong(name, summary, tools, **more):
     """A case of the pingpong script between two devices."""
-    given = {"devices": 2, "seconds": 240, "parameters": (("tools", tools),), **more}
-    return Case(name, summary, script="pingpong", **given)
+    return Case(name, summary, script="pingpong", **{"devices": 2, "parameters": (("tools", tools),), "lasts": 15, **more})
 
 
-def perftest(name, summary, **more):
+def perftest(name, summary, sets, **more):
     """A case of the perftest script between two devices."""
-    return Case(name, summary, script="perftest", **{"devices": 2, "seconds": 300, **more})
+    given = {"devices": 2, "seconds": 600, "lasts": 25, "parameters": (("set", sets),), **more}
+    return Case(name, summary, script="perftest", **given)
 
+
+def between(name, summary, **more):
+    """A case of the pair script: the pingpongs between two guests, each with a device."""
+    return Case(name, summary, script="pair", **{"devices": 2, "guests": 2, "seconds": 600, "lasts": 45, **more})
+
+
+def fault(name, summary, kind, expected=r"mlx5_core .*", **more):
+    """A case of the fault script, and what the kernel may say of the fault."""
+    parameters = (("fault", kind),)
+    given = {"devices": 2, "lasts": 15, "expected": ((expected, "the fault itself"),), "parameters": parameters, **more}
+    return Case(name, summary, script="fault", **given)
+
+
+BAD_WIRE = ("--loss", "1", "--duplicate", "1", "--reorder", "1")
 
 CASES = [
-    Case("boot", "the guest without a device: its kernel, tools and modules", devices=0),
-    Case("boot-6.1", "the same with the kernel and tools of bookworm", script="boot", suite="bookworm", devices=0),
-    Case("core", "mlx5_core binds to two devices and lets go of them", devices=2, gives_back=True),
-    Case("core-no-pages", "the same on devices that ask for no firmware pages", script="core", serve=("--no-firmware-pages",)),
-    Case("core-1-cpu", "the same with one processor and two vectors", script="core", cpus=1, serve=("--vectors", "2")),
-    Case("core-4-cpus", "the same with four processors and 256 vectors", script="core", cpus=4, serve=("--vectors", "256")),
-    Case("core-6.1", "the same with kernel 6.1", script="core", suite="bookworm", devices=2),
-    Case("devinfo", "ibv_devinfo -v shows what the device was configured with"),
-    Case("devinfo-6.1", "the same with kernel 6.1 and its rdma-core", script="devinfo", suite="bookworm"),
-    Case("reload", "modules loaded and unloaded 20 times, nothing left each time", seconds=300, gives_back=True),
+    Case("boot", "the guest without a device: its kernel, tools and modules", devices=0, lasts=6),
+    Case("boot-6.1", "the same with the kernel and tools of bookworm", script="boot", suite="bookworm", devices=0, lasts=6),
+    Case("core", "the drivers bind to two devices and let go of them", devices=2, gives_back=True),
+    Case(
+        "core-no-pages",
+        "the same on a device that asks for no firmware pages",
+        script="core",
+        serve=("--no-firmware-pages",),
+        gives_back=True,
+    ),
+    Case(
+        "core-1-cpu",
+        "the same with one processor and two vectors",
+        script="core",
+        cpus=1,
+        serve=("--vectors", "2"),
+        gives_back=True,
+    ),
+    Case(
+        "core-4-cpus",
+        "the same with four processors and 256 vectors",
+        script="core",
+        cpus=4,
+        serve=("--vectors", "256"),
+        gives_back=True,
+    ),
+    Case("core-6.1", "the same with kernel 6.1", script="core", suite="bookworm", devices=2, gives_back=True),
+    Case(
+        "core-6.1-no-pages",
+        "the same with kernel 6.1, four processors, few vectors and no firmware pages",
+        script="core",
+        suite="bookworm",
+        cpus=4,
+        serve=("--no-firmware-pages", "--vectors", "3"),
+        gives_back=True,
+    ),
+    Case("devinfo", "ibv_devinfo -v shows what the device was configured with", shut_down=True),
+    Case("devinfo-6.1", "the same with kernel 6.1 and its rdma-core", script="devinfo", suite="bookworm", shut_down=True),
+    Case("reload", "modules loaded and unloaded 20 times, nothing left each time", lasts=60, seconds=600, gives_back=True),
+    Case(
+        "reload-6.1",
+        "the same five times with kernel 6.1",
+        script="reload",
+        suite="bookworm",
+        parameters=(("times", 5),),
+        lasts=20,
+        gives_back=True,
+    ),
     pingpong("rc", "ibv_rc_pingpong between two devices", "rc"),
     pingpong("rc-loopback", "ibv_rc_pingpong within one device", "rc", devices=1),
-    pingpong("rc-6.1", "ibv_rc_pingpong with kernel 6.1 and its rdma-core", "rc", suite="bookworm"),
     pingpong("rc-no-blueflame", "ibv_rc_pingpong without BlueFlame", "rc", serve=("--no-blueflame",)),
-    pingpong(
-        "rc-bad-wire",
-        "ibv_rc_pingpong over a wire that loses, duplicates and reorders 1 % each",
-        "rc",
-        serve=("--loss", "1", "--duplicate", "1", "--reorder", "1"),
-    ),
     pingpong("uc-ud", "ibv_uc_pingpong and ibv_ud_pingpong", "uc,ud"),
-    Case(
-        "two-guests",
-        "the pingpongs between two guests, each with a device",
-        script="pair",
-        devices=2,
-        guests=2,
-        seconds=240,
-    ),
-    Case(
-        "two-processes",
-        "the same with a server process for each guest",
-        script="pair",
-        devices=2,
-        guests=2,
-        linked=True,
-        seconds=240,
-    ),
     pingpong("srq", "ibv_srq_pingpong: many queue pairs on a shared receive queue", "srq"),
     pingpong("xsrq", "ibv_xsrq_pingpong: XRC", "xsrq"),
-    Case(
+    pingpong(
+        "pingpongs-6.1",
+        "all five pingpongs with kernel 6.1 and its rdma-core",
+        "rc,uc,ud,srq,xsrq",
+        suite="bookworm",
+        lasts=30,
+    ),
+    pingpong(
+        "rc-bad-wire",
+        "the pingpongs of RC over a wire that loses, duplicates and reorders 1 % each",
+        "rc,srq,xsrq",
+        serve=BAD_WIRE,
+        lasts=40,
+        seconds=600,
+    ),
+    between("two-guests", "all five pingpongs between two guests, each with a device"),
+    between("two-kernels", "the same between kernel 6.12 and kernel 6.1", suites=("trixie", "bookworm")),
+    between("two-processes", "the same with a server process for each guest", linked=True),
+    perftest("perf-rc", "perftest over RC: send, write, read, atomics; bandwidth and latency", "rc,swap,srq"),
+    perftest("perf-uc-ud", "perftest over UC, UD and XRC", "uc,ud,xrc"),
+    perftest(
+        "perf-options",
+        "perftest: inline sizes, 8 queue pairs, both directions, events",
+        "inline,many,both,events",
+        lasts=45,
+    ),
+    perftest("perf-sizes", "perftest: all sizes up to 8 MB", "sizes"),
+    perftest(
+        "perf-6.1",
+        "perftest with kernel 6.1 and its user space",
+        "rc,uc,ud,inline,many,both,events",
+        suite="bookworm",
+        lasts=60,
+    ),
+    perftest(
+        "perf-bad-wire",
+        "perftest over RC on a wire that loses, duplicates and reorders 1 % each",
+        "rc",
+        serve=BAD_WIRE,
+    ),
+    fault(
         "fault-status",
         "a command refused by the device: the tool fails, the next one works",
-        script="fault",
-        devices=2,
-        parameters=(("fault", "status"),),
-        expected=((r"ALLOC_PD\(0x800\).*failed, status no resources", "the fault itself"),),
+        "status",
+        r"ALLOC_PD\(0x800\).*failed, status no resources",
     ),
-    Case(
-        "fault-link",
-        "the cable pulled and plugged in: the port goes down and comes back",
-        script="fault",
-        parameters=(("fault", "link"),),
+    fault("fault-link", "the cable pulled and plugged in: the port goes down and comes back", "link", r"^$"),
+    fault("fault-health", "the firmware reports a failure: the driver notices, says so and recovers it", "health", waits=True),
+    fault("fault-health-6.1", "the same with kernel 6.1", "health", suite="bookworm", waits=True),
+    fault("fault-frozen", "the health counter stops: the driver notices and says so", "frozen", waits=True),
+    fault(
+        "fault-killed",
+        "the server killed under the guest and restarted: the driver notices, the guest lives and takes the new devices",
+        "killed",
+        r"mlx5_core |infiniband|pcieport",
+        spares=2,
+        lasts=80,
+        waits=True,
+        seconds=600,
     ),
-    Case(
-        "fault-health",
-        "the firmware reports a failure: the driver notices and says so",
-        script="fault",
-        parameters=(("fault", "health"),),
-        expected=((r"mlx5_core .*", "the fault itself"),),
+    fault(
+        "fault-killed-often",
+        "the same ten times under one guest, with one device",
+        "killed",
+        r"mlx5_core |infiniband|pcieport",
+        devices=1,
+        spares=10,
+        parameters=(("fault", "killed"), ("rounds", 10)),
+        seconds=1800,
+        only_named=True,
     ),
-    Case(
-        "fault-frozen",
-        "the health counter stops: the driver notices and says so",
-        script="fault",
-        parameters=(("fault", "frozen"),),
-        expected=((r"mlx5_core .*", "the fault itself"),),
-    ),
-    Case(
+    fault(
         "fault-removed",
-        "the server killed under the guest: the driver notices, the guest lives",
-        script="fault",
-        parameters=(("fault", "removed"),),
-        expected=((r"mlx5_core .*", "the fault itself"),),
-        seconds=180,
+        "a device that answers no more: the driver notices and lets go, the other device goes on",
+        "removed",
+        lasts=80,
+        waits=True,
+        seconds=600,
     ),
-    Case(
+    fault(
         "fault-timeout",
         "a command that never completes: the driver gives it up after a minute and goes on",
-        script="fault",
-        devices=2,
-        seconds=240,
-        abrupt=True,
-        parameters=(("fault", "timeout"),),
-        expected=((r"ALLOC_PD\(0x800\)|alloc_pd", "the fault itself"),),
+        "timeout",
+        r"ALLOC_PD\(0x800\)|alloc_pd",
+        lasts=80,
+        waits=True,
+        seconds=600,
     ),
-    perftest("perf-rc", "perftest over RC: send, write, read, atomics; bandwidth and latency"),
+    Case(
+        "reconnect",
+        "QEMU killed twice amid a pingpong: the next guest finds fresh devices on the same server",
+        devices=2,
+        lasts=30,
+        seconds=600,
+    ),
+    Case("speed", "messages a second, latency, processor time", devices=2, traced=False, only_named=True),
 ]

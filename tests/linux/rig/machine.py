@@ -2,12 +2,13 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import threading
 import time
 
-from . import image
+from . import image, monitor
 
 
 class MachineError(Exception):
@@ -28,18 +29,22 @@ def _end(process, patience):
 class Server:
     """`bareverbs sim serve` with one socket a device."""
 
-    def __init__(self, program, folder, name, sockets, options):
+    def __init__(self, program, folder, name, sockets, options, traced=True):
         self.sockets = sockets
         self.log = folder / f"{name}.log"
         self.trace = folder / f"{name}.trace"
-        command = [str(program), "sim", "serve", "--control", "--trace-file", str(self.trace)]
+        command = [str(program), "sim", "serve", "--control"]
+        if traced:
+            command += ["--trace-file", str(self.trace)]
         for path in sockets:
             command += ["--socket", str(path)]
         self.command = [*command, *options]
         self.process = None
+        self.started = 0.0
 
     def start(self):
         """Returns when every socket is there."""
+        self.started = time.monotonic()
         ready = [f" at {path}" for path in self.sockets]
         before = self._lines_with(ready)
         with open(self.log, "ab") as log:
@@ -85,14 +90,50 @@ class Server:
 
     def cpu_seconds(self):
         """Processor time used so far."""
-        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return self.cpu_ticks() / os.sysconf("SC_CLK_TCK")
+
+    def usage(self):
+        """Seconds since the start, processor seconds of its threads, and how often they went to sleep."""
+        nanoseconds = sleeps = 0
+        for thread in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            nanoseconds += int((thread / "schedstat").read_text(encoding="ascii").split()[0])
+            lines = (thread / "status").read_text(encoding="ascii").splitlines()
+            sleeps += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:"))
+        return f"{time.monotonic() - self.started:.2f} {nanoseconds / 1e9:.4f} {sleeps}"
 
     def memory_kilobytes(self):
         """Resident memory that is its own (the guest's memory, which it maps, is not counted)."""
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:"))
+
+    def settle(self):
+        """Waits until all its threads sleep: what was sent to it has been read. Its clients must be silent."""
+        deadline = time.monotonic() + 10
+        before = None
+        while time.monotonic() < deadline:
+            now = (self.cpu_ticks(), self._states())
+            if now == before and now[1] <= {"S"}:
+                return
+            before = now
+            time.sleep(0.1)
+        raise MachineError("the server does not come to rest")
+
+    def cpu_ticks(self):
+        """Processor time used so far, in the kernel's ticks."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    def _states(self):
+        states = set()
+        for task in os.listdir(f"/proc/{self.process.pid}/task"):
+            try:
+                with open(f"/proc/{self.process.pid}/task/{task}/stat", encoding="ascii") as file:
+                    states.add(file.read().rsplit(")", 1)[1].split()[0])
+            except OSError:
+                # The thread ended meanwhile: the next look will tell.
+                states.add("ended")
+        return states
 
     def kill(self):
         """Ends it without a chance to clean up."""
@@ -108,17 +149,21 @@ class Server:
 class Guest:
     """One virtual machine. Its case's lines are in `lines` as they come."""
 
-    def __init__(self, trees, suite, name, folder, sockets, parameters, cpus=2, memory=1024, options=()):
+    def __init__(self, trees, suite, name, folder, sockets, parameters, cpus=2, memory=1024, options=(), with_python=False, spares=0):
         tree = trees[suite]
         vmlinuz, self.release = image.kernel(tree)
         self.name = name
         self.console = folder / f"{name}.console"
         self.output = folder / f"{name}.output"
+        self.complaints = folder / f"{name}.qemu"
         self.lines = []
         self.done = threading.Event()
         self.process = None
         self._reader = None
         self._seen = 0
+        self._began = 0.0
+        # One a slot, counted from 1; those after the last device are empty.
+        self.sockets = sockets
         line = ["console=ttyS0", "quiet", "panic=-1", "oops=panic", "mitigations=off", "random.trust_cpu=on", "tsc=reliable"]
         line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
         qemu = trees["qemu"]
@@ -129,25 +174,38 @@ class Guest:
             *("-object", f"memory-backend-memfd,id=mem,size={memory}M,share=on", "-numa", "node,memdev=mem"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
             *("-serial", f"file:{self.console}", "-serial", "stdio"),
-            *("-kernel", str(vmlinuz), "-initrd", str(tree.home / "initramfs"), "-append", " ".join(line)),
+            *("-kernel", str(vmlinuz), "-initrd", str(image.path(tree, with_python)), "-append", " ".join(line)),
             *options,
         ]
-        for slot, path in enumerate(sockets, 1):
-            # Behind a port of its own, as in a slot: on the root bus QEMU hides the state of the link.
-            self.command += ["-device", f"pcie-root-port,id=port{slot},chassis={slot}"]
-            device = {"driver": "vfio-user-pci", "bus": f"port{slot}", "socket": {"type": "unix", "path": str(path)}}
-            self.command += ["-device", json.dumps(device)]
+        self.monitor = None
+        if sockets:
+            # Beside the devices' sockets, whose folder is known to have a short path.
+            path = sockets[0].with_suffix(".monitor")
+            self.monitor = monitor.Monitor(path)
+            self.command += ["-qmp", f"unix:{path},server=on,wait=off"]
+        for slot in range(1, len(sockets) + spares + 1):
+            # Behind a port of its own, as in a slot: on the root bus QEMU hides the state of the link. An empty one needs
+            # room for the registers of what may come.
+            self.command += ["-device", f"pcie-root-port,id=port{slot},chassis={slot},pref64-reserve=32M"]
+        for slot in range(1, len(sockets) + 1):
+            self.command += ["-device", json.dumps(self._card(slot, slot))]
+
+    def _card(self, slot, number):
+        address = {"type": "unix", "path": str(self.sockets[number - 1])}
+        return {"driver": "vfio-user-pci", "id": f"card{slot}", "bus": f"port{slot}", "socket": address}
 
     def start(self):
         """Powers it on."""
-        self.process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=dict(os.environ, QEMU_MODULE_DIR=""),
-        )
+        with open(self.complaints, "wb") as complaints:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                start_new_session=True,
+                env=dict(os.environ, QEMU_MODULE_DIR=""),
+            )
+        self._began = time.monotonic()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -156,18 +214,21 @@ class Guest:
             for raw in self.process.stdout:
                 line = raw.decode(errors="replace").rstrip("\r\n")
                 self.lines.append(line)
-                file.write(line + "\n")
+                file.write(f"{time.monotonic() - self._began:8.3f} {line}\n")
                 file.flush()
         self.done.set()
 
     def poll(self, ask):
-        """Whether it is off by now. `ask` does what the case asked of the host since the last call."""
+        """Whether it is off by now. `ask` does what the case asked of the host since the last call, and returns the answer
+        (None for none)."""
         ended = self.done.wait(0.02)
         while self._seen < len(self.lines):
             line = self.lines[self._seen]
             self._seen += 1
             if line.startswith("#> host "):
-                self.answer(ask(line.removeprefix("#> host ")))
+                said = ask(line.removeprefix("#> host "))
+                if said is not None:
+                    self.answer(said)
         if ended:
             self.process.wait(10)
         return ended
@@ -176,15 +237,42 @@ class Guest:
         """Whether a line of the case reads so."""
         return text in self.lines
 
+    def last_word(self):
+        """What it said last; what QEMU said if that came later."""
+        said = self.complaints.read_text(errors="replace").strip().splitlines() if self.complaints.exists() else []
+        said = [line for line in said if ": warning: " not in line]
+        return " / ".join([*self.lines[-1:], *said[-1:]]) or "it said nothing"
+
     def answer(self, text):
         """A line for the case that asked the host for something."""
-        self.process.stdin.write(text.encode() + b"\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(text.encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise MachineError(f"{self.name} does not listen: {error}; {self.last_word()}") from error
 
-    def stop(self):
-        """Ends it if it still runs."""
+    def hold(self):
+        """Stops its processors."""
+        self.monitor.ask("stop")
+
+    def go_on(self):
+        """Lets its processors run again."""
+        self.monitor.ask("cont")
+
+    def plug(self, slot, number):
+        """Puts the device with this number into an empty slot."""
+        self.monitor.ask("device_add", **self._card(slot, number))
+
+    def kill(self):
+        """Ends it as a power cut does."""
         if self.process is not None:
             if self.process.poll() is None:
                 self.process.kill()
             self.process.wait(10)
             self._reader.join(5)
+        if self.monitor is not None:
+            self.monitor.close()
+
+    def stop(self):
+        """Ends it if it still runs."""
+        self.kill()

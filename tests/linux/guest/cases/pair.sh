@@ -6,28 +6,32 @@ wait_for 10 test -d /sys/class/net/eth0 || fail "no Ethernet cable"
 ip addr add 10.0.0.$((me + 1))/24 dev eth0
 ip link set eth0 up
 
-# exchange NAME TOOL OPTIONS...
-exchange() {
+# between NAME TOOL OPTIONS...
+between() {
 	title=$1
 	shift
 	if [ "$me" = 0 ]; then
 		step "$title" "$@"
 		return
 	fi
-	tries=100
+	tries=300
 	while [ $tries -gt 0 ]; do
 		tries=$((tries - 1))
-		timeout 60 "$@" 10.0.0.1 >/tmp/step 2>&1 && break
+		timeout $limit "$@" 10.0.0.1 >/tmp/step 2>&1
+		step_status=$?
 		# The other guest may not be there yet.
-		grep -qi "couldn't connect" /tmp/step || tries=0
+		grep -qi "couldn't connect" /tmp/step || break
 		sleep 0.3
 	done
 	sed 's/^/#| /' /tmp/step
-	if grep -qE "iters in" /tmp/step; then pass "$title"; else fail "$title"; fi
+	if [ $step_status -eq 0 ]; then pass "$title"; else fail "$title: exit status $step_status"; fi
 }
 
-exchange "rc, polling" ibv_rc_pingpong -c -n 100 -s 4096
-exchange "rc, events" ibv_rc_pingpong -c -e -n 100 -s 65536
-exchange "rc, 1 MB" ibv_rc_pingpong -c -n 10 -s 1048576
-exchange "uc" ibv_uc_pingpong -n 100 -s 4096
-exchange "ud" ibv_ud_pingpong -n 100 -s 2048
+for tool in rc uc ud srq xsrq; do
+	pingpong_options $tool
+	for size in $sizes; do
+		iterations=$(pingpong_iterations $tool $size)
+		between "$tool $size bytes, polling" $program $options $iterations -s $size
+		between "$tool $size bytes, events" $program $options -e $iterations -s $size
+	done
+done

@@ -1,0 +1,97 @@
+"""QEMU's monitor (QMP): what is done to a guest from outside, as one does to a machine: stop it, pull a card, put one in."""
+
+import json
+import socket
+import time
+
+
+class MonitorError(Exception):
+    """A command that QEMU refused, or that had no end in time."""
+
+
+class Monitor:
+    """A connection to the monitor of one QEMU process."""
+
+    def __init__(self, path):
+        self.path = path
+        self.events = []
+        self._socket = None
+        self._rest = b""
+
+    def ask(self, command, **arguments):
+        """What QEMU returns; raises MonitorError if it refuses."""
+        if self._socket is None:
+            self._connect()
+        return self._execute(command, arguments)
+
+    def wait_event(self, name, wanted, seconds):
+        """Returns when an event with this name and these data has come since the last such wait."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for event in self.events:
+                data = event.get("data", {})
+                if event["event"] == name and all(data.get(key) == value for key, value in wanted.items()):
+                    self.events.remove(event)
+                    return
+            message = self._message(deadline)
+            if message is None:
+                raise MonitorError(f"no {name} within {seconds} s")
+            if "event" in message:
+                self.events.append(message)
+
+    def close(self):
+        """Ends the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self):
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._socket.connect(str(self.path))
+                break
+            except OSError as error:
+                self._socket.close()
+                self._socket = None
+                if time.monotonic() > deadline:
+                    raise MonitorError(f"no monitor: {error}") from error
+                time.sleep(0.05)
+        if self._message(deadline) is None:
+            raise MonitorError("the monitor does not greet")
+        self._execute("qmp_capabilities", {})
+
+    def _execute(self, command, arguments):
+        order = {"execute": command, "arguments": arguments}
+        try:
+            self._socket.sendall(json.dumps(order).encode() + b"\n")
+        except OSError as error:
+            raise MonitorError(f"{command}: {error}") from error
+        deadline = time.monotonic() + 30
+        while True:
+            message = self._message(deadline)
+            if message is None:
+                raise MonitorError(f"{command}: no answer")
+            if "error" in message:
+                raise MonitorError(f"{command}: {message['error'].get('desc', message['error'])}")
+            if "return" in message:
+                return message["return"]
+            self.events.append(message)
+
+    def _message(self, deadline):
+        """The next message; None at the deadline or when QEMU is gone."""
+        while b"\n" not in self._rest:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._socket.settimeout(left)
+            try:
+                more = self._socket.recv(65536)
+            except OSError:
+                return None
+            if not more:
+                return None
+            self._rest += more
+        line, self._rest = self._rest.split(b"\n", 1)
+        return json.loads(line)
