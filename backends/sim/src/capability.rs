@@ -1,10 +1,12 @@
 //! Capability pages: what the device can do at most, and what the driver chose.
 
-use bareverbs_mlx5_spec::{AtomicCaps, CapabilityType, CmdHcaCap, CmdStatus, Field, Layout, Place, View, ViewMut};
+use bareverbs_mlx5_spec::{
+    AtomicCaps, CapabilityType, CmdHcaCap, CmdStatus, DeviceMemCap, Field, Layout, Place, View, ViewMut,
+};
 
 use crate::audit::Finding;
 use crate::config::DeviceConfig;
-use crate::engine::{LOG_MAX_GROUPS, MAX_MEMBERS};
+use crate::engine::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START, LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MIN_PIECE, MAX_MEMBERS};
 use crate::env::Env;
 use crate::init_segment::TIMER_KHZ;
 use crate::user::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS};
@@ -44,6 +46,7 @@ pub(crate) struct Capabilities {
     general: Pair,
     atomic: Pair,
     atomics: bool,
+    device_memory: Pair,
 }
 
 /// Reports bits of `page` that no field of its layout covers; whether each field is at most what `most` allows.
@@ -96,6 +99,7 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_MAX_RA_REQ_QP, limits.log_max_reads.into())
                 .set(CmdHcaCap::LOG_MAX_RA_RES_QP, limits.log_max_reads.into())
                 .set(CmdHcaCap::IB_VIRT, 1)
+                .set(CmdHcaCap::DEVICE_MEMORY, 1)
                 .set(CmdHcaCap::VPORT_COUNTERS, 1)
                 .set(CmdHcaCap::LOCAL_CA_ACK_DELAY, 15)
                 .set(CmdHcaCap::NUM_PORTS, 1)
@@ -107,6 +111,8 @@ impl Capabilities {
                 .set(CmdHcaCap::CQ_OI, 1)
                 .set(CmdHcaCap::CQ_RESIZE, 1)
                 .set(CmdHcaCap::CQ_MODERATION, 1)
+                .set(CmdHcaCap::CQ_PERIOD_MODE_MODIFY, 1)
+                .set(CmdHcaCap::CQ_PERIOD_START_FROM_CQE, 1)
                 .set(CmdHcaCap::IMAICL, 1)
                 .set(CmdHcaCap::XRC, 1)
                 .set(CmdHcaCap::UD, 1)
@@ -139,7 +145,15 @@ impl Capabilities {
         if let Some(mut page) = ViewMut::<AtomicCaps>::new(&mut atomic.current) {
             page.set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, 0);
         }
-        Self { general, atomic, atomics: config.atomics }
+        let device_memory = Pair::new::<DeviceMemCap>(|cap| {
+            cap.set(DeviceMemCap::MEMIC, 1)
+                .set(DeviceMemCap::LOG_MIN_MEMIC_ALLOC_SIZE, LOG_MIN_PIECE)
+                .set(DeviceMemCap::LOG_MAX_MEMIC_ADDR_ALIGNMENT, LOG_MAX_ALIGNMENT)
+                .set64(DeviceMemCap::MEMIC_BAR_START_ADDR, DEVICE_MEMORY_START)
+                .set(DeviceMemCap::MEMIC_BAR_SIZE, DEVICE_MEMORY_SIZE as u32)
+                .set(DeviceMemCap::MAX_MEMIC_SIZE, DEVICE_MEMORY_SIZE as u32);
+        });
+        Self { general, atomic, atomics: config.atomics, device_memory }
     }
 
     fn pair(&mut self, page: u32) -> Result<(&mut Pair, bareverbs_mlx5_spec::LayoutInfo), CmdStatus> {
@@ -152,9 +166,14 @@ impl Capabilities {
 
     /// The page that QUERY_HCA_CAP's `op_mod` asks for; one in which the device has nothing is all zero.
     pub(crate) fn query(&mut self, op_mod: u32) -> Result<&[u8], CmdStatus> {
-        match self.pair(op_mod >> 1) {
+        let page = op_mod >> 1;
+        if page == CapabilityType::DeviceMemory.code() {
+            // Nothing of it can be chosen.
+            return Ok(&self.device_memory.most);
+        }
+        match self.pair(page) {
             Ok((pair, _)) => Ok(if op_mod & 1 != 0 { &pair.current } else { &pair.most }),
-            Err(_) if op_mod >> 1 <= LAST_PAGE => Ok(&[0; PAGE]),
+            Err(_) if page <= LAST_PAGE => Ok(&[0; PAGE]),
             Err(status) => Err(status),
         }
     }

@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::UAR_PAGE;
 use crate::audit::Audit;
 use crate::command::CommandQueue;
 use crate::config::{DeviceConfig, InterruptRouting};
-use crate::engine::{EngineCounts, EngineStats};
+use crate::engine::{DEVICE_MEMORY_START, EngineCounts, EngineStats};
 use crate::env::Env;
 use crate::eq::Event;
 use crate::fault::Faults;
@@ -202,6 +202,10 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         if self.removed || !self.pci.memory_enabled() || offset.saturating_add(into.len() as u64) > BAR0_SIZE {
             return;
         }
+        if offset >= DEVICE_MEMORY_START {
+            self.firmware.engine.read_memory(offset, into);
+            return;
+        }
         let table = MSIX_TABLE..MSIX_TABLE + self.msix.vectors() * 16;
         if table.contains(&at) {
             self.msix.read_table(at - MSIX_TABLE, into);
@@ -218,7 +222,9 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         if self.removed || !self.pci.memory_enabled() || offset.saturating_add(from.len() as u64) > BAR0_SIZE {
             return;
         }
-        if at >= FIRST_UAR as usize * UAR_PAGE {
+        if offset >= DEVICE_MEMORY_START {
+            self.firmware.engine.write_memory(offset, from);
+        } else if at >= FIRST_UAR as usize * UAR_PAGE {
             self.write_uar(at, from);
         } else if (MSIX_TABLE..MSIX_TABLE + self.msix.vectors() * 16).contains(&at) {
             let gate = self.gate();

@@ -6,12 +6,11 @@ use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType, PortChange};
 
 use crate::capability::Capabilities;
 use crate::config::DeviceConfig;
-use crate::engine::{Engine, EngineConfig, EngineEvent, EngineStats};
+use crate::engine::{DEVICE_MEMORY_START, Engine, EngineConfig, EngineEvent, EngineStats};
 use crate::env::Env;
 use crate::eq::{Event, EventQueues};
 use crate::lack::{Lack, Lacks};
 use crate::pages::Pages;
-use crate::pci::BAR0_SIZE;
 use crate::port::{PKEYS, Port};
 use crate::uar::FIRST_UAR;
 use crate::user::Users;
@@ -99,7 +98,8 @@ pub(crate) struct Firmware {
 
 impl Firmware {
     pub(crate) fn new(config: DeviceConfig) -> Self {
-        let uar_pages = (BAR0_SIZE / 4096) as u32 - FIRST_UAR;
+        // Device memory is behind them.
+        let uar_pages = (DEVICE_MEMORY_START / 4096) as u32 - FIRST_UAR;
         let caps = Capabilities::new(&config);
         let mut firmware = Self {
             state: HcaState::Disabled,

@@ -35,6 +35,8 @@ table! {
     QueryMkey => QueryMkeyIn, QueryMkeyOut;
     DestroyMkey => DestroyMkeyIn, DestroyMkeyOut;
     QuerySpecialContexts => QuerySpecialContextsIn, QuerySpecialContextsOut;
+    AllocMemic => AllocMemicIn, AllocMemicOut;
+    DeallocMemic => DeallocMemicIn, DeallocMemicOut;
     CreateEq => CreateEqIn, CreateEqOut;
     DestroyEq => DestroyEqIn, DestroyEqOut;
     QueryEq => QueryEqIn, QueryEqOut;
@@ -110,6 +112,7 @@ fn inner(opcode: CmdOpcode, input: &[u8], is_output: bool) -> Option<(usize, &'s
         (CmdOpcode::QueryHcaCap, true) | (CmdOpcode::SetHcaCap, false) => match CapabilityType::from_code(page)? {
             CapabilityType::General => Some((16, &CmdHcaCap::INFO)),
             CapabilityType::Atomic => Some((16, &AtomicCaps::INFO)),
+            CapabilityType::DeviceMemory => Some((16, &DeviceMemCap::INFO)),
             CapabilityType::Roce => Some((16, &RoceCap::INFO)),
             _ => None,
         },

@@ -37,6 +37,7 @@ impl Station {
             (engine.cqs, "completion queues"),
             (engine.srqs, "shared receive queues"),
             (engine.mkeys, "memory keys"),
+            (engine.device_memories, "pieces of device memory"),
             (eqs, "event queues"),
             (pds, "protection domains"),
             (xrcds, "XRC domains"),

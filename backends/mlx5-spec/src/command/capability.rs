@@ -403,6 +403,7 @@ crate::codes! {
         IpoibOffloads = 0x05 "IPOIB_OFFLOADS",
         FlowTable = 0x07 "FLOW_TABLE",
         Qos = 0x0c "QOS",
+        DeviceMemory = 0x0f "DEV_MEM",
         General2 = 0x20 "GENERAL_2",
     }
 }

@@ -3,6 +3,7 @@
 mod boot;
 mod capability;
 mod cq;
+mod device_memory;
 mod eq;
 mod mkey;
 mod other;
@@ -18,6 +19,7 @@ mod user;
 pub use boot::*;
 pub use capability::*;
 pub use cq::*;
+pub use device_memory::*;
 pub use eq::*;
 pub use mkey::*;
 pub use other::*;

@@ -7,8 +7,6 @@ crate::codes! {
         AllocSf = 0x113 "ALLOC_SF",
         DeallocSf = 0x114 "DEALLOC_SF",
         PageFaultResume = 0x204 "PAGE_FAULT_RESUME",
-        AllocMemic = 0x205 "ALLOC_MEMIC",
-        DeallocMemic = 0x206 "DEALLOC_MEMIC",
         CreatePsv = 0x600 "CREATE_PSV",
         DestroyPsv = 0x601 "DESTROY_PSV",
         CreateDct = 0x710 "CREATE_DCT",

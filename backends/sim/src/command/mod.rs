@@ -3,6 +3,7 @@
 mod boot;
 mod capability;
 mod cq;
+mod device_memory;
 mod eq;
 mod general;
 mod home;
@@ -234,6 +235,8 @@ fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
         Op::DestroyUctx => call.run(Needs::Running, user::destroy_uctx),
         Op::CreateUmem => call.run(Needs::Running, user::create_umem),
         Op::DestroyUmem => call.run(Needs::Running, user::destroy_umem),
+        Op::AllocMemic => call.run(Needs::Running, device_memory::alloc),
+        Op::DeallocMemic => call.run(Needs::Running, device_memory::dealloc),
         Op::CreateMkey => call.run(Needs::Running, mkey::create_mkey),
         Op::QueryMkey => call.run(Needs::Running, mkey::query_mkey),
         Op::DestroyMkey => call.run(Needs::Running, mkey::destroy_mkey),

@@ -101,11 +101,11 @@ pub(super) fn query_srq(
 /// ARM_RQ: sets the limit of a shared receive queue.
 pub(super) fn arm_srq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    env: &mut Env<'_>,
     input: View<'_, ArmRqIn>,
     _: &mut ViewMut<'_, ArmRqOut>,
 ) -> Outcome {
-    Ok(firmware.engine.arm_srq(input.get(ArmRqIn::SRQ_NUMBER), SrqKind::Basic, input.get(ArmRqIn::LWM) as u16)?)
+    Ok(firmware.engine.arm_srq(env, input.get(ArmRqIn::SRQ_NUMBER), SrqKind::Basic, input.get(ArmRqIn::LWM) as u16)?)
 }
 
 /// CREATE_XRC_SRQ.
@@ -179,12 +179,12 @@ pub(super) fn query_xrc_srq(
 /// ARM_XRC_SRQ: sets the limit.
 pub(super) fn arm_xrc_srq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    env: &mut Env<'_>,
     input: View<'_, ArmXrcSrqIn>,
     _: &mut ViewMut<'_, ArmXrcSrqOut>,
 ) -> Outcome {
     let limit = input.get(ArmXrcSrqIn::LWM) as u16;
-    Ok(firmware.engine.arm_srq(input.get(ArmXrcSrqIn::XRC_SRQN), SrqKind::Xrc, limit)?)
+    Ok(firmware.engine.arm_srq(env, input.get(ArmXrcSrqIn::XRC_SRQN), SrqKind::Xrc, limit)?)
 }
 
 /// CREATE_RMP.
@@ -250,7 +250,7 @@ pub(super) fn query_rmp(
 /// MODIFY_RMP: sets the limit.
 pub(super) fn modify_rmp(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    env: &mut Env<'_>,
     input: View<'_, ModifyRmpIn>,
     _: &mut ViewMut<'_, ModifyRmpOut>,
 ) -> Outcome {
@@ -258,5 +258,5 @@ pub(super) fn modify_rmp(
         return Err(Refusal::new(CmdStatus::BadParam, "only the limit can change"));
     }
     let limit = input.sub(ModifyRmpIn::CTX).sub(Rmpc::WQ).get(Wq::LWM) as u16;
-    Ok(firmware.engine.arm_srq(input.get(ModifyRmpIn::RMPN), SrqKind::Pool, limit)?)
+    Ok(firmware.engine.arm_srq(env, input.get(ModifyRmpIn::RMPN), SrqKind::Pool, limit)?)
 }

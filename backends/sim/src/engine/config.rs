@@ -97,6 +97,8 @@ pub struct EngineCounts {
     pub mkeys: usize,
     /// Memory windows that are bound.
     pub bound_windows: usize,
+    /// Pieces of device memory.
+    pub device_memories: usize,
     /// Completion queues.
     pub cqs: usize,
     /// Queue pairs.

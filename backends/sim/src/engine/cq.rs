@@ -1,11 +1,14 @@
 //! Completion queues: entries written, arming, overrun.
 
+mod moderation;
 mod resize;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, View, ViewMut};
 
+use self::moderation::{Due, Moderation};
 use super::ring::{Pages, Ring};
 use super::{EngineEvent, QUEUE_COST};
 use crate::audit::Finding;
@@ -45,6 +48,13 @@ pub(super) struct Completion {
     pub(super) error: Option<(CqeSyndrome, u8)>,
 }
 
+impl Completion {
+    /// Whether it is told of where only solicited ones are.
+    fn is_solicited(&self) -> bool {
+        self.solicited || self.error.is_some()
+    }
+}
+
 /// Where a received message came from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Source {
@@ -73,6 +83,7 @@ pub(super) struct Cq {
     /// Producer counter after the newest solicited entry.
     solicited_end: Option<u32>,
     armed: Armed,
+    moderation: Moderation,
     failed: bool,
     /// The consumer was already reported for running ahead.
     reported: bool,
@@ -86,6 +97,8 @@ pub(super) struct CqFailed;
 pub(super) struct CqTable {
     cqs: BTreeMap<u32, Cq>,
     next: u32,
+    /// Events that moderation holds back.
+    due: Due,
 }
 
 /// How far `a` is ahead of `b` in 24 bits, negative if behind.
@@ -145,6 +158,7 @@ impl CqTable {
             producer: 0,
             solicited_end: None,
             armed: Armed::No,
+            moderation: Moderation::new(cqc),
             failed: false,
             reported: false,
         };
@@ -181,18 +195,20 @@ impl CqTable {
 
     pub(super) fn remove(&mut self, cqn: u32) {
         self.cqs.remove(&cqn);
+        self.due.forget(cqn);
     }
 
-    /// Arms a queue; fires at once if the host has not seen everything.
-    pub(super) fn arm(&mut self, cqn: u32, arm: View<'_, CqArm>, events: &mut VecDeque<EngineEvent>) -> bool {
+    /// Arms a queue. What the host has not seen is told of at once, moderation or not: it asks late already.
+    pub(super) fn arm(&mut self, cqn: u32, now: Instant, arm: View<'_, CqArm>, events: &mut VecDeque<EngineEvent>) -> bool {
         let Some(cq) = self.cqs.get_mut(&cqn) else { return false };
+        self.due.forget(cqn);
+        cq.moderation.start();
         let seen = arm.get(CqArm::CONSUMER_INDEX);
         let solicited = arm.is_set(CqArm::SOLICITED);
         let unseen =
             if solicited { cq.solicited_end.is_some_and(|end| ahead(end, seen) > 0) } else { ahead(cq.producer, seen) > 0 };
         if unseen {
-            cq.armed = Armed::No;
-            events.push_back(EngineEvent::Completion { eqn: cq.eqn, cqn });
+            cq.fire(cqn, now, events);
         } else {
             cq.armed = if solicited { Armed::Solicited } else { Armed::Next };
         }
@@ -214,6 +230,7 @@ impl CqTable {
         let repeat = env.faults.take(|fault| matches!(fault, Fault::RepeatCqe { cqn: at } if *at == cqn).then_some(()));
         for _ in 0..1 + u32::from(repeat.is_some()) {
             cq.put(env, cqn, completion, events)?;
+            cq.tell(cqn, env.now, completion, &mut self.due, events);
         }
         Ok(())
     }
@@ -268,13 +285,8 @@ impl Cq {
         }
         env.trace(Record::Cqe { cqn, index: self.producer, bytes: &entry });
         self.producer = self.producer.wrapping_add(1) & COUNTER;
-        let solicited = completion.solicited || completion.error.is_some();
-        if solicited {
+        if completion.is_solicited() {
             self.solicited_end = Some(self.producer);
-        }
-        if self.armed == Armed::Next || (self.armed == Armed::Solicited && solicited) {
-            self.armed = Armed::No;
-            events.push_back(EngineEvent::Completion { eqn: self.eqn, cqn });
         }
         Ok(())
     }

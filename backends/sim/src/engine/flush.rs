@@ -1,4 +1,5 @@
-//! The error state: everything posted completes, in order, with the flush status; also what is posted later.
+//! The error states: everything posted completes, in order, with the flush status; also what is posted later. In the error
+//! state of the send queue alone, receives go on.
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType};
 
@@ -9,8 +10,14 @@ use super::{EngineEvent, Work};
 const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
 
 impl Qp {
-    /// Completes all that is posted on both queues. A ring has at most 2^16 entries, so this ends.
+    /// Completes all that is posted on both queues.
     pub(super) fn flush(&mut self, work: &mut Work<'_, '_>) {
+        self.flush_sends(work);
+        self.flush_receives(work);
+    }
+
+    /// Completes all that is posted on the send queue. A ring has at most 2^16 entries, so this ends.
+    pub(super) fn flush_sends(&mut self, work: &mut Work<'_, '_>) {
         self.requester.ack_due = None;
         self.requester.rnr_until = None;
         while let Some(op) = self.requester.ops.pop_front() {
@@ -27,7 +34,7 @@ impl Qp {
             self.requester.retired = self.requester.fetched;
             self.complete_send(work, SendDone { index, send_opcode, byte_cnt: 0, error: Some(FLUSHED) });
         }
-        self.flush_receives(work);
+        self.requester.forget_sent();
     }
 
     fn flush_receives(&mut self, work: &mut Work<'_, '_>) {

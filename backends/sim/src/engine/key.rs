@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
+use super::device_memory::DeviceMemory;
 use super::pieces::{Pieces, Run, is_reserved};
 use crate::memory::{DmaFault, HostMemory};
 
@@ -61,9 +62,11 @@ impl From<DmaFault> for KeyError {
     }
 }
 
-/// A run of host memory.
+/// A run of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
+    /// In the device, at this place in BAR0; otherwise in the host's memory, at this device address.
+    in_device: bool,
     pub(super) addr: u64,
     pub(super) len: usize,
 }
@@ -142,7 +145,9 @@ impl Mkey {
         if context.is_set(Mkc::LENGTH64) {
             return addr.checked_add(len).map(|_| addr).ok_or(KeyError::Range);
         }
-        let offset = addr.checked_sub(context.get64(Mkc::START_ADDR)).ok_or(KeyError::Range)?;
+        // A key over device memory counts from zero; its start is a place in BAR0.
+        let start = if self.mode() == Some(AccessMode::Memic) { 0 } else { context.get64(Mkc::START_ADDR) };
+        let offset = addr.checked_sub(start).ok_or(KeyError::Range)?;
         let end = offset.checked_add(len).ok_or(KeyError::Range)?;
         if end > context.get64(Mkc::LEN) {
             return Err(KeyError::Range);
@@ -172,6 +177,8 @@ pub(super) struct KeyTable {
     used: u64,
     /// Indices that had a key once and have none now.
     destroyed: BTreeSet<u32>,
+    /// Memory in the device, which only keys open.
+    pub(super) device: DeviceMemory,
 }
 
 /// Index of a key.
@@ -190,6 +197,14 @@ impl KeyTable {
 
     pub(super) fn uses_pd(&self, pd: u32) -> bool {
         self.keys.values().any(|key| key.pd() == pd)
+    }
+
+    /// Whether a key opens device memory in this range.
+    pub(super) fn opens_memory(&self, at: u64, len: u64) -> bool {
+        self.keys.values().filter(|key| key.mode() == Some(AccessMode::Memic)).any(|key| {
+            let (start, key_len) = (key.context().get64(Mkc::START_ADDR), key.context().get64(Mkc::LEN));
+            start < at.saturating_add(len) && at < start.saturating_add(key_len)
+        })
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&Mkey> {
@@ -230,6 +245,13 @@ impl KeyTable {
                 }
             }
             Some(AccessMode::Klms | AccessMode::Ksm) => {}
+            Some(AccessMode::Memic) => {
+                // It opens one piece for good: requests cannot move it to another.
+                let fixed = !mkc.is_set(Mkc::UMR_EN) && !mkc.is_set(Mkc::FREE) && !mkc.is_set(Mkc::LENGTH64);
+                if !fixed || !self.device.holds(mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN)) {
+                    return Err(CmdStatus::BadParam);
+                }
+            }
             _ => return Err(CmdStatus::BadParam),
         }
         let mut index = self.next.max(2);
@@ -335,11 +357,13 @@ impl KeyTable {
             if out.len() >= MAX_EXTENTS {
                 return Err(KeyError::Translation);
             }
-            out.push(Extent { addr, len: usize::try_from(len).map_err(|_| KeyError::Range)? });
+            let in_device = mkey.mode() == Some(AccessMode::Memic);
+            out.push(Extent { in_device, addr, len: usize::try_from(len).map_err(|_| KeyError::Range)? });
             Ok(())
         };
         match mkey.mode() {
             Some(AccessMode::Pa) => push(addr, len),
+            Some(AccessMode::Memic) => push(mkey.context().get64(Mkc::START_ADDR).saturating_add(offset), len),
             Some(AccessMode::Mtt) => {
                 let context = mkey.context();
                 let log_page = context.get(Mkc::LOG_PAGE_SIZE);
@@ -417,7 +441,11 @@ impl KeyTable {
         let mut rest = into;
         for extent in extents {
             let (piece, tail) = rest.split_at_mut_checked(extent.len).ok_or(KeyError::Range)?;
-            memory.read(extent.addr, piece)?;
+            if extent.in_device {
+                self.device.read(extent.addr, piece);
+            } else {
+                memory.read(extent.addr, piece)?;
+            }
             rest = tail;
         }
         Ok(())
@@ -436,7 +464,11 @@ impl KeyTable {
         let mut rest = from;
         for extent in extents {
             let (piece, tail) = rest.split_at_checked(extent.len).ok_or(KeyError::Range)?;
-            memory.write(extent.addr, piece)?;
+            if extent.in_device {
+                self.device.write(extent.addr, piece);
+            } else {
+                memory.write(extent.addr, piece)?;
+            }
             rest = tail;
         }
         Ok(())

@@ -8,6 +8,7 @@ mod build;
 mod completer;
 mod config;
 mod cq;
+mod device_memory;
 mod execute;
 mod fetch;
 mod flush;
@@ -47,10 +48,11 @@ use crate::trace::Record;
 use cq::CqTable;
 use key::KeyTable;
 use multicast::{Groups, is_multicast};
-use qp::{Qp, Service};
+use qp::Qp;
 use srq::SrqTable;
 
 pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats};
+pub(crate) use device_memory::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START, LOG_MAX_ALIGNMENT, LOG_MIN_PIECE};
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
 pub use srq::{SrqKind, SrqSpec};
 
@@ -127,6 +129,10 @@ pub struct Engine {
     /// Timers of queue pairs, and which each has.
     timers: BTreeSet<(Instant, u32)>,
     timer_of: BTreeMap<u32, Instant>,
+    /// Queue pairs in error that have a receive ring of their own, where more may be posted.
+    failed: BTreeSet<u32>,
+    /// Management queue pairs: the number on the wire, and here.
+    managers: BTreeSet<(u32, u32)>,
 }
 
 impl Engine {
@@ -140,6 +146,8 @@ impl Engine {
             busy: BTreeSet::new(),
             timers: BTreeSet::new(),
             timer_of: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            managers: BTreeSet::new(),
         }
     }
 
@@ -181,6 +189,27 @@ impl Engine {
     /// Destroys a key; refused with [`CmdStatus::ResBusy`] while a window is bound to it.
     pub fn destroy_mkey(&mut self, index: u32) -> Result<(), CmdStatus> {
         self.shared.keys.destroy(index)
+    }
+
+    /// Allots device memory within a range (first byte by its place in BAR0, and length); the place of the piece.
+    pub fn alloc_memory(&mut self, range: (u64, u64), len: u64, log_alignment: u32) -> Result<u64, CmdStatus> {
+        self.shared.keys.device.alloc(range, len, log_alignment)
+    }
+
+    /// Takes a piece of device memory back; refused with [`CmdStatus::ResBusy`] while a key opens it.
+    pub fn free_memory(&mut self, at: u64, len: u64) -> Result<(), CmdStatus> {
+        let busy = self.shared.keys.opens_memory(at, len);
+        self.shared.keys.device.free(at, len, busy)
+    }
+
+    /// Reads device memory at a byte of BAR0.
+    pub fn read_memory(&self, at: u64, into: &mut [u8]) {
+        self.shared.keys.device.read(at, into);
+    }
+
+    /// Writes device memory at a byte of BAR0.
+    pub fn write_memory(&mut self, at: u64, from: &[u8]) {
+        self.shared.keys.device.write(at, from);
     }
 
     /// Creates a completion queue in the pages `pas`; returns its number.
@@ -248,9 +277,12 @@ impl Engine {
         Ok((srq.spec, srq.posted(env.memory)))
     }
 
-    /// Sets the limit below which an event tells that elements run out.
-    pub fn arm_srq(&mut self, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
-        self.shared.srqs.arm(srqn, kind, limit)
+    /// Sets the limit below which an event tells, once, that elements run out: at once if so few are posted now.
+    pub fn arm_srq(&mut self, env: &Env<'_>, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
+        if self.shared.srqs.arm(env.memory, srqn, kind, limit)? {
+            self.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
+        }
+        Ok(())
     }
 
     /// Destroys a shared receive queue; refused with [`CmdStatus::ResBusy`] while a queue pair takes from it.
@@ -278,6 +310,9 @@ impl Engine {
         let qp = Qp::new(qpn, qpc, pas, &self.shared)?;
         self.shared.queue_bytes += qp.cost();
         self.next_qpn = qpn + 1;
+        if qp.wire_qpn() != qpn {
+            self.managers.insert((qp.wire_qpn(), qpn));
+        }
         self.qps.insert(qpn, qp);
         Ok(qpn)
     }
@@ -321,6 +356,8 @@ impl Engine {
         self.shared.queue_bytes -= qp.cost();
         self.groups.forget(qpn);
         self.busy.remove(&qpn);
+        self.failed.remove(&qpn);
+        self.managers.remove(&(qp.wire_qpn(), qpn));
         if let Some(due) = self.timer_of.remove(&qpn) {
             self.timers.remove(&(due, qpn));
         }
@@ -337,6 +374,7 @@ impl Engine {
         EngineCounts {
             mkeys: self.shared.keys.len(),
             bound_windows: self.shared.keys.bound_windows(),
+            device_memories: self.shared.keys.device.len(),
             cqs: self.shared.cqs.len(),
             qps: self.qps.len(),
             srqs: self.shared.srqs.len(),
@@ -362,7 +400,7 @@ impl Engine {
 
     /// Arms a completion queue. `false` if there is no such queue.
     pub fn arm_cq(&mut self, env: &mut Env<'_>, cqn: u32, arm: View<'_, CqArm>) -> bool {
-        let armed = self.shared.cqs.arm(cqn, arm, &mut self.shared.events);
+        let armed = self.shared.cqs.arm(cqn, env.now, arm, &mut self.shared.events);
         if !armed {
             env.note(|| format!("CQ {cqn:#x} armed, there is none"));
         }
@@ -407,6 +445,7 @@ impl Engine {
             let Some(frame) = self.shared.loopback.pop_front() else { break };
             self.receive(env, &frame);
         }
+        self.shared.cqs.tell_due(env.now, &mut self.shared.events);
         while let Some(&(due, qpn)) = self.timers.first()
             && due <= env.now
         {
@@ -430,20 +469,25 @@ impl Engine {
         if wire_qpn >= FIRST_QPN {
             return wire_qpn;
         }
-        let found = self.qps.values().find(|qp| qp.service == Service::Ud && qp.wire_qpn() == wire_qpn);
-        found.map_or(wire_qpn, |qp| qp.qpn)
+        self.managers.range((wire_qpn, 0)..=(wire_qpn, u32::MAX)).next().map_or(wire_qpn, |&(_, qpn)| qpn)
     }
 
     /// Receives have no doorbell, so those posted in the error state are looked for.
     fn watch_errors(&mut self, env: &mut Env<'_>) {
         let work = Work { shared: &mut self.shared, env };
-        let failed = self.qps.iter().filter(|(_, qp)| qp.state == QpcState::Err && qp.has_unflushed(&work));
-        self.busy.extend(failed.map(|(&qpn, _)| qpn));
+        let posted = |qpn: &&u32| self.qps.get(qpn).is_some_and(|qp| qp.has_unflushed(&work));
+        self.busy.extend(self.failed.iter().filter(posted));
     }
 
-    /// Notes when the queue pair next has something to do.
+    /// Notes when the queue pair next has something to do, and whether it is to be watched.
     fn settle(&mut self, qpn: u32) {
-        let due = self.qps.get(&qpn).and_then(Qp::next_timer);
+        let qp = self.qps.get(&qpn);
+        if qp.is_some_and(|qp| qp.state == QpcState::Err && qp.rq.is_some()) {
+            self.failed.insert(qpn);
+        } else {
+            self.failed.remove(&qpn);
+        }
+        let due = qp.and_then(Qp::next_timer);
         if self.timer_of.get(&qpn).copied() == due {
             return;
         }
@@ -462,7 +506,8 @@ impl Engine {
         if !self.shared.loopback.is_empty() || (!self.busy.is_empty() && !held_back) {
             return Some(Instant::default());
         }
-        self.timers.first().map(|&(due, _)| due)
+        let timer = self.timers.first().map(|&(due, _)| due);
+        timer.into_iter().chain(self.shared.cqs.next_due()).min()
     }
 
     /// The next frame for the wire, LRH to ICRC.

@@ -191,6 +191,14 @@ impl Requester {
         self.ack_due = if waiting { timeout.map(|timeout| now.after(timeout)) } else { None };
     }
 
+    /// Nothing is under way: what comes next has new numbers.
+    pub(super) fn forget_sent(&mut self) {
+        self.cursor = (0, 0);
+        self.unacked = self.next_psn;
+        self.window_start = self.next_psn;
+        self.sent_end = self.next_psn;
+    }
+
     /// Goes back to the oldest unacknowledged packet.
     pub(super) fn rewind(&mut self) {
         let acked = match self.ops.front() {
@@ -328,13 +336,18 @@ impl Qp {
         }
     }
 
-    /// Completes the oldest request with an error; the queue pair is in error from then on.
+    /// Completes the oldest request with an error; the queue pair is in error from then on, or its send queue alone if the
+    /// peer is not told what is sent (InfiniBand Architecture 10.3.1.6).
     pub(super) fn fail_head(&mut self, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
         if let Some(op) = self.requester.pop() {
             self.complete_send(work, op.done(Some(syndrome)));
         }
-        if self.state != QpcState::Err {
-            self.fail(work, None);
+        if self.state == QpcState::Err {
+            return;
+        }
+        match self.service {
+            Service::Uc | Service::Ud => self.enter(QpcState::SqEr),
+            Service::Rc | Service::Xrc | Service::KeyChanges => self.fail(work, None),
         }
     }
 

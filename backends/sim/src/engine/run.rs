@@ -47,9 +47,13 @@ impl Qp {
             more = self.respond(work);
             more |= self.send(work);
         }
-        if self.state == QpcState::Err {
-            self.flush(work);
-            return false;
+        match self.state {
+            QpcState::Err => {
+                self.flush(work);
+                return false;
+            }
+            QpcState::SqEr => self.flush_sends(work),
+            _ => {}
         }
         more
     }

@@ -124,10 +124,12 @@ impl SrqTable {
         self.srqs.remove(&srqn);
     }
 
-    pub(super) fn arm(&mut self, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
+    /// Sets the limit. `true` if fewer elements are posted already: that is to be told, and the limit is gone.
+    pub(super) fn arm(&mut self, memory: &dyn HostMemory, srqn: u32, kind: SrqKind, limit: u16) -> Result<bool, CmdStatus> {
         let srq = self.srqs.get_mut(&srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
-        srq.spec.limit = limit;
-        Ok(())
+        let below = srq.posted(memory) < limit;
+        srq.spec.limit = if below { 0 } else { limit };
+        Ok(below)
     }
 
     /// Takes the oldest posted element; `None` if there is none.

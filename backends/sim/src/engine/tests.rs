@@ -6,6 +6,7 @@ mod failure;
 mod hostile;
 mod indirect_key;
 mod key;
+mod moderation;
 mod recovery;
 mod resize;
 mod state;

@@ -19,8 +19,7 @@ const MODERATION: [(u32, Field<Cqc>); 3] = [(1, Cqc::CQ_PERIOD), (1 << 1, Cqc::C
 const PERIOD_MODE: (u32, Field<Cqc>) = (1 << 4, Cqc::CQ_PERIOD_MODE);
 
 impl CqTable {
-    /// Takes the moderation that `select` names. It is kept and shown, and delays nothing: a device may report earlier
-    /// than it must.
+    /// Takes the moderation that `select` names.
     pub(in super::super) fn moderate(&mut self, cqn: u32, select: u32, cqc: View<'_, Cqc>) -> Result<(), CmdStatus> {
         let cq = self.cqs.get_mut(&cqn).ok_or(CmdStatus::BadRes)?;
         let fields = MODERATION.into_iter().chain([PERIOD_MODE]);
@@ -32,6 +31,8 @@ impl CqTable {
             context.set(field, cqc.get(field));
         }
         cq.overrun_ignored = context.get(Cqc::OI) != 0;
+        cq.moderation.change(View::of(&cq.context));
+        self.hasten(cqn);
         Ok(())
     }
 

@@ -7,10 +7,10 @@ use bareverbs_mlx5_spec::{CmdStatus, Layout, Mkc, View, ViewMut};
 const BIND_MASK: u64 = 1 | 1 << 6 | 1 << 13 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29;
 const FREE_MASK: u64 = 1 << 13 | 1 << 29;
 
-/// A bind as libraries write it: control for the change, key context with stale bytes where the mask is silent, one
-/// entry padded to 64 bytes.
+/// A bind as libmlx5 writes it (`set_bind_wr`): control for the change (inline, from translation 0 on), key context with
+/// stale bytes where the mask is silent, one entry padded to 64 bytes.
 fn bind(new_key: u32, (start, len): (u64, u64), rights: u32, target: (u32, u64)) -> Vec<u8> {
-    let mut body = words(&[1 << 31, 4 << 16]);
+    let mut body = words(&[0x9000_0000, 4 << 16]);
     body.extend(BIND_MASK.to_be_bytes());
     body.resize(48, 0);
     let mut mkc = [0xee; 64];
@@ -23,8 +23,9 @@ fn bind(new_key: u32, (start, len): (u64, u64), rights: u32, target: (u32, u64))
     body
 }
 
+/// A bind to nothing, which unbinds.
 fn free(new_variant: u32) -> Vec<u8> {
-    let mut body = words(&[1 << 31, 0]);
+    let mut body = words(&[0x9000_0000, 0]);
     body.extend(FREE_MASK.to_be_bytes());
     body.resize(48, 0);
     let mut mkc = [0xee; 64];
@@ -208,6 +209,39 @@ fn physical_keys_and_domains() {
     let foreign = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8;
     let body = [raddr(at_b, foreign), data(at_a, 8, key_a)].concat();
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
+}
+
+#[test]
+fn device_memory_counts_from_zero_and_ends_with_its_piece() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), _) = pair.buffers(4096);
+    let place = pair.b.engine.alloc_memory((31 << 20, 4096), 128, 0).unwrap();
+    let memic = |host: &mut Host, start: u64, len: u64, requests: u32| {
+        let mut mkc = [0; 64];
+        let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+        set_rights(&mut view, 0x1f);
+        view.set(Mkc::ACCESS_MODE_1_0, 1)
+            .set(Mkc::ACCESS_MODE_4_2, 1)
+            .set(Mkc::UMR_EN, requests)
+            .set(Mkc::QPN, 0xff_ffff)
+            .set(Mkc::PD, PD)
+            .set64(Mkc::START_ADDR, start)
+            .set64(Mkc::LEN, len);
+        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).map(|index| index << 8)
+    };
+    assert_eq!(memic(&mut pair.b, place, 129, 0), Err(CmdStatus::BadParam));
+    assert_eq!(memic(&mut pair.b, place, 128, 1), Err(CmdStatus::BadParam), "a request could move it");
+    let key = memic(&mut pair.b, place + 64, 64, 0).unwrap();
+    pair.a.write(at_a, b"to the device");
+    assert_eq!(one(&mut pair, 0x08, 0, &[raddr(8, key), data(at_a, 13, key_a)].concat()), 0);
+    let mut bytes = [0; 13];
+    pair.b.engine.read_memory(place + 64 + 8, &mut bytes);
+    assert_eq!(&bytes, b"to the device");
+    pair.a.write(at_a, &[0; 13]);
+    assert_eq!(one(&mut pair, 0x10, 0, &[raddr(8, key), data(at_a, 13, key_a)].concat()), 0);
+    assert_eq!(pair.a.read(at_a, 13), b"to the device");
+    assert_eq!(one(&mut pair, 0x08, 0, &[raddr(60, key), data(at_a, 13, key_a)].concat()), 0x13);
+    assert_eq!(pair.b.engine.free_memory(place, 128), Err(CmdStatus::ResBusy));
 }
 
 /// A UMR whose translations lie in memory.

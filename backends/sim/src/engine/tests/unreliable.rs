@@ -34,6 +34,42 @@ fn uc_has_no_reads() {
 }
 
 #[test]
+fn a_send_error_stops_the_send_queue_alone() {
+    for st in [QpcSt::Uc, QpcSt::Ud] {
+        let mut pair = Pair::of(st, perfect(), Link::default(), 6);
+        let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
+        let to = |qpn: u32, lid: u32| {
+            let av = words(&[0, 0, 1 << 31 | qpn, lid, 0, 0, 0, 0, 0, 0, 0, 0]);
+            if st == QpcSt::Ud { av } else { Vec::new() }
+        };
+        let (qa, qb) = (pair.qa.qpn, pair.qb.qpn);
+        // A key that opens nothing, then a good request: failed and flushed.
+        pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &[to(qb, 2), data(at_a, 100, key_a ^ 1)].concat());
+        pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &[to(qb, 2), data(at_a, 100, key_a)].concat());
+        pair.run();
+        let ended: Vec<_> = std::iter::from_fn(|| pair.a.poll(&mut pair.qa.send)).map(|cqe| cqe.syndrome()).collect();
+        assert_eq!((ended, pair.a.state(qa)), (vec![0x04, 0x05], 4), "{st:?}: send queue error");
+        // What is posted later is flushed too; receives go on.
+        pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &[to(qb, 2), data(at_a, 100, key_a)].concat());
+        pair.a.post_receive(&mut pair.qa, &[(at_a, 4096, key_a)]);
+        pair.b.post_send(&mut pair.qb, 0x0a, SIGNALED, 0, &[to(qa, 1), data(at_b, 50, key_b)].concat());
+        pair.run();
+        assert_eq!(pair.a.poll(&mut pair.qa.send).unwrap().syndrome(), 0x05);
+        assert_eq!(pair.a.poll(&mut pair.qa.receive).unwrap().opcode(), 2);
+        assert_eq!((pair.a.state(qa), pair.b.poll(&mut pair.qb.send).unwrap().opcode()), (4, 0));
+        // SQERR2RTS, and it sends again.
+        pair.a.modify(qa, CmdOpcode::SqErr2RtsQp, 0, |_| {}).unwrap();
+        assert_eq!(pair.a.state(qa), 3);
+        pair.b.post_receive(&mut pair.qb, &[(at_b, 4096, key_b)]);
+        pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &[to(qb, 2), data(at_a, 600, key_a)].concat());
+        pair.run();
+        assert_eq!(pair.a.poll(&mut pair.qa.send).map(|cqe| cqe.opcode()), Some(0), "{st:?}");
+        assert_eq!(pair.b.poll(&mut pair.qb.receive).map(|cqe| cqe.opcode()), Some(2), "{st:?}");
+        assert_eq!(pair.a.poll(&mut pair.qa.send).map(|cqe| cqe.opcode()), None);
+    }
+}
+
+#[test]
 fn uc_loses_whole_messages_and_keeps_their_receives() {
     let wire = FaultyWire::new(perfect(), WireFaults { loss: 100, ..WireFaults::default() }, 8);
     let mut pair = Pair::of(QpcSt::Uc, wire, Link::default(), 6);

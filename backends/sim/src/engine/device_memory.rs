@@ -1,0 +1,142 @@
+//! Memory in the device itself (MEMIC), allotted in pieces; hosts reach it through BAR0, queue pairs through keys.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use bareverbs_mlx5_spec::CmdStatus;
+
+/// Bytes of device memory. Commands and keys name a byte of it by its place in BAR0.
+pub(crate) const DEVICE_MEMORY_SIZE: u64 = 256 << 10;
+/// Byte of BAR0 where it begins.
+pub(crate) const DEVICE_MEMORY_START: u64 = 31 << 20;
+/// Most bits that the address of a piece can be asked to end with zero in.
+pub(crate) const LOG_MAX_ALIGNMENT: u32 = 12;
+/// Least bytes of a piece, as a power of two.
+pub(crate) const LOG_MIN_PIECE: u32 = 6;
+
+/// The memory, there from the first piece on, and its pieces: first byte and length of each.
+#[derive(Debug, Default)]
+pub(super) struct DeviceMemory {
+    bytes: RefCell<Vec<u8>>,
+    pieces: BTreeMap<u64, u64>,
+}
+
+impl DeviceMemory {
+    pub(super) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Allots `len` bytes within a range, at an address that ends with `log_alignment` zero bits.
+    pub(super) fn alloc(&mut self, (start, size): (u64, u64), len: u64, log_alignment: u32) -> Result<u64, CmdStatus> {
+        let end = DEVICE_MEMORY_START + DEVICE_MEMORY_SIZE;
+        let inside = start >= DEVICE_MEMORY_START && start.checked_add(size).is_some_and(|range_end| range_end <= end);
+        if !inside || len == 0 || !len.is_multiple_of(1 << LOG_MIN_PIECE) || log_alignment > LOG_MAX_ALIGNMENT {
+            return Err(CmdStatus::BadParam);
+        }
+        let align = |at: u64| at.next_multiple_of(1 << log_alignment.max(LOG_MIN_PIECE));
+        let mut at = align(start);
+        for (&piece, &piece_len) in self.pieces.range(..start + size) {
+            if piece < at + len && piece + piece_len > at {
+                at = align(piece + piece_len);
+            }
+        }
+        if at + len > start + size {
+            return Err(CmdStatus::NoResources);
+        }
+        // What the piece before held is nobody's business.
+        let mut bytes = self.bytes.borrow_mut();
+        bytes.resize(DEVICE_MEMORY_SIZE as usize, 0);
+        if let Some(piece) = place(at, len as usize).and_then(|place| bytes.get_mut(place)) {
+            piece.fill(0);
+        }
+        self.pieces.insert(at, len);
+        Ok(at)
+    }
+
+    /// Takes a piece back, unless it is in use.
+    pub(super) fn free(&mut self, at: u64, len: u64, in_use: bool) -> Result<(), CmdStatus> {
+        if self.pieces.get(&at) != Some(&len) {
+            return Err(CmdStatus::BadRes);
+        }
+        if in_use {
+            return Err(CmdStatus::ResBusy);
+        }
+        self.pieces.remove(&at);
+        Ok(())
+    }
+
+    /// Whether one piece holds all these bytes.
+    pub(super) fn holds(&self, at: u64, len: u64) -> bool {
+        let piece = self.pieces.range(..=at).next_back();
+        piece.is_some_and(|(&start, &piece_len)| at.checked_add(len).is_some_and(|end| end <= start + piece_len))
+    }
+
+    /// Copies bytes out; zero where nothing is.
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) {
+        let bytes = self.bytes.borrow();
+        match place(at, into.len()).and_then(|place| bytes.get(place)) {
+            Some(from) => into.copy_from_slice(from),
+            None => into.fill(0),
+        }
+    }
+
+    /// Copies bytes in; nothing happens where nothing is.
+    pub(super) fn write(&self, at: u64, from: &[u8]) {
+        let mut bytes = self.bytes.borrow_mut();
+        if let Some(into) = place(at, from.len()).and_then(|place| bytes.get_mut(place)) {
+            into.copy_from_slice(from);
+        }
+    }
+}
+
+/// Where bytes of BAR0 lie in the memory.
+fn place(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
+    let start = usize::try_from(at.checked_sub(DEVICE_MEMORY_START)?).ok()?;
+    Some(start..start.checked_add(len)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: (u64, u64) = (DEVICE_MEMORY_START, DEVICE_MEMORY_SIZE);
+
+    #[test]
+    fn pieces_do_not_overlap_and_come_back() {
+        let mut memory = DeviceMemory::default();
+        let first = memory.alloc(ALL, 128, 0).unwrap();
+        let second = memory.alloc(ALL, 64, 12).unwrap();
+        let third = memory.alloc(ALL, 64, 0).unwrap();
+        assert_eq!((first, second, third), (ALL.0, ALL.0 + 4096, ALL.0 + 128));
+        // Linux asks for a page of its own each time, and for the next if that has no room.
+        assert_eq!(memory.alloc((first, 4096), 4096, 0), Err(CmdStatus::NoResources));
+        assert!(memory.holds(first + 1, 127) && !memory.holds(first, 129) && !memory.holds(ALL.0 + 1000, 1));
+        assert_eq!(memory.free(first, 64, false), Err(CmdStatus::BadRes));
+        memory.write(first, b"left");
+        assert_eq!(memory.free(first, 128, true), Err(CmdStatus::ResBusy));
+        memory.free(first, 128, false).unwrap();
+        assert_eq!(memory.alloc(ALL, 128, 0), Ok(first));
+        let mut bytes = [1; 4];
+        memory.read(first, &mut bytes);
+        assert_eq!(bytes, [0; 4], "cleared");
+        for (range, len, alignment) in [((0, 4096), 64, 0), (ALL, 0, 0), (ALL, 65, 0), (ALL, 64, 13), ((u64::MAX, 1), 64, 0)] {
+            assert_eq!(memory.alloc(range, len, alignment), Err(CmdStatus::BadParam));
+        }
+    }
+
+    #[test]
+    fn bytes_outside_are_nothing() {
+        let mut memory = DeviceMemory::default();
+        let mut bytes = [7; 8];
+        memory.read(ALL.0, &mut bytes);
+        assert_eq!(bytes, [0; 8], "before the first piece");
+        memory.alloc(ALL, 64, 0).unwrap();
+        let end = ALL.0 + ALL.1;
+        memory.write(end - 4, &[9; 8]);
+        memory.read(end - 4, &mut bytes);
+        assert_eq!(bytes, [0; 8]);
+        memory.write(end - 8, &[9; 8]);
+        memory.read(end - 8, &mut bytes);
+        assert_eq!(bytes, [9; 8]);
+    }
+}
