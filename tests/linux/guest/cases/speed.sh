@@ -8,15 +8,15 @@ echo "#= from power-on to user space: $power_on s; to the end of ibv_devinfo: $(
 # used SECONDS-BEFORE SECONDS-AFTER MESSAGES: processor time of the servers for one message.
 used() { awk -v a="$1" -v b="$2" -v n="$3" 'BEGIN { printf "%.1f us of the server", (b - a) * 1e6 / n }'; }
 
-# bandwidth TOOL SIZE MESSAGES: the median of three runs.
+# bandwidth TOOL SIZE MESSAGES [OPTIONS]: the median of three runs.
 bandwidth() {
 	for run in 1 2 3; do
 		before=$(ask usage | cut -d' ' -f2)
-		measure "$1" -s "$2" -n "$3" || return
+		measure "$1" -s "$2" -n "$3" $4 || return
 		after=$(ask usage | cut -d' ' -f2)
 		awk -v size="$2" -v used="$(used "$before" "$after" "$3")" \
 			'$1 == size && NF >= 5 { printf "%.0f messages/s, %.0f MiB/s, %s a message\n", $5 * 1e6, $4, used }' /tmp/measured
-	done | sort -n | sed -n "2s/^/#= $1, $2 bytes: /p"
+	done | sort -n | sed -n "2s/^/#= $1, $2 bytes${4:+, $4}: /p"
 }
 
 # latency TOOL SIZE MESSAGES: the median of three runs.
@@ -39,8 +39,9 @@ measure() {
 listening() { netstat -ltn 2>/dev/null | grep -q ':18515 '; }
 
 bandwidth ib_write_bw 8 10000
+# The same with a doorbell for 16 requests: what a doorbell costs is the difference.
+bandwidth ib_write_bw 8 10000 "-l 16"
 bandwidth ib_send_bw 8 10000
-bandwidth ib_write_bw 4096 5000
 bandwidth ib_write_bw 65536 1000
 bandwidth ib_read_bw 65536 1000
 latency ib_write_lat 8 2000
