@@ -21,6 +21,7 @@ pub mod in_process;
 mod init_segment;
 mod lack;
 mod limits;
+mod management;
 pub mod memory;
 mod msix;
 pub mod packet;

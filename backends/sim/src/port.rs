@@ -3,6 +3,7 @@
 use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg, PvlcReg, ViewMut};
 
 use crate::config::DeviceConfig;
+use crate::management::PortInfo;
 
 /// Entries of the GID table (`gid_table_size` 0).
 pub(crate) const GIDS: usize = 8;
@@ -28,6 +29,11 @@ mod select {
 
 /// Capabilities of the port that its driver may set: CM support, and others that a host announces.
 const SETTABLE_CAPS: u32 = 0x0001_0000 | 0x0008_0000 | 0x0000_0002;
+
+/// `IsExtendedSpeedsSupported` of PortInfo's capability mask.
+const EXTENDED_SPEEDS: u32 = 1 << 14;
+/// 4.096 µs · 2^18: how long a packet may be under way.
+const SUBNET_TIMEOUT: u32 = 18;
 
 /// The port.
 #[derive(Clone, Debug)]
@@ -102,8 +108,7 @@ impl Port {
 
     /// Writes the port context.
     pub(crate) fn query(&self, out: &mut ViewMut<'_, HcaVportContext>) {
-        let (physical, logical) =
-            if self.is_up() { (state::PHYSICAL_LINK_UP, state::ACTIVE) } else { (state::PHYSICAL_POLLING, state::DOWN) };
+        let (physical, logical) = self.states();
         out.set(HcaVportContext::PORT_PHYSICAL_STATE, physical)
             .set(HcaVportContext::VPORT_STATE_POLICY, self.policy)
             .set(HcaVportContext::PORT_STATE, logical)
@@ -114,7 +119,7 @@ impl Port {
             .set(HcaVportContext::CAP_MASK1, self.caps)
             .set(HcaVportContext::CAP_MASK1_FIELD_SELECT, SETTABLE_CAPS)
             .set(HcaVportContext::LID, self.lid.into())
-            .set(HcaVportContext::SUBNET_TIMEOUT, 18)
+            .set(HcaVportContext::SUBNET_TIMEOUT, SUBNET_TIMEOUT)
             .set(HcaVportContext::SM_LID, self.sm_lid.into());
     }
 
@@ -152,6 +157,47 @@ impl Port {
             1..PKEYS => Some(0),
             _ => None,
         }
+    }
+
+    pub(crate) fn node_guid(&self) -> u64 {
+        self.node_guid
+    }
+
+    pub(crate) fn port_guid(&self) -> u64 {
+        self.port_guid
+    }
+
+    pub(crate) fn system_guid(&self) -> u64 {
+        self.system_guid
+    }
+
+    /// PortInfo.
+    pub(crate) fn info(&self) -> PortInfo {
+        // 1x, 4x, 8x, 12x, 2x there; 1x, 2x, 4x, 8x, 12x in PTYS.
+        let width = |bits: u32| (bits & 1 | (bits >> 2 & 7) << 1 | (bits >> 1 & 1) << 4) as u8;
+        let code = |mtu: u16| (mtu.trailing_zeros().saturating_sub(7)) as u8;
+        let (physical, logical) = self.states();
+        let (lanes, speed) = if self.is_up() { (self.width, self.speed) } else { (0, 0) };
+        PortInfo {
+            gid_prefix: self.gid_prefix,
+            lid: self.lid,
+            sm_lid: self.sm_lid,
+            capabilities: self.caps | EXTENDED_SPEEDS,
+            widths: width(2 * self.width - 1),
+            width: width(lanes),
+            state: logical as u8,
+            physical_state: physical as u8,
+            speeds: (2 * self.speed - 1) as u8,
+            speed: speed as u8,
+            mtu: code(self.mtu),
+            max_mtu: code(self.max_mtu),
+            subnet_timeout: SUBNET_TIMEOUT as u8,
+        }
+    }
+
+    /// `PortPhysicalState` and `PortState`.
+    fn states(&self) -> (u32, u32) {
+        if self.is_up() { (state::PHYSICAL_LINK_UP, state::ACTIVE) } else { (state::PHYSICAL_POLLING, state::DOWN) }
     }
 
     /// The node description.

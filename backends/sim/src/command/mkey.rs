@@ -19,9 +19,7 @@ pub(super) fn create_mkey(
     output: &mut ViewMut<'_, CreateMkeyOut>,
 ) -> Outcome {
     let context = input.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
-    if input.is_set(CreateMkeyIn::PG_ACCESS) {
-        return Err(Refusal::new(CmdStatus::BadParam, "page faults are not supported"));
-    }
+    // PG_ACCESS would let pages be absent. Drivers set it on keys all of whose pages are there, and no other kind exists here.
     // A key that UMR requests will fill in later gets its protection domain from them.
     if !context.is_set(Mkc::FREE) && !firmware.pds.contains(context.get(Mkc::PD)) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such protection domain"));

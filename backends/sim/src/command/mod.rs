@@ -17,7 +17,11 @@ mod resource;
 mod srq;
 mod user;
 
-use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Layout, LayoutInfo, OtherCmdOpcode, Place, View, ViewMut};
+use std::borrow::Cow;
+
+use bareverbs_mlx5_spec::{
+    CmdIn, CmdOpcode, CmdOut, CmdStatus, InitHcaIn, Layout, LayoutInfo, OtherCmdOpcode, Place, View, ViewMut,
+};
 
 use crate::audit::Finding;
 use crate::env::Env;
@@ -130,9 +134,26 @@ fn report_reserved(env: &mut Env<'_>, bytes: &[u8], layout: &LayoutInfo) {
     }
 }
 
+/// Inputs that were shorter in earlier versions of the interface, which some drivers still speak: bytes then and today. The
+/// fields that came later are zero.
+const GREW: [(CmdOpcode, usize, usize); 1] = [(CmdOpcode::InitHca, 16, InitHcaIn::SIZE)];
+
+/// The input of a command at the length that it has today.
+fn of_today(opcode: u32, input: &[u8]) -> Cow<'_, [u8]> {
+    match GREW.iter().find(|(op, then, today)| op.code() == opcode && (*then..*today).contains(&input.len())) {
+        None => Cow::Borrowed(input),
+        Some((_, _, today)) => {
+            let mut longer = input.to_vec();
+            longer.resize(*today, 0);
+            Cow::Owned(longer)
+        }
+    }
+}
+
 /// Executes a command; its output, `output_len` bytes long.
 fn dispatch(firmware: &mut Firmware, env: &mut Env<'_>, input: &[u8], output_len: usize) -> Vec<u8> {
     let opcode = View::<CmdIn>::new(input).map_or(0, |input| input.get(CmdIn::OPCODE));
+    let input = &*of_today(opcode, input);
     let mut output = vec![0; output_len.max(LONGEST_OUTPUT)];
     let injected = env.faults.take(|fault| match fault {
         Fault::CommandStatus { opcode: of, status, syndrome } if u32::from(*of) == opcode => {
@@ -258,6 +279,7 @@ fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
         }
         Op::AttachToMcg => call.run(Needs::Running, qp::attach_multicast),
         Op::DetachFromMcg => call.run(Needs::Running, qp::detach_multicast),
+        Op::MadIfc => call.run(Needs::Booted, port::mad),
         Op::QueryHcaVportContext => call.run(Needs::Booted, port::query_context),
         Op::ModifyHcaVportContext => call.run(Needs::Booted, port::modify_context),
         Op::QueryVportCounter => call.run(Needs::Running, port::query_counter),

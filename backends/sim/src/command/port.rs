@@ -1,14 +1,15 @@
 //! The port: context, GIDs, P_Keys.
 
 use bareverbs_mlx5_spec::{
-    CmdStatus, ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn, QueryHcaVportContextOut,
-    QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, QueryVportCounterIn,
-    QueryVportCounterOut, TrafficCounter, View, ViewMut,
+    CmdStatus, MadIfcIn, MadIfcOut, ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn,
+    QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut,
+    QueryVportCounterIn, QueryVportCounterOut, TrafficCounter, View, ViewMut,
 };
 
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
+use crate::management;
 use crate::port::{GIDS, PKEYS};
 
 /// The index that asks for the whole table.
@@ -41,6 +42,21 @@ pub(super) fn modify_context(
     check_port(input.get(ModifyHcaVportContextIn::PORT_NUM), input.is_set(ModifyHcaVportContextIn::OTHER_VPORT))?;
     let change = firmware.port.modify(input.sub(ModifyHcaVportContextIn::HCA_VPORT_CONTEXT));
     firmware.port_changed(env, change);
+    Ok(())
+}
+
+/// MAD_IFC: a management datagram for the agents of the port.
+pub(super) fn mad(
+    firmware: &mut Firmware,
+    _: &mut Env<'_>,
+    input: View<'_, MadIfcIn>,
+    output: &mut ViewMut<'_, MadIfcOut>,
+) -> Outcome {
+    check_port(input.get(MadIfcIn::PORT), false)?;
+    let request = input.bytes(MadIfcIn::MAD).first_chunk().ok_or(CmdStatus::BadInputLen)?;
+    let response = management::answer(&firmware.port, &firmware.config, request)
+        .ok_or(Refusal::new(CmdStatus::BadPkt, "no question, or of a class without an agent"))?;
+    output.set_bytes(MadIfcOut::RESPONSE_MAD_PACKET, &response);
     Ok(())
 }
 

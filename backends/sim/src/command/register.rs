@@ -69,6 +69,10 @@ pub(super) fn access_register(
             |firmware, out| firmware.port.paos(out),
             |firmware, reg| {
                 check_port(reg.get(PaosReg::LOCAL_PORT))?;
+                // A write that does not enable the update is a read.
+                if !reg.is_set(PaosReg::ASE) {
+                    return Ok(());
+                }
                 let admin = firmware.port.set_admin(reg.get(PaosReg::ADMIN_STATUS));
                 let change = admin.ok_or(Refusal::new(CmdStatus::BadParam, "no such state"))?;
                 firmware.port_changed(env, change);

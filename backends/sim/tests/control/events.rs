@@ -121,7 +121,8 @@ fn the_cable() {
     assert_eq!((up[1], up[3], up[63], entry(&host, 2)[63]), (9, 4, 0, 1), "once for each change");
     // The driver turns the port off itself.
     let mut paos = input(0x805, 32, &[(8, 0x5006)]);
-    (paos[17], paos[18]) = (1, 2);
+    // Local port 1, state 2 (down), the update enabled.
+    (paos[17], paos[18], paos[20]) = (1, 2, 0x80);
     assert_eq!(host.ok(&paos, 32)[19] & 0xf, 2);
     assert_eq!((entry(&host, 2)[3], host.device.link_is_up()), (1, false));
 }

@@ -20,3 +20,4 @@ mod registers;
 mod transport;
 #[cfg(test)]
 mod user;
+mod user_space_driver;
