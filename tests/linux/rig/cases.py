@@ -46,8 +46,11 @@ class Case:
     traced: bool = True
     #: Runs when it is named, not with all.
     only_named: bool = False
-    #: Python and rdma-core's tests are in the guest.
+    #: Python and rdma-core's own tests are in the guest; so many of them pass at least.
     python: bool = False
+    tests: int = 0
+    #: The guest has an IOMMU.
+    iommu: bool = False
 
 
 def complaints(case, lines):
@@ -121,6 +124,18 @@ CASES = [
     ),
     Case("devinfo", "ibv_devinfo -v shows what the device was configured with", shut_down=True),
     Case("devinfo-6.1", "the same with kernel 6.1 and its rdma-core", script="devinfo", suite="bookworm", shut_down=True),
+    Case(
+        "devinfo-configured",
+        "the same with every option of the device's identity, port and limits",
+        script="configured",
+        serve=(
+            *("--device-id", "0x101b", "--lid", "7", "--sm-lid", "3", "--gid-prefix", "fec0:0000:0000:0001"),
+            *("--node-guid", "1122:3344:5566:7700", "--port-guid", "1122:3344:5566:7788", "--system-guid", "1122:3344:5566:0000"),
+            *("--width", "2x", "--speed", "edr", "--mtu", "2048", "--no-atomics"),
+            *("--limit", "qps=4096", "--limit", "qp-size=1024", "--limit", "cqs=2048", "--limit", "cq-size=65536"),
+            *("--limit", "srqs=512", "--limit", "pds=256", "--limit", "reads=4", "--limit", "message=16777216"),
+        ),
+    ),
     Case("reload", "modules loaded and unloaded 20 times, nothing left each time", lasts=60, seconds=600, gives_back=True),
     Case(
         "reload-6.1",
@@ -231,6 +246,40 @@ CASES = [
         devices=2,
         lasts=30,
         seconds=600,
+    ),
+    Case(
+        "verbs",
+        "rdma-core's own tests of verbs and libmlx5",
+        python=True,
+        tests=120,
+        devices=1,
+        memory=2048,
+        lasts=100,
+        seconds=1800,
+        traced=False,
+    ),
+    Case(
+        "verbs-6.1",
+        "the same with kernel 6.1 and its rdma-core",
+        script="verbs",
+        suite="bookworm",
+        python=True,
+        tests=115,
+        devices=1,
+        memory=2048,
+        lasts=100,
+        seconds=1800,
+        traced=False,
+    ),
+    Case(
+        "vfio",
+        "no kernel driver: rdma-core's own in user space, over VFIO behind an IOMMU",
+        python=True,
+        tests=1,
+        iommu=True,
+        memory=2048,
+        lasts=30,
+        seconds=900,
     ),
     Case("speed", "messages a second, latency, processor time", devices=2, traced=False, only_named=True),
 ]
