@@ -5,15 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
 use super::device_memory::DeviceMemory;
-use super::pieces::{Pieces, Run, is_reserved};
-use crate::memory::{DmaFault, HostMemory};
+use super::pieces::{Pieces, is_reserved};
+use crate::memory::DmaFault;
 
-/// Keys inside keys are followed this deep.
-const MAX_DEPTH: u32 = 4;
-/// Most pieces that one translation may fall into.
-const MAX_EXTENTS: usize = 8192;
 /// Smallest page of a page list.
-const MIN_LOG_PAGE: u32 = 12;
+pub(super) const MIN_LOG_PAGE: u32 = 12;
 
 /// Rights that an access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +58,6 @@ impl From<DmaFault> for KeyError {
     }
 }
 
-/// A run of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
-    /// In the device, at this place in BAR0; otherwise in the host's memory, at this device address.
-    in_device: bool,
-    pub(super) addr: u64,
-    pub(super) len: usize,
-}
-
 /// A key.
 #[derive(Clone, Debug)]
 pub(super) struct Mkey {
@@ -79,7 +66,7 @@ pub(super) struct Mkey {
     /// Raw translation entries.
     translations: Vec<u8>,
     /// Its entries, if it is indirect.
-    pieces: Pieces,
+    pub(super) pieces: Pieces,
 }
 
 impl Mkey {
@@ -128,7 +115,7 @@ impl Mkey {
         !self.is_free() && context.is_set(Mkc::UMR_EN) && self.mode() == Some(AccessMode::Klms) && self.pieces.len() != 0
     }
 
-    fn allows(&self, right: Right) -> bool {
+    pub(super) fn allows(&self, right: Right) -> bool {
         let context = self.context();
         context.is_set(match right {
             Right::LocalRead => Mkc::LR,
@@ -140,7 +127,7 @@ impl Mkey {
     }
 
     /// Offset of `addr` from the start of the key, if `len` bytes from there lie inside it.
-    fn offset(&self, addr: u64, len: u64) -> Result<u64, KeyError> {
+    pub(super) fn offset(&self, addr: u64, len: u64) -> Result<u64, KeyError> {
         let context = self.context();
         if context.is_set(Mkc::LENGTH64) {
             return addr.checked_add(len).map(|_| addr).ok_or(KeyError::Range);
@@ -155,7 +142,7 @@ impl Mkey {
         Ok(offset)
     }
 
-    fn page(&self, index: u64) -> Result<u64, KeyError> {
+    pub(super) fn page(&self, index: u64) -> Result<u64, KeyError> {
         let at = usize::try_from(index).ok().and_then(|index| index.checked_mul(8)).ok_or(KeyError::Translation)?;
         let entry = self.translations.get(at..).and_then(|rest| rest.first_chunk()).ok_or(KeyError::Translation)?;
         // The low byte holds permission bits.
@@ -298,7 +285,7 @@ impl KeyTable {
     }
 
     /// The key, if its variant is right and it may be used by this queue pair and domain.
-    fn open(&self, key: u32, access: Access) -> Result<&Mkey, KeyError> {
+    pub(super) fn open(&self, key: u32, access: Access) -> Result<&Mkey, KeyError> {
         let mkey = self.keys.get(&index_of(key)).ok_or(KeyError::Unknown)?;
         if mkey.variant() != key & 0xff {
             return Err(KeyError::Variant);
@@ -322,156 +309,6 @@ impl KeyTable {
             return Err(KeyError::Right);
         }
         mkey.offset(addr, len).map(|_| ())
-    }
-
-    /// Appends to `out` the host memory behind `len` bytes at `addr` of `key`, checked all the way down.
-    pub(super) fn translate(
-        &self,
-        key: u32,
-        addr: u64,
-        len: usize,
-        access: Access,
-        out: &mut Vec<Extent>,
-    ) -> Result<(), KeyError> {
-        self.translate_at(key, addr, len as u64, access, MAX_DEPTH, out)
-    }
-
-    fn translate_at(
-        &self,
-        key: u32,
-        addr: u64,
-        len: u64,
-        access: Access,
-        depth: u32,
-        out: &mut Vec<Extent>,
-    ) -> Result<(), KeyError> {
-        if len == 0 {
-            return Ok(());
-        }
-        let mkey = self.open(key, access)?;
-        if !mkey.allows(access.right) {
-            return Err(KeyError::Right);
-        }
-        let offset = mkey.offset(addr, len)?;
-        let mut push = |addr: u64, len: u64| {
-            if out.len() >= MAX_EXTENTS {
-                return Err(KeyError::Translation);
-            }
-            let in_device = mkey.mode() == Some(AccessMode::Memic);
-            out.push(Extent { in_device, addr, len: usize::try_from(len).map_err(|_| KeyError::Range)? });
-            Ok(())
-        };
-        match mkey.mode() {
-            Some(AccessMode::Pa) => push(addr, len),
-            Some(AccessMode::Memic) => push(mkey.context().get64(Mkc::START_ADDR).saturating_add(offset), len),
-            Some(AccessMode::Mtt) => {
-                let context = mkey.context();
-                let log_page = context.get(Mkc::LOG_PAGE_SIZE);
-                if !(MIN_LOG_PAGE..=40).contains(&log_page) {
-                    return Err(KeyError::Translation);
-                }
-                let page = 1u64 << log_page;
-                let mut at = (context.get64(Mkc::START_ADDR) & (page - 1)) + offset;
-                let end = at.checked_add(len).ok_or(KeyError::Range)?;
-                while at < end {
-                    let within = at & (page - 1);
-                    let piece = (page - within).min(end - at);
-                    let base = mkey.page(at >> log_page)?;
-                    push(base.checked_add(within).ok_or(KeyError::Translation)?, piece)?;
-                    at += piece;
-                }
-                Ok(())
-            }
-            Some(mode @ (AccessMode::Klms | AccessMode::Ksm)) => {
-                let depth = depth.checked_sub(1).ok_or(KeyError::Translation)?;
-                self.translate_indirect(mkey, mode, offset, len, access, depth, out)
-            }
-            _ => Err(KeyError::Translation),
-        }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one step of a recursion that carries its whole state")]
-    fn translate_indirect(
-        &self,
-        mkey: &Mkey,
-        mode: AccessMode,
-        offset: u64,
-        len: u64,
-        access: Access,
-        depth: u32,
-        out: &mut Vec<Extent>,
-    ) -> Result<(), KeyError> {
-        // What an indirect key grants to a peer is its own matter: the key behind it need only let this device at its
-        // bytes, which is how a window opens a region that has no remote access of its own.
-        let right = match access.right {
-            Right::LocalRead | Right::RemoteRead => Right::LocalRead,
-            Right::LocalWrite | Right::RemoteWrite | Right::RemoteAtomic => Right::LocalWrite,
-        };
-        let inner = Access { right, ..access };
-        let (mut at, end) = (offset, offset.checked_add(len).ok_or(KeyError::Range)?);
-        let entry_len = 1u64.checked_shl(mkey.context().get(Mkc::LOG_PAGE_SIZE)).unwrap_or(0);
-        while at < end {
-            let run = if mode == AccessMode::Klms {
-                mkey.pieces.locate(at)
-            } else {
-                let (index, within) = (at.checked_div(entry_len), at.checked_rem(entry_len));
-                let entry = index.and_then(|index| mkey.pieces.entry(index));
-                entry
-                    .zip(within)
-                    .and_then(|(run, within)| Some(Run { len: entry_len - within, addr: run.addr.checked_add(within)?, ..run }))
-            };
-            let run = run.filter(|run| run.len != 0).ok_or(KeyError::Translation)?;
-            let piece = run.len.min(end - at);
-            self.translate_at(run.key, run.addr, piece, inner, depth, out)?;
-            at += piece;
-        }
-        Ok(())
-    }
-
-    /// Reads bytes behind a key.
-    pub(super) fn read(
-        &self,
-        memory: &dyn HostMemory,
-        (key, addr): (u32, u64),
-        access: Access,
-        into: &mut [u8],
-    ) -> Result<(), KeyError> {
-        let mut extents = Vec::new();
-        self.translate(key, addr, into.len(), access, &mut extents)?;
-        let mut rest = into;
-        for extent in extents {
-            let (piece, tail) = rest.split_at_mut_checked(extent.len).ok_or(KeyError::Range)?;
-            if extent.in_device {
-                self.device.read(extent.addr, piece);
-            } else {
-                memory.read(extent.addr, piece)?;
-            }
-            rest = tail;
-        }
-        Ok(())
-    }
-
-    /// Writes bytes behind a key; nothing is written unless all of them may be.
-    pub(super) fn write(
-        &self,
-        memory: &dyn HostMemory,
-        (key, addr): (u32, u64),
-        access: Access,
-        from: &[u8],
-    ) -> Result<(), KeyError> {
-        let mut extents = Vec::new();
-        self.translate(key, addr, from.len(), access, &mut extents)?;
-        let mut rest = from;
-        for extent in extents {
-            let (piece, tail) = rest.split_at_checked(extent.len).ok_or(KeyError::Range)?;
-            if extent.in_device {
-                self.device.write(extent.addr, piece);
-            } else {
-                memory.write(extent.addr, piece)?;
-            }
-            rest = tail;
-        }
-        Ok(())
     }
 
     /// Whether a translation list may grow by `more` bytes.

@@ -1,0 +1,172 @@
+//! From a key and an address in it to bytes of memory, through keys behind keys.
+
+use bareverbs_mlx5_spec::{AccessMode, Mkc};
+
+use super::key::{Access, KeyError, KeyTable, MIN_LOG_PAGE, Mkey, Right};
+use super::pieces::Run;
+use crate::memory::HostMemory;
+
+/// Keys inside keys are followed this deep.
+const MAX_DEPTH: u32 = 4;
+/// Most pieces that one translation may fall into.
+const MAX_EXTENTS: usize = 8192;
+/// A run of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// In the device, at this place in BAR0; otherwise in the host's memory, at this device address.
+    in_device: bool,
+    pub(super) addr: u64,
+    pub(super) len: usize,
+}
+
+impl KeyTable {
+    /// Appends to `out` the host memory behind `len` bytes at `addr` of `key`, checked all the way down.
+    pub(super) fn translate(
+        &self,
+        key: u32,
+        addr: u64,
+        len: usize,
+        access: Access,
+        out: &mut Vec<Extent>,
+    ) -> Result<(), KeyError> {
+        self.translate_at(key, addr, len as u64, access, MAX_DEPTH, out)
+    }
+
+    fn translate_at(
+        &self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        access: Access,
+        depth: u32,
+        out: &mut Vec<Extent>,
+    ) -> Result<(), KeyError> {
+        if len == 0 {
+            return Ok(());
+        }
+        let mkey = self.open(key, access)?;
+        if !mkey.allows(access.right) {
+            return Err(KeyError::Right);
+        }
+        let offset = mkey.offset(addr, len)?;
+        let mut push = |addr: u64, len: u64| {
+            if out.len() >= MAX_EXTENTS {
+                return Err(KeyError::Translation);
+            }
+            let in_device = mkey.mode() == Some(AccessMode::Memic);
+            out.push(Extent { in_device, addr, len: usize::try_from(len).map_err(|_| KeyError::Range)? });
+            Ok(())
+        };
+        match mkey.mode() {
+            Some(AccessMode::Pa) => push(addr, len),
+            Some(AccessMode::Memic) => push(mkey.context().get64(Mkc::START_ADDR).saturating_add(offset), len),
+            Some(AccessMode::Mtt) => {
+                let context = mkey.context();
+                let log_page = context.get(Mkc::LOG_PAGE_SIZE);
+                if !(MIN_LOG_PAGE..=40).contains(&log_page) {
+                    return Err(KeyError::Translation);
+                }
+                let page = 1u64 << log_page;
+                let mut at = (context.get64(Mkc::START_ADDR) & (page - 1)) + offset;
+                let end = at.checked_add(len).ok_or(KeyError::Range)?;
+                while at < end {
+                    let within = at & (page - 1);
+                    let piece = (page - within).min(end - at);
+                    let base = mkey.page(at >> log_page)?;
+                    push(base.checked_add(within).ok_or(KeyError::Translation)?, piece)?;
+                    at += piece;
+                }
+                Ok(())
+            }
+            Some(mode @ (AccessMode::Klms | AccessMode::Ksm)) => {
+                let depth = depth.checked_sub(1).ok_or(KeyError::Translation)?;
+                self.translate_indirect(mkey, mode, offset, len, access, depth, out)
+            }
+            _ => Err(KeyError::Translation),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one step of a recursion that carries its whole state")]
+    fn translate_indirect(
+        &self,
+        mkey: &Mkey,
+        mode: AccessMode,
+        offset: u64,
+        len: u64,
+        access: Access,
+        depth: u32,
+        out: &mut Vec<Extent>,
+    ) -> Result<(), KeyError> {
+        // What an indirect key grants to a peer is its own matter: the key behind it need only let this device at its
+        // bytes, which is how a window opens a region that has no remote access of its own.
+        let right = match access.right {
+            Right::LocalRead | Right::RemoteRead => Right::LocalRead,
+            Right::LocalWrite | Right::RemoteWrite | Right::RemoteAtomic => Right::LocalWrite,
+        };
+        let inner = Access { right, ..access };
+        let (mut at, end) = (offset, offset.checked_add(len).ok_or(KeyError::Range)?);
+        let entry_len = 1u64.checked_shl(mkey.context().get(Mkc::LOG_PAGE_SIZE)).unwrap_or(0);
+        while at < end {
+            let run = if mode == AccessMode::Klms {
+                mkey.pieces.locate(at)
+            } else {
+                let (index, within) = (at.checked_div(entry_len), at.checked_rem(entry_len));
+                let entry = index.and_then(|index| mkey.pieces.entry(index));
+                entry
+                    .zip(within)
+                    .and_then(|(run, within)| Some(Run { len: entry_len - within, addr: run.addr.checked_add(within)?, ..run }))
+            };
+            let run = run.filter(|run| run.len != 0).ok_or(KeyError::Translation)?;
+            let piece = run.len.min(end - at);
+            self.translate_at(run.key, run.addr, piece, inner, depth, out)?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Reads bytes behind a key.
+    pub(super) fn read(
+        &self,
+        memory: &dyn HostMemory,
+        (key, addr): (u32, u64),
+        access: Access,
+        into: &mut [u8],
+    ) -> Result<(), KeyError> {
+        let mut extents = Vec::new();
+        self.translate(key, addr, into.len(), access, &mut extents)?;
+        let mut rest = into;
+        for extent in extents {
+            let (piece, tail) = rest.split_at_mut_checked(extent.len).ok_or(KeyError::Range)?;
+            if extent.in_device {
+                self.device.read(extent.addr, piece);
+            } else {
+                memory.read(extent.addr, piece)?;
+            }
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes behind a key; nothing is written unless all of them may be.
+    pub(super) fn write(
+        &self,
+        memory: &dyn HostMemory,
+        (key, addr): (u32, u64),
+        access: Access,
+        from: &[u8],
+    ) -> Result<(), KeyError> {
+        let mut extents = Vec::new();
+        self.translate(key, addr, from.len(), access, &mut extents)?;
+        let mut rest = from;
+        for extent in extents {
+            let (piece, tail) = rest.split_at_checked(extent.len).ok_or(KeyError::Range)?;
+            if extent.in_device {
+                self.device.write(extent.addr, piece);
+            } else {
+                memory.write(extent.addr, piece)?;
+            }
+            rest = tail;
+        }
+        Ok(())
+    }
+}
