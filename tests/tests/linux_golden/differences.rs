@@ -66,8 +66,14 @@ const RIGHTS: &str = "Linux withholds reads and atomics until the number of them
 const RECORD: &str = "this driver repeats where the doorbell record is; the device took it from CREATE_QP";
 const ACK: &str = "Linux says it in every step; this driver in the one that begins sending, where it first counts";
 const ATOMICS: &str = "this driver sends the page as it read it with one field changed; Linux sends that field alone";
+const NEWER: &str = "either driver sends the page as it read it; the device that Linux was recorded with did not have this yet";
 
 pub(crate) const DIFFERENCES: &[Difference] = &[
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.cq_period_mode_modify", "0x1", "0x0", NEWER),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.cq_period_start_from_cqe", "0x1", "0x0", NEWER),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.device_frequency_khz", "0xf4240", "0x0", NEWER),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.device_frequency_mhz", "0x3e8", "0x0", NEWER),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.device_memory", "0x1", "0x0", NEWER),
     both("ALLOC_PD", "uid", "0x0", "its context", CONTEXT),
     both("CREATE_CQ", "uid", "0x0", "its context", CONTEXT),
     both("CREATE_QP", "uid", "0x0", "its context", CONTEXT),
