@@ -139,3 +139,11 @@ all_ports_active() {
 	done
 	[ $active -ge "$1" ]
 }
+
+# rdma_core_tests SECONDS [OPTION|PART]...: rdma-core's own tests whose names have one of the parts (all without any).
+rdma_core_tests() {
+	PYTHONPATH=/lib/python3/dist-packages python3 /rdma_core_tests.py "$@" 2>/tmp/errors
+	tests_status=$?
+	tail -n 40 /tmp/errors | sed 's/^/#| /'
+	if [ $tests_status -eq 0 ]; then pass "all were run"; else fail "the tests ended early: status $tests_status"; fi
+}

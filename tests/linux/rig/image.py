@@ -6,10 +6,10 @@ import os
 import re
 import subprocess
 
-from . import packages
+from . import packages, python
 
 # What a case may load; what these need is found in the modules themselves.
-MODULES = ["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm", "virtio_net", "virtio_pci"]
+MODULES = ["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm", "virtio_net", "virtio_pci", "vfio_pci", "vfio_iommu_type1"]
 
 PROGRAMS = [
     "ibv_devices",
@@ -34,6 +34,7 @@ class Archive:
         self.parts = []
         self.inode = 0
         self.folders = set()
+        self.files = set()
 
     def _entry(self, name, mode, data=b""):
         self.inode += 1
@@ -55,7 +56,10 @@ class Archive:
             self._entry(name, 0o040755)
 
     def file(self, name, data, mode=0o644):
-        """A file with these bytes."""
+        """A file with these bytes; the first of a name counts."""
+        if name in self.files:
+            return
+        self.files.add(name)
         self._folders_of(name)
         self._entry(name, 0o100000 | mode, data)
 
@@ -78,18 +82,25 @@ def kernel(tree):
     return images[-1], images[-1].name.removeprefix("vmlinuz-")
 
 
-def build(tree, guest, extra=()):
+def path(tree, with_python=False):
+    """Where the image of a tree lies, with rdma-core's Python tests or without."""
+    return tree.home / ("initramfs-python" if with_python else "initramfs")
+
+
+def build(tree, guest, extra=(), python_tree=None):
     """Path of the image for a tree and the folder of guest scripts; made anew when either changed. `extra` are static
-    programs of one's own that go into /bin."""
+    programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests."""
     _, release = kernel(tree)
     scripts = sorted(path for path in guest.rglob("*") if path.is_file())
     state = hashlib.sha256(tree.fingerprint().encode())
-    for path in [*scripts, *extra, __file__]:
-        state.update(str(path).encode() + b"\0")
-        with open(path, "rb") as file:
+    if python_tree:
+        state.update(python_tree.fingerprint().encode())
+    for source in [*scripts, *extra, __file__, python.__file__]:
+        state.update(str(source).encode() + b"\0")
+        with open(source, "rb") as file:
             state.update(file.read())
-    image = tree.home / "initramfs"
-    mark = tree.home / "initramfs.made-from"
+    image = path(tree, python_tree is not None)
+    mark = image.with_name(f"{image.name}.made-from")
     if image.is_file() and mark.is_file() and mark.read_text() == state.hexdigest():
         return image
 
@@ -99,15 +110,16 @@ def build(tree, guest, extra=()):
     archive.link("sbin", "bin")
     archive.link("usr", ".")
     archive.file("bin/busybox", (tree.root / "usr/bin/busybox").read_bytes(), 0o755)
-    for path in scripts:
-        name = str(path.relative_to(guest))
-        archive.file(name, path.read_bytes(), 0o755)
-    for path in extra:
-        archive.file(f"bin/{path.name}", path.read_bytes(), 0o755)
+    for script in scripts:
+        archive.file(str(script.relative_to(guest)), script.read_bytes(), 0o755)
+    for program in extra:
+        archive.file(f"bin/{program.name}", program.read_bytes(), 0o755)
     _programs(archive, tree)
+    if python_tree:
+        python.add(archive, python_tree, _libraries)
     _modules(archive, tree.root / "lib/modules" / release)
     # Another run may be booting the old one.
-    fresh = image.with_name(f"initramfs.{os.getpid()}")
+    fresh = image.with_name(f"{image.name}.{os.getpid()}")
     fresh.write_bytes(archive.bytes())
     fresh.replace(image)
     mark.write_text(state.hexdigest())

@@ -149,7 +149,21 @@ class Server:
 class Guest:
     """One virtual machine. Its case's lines are in `lines` as they come."""
 
-    def __init__(self, trees, suite, name, folder, sockets, parameters, cpus=2, memory=1024, options=(), with_python=False, spares=0):
+    def __init__(
+        self,
+        trees,
+        suite,
+        name,
+        folder,
+        sockets,
+        parameters,
+        cpus=2,
+        memory=1024,
+        options=(),
+        with_python=False,
+        iommu=False,
+        spares=0,
+    ):
         tree = trees[suite]
         vmlinuz, self.release = image.kernel(tree)
         self.name = name
@@ -165,6 +179,12 @@ class Guest:
         # One a slot, counted from 1; those after the last device are empty.
         self.sockets = sockets
         line = ["console=ttyS0", "quiet", "panic=-1", "oops=panic", "mitigations=off", "random.trust_cpu=on", "tsc=reliable"]
+        # On a busy host the timer may be late just when the kernel looks whether it ticks.
+        line.append("no_timer_check")
+        if iommu:
+            # It remaps no interrupts here.
+            line += ["intel_iommu=on", "vfio_iommu_type1.allow_unsafe_interrupts=1"]
+            options = ("-device", "intel-iommu,caching-mode=on", *options)
         line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
         qemu = trees["qemu"]
         self.command = [

@@ -193,4 +193,7 @@ def trees(cache):
         ),
         "trixie": Tree(cache, "trixie", ["trixie"], ["~linux-image-amd64", *user_space]),
         "bookworm": Tree(cache, "bookworm", ["bookworm"], ["~linux-image-amd64", *user_space]),
+        # rdma-core's own tests, which only some cases need, and the Python that they run in.
+        "trixie-python": Tree(cache, "trixie-python", ["trixie"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
+        "bookworm-python": Tree(cache, "bookworm-python", ["bookworm"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
     }

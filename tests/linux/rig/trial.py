@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 
-from . import cases, machine, monitor
+from . import cases, machine, monitor, verbs
 
 
 class Failed(Exception):
@@ -119,6 +119,7 @@ class Trial:
             case.memory,
             options,
             with_python=case.python,
+            iommu=case.iommu,
             spares=case.spares,
         )
 
@@ -177,12 +178,23 @@ class Trial:
             raise Failed(f"no end after {self.case.seconds} s; the last of {guest.name}: {guest.last_word()}")
         if not guest.said("#> done"):
             raise Failed(f"{guest.name} stopped early: {guest.last_word()}")
+        if self.case.python:
+            self._judge_tests(guest)
         complaints = cases.complaints(self.case, guest.lines)
         if complaints:
             raise Failed(f"kernel: {complaints[0]}" + (f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""))
         for server in self.servers:
             if not server.running():
                 raise Failed(f"the server ended with status {server.process.returncode}")
+
+    def _judge_tests(self, guest):
+        outcome = verbs.judge(self.case.suite, guest.lines)
+        guest.lines.append(f"#= rdma-core's tests: {outcome.passed} passed, {outcome.skipped} skipped for a listed reason")
+        if outcome.wrong:
+            more = f" (and {len(outcome.wrong) - 1} more)" if len(outcome.wrong) > 1 else ""
+            raise Failed(f"{outcome.wrong[0]}{more}")
+        if outcome.passed < self.case.tests:
+            raise Failed(f"{outcome.passed} tests passed, {self.case.tests} at least should")
 
     def _leftovers(self, server):
         status = server.stop()

@@ -2,8 +2,11 @@
 //!
 //! The places of the names are those of DPDK's `mlx5_prm.h`; Linux passes them on from programs and has no names for them.
 
+use std::borrow::Cow;
+
 use bareverbs_mlx5_spec::{
-    CmdStatus, Cqc, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, Mkc, ModifyCqIn, Qpc, Rmpc, View, ViewMut, Wq,
+    CmdOpcode, CmdStatus, Cqc, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, Layout as _, Mkc, ModifyCqIn, Qpc, Rmpc,
+    View, ViewMut, Wq,
 };
 
 use super::Refusal;
@@ -34,6 +37,34 @@ bareverbs_mlx5_spec::layout! {
         MKEY_UMEM_ID "mkey_umem_id" (100:31..0);
         MKEY_UMEM_OFFSET "mkey_umem_offset" (@104 u64);
     }
+}
+
+/// The input with the names of user memory cleared, if it says that there are any: they stand where the published layouts
+/// have nothing. A driver in user space that owns the whole device names its memory without a context of its own.
+pub(super) fn without_names(op: CmdOpcode, input: &[u8]) -> Cow<'_, [u8]> {
+    let named = match op {
+        CmdOpcode::CreateCq => View::<CreateCqIn>::new(input)
+            .filter(|input| {
+                input.is_set(CreateCqIn::CQ_UMEM_VALID) || input.sub(CreateCqIn::CQ_CONTEXT).is_set(Cqc::DBR_UMEM_VALID)
+            })
+            .map(|_| CqHome::INFO),
+        CmdOpcode::ModifyCq => {
+            View::<ModifyCqIn>::new(input).filter(|input| input.is_set(ModifyCqIn::CQ_UMEM_VALID)).map(|_| CqHome::INFO)
+        }
+        CmdOpcode::CreateQp => View::<CreateQpIn>::new(input)
+            .filter(|input| input.sub(CreateQpIn::QPC).is_set(Qpc::DBR_UMEM_VALID))
+            .map(|_| QpHome::INFO),
+        CmdOpcode::CreateMkey => {
+            View::<CreateMkeyIn>::new(input).filter(|input| input.is_set(CreateMkeyIn::MKEY_UMEM_VALID)).map(|_| MkeyHome::INFO)
+        }
+        _ => None,
+    };
+    let Some(layout) = named else { return Cow::Borrowed(input) };
+    let mut input = input.to_vec();
+    for (at, len) in layout.fields.iter().map(|field| field.place.bytes()) {
+        input.iter_mut().skip(at).take(len).for_each(|byte| *byte = 0);
+    }
+    Cow::Owned(input)
 }
 
 /// Where the page list of CREATE_RMP begins: the context's work queue ends with it.

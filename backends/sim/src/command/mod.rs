@@ -102,7 +102,9 @@ impl Call<'_, '_> {
         }
         // What a program wrote is not the driver's mistake.
         if Users::is_kernel(user::uid_of(self.input)) {
-            report_reserved(self.env, self.input, &I::INFO);
+            let op = View::<CmdIn>::new(self.input).and_then(|input| CmdOpcode::from_code(input.get(CmdIn::OPCODE)));
+            let input = op.map_or(Cow::Borrowed(self.input), |op| home::without_names(op, self.input));
+            report_reserved(self.env, &input, &I::INFO);
         }
         let mut output = ViewMut::<O>::new(self.output).ok_or(CmdStatus::BadOutputLen)?;
         run(self.firmware, self.env, input, &mut output)

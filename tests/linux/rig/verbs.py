@@ -1,0 +1,70 @@
+"""What rdma-core's own tests may end with: every test passes, or is skipped for a reason that is listed here."""
+
+import dataclasses
+import re
+
+# Reasons of skipped tests (as the test says them), and why they are no gap that a user of this device would mind.
+SKIPPED = [
+    (r"(on|is|over) (Ethernet|InfiniBand)|Ethernet link layer|RoCE|No supported port is up", "the port is InfiniBand"),
+    (r"NIC flow table", "flow tables are for Ethernet"),
+    (r"doesn't have net interface", "no IP over InfiniBand: it needs a subnet manager"),
+    (r"non EFA device", "another vendor's device"),
+    (r"cuda|renderD128", "no graphics processor in the guest"),
+    (r"ODP|additional access flags 64 ", "on-demand paging is not offered"),
+    (r"MEMIC atomic", "memory on the device does no atomics of its own"),
+    (r"DC QP|DCI caps", "the dynamically connected transport is not offered"),
+    (r"Tag matching", "tag matching is not offered"),
+    (r"Crypto login|Create Mkey is not supported", "neither encryption nor signatures are offered"),
+    (r"VAR allocation|UAR allocation \(with flag=0\)|Packet pacing|schedul", "neither virtio emulation nor pacing is offered"),
+    (r"LAG affinity", "one port"),
+    (r"OOO feature", "packets arrive in order"),
+    (r"CQE 128B (padding|compression)", "completions are 64 bytes long"),
+    (r"SRQ resize", "no mlx5 device can"),
+    (r"Alloc reserved QP number", "only for RoCE"),
+    (r"additional access flags 258|Extended QP is not supported", "neither FLUSH nor ATOMIC WRITE is offered"),
+    (r"PCI device must be passed", "the case has the kernel's driver on the device"),
+    (r"general HCA CAPs 2", "the second page of capabilities is not offered"),
+]
+
+# Tests, by suite and name, whose skip or failure is their own doing.
+KNOWN = [
+    ("", r"test_mlx5_dma_memcpy\.|test_mkey_sig_pipelining", r"Create Mlx5DV QP", "neither memcpy nor signatures are offered"),
+    ("", r"test_timestamp_real_time_", r"Create Extended CQ", "time stamps are of the free-running clock"),
+    ("", r"test_mlx5vfio_async_event", r"unpack requires", "reads 8 bytes of an event and takes them for 64"),
+    ("bookworm", r"test_odp_dc_traffic", r"Failed to register a MR", "registers on-demand memory without asking whether it may"),
+]
+
+LINE = re.compile(r"#> test (ok|skip|fail) (\S+?)(?:: (.*))? \([0-9.]+ s\)$")
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How many tests ended in which way, and what is wrong with that."""
+
+    passed: int = 0
+    skipped: int = 0
+    wrong: tuple = ()
+
+
+def judge(suite, lines):
+    """Reads the lines that the guest's runner wrote."""
+    outcome = Outcome()
+    for word, name, reason in (found.groups() for found in map(LINE.match, lines) if found):
+        if word == "ok":
+            outcome.passed += 1
+        elif _known(suite, name, reason or "") or word == "skip" and _explained(reason):
+            outcome.skipped += 1
+        else:
+            outcome.wrong += (f"{name}: {word}: {reason}",)
+    return outcome
+
+
+def _explained(reason):
+    return any(re.search(pattern, reason) for pattern, _ in SKIPPED)
+
+
+def _known(suite, name, reason):
+    return any(
+        suite.startswith(where) and re.search(names, name) and re.search(pattern, reason)
+        for where, names, pattern, _ in KNOWN
+    )
