@@ -137,7 +137,13 @@ pub(super) fn carry_out(station: &mut Station, act: Act) -> String {
             device.set_health(HealthReport { syndrome, reset_required: fatal, ..HealthReport::default() });
         }
         Act::Freeze { frozen } => device.freeze_health(frozen),
-        Act::Remove { removed } => device.set_removed(removed),
+        Act::Remove { removed } => {
+            // A card that is put in has just been powered on.
+            if !removed {
+                station.reset();
+            }
+            station.device.set_removed(removed);
+        }
         Act::Arm(fault) => device.faults_mut().arm(fault),
         Act::Counts => return station.left(),
     }
