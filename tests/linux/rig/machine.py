@@ -163,6 +163,7 @@ class Guest:
         with_python=False,
         iommu=False,
         spares=0,
+        terminal=False,
     ):
         tree = trees[suite]
         vmlinuz, self.release = image.kernel(tree)
@@ -193,7 +194,9 @@ class Guest:
             *("-M", "q35,accel=tcg,kernel-irqchip=off", "-cpu", "max", "-smp", str(cpus), "-m", str(memory)),
             *("-object", f"memory-backend-memfd,id=mem,size={memory}M,share=on", "-numa", "node,memdev=mem"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-            *("-serial", f"file:{self.console}", "-serial", "stdio"),
+            *("-serial", f"file:{self.console}"),
+            # On a terminal Ctrl-C is for the guest.
+            *("-chardev", f"stdio,id=case,signal={'off' if terminal else 'on'}", "-serial", "chardev:case"),
             *("-kernel", str(vmlinuz), "-initrd", str(image.path(tree, with_python)), "-append", " ".join(line)),
             *options,
         ]
@@ -228,6 +231,13 @@ class Guest:
         self._began = time.monotonic()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def use(self):
+        """Powers it on and gives it this process's terminal until it is off."""
+        with open(self.complaints, "wb") as complaints:
+            environment = dict(os.environ, QEMU_MODULE_DIR="")
+            self.process = subprocess.Popen(self.command, stderr=complaints, env=environment)
+        return self.process.wait()
 
     def _read(self):
         with open(self.output, "w", encoding="utf-8") as file:
@@ -289,7 +299,8 @@ class Guest:
             if self.process.poll() is None:
                 self.process.kill()
             self.process.wait(10)
-            self._reader.join(5)
+            if self._reader is not None:
+                self._reader.join(5)
         if self.monitor is not None:
             self.monitor.close()
 

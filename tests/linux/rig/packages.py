@@ -173,6 +173,11 @@ def _run(command, environment=None):
     return done.stdout
 
 
+def cache_folder(here):
+    """Where the unpacked packages are: beside the rig, or where the environment says."""
+    return pathlib.Path(os.environ.get("BAREVERBS_LINUX_CACHE") or here / "cache").resolve()
+
+
 def trees(cache):
     """Every tree the rig uses, by name."""
     user_space = [
