@@ -36,8 +36,12 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("mlx5_dbrec_cq", DOORBELL),
     ("mlx5_cq_arm", DOORBELL),
     ("mlx5_eq_doorbell", DOORBELL),
+    ("create_cq_in_user_memory", PROGRAMS),
+    ("create_qp_in_user_memory", PROGRAMS),
+    ("create_mkey_in_user_memory", PROGRAMS),
 ];
 const WORK_QUEUE: &str = "a segment of a work request is a C structure of mlx5dv.h or wqe.h";
+const PROGRAMS: &str = "Linux passes it on from programs and has no names for it";
 const DOORBELL: &str = "doorbells are words that code builds by shifts";
 
 struct Published<'a> {

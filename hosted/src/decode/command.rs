@@ -134,6 +134,9 @@ pub fn input_fields(input: &[u8]) -> Vec<FieldValue> {
     let known = opcode(input).and_then(CmdOpcode::from_code);
     let layout = known.map_or(&CmdIn::INFO, |opcode| layouts(opcode).0);
     let mut all = with_inner(layout, known.and_then(|opcode| inner(opcode, input, false)), input);
+    if let Some(names) = user_memory_names(input) {
+        all.extend(fields::read(names, input, 0));
+    }
     let after_opcode = all.len().min(1);
     if !has_context(layout)
         && let Some(&[_, _, high, low]) = input.first_chunk()
@@ -186,15 +189,24 @@ pub fn decode_input(input: &[u8]) -> Decoded {
             &CmdIn::INFO
         }
     };
-    let mut without_context = input.to_vec();
+    // What stands where the layout has nothing, and may.
+    let mut without_names = input.to_vec();
+    let mut clear = |at, len| without_names.iter_mut().skip(at).take(len).for_each(|byte| *byte = 0);
     if !has_context(layout) {
-        without_context.iter_mut().skip(2).take(2).for_each(|byte| *byte = 0);
+        clear(2, 2);
     }
-    if input.len() < layout.size {
+    for field in user_memory_names(input).map_or(&[][..], |names| names.fields) {
+        let (at, len) = field.place.bytes();
+        clear(at, len);
+    }
+    let first = CmdOpcode::from_code(code).and_then(CmdOpcode::first_input_len);
+    if first.is_some_and(|first| (first..layout.size).contains(&input.len())) {
+        out.note(input.len(), format!("{} has {} bytes today; an earlier driver sends fewer", layout.name, layout.size));
+    } else if input.len() < layout.size {
         let text = format!("{} has {} bytes, and {} are here", layout.name, layout.size, input.len());
         out.error(input.len(), text);
     }
-    finish(out, layout, input_fields(input), &without_context)
+    finish(out, layout, input_fields(input), &without_names)
 }
 
 /// The output of the command with this opcode as a decoded structure.

@@ -8,7 +8,7 @@ use bareverbs_hosted::record::{Entry, Kind, Line};
 use bareverbs_mlx5_spec::{CmdOpcode, CreateQpIn, CreateQpOut, Qpc, QpcSt, View};
 use bareverbs_sim::wqe::{SendWqe, WqeService, decode_receive};
 
-use crate::{NEW, OLD, UMR, lines};
+use crate::{NEW, OLD, UMR, USER_SPACE, lines};
 
 /// Transport of each queue pair of each device, learnt from the commands.
 #[derive(Default)]
@@ -93,4 +93,9 @@ fn decoders_take_what_linux_6_1_sent() {
 #[test]
 fn decoders_take_the_umr_of_linux_6_12() {
     assert!(decode_all(&lines(UMR)) > 20);
+}
+
+#[test]
+fn decoders_take_what_libmlx5_sent_by_itself() {
+    assert!(decode_all(&lines(USER_SPACE)) > 2);
 }

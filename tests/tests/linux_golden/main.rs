@@ -16,6 +16,8 @@ const NEW: &str = include_str!("../../data/linux/6.12.recording");
 const OLD: &str = include_str!("../../data/linux/6.1.recording");
 /// The UMR WQEs of kernel 6.12.
 const UMR: &str = include_str!("../../data/linux/6.12-umr.recording");
+/// libmlx5 that drives the device itself, over VFIO.
+const USER_SPACE: &str = include_str!("../../data/linux/vfio.recording");
 
 fn lines(text: &str) -> Vec<Line> {
     parse(text).unwrap_or_else(|error| panic!("{error}"))

@@ -15,6 +15,7 @@ mod register;
 mod resource;
 mod srq;
 mod user;
+mod user_memory;
 
 pub use boot::*;
 pub use capability::*;
@@ -31,3 +32,4 @@ pub use register::*;
 pub use resource::*;
 pub use srq::*;
 pub use user::*;
+pub use user_memory::*;

@@ -61,6 +61,17 @@ pub const MAILBOX_DATA: usize = 512;
 /// Bytes of input and of output that lie in the entry itself.
 pub const CMD_INLINE: usize = 16;
 
+impl CmdOpcode {
+    /// Bytes of the input as it was first published, for a command whose input grew since. Some drivers still send that
+    /// (libmlx5 over VFIO sends INIT_HCA of 16 bytes); what came later is zero then.
+    pub const fn first_input_len(self) -> Option<usize> {
+        match self {
+            Self::InitHca => Some(16),
+            _ => None,
+        }
+    }
+}
+
 crate::codes! {
     /// Opcodes of firmware commands (`MLX5_CMD_OP_*`).
     CmdOpcode {

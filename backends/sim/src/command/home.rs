@@ -1,12 +1,10 @@
 //! Where a queue or a key lies: in pages that its command lists, or in user memory that it names.
-//!
-//! The places of the names are those of DPDK's `mlx5_prm.h`; Linux passes them on from programs and has no names for them.
 
 use std::borrow::Cow;
 
 use bareverbs_mlx5_spec::{
-    CmdOpcode, CmdStatus, Cqc, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, Layout as _, Mkc, ModifyCqIn, Qpc, Rmpc,
-    View, ViewMut, Wq,
+    CmdStatus, Cqc, CreateCqIn, CreateCqUserMemory, CreateMkeyIn, CreateMkeyUserMemory, CreateQpIn, CreateQpUserMemory,
+    CreateRmpIn, Mkc, ModifyCqIn, Qpc, Rmpc, View, ViewMut, Wq, user_memory_names,
 };
 
 use super::Refusal;
@@ -15,51 +13,10 @@ use super::user::uid_of;
 use crate::firmware::Firmware;
 use crate::user::Tenancy;
 
-bareverbs_mlx5_spec::layout! {
-    /// What CREATE_CQ says about user memory; of its buffer MODIFY_CQ says it in the same places.
-    CqHome "create_cq_in", 92 bytes {
-        DBR_UMEM_ID "dbr_umem_id" (20:31..0);
-        CQ_UMEM_OFFSET "cq_umem_offset" (@80 u64);
-        CQ_UMEM_ID "cq_umem_id" (88:31..0);
-    }
-}
-
-bareverbs_mlx5_spec::layout! {
-    /// What CREATE_QP says about user memory.
-    QpHome "create_qp_in", 272 bytes {
-        DBR_UMEM_ID "dbr_umem_id" (252:31..0);
-    }
-}
-
-bareverbs_mlx5_spec::layout! {
-    /// What CREATE_MKEY says about user memory.
-    MkeyHome "create_mkey_in", 112 bytes {
-        MKEY_UMEM_ID "mkey_umem_id" (100:31..0);
-        MKEY_UMEM_OFFSET "mkey_umem_offset" (@104 u64);
-    }
-}
-
 /// The input with the names of user memory cleared, if it says that there are any: they stand where the published layouts
 /// have nothing. A driver in user space that owns the whole device names its memory without a context of its own.
-pub(super) fn without_names(op: CmdOpcode, input: &[u8]) -> Cow<'_, [u8]> {
-    let named = match op {
-        CmdOpcode::CreateCq => View::<CreateCqIn>::new(input)
-            .filter(|input| {
-                input.is_set(CreateCqIn::CQ_UMEM_VALID) || input.sub(CreateCqIn::CQ_CONTEXT).is_set(Cqc::DBR_UMEM_VALID)
-            })
-            .map(|_| CqHome::INFO),
-        CmdOpcode::ModifyCq => {
-            View::<ModifyCqIn>::new(input).filter(|input| input.is_set(ModifyCqIn::CQ_UMEM_VALID)).map(|_| CqHome::INFO)
-        }
-        CmdOpcode::CreateQp => View::<CreateQpIn>::new(input)
-            .filter(|input| input.sub(CreateQpIn::QPC).is_set(Qpc::DBR_UMEM_VALID))
-            .map(|_| QpHome::INFO),
-        CmdOpcode::CreateMkey => {
-            View::<CreateMkeyIn>::new(input).filter(|input| input.is_set(CreateMkeyIn::MKEY_UMEM_VALID)).map(|_| MkeyHome::INFO)
-        }
-        _ => None,
-    };
-    let Some(layout) = named else { return Cow::Borrowed(input) };
+pub(super) fn without_names(input: &[u8]) -> Cow<'_, [u8]> {
+    let Some(layout) = user_memory_names(input) else { return Cow::Borrowed(input) };
     let mut input = input.to_vec();
     for (at, len) in layout.fields.iter().map(|field| field.place.bytes()) {
         input.iter_mut().skip(at).take(len).for_each(|byte| *byte = 0);
@@ -85,18 +42,19 @@ pub(super) fn of_cq(firmware: &Firmware, input: View<'_, CreateCqIn>) -> Result<
     let mut place = ViewMut::<Cqc>::of(&mut context);
     let mut tenancy = Tenancy::default();
     let uid = uid_of(bytes);
-    let pages = match View::<CqHome>::new(bytes) {
+    let pages = match View::<CreateCqUserMemory>::new(bytes) {
         Some(home) if input.is_set(CreateCqIn::CQ_UMEM_VALID) => {
-            let number = home.get(CqHome::CQ_UMEM_ID);
-            let (pages, offset) = firmware.users.queue(uid, number, home.get64(CqHome::CQ_UMEM_OFFSET)).map_err(no_room)?;
+            let number = home.get(CreateCqUserMemory::CQ_UMEM_ID);
+            let (pages, offset) =
+                firmware.users.queue(uid, number, home.get64(CreateCqUserMemory::CQ_UMEM_OFFSET)).map_err(no_room)?;
             place.set(Cqc::LOG_PAGE_SIZE, 0).set(Cqc::PAGE_OFFSET, offset);
             tenancy.buffer = Some(number);
             pages
         }
         _ => page_list(input.tail(CreateCqIn::PAS)),
     };
-    if let Some(home) = View::<CqHome>::new(bytes).filter(|_| named.is_set(Cqc::DBR_UMEM_VALID)) {
-        let number = home.get(CqHome::DBR_UMEM_ID);
+    if let Some(home) = View::<CreateCqUserMemory>::new(bytes).filter(|_| named.is_set(Cqc::DBR_UMEM_VALID)) {
+        let number = home.get(CreateCqUserMemory::DBR_UMEM_ID);
         let address = firmware.users.address(uid, number, named.get64(Cqc::DBR_ADDR), 8).map_err(no_room)?;
         place.set64(Cqc::DBR_ADDR, address);
         tenancy.record = Some(number);
@@ -108,10 +66,10 @@ pub(super) fn of_cq(firmware: &Firmware, input: View<'_, CreateCqIn>) -> Result<
 pub(super) fn of_resized_cq(firmware: &Firmware, input: View<'_, ModifyCqIn>) -> Result<Home<64>, Refusal> {
     let bytes = input.as_bytes();
     let mut context: [u8; 64] = input.sub(ModifyCqIn::CQ_CONTEXT).as_bytes().first_chunk().copied().unwrap_or([0; 64]);
-    match View::<CqHome>::new(bytes) {
+    match View::<CreateCqUserMemory>::new(bytes) {
         Some(home) if input.is_set(ModifyCqIn::CQ_UMEM_VALID) => {
-            let number = home.get(CqHome::CQ_UMEM_ID);
-            let place = firmware.users.queue(uid_of(bytes), number, home.get64(CqHome::CQ_UMEM_OFFSET));
+            let number = home.get(CreateCqUserMemory::CQ_UMEM_ID);
+            let place = firmware.users.queue(uid_of(bytes), number, home.get64(CreateCqUserMemory::CQ_UMEM_OFFSET));
             let (pages, offset) = place.map_err(no_room)?;
             ViewMut::<Cqc>::of(&mut context).set(Cqc::LOG_PAGE_SIZE, 0).set(Cqc::PAGE_OFFSET, offset);
             Ok(Home { context, pages, tenancy: Tenancy { buffer: Some(number), record: None } })
@@ -175,8 +133,8 @@ pub(super) fn of_qp(firmware: &Firmware, input: View<'_, CreateQpIn>) -> Result<
     } else {
         page_list(input.tail(CreateQpIn::PAS))
     };
-    if let Some(home) = View::<QpHome>::new(bytes).filter(|_| named.is_set(Qpc::DBR_UMEM_VALID)) {
-        let number = home.get(QpHome::DBR_UMEM_ID);
+    if let Some(home) = View::<CreateQpUserMemory>::new(bytes).filter(|_| named.is_set(Qpc::DBR_UMEM_VALID)) {
+        let number = home.get(CreateQpUserMemory::DBR_UMEM_ID);
         let address = firmware.users.address(uid, number, named.get64(Qpc::DBR_ADDR), 8).map_err(no_room)?;
         place.set64(Qpc::DBR_ADDR, address);
         tenancy.record = Some(number);
@@ -187,11 +145,11 @@ pub(super) fn of_qp(firmware: &Firmware, input: View<'_, CreateQpIn>) -> Result<
 /// The translations of a key over user memory, and the object.
 pub(super) fn of_mkey(firmware: &Firmware, input: View<'_, CreateMkeyIn>) -> Result<(Vec<u8>, u32), Refusal> {
     let context = input.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
-    let home = View::<MkeyHome>::new(input.as_bytes()).ok_or(CmdStatus::BadInputLen)?;
+    let home = View::<CreateMkeyUserMemory>::new(input.as_bytes()).ok_or(CmdStatus::BadInputLen)?;
     let log_page = context.get(Mkc::LOG_PAGE_SIZE);
     let within = context.get64(Mkc::START_ADDR) & (1_u64.checked_shl(log_page).unwrap_or(1) - 1);
-    let number = home.get(MkeyHome::MKEY_UMEM_ID);
-    let place = (number, home.get64(MkeyHome::MKEY_UMEM_OFFSET));
+    let number = home.get(CreateMkeyUserMemory::MKEY_UMEM_ID);
+    let place = (number, home.get64(CreateMkeyUserMemory::MKEY_UMEM_OFFSET));
     let uid = uid_of(input.as_bytes());
     let raw = firmware.users.region(uid, place, log_page, within, context.get64(Mkc::LEN)).map_err(no_room)?;
     Ok((raw, number))

@@ -19,9 +19,7 @@ mod user;
 
 use std::borrow::Cow;
 
-use bareverbs_mlx5_spec::{
-    CmdIn, CmdOpcode, CmdOut, CmdStatus, InitHcaIn, Layout, LayoutInfo, OtherCmdOpcode, Place, View, ViewMut,
-};
+use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Layout, LayoutInfo, OtherCmdOpcode, Place, View, ViewMut};
 
 use crate::audit::Finding;
 use crate::env::Env;
@@ -96,15 +94,14 @@ impl Call<'_, '_> {
         if !ready {
             return Err(Refusal::new(CmdStatus::BadSysState, "not in this state of the function"));
         }
-        let input = View::<I>::new(self.input).ok_or(CmdStatus::BadInputLen)?;
+        let input = of_today::<I>(self.input);
+        let input = View::<I>::new(&input).ok_or(CmdStatus::BadInputLen)?;
         if self.room < O::SIZE.min(WHOLE_OUTPUT) {
             return Err(CmdStatus::BadOutputLen.into());
         }
         // What a program wrote is not the driver's mistake.
         if Users::is_kernel(user::uid_of(self.input)) {
-            let op = View::<CmdIn>::new(self.input).and_then(|input| CmdOpcode::from_code(input.get(CmdIn::OPCODE)));
-            let input = op.map_or(Cow::Borrowed(self.input), |op| home::without_names(op, self.input));
-            report_reserved(self.env, &input, &I::INFO);
+            report_reserved(self.env, &home::without_names(self.input), &I::INFO);
         }
         let mut output = ViewMut::<O>::new(self.output).ok_or(CmdStatus::BadOutputLen)?;
         run(self.firmware, self.env, input, &mut output)
@@ -136,26 +133,22 @@ fn report_reserved(env: &mut Env<'_>, bytes: &[u8], layout: &LayoutInfo) {
     }
 }
 
-/// Inputs that were shorter in earlier versions of the interface, which some drivers still speak: bytes then and today. The
-/// fields that came later are zero.
-const GREW: [(CmdOpcode, usize, usize); 1] = [(CmdOpcode::InitHca, 16, InitHcaIn::SIZE)];
-
-/// The input of a command at the length that it has today.
-fn of_today(opcode: u32, input: &[u8]) -> Cow<'_, [u8]> {
-    match GREW.iter().find(|(op, then, today)| op.code() == opcode && (*then..*today).contains(&input.len())) {
-        None => Cow::Borrowed(input),
-        Some((_, _, today)) => {
+/// The input of a command whose layout is `I`, at the length that it has today.
+fn of_today<I: Layout>(input: &[u8]) -> Cow<'_, [u8]> {
+    let op = View::<CmdIn>::new(input).and_then(|input| CmdOpcode::from_code(input.get(CmdIn::OPCODE)));
+    match op.and_then(CmdOpcode::first_input_len) {
+        Some(first) if (first..I::SIZE).contains(&input.len()) => {
             let mut longer = input.to_vec();
-            longer.resize(*today, 0);
+            longer.resize(I::SIZE, 0);
             Cow::Owned(longer)
         }
+        _ => Cow::Borrowed(input),
     }
 }
 
 /// Executes a command; its output, `output_len` bytes long.
 fn dispatch(firmware: &mut Firmware, env: &mut Env<'_>, input: &[u8], output_len: usize) -> Vec<u8> {
     let opcode = View::<CmdIn>::new(input).map_or(0, |input| input.get(CmdIn::OPCODE));
-    let input = &*of_today(opcode, input);
     let mut output = vec![0; output_len.max(LONGEST_OUTPUT)];
     let injected = env.faults.take(|fault| match fault {
         Fault::CommandStatus { opcode: of, status, syndrome } if u32::from(*of) == opcode => {
