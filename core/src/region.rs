@@ -52,16 +52,19 @@ pub(crate) const fn slot_mask(capacity: usize) -> u32 {
 /// The region with this key.
 #[inline(always)]
 pub(crate) fn find<P: Provider>(mrs: &TableView<kind::Mr, Mr<P>>, slot_mask: u32, lkey: Lkey) -> Option<&Mr<P>> {
-    let mut slot = (lkey.get() & slot_mask) as usize;
-    loop {
-        match mrs.at(slot) {
-            Some(mr) if mr.lkey.get() == lkey.get() => return Some(mr),
-            _ => slot = slot.wrapping_add(256),
-        }
-        if slot >= mrs.len() {
-            return None;
-        }
+    let slot = (lkey.get() & slot_mask) as usize;
+    match mrs.at(slot) {
+        Some(mr) if mr.lkey.get() == lkey.get() => Some(mr),
+        // In a table that the byte can number there is no other place for it.
+        _ if slot_mask < 255 => None,
+        _ => find_beyond(mrs, slot, lkey),
     }
+}
+
+/// The same in the slots with the same low byte.
+#[inline(never)]
+fn find_beyond<P: Provider>(mrs: &TableView<kind::Mr, Mr<P>>, slot: usize, lkey: Lkey) -> Option<&Mr<P>> {
+    (slot..mrs.len()).step_by(256).skip(1).filter_map(|slot| mrs.at(slot)).find(|mr| mr.lkey.get() == lkey.get())
 }
 
 /// Checks an SGE of a queue pair in `pd` against its region, which must have the rights `need`. An SGE of length 0 names no

@@ -57,6 +57,12 @@ impl Ring {
         self.head = self.head.wrapping_add(places);
     }
 
+    /// Takes every place before `head`, all of which the caller knows to be free.
+    #[inline]
+    pub(crate) const fn move_to(&mut self, head: u32) {
+        self.head = head;
+    }
+
     /// The counter in flight with these low 16 bits, if there is one.
     #[inline]
     pub(crate) fn locate(&self, low: u16) -> Option<u32> {

@@ -1,5 +1,7 @@
 //! Posting of send requests: the checks that the verbs promise, room, and the record of what is in flight.
 
+use core::slice::from_ref;
+
 use heapless::VecView;
 
 use crate::bind::{self, MwBind, PendingBind, WindowState};
@@ -131,17 +133,22 @@ impl<P: DataPath> SendQueue<'_, P> {
     /// caller's request to the ring; whatever is unusual or wrong about a request is found out on the long way.
     #[inline(always)]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError<P::Error>> {
-        let short = Short {
+        match self.short().post(wr) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(PostSendError::Device(error)),
+            None => self.post_any(wr),
+        }
+    }
+
+    /// The short way for usual requests.
+    #[inline(always)]
+    pub(crate) fn short(&mut self) -> Short<'_, P> {
+        Short {
             provider: &mut *self.provider,
             qp: &mut *self.qp,
             entries: &mut *self.entries,
             mrs: &*self.mrs,
             slot_mask: self.slot_mask,
-        };
-        match short.post(wr) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(PostSendError::Device(error)),
-            None => self.post_any(wr),
         }
     }
 
@@ -287,7 +294,7 @@ impl<P: DataPath> SendQueue<'_, P> {
         if !remote.addr.is_multiple_of(8) {
             return Err(PostSendError::AtomicAlignment { addr: remote.addr });
         }
-        self.check_sges(core::slice::from_ref(sge), Access::LOCAL_WRITE).map(drop)
+        self.check_sges(from_ref(sge), Access::LOCAL_WRITE).map(drop)
     }
 
     /// Blocks that a request takes, if they are free.
@@ -339,7 +346,7 @@ impl<P: DataPath> SendQueue<'_, P> {
         let at = self.qp.send.head();
         let signaled = self.qp.sq_sig_all || flags.contains(SendFlags::SIGNALED);
         self.provider.encode_send(&mut self.qp.inner, at, op, flags, signaled)?;
-        remember(self.qp, self.entries, SendEntry::new(wr_id, bytes, blocks, opcode));
+        remember(self.qp, self.entries, at, SendEntry::new(wr_id, bytes, blocks, opcode));
         Ok(())
     }
 
@@ -447,10 +454,14 @@ impl<P: DataPath> Short<'_, P> {
     #[inline(always)]
     pub(crate) fn post(self, wr: &SendWr<'_>) -> Option<Result<(), P::Error>> {
         match &wr.op {
-            SendOp::Write { payload: Payload::Sges(sges), remote } => self.post_sges(wr, UsualOp::Write, sges, *remote),
+            SendOp::Write { payload: Payload::Sges([sge]), remote } => {
+                self.post_sges(wr, UsualOp::Write, from_ref(sge), *remote)
+            }
+            SendOp::Send { payload: Payload::Sges([sge]) } => self.post_sges(wr, UsualOp::Send, from_ref(sge), NOWHERE),
             SendOp::Write { payload: Payload::Inline(bytes), remote } => self.post_inline(wr, bytes, *remote),
-            SendOp::Send { payload: Payload::Sges(sges) } => self.post_sges(wr, UsualOp::Send, sges, NOWHERE),
-            SendOp::Read { sges, remote } => self.post_sges(wr, UsualOp::Read, sges, *remote),
+            SendOp::Write { payload: Payload::Sges(_), .. }
+            | SendOp::Send { payload: Payload::Sges(_) }
+            | SendOp::Read { .. } => post_second(self.provider, self.qp, self.entries, self.mrs, self.slot_mask, wr),
             _ => None,
         }
     }
@@ -478,7 +489,7 @@ impl<P: DataPath> Short<'_, P> {
             UsualOp::Write => WcOpcode::RdmaWrite,
             UsualOp::Read => WcOpcode::RdmaRead,
         };
-        remember(self.qp, self.entries, SendEntry::new(wr.wr_id, bytes, blocks, opcode));
+        remember(self.qp, self.entries, at, SendEntry::new(wr.wr_id, bytes, blocks, opcode));
         Some(Ok(()))
     }
 
@@ -498,7 +509,7 @@ impl<P: DataPath> Short<'_, P> {
             return Some(Err(error));
         }
         let entry = SendEntry::new(wr.wr_id, bytes.len() as u32, blocks, WcOpcode::RdmaWrite);
-        remember(self.qp, self.entries, entry);
+        remember(self.qp, self.entries, at, entry);
         Some(Ok(()))
     }
 
@@ -527,10 +538,30 @@ impl<P: DataPath> Short<'_, P> {
     }
 }
 
-/// Remembers the request at the head of the ring and goes on behind it.
+/// [`Short::post`] for reads and for two SGEs. A call, and its arguments one by one, so that the requests with one SGE have all
+/// registers for themselves.
+#[inline(never)]
+fn post_second<P: DataPath>(
+    provider: &mut P,
+    qp: &mut Qp<P>,
+    entries: &mut [SendEntry],
+    mrs: &TableView<kind::Mr, Mr<P>>,
+    slot_mask: u32,
+    wr: &SendWr<'_>,
+) -> Option<Result<(), P::Error>> {
+    let short = Short { provider, qp, entries, mrs, slot_mask };
+    match &wr.op {
+        SendOp::Write { payload: Payload::Sges(sges), remote } => short.post_sges(wr, UsualOp::Write, sges, *remote),
+        SendOp::Send { payload: Payload::Sges(sges) } => short.post_sges(wr, UsualOp::Send, sges, NOWHERE),
+        SendOp::Read { sges, remote } => short.post_sges(wr, UsualOp::Read, sges, *remote),
+        _ => None,
+    }
+}
+
+/// Remembers the request at the head of the ring, `at`, and goes on behind it.
 #[inline(always)]
-fn remember<P: DataPath>(qp: &mut Qp<P>, entries: &mut [SendEntry], entry: SendEntry) {
-    let (at, size, blocks) = (qp.send.head(), entries.len(), entry.blocks());
+fn remember<P: DataPath>(qp: &mut Qp<P>, entries: &mut [SendEntry], at: u32, entry: SendEntry) {
+    let (size, blocks) = (entries.len(), entry.blocks());
     if let Some(place) = entries.get_mut(place(at, size)) {
         *place = entry;
     }
@@ -539,7 +570,7 @@ fn remember<P: DataPath>(qp: &mut Qp<P>, entries: &mut [SendEntry], entry: SendE
             *place = SendEntry::NONE;
         }
     }
-    qp.send.advance(u32::from(blocks));
+    qp.send.move_to(at.wrapping_add(u32::from(blocks)));
 }
 
 /// A binding in the backend's terms.

@@ -387,8 +387,15 @@ impl<
             Err(error) => return Err(BadWr { index: 0, error }),
         };
         for (index, wr) in list.iter().enumerate() {
-            if let Err(error) = queue.post(wr) {
-                return Err(queue.stop_at(index, error));
+            // A result of the long way would be written to memory and read again, for every request.
+            match queue.short().post(wr) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Err(queue.stop_at(index, PostSendError::Device(error))),
+                None => {
+                    if let Err(error) = queue.post_any(wr) {
+                        return Err(queue.stop_at(index, error));
+                    }
+                }
             }
         }
         match queue.commit() {

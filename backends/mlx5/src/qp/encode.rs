@@ -289,9 +289,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
             }
             _ => return Err(Error::TooMuch { asked: sges.len() as u64, limit: 2 }),
         }
-        if fence != fm::NONE {
-            qp.fence = fm::NONE;
-        }
+        qp.fence = fm::NONE;
         qp.last_control = first;
         Ok(())
     }
