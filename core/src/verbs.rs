@@ -381,6 +381,8 @@ impl<
     }
 
     /// Posts sends up to the first that fails, with one doorbell; that one is named and not posted.
+    // Not part of the caller: the loop wants every register.
+    #[inline(never)]
     pub fn post_send_list(&mut self, qp: QpHandle, list: &[SendWr<'_>]) -> Result<(), BadWr<PostSendError<P::Error>>> {
         let mut queue = match self.send_queue(qp) {
             Ok(queue) => queue,
