@@ -4,7 +4,8 @@
 
 Each test has a process of its own: the bindings may crash when they tidy up after a test that gave up half way.
 
-Arguments: seconds a test may take, then the parts of names to run (all without any). Options go to the tests themselves.
+Arguments: seconds a test may take, then the parts of names to run (all without any); a part behind a "-" names what not to run.
+Options (with two) go to the tests themselves.
 """
 
 import faulthandler
@@ -104,7 +105,8 @@ def each(suite):
 
 def main():
     seconds, *rest = sys.argv[1:]
-    parts = [word for word in rest if not word.startswith("--")]
+    parts = [word for word in rest if not word.startswith("-")]
+    without = tuple(word[1:] for word in rest if word.startswith("-") and not word.startswith("--"))
     sys.argv[1:] = [word for word in rest if word.startswith("--")]
     sys.path.insert(0, str(FOLDER))
     from args_parser import parser
@@ -118,7 +120,8 @@ def main():
     count = 0
     for module in tests.__test_modules__:
         for test in each(loader.loadTestsFromModule(module)):
-            if not parts or any(part in test.id() for part in parts):
+            named = not parts or any(part in test.id() for part in parts)
+            if named and not any(part in test.id() for part in without):
                 run(test, int(seconds))
                 count += 1
     print(f"#| {count} tests", flush=True)
