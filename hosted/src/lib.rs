@@ -3,6 +3,7 @@
 //! Everything that needs an operating system lives here and nowhere else.
 #![forbid(unsafe_code)]
 
+pub mod buffer;
 pub mod cli;
 pub mod decode;
 pub mod fields;

@@ -344,20 +344,7 @@ fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Buffer {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::buffer::Buffer;
 
     #[test]
     fn what_is_recorded_reads_back() {
@@ -373,7 +360,7 @@ mod tests {
         tracer.record(now, Record::Doorbell { uar: 5, offset: 0x800, bytes: &[1, 0, 0, 0, 2, 0, 0, 0] });
         tracer.record(now, Record::Cqe { cqn: 0x81, index: 0x1_0000, bytes: &[] });
         recording.finish().unwrap();
-        let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(buffer.bytes()).unwrap();
         assert_eq!(
             text.lines().skip(2).collect::<Vec<_>>(),
             [

@@ -236,20 +236,7 @@ fn short(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Buffer {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::buffer::Buffer;
 
     fn lines(records: &[Record<'_>]) -> Vec<String> {
         let buffer = Buffer::default();
@@ -259,7 +246,7 @@ mod tests {
             printer.record(Instant::from_nanos(1_000_000_042), *record);
         }
         sink.finish().unwrap();
-        let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(buffer.bytes()).unwrap();
         text.lines().map(String::from).collect()
     }
 

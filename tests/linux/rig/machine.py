@@ -219,25 +219,19 @@ class Guest:
 
     def start(self):
         """Powers it on."""
-        with open(self.complaints, "wb") as complaints:
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                start_new_session=True,
-                env=dict(os.environ, QEMU_MODULE_DIR=""),
-            )
+        self._power_on(stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self._began = time.monotonic()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def use(self):
         """Powers it on and gives it this process's terminal until it is off."""
-        with open(self.complaints, "wb") as complaints:
-            environment = dict(os.environ, QEMU_MODULE_DIR="")
-            self.process = subprocess.Popen(self.command, stderr=complaints, env=environment)
+        self._power_on()
         return self.process.wait()
+
+    def _power_on(self, **streams):
+        with open(self.complaints, "wb") as complaints:
+            self.process = subprocess.Popen(self.command, stderr=complaints, env=dict(os.environ, QEMU_MODULE_DIR=""), **streams)
 
     def _read(self):
         with open(self.output, "w", encoding="utf-8") as file:

@@ -1,27 +1,11 @@
 //! This project's driver, doing what the recorded tools did, and recorded in the same way.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
-
 use bareverbs::{Access, Mtu, Payload, QpAttr, QpAttrMask, QpCap, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
+use bareverbs_hosted::buffer::Buffer;
 use bareverbs_hosted::record::{Line, Recording, parse};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
 use bareverbs_tests::{Connection, End, Node, Pair, Region, rc_steps, signaled, to_rts, uc_steps};
-
-#[derive(Clone, Default)]
-struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Buffer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// What a tool asks for: as its source or its manual page says.
 struct Tool {
@@ -212,7 +196,7 @@ pub(crate) fn recording() -> Vec<Line> {
         assert!((*node.verbs).into_provider().teardown().is_ok());
     }
     recording.finish().unwrap();
-    let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+    let text = String::from_utf8(buffer.bytes()).unwrap();
     parse(&text).unwrap()
 }
 

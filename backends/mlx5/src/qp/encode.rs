@@ -259,8 +259,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
         signaled: bool,
     ) -> Result<(), Error> {
         let place = qp.sq_ring + ((at as usize).wrapping_mul(WQEBB) & qp.sq_mask);
-        let fence = qp.fence;
-        let bits = control_flags(fence, flags, signaled);
+        let bits = control_flags(qp.fence, flags, signaled);
         let opcode = match op {
             UsualOp::Send => WqeOpcode::Send,
             UsualOp::Write => WqeOpcode::RdmaWrite,
