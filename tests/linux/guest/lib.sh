@@ -57,17 +57,45 @@ pair() {
 	pair_name=$1
 	pair_client=$2
 	shift 2
+	pair_runs=1
+	run_pair "$@"
+	while left_early && [ $pair_runs -lt 4 ]; do
+		echo "#| again, one end left while the other still repeated a lost packet: $pair_name"
+		pair_runs=$((pair_runs + 1))
+		run_pair "$@"
+	done
+	if [ $client_status -eq 0 ]; then pass "$pair_name"; else fail "$pair_name: exit status $client_status"; fi
+	[ $server_status -eq 0 ] || fail "$pair_name, server: exit status $server_status"
+	[ $((client_status + server_status)) -eq 0 ]
+}
+
+# run_pair TOOL OPTIONS...: one run of both ends: $client_status and $server_status, and what they said in /tmp/step and
+# /tmp/server.
+run_pair() {
 	timeout $limit "$@" -d mlx5_0 >/tmp/server 2>&1 &
 	pair_server=$!
 	wait_for 60 listening_or_ended $pair_server
-	step "$pair_name" "$@" -d "$pair_client" localhost
+	timeout $limit "$@" -d "$pair_client" localhost >/tmp/step 2>&1
+	client_status=$?
 	# A server whose client failed would wait for it.
-	[ $step_status -eq 0 ] || kill $pair_server 2>/dev/null
+	[ $client_status -eq 0 ] || [ "$(parameter lossy)" ] || kill $pair_server 2>/dev/null
 	wait $pair_server
-	pair_status=$?
+	server_status=$?
+	sed 's/^/#| /' /tmp/step
 	sed 's/^/#| server: /' /tmp/server
-	[ $pair_status -eq 0 ] || fail "$pair_name, server: exit status $pair_status"
-	[ $((step_status + pair_status)) -eq 0 ]
+}
+
+# Whether the last run of a pair failed for what the pingpongs do, and no device can help, on a wire that loses packets:
+# an end leaves as soon as it has counted enough messages, and then nobody answers what the other one has to repeat. So
+# one end succeeded, and the other says that a request of its own (2) was not answered.
+left_early() {
+	[ "$(parameter lossy)" ] || return 1
+	case $client_status-$server_status in
+	0-1) unanswered=/tmp/server ;;
+	1-0) unanswered=/tmp/step ;;
+	*) return 1 ;;
+	esac
+	grep -q '^Failed status transport retry counter exceeded (12) for wr_id 2$' $unanswered
 }
 
 # Whether a tool waits for its client (its number of a port in the kernel's list of listening sockets).

@@ -170,6 +170,7 @@ CASES = [
         "the pingpongs of RC over a wire that loses, duplicates and reorders 1 % each",
         "rc,srq,xsrq",
         serve=BAD_WIRE,
+        parameters=(("tools", "rc,srq,xsrq"), ("lossy", 1)),
         lasts=40,
         seconds=600,
     ),
