@@ -59,7 +59,7 @@ pair() {
 	shift 2
 	pair_runs=1
 	run_pair "$@"
-	while left_early && [ $pair_runs -lt 4 ]; do
+	while left_early && [ $pair_runs -lt 6 ]; do
 		echo "#| again, one end left while the other still repeated a lost packet: $pair_name"
 		pair_runs=$((pair_runs + 1))
 		run_pair "$@"
