@@ -6,6 +6,7 @@ use std::io::{self, BufRead as _};
 use bareverbs_sim::HealthReport;
 use bareverbs_sim::fault::Fault;
 
+use super::heap::bytes_in_use;
 use super::subnet::{Gone, Handle, Station};
 use crate::record::Recording;
 
@@ -13,7 +14,8 @@ use crate::record::Recording;
 const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
                         stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, drop-cqe LID CQN, \
                         repeat-cqe LID CQN, wrong-owner LID CQN, foreign-qpn LID CQN QPN, wrong-counter LID CQN COUNTER, \
-                        cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, counts LID, mark TEXT";
+                        cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, counts LID, memory, \
+                        mark TEXT";
 
 /// What shall happen to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +164,8 @@ pub(super) fn listen(devices: &[(u16, Handle)], recording: Option<&Recording>) {
             Ok(if recording.is_some() { "done".into() } else { "nothing is recorded".into() })
         } else if line == "help" {
             Ok(COMMANDS.into())
+        } else if line == "memory" {
+            Ok(bytes_in_use().map_or("not known".into(), |bytes| format!("{bytes} bytes in use")))
         } else {
             obey(devices, line)
         };
@@ -205,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_command_that_is_named_is_understood() {
-        for command in COMMANDS.split(", ").filter(|command| !command.starts_with("mark")) {
+        for command in COMMANDS.split(", ").filter(|command| !["memory", "mark TEXT"].contains(command)) {
             let words = command.split(' ').filter(|word| !word.starts_with('['));
             let line: Vec<&str> = words
                 .map(|word| match word {

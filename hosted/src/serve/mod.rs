@@ -4,6 +4,7 @@ pub mod args;
 mod control;
 mod error;
 mod function;
+mod heap;
 mod link;
 mod memory;
 mod socket;

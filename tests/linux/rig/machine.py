@@ -29,7 +29,7 @@ def _end(process, patience):
 class Server:
     """`bareverbs sim serve` with one socket a device."""
 
-    def __init__(self, program, folder, name, sockets, options, traced=True):
+    def __init__(self, program, folder, name, sockets, options, traced=True, uncached=False):
         self.sockets = sockets
         self.log = folder / f"{name}.log"
         self.trace = folder / f"{name}.trace"
@@ -39,6 +39,9 @@ class Server:
         for path in sockets:
             command += ["--socket", str(path)]
         self.command = [*command, *options]
+        self.environment = dict(os.environ)
+        if uncached:
+            self.environment["GLIBC_TUNABLES"] = "glibc.malloc.tcache_count=0"
         self.process = None
         self.started = 0.0
 
@@ -49,7 +52,7 @@ class Server:
         before = self._lines_with(ready)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                self.command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self.environment, start_new_session=True
             )
         deadline = time.monotonic() + 10
         while self._lines_with(ready) < before + len(ready):
@@ -100,11 +103,6 @@ class Server:
             lines = (thread / "status").read_text(encoding="ascii").splitlines()
             sleeps += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:"))
         return f"{time.monotonic() - self.started:.2f} {nanoseconds / 1e9:.4f} {sleeps}"
-
-    def memory_kilobytes(self):
-        """Resident memory that is its own (the guest's memory, which it maps, is not counted)."""
-        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:"))
 
     def settle(self):
         """Waits until all its threads sleep: what was sent to it has been read. Its clients must be silent."""

@@ -75,14 +75,15 @@ class Trial:
         if not case.devices:
             return []
         if not case.linked:
-            return [machine.Server(self.program, self.folder, "device", self.sockets, case.serve, case.traced)]
+            return [self._server("device", self.sockets, case.serve)]
         link = ["--link", str(self.runtime / "link")]
         return [
-            machine.Server(
-                self.program, self.folder, f"device{number}", [path], [*case.serve, *link, "--lid", str(number + 1)], case.traced
-            )
+            self._server(f"device{number}", [path], [*case.serve, *link, "--lid", str(number + 1)])
             for number, path in enumerate(self.sockets)
         ]
+
+    def _server(self, name, sockets, options):
+        return machine.Server(self.program, self.folder, name, sockets, options, self.case.traced, self.case.uncached)
 
     def _guest(self, number, boot=1):
         case = self.case
@@ -140,8 +141,6 @@ class Trial:
                 return "plugged"
             case ["power-cut"]:
                 return self._power_cut(number)
-            case ["memory"]:
-                return str(server.memory_kilobytes())
             case ["usage"]:
                 return server.usage()
             case _:
