@@ -157,7 +157,7 @@ wait_for() {
 load_mlx5() {
 	load mlx5_core && load mlx5_ib && load ib_uverbs || return 1
 	devices=$(parameter devices 1)
-	if wait_for 30 all_ports_active "$devices"; then pass "$devices port(s) active"; else fail "a port is not active"; fi
+	if wait_for $limit all_ports_active "$devices"; then pass "$devices port(s) active"; else fail "a port is not active"; fi
 }
 
 all_ports_active() {

@@ -31,7 +31,7 @@ latency() {
 measure() {
 	timeout 60 "$@" -d mlx5_0 -F >/tmp/server 2>&1 &
 	server=$!
-	wait_for 10 listening
+	wait_for 60 listening
 	timeout 60 "$@" -d mlx5_1 -F localhost >/tmp/measured 2>&1 || fail "$*" >/dev/ttyS1
 	wait $server || fail "$*, server" >/dev/ttyS1
 }
