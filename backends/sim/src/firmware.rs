@@ -10,6 +10,7 @@ use crate::engine::{DEVICE_MEMORY_START, Engine, EngineConfig, EngineEvent, Engi
 use crate::env::Env;
 use crate::eq::{Event, EventQueues};
 use crate::lack::{Lack, Lacks};
+use crate::management::{self, Agents, Cleared};
 use crate::pages::Pages;
 use crate::port::{PKEYS, Port};
 use crate::uar::FIRST_UAR;
@@ -86,6 +87,8 @@ pub(crate) struct Firmware {
     pub(crate) counters: Numbers,
     /// What the port had counted when each set of counters was last cleared.
     pub(crate) cleared_counters: BTreeMap<u32, EngineStats>,
+    /// What the port had counted when a performance manager last cleared each count.
+    pub(crate) cleared_traffic: Cleared,
     /// User contexts, and whose an object is.
     pub(crate) users: Users,
     /// The event queue of each completion queue.
@@ -115,6 +118,7 @@ impl Firmware {
             transport_domains: Numbers::new(1, 255),
             counters: Numbers::new(1, 255),
             cleared_counters: BTreeMap::new(),
+            cleared_traffic: Cleared::default(),
             users: Users::default(),
             cq_eqs: BTreeMap::new(),
             mkey_room: BTreeMap::new(),
@@ -153,6 +157,7 @@ impl Firmware {
         self.transport_domains = fresh.transport_domains;
         self.counters = fresh.counters;
         self.cleared_counters.clear();
+        self.cleared_traffic = Cleared::default();
         self.users = fresh.users;
         self.cq_eqs.clear();
         self.mkey_room.clear();
@@ -186,6 +191,21 @@ impl Firmware {
         {
             self.eqs.post(env, Event::page_request(pages));
         }
+    }
+
+    /// Answers the datagrams for the agents of the port.
+    pub(crate) fn answer_questions(&mut self, env: &mut Env<'_>) {
+        while let Some(question) = self.engine.take_question() {
+            let answer = question.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(), mad));
+            if let Some(answer) = answer {
+                self.engine.answer(env, &question, &answer);
+            }
+        }
+    }
+
+    /// What the agents of the port answer from.
+    pub(crate) fn agents(&mut self) -> Agents<'_> {
+        Agents { port: &self.port, config: &self.config, stats: self.engine.stats(), cleared: &mut self.cleared_traffic }
     }
 
     /// Announces a change of the port, if there is one.

@@ -113,6 +113,8 @@ impl Port {
             .set(HcaVportContext::VPORT_STATE_POLICY, self.policy)
             .set(HcaVportContext::PORT_STATE, logical)
             .set(HcaVportContext::VPORT_STATE, logical)
+            // Its driver may send subnet management packets.
+            .set(HcaVportContext::HAS_SMI, 1)
             .set64(HcaVportContext::SYSTEM_IMAGE_GUID, self.system_guid)
             .set64(HcaVportContext::PORT_GUID, self.port_guid)
             .set64(HcaVportContext::NODE_GUID, self.node_guid)

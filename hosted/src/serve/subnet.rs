@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time;
 
 use bareverbs::Instant;
-use bareverbs_sim::packet::destination;
+use bareverbs_sim::packet::{PERMISSIVE_LID, destination, is_multicast_lid};
 use bareverbs_sim::wire::{PortId, Wire};
 use bareverbs_sim::{Device, DeviceCounts};
 
@@ -124,8 +124,12 @@ impl Handle {
         if state.stopped {
             return Err(Gone);
         }
-        let lid = destination(frame);
-        if let Some(station) = state.stations.iter_mut().find(|station| Some(station.device.config().lid) == lid) {
+        let lid = destination(frame).unwrap_or(0);
+        let takes = |station: &Station| lid == station.device.config().lid || lid == PERMISSIVE_LID;
+        // One port takes it, or each one when it is for a group.
+        let most = if is_multicast_lid(lid) { usize::MAX } else { 1 };
+        let takers = state.stations.iter_mut().filter(|station| is_multicast_lid(lid) || takes(station)).take(most);
+        for station in takers {
             station.device.advance(now);
             station.device.receive(frame);
         }
@@ -177,9 +181,17 @@ impl State {
         self.stations.iter().filter_map(|station| station.device.next_due()).chain(self.wire.next_due()).min()
     }
 
-    fn is_here(&self, frame: &[u8]) -> bool {
-        let lid = destination(frame);
-        self.stations.iter().any(|station| Some(station.device.config().lid) == lid)
+    /// Whether a frame of a device here is for another one here, and whether for one elsewhere.
+    fn route(&self, frame: &[u8]) -> (bool, bool) {
+        match destination(frame) {
+            Some(lid) if is_multicast_lid(lid) => (true, true),
+            // Whoever is at the other end.
+            Some(PERMISSIVE_LID) => (self.stations.len() > 1, self.stations.len() == 1),
+            lid => {
+                let here = self.stations.iter().any(|station| Some(station.device.config().lid) == lid);
+                (here, !here)
+            }
+        }
     }
 
     /// Lets every device work once and moves frames.
@@ -191,8 +203,12 @@ impl State {
                 frames.extend(std::iter::from_fn(|| station.device.transmit()));
             }
             for frame in frames.drain(..) {
-                match &self.link {
-                    Some(link) if !self.is_here(&frame) => link.send(frame),
+                match (&self.link, self.route(&frame)) {
+                    (Some(link), (false, true)) => link.send(frame),
+                    (Some(link), (true, true)) => {
+                        link.send(frame.clone());
+                        self.wire.send(now, PortId(port), frame);
+                    }
                     _ => self.wire.send(now, PortId(port), frame),
                 }
             }
@@ -276,6 +292,7 @@ mod tests {
     use std::time::Duration;
 
     use bareverbs_sim::DeviceConfig;
+    use bareverbs_sim::wire::PerfectWire;
 
     use super::super::memory::ClientMemory;
     use super::*;
@@ -321,6 +338,25 @@ mod tests {
         assert_eq!(runner.join().unwrap().len(), 1);
         // Ten times on an idle machine; far more often would mean that it does not sleep.
         assert!((2..=20).contains(&looks.load(Ordering::Relaxed)), "{looks:?}");
+    }
+
+    #[test]
+    fn frames_go_where_their_destination_is() {
+        let route = |devices: u16, dlid: u16| {
+            let station = |lid| {
+                let memory = Reach(Arc::new(ClientMemory::new("test".into())));
+                Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory), vectors: Vectors::new(1) }
+            };
+            let wire = PerfectWire::new(Duration::ZERO);
+            let subnet = Subnet::new((1..=devices).map(station).collect(), Box::new(wire), None);
+            // The destination is in the second two bytes of a local route header.
+            let [high, low] = dlid.to_be_bytes();
+            let state = subnet.shared.enter();
+            state.route(&[0, 0, high, low])
+        };
+        assert_eq!((route(2, 1), route(2, 2), route(2, 3)), ((true, false), (true, false), (false, true)));
+        assert_eq!(route(2, 0xc001), (true, true), "a group has members anywhere");
+        assert_eq!((route(2, 0xffff), route(1, 0xffff)), ((true, false), (false, true)), "the other end of the cable");
     }
 
     #[test]

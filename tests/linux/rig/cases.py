@@ -38,6 +38,8 @@ class Case:
     #: It waits for most of its time, and may run beside those that have a processor each.
     waits: bool = False
     expected: tuple = ()
+    #: What the device's audit may report of the driver: pattern, reason.
+    forgiven: tuple = ()
     gives_back: bool = False
     #: The drivers are shut down at the end, as on a machine that is turned off. Without it the guest just stops, seconds
     #: earlier.
@@ -207,6 +209,19 @@ CASES = [
         "perftest over RC on a wire that loses, duplicates and reorders 1 % each",
         "rc",
         serve=BAD_WIRE,
+    ),
+    Case("mad", "infiniband-diags: ibping, smpquery, perfquery, ibnetdiscover", devices=2),
+    Case("mad-6.1", "the same with kernel 6.1 and its rdma-core", script="mad", suite="bookworm", devices=2),
+    Case(
+        "rough",
+        "tools killed amid their work, the driver unbound, the card removed and found again, reset, reloaded",
+        devices=2,
+        forgiven=((r"DoorbellNowhere", "a tool does not hear that the driver has destroyed its queue pair"),),
+        # For devlink.
+        python=True,
+        memory=2048,
+        lasts=50,
+        seconds=600,
     ),
     fault(
         "fault-status",

@@ -22,6 +22,12 @@ PROGRAMS = [
     "ibv_xsrq_pingpong",
     *(f"ib_{verb}_{what}" for verb in ("send", "write", "read", "atomic") for what in ("bw", "lat")),
     "rping",
+    "ibstat",
+    "ibaddr",
+    "ibping",
+    "smpquery",
+    "perfquery",
+    "ibnetdiscover",
 ]
 
 LOADER = "lib64/ld-linux-x86-64.so.2"
@@ -130,8 +136,8 @@ def _programs(archive, tree):
     provider = tree.libraries / "libmlx5.so.1"
     needed = {provider}
     for name in PROGRAMS:
-        program = tree.root / "usr/bin" / name
-        if program.is_file():
+        program = next((tree.root / folder / name for folder in ("usr/bin", "usr/sbin") if (tree.root / folder / name).is_file()), None)
+        if program:
             archive.file(f"bin/{name}", program.read_bytes(), 0o755)
             needed |= _libraries(tree, program)
     needed |= _libraries(tree, provider)

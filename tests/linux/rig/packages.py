@@ -184,6 +184,7 @@ def trees(cache):
         "busybox-static",
         "ibverbs-utils",
         "ibverbs-providers",
+        "infiniband-diags",
         "perftest",
         "rdmacm-utils",
     ]

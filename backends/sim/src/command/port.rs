@@ -54,7 +54,7 @@ pub(super) fn mad(
 ) -> Outcome {
     check_port(input.get(MadIfcIn::PORT), false)?;
     let request = input.bytes(MadIfcIn::MAD).first_chunk().ok_or(CmdStatus::BadInputLen)?;
-    let response = management::answer(&firmware.port, &firmware.config, request)
+    let response = management::answer(firmware.agents(), request)
         .ok_or(Refusal::new(CmdStatus::BadPkt, "no question, or of a class without an agent"))?;
     output.set_bytes(MadIfcOut::RESPONSE_MAD_PACKET, &response);
     Ok(())
@@ -102,7 +102,7 @@ pub(super) fn query_pkey(
     Ok(())
 }
 
-/// QUERY_VPORT_COUNTER: what went over the wire since INIT_HCA. Nothing counts bytes.
+/// QUERY_VPORT_COUNTER: what went over the wire since INIT_HCA.
 pub(super) fn query_counter(
     firmware: &mut Firmware,
     _: &mut Env<'_>,
@@ -111,8 +111,14 @@ pub(super) fn query_counter(
 ) -> Outcome {
     check_port(input.get(QueryVportCounterIn::PORT_NUM), input.is_set(QueryVportCounterIn::OTHER_VPORT))?;
     let stats = firmware.engine.stats();
-    output.sub(QueryVportCounterOut::RECEIVED_IB_UNICAST).set64(TrafficCounter::PACKETS, stats.received);
-    output.sub(QueryVportCounterOut::TRANSMITTED_IB_UNICAST).set64(TrafficCounter::PACKETS, stats.sent);
+    for (place, traffic) in [
+        (QueryVportCounterOut::RECEIVED_IB_UNICAST, stats.received),
+        (QueryVportCounterOut::TRANSMITTED_IB_UNICAST, stats.sent),
+        (QueryVportCounterOut::RECEIVED_IB_MULTICAST, stats.received_multicast),
+        (QueryVportCounterOut::TRANSMITTED_IB_MULTICAST, stats.sent_multicast),
+    ] {
+        output.sub(place).set64(TrafficCounter::PACKETS, traffic.packets).set64(TrafficCounter::OCTETS, traffic.octets);
+    }
     output.sub(QueryVportCounterOut::RECEIVED_ERRORS).set64(TrafficCounter::PACKETS, stats.dropped);
     Ok(())
 }

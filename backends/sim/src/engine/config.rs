@@ -109,13 +109,39 @@ pub struct EngineCounts {
     pub memberships: usize,
 }
 
+/// Packets, and their bytes from LRH to ICRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub octets: u64,
+}
+
+impl Traffic {
+    /// Counts a packet of `octets` bytes.
+    pub(super) fn count(&mut self, octets: usize) {
+        self.packets += 1;
+        self.octets += octets as u64;
+    }
+
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
+    }
+}
+
 /// What went over the wire and what went wrong on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Packets sent.
-    pub sent: u64,
-    /// Packets received and understood.
-    pub received: u64,
+    /// Sent to one port.
+    pub sent: Traffic,
+    /// Sent to multicast groups.
+    pub sent_multicast: Traffic,
+    /// Received and understood.
+    pub received: Traffic,
+    /// Received for multicast groups that somebody here belongs to.
+    pub received_multicast: Traffic,
     /// Frames that were no packets, or for nobody here.
     pub dropped: u64,
     /// Times that a requester went back and sent again.

@@ -4,6 +4,7 @@
 //! passes on doorbells and frames, and takes frames and events away. Nothing here waits, reads a clock or starts a
 //! thread: [`Engine::advance`] does a bounded piece of whatever is due.
 
+mod agent;
 mod build;
 mod completer;
 mod config;
@@ -53,7 +54,7 @@ use multicast::{Groups, is_multicast};
 use qp::Qp;
 use srq::SrqTable;
 
-pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats};
+pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats, Traffic};
 pub(crate) use device_memory::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START, LOG_MAX_ALIGNMENT, LOG_MIN_PIECE};
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
 pub use srq::{SrqKind, SrqSpec};
@@ -75,6 +76,8 @@ struct Shared {
     events: VecDeque<EngineEvent>,
     /// Frames for the wire, and those for this device itself.
     frames: VecDeque<Vec<u8>>,
+    /// Datagrams for the agents of the port.
+    questions: VecDeque<Packet>,
     loopback: VecDeque<Vec<u8>>,
     stats: EngineStats,
 }
@@ -107,9 +110,11 @@ impl Work<'_, '_> {
     /// Sends a packet; one to this port comes back without the wire.
     fn transmit(&mut self, packet: &Packet) {
         let frame = packet.encode();
-        self.shared.stats.sent += 1;
         self.env.trace(Record::Sent { bytes: &frame });
-        if packet.lrh.is_multicast() {
+        if !packet.lrh.is_multicast() {
+            self.shared.stats.sent.count(frame.len());
+        } else {
+            self.shared.stats.sent_multicast.count(frame.len());
             // Members may be here as well as elsewhere.
             self.shared.loopback.push_back(frame.clone());
         }
@@ -177,6 +182,11 @@ impl Engine {
     /// is no such queue.
     pub fn ring_send(&mut self, env: &mut Env<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.sq.is_some()) else { return false };
+        if qp.state == QpcState::Rst {
+            // Whoever reset it need not be whoever posts, and a late doorbell must not count once it runs again.
+            env.note(|| format!("doorbell of QP {qpn:#x}, which is reset"));
+            return true;
+        }
         let mut work = Work { shared: &mut self.shared, env };
         match qp.record(&work) {
             Some((_, posted)) => {
@@ -210,7 +220,17 @@ impl Engine {
             }
         };
         if is_multicast(&packet) {
-            return self.receive_multicast(env, &packet);
+            return self.receive_multicast(env, &packet, frame.len());
+        }
+        if self.is_question(&packet) {
+            if self.shared.questions.len() >= MAX_FRAMES {
+                env.note(|| "datagram for an agent dropped: too many wait".to_owned());
+                self.shared.stats.dropped += 1;
+                return;
+            }
+            self.shared.stats.received.count(frame.len());
+            self.shared.questions.push_back(packet);
+            return;
         }
         let qpn = self.local_qpn(packet.bth.dest_qpn);
         if !self.qps.get(&qpn).is_some_and(|qp| qp.accepts(&packet, &self.shared)) {
@@ -218,7 +238,7 @@ impl Engine {
             self.shared.stats.dropped += 1;
             return;
         }
-        self.shared.stats.received += 1;
+        self.shared.stats.received.count(frame.len());
         self.deliver(env, qpn, &packet);
     }
 
@@ -294,7 +314,7 @@ impl Engine {
     /// When [`Engine::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.
     pub fn next_due(&self) -> Option<Instant> {
         let held_back = self.shared.frames.len() >= MAX_FRAMES;
-        if !self.shared.loopback.is_empty() || (!self.busy.is_empty() && !held_back) {
+        if !self.shared.loopback.is_empty() || !self.shared.questions.is_empty() || (!self.busy.is_empty() && !held_back) {
             return Some(Instant::default());
         }
         let timer = self.timers.first().map(|&(due, _)| due);

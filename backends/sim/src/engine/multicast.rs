@@ -73,7 +73,7 @@ impl Engine {
 
     /// Delivers a packet to each member of its group that takes it. The sender's own members get their copies too, but
     /// for those that asked not to hear their own device.
-    pub(super) fn receive_multicast(&mut self, env: &mut Env<'_>, packet: &Packet) {
+    pub(super) fn receive_multicast(&mut self, env: &mut Env<'_>, packet: &Packet, octets: usize) {
         let group = packet.grh.and_then(|route| self.groups.members.get(&route.dgid));
         let members: Vec<u32> = group.into_iter().flatten().copied().collect();
         let own = packet.lrh.slid == self.shared.config.lid;
@@ -87,7 +87,7 @@ impl Engine {
             self.deliver(env, qpn, packet);
         }
         if taken {
-            self.shared.stats.received += 1;
+            self.shared.stats.received_multicast.count(octets);
         } else {
             env.note(|| "multicast packet dropped: no member takes it".to_owned());
             self.shared.stats.dropped += 1;

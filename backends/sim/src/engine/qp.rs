@@ -3,6 +3,7 @@
 use bareverbs_mlx5_spec::{Ads, CmdStatus, CqeOpcode, CqeSyndrome, EventType, Field, QpDoorbellRecord, Qpc, QpcSt, QpcState};
 use bareverbs_mlx5_spec::{View, ViewMut, rq_type};
 
+use super::agent::{SUBNET_LANE, SUBNET_QPN};
 use super::cq::{Completion, Source};
 use super::key::{Access, Right};
 use super::requester::Requester;
@@ -213,7 +214,8 @@ impl Qp {
     /// A packet to the connected peer.
     pub(super) fn packet(&self, shared: &Shared, operation: Operation, psn: u32) -> Packet {
         let opcode = Opcode { transport: self.service.transport(), operation };
-        let lrh = Lrh { vl: 0, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.config.lid };
+        let vl = if self.wire_qpn() == SUBNET_QPN { SUBNET_LANE } else { 0 };
+        let lrh = Lrh { vl, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.config.lid };
         let bth = Bth {
             opcode,
             solicited: false,

@@ -9,6 +9,11 @@ use super::qp::{Qp, Service};
 use super::{Shared, Work};
 use crate::packet::{PERMISSIVE_LID, Packet};
 
+/// Whether two partition keys talk. The highest bit says full member; two limited ones do not.
+pub(super) fn same_partition(own: u16, theirs: u16) -> bool {
+    (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0
+}
+
 impl Qp {
     /// Whether a packet is for this queue pair: service, partition and path.
     pub(super) fn accepts(&self, packet: &Packet, shared: &Shared) -> bool {
@@ -20,10 +25,8 @@ impl Qp {
             return false;
         }
         let own = shared.pkey(self.path(Ads::PKEY_INDEX));
-        let theirs = packet.bth.pkey;
-        // The highest bit says full member; two limited ones do not talk.
-        let same_partition = (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0;
-        same_partition && (!self.service.is_connected() || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
+        same_partition(own, packet.bth.pkey)
+            && (!self.service.is_connected() || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
     }
 
     pub(super) fn take_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {

@@ -1,5 +1,6 @@
 //! Requests from WQE to CQE, on two devices.
 
+mod agent;
 mod answers;
 mod cache;
 mod failure;

@@ -3,6 +3,7 @@
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc, QpcSt, QpcState};
 
 use super::Work;
+use super::agent::{GENERAL_QPN, SUBNET_QPN};
 use super::key::Right;
 use super::message::{ScatterError, scatter};
 use super::psn;
@@ -109,8 +110,8 @@ impl Qp {
     /// The number by which peers know it: management queue pairs have fixed ones.
     pub(super) fn wire_qpn(&self) -> u32 {
         match self.st() {
-            Some(QpcSt::Qp0) => 0,
-            Some(QpcSt::Qp1) => 1,
+            Some(QpcSt::Qp0) => SUBNET_QPN,
+            Some(QpcSt::Qp1) => GENERAL_QPN,
             _ => self.qpn,
         }
     }

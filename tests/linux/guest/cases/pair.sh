@@ -2,7 +2,7 @@
 load_mlx5 || return
 load virtio_pci && load virtio_net
 me=$(parameter guest)
-wait_for 10 test -d /sys/class/net/eth0 || fail "no Ethernet cable"
+wait_for 60 test -d /sys/class/net/eth0 || fail "no Ethernet cable"
 ip addr add 10.0.0.$((me + 1))/24 dev eth0
 ip link set eth0 up
 
@@ -34,4 +34,8 @@ for tool in rc uc ud srq xsrq; do
 		between "$tool $size bytes, polling" $program $options $iterations -s $size
 		between "$tool $size bytes, events" $program $options -e $iterations -s $size
 	done
+	[ $tool = rc ] || continue
+	# Both guests are there now, and stay for the other tools: a datagram to whoever is at the other end of the cable.
+	load ib_umad
+	step "the neighbour's name" smpquery -C mlx5_0 -D nodedesc 0,1 && expect "it is the other one's" "device $((2 - me))\$"
 done

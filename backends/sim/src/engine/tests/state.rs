@@ -61,6 +61,24 @@ fn error_reset_and_a_second_life() {
 }
 
 #[test]
+fn a_doorbell_of_a_reset_queue_pair_is_nothing() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), _) = pair.buffers(4096);
+    for _ in 0..65 {
+        pair.a.post_send(&mut pair.qa, 0x00, 0, 0, &[]);
+        pair.run();
+    }
+    pair.a.modify(pair.qa.qpn, CmdOpcode::Qp2Rst, 0, |_| {}).unwrap();
+    // Whoever posts has not heard of it; the record is the old life's.
+    pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 4, key_a));
+    pair.a.write(pair.qa.dbr, &[0; 8]);
+    pair.a.connect(pair.qa.qpn, 2, pair.qb.qpn, Link::default());
+    pair.run();
+    assert_eq!(pair.a.poll(&mut pair.qa.send), None);
+    assert_eq!(pair.a.audit.findings(), []);
+}
+
+#[test]
 fn atomics_in_the_other_byte_order() {
     let mut pair = Pair::new();
     let mut config = pair.b.engine.config().clone();

@@ -19,7 +19,7 @@ fn uc_completes_without_answers() {
     assert_eq!(pair.b.poll(&mut pair.qb.receive).unwrap().byte_cnt(), 3000);
     assert_eq!(pair.b.read(at_b, 3000), [6; 3000]);
     assert_eq!(pair.b.read(at_b + 4096, 700), [6; 700]);
-    assert_eq!(pair.b.engine.stats().sent, 0, "nothing went back");
+    assert_eq!(pair.b.engine.stats().sent.packets, 0, "nothing went back");
 }
 
 #[test]

@@ -1,0 +1,53 @@
+//! Datagrams for the agents of the port: taken before any queue pair sees them, as firmware does, and answered.
+
+use super::run::same_partition;
+use super::{Engine, Work};
+use crate::env::Env;
+use crate::management::{self, MAD};
+use crate::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, PERMISSIVE_LID, Packet, Place, Transport};
+
+/// Queue pair of subnet management, and the virtual lane of its packets.
+pub(super) const SUBNET_QPN: u32 = 0;
+pub(super) const SUBNET_LANE: u8 = 15;
+/// Queue pair of all other management, and its queue key.
+pub(super) const GENERAL_QPN: u32 = 1;
+const GENERAL_QKEY: u32 = 0x8001_0000;
+
+impl Engine {
+    /// Whether a packet is a datagram that an agent of the port answers.
+    pub(super) fn is_question(&self, packet: &Packet) -> bool {
+        let config = &self.shared.config;
+        let here = packet.lrh.dlid == config.lid || packet.lrh.dlid == PERMISSIVE_LID;
+        let datagram = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
+        let (Some(deth), Ok(mad)) = (packet.deth, <&[u8; MAD]>::try_from(packet.payload.as_slice())) else { return false };
+        let member = |own: &u16| same_partition(*own, packet.bth.pkey);
+        let allowed = match packet.bth.dest_qpn {
+            SUBNET_QPN => true,
+            GENERAL_QPN => deth.qkey == GENERAL_QKEY && config.pkeys.iter().any(member),
+            _ => false,
+        };
+        let subnet = packet.bth.dest_qpn == SUBNET_QPN;
+        here && allowed && packet.bth.opcode == datagram && management::is_question(mad, subnet)
+    }
+
+    /// The next datagram for an agent.
+    pub(crate) fn take_question(&mut self) -> Option<Packet> {
+        self.shared.questions.pop_front()
+    }
+
+    /// Sends an agent's answer back to where the question came from.
+    pub(crate) fn answer(&mut self, env: &mut Env<'_>, question: &Packet, answer: &[u8; MAD]) {
+        let Some(asked) = question.deth else { return };
+        let to_subnet = question.bth.dest_qpn == SUBNET_QPN;
+        let vl = if to_subnet { SUBNET_LANE } else { 0 };
+        let lrh = Lrh { vl, sl: question.lrh.sl, dlid: question.lrh.slid, slid: self.shared.config.lid };
+        let bth = Bth { dest_qpn: asked.source_qpn, solicited: false, ..question.bth };
+        let mut packet = Packet::new(lrh, bth);
+        let qkey = if to_subnet { 0 } else { GENERAL_QKEY };
+        packet.deth = Some(Deth { qkey, source_qpn: question.bth.dest_qpn });
+        packet.grh =
+            question.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid, dgid: route.sgid, ..route });
+        packet.payload = answer.to_vec();
+        Work { shared: &mut self.shared, env }.transmit(&packet);
+    }
+}

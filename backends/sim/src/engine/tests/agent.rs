@@ -1,0 +1,61 @@
+//! Datagrams for the agents of the port.
+
+use super::super::testing::*;
+use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport};
+
+/// A question for the agents of LID 2: a class, the queue pair and the key that it is sent to.
+fn question(class: u8, dest_qpn: u32, qkey: u32) -> Packet {
+    let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
+    let bth = Bth { opcode, solicited: true, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn: 5 };
+    let mut packet = Packet::new(Lrh { vl: 0, sl: 3, dlid: 2, slid: 9 }, bth);
+    packet.deth = Some(Deth { qkey, source_qpn: 0x77 });
+    packet.payload = vec![0; 256];
+    // Version, class, class version, Get.
+    packet.payload[..4].copy_from_slice(&[1, class, 1, 1]);
+    packet
+}
+
+#[test]
+fn questions_for_an_agent_reach_no_queue_pair() {
+    let mut host = Host::new(2);
+    // General management has queue key 0x80010000 (IBTA 10.2.5), subnet management queue pair 0.
+    for (class, qpn, qkey, taken) in [
+        (4, 1, 0x8001_0000, true),
+        (4, 1, 0x1234, false),
+        (4, 0, 0, false),
+        (4, 7, 0x8001_0000, false),
+        (3, 1, 0x8001_0000, false),
+        (1, 0, 0, true),
+        (0x81, 0, 0, true),
+        (1, 1, 0x8001_0000, false),
+    ] {
+        let packet = question(class, qpn, qkey);
+        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        assert_eq!(host.engine.next_due().is_some(), taken, "it is work");
+        assert_eq!(host.engine.take_question().is_some(), taken, "class {class} to {qpn} with {qkey:#x}");
+    }
+    for wrong in [3, 0xc001] {
+        let mut packet = question(4, 1, 0x8001_0000);
+        packet.lrh.dlid = wrong;
+        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        assert_eq!(host.engine.take_question(), None, "for LID {wrong:#x}");
+    }
+    let mut short = question(4, 1, 0x8001_0000);
+    short.payload.pop();
+    host.with(|engine, env| engine.receive(env, &short.encode()));
+    assert_eq!(host.engine.take_question(), None);
+}
+
+#[test]
+fn answers_go_back_to_where_the_question_came_from() {
+    let mut host = Host::new(2);
+    for (qpn, qkey, vl) in [(1, 0x8001_0000, 0), (0, 0, 15)] {
+        let question = question(1, qpn, qkey);
+        host.with(|engine, env| engine.answer(env, &question, &[7; 256]));
+        let answer = Packet::decode(&host.engine.transmit().unwrap()).unwrap();
+        assert_eq!(answer.lrh, Lrh { vl, sl: 3, dlid: 9, slid: 2 });
+        assert_eq!((answer.bth.dest_qpn, answer.bth.pkey, answer.bth.solicited), (0x77, 0xffff, false));
+        assert_eq!(answer.deth, Some(Deth { qkey, source_qpn: qpn }));
+        assert_eq!(answer.payload, [7; 256]);
+    }
+}

@@ -1,0 +1,140 @@
+//! Management datagrams (IBTA chapters 13, 14 and 16) and the agents of the port that answer them.
+//!
+//! Questions are answered; what would set something is refused in the answer's status, but for counters, which may be cleared.
+
+mod performance;
+mod subnet;
+
+#[cfg(test)]
+mod tests;
+
+use crate::config::DeviceConfig;
+use crate::engine::EngineStats;
+use crate::port::Port;
+
+pub(crate) use performance::Cleared;
+pub(crate) use subnet::PortInfo;
+
+/// Bytes of a management datagram.
+pub(crate) const MAD: usize = 256;
+
+/// Places in a datagram (IBTA 13.4.2, 14.2.1).
+mod at {
+    pub(super) const BASE_VERSION: usize = 0;
+    pub(super) const CLASS: usize = 1;
+    pub(super) const CLASS_VERSION: usize = 2;
+    pub(super) const METHOD: usize = 3;
+    pub(super) const STATUS: usize = 4;
+    /// Of a directed route, instead of what is there otherwise.
+    pub(super) const HOP_POINTER: usize = 6;
+    pub(super) const HOP_COUNT: usize = 7;
+    pub(super) const ATTRIBUTE: usize = 16;
+    pub(super) const MODIFIER: usize = 20;
+    pub(super) const DATA: usize = 64;
+    /// Of a directed route: the ports to go back through.
+    pub(super) const RETURN_PATH: usize = 192;
+}
+
+mod class {
+    pub(super) const LID_ROUTED: u8 = 0x01;
+    pub(super) const DIRECTED_ROUTE: u8 = 0x81;
+    pub(super) const PERFORMANCE: u8 = 0x04;
+}
+
+mod method {
+    pub(super) const GET: u8 = 1;
+    pub(super) const SET: u8 = 2;
+    pub(super) const GET_RESP: u8 = 0x81;
+}
+
+/// Of a directed route: it goes back (IBTA 14.2.1.2, the D bit above the status).
+const DIRECTION: u16 = 1 << 15;
+/// Most hops of a directed route.
+const MOST_HOPS: u8 = 63;
+/// The only port there is.
+const PORT: u8 = 1;
+
+/// Statuses (IBTA table 115).
+mod status {
+    pub(super) const VERSION: u16 = 1 << 2;
+    pub(super) const METHOD: u16 = 2 << 2;
+    pub(super) const ATTRIBUTE: u16 = 3 << 2;
+    pub(super) const MODIFIER: u16 = 7 << 2;
+}
+
+/// What the agents answer from.
+pub(crate) struct Agents<'a> {
+    pub(crate) port: &'a Port,
+    pub(crate) config: &'a DeviceConfig,
+    pub(crate) stats: EngineStats,
+    pub(crate) cleared: &'a mut Cleared,
+}
+
+fn word(mad: &[u8; MAD], at: usize) -> u16 {
+    mad.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}
+
+/// Whether a datagram from the wire, for the queue pair of subnet management or the general one, is answered here. All others
+/// are for the host.
+pub(crate) fn is_question(mad: &[u8; MAD], subnet: bool) -> bool {
+    if !matches!(mad[at::METHOD], method::GET | method::SET) {
+        return false;
+    }
+    match mad[at::CLASS] {
+        // Who manages the subnet is not the port's to say.
+        class::LID_ROUTED | class::DIRECTED_ROUTE => subnet && word(mad, at::ATTRIBUTE) != subnet::attribute::SM_INFO,
+        class::PERFORMANCE => !subnet,
+        _ => false,
+    }
+}
+
+/// The answer to a datagram that came over the wire; `None` for one that gets none.
+pub(crate) fn answer_from_wire(agents: Agents<'_>, question: &[u8; MAD]) -> Option<[u8; MAD]> {
+    if question[at::CLASS] != class::DIRECTED_ROUTE {
+        return answer(agents, question);
+    }
+    // The route ends here, or would go on where there is no port (IBTA 14.2.2.2).
+    let hops = question[at::HOP_COUNT];
+    let going_out = word(question, at::STATUS) & DIRECTION == 0;
+    if !going_out || hops > MOST_HOPS || question[at::HOP_POINTER] != hops {
+        return None;
+    }
+    let mut arrived = *question;
+    if let Some(place) = arrived.get_mut(at::RETURN_PATH + usize::from(hops)) {
+        *place = PORT;
+    }
+    // Here the pointer would be one more, and one less again when the answer leaves (14.2.2.4).
+    answer(agents, &arrived)
+}
+
+/// The answer to a datagram; `None` for one that asks nothing or is of a class that no agent here has.
+pub(crate) fn answer(agents: Agents<'_>, question: &[u8; MAD]) -> Option<[u8; MAD]> {
+    let class = question[at::CLASS];
+    if !matches!(class, class::LID_ROUTED | class::DIRECTED_ROUTE | class::PERFORMANCE) || question[at::METHOD] & 0x80 != 0 {
+        return None;
+    }
+    let attribute = word(question, at::ATTRIBUTE);
+    let modifier = u32::from(word(question, at::MODIFIER)) << 16 | u32::from(word(question, at::MODIFIER + 2));
+    let mut answer = *question;
+    let mut put = |data: &[u8]| answer.iter_mut().skip(at::DATA).zip(data).for_each(|(to, from)| *to = *from);
+    let outcome = if question[at::BASE_VERSION] != 1 || question[at::CLASS_VERSION] != 1 {
+        Err(status::VERSION)
+    } else {
+        match (class, question[at::METHOD]) {
+            (class::PERFORMANCE, asked @ (method::GET | method::SET)) => {
+                let (_, data) = question.split_at_checked(at::DATA)?;
+                performance::answer(agents.cleared, &agents.stats, asked == method::SET, attribute, data).map(|data| put(&data))
+            }
+            (class::LID_ROUTED | class::DIRECTED_ROUTE, method::GET) => {
+                subnet::get(agents.port, agents.config, attribute, modifier).map(|data| put(&data))
+            }
+            _ => Err(status::METHOD),
+        }
+    };
+    answer[at::METHOD] = method::GET_RESP;
+    let direction = if class == class::DIRECTED_ROUTE { DIRECTION } else { 0 };
+    let [high, low] = (outcome.err().unwrap_or(0) | direction).to_be_bytes();
+    answer[at::STATUS] = high;
+    answer[at::STATUS + 1] = low;
+    Some(answer)
+}

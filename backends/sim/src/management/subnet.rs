@@ -1,0 +1,130 @@
+//! The port's subnet management agent (IBTA 14.2): who and what the port is.
+//!
+//! The port is configured by its maker, so there is nothing for a subnet manager to set.
+
+use super::status;
+use crate::config::DeviceConfig;
+use crate::port::{GIDS, PKEYS, Port};
+
+/// Attributes (IBTA table 120).
+pub(super) mod attribute {
+    pub(super) const NODE_DESCRIPTION: u16 = 0x10;
+    pub(super) const NODE_INFO: u16 = 0x11;
+    pub(super) const GUID_INFO: u16 = 0x14;
+    pub(super) const PORT_INFO: u16 = 0x15;
+    pub(super) const PKEY_TABLE: u16 = 0x16;
+    pub(in super::super) const SM_INFO: u16 = 0x20;
+}
+
+/// Bytes of an attribute.
+const ATTRIBUTE: usize = 64;
+type Data = [u8; ATTRIBUTE];
+
+const GUIDS_A_BLOCK: usize = 8;
+const PKEYS_A_BLOCK: usize = 32;
+
+/// What an attribute holds, or why there is no answer.
+pub(super) fn get(port: &Port, config: &DeviceConfig, attribute: u16, modifier: u32) -> Result<Data, u16> {
+    let block = modifier as usize;
+    match attribute {
+        attribute::NODE_DESCRIPTION => Ok(port.node_description().first_chunk().copied().unwrap_or([0; ATTRIBUTE])),
+        attribute::NODE_INFO => Ok(node_info(port, config)),
+        // Port 0 is whichever port was asked.
+        attribute::PORT_INFO if modifier <= 1 => Ok(port.info().bytes()),
+        attribute::GUID_INFO if block < GIDS / GUIDS_A_BLOCK => Ok(guids(port, block)),
+        attribute::PKEY_TABLE if block < PKEYS / PKEYS_A_BLOCK => Ok(pkeys(port, block)),
+        attribute::PORT_INFO | attribute::GUID_INFO | attribute::PKEY_TABLE => Err(status::MODIFIER),
+        _ => Err(status::ATTRIBUTE),
+    }
+}
+
+/// NodeInfo (IBTA 14.2.5.3).
+fn node_info(port: &Port, config: &DeviceConfig) -> Data {
+    const CHANNEL_ADAPTER: u8 = 1;
+    /// Partition table entries.
+    const PARTITIONS: u16 = PKEYS as u16;
+    const VENDOR: u32 = 0x00_02c9;
+    let mut data = [0; ATTRIBUTE];
+    let guids = [port.system_guid(), port.node_guid(), port.port_guid()];
+    let parts = [&[1, 1, CHANNEL_ADAPTER, 1][..], &guids.map(u64::to_be_bytes).concat()]
+        .concat()
+        .into_iter()
+        .chain(PARTITIONS.to_be_bytes())
+        .chain(config.pci_device_id.to_be_bytes())
+        .chain([0; 4])
+        // The port that was asked, and who made the adapter.
+        .chain((1 << 24 | VENDOR).to_be_bytes());
+    data.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    data
+}
+
+fn guids(port: &Port, block: usize) -> Data {
+    let mut data = [0; ATTRIBUTE];
+    for (place, index) in data.chunks_exact_mut(8).zip(block * GUIDS_A_BLOCK..) {
+        let guid = port.gid(index).and_then(|gid| gid.last_chunk().copied()).unwrap_or([0; 8]);
+        place.copy_from_slice(&guid);
+    }
+    data
+}
+
+fn pkeys(port: &Port, block: usize) -> Data {
+    let mut data = [0; ATTRIBUTE];
+    for (place, index) in data.chunks_exact_mut(2).zip(block * PKEYS_A_BLOCK..) {
+        place.copy_from_slice(&port.pkey(index).unwrap_or(0).to_be_bytes());
+    }
+    data
+}
+
+/// PortInfo (IBTA 14.2.5.6), as far as anything of it is not zero. Codes are InfiniBand's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortInfo {
+    pub(crate) gid_prefix: u64,
+    pub(crate) lid: u16,
+    pub(crate) sm_lid: u16,
+    pub(crate) capabilities: u32,
+    /// Widths that the port can have, and the one that it has.
+    pub(crate) widths: u8,
+    pub(crate) width: u8,
+    /// State of the port, and of the link beneath it.
+    pub(crate) state: u8,
+    pub(crate) physical_state: u8,
+    /// Speeds as PTYS has them: a bit each from SDR up, those that the port can have and the one that it has.
+    pub(crate) speeds: u8,
+    pub(crate) speed: u8,
+    /// MTU in use and greatest MTU.
+    pub(crate) mtu: u8,
+    pub(crate) max_mtu: u8,
+    pub(crate) subnet_timeout: u8,
+}
+
+impl PortInfo {
+    fn bytes(self) -> Data {
+        /// SDR, DDR and QDR; a faster link shows as QDR in the place of these.
+        const fn plain(bits: u8) -> u8 {
+            if bits & 0xf0 == 0 { bits & 0b111 } else { 0b100 }
+        }
+        /// FDR, EDR, HDR and NDR have a place of their own.
+        const fn extended(bits: u8) -> u8 {
+            bits >> 4
+        }
+        /// Virtual lanes 0 to 3.
+        const LANES: u8 = 3;
+        const GUIDS: u8 = GIDS as u8;
+        let mut data = [0; ATTRIBUTE];
+        let mut put = |at: usize, bytes: &[u8]| data.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to = *from);
+        put(8, &self.gid_prefix.to_be_bytes());
+        put(16, &self.lid.to_be_bytes());
+        put(18, &self.sm_lid.to_be_bytes());
+        put(20, &self.capabilities.to_be_bytes());
+        // Local port, widths enabled, supported and active.
+        put(28, &[1, self.widths, self.widths, self.width]);
+        // A link that goes down polls.
+        put(32, &[(self.speeds & 0b111) << 4 | self.state, self.physical_state << 4 | 2]);
+        put(35, &[plain(self.speed) << 4 | (self.speeds & 0b111), self.mtu << 4, LANES << 4]);
+        put(41, &[self.max_mtu]);
+        put(43, &[LANES << 4]);
+        put(50, &[GUIDS, self.subnet_timeout, self.subnet_timeout]);
+        put(62, &[extended(self.speed) << 4 | extended(self.speeds), extended(self.speeds)]);
+        data
+    }
+}

@@ -1,0 +1,141 @@
+use super::*;
+use crate::engine::Traffic;
+
+fn ask_of(config: &DeviceConfig, cleared: &mut Cleared, stats: EngineStats, question: &[u8; MAD]) -> Option<[u8; MAD]> {
+    answer(Agents { port: &Port::new(config), config, stats, cleared }, question)
+}
+
+/// A question by the bytes of IBTA 13.4.2: version, class, class version, method; attribute and modifier at 16 and 20.
+fn question(class: u8, method: u8, attribute: u16, modifier: u32) -> [u8; MAD] {
+    let mut question = [0; MAD];
+    question[..4].copy_from_slice(&[1, class, 1, method]);
+    question[8..16].copy_from_slice(&7_u64.to_be_bytes());
+    question[16..18].copy_from_slice(&attribute.to_be_bytes());
+    question[20..24].copy_from_slice(&modifier.to_be_bytes());
+    question
+}
+
+fn ask(config: &DeviceConfig, class: u8, method: u8, attribute: u16, modifier: u32) -> Option<[u8; MAD]> {
+    ask_of(config, &mut Cleared::default(), EngineStats::default(), &question(class, method, attribute, modifier))
+}
+
+#[test]
+fn a_port_tells_who_and_what_it_is() {
+    let config = DeviceConfig::with_lid(0x0102);
+    let info = ask(&config, 1, 1, 0x15, 1).unwrap();
+    assert_eq!((info[3], &info[4..6], &info[8..16]), (0x81, &[0, 0][..], &[0, 0, 0, 0, 0, 0, 0, 7][..]));
+    // LID; active, link up; 4x; QDR shown, HDR (4) in the place of extended speeds; MTU 4096 (5).
+    assert_eq!((&info[64 + 16..64 + 18], info[64 + 32] & 15, info[64 + 33] >> 4), (&[1, 2][..], 4, 5));
+    assert_eq!((info[64 + 31], info[64 + 35] >> 4, info[64 + 62] >> 4), (2, 4, 4));
+    assert_eq!((info[64 + 36] >> 4, info[64 + 41] & 15), (5, 5));
+    let node = ask(&config, 1, 1, 0x11, 0).unwrap();
+    assert_eq!(node[64..68], [1, 1, 1, 1]);
+    assert_eq!(node[64 + 12..64 + 20], config.node_guid.to_be_bytes());
+    assert_eq!(node[64 + 30..64 + 32], config.pci_device_id.to_be_bytes());
+    assert_eq!(node[64 + 36..64 + 40], [1, 0, 0x02, 0xc9]);
+    assert!(ask(&config, 1, 1, 0x10, 0).unwrap()[64..].starts_with(b"bareverbs simulated device"));
+    assert_eq!(ask(&config, 1, 1, 0x16, 0).unwrap()[64..68], [0xff, 0xff, 0, 0]);
+    assert_eq!(ask(&config, 1, 1, 0x14, 0).unwrap()[64..72], config.port_guid.to_be_bytes());
+}
+
+#[test]
+fn what_it_cannot_answer_has_a_status() {
+    let config = DeviceConfig::default();
+    let status =
+        |class, method, attribute, modifier| ask(&config, class, method, attribute, modifier).map(|mad| [mad[4], mad[5]]);
+    assert_eq!(status(1, 2, 0x15, 1), Some([0, 8]), "a manager's Set");
+    assert_eq!(status(1, 1, 0x19, 0), Some([0, 12]));
+    assert_eq!(status(1, 1, 0x15, 2), Some([0, 28]));
+    assert_eq!(status(1, 1, 0x16, 4), Some([0, 28]));
+    assert_eq!(status(0x81, 1, 0x11, 0), Some([0x80, 0]), "back along the path");
+    assert_eq!(status(1, 0x81, 0x15, 1), None, "an answer");
+    assert_eq!(status(3, 1, 0x12, 1), None, "another class");
+}
+
+const STATS: EngineStats = EngineStats {
+    sent: Traffic { packets: 10, octets: 4000 },
+    sent_multicast: Traffic { packets: 1, octets: 400 },
+    received: Traffic { packets: 20, octets: 1 << 40 },
+    received_multicast: Traffic { packets: 2, octets: 0 },
+    dropped: 0,
+    retries: 0,
+    sequence_errors: 0,
+    receiver_not_ready: 0,
+    duplicates: 0,
+};
+
+fn word_at(mad: &[u8; MAD], at: usize) -> u32 {
+    u32::from_be_bytes(mad[at..at + 4].try_into().unwrap())
+}
+
+fn long_at(mad: &[u8; MAD], at: usize) -> u64 {
+    u64::from_be_bytes(mad[at..at + 8].try_into().unwrap())
+}
+
+#[test]
+fn counters_are_told_and_cleared_one_by_one() {
+    let config = DeviceConfig::default();
+    let mut cleared = Cleared::default();
+    let mut ask = |method, attribute, choice: u16| {
+        let mut question = question(4, method, attribute, 0);
+        question[64 + 1] = 1;
+        question[64 + 2..64 + 4].copy_from_slice(&choice.to_be_bytes());
+        ask_of(&config, &mut cleared, STATS, &question).unwrap()
+    };
+    // IBTA 16.1.3.5: data sent and received at 24 and 28, in words of 4 bytes; packets at 32 and 36. They stop at their end.
+    let counters = ask(1, 0x12, 0);
+    assert_eq!((counters[3], &counters[4..6]), (0x81, &[0, 0][..]));
+    assert_eq!([24, 28, 32, 36].map(|at| word_at(&counters, 64 + at)), [1100, u32::MAX, 11, 22]);
+    // 16.1.4.11: the same with 64 bits from 8 on, then packets to one port and to groups.
+    let wide = |mad: &[u8; MAD]| [8, 16, 24, 32, 40, 48, 56, 64].map(|at| long_at(mad, 64 + at));
+    assert_eq!(wide(&ask(1, 0x1d, 0)), [1100, 1 << 38, 11, 22, 10, 20, 1, 2]);
+    // Bit 14 is the packets sent of the short ones, bit 7 the packets received for groups of the wide ones.
+    assert_eq!(word_at(&ask(2, 0x12, 1 << 14), 64 + 32), 0);
+    assert_eq!(wide(&ask(2, 0x1d, 1 << 7)), [1100, 1 << 38, 0, 22, 10, 20, 1, 0]);
+}
+
+#[test]
+fn a_performance_manager_is_told_what_there_is() {
+    let config = DeviceConfig::default();
+    // ClassPortInfo: versions, IsExtendedWidthSupported (bit 9).
+    assert_eq!(ask(&config, 4, 1, 0x01, 0).unwrap()[64..68], [1, 1, 2, 0]);
+    let status = |method, attribute| ask(&config, 4, method, attribute, 0).map(|mad| [mad[4], mad[5]]);
+    assert_eq!(status(1, 0x12), Some([0, 28]), "port 0");
+    assert_eq!(status(1, 0x10), Some([0, 12]), "samples");
+    assert_eq!(status(2, 0x01), Some([0, 8]));
+}
+
+#[test]
+fn a_directed_route_ends_here_and_leads_back() {
+    let config = DeviceConfig::default();
+    let from_wire = |question: &[u8; MAD]| {
+        let (mut cleared, port) = (Cleared::default(), Port::new(&config));
+        answer_from_wire(Agents { port: &port, config: &config, stats: STATS, cleared: &mut cleared }, question)
+    };
+    // IBTA 14.2.1.2: hop pointer and hop count at 6 and 7, the return path at 192.
+    let mut question = question(0x81, 1, 0x11, 0);
+    question[6..8].copy_from_slice(&[1, 1]);
+    let answer = from_wire(&question).unwrap();
+    assert_eq!((&answer[4..8], answer[193]), (&[0x80, 0, 1, 1][..], 1));
+    assert!(is_question(&question, true) && !is_question(&question, false));
+    question[7] = 2;
+    assert_eq!(from_wire(&question), None, "to a port behind this one");
+    question[6..8].copy_from_slice(&[0xff, 0xff]);
+    assert_eq!(from_wire(&question), None, "longer than any route");
+    assert_eq!(from_wire(&answer), None, "on its way back");
+}
+
+#[test]
+fn what_no_agent_answers_is_for_the_host() {
+    for (class, method, attribute, subnet) in [
+        (1, 1, 0x20, true),
+        (1, 0x81, 0x11, true),
+        (1, 5, 0x11, true),
+        (3, 1, 1, false),
+        (4, 1, 0x12, true),
+        (1, 1, 0x11, false),
+    ] {
+        assert!(!is_question(&question(class, method, attribute, 0), subnet), "{class} {method} {attribute}");
+    }
+    assert!(is_question(&question(4, 2, 0x12, 0), false) && is_question(&question(1, 2, 0x15, 0), true));
+}
