@@ -105,8 +105,11 @@ pub struct DeviceConfig {
     pub port_guid: u64,
     /// Prefix of the port's GIDs: that of its subnet.
     pub gid_prefix: u64,
-    /// Local identifier of the port, not 0.
+    /// Local identifier of the port, not 0. A managed port has none until its subnet manager gives it one.
     pub lid: u16,
+    /// Whether the port waits for a subnet manager (IBTA 14.4): it comes up without local identifier, in state Init, where nothing
+    /// but subnet management passes. Otherwise it is active from the start, and a manager may still change it.
+    pub managed: bool,
     /// Local identifier of the subnet manager.
     pub sm_lid: u16,
     /// Node description, cut off at 64 bytes.
@@ -156,6 +159,7 @@ impl DeviceConfig {
             port_guid: guid | 1,
             gid_prefix: LINK_LOCAL,
             lid,
+            managed: false,
             sm_lid: 1,
             node_description: format!("bareverbs simulated device {lid}"),
             mtu: 4096,

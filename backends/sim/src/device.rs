@@ -17,6 +17,7 @@ use crate::health::{Health, HealthReport};
 use crate::init_segment::{InitSegment, NicInterface, SCAN_SIZE};
 use crate::memory::{DmaFault, HostMemory};
 use crate::msix::{Gate, Msix};
+use crate::packet::is_subnet_management;
 use crate::pci::{BAR0_SIZE, ConfigEffect, ConfigSpace, MSIX_PENDING, MSIX_TABLE};
 use crate::trace::Tracer;
 use crate::uar::{Doorbells, FIRST_UAR};
@@ -320,7 +321,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Takes a frame (LRH to ICRC) from the wire; it is lost while the port is down.
     pub fn receive(&mut self, frame: &[u8]) {
-        if !self.carries() {
+        if !self.carries(frame) {
             return;
         }
         self.stats.frames_received += 1;
@@ -332,21 +333,21 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// The next frame for the wire.
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
-        let carries = self.carries();
-        let frame = self.firmware.engine.transmit()?;
-        if !carries {
-            // The port is down: what the queues send is lost as if the cable had swallowed it.
-            while self.firmware.engine.transmit().is_some() {}
-            return None;
+        loop {
+            let frame = self.firmware.engine.transmit()?;
+            // What the queues send while the port is down is lost as if the cable had swallowed it.
+            if self.carries(&frame) {
+                self.stats.frames_sent += 1;
+                return Some(frame);
+            }
         }
-        self.stats.frames_sent += 1;
-        Some(frame)
     }
 
-    fn carries(&self) -> bool {
+    fn carries(&self, frame: &[u8]) -> bool {
+        let port = &self.firmware.port;
         !self.removed
             && self.firmware.state == HcaState::Running
-            && self.firmware.port.is_up()
+            && (port.is_active() || port.is_up() && is_subnet_management(frame))
             && !self.health.report.reset_required
     }
 
@@ -380,16 +381,21 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Plugs or pulls the cable; the driver gets a port change event.
     pub fn set_link(&mut self, plugged: bool) {
-        let change = self.firmware.port.set_cable(plugged);
+        self.firmware.port.set_cable(plugged);
         let bus_master = self.pci.bus_master();
         let mut env = self.outside.env(bus_master);
-        self.firmware.port_changed(&mut env, change);
+        self.firmware.port_changed(&mut env);
         self.after_work();
     }
 
     /// Whether frames pass the port.
     pub fn link_is_up(&self) -> bool {
-        self.firmware.port.is_up()
+        self.firmware.port.is_active()
+    }
+
+    /// Local identifier of the port; 0 while it waits for a subnet manager.
+    pub fn lid(&self) -> u16 {
+        self.firmware.port.lid()
     }
 
     /// Pulls the device out of its slot (every read gives all ones, nothing is done any more) or puts it back as it was.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType, PortChange};
+use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType};
 
 use crate::capability::Capabilities;
 use crate::config::DeviceConfig;
@@ -133,7 +133,7 @@ impl Firmware {
     pub(crate) fn configure_engine(&mut self) {
         let power = |log: u8| 1 << log.min(24);
         self.engine.configure(EngineConfig {
-            lid: self.config.lid,
+            lid: self.port.lid(),
             port_gid: self.port.gid(0).unwrap_or_default(),
             pkeys: (0..PKEYS).filter_map(|index| self.port.pkey(index)).collect(),
             atomic_host_endian: self.caps.atomic_host_endian(),
@@ -172,6 +172,8 @@ impl Firmware {
         self.pages = pages;
         self.lacks = lacks;
         self.port.set_cable(port.cable());
+        // Nobody is there to be told.
+        self.port.take_changes();
     }
 
     /// Turns what the data path and the page account have to say into events.
@@ -200,18 +202,22 @@ impl Firmware {
             if let Some(answer) = answer {
                 self.engine.answer(env, &question, &answer);
             }
+            self.port_changed(env);
         }
     }
 
     /// What the agents of the port answer from.
     pub(crate) fn agents(&mut self) -> Agents<'_> {
-        Agents { port: &self.port, config: &self.config, stats: self.engine.stats(), cleared: &mut self.cleared_traffic }
+        Agents { port: &mut self.port, config: &self.config, stats: self.engine.stats(), cleared: &mut self.cleared_traffic }
     }
 
-    /// Announces a change of the port, if there is one.
-    pub(crate) fn port_changed(&mut self, env: &mut Env<'_>, change: Option<PortChange>) {
-        if let Some(change) = change {
+    /// Announces what changed of the port.
+    pub(crate) fn port_changed(&mut self, env: &mut Env<'_>) {
+        let changes = self.port.take_changes();
+        if !changes.is_empty() {
             self.configure_engine();
+        }
+        for change in changes {
             if self.state == HcaState::Running {
                 self.eqs.post(env, Event::port(change));
             }

@@ -16,9 +16,12 @@ pub const PERMISSIVE_LID: u16 = 0xffff;
 /// Queue pair of packets for a multicast group.
 pub const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Local identifiers of multicast groups begin here and end before [`PERMISSIVE_LID`].
-const FIRST_MULTICAST_LID: u16 = 0xc000;
+pub const FIRST_MULTICAST_LID: u16 = 0xc000;
 /// Greatest payload of a packet in bytes (path MTU 4096).
 pub const MAX_PAYLOAD: usize = 4096;
+
+/// Virtual lane of subnet management.
+pub const SUBNET_LANE: u8 = 15;
 
 const LRH: usize = 8;
 /// Bytes of a global route header.
@@ -285,6 +288,11 @@ impl std::error::Error for PacketError {}
 /// Destination of a frame by its first bytes, for whoever forwards it. `None` if it is too short.
 pub fn destination(frame: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*frame.get(2..)?.first_chunk()?))
+}
+
+/// Whether a frame is on the virtual lane of subnet management, by its first byte.
+pub fn is_subnet_management(frame: &[u8]) -> bool {
+    frame.first().is_some_and(|first| first >> 4 == SUBNET_LANE)
 }
 
 struct Reader<'a> {

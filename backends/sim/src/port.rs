@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg, PvlcReg, ViewMut};
 
 use crate::config::DeviceConfig;
-use crate::management::PortInfo;
+use crate::management::{PortInfo, SetPortInfo};
 
 /// Entries of the GID table (`gid_table_size` 0).
 pub(crate) const GIDS: usize = 8;
@@ -17,6 +17,8 @@ mod state {
     pub(super) const PHYSICAL_POLLING: u32 = 2;
     pub(super) const PHYSICAL_LINK_UP: u32 = 5;
     pub(super) const DOWN: u32 = 1;
+    pub(super) const INIT: u32 = 2;
+    pub(super) const ARMED: u32 = 3;
     pub(super) const ACTIVE: u32 = 4;
 }
 
@@ -32,6 +34,12 @@ const SETTABLE_CAPS: u32 = 0x0001_0000 | 0x0008_0000 | 0x0000_0002;
 
 /// `IsExtendedSpeedsSupported` of PortInfo's capability mask.
 const EXTENDED_SPEEDS: u32 = 1 << 14;
+/// `IsClientReregistrationSupported` likewise.
+const CLIENT_REREGISTRATION: u32 = 1 << 25;
+/// State in a Set that leaves it.
+const NO_CHANGE: u32 = 0;
+/// The partition that every port is a full member of until a manager says otherwise.
+const DEFAULT_PARTITION: u16 = 0xffff;
 /// 4.096 µs · 2^18: how long a packet may be under way.
 const SUBNET_TIMEOUT: u32 = 18;
 
@@ -53,6 +61,12 @@ pub(crate) struct Port {
     speed: u32,
     cable: bool,
     admin_up: bool,
+    managed: bool,
+    /// `PortState` while the link is up.
+    state: u32,
+    pkeys: [u16; PKEYS],
+    /// Changes that the host has not been told.
+    changes: Vec<PortChange>,
     node_description: [u8; NODE_DESCRIPTION],
 }
 
@@ -62,13 +76,15 @@ impl Port {
         for (to, from) in node_description.iter_mut().zip(config.node_description.bytes()) {
             *to = from;
         }
+        let mut pkeys = [0; PKEYS];
+        pkeys[0] = DEFAULT_PARTITION;
         Self {
             node_guid: config.node_guid,
             port_guid: config.port_guid,
             system_guid: config.system_guid,
             gid_prefix: config.gid_prefix,
-            lid: config.lid,
-            sm_lid: config.sm_lid,
+            lid: if config.managed { 0 } else { config.lid },
+            sm_lid: if config.managed { 0 } else { config.sm_lid },
             caps: 0,
             policy: 0,
             max_mtu: config.mtu,
@@ -77,28 +93,82 @@ impl Port {
             speed: config.link_speed as u32,
             cable: config.link_up,
             admin_up: true,
+            managed: config.managed,
+            state: if config.managed { state::INIT } else { state::ACTIVE },
+            pkeys,
+            changes: Vec::new(),
             node_description,
         }
     }
 
-    /// Whether frames pass.
+    /// Whether the link is up: subnet management passes.
     pub(crate) fn is_up(&self) -> bool {
         self.cable && self.admin_up
     }
 
-    fn change(before: bool, after: bool) -> Option<PortChange> {
-        match (before, after) {
-            (false, true) => Some(PortChange::Active),
-            (true, false) => Some(PortChange::Down),
-            _ => None,
+    /// Whether all frames pass.
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_up() && self.state == state::ACTIVE
+    }
+
+    /// Its local identifier, 0 if it has none yet.
+    pub(crate) fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// After the link came up or went down. A managed port that comes up is to be configured anew.
+    fn link_changed(&mut self, before: bool) {
+        match (before, self.is_up()) {
+            (false, true) if self.state == state::ACTIVE => self.changes.push(PortChange::Active),
+            (false, true) => self.changes.push(PortChange::Initialized),
+            (true, false) => {
+                self.changes.push(PortChange::Down);
+                self.state = if self.managed { state::INIT } else { state::ACTIVE };
+            }
+            _ => {}
         }
     }
 
     /// Plugs or pulls the cable.
-    pub(crate) fn set_cable(&mut self, plugged: bool) -> Option<PortChange> {
+    pub(crate) fn set_cable(&mut self, plugged: bool) {
         let before = self.is_up();
         self.cable = plugged;
-        Self::change(before, self.is_up())
+        self.link_changed(before);
+    }
+
+    /// What changed since the last call, for the host.
+    pub(crate) fn take_changes(&mut self) -> Vec<PortChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Takes what a subnet manager set (IBTA 14.2.5.6); `false`, and nothing taken, for a change of state that there is not.
+    pub(crate) fn set_info(&mut self, set: &SetPortInfo) -> bool {
+        let next = match (self.state, set.state) {
+            (now, NO_CHANGE) => now,
+            (state::INIT, state::ARMED) => state::ARMED,
+            (state::ARMED | state::ACTIVE, state::ACTIVE) => state::ACTIVE,
+            (_, state::DOWN) => state::INIT,
+            _ => return false,
+        };
+        let mut changed = |yes: bool, change| {
+            if yes {
+                self.changes.push(change);
+            }
+        };
+        changed((self.lid, self.sm_lid) != (set.lid, set.sm_lid), PortChange::Lid);
+        changed(self.gid_prefix != set.gid_prefix, PortChange::Guid);
+        changed(self.state == state::ACTIVE && next != state::ACTIVE, PortChange::Down);
+        changed(self.state != state::ACTIVE && next == state::ACTIVE, PortChange::Active);
+        changed(set.client_reregister, PortChange::ClientReregister);
+        (self.lid, self.sm_lid, self.gid_prefix, self.state) = (set.lid, set.sm_lid, set.gid_prefix, next);
+        true
+    }
+
+    /// Takes a block of the partition table.
+    pub(crate) fn set_pkeys(&mut self, first: usize, pkeys: &[u16]) {
+        let places = self.pkeys.iter_mut().skip(first);
+        places.zip(pkeys).for_each(|(place, pkey)| *place = *pkey);
+        self.changes.push(PortChange::Pkey);
     }
 
     /// Whether the cable is plugged in.
@@ -126,7 +196,7 @@ impl Port {
     }
 
     /// Takes the selected fields of a port context.
-    pub(crate) fn modify(&mut self, context: bareverbs_mlx5_spec::View<'_, HcaVportContext>) -> Option<PortChange> {
+    pub(crate) fn modify(&mut self, context: bareverbs_mlx5_spec::View<'_, HcaVportContext>) {
         let fields = context.get(HcaVportContext::FIELD_SELECT);
         let caps = context.get(HcaVportContext::CAP_MASK1_FIELD_SELECT) & SETTABLE_CAPS;
         self.caps = (self.caps & !caps) | (context.get(HcaVportContext::CAP_MASK1) & caps);
@@ -138,9 +208,8 @@ impl Port {
         }
         if fields & select::PORT_GUID != 0 {
             self.port_guid = context.get64(HcaVportContext::PORT_GUID);
-            return Some(PortChange::Guid);
+            self.changes.push(PortChange::Guid);
         }
-        None
     }
 
     /// Entry of the GID table, network byte order.
@@ -154,11 +223,7 @@ impl Port {
 
     /// Entry of the P_Key table.
     pub(crate) fn pkey(&self, index: usize) -> Option<u16> {
-        match index {
-            0 => Some(0xffff),
-            1..PKEYS => Some(0),
-            _ => None,
-        }
+        self.pkeys.get(index).copied()
     }
 
     pub(crate) fn node_guid(&self) -> u64 {
@@ -184,7 +249,7 @@ impl Port {
             gid_prefix: self.gid_prefix,
             lid: self.lid,
             sm_lid: self.sm_lid,
-            capabilities: self.caps | EXTENDED_SPEEDS,
+            capabilities: self.caps | EXTENDED_SPEEDS | CLIENT_REREGISTRATION,
             widths: width(2 * self.width - 1),
             width: width(lanes),
             state: logical as u8,
@@ -199,7 +264,7 @@ impl Port {
 
     /// `PortPhysicalState` and `PortState`.
     fn states(&self) -> (u32, u32) {
-        if self.is_up() { (state::PHYSICAL_LINK_UP, state::ACTIVE) } else { (state::PHYSICAL_POLLING, state::DOWN) }
+        if self.is_up() { (state::PHYSICAL_LINK_UP, self.state) } else { (state::PHYSICAL_POLLING, state::DOWN) }
     }
 
     /// The node description.
@@ -261,16 +326,17 @@ impl Port {
             .set(PaosReg::OPER_STATUS, code(self.is_up()));
     }
 
-    /// Sets the administrative state (1 up, 2 down); `None` for another code.
-    pub(crate) fn set_admin(&mut self, status: u32) -> Option<Option<PortChange>> {
+    /// Sets the administrative state (1 up, 2 down); `false` for another code.
+    pub(crate) fn set_admin(&mut self, status: u32) -> bool {
         let up = match status {
             1 => true,
             2 => false,
-            _ => return None,
+            _ => return false,
         };
         let before = self.is_up();
         self.admin_up = up;
-        Some(Self::change(before, self.is_up()))
+        self.link_changed(before);
+        true
     }
 }
 

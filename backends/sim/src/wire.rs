@@ -25,6 +25,8 @@ pub trait Wire {
     fn deliver(&mut self, now: Instant) -> Option<(PortId, Vec<u8>)>;
     /// When the next frame arrives.
     fn next_due(&self) -> Option<Instant>;
+    /// Says what local identifier a port has from now on; 0 for none.
+    fn set_lid(&mut self, port: PortId, lid: u16);
 }
 
 /// Any number of ports behind one switch that loses nothing and keeps the order. A frame goes to the port with its
@@ -47,13 +49,6 @@ impl PerfectWire {
     pub fn attach(&mut self, lid: u16) -> PortId {
         self.lids.push(lid);
         PortId(self.lids.len() - 1)
-    }
-
-    /// Changes the local identifier of a port.
-    pub fn set_lid(&mut self, port: PortId, lid: u16) {
-        if let Some(place) = self.lids.get_mut(port.0) {
-            *place = lid;
-        }
     }
 
     /// Frames for which there was no port.
@@ -93,6 +88,12 @@ impl Wire for PerfectWire {
 
     fn next_due(&self) -> Option<Instant> {
         self.in_flight.front().map(|(due, _, _)| *due)
+    }
+
+    fn set_lid(&mut self, port: PortId, lid: u16) {
+        if let Some(place) = self.lids.get_mut(port.0) {
+            *place = lid;
+        }
     }
 }
 

@@ -138,6 +138,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeE
         system_guid: identity.system_guid.unwrap_or(node_guid),
         gid_prefix: port.gid_prefix,
         sm_lid: port.sm_lid,
+        managed: port.managed,
         mtu: port.mtu.parse().unwrap_or(usual.mtu),
         link_width: port.width.0,
         link_speed: port.speed.0,

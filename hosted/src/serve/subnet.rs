@@ -125,7 +125,7 @@ impl Handle {
             return Err(Gone);
         }
         let lid = destination(frame).unwrap_or(0);
-        let takes = |station: &Station| lid == station.device.config().lid || lid == PERMISSIVE_LID;
+        let takes = |station: &Station| lid == station.device.lid() || lid == PERMISSIVE_LID;
         // One port takes it, or each one when it is for a group.
         let most = if is_multicast_lid(lid) { usize::MAX } else { 1 };
         let takers = state.stations.iter_mut().filter(|station| is_multicast_lid(lid) || takes(station)).take(most);
@@ -188,7 +188,7 @@ impl State {
             // Whoever is at the other end.
             Some(PERMISSIVE_LID) => (self.stations.len() > 1, self.stations.len() == 1),
             lid => {
-                let here = self.stations.iter().any(|station| Some(station.device.config().lid) == lid);
+                let here = self.stations.iter().any(|station| Some(station.device.lid()) == lid);
                 (here, !here)
             }
         }
@@ -197,6 +197,10 @@ impl State {
     /// Lets every device work once and moves frames.
     fn turn(&mut self, now: Instant) {
         let mut frames = std::mem::take(&mut self.frames);
+        // A subnet manager may have given some.
+        for (port, station) in self.stations.iter().enumerate() {
+            self.wire.set_lid(PortId(port), station.device.lid());
+        }
         for port in 0..self.stations.len() {
             if let Some(station) = self.stations.get_mut(port) {
                 station.device.advance(now);
@@ -318,6 +322,8 @@ mod tests {
         fn next_due(&self) -> Option<Instant> {
             Some(self.due)
         }
+
+        fn set_lid(&mut self, _: PortId, _: u16) {}
     }
 
     /// A subnet of one device with a [`Busy`] wire, running; how often that was looked at.

@@ -77,7 +77,7 @@ def perftest(name, summary, sets, **more):
 
 def between(name, summary, **more):
     """A case of the pair script: the pingpongs between two guests, each with a device."""
-    return Case(name, summary, script="pair", **{"devices": 2, "guests": 2, "seconds": 600, "lasts": 45, **more})
+    return Case(name, summary, **{"script": "pair", "devices": 2, "guests": 2, "seconds": 600, "lasts": 45, **more})
 
 
 def fault(name, summary, kind, expected=r"mlx5_core .*", **more):
@@ -212,6 +212,13 @@ CASES = [
     ),
     Case("mad", "infiniband-diags: ibping, smpquery, perfquery, ibnetdiscover", devices=2),
     Case("mad-6.1", "the same with kernel 6.1 and its rdma-core", script="mad", suite="bookworm", devices=2),
+    between(
+        "opensm",
+        "a subnet manager, IP over InfiniBand and rdma_cm between kernel 6.12 and kernel 6.1",
+        script="opensm",
+        suites=("trixie", "bookworm"),
+        serve=("--managed",),
+    ),
     Case(
         "rough",
         "tools killed amid their work, the driver unbound, the card removed and found again, reset, reloaded",

@@ -9,7 +9,7 @@ import subprocess
 from . import packages, python
 
 # What a case may load; what these need is found in the modules themselves.
-MODULES = ["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm", "virtio_net", "virtio_pci", "vfio_pci", "vfio_iommu_type1"]
+MODULES = ["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm", "ib_ipoib", "virtio_net", "virtio_pci", "vfio_pci", "vfio_iommu_type1"]
 
 PROGRAMS = [
     "ibv_devices",
@@ -28,6 +28,8 @@ PROGRAMS = [
     "smpquery",
     "perfquery",
     "ibnetdiscover",
+    "sminfo",
+    "opensm",
 ]
 
 LOADER = "lib64/ld-linux-x86-64.so.2"
@@ -111,7 +113,7 @@ def build(tree, guest, extra=(), python_tree=None):
         return image
 
     archive = Archive()
-    for folder in ("bin", "dev", "proc", "sys", "tmp", "run", "etc"):
+    for folder in ("bin", "dev", "proc", "sys", "tmp", "run", "etc", "var/log", "var/cache/opensm"):
         archive.folder(folder)
     archive.link("sbin", "bin")
     archive.link("usr", ".")
@@ -134,7 +136,8 @@ def build(tree, guest, extra=(), python_tree=None):
 
 def _programs(archive, tree):
     provider = tree.libraries / "libmlx5.so.1"
-    needed = {provider}
+    # What ends a thread loads it by name.
+    needed = {provider, tree.libraries / "libgcc_s.so.1"}
     for name in PROGRAMS:
         program = next((tree.root / folder / name for folder in ("usr/bin", "usr/sbin") if (tree.root / folder / name).is_file()), None)
         if program:

@@ -185,6 +185,7 @@ def trees(cache):
         "ibverbs-utils",
         "ibverbs-providers",
         "infiniband-diags",
+        "opensm",
         "perftest",
         "rdmacm-utils",
     ]

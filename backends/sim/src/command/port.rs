@@ -40,15 +40,15 @@ pub(super) fn modify_context(
     _: &mut ViewMut<'_, ModifyHcaVportContextOut>,
 ) -> Outcome {
     check_port(input.get(ModifyHcaVportContextIn::PORT_NUM), input.is_set(ModifyHcaVportContextIn::OTHER_VPORT))?;
-    let change = firmware.port.modify(input.sub(ModifyHcaVportContextIn::HCA_VPORT_CONTEXT));
-    firmware.port_changed(env, change);
+    firmware.port.modify(input.sub(ModifyHcaVportContextIn::HCA_VPORT_CONTEXT));
+    firmware.port_changed(env);
     Ok(())
 }
 
 /// MAD_IFC: a management datagram for the agents of the port.
 pub(super) fn mad(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    env: &mut Env<'_>,
     input: View<'_, MadIfcIn>,
     output: &mut ViewMut<'_, MadIfcOut>,
 ) -> Outcome {
@@ -57,6 +57,7 @@ pub(super) fn mad(
     let response = management::answer(firmware.agents(), request)
         .ok_or(Refusal::new(CmdStatus::BadPkt, "no question, or of a class without an agent"))?;
     output.set_bytes(MadIfcOut::RESPONSE_MAD_PACKET, &response);
+    firmware.port_changed(env);
     Ok(())
 }
 

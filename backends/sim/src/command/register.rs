@@ -73,9 +73,10 @@ pub(super) fn access_register(
                 if !reg.is_set(PaosReg::ASE) {
                     return Ok(());
                 }
-                let admin = firmware.port.set_admin(reg.get(PaosReg::ADMIN_STATUS));
-                let change = admin.ok_or(Refusal::new(CmdStatus::BadParam, "no such state"))?;
-                firmware.port_changed(env, change);
+                if !firmware.port.set_admin(reg.get(PaosReg::ADMIN_STATUS)) {
+                    return Err(Refusal::new(CmdStatus::BadParam, "no such state"));
+                }
+                firmware.port_changed(env);
                 Ok(())
             },
         ),

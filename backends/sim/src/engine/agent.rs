@@ -4,11 +4,10 @@ use super::run::same_partition;
 use super::{Engine, Work};
 use crate::env::Env;
 use crate::management::{self, MAD};
-use crate::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, PERMISSIVE_LID, Packet, Place, Transport};
+use crate::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, Transport};
 
-/// Queue pair of subnet management, and the virtual lane of its packets.
+/// Queue pair of subnet management.
 pub(super) const SUBNET_QPN: u32 = 0;
-pub(super) const SUBNET_LANE: u8 = 15;
 /// Queue pair of all other management, and its queue key.
 pub(super) const GENERAL_QPN: u32 = 1;
 const GENERAL_QKEY: u32 = 0x8001_0000;

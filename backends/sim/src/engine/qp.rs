@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{Ads, CmdStatus, CqeOpcode, CqeSyndrome, EventType, Field, QpDoorbellRecord, Qpc, QpcSt, QpcState};
 use bareverbs_mlx5_spec::{View, ViewMut, rq_type};
 
-use super::agent::{SUBNET_LANE, SUBNET_QPN};
+use super::agent::SUBNET_QPN;
 use super::cq::{Completion, Source};
 use super::key::{Access, Right};
 use super::requester::Requester;
@@ -11,7 +11,7 @@ use super::responder::Responder;
 use super::ring::{Pages, Ring};
 use super::{EngineEvent, QUEUE_COST, Shared, SrqKind, Work};
 use crate::memory::read_array;
-use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, Transport};
+use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, Transport};
 use crate::wqe::WqeService;
 
 /// Bytes of a context.

@@ -126,6 +126,7 @@ impl State {
             for (port, device) in self.devices.iter_mut().enumerate() {
                 worked |= device.next_due().is_some_and(|due| due <= now);
                 device.advance(now);
+                self.wire.set_lid(PortId(port), device.lid());
                 while let Some(frame) = device.transmit() {
                     self.wire.send(now, PortId(port), frame);
                     worked = true;

@@ -1,6 +1,6 @@
 //! Management datagrams (IBTA chapters 13, 14 and 16) and the agents of the port that answer them.
 //!
-//! Questions are answered; what would set something is refused in the answer's status, but for counters, which may be cleared.
+//! A subnet manager may configure the port, a performance manager may clear its counters.
 
 mod performance;
 mod subnet;
@@ -13,7 +13,7 @@ use crate::engine::EngineStats;
 use crate::port::Port;
 
 pub(crate) use performance::Cleared;
-pub(crate) use subnet::PortInfo;
+pub(crate) use subnet::{PortInfo, SetPortInfo};
 
 /// Bytes of a management datagram.
 pub(crate) const MAD: usize = 256;
@@ -64,7 +64,7 @@ mod status {
 
 /// What the agents answer from.
 pub(crate) struct Agents<'a> {
-    pub(crate) port: &'a Port,
+    pub(crate) port: &'a mut Port,
     pub(crate) config: &'a DeviceConfig,
     pub(crate) stats: EngineStats,
     pub(crate) cleared: &'a mut Cleared,
@@ -125,8 +125,10 @@ pub(crate) fn answer(agents: Agents<'_>, question: &[u8; MAD]) -> Option<[u8; MA
                 let (_, data) = question.split_at_checked(at::DATA)?;
                 performance::answer(agents.cleared, &agents.stats, asked == method::SET, attribute, data).map(|data| put(&data))
             }
-            (class::LID_ROUTED | class::DIRECTED_ROUTE, method::GET) => {
-                subnet::get(agents.port, agents.config, attribute, modifier).map(|data| put(&data))
+            (class::LID_ROUTED | class::DIRECTED_ROUTE, asked @ (method::GET | method::SET)) => {
+                let (_, data) = question.split_at_checked(at::DATA)?;
+                let set = if asked == method::SET { subnet::set(agents.port, attribute, modifier, data) } else { Ok(()) };
+                set.and_then(|()| subnet::get(agents.port, agents.config, attribute, modifier)).map(|data| put(&data))
             }
             _ => Err(status::METHOD),
         }

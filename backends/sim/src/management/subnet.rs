@@ -1,9 +1,8 @@
-//! The port's subnet management agent (IBTA 14.2): who and what the port is.
-//!
-//! The port is configured by its maker, so there is nothing for a subnet manager to set.
+//! The port's subnet management agent (IBTA 14.2): who and what the port is, and what a subnet manager makes of it.
 
 use super::status;
 use crate::config::DeviceConfig;
+use crate::packet::FIRST_MULTICAST_LID;
 use crate::port::{GIDS, PKEYS, Port};
 
 /// Attributes (IBTA table 120).
@@ -35,6 +34,54 @@ pub(super) fn get(port: &Port, config: &DeviceConfig, attribute: u16, modifier: 
         attribute::PKEY_TABLE if block < PKEYS / PKEYS_A_BLOCK => Ok(pkeys(port, block)),
         attribute::PORT_INFO | attribute::GUID_INFO | attribute::PKEY_TABLE => Err(status::MODIFIER),
         _ => Err(status::ATTRIBUTE),
+    }
+}
+
+/// What a subnet manager sets of PortInfo; of the rest there is no choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetPortInfo {
+    pub(crate) gid_prefix: u64,
+    pub(crate) lid: u16,
+    pub(crate) sm_lid: u16,
+    /// 0 leaves it.
+    pub(crate) state: u32,
+    pub(crate) client_reregister: bool,
+}
+
+/// Does what a manager asks for, or says why not.
+pub(super) fn set(port: &mut Port, attribute: u16, modifier: u32, data: &[u8]) -> Result<(), u16> {
+    let block = modifier as usize;
+    match attribute {
+        attribute::PORT_INFO if modifier <= 1 => {
+            let info = SetPortInfo::read(data);
+            // No unicast address.
+            if info.lid == 0 || info.lid >= FIRST_MULTICAST_LID || !port.set_info(&info) {
+                return Err(status::MODIFIER);
+            }
+            Ok(())
+        }
+        attribute::PKEY_TABLE if block < PKEYS / PKEYS_A_BLOCK => {
+            let pkeys: Vec<u16> = data.as_chunks().0.iter().take(PKEYS_A_BLOCK).map(|pkey| u16::from_be_bytes(*pkey)).collect();
+            port.set_pkeys(block * PKEYS_A_BLOCK, &pkeys);
+            Ok(())
+        }
+        attribute::PORT_INFO | attribute::PKEY_TABLE => Err(status::MODIFIER),
+        _ => Err(status::ATTRIBUTE),
+    }
+}
+
+impl SetPortInfo {
+    fn read(data: &[u8]) -> Self {
+        let word = |at: usize| data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes));
+        let byte = |at: usize| data.get(at).copied().unwrap_or(0);
+        let prefix = data.get(8..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        Self {
+            gid_prefix: prefix,
+            lid: word(16),
+            sm_lid: word(18),
+            state: u32::from(byte(32) & 0xf),
+            client_reregister: byte(51) & 0x80 != 0,
+        }
     }
 }
 

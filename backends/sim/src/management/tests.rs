@@ -1,8 +1,9 @@
 use super::*;
 use crate::engine::Traffic;
+use bareverbs_mlx5_spec::PortChange;
 
 fn ask_of(config: &DeviceConfig, cleared: &mut Cleared, stats: EngineStats, question: &[u8; MAD]) -> Option<[u8; MAD]> {
-    answer(Agents { port: &Port::new(config), config, stats, cleared }, question)
+    answer(Agents { port: &mut Port::new(config), config, stats, cleared }, question)
 }
 
 /// A question by the bytes of IBTA 13.4.2: version, class, class version, method; attribute and modifier at 16 and 20.
@@ -43,7 +44,9 @@ fn what_it_cannot_answer_has_a_status() {
     let config = DeviceConfig::default();
     let status =
         |class, method, attribute, modifier| ask(&config, class, method, attribute, modifier).map(|mad| [mad[4], mad[5]]);
-    assert_eq!(status(1, 2, 0x15, 1), Some([0, 8]), "a manager's Set");
+    assert_eq!(status(1, 2, 0x15, 1), Some([0, 28]), "a manager that gives no LID");
+    assert_eq!(status(1, 2, 0x10, 0), Some([0, 12]), "nobody sets that");
+    assert_eq!(status(1, 3, 0x15, 1), Some([0, 8]));
     assert_eq!(status(1, 1, 0x19, 0), Some([0, 12]));
     assert_eq!(status(1, 1, 0x15, 2), Some([0, 28]));
     assert_eq!(status(1, 1, 0x16, 4), Some([0, 28]));
@@ -109,8 +112,8 @@ fn a_performance_manager_is_told_what_there_is() {
 fn a_directed_route_ends_here_and_leads_back() {
     let config = DeviceConfig::default();
     let from_wire = |question: &[u8; MAD]| {
-        let (mut cleared, port) = (Cleared::default(), Port::new(&config));
-        answer_from_wire(Agents { port: &port, config: &config, stats: STATS, cleared: &mut cleared }, question)
+        let (mut cleared, mut port) = (Cleared::default(), Port::new(&config));
+        answer_from_wire(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, question)
     };
     // IBTA 14.2.1.2: hop pointer and hop count at 6 and 7, the return path at 192.
     let mut question = question(0x81, 1, 0x11, 0);
@@ -138,4 +141,54 @@ fn what_no_agent_answers_is_for_the_host() {
         assert!(!is_question(&question(class, method, attribute, 0), subnet), "{class} {method} {attribute}");
     }
     assert!(is_question(&question(4, 2, 0x12, 0), false) && is_question(&question(1, 2, 0x15, 0), true));
+}
+
+#[test]
+fn a_subnet_manager_configures_the_port() {
+    let config = DeviceConfig { managed: true, ..DeviceConfig::with_lid(9) };
+    let mut port = Port::new(&config);
+    assert_eq!((port.lid(), port.is_up(), port.is_active()), (0, true, false));
+    let set = |port: &mut Port, lid: u16, state: u8, reregister: u8| {
+        let mut question = question(1, 2, 0x15, 1);
+        // IBTA 14.2.5.6: prefix at 8, LID at 16, the manager's at 18, state in the low half of 32, the reregistration at 51.
+        question[64 + 8..64 + 16].copy_from_slice(&0xfec0_0000_0000_0007_u64.to_be_bytes());
+        question[64 + 16..64 + 18].copy_from_slice(&lid.to_be_bytes());
+        question[64 + 18..64 + 20].copy_from_slice(&3_u16.to_be_bytes());
+        question[64 + 32] = state;
+        question[64 + 51] = reregister;
+        let mut cleared = Cleared::default();
+        let answer = answer(Agents { port, config: &config, stats: STATS, cleared: &mut cleared }, &question).unwrap();
+        (answer[5], answer[64 + 17], answer[64 + 19], answer[64 + 32] & 15)
+    };
+    assert_eq!(set(&mut port, 0x21, 4, 0).0, 28, "from Init to Active");
+    assert_eq!(port.take_changes(), []);
+    assert_eq!(set(&mut port, 0x21, 0, 0), (0, 0x21, 3, 2));
+    assert_eq!(port.take_changes(), [PortChange::Lid, PortChange::Guid]);
+    assert_eq!(set(&mut port, 0x21, 3, 0), (0, 0x21, 3, 3));
+    assert_eq!((port.is_active(), port.take_changes()), (false, vec![]));
+    assert_eq!(set(&mut port, 0x21, 4, 0x80), (0, 0x21, 3, 4));
+    assert_eq!(port.take_changes(), [PortChange::Active, PortChange::ClientReregister]);
+    assert_eq!(
+        (port.lid(), port.is_active(), port.gid(0).unwrap()[..8].to_vec()),
+        (0x21, true, vec![0xfe, 0xc0, 0, 0, 0, 0, 0, 7])
+    );
+    assert_eq!(set(&mut port, 0xc000, 0, 0).0, 28, "a group's LID");
+    // The cable is pulled and put in: configured anew.
+    port.set_cable(false);
+    port.set_cable(true);
+    assert_eq!(port.take_changes(), [PortChange::Down, PortChange::Initialized]);
+    assert!(!port.is_active());
+}
+
+#[test]
+fn a_subnet_manager_says_which_partitions_there_are() {
+    let config = DeviceConfig::default();
+    let mut port = Port::new(&config);
+    let mut question = question(1, 2, 0x16, 1);
+    question[64..68].copy_from_slice(&[0x80, 1, 0x7f, 0xff]);
+    let mut cleared = Cleared::default();
+    let answer = answer(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, &question).unwrap();
+    assert_eq!((answer[5], &answer[64..68]), (0, &[0x80, 1, 0x7f, 0xff][..]));
+    assert_eq!([0, 32, 33].map(|index| port.pkey(index)), [Some(0xffff), Some(0x8001), Some(0x7fff)]);
+    assert_eq!(port.take_changes(), [PortChange::Pkey]);
 }

@@ -149,6 +149,10 @@ impl<W: Wire> Wire for FaultyWire<W> {
         let held = self.held.keys().next().map(|key| key.0);
         [self.inner.next_due(), held].into_iter().flatten().min()
     }
+
+    fn set_lid(&mut self, port: PortId, lid: u16) {
+        self.inner.set_lid(port, lid);
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 # A shell on the terminal of whoever booted the guest.
-load_mlx5 || return
+load_mlx5 && load ib_umad && load ib_ipoib && load rdma_ucm || return
 stty -F /dev/ttyS1 sane
 # The device with the greatest number: another than the first, if there is one.
 other=mlx5_$(($(parameter devices 1) - 1))

@@ -137,6 +137,9 @@ impl<F: FnMut(&Packet, usize) -> bool> Wire for Picky<F> {
     fn next_due(&self) -> Option<Instant> {
         self.inner.next_due()
     }
+    fn set_lid(&mut self, port: crate::wire::PortId, lid: u16) {
+        self.inner.set_lid(port, lid);
+    }
 }
 
 #[test]
