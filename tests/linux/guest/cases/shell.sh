@@ -1,5 +1,10 @@
 # A shell on the terminal of whoever booted the guest.
-load_mlx5 && load ib_umad && load ib_ipoib && load rdma_ucm || return
+for module in mlx5_core mlx5_ib ib_uverbs ib_umad ib_ipoib rdma_ucm; do
+	load $module || return
+done
+# Active, or waiting for a subnet manager.
+settled() { all_ports_active "$(parameter devices 1)" || grep -qs INIT /sys/class/infiniband/*/ports/1/state; }
+wait_for $limit settled || fail "a port is not active"
 stty -F /dev/ttyS1 sane
 # The device with the greatest number: another than the first, if there is one.
 other=mlx5_$(($(parameter devices 1) - 1))
