@@ -11,6 +11,8 @@ use std::fmt;
 pub use field::PacketFields;
 pub use opcode::{Headers, Opcode, Operation, Place, Transport};
 
+/// Not a local identifier: what a port has before it is given one.
+pub const NO_LID: u16 = 0;
 /// Local identifier that every port accepts.
 pub const PERMISSIVE_LID: u16 = 0xffff;
 /// Queue pair of packets for a multicast group.

@@ -4,6 +4,7 @@ use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg
 
 use crate::config::DeviceConfig;
 use crate::management::{PortInfo, SetPortInfo};
+use crate::packet::NO_LID;
 
 /// Entries of the GID table (`gid_table_size` 0).
 pub(crate) const GIDS: usize = 8;
@@ -83,8 +84,8 @@ impl Port {
             port_guid: config.port_guid,
             system_guid: config.system_guid,
             gid_prefix: config.gid_prefix,
-            lid: if config.managed { 0 } else { config.lid },
-            sm_lid: if config.managed { 0 } else { config.sm_lid },
+            lid: if config.managed { NO_LID } else { config.lid },
+            sm_lid: if config.managed { NO_LID } else { config.sm_lid },
             caps: 0,
             policy: 0,
             max_mtu: config.mtu,

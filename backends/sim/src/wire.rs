@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bareverbs::Instant;
 
-use crate::packet::{PERMISSIVE_LID, destination, is_multicast_lid};
+use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid};
 
 pub use faulty::{FaultyWire, WireFaults, WireStats};
 pub use random::Random;
@@ -57,7 +57,7 @@ impl PerfectWire {
     }
 
     fn route(&self, from: PortId, frame: &[u8]) -> Option<PortId> {
-        let lid = destination(frame)?;
+        let lid = destination(frame).filter(|lid| *lid != NO_LID)?;
         if lid == PERMISSIVE_LID {
             return (0..self.lids.len()).map(PortId).find(|&port| port != from);
         }
@@ -117,7 +117,13 @@ mod tests {
         wire.send(start, a, frame(9, 3));
         wire.send(start, a, vec![0]);
         assert_eq!(wire.unroutable(), 2);
-        let c = wire.attach(3);
+        let waiting = wire.attach(4);
+        wire.set_lid(waiting, 0);
+        wire.send(start, a, frame(0, 5));
+        wire.send(start, a, frame(4, 5));
+        assert_eq!(wire.unroutable(), 4, "nothing finds a port without an identifier");
+        wire.set_lid(waiting, 3);
+        let c = waiting;
         wire.send(start, a, frame(0xc001, 4));
         assert_eq!(wire.deliver(start), None);
         assert_eq!(wire.next_due(), Some(Instant::from_nanos(110)));

@@ -4,7 +4,7 @@ use super::run::same_partition;
 use super::{Engine, Work};
 use crate::env::Env;
 use crate::management::{self, MAD};
-use crate::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, Transport};
+use crate::packet::{Bth, Deth, Grh, Lrh, NO_LID, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, Transport};
 
 /// Queue pair of subnet management.
 pub(super) const SUBNET_QPN: u32 = 0;
@@ -39,7 +39,9 @@ impl Engine {
         let Some(asked) = question.deth else { return };
         let to_subnet = question.bth.dest_qpn == SUBNET_QPN;
         let vl = if to_subnet { SUBNET_LANE } else { 0 };
-        let lrh = Lrh { vl, sl: question.lrh.sl, dlid: question.lrh.slid, slid: self.shared.config.lid };
+        // Whoever has no local identifier yet is at the other end of the cable.
+        let dlid = if question.lrh.slid == NO_LID { PERMISSIVE_LID } else { question.lrh.slid };
+        let lrh = Lrh { vl, sl: question.lrh.sl, dlid, slid: self.shared.config.lid };
         let bth = Bth { dest_qpn: asked.source_qpn, solicited: false, ..question.bth };
         let mut packet = Packet::new(lrh, bth);
         let qkey = if to_subnet { 0 } else { GENERAL_QKEY };

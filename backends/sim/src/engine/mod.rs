@@ -45,7 +45,7 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdStatus, CqArm, EventType, QpcState, View};
 
 use crate::env::Env;
-use crate::packet::Packet;
+use crate::packet::{NO_LID, Packet};
 use crate::trace::Record;
 
 use cq::CqTable;
@@ -118,7 +118,7 @@ impl Work<'_, '_> {
             // Members may be here as well as elsewhere.
             self.shared.loopback.push_back(frame.clone());
         }
-        let here = packet.lrh.dlid == self.shared.config.lid;
+        let here = packet.lrh.dlid == self.shared.config.lid && packet.lrh.dlid != NO_LID;
         let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
         queue.push_back(frame);
     }

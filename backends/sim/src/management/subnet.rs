@@ -2,7 +2,7 @@
 
 use super::status;
 use crate::config::DeviceConfig;
-use crate::packet::FIRST_MULTICAST_LID;
+use crate::packet::{FIRST_MULTICAST_LID, NO_LID};
 use crate::port::{GIDS, PKEYS, Port};
 
 /// Attributes (IBTA table 120).
@@ -55,7 +55,7 @@ pub(super) fn set(port: &mut Port, attribute: u16, modifier: u32, data: &[u8]) -
         attribute::PORT_INFO if modifier <= 1 => {
             let info = SetPortInfo::read(data);
             // No unicast address.
-            if info.lid == 0 || info.lid >= FIRST_MULTICAST_LID || !port.set_info(&info) {
+            if info.lid == NO_LID || info.lid >= FIRST_MULTICAST_LID || !port.set_info(&info) {
                 return Err(status::MODIFIER);
             }
             Ok(())

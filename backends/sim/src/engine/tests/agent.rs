@@ -47,6 +47,18 @@ fn questions_for_an_agent_reach_no_queue_pair() {
 }
 
 #[test]
+fn a_port_without_an_identifier_is_answered_too() {
+    let mut host = Host::new(0);
+    let mut question = question(0x81, 0, 0);
+    (question.lrh.slid, question.lrh.dlid) = (0, 0xffff);
+    host.with(|engine, env| engine.receive(env, &question.encode()));
+    assert!(host.engine.take_question().is_some());
+    host.with(|engine, env| engine.answer(env, &question, &[7; 256]));
+    let answer = Packet::decode(&host.engine.transmit().expect("for the wire, not for itself")).unwrap();
+    assert_eq!((answer.lrh.dlid, answer.lrh.slid), (0xffff, 0));
+}
+
+#[test]
 fn answers_go_back_to_where_the_question_came_from() {
     let mut host = Host::new(2);
     for (qpn, qkey, vl) in [(1, 0x8001_0000, 0), (0, 0, 15)] {
