@@ -5,7 +5,7 @@ use arbitrary::Arbitrary;
 use bareverbs::{DmaMemory, Instant};
 use bareverbs_mlx5_spec::CmdOpcode;
 use bareverbs_sim::in_process::{MemoryMap, SimMemory};
-use bareverbs_sim::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Reth, Transport};
+use bareverbs_sim::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, Reth, Transport};
 use bareverbs_sim::{Device, DeviceConfig, PageDemand};
 
 const BASE: u64 = 0x10_0000;
@@ -17,6 +17,8 @@ const QUEUES: usize = 0x5_0000;
 /// Bytes between one queue and the next.
 const QUEUE: usize = 0x4000;
 const LID: u16 = 1;
+/// Queue pair of an [`Act::Packet`] that is a datagram for the agents of the port instead.
+const MANAGEMENT: u8 = 0xfe;
 /// Services of the queue pairs that are there from the start: RC, UC, UD, key changes.
 const SERVICES: [u32; 4] = [0, 1, 2, 0xc];
 
@@ -235,6 +237,27 @@ impl Bench {
         self.device.receive(&packet.encode());
     }
 
+    /// A question for the agents of the port: class, method and attribute that they know, or any; hops and data that are anything.
+    fn datagram(&mut self, psn: u8, addr: u64, rkey: u32, len: u16) {
+        let [class, attribute, ..] = rkey.to_be_bytes();
+        let mut mad = vec![0; 256];
+        mad[..4].copy_from_slice(&[1, [1, 0x81, 4, class][usize::from(class % 4)], 1, 1 + (psn >> 1 & 1)]);
+        mad[6..8].copy_from_slice(&addr.to_be_bytes()[..2]);
+        mad[17] = [0x15, 0x16, 0x12, 0x1d, attribute][usize::from(attribute % 5)];
+        mad[20..24].copy_from_slice(&u32::from(len >> 12).to_be_bytes());
+        for (at, byte) in mad.iter_mut().enumerate().skip(64) {
+            *byte = addr.rotate_left(at as u32 * 11 + u32::from(len)) as u8;
+        }
+        let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
+        let dest_qpn = u32::from(psn & 1);
+        let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn: 0 };
+        let lid = self.device.lid();
+        let mut packet = Packet::new(Lrh { dlid: if psn & 4 == 0 { lid } else { 0xffff }, slid: lid, ..Lrh::default() }, bth);
+        packet.deth = Some(Deth { qkey: 0x8001_0000, source_qpn: dest_qpn });
+        packet.payload = mad;
+        self.device.receive(&packet.encode());
+    }
+
     fn act(&mut self, act: Act) {
         match act {
             Act::Config(at, value) => self.device.config_write(usize::from(at) % 4096, &value.to_le_bytes()),
@@ -275,6 +298,7 @@ impl Bench {
                 let at = RECORDS + usize::from(which) % 6 * 64;
                 let _ = self.memory.write(at, &value.to_be_bytes());
             }
+            Act::Packet(_, MANAGEMENT, psn, addr, rkey, len, _) => self.datagram(psn, addr, rkey, len),
             Act::Packet(opcode, which, psn, addr, rkey, len, global) => {
                 self.packet(opcode, which, psn, addr, u32::from(rkey), len, global);
             }
