@@ -3,7 +3,7 @@
 //! Whoever comes first listens at the path, the other one connects; when the link breaks, both try again. Frames sent
 //! while there is no link, or faster than it takes them, are lost, as on a wire.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -87,20 +87,21 @@ impl FarEnd {
         }
     }
 
+    /// To whoever listens; listens itself if nobody does.
     fn connect(&self) -> io::Result<UnixStream> {
-        match UnixStream::connect(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+        let listener = {
+            // Else one process could take away the socket of another that has made it and is about to listen.
+            let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let alone = File::open(folder)?;
+            alone.lock()?;
+            match UnixStream::connect(&self.path) {
                 // Left behind by a process that is gone.
-                fs::remove_file(&self.path)?;
-                self.accept()
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(&self.path)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                connected => return connected,
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.accept(),
-            connected => connected,
-        }
-    }
-
-    fn accept(&self) -> io::Result<UnixStream> {
-        let listener = UnixListener::bind(&self.path)?;
+            UnixListener::bind(&self.path)?
+        };
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.path.clone());
         let accepted = listener.accept();
         // One link has two ends: a third process shall make its own.
@@ -170,24 +171,22 @@ mod tests {
 
     /// Sends until something arrives: what is sent before the link is there is lost.
     fn crosses(from: &Link, to: &Receiver<Vec<u8>>, mark: u8) -> bool {
-        let sender = from.frames.clone();
-        let repeater = thread::spawn(move || {
-            for _ in 0..50 {
-                if sender.try_send(vec![mark; 100]).is_err() {
-                    return;
-                }
-                thread::sleep(Duration::from_millis(20));
-            }
-        });
-        let mut found = false;
-        while !found {
-            match to.recv_timeout(Duration::from_secs(5)) {
-                Ok(frame) => found = frame == [mark; 100],
-                Err(_) => break,
-            }
-        }
-        repeater.join().unwrap();
-        found
+        (0..3000).any(|_| {
+            from.send(vec![mark; 100]);
+            to.recv_timeout(Duration::from_millis(20)).is_ok_and(|frame| frame == [mark; 100])
+        })
+    }
+
+    #[test]
+    fn a_socket_that_was_left_behind_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("link");
+        drop(UnixListener::bind(&path).unwrap());
+        // Both find it, at the same time.
+        let (near_a, frames_a) = process(&path);
+        let (near_b, frames_b) = process(&path);
+        assert!(crosses(&near_a, &frames_b, 1));
+        assert!(crosses(&near_b, &frames_a, 2));
     }
 
     #[test]
