@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot run its program has failed")]
 
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -207,7 +207,18 @@ fn ctrl_c_ends_the_job_cleanly() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(700));
+    // Until it has worked for a while: not by the clock, for on a busy machine it might not have begun.
+    let worked = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap()
+    };
+    let start = Instant::now();
+    // In ticks of 10 ms.
+    while worked() < 70 {
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not work");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let asked = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(asked.success());

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
 
-pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const CONFIG: u32 = VFIO_PCI_CONFIG_REGION_INDEX;
 pub(crate) const BAR0: u32 = VFIO_PCI_BAR0_REGION_INDEX;
 
@@ -117,7 +117,7 @@ pub(crate) fn command(client: &mut Client, memory: &File, queue: u64, input: [u8
             assert_eq!(entry[63], 0, "delivery status");
             return Some(u32::from_be_bytes([entry[32], entry[33], entry[34], entry[35]]));
         }
-        if start.elapsed() > Duration::from_millis(300) {
+        if start.elapsed() > Duration::from_secs(3) {
             return None;
         }
     }
