@@ -27,7 +27,7 @@ between() {
 	if [ $step_status -eq 0 ]; then pass "$title"; else fail "$title: exit status $step_status"; fi
 }
 
-for tool in rc uc ud srq xsrq; do
+for tool in $(parameter tools rc,uc,ud,srq,xsrq | tr , ' '); do
 	pingpong_options $tool
 	for size in $sizes; do
 		iterations=$(pingpong_iterations $tool $size)
