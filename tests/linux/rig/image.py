@@ -3,13 +3,17 @@
 import hashlib
 import lzma
 import os
+import pathlib
 import re
 import subprocess
 
 from . import packages, python
 
 # What a case may load; what these need is found in the modules themselves.
-MODULES = ["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm", "ib_ipoib", "virtio_net", "virtio_pci", "vfio_pci", "vfio_iommu_type1"]
+MODULES = [
+    *("mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm", "ib_ipoib"),
+    *("virtio_net", "virtio_pci", "vfio_pci", "vfio_iommu_type1"),
+]
 
 PROGRAMS = [
     "ibv_devices",
@@ -139,7 +143,8 @@ def _programs(archive, tree):
     # What ends a thread loads it by name.
     needed = {provider, tree.libraries / "libgcc_s.so.1"}
     for name in PROGRAMS:
-        program = next((tree.root / folder / name for folder in ("usr/bin", "usr/sbin") if (tree.root / folder / name).is_file()), None)
+        places = (tree.root / folder / name for folder in ("usr/bin", "usr/sbin"))
+        program = next(filter(pathlib.Path.is_file, places), None)
         if program:
             archive.file(f"bin/{name}", program.read_bytes(), 0o755)
             needed |= _libraries(tree, program)

@@ -11,7 +11,6 @@ import time
 from . import image, monitor
 from .monitor import PATIENCE
 
-
 # A guest computes all the time (its processors are emulated) and must not keep its devices waiting for a processor: Linux would
 # take them for dead. Where every session has a share of its own, what counts is the priority of the session.
 BEHIND = ("sh", "-c", 'echo 10 2>/dev/null >/proc/self/autogroup; exec nice -n 10 "$@"', "sh")

@@ -28,7 +28,8 @@ done
 # Host to host: its driver, not the device's agent, has this class.
 ibping -C mlx5_1 -S >/tmp/server 2>&1 &
 server=$!
-sleep 1
+answered() { ibping -C mlx5_0 -c 1 -L 2 2>/dev/null | grep -q ' 1 received'; }
+wait_for 10 answered || fail "ibping: nobody answers"
 query "ibping" '1000 packets transmitted, 1000 received, 0% packet loss' ibping -f -c 1000 -L 2
 kill $server
 
