@@ -6,6 +6,7 @@
 pub mod buffer;
 pub mod cli;
 pub mod decode;
+pub mod device;
 pub mod fields;
 pub mod info;
 pub mod main_job;

@@ -1,0 +1,129 @@
+//! A device as the subcommands use it: brought up by the driver, on a host that is simulated or behind VFIO.
+
+pub mod simulated;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{AddressMap, Event, Instant, Platform};
+use bareverbs_mlx5::{Config, Machine, Mlx5, TeardownReport};
+
+/// Pages of 4096 bytes of the driver's arena: what the firmware of a card asks for, and the queues.
+pub const PAGES: usize = 16384;
+
+/// The driver on platform `P`.
+pub type Backend<P> = Mlx5<P, PAGES>;
+
+/// The verbs on it: 2 domains, 8 regions, 4 windows, 8 completion queues, 32 queue pairs of 512 send blocks and 512 receives.
+pub type Verbs<P> = bareverbs::Verbs<Backend<P>, 2, 8, 4, 8, 32, 512, 512>;
+
+/// Memory of a host that its device reaches.
+pub type Memory<H> = <<H as Host>::Platform as Platform>::Memory;
+
+/// How often [`Device::check`] reads the health counter.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A host with one device: what a subcommand needs beside the verbs.
+pub trait Host {
+    /// Registers, memory, fences and clock of the driver.
+    type Platform: Platform;
+
+    /// Name of the device as people know it: a PCI address, or the name of a simulated one.
+    fn name(&self) -> &str;
+
+    /// What the driver is told of this host.
+    fn config(&self) -> Config {
+        Config::DEFAULT
+    }
+
+    /// What the driver gets: the device's registers and `arena` bytes of memory. Works once.
+    ///
+    /// # Errors
+    /// The device or the memory cannot be had.
+    fn machine(&self, arena: usize) -> Result<Machine<Self::Platform>>;
+
+    /// `len` zeroed bytes that the device reaches, to be registered.
+    ///
+    /// # Errors
+    /// The memory cannot be had, or not be mapped for the device.
+    fn memory(&self, len: usize) -> Result<Memory<Self>>;
+
+    /// The address by which SGEs and peers name byte 0 of `memory`, and its translation for `reg_mr`.
+    fn region<'a>(&self, memory: &'a Memory<Self>) -> (u64, &'a dyn AddressMap);
+
+    /// The present moment of the driver's clock.
+    fn now(&self) -> Instant;
+
+    /// Called between two looks at a completion queue; simulated devices work meanwhile.
+    fn relax(&self);
+
+    /// Waits until the device interrupts, at most for `timeout`; whether it did.
+    ///
+    /// # Errors
+    /// The host cannot tell of interrupts any more.
+    fn wait(&self, timeout: Duration) -> Result<bool>;
+
+    /// Device ID in PCI configuration space, which the driver does not see.
+    fn pci_device_id(&self) -> u16;
+}
+
+/// A device that is up.
+pub struct Device<H: Host> {
+    /// Where it is.
+    pub host: H,
+    /// Its verbs.
+    pub verbs: Box<Verbs<H::Platform>>,
+    /// When its health is looked at next.
+    next_check: Instant,
+}
+
+impl<H: Host> Device<H> {
+    /// Brings the device of a host up.
+    ///
+    /// # Errors
+    /// The host does not give what the driver needs, or a step of the bring-up failed; the error names it.
+    pub fn bring_up(host: H) -> Result<Self> {
+        let machine = host.machine(Backend::<H::Platform>::ARENA)?;
+        match Backend::bring_up(machine, &host.config()) {
+            Ok(backend) => {
+                let next_check = host.now().after(HEALTH_INTERVAL);
+                Ok(Self { host, verbs: Box::new(Verbs::new(backend)), next_check })
+            }
+            Err((error, _machine)) => Err(error).with_context(|| host.name().to_string()),
+        }
+    }
+
+    /// Takes the events that are waiting, so that page requests of the firmware are answered, and looks about once a second
+    /// whether the device lives. To be called while there is nothing else to do.
+    ///
+    /// # Errors
+    /// The device is broken or gone.
+    pub fn check(&mut self) -> Result<()> {
+        while let Some(event) = self.verbs.poll_event().with_context(|| self.host.name().to_string())? {
+            if let Event::DeviceFatal(syndrome, extended) = event {
+                bail!("device {} is broken: syndrome {syndrome:#x}, {extended:#x}", self.host.name());
+            }
+        }
+        let now = self.host.now();
+        if now >= self.next_check {
+            self.next_check = now.after(HEALTH_INTERVAL);
+            let health = self.verbs.provider_mut().health().with_context(|| self.host.name().to_string())?;
+            if !health.is_well() {
+                bail!("device {} is broken: its firmware stopped, syndrome {:#x}", self.host.name(), health.syndrome);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the device down. The verbs objects on it were destroyed before, or go with it.
+    ///
+    /// # Errors
+    /// A command of the teardown failed; those after it were tried all the same.
+    pub fn teardown(self) -> Result<TeardownReport> {
+        let Self { host, verbs, .. } = self;
+        match (*verbs).into_provider().teardown() {
+            Ok((_machine, report)) => Ok(report),
+            Err((error, _machine)) => Err(error).with_context(|| format!("teardown of {}", host.name())),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Simulated hosts of this process, each with a device, joined by a wire.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use bareverbs::{AddressMap, Clock as _, DmaMemory as _, Instant, OffsetMap};
+use bareverbs_mlx5::Machine;
+use bareverbs_sim::in_process::{Host as SimHost, SimMemory, SimPlatform};
+
+use super::Host;
+
+/// The simulated hosts have no address translation.
+static IDENTITY: OffsetMap = OffsetMap { offset: 0 };
+
+/// A simulated host with its device.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    name: String,
+    host: SimHost,
+}
+
+impl Simulated {
+    /// The host whose device is called `name`.
+    pub fn new(name: &str, host: SimHost) -> Self {
+        Self { name: name.into(), host }
+    }
+
+    /// The simulated machine: faults, counts and findings of its device.
+    pub const fn inner(&self) -> &SimHost {
+        &self.host
+    }
+}
+
+impl Host for Simulated {
+    type Platform = SimPlatform;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn machine(&self, arena: usize) -> Result<Machine<SimPlatform>> {
+        let host = &self.host;
+        Ok(Machine { registers: host.registers(), memory: host.memory(arena), fence: host.fence(), clock: host.clock() })
+    }
+
+    fn memory(&self, len: usize) -> Result<SimMemory> {
+        Ok(self.host.memory(len))
+    }
+
+    fn region<'a>(&self, memory: &'a SimMemory) -> (u64, &'a dyn AddressMap) {
+        (memory.device_addr(), &IDENTITY)
+    }
+
+    fn now(&self) -> Instant {
+        self.host.world().now()
+    }
+
+    fn relax(&self) {
+        self.host.clock().relax();
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<bool> {
+        // No other program works on these devices: their time moves to the interrupt at once.
+        let end = self.now().after(timeout);
+        loop {
+            if !self.host.take_interrupts().is_empty() {
+                return Ok(true);
+            }
+            if self.now() >= end {
+                return Ok(false);
+            }
+            self.relax();
+        }
+    }
+
+    fn pci_device_id(&self) -> u16 {
+        self.host.with_device(|device| device.config().pci_device_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs::Access;
+    use bareverbs_sim::DeviceConfig;
+    use bareverbs_sim::in_process::{World, WorldConfig};
+
+    use super::*;
+    use crate::device::Device;
+
+    fn host() -> Simulated {
+        Simulated::new("device", World::new(WorldConfig::default()).add(DeviceConfig::default()))
+    }
+
+    #[test]
+    fn a_device_is_brought_up_used_and_taken_down() {
+        let mut device = Device::bring_up(host()).unwrap();
+        let pd = device.verbs.alloc_pd().unwrap();
+        let memory = device.host.memory(100_000).unwrap();
+        let (addr, map) = device.host.region(&memory);
+        let mr = device.verbs.reg_mr(pd, addr, 100_000, Access::LOCAL_WRITE, map).unwrap();
+        device.check().unwrap();
+        device.verbs.dereg_mr(mr).unwrap();
+        device.verbs.dealloc_pd(pd).unwrap();
+        assert_eq!(device.teardown().unwrap().pages_kept, 0);
+    }
+
+    #[test]
+    fn a_device_that_stops_is_an_error_with_its_name() {
+        let mut device = Device::bring_up(host()).unwrap();
+        device.host.inner().with_device(|device| device.set_removed(true));
+        let error = (0..10)
+            .find_map(|_| {
+                device.host.inner().world().advance(Duration::from_secs(2));
+                device.check().err()
+            })
+            .unwrap();
+        assert!(format!("{error:#}").starts_with("device: "), "{error:#}");
+    }
+
+    #[test]
+    fn waiting_ends_with_an_interrupt_or_in_time() {
+        let device = Device::bring_up(host()).unwrap();
+        while device.host.wait(Duration::from_millis(1)).unwrap() {}
+        let start = device.host.now();
+        assert!(!device.host.wait(Duration::from_secs(1)).unwrap());
+        assert!(device.host.now().since(start) >= Duration::from_secs(1));
+    }
+}
