@@ -1,0 +1,140 @@
+//! The I/O address space of a device: what of this process's memory it reaches, and where.
+#![expect(unsafe_code, reason = "mapping memory for a device hands it to the device")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::process::{Resource, getrlimit};
+use vfio_ioctls::{VfioError, VfioOps};
+
+use crate::error::Error;
+use crate::iova::{Iovas, parse_reserved};
+
+/// The address spaces of this process by IOMMU group: devices of one group share one, the kernel allows no other way.
+static SPACES: Mutex<BTreeMap<u32, Weak<AddressSpace>>> = Mutex::new(BTreeMap::new());
+
+/// An I/O address space: a VFIO container, or an I/O address space of iommufd.
+pub(crate) struct AddressSpace {
+    ops: Arc<dyn VfioOps>,
+    iovas: Mutex<Iovas>,
+}
+
+impl AddressSpace {
+    /// The address space of a group, whose folder in sysfs is `group_folder`.
+    pub(crate) fn of_group(group: u32, group_folder: &Path) -> Result<Arc<Self>, Error> {
+        let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(space) = spaces.get(&group).and_then(Weak::upgrade) {
+            return Ok(space);
+        }
+        let ops = open()?;
+        // A kernel without the file reserves nothing that it could tell of.
+        let reserved = std::fs::read_to_string(group_folder.join("reserved_regions")).unwrap_or_default();
+        let space = Arc::new(Self { ops, iovas: Mutex::new(Iovas::new(&parse_reserved(&reserved))) });
+        spaces.retain(|_, space| space.strong_count() > 0);
+        spaces.insert(group, Arc::downgrade(&space));
+        Ok(space)
+    }
+
+    /// What VFIO knows it as.
+    pub(crate) fn ops(&self) -> Arc<dyn VfioOps> {
+        self.ops.clone()
+    }
+
+    /// Locks the `len` bytes at `base` in memory and lets the device reach them; gives their I/O virtual address, which is
+    /// congruent to the address modulo `align`.
+    ///
+    /// # Safety
+    /// The bytes are whole pages, mapped readable and writable in this process until [`AddressSpace::unmap`] has succeeded.
+    /// Until then the device may read and write them at any time, so that no Rust reference to them exists.
+    pub(crate) unsafe fn map(&self, base: NonNull<u8>, len: usize, align: u64) -> Result<u64, Error> {
+        let addr = base.addr().get() as u64;
+        let taken = self.iovas.lock().unwrap_or_else(PoisonError::into_inner).take(len as u64, align, addr);
+        let iova = taken.ok_or(Error::NoAddresses { len: len as u64 })?;
+        // SAFETY: as promised by the caller; the address range is one that nothing else is mapped at.
+        let mapped = unsafe { self.ops.vfio_dma_map(iova, len, base.as_ptr()) };
+        mapped.map(|()| iova).map_err(|error| {
+            self.iovas.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+            map_error(error, len)
+        })
+    }
+
+    /// Takes the `len` bytes at `iova` from the device; from then on it cannot reach them.
+    pub(crate) fn unmap(&self, iova: u64, len: usize) -> Result<(), Error> {
+        self.ops.vfio_dma_unmap(iova, len).map_err(|error| Error::vfio("the IOMMU mapping cannot be taken away", error))?;
+        self.iovas.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for AddressSpace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AddressSpace").field("iovas", &self.iovas).finish_non_exhaustive()
+    }
+}
+
+#[cfg(not(feature = "cdev"))]
+fn open() -> Result<Arc<dyn VfioOps>, Error> {
+    match vfio_ioctls::VfioContainer::new(None) {
+        Ok(container) => Ok(Arc::new(container)),
+        Err(VfioError::OpenContainer(error)) => Err(open_error(error, "/dev/vfio/vfio".into())),
+        Err(error) => Err(Error::vfio("the VFIO container", error)),
+    }
+}
+
+#[cfg(feature = "cdev")]
+fn open() -> Result<Arc<dyn VfioOps>, Error> {
+    let path = Path::new("/dev/iommu");
+    let iommufd = iommufd_ioctls::IommuFd::new().map_err(|error| match error {
+        iommufd_ioctls::IommufdError::OpenIommufd(error) => open_error(error, path.into()),
+        other => Error::io("iommufd", io::Error::other(other)),
+    })?;
+    let space = vfio_ioctls::VfioIommufd::new(Arc::new(iommufd), None, None);
+    space.map(|space| Arc::new(space) as Arc<dyn VfioOps>).map_err(|error| Error::vfio("iommufd", error))
+}
+
+/// Why a file of VFIO did not open.
+pub(crate) fn open_error(error: io::Error, path: PathBuf) -> Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => Error::NoVfio { path },
+        io::ErrorKind::PermissionDenied => Error::Permission { path },
+        io::ErrorKind::ResourceBusy => Error::InUse { path },
+        _ => Error::io("a file of VFIO did not open", error),
+    }
+}
+
+/// Bytes that this process may lock; `None` for no limit.
+fn lock_limit() -> Option<u64> {
+    getrlimit(Resource::Memlock).current
+}
+
+fn map_error(error: VfioError, len: usize) -> Error {
+    let errno = match &error {
+        VfioError::IommuDmaMap(error) => error.errno(),
+        #[cfg(feature = "cdev")]
+        VfioError::IommufdIoctlError(iommufd_ioctls::IommufdError::IommuIoasMap(error)) => error.errno(),
+        _ => 0,
+    };
+    match (io::Error::from_raw_os_error(errno).kind(), lock_limit()) {
+        (io::ErrorKind::OutOfMemory, Some(limit)) => Error::MemoryLock { needed: len as u64, limit },
+        (io::ErrorKind::StorageFull, _) => Error::TooManyMappings,
+        _ => Error::vfio("the IOMMU does not map the memory", error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_what_the_user_can_do() {
+        let path = PathBuf::from("/dev/vfio/7");
+        let of = |errno| open_error(io::Error::from_raw_os_error(errno), path.clone());
+        assert!(matches!(of(2), Error::NoVfio { .. }));
+        assert!(matches!(of(13), Error::Permission { .. }));
+        assert!(matches!(of(16), Error::InUse { .. }));
+        assert!(matches!(of(5), Error::Io { .. }));
+    }
+}

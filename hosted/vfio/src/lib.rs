@@ -1,0 +1,31 @@
+//! A ConnectX owned by a Linux process through VFIO: the platform of the driver `bareverbs-mlx5`.
+//!
+//! [`Device::open`] takes a PCI function that is bound to vfio-pci and stands behind an IOMMU. It gives the driver its registers
+//! (BAR0, mapped), memory that is locked and mapped at I/O virtual addresses ([`DmaBuffer`], in huge pages where there are some),
+//! and MSI-X vectors as event descriptors ([`Interrupt`]).
+//!
+//! The card reaches nothing but this memory, as long as it lives: the IOMMU sees to that, whatever the card is told. A region can
+//! be registered only of memory that is mapped: [`DmaBuffer`] and [`Mapping`] are the [`bareverbs::AddressMap`] for `reg_mr`.
+//!
+//! With feature `cdev` the device is opened by VFIO's character device and iommufd instead of groups and containers. Kernels of
+//! Debian 12 and 13 do not have them (`CONFIG_VFIO_DEVICE_CDEV`, `CONFIG_IOMMUFD`), so that this way has been compiled, not run.
+#![deny(unsafe_code)]
+
+mod address_space;
+mod bar;
+mod clock;
+mod config_space;
+mod device;
+mod dma;
+mod error;
+mod interrupt;
+mod iova;
+mod platform;
+
+pub use bar::Bar;
+pub use clock::MonotonicClock;
+pub use device::Device;
+pub use dma::{DmaBuffer, Mapping};
+pub use error::Error;
+pub use interrupt::{Interrupt, wait_any};
+pub use platform::VfioPlatform;
