@@ -38,6 +38,9 @@ PROGRAMS = [
 
 LOADER = "lib64/ld-linux-x86-64.so.2"
 
+# Not among the packages: other working copies use those too, and have scripts and a program of their own.
+IMAGES = pathlib.Path(__file__).resolve().parents[3] / "target/linux/images"
+
 
 class Archive:
     """A cpio archive in the format that the kernel unpacks ("newc")."""
@@ -94,24 +97,26 @@ def kernel(tree):
     return images[-1], images[-1].name.removeprefix("vmlinuz-")
 
 
-def path(tree, with_python=False):
-    """Where the image of a tree lies, with rdma-core's Python tests or without."""
-    return tree.home / ("initramfs-python" if with_python else "initramfs")
+def path(tree, with_python=False, with_program=False):
+    """Where the image of a tree lies: with rdma-core's Python tests or without, with the `bareverbs` program or without."""
+    return IMAGES / f"{tree.home.name}{'-python' if with_python else ''}{'-program' if with_program else ''}"
 
 
-def build(tree, guest, extra=(), python_tree=None):
+def build(tree, guest, extra=(), python_tree=None, program=None):
     """Path of the image for a tree and the folder of guest scripts; made anew when either changed. `extra` are static
-    programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests."""
+    programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests; `program` is a `bareverbs` that was built on
+    this machine and goes into /bin with the libraries of the tree that it needs."""
     _, release = kernel(tree)
     scripts = sorted(path for path in guest.rglob("*") if path.is_file())
     state = hashlib.sha256(tree.fingerprint().encode())
     if python_tree:
         state.update(python_tree.fingerprint().encode())
-    for source in [*scripts, *extra, __file__, python.__file__]:
+    for source in [*scripts, *extra, *([program] if program else []), __file__, python.__file__]:
         state.update(str(source).encode() + b"\0")
         with open(source, "rb") as file:
             state.update(file.read())
-    image = path(tree, python_tree is not None)
+    image = path(tree, python_tree is not None, program is not None)
+    image.parent.mkdir(parents=True, exist_ok=True)
     mark = image.with_name(f"{image.name}.made-from")
     if image.is_file() and mark.is_file() and mark.read_text() == state.hexdigest():
         return image
@@ -124,8 +129,10 @@ def build(tree, guest, extra=(), python_tree=None):
     archive.file("bin/busybox", (tree.root / "usr/bin/busybox").read_bytes(), 0o755)
     for script in scripts:
         archive.file(str(script.relative_to(guest)), script.read_bytes(), 0o755)
-    for program in extra:
-        archive.file(f"bin/{program.name}", program.read_bytes(), 0o755)
+    for own in extra:
+        archive.file(f"bin/{own.name}", own.read_bytes(), 0o755)
+    if program:
+        _bareverbs(archive, tree, program)
     _programs(archive, tree)
     if python_tree:
         python.add(archive, python_tree, _libraries)
@@ -136,6 +143,17 @@ def build(tree, guest, extra=(), python_tree=None):
     fresh.replace(image)
     mark.write_text(state.hexdigest())
     return image
+
+
+def _bareverbs(archive, tree, program):
+    try:
+        needed = _libraries(tree, program)
+    except packages.PackageError as error:
+        # The loader names the version of the C library that it misses.
+        raise packages.PackageError(f"{program} does not run in a guest of {tree.home.name}: {error}") from error
+    archive.file("bin/bareverbs", program.read_bytes(), 0o755)
+    for library in sorted(needed):
+        archive.file(f"lib/{library.name}", library.resolve().read_bytes(), 0o755)
 
 
 def _programs(archive, tree):
@@ -156,7 +174,7 @@ def _programs(archive, tree):
     for link in (tree.libraries / "libibverbs").glob("libmlx5-*.so"):
         archive.link(f"lib/x86_64-linux-gnu/libibverbs/{link.name}", "/lib/libmlx5.so.1")
     archive.file("etc/libibverbs.d/mlx5.driver", b"driver mlx5\n")
-    archive.file("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n")
+    archive.file("etc/passwd", b"root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n")
     archive.file("etc/hosts", b"127.0.0.1 localhost\n")
 
 

@@ -167,6 +167,7 @@ class Guest:
         iommu=False,
         spares=0,
         terminal=False,
+        with_program=False,
     ):
         tree = trees[suite]
         vmlinuz, self.release = image.kernel(tree)
@@ -200,7 +201,7 @@ class Guest:
             *("-serial", f"file:{self.console}"),
             # On a terminal Ctrl-C is for the guest.
             *("-chardev", f"stdio,id=case,signal={'off' if terminal else 'on'}", "-serial", "chardev:case"),
-            *("-kernel", str(vmlinuz), "-initrd", str(image.path(tree, with_python)), "-append", " ".join(line)),
+            *("-kernel", str(vmlinuz), "-initrd", str(image.path(tree, with_python, with_program)), "-append", " ".join(line)),
             *options,
         ]
         self.monitor = None

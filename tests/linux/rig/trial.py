@@ -123,6 +123,7 @@ class Trial:
             with_python=case.python,
             iommu=case.iommu,
             spares=case.spares,
+            with_program=case.program,
         )
 
     def _obey(self, number, command):
