@@ -14,6 +14,14 @@ pub struct OutOfRange {
     pub len: usize,
 }
 
+impl core::fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "no access of {} bytes at offset {:#x}", self.len, self.offset)
+    }
+}
+
+impl core::error::Error for OutOfRange {}
+
 /// Device registers (a BAR). Offsets are bytes; a value is stored as the CPU stores it, so a driver of a big-endian
 /// device turns it round first (`to_be`). Each call is one access of its width. Never assumed to be plain memory.
 pub trait Registers {
