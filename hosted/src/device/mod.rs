@@ -2,6 +2,7 @@
 
 pub mod choice;
 pub mod simulated;
+pub mod vfio;
 
 use std::time::Duration;
 
@@ -64,6 +65,14 @@ pub trait Host {
     /// The host cannot tell of interrupts any more.
     fn wait(&self, timeout: Duration) -> Result<bool>;
 
+    /// Looks whether the host still has its device.
+    ///
+    /// # Errors
+    /// The device is being taken away, or the bus found it broken.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Device ID in PCI configuration space, which the driver does not see.
     fn pci_device_id(&self) -> u16;
 }
@@ -100,6 +109,7 @@ impl<H: Host> Device<H> {
     /// # Errors
     /// The device is broken or gone.
     pub fn check(&mut self) -> Result<()> {
+        self.host.check()?;
         while let Some(event) = self.verbs.poll_event().with_context(|| self.host.name().to_string())? {
             if let Event::DeviceFatal(syndrome, extended) = event {
                 bail!("device {} is broken: syndrome {syndrome:#x}, {extended:#x}", self.host.name());
