@@ -175,3 +175,18 @@ rdma_core_tests() {
 	tail -n 40 /tmp/errors | sed 's/^/#| /'
 	if [ $tests_status -eq 0 ]; then pass "all were run"; else fail "the tests ended early: status $tests_status"; fi
 }
+
+# Hands every card to vfio-pci; their addresses are $card0, $card1 and so on.
+vfio_cards() {
+	load vfio_pci && load vfio_iommu_type1 || return 1
+	cards=0
+	for vendor in /sys/bus/pci/devices/*/vendor; do
+		grep -qx 0x15b3 "$vendor" || continue
+		card=$(basename "$(dirname "$vendor")")
+		echo vfio-pci >"/sys/bus/pci/devices/$card/driver_override"
+		echo "$card" >/sys/bus/pci/drivers_probe
+		if wait_for 60 test -e "/sys/bus/pci/drivers/vfio-pci/$card"; then pass "$card bound to vfio-pci"; else fail "$card not bound"; fi
+		eval "card$cards=$card"
+		cards=$((cards + 1))
+	done
+}

@@ -55,7 +55,7 @@ class Case:
     tests: int = 0
     #: The guest has an IOMMU.
     iommu: bool = False
-    #: The `bareverbs` program is in the guest (/bin/bareverbs), and may be what its cases try.
+    #: Our programs are in the guest (/bin): `bareverbs`, and the examples of VFIO.
     program: bool = False
 
 
@@ -296,6 +296,14 @@ CASES = [
     rdma_core("verbs", "rdma-core's own tests of verbs and libmlx5", 143),
     rdma_core("verbs-6.1", "the same with kernel 6.1 and its rdma-core", 135, script="verbs", suite="bookworm"),
     rdma_core("vfio", "no kernel driver: rdma-core's own in user space, over VFIO behind an IOMMU", 1, iommu=True, lasts=30),
+    Case(
+        "vfio-write",
+        "our driver over VFIO behind an IOMMU: the example writes from one card to the other",
+        devices=2,
+        iommu=True,
+        program=True,
+        lasts=15,
+    ),
     Case(
         "bind",
         "bareverbs devices, bind and unbind: a card goes from mlx5_core to vfio-pci and back",

@@ -98,24 +98,24 @@ def kernel(tree):
 
 
 def path(tree, with_python=False, with_program=False):
-    """Where the image of a tree lies: with rdma-core's Python tests or without, with the `bareverbs` program or without."""
+    """Where the image of a tree lies: with rdma-core's Python tests or without, with our programs or without."""
     return IMAGES / f"{tree.home.name}{'-python' if with_python else ''}{'-program' if with_program else ''}"
 
 
-def build(tree, guest, extra=(), python_tree=None, program=None):
+def build(tree, guest, extra=(), python_tree=None, programs=()):
     """Path of the image for a tree and the folder of guest scripts; made anew when either changed. `extra` are static
-    programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests; `program` is a `bareverbs` that was built on
-    this machine and goes into /bin with the libraries of the tree that it needs."""
+    programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests; `programs` were built on this
+    machine and go into /bin with the libraries of the tree that they need."""
     _, release = kernel(tree)
     scripts = sorted(path for path in guest.rglob("*") if path.is_file())
     state = hashlib.sha256(tree.fingerprint().encode())
     if python_tree:
         state.update(python_tree.fingerprint().encode())
-    for source in [*scripts, *extra, *([program] if program else []), __file__, python.__file__]:
+    for source in [*scripts, *extra, *programs, __file__, python.__file__]:
         state.update(str(source).encode() + b"\0")
         with open(source, "rb") as file:
             state.update(file.read())
-    image = path(tree, python_tree is not None, program is not None)
+    image = path(tree, python_tree is not None, bool(programs))
     image.parent.mkdir(parents=True, exist_ok=True)
     mark = image.with_name(f"{image.name}.made-from")
     if image.is_file() and mark.is_file() and mark.read_text() == state.hexdigest():
@@ -131,8 +131,8 @@ def build(tree, guest, extra=(), python_tree=None, program=None):
         archive.file(str(script.relative_to(guest)), script.read_bytes(), 0o755)
     for own in extra:
         archive.file(f"bin/{own.name}", own.read_bytes(), 0o755)
-    if program:
-        _bareverbs(archive, tree, program)
+    for program in programs:
+        _own(archive, tree, program)
     _programs(archive, tree)
     if python_tree:
         python.add(archive, python_tree, _libraries)
@@ -145,13 +145,13 @@ def build(tree, guest, extra=(), python_tree=None, program=None):
     return image
 
 
-def _bareverbs(archive, tree, program):
+def _own(archive, tree, program):
     try:
         needed = _libraries(tree, program)
     except packages.PackageError as error:
         # The loader names the version of the C library that it misses.
         raise packages.PackageError(f"{program} does not run in a guest of {tree.home.name}: {error}") from error
-    archive.file("bin/bareverbs", program.read_bytes(), 0o755)
+    archive.file(f"bin/{program.name}", program.read_bytes(), 0o755)
     for library in sorted(needed):
         archive.file(f"lib/{library.name}", library.resolve().read_bytes(), 0o755)
 
