@@ -1,6 +1,7 @@
 //! Registers, memory and fences of a real machine: a mapped BAR, memory at a pointer, the CPU's barriers.
 //!
-//! The only module that touches raw memory. A simulated device, or a machine with drivers of its own for these, needs
+//! The BAR is two register blocks, [`InitializationSegment`] and one [`UarPage`] for each page after it: what is no register of
+//! them cannot be reached, and what may only be read cannot be written. The only module that touches raw memory. A simulated device, or a machine with drivers of its own for these, needs
 //! nothing of it.
 #![expect(unsafe_code, reason = "a mapped BAR and device memory are raw memory; everything else is generic over the seams")]
 
@@ -53,12 +54,44 @@ const _: () = {
     assert!(offset_of!(InitializationSegment, health_counter) == InitialSeg::HEALTH_COUNTER.dword());
 };
 
+/// A register of eight bytes that the device takes as one.
+#[repr(C, align(8))]
+pub struct Doorbell {
+    #[cfg(target_pointer_width = "64")]
+    whole: WO<u64>,
+    #[cfg(not(target_pointer_width = "64"))]
+    halves: [WO<u32>; 2],
+}
+
+impl Doorbell {
+    /// Writes the register as the CPU stores the value: in one access, or, on a CPU of 32 bits, in two of four bytes, the lower
+    /// address first: the device takes the second as the end of the doorbell. Nobody else rings between them, since there is one
+    /// [`MappedBar`] of a device, and it is borrowed alone.
+    #[inline]
+    fn write(&self, value: u64) {
+        #[cfg(target_pointer_width = "64")]
+        // SAFETY: a doorbell names queues to the device; what memory those lie in was told by firmware commands.
+        unsafe {
+            self.whole.write(value);
+        }
+        #[cfg(not(target_pointer_width = "64"))]
+        {
+            let [a, b, c, d, e, f, g, h] = value.to_ne_bytes();
+            let [first, second] = &self.halves;
+            // SAFETY: as above.
+            unsafe { first.write(u32::from_ne_bytes([a, b, c, d])) };
+            // SAFETY: as above.
+            unsafe { second.write(u32::from_ne_bytes([e, f, g, h])) };
+        }
+    }
+}
+
 /// A UAR page as registers.
 #[repr(C)]
 pub struct UarPage {
     reserved0: [u64; 4],
     /// Arms a completion queue.
-    pub cq_arm: WO<u64>,
+    pub cq_arm: Doorbell,
     reserved1: [u64; 3],
     /// Updates the consumer index of an event queue and arms it.
     pub eq_arm: WO<u32>,
@@ -68,7 +101,7 @@ pub struct UarPage {
     reserved3: u32,
     reserved4: [u64; 0xf6],
     /// Send doorbells: BlueFlame registers.
-    pub blue_flame: [WO<u64>; 0x100],
+    pub blue_flame: [Doorbell; 0x100],
 }
 
 const _: () = {
@@ -78,16 +111,6 @@ const _: () = {
     assert!(offset_of!(UarPage, blue_flame) == UAR_BLUEFLAME);
     assert!(size_of::<UarPage>() == UAR_PAGE);
 };
-
-/// Where an access of `width` bytes at `offset` goes, if it is aligned and lies within `len` bytes.
-#[inline]
-fn place(base: NonNull<u8>, len: usize, offset: usize, width: usize) -> Result<NonNull<u8>, OutOfRange> {
-    if !offset.is_multiple_of(width.clamp(1, 8)) || width > len || offset > len - width {
-        return Err(OutOfRange { offset, len: width });
-    }
-    // SAFETY: the bytes from `offset` to `offset + width` lie within the `len` bytes that whoever made the value promised.
-    Ok(unsafe { base.add(offset) })
-}
 
 /// BAR0 of a device, mapped.
 #[derive(Debug)]
@@ -129,6 +152,77 @@ impl MappedBar {
 // SAFETY: the registers belong to the value alone (promised to `new`), and no reference to them outlives a borrow of it.
 unsafe impl Send for MappedBar {}
 
+impl MappedBar {
+    /// The UAR page in which the byte at `offset` lies, and where in it.
+    #[inline]
+    fn uar_register(&self, offset: usize) -> Option<(&UarPage, usize)> {
+        let page = offset / UAR_PAGE;
+        // The first pages are the initialization segment's.
+        if page < size_of::<InitializationSegment>().div_ceil(UAR_PAGE) {
+            return None;
+        }
+        Some((self.uar_page(page)?, offset % UAR_PAGE))
+    }
+
+    #[inline]
+    fn read_segment(&self, offset: usize) -> Option<u32> {
+        let segment = self.initialization_segment()?;
+        let health = offset_of!(InitializationSegment, health);
+        match offset {
+            _ if offset == offset_of!(InitializationSegment, fw_rev) => Some(segment.fw_rev.read()),
+            _ if offset == offset_of!(InitializationSegment, cmdif_rev) => Some(segment.cmdif_rev.read()),
+            _ if offset == offset_of!(InitializationSegment, cmdq_addr_high) => Some(segment.cmdq_addr_high.read()),
+            _ if offset == offset_of!(InitializationSegment, cmdq_addr_low) => Some(segment.cmdq_addr_low.read()),
+            _ if offset == offset_of!(InitializationSegment, initializing) => Some(segment.initializing.read()),
+            _ if offset == offset_of!(InitializationSegment, timer_high) => Some(segment.timer_high.read()),
+            _ if offset == offset_of!(InitializationSegment, timer_low) => Some(segment.timer_low.read()),
+            _ if offset == offset_of!(InitializationSegment, health_counter) => Some(segment.health_counter.read()),
+            _ if offset >= health && offset.is_multiple_of(4) => Some(segment.health.get((offset - health) / 4)?.read()),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn write_word(&self, offset: usize, value: u32) -> Option<()> {
+        if let Some((page, at)) = self.uar_register(offset) {
+            let register = match at {
+                UAR_EQ_ARM => &page.eq_arm,
+                UAR_EQ_UPDATE => &page.eq_update,
+                _ => return None,
+            };
+            // SAFETY: it tells the device which events were taken; what memory they lie in was told by a firmware command.
+            unsafe { register.write(value) };
+            return Some(());
+        }
+        let segment = self.initialization_segment()?;
+        if offset == offset_of!(InitializationSegment, command_doorbell) {
+            // SAFETY: the device takes commands from the queue whose address it was told below.
+            unsafe { segment.command_doorbell.write(value) };
+        } else if offset == offset_of!(InitializationSegment, cmdq_addr_high) {
+            // SAFETY: the address of a command queue is that of the driver's arena, which is the device's.
+            unsafe { segment.cmdq_addr_high.write(value) };
+        } else if offset == offset_of!(InitializationSegment, cmdq_addr_low) {
+            // SAFETY: as above.
+            unsafe { segment.cmdq_addr_low.write(value) };
+        } else {
+            return None;
+        }
+        Some(())
+    }
+
+    #[inline]
+    fn doorbell(&self, offset: usize) -> Option<&Doorbell> {
+        let (page, at) = self.uar_register(offset)?;
+        if !at.is_multiple_of(8) {
+            None
+        } else if at >= UAR_BLUEFLAME {
+            page.blue_flame.get((at - UAR_BLUEFLAME) / 8)
+        } else {
+            (at == UAR_CQ_ARM).then_some(&page.cq_arm)
+        }
+    }
+}
+
 impl Registers for MappedBar {
     fn len(&self) -> usize {
         self.len
@@ -136,36 +230,29 @@ impl Registers for MappedBar {
 
     #[inline]
     fn read32(&self, offset: usize) -> Result<u32, OutOfRange> {
-        let register = place(self.base, self.len, offset, 4)?.cast::<RO<u32>>();
-        // SAFETY: `place` gave four aligned bytes of the BAR; `RO` reads them in one volatile access.
-        Ok(unsafe { register.as_ref() }.read())
+        self.read_segment(offset).ok_or(OutOfRange { offset, len: 4 })
     }
 
     #[inline]
     fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange> {
-        let register = place(self.base, self.len, offset, 4)?.cast::<WO<u32>>();
-        // SAFETY: `place` gave four aligned bytes of the BAR, and what a write does there is the driver's business.
-        unsafe { register.as_ref().write(value) };
-        Ok(())
+        self.write_word(offset, value).ok_or(OutOfRange { offset, len: 4 })
     }
 
     #[inline]
     fn write64(&mut self, offset: usize, value: u64) -> Result<(), OutOfRange> {
-        let register = place(self.base, self.len, offset, 8)?;
-        if cfg!(target_pointer_width = "64") {
-            // SAFETY: `place` gave eight aligned bytes of the BAR, and what a write does there is the driver's business.
-            unsafe { register.cast::<WO<u64>>().as_ref().write(value) };
-        } else {
-            let bytes = value.to_ne_bytes();
-            for (index, half) in bytes.chunks_exact(4).enumerate() {
-                let half = u32::from_ne_bytes(half.first_chunk().copied().unwrap_or_default());
-                // SAFETY: both halves lie in the eight bytes that `place` gave. The device takes the second as the end of
-                // the doorbell, and `&mut self` keeps any other doorbell from coming in between.
-                unsafe { register.cast::<WO<u32>>().add(index).as_ref().write(half) };
-            }
-        }
+        self.doorbell(offset).ok_or(OutOfRange { offset, len: 8 })?.write(value);
         Ok(())
     }
+}
+
+/// Where an access of `width` bytes at `offset` goes, if it is aligned and lies within `len` bytes.
+#[inline]
+fn place(base: NonNull<u8>, len: usize, offset: usize, width: usize) -> Result<NonNull<u8>, OutOfRange> {
+    if !offset.is_multiple_of(width.clamp(1, 8)) || width > len || offset > len - width {
+        return Err(OutOfRange { offset, len: width });
+    }
+    // SAFETY: the bytes from `offset` to `offset + width` lie within the `len` bytes that whoever made the value promised.
+    Ok(unsafe { base.add(offset) })
 }
 
 /// Memory that CPU and device both see, at a pointer.
@@ -208,19 +295,49 @@ impl DmaMemory for MappedMemory {
     }
 
     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
-        let from = self.span(at, into.len())?;
-        for (index, byte) in into.iter_mut().enumerate() {
+        let mut from = self.span(at, into.len())?;
+        let (head, words) = into.split_at_mut(Self::to_word(at).min(into.len()));
+        for byte in head {
             // SAFETY: `span` gave as many bytes as `into` has; volatile because the device may write at any time.
-            *byte = unsafe { from.add(index).read_volatile() };
+            (*byte, from) = unsafe { (from.read_volatile(), from.add(1)) };
+        }
+        let (words, tail) = words.as_chunks_mut::<8>();
+        for word in words {
+            // SAFETY: as above, and `from` is a multiple of 8 after the head.
+            let (value, next) = unsafe { (from.cast::<u64>().read_volatile(), from.add(8)) };
+            (*word, from) = (value.to_ne_bytes(), next);
+        }
+        for byte in tail {
+            // SAFETY: as above.
+            (*byte, from) = unsafe { (from.read_volatile(), from.add(1)) };
         }
         Ok(())
     }
 
     fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
-        let to = self.span(at, from.len())?;
-        for (index, byte) in from.iter().enumerate() {
+        let mut to = self.span(at, from.len())?;
+        let (head, words) = from.split_at(Self::to_word(at).min(from.len()));
+        for byte in head {
             // SAFETY: `span` gave as many bytes as `from` has; volatile because the device may read at any time.
-            unsafe { to.add(index).write_volatile(*byte) };
+            to = unsafe {
+                to.write_volatile(*byte);
+                to.add(1)
+            };
+        }
+        let (words, tail) = words.as_chunks::<8>();
+        for word in words {
+            // SAFETY: as above, and `to` is a multiple of 8 after the head.
+            to = unsafe {
+                to.cast::<u64>().write_volatile(u64::from_ne_bytes(*word));
+                to.add(8)
+            };
+        }
+        for byte in tail {
+            // SAFETY: as above.
+            to = unsafe {
+                to.write_volatile(*byte);
+                to.add(1)
+            };
         }
         Ok(())
     }
@@ -263,6 +380,11 @@ impl DmaMemory for MappedMemory {
 }
 
 impl MappedMemory {
+    /// Bytes from `at` to the next multiple of 8; the memory itself starts at one.
+    const fn to_word(at: usize) -> usize {
+        at.wrapping_neg() % 8
+    }
+
     #[inline]
     fn words(&self, at: usize, count: usize) -> Result<NonNull<u64>, OutOfRange> {
         let len = count * size_of::<u64>();
@@ -344,5 +466,140 @@ impl DmaFence for CpuFence {
         #[cfg(target_arch = "arm")]
         barrier!("dsb");
         core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::boxed::Box;
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Bytes that begin at a page.
+    #[repr(C, align(4096))]
+    struct Aligned<const N: usize>([u8; N]);
+
+    fn aligned<const N: usize>(byte: u8) -> NonNull<u8> {
+        NonNull::from(Box::leak(Box::new(Aligned([byte; N])))).cast()
+    }
+
+    fn bytes(base: NonNull<u8>, len: usize) -> Vec<u8> {
+        // SAFETY: leaked memory of at least that length, which nothing writes meanwhile.
+        (0..len).map(|at| unsafe { base.add(at).read_volatile() }).collect()
+    }
+
+    const BAR: usize = 8 * UAR_PAGE;
+
+    fn bar(len: usize) -> (MappedBar, NonNull<u8>) {
+        let base = aligned::<BAR>(0);
+        // SAFETY: leaked memory of that length and alignment, of this test alone.
+        (unsafe { MappedBar::new(base, len) }, base)
+    }
+
+    /// Registers by the offsets of the PRM ("Initialization Segment", "UAR Page").
+    const READABLE: &[usize] = &[0x0, 0x4, 0x10, 0x14, 0x1fc, 0x200, 0x210, 0x23c, 0x1000, 0x1004, 0x1010];
+    const WRITABLE: &[usize] = &[0x10, 0x14, 0x18, 3 * 4096 + 0x40, 3 * 4096 + 0x48, 7 * 4096 + 0x40];
+    const DOORBELLS: &[usize] = &[3 * 4096 + 0x20, 3 * 4096 + 0x800, 3 * 4096 + 0x900, 7 * 4096 + 0xff8];
+
+    #[test]
+    fn registers_lie_where_the_manual_has_them() {
+        for offset in READABLE {
+            let (bar, base) = bar(BAR);
+            // SAFETY: four bytes within the leaked memory.
+            unsafe { base.add(*offset).cast::<u32>().write_volatile(0x1122_3344) };
+            assert_eq!(bar.read32(*offset), Ok(0x1122_3344), "{offset:#x}");
+        }
+        for offset in WRITABLE {
+            let (mut bar, base) = bar(BAR);
+            bar.write32(*offset, 0x1122_3344).unwrap();
+            let mut expected = vec![0; BAR];
+            expected[*offset..offset + 4].copy_from_slice(&0x1122_3344_u32.to_ne_bytes());
+            assert!(bytes(base, BAR) == expected, "{offset:#x}");
+        }
+        for offset in DOORBELLS {
+            let (mut bar, base) = bar(BAR);
+            bar.write64(*offset, 0x1122_3344_5566_7788).unwrap();
+            let mut expected = vec![0; BAR];
+            expected[*offset..offset + 8].copy_from_slice(&0x1122_3344_5566_7788_u64.to_ne_bytes());
+            assert!(bytes(base, BAR) == expected, "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_register_is_refused_and_untouched() {
+        let (mut bar, base) = bar(BAR);
+        for offset in (0..BAR + 64).chain([usize::MAX - 7, usize::MAX]) {
+            if !WRITABLE.contains(&offset) && !matches!(offset % UAR_PAGE, UAR_EQ_ARM | UAR_EQ_UPDATE) {
+                assert_eq!(bar.write32(offset, u32::MAX), Err(OutOfRange { offset, len: 4 }), "{offset:#x}");
+            }
+            if offset % UAR_PAGE < UAR_BLUEFLAME && offset % UAR_PAGE != UAR_CQ_ARM || offset % 8 != 0 || offset < 2 * UAR_PAGE
+            {
+                assert_eq!(bar.write64(offset, u64::MAX), Err(OutOfRange { offset, len: 8 }), "{offset:#x}");
+            }
+            if !READABLE.contains(&offset) && !(0x200..0x240).contains(&offset) {
+                assert_eq!(bar.read32(offset), Err(OutOfRange { offset, len: 4 }), "{offset:#x}");
+            }
+        }
+        assert!(bytes(base, BAR).iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_short_bar_has_no_registers_beyond_its_end() {
+        let (mut bar, _) = bar(4096 * 3);
+        assert_eq!(bar.read32(0x1010), Ok(0));
+        assert!(bar.write64(3 * 4096 + 0x800, 0).is_err() && bar.write32(3 * 4096 + 0x40, 0).is_err());
+        let (mut shorter, _) = super::tests::bar(0x1010);
+        assert!(shorter.read32(0).is_err() && shorter.write32(0x18, 1).is_err());
+    }
+
+    #[test]
+    fn memory_is_copied_at_every_alignment() {
+        const LEN: usize = 256;
+        for at in 0..24 {
+            for len in [0, 1, 3, 7, 8, 9, 15, 16, 17, 64, 100] {
+                let base = aligned::<LEN>(0xee);
+                // SAFETY: leaked memory of that length and alignment, of this test alone.
+                let mut memory = unsafe { MappedMemory::new(base, LEN, 0x10_0000) };
+                let data: Vec<u8> = (0..len).map(|index| index as u8 ^ 0x5a).collect();
+                memory.write(at, &data).unwrap();
+                let mut expected = vec![0xee; LEN];
+                expected[at..at + len].copy_from_slice(&data);
+                assert!(bytes(base, LEN) == expected, "{len} bytes at {at}");
+                let mut back = vec![0; len];
+                memory.read(at, &mut back).unwrap();
+                assert_eq!(back, data, "{len} bytes at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_stored_as_the_cpu_stores_them_and_nothing_beyond_the_end() {
+        let base = aligned::<64>(0);
+        // SAFETY: leaked memory of that length and alignment, of this test alone.
+        let mut memory = unsafe { MappedMemory::new(base, 64, 0x10_0000) };
+        memory.store(8, &[0x1122_3344_5566_7788, 9]).unwrap();
+        memory.store_u32(60, 0xaabb_ccdd).unwrap();
+        assert_eq!(bytes(base, 64)[8..16], 0x1122_3344_5566_7788_u64.to_ne_bytes());
+        assert_eq!(memory.load::<2>(8), Ok([0x1122_3344_5566_7788, 9]));
+        assert_eq!(memory.read_u8(60), Ok(0xaabb_ccdd_u32.to_ne_bytes()[0]));
+        assert_eq!((memory.len(), memory.device_addr()), (64, 0x10_0000));
+        for (at, len) in [(64, 1), (usize::MAX, 1), (63, 2), (0, 65), (usize::MAX - 3, 8)] {
+            assert_eq!(memory.read(at, &mut vec![0; len]), Err(OutOfRange { offset: at, len }));
+            assert_eq!(memory.write(at, &vec![0; len]), Err(OutOfRange { offset: at, len }));
+        }
+        assert!(memory.read_u8(64).is_err() && memory.store_u32(62, 0).is_err() && memory.store_u32(64, 0).is_err());
+        assert!(memory.load::<1>(60).is_err() && memory.load::<1>(4).is_err() && memory.store(64, &[0]).is_err());
+        assert!(memory.load::<9>(0).is_err() && memory.store(usize::MAX - 7, &[0]).is_err());
+    }
+
+    #[test]
+    fn fences_run_on_this_cpu() {
+        for fence in [CpuFence::UNCACHED, CpuFence::WRITE_COMBINING] {
+            fence.release();
+            fence.acquire();
+            fence.flush();
+        }
     }
 }
