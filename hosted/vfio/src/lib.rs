@@ -20,6 +20,7 @@ mod dma;
 mod error;
 mod interrupt;
 mod iova;
+pub mod pci;
 mod platform;
 
 pub use bar::Bar;

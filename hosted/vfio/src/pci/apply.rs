@@ -1,0 +1,167 @@
+//! Steps carried out.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Where modprobe is when it is not in the path: other users than root often lack these folders in theirs.
+const PLACES: [&str; 3] = ["modprobe", "/sbin/modprobe", "/usr/sbin/modprobe"];
+
+/// What acts on the machine. Tests have one of their own, which plays the kernel.
+pub trait Actor {
+    /// Writes a value to a file of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    fn write(&mut self, path: &Path, value: &str) -> io::Result<()>;
+
+    /// Loads a module of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be loaded.
+    fn load_module(&mut self, name: &str) -> Result<(), RunError>;
+
+    /// Lets time pass while an effect is waited for.
+    fn pause(&mut self, time: Duration) {
+        thread::sleep(time);
+    }
+
+    /// Whether somebody asked for the end.
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+/// Why a module was not loaded.
+#[derive(Debug)]
+pub enum RunError {
+    /// There is no modprobe.
+    Missing {
+        /// The module that was wanted.
+        module: String,
+    },
+    /// It could not be started.
+    NotStarted {
+        /// Why.
+        cause: io::Error,
+    },
+    /// It failed.
+    Failed {
+        /// The module that was wanted.
+        module: String,
+        /// What it said.
+        said: String,
+    },
+    /// The folder that was given instead of this machine's root has no kernel of its own.
+    OtherRoot {
+        /// The module that was wanted.
+        module: String,
+    },
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { module } => {
+                write!(f, "modprobe is not installed (package kmod): load {module} by other means, `insmod` for one")
+            }
+            Self::NotStarted { cause } => write!(f, "modprobe could not be started: {cause}"),
+            Self::Failed { module, said } if said.is_empty() => write!(f, "modprobe {module} failed"),
+            Self::Failed { module, said } => write!(f, "modprobe {module} failed: {said}"),
+            Self::OtherRoot { module } => write!(f, "{module} is not loaded for a folder that is not this machine's root"),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// This machine.
+#[derive(Clone, Debug, Default)]
+pub struct System {
+    stop: Arc<AtomicBool>,
+    other_root: bool,
+}
+
+impl System {
+    /// Acts until `stop` is set: then what was begun is put back.
+    pub fn new(stop: Arc<AtomicBool>) -> Self {
+        Self { stop, other_root: false }
+    }
+
+    /// Loads no modules: for a folder that stands for another machine.
+    #[must_use]
+    pub fn without_modules(self) -> Self {
+        Self { other_root: true, ..self }
+    }
+}
+
+impl Actor for System {
+    fn write(&mut self, path: &Path, value: &str) -> io::Result<()> {
+        // One write call: the kernel takes what comes in one call for one value.
+        fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(format!("{value}\n").as_bytes())
+    }
+
+    fn load_module(&mut self, name: &str) -> Result<(), RunError> {
+        if self.other_root {
+            return Err(RunError::OtherRoot { module: name.into() });
+        }
+        modprobe(&PLACES, name)
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+fn modprobe(places: &[&str], name: &str) -> Result<(), RunError> {
+    for place in places {
+        match Command::new(place).arg(name).stdin(Stdio::null()).output() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => return Err(RunError::NotStarted { cause }),
+            Ok(done) if done.status.success() => return Ok(()),
+            Ok(done) => {
+                let said = String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; ");
+                return Err(RunError::Failed { module: name.into(), said });
+            }
+        }
+    }
+    Err(RunError::Missing { module: name.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_or_failing_modprobe_is_told() {
+        let missing = modprobe(&["/nowhere/modprobe"], "vfio-pci").unwrap_err();
+        assert!(missing.to_string().contains("not installed (package kmod): load vfio-pci"), "{missing}");
+        let failed = modprobe(&["/nowhere/modprobe", "false"], "vfio-pci").unwrap_err();
+        assert_eq!(failed.to_string(), "modprobe vfio-pci failed");
+        // Says something on standard error.
+        let failed = modprobe(&["ls"], "/nowhere/module").unwrap_err().to_string();
+        assert!(failed.starts_with("modprobe /nowhere/module failed: ls: ") && !failed.contains('\n'), "{failed}");
+        assert!(modprobe(&["true"], "vfio-pci").is_ok());
+    }
+
+    #[test]
+    fn a_value_goes_out_in_one_line_and_into_files_that_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("driver_override");
+        let mut system = System::default();
+        assert_eq!(system.write(&path, "x").unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::write(&path, "(null)\n").unwrap();
+        system.write(&path, "vfio-pci").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "vfio-pci\n");
+        system.write(&path, "").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "\n");
+    }
+}

@@ -1,0 +1,437 @@
+//! Functions taken from the kernel's driver for VFIO, and given back.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use super::apply::{Actor, RunError, System};
+use super::check::{self, Need};
+use super::obstacle::Obstacle;
+use super::plan::{Action, Before, Effect, Plan, Step, VFIO_PCI};
+use super::sysfs::Sysfs;
+use super::usage::{self, Usage};
+use super::{Address, Function};
+
+/// How long to wait before looking again whether an effect is there.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// How functions are bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Take a function away even if the machine uses it.
+    pub force: bool,
+    /// The other members of the function's IOMMU group too, those that drivers have.
+    pub group: bool,
+    /// How long the kernel may take for the effect of one step. A driver that starts a card takes seconds.
+    pub patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { force: false, group: false, patience: Duration::from_secs(60) }
+    }
+}
+
+/// A function that is bound to vfio-pci.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The function.
+    pub address: Address,
+    /// What it was bound to; none if it was bound to vfio-pci already.
+    pub before: Option<Before>,
+    /// Its IOMMU group.
+    pub group: Option<u32>,
+}
+
+/// A function that is not bound to vfio-pci.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unbound {
+    /// The function.
+    pub address: Address,
+    /// Whether anything had to be done.
+    pub changed: bool,
+    /// The driver that has it now.
+    pub driver: Option<String>,
+}
+
+/// Why nothing was bound, or given back.
+#[derive(Debug)]
+pub enum BindError {
+    /// There is no such function.
+    NoFunction {
+        /// Where.
+        address: Address,
+    },
+    /// It would be of no use.
+    Refused {
+        /// Why.
+        obstacle: Obstacle,
+    },
+    /// The machine uses it.
+    Used {
+        /// The function.
+        address: Address,
+        /// What for.
+        usages: Vec<Usage>,
+    },
+    /// A step failed.
+    Step(Box<StepError>),
+}
+
+/// A step that failed, and what became of those before it.
+#[derive(Debug)]
+pub struct StepError {
+    /// The step.
+    pub step: Step,
+    /// Why.
+    pub failure: Failure,
+    /// Functions that are again what they were.
+    pub put_back: Vec<Address>,
+    /// Functions that are not, and why.
+    pub not_put_back: Vec<(Address, String)>,
+}
+
+/// Why a step failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The kernel refused it.
+    Io(io::Error),
+    /// A module could not be loaded.
+    Module(RunError),
+    /// It had no effect in time.
+    NoEffect {
+        /// The effect.
+        wanted: Effect,
+        /// What is there instead.
+        driver: Option<String>,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Somebody asked for the end.
+    Interrupted,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "{cause}: only root may do this (sudo bareverbs …)")
+            }
+            Self::Io(cause) => cause.fmt(f),
+            Self::Module(cause) => cause.fmt(f),
+            Self::NoEffect { wanted, driver, waited } => {
+                write!(f, "no {wanted} after {} s", waited.as_secs_f32())?;
+                match (wanted, driver) {
+                    (Effect::Bound { .. }, Some(driver)) => write!(f, ", it is bound to {driver} (dmesg may say why)"),
+                    (Effect::Bound { .. }, None) => write!(f, ", it is bound to no driver (dmesg may say why)"),
+                    _ => Ok(()),
+                }
+            }
+            Self::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFunction { address } => {
+                write!(f, "there is no PCI function {address} (`bareverbs devices` lists those that can be used)")
+            }
+            Self::Refused { obstacle } => {
+                obstacle.fmt(f)?;
+                obstacle.remedy().map_or(Ok(()), |remedy| write!(f, "; remedy: {remedy}"))
+            }
+            Self::Used { address, usages } => {
+                let usages: Vec<_> = usages.iter().map(ToString::to_string).collect();
+                write!(f, "{address} is in use: {}; --force takes it all the same", usages.join(", "))
+            }
+            Self::Step(error) => {
+                let StepError { step, failure, put_back, not_put_back } = error.as_ref();
+                write!(f, "{}: {failure}", step.action)?;
+                let list = |addresses: &[Address]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                match (put_back.as_slice(), not_put_back.as_slice()) {
+                    ([], []) => write!(f, "; nothing was changed"),
+                    (back, lost) => {
+                        if !back.is_empty() {
+                            write!(f, "; put back as before: {}", list(back))?;
+                        }
+                        lost.iter().try_for_each(|(address, why)| write!(f, "; NOT put back: {address} ({why})"))
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for BindError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Step(error) => match &error.failure {
+                Failure::Io(cause) => Some(cause),
+                Failure::Module(cause) => Some(cause),
+                Failure::NoEffect { .. } | Failure::Interrupted => None,
+            },
+            Self::Refused { obstacle } => Some(obstacle),
+            _ => None,
+        }
+    }
+}
+
+/// What binding `addresses` to vfio-pci takes; no steps if they are bound to it.
+///
+/// # Errors
+///
+/// If one of them is not there, is of no use, or is in use and `options` do not force it.
+pub fn plan_bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Plan, BindError> {
+    let mut plan = Plan::default();
+    let targets = targets(sysfs, addresses, options, |member| member.blocks())?;
+    let wanted: Vec<_> = targets.iter().filter(|(function, _)| function.driver.as_deref() != Some(VFIO_PCI)).collect();
+    if !wanted.is_empty() {
+        plan.modules(sysfs);
+    }
+    for (function, asked) in wanted {
+        let obstacles = if *asked { check::hardware(function, &Need::default()) } else { Vec::new() };
+        if let Some(obstacle) = obstacles.into_iter().next().or_else(|| check::iommu(sysfs, function)) {
+            return Err(BindError::Refused { obstacle });
+        }
+        let usages = usage::of(sysfs, function);
+        if !usages.is_empty() && !options.force {
+            return Err(BindError::Used { address: function.address, usages });
+        }
+        plan.bind(sysfs, function);
+    }
+    Ok(plan)
+}
+
+/// What giving `addresses` back takes: each to the driver that it was bound to before.
+///
+/// # Errors
+///
+/// If one of them is not there, or a process has it open: the kernel would wait for that process.
+pub fn plan_unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Plan, BindError> {
+    let mut plan = Plan::default();
+    for (function, asked) in targets(sysfs, addresses, options, |member| member.driver.as_deref() == Some(VFIO_PCI))? {
+        let address = function.address;
+        let remembered = Before::remembered(sysfs, address);
+        if function.driver.as_deref() != Some(VFIO_PCI) {
+            // Somebody else gave it back; what is left of a binding goes too.
+            let mut before = Before::of(&function);
+            before.driver_override = before.driver_override.filter(|driver| driver != VFIO_PCI);
+            plan.restore(sysfs, &function, &before, true);
+            continue;
+        }
+        // A member that nobody here bound, and that is no mlx5 function, is not ours to give back.
+        if !asked && remembered.is_none() && function.model.is_none() {
+            continue;
+        }
+        if asked && remembered.is_none() && function.model.is_none() {
+            let obstacle = Obstacle::NotMlx5 { address, vendor: function.vendor, device: function.device };
+            return Err(BindError::Refused { obstacle });
+        }
+        let holders = usage::vfio_holders(sysfs, address);
+        if let Some(group) = function.group.as_ref().filter(|_| !holders.is_empty()) {
+            return Err(BindError::Refused { obstacle: Obstacle::InUse { group: group.number, holders } });
+        }
+        plan.restore(sysfs, &function, &remembered.unwrap_or_else(Before::native), true);
+    }
+    // Until all of them are given back: a failure makes it the first one's state again.
+    let (forget, mut steps): (Vec<_>, Vec<_>) =
+        plan.steps.into_iter().partition(|step| matches!(step.action, Action::Forget { .. }));
+    steps.extend(forget);
+    plan.steps = steps;
+    Ok(plan)
+}
+
+/// The functions that are asked for (true), and the members of their groups that come along (false).
+fn targets(
+    sysfs: &Sysfs,
+    addresses: &[Address],
+    options: &Options,
+    comes_along: impl Fn(&super::Member) -> bool,
+) -> Result<Vec<(Function, bool)>, BindError> {
+    let mut found: Vec<(Function, bool)> = Vec::new();
+    for &address in addresses {
+        let function = super::function(sysfs, address).ok_or(BindError::NoFunction { address })?;
+        if !found.iter().any(|(known, _)| known.address == address) {
+            found.push((function, true));
+        }
+    }
+    let groups: Vec<_> = found.iter().filter_map(|(function, _)| function.group.clone()).collect();
+    for member in groups.iter().flat_map(|group| &group.others).filter(|member| options.group && comes_along(member)) {
+        let function = member.address().and_then(|address| super::function(sysfs, address));
+        if let Some(function) = function.filter(|new| !found.iter().any(|(known, _)| known.address == new.address)) {
+            found.push((function, false));
+        }
+    }
+    Ok(found)
+}
+
+/// Binds functions to vfio-pci: all of them or, after a failure, none.
+///
+/// # Errors
+///
+/// As [`plan_bind`]; and if a step fails, after everything was put back, or if that failed too.
+pub fn bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Vec<Bound>, BindError> {
+    bind_with(sysfs, addresses, options, &mut System::default())
+}
+
+/// As [`bind`], by an actor of one's own.
+///
+/// # Errors
+///
+/// As [`bind`].
+pub fn bind_with(
+    sysfs: &Sysfs,
+    addresses: &[Address],
+    options: &Options,
+    actor: &mut impl Actor,
+) -> Result<Vec<Bound>, BindError> {
+    let plan = plan_bind(sysfs, addresses, options)?;
+    apply(sysfs, &plan, options, actor, true)?;
+    let before = |address| plan.functions.iter().find(|(changed, _)| *changed == address).map(|(_, before)| before.clone());
+    let along = plan.functions.iter().map(|(address, _)| *address);
+    Ok(once(addresses, along)
+        .into_iter()
+        .map(|address| {
+            let group = super::function(sysfs, address).and_then(|function| function.group);
+            Bound { address, before: before(address), group: group.map(|group| group.number) }
+        })
+        .collect())
+}
+
+/// Gives functions back to the drivers that had them.
+///
+/// # Errors
+///
+/// As [`plan_unbind`]; and if a step fails, after everything was put back, or if that failed too.
+pub fn unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Vec<Unbound>, BindError> {
+    unbind_with(sysfs, addresses, options, &mut System::default())
+}
+
+/// As [`unbind`], by an actor of one's own.
+///
+/// # Errors
+///
+/// As [`unbind`].
+pub fn unbind_with(
+    sysfs: &Sysfs,
+    addresses: &[Address],
+    options: &Options,
+    actor: &mut impl Actor,
+) -> Result<Vec<Unbound>, BindError> {
+    let plan = plan_unbind(sysfs, addresses, options)?;
+    apply(sysfs, &plan, options, actor, false)?;
+    let along = plan.functions.iter().map(|(address, _)| *address);
+    Ok(once(addresses, along)
+        .into_iter()
+        .map(|address| {
+            let changed = plan.functions.iter().any(|(other, _)| *other == address);
+            Unbound { address, changed, driver: super::function(sysfs, address).and_then(|function| function.driver) }
+        })
+        .collect())
+}
+
+/// Each address once, in this order.
+fn once(asked: &[Address], along: impl Iterator<Item = Address>) -> Vec<Address> {
+    let mut all: Vec<Address> = Vec::new();
+    for address in asked.iter().copied().chain(along) {
+        if !all.contains(&address) {
+            all.push(address);
+        }
+    }
+    all
+}
+
+/// Carries a plan out. `forget`: what is put back after a failure need not be remembered any more.
+fn apply(sysfs: &Sysfs, plan: &Plan, options: &Options, actor: &mut impl Actor, forget: bool) -> Result<(), BindError> {
+    let mut begun: Vec<Address> = Vec::new();
+    for step in &plan.steps {
+        begun.extend(step.address.filter(|address| !begun.contains(address)));
+        let done = if actor.stopped() { Err(Failure::Interrupted) } else { perform(sysfs, step, options, actor) };
+        match done {
+            Ok(()) => {}
+            Err(_) if step.optional => {}
+            Err(failure) => {
+                let (put_back, not_put_back) = put_back(sysfs, plan, &begun, options, actor, forget);
+                return Err(BindError::Step(Box::new(StepError { step: step.clone(), failure, put_back, not_put_back })));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn perform(sysfs: &Sysfs, step: &Step, options: &Options, actor: &mut impl Actor) -> Result<(), Failure> {
+    act(&step.action, actor)?;
+    let mut waited = Duration::ZERO;
+    while !step.effect.is_there(sysfs) {
+        if actor.stopped() {
+            return Err(Failure::Interrupted);
+        }
+        if waited >= options.patience {
+            let driver = step.address.and_then(|address| super::function(sysfs, address)?.driver);
+            return Err(Failure::NoEffect { wanted: step.effect.clone(), driver, waited });
+        }
+        actor.pause(AGAIN);
+        waited += AGAIN;
+    }
+    Ok(())
+}
+
+fn act(action: &Action, actor: &mut impl Actor) -> Result<(), Failure> {
+    match action {
+        Action::Write { path, value } => actor.write(path, value).map_err(Failure::Io),
+        Action::LoadModule { name } => actor.load_module(name).map_err(Failure::Module),
+        Action::Remember { path, text } => {
+            let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
+            folder.and_then(|()| fs::write(path, text)).map_err(Failure::Io)
+        }
+        Action::Forget { path } => fs::remove_file(path).map_err(Failure::Io),
+    }
+}
+
+/// After a failure: each function that was touched becomes what it was, the last one first. Those that need nothing are in
+/// neither list.
+fn put_back(
+    sysfs: &Sysfs,
+    plan: &Plan,
+    begun: &[Address],
+    options: &Options,
+    actor: &mut impl Actor,
+    forget: bool,
+) -> (Vec<Address>, Vec<(Address, String)>) {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for (address, before) in plan.functions.iter().rev().filter(|(address, _)| begun.contains(address)) {
+        let Some(function) = super::function(sysfs, *address) else {
+            failed.push((*address, "it is gone".into()));
+            continue;
+        };
+        let mut back = Plan::default();
+        back.restore(sysfs, &function, before, forget);
+        // Who asked for the end is not obeyed a second time: what was begun is put back first.
+        let mut actor = Unstoppable(&mut *actor);
+        match back.steps.iter().try_for_each(|step| perform(sysfs, step, options, &mut actor).map_err(|why| (step, why))) {
+            Ok(()) if back.steps.is_empty() => {}
+            Ok(()) => done.push(*address),
+            Err((step, why)) => failed.push((*address, format!("{}: {why}", step.action))),
+        }
+    }
+    (done, failed)
+}
+
+struct Unstoppable<'a, A>(&'a mut A);
+
+impl<A: Actor> Actor for Unstoppable<'_, A> {
+    fn write(&mut self, path: &std::path::Path, value: &str) -> io::Result<()> {
+        self.0.write(path, value)
+    }
+
+    fn load_module(&mut self, name: &str) -> Result<(), RunError> {
+        self.0.load_module(name)
+    }
+
+    fn pause(&mut self, time: Duration) {
+        self.0.pause(time);
+    }
+}

@@ -1,0 +1,87 @@
+//! The list of capabilities in a function's configuration space (PCI Local Bus Specification 3.0, 6.7 and 6.8.2).
+
+/// Offset of the status register; bit 4 says that there is a list.
+const STATUS: usize = 0x06;
+const STATUS_LIST: u8 = 1 << 4;
+
+/// Offset of the pointer to the first capability.
+const POINTER: usize = 0x34;
+
+/// Identifier of the MSI-X capability.
+const MSIX: u8 = 0x11;
+
+/// Bits of MSI-X message control that hold the number of vectors less one.
+const VECTORS: u16 = 0x7ff;
+
+/// A list within 256 bytes has no more entries than this.
+const MOST: usize = 48;
+
+/// Whether a function has MSI-X.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Msix {
+    /// It has, with so many vectors (1 to 2048).
+    Vectors(u16),
+    /// It has not.
+    Absent,
+    /// The capabilities cannot be read: Linux shows other users than root the first 64 bytes only.
+    Unknown,
+}
+
+/// MSI-X according to a configuration space, of which the first bytes were read.
+pub(crate) fn msix(config: &[u8]) -> Msix {
+    let Some(status) = config.get(STATUS) else { return Msix::Unknown };
+    if status & STATUS_LIST == 0 {
+        return Msix::Absent;
+    }
+    let Some(first) = config.get(POINTER) else { return Msix::Unknown };
+    let mut at = usize::from(first & !3);
+    for _ in 0..MOST {
+        if at == 0 {
+            return Msix::Absent;
+        }
+        let Some(&[identifier, next, low, high]) = config.get(at..at + 4) else { return Msix::Unknown };
+        if identifier == MSIX {
+            return Msix::Vectors((u16::from_le_bytes([low, high]) & VECTORS) + 1);
+        }
+        at = usize::from(next & !3);
+    }
+    // A list that ends nowhere is a broken one.
+    Msix::Absent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(list: &[(usize, [u8; 4])]) -> Vec<u8> {
+        let mut config = vec![0; 256];
+        config[STATUS] = STATUS_LIST;
+        config[POINTER] = 0x60;
+        for (at, bytes) in list {
+            config[*at..at + 4].copy_from_slice(bytes);
+        }
+        config
+    }
+
+    #[test]
+    fn msix_is_found_behind_other_capabilities() {
+        let both = config(&[(0x60, [0x10, 0x9c, 2, 0]), (0x9c, [MSIX, 0, 0x3f, 0x80])]);
+        assert_eq!(msix(&both), Msix::Vectors(64));
+        assert_eq!(msix(&config(&[(0x60, [0x10, 0, 2, 0])])), Msix::Absent);
+        assert_eq!(msix(&vec![0; 256]), Msix::Absent);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_unknown() {
+        let both = config(&[(0x60, [0x10, 0x9c, 2, 0]), (0x9c, [MSIX, 0, 0x3f, 0x80])]);
+        assert_eq!(msix(&both[..64]), Msix::Unknown);
+        assert_eq!(msix(&both[..0x9e]), Msix::Unknown);
+        assert_eq!(msix(&[]), Msix::Unknown);
+    }
+
+    #[test]
+    fn a_list_that_goes_round_ends() {
+        assert_eq!(msix(&config(&[(0x60, [0x10, 0x60, 0, 0])])), Msix::Absent);
+        assert_eq!(msix(&[0xff; 256]), Msix::Absent, "a function that is gone");
+    }
+}

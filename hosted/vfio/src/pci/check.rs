@@ -1,0 +1,140 @@
+//! Which obstacles there are.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use super::capability::Msix;
+use super::model::Kind;
+use super::obstacle::{Cpu, Obstacle};
+use super::process::Process;
+use super::sysfs::Sysfs;
+use super::usage::group_holders;
+use super::{Function, Model};
+
+/// What a user of a function needs of it and of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Bytes of BAR0.
+    pub bar0: u64,
+    /// Bytes of memory that are locked for DMA.
+    pub memlock: u64,
+}
+
+impl Default for Need {
+    /// The initialization segment and one doorbell page; no memory.
+    fn default() -> Self {
+        Self { bar0: 0x2000, memlock: 0 }
+    }
+}
+
+/// Everything that keeps `process` from using `function` over VFIO as things are; empty if nothing does.
+///
+/// What only an attempt can tell is not in it: a limit of memory that others used up, or a process that this one may not see.
+pub fn obstacles(sysfs: &Sysfs, function: &Function, process: &Process, need: &Need) -> Vec<Obstacle> {
+    let mut found = hardware(function, need);
+    found.extend(iommu(sysfs, function));
+    found.extend(driver(sysfs, function));
+    if function.driver.as_deref() == Some("vfio-pci") {
+        found.extend(files(sysfs, function, process));
+    }
+    if let Some(limit) = process.memlock
+        && limit < need.memlock
+        && !process.ipc_lock
+    {
+        found.push(Obstacle::Memlock { limit, needed: need.memlock });
+    }
+    found
+}
+
+/// Whether processes have a group open: [`Obstacle::InUse`] with those that can be seen.
+pub fn in_use(sysfs: &Sysfs, group: u32) -> Obstacle {
+    Obstacle::InUse { group, holders: group_holders(sysfs, group) }
+}
+
+/// What the function itself lacks.
+pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
+    let address = function.address;
+    let mut found = Vec::new();
+    match function.model {
+        None => return vec![Obstacle::NotMlx5 { address, vendor: function.vendor, device: function.device }],
+        Some(Model { name, kind: Kind::Recovery, device }) => {
+            return vec![Obstacle::FirmwareRecovery { address, name, device }];
+        }
+        Some(_) => {}
+    }
+    if !function.answers {
+        return vec![Obstacle::NoAnswer { address }];
+    }
+    if function.bar0 < need.bar0 {
+        found.push(Obstacle::BarTooSmall { address, size: function.bar0, needed: need.bar0 });
+    }
+    if function.msix == Msix::Absent {
+        found.push(Obstacle::NoMsix { address });
+    }
+    found
+}
+
+/// Whether an IOMMU stands between the function and memory.
+pub(crate) fn iommu(sysfs: &Sysfs, function: &Function) -> Option<Obstacle> {
+    match &function.group {
+        None => Some(Obstacle::NoIommu { address: function.address, cpu: cpu(sysfs), parameters: parameters(sysfs) }),
+        Some(group) if group.no_iommu => Some(Obstacle::UnsafeNoIommu { group: group.number }),
+        Some(_) => None,
+    }
+}
+
+fn driver(sysfs: &Sysfs, function: &Function) -> Vec<Obstacle> {
+    let address = function.address;
+    let mut found = Vec::new();
+    if !sysfs.driver("vfio-pci").exists() {
+        found.push(Obstacle::ModuleNotLoaded);
+    }
+    if function.driver.as_deref() != Some("vfio-pci") {
+        found.push(Obstacle::NotBound { address, driver: function.driver.clone() });
+    }
+    if let Some(group) = &function.group {
+        let members: Vec<_> = group.others.iter().filter(|member| member.blocks()).cloned().collect();
+        if !members.is_empty() {
+            found.push(Obstacle::GroupNotViable { address, group: group.number, members });
+        }
+    }
+    found
+}
+
+fn files(sysfs: &Sysfs, function: &Function, process: &Process) -> Vec<Obstacle> {
+    let Some(group) = function.group.as_ref().filter(|group| !group.no_iommu) else { return Vec::new() };
+    let by_group = [sysfs.dev("vfio/vfio"), sysfs.dev(&format!("vfio/{}", group.number))];
+    let by_device: Vec<_> = function.device_file.iter().cloned().chain([sysfs.dev("iommu")]).collect();
+    // A kernel without groups has the function's own file and that of the IOMMU instead.
+    let wanted =
+        if function.device_file.is_some() && !by_group.iter().all(|path| path.exists()) { by_device } else { by_group.into() };
+    let mut found: Vec<_> = wanted.into_iter().filter_map(|path| denied(path, process)).collect();
+    let holders = group_holders(sysfs, group.number);
+    if !holders.is_empty() {
+        found.push(Obstacle::InUse { group: group.number, holders });
+    }
+    found
+}
+
+fn denied(path: PathBuf, process: &Process) -> Option<Obstacle> {
+    let Ok(file) = fs::metadata(&path) else { return Some(Obstacle::NoFile { path }) };
+    let denied = Obstacle::NoAccess { path: path.clone(), uid: file.uid(), gid: file.gid(), mode: file.mode() };
+    (!process.may_open(&path)).then_some(denied)
+}
+
+fn cpu(sysfs: &Sysfs) -> Cpu {
+    let text = fs::read_to_string(sysfs.proc("cpuinfo")).unwrap_or_default();
+    match text.lines().find(|line| line.starts_with("vendor_id")) {
+        Some(line) if line.contains("GenuineIntel") => Cpu::Intel,
+        Some(line) if line.contains("AuthenticAMD") || line.contains("HygonGenuine") => Cpu::Amd,
+        _ => Cpu::Other,
+    }
+}
+
+/// What the kernel was told of the IOMMU.
+fn parameters(sysfs: &Sysfs) -> Vec<String> {
+    let text = fs::read_to_string(sysfs.proc("cmdline")).unwrap_or_default();
+    let names = ["intel_iommu=", "amd_iommu=", "iommu="];
+    text.split_whitespace().filter(|word| names.iter().any(|name| word.starts_with(name))).map(Into::into).collect()
+}

@@ -1,0 +1,50 @@
+//! The mlx5 functions of this machine: what they are, what stands in the way of using them over VFIO, and how they come from
+//! the kernel's driver to `vfio-pci` and back.
+//!
+//! Everything is read from sysfs (`Documentation/ABI/testing/sysfs-bus-pci`, `sysfs-kernel-iommu_groups`), procfs and `/dev`.
+//!
+//! ```no_run
+//! use bareverbs_vfio::pci::{self, Need, Process, Sysfs};
+//!
+//! let sysfs = Sysfs::machine();
+//! for function in pci::functions(&sysfs)? {
+//!     println!("{} {}", function.address, function.name());
+//!     for obstacle in pci::obstacles(&sysfs, &function, &Process::current(), &Need::default()) {
+//!         println!("  {obstacle}: {}", obstacle.remedy().unwrap_or_default());
+//!     }
+//! }
+//! # Ok::<(), pci::ReadError>(())
+//! ```
+
+mod address;
+mod apply;
+mod bind;
+mod capability;
+mod check;
+mod function;
+mod group;
+mod model;
+mod obstacle;
+mod plan;
+mod process;
+mod sysfs;
+mod usage;
+
+pub use address::{Address, AddressError};
+pub use apply::{Actor, RunError, System};
+pub use bind::{
+    BindError, Bound, Failure, Options, StepError, Unbound, bind, bind_with, plan_bind, plan_unbind, unbind, unbind_with,
+};
+pub use capability::Msix;
+pub use check::{Need, in_use, obstacles};
+pub use function::{Function, Link, function, functions};
+pub use group::{Group, Member};
+pub use model::{Kind, MELLANOX, Model};
+pub use obstacle::{Cpu, Obstacle};
+pub use plan::{Action, Before, Effect, Plan, Step};
+pub use process::{Access, Holder, Process};
+pub use sysfs::{ReadError, Sysfs};
+pub use usage::Usage;
+
+#[cfg(test)]
+mod tests;

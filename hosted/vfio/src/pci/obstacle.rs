@@ -1,0 +1,256 @@
+//! What stands in the way of using a function over VFIO, and what mends it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::Address;
+use super::group::Member;
+use super::process::Holder;
+use super::usage::Holders;
+
+/// A reason why a function cannot be used over VFIO as things are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// The function is not one that mlx5 drives.
+    NotMlx5 {
+        /// The function.
+        address: Address,
+        /// PCI vendor identifier.
+        vendor: u16,
+        /// PCI device identifier.
+        device: u16,
+    },
+    /// The adapter's firmware did not start; it can only be flashed.
+    FirmwareRecovery {
+        /// The function.
+        address: Address,
+        /// Name of the product.
+        name: &'static str,
+        /// PCI device identifier, which says so.
+        device: u16,
+    },
+    /// The configuration space reads as all ones: the adapter is gone or has no power.
+    NoAnswer {
+        /// The function.
+        address: Address,
+    },
+    /// BAR0 is too small for the registers.
+    BarTooSmall {
+        /// The function.
+        address: Address,
+        /// Bytes that it has.
+        size: u64,
+        /// Bytes that are needed.
+        needed: u64,
+    },
+    /// The function has no MSI-X.
+    NoMsix {
+        /// The function.
+        address: Address,
+    },
+    /// No IOMMU translates the function's DMA.
+    NoIommu {
+        /// The function.
+        address: Address,
+        /// Whose processor it is: where the IOMMU is switched on.
+        cpu: Cpu,
+        /// What the kernel's command line says of the IOMMU already.
+        parameters: Vec<String>,
+    },
+    /// The group is one of VFIO's mode without an IOMMU: DMA would reach all of memory.
+    UnsafeNoIommu {
+        /// The group.
+        group: u32,
+    },
+    /// The kernel has no vfio-pci yet.
+    ModuleNotLoaded,
+    /// Another driver than vfio-pci has the function, or none.
+    NotBound {
+        /// The function.
+        address: Address,
+        /// The driver that has it.
+        driver: Option<String>,
+    },
+    /// Other devices of the IOMMU group are in the hands of drivers that use their DMA.
+    GroupNotViable {
+        /// The function.
+        address: Address,
+        /// The group.
+        group: u32,
+        /// Those devices.
+        members: Vec<Member>,
+    },
+    /// The file of the group, of the function or of VFIO itself is not there.
+    NoFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file may not be opened by this user.
+    NoAccess {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Another process has the group open.
+    InUse {
+        /// The group.
+        group: u32,
+        /// The processes, as far as this one may see them.
+        holders: Vec<Holder>,
+    },
+    /// The process may lock less memory than is needed for DMA.
+    Memlock {
+        /// Bytes that it may lock.
+        limit: u64,
+        /// Bytes that are needed.
+        needed: u64,
+    },
+}
+
+/// Where an IOMMU is switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cpu {
+    /// Intel: VT-d, and a parameter of the kernel.
+    Intel,
+    /// AMD: AMD-Vi.
+    Amd,
+    /// Others: the firmware describes the IOMMU (an SMMU, say).
+    Other,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMlx5 { address, vendor, device } => {
+                write!(f, "{address} is {vendor:04x}:{device:04x}, which is no ConnectX or BlueField that mlx5 drives")
+            }
+            Self::FirmwareRecovery { address, name, device } => {
+                write!(f, "{address} is a {name} whose firmware did not start (device id {device:04x}: flash recovery)")
+            }
+            Self::NoAnswer { address } => {
+                write!(f, "{address} does not answer: its configuration space reads as all ones")
+            }
+            Self::BarTooSmall { address, size: 0, needed } => {
+                write!(f, "{address} has no BAR0 assigned; {needed} bytes are needed")
+            }
+            Self::BarTooSmall { address, size, needed } => {
+                write!(f, "BAR0 of {address} has {size} bytes; {needed} are needed")
+            }
+            Self::NoMsix { address } => write!(f, "{address} has no MSI-X capability, and mlx5 has no other interrupts"),
+            Self::NoIommu { address, parameters, .. } => {
+                write!(f, "no IOMMU translates the DMA of {address}: it is in no IOMMU group")?;
+                match parameters.as_slice() {
+                    [] => Ok(()),
+                    given => write!(f, ", though the kernel was started with {}", given.join(" ")),
+                }
+            }
+            Self::UnsafeNoIommu { group } => write!(
+                f,
+                "group {group} is of VFIO's mode without an IOMMU: the function's DMA would reach all of memory, which is refused"
+            ),
+            Self::ModuleNotLoaded => f.write_str("the kernel module vfio-pci is not loaded"),
+            Self::NotBound { address, driver: Some(driver) } => write!(f, "{address} is bound to {driver}, not to vfio-pci"),
+            Self::NotBound { address, driver: None } => write!(f, "{address} is bound to no driver, and vfio-pci is needed"),
+            Self::GroupNotViable { group, members, .. } => {
+                write!(f, "IOMMU group {group} is not viable: it also has ")?;
+                for (at, member) in members.iter().enumerate() {
+                    let comma = if at > 0 { ", " } else { "" };
+                    write!(f, "{comma}{}, bound to {}", member.name, member.driver.as_deref().unwrap_or("nothing"))?;
+                }
+                Ok(())
+            }
+            Self::NoFile { path } => write!(f, "{} is not there", path.display()),
+            Self::NoAccess { path, uid, gid, mode } => {
+                let mode = mode & 0o7777;
+                write!(
+                    f,
+                    "{} may not be opened by this user: it is of user {uid}, group {gid}, mode {mode:04o}",
+                    path.display()
+                )
+            }
+            Self::InUse { group, holders } => write!(f, "IOMMU group {group} is in use by {}", Holders(holders)),
+            Self::Memlock { limit, needed } => {
+                write!(f, "the process may lock {limit} bytes of memory (RLIMIT_MEMLOCK), and {needed} are needed for DMA")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Obstacle {}
+
+impl Obstacle {
+    /// What mends it: a command to run, or what to do where no command helps. None if nothing does.
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::NotMlx5 { .. } => "bareverbs devices (lists the functions that can be used)".into(),
+            Self::FirmwareRecovery { address, .. } => {
+                format!("mstflint -d {address} -i FIRMWARE.bin burn (with the firmware of this card), then power the machine off and on")
+            }
+            Self::NoAnswer { address } => format!(
+                "echo 1 | sudo tee /sys/bus/pci/devices/{address}/remove && echo 1 | sudo tee /sys/bus/pci/rescan; \
+                 power the machine off and on if it stays away"
+            ),
+            Self::BarTooSmall { size: 0, .. } => {
+                "start the kernel with pci=realloc, or enable 'Above 4G decoding' in the firmware setup".into()
+            }
+            Self::BarTooSmall { .. } | Self::NoMsix { .. } => return None,
+            Self::NoIommu { cpu, parameters, .. } => switch_on(*cpu, parameters),
+            Self::UnsafeNoIommu { .. } => {
+                "switch the IOMMU on (intel_iommu=on on the kernel's command line, VT-d or AMD-Vi in the firmware setup) and take \
+                 vfio.enable_unsafe_noiommu_mode away"
+                    .into()
+            }
+            Self::ModuleNotLoaded => "sudo modprobe vfio-pci".into(),
+            Self::NotBound { address, .. } => format!("sudo bareverbs bind {address}"),
+            Self::GroupNotViable { address, .. } => {
+                format!("sudo bareverbs bind --group {address} (takes all of them from their drivers), or another slot for the card")
+            }
+            Self::NoFile { path } => {
+                format!("ls -l {0}; in a container, give it the file (docker run --device {0})", path.display())
+            }
+            Self::NoAccess { path, .. } => format!(
+                "sudo chown $USER {} (lasting: a udev rule: SUBSYSTEM==\"vfio\", GROUP=\"GROUP\", MODE=\"0660\")",
+                path.display()
+            ),
+            Self::InUse { holders, .. } => match holders.as_slice() {
+                [] => "sudo bareverbs devices (names the process)".into(),
+                [only] => format!("kill {} (or let it end)", only.pid),
+                several => {
+                    let pids: Vec<_> = several.iter().map(|holder| holder.pid.to_string()).collect();
+                    format!("kill {} (or let them end)", pids.join(" "))
+                }
+            },
+            Self::Memlock { needed, .. } => {
+                let kib = needed.div_ceil(1024);
+                format!(
+                    "ulimit -l {kib} (as far as the hard limit lets), sudo prlimit --pid $$ --memlock={needed}:{needed}, or lasting: \
+                     '* - memlock {kib}' in /etc/security/limits.conf, LimitMEMLOCK={needed} in a systemd unit"
+                )
+            }
+        })
+    }
+}
+
+fn switch_on(cpu: Cpu, parameters: &[String]) -> String {
+    if let Some(off) = parameters.iter().find(|parameter| parameter.ends_with("=off")) {
+        return format!("take {off} from the kernel's command line and start the machine again");
+    }
+    match cpu {
+        Cpu::Intel if parameters.iter().any(|parameter| parameter.starts_with("intel_iommu=on")) => {
+            "switch VT-d on in the firmware setup".into()
+        }
+        Cpu::Intel => {
+            "add intel_iommu=on to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then sudo update-grub), switch \
+             VT-d on in the firmware setup, and start the machine again"
+                .into()
+        }
+        Cpu::Amd => "switch the IOMMU (AMD-Vi) on in the firmware setup; amd_iommu=on is the kernel's default then".into(),
+        Cpu::Other => "switch the IOMMU (SMMU) on in the firmware setup, or use a machine that has one".into(),
+    }
+}

@@ -1,0 +1,207 @@
+//! Each obstacle, its sentence and its remedy.
+
+use super::tree::{Tree, config};
+use crate::pci::{Access, Need, Process, Sysfs, function, in_use, obstacles};
+
+const CARD: &str = "0000:01:00.0";
+const NEED: Need = Need { bar0: 0x2000, memlock: 1 << 20 };
+
+/// The root of all rights.
+fn anybody() -> Process {
+    Process { access: Access::This, memlock: None, ipc_lock: false }
+}
+
+fn all_for(tree: &Tree, process: &Process) -> Vec<(String, String)> {
+    let sysfs = Sysfs::at(tree.path());
+    let function = function(&sysfs, CARD.parse().unwrap()).unwrap();
+    let found = obstacles(&sysfs, &function, process, &NEED);
+    found.iter().map(|each| (each.to_string(), each.remedy().unwrap_or_default())).collect()
+}
+
+/// There is one obstacle: its sentence and its remedy have these.
+fn one(tree: &Tree, process: &Process, sentence: &str, remedy: &str) {
+    let found = all_for(tree, process);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].0.contains(sentence), "{sentence:?} is not in {:?}", found[0].0);
+    assert!(found[0].1.contains(remedy), "{remedy:?} is not in {:?}", found[0].1);
+}
+
+#[test]
+fn a_card_that_is_ready_has_none() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    assert_eq!(all_for(&tree, &anybody()), []);
+    // Not even with a bridge in its group, and for a user that owns the files.
+    tree.function("0000:00:01.0", 0x8086, 0x3420, 0x06_0400, "pcieport").group(5).driver("pcieport");
+    assert_eq!(all_for(&tree, &anybody()), []);
+}
+
+#[test]
+fn a_card_of_another_driver_or_of_none() {
+    let tree = Tree::new();
+    tree.card(CARD, 5);
+    one(&tree, &anybody(), "0000:01:00.0 is bound to mlx5_core, not to vfio-pci", "sudo bareverbs bind 0000:01:00.0");
+    tree.remove("sys/bus/pci/devices/0000:01:00.0/driver");
+    one(&tree, &anybody(), "is bound to no driver", "sudo bareverbs bind 0000:01:00.0");
+}
+
+#[test]
+fn a_kernel_without_the_module() {
+    let tree = Tree::new();
+    tree.card(CARD, 5);
+    tree.remove("sys/bus/pci/drivers/vfio-pci");
+    let found = all_for(&tree, &anybody());
+    assert_eq!(found[0], ("the kernel module vfio-pci is not loaded".into(), "sudo modprobe vfio-pci".into()));
+    assert_eq!(found.len(), 2, "and it is not bound: {found:?}");
+}
+
+#[test]
+fn no_iommu() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    tree.remove("sys/bus/pci/devices/0000:01:00.0/iommu_group");
+    one(&tree, &anybody(), "no IOMMU translates the DMA of 0000:01:00.0", "VT-d on in the firmware setup");
+    one(&tree, &anybody(), "started with intel_iommu=on", "switch");
+    tree.write("proc/cmdline", "quiet intel_iommu=off\n");
+    one(
+        &tree,
+        &anybody(),
+        "though the kernel was started with intel_iommu=off",
+        "take intel_iommu=off from the kernel's command line",
+    );
+    tree.write("proc/cmdline", "quiet\n");
+    one(&tree, &anybody(), "it is in no IOMMU group", "add intel_iommu=on to the kernel's command line");
+    tree.write("proc/cpuinfo", "vendor_id\t: AuthenticAMD\n");
+    one(&tree, &anybody(), "no IOMMU", "AMD-Vi");
+    tree.write("proc/cpuinfo", "CPU implementer\t: 0x41\n");
+    one(&tree, &anybody(), "no IOMMU", "SMMU");
+}
+
+#[test]
+fn the_mode_without_an_iommu_is_refused() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    tree.write("sys/kernel/iommu_groups/5/name", "vfio-noiommu\n");
+    one(&tree, &anybody(), "group 5 is of VFIO's mode without an IOMMU", "take vfio.enable_unsafe_noiommu_mode away");
+}
+
+#[test]
+fn a_group_with_other_drivers() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    tree.function("0000:01:00.1", 0x8086, 0x1234, 0x04_0300, "snd_hda_intel").group(5).driver("snd_hda_intel");
+    tree.function("0000:00:01.0", 0x8086, 0x3420, 0x06_0400, "pcieport").group(5).driver("pcieport");
+    let sentence = "IOMMU group 5 is not viable: it also has 0000:01:00.1, bound to snd_hda_intel";
+    one(&tree, &anybody(), sentence, "sudo bareverbs bind --group 0000:01:00.0");
+    assert!(!all_for(&tree, &anybody())[0].0.contains("0000:00:01.0"), "the bridge does not count");
+}
+
+#[test]
+fn files_that_are_not_there_or_not_for_this_user() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    let mode = |path: &str, mode| std::fs::set_permissions(tree.at(path), PermissionsExt::from_mode(mode)).unwrap();
+    let owner = std::fs::metadata(tree.at("dev/vfio/5")).unwrap();
+    let stranger = Access::User { uid: owner.uid() + 77, gids: vec![owner.gid() + 77] };
+    let stranger = Process { access: stranger, ..anybody() };
+    let in_group = Process { access: Access::User { uid: owner.uid() + 77, gids: vec![1, owner.gid()] }, ..anybody() };
+    mode("dev/vfio/vfio", 0o666);
+    mode("dev/vfio/5", 0o600);
+    one(&tree, &stranger, "dev/vfio/5 may not be opened by this user: it is of user ", "sudo chown $USER ");
+    one(&tree, &stranger, "mode 0600", "udev rule: SUBSYSTEM==\"vfio\"");
+    one(&tree, &in_group, "mode 0600", "");
+    mode("dev/vfio/5", 0o660);
+    one(&tree, &stranger, "mode 0660", "chown");
+    assert_eq!(all_for(&tree, &in_group), []);
+    assert_eq!(all_for(&tree, &Process { access: Access::User { uid: owner.uid(), gids: vec![] }, ..anybody() }), []);
+    tree.remove("dev/vfio/5");
+    one(&tree, &anybody(), "dev/vfio/5 is not there", "docker run --device ");
+}
+
+#[test]
+fn a_group_that_is_in_use_names_the_process() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    tree.process(4711, "testpmd", "dev/vfio/5");
+    tree.process(4712, "other", "dev/vfio/6");
+    one(&tree, &anybody(), "IOMMU group 5 is in use by process 4711 (testpmd)", "kill 4711");
+    tree.process(5000, "second", "dev/vfio/5");
+    one(&tree, &anybody(), "process 4711 (testpmd), process 5000 (second)", "kill 4711 5000");
+    // What the attempt to open it tells, where the processes of others cannot be seen.
+    let hidden = in_use(&Sysfs::at(tree.path()), 9);
+    assert_eq!(hidden.to_string(), "IOMMU group 9 is in use by another process (root sees which)");
+    assert!(hidden.remedy().unwrap().contains("sudo bareverbs devices"));
+}
+
+#[test]
+fn a_limit_of_locked_memory_that_is_too_low() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    let limited = |bytes| Process { memlock: Some(bytes), ..anybody() };
+    let sentence = "may lock 65536 bytes of memory (RLIMIT_MEMLOCK), and 1048576 are needed";
+    one(&tree, &limited(65536), sentence, "ulimit -l 1024 ");
+    one(&tree, &limited((1 << 20) - 1), "1048575 bytes", "LimitMEMLOCK=1048576");
+    one(&tree, &limited(0), "0 bytes", "'* - memlock 1024' in /etc/security/limits.conf");
+    assert_eq!(all_for(&tree, &limited(1 << 20)), []);
+    assert_eq!(all_for(&tree, &Process { memlock: Some(0), ipc_lock: true, ..anybody() }), []);
+}
+
+#[test]
+fn functions_that_are_no_mlx5_or_whose_firmware_is_not_up() {
+    let tree = Tree::new();
+    let card = tree.card(CARD, 5).vfio(5);
+    card.file("device", "0x0218\n");
+    let sentence = "0000:01:00.0 is a ConnectX-7 whose firmware did not start (device id 0218: flash recovery)";
+    one(&tree, &anybody(), sentence, "mstflint -d 0000:01:00.0 -i FIRMWARE.bin burn");
+    card.file("device", "0x1003\n");
+    one(
+        &tree,
+        &anybody(),
+        "0000:01:00.0 is 15b3:1003, which is no ConnectX or BlueField that mlx5 drives",
+        "bareverbs devices",
+    );
+    card.file("device", "0x1021\n").file("vendor", "0x8086\n");
+    one(&tree, &anybody(), "0000:01:00.0 is 8086:1021", "bareverbs devices");
+}
+
+#[test]
+fn functions_that_lack_what_the_driver_needs() {
+    let tree = Tree::new();
+    let card = tree.card(CARD, 5).vfio(5);
+    card.file("config", config(0x15b3, 0x1021, None));
+    one(&tree, &anybody(), "0000:01:00.0 has no MSI-X capability", "");
+    // What other users than root see does not tell.
+    card.file("config", &config(0x15b3, 0x1021, None)[..64]);
+    assert_eq!(all_for(&tree, &anybody()), []);
+    card.file("config", [0xff; 256]);
+    one(&tree, &anybody(), "0000:01:00.0 does not answer", "/sys/bus/pci/devices/0000:01:00.0/remove");
+    card.file("config", config(0x15b3, 0x1021, Some(64)));
+    card.file("resource", "0x0000000080000000 0x0000000080000fff 0x0000000000040200\n");
+    one(&tree, &anybody(), "BAR0 of 0000:01:00.0 has 4096 bytes; 8192 are needed", "");
+    card.file("resource", "0x0000000000000000 0x0000000000000000 0x0000000000000000\n");
+    one(&tree, &anybody(), "0000:01:00.0 has no BAR0 assigned", "pci=realloc");
+    // Upside down: nothing that a file says is trusted.
+    card.file("resource", "0x0000000080000fff 0x0000000080000000 0x0\n");
+    one(&tree, &anybody(), "has no BAR0", "");
+}
+
+#[test]
+fn kernels_without_groups_have_other_files() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5).file("vfio-dev/vfio0/dev", "511:0\n");
+    assert_eq!(all_for(&tree, &anybody()), []);
+    tree.remove("dev/vfio/vfio");
+    tree.write("dev/vfio/devices/vfio0", "");
+    one(&tree, &anybody(), "dev/iommu is not there", "");
+    tree.write("dev/iommu", "");
+    assert_eq!(all_for(&tree, &anybody()), []);
+}
+
+#[test]
+fn this_process_has_its_own_limit() {
+    let text = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let line = text.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+    let soft = line.split_whitespace().nth(3).unwrap();
+    assert_eq!(Process::current().memlock, soft.parse().ok(), "{line}");
+}
