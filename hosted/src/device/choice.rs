@@ -64,7 +64,7 @@ pub type PciHost = Card;
 /// # Errors
 /// The function is not there, or this process may not or cannot use it.
 pub fn open_pci(address: &str) -> Result<PciHost> {
-    Card::open(address)
+    Card::open(address.parse()?)
 }
 
 #[cfg(test)]

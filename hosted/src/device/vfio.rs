@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{AddressMap, Clock as _, Instant};
 use bareverbs_mlx5::{Config, Machine};
+use bareverbs_vfio::pci::Address;
 use bareverbs_vfio::{Device, DmaBuffer, Interrupt, MonotonicClock, VfioPlatform, wait_any};
 
 use super::Host;
@@ -15,21 +16,22 @@ const VECTORS: u16 = 2;
 /// A card that this process owns.
 #[derive(Debug)]
 pub struct Card {
+    name: String,
     device: Device,
     interrupts: Vec<Interrupt>,
     clock: MonotonicClock,
 }
 
 impl Card {
-    /// Takes the function at `address` (`DDDD:BB:DD.F`).
+    /// Takes the function at `address`.
     ///
     /// # Errors
     /// What stands in the way, and what mends it.
-    pub fn open(address: &str) -> Result<Self> {
+    pub fn open(address: Address) -> Result<Self> {
         let open = || {
             let device = Device::open(address)?;
             let interrupts = device.interrupts(VECTORS)?;
-            Ok(Self { device, interrupts, clock: MonotonicClock::new() })
+            Ok(Self { name: address.to_string(), device, interrupts, clock: MonotonicClock::new() })
         };
         open().map_err(with_remedy).with_context(|| address.to_string())
     }
@@ -47,7 +49,7 @@ impl Host for Card {
     type Platform = VfioPlatform;
 
     fn name(&self) -> &str {
-        self.device.address()
+        &self.name
     }
 
     fn config(&self) -> Config {

@@ -23,7 +23,7 @@ const WRITES: u64 = 10;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).ok_or("events ADDRESS")?;
-    let device = Device::open(&address)?;
+    let device = Device::open(address.parse()?)?;
     // Vector 0: commands, asynchronous events, page requests. Vector 1: completions.
     let interrupts = device.interrupts(2)?;
     let card = Card::bring_up(device.machine(Card::ARENA)?, &Config::DEFAULT).map_err(|(error, _)| error)?;

@@ -16,7 +16,7 @@ type Verbs = bareverbs::Verbs<Card, 1, 1, 1, 1, 1, 64, 64>;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, address, peer] =
         <[String; 3]>::try_from(std::env::args().collect::<Vec<_>>()).map_err(|_| "write ADDRESS --listen|HOST")?;
-    let device = Device::open(&address)?;
+    let device = Device::open(address.parse()?)?;
     let card = Card::bring_up(device.machine(Card::ARENA)?, &Config::DEFAULT).map_err(|(error, _)| error)?;
     let mut verbs = Box::new(Verbs::new(card));
 

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -12,6 +13,7 @@ use vfio_ioctls::{VfioError, VfioOps};
 
 use crate::error::Error;
 use crate::iova::{Iovas, parse_reserved};
+use crate::pci::Obstacle;
 
 /// The address spaces of this process by IOMMU group: devices of one group share one, the kernel allows no other way.
 static SPACES: Mutex<BTreeMap<u32, Weak<AddressSpace>>> = Mutex::new(BTreeMap::new());
@@ -23,15 +25,16 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// The address space of a group, whose folder in sysfs is `group_folder`.
-    pub(crate) fn of_group(group: u32, group_folder: &Path) -> Result<Arc<Self>, Error> {
+    /// The address space of an IOMMU group.
+    pub(crate) fn of_group(group: u32) -> Result<Arc<Self>, Error> {
         let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(space) = spaces.get(&group).and_then(Weak::upgrade) {
             return Ok(space);
         }
         let ops = open()?;
         // A kernel without the file reserves nothing that it could tell of.
-        let reserved = std::fs::read_to_string(group_folder.join("reserved_regions")).unwrap_or_default();
+        let reserved = std::fs::read_to_string(format!("/sys/kernel/iommu_groups/{group}/reserved_regions"));
+        let reserved = reserved.unwrap_or_default();
         let space = Arc::new(Self { ops, iovas: Mutex::new(Iovas::new(&parse_reserved(&reserved))) });
         spaces.retain(|_, space| space.strong_count() > 0);
         spaces.insert(group, Arc::downgrade(&space));
@@ -86,9 +89,8 @@ fn open() -> Result<Arc<dyn VfioOps>, Error> {
 
 #[cfg(feature = "cdev")]
 fn open() -> Result<Arc<dyn VfioOps>, Error> {
-    let path = Path::new("/dev/iommu");
     let iommufd = iommufd_ioctls::IommuFd::new().map_err(|error| match error {
-        iommufd_ioctls::IommufdError::OpenIommufd(error) => open_error(error, path.into()),
+        iommufd_ioctls::IommufdError::OpenIommufd(error) => open_error(error, "/dev/iommu".into()),
         other => Error::io("iommufd", io::Error::other(other)),
     })?;
     let space = vfio_ioctls::VfioIommufd::new(Arc::new(iommufd), None, None);
@@ -97,10 +99,11 @@ fn open() -> Result<Arc<dyn VfioOps>, Error> {
 
 /// Why a file of VFIO did not open.
 pub(crate) fn open_error(error: io::Error, path: PathBuf) -> Error {
-    match error.kind() {
-        io::ErrorKind::NotFound => Error::NoVfio { path },
-        io::ErrorKind::PermissionDenied => Error::Permission { path },
-        io::ErrorKind::ResourceBusy => Error::InUse { path },
+    match (error.kind(), std::fs::metadata(&path)) {
+        (io::ErrorKind::NotFound, _) => Error::Obstacle(Obstacle::NoFile { path }),
+        (io::ErrorKind::PermissionDenied, Ok(file)) => {
+            Error::Obstacle(Obstacle::NoAccess { path, uid: file.uid(), gid: file.gid(), mode: file.mode() })
+        }
         _ => Error::io("a file of VFIO did not open", error),
     }
 }
@@ -118,7 +121,7 @@ fn map_error(error: VfioError, len: usize) -> Error {
         _ => 0,
     };
     match (io::Error::from_raw_os_error(errno).kind(), lock_limit()) {
-        (io::ErrorKind::OutOfMemory, Some(limit)) => Error::MemoryLock { needed: len as u64, limit },
+        (io::ErrorKind::OutOfMemory, Some(limit)) => Error::Obstacle(Obstacle::Memlock { limit, needed: len as u64 }),
         (io::ErrorKind::StorageFull, _) => Error::TooManyMappings,
         _ => Error::vfio("the IOMMU does not map the memory", error),
     }
@@ -130,11 +133,13 @@ mod tests {
 
     #[test]
     fn errors_name_what_the_user_can_do() {
-        let path = PathBuf::from("/dev/vfio/7");
-        let of = |errno| open_error(io::Error::from_raw_os_error(errno), path.clone());
-        assert!(matches!(of(2), Error::NoVfio { .. }));
-        assert!(matches!(of(13), Error::Permission { .. }));
-        assert!(matches!(of(16), Error::InUse { .. }));
-        assert!(matches!(of(5), Error::Io { .. }));
+        let of = |errno, path: &str| open_error(io::Error::from_raw_os_error(errno), path.into());
+        assert!(matches!(of(2, "/dev/vfio/7"), Error::Obstacle(Obstacle::NoFile { .. })));
+        assert!(matches!(of(13, "/dev/null"), Error::Obstacle(Obstacle::NoAccess { uid: 0, .. })));
+        assert!(matches!(of(5, "/dev/null"), Error::Io { .. }));
+        let limited = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(12)), 1 << 20);
+        assert!(lock_limit().is_none() || matches!(limited, Error::Obstacle(Obstacle::Memlock { needed: 0x10_0000, .. })));
+        let many = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(28)), 1 << 20);
+        assert!(matches!(many, Error::TooManyMappings));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -26,21 +27,20 @@ use crate::config_space::ConfigSpace;
 use crate::dma::{DmaBuffer, Mapping};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
+use crate::pci::{self, Address, Need, Obstacle, Process, Sysfs};
 use crate::{MonotonicClock, VfioPlatform};
 
 ioctl_io_nr!(VFIO_DEVICE_RESET, VFIO_TYPE as u32, VFIO_BASE + 11);
 
-/// PCI vendor ID of NVIDIA's adapters (Mellanox).
-const VENDOR: u16 = 0x15b3;
 /// The least that a ConnectX has in BAR0: the initialization segment (to the health counter at 0x1010) and a UAR page after it.
 const LEAST_BAR: u64 = 0x4000;
 
 /// Addresses of the functions that this process has open: the kernel would give it a second descriptor of the same device.
-static OPEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static OPEN: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
 
 /// A function that is open: its descriptor and its address space, for as long as something of it is in use.
 pub(crate) struct OpenFunction {
-    address: String,
+    address: Address,
     device: ManuallyDrop<VfioDevice>,
     /// The function's folder in sysfs.
     folder: PathBuf,
@@ -89,83 +89,68 @@ pub struct Device {
 }
 
 impl Device {
-    /// Takes the PCI function `address` (`0000:01:00.0`), which is bound to vfio-pci, and lets it reach memory.
+    /// Takes the PCI function at `address`, which is bound to vfio-pci, and lets it reach memory.
     ///
     /// # Errors
     /// What stands in the way; [`Error::remedy`] says what to do. The function is left as it was.
-    pub fn open(address: &str) -> Result<Self, Error> {
-        Self::open_in(Path::new("/sys/bus/pci/devices"), address)
-    }
-
-    fn open_in(functions: &Path, address: &str) -> Result<Self, Error> {
-        let folder = functions.join(address);
-        if !folder.join("vendor").exists() {
-            return Err(Error::NoSuchFunction { address: address.into() });
+    pub fn open(address: Address) -> Result<Self, Error> {
+        let sysfs = Sysfs::machine();
+        let group = Self::usable(&sysfs, address)?;
+        if !OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(address) {
+            return Err(Error::Obstacle(pci::in_use(&sysfs, group)));
         }
-        let driver = folder.join("driver").read_link().ok();
-        let driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-        if driver.as_deref() != Some("vfio-pci") {
-            return Err(Error::NotBound { driver });
-        }
-        let group_folder = folder.join("iommu_group").canonicalize().map_err(|_| Error::NoIommu)?;
-        let number = group_folder.file_name().and_then(|name| name.to_str()?.parse().ok());
-        let group: u32 = number.ok_or(Error::NoIommu)?;
-        if std::fs::read_to_string(group_folder.join("name")).is_ok_and(|name| name.trim() == "vfio-noiommu") {
-            return Err(Error::NoIommuMode { path: format!("/dev/vfio/noiommu-{group}").into() });
-        }
-        let group_file = Path::new("/dev/vfio").join(group.to_string());
-        if !OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(address.into()) {
-            return Err(Error::InUse { path: group_file });
-        }
-        let opened = AddressSpace::of_group(group, &group_folder).and_then(|space| {
-            let opened = VfioDevice::new(&folder, space.ops(), true).map_err(|error| Self::why_not_opened(error, group));
-            Ok((opened?, space))
+        let folder = Path::new("/sys/bus/pci/devices").join(address.to_string());
+        let opened = Self::open_function(&sysfs, &folder, group).inspect_err(|_| {
+            OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
         });
-        let (opened, space) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
-                return Err(error);
-            }
-        };
-        // SAFETY: `opened` owns the descriptor and lives as long as the borrow.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(opened.as_raw_fd()) };
-        let file = descriptor.try_clone_to_owned().map(File::from);
-        let offset = opened.get_region_offset(VFIO_PCI_CONFIG_REGION_INDEX);
-        let file = file.map_err(|error| Error::io("the descriptor of the device", error));
-        let file = file.inspect_err(|_| {
-            OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
-        })?;
-        let config = ConfigSpace::new(file, offset);
-        Self::new(OpenFunction { address: address.into(), device: ManuallyDrop::new(opened), folder, config, space })
+        let (opened, config, space) = opened?;
+        Self::new(OpenFunction { address, device: ManuallyDrop::new(opened), folder, config, space })
     }
 
-    fn why_not_opened(error: VfioError, group: u32) -> Error {
-        match error {
+    /// The number of a function's IOMMU group, if nothing that sysfs shows stands in the way.
+    fn usable(sysfs: &Sysfs, address: Address) -> Result<u32, Error> {
+        let function = pci::function(sysfs, address).ok_or(Error::NoSuchFunction { address })?;
+        let need = Need { bar0: LEAST_BAR, memlock: 0 };
+        // Devices of one group are used by one process: by this one, if it has another.
+        let own = |obstacle: &Obstacle| matches!(obstacle, Obstacle::InUse { holders, .. } if holders.iter().all(|holder| holder.pid == std::process::id()));
+        let mut obstacles = pci::obstacles(sysfs, &function, &Process::current(), &need).into_iter();
+        match obstacles.find(|obstacle| !own(obstacle)) {
+            Some(obstacle) => Err(Error::Obstacle(obstacle)),
+            None => function.group.map(|group| group.number).ok_or(Error::NoSuchFunction { address }),
+        }
+    }
+
+    /// The device, a second descriptor of it for configuration space, and what it reaches.
+    fn open_function(sysfs: &Sysfs, folder: &Path, group: u32) -> Result<(VfioDevice, ConfigSpace, Arc<AddressSpace>), Error> {
+        let space = AddressSpace::of_group(group)?;
+        let opened = VfioDevice::new(folder, space.ops(), true).map_err(|error| match error {
+            VfioError::OpenGroup(error, _) if error.kind() == io::ErrorKind::ResourceBusy => {
+                Error::Obstacle(pci::in_use(sysfs, group))
+            }
             VfioError::OpenGroup(error, group) => open_error(error, Path::new("/dev/vfio").join(group)),
-            VfioError::GroupViable => Error::NotViable { group },
             VfioError::ContainerSetIOMMU(error) if error.errno() == rustix::io::Errno::PERM.raw_os_error() => {
                 Error::UnsafeInterrupts
             }
             #[cfg(feature = "cdev")]
-            VfioError::OpenDeviceCdev(error) => open_error(error, "/dev/vfio/devices".into()),
+            VfioError::OpenDeviceCdev(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                Error::Obstacle(pci::in_use(sysfs, group))
+            }
             other => Error::vfio("the device cannot be opened", other),
-        }
+        })?;
+        // SAFETY: `opened` owns the descriptor and lives as long as the borrow.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(opened.as_raw_fd()) };
+        let file = descriptor.try_clone_to_owned().map(File::from);
+        let offset = opened.get_region_offset(VFIO_PCI_CONFIG_REGION_INDEX);
+        let file = file.map_err(|error| Error::io("the descriptor of the device", error))?;
+        Ok((opened, ConfigSpace::new(file, offset), space))
     }
 
     fn new(function: OpenFunction) -> Result<Self, Error> {
-        let (vendor, id) = function.config.ids()?;
-        if vendor != VENDOR {
-            return Err(Error::NotMlx5 { vendor, device: id });
-        }
-        let len = function.device.get_region_size(VFIO_PCI_BAR0_REGION_INDEX);
-        if len < LEAST_BAR {
-            return Err(Error::BarTooSmall { len });
-        }
+        let (_, pci_device_id) = function.config.ids()?;
         function.config.enable()?;
         let mut device = Self {
             function: Arc::new(function),
-            pci_device_id: id,
+            pci_device_id,
             removal: None,
             failure: None,
             registers_taken: AtomicBool::new(false),
@@ -184,8 +169,8 @@ impl Device {
     }
 
     /// The PCI address.
-    pub fn address(&self) -> &str {
-        &self.function.address
+    pub fn address(&self) -> Address {
+        self.function.address
     }
 
     /// PCI device ID.
@@ -288,7 +273,7 @@ impl Device {
         if done == 0 {
             self.function.config.enable()
         } else {
-            Err(Error::io("the function cannot be reset", std::io::Error::last_os_error()))
+            Err(Error::io("the function cannot be reset", io::Error::last_os_error()))
         }
     }
 }
@@ -297,36 +282,5 @@ impl Drop for Device {
     fn drop(&mut self) {
         // A device that is gone cannot be told.
         let _ = self.function.config.disable();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(folder: &Path, address: &str) -> Error {
-        Device::open_in(folder, address).unwrap_err()
-    }
-
-    #[test]
-    fn what_stands_in_the_way_is_told_before_anything_is_touched() {
-        let folder = tempfile::tempdir().unwrap();
-        let function = folder.path().join("0000:01:00.0");
-        assert!(matches!(refused(folder.path(), "0000:01:00.0"), Error::NoSuchFunction { .. }));
-        std::fs::create_dir(&function).unwrap();
-        std::fs::write(function.join("vendor"), "0x15b3\n").unwrap();
-        assert!(matches!(refused(folder.path(), "0000:01:00.0"), Error::NotBound { driver: None }));
-        std::os::unix::fs::symlink("../../drivers/mlx5_core", function.join("driver")).unwrap();
-        assert!(
-            matches!(refused(folder.path(), "0000:01:00.0"), Error::NotBound { driver: Some(name) } if name == "mlx5_core")
-        );
-        std::fs::remove_file(function.join("driver")).unwrap();
-        std::os::unix::fs::symlink("../../drivers/vfio-pci", function.join("driver")).unwrap();
-        assert!(matches!(refused(folder.path(), "0000:01:00.0"), Error::NoIommu));
-        let group = folder.path().join("12");
-        std::fs::create_dir(&group).unwrap();
-        std::fs::write(group.join("name"), "vfio-noiommu\n").unwrap();
-        std::os::unix::fs::symlink(&group, function.join("iommu_group")).unwrap();
-        assert!(matches!(refused(folder.path(), "0000:01:00.0"), Error::NoIommuMode { .. }));
     }
 }

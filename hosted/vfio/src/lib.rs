@@ -1,6 +1,6 @@
 //! A ConnectX owned by a Linux process through VFIO: the platform of the driver `bareverbs-mlx5`.
 //!
-//! [`Device::open`] takes a PCI function that is bound to vfio-pci and stands behind an IOMMU. It gives the driver its registers
+//! [`Device::open`] takes a PCI function that is bound to vfio-pci and stands behind an IOMMU ([`pci`] finds it and binds it). It gives the driver its registers
 //! (BAR0, mapped), memory that is locked and mapped at I/O virtual addresses ([`DmaBuffer`], in huge pages where there are some),
 //! and MSI-X vectors as event descriptors ([`Interrupt`]).
 //!
