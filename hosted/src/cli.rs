@@ -1,16 +1,19 @@
 //! The command line.
 
+use std::fmt;
 use std::path::PathBuf;
 
+use bareverbs::Mtu;
 use clap::{Args, Parser, Subcommand};
 
 use crate::decode::send::Transport;
+use crate::device::choice::DeviceChoice;
 use crate::serve::args::SimCommand;
 
 /// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
 ///
-/// Without a subcommand: brings two simulated devices up, joins them by a wire, moves data through a memory window with
-/// every verb, checks every byte, and prints a table.
+/// Without a subcommand: brings two devices up (simulated and joined by a wire, or behind VFIO), moves data through a memory
+/// window with every verb, checks every byte, and prints a table.
 ///
 /// Exit status: 0 if all went well, 1 after a failure of data, verb or device (or if decoded bytes are wrong), 2 after a
 /// mistake on the command line or unreadable input, 130 after Ctrl-C.
@@ -28,7 +31,7 @@ pub struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Brings one simulated device up and shows what it has, as `ibv_devinfo -v` does
+    /// Brings one device up and shows what it has, as `ibv_devinfo -v` does
     Info(InfoArgs),
     /// The simulated device for others
     #[command(subcommand)]
@@ -119,18 +122,21 @@ pub struct CommandArgs {
 /// Options of `info`.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
+    /// The device: `simulated`, or the PCI address of one behind VFIO
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    pub device: DeviceChoice,
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
-    /// What is told of the device's doings.
+    /// Trace options, for a simulated device.
     #[command(flatten)]
     pub trace: TraceArgs,
 }
 
-/// Where a trace goes.
+/// Where a trace goes. Only simulated devices tell what they do.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TraceArgs {
-    /// Prints each firmware command, doorbell, WQE, CQE, EQE and packet with its fields to standard error
+    /// Simulated devices: prints each firmware command, doorbell, WQE, CQE, EQE and packet with its fields to standard error
     #[arg(long)]
     pub trace: bool,
     /// The same into a file
@@ -141,6 +147,10 @@ pub struct TraceArgs {
 /// Options of the main job.
 #[derive(Clone, Debug, Args)]
 pub struct JobArgs {
+    /// A device: `simulated`, or the PCI address of one behind VFIO. Once: both sides on it, looped back through its own
+    /// LID. Twice: one side on each. Without: two simulated devices
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Vec<DeviceChoice>,
     /// Messages of each kind and iteration
     #[arg(long, short = 'n', default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub messages: u32,
@@ -151,24 +161,24 @@ pub struct JobArgs {
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iterations: u32,
     /// Path MTU in bytes
-    #[arg(long, default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
-    pub mtu: String,
-    /// Packets that the wire loses, per cent
+    #[arg(long, default_value = "4096", value_parser = mtu)]
+    pub mtu: Mtu,
+    /// Simulated devices: packets that the wire loses, per cent
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
     pub loss: f64,
-    /// Packets that the wire delivers twice, per cent
+    /// Simulated devices: packets that the wire delivers twice, per cent
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
     pub duplicate: f64,
-    /// Packets that the wire lets others overtake, per cent
+    /// Simulated devices: packets that the wire lets others overtake, per cent
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
     pub reorder: f64,
-    /// Packets that the wire delays, per cent
+    /// Simulated devices: packets that the wire delays, per cent
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
     pub delay: f64,
-    /// Seed of the wire's faults and of the data
+    /// Seed of the data, and of a simulated wire's faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The devices ask for no firmware pages
+    /// Simulated devices: they ask for no firmware pages
     #[arg(long)]
     pub no_firmware_pages: bool,
     /// Prints one JSON document instead of text
@@ -177,13 +187,37 @@ pub struct JobArgs {
     /// Prints nothing but errors
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,
-    /// What is told of the devices' doings.
+    /// Trace options, for simulated devices.
     #[command(flatten)]
     pub trace: TraceArgs,
 }
 
+/// A mistake on the command line that only the subcommand notices: the exit status is 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError(String);
+
+impl UsageError {
+    /// What is wrong, and what helps.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
 /// Most that a wire may do of one fault; more would break connections, not test them.
 const MOST_FAULTS: f64 = 20.0;
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    let named = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes().to_string() == text);
+    named.ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
+}
 
 pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|error| format!("{error}"))?;

@@ -3,15 +3,16 @@
 use std::fmt;
 
 use anyhow::{Context as _, Result};
-use bareverbs::{Gid, Guid, PortState};
+use bareverbs::{Gid, Guid, Platform, PortState};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;
 
 use crate::cli::InfoArgs;
-use crate::main_job::{Device, Limits, Port};
-use crate::simulated::{Verbs, bring_up, close_trace, open_trace};
-use crate::trace::Printer;
+use crate::device::choice::{DeviceChoice, open_pci};
+use crate::device::simulated::Simulated;
+use crate::device::{Device, Host, Verbs};
+use crate::trace::{self, Sink};
 
 /// Name of the simulated device.
 const NAME: &str = "mlx5_sim0";
@@ -111,30 +112,52 @@ pub struct PortInfo {
     pub pkeys: Vec<(u16, u16)>,
 }
 
-/// Brings a simulated device up and prints what it has.
+/// Brings a device up and prints what it has.
+///
+/// # Errors
+/// The device cannot be had, or a step of its bring-up failed.
 pub fn run(args: &InfoArgs) -> Result<()> {
-    let sink = open_trace(&args.trace)?;
-    let host = World::new(WorldConfig::default()).add(DeviceConfig::default());
-    if let Some(sink) = &sink {
-        let printer = Printer::new(NAME, sink.clone());
-        host.with_device(|device| device.set_tracer(Some(Box::new(printer))));
-    }
-    let mut verbs = bring_up(&host)?;
-    let mut info = info(NAME, &mut verbs)?;
-    // The part number stands in PCI configuration space, which the driver does not see.
-    info.vendor_part_id = host.with_device(|device| device.config().pci_device_id).into();
-    if let Err((error, _machine)) = (*verbs).into_provider().teardown() {
-        return Err(error.into());
-    }
-    close_trace(sink.as_ref()).context("the trace")?;
+    let info = match &args.device {
+        DeviceChoice::Simulated => {
+            let sink = Sink::from_args(&args.trace)?;
+            let host = Simulated::new(NAME, World::new(WorldConfig::default()).add(DeviceConfig::default()));
+            if let Some(sink) = &sink {
+                host.trace(NAME, sink);
+            }
+            let info = of_host(host);
+            trace::finish(sink.as_ref())?;
+            info
+        }
+        DeviceChoice::Pci(address) => {
+            trace::refuse(&args.trace)?;
+            of_host(open_pci(address)?)
+        }
+    }?;
     let text = if args.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.to_string() };
     // Nobody is left to tell if standard output is closed.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
     Ok(())
 }
 
+/// Brings a device up, asks what it has, and takes it down.
+fn of_host<H: Host>(host: H) -> Result<Info> {
+    let mut device = Device::bring_up(host)?;
+    let name = device.host.name().to_string();
+    let info = info(&name, &mut device.verbs).map(|info| {
+        // The part number stands in PCI configuration space, which the driver does not see.
+        Info { vendor_part_id: device.host.pci_device_id().into(), ..info }
+    });
+    let end = device.teardown();
+    let info = info?;
+    end?;
+    Ok(info)
+}
+
 /// What the device `name` has.
-pub fn info(name: &str, verbs: &mut Verbs) -> Result<Info> {
+///
+/// # Errors
+/// A query failed.
+pub fn info<P: Platform>(name: &str, verbs: &mut Verbs<P>) -> Result<Info> {
     let attr = *verbs.query_device();
     let ports = (1..=attr.phys_port_cnt).map(|port| port_info(verbs, port)).collect::<Result<_>>()?;
     Ok(Info {
@@ -166,7 +189,7 @@ pub fn info(name: &str, verbs: &mut Verbs) -> Result<Info> {
     })
 }
 
-fn port_info(verbs: &mut Verbs, port: u8) -> Result<PortInfo> {
+fn port_info<P: Platform>(verbs: &mut Verbs<P>, port: u8) -> Result<PortInfo> {
     let attr = verbs.query_port(port).with_context(|| format!("query_port {port}"))?;
     let mut gids = Vec::new();
     for index in 0..attr.gid_tbl_len {
@@ -204,43 +227,8 @@ fn port_info(verbs: &mut Verbs, port: u8) -> Result<PortInfo> {
     })
 }
 
-/// What the main job prints of the device `name`.
-pub fn device(name: &str, verbs: &mut Verbs) -> Result<Device> {
-    let attr = *verbs.query_device();
-    let port = verbs.query_port(1).context("query_port 1")?;
-    let first_gid = verbs.query_gid(1, 0).context("query_gid 0 of port 1")?;
-    let counted = verbs.provider().statistics();
-    Ok(Device {
-        name: name.into(),
-        firmware: version(attr.fw_ver),
-        node_guid: guid(attr.node_guid),
-        vendor_part_id: attr.vendor_part_id,
-        limits: Limits {
-            max_qp: attr.max_qp,
-            max_qp_wr: attr.max_qp_wr,
-            max_sge: attr.max_sge,
-            max_cq: attr.max_cq,
-            max_cqe: attr.max_cqe,
-            max_mr: attr.max_mr,
-            max_mw: attr.max_mw,
-            max_msg_size: attr.max_msg_size,
-            max_inline_data: attr.max_inline_data,
-            atomics: attr.atomics,
-        },
-        port: Port {
-            state: port_state(port.state).0.into(),
-            lid: port.lid.get(),
-            mtu: port.active_mtu.bytes(),
-            gid: gid(first_gid),
-        },
-        commands: counted.commands.into(),
-        firmware_pages: counted.pages_held.into(),
-        seconds: 0.0,
-    })
-}
-
 /// Name and number that `ibv_devinfo` gives a state.
-fn port_state(state: PortState) -> (&'static str, u32) {
+pub(crate) fn port_state(state: PortState) -> (&'static str, u32) {
     match state {
         PortState::Down => ("PORT_DOWN", 1),
         PortState::Init => ("PORT_INIT", 2),
@@ -249,7 +237,7 @@ fn port_state(state: PortState) -> (&'static str, u32) {
     }
 }
 
-fn version([major, minor, sub]: [u16; 3]) -> String {
+pub(crate) fn version([major, minor, sub]: [u16; 3]) -> String {
     format!("{major}.{minor:02}.{sub:04}")
 }
 
@@ -258,11 +246,11 @@ fn groups(bytes: &[u8]) -> String {
     bytes.chunks(2).map(crate::fields::hex).collect::<Vec<_>>().join(":")
 }
 
-fn guid(guid: Guid) -> String {
+pub(crate) fn guid(guid: Guid) -> String {
     groups(&guid.0.to_be_bytes())
 }
 
-fn gid(gid: Gid) -> String {
+pub(crate) fn gid(gid: Gid) -> String {
     groups(&gid.0)
 }
 

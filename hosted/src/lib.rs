@@ -1,4 +1,4 @@
-//! The `bareverbs` command: decoders, the trace, and the main job on two simulated devices.
+//! The `bareverbs` command: decoders, the trace, the main job, and jobs on one device, simulated or behind VFIO.
 //!
 //! Everything that needs an operating system lives here and nowhere else.
 #![forbid(unsafe_code)]
@@ -9,10 +9,10 @@ pub mod decode;
 pub mod device;
 pub mod fields;
 pub mod info;
-pub mod main_job;
 pub mod names;
+pub mod progress;
 pub mod record;
 pub mod run;
+pub mod selftest;
 pub mod serve;
-pub mod simulated;
 pub mod trace;

@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use bareverbs_mlx5_spec::CmdOpcode;
 
-use crate::cli::{Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, JobArgs, WqeArgs, WqeCommand};
+use crate::cli::{
+    Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, JobArgs, UsageError, WqeArgs, WqeCommand,
+};
 use crate::decode::input::{self, InputError};
 use crate::decode::{Decoded, command, completion, event, receive, send};
 use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::simulated::{close_trace, open_trace};
-use crate::{info, main_job};
+use crate::{info, selftest};
 
 /// Exit status after a mistake on the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -43,22 +44,19 @@ pub fn run(cli: Cli) -> ExitCode {
 
 fn failed(error: anyhow::Error) -> ExitCode {
     eprintln!("bareverbs: {error:#}");
-    ExitCode::FAILURE
+    if error.is::<UsageError>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
-fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
+/// Set by Ctrl-C from now on.
+fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("Ctrl-C cannot be caught")?;
-    let sink = match open_trace(&args.trace) {
-        Ok(sink) => sink,
-        Err(error) => {
-            eprintln!("bareverbs: {error:#}");
-            return Ok(ExitCode::from(USAGE));
-        }
-    };
-    let report = main_job::run(args, sink.as_ref(), stop);
-    close_trace(sink.as_ref()).context("the trace")?;
+    Ok(stop)
+}
+
+fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
+    let report = selftest::run(args, stop_flag()?)?;
     let text = match (args.json, args.quiet) {
         (true, _) => serde_json::to_string_pretty(&report)? + "\n",
         (false, true) => String::new(),

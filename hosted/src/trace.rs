@@ -9,6 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::Context as _;
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{
     CmdOpcode, CmdOut, CmdStatus, CqArm, CreateQpIn, CreateQpOut, EqDoorbell, Layout, LayoutInfo, Qpc, QpcSt, UAR_BLUEFLAME,
@@ -17,6 +18,7 @@ use bareverbs_mlx5_spec::{
 use bareverbs_sim::packet::{Packet, PacketFields};
 use bareverbs_sim::trace::{Record, Tracer};
 
+use crate::cli::{TraceArgs, UsageError};
 use crate::decode::send::Transport;
 use crate::decode::{Decoded, Severity, command, completion, event, receive, send};
 use crate::fields::{self, FieldValue, Value};
@@ -33,6 +35,21 @@ struct Shared {
 }
 
 impl Sink {
+    /// The sink that the command line asks for, if it asks for one.
+    ///
+    /// # Errors
+    /// The file cannot be made; the error names it.
+    pub fn from_args(args: &TraceArgs) -> anyhow::Result<Option<Self>> {
+        if !args.trace && args.trace_file.is_none() {
+            return Ok(None);
+        }
+        let file = args.trace_file.as_deref();
+        Self::open(args.trace, file).map(Some).map_err(|error| {
+            let name = file.map_or_else(String::new, |file| file.display().to_string());
+            UsageError::new(format!("{name}: {error}")).into()
+        })
+    }
+
     /// A sink that writes to standard error, a file, or both.
     pub fn open(to_stderr: bool, file: Option<&Path>) -> io::Result<Self> {
         let mut outputs: Vec<Box<dyn Write + Send>> = Vec::new();
@@ -68,6 +85,27 @@ impl Sink {
         }
         shared.outputs.iter_mut().try_for_each(|output| output.flush())
     }
+}
+
+/// Ends a trace, if there is one.
+///
+/// # Errors
+/// Part of it could not be written.
+pub fn finish(sink: Option<&Sink>) -> anyhow::Result<()> {
+    sink.map_or(Ok(()), Sink::finish).context("the trace")
+}
+
+/// A device that is not simulated keeps to itself what it does.
+///
+/// # Errors
+/// The command line asks for a trace.
+pub fn refuse(args: &TraceArgs) -> anyhow::Result<()> {
+    if args.trace || args.trace_file.is_some() {
+        return Err(
+            UsageError::new("a trace: only simulated devices tell what they do; leave --trace and --trace-file out").into()
+        );
+    }
+    Ok(())
 }
 
 /// Writes what one device does to a [`Sink`].

@@ -134,6 +134,40 @@ fn quiet_prints_nothing() {
 }
 
 #[test]
+fn one_device_is_looped_back_through_its_own_lid() {
+    let report = json(&["--json", "-n", "40", "-s", "5000", "--iterations", "2", "--device", "simulated"]);
+    assert_eq!((&report["ok"], report["devices"].as_array().unwrap().len()), (&Value::Bool(true), 1));
+    let kinds: Vec<_> = report["transfers"].as_array().unwrap().iter().map(|row| row["what"].as_str().unwrap()).collect();
+    assert_eq!(kinds, KINDS);
+    assert_eq!((&report["refused"]["status"], &report["refused"]["recovered"]), (&"RemAccessErr".into(), &true.into()));
+    let end = &report["teardown"][0];
+    assert_eq!((end["findings"].as_array().unwrap().len(), &end["pages_given"]), (0, &end["pages_back"]));
+    assert!(succeed(&["-n", "5", "--device", "simulated"]).contains("both sides, looped back through LID 1"));
+    // Two are what one gets without the option.
+    let two = json(&["--json", "-n", "5", "--device", "simulated", "--device", "simulated"]);
+    assert_eq!(two["devices"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_device_that_cannot_be_had_is_named() {
+    for args in [&["--device", "9f:1f.7"][..], &["info", "--device", "9f:1f.7"]] {
+        let output = bareverbs(args);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("0000:9f:1f.7: "), "{}", text(&output.stderr));
+    }
+    for (args, reason) in [
+        (&["--device", "mlx5_0"][..], "PCI address"),
+        (&["--device", "9f:1f.7", "--loss", "1"], "--loss: only a simulated wire"),
+        (&["--device", "9f:1f.7", "--device", "simulated"], "no wire to a card"),
+        (&["info", "--device", "9f:1f.7", "--trace"], "only simulated devices tell"),
+    ] {
+        let output = bareverbs(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(reason), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn the_trace_names_commands_requests_completions_and_packets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.txt");

@@ -1,6 +1,9 @@
 //! A device as the subcommands use it: brought up by the driver, on a host that is simulated or behind VFIO.
 
 pub mod choice;
+pub mod pair;
+pub mod port;
+pub mod sides;
 pub mod simulated;
 pub mod vfio;
 
@@ -9,6 +12,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{AddressMap, Event, Instant, Platform};
 use bareverbs_mlx5::{Config, Machine, Mlx5, TeardownReport};
+use bareverbs_sim::in_process::Host as SimHost;
+
+pub use pair::{DevicePair, Side};
 
 /// Pages of 4096 bytes of the driver's arena: what the firmware of a card asks for, and the queues.
 pub const PAGES: usize = 16384;
@@ -75,6 +81,11 @@ pub trait Host {
 
     /// Device ID in PCI configuration space, which the driver does not see.
     fn pci_device_id(&self) -> u16;
+
+    /// The simulated machine, if it is one: it also tells what a card keeps to itself (retries, findings, packets).
+    fn simulated(&self) -> Option<&SimHost> {
+        None
+    }
 }
 
 /// A device that is up.

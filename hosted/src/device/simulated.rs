@@ -8,6 +8,7 @@ use bareverbs_mlx5::Machine;
 use bareverbs_sim::in_process::{Host as SimHost, SimMemory, SimPlatform};
 
 use super::Host;
+use crate::trace::{Printer, Sink};
 
 /// The simulated hosts have no address translation.
 static IDENTITY: OffsetMap = OffsetMap { offset: 0 };
@@ -28,6 +29,12 @@ impl Simulated {
     /// The simulated machine: faults, counts and findings of its device.
     pub const fn inner(&self) -> &SimHost {
         &self.host
+    }
+
+    /// Writes what the device does to `sink`, each line with the name `label`.
+    pub fn trace(&self, label: &str, sink: &Sink) {
+        let printer = Printer::new(label, sink.clone());
+        self.host.with_device(|device| device.set_tracer(Some(Box::new(printer))));
     }
 }
 
@@ -75,6 +82,10 @@ impl Host for Simulated {
 
     fn pci_device_id(&self) -> u16 {
         self.host.with_device(|device| device.config().pci_device_id)
+    }
+
+    fn simulated(&self) -> Option<&SimHost> {
+        Some(&self.host)
     }
 }
 

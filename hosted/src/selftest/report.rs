@@ -2,7 +2,11 @@
 
 use std::fmt;
 
+use anyhow::{Context as _, Result};
 use serde::Serialize;
+
+use crate::device::{Device, Host};
+use crate::info;
 
 /// The whole report.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -16,8 +20,8 @@ pub struct Report {
     pub failure: Option<String>,
     /// The choices.
     pub options: Options,
-    /// The two devices.
-    pub devices: Vec<Device>,
+    /// The devices: one for each side, or one for both.
+    pub devices: Vec<DeviceReport>,
     /// The memory window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
@@ -26,14 +30,16 @@ pub struct Report {
     /// The attempt with the old key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
-    /// What happened on the wire.
-    pub wire: Wire,
+    /// What happened on the wire, if it is simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wire: Option<Wire>,
     /// The end of each device.
     pub teardown: Vec<Teardown>,
     /// Time of the whole, by the wall clock, in seconds.
     pub seconds: f64,
-    /// The same in the devices' time.
-    pub simulated_seconds: f64,
+    /// The same in the devices' time, if they are simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated_seconds: Option<f64>,
 }
 
 /// The choices of the command line.
@@ -50,18 +56,22 @@ pub struct Options {
     /// Seed.
     pub seed: u64,
     /// Loss in per cent.
-    pub loss: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// Duplication in per cent.
-    pub duplicate: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicate: Option<f64>,
     /// Reordering in per cent.
-    pub reorder: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reorder: Option<f64>,
     /// Delay in per cent.
-    pub delay: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
 }
 
 /// A device as it was found.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Device {
+pub struct DeviceReport {
     /// Name of the device here.
     pub name: String,
     /// Firmware version.
@@ -80,6 +90,45 @@ pub struct Device {
     pub firmware_pages: u64,
     /// Seconds by the wall clock to bring it up.
     pub seconds: f64,
+}
+
+impl DeviceReport {
+    /// What a device that is up has; how long the bring-up took is left 0.
+    pub(super) fn new<H: Host>(device: &mut Device<H>) -> Result<Self> {
+        let Device { host, verbs, .. } = device;
+        let attr = *verbs.query_device();
+        let port = verbs.query_port(1).context("query_port 1")?;
+        let first_gid = verbs.query_gid(1, 0).context("query_gid 0 of port 1")?;
+        let counted = verbs.provider().statistics();
+        Ok(Self {
+            name: host.name().into(),
+            firmware: info::version(attr.fw_ver),
+            node_guid: info::guid(attr.node_guid),
+            // It stands in PCI configuration space, which the driver does not see.
+            vendor_part_id: host.pci_device_id().into(),
+            limits: Limits {
+                max_qp: attr.max_qp,
+                max_qp_wr: attr.max_qp_wr,
+                max_sge: attr.max_sge,
+                max_cq: attr.max_cq,
+                max_cqe: attr.max_cqe,
+                max_mr: attr.max_mr,
+                max_mw: attr.max_mw,
+                max_msg_size: attr.max_msg_size,
+                max_inline_data: attr.max_inline_data,
+                atomics: attr.atomics,
+            },
+            port: Port {
+                state: info::port_state(port.state).0.into(),
+                lid: port.lid.get(),
+                mtu: port.active_mtu.bytes(),
+                gid: info::gid(first_gid),
+            },
+            commands: counted.commands.into(),
+            firmware_pages: counted.pages_held.into(),
+            seconds: 0.0,
+        })
+    }
 }
 
 /// Limits of a device.
@@ -142,14 +191,16 @@ pub struct Transfer {
     pub bytes: u64,
     /// Seconds by the wall clock.
     pub seconds: f64,
-    /// Seconds in the devices' time.
-    pub simulated_seconds: f64,
+    /// Seconds in the devices' time, if they are simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated_seconds: Option<f64>,
     /// Messages a second by the wall clock.
     pub messages_per_second: f64,
     /// Million bytes a second by the wall clock.
     pub megabytes_per_second: f64,
-    /// Times that a requester went back and sent again.
-    pub retries: u64,
+    /// Times that a requester went back and sent again, if the devices tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u64>,
 }
 
 impl Transfer {
@@ -158,8 +209,8 @@ impl Transfer {
         self.messages += other.messages;
         self.bytes += other.bytes;
         self.seconds += other.seconds;
-        self.simulated_seconds += other.simulated_seconds;
-        self.retries += other.retries;
+        self.simulated_seconds = self.simulated_seconds.zip(other.simulated_seconds).map(|(a, b)| a + b);
+        self.retries = self.retries.zip(other.retries).map(|(a, b)| a + b);
         *self = std::mem::take(self).finish();
     }
 
@@ -221,44 +272,48 @@ pub struct Teardown {
     pub pages_given: u64,
     /// Pages that came back.
     pub pages_back: u64,
-    /// What the device found wrong with the driver.
-    pub findings: Vec<String>,
+    /// What the device found wrong with the driver, if it tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub findings: Option<Vec<String>>,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.devices.iter().map(|device| device.name.len()).max().unwrap_or_default().max(9);
         for device in &self.devices {
-            write_device(f, device)?;
+            write_device(f, device, width)?;
+        }
+        if let [device] = self.devices.as_slice() {
+            writeln!(f, "{:<width$} both sides, looped back through LID {}", "", device.port.lid)?;
         }
         if let Some(window) = &self.window {
             writeln!(
                 f,
-                "window    {} bytes, rkey {:#010x} when allocated, {:#010x} when bound",
-                window.length, window.first_rkey, window.bound_rkey
+                "{:<width$} {} bytes, rkey {:#010x} when allocated, {:#010x} when bound",
+                "window", window.length, window.first_rkey, window.bound_rkey
             )?;
         }
         if !self.transfers.is_empty() {
             write_transfers(f, &self.transfers)?;
         }
         if let Some(refused) = &self.refused {
-            write_refused(f, refused)?;
+            write_refused(f, refused, width)?;
         }
-        let wire = &self.wire;
-        if wire.sent > 0 {
+        if let Some(wire) = self.wire.filter(|wire| wire.sent > 0) {
             writeln!(
                 f,
-                "wire      {} packets sent, {} delivered; {} lost, {} duplicated, {} reordered, {} delayed",
-                wire.sent, wire.delivered, wire.lost, wire.duplicated, wire.reordered, wire.delayed
+                "{:<width$} {} packets sent, {} delivered; {} lost, {} duplicated, {} reordered, {} delayed",
+                "wire", wire.sent, wire.delivered, wire.lost, wire.duplicated, wire.reordered, wire.delayed
             )?;
         }
         for end in &self.teardown {
             writeln!(
                 f,
-                "{:<9} torn down after {} firmware commands; {} of {} firmware pages are back",
+                "{:<width$} torn down after {} firmware commands; {} of {} firmware pages are back",
                 end.name, end.commands, end.pages_back, end.pages_given
             )?;
-            for finding in &end.findings {
-                writeln!(f, "{:<9} driver mistake: {finding}", end.name)?;
+            for finding in end.findings.iter().flatten() {
+                writeln!(f, "{:<width$} driver mistake: {finding}", end.name)?;
             }
         }
         let bytes: u64 = self.transfers.iter().map(|transfer| transfer.bytes).sum();
@@ -266,27 +321,28 @@ impl fmt::Display for Report {
         match &self.failure {
             Some(failure) => writeln!(f, "FAILED: {failure}"),
             None if self.interrupted => writeln!(f, "interrupted: {messages} messages, {bytes} bytes until then, all as sent"),
-            None => writeln!(
-                f,
-                "ok: {messages} messages, {bytes} bytes, every byte verified, in {:.2} s ({:.3} ms in the devices' time)",
-                self.seconds,
-                self.simulated_seconds * 1e3
-            ),
+            None => {
+                write!(f, "ok: {messages} messages, {bytes} bytes, every byte verified, in {:.2} s", self.seconds)?;
+                match self.simulated_seconds {
+                    Some(seconds) => writeln!(f, " ({:.3} ms in the devices' time)", seconds * 1e3),
+                    None => writeln!(f),
+                }
+            }
         }
     }
 }
 
-fn write_device(f: &mut fmt::Formatter<'_>, device: &Device) -> fmt::Result {
+fn write_device(f: &mut fmt::Formatter<'_>, device: &DeviceReport, width: usize) -> fmt::Result {
     let (name, port, limits) = (&device.name, &device.port, &device.limits);
     writeln!(
         f,
-        "{name:<9} firmware {}, node GUID {}, up after {} commands, {} firmware pages",
+        "{name:<width$} firmware {}, node GUID {}, up after {} commands, {} firmware pages",
         device.firmware, device.node_guid, device.commands, device.firmware_pages
     )?;
-    writeln!(f, "{:<9} port 1 {}, LID {}, MTU {}, GID {}", "", port.state, port.lid, port.mtu, port.gid)?;
+    writeln!(f, "{:<width$} port 1 {}, LID {}, MTU {}, GID {}", "", port.state, port.lid, port.mtu, port.gid)?;
     writeln!(
         f,
-        "{:<9} limits: {} QP of {} requests, {} SGE, {} CQ of {}, {} MR, {} MW, messages of {} bytes, atomics {}",
+        "{:<width$} limits: {} QP of {} requests, {} SGE, {} CQ of {}, {} MR, {} MW, messages of {} bytes, atomics {}",
         "",
         limits.max_qp,
         limits.max_qp_wr,
@@ -301,33 +357,35 @@ fn write_device(f: &mut fmt::Formatter<'_>, device: &Device) -> fmt::Result {
 }
 
 fn write_transfers(f: &mut fmt::Formatter<'_>, transfers: &[Transfer]) -> fmt::Result {
+    let has_retries = transfers.iter().any(|transfer| transfer.retries.is_some());
     writeln!(f)?;
-    writeln!(
-        f,
-        "{:<28} {:>9} {:>13} {:>9} {:>11} {:>9} {:>8}",
-        "operation", "messages", "bytes", "seconds", "messages/s", "MB/s", "retries"
-    )?;
+    write!(f, "{:<28} {:>9} {:>13} {:>9} {:>11} {:>9}", "operation", "messages", "bytes", "seconds", "messages/s", "MB/s")?;
+    writeln!(f, "{}", if has_retries { "  retries" } else { "" })?;
     for transfer in transfers {
-        writeln!(
+        write!(
             f,
-            "{:<28} {:>9} {:>13} {:>9.3} {:>11.0} {:>9.1} {:>8}",
+            "{:<28} {:>9} {:>13} {:>9.3} {:>11.0} {:>9.1}",
             transfer.what,
             transfer.messages,
             transfer.bytes,
             transfer.seconds,
             transfer.messages_per_second,
-            transfer.megabytes_per_second,
-            transfer.retries
+            transfer.megabytes_per_second
         )?;
+        match transfer.retries {
+            Some(retries) => writeln!(f, " {retries:>8}")?,
+            None => writeln!(f)?,
+        }
     }
     writeln!(f, "(by the wall clock, making and comparing the data included)")?;
     writeln!(f)
 }
 
-fn write_refused(f: &mut fmt::Formatter<'_>, refused: &Refused) -> fmt::Result {
+fn write_refused(f: &mut fmt::Formatter<'_>, refused: &Refused, width: usize) -> fmt::Result {
     writeln!(
         f,
-        "old rkey  {:#010x} refused after a new bind gave {:#010x}: {} (vendor {:#x}), memory {}",
+        "{:<width$} {:#010x} refused after a new bind gave {:#010x}: {} (vendor {:#x}), memory {}",
+        "old rkey",
         refused.old_rkey,
         refused.new_rkey,
         refused.status,
@@ -335,7 +393,7 @@ fn write_refused(f: &mut fmt::Formatter<'_>, refused: &Refused) -> fmt::Result {
         if refused.memory_untouched { "untouched" } else { "CHANGED" }
     )?;
     if refused.recovered {
-        writeln!(f, "{:<9} both queue pairs taken through RESET to RTS, the new rkey works", "")?;
+        writeln!(f, "{:<width$} both queue pairs taken through RESET to RTS, the new rkey works", "")?;
     }
     Ok(())
 }

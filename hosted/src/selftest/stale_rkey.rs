@@ -1,11 +1,14 @@
 //! What a window promises: the key that it had before opens nothing.
 
-use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, MwHandle, Payload, Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use std::time::Duration;
 
-use super::bed::{Bed, Moved, Which};
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{Completion, MwHandle, Payload, QpState, Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+
 use super::pattern::Pattern;
 use super::report::Refused;
+use super::test_bench::{Moved, TestBench};
+use crate::device::{Host, Side};
 
 /// Stream of the pattern that must stay in the peer's memory, and of the one that must not get there.
 const KEPT: u32 = 100;
@@ -16,22 +19,24 @@ const UNBIND: u64 = 0xb1f;
 const FORBIDDEN: u64 = 0xbad;
 /// Attempts with the old key on a wire that loses packets.
 const ATTEMPTS: u32 = 10;
+/// How long the event of a refusal may take after the refusal.
+const EVENT_TIME: Duration = Duration::from_millis(100);
 
-impl Bed {
+impl<H: Host> TestBench<H> {
     /// Binds the window of side B for the first time; gives the key.
     pub(super) fn bind(&mut self, window: MwHandle) -> Result<Rkey> {
-        let rkey = self.b.bind(window, BIND, false)?;
-        self.expect(Which::B, BIND, WcOpcode::BindMw)?;
+        let rkey = self.b.bind(self.devices.of(Side::B), window, BIND, false)?;
+        self.expect(Side::B, BIND, WcOpcode::BindMw)?;
         Ok(rkey)
     }
 
     /// Unbinds the window; before that, the region must refuse to go.
     pub(super) fn unbind(&mut self, window: MwHandle) -> Result<()> {
-        if self.b.verbs.dereg_mr(self.b.mr).is_ok() {
+        if self.devices.of(Side::B).verbs.dereg_mr(self.b.mr).is_ok() {
             bail!("a region went away under a window that was bound to it");
         }
-        self.b.bind(window, UNBIND, true)?;
-        self.expect(Which::B, UNBIND, WcOpcode::BindMw).map(|_| ())
+        self.b.bind(self.devices.of(Side::B), window, UNBIND, true)?;
+        self.expect(Side::B, UNBIND, WcOpcode::BindMw).map(|_| ())
     }
 
     /// Binds the window anew and writes with the old key: refused, and the memory stays. Then both queue pairs recover and
@@ -45,8 +50,8 @@ impl Bed {
         old: Rkey,
         mut reconnect: impl FnMut(&mut Self) -> Result<()>,
     ) -> Result<(Rkey, Refused)> {
-        let new = self.b.bind(window, REBIND, false)?;
-        self.expect(Which::B, REBIND, WcOpcode::BindMw)?;
+        let new = self.b.bind(self.devices.of(Side::B), window, REBIND, false)?;
+        self.expect(Side::B, REBIND, WcOpcode::BindMw)?;
         if new == old {
             bail!("a new bind gave the old rkey {old}");
         }
@@ -54,8 +59,11 @@ impl Bed {
         let completion = loop {
             attempts += 1;
             let completion = self.write_with(old)?;
-            self.a.reset()?;
-            self.b.reset()?;
+            if completion.status == WcStatus::RemAccessErr {
+                self.await_access_error()?;
+            }
+            self.a.reset(self.devices.of(Side::A))?;
+            self.b.reset(self.devices.of(Side::B))?;
             reconnect(self).context("recovery")?;
             match completion.status {
                 WcStatus::RemAccessErr => break completion,
@@ -76,6 +84,19 @@ impl Bed {
         Ok((new, refused))
     }
 
+    /// Takes the event by which the device of side B tells that it refused: one that came after the reset would break the
+    /// connection that is made then. A device that sends none has a short time for it.
+    fn await_access_error(&mut self) -> Result<()> {
+        let deadline = self.devices.of(Side::B).host.now().after(EVENT_TIME);
+        loop {
+            let (end, device) = self.end(Side::B);
+            if device.verbs.qp(end.qp)?.state == QpState::Err || device.host.now() > deadline {
+                return Ok(());
+            }
+            self.devices.idle()?;
+        }
+    }
+
     /// Writes with a key that opens nothing; gives the completion. The peer's memory must be as it was.
     fn write_with(&mut self, old: Rkey) -> Result<Completion> {
         let (size, kept, at) = (self.a.areas.size, Pattern::new(self.seed, KEPT, 0), self.b.areas.exposed(0));
@@ -86,8 +107,8 @@ impl Bed {
         let remote = Remote { addr: self.b.addr(at), rkey: old };
         let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
         let wr = SendWr { wr_id: FORBIDDEN, flags: SendFlags::SIGNALED, op };
-        self.a.verbs.post_send(self.a.qp, &wr).context("post_send with the old rkey")?;
-        let completion = self.next(Which::A)?;
+        self.devices.of(Side::A).verbs.post_send(self.a.qp, &wr).context("post_send with the old rkey")?;
+        let completion = self.next(Side::A)?;
         self.b.verify(at, size, kept).context("a write with the old rkey changed memory")?;
         Ok(completion)
     }

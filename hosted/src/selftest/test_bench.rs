@@ -1,26 +1,17 @@
-//! Two sides and the world between them: waiting, measuring, checking completions.
+//! Two endpoints and their devices: waiting, measuring, checking completions.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use bareverbs::{Clock as _, Completion, Event, WcOpcode, WcStatus};
-use bareverbs_sim::in_process::{SimClock, World};
+use bareverbs::{Completion, WcOpcode, WcStatus};
 
-use super::progress::Progress;
+use super::endpoint::Endpoint;
 use super::report::Transfer;
-use super::side::Side;
+use crate::device::{Device, DevicePair, Host, Side};
+use crate::progress::Progress;
 
 /// How long, by the devices' time, something may take: far more than all retries together.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// One of the two sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
-    /// The one that starts.
-    A,
-    /// The one with the window.
-    B,
-}
 
 /// Messages and bytes that arrived and were checked.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,12 +20,13 @@ pub(super) struct Moved {
     pub(super) bytes: u64,
 }
 
-/// Two sides, joined.
-pub(super) struct Bed {
-    pub(super) world: World,
-    pub(super) clock: SimClock,
-    pub(super) a: Side,
-    pub(super) b: Side,
+/// Two endpoints and their devices.
+pub(super) struct TestBench<H: Host> {
+    pub(super) devices: DevicePair<H>,
+    /// The end that starts.
+    pub(super) a: Endpoint<H>,
+    /// The end with the window.
+    pub(super) b: Endpoint<H>,
     pub(super) progress: Progress,
     pub(super) seed: u64,
     /// Whether the wire may lose packets.
@@ -43,47 +35,37 @@ pub(super) struct Bed {
     pub(super) first: u64,
 }
 
-impl Bed {
-    pub(super) fn side(&mut self, which: Which) -> &mut Side {
-        match which {
-            Which::A => &mut self.a,
-            Which::B => &mut self.b,
+impl<H: Host> TestBench<H> {
+    /// An endpoint and its device.
+    pub(super) const fn end(&mut self, side: Side) -> (&mut Endpoint<H>, &mut Device<H>) {
+        let device = self.devices.of(side);
+        match side {
+            Side::A => (&mut self.a, device),
+            Side::B => (&mut self.b, device),
         }
-    }
-
-    /// Lets the world go on; events of the devices are taken, so that page requests are answered.
-    fn idle(&mut self) -> Result<()> {
-        for side in [&mut self.a, &mut self.b] {
-            while let Some(event) = side.verbs.poll_event()? {
-                if let Event::DeviceFatal(syndrome, extended) = event {
-                    bail!("device {} is broken: syndrome {syndrome:#x}, {extended:#x}", side.name);
-                }
-            }
-        }
-        self.clock.relax();
-        Ok(())
     }
 
     /// The next completion of a side, whatever it says.
-    pub(super) fn next(&mut self, which: Which) -> Result<Completion> {
+    pub(super) fn next(&mut self, side: Side) -> Result<Completion> {
         let mut deadline = None;
         loop {
-            if let Some(completion) = self.side(which).poll()? {
+            let (end, device) = self.end(side);
+            if let Some(completion) = end.poll(device)? {
                 return Ok(completion);
             }
-            let now = self.world.now();
+            let now = device.host.now();
             let deadline = *deadline.get_or_insert(now.after(PATIENCE));
             if now > deadline {
-                bail!("no completion at {} within {PATIENCE:?} of the devices' time", self.side(which).name);
+                bail!("no completion at {} within {PATIENCE:?} of the devices' time", end.name);
             }
-            self.idle()?;
+            self.devices.idle()?;
         }
     }
 
     /// The next completion of a side, which must be a success of this request.
-    pub(super) fn expect(&mut self, which: Which, wr_id: u64, opcode: WcOpcode) -> Result<Completion> {
-        let completion = self.next(which)?;
-        check(self.side(which).name, &completion)?;
+    pub(super) fn expect(&mut self, side: Side, wr_id: u64, opcode: WcOpcode) -> Result<Completion> {
+        let completion = self.next(side)?;
+        check(&self.end(side).0.name, &completion)?;
         if (completion.wr_id, completion.opcode) != (wr_id, opcode) {
             bail!("{:?} {:#x} completed instead of {opcode:?} {wr_id:#x}", completion.opcode, completion.wr_id);
         }
@@ -91,10 +73,10 @@ impl Bed {
     }
 
     /// The next completion of a side, which must be its next receive, of `bytes`; gives the slot.
-    pub(super) fn expect_receive(&mut self, which: Which, opcode: WcOpcode, bytes: usize) -> Result<(usize, Completion)> {
-        let completion = self.next(which)?;
-        check(self.side(which).name, &completion)?;
-        let slot = self.side(which).take_receive(&completion)?;
+    pub(super) fn expect_receive(&mut self, side: Side, opcode: WcOpcode, bytes: usize) -> Result<(usize, Completion)> {
+        let completion = self.next(side)?;
+        check(&self.end(side).0.name, &completion)?;
+        let slot = self.end(side).0.take_receive(&completion)?;
         if completion.opcode != opcode || completion.byte_len as usize != bytes {
             bail!("{:?} of {} bytes arrived instead of {opcode:?} of {bytes}", completion.opcode, completion.byte_len);
         }
@@ -107,7 +89,7 @@ impl Bed {
         what: &'static str,
         work: impl FnOnce(&mut Self, &mut Moved) -> Result<()>,
     ) -> (Transfer, Result<()>) {
-        let (wall, simulated, retries) = (Instant::now(), self.world.now(), self.retries());
+        let (wall, simulated, retries) = (Instant::now(), self.simulated_time(), self.retries());
         let mut moved = Moved::default();
         let result = work(self, &mut moved);
         let transfer = Transfer {
@@ -115,15 +97,21 @@ impl Bed {
             messages: moved.messages,
             bytes: moved.bytes,
             seconds: wall.elapsed().as_secs_f64(),
-            simulated_seconds: self.world.now().since(simulated).as_secs_f64(),
-            retries: self.retries().saturating_sub(retries),
+            simulated_seconds: self.simulated_time().zip(simulated).map(|(end, start)| end.since(start).as_secs_f64()),
+            retries: self.retries().zip(retries).map(|(end, start)| end.saturating_sub(start)),
             ..Transfer::default()
         };
         (transfer, result)
     }
 
-    fn retries(&self) -> u64 {
-        self.a.retries() + self.b.retries()
+    /// How often requests were sent again, if the devices tell.
+    fn retries(&mut self) -> Option<u64> {
+        let retries = |host: &bareverbs_sim::in_process::Host| host.with_device(|device| device.stats().engine.retries);
+        self.devices.iter_mut().map(|device| device.host.simulated().map(retries)).sum()
+    }
+
+    fn simulated_time(&mut self) -> Option<bareverbs::Instant> {
+        self.devices.of(Side::A).host.simulated().map(|host| host.world().now())
     }
 }
 

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How far the job is, and whether somebody wants it to stop.
-pub(super) struct Progress {
+pub struct Progress {
     started: Instant,
     total: u64,
     done: u64,
@@ -22,13 +22,13 @@ pub(super) struct Progress {
 
 impl Progress {
     /// A job of `total` messages. A bar appears only if `is_wanted` and standard error is a terminal.
-    pub(super) fn new(total: u64, is_wanted: bool, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(total: u64, is_wanted: bool, stop: Arc<AtomicBool>) -> Self {
         let is_wanted = is_wanted && std::io::stderr().is_terminal();
         Self { started: Instant::now(), total, done: 0, is_wanted, bar: None, stop }
     }
 
     /// Counts messages of the phase `what`.
-    pub(super) fn advance(&mut self, what: &'static str, messages: u64) {
+    pub fn advance(&mut self, what: &'static str, messages: u64) {
         self.done = self.done.saturating_add(messages);
         if self.bar.is_none() && self.is_wanted && self.started.elapsed() > PATIENCE {
             self.bar = Some(self.new_bar());
@@ -40,7 +40,7 @@ impl Progress {
     }
 
     /// Whether somebody asked to stop (Ctrl-C).
-    pub(super) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 

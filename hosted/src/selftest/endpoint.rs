@@ -1,23 +1,36 @@
-//! One end of the connection: its device, its memory, its verbs objects.
+//! One end of the connection: its memory and its verbs objects, on a device that may carry the other end too.
 
 use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaMemory as _, Lid, Lkey, MrHandle, MwBind, MwHandle, MwType, OffsetMap,
-    PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Rkey, SendFlags, Sge,
+    Access, AddressVector, Completion, CqHandle, DmaMemory as _, Lid, Lkey, MrHandle, MwBind, MwHandle, MwType, PdHandle, Psn,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Rkey, SendFlags, Sge,
 };
-use bareverbs_sim::in_process::{Host, SimMemory};
 
 use super::pattern::Pattern;
-use crate::simulated::Verbs;
+use crate::device::{Device, Host, Memory};
 
 /// Bit of a `wr_id` that marks a receive.
 const RECEIVE: u64 = 1 << 63;
 /// Reads and atomics outstanding at once.
 const READS: u8 = 8;
-/// Local ACK timeout: 4.096 µs · 2^7, about half a millisecond of the devices' time.
-const TIMEOUT: u8 = 7;
+
+/// Codes of the times after which a requester sends again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RetryTimes {
+    /// Local ACK timeout: 4.096 µs · 2^code.
+    ack_timeout: u8,
+    /// After an RNR NAK (IBTA table 45).
+    rnr_timer: u8,
+}
+
+impl RetryTimes {
+    /// About half a millisecond of the devices' time, and 10 µs: a simulated wire is short, and may lose packets.
+    pub(super) const SIMULATED: Self = Self { ack_timeout: 7, rnr_timer: 1 };
+    /// 67 ms and 0.64 ms, as the tools of rdma-core have them.
+    pub(super) const CARD: Self = Self { ack_timeout: 14, rnr_timer: 12 };
+}
 
 /// Where things lie in a side's region: slots to send from, slots to receive into, slots for the peer, results of atomics.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +89,25 @@ impl Areas {
     }
 }
 
+/// What the two ends agree on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub(super) mtu: bareverbs::Mtu,
+    pub(super) times: RetryTimes,
+    /// Whether both devices do atomics.
+    pub(super) atomics: bool,
+}
+
+impl Connection {
+    fn access(self) -> Access {
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        if self.atomics { access | Access::REMOTE_ATOMIC } else { access }
+    }
+}
+
 /// One end of the connection.
-pub(super) struct Side {
-    pub(super) name: &'static str,
-    pub(super) host: Host,
-    pub(super) verbs: Box<Verbs>,
+pub(super) struct Endpoint<H: Host> {
+    pub(super) name: String,
     pub(super) areas: Areas,
     pub(super) lid: Lid,
     pub(super) qpn: Qpn,
@@ -88,7 +115,10 @@ pub(super) struct Side {
     pub(super) mr: MrHandle,
     /// Receives taken so far: the next one lies in that slot.
     pub(super) received: usize,
-    memory: SimMemory,
+    connection: Connection,
+    memory: Memory<H>,
+    /// Address of byte 0 of the memory, as SGEs and the peer name it.
+    base: u64,
     lkey: Lkey,
     pd: PdHandle,
     cq: CqHandle,
@@ -96,16 +126,15 @@ pub(super) struct Side {
     scratch: Vec<u8>,
 }
 
-impl Side {
+impl<H: Host> Endpoint<H> {
     /// Makes domain, region, completion queue and queue pair.
-    pub(super) fn new(name: &'static str, host: Host, mut verbs: Box<Verbs>, areas: Areas) -> Result<Self> {
-        let lid = verbs.query_port(1).context("query_port")?.lid;
+    pub(super) fn new(name: &str, device: &mut Device<H>, lid: Lid, areas: Areas, connection: Connection) -> Result<Self> {
+        let verbs = &mut device.verbs;
         let pd = verbs.alloc_pd().context("alloc_pd")?;
-        let memory = host.memory(areas.total());
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::MW_BIND;
-        // Addresses of this process's memory are the device's: the simulated host has no address translation.
-        let map = OffsetMap::default();
-        let mr = verbs.reg_mr(pd, memory.device_addr(), areas.total() as u64, access, &map).context("reg_mr")?;
+        let memory = device.host.memory(areas.total())?;
+        let access = Access::LOCAL_WRITE | Access::MW_BIND | connection.access();
+        let (base, map) = device.host.region(&memory);
+        let mr = verbs.reg_mr(pd, base, areas.total() as u64, access, map).context("reg_mr")?;
         let lkey = verbs.mr(mr)?.lkey;
         let cq = verbs.create_cq(256).context("create_cq")?;
         let requests = areas.slots as u32;
@@ -121,16 +150,16 @@ impl Side {
         let qpn = verbs.qp(qp)?.qpn;
         let scratch = vec![0; areas.size];
         Ok(Self {
-            name,
-            host,
-            verbs,
+            name: name.into(),
             areas,
             lid,
             qpn,
             qp,
             mr,
             received: 0,
+            connection,
             memory,
+            base,
             lkey,
             pd,
             cq,
@@ -139,27 +168,30 @@ impl Side {
         })
     }
 
-    /// How often this side's requests were sent again.
-    pub(super) fn retries(&self) -> u64 {
-        self.host.with_device(|device| device.stats().engine.retries)
+    /// Whether atomics are possible between the ends.
+    pub(super) const fn has_atomics(&self) -> bool {
+        self.connection.atomics
     }
 
     /// Takes the queue pair from RESET to RTS towards `peer`, and posts a receive for each slot.
-    pub(super) fn connect(&mut self, peer: (Lid, Qpn), mtu: bareverbs::Mtu, psns: (Psn, Psn)) -> Result<()> {
+    pub(super) fn connect(&mut self, device: &mut Device<H>, peer: (Lid, Qpn), psns: (Psn, Psn)) -> Result<()> {
         use QpAttrMask as Mask;
+        let Connection { mtu, times, .. } = self.connection;
+        let most = device.verbs.query_device();
+        let (initiator, target) = (most.max_qp_init_rd_atom, most.max_qp_rd_atom);
         let mut attr = QpAttr {
             state: QpState::Init,
             port_num: 1,
-            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            access: self.connection.access(),
             av: AddressVector { dlid: peer.0, port_num: 1, ..AddressVector::default() },
             path_mtu: mtu,
             dest_qpn: peer.1,
             sq_psn: psns.0,
             rq_psn: psns.1,
-            max_rd_atomic: READS,
-            max_dest_rd_atomic: READS,
-            min_rnr_timer: 1,
-            timeout: TIMEOUT,
+            max_rd_atomic: READS.min(initiator).min(target),
+            max_dest_rd_atomic: READS.min(target),
+            min_rnr_timer: times.rnr_timer,
+            timeout: times.ack_timeout,
             retry_cnt: 7,
             rnr_retry: 7,
             ..QpAttr::default()
@@ -174,30 +206,30 @@ impl Side {
         ];
         for (state, mask) in steps {
             attr.state = state;
-            self.modify(&attr, Mask::STATE | mask)?;
+            self.modify(device, &attr, Mask::STATE | mask)?;
             if state == QpState::Init {
                 self.received = 0;
-                (0..self.areas.slots).try_for_each(|slot| self.post_receive(slot))?;
+                (0..self.areas.slots).try_for_each(|slot| self.post_receive(device, slot))?;
             }
         }
         Ok(())
     }
 
     /// Takes the queue pair back to RESET.
-    pub(super) fn reset(&mut self) -> Result<()> {
-        self.modify(&QpAttr { state: QpState::Reset, ..QpAttr::default() }, QpAttrMask::STATE)?;
+    pub(super) fn reset(&mut self, device: &mut Device<H>) -> Result<()> {
+        self.modify(device, &QpAttr { state: QpState::Reset, ..QpAttr::default() }, QpAttrMask::STATE)?;
         self.taken.clear();
         Ok(())
     }
 
-    fn modify(&mut self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
-        let (name, state) = (self.name, attr.state);
-        self.verbs.modify_qp(self.qp, attr, mask).with_context(|| format!("modify_qp of {name} to {state:?}"))
+    fn modify(&self, device: &mut Device<H>, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let (name, state) = (&self.name, attr.state);
+        device.verbs.modify_qp(self.qp, attr, mask).with_context(|| format!("modify_qp of {name} to {state:?}"))
     }
 
-    /// Device address of a byte of the region.
-    pub(super) fn addr(&self, at: usize) -> u64 {
-        self.memory.device_addr() + at as u64
+    /// Address of a byte of the region, as SGEs and the peer name it.
+    pub(super) const fn addr(&self, at: usize) -> u64 {
+        self.base + at as u64
     }
 
     /// A piece of the region.
@@ -206,10 +238,10 @@ impl Side {
     }
 
     /// Posts a receive into a slot.
-    pub(super) fn post_receive(&mut self, slot: usize) -> Result<()> {
+    pub(super) fn post_receive(&self, device: &mut Device<H>, slot: usize) -> Result<()> {
         let slot = slot % self.areas.slots;
         let sges = [self.sge(self.areas.arriving(slot), self.areas.size)];
-        self.verbs.post_recv(self.qp, &RecvWr { wr_id: RECEIVE | slot as u64, sges: &sges }).context("post_recv")
+        device.verbs.post_recv(self.qp, &RecvWr { wr_id: RECEIVE | slot as u64, sges: &sges }).context("post_recv")
     }
 
     /// Writes `len` bytes of a pattern into the region.
@@ -247,10 +279,10 @@ impl Side {
     }
 
     /// The next completion, if one is there.
-    pub(super) fn poll(&mut self) -> Result<Option<Completion>> {
+    pub(super) fn poll(&mut self, device: &mut Device<H>) -> Result<Option<Completion>> {
         if self.taken.is_empty() {
             let mut completions = [Completion::EMPTY; 32];
-            let taken = self.verbs.poll_cq(self.cq, &mut completions).context("poll_cq")?;
+            let taken = device.verbs.poll_cq(self.cq, &mut completions).context("poll_cq")?;
             self.taken.extend(completions.into_iter().take(taken));
         }
         Ok(self.taken.pop_front())
@@ -267,33 +299,34 @@ impl Side {
     }
 
     /// Makes a type 1 window; gives it and its key.
-    pub(super) fn alloc_window(&mut self) -> Result<(MwHandle, Rkey)> {
-        let window = self.verbs.alloc_mw(self.pd, MwType::Type1).context("alloc_mw")?;
-        Ok((window, self.verbs.mw(window)?.rkey))
+    pub(super) fn alloc_window(&self, device: &mut Device<H>) -> Result<(MwHandle, Rkey)> {
+        let window = device.verbs.alloc_mw(self.pd, MwType::Type1).context("alloc_mw")?;
+        Ok((window, device.verbs.mw(window)?.rkey))
     }
 
     /// Posts a bind of a window to everything that the peer may reach, or (`unbind`) to nothing; gives the new key.
-    pub(super) fn bind(&mut self, window: MwHandle, wr_id: u64, unbind: bool) -> Result<Rkey> {
+    pub(super) fn bind(&self, device: &mut Device<H>, window: MwHandle, wr_id: u64, unbind: bool) -> Result<Rkey> {
         let bind = MwBind {
             wr_id,
             flags: SendFlags::SIGNALED,
             mr: self.mr,
             addr: self.addr(self.areas.exposed(0)),
             length: if unbind { 0 } else { self.areas.window() as u64 },
-            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            access: self.connection.access(),
         };
-        self.verbs.bind_mw(self.qp, window, &bind).context("bind_mw")
+        device.verbs.bind_mw(self.qp, window, &bind).context("bind_mw")
     }
 
-    /// Destroys every object, then takes the device down.
-    pub(super) fn destroy(&mut self, window: Option<MwHandle>) -> Result<()> {
-        self.verbs.destroy_qp(self.qp).context("destroy_qp")?;
-        self.verbs.destroy_cq(self.cq).context("destroy_cq")?;
+    /// Destroys every object.
+    pub(super) fn destroy(self, device: &mut Device<H>, window: Option<MwHandle>) -> Result<()> {
+        let verbs = &mut device.verbs;
+        verbs.destroy_qp(self.qp).context("destroy_qp")?;
+        verbs.destroy_cq(self.cq).context("destroy_cq")?;
         if let Some(window) = window {
-            self.verbs.dealloc_mw(window).context("dealloc_mw")?;
+            verbs.dealloc_mw(window).context("dealloc_mw")?;
         }
-        self.verbs.dereg_mr(self.mr).context("dereg_mr")?;
-        self.verbs.dealloc_pd(self.pd).context("dealloc_pd")
+        verbs.dereg_mr(self.mr).context("dereg_mr")?;
+        verbs.dealloc_pd(self.pd).context("dealloc_pd")
     }
 }
 

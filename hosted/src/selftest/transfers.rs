@@ -3,8 +3,9 @@
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Payload, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode};
 
-use super::bed::{Bed, Moved, Which};
 use super::pattern::Pattern;
+use super::test_bench::{Moved, TestBench};
+use crate::device::{Host, Side};
 
 /// Streams of the pattern: one for each kind, so that data of one cannot pass for that of another.
 const PING: u32 = 0;
@@ -18,7 +19,7 @@ const READ: u32 = 6;
 /// Most bytes of an inline message here.
 pub(super) const INLINE_SIZE: usize = 32;
 
-impl Bed {
+impl<H: Host> TestBench<H> {
     fn pattern(&self, stream: u32, index: u64) -> Pattern {
         Pattern::new(self.seed, stream, index)
     }
@@ -33,7 +34,7 @@ impl Bed {
     }
 
     /// Batches of at most as many messages as there are slots: (index of the first, messages).
-    fn batches(&self, count: u64) -> impl Iterator<Item = (u64, usize)> + use<> {
+    fn batches(&self, count: u64) -> impl Iterator<Item = (u64, usize)> + use<H> {
         let (first, slots) = (self.first, self.a.areas.slots);
         (0..count).step_by(slots).map(move |at| {
             let left = usize::try_from(count - at).unwrap_or(usize::MAX);
@@ -50,14 +51,14 @@ impl Bed {
     /// Posts a batch from side A with one doorbell; only the last asks for a completion, and that is waited for.
     fn batch(&mut self, opcode: WcOpcode, requests: &[Request]) -> Result<()> {
         let flags = |last: bool| if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let mut queue = self.a.verbs.send_queue(self.a.qp)?;
+        let mut queue = self.devices.of(Side::A).verbs.send_queue(self.a.qp)?;
         for (at, request) in requests.iter().enumerate() {
             let wr = SendWr { wr_id: at as u64, flags: flags(at + 1 == requests.len()), op: request.op() };
             queue.post(&wr).with_context(|| format!("post_send of request {at} of a batch"))?;
         }
         queue.commit().context("the doorbell of a batch")?;
         let last = requests.len().saturating_sub(1) as u64;
-        self.expect(Which::A, last, opcode).map(|_| ())
+        self.expect(Side::A, last, opcode).map(|_| ())
     }
 
     /// SEND to and fro, one message at a time.
@@ -67,24 +68,24 @@ impl Bed {
             if self.stopped() {
                 break;
             }
-            self.send_one((Which::A, Which::B), self.pattern(PING, index), index)?;
-            self.send_one((Which::B, Which::A), self.pattern(PONG, index), index)?;
+            self.send_one((Side::A, Side::B), self.pattern(PING, index), index)?;
+            self.send_one((Side::B, Side::A), self.pattern(PONG, index), index)?;
             self.done("SEND ping-pong", moved, 2, size);
         }
         Ok(())
     }
 
-    fn send_one(&mut self, (from, to): (Which, Which), pattern: Pattern, index: u64) -> Result<()> {
-        let side = self.side(from);
-        let (at, size) = (side.areas.out(index as usize), side.areas.size);
-        side.fill(at, size, pattern)?;
-        let sges = [side.sge(at, size)];
+    fn send_one(&mut self, (from, to): (Side, Side), pattern: Pattern, index: u64) -> Result<()> {
+        let (end, device) = self.end(from);
+        let (at, size) = (end.areas.out(index as usize), end.areas.size);
+        end.fill(at, size, pattern)?;
+        let sges = [end.sge(at, size)];
         let op = SendOp::Send { payload: Payload::Sges(&sges) };
-        side.verbs.post_send(side.qp, &SendWr { wr_id: index, flags: SendFlags::SIGNALED, op }).context("post_send")?;
+        device.verbs.post_send(end.qp, &SendWr { wr_id: index, flags: SendFlags::SIGNALED, op }).context("post_send")?;
         let (slot, _) = self.expect_receive(to, WcOpcode::Recv, size).with_context(|| format!("message {index}"))?;
-        let peer = self.side(to);
+        let (peer, device) = self.end(to);
         peer.verify(peer.areas.arriving(slot), size, pattern).with_context(|| format!("message {index}"))?;
-        peer.post_receive(slot)?;
+        peer.post_receive(device, slot)?;
         self.expect(from, index, WcOpcode::Send).map(|_| ())
     }
 
@@ -98,11 +99,11 @@ impl Bed {
             let requests = self.fill_batch(SEND_IMM, first, messages, size, |sge, _, imm| Request::SendImm(sge, imm))?;
             self.batch(WcOpcode::Send, &requests)?;
             for index in (first..).take(messages) {
-                let (slot, completion) = self.expect_receive(Which::B, WcOpcode::Recv, size)?;
+                let (slot, completion) = self.expect_receive(Side::B, WcOpcode::Recv, size)?;
                 check_imm(completion.data, index)?;
                 let pattern = self.pattern(SEND_IMM, index);
                 self.b.verify(self.b.areas.arriving(slot), size, pattern).with_context(|| format!("SEND_WITH_IMM {index}"))?;
-                self.b.post_receive(slot)?;
+                self.b.post_receive(self.devices.of(Side::B), slot)?;
             }
             self.done("SEND_WITH_IMM", moved, messages, size);
         }
@@ -186,9 +187,9 @@ impl Bed {
                 self.fill_batch(WRITE_IMM, first, messages, size, |sge, slot, imm| Request::WriteImm(sge, remote(slot), imm))?;
             self.batch(WcOpcode::RdmaWrite, &requests)?;
             for index in (first..).take(messages) {
-                let (slot, completion) = self.expect_receive(Which::B, WcOpcode::RecvRdmaWithImm, size)?;
+                let (slot, completion) = self.expect_receive(Side::B, WcOpcode::RecvRdmaWithImm, size)?;
                 check_imm(completion.data, index)?;
-                self.b.post_receive(slot)?;
+                self.b.post_receive(self.devices.of(Side::B), slot)?;
             }
             self.verify_exposed("RDMA_WRITE_WITH_IMM", WRITE_IMM, first, messages, size)?;
             self.done("RDMA_WRITE_WITH_IMM", moved, messages, size);

@@ -1,0 +1,424 @@
+//! The main job: two sides, on two devices or on one, brought up by the driver, and every verb used between them.
+
+mod endpoint;
+mod pattern;
+mod report;
+mod stale_rkey;
+mod test_bench;
+mod transfers;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{Lid, MwHandle, Psn, Rkey};
+use bareverbs_sim::in_process::{World, WorldConfig};
+use bareverbs_sim::wire::WireFaults;
+use bareverbs_sim::{DeviceConfig, PageDemand};
+
+use self::endpoint::{Areas, Connection, Endpoint, RetryTimes};
+use self::test_bench::{Moved, TestBench};
+use crate::cli::{JobArgs, UsageError};
+use crate::device::choice::open_pci;
+use crate::device::sides::Sides;
+use crate::device::simulated::Simulated;
+use crate::device::{Device, DevicePair, Host, Side};
+use crate::progress::Progress;
+use crate::trace::{self, Sink};
+
+pub use report::{DeviceReport, Limits, Options, Port, Refused, Report, Teardown, Transfer, Window, Wire};
+
+/// First PSNs of the two directions: close to the end of their 24 bits, so that every run crosses it.
+const FIRST_PSNS: (u32, u32) = (0xff_ff80, 0xff_fff0);
+/// Kinds of message: rows of the table; the first counts twice.
+const KINDS: u64 = 9;
+/// Port of each device.
+const PORT: u8 = 1;
+
+/// Runs the main job on the devices that the command line names. `stop` ends it early, cleanly. The report says what was
+/// done also if something failed on the way.
+///
+/// # Errors
+/// The command line asks for what the devices lack ([`UsageError`]), or a device or the trace cannot be opened.
+pub fn run(args: &JobArgs, stop: Arc<AtomicBool>) -> Result<Report> {
+    match Sides::new(&args.device).map_err(UsageError::new)? {
+        Sides::Simulated(given) => run_simulated(args, given != 1, stop),
+        Sides::Pci { first, second, .. } => {
+            refuse_simulated_options(args)?;
+            let first = open_pci(&first)?;
+            let second = second.map(|address| open_pci(&address)).transpose()?;
+            Ok(run_on(args, options(args), first, second, stop))
+        }
+    }
+}
+
+/// On simulated devices: one for each side if `two`, else one for both.
+fn run_simulated(args: &JobArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Report> {
+    let sink = Sink::from_args(&args.trace)?;
+    let world = World::new(WorldConfig { faults: faults(args), seed: args.seed, ..WorldConfig::default() });
+    let host = |label: &str, lid| {
+        let mut config = DeviceConfig::with_lid(lid);
+        if args.no_firmware_pages {
+            config.pages = PageDemand::NONE;
+        }
+        let host = Simulated::new(&format!("device {label}"), world.add(config));
+        if let Some(sink) = &sink {
+            host.trace(label, sink);
+        }
+        host
+    };
+    let first = host("a", 1);
+    let second = two.then(|| host("b", 2));
+    let options = Options {
+        loss: Some(args.loss),
+        duplicate: Some(args.duplicate),
+        reorder: Some(args.reorder),
+        delay: Some(args.delay),
+        ..options(args)
+    };
+    let mut report = run_on(args, options, first, second, stop);
+    report.simulated_seconds = Some(Duration::from_nanos(world.now().as_nanos()).as_secs_f64());
+    let wire = world.wire_stats();
+    report.wire = Some(Wire {
+        sent: wire.sent,
+        delivered: wire.delivered,
+        lost: wire.lost,
+        duplicated: wire.duplicated,
+        reordered: wire.reordered,
+        delayed: wire.delayed,
+    });
+    trace::finish(sink.as_ref())?;
+    Ok(report)
+}
+
+/// Cards and their wire cannot be told to fail, and keep to themselves what they do.
+fn refuse_simulated_options(args: &JobArgs) -> Result<()> {
+    let faults = [
+        ("--loss", args.loss > 0.0),
+        ("--duplicate", args.duplicate > 0.0),
+        ("--reorder", args.reorder > 0.0),
+        ("--delay", args.delay > 0.0),
+    ];
+    if let Some((name, _)) = faults.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(UsageError::new(format!("{name}: only a simulated wire can be told to fail; leave it out")).into());
+    }
+    if args.no_firmware_pages {
+        let reason = "--no-firmware-pages: a card's firmware asks for the pages that it needs; leave it out";
+        return Err(UsageError::new(reason).into());
+    }
+    trace::refuse(&args.trace)
+}
+
+fn run_on<H: Host>(args: &JobArgs, options: Options, first: H, second: Option<H>, stop: Arc<AtomicBool>) -> Report {
+    let started = Instant::now();
+    let mut report = Report { options, ..Report::default() };
+    let result = Job { args, stop, report: &mut report }.run(first, second);
+    report.seconds = started.elapsed().as_secs_f64();
+    report.ok = result.is_ok() && !report.interrupted;
+    report.failure = result.err().map(|error| format!("{error:#}"));
+    report
+}
+
+fn options(args: &JobArgs) -> Options {
+    Options {
+        messages: args.messages,
+        size: args.size,
+        iterations: args.iterations,
+        mtu: args.mtu.bytes(),
+        seed: args.seed,
+        ..Options::default()
+    }
+}
+
+fn faults(args: &JobArgs) -> WireFaults {
+    // The command line takes 0 to 20 per cent.
+    let per_mille = |per_cent: f64| (per_cent * 10.0).round() as u16;
+    WireFaults {
+        loss: per_mille(args.loss),
+        duplication: per_mille(args.duplicate),
+        reordering: per_mille(args.reorder),
+        delay: per_mille(args.delay),
+        ..WireFaults::all(0)
+    }
+}
+
+struct Job<'a> {
+    args: &'a JobArgs,
+    stop: Arc<AtomicBool>,
+    report: &'a mut Report,
+}
+
+impl Job<'_> {
+    fn run<H: Host>(&mut self, first: H, second: Option<H>) -> Result<()> {
+        let first = self.bring_up(first)?;
+        let second = match second.map(|host| self.bring_up(host)).transpose() {
+            Ok(second) => second,
+            Err(error) => {
+                // What is up goes down again; why the other is not up matters more than how that ends.
+                let _ = self.take_down(first);
+                return Err(error);
+            }
+        };
+        let (devices, result) = self.work(DevicePair::new(first, second));
+        // Every device goes down, whatever went wrong before; the first error is the one that is told.
+        devices.into_devices().fold(result, |result, device| {
+            let end = self.take_down(device);
+            result.and(end)
+        })
+    }
+
+    /// Brings a device up; what was found goes into the report.
+    fn bring_up<H: Host>(&mut self, host: H) -> Result<Device<H>> {
+        let started = Instant::now();
+        let mut device = Device::bring_up(host)?;
+        match DeviceReport::new(&mut device) {
+            Ok(found) => {
+                self.report.devices.push(DeviceReport { seconds: started.elapsed().as_secs_f64(), ..found });
+                Ok(device)
+            }
+            Err(error) => {
+                let error = error.context(device.host.name().to_string());
+                // The query that failed matters more than how the teardown ends.
+                let _ = self.take_down(device);
+                Err(error)
+            }
+        }
+    }
+
+    /// All that needs the devices up; gives them back.
+    fn work<H: Host>(&mut self, mut devices: DevicePair<H>) -> (DevicePair<H>, Result<()>) {
+        let (a, b) = match self.endpoints(&mut devices) {
+            Ok(ends) => ends,
+            Err(error) => return (devices, Err(error)),
+        };
+        let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
+        let progress = Progress::new(total, !self.args.quiet && !self.args.trace.trace, self.stop.clone());
+        let (seed, loses) = (self.args.seed, self.args.loss > 0.0);
+        let mut bench = TestBench { devices, a, b, progress, seed, loses, first: 0 };
+        let mut window = None;
+        let result = self.exchange(&mut bench, &mut window);
+        self.report.interrupted = bench.progress.is_stopped();
+        let TestBench { mut devices, a, b, .. } = bench;
+        let (name_a, name_b) = (a.name.clone(), b.name.clone());
+        let ends = [
+            a.destroy(devices.of(Side::A), None).with_context(|| format!("the end of {name_a}")),
+            b.destroy(devices.of(Side::B), window).with_context(|| format!("the end of {name_b}")),
+        ];
+        (devices, ends.into_iter().fold(result, Result::and))
+    }
+
+    fn endpoints<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<(Endpoint<H>, Endpoint<H>)> {
+        let lid_a = devices.of(Side::A).active_port(PORT, &self.stop)?.lid;
+        let lid_b = devices.of(Side::B).active_port(PORT, &self.stop)?.lid;
+        let is_simulated = devices.of(Side::A).host.simulated().is_some();
+        let times = if is_simulated { RetryTimes::SIMULATED } else { RetryTimes::CARD };
+        let atomics = devices.iter_mut().all(|device| device.verbs.query_device().atomics);
+        let connection = Connection { mtu: self.args.mtu, times, atomics };
+        let areas = Areas::new(self.args.size as usize);
+        let mut end = |side, lid: Lid| {
+            let name = devices.name(side);
+            Endpoint::new(&name, devices.of(side), lid, areas, connection).context(name)
+        };
+        Ok((end(Side::A, lid_a)?, end(Side::B, lid_b)?))
+    }
+
+    /// Connects, binds, moves data, unbinds. The window that was made is `window`'s from then on.
+    fn exchange<H: Host>(&mut self, bench: &mut TestBench<H>, window: &mut Option<MwHandle>) -> Result<()> {
+        connect(bench)?;
+        let (handle, first) = bench.b.alloc_window(bench.devices.of(Side::B))?;
+        *window = Some(handle);
+        let rkey = bench.bind(handle).context("the first bind")?;
+        self.report.window =
+            Some(Window { length: bench.b.areas.window() as u64, first_rkey: first.get(), bound_rkey: rkey.get() });
+        self.move_data(bench, handle, rkey)?;
+        bench.unbind(handle).context("the unbind")
+    }
+
+    fn move_data<H: Host>(&mut self, bench: &mut TestBench<H>, window: MwHandle, mut rkey: Rkey) -> Result<()> {
+        let count = u64::from(self.args.messages);
+        for iteration in 0..u64::from(self.args.iterations) {
+            bench.first = iteration * count;
+            self.row(bench, "SEND ping-pong", |bench, moved| bench.ping_pong(moved, count))?;
+            self.row(bench, "SEND_WITH_IMM", |bench, moved| bench.send_imm(moved, count))?;
+            self.row(bench, "RDMA_WRITE inline", |bench, moved| bench.write_inline(moved, count, rkey))?;
+            self.row(bench, "RDMA_WRITE", |bench, moved| bench.write(moved, count, rkey))?;
+            self.row(bench, "RDMA_WRITE_WITH_IMM", |bench, moved| bench.write_imm(moved, count, rkey))?;
+            self.row(bench, "RDMA_READ", |bench, moved| bench.read(moved, count, rkey))?;
+            if bench.a.has_atomics() {
+                self.row(bench, "FETCH_AND_ADD", |bench, moved| bench.fetch_add(moved, count, rkey))?;
+                self.row(bench, "CMP_AND_SWP", |bench, moved| bench.compare_swap(moved, count, rkey))?;
+            }
+            if bench.progress.is_stopped() {
+                break;
+            }
+            let (new, refused) = bench.refuse_old_key(window, rkey, connect).context("the old rkey")?;
+            rkey = new;
+            self.report.refused = Some(refused);
+        }
+        Ok(())
+    }
+
+    /// Runs one kind of message and adds it to the table.
+    fn row<H: Host>(
+        &mut self,
+        bench: &mut TestBench<H>,
+        what: &'static str,
+        work: impl FnOnce(&mut TestBench<H>, &mut Moved) -> Result<()>,
+    ) -> Result<()> {
+        if bench.progress.is_stopped() {
+            return Ok(());
+        }
+        let (done, result) = bench.measure(what, work);
+        let rows = &mut self.report.transfers;
+        match rows.iter_mut().find(|row| row.what == what) {
+            Some(row) => row.add(&done),
+            None => rows.push(done.finish()),
+        }
+        result.context(what)
+    }
+
+    fn take_down<H: Host>(&mut self, device: Device<H>) -> Result<()> {
+        let name = device.host.name().to_string();
+        let simulated = device.host.simulated().cloned();
+        // The driver's count ends before the commands of the teardown; a simulated device counts those too.
+        let issued = u64::from(device.verbs.provider().statistics().commands);
+        let report = device.teardown()?;
+        let (commands, findings) = match simulated {
+            Some(host) => host.with_device(|device| {
+                let findings: Vec<_> = device.audit().findings().iter().map(|found| format!("{found:?}")).collect();
+                (device.stats().commands, Some(findings))
+            }),
+            None => (issued, None),
+        };
+        let is_clean = findings.as_ref().is_none_or(Vec::is_empty);
+        let (pages_given, pages_back) = (report.pages_given.into(), report.pages_back.into());
+        self.report.teardown.push(Teardown { name: name.clone(), commands, pages_given, pages_back, findings });
+        if pages_given != pages_back {
+            bail!("{name} kept {} firmware pages", report.pages_kept);
+        }
+        if !is_clean {
+            bail!("{name} found mistakes of the driver");
+        }
+        Ok(())
+    }
+}
+
+/// Connects the two queue pairs.
+fn connect<H: Host>(bench: &mut TestBench<H>) -> Result<()> {
+    let (a, b) = (Psn::new(FIRST_PSNS.0), Psn::new(FIRST_PSNS.1));
+    let (to_a, to_b) = ((bench.a.lid, bench.a.qpn), (bench.b.lid, bench.b.qpn));
+    bench.a.connect(bench.devices.of(Side::A), to_b, (a, b))?;
+    bench.b.connect(bench.devices.of(Side::B), to_a, (b, a))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn args(more: &[&str]) -> JobArgs {
+        Cli::parse_from([&["bareverbs", "-n", "5", "-s", "100", "-q"], more].concat()).job
+    }
+
+    fn refusal(more: &[&str]) -> String {
+        let error = run(&args(more), Arc::default()).unwrap_err();
+        assert!(error.is::<UsageError>(), "{error:#}");
+        error.to_string()
+    }
+
+    #[test]
+    fn what_only_simulated_devices_do_is_refused_for_a_card_before_it_is_opened() {
+        for option in ["--loss=1", "--duplicate=1", "--reorder=1", "--delay=1", "--no-firmware-pages", "--trace"] {
+            let error = refusal(&["--device", "01:00.0", option]);
+            assert!(error.contains(option.split('=').next().unwrap()), "{error}");
+        }
+        assert!(refusal(&["--device", "01:00.0", "--device", "simulated"]).contains("no wire"));
+    }
+
+    /// A simulated device that tells no more than a card does.
+    struct Card(Simulated);
+
+    impl Host for Card {
+        type Platform = <Simulated as Host>::Platform;
+
+        fn name(&self) -> &str {
+            "0000:01:00.0"
+        }
+
+        fn machine(&self, arena: usize) -> Result<bareverbs_mlx5::Machine<Self::Platform>> {
+            self.0.machine(arena)
+        }
+
+        fn memory(&self, len: usize) -> Result<crate::device::Memory<Self>> {
+            self.0.memory(len)
+        }
+
+        fn region<'a>(&self, memory: &'a crate::device::Memory<Self>) -> (u64, &'a dyn bareverbs::AddressMap) {
+            self.0.region(memory)
+        }
+
+        fn now(&self) -> bareverbs::Instant {
+            self.0.now()
+        }
+
+        fn relax(&self) {
+            self.0.relax();
+        }
+
+        fn wait(&self, timeout: Duration) -> Result<bool> {
+            self.0.wait(timeout)
+        }
+
+        fn pci_device_id(&self) -> u16 {
+            self.0.pci_device_id()
+        }
+    }
+
+    fn card(config: DeviceConfig) -> Card {
+        Card(Simulated::new("", World::new(WorldConfig::default()).add(config)))
+    }
+
+    #[test]
+    fn what_a_card_cannot_tell_is_absent() {
+        let args = args(&[]);
+        let report = run_on(&args, options(&args), card(DeviceConfig::with_lid(9)), None, Arc::default());
+        assert!(report.ok, "{:?}", report.failure);
+        let text = report.to_string();
+        for word in ["retries", "wire ", "devices' time", "driver mistake"] {
+            assert!(!text.contains(word), "{word} in\n{text}");
+        }
+        assert!(text.contains("both sides, looped back through LID 9"), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        for absent in ["/wire", "/simulated_seconds", "/options/loss", "/transfers/0/retries", "/teardown/0/findings"] {
+            assert_eq!(json.pointer(absent), None, "{absent}");
+        }
+        assert_eq!((json["transfers"].as_array().unwrap().len(), json["devices"].as_array().unwrap().len()), (8, 1));
+    }
+
+    #[test]
+    fn a_port_that_is_not_active_ends_the_job_before_anything_is_posted_and_the_device_goes_down() {
+        let args = args(&[]);
+        for (config, remedy) in [
+            (DeviceConfig { link_up: false, ..DeviceConfig::default() }, "check the cable"),
+            (DeviceConfig { managed: true, ..DeviceConfig::default() }, "opensm"),
+        ] {
+            let report = run_on(&args, options(&args), card(config), None, Arc::default());
+            let failure = report.failure.unwrap();
+            assert!(failure.contains("0000:01:00.0: port 1") && failure.contains(remedy), "{failure}");
+            assert!(report.transfers.is_empty() && report.window.is_none());
+            assert_eq!(report.teardown.len(), 1);
+        }
+    }
+
+    #[test]
+    fn without_atomics_the_rest_is_done() {
+        let args = args(&[]);
+        let config = DeviceConfig { atomics: false, ..DeviceConfig::default() };
+        let report = run_on(&args, options(&args), card(config), None, Arc::default());
+        assert!(report.ok, "{:?}", report.failure);
+        assert_eq!(report.transfers.len(), 6);
+    }
+}
