@@ -287,7 +287,9 @@ impl Host {
 
     /// The MSI-X vectors that the device raised since the last call, in order.
     pub fn take_interrupts(&self) -> Vec<u16> {
-        self.with_device(Device::take_interrupts)
+        // Unlike `with_device`, this gives the device nothing to do: a clock that relaxes goes on in long steps.
+        let mut state = self.world.shared.state.borrow_mut();
+        state.devices.get_mut(self.device).map(Device::take_interrupts).unwrap_or_default()
     }
 }
 
