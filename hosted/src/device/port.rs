@@ -29,8 +29,12 @@ impl<H: Host> Device<H> {
             if self.host.now() >= deadline || stop.load(Ordering::Relaxed) {
                 bail!("{name}: port {port} cannot carry traffic: {}", obstacle(&attr));
             }
-            self.host.wait(INTERVAL)?;
-            self.check()?;
+            // The query itself interrupts, so one wait may end at once.
+            let next = self.host.now().after(INTERVAL);
+            while self.host.now() < next {
+                self.host.wait(next.since(self.host.now()))?;
+                self.check()?;
+            }
         }
     }
 }
