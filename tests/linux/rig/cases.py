@@ -305,6 +305,14 @@ CASES = [
         lasts=15,
     ),
     Case(
+        "vfio-selftest",
+        "the main job and info on cards behind VFIO",
+        devices=2,
+        iommu=True,
+        program=True,
+        lasts=20,
+    ),
+    Case(
         "bind",
         "bareverbs devices, bind and unbind: a card goes from mlx5_core to vfio-pci and back",
         devices=2,
