@@ -9,6 +9,7 @@ use crate::recv::RecvQueue;
 use crate::region::slot_mask;
 use crate::send::{SendEntry, Short, can_send};
 use crate::table::{TableOf, TableView};
+use crate::transition::rule;
 use crate::{
     Access, AddressMap, AllocMwError, AllocPdError, BadWr, BindMwError, Completion, CqHandle, CqInfo, CreateCqError,
     CreateQpError, DataPath, DeallocMwError, DeallocPdError, DeregMrError, DestroyCqError, DestroyQpError, DeviceAttr, Event,
@@ -303,6 +304,20 @@ impl<
             Some(mut queue) if queue.qp.state == QpState::Err => queue.commit().map_err(ModifyQpError::Commit),
             _ => Ok(()),
         }
+    }
+
+    /// Takes a queue pair from RESET over INIT and RTR to RTS, with the attributes of `attr` that each transition requires for its
+    /// transport (IBTA table 91); `attr.state` is not looked at.
+    ///
+    /// # Errors
+    /// A transition was refused: the queue pair is in the state before it.
+    pub fn connect(&mut self, qp: QpHandle, attr: &QpAttr) -> Result<(), ModifyQpError<P::Error>> {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let now = self.qp(qp).map_err(|StaleHandle| ModifyQpError::Stale)?;
+            let required = rule(now.qp_type, now.state, state).map_or(QpAttrMask::empty(), |rule| rule.required);
+            self.modify_qp(qp, &QpAttr { state, ..*attr }, QpAttrMask::STATE | required)?;
+        }
+        Ok(())
     }
 
     /// What is known here of a queue pair; the device is not asked.

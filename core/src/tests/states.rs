@@ -29,6 +29,23 @@ fn the_transitions_of_the_specification_and_no_others() {
     }
 }
 
+#[test]
+fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_needs() {
+    for qp_type in TYPES {
+        let mut rig = Rig::with(qp_type, false);
+        rig.verbs.set_state_for_test(rig.qp, QpState::Reset);
+        rig.verbs.connect(rig.qp, &attributes(QpState::Reset)).unwrap();
+        assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts, "{qp_type:?}");
+        let again = rig.verbs.connect(rig.qp, &attributes(QpState::Reset)).unwrap_err();
+        assert_eq!(again, ModifyQpError::Transition { from: QpState::Rts, to: QpState::Init });
+    }
+    let mut rig = Rig::with(QpType::Rc, false);
+    rig.verbs.set_state_for_test(rig.qp, QpState::Reset);
+    let wrong = QpAttr { timeout: 32, ..attributes(QpState::Reset) };
+    assert!(matches!(rig.verbs.connect(rig.qp, &wrong), Err(ModifyQpError::Value { .. })));
+    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rtr, "where the refused transition found it");
+}
+
 /// Every single attribute of every transition: a required one cannot be left out, a foreign one cannot be added.
 #[test]
 fn each_transition_names_what_is_missing_and_what_is_forbidden() {

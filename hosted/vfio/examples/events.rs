@@ -6,9 +6,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Completion, Event, Mtu, Payload, Psn, QpAttr, QpAttrMask as Mask, QpCap, QpInit, QpState,
+    Access, AddressVector, Completion, Event, Mtu, Payload, QpAttr, QpCap, QpInit, QpType, Remote, SendFlags, SendOp,
 };
-use bareverbs::{QpType, Remote, SendFlags, SendOp, SendWr, Sge};
+use bareverbs::{SendWr, Sge};
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 use mio::unix::SourceFd;
@@ -46,21 +46,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
     let av = AddressVector { dlid: verbs.query_port(1)?.lid, port_num: 1, ..AddressVector::default() };
-    let (sq_psn, dest_qpn) = (Psn::new(7), verbs.qp(qp)?.qpn);
-    let mut attr =
-        QpAttr { port_num: 1, access, av, path_mtu: Mtu::Mtu1024, dest_qpn, sq_psn, rq_psn: sq_psn, ..QpAttr::default() };
-    (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (14, 7, 7);
-    for (state, mask) in [
-        (QpState::Init, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS),
-        (
-            QpState::Rtr,
-            Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN | Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER,
-        ),
-        (QpState::Rts, Mask::SQ_PSN | Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC),
-    ] {
-        attr.state = state;
-        verbs.modify_qp(qp, &attr, Mask::STATE | mask)?;
-    }
+    let dest_qpn = verbs.qp(qp)?.qpn;
+    let attr =
+        QpAttr { port_num: 1, access, av, dest_qpn, path_mtu: Mtu::Mtu1024, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
+    verbs.connect(qp, &attr)?;
 
     let (mut posted, mut completed) = (0, 0);
     let mut events = Events::with_capacity(8);

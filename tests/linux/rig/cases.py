@@ -297,8 +297,8 @@ CASES = [
     rdma_core("verbs-6.1", "the same with kernel 6.1 and its rdma-core", 135, script="verbs", suite="bookworm"),
     rdma_core("vfio", "no kernel driver: rdma-core's own in user space, over VFIO behind an IOMMU", 1, iommu=True, lasts=30),
     Case(
-        "vfio-write",
-        "our driver over VFIO behind an IOMMU: the example writes from one card to the other",
+        "vfio-examples",
+        "the examples of VFIO: a write to a peer, an event loop, what the IOMMU refuses",
         devices=2,
         iommu=True,
         program=True,
