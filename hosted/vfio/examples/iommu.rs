@@ -81,17 +81,19 @@ fn write(
         if start.elapsed() > Duration::from_secs(10) {
             return Err("no completion within 10 s".into());
         }
-        while let Some(event) = verbs.poll_event()? {
-            println!("event: {event:?}");
-        }
     }
     Ok(done[0].status)
 }
 
 /// Takes the queue pair, which an error has stopped, back into service.
 fn reset(verbs: &mut Verbs, qp: QpHandle, attr: &QpAttr) -> Result<(), Box<dyn std::error::Error>> {
-    // Events of the error are of the past after this.
-    while verbs.poll_event()?.is_some() {}
+    // The card reports the error also as an event, a moment later.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(500) {
+        if let Some(event) = verbs.poll_event()? {
+            println!("event: {event:?}");
+        }
+    }
     verbs.modify_qp(qp, &QpAttr { state: QpState::Reset, ..*attr }, QpAttrMask::STATE)?;
     Ok(verbs.connect(qp, attr)?)
 }
