@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use bareverbs::Mtu;
+use bareverbs_vfio::pci::Address;
 use clap::{Args, Parser, Subcommand};
 
 use crate::decode::send::Transport;
@@ -15,8 +16,8 @@ use crate::serve::args::SimCommand;
 /// Without a subcommand: brings two devices up (simulated and joined by a wire, or behind VFIO), moves data through a memory
 /// window with every verb, checks every byte, and prints a table.
 ///
-/// Exit status: 0 if all went well, 1 after a failure of data, verb or device (or if decoded bytes are wrong), 2 after a
-/// mistake on the command line or unreadable input, 130 after Ctrl-C.
+/// Exit status: 0 if all went well, 1 after a failure of data, verb or device (or if decoded bytes are wrong, or the machine
+/// refuses something), 2 after a mistake on the command line or unreadable input, 130 after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(name = "bareverbs", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
@@ -33,6 +34,12 @@ pub struct Cli {
 pub enum Command {
     /// Brings one device up and shows what it has, as `ibv_devinfo -v` does
     Info(InfoArgs),
+    /// Lists the mlx5 functions of this machine, what keeps each from being used over VFIO, and what mends it
+    Devices(DevicesArgs),
+    /// Takes functions from their drivers and hands them to VFIO (needs root)
+    Bind(BindArgs),
+    /// Gives functions back to the drivers that had them (needs root)
+    Unbind(UnbindArgs),
     /// The simulated device for others
     #[command(subcommand)]
     Sim(SimCommand),
@@ -131,6 +138,72 @@ pub struct InfoArgs {
     /// Trace options, for a simulated device.
     #[command(flatten)]
     pub trace: TraceArgs,
+}
+
+/// Options of `devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Shows these functions alone, whatever they are (all mlx5 functions)
+    pub addresses: Vec<Address>,
+    /// Bytes of memory that the program is going to lock for DMA: the limit of this shell is compared with it
+    #[arg(long, value_name = "BYTES", default_value_t = crate::devices::MEMORY)]
+    pub memory: u64,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where to look.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Options of `bind`.
+#[derive(Debug, Args)]
+pub struct BindArgs {
+    /// Takes them even if the machine uses them: interface up, default route, RDMA device open, virtual functions
+    #[arg(long)]
+    pub force: bool,
+    /// What is changed, and how.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// Options of `unbind`.
+#[derive(Debug, Args)]
+pub struct UnbindArgs {
+    /// What is changed, and how.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// Options that `bind` and `unbind` share.
+#[derive(Debug, Args)]
+pub struct ChangeArgs {
+    /// The functions: all of them are changed or, after a failure, none
+    #[arg(required = true, value_name = "ADDRESS")]
+    pub addresses: Vec<Address>,
+    /// The other members of their IOMMU groups too
+    #[arg(long)]
+    pub group: bool,
+    /// Prints what would be done, as commands of a shell, and does nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Seconds that the kernel may take for each step
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub wait: u64,
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where to look.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Which machine is meant.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// A folder with `sys`, `dev`, `proc` and `run` to use instead of this machine's: a copy of another machine's, or a test's
+    #[arg(long, value_name = "FOLDER", default_value = "/", hide = true)]
+    pub root: PathBuf,
 }
 
 /// Where a trace goes. Only simulated devices tell what they do.

@@ -3,10 +3,12 @@
 //! Everything that needs an operating system lives here and nowhere else.
 #![forbid(unsafe_code)]
 
+pub mod bind;
 pub mod buffer;
 pub mod cli;
 pub mod decode;
 pub mod device;
+pub mod devices;
 pub mod fields;
 pub mod info;
 pub mod names;

@@ -17,7 +17,7 @@ use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::{info, selftest};
+use crate::{bind, devices, info, selftest};
 
 /// Exit status after a mistake on the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -30,6 +30,9 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         None => return run_job(&cli.job).unwrap_or_else(failed),
         Some(Command::Info(args)) => return info::run(&args).map_or_else(failed, |()| ExitCode::SUCCESS),
+        Some(Command::Devices(args)) => return devices::run(&args).map_or_else(failed, |()| ExitCode::SUCCESS),
+        Some(Command::Bind(args)) => return bind_functions(bind::bind(&args)),
+        Some(Command::Unbind(args)) => return bind_functions(bind::unbind(&args)),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Wqe(WqeCommand::Decode(args))) => decode_wqe(&args),
         Some(Command::Cqe(EntryCommand::Decode(args))) => decode_with(&args, completion::decode_all),
@@ -69,6 +72,16 @@ fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+fn bind_functions(done: anyhow::Result<()>) -> ExitCode {
+    match done {
+        Err(error) if bind::was_interrupted(&error) => {
+            eprintln!("bareverbs: {error:#}");
+            ExitCode::from(INTERRUPTED)
+        }
+        done => done.map_or_else(failed, |()| ExitCode::SUCCESS),
+    }
 }
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {

@@ -145,7 +145,7 @@ impl fmt::Display for BindError {
             }
             Self::Used { address, usages } => {
                 let usages: Vec<_> = usages.iter().map(ToString::to_string).collect();
-                write!(f, "{address} is in use: {}; --force takes it all the same", usages.join(", "))
+                write!(f, "the machine uses {address}: {}; --force takes it all the same", usages.join(", "))
             }
             Self::Step(error) => {
                 let StepError { step, failure, put_back, not_put_back } = error.as_ref();
@@ -165,19 +165,8 @@ impl fmt::Display for BindError {
     }
 }
 
-impl std::error::Error for BindError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Step(error) => match &error.failure {
-                Failure::Io(cause) => Some(cause),
-                Failure::Module(cause) => Some(cause),
-                Failure::NoEffect { .. } | Failure::Interrupted => None,
-            },
-            Self::Refused { obstacle } => Some(obstacle),
-            _ => None,
-        }
-    }
-}
+// The causes are in the sentence: a source would have them told twice.
+impl std::error::Error for BindError {}
 
 /// What binding `addresses` to vfio-pci takes; no steps if they are bound to it.
 ///

@@ -33,6 +33,10 @@ impl Default for Need {
 /// What only an attempt can tell is not in it: a limit of memory that others used up, or a process that this one may not see.
 pub fn obstacles(sysfs: &Sysfs, function: &Function, process: &Process, need: &Need) -> Vec<Obstacle> {
     let mut found = hardware(function, need);
+    if found.iter().any(Obstacle::is_final) {
+        // Nothing that could be done about the rest would help.
+        return found;
+    }
     found.extend(iommu(sysfs, function));
     found.extend(driver(sysfs, function));
     if function.driver.as_deref() == Some("vfio-pci") {

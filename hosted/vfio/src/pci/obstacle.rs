@@ -185,6 +185,31 @@ impl fmt::Display for Obstacle {
 impl std::error::Error for Obstacle {}
 
 impl Obstacle {
+    /// Whether the function is of no use, whoever has it.
+    pub(crate) const fn is_final(&self) -> bool {
+        matches!(self, Self::NotMlx5 { .. } | Self::FirmwareRecovery { .. } | Self::NoAnswer { .. })
+    }
+
+    /// A name that programs can rely on.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NotMlx5 { .. } => "not-mlx5",
+            Self::FirmwareRecovery { .. } => "firmware-recovery",
+            Self::NoAnswer { .. } => "no-answer",
+            Self::BarTooSmall { .. } => "bar-too-small",
+            Self::NoMsix { .. } => "no-msix",
+            Self::NoIommu { .. } => "no-iommu",
+            Self::UnsafeNoIommu { .. } => "unsafe-no-iommu",
+            Self::ModuleNotLoaded => "module-not-loaded",
+            Self::NotBound { .. } => "not-bound",
+            Self::GroupNotViable { .. } => "group-not-viable",
+            Self::NoFile { .. } => "no-file",
+            Self::NoAccess { .. } => "no-access",
+            Self::InUse { .. } => "in-use",
+            Self::Memlock { .. } => "memlock",
+        }
+    }
+
     /// What mends it: a command to run, or what to do where no command helps. None if nothing does.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

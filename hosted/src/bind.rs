@@ -1,0 +1,145 @@
+//! `bareverbs bind` and `bareverbs unbind`: functions taken from their drivers for VFIO, and given back.
+
+use std::env;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use bareverbs_vfio::pci::{self, Access, BindError, Bound, Failure, Need, Options, Plan, Process, Sysfs, System, Unbound};
+use serde::Serialize;
+
+use crate::cli::{BindArgs, ChangeArgs, UnbindArgs};
+use crate::devices::{ObstacleRow, below};
+
+/// A step of a plan, as JSON has it.
+#[derive(Debug, Serialize)]
+struct StepRow {
+    address: Option<String>,
+    command: String,
+    why: String,
+    optional: bool,
+}
+
+/// A function that was bound or given back, as JSON has it.
+#[derive(Debug, Serialize)]
+struct Row {
+    address: String,
+    changed: bool,
+    was: Option<String>,
+    driver: Option<String>,
+    iommu_group: Option<u32>,
+    obstacles: Vec<ObstacleRow>,
+}
+
+/// Binds functions to vfio-pci, or shows what that takes.
+///
+/// # Errors
+///
+/// If it is refused, or fails: what was begun is put back.
+pub fn bind(args: &BindArgs) -> Result<()> {
+    let (sysfs, mut options) = (Sysfs::at(&args.change.place.root), options(&args.change));
+    options.force = args.force;
+    let addresses = &args.change.addresses;
+    if args.change.dry_run {
+        return show(&args.change, &pci::plan_bind(&sysfs, addresses, &options)?);
+    }
+    let bound = pci::bind_with(&sysfs, addresses, &options, &mut system(&sysfs)?)?;
+    let process = user();
+    let mut rows = Vec::new();
+    let mut text = String::new();
+    for Bound { address, before, group } in bound {
+        let function = pci::function(&sysfs, address).with_context(|| format!("{address} is gone"))?;
+        let obstacles = pci::obstacles(&sysfs, &function, &process, &Need::default());
+        let was = match &before {
+            Some(before) => format!("was bound to {}", before.driver.as_deref().unwrap_or("nothing")),
+            None => "as before".into(),
+        };
+        let group = group.map_or_else(String::new, |group| format!(", IOMMU group {group}"));
+        // A string takes everything.
+        let _ = writeln!(text, "{address}: bound to vfio-pci ({was}){group}");
+        text += &below(&function, &obstacles);
+        rows.push(Row {
+            address: address.to_string(),
+            changed: before.is_some(),
+            was: before.map_or(function.driver.clone(), |before| before.driver),
+            driver: function.driver,
+            iommu_group: function.group.map(|group| group.number),
+            obstacles: obstacles.iter().map(Into::into).collect::<Vec<_>>(),
+        });
+    }
+    print(&args.change, &text, &rows)
+}
+
+/// Gives functions back to the drivers that had them, or shows what that takes.
+///
+/// # Errors
+///
+/// If it is refused, or fails: what was begun is put back.
+pub fn unbind(args: &UnbindArgs) -> Result<()> {
+    let (sysfs, options) = (Sysfs::at(&args.change.place.root), options(&args.change));
+    let addresses = &args.change.addresses;
+    if args.change.dry_run {
+        return show(&args.change, &pci::plan_unbind(&sysfs, addresses, &options)?);
+    }
+    let unbound = pci::unbind_with(&sysfs, addresses, &options, &mut system(&sysfs)?)?;
+    let mut rows = Vec::new();
+    let mut text = String::new();
+    for Unbound { address, changed, driver } in unbound {
+        let to = driver.as_deref().unwrap_or("nothing");
+        let _ = match changed {
+            true => writeln!(text, "{address}: given back, bound to {to}"),
+            false => writeln!(text, "{address}: was not bound to vfio-pci, but to {to}"),
+        };
+        let was = if changed { Some("vfio-pci".into()) } else { driver.clone() };
+        rows.push(Row { address: address.to_string(), changed, was, driver, iommu_group: None, obstacles: Vec::new() });
+    }
+    print(&args.change, &text, &rows)
+}
+
+/// Whether it was Ctrl-C that ended a change.
+pub fn was_interrupted(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(BindError::Step(step)) if matches!(step.failure, Failure::Interrupted))
+}
+
+fn options(args: &ChangeArgs) -> Options {
+    Options { force: false, group: args.group, patience: Duration::from_secs(args.wait) }
+}
+
+/// What acts, until Ctrl-C: then everything is put back.
+fn system(sysfs: &Sysfs) -> Result<System> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("Ctrl-C cannot be caught")?;
+    let system = System::new(stop);
+    Ok(if sysfs.is_machine() { system } else { system.without_modules() })
+}
+
+/// Who is going to use a function: the user who called sudo, or this process.
+fn user() -> Process {
+    let id = |name| env::var(name).ok()?.parse().ok();
+    match (id("SUDO_UID"), id("SUDO_GID")) {
+        (Some(uid), Some(gid)) => Process { access: Access::User { uid, gids: vec![gid] }, memlock: None, ipc_lock: false },
+        _ => Process::current(),
+    }
+}
+
+fn show(args: &ChangeArgs, plan: &Plan) -> Result<()> {
+    let rows = plan.steps.iter().map(|step| StepRow {
+        address: step.address.map(|address| address.to_string()),
+        command: step.action.to_string(),
+        why: step.why.clone(),
+        optional: step.optional,
+    });
+    let text = if plan.steps.is_empty() { "# nothing to do\n".into() } else { plan.to_string() };
+    print(args, &text, &rows.collect::<Vec<_>>())
+}
+
+fn print(args: &ChangeArgs, text: &str, rows: &[impl Serialize]) -> Result<()> {
+    let json = if args.json { Some(serde_json::to_string_pretty(rows)? + "\n") } else { None };
+    // Nobody is left to tell if standard output is closed: the exit status still says how it went.
+    let _ = io::stdout().write_all(json.as_deref().unwrap_or(text).as_bytes());
+    Ok(())
+}

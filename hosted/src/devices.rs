@@ -1,0 +1,224 @@
+//! `bareverbs devices`: the mlx5 functions of a machine, and what keeps each from being used over VFIO.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use anyhow::{Context as _, Result};
+use bareverbs_vfio::pci::{self, Function, Kind, Link, Msix, Need, Obstacle, Process, Sysfs};
+use serde::Serialize;
+
+use crate::cli::DevicesArgs;
+use crate::device;
+
+/// Bytes that the subcommands lock for the driver of one card, without the memory of a job.
+pub const MEMORY: u64 = device::PAGES as u64 * 4096;
+
+/// A function, as JSON has it.
+#[derive(Debug, Serialize)]
+struct Row {
+    address: String,
+    name: String,
+    kind: Option<&'static str>,
+    vendor: u16,
+    device: u16,
+    class: u32,
+    driver: Option<String>,
+    driver_override: Option<String>,
+    iommu_group: Option<GroupRow>,
+    numa_node: Option<u32>,
+    link: Option<LinkRow>,
+    bar0_bytes: u64,
+    /// 0 for none, absent if it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    msix_vectors: Option<u16>,
+    resettable: bool,
+    physical_function: Option<String>,
+    virtual_functions: u16,
+    interfaces: Vec<String>,
+    rdma_devices: Vec<String>,
+    vfio_device_file: Option<String>,
+    usable: bool,
+    obstacles: Vec<ObstacleRow>,
+}
+
+/// An IOMMU group.
+#[derive(Debug, Serialize)]
+struct GroupRow {
+    number: u32,
+    no_iommu: bool,
+    others: Vec<MemberRow>,
+}
+
+/// A device in it.
+#[derive(Debug, Serialize)]
+struct MemberRow {
+    name: String,
+    driver: Option<String>,
+    blocks: bool,
+}
+
+/// A PCIe link.
+#[derive(Debug, Serialize)]
+struct LinkRow {
+    speed: String,
+    width: u8,
+    max_speed: String,
+    max_width: u8,
+}
+
+/// An obstacle.
+#[derive(Debug, Serialize)]
+pub(crate) struct ObstacleRow {
+    code: &'static str,
+    text: String,
+    remedy: Option<String>,
+}
+
+impl From<&Obstacle> for ObstacleRow {
+    fn from(obstacle: &Obstacle) -> Self {
+        Self { code: obstacle.code(), text: obstacle.to_string(), remedy: obstacle.remedy() }
+    }
+}
+
+/// Prints the functions of a machine.
+///
+/// # Errors
+///
+/// If they cannot be read, or one that was asked for is not there.
+pub fn run(args: &DevicesArgs) -> Result<()> {
+    let sysfs = Sysfs::at(&args.place.root);
+    let functions = if args.addresses.is_empty() {
+        pci::functions(&sysfs)?
+    } else {
+        let one = |address| pci::function(&sysfs, address).with_context(|| format!("there is no PCI function {address}"));
+        args.addresses.iter().map(|address| one(*address)).collect::<Result<_>>()?
+    };
+    let process = Process::current();
+    let need = Need { memlock: args.memory, ..Need::default() };
+    let found: Vec<_> = functions
+        .into_iter()
+        .map(|function| {
+            let obstacles = pci::obstacles(&sysfs, &function, &process, &need);
+            (function, obstacles)
+        })
+        .collect();
+    let text = if args.json {
+        let rows: Vec<_> = found.iter().map(|(function, obstacles)| row(function, obstacles)).collect();
+        serde_json::to_string_pretty(&rows)? + "\n"
+    } else {
+        table(&found)
+    };
+    // Nobody is left to tell if standard output is closed.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+fn row(function: &Function, obstacles: &[Obstacle]) -> Row {
+    let kind = function.model.map(|model| match model.kind {
+        Kind::Physical => "physical",
+        Kind::Virtual => "virtual",
+        Kind::Recovery => "recovery",
+    });
+    let group = function.group.as_ref().map(|group| GroupRow {
+        number: group.number,
+        no_iommu: group.no_iommu,
+        others: group
+            .others
+            .iter()
+            .map(|member| MemberRow { name: member.name.clone(), driver: member.driver.clone(), blocks: member.blocks() })
+            .collect(),
+    });
+    Row {
+        address: function.address.to_string(),
+        name: function.name(),
+        kind,
+        vendor: function.vendor,
+        device: function.device,
+        class: function.class,
+        driver: function.driver.clone(),
+        driver_override: function.driver_override.clone(),
+        iommu_group: group,
+        numa_node: function.numa_node,
+        link: function.link.clone().map(|link| LinkRow {
+            speed: link.speed,
+            width: link.width,
+            max_speed: link.max_speed,
+            max_width: link.max_width,
+        }),
+        bar0_bytes: function.bar0,
+        msix_vectors: match function.msix {
+            Msix::Vectors(vectors) => Some(vectors),
+            Msix::Absent => Some(0),
+            Msix::Unknown => None,
+        },
+        resettable: function.resettable,
+        physical_function: function.physical_function.map(|address| address.to_string()),
+        virtual_functions: function.virtual_functions,
+        interfaces: function.interfaces.clone(),
+        rdma_devices: function.rdma_devices.clone(),
+        vfio_device_file: function.device_file.as_ref().map(|path| path.display().to_string()),
+        usable: obstacles.is_empty(),
+        obstacles: obstacles.iter().map(Into::into).collect(),
+    }
+}
+
+const HEADINGS: [&str; 7] = ["ADDRESS", "NAME", "DRIVER", "GROUP", "NUMA", "LINK", "INTERFACES"];
+
+fn table(found: &[(Function, Vec<Obstacle>)]) -> String {
+    if found.is_empty() {
+        return "no mlx5 function in this machine\n".into();
+    }
+    let rows: Vec<_> = found.iter().map(|(function, _)| cells(function)).collect();
+    let mut widths = HEADINGS.map(str::len);
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let line = |cells: [&str; 7]| {
+        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
+    };
+    let mut text = line(HEADINGS);
+    for (row, (function, obstacles)) in rows.iter().zip(found) {
+        text += &line(row.each_ref().map(String::as_str));
+        text += &below(function, obstacles);
+    }
+    text
+}
+
+/// What stands under a function: its obstacles, each with what mends it.
+pub(crate) fn below(function: &Function, obstacles: &[Obstacle]) -> String {
+    let mut text = String::new();
+    for obstacle in obstacles {
+        // A string takes everything.
+        let _ = writeln!(text, "    {obstacle}");
+        if let Some(remedy) = obstacle.remedy() {
+            let _ = writeln!(text, "      remedy: {remedy}");
+        }
+    }
+    if obstacles.is_empty() {
+        let _ = writeln!(text, "    ready: --device {}", function.address);
+    }
+    text
+}
+
+fn cells(function: &Function) -> [String; 7] {
+    let dash = || "-".to_string();
+    let names: Vec<_> = function.interfaces.iter().chain(&function.rdma_devices).cloned().collect();
+    [
+        function.address.to_string(),
+        function.name(),
+        function.driver.clone().unwrap_or_else(dash),
+        function.group.as_ref().map_or_else(dash, |group| group.number.to_string()),
+        function.numa_node.map_or_else(dash, |node| node.to_string()),
+        function.link.as_ref().map_or_else(dash, link),
+        if names.is_empty() { dash() } else { names.join(", ") },
+    ]
+}
+
+fn link(link: &Link) -> String {
+    let of = |speed: &str, width: u8| format!("{} x{width}", speed.trim_end_matches(" PCIe"));
+    let now = of(&link.speed, link.width);
+    if link.degraded() { format!("{now} (of {})", of(&link.max_speed, link.max_width)) } else { now }
+}
