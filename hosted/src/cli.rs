@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::decode::send::Transport;
 use crate::device::choice::DeviceChoice;
+use crate::perf::args::PerfArgs;
 use crate::serve::args::SimCommand;
 
 /// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
@@ -40,6 +41,8 @@ pub enum Command {
     Bind(BindArgs),
     /// Gives functions back to the drivers that had them (needs root)
     Unbind(UnbindArgs),
+    /// Measures bandwidth and latency of RDMA write, read, send and atomics, as perftest does
+    Perf(Box<PerfArgs>),
     /// The simulated device for others
     #[command(subcommand)]
     Sim(SimCommand),

@@ -12,6 +12,8 @@ pub mod devices;
 pub mod fields;
 pub mod info;
 pub mod names;
+pub mod pattern;
+pub mod perf;
 pub mod progress;
 pub mod record;
 pub mod run;

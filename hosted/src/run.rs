@@ -13,6 +13,7 @@ use crate::cli::{
 };
 use crate::decode::input::{self, InputError};
 use crate::decode::{Decoded, command, completion, event, receive, send};
+use crate::perf::{self, args::PerfArgs};
 use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
@@ -33,6 +34,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Devices(args)) => return devices::run(&args).map_or_else(failed, |()| ExitCode::SUCCESS),
         Some(Command::Bind(args)) => return bind_functions(bind::bind(&args)),
         Some(Command::Unbind(args)) => return bind_functions(bind::unbind(&args)),
+        Some(Command::Perf(args)) => return run_perf(&args).unwrap_or_else(failed),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Wqe(WqeCommand::Decode(args))) => decode_wqe(&args),
         Some(Command::Cqe(EntryCommand::Decode(args))) => decode_with(&args, completion::decode_all),
@@ -82,6 +84,29 @@ fn bind_functions(done: anyhow::Result<()>) -> ExitCode {
         }
         done => done.map_or_else(failed, |()| ExitCode::SUCCESS),
     }
+}
+
+fn run_perf(args: &PerfArgs) -> anyhow::Result<ExitCode> {
+    let stop = stop_flag()?;
+    let report = match perf::run(args, &stop) {
+        Ok(report) => report,
+        Err(mistake) => {
+            eprintln!("bareverbs: {mistake}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let text = match (args.json, args.quiet) {
+        (true, _) => serde_json::to_string_pretty(&report)? + "\n",
+        (false, true) => String::new(),
+        (false, false) => report.to_string(),
+    };
+    // Nobody is left to tell if standard output is closed: the exit status still says how it went.
+    let _ = io::stdout().write_all(text.as_bytes());
+    if let Some(failure) = &report.failure {
+        eprintln!("bareverbs: {failure}");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {

@@ -8,8 +8,8 @@ use bareverbs::{
     QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Rkey, SendFlags, Sge,
 };
 
-use super::pattern::Pattern;
 use crate::device::{Device, Host, Memory};
+use crate::pattern::Pattern;
 
 /// Bit of a `wr_id` that marks a receive.
 const RECEIVE: u64 = 1 << 63;

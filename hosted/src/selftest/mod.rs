@@ -1,7 +1,6 @@
 //! The main job: two sides, on two devices or on one, brought up by the driver, and every verb used between them.
 
 mod endpoint;
-mod pattern;
 mod report;
 mod stale_rkey;
 mod test_bench;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Completion, MwHandle, Payload, QpState, Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 
-use super::pattern::Pattern;
 use super::report::Refused;
 use super::test_bench::{Moved, TestBench};
 use crate::device::{Host, Side};
+use crate::pattern::Pattern;
 
 /// Stream of the pattern that must stay in the peer's memory, and of the one that must not get there.
 const KEPT: u32 = 100;

@@ -3,9 +3,9 @@
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Payload, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode};
 
-use super::pattern::Pattern;
 use super::test_bench::{Moved, TestBench};
 use crate::device::{Host, Side};
+use crate::pattern::Pattern;
 
 /// Streams of the pattern: one for each kind, so that data of one cannot pass for that of another.
 const PING: u32 = 0;

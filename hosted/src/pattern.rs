@@ -2,7 +2,7 @@
 
 /// Bytes of message `index` of stream `stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     state: u64,
 }
 
@@ -17,7 +17,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Pattern {
     /// The pattern of message `index` of stream `stream` under `seed`.
-    pub(super) fn new(seed: u64, stream: u32, index: u64) -> Self {
+    pub(crate) fn new(seed: u64, stream: u32, index: u64) -> Self {
         let stream = mix(seed.wrapping_add(STEP.wrapping_mul(u64::from(stream).wrapping_add(1))));
         Self { state: mix(stream.wrapping_add(STEP.wrapping_mul(index.wrapping_add(1)))) }
     }
@@ -27,7 +27,7 @@ impl Pattern {
     }
 
     /// Fills `bytes`.
-    pub(super) fn fill(self, bytes: &mut [u8]) {
+    pub(crate) fn fill(self, bytes: &mut [u8]) {
         let (words, rest) = bytes.as_chunks_mut::<8>();
         let mut at = 0;
         for bytes in words {
@@ -38,7 +38,7 @@ impl Pattern {
     }
 
     /// The first byte that differs: where, what should be there, what is.
-    pub(super) fn differs(self, bytes: &[u8]) -> Option<(usize, u8, u8)> {
+    pub(crate) fn differs(self, bytes: &[u8]) -> Option<(usize, u8, u8)> {
         let (words, rest) = bytes.as_chunks::<8>();
         let is_wrong = |(at, bytes): (u64, &[u8; 8])| u64::from_le_bytes(*bytes) != self.word(at);
         let wrong = (0..).zip(words).position(is_wrong).unwrap_or(words.len());

@@ -1,0 +1,154 @@
+//! Options of `perf`: the letters and names are perftest's where it has them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::parameters::{Atomic, Parameters, Test, Transport};
+use crate::device::choice::DeviceChoice;
+
+/// The TCP port of perftest.
+pub const PORT: u16 = 18515;
+
+/// Options of `perf`.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct PerfArgs {
+    /// Tests, separated by commas; without it every one that the other options allow
+    #[arg(long, short = 'T', value_enum, value_delimiter = ',', value_name = "TEST")]
+    pub test: Vec<Test>,
+
+    /// Device: `simulated` or a PCI address. None: two simulated devices joined by a wire. One: both ends on it, through its
+    /// own port. Two: both ends in this process, one on each
+    #[arg(long, short = 'd', value_name = "DEVICE")]
+    pub device: Vec<DeviceChoice>,
+    /// Is the server: waits for one client at this address and does what it asks for
+    #[arg(long, value_name = "IP:PORT", num_args = 0..=1, default_missing_value = "", conflicts_with = "connect")]
+    pub listen: Option<String>,
+    /// Is the client of the server at this address
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub connect: Option<String>,
+    /// TCP port of the server, where its address has none
+    #[arg(long, short = 'p', default_value_t = PORT)]
+    pub port: u16,
+
+    /// Bytes of a message; several separated by commas [default: 2 for latency, 65536 for bandwidth; atomics always 8]
+    #[arg(long, short = 's', value_delimiter = ',', value_name = "BYTES", conflicts_with = "all")]
+    pub size: Vec<u32>,
+    /// Every size from 2 bytes to 8 MiB, doubling
+    #[arg(long, short = 'a')]
+    pub all: bool,
+    /// Messages of each queue pair, or round trips [default: 5000 for bandwidth, 1000 for latency, 1 GiB at most]
+    #[arg(long, short = 'n', value_name = "COUNT", conflicts_with = "duration")]
+    pub iters: Option<u64>,
+    /// Seconds of each measurement, instead of a number of messages
+    #[arg(long, short = 'D', value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<u64>,
+    /// Queue pairs; in latency tests they take turns
+    #[arg(long, short = 'q', default_value_t = 1, value_name = "COUNT")]
+    pub qp: u16,
+    /// Requests in flight of each queue pair in bandwidth tests
+    #[arg(long, short = 't', default_value_t = 128, value_name = "COUNT")]
+    pub tx_depth: u32,
+    /// Receives posted of each queue pair
+    #[arg(long, short = 'r', default_value_t = 256, value_name = "COUNT")]
+    pub rx_depth: u32,
+    /// Longest payload that goes inline into the request, in bytes [default: 220 for latency, 0 for bandwidth]
+    #[arg(long = "inline", visible_alias = "inline_size", short = 'I', value_name = "BYTES")]
+    pub inline: Option<u32>,
+    /// Waits for completion events (interrupts) instead of polling
+    #[arg(long, short = 'e')]
+    pub events: bool,
+    /// Both ends send in bandwidth tests; the sum is given
+    #[arg(long, short = 'b')]
+    pub bidirectional: bool,
+    /// Path MTU in bytes [default: what both ports have]
+    #[arg(long, short = 'm', value_name = "BYTES")]
+    pub mtu: Option<u32>,
+    /// Requests for one completion in bandwidth tests [default: 100, half the depth at most, 1 above 8 KiB]
+    #[arg(long = "cq-mod", visible_alias = "cq_mod", short = 'Q', value_name = "COUNT")]
+    pub cq_mod: Option<u32>,
+    /// Requests for one doorbell in bandwidth tests
+    #[arg(long = "post-list", visible_alias = "post_list", short = 'l', default_value_t = 1, value_name = "COUNT")]
+    pub post_list: u32,
+    /// Transport
+    #[arg(long = "connection", short = 'c', value_enum, default_value_t, value_name = "TRANSPORT")]
+    pub connection: Transport,
+    /// Reads and atomics outstanding of each queue pair [default: what both devices have]
+    #[arg(long, short = 'o', value_name = "COUNT")]
+    pub outs: Option<u8>,
+    /// Which atomic
+    #[arg(
+        long = "atomic-type",
+        visible_alias = "atomic_type",
+        short = 'A',
+        value_enum,
+        default_value_t,
+        value_name = "ATOMIC"
+    )]
+    pub atomic: Atomic,
+
+    /// Draws latency and bandwidth over size into a file; without a size of its own it measures all sizes
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Prints one JSON document instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Prints nothing but errors
+    #[arg(long, conflicts_with = "json")]
+    pub quiet: bool,
+}
+
+/// What stands under `--help`.
+const EXAMPLES: &str = "\
+Examples:
+  bareverbs perf                                         every test on two simulated devices
+  bareverbs perf -T write-lat,write-bw -a --svg perf.svg  over all sizes, with a plot
+  bareverbs perf --device 0000:01:00.0 -T write-bw -D 5   through the port of one card, five seconds
+  bareverbs perf --device 01:00.0 --listen                the server; for it the client decides what is measured
+  bareverbs perf --device 01:00.0 --connect host -T send-lat -s 64
+
+Latency is half the round trip for write and send, the whole for read and atomics. 1 MiB/s is 1048576 bytes a second.
+After a bandwidth test the bytes of every message slot are compared, and the sums of atomics.";
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.001..=86_400.0).contains(&seconds) {
+        Ok((seconds * 1000.0).round() as u64)
+    } else {
+        Err("not between 0.001 and 86400".into())
+    }
+}
+
+impl PerfArgs {
+    /// The measurement that is asked for.
+    ///
+    /// # Errors
+    /// What cannot be, and why.
+    pub fn parameters(&self) -> Result<Parameters, String> {
+        let all = self.all || (self.svg.is_some() && self.size.is_empty());
+        let mut parameters = Parameters {
+            tests: self.test.clone(),
+            sizes: if all { Parameters::all_sizes() } else { self.size.clone() },
+            iterations: self.iters,
+            duration_ms: self.duration,
+            transport: self.connection,
+            mtu: self.mtu,
+            queue_pairs: self.qp,
+            tx_depth: self.tx_depth,
+            rx_depth: self.rx_depth,
+            inline: self.inline,
+            events: self.events,
+            bidirectional: self.bidirectional,
+            cq_mod: self.cq_mod,
+            post_list: self.post_list,
+            outs: self.outs,
+            atomic: self.atomic,
+        };
+        if parameters.tests.is_empty() {
+            parameters.tests = Test::ALL.into_iter().filter(|&test| parameters.offers(test)).collect();
+        }
+        parameters.check()?;
+        Ok(parameters)
+    }
+}

@@ -1,0 +1,584 @@
+//! Bandwidth: the send queues are kept full, and completions are taken as they come.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{Completion, CqHandle, Payload, QpHandle, Remote, SendFlags, SendOp, SendWr, Sge, WcData, WcStatus};
+
+use super::areas::Areas;
+use super::endpoint::{Endpoint, refused};
+use super::parameters::{Atomic, CREDITS, End, Parameters, Point, Verb};
+use super::report::Row;
+use super::session::{Role, stream};
+use crate::device::{Device, Host};
+use crate::pattern::Pattern;
+
+/// Completions taken at a time.
+const BATCH: usize = 32;
+/// Steps between two looks at the clock of a test with a duration.
+const LOOK: u32 = 16;
+/// Bit of a `wr_id` that marks a credit.
+const CREDIT: u64 = 1 << 63;
+/// Where the queue pair stands in a `wr_id`; below it are the messages posted up to the request, or the slot of a receive.
+const LANE: u32 = 48;
+const COUNT: u64 = (1 << LANE) - 1;
+
+/// A queue pair.
+#[derive(Debug)]
+struct Lane {
+    qp: QpHandle,
+    /// Messages posted, those known to be complete, and those to post in all.
+    posted: u64,
+    completed: u64,
+    target: u64,
+    /// Messages for which the peer has receives, in all.
+    allowed: u64,
+    /// Messages up to the next that asks for a completion.
+    until_signal: u32,
+    /// Offset of the next message in the ring of slots.
+    offset: usize,
+    /// Device address of the ring of slots here.
+    local: u64,
+    /// The ring of slots at the peer.
+    remote: Remote,
+    /// Offset of the ring of slots in the memory here.
+    out: usize,
+    /// Messages received.
+    received: u64,
+    /// The slot from which the next message comes.
+    coming: usize,
+    /// The slot from which the last message in each of our slots came, `usize::MAX` for none.
+    landed: Vec<usize>,
+    /// Messages received of which the peer knows, or knows of us.
+    credited: u64,
+    told: u64,
+    telling: bool,
+}
+
+/// What all messages of a test have in common.
+struct Shape {
+    /// Bytes of the slots of a queue pair, and from slot to slot.
+    ring: usize,
+    stride: usize,
+    /// Length and key of a message.
+    sge: Sge,
+    cq_mod: u32,
+    /// Whether every message is for the same place at the peer.
+    fixed: bool,
+}
+
+/// The next message of a queue pair.
+struct Next {
+    sges: [Sge; 1],
+    remote: Remote,
+    flags: SendFlags,
+    /// Messages before it.
+    number: u64,
+    /// Offset in the memory here.
+    at: usize,
+}
+
+impl Next {
+    #[inline(always)]
+    fn request<'a, R: Request>(&'a self, index: usize, inline: &'a [u8], size: usize) -> SendWr<'a> {
+        let bytes = inline.get(self.at..self.at.wrapping_add(size)).unwrap_or_default();
+        let wr_id = (index as u64) << LANE | self.number.wrapping_add(1);
+        SendWr { wr_id, flags: self.flags, op: R::op(&self.sges, bytes, self.remote, self.number) }
+    }
+}
+
+impl Lane {
+    /// Counts the next message.
+    #[inline(always)]
+    fn next(&mut self, shape: &Shape) -> Next {
+        let number = self.posted;
+        self.posted += 1;
+        self.until_signal -= 1;
+        let mut flags = SendFlags::empty();
+        if self.until_signal == 0 || self.posted == self.target {
+            self.until_signal = shape.cq_mod;
+            flags = SendFlags::SIGNALED;
+        }
+        let offset = self.offset;
+        self.offset = offset.wrapping_add(shape.stride);
+        if self.offset == shape.ring {
+            self.offset = 0;
+        }
+        let sges = [Sge { addr: self.local.wrapping_add(offset as u64), ..shape.sge }];
+        let remote_offset = if shape.fixed { 0 } else { offset as u64 };
+        let remote = Remote { addr: self.remote.addr.wrapping_add(remote_offset), ..self.remote };
+        Next { sges, remote, flags, number, at: self.out.wrapping_add(offset) }
+    }
+}
+
+/// What the requests of a test look like.
+trait Request {
+    /// A message's request; `bytes` holds the message if it goes inline.
+    fn op<'a>(sges: &'a [Sge; 1], bytes: &'a [u8], remote: Remote, number: u64) -> SendOp<'a>;
+    /// Whether every message is for the same place at the peer.
+    const FIXED: bool = false;
+}
+
+macro_rules! requests {
+    ($($name:ident($sges:pat, $bytes:pat, $remote:pat, $number:pat) $(fixed $fixed:literal)? => $op:expr;)+) => {$(
+        struct $name;
+
+        impl Request for $name {
+            #[inline(always)]
+            fn op<'a>($sges: &'a [Sge; 1], $bytes: &'a [u8], $remote: Remote, $number: u64) -> SendOp<'a> {
+                $op
+            }
+
+            $(const FIXED: bool = $fixed;)?
+        }
+    )+};
+}
+
+requests! {
+    Write(sges, _, remote, _) => SendOp::Write { payload: Payload::Sges(sges), remote };
+    WriteInline(_, bytes, remote, _) => SendOp::Write { payload: Payload::Inline(bytes), remote };
+    Send(sges, _, _, _) => SendOp::Send { payload: Payload::Sges(sges) };
+    SendInline(_, bytes, _, _) => SendOp::Send { payload: Payload::Inline(bytes) };
+    Read(sges, _, remote, _) => SendOp::Read { sges, remote };
+    FetchAdd([sge], _, remote, _) fixed true => SendOp::FetchAdd { sge: *sge, remote, add: 1 };
+    CompareSwap([sge], _, remote, number) fixed true =>
+        SendOp::CompareSwap { sge: *sge, remote, compare: number, swap: number.wrapping_add(1) };
+}
+
+/// The requests of a test.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Write,
+    WriteInline,
+    Send,
+    SendInline,
+    Read,
+    FetchAdd,
+    CompareSwap,
+}
+
+/// One end of a bandwidth test.
+#[derive(Debug)]
+pub(super) struct Bandwidth {
+    point: Point,
+    areas: Areas,
+    kind: Kind,
+    role: Role,
+    lanes: Vec<Lane>,
+    send_cq: CqHandle,
+    recv_cq: CqHandle,
+    /// Length and key of a message.
+    lkey: Sge,
+    /// Whether this end sends, receives, and waits for events.
+    sends: bool,
+    receives: bool,
+    events: bool,
+    depth: u64,
+    cq_mod: u32,
+    post_list: u64,
+    rx_depth: u64,
+    /// Messages between two credits.
+    credit_every: u64,
+    /// The messages as they go inline.
+    inline: Vec<u8>,
+    completions: Box<[Completion; BATCH]>,
+    /// Queue pairs that have not sent everything yet.
+    unfinished: usize,
+    duration: Option<Duration>,
+    until_look: u32,
+    start: Option<Instant>,
+    finish: Option<Instant>,
+}
+
+impl Bandwidth {
+    /// Fills the slots, and posts receives.
+    pub(super) fn new<H: Host>(
+        endpoint: &mut Endpoint<H>,
+        device: &mut Device<H>,
+        parameters: &Parameters,
+        point: Point,
+        role: Role,
+        run: u64,
+    ) -> Result<Self> {
+        let areas = Areas::new(parameters, point);
+        let verb = point.test.verb();
+        let sends = role == Role::Client || parameters.bidirectional;
+        let receives = verb == Verb::Send;
+        let queues = endpoint.queues()?;
+        let (send_cq, recv_cq, qps) = (queues.send_cq, queues.recv_cq, queues.qps.clone());
+        let is_inline = point.size <= queues.inline;
+        let kind = match (verb, is_inline, parameters.atomic) {
+            (Verb::Write, false, _) => Kind::Write,
+            (Verb::Write, true, _) => Kind::WriteInline,
+            (Verb::Send, false, _) => Kind::Send,
+            (Verb::Send, true, _) => Kind::SendInline,
+            (Verb::Read, ..) => Kind::Read,
+            (Verb::Atomic, _, Atomic::FetchAndAdd) => Kind::FetchAdd,
+            (Verb::Atomic, _, Atomic::CmpAndSwap) => Kind::CompareSwap,
+        };
+        let mut inline = Vec::new();
+        for lane in 0..areas.lanes {
+            for slot in 0..areas.slots {
+                if verb == Verb::Atomic {
+                    endpoint.clear(areas.out(lane, slot), areas.size)?;
+                } else {
+                    endpoint.fill(areas.out(lane, slot), areas.size, pattern(run, role, lane, slot))?;
+                }
+                endpoint.clear(areas.incoming(lane, slot), areas.size)?;
+            }
+        }
+        if is_inline {
+            inline.extend_from_slice(endpoint.read(0, areas.lanes * areas.ring())?);
+        }
+        let target = match parameters.end(point) {
+            _ if !sends => 0,
+            End::Iterations(count) => count,
+            End::Duration(_) => u64::MAX,
+        };
+        let rx_depth = u64::from(parameters.rx_depth);
+        let (depth, post_list) = (parameters.tx_depth, parameters.post_list);
+        // A list waits for room, so a completion must come before there is none.
+        let cq_mod = parameters.cq_mod(point.size).min(depth - post_list + 1);
+        let mut lanes = Vec::with_capacity(areas.lanes);
+        for (index, &qp) in qps.iter().enumerate() {
+            let (out, incoming) = (areas.out(index, 0), areas.incoming(index, 0));
+            // What is read goes where messages come in, and comes from where messages are sent.
+            let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
+            lanes.push(Lane {
+                qp,
+                posted: 0,
+                completed: 0,
+                target,
+                allowed: if receives { rx_depth } else { u64::MAX },
+                until_signal: cq_mod,
+                offset: 0,
+                local: endpoint.sge(from, 0).addr,
+                remote: Remote { ..peer_at(endpoint, to)? },
+                out,
+                received: 0,
+                coming: 0,
+                landed: vec![usize::MAX; areas.slots],
+                credited: 0,
+                told: 0,
+                telling: false,
+            });
+            if receives {
+                for count in 0..parameters.rx_depth + CREDITS {
+                    let slot = count as usize % areas.slots;
+                    let wr_id = (index as u64) << LANE | slot as u64;
+                    endpoint.post_receive(device, qp, wr_id, areas.incoming(index, slot), areas.size)?;
+                }
+            }
+        }
+        Ok(Self {
+            point,
+            areas,
+            kind,
+            role,
+            unfinished: if sends { lanes.len() } else { 0 },
+            lanes,
+            send_cq,
+            recv_cq,
+            lkey: endpoint.sge(0, areas.size),
+            sends,
+            receives,
+            events: parameters.events,
+            depth: depth.into(),
+            cq_mod,
+            post_list: post_list.into(),
+            rx_depth,
+            credit_every: rx_depth / 4,
+            inline,
+            completions: Box::new([Completion::EMPTY; BATCH]),
+            duration: match parameters.end(point) {
+                End::Duration(duration) if sends => Some(duration),
+                _ => None,
+            },
+            until_look: LOOK,
+            start: None,
+            finish: None,
+        })
+    }
+
+    /// Whether this end has nothing to do but let the peer work on its memory.
+    pub(super) const fn is_passive(&self) -> bool {
+        !self.sends && !self.receives
+    }
+
+    /// Whether everything is sent.
+    pub(super) const fn is_finished(&self) -> bool {
+        self.unfinished == 0
+    }
+
+    /// Messages sent on each queue pair.
+    pub(super) fn sent(&self) -> Vec<u64> {
+        self.lanes.iter().map(|lane| lane.completed).collect()
+    }
+
+    /// Messages sent or received.
+    pub(super) fn messages(&self) -> u64 {
+        self.lanes.iter().map(|lane| if self.sends { lane.completed } else { lane.received }).sum()
+    }
+
+    /// Posts nothing more than what lets the last completion come.
+    pub(super) fn stop(&mut self) {
+        self.unfinished = 0;
+        for lane in &mut self.lanes {
+            // What was posted since the last request with a completion needs one more.
+            let last = if lane.until_signal == self.cq_mod { lane.posted } else { lane.posted.saturating_add(1) };
+            lane.target = lane.target.min(last);
+            if lane.completed < lane.target {
+                self.unfinished += 1;
+            }
+        }
+        if self.unfinished == 0 {
+            self.finish = self.finish.or_else(|| Some(Instant::now()));
+        }
+    }
+
+    /// Posts what fits and takes the completions that are there; whether anything happened.
+    #[inline]
+    pub(super) fn step<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+        let mut worked = false;
+        if self.unfinished != 0 {
+            worked |= match self.kind {
+                Kind::Write => self.post::<Write, H>(device),
+                Kind::WriteInline => self.post::<WriteInline, H>(device),
+                Kind::Send => self.post::<Send, H>(device),
+                Kind::SendInline => self.post::<SendInline, H>(device),
+                Kind::Read => self.post::<Read, H>(device),
+                Kind::FetchAdd => self.post::<FetchAdd, H>(device),
+                Kind::CompareSwap => self.post::<CompareSwap, H>(device),
+            }?;
+        }
+        worked |= self.take_sends(device)?;
+        if self.receives {
+            worked |= self.take_receives(endpoint, device)?;
+        }
+        if self.events {
+            if worked {
+                endpoint.disarm();
+            } else if !self.is_passive() {
+                return endpoint.arm(device);
+            }
+        }
+        Ok(worked)
+    }
+
+    fn post<R: Request, H: Host>(&mut self, device: &mut Device<H>) -> Result<bool> {
+        let start = *self.start.get_or_insert_with(Instant::now);
+        if let Some(duration) = self.duration {
+            self.until_look -= 1;
+            if self.until_look == 0 {
+                self.until_look = LOOK;
+                if start.elapsed() >= duration {
+                    self.duration = None;
+                    self.stop();
+                }
+            }
+        }
+        let mut worked = false;
+        let (inline, size) = (self.inline.as_slice(), self.areas.size);
+        let shape =
+            Shape { ring: self.areas.ring(), stride: self.areas.stride, sge: self.lkey, cq_mod: self.cq_mod, fixed: R::FIXED };
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            loop {
+                let count = (lane.target.min(lane.allowed) - lane.posted).min(self.post_list);
+                if count == 0 || count > self.depth - (lane.posted - lane.completed) {
+                    break;
+                }
+                worked = true;
+                if count == 1 {
+                    let next = lane.next(&shape);
+                    device.verbs.post_send(lane.qp, &next.request::<R>(index, inline, size)).context("post_send")?;
+                } else {
+                    let mut queue = device.verbs.send_queue(lane.qp).context("post_send")?;
+                    for _ in 0..count {
+                        let next = lane.next(&shape);
+                        queue.post(&next.request::<R>(index, inline, size)).context("post_send")?;
+                    }
+                    queue.commit().context("the doorbell of a list")?;
+                }
+            }
+        }
+        Ok(worked)
+    }
+
+    fn take_sends<H: Host>(&mut self, device: &mut Device<H>) -> Result<bool> {
+        let taken = device.verbs.poll_cq(self.send_cq, &mut *self.completions).context("poll_cq")?;
+        for at in 0..taken {
+            let Some(completion) = self.completions.get(at) else { break };
+            if completion.status != WcStatus::Success {
+                return Err(refused(completion));
+            }
+            let wr_id = completion.wr_id;
+            let index = (wr_id >> LANE) as usize & 0x7fff;
+            let Some(lane) = self.lanes.get_mut(index) else {
+                bail!("a completion of request {wr_id:#x}, which nobody posted")
+            };
+            if wr_id & CREDIT != 0 {
+                lane.telling = false;
+                self.tell(index, device)?;
+                continue;
+            }
+            lane.completed = wr_id & COUNT;
+            if lane.completed == lane.target {
+                self.unfinished = self.unfinished.saturating_sub(1);
+                if self.unfinished == 0 {
+                    self.finish = Some(Instant::now());
+                }
+            }
+        }
+        Ok(taken != 0)
+    }
+
+    fn take_receives<H: Host>(&mut self, endpoint: &Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+        let taken = device.verbs.poll_cq(self.recv_cq, &mut *self.completions).context("poll_cq")?;
+        for at in 0..taken {
+            let Some(&completion) = self.completions.get(at) else { break };
+            if completion.status != WcStatus::Success {
+                return Err(refused(&completion));
+            }
+            let (index, slot) = ((completion.wr_id >> LANE) as usize, (completion.wr_id & COUNT) as usize);
+            let Some(lane) = self.lanes.get_mut(index) else {
+                bail!("a completion of receive {:#x}, which nobody posted", completion.wr_id)
+            };
+            if let WcData::Imm(count) = completion.data {
+                let more = u32::from_be_bytes(count).wrapping_sub(lane.credited as u32);
+                lane.credited += u64::from(more);
+                if lane.credited > lane.posted {
+                    bail!(
+                        "the peer says that it received {} messages of queue pair {index}, {} were sent",
+                        lane.credited,
+                        lane.posted
+                    );
+                }
+                lane.allowed = self.rx_depth + lane.credited;
+            } else {
+                if completion.byte_len as usize != self.areas.size {
+                    bail!("a message of {} bytes came on queue pair {index}", completion.byte_len);
+                }
+                lane.received += 1;
+                if let Some(landed) = lane.landed.get_mut(slot) {
+                    *landed = lane.coming;
+                }
+                lane.coming += 1;
+                if lane.coming == self.areas.slots {
+                    lane.coming = 0;
+                }
+            }
+            let at = self.areas.incoming(index, slot);
+            endpoint.post_receive(device, lane.qp, completion.wr_id, at, self.areas.size)?;
+            self.tell(index, device)?;
+        }
+        Ok(taken != 0)
+    }
+
+    /// Lets the peer know of the messages received, if enough have come: it sends only what there are receives for. A message
+    /// without bytes, and not a write to a word of the peer, so that a peer that waits for events wakes up.
+    #[inline]
+    fn tell<H: Host>(&mut self, index: usize, device: &mut Device<H>) -> Result<()> {
+        let Some(lane) = self.lanes.get_mut(index) else { return Ok(()) };
+        if lane.telling || lane.received - lane.told < self.credit_every {
+            return Ok(());
+        }
+        lane.told = lane.received;
+        lane.telling = true;
+        let op = SendOp::SendWithImm { payload: Payload::Sges(&[]), imm: (lane.received as u32).to_be_bytes() };
+        let wr = SendWr { wr_id: CREDIT | (index as u64) << LANE, flags: SendFlags::SIGNALED, op };
+        device.verbs.post_send(lane.qp, &wr).context("post_send of a credit")
+    }
+
+    /// Whether all that the peer sent has come.
+    pub(super) fn has_received(&self, sent: &[u64]) -> bool {
+        !self.receives || self.lanes.iter().zip(sent).all(|(lane, &sent)| lane.received >= sent)
+    }
+
+    /// What is outstanding, for errors.
+    pub(super) fn outstanding(&self) -> String {
+        let sum = |value: fn(&Lane) -> u64| self.lanes.iter().map(value).sum::<u64>();
+        let (posted, completed, received) = (sum(|lane| lane.posted), sum(|lane| lane.completed), sum(|lane| lane.received));
+        let blocked = self.lanes.iter().filter(|lane| lane.posted == lane.allowed).count();
+        let mut text = format!("{} requests outstanding ({posted} posted, {completed} complete)", posted - completed);
+        if self.receives {
+            text += &format!(", {received} messages received, {blocked} queue pairs waiting for the peer's receives");
+        }
+        text
+    }
+
+    /// Compares what came with what the peer sent; `sent` are its messages.
+    pub(super) fn verify<H: Host>(&self, endpoint: &mut Endpoint<H>, run: u64, sent: &[u64]) -> Result<()> {
+        let areas = self.areas;
+        for (index, lane) in self.lanes.iter().enumerate() {
+            match self.kind {
+                Kind::FetchAdd | Kind::CompareSwap => {
+                    let sum = endpoint.word(areas.incoming(index, 0))?;
+                    let wanted = sent.get(index).copied().unwrap_or(0);
+                    if sum != wanted {
+                        bail!("the atomics of queue pair {index} made {sum} of the word instead of {wanted}");
+                    }
+                    // The results of the last round: each the number of the atomics before it.
+                    for number in lane.posted.saturating_sub(areas.slots as u64)..lane.posted {
+                        let slot = (number % areas.slots as u64) as usize;
+                        let old = endpoint.word(areas.out(index, slot))?;
+                        if old != number {
+                            bail!("atomic {number} of queue pair {index} gave {old} as the value before it");
+                        }
+                    }
+                }
+                Kind::Write | Kind::WriteInline | Kind::Read => {
+                    let count = if matches!(self.kind, Kind::Read) { Some(&lane.posted) } else { sent.get(index) };
+                    let used = count.map_or(0, |&count| usize::try_from(count).unwrap_or(usize::MAX)).min(areas.slots);
+                    for slot in 0..used {
+                        compare(
+                            endpoint,
+                            areas.incoming(index, slot),
+                            areas.size,
+                            pattern(run, self.role.other(), index, slot),
+                        )
+                        .with_context(|| format!("slot {slot} of queue pair {index}"))?;
+                    }
+                }
+                Kind::Send | Kind::SendInline => {
+                    for (slot, &from) in lane.landed.iter().enumerate().filter(|(_, from)| **from != usize::MAX) {
+                        compare(
+                            endpoint,
+                            areas.incoming(index, slot),
+                            areas.size,
+                            pattern(run, self.role.other(), index, from),
+                        )
+                        .with_context(|| format!("receive slot {slot} of queue pair {index}"))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What was measured, if this end sent.
+    pub(super) fn row(&self) -> Option<Row> {
+        if !self.sends {
+            return None;
+        }
+        let messages: u64 = self.lanes.iter().map(|lane| lane.completed).sum();
+        let seconds = self.finish?.saturating_duration_since(self.start?).as_secs_f64();
+        Some(Row::bandwidth(self.point, messages, seconds))
+    }
+}
+
+/// What end `role` sends from a slot.
+fn pattern(run: u64, role: Role, lane: usize, slot: usize) -> Pattern {
+    Pattern::new(run, stream(role), (lane as u64) << 32 | slot as u64)
+}
+
+fn peer_at<H: Host>(endpoint: &Endpoint<H>, at: usize) -> Result<Remote> {
+    Ok(endpoint.peer()?.at(at))
+}
+
+/// Compares bytes of the memory with a pattern.
+pub(super) fn compare<H: Host>(endpoint: &mut Endpoint<H>, at: usize, len: usize, pattern: Pattern) -> Result<()> {
+    match pattern.differs(endpoint.read(at, len)?) {
+        None => Ok(()),
+        Some((byte, want, have)) => bail!("wrong data: byte {byte} of {len} is {have:#04x} instead of {want:#04x}"),
+    }
+}

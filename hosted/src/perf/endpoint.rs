@@ -1,0 +1,439 @@
+//! One end of a measurement: its memory, its completion queues and its queue pairs on a device that somebody else owns.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{
+    Access, AddressVector, CheckedOp, Completion, CqHandle, DataPath, DmaMemory as _, Lid, Lkey, MrHandle, Mtu, Payload,
+    PdHandle, PortState, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Remote, Rkey, Sge,
+    WcStatus,
+};
+
+use super::areas::Areas;
+use super::exchange::Connection;
+use super::parameters::{CREDITS, Parameters, Point, RING, Transport, Verb};
+use crate::device::{Backend, Device, Host, Memory};
+use crate::pattern::Pattern;
+
+/// How long a port may take to be active.
+const PORT_UP: Duration = Duration::from_secs(10);
+/// Local ACK timeout and code of the wait after an RNR NAK, as with perftest: 67 ms, 0.64 ms.
+const TIMEOUT: u8 = 14;
+const MIN_RNR_TIMER: u8 = 12;
+/// Requests in flight in latency tests: one, and those whose completion has not been asked for.
+const LATENCY_DEPTH: u32 = 32;
+
+/// The queues of one measurement.
+#[derive(Debug)]
+pub(super) struct Queues {
+    pub(super) send_cq: CqHandle,
+    pub(super) recv_cq: CqHandle,
+    pub(super) qps: Vec<QpHandle>,
+    qpns: Vec<Qpn>,
+    psns: Vec<Psn>,
+    /// Longest payload that goes inline.
+    pub(super) inline: u32,
+    /// Whether completion events are asked for, and not seen to have come.
+    armed: bool,
+}
+
+/// Where the peer's memory is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerMemory {
+    addr: u64,
+    rkey: Rkey,
+}
+
+impl PeerMemory {
+    /// Byte `at` of it.
+    pub(super) const fn at(self, at: usize) -> Remote {
+        Remote { addr: self.addr.wrapping_add(at as u64), rkey: self.rkey }
+    }
+}
+
+/// One end.
+pub(super) struct Endpoint<H: Host> {
+    pub(super) memory: Memory<H>,
+    length: usize,
+    base: u64,
+    lkey: Lkey,
+    rkey: Rkey,
+    pd: PdHandle,
+    mr: MrHandle,
+    lid: Lid,
+    mtu: Mtu,
+    queues: Option<Queues>,
+    peer: Option<PeerMemory>,
+    scratch: Vec<u8>,
+}
+
+impl<H: Host> Endpoint<H> {
+    /// An end with memory for all measurements.
+    ///
+    /// # Errors
+    /// The port is down, the device cannot do what is asked for, or the memory cannot be had.
+    pub(super) fn new(device: &mut Device<H>, parameters: &Parameters) -> Result<Self> {
+        check_device(device, parameters)?;
+        let port = active_port(device)?;
+        let length = parameters.points().iter().map(|&point| Areas::new(parameters, point).total()).max().unwrap_or(0);
+        let length = length.next_multiple_of(4096);
+        let pd = device.verbs.alloc_pd().context("alloc_pd")?;
+        let memory = device.host.memory(length).with_context(|| format!("{length} bytes for messages"))?;
+        let (base, map) = device.host.region(&memory);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let mr = device.verbs.reg_mr(pd, base, length as u64, access, map).context("reg_mr")?;
+        let info = device.verbs.mr(mr)?;
+        Ok(Self {
+            memory,
+            length,
+            base,
+            lkey: info.lkey,
+            rkey: info.rkey,
+            pd,
+            mr,
+            lid: port.0,
+            mtu: port.1,
+            queues: None,
+            peer: None,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Makes the queues of a measurement; gives what the peer must know.
+    pub(super) fn open(&mut self, device: &mut Device<H>, parameters: &Parameters, point: Point) -> Result<Connection> {
+        let attr = *device.verbs.query_device();
+        let inline = parameters.inline(point.test, attr.max_inline_data);
+        let depth = if point.test.is_latency() { LATENCY_DEPTH } else { parameters.tx_depth };
+        let is_send = point.test.verb() == Verb::Send;
+        let receives = if is_send { parameters.rx_depth + CREDITS } else { 0 };
+        let lanes = u32::from(parameters.queue_pairs);
+        // Room for a completion of each request: whatever the moderation, a queue never overruns.
+        let send_cq = device.verbs.create_cq((lanes * (depth + 1)).next_power_of_two()).context("create_cq for sends")?;
+        let recv_cq =
+            device.verbs.create_cq((lanes * receives).next_power_of_two().max(1)).context("create_cq for receives")?;
+        let mut queues = Queues { send_cq, recv_cq, qps: Vec::new(), qpns: Vec::new(), psns: Vec::new(), inline, armed: false };
+        // One more for a credit; a receive queue of one entry, since some devices want any.
+        let cap = QpCap {
+            max_send_wr: (depth + u32::from(is_send)).min(RING),
+            max_recv_wr: receives.max(1),
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: inline,
+        };
+        let qp_type = match parameters.transport {
+            Transport::Rc => QpType::Rc,
+            Transport::Uc => QpType::Uc,
+        };
+        for lane in 0..parameters.queue_pairs {
+            let init = QpInit { pd: self.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: false };
+            let qp = device.verbs.create_qp(&init).with_context(|| format!("create_qp of queue pair {lane}"))?;
+            queues.qps.push(qp);
+            queues.qpns.push(device.verbs.qp(qp)?.qpn);
+            let number = RandomState::new().hash_one(lane);
+            queues.psns.push(Psn::new(number as u32 & 0xff_ffff));
+            let access = match parameters.transport {
+                Transport::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+                Transport::Uc => Access::REMOTE_WRITE,
+            };
+            let attr = QpAttr { state: QpState::Init, port_num: 1, access, ..QpAttr::default() };
+            let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+            device.verbs.modify_qp(qp, &attr, mask).context("modify_qp to INIT")?;
+        }
+        let connection = Connection {
+            lid: self.lid.get(),
+            mtu: self.mtu.bytes(),
+            max_dest_rd_atomic: attr.max_qp_rd_atom,
+            queue_pairs: queues.qpns.iter().zip(&queues.psns).map(|(qpn, psn)| (qpn.get(), psn.get())).collect(),
+            rkey: self.rkey.get(),
+            addr: self.base,
+            length: self.length as u64,
+        };
+        self.queues = Some(queues);
+        Ok(connection)
+    }
+
+    /// Takes the queue pairs to RTS.
+    pub(super) fn connect(
+        &mut self,
+        device: &mut Device<H>,
+        parameters: &Parameters,
+        point: Point,
+        peer: &Connection,
+    ) -> Result<()> {
+        let attr = *device.verbs.query_device();
+        check_connection(peer, parameters, Areas::new(parameters, point).total())?;
+        let theirs = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes() == peer.mtu);
+        let theirs = theirs.with_context(|| format!("the peer's port has an MTU of {} bytes", peer.mtu))?;
+        let path_mtu = parameters.path_mtu().unwrap_or(self.mtu.min(theirs));
+        let outs = |most: u8| parameters.outs.map_or(most, |outs| outs.min(most)).max(1);
+        let queues = self.queues.as_ref().context("no queues")?;
+        for (((&qp, &psn), &(dest_qpn, rq_psn)), lane) in queues.qps.iter().zip(&queues.psns).zip(&peer.queue_pairs).zip(0..) {
+            let mut attr = QpAttr {
+                state: QpState::Rtr,
+                av: AddressVector { dlid: Lid::new(peer.lid), port_num: 1, ..AddressVector::default() },
+                path_mtu,
+                dest_qpn: Qpn::new(dest_qpn),
+                sq_psn: psn,
+                rq_psn: Psn::new(rq_psn),
+                max_rd_atomic: outs(attr.max_qp_init_rd_atom.min(peer.max_dest_rd_atomic)),
+                max_dest_rd_atomic: outs(attr.max_qp_rd_atom),
+                min_rnr_timer: MIN_RNR_TIMER,
+                timeout: TIMEOUT,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                ..QpAttr::default()
+            };
+            use QpAttrMask as Mask;
+            let (mut to_rtr, mut to_rts) =
+                (Mask::STATE | Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN, Mask::STATE | Mask::SQ_PSN);
+            if parameters.transport == Transport::Rc {
+                to_rtr |= Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
+                to_rts |= Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
+            }
+            let step = |state| format!("modify_qp of queue pair {lane} to {state}");
+            device.verbs.modify_qp(qp, &attr, to_rtr).with_context(|| step("RTR"))?;
+            attr.state = QpState::Rts;
+            device.verbs.modify_qp(qp, &attr, to_rts).with_context(|| step("RTS"))?;
+        }
+        self.peer = Some(PeerMemory { addr: peer.addr, rkey: Rkey::new(peer.rkey) });
+        Ok(())
+    }
+
+    /// Destroys the queues of a measurement.
+    pub(super) fn close(&mut self, device: &mut Device<H>) -> Result<()> {
+        let Some(queues) = self.queues.take() else { return Ok(()) };
+        for qp in queues.qps {
+            device.verbs.destroy_qp(qp).context("destroy_qp")?;
+        }
+        device.verbs.destroy_cq(queues.send_cq).context("destroy_cq")?;
+        device.verbs.destroy_cq(queues.recv_cq).context("destroy_cq")
+    }
+
+    /// Destroys everything on the device.
+    pub(super) fn destroy(mut self, device: &mut Device<H>) -> Result<()> {
+        self.close(device)?;
+        device.verbs.dereg_mr(self.mr).context("dereg_mr")?;
+        device.verbs.dealloc_pd(self.pd).context("dealloc_pd")
+    }
+
+    /// The queues of the measurement.
+    pub(super) fn queues(&self) -> Result<&Queues> {
+        self.queues.as_ref().context("no queues")
+    }
+
+    /// The memory of the peer.
+    pub(super) fn peer(&self) -> Result<PeerMemory> {
+        self.peer.context("no peer")
+    }
+
+    /// The piece of memory from `at`.
+    pub(super) fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.base.wrapping_add(at as u64), length: len as u32, lkey: self.lkey }
+    }
+
+    /// Posts a receive into the memory from `at`.
+    pub(super) fn post_receive(&self, device: &mut Device<H>, qp: QpHandle, wr_id: u64, at: usize, len: usize) -> Result<()> {
+        let sges = [self.sge(at, len)];
+        device.verbs.post_recv(qp, &RecvWr { wr_id, sges: &sges }).context("post_recv")
+    }
+
+    /// Asks for an event of the completion queues, once until [`Self::disarm`]. Whether it was done now: then completions must be
+    /// looked for once more, for one that came before gives no event.
+    pub(super) fn arm(&mut self, device: &mut Device<H>) -> Result<bool> {
+        let queues = self.queues.as_mut().context("no queues")?;
+        if queues.armed {
+            return Ok(false);
+        }
+        queues.armed = true;
+        device.verbs.req_notify_cq(queues.send_cq, false).context("req_notify_cq")?;
+        device.verbs.req_notify_cq(queues.recv_cq, false).context("req_notify_cq")?;
+        Ok(true)
+    }
+
+    /// Completions came: the next wait needs a new event.
+    pub(super) fn disarm(&mut self) {
+        if let Some(queues) = &mut self.queues {
+            queues.armed = false;
+        }
+    }
+
+    /// Whether every queue pair still works.
+    pub(super) fn check_queue_pairs(&self, device: &Device<H>) -> Result<()> {
+        for (lane, &qp) in self.queues.iter().flat_map(|queues| &queues.qps).enumerate() {
+            let info = device.verbs.qp(qp)?;
+            if matches!(info.state, QpState::Err | QpState::Sqe) {
+                bail!("queue pair {lane} (number {}) is in error: the device refused a request to it", info.qpn);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `len` bytes of a pattern from `at`.
+    pub(super) fn fill(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
+        self.scratch.resize(len, 0);
+        pattern.fill(&mut self.scratch);
+        self.memory.write(at, &self.scratch).ok().context("a slot outside the memory")
+    }
+
+    /// Writes `len` zeros from `at`.
+    pub(super) fn clear(&mut self, at: usize, len: usize) -> Result<()> {
+        self.scratch.clear();
+        self.scratch.resize(len, 0);
+        self.memory.write(at, &self.scratch).ok().context("a slot outside the memory")
+    }
+
+    /// The bytes from `at`.
+    pub(super) fn read(&mut self, at: usize, len: usize) -> Result<&mut [u8]> {
+        self.scratch.resize(len, 0);
+        self.memory.read(at, &mut self.scratch).ok().context("a slot outside the memory")?;
+        Ok(&mut self.scratch)
+    }
+
+    /// The word at `at`, in this machine's byte order.
+    pub(super) fn word(&self, at: usize) -> Result<u64> {
+        let [word] = self.memory.load::<1>(at).ok().context("a word outside the memory")?;
+        Ok(word)
+    }
+}
+
+/// What a completion says that failed.
+#[cold]
+pub(super) fn refused(completion: &Completion) -> anyhow::Error {
+    let hint = match completion.status {
+        WcStatus::RetryExcErr => ": the peer does not answer",
+        WcStatus::RnrRetryExcErr => ": the peer has no receive posted",
+        WcStatus::WrFlushErr => ": its queue pair is in error",
+        _ => "",
+    };
+    anyhow::anyhow!(
+        "a request of queue pair number {} failed with {:?}, vendor syndrome {:#x}{hint}",
+        completion.qpn,
+        completion.status,
+        completion.vendor_err
+    )
+}
+
+/// LID and MTU of port 1 once it is active.
+fn active_port<H: Host>(device: &mut Device<H>) -> Result<(Lid, Mtu)> {
+    let end = device.host.now().after(PORT_UP);
+    loop {
+        let port = device.verbs.query_port(1).context("query_port")?;
+        if port.state == PortState::Active {
+            return Ok((port.lid, port.active_mtu));
+        }
+        if device.host.now() >= end {
+            bail!(
+                "port 1 of {} is {:?}, not active: connect it, and let a subnet manager (opensm) configure it",
+                device.host.name(),
+                port.state
+            );
+        }
+        device.check()?;
+        device.host.relax();
+    }
+}
+
+/// Whether the device can do what is asked for.
+fn check_device<H: Host>(device: &Device<H>, parameters: &Parameters) -> Result<()> {
+    let (attr, name) = (device.verbs.query_device(), device.host.name());
+    for &test in &parameters.tests {
+        if test.verb() == Verb::Atomic && !attr.atomics {
+            bail!("{test}: {name} does no atomics");
+        }
+        let inline = parameters.inline(test, attr.max_inline_data);
+        if inline > attr.max_inline_data {
+            bail!("{test}: {inline} bytes inline, {name} takes {} at most", attr.max_inline_data);
+        }
+        let depth = if test.is_latency() { LATENCY_DEPTH } else { parameters.tx_depth };
+        let longest = parameters.points().iter().filter(|point| point.test == test).map(|point| point.size.min(inline)).max();
+        let blocks = blocks::<H>(longest.unwrap_or(0));
+        let credit = u32::from(test.verb() == Verb::Send);
+        // In latency tests one request in flight is enough.
+        if !test.is_latency() && depth * blocks + credit > RING {
+            bail!(
+                "{test}: {depth} requests of {blocks} blocks each{} do not fit the send queue, which has {RING} blocks: {} is the \
+                 greatest tx-depth with {inline} bytes inline",
+                if credit == 0 { "" } else { " and one of a credit" },
+                (RING - credit) / blocks
+            );
+        }
+    }
+    for point in parameters.points() {
+        if u64::from(point.size) > attr.max_msg_size {
+            bail!("{point}: the longest message of {name} has {} bytes", attr.max_msg_size);
+        }
+    }
+    if attr.max_qp < parameters.queue_pairs.into() {
+        bail!("{} queue pairs: {name} has {}", parameters.queue_pairs, attr.max_qp);
+    }
+    if let Some(outs) = parameters.outs
+        && outs > attr.max_qp_init_rd_atom
+    {
+        bail!("outs {outs}: a queue pair of {name} has {} reads and atomics outstanding at most", attr.max_qp_init_rd_atom);
+    }
+    Ok(())
+}
+
+/// Blocks that a request with `inline` bytes inline takes; without any, one of the usual requests.
+fn blocks<H: Host>(inline: u32) -> u32 {
+    let bytes = vec![0; inline as usize];
+    let remote = Remote { addr: 0, rkey: Rkey::new(0) };
+    let payload = if inline == 0 { Payload::Sges(&[]) } else { Payload::Inline(&bytes) };
+    <Backend<H::Platform> as DataPath>::send_blocks(&CheckedOp::Write(payload, remote)).max(1)
+}
+
+/// Requests between two completions in latency tests on one queue pair, so that the queue never fills.
+pub(super) fn latency_interval<H: Host>(inline: u32) -> u32 {
+    (RING / blocks::<H>(inline) / 8).clamp(1, LATENCY_DEPTH / 4)
+}
+
+/// Whether what the peer says of itself can be.
+fn check_connection(peer: &Connection, parameters: &Parameters, length: usize) -> Result<()> {
+    let lanes = usize::from(parameters.queue_pairs);
+    if peer.queue_pairs.len() != lanes {
+        bail!("the peer made {} queue pairs instead of {lanes}", peer.queue_pairs.len());
+    }
+    if peer.queue_pairs.iter().any(|&(qpn, psn)| qpn >= 1 << 24 || psn >= 1 << 24) {
+        bail!("the peer gave a number of a queue pair or a PSN of more than 24 bits");
+    }
+    if peer.lid == 0 || peer.lid >= 0xc000 {
+        bail!("the peer's LID, {:#x}, is none of a port", peer.lid);
+    }
+    if peer.length < length as u64 || peer.addr.checked_add(peer.length).is_none() {
+        bail!("the peer has {} bytes of memory at {:#x}, {length} are needed", peer.length, peer.addr);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_is_checked() {
+        let parameters = Parameters { queue_pairs: 2, ..Parameters::default() };
+        let good = Connection {
+            lid: 1,
+            mtu: 4096,
+            max_dest_rd_atomic: 16,
+            queue_pairs: vec![(1, 0), (0xff_ffff, 0xff_ffff)],
+            rkey: 1,
+            addr: 0x1000,
+            length: 4096,
+        };
+        assert!(check_connection(&good, &parameters, 4096).is_ok());
+        for (change, part) in [
+            (Connection { queue_pairs: vec![(1, 0)], ..good.clone() }, "1 queue pairs instead of 2"),
+            (Connection { queue_pairs: vec![(1, 0), (1 << 24, 0)], ..good.clone() }, "24 bits"),
+            (Connection { queue_pairs: vec![(1, 0), (1, 1 << 24)], ..good.clone() }, "24 bits"),
+            (Connection { lid: 0, ..good.clone() }, "LID"),
+            (Connection { lid: 0xffff, ..good.clone() }, "LID"),
+            (Connection { length: 4095, ..good.clone() }, "4096 are needed"),
+            (Connection { addr: u64::MAX - 5, ..good }, "needed"),
+        ] {
+            let error = check_connection(&change, &parameters, 4096).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

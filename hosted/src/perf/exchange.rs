@@ -1,0 +1,417 @@
+//! What the two ends tell each other: JSON, one message a line, over TCP; or within this process.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{Parameters, Point};
+use super::report::Row;
+
+/// Version of the exchange; both ends must have the same.
+pub(super) const VERSION: u32 = 1;
+/// What the first message names.
+pub(super) const PROTOCOL: &str = "bareverbs-perf";
+/// Longest line in bytes.
+const LINE: usize = 64 << 10;
+/// How long the peer may say nothing.
+const SILENCE: Duration = Duration::from_secs(20);
+/// How often something is said.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long the peer may leave what is said unread.
+const UNREAD: Duration = Duration::from_secs(10);
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub(super) enum Message {
+    /// The first: the client's with the parameters, the server's without.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: String,
+        /// [`VERSION`].
+        version: u32,
+        /// What is measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parameters: Option<Box<Parameters>>,
+    },
+    /// The queue pairs and the memory for the next measurement.
+    Connection(Connection),
+    /// This end is connected and has its receives posted.
+    Ready {
+        /// The measurement.
+        point: Point,
+    },
+    /// This end sends nothing more in this measurement.
+    Done {
+        /// Messages sent on each queue pair.
+        sent: Vec<u64>,
+        /// Whether everything ends after this measurement (Ctrl-C).
+        last: bool,
+    },
+    /// What this end measured and found.
+    Result {
+        /// What it measured, if it sent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        row: Option<Row>,
+    },
+    /// This end gives up.
+    Failure {
+        /// Why.
+        reason: String,
+    },
+    /// This end lives.
+    Alive,
+}
+
+/// What a peer must know to connect and to address memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Connection {
+    /// LID of the port.
+    pub lid: u16,
+    /// MTU of the port in bytes.
+    pub mtu: u32,
+    /// Reads and atomics outstanding as target.
+    pub max_dest_rd_atomic: u8,
+    /// Number and first PSN of each queue pair.
+    pub queue_pairs: Vec<(u32, u32)>,
+    /// Key of the memory.
+    pub rkey: u32,
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
+impl Message {
+    /// The message of a line.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(super) fn parse(line: &[u8]) -> Result<Self> {
+        serde_json::from_slice(line).with_context(|| {
+            let text = String::from_utf8_lossy(line.get(..line.len().min(80)).unwrap_or_default());
+            format!("the peer does not speak {PROTOCOL}: {text:?}")
+        })
+    }
+
+    /// Its name, for errors.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "hello",
+            Self::Connection(_) => "connection",
+            Self::Ready { .. } => "ready",
+            Self::Done { .. } => "done",
+            Self::Result { .. } => "result",
+            Self::Failure { .. } => "failure",
+            Self::Alive => "alive",
+        }
+    }
+}
+
+/// The way to the other end.
+pub(super) trait Link {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The peer is gone or does not read.
+    fn send(&mut self, message: &Message) -> Result<()>;
+
+    /// The next message, if one is there.
+    ///
+    /// # Errors
+    /// The peer is gone, silent for too long, or says what is no message.
+    fn receive(&mut self) -> Result<Option<Message>>;
+
+    /// Waits for a message, for `timeout` at most. It may return early.
+    fn wait(&mut self, timeout: Duration);
+}
+
+/// One end of a link within this process.
+#[derive(Debug)]
+pub(super) struct Local {
+    inbox: Rc<RefCell<VecDeque<Message>>>,
+    outbox: Rc<RefCell<VecDeque<Message>>>,
+}
+
+impl Local {
+    /// Both ends of a new link.
+    pub(super) fn pair() -> (Self, Self) {
+        let (to, fro) = (Rc::default(), Rc::default());
+        (Self { inbox: Rc::clone(&to), outbox: Rc::clone(&fro) }, Self { inbox: fro, outbox: to })
+    }
+}
+
+impl Link for Local {
+    fn send(&mut self, message: &Message) -> Result<()> {
+        self.outbox.borrow_mut().push_back(message.clone());
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Option<Message>> {
+        Ok(self.inbox.borrow_mut().pop_front())
+    }
+
+    fn wait(&mut self, _timeout: Duration) {}
+}
+
+/// A stream whose reads can be given a time.
+pub(super) trait Stream: Read + Write {
+    /// Whether reads and writes return at once, or wait for `timeout` at most.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn set_waiting(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+}
+
+impl Stream for std::net::TcpStream {
+    fn set_waiting(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_nonblocking(timeout.is_none())?;
+        self.set_read_timeout(timeout)
+    }
+}
+
+impl Stream for std::os::unix::net::UnixStream {
+    fn set_waiting(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.set_nonblocking(timeout.is_none())?;
+        self.set_read_timeout(timeout)
+    }
+}
+
+/// A link over a stream.
+#[derive(Debug)]
+pub(super) struct Lines<S> {
+    stream: S,
+    /// What was read and is no whole line yet, and the lines before it.
+    buffer: Vec<u8>,
+    heard: Instant,
+    spoke: Instant,
+}
+
+impl<S: Stream> Lines<S> {
+    /// A link over `stream`.
+    ///
+    /// # Errors
+    /// The stream cannot be made not to wait.
+    pub(super) fn new(mut stream: S) -> Result<Self> {
+        stream.set_waiting(None).context("the connection to the peer")?;
+        let now = Instant::now();
+        Ok(Self { stream, buffer: Vec::new(), heard: now, spoke: now })
+    }
+
+    /// Takes what there is to read; whether there was anything.
+    fn fill(&mut self) -> Result<bool> {
+        let mut bytes = [0; 4096];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => bail!("the peer has closed the connection"),
+            Ok(count) => {
+                self.buffer.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                self.heard = Instant::now();
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
+                Ok(false)
+            }
+            Err(error) => Err(error).context("the peer is gone"),
+        }
+    }
+
+    fn take_line(&mut self) -> Result<Option<Vec<u8>>> {
+        let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') else {
+            if self.buffer.len() > LINE {
+                bail!("the peer does not speak {PROTOCOL}: a line longer than {LINE} bytes");
+            }
+            return Ok(None);
+        };
+        if end > LINE {
+            bail!("the peer does not speak {PROTOCOL}: a line longer than {LINE} bytes");
+        }
+        let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
+        line.pop();
+        Ok(Some(line))
+    }
+}
+
+impl<S: Stream> Link for Lines<S> {
+    fn send(&mut self, message: &Message) -> Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        let (mut rest, start) = (line.as_slice(), Instant::now());
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(0) => bail!("the peer has closed the connection"),
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if start.elapsed() > UNREAD {
+                        bail!("the peer has read nothing for {} s", UNREAD.as_secs());
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => {
+                    // What it said before it left is worth more than that it left.
+                    while self.fill().unwrap_or(false) {}
+                    while let Ok(Some(line)) = self.take_line() {
+                        if let Ok(Message::Failure { reason }) = Message::parse(&line) {
+                            bail!("the peer failed: {reason}");
+                        }
+                    }
+                    return Err(error).context("the peer is gone");
+                }
+            }
+        }
+        self.spoke = Instant::now();
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Option<Message>> {
+        loop {
+            if let Some(line) = self.take_line()? {
+                match Message::parse(&line)? {
+                    Message::Alive => continue,
+                    message => return Ok(Some(message)),
+                }
+            }
+            if !self.fill()? {
+                break;
+            }
+        }
+        if self.heard.elapsed() > SILENCE {
+            bail!("the peer has said nothing for {} s", SILENCE.as_secs());
+        }
+        if self.spoke.elapsed() > BEAT {
+            self.send(&Message::Alive)?;
+        }
+        Ok(None)
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        if self.buffer.contains(&b'\n') {
+            return;
+        }
+        // Whatever goes wrong here is found by the next `receive`.
+        if self.stream.set_waiting(Some(timeout)).is_ok() {
+            let mut bytes = [0; 4096];
+            if let Ok(count) = self.stream.read(&mut bytes)
+                && count != 0
+            {
+                self.buffer.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                self.heard = Instant::now();
+            }
+            let _ = self.stream.set_waiting(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::perf::parameters::Test;
+
+    fn pair() -> (Lines<UnixStream>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Lines::new(ours).unwrap(), theirs)
+    }
+
+    fn connection() -> Connection {
+        Connection {
+            lid: 7,
+            mtu: 4096,
+            max_dest_rd_atomic: 16,
+            queue_pairs: vec![(9, 1), (10, 2)],
+            rkey: 5,
+            addr: u64::MAX,
+            length: 1,
+        }
+    }
+
+    #[test]
+    fn every_message_comes_back_as_it_was() {
+        let (left, right) = UnixStream::pair().unwrap();
+        let (mut left, mut right) = (Lines::new(left).unwrap(), Lines::new(right).unwrap());
+        let parameters = Parameters { tests: Test::ALL.to_vec(), sizes: Parameters::all_sizes(), ..Parameters::default() };
+        let messages = [
+            Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: Some(Box::new(parameters)) },
+            Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None },
+            Message::Connection(connection()),
+            Message::Ready { point: Point { test: Test::SendLat, size: 1 } },
+            Message::Done { sent: vec![u64::MAX, 0], last: true },
+            Message::Result { row: Some(Row::default()) },
+            Message::Result { row: None },
+            Message::Failure { reason: "a \"reason\"\nof two lines".into() },
+        ];
+        for message in &messages {
+            left.send(message).unwrap();
+            left.send(&Message::Alive).unwrap();
+        }
+        for message in &messages {
+            assert_eq!(right.receive().unwrap().as_ref(), Some(message));
+        }
+        assert_eq!(right.receive().unwrap(), None);
+    }
+
+    #[test]
+    fn a_line_comes_in_pieces_and_several_at_once() {
+        let (mut link, mut peer) = pair();
+        peer.write_all(br#"{"message":"done","sent":[1],"last":false}"#).unwrap();
+        assert_eq!(link.receive().unwrap(), None);
+        peer.write_all(b"\n{\"message\":\"failure\",\"reason\":\"x\"}\n{\"mess").unwrap();
+        assert_eq!(link.receive().unwrap(), Some(Message::Done { sent: vec![1], last: false }));
+        link.wait(Duration::from_secs(60));
+        assert_eq!(link.receive().unwrap(), Some(Message::Failure { reason: "x".into() }));
+        assert_eq!(link.receive().unwrap(), None);
+        drop(peer);
+        assert!(link.receive().unwrap_err().to_string().contains("closed"));
+        assert!(link.send(&Message::Alive).is_err());
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error_that_shows_it() {
+        for line in [
+            "",
+            "GET / HTTP/1.1",
+            "{}",
+            "[]",
+            r#"{"message":"unheard"}"#,
+            r#"{"message":"ready","point":{"test":"write-lat","size":-1}}"#,
+            r#"{"message":"ready","point":{"test":"walk","size":1}}"#,
+            r#"{"message":"connection","lid":70000}"#,
+            r#"{"message":"done","sent":"all","last":false}"#,
+            r#"{"message":"result","row":{"test":"write-lat"}}"#,
+            r#"{"message":"hello","protocol":"x","version":1e99}"#,
+        ] {
+            let (mut link, mut peer) = pair();
+            peer.write_all(line.as_bytes()).unwrap();
+            peer.write_all(b"\n").unwrap();
+            let error = format!("{:#}", link.receive().unwrap_err());
+            assert!(error.contains("does not speak bareverbs-perf"), "{line}: {error}");
+        }
+        let (mut link, mut peer) = pair();
+        peer.write_all(&[0xff, 0, b'\n']).unwrap();
+        assert!(link.receive().is_err());
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let (mut link, mut peer) = pair();
+        let writer = std::thread::spawn(move || while peer.write_all(&[b'a'; 1024]).is_ok() {});
+        let error = (0..1_000_000).find_map(|_| link.receive().err()).unwrap();
+        assert!(error.to_string().contains("longer than 65536 bytes"), "{error}");
+        assert!(link.buffer.len() < 2 * LINE);
+        drop(link);
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_or_speak_is_noticed() {
+        let (mut link, _peer) = pair();
+        link.heard = Instant::now().checked_sub(SILENCE + Duration::from_secs(1)).unwrap();
+        assert!(link.receive().unwrap_err().to_string().contains("nothing for 20 s"));
+    }
+}

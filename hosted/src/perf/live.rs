@@ -1,0 +1,107 @@
+//! The line that shows how a measurement goes, in front of a person.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::parameters::{End, Parameters, Point};
+
+/// How often the line changes.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The line, if there is one.
+#[derive(Debug)]
+pub(super) struct Live {
+    bar: Option<ProgressBar>,
+    /// The measurements and how long each is; a server learns them later, and shows none.
+    parameters: Option<Parameters>,
+    point: Option<Point>,
+    shown: Instant,
+    before: u64,
+}
+
+impl Live {
+    /// A line on standard error if that is a terminal and a line `is_wanted`.
+    pub(super) fn new(is_wanted: bool, parameters: Option<&Parameters>) -> Self {
+        let bar = (is_wanted && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self { bar, parameters: parameters.cloned(), point: None, shown: Instant::now(), before: 0 }
+    }
+
+    /// No line.
+    pub(super) fn none() -> Self {
+        Self { bar: None, parameters: None, point: None, shown: Instant::now(), before: 0 }
+    }
+
+    /// A measurement begins.
+    pub(super) fn begin(&mut self, point: Point) {
+        (self.point, self.shown, self.before) = (Some(point), Instant::now(), 0);
+    }
+
+    /// So many messages are done.
+    pub(super) fn show(&mut self, messages: u64) {
+        let (Some(bar), Some(point)) = (&self.bar, self.point) else { return };
+        let elapsed = self.shown.elapsed();
+        if elapsed < PAUSE {
+            return;
+        }
+        let rate = messages.saturating_sub(self.before) as f64 / elapsed.as_secs_f64();
+        (self.shown, self.before) = (Instant::now(), messages);
+        bar.set_message(line(point, self.parameters.as_ref(), messages, rate));
+        bar.tick();
+    }
+
+    /// The measurement is over.
+    pub(super) fn end(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.set_message("");
+            bar.tick();
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn line(point: Point, parameters: Option<&Parameters>, messages: u64, rate: f64) -> String {
+    let mut text = format!("{} {} bytes: {messages}", point.test, point.size);
+    if let Some(parameters) = parameters
+        && let End::Iterations(count) = parameters.end(point)
+    {
+        let lanes = if point.test.is_latency() { 1 } else { u64::from(parameters.queue_pairs) };
+        text += &format!(" of {}", count.saturating_mul(lanes));
+    }
+    text += &format!(" messages, {rate:.0} messages/s");
+    if !point.test.is_latency() {
+        text += &format!(", {:.1} MiB/s", rate * f64::from(point.size) / f64::from(1 << 20));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parameters::Test;
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_and_how_fast() {
+        let parameters = Parameters { queue_pairs: 2, iterations: Some(1000), ..Parameters::default() };
+        let bandwidth = Point { test: Test::SendBw, size: 1 << 20 };
+        assert_eq!(
+            line(bandwidth, Some(&parameters), 30, 10.0),
+            "send-bw 1048576 bytes: 30 of 2000 messages, 10 messages/s, 10.0 MiB/s"
+        );
+        assert_eq!(line(Point { test: Test::WriteLat, size: 2 }, None, 7, 3.4), "write-lat 2 bytes: 7 messages, 3 messages/s");
+    }
+}

@@ -1,0 +1,322 @@
+//! `bareverbs perf`: bandwidth and latency of RDMA, in the manner of perftest.
+//!
+//! Two ends ([`session`]) measure together: both in this process, on one device or two, or each in a process of its own. They go
+//! the same way in either case; what differs is how their messages get across ([`exchange`]), and who steps them.
+
+mod areas;
+pub mod args;
+mod bandwidth;
+mod endpoint;
+mod exchange;
+mod latency;
+mod live;
+pub mod parameters;
+pub mod plot;
+pub mod report;
+mod session;
+pub mod statistics;
+#[cfg(test)]
+mod tests;
+
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::in_process::{World, WorldConfig};
+
+use self::args::PerfArgs;
+use self::exchange::{Lines, Link, Local};
+use self::live::Live;
+use self::parameters::Parameters;
+use self::report::Report;
+use self::session::{Interrupted, Session, Turn};
+use crate::device::choice::{DeviceChoice, open_pci};
+use crate::device::simulated::Simulated;
+use crate::device::{Device, Host};
+
+/// Looks for something new in one step of an end that has its process for itself.
+const SPINS: u32 = 256;
+/// How long an end sleeps at most before it looks after its peer.
+const NAP: Duration = Duration::from_millis(10);
+/// The same if another end of this process, on another device, may have something to do.
+const SHORT_NAP: Duration = Duration::from_micros(100);
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Measures. `stop` ends it early, cleanly. The report says what was measured also if something failed.
+///
+/// # Errors
+/// A mistake on the command line: nothing was done.
+pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
+    let form = Form::new(args)?;
+    let parameters = args.parameters()?;
+    if let Some(file) = &args.svg {
+        // Before minutes of measuring, not after.
+        let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        opened.map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    let mut job =
+        Job { stop, is_shown: !args.json && !args.quiet, report: Report { clock_ns: clock_ns(), ..Report::default() } };
+    let result = job.run(form, parameters);
+    let mut report = job.report;
+    if let Err(error) = result {
+        if error.is::<Interrupted>() {
+            report.interrupted = true;
+        } else {
+            report.failure = Some(format!("{error:#}"));
+        }
+    }
+    if let (Some(file), None) = (&args.svg, &report.failure) {
+        let drawn = plot::svg(&report).and_then(|text| std::fs::write(file, text).with_context(|| file.display().to_string()));
+        report.failure = drawn.err().map(|error| format!("{error:#}"));
+    }
+    report.ok = report.failure.is_none() && !report.interrupted;
+    Ok(report)
+}
+
+/// Who is where.
+enum Form {
+    /// Both ends here, on one or two devices.
+    Simulated(usize),
+    Pci(String, Option<String>),
+    /// The server, at an address.
+    Listen(String, String),
+    /// The client, of a server.
+    Connect(String, String),
+}
+
+impl Form {
+    fn new(args: &PerfArgs) -> Result<Self, String> {
+        let listen = args.listen.as_ref().map(|text| address(text, "0.0.0.0", args.port));
+        let connect = args.connect.as_ref().map(|text| address(text, "", args.port));
+        let network = listen.map(|at| (true, at)).or(connect.map(|at| (false, at)));
+        match (args.device.as_slice(), network) {
+            ([DeviceChoice::Pci(device)], Some((true, at))) => Ok(Self::Listen(device.clone(), at)),
+            ([DeviceChoice::Pci(device)], Some((false, at))) => Ok(Self::Connect(device.clone(), at)),
+            ([], Some(_)) => Err("--listen and --connect need a card: --device ADDRESS".into()),
+            ([DeviceChoice::Simulated], Some(_)) => Err(
+                "a simulated device of this process has no wire to another process; leave --listen and --connect out, or use \
+                     --device ADDRESS of a card"
+                    .into(),
+            ),
+            (_, Some(_)) => Err("--listen and --connect take one --device".into()),
+            ([] | [DeviceChoice::Simulated, DeviceChoice::Simulated], None) => Ok(Self::Simulated(2)),
+            ([DeviceChoice::Simulated], None) => Ok(Self::Simulated(1)),
+            ([DeviceChoice::Pci(one)], None) => Ok(Self::Pci(one.clone(), None)),
+            ([DeviceChoice::Pci(one), DeviceChoice::Pci(two)], None) if one == two => {
+                Err(format!("{one} is named twice: name it once to measure through its own port"))
+            }
+            ([DeviceChoice::Pci(one), DeviceChoice::Pci(two)], None) => Ok(Self::Pci(one.clone(), Some(two.clone()))),
+            ([_, _], None) => Err("there is no wire between a simulated device and a card".into()),
+            (_, None) => Err("a measurement has two ends: --device once or twice".into()),
+        }
+    }
+}
+
+/// `HOST:PORT` of a text with or without a port, or of an IPv6 address.
+fn address(text: &str, usual: &str, port: u16) -> String {
+    let is_v6 = text.parse::<std::net::Ipv6Addr>().is_ok();
+    let has_port = !is_v6 && text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    match text {
+        "" => format!("{usual}:{port}"),
+        _ if is_v6 => format!("[{text}]:{port}"),
+        _ if has_port => text.into(),
+        _ => format!("{text}:{port}"),
+    }
+}
+
+/// What a look at the clock takes, on average.
+fn clock_ns() -> f64 {
+    const LOOKS: u32 = 1000;
+    let start = Instant::now();
+    let mut last = start;
+    for _ in 0..LOOKS {
+        last = Instant::now();
+    }
+    last.saturating_duration_since(start).as_nanos() as f64 / f64::from(LOOKS)
+}
+
+struct Job<'a> {
+    stop: &'a Arc<AtomicBool>,
+    is_shown: bool,
+    report: Report,
+}
+
+impl Job<'_> {
+    fn run(&mut self, form: Form, parameters: Parameters) -> Result<()> {
+        match form {
+            Form::Simulated(count) => {
+                let world = World::new(WorldConfig::default());
+                let names = ["simulated a", "simulated b"].into_iter().zip(1..).take(count);
+                let hosts = names.map(|(name, lid)| Simulated::new(name, world.add(DeviceConfig::with_lid(lid))));
+                self.local(hosts.collect(), parameters)
+            }
+            Form::Pci(one, two) => {
+                let addresses = [Some(one), two];
+                let hosts = addresses.iter().flatten().map(|address| open_pci(address)).collect::<Result<_>>()?;
+                self.local(hosts, parameters)
+            }
+            Form::Listen(device, at) => {
+                let mut device = self.bring_up(open_pci(&device)?)?;
+                let result = self.serve(&mut device, &at);
+                finish(result, [device])
+            }
+            Form::Connect(device, at) => {
+                let mut device = self.bring_up(open_pci(&device)?)?;
+                let result = self.connect(&mut device, &at, parameters);
+                finish(result, [device])
+            }
+        }
+    }
+
+    fn bring_up<H: Host>(&mut self, host: H) -> Result<Device<H>> {
+        self.report.devices.push(host.name().into());
+        Device::bring_up(host)
+    }
+
+    /// Both ends in this process.
+    fn local<H: Host>(&mut self, hosts: Vec<H>, parameters: Parameters) -> Result<()> {
+        self.report.role = "local";
+        let mut devices = hosts.into_iter().map(|host| self.bring_up(host)).collect::<Result<Vec<_>>>()?;
+        let (to, fro) = Local::pair();
+        let live = Live::new(self.is_shown, Some(&parameters));
+        self.report.parameters = Some(parameters.clone());
+        let client = Session::client(to, parameters, Arc::clone(self.stop), live)?;
+        // Ctrl-C is the client's to see.
+        let server = Session::server(fro, Arc::default(), Live::none());
+        let mut ends = [client, server];
+        let result = both(&mut devices, &mut ends);
+        let [client, _] = &ends;
+        self.report.interrupted = client.is_interrupted();
+        self.report.results.clone_from(&client.rows);
+        // The memory of the ends stays until no device can reach it.
+        finish(result, devices)
+    }
+
+    fn serve<H: Host>(&mut self, device: &mut Device<H>, at: &str) -> Result<()> {
+        self.report.role = "server";
+        let listener = TcpListener::bind(at).with_context(|| format!("listening at {at}"))?;
+        listener.set_nonblocking(true)?;
+        if self.is_shown {
+            eprintln!("bareverbs: waiting for a client at {}", listener.local_addr()?);
+        }
+        let stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error).context("no client"),
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Interrupted.into());
+            }
+            device.check()?;
+            std::thread::sleep(NAP);
+        };
+        stream.set_nodelay(true)?;
+        let session = Session::server(Lines::new(stream)?, Arc::clone(self.stop), Live::new(self.is_shown, None));
+        self.alone(device, session)
+    }
+
+    fn connect<H: Host>(&mut self, device: &mut Device<H>, at: &str, parameters: Parameters) -> Result<()> {
+        self.report.role = "client";
+        let stream = dial(at)?;
+        stream.set_nodelay(true)?;
+        let live = Live::new(self.is_shown, Some(&parameters));
+        let session = Session::client(Lines::new(stream)?, parameters, Arc::clone(self.stop), live)?;
+        self.alone(device, session)
+    }
+
+    /// One end in this process.
+    fn alone<H: Host, L: Link>(&mut self, device: &mut Device<H>, mut session: Session<H, L>) -> Result<()> {
+        let result = one(device, &mut session);
+        self.report.interrupted = session.is_interrupted();
+        self.report.parameters.clone_from(&session.parameters);
+        self.report.results = std::mem::take(&mut session.rows);
+        result
+    }
+}
+
+/// Takes devices down; an error before that is the one that counts.
+fn finish<H: Host>(result: Result<()>, devices: impl IntoIterator<Item = Device<H>>) -> Result<()> {
+    devices.into_iter().fold(result, |result, device| {
+        let down = device.teardown().map(drop);
+        result.and(down)
+    })
+}
+
+fn dial(at: &str) -> Result<TcpStream> {
+    let mut last = None;
+    for address in at.to_socket_addrs().with_context(|| format!("the address {at}"))? {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) => Err(error).with_context(|| format!("no server at {at}: start it there with --listen")),
+        None => bail!("{at} has no address"),
+    }
+}
+
+/// Steps both ends until all is done: the first on the first device, the second on the last.
+fn both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 2]) -> Result<()> {
+    let last = devices.len().saturating_sub(1);
+    let mut turn = 0_usize;
+    loop {
+        let (mut busy, mut finished) = (false, 0);
+        for (at, end) in ends.iter_mut().enumerate() {
+            let device = devices.get_mut(at.min(last)).context("no device")?;
+            match end.step(device, 1)? {
+                Turn::Busy => busy = true,
+                Turn::Finished => finished += 1,
+                Turn::Idle | Turn::Waiting => {}
+            }
+        }
+        if finished == ends.len() {
+            return Ok(());
+        }
+        if busy {
+            continue;
+        }
+        let events = ends.iter().any(Session::waits_for_events);
+        if !events {
+            if let Some(device) = devices.first() {
+                device.host.relax();
+            }
+            continue;
+        }
+        let mut woke = false;
+        for device in &mut *devices {
+            woke |= device.host.wait(Duration::ZERO)?;
+            device.check()?;
+        }
+        if !woke {
+            // Nobody can wait for two devices at once, so each gets a little of the time.
+            let nap = if last == 0 { NAP } else { SHORT_NAP };
+            turn = if turn == last { 0 } else { turn + 1 };
+            let device = devices.get_mut(turn).context("no device")?;
+            device.host.wait(nap)?;
+            device.check()?;
+        }
+    }
+}
+
+/// Steps one end until all is done.
+fn one<H: Host, L: Link>(device: &mut Device<H>, session: &mut Session<H, L>) -> Result<()> {
+    loop {
+        match session.step(device, SPINS)? {
+            Turn::Busy => {}
+            Turn::Finished => return Ok(()),
+            Turn::Waiting => session.link.wait(NAP),
+            Turn::Idle if session.waits_for_events() => {
+                device.host.wait(NAP)?;
+                device.check()?;
+            }
+            Turn::Idle => device.host.relax(),
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! What a measurement is: which tests, of which sizes, how. The client of two processes tells the server.
+
+use std::fmt;
+use std::time::Duration;
+
+use bareverbs::Mtu;
+use serde::{Deserialize, Serialize};
+
+/// Work queue elements that the send queue of a queue pair holds, in blocks of 64 bytes, and receives ([`crate::device::Verbs`]).
+pub const RING: u32 = 512;
+/// Queue pairs that a device has here.
+pub const QUEUE_PAIRS: u16 = 32;
+/// Receives that are kept for credits, beside those for messages.
+pub const CREDITS: u32 = 8;
+/// Longest message by default (`-a`), in bytes, as with perftest.
+const LONGEST: u32 = 8 << 20;
+/// Most bytes of one measurement unless a number of messages or a time is asked for.
+const MOST_BYTES: u64 = 1 << 30;
+/// Longest inline payload of latency tests unless asked for, in bytes, as with perftest.
+const INLINE: u32 = 220;
+/// Messages above this size complete one by one unless asked for, as with perftest.
+const MODERATED: u32 = 8192;
+/// Requests for one completion unless asked for, as with perftest.
+const CQ_MOD: u32 = 100;
+
+/// What the requests of a test are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// RDMA_WRITE.
+    Write,
+    /// RDMA_READ.
+    Read,
+    /// SEND.
+    Send,
+    /// FETCH_AND_ADD or CMP_AND_SWP.
+    Atomic,
+}
+
+/// A test.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    #[default]
+    /// Latency of RDMA_WRITE: both ends write to each other and poll their memory; half the round trip
+    WriteLat,
+    /// Bandwidth of RDMA_WRITE
+    WriteBw,
+    /// Latency of RDMA_READ: from request to completion
+    ReadLat,
+    /// Bandwidth of RDMA_READ
+    ReadBw,
+    /// Latency of SEND: half the round trip
+    SendLat,
+    /// Bandwidth of SEND
+    SendBw,
+    /// Latency of an atomic: from request to completion
+    AtomicLat,
+    /// Rate of atomics
+    AtomicBw,
+}
+
+impl Test {
+    /// Every test.
+    pub const ALL: [Self; 8] = [
+        Self::WriteLat,
+        Self::WriteBw,
+        Self::ReadLat,
+        Self::ReadBw,
+        Self::SendLat,
+        Self::SendBw,
+        Self::AtomicLat,
+        Self::AtomicBw,
+    ];
+
+    /// What its requests are.
+    pub const fn verb(self) -> Verb {
+        match self {
+            Self::WriteLat | Self::WriteBw => Verb::Write,
+            Self::ReadLat | Self::ReadBw => Verb::Read,
+            Self::SendLat | Self::SendBw => Verb::Send,
+            Self::AtomicLat | Self::AtomicBw => Verb::Atomic,
+        }
+    }
+
+    /// Whether it measures latency; bandwidth otherwise.
+    pub const fn is_latency(self) -> bool {
+        matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat | Self::AtomicLat)
+    }
+
+    /// Name, as on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WriteLat => "write-lat",
+            Self::WriteBw => "write-bw",
+            Self::ReadLat => "read-lat",
+            Self::ReadBw => "read-bw",
+            Self::SendLat => "send-lat",
+            Self::SendBw => "send-bw",
+            Self::AtomicLat => "atomic-lat",
+            Self::AtomicBw => "atomic-bw",
+        }
+    }
+
+    const fn needs_rc(self) -> bool {
+        matches!(self.verb(), Verb::Read | Verb::Atomic)
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Transport of the queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Reliable connection
+    #[default]
+    #[value(alias = "RC")]
+    Rc,
+    /// Unreliable connection
+    #[value(alias = "UC")]
+    Uc,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+        })
+    }
+}
+
+/// Which atomic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[value(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Atomic {
+    /// Fetch-and-add of 1
+    #[default]
+    FetchAndAdd,
+    /// Compare-and-swap of n for n + 1
+    CmpAndSwap,
+}
+
+/// The whole measurement. Both ends compute everything else from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// Tests, in order.
+    pub tests: Vec<Test>,
+    /// Bytes of a message; empty for the usual ones of each test. Atomics have 8 whatever stands here.
+    pub sizes: Vec<u32>,
+    /// Messages of each queue pair in a bandwidth test, round trips in a latency test; `None` for the usual number.
+    pub iterations: Option<u64>,
+    /// Milliseconds of each measurement, instead of a number of messages.
+    pub duration_ms: Option<u64>,
+    /// Transport.
+    pub transport: Transport,
+    /// Path MTU in bytes; `None` for what both ports have.
+    pub mtu: Option<u32>,
+    /// Queue pairs.
+    pub queue_pairs: u16,
+    /// Requests in flight of each queue pair.
+    pub tx_depth: u32,
+    /// Receives posted of each queue pair.
+    pub rx_depth: u32,
+    /// Longest inline payload; `None` for the usual one of each test.
+    pub inline: Option<u32>,
+    /// Whether the ends wait for completion events instead of polling.
+    pub events: bool,
+    /// Whether both ends send in bandwidth tests.
+    pub bidirectional: bool,
+    /// Requests for one completion; `None` for the usual number.
+    pub cq_mod: Option<u32>,
+    /// Requests for one doorbell.
+    pub post_list: u32,
+    /// Reads and atomics outstanding of each queue pair; `None` for what the devices have.
+    pub outs: Option<u8>,
+    /// Which atomic.
+    pub atomic: Atomic,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Point {
+    /// Test.
+    pub test: Test,
+    /// Bytes of a message.
+    pub size: u32,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes", self.test, self.size)
+    }
+}
+
+/// When a measurement ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// After so many messages of each queue pair, or round trips.
+    Iterations(u64),
+    /// After some time.
+    Duration(Duration),
+}
+
+impl Parameters {
+    /// Every size of `-a`: powers of two from 2 bytes to 8 MiB.
+    pub fn all_sizes() -> Vec<u32> {
+        (1..=LONGEST.trailing_zeros()).map(|log| 1 << log).collect()
+    }
+
+    /// The measurements, in order.
+    pub fn points(&self) -> Vec<Point> {
+        let mut points = Vec::new();
+        for &test in &self.tests {
+            if test.verb() == Verb::Atomic {
+                points.push(Point { test, size: 8 });
+            } else if self.sizes.is_empty() {
+                points.push(Point { test, size: if test.is_latency() { 2 } else { 65_536 } });
+            } else {
+                points.extend(self.sizes.iter().map(|&size| Point { test, size }));
+            }
+        }
+        points
+    }
+
+    /// When a measurement ends: without a choice after as many messages as with perftest (1000 for latency, 5000 for
+    /// bandwidth), but not more than 1 GiB of them (and at least 100).
+    pub fn end(&self, point: Point) -> End {
+        if let Some(millis) = self.duration_ms {
+            return End::Duration(Duration::from_millis(millis));
+        }
+        let usual = if point.test.is_latency() { 1000 } else { 5000 };
+        let fit = (MOST_BYTES / u64::from(point.size.max(1))).max(100);
+        End::Iterations(self.iterations.unwrap_or(usual.min(fit)))
+    }
+
+    /// Longest inline payload of a test on a device that takes `device` bytes: 220 for latency and 0 for bandwidth unless asked
+    /// for.
+    pub fn inline(&self, test: Test, device: u32) -> u32 {
+        match test.verb() {
+            Verb::Read | Verb::Atomic => 0,
+            Verb::Write | Verb::Send => match self.inline {
+                Some(inline) => inline,
+                None if test.is_latency() => INLINE.min(device),
+                None => 0,
+            },
+        }
+    }
+
+    /// Requests for one completion: 100 unless asked for, 1 for messages above 8 KiB, and never more than half the depth, so
+    /// that the queue is never empty while a completion is on its way.
+    pub fn cq_mod(&self, size: u32) -> u32 {
+        let usual = if size > MODERATED { 1 } else { CQ_MOD.min(self.tx_depth / 2) };
+        self.cq_mod.unwrap_or(usual).clamp(1, self.tx_depth.max(1))
+    }
+
+    /// Path MTU, if one is asked for.
+    pub fn path_mtu(&self) -> Option<Mtu> {
+        let wanted = self.mtu?;
+        (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes() == wanted)
+    }
+
+    /// Whether the measurement can be done, as far as no device needs to be asked.
+    ///
+    /// # Errors
+    /// What cannot be, and why.
+    pub fn check(&self) -> Result<(), String> {
+        let range = |what: &str, value: u64, least: u64, most: u64| {
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("{what}: {value} is not between {least} and {most}"))
+            }
+        };
+        if self.tests.is_empty() {
+            return Err("no test".into());
+        }
+        if self.tests.len() > 64 || self.sizes.len() > 64 {
+            return Err("more than 64 tests or sizes".into());
+        }
+        for &size in &self.sizes {
+            range("size", size.into(), 1, 1 << 31)?;
+        }
+        if let Some(iterations) = self.iterations {
+            range("iterations", iterations, 1, 100_000_000_000)?;
+        }
+        if let Some(millis) = self.duration_ms {
+            range("duration in milliseconds", millis, 1, 86_400_000)?;
+        }
+        if self.iterations.is_some() && self.duration_ms.is_some() {
+            return Err("iterations and a duration: one of them ends a measurement".into());
+        }
+        range("queue pairs", self.queue_pairs.into(), 1, QUEUE_PAIRS.into())?;
+        if !(1..=RING).contains(&self.tx_depth) {
+            return Err(format!("tx-depth {}: a send queue holds 1 to {RING} requests here", self.tx_depth));
+        }
+        let receives = RING - CREDITS;
+        if !(4..=receives).contains(&self.rx_depth) {
+            return Err(format!("rx-depth {}: a receive queue holds 4 to {receives} receives here", self.rx_depth));
+        }
+        if let Some(inline) = self.inline {
+            range("inline", inline.into(), 0, 1 << 16)?;
+        }
+        if self.post_list == 0 || self.post_list > self.tx_depth {
+            return Err(format!("post-list {}: not between 1 and the tx-depth, {}", self.post_list, self.tx_depth));
+        }
+        if let Some(cq_mod) = self.cq_mod
+            && (cq_mod == 0 || cq_mod > self.tx_depth)
+        {
+            return Err(format!("cq-mod {cq_mod}: not between 1 and the tx-depth, {}", self.tx_depth));
+        }
+        if self.mtu.is_some() && self.path_mtu().is_none() {
+            return Err("mtu: 256, 512, 1024, 2048 or 4096".into());
+        }
+        if self.outs == Some(0) {
+            return Err("outs: at least 1".into());
+        }
+        self.tests.iter().try_for_each(|&test| self.check_test(test))
+    }
+
+    fn check_test(&self, test: Test) -> Result<(), String> {
+        if self.transport == Transport::Uc && test.needs_rc() {
+            return Err(format!("{test}: an unreliable connection (UC) has no reads and no atomics; use -c rc"));
+        }
+        if self.events && test == Test::WriteLat {
+            return Err(
+                "write-lat: an RDMA write gives its target no completion, so there is no event to wait for; its memory is \
+                        polled: leave -e out"
+                    .into(),
+            );
+        }
+        if self.bidirectional && test.is_latency() {
+            return Err(format!("{test}: latency is measured in one direction at a time; leave -b out"));
+        }
+        if test.verb() == Verb::Atomic && !self.sizes.is_empty() && self.tests.iter().all(|test| test.verb() == Verb::Atomic) {
+            if self.sizes == [8] {
+                return Ok(());
+            }
+            return Err(format!("{test}: an atomic has 8 bytes; leave -s and -a out"));
+        }
+        Ok(())
+    }
+
+    /// Whether the test can be among those that are done when none is named.
+    pub fn offers(&self, test: Test) -> bool {
+        self.check_test(test).is_ok()
+    }
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            tests: Vec::new(),
+            sizes: Vec::new(),
+            iterations: None,
+            duration_ms: None,
+            transport: Transport::Rc,
+            mtu: None,
+            queue_pairs: 1,
+            tx_depth: 128,
+            rx_depth: 256,
+            inline: None,
+            events: false,
+            bidirectional: false,
+            cq_mod: None,
+            post_list: 1,
+            outs: None,
+            atomic: Atomic::FetchAndAdd,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(change: impl FnOnce(&mut Parameters)) -> Result<(), String> {
+        let mut parameters = Parameters { tests: vec![Test::WriteBw], ..Parameters::default() };
+        change(&mut parameters);
+        parameters.check()
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_the_reason() {
+        assert_eq!(with(|_| {}), Ok(()));
+        let cases: [(&str, Result<(), String>); 13] = [
+            ("UC", with(|p| (p.tests, p.transport) = (vec![Test::ReadBw], Transport::Uc))),
+            ("UC", with(|p| (p.tests, p.transport) = (vec![Test::AtomicLat], Transport::Uc))),
+            ("event", with(|p| (p.tests, p.events) = (vec![Test::WriteLat], true))),
+            ("one direction", with(|p| (p.tests, p.bidirectional) = (vec![Test::SendLat], true))),
+            ("8 bytes", with(|p| (p.tests, p.sizes) = (vec![Test::AtomicBw], vec![16]))),
+            ("512", with(|p| p.tx_depth = 513)),
+            ("504", with(|p| p.rx_depth = 505)),
+            ("tx-depth, 128", with(|p| p.cq_mod = Some(129))),
+            ("tx-depth, 128", with(|p| p.post_list = 129)),
+            ("queue pairs", with(|p| p.queue_pairs = 33)),
+            ("mtu", with(|p| p.mtu = Some(1500))),
+            ("size", with(|p| p.sizes = vec![0])),
+            ("one of them", with(|p| (p.iterations, p.duration_ms) = (Some(1), Some(1)))),
+        ];
+        for (at, (part, result)) in cases.into_iter().enumerate() {
+            let error = result.unwrap_err();
+            assert!(error.contains(part), "{at}: {error}");
+        }
+    }
+
+    #[test]
+    fn usual_values_follow_the_size() {
+        let parameters = Parameters { tests: Test::ALL.to_vec(), ..Parameters::default() };
+        let point = |test, size| Point { test, size };
+        assert_eq!(parameters.points()[..2], [point(Test::WriteLat, 2), point(Test::WriteBw, 65_536)]);
+        assert_eq!(parameters.points()[7], point(Test::AtomicBw, 8));
+        assert_eq!(parameters.end(point(Test::WriteLat, 2)), End::Iterations(1000));
+        assert_eq!(parameters.end(point(Test::WriteBw, 65_536)), End::Iterations(5000));
+        assert_eq!(parameters.end(point(Test::WriteBw, 8 << 20)), End::Iterations(128));
+        assert_eq!((parameters.cq_mod(8192), parameters.cq_mod(8193)), (64, 1));
+        assert_eq!((parameters.inline(Test::WriteLat, 100), parameters.inline(Test::SendLat, 828)), (100, 220));
+        assert_eq!((parameters.inline(Test::WriteBw, 828), parameters.inline(Test::ReadLat, 828)), (0, 0));
+        assert_eq!((Parameters::all_sizes().first(), Parameters::all_sizes().last()), (Some(&2), Some(&8_388_608)));
+    }
+}

@@ -1,0 +1,187 @@
+//! What was measured: one structure, printed as tables or as JSON.
+
+use std::fmt::{self, Write as _};
+
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{Parameters, Point, Test};
+use super::statistics::Latency;
+
+/// The whole report.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Whether everything was done and right.
+    pub ok: bool,
+    /// Whether it was stopped before its end (Ctrl-C).
+    pub interrupted: bool,
+    /// What went wrong, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// `local` if both ends were in this process, `client` or `server`.
+    pub role: &'static str,
+    /// The devices of this process.
+    pub devices: Vec<String>,
+    /// What was to be measured; the server learns it from the client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Parameters>,
+    /// Nanoseconds that a look at the clock takes, which is done once for each latency.
+    pub clock_ns: f64,
+    /// What was measured, in order.
+    pub results: Vec<Row>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Test.
+    pub test: Test,
+    /// Bytes of a message.
+    pub size: u32,
+    /// Messages, or round trips of a latency test.
+    pub messages: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// Time from the first request to the last completion.
+    pub seconds: f64,
+    /// Bandwidth in MiB (1048576 bytes) a second; of a latency test that of one direction.
+    pub mib_per_second: f64,
+    /// Messages a second.
+    pub messages_per_second: f64,
+    /// Latency in microseconds, of a latency test.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+}
+
+impl Row {
+    /// So many messages in some time.
+    pub(super) fn bandwidth(point: Point, messages: u64, seconds: f64) -> Self {
+        let bytes = messages.saturating_mul(point.size.into());
+        let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        Self {
+            test: point.test,
+            size: point.size,
+            messages,
+            bytes,
+            seconds,
+            mib_per_second: rate(bytes) / f64::from(1 << 20),
+            messages_per_second: rate(messages),
+            latency: None,
+        }
+    }
+
+    /// What it measures.
+    pub const fn point(&self) -> Point {
+        Point { test: self.test, size: self.size }
+    }
+
+    /// Adds what the other end sent at the same time.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.messages = self.messages.saturating_add(other.messages);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.seconds = self.seconds.max(other.seconds);
+        self.mib_per_second += other.mib_per_second;
+        self.messages_per_second += other.messages_per_second;
+    }
+
+    /// Whether its numbers can be.
+    pub(super) fn is_sound(&self) -> bool {
+        let mut all = vec![self.seconds, self.mib_per_second, self.messages_per_second];
+        if let Some(latency) = &self.latency {
+            let Latency { min, median, average, max, stdev, p99, p999, .. } = *latency;
+            all.extend([min, median, average, max, stdev, p99, p999]);
+        }
+        all.iter().all(|value| value.is_finite() && *value >= 0.0)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parameters) = &self.parameters {
+            writeln!(f, "{}", summary(parameters, &self.devices))?;
+        }
+        let mut before: Option<Test> = None;
+        for row in &self.results {
+            if before != Some(row.test) {
+                before = Some(row.test);
+                writeln!(f)?;
+                f.write_str(if row.test.is_latency() { LATENCY } else { BANDWIDTH })?;
+            }
+            let Row { test, size, messages, seconds, mib_per_second, messages_per_second, latency, .. } = row;
+            match latency {
+                Some(Latency { min, median, average, max, stdev, p99, p999, .. }) => writeln!(
+                    f,
+                    "{test:10} {size:>9} {messages:>11} {min:>9.2} {median:>9.2} {average:>9.2} {max:>9.2} {stdev:>9.2} {p99:>9.2} \
+                     {p999:>9.2}"
+                )?,
+                None => writeln!(
+                    f,
+                    "{test:10} {size:>9} {messages:>11} {seconds:>9.3} {mib_per_second:>12.2} {messages_per_second:>13.0}"
+                )?,
+            }
+        }
+        writeln!(f)?;
+        match (&self.failure, self.interrupted) {
+            (Some(_), _) => writeln!(f, "failed"),
+            (None, true) => writeln!(f, "interrupted: these are the measurements up to then"),
+            (None, false) => writeln!(f, "ok: {} measurements, data verified", self.results.len()),
+        }
+    }
+}
+
+const LATENCY: &str = "\
+latency [µs]   bytes  iterations       min    median   average       max     stdev      99 %    99.9 %\n";
+const BANDWIDTH: &str = "\
+bandwidth      bytes    messages   seconds        MiB/s    messages/s\n";
+
+/// What holds for all measurements, in a line.
+pub(super) fn summary(parameters: &Parameters, devices: &[String]) -> String {
+    let Parameters { transport, queue_pairs, tx_depth, post_list, events, bidirectional, .. } = parameters;
+    let mut text = devices.join(" and ");
+    let plural = if *queue_pairs == 1 { "" } else { "s" };
+    let _ = write!(text, ": {transport}, {queue_pairs} queue pair{plural}, tx-depth {tx_depth}, post-list {post_list}");
+    text += if *events { ", events" } else { ", polling" };
+    if *bidirectional {
+        text += ", bidirectional";
+    }
+    if let Some(mtu) = parameters.mtu {
+        let _ = write!(text, ", MTU {mtu}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_of_bytes_and_time() {
+        let point = Point { test: Test::WriteBw, size: 1 << 20 };
+        let mut row = Row::bandwidth(point, 10, 2.0);
+        assert_eq!((row.bytes, row.mib_per_second, row.messages_per_second), (10 << 20, 5.0, 5.0));
+        row.add(&Row::bandwidth(point, 10, 1.0));
+        assert_eq!((row.messages, row.bytes, row.seconds), (20, 20 << 20, 2.0));
+        assert_eq!((row.mib_per_second, row.messages_per_second), (15.0, 15.0));
+        assert_eq!(Row::bandwidth(point, 1, 0.0).mib_per_second, 0.0);
+        assert!(
+            row.is_sound() && !Row { seconds: -1.0, ..row.clone() }.is_sound() && !Row { seconds: f64::NAN, ..row }.is_sound()
+        );
+    }
+
+    #[test]
+    fn columns_stand_under_their_heads() {
+        let latency =
+            Latency { samples: 9, min: 1.25, median: 2.5, average: 3.75, max: 1234.5, stdev: 0.5, p99: 9.75, p999: 10.25 };
+        let of = |test| Row { latency: None, ..Row::bandwidth(Point { test, size: 8_388_608 }, 5000, 12.5) };
+        let results = vec![Row { latency: Some(latency), ..of(Test::WriteLat) }, of(Test::WriteBw)];
+        let text = Report { ok: true, results, ..Report::default() }.to_string();
+        let ends = |line: &str| {
+            let ends = line.char_indices().zip(line.chars().skip(1).chain(['\n']));
+            ends.filter(|((_, this), next)| !this.is_whitespace() && next.is_whitespace()).map(|((at, _), _)| at).last()
+        };
+        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+        // µ has two bytes.
+        assert_eq!(ends(lines[0]).map(|end| end - 1), ends(lines[1]), "{text}");
+        assert_eq!(ends(lines[2]), ends(lines[3]), "{text}");
+        assert!(text.contains("ok: 2 measurements"), "{text}");
+    }
+}

@@ -1,0 +1,544 @@
+//! One end's way through all measurements, step by step: agree, open and connect queue pairs, measure, compare, close.
+//!
+//! Both ends go the same way. A step never waits, so that one thread can step two ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::bandwidth::Bandwidth;
+use super::endpoint::Endpoint;
+use super::exchange::{Link, Message, PROTOCOL, VERSION};
+use super::latency::Latency;
+use super::live::Live;
+use super::parameters::{Parameters, Point};
+use super::report::Row;
+use crate::device::{Device, Host};
+
+/// How long, by the host's clock, nothing may happen while something is outstanding.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long bytes may take to appear that the peer says are written.
+const VISIBLE: Duration = Duration::from_secs(1);
+/// Steps in one turn.
+const TURN: u32 = 64;
+/// How far apart looks at anything but the device are to be, and steps between them.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
+const STEPS: (u32, u32) = (16, 1 << 20);
+
+/// Which end. The client decides what is measured, and starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Client,
+    Server,
+}
+
+impl Role {
+    pub(super) const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// The stream of the pattern that an end sends.
+pub(super) const fn stream(role: Role) -> u32 {
+    match role {
+        Role::Client => 0,
+        Role::Server => 1,
+    }
+}
+
+/// Ctrl-C at an end that cannot end a measurement cleanly by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Something; go on at once.
+    Busy,
+    /// Nothing: the device has to work first.
+    Idle,
+    /// Nothing, and only the peer's next message brings anything.
+    Waiting,
+    /// Everything is done.
+    Finished,
+}
+
+/// What an end does in a measurement.
+#[derive(Debug)]
+enum Activity {
+    Bandwidth(Box<Bandwidth>),
+    Latency(Box<Latency>),
+}
+
+/// Calls the same on either.
+macro_rules! each {
+    ($activity:expr, $inner:ident => $call:expr) => {
+        match $activity {
+            Activity::Bandwidth($inner) => $call,
+            Activity::Latency($inner) => $call,
+        }
+    };
+}
+
+/// How far the session is.
+#[derive(Debug)]
+enum Phase {
+    /// Until the peer has said hello.
+    Greet,
+    /// The next measurement is to be opened.
+    Open,
+    /// Until the peer has told of its queue pairs.
+    Connect,
+    /// Until the peer is ready.
+    Ready,
+    /// Measuring.
+    Run,
+    /// Everything is sent; until everything has come and is compared.
+    Compare { since: Instant },
+    /// Until the peer has compared.
+    Result,
+    /// All is done.
+    Finished,
+}
+
+/// One end of all measurements.
+pub(super) struct Session<H: Host, L: Link> {
+    role: Role,
+    pub(super) link: L,
+    pub(super) parameters: Option<Parameters>,
+    points: Vec<Point>,
+    /// Which of them is at work.
+    at: usize,
+    phase: Phase,
+    endpoint: Option<Endpoint<H>>,
+    activity: Option<Activity>,
+    /// Messages that the peer sent on each queue pair, once it sends no more.
+    peer_sent: Option<Vec<u64>>,
+    /// Whether this end has said that it sends no more.
+    is_done: bool,
+    is_last: bool,
+    stop: Arc<AtomicBool>,
+    pub(super) rows: Vec<Row>,
+    pub(super) live: Live,
+    steps: u32,
+    until_look: u32,
+    last_look: Instant,
+    /// When, by the host's clock, something last happened.
+    worked: Option<bareverbs::Instant>,
+    has_worked: bool,
+    /// Changes a byte before it is compared.
+    #[cfg(test)]
+    pub(super) spoil: Option<usize>,
+}
+
+impl<H: Host, L: Link> Session<H, L> {
+    /// The end that decides.
+    pub(super) fn client(link: L, parameters: Parameters, stop: Arc<AtomicBool>, live: Live) -> Result<Self> {
+        let hello =
+            Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: Some(Box::new(parameters.clone())) };
+        let mut session = Self::new(Role::Client, link, stop, live);
+        session.points = parameters.points();
+        session.parameters = Some(parameters);
+        session.link.send(&hello)?;
+        Ok(session)
+    }
+
+    /// The end that does what the other decides.
+    pub(super) fn server(link: L, stop: Arc<AtomicBool>, live: Live) -> Self {
+        Self::new(Role::Server, link, stop, live)
+    }
+
+    fn new(role: Role, link: L, stop: Arc<AtomicBool>, live: Live) -> Self {
+        Self {
+            role,
+            link,
+            parameters: None,
+            points: Vec::new(),
+            at: 0,
+            phase: Phase::Greet,
+            endpoint: None,
+            activity: None,
+            peer_sent: None,
+            is_done: false,
+            is_last: false,
+            stop,
+            rows: Vec::new(),
+            live,
+            steps: STEPS.0,
+            until_look: STEPS.0,
+            last_look: Instant::now(),
+            worked: None,
+            has_worked: false,
+            #[cfg(test)]
+            spoil: None,
+        }
+    }
+
+    /// Whether the session ended before its last measurement because of Ctrl-C, here or at the client.
+    pub(super) const fn is_interrupted(&self) -> bool {
+        self.is_last
+    }
+
+    /// Whether the measurement waits for events, and is at a place where the device has to do something.
+    pub(super) fn waits_for_events(&self) -> bool {
+        matches!(self.phase, Phase::Run | Phase::Compare { .. })
+            && self.parameters.as_ref().is_some_and(|parameters| parameters.events)
+    }
+
+    fn point(&self) -> Result<Point> {
+        self.points.get(self.at).copied().context("no measurement")
+    }
+
+    fn parameters(&self) -> Result<&Parameters> {
+        self.parameters.as_ref().context("no parameters")
+    }
+
+    /// A number that each measurement has for itself, for its data.
+    fn run(&self) -> u64 {
+        self.at as u64 + 1
+    }
+
+    /// Goes on. While it measures, it looks for new things `spins` times before it says that there are none.
+    ///
+    /// # Errors
+    /// The device, the peer or the data; the error names the measurement, and the peer was told.
+    pub(super) fn step(&mut self, device: &mut Device<H>, spins: u32) -> Result<Turn> {
+        let result = self.go_on(device, spins);
+        let Err(error) = result else { return result };
+        let during = matches!(self.phase, Phase::Run | Phase::Compare { .. } | Phase::Open | Phase::Connect);
+        let error = match self.point() {
+            Ok(point) if during && !error.is::<Interrupted>() && !error.is::<FromPeer>() => error.context(point),
+            _ => error,
+        };
+        if !error.is::<FromPeer>() {
+            // If the peer cannot be told, it will notice.
+            let _ = self.link.send(&Message::Failure { reason: format!("{error:#}") });
+        }
+        Err(error)
+    }
+
+    fn go_on(&mut self, device: &mut Device<H>, spins: u32) -> Result<Turn> {
+        match self.phase {
+            Phase::Run => self.measure(device, spins),
+            Phase::Greet => self.greet(device),
+            Phase::Open => self.open(device),
+            Phase::Connect => self.connect(device),
+            Phase::Ready => self.begin(device),
+            Phase::Compare { since } => self.compare(device, since),
+            Phase::Result => self.conclude(device),
+            Phase::Finished => Ok(Turn::Finished),
+        }
+    }
+
+    /// The peer's next message, if there is one. A failure of the peer is ours.
+    fn receive(&mut self) -> Result<Option<Message>> {
+        if self.role == Role::Server && self.stop.load(Ordering::Relaxed) {
+            return Err(Interrupted.into());
+        }
+        match self.link.receive()? {
+            Some(Message::Failure { reason }) => Err(FromPeer(reason).into()),
+            message => Ok(message),
+        }
+    }
+
+    fn greet(&mut self, device: &mut Device<H>) -> Result<Turn> {
+        device.check()?;
+        let Some(message) = self.receive()? else { return Ok(Turn::Waiting) };
+        let Message::Hello { protocol, version, parameters } = message else { return Err(unexpected(&message, "hello")) };
+        if protocol != PROTOCOL || version != VERSION {
+            bail!(
+                "the peer speaks {protocol} version {version}, this is {PROTOCOL} version {VERSION}: use the same release at both ends"
+            );
+        }
+        if self.role == Role::Server {
+            let parameters = *parameters.context("the client did not say what to measure")?;
+            if let Err(reason) = parameters.check() {
+                bail!("the client asks for what cannot be: {reason}");
+            }
+            self.points = parameters.points();
+            self.parameters = Some(parameters);
+        }
+        self.endpoint = Some(Endpoint::new(device, self.parameters()?)?);
+        if self.role == Role::Server {
+            self.link.send(&Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None })?;
+        }
+        self.phase = Phase::Open;
+        Ok(Turn::Busy)
+    }
+
+    fn open(&mut self, device: &mut Device<H>) -> Result<Turn> {
+        let point = self.point()?;
+        let parameters = self.parameters.as_ref().context("no parameters")?;
+        let endpoint = self.endpoint.as_mut().context("no endpoint")?;
+        let connection = endpoint.open(device, parameters, point)?;
+        self.link.send(&Message::Connection(connection))?;
+        self.phase = Phase::Connect;
+        Ok(Turn::Busy)
+    }
+
+    fn connect(&mut self, device: &mut Device<H>) -> Result<Turn> {
+        device.check()?;
+        let peer = match self.receive()? {
+            None => return Ok(Turn::Waiting),
+            Some(Message::Connection(peer)) => peer,
+            Some(message) => return Err(unexpected(&message, "connection")),
+        };
+        let (point, run) = (self.point()?, self.run());
+        let parameters = self.parameters.as_ref().context("no parameters")?;
+        let endpoint = self.endpoint.as_mut().context("no endpoint")?;
+        endpoint.connect(device, parameters, point, &peer)?;
+        self.activity = Some(if point.test.is_latency() {
+            Activity::Latency(Box::new(Latency::new(endpoint, device, parameters, point, self.role, run)?))
+        } else {
+            Activity::Bandwidth(Box::new(Bandwidth::new(endpoint, device, parameters, point, self.role, run)?))
+        });
+        (self.peer_sent, self.is_done) = (None, false);
+        self.link.send(&Message::Ready { point })?;
+        self.phase = Phase::Ready;
+        Ok(Turn::Busy)
+    }
+
+    fn begin(&mut self, device: &mut Device<H>) -> Result<Turn> {
+        let wanted = self.point()?;
+        match self.receive()? {
+            None => {
+                device.check()?;
+                // A peer that was ready before us may send already: whatever comes is taken once we run.
+                return Ok(Turn::Waiting);
+            }
+            Some(Message::Ready { point }) if point == wanted => {}
+            Some(message) => return Err(unexpected(&message, "ready")),
+        }
+        self.live.begin(wanted);
+        (self.steps, self.until_look, self.last_look) = (STEPS.0, STEPS.0, Instant::now());
+        (self.worked, self.has_worked) = (Some(device.host.now()), false);
+        self.phase = Phase::Run;
+        Ok(Turn::Busy)
+    }
+
+    /// Steps the activity, and looks after everything else now and then.
+    fn measure(&mut self, device: &mut Device<H>, spins: u32) -> Result<Turn> {
+        let (Some(activity), Some(endpoint)) = (&mut self.activity, &mut self.endpoint) else { bail!("no measurement") };
+        let (mut empty, mut busy) = (0, false);
+        for _ in 0..TURN.max(spins) {
+            let worked = match activity {
+                Activity::Latency(latency) => latency.step(endpoint, device)?,
+                Activity::Bandwidth(bandwidth) => bandwidth.step(endpoint, device)?,
+            };
+            if worked {
+                (empty, busy, self.has_worked) = (0, true, true);
+            } else {
+                empty += 1;
+                if empty >= spins {
+                    break;
+                }
+                device.host.relax();
+            }
+        }
+        let (is_passive, is_finished) = each!(activity, inner => (inner.is_passive(), inner.is_finished()));
+        self.until_look = self.until_look.saturating_sub(1);
+        // Who has nothing more to do than to hear from the peer listens every time.
+        if is_passive || (is_finished && self.role == Role::Client) || self.until_look == 0 {
+            self.look(device)?;
+        }
+        self.finish_run()?;
+        Ok(match (busy, is_passive) {
+            (true, _) => Turn::Busy,
+            (false, true) => Turn::Waiting,
+            (false, false) => Turn::Idle,
+        })
+    }
+
+    /// Tells the peer once nothing more is sent, and goes on once neither sends.
+    fn finish_run(&mut self) -> Result<()> {
+        let Some(activity) = &self.activity else { return Ok(()) };
+        // The server of a test in one direction sends answers at most: it ends when the client has ended.
+        let has_ended =
+            each!(activity, inner => inner.is_finished()) && (self.role == Role::Client || self.peer_sent.is_some());
+        if has_ended && !self.is_done {
+            let sent = match activity {
+                Activity::Bandwidth(bandwidth) => bandwidth.sent(),
+                Activity::Latency(latency) => vec![latency.messages()],
+            };
+            self.is_done = true;
+            self.link.send(&Message::Done { sent, last: self.is_last })?;
+        }
+        if self.is_done && self.peer_sent.is_some() {
+            self.phase = Phase::Compare { since: Instant::now() };
+        }
+        Ok(())
+    }
+
+    /// Everything but the device's queues: the peer, Ctrl-C, the device's health, the time.
+    #[cold]
+    fn look(&mut self, device: &mut Device<H>) -> Result<()> {
+        let elapsed = self.last_look.elapsed();
+        self.last_look = Instant::now();
+        // Looks cost a system call, and latency: as few as will do.
+        if elapsed < LOOKS.0 {
+            self.steps = self.steps.saturating_mul(2).min(STEPS.1);
+        } else if elapsed > LOOKS.1 {
+            self.steps = (self.steps / 2).max(STEPS.0);
+        }
+        self.until_look = self.steps;
+        device.check()?;
+        match self.receive()? {
+            None => {}
+            Some(Message::Done { sent, last }) if self.peer_sent.is_none() => {
+                let lanes = self.parameters()?.queue_pairs.into();
+                let wanted = if self.point()?.test.is_latency() { 1 } else { lanes };
+                if sent.len() != wanted {
+                    bail!("the peer counts the messages of {} queue pairs instead of {wanted}", sent.len());
+                }
+                self.peer_sent = Some(sent);
+                self.is_last |= last;
+                self.touch(device);
+            }
+            Some(message) => return Err(unexpected(&message, "done")),
+        }
+        let is_stopped = self.stop.load(Ordering::Relaxed);
+        let Some(activity) = &mut self.activity else { return Ok(()) };
+        if self.role == Role::Client && is_stopped && !self.is_last {
+            self.is_last = true;
+            each!(activity, inner => inner.stop());
+        }
+        // The other end of a test in both directions stops with it.
+        if self.role == Role::Server && self.is_last {
+            each!(activity, inner => inner.stop());
+        }
+        self.live.show(each!(activity, inner => inner.messages()));
+        let (is_passive, is_finished) = each!(activity, inner => (inner.is_passive(), inner.is_finished()));
+        if self.has_worked || self.worked.is_none() {
+            self.touch(device);
+            return Ok(());
+        }
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.check_queue_pairs(device)?;
+        }
+        let waited = self.worked.map_or(Duration::ZERO, |since| device.host.now().since(since));
+        // An end that has nothing to do, or has done it, waits for the peer; the link says whether that lives.
+        if waited > PATIENCE && !is_passive && (!is_finished || self.role == Role::Server) {
+            let outstanding = each!(&self.activity.as_ref().context("no measurement")?, inner => inner.outstanding());
+            bail!("no completion for {} s: {outstanding}", PATIENCE.as_secs());
+        }
+        Ok(())
+    }
+
+    /// Something happened.
+    fn touch(&mut self, device: &Device<H>) {
+        self.has_worked = false;
+        self.worked = Some(device.host.now());
+    }
+
+    fn compare(&mut self, device: &mut Device<H>, since: Instant) -> Result<Turn> {
+        let run = self.run();
+        let (Some(activity), Some(endpoint), Some(sent)) = (&mut self.activity, &mut self.endpoint, &self.peer_sent) else {
+            bail!("no measurement")
+        };
+        if !each!(&*activity, inner => inner.has_received(sent)) {
+            if each!(&mut *activity, inner => inner.step(endpoint, device))? {
+                self.has_worked = true;
+                return Ok(Turn::Busy);
+            }
+            self.until_look = self.until_look.saturating_sub(1);
+            if self.until_look == 0 {
+                // The peer says nothing more before our result, but it may fail.
+                self.look(device)?;
+            }
+            return Ok(Turn::Idle);
+        }
+        #[cfg(test)]
+        if let Some(at) = self.spoil.take() {
+            use bareverbs::DmaMemory as _;
+            let byte = endpoint.memory.read_u8(at).unwrap_or_default();
+            assert!(endpoint.memory.write(at, &[!byte]).is_ok());
+        }
+        if let Err(error) = each!(&*activity, inner => inner.verify(endpoint, run, sent)) {
+            // What the sender's device calls complete may still be on its way into this memory.
+            if since.elapsed() < VISIBLE {
+                return Ok(Turn::Idle);
+            }
+            return Err(error);
+        }
+        let row = each!(&*activity, inner => inner.row());
+        self.rows.extend(row.clone());
+        self.link.send(&Message::Result { row })?;
+        self.phase = Phase::Result;
+        Ok(Turn::Busy)
+    }
+
+    fn conclude(&mut self, device: &mut Device<H>) -> Result<Turn> {
+        device.check()?;
+        let theirs = match self.receive()? {
+            None => {
+                // The peer may need our receives, or our answers, for what it still compares.
+                if let (Some(activity), Some(endpoint)) = (&mut self.activity, &mut self.endpoint) {
+                    let _ = each!(activity, inner => inner.step(endpoint, device))?;
+                }
+                return Ok(Turn::Waiting);
+            }
+            Some(Message::Result { row }) => row,
+            Some(message) => return Err(unexpected(&message, "result")),
+        };
+        let point = self.point()?;
+        if let Some(theirs) = theirs {
+            if theirs.point() != point || !theirs.is_sound() {
+                bail!("the peer gave a result that cannot be: {theirs:?}");
+            }
+            match self.rows.last_mut() {
+                Some(ours)
+                    if ours.point() == point
+                        && self.activity.as_ref().is_some_and(|activity| each!(activity, inner => inner.row()).is_some()) =>
+                {
+                    ours.add(&theirs)
+                }
+                _ => self.rows.push(theirs),
+            }
+        }
+        self.live.end();
+        self.activity = None;
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.close(device)?;
+        }
+        self.at += 1;
+        if self.at == self.points.len() || self.is_last {
+            if let Some(endpoint) = self.endpoint.take() {
+                endpoint.destroy(device)?;
+            }
+            // Ctrl-C in the last measurement after its end interrupts nothing.
+            self.phase = Phase::Finished;
+            return Ok(Turn::Finished);
+        }
+        self.phase = Phase::Open;
+        Ok(Turn::Busy)
+    }
+}
+
+/// The peer's reason to give up.
+#[derive(Clone, Debug)]
+struct FromPeer(String);
+
+impl std::fmt::Display for FromPeer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the peer failed: {}", self.0)
+    }
+}
+
+impl std::error::Error for FromPeer {}
+
+fn unexpected(message: &Message, wanted: &str) -> anyhow::Error {
+    anyhow::anyhow!("the peer said {:?} where {wanted:?} was due", message.name())
+}
