@@ -3,21 +3,40 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use bareverbs_sim::memory::{DmaFault, HostMemory};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
 
-/// Most mappings of one client: page tables would grow without end otherwise.
-const MOST_MAPPINGS: usize = 4096;
+/// Most mappings of one client: what vfio-user takes for granted (its default of `max_dma_maps`). A driver behind the IOMMU of a
+/// guest has one for each page that it maps.
+const MOST_MAPPINGS: usize = 65_535;
+
+/// Most files that the mappings of one client are of.
+const MOST_FILES: usize = 64;
+
+/// A file of the client, mapped as a whole: a mapping of this process for each of its ranges would be too many.
+struct MappedFile {
+    /// Device and inode.
+    id: (u64, u64),
+    writable: bool,
+    pages: Weak<MmapRegion>,
+}
+
+/// A range of a file.
+struct Pages {
+    file: Arc<MmapRegion>,
+    offset: usize,
+}
 
 /// One range of device addresses.
 struct Mapping {
     len: u64,
     writable: bool,
     /// `None`: offered without a descriptor, so there is nothing to reach it by.
-    pages: Option<MmapRegion>,
+    pages: Option<Pages>,
     /// That has been said already.
     said: AtomicBool,
 }
@@ -55,11 +74,12 @@ pub(crate) struct ClientMemory {
     /// Name of the device, for the log.
     device: String,
     mappings: RwLock<BTreeMap<u64, Mapping>>,
+    files: Mutex<Vec<MappedFile>>,
 }
 
 /// The steps in which a range of addresses is copied: mapping, place in it, place in the buffer.
 struct Step<'a> {
-    pages: &'a MmapRegion,
+    pages: &'a Pages,
     at: usize,
     from: usize,
     len: usize,
@@ -68,7 +88,7 @@ struct Step<'a> {
 impl ClientMemory {
     /// Without any memory.
     pub(crate) fn new(device: String) -> Self {
-        Self { device, mappings: RwLock::default() }
+        Self { device, mappings: RwLock::default(), files: Mutex::default() }
     }
 
     /// Offers `len` bytes at `addr`: those of `file` from `offset` on, if there is one.
@@ -83,7 +103,7 @@ impl ClientMemory {
         if before.is_some_and(|(start, mapping)| start.saturating_add(mapping.len) > addr) {
             return Err(MapError::Overlap);
         }
-        let pages = file.map(|file| map_file(file, offset, size, writable)).transpose()?;
+        let pages = file.map(|file| self.pages(file, offset, size, writable)).transpose()?;
         mappings.insert(addr, Mapping { len, writable, pages, said: AtomicBool::new(false) });
         Ok(())
     }
@@ -92,8 +112,11 @@ impl ClientMemory {
     pub(crate) fn unmap(&self, addr: u64, len: u64) -> Result<(), MapError> {
         let end = addr.checked_add(len).ok_or(MapError::Range)?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
-        let touched: Vec<(u64, u64)> = mappings
-            .range(..end)
+        // They do not overlap: at most one begins before the range and reaches into it.
+        let before = mappings.range(..addr).next_back();
+        let touched: Vec<(u64, u64)> = before
+            .into_iter()
+            .chain(mappings.range(addr..end))
             .map(|(start, mapping)| (*start, start.saturating_add(mapping.len)))
             .filter(|(_, mapping_end)| *mapping_end > addr)
             .collect();
@@ -109,6 +132,33 @@ impl ClientMemory {
     /// Takes back everything.
     pub(crate) fn clear(&self) {
         self.mappings.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The range of a file, which is mapped as a whole unless it is already.
+    fn pages(&self, file: File, offset: u64, size: usize, writable: bool) -> Result<Pages, MapError> {
+        let metadata = file.metadata().map_err(|error| MapError::System(error.kind()))?;
+        // Touching a mapped page beyond the file's end would kill this process.
+        let end = offset.checked_add(size as u64).filter(|end| *end <= metadata.len()).ok_or(MapError::FileTooShort)?;
+        let start = usize::try_from(offset).map_err(|_| MapError::Range)?;
+        let id = (metadata.dev(), metadata.ino());
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|file| file.pages.strong_count() > 0);
+        let mapped =
+            files.iter().filter(|file| file.id == id && file.writable == writable).find_map(|file| file.pages.upgrade());
+        // A file that has grown since is mapped anew.
+        if let Some(file) = mapped.filter(|mapped| end <= mapped.size() as u64) {
+            return Ok(Pages { file, offset: start });
+        }
+        if files.len() >= MOST_FILES {
+            return Err(MapError::TooMany);
+        }
+        let len = usize::try_from(metadata.len()).map_err(|_| MapError::Range)?;
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        let region = MmapRegion::build(Some(FileOffset::new(file, 0)), len, protection, libc::MAP_SHARED | libc::MAP_NORESERVE)
+            .map_err(|_| MapError::System(io::Error::last_os_error().kind()))?;
+        let file = Arc::new(region);
+        files.push(MappedFile { id, writable, pages: Arc::downgrade(&file) });
+        Ok(Pages { file, offset: start })
     }
 
     /// Says once for each mapping that it cannot be reached.
@@ -152,7 +202,7 @@ impl HostMemory for ClientMemory {
         let mut whole = true;
         self.copy(addr, into.len(), false, |step| {
             let place = into.get_mut(step.from..step.from + step.len);
-            let slice = step.pages.get_slice(step.at, step.len);
+            let slice = step.pages.file.get_slice(step.pages.offset + step.at, step.len);
             match (place, slice) {
                 (Some(place), Ok(slice)) => whole &= slice.copy_to(place) == step.len,
                 _ => whole = false,
@@ -170,7 +220,7 @@ impl HostMemory for ClientMemory {
         fence(Ordering::Release);
         self.copy(addr, from.len(), true, |step| {
             let place = from.get(step.from..step.from + step.len);
-            let slice = step.pages.get_slice(step.at, step.len);
+            let slice = step.pages.file.get_slice(step.pages.offset + step.at, step.len);
             match (place, slice) {
                 (Some(place), Ok(slice)) => slice.copy_from(place),
                 _ => whole = false,
@@ -191,17 +241,6 @@ impl HostMemory for Reach {
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
         self.0.write(addr, from)
     }
-}
-
-fn map_file(file: File, offset: u64, size: usize, writable: bool) -> Result<MmapRegion, MapError> {
-    let len = file.metadata().map_err(|error| MapError::System(error.kind()))?.len();
-    // Touching a mapped page beyond the file's end would kill this process.
-    if offset.checked_add(size as u64).is_none_or(|end| end > len) {
-        return Err(MapError::FileTooShort);
-    }
-    let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-    MmapRegion::build(Some(FileOffset::new(file, offset)), size, protection, libc::MAP_SHARED | libc::MAP_NORESERVE)
-        .map_err(|_| MapError::System(io::Error::last_os_error().kind()))
 }
 
 #[cfg(test)]
@@ -232,6 +271,44 @@ mod tests {
         let mut read = [0; 4];
         memory.read(0x1ffe, &mut read).unwrap();
         assert_eq!(read, [1, 2, 9, 4]);
+    }
+
+    /// A driver behind an IOMMU maps page by page: many ranges of one file cost this process one mapping and one descriptor.
+    #[test]
+    fn as_many_pages_as_a_driver_maps_one_by_one() {
+        const PAGES: u64 = MOST_MAPPINGS as u64;
+        let memory = ClientMemory::new("test".into());
+        let shared = file(PAGES * 0x1000);
+        let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = (maps(), descriptors());
+        for page in 0..PAGES {
+            memory.map(page << 13, 0x1000, true, Some(shared.try_clone().unwrap()), page << 12).unwrap();
+        }
+        assert!(maps() < before.0 + 100 && descriptors() < before.1 + 100, "tests beside this one open and map a few");
+        assert_eq!(memory.map(PAGES << 13, 0x1000, true, Some(shared.try_clone().unwrap()), 0), Err(MapError::TooMany));
+        memory.write((PAGES - 1) << 13, &[7]).unwrap();
+        memory.unmap(0, (PAGES - 1) << 13).unwrap();
+        let mut byte = [0];
+        memory.read((PAGES - 1) << 13, &mut byte).unwrap();
+        assert_eq!(byte, [7]);
+        assert!(memory.read(0, &mut byte).is_err() && memory.read(((PAGES - 1) << 13) + 0x1000, &mut byte).is_err());
+        memory.unmap(0, u64::MAX).unwrap();
+        assert!(memory.read((PAGES - 1) << 13, &mut byte).is_err());
+    }
+
+    #[test]
+    fn a_file_that_grows_is_reached_to_its_new_end() {
+        let memory = ClientMemory::new("test".into());
+        let shared = file(0x1000);
+        memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
+        assert_eq!(memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000), Err(MapError::FileTooShort));
+        shared.set_len(0x2000).unwrap();
+        memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000).unwrap();
+        memory.write(0xfff, &[1, 2]).unwrap();
+        let mut bytes = [0; 2];
+        memory.read(0xfff, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 2]);
     }
 
     #[test]

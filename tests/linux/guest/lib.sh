@@ -131,6 +131,19 @@ expect() {
 	if grep -qE "$2" /tmp/step; then pass "$1"; else fail "$1: no line like '$2'"; fi
 }
 
+# refused NAME STATUS PATTERN COMMAND...: it fails with this exit status and says a line like the pattern.
+refused() {
+	refused_name=$1
+	refused_status=$2
+	refused_pattern=$3
+	shift 3
+	timeout $limit "$@" >/tmp/step 2>&1
+	step_status=$?
+	sed 's/^/#| /' /tmp/step
+	if [ $step_status -eq "$refused_status" ]; then pass "$refused_name"; else fail "$refused_name: exit status $step_status"; fi
+	expect "$refused_name: why" "$refused_pattern"
+}
+
 # Loads a module and what it needs.
 load() {
 	while read -r module; do

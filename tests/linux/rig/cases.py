@@ -95,6 +95,11 @@ def rdma_core(name, summary, tests, **more):
     return Case(name, summary, **given)
 
 
+def own_driver(name, summary, **more):
+    """A case of our driver in user space, over VFIO behind an IOMMU."""
+    return Case(name, summary, **{"devices": 2, "iommu": True, "program": True, **more})
+
+
 BAD_WIRE = ("--loss", "1", "--duplicate", "1", "--reorder", "1")
 
 CASES = [
@@ -296,22 +301,13 @@ CASES = [
     rdma_core("verbs", "rdma-core's own tests of verbs and libmlx5", 143),
     rdma_core("verbs-6.1", "the same with kernel 6.1 and its rdma-core", 135, script="verbs", suite="bookworm"),
     rdma_core("vfio", "no kernel driver: rdma-core's own in user space, over VFIO behind an IOMMU", 1, iommu=True, lasts=30),
-    Case(
-        "vfio-examples",
-        "the examples of VFIO: a write to a peer, an event loop, what the IOMMU refuses",
-        devices=2,
-        iommu=True,
-        program=True,
-        lasts=15,
-    ),
-    Case(
-        "vfio-selftest",
-        "the main job and info on cards behind VFIO",
-        devices=2,
-        iommu=True,
-        program=True,
-        lasts=20,
-    ),
+    own_driver("vfio-selftest", "the main job and info on cards behind VFIO", lasts=20),
+    own_driver("vfio-selftest-6.1", "the same with kernel 6.1", script="vfio-selftest", suite="bookworm", lasts=20),
+    own_driver("vfio-examples", "the examples of VFIO: a write to a peer, an event loop, what the IOMMU refuses", lasts=20),
+    own_driver("vfio-processes", "two processes, each with a card; one is killed again and again, and its card stays usable", lasts=40),
+    own_driver("vfio-removal", "cards that are unbound, pulled out or broken under a running job", lasts=40),
+    own_driver("vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and what mends it", lasts=30),
+    own_driver("vfio-no-iommu", "a machine without an IOMMU: refused", iommu=False, devices=1),
     Case(
         "bind",
         "bareverbs devices, bind and unbind: a card goes from mlx5_core to vfio-pci and back",

@@ -14,19 +14,6 @@ has() {
 	if [ "$(driver_of "$1")" = "$2" ]; then pass "$1 has $2"; else fail "$1 has $(driver_of "$1"), not $2"; fi
 }
 
-# refused NAME STATUS PATTERN COMMAND...: it fails with this exit status and says a line like the pattern.
-refused() {
-	refused_name=$1
-	refused_status=$2
-	refused_pattern=$3
-	shift 3
-	timeout $limit "$@" >/tmp/step 2>&1
-	step_status=$?
-	sed 's/^/#| /' /tmp/step
-	if [ $step_status -eq "$refused_status" ]; then pass "$refused_name"; else fail "$refused_name: exit status $step_status"; fi
-	expect "$refused_name: why" "$refused_pattern"
-}
-
 step "the functions, with the kernel's driver" bareverbs devices
 expect "the first card" "^$card +ConnectX-7 +mlx5_core +[0-9]+ .* mlx5_0$"
 expect "the second card" "^$other +ConnectX-7 +mlx5_core +[0-9]+ .* mlx5_1$"

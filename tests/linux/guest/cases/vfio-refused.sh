@@ -1,0 +1,44 @@
+# What stands in the way of a job on a card, each with its reason and what mends it; the card and the machine stay as they are.
+load_mlx5 || return
+card=0000:01:00.0
+other=0000:02:00.0
+driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
+
+refused "the kernel's driver has it" 1 "$card is bound to mlx5_core, not to vfio-pci" bareverbs info --device $card
+expect "the command that mends it" "sudo bareverbs bind $card"
+if [ "$(driver_of $card)" = mlx5_core ]; then pass "it still has it"; else fail "the kernel's driver lost it"; fi
+unload_mlx5
+refused "no driver has it" 1 "bound to no driver" bareverbs info --device $card
+refused "no such function" 1 "there is no PCI function 0000:7f:00.0" bareverbs info --device 7f:00.0
+expect "where to look" "bareverbs devices"
+refused "no address" 2 "PCI address" bareverbs info --device mlx5_0
+refused "no mlx5" 1 "which is no ConnectX" bareverbs info --device 00:00.0
+
+vfio_cards || return
+group=$(basename "$(readlink /sys/bus/pci/devices/$card/iommu_group)")
+before=$(cat /sys/bus/pci/devices/$card/config | md5sum)
+
+# A user that may not, and then one that may: nothing but these files and the limit of locked memory.
+refused "the file of VFIO" 1 "/dev/vfio/vfio may not be opened by this user|/dev/vfio/$group may not" su user -c "bareverbs info --device $card"
+expect "the command that mends it" "chown \\\$USER /dev/vfio/"
+chmod 666 /dev/vfio/vfio
+refused "the file of the group" 1 "/dev/vfio/$group may not be opened by this user" su user -c "bareverbs info --device $card"
+chown user "/dev/vfio/$group"
+ulimit -l 1024
+refused "the limit of locked memory" 1 "may lock 1048576 bytes of memory \(RLIMIT_MEMLOCK\), and [0-9]+ are needed" \
+	su user -c "bareverbs info --device $card"
+expect "the command that mends it" "ulimit -l [0-9]+"
+needed=$(sed -n 's/.*ulimit -l \([0-9]*\).*/\1/p' /tmp/step | head -n 1)
+ulimit -l $((needed + 8192))
+step "a user with these files and that limit" su user -c "bareverbs --device $card -n 20"
+ulimit -l unlimited
+
+refused "the same device twice" 1 "in use" bareverbs --device $card --device $card
+refused "a transport that the driver has not" 2 "ud" bareverbs pingpong --device $card --transport ud
+
+if [ "$(cat /sys/bus/pci/devices/$card/config | md5sum)" = "$before" ]; then
+	pass "its configuration space is as before"
+else
+	fail "its configuration space has changed"
+fi
+step "the other card, all along" bareverbs info --device $other

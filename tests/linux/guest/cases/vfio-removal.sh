@@ -1,0 +1,50 @@
+# Cards that go away under a running job: asked for by the kernel, pulled out, stuck; the job says so and ends by itself.
+vfio_cards || return
+
+# run_job CARD...: the main job without end on these cards, in the background, until data moves.
+run_job() {
+	job_cards=""
+	for card in "$@"; do job_cards="$job_cards --device $card"; done
+	# shellcheck disable=SC2086
+	bareverbs $job_cards -n 10000000 -s 4096 >/tmp/job 2>&1 &
+	job=$!
+	wait_for 60 test -e "/proc/$job/fd/5" || fail "the job does not start"
+	sleep 4
+	if kill -0 $job; then pass "the job runs"; else fail "the job ended before anything happened"; fi
+}
+# job_ends NAME PATTERN: by itself, with status 1 and a line like this.
+job_ends() {
+	if wait_for 60 ended $job; then pass "$1: the job ends"; else fail "$1: the job goes on"; fi
+	kill -9 $job 2>/dev/null
+	wait $job
+	status=$?
+	cp /tmp/job /tmp/step
+	sed 's/^/#| /' /tmp/job
+	if [ $status -eq 1 ]; then pass "$1: with status 1"; else fail "$1: exit status $status"; fi
+	expect "$1: it says why" "$2"
+}
+ended() { ! kill -0 "$1" 2>/dev/null || grep -q "State:.Z" "/proc/$1/status"; }
+
+# The kernel asks for the card: it waits until the process has let go.
+run_job "$card0"
+echo "$card0" >/sys/bus/pci/drivers/vfio-pci/unbind &
+unbinding=$!
+job_ends "unbound" "the kernel wants device $card0 back"
+wait $unbinding
+if [ -e "/sys/bus/pci/drivers/vfio-pci/$card0" ]; then fail "still bound"; else pass "the kernel has it"; fi
+echo "$card0" >/sys/bus/pci/drivers_probe
+wait_for 60 test -e "/sys/bus/pci/drivers/vfio-pci/$card0"
+step "bound again, it works" bareverbs --device "$card0" -n 20
+
+# Pulled out without a word: every register reads as ones.
+run_job "$card0" "$card1"
+host remove 1
+job_ends "pulled out" "$card0.*(gone|does not answer|answers no more)"
+refused "a card that is not there" 1 "$card0" bareverbs info --device "$card0"
+step "the other card" bareverbs --device "$card1" -n 20
+host insert 1
+
+# The firmware stops.
+run_job "$card1"
+host health 2 0x1 fatal
+job_ends "broken" "$card1.*broken"
