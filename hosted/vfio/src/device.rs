@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bareverbs::Registers as _;
 use bareverbs_mlx5::Machine;
 use bareverbs_mlx5::mmio::CpuFence;
 use vfio_bindings::bindings::vfio::{
@@ -49,6 +50,21 @@ pub(crate) struct OpenFunction {
 }
 
 impl OpenFunction {
+    /// Maps BAR0.
+    ///
+    /// # Safety
+    /// No other mapping of it is used at the same time.
+    unsafe fn map_registers(&self) -> Result<Bar, Error> {
+        if self.device.get_region_flags(VFIO_PCI_BAR0_REGION_INDEX) & VFIO_REGION_INFO_FLAG_MMAP == 0 {
+            return Err(Error::BarNotMappable);
+        }
+        let len = self.device.get_region_size(VFIO_PCI_BAR0_REGION_INDEX);
+        let len = usize::try_from(len).map_err(|_| Error::BarNotMappable)?;
+        let offset = self.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
+        // SAFETY: this is BAR0 of a device that the process owns, mapped once, as the caller promises.
+        unsafe { Bar::map(self.config.descriptor(), offset, len) }
+    }
+
     /// What the device reaches.
     pub(crate) fn space(&self) -> &AddressSpace {
         &self.space
@@ -148,6 +164,13 @@ impl Device {
     fn new(function: OpenFunction) -> Result<Self, Error> {
         let (_, pci_device_id) = function.config.ids()?;
         function.config.enable()?;
+        // The kernel answers for configuration space from what it remembers of it; registers are the device's own.
+        // SAFETY: BAR0 of a device that this process owns, unmapped again before it is handed out.
+        let registers = unsafe { function.map_registers() }?;
+        if registers.read32(0).is_ok_and(|word| word == u32::MAX) {
+            return Err(Error::Obstacle(Obstacle::NoAnswer { address: function.address }));
+        }
+        drop(registers);
         let mut device = Self {
             function: Arc::new(function),
             pci_device_id,
@@ -193,17 +216,11 @@ impl Device {
     /// # Errors
     /// They were handed out before, or the kernel does not map them.
     pub fn registers(&self) -> Result<Bar, Error> {
-        if self.function.device.get_region_flags(VFIO_PCI_BAR0_REGION_INDEX) & VFIO_REGION_INFO_FLAG_MMAP == 0 {
-            return Err(Error::BarNotMappable);
-        }
         if self.registers_taken.swap(true, Ordering::Relaxed) {
             return Err(Error::RegistersTaken);
         }
-        let len = self.function.device.get_region_size(VFIO_PCI_BAR0_REGION_INDEX);
-        let len = usize::try_from(len).map_err(|_| Error::BarNotMappable)?;
-        let offset = self.function.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
-        // SAFETY: this is BAR0 of a device that the value owns, and the flag above keeps it from being mapped twice.
-        unsafe { Bar::map(self.function.config.descriptor(), offset, len) }
+        // SAFETY: the flag above keeps it from being mapped twice.
+        unsafe { self.function.map_registers() }
     }
 
     /// `len` zeroed bytes that the device reaches.

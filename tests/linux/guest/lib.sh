@@ -144,6 +144,9 @@ refused() {
 	expect "$refused_name: why" "$refused_pattern"
 }
 
+# holds PROCESS FILE: whether it has the file open.
+holds() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q -- "-> $2$"; }
+
 # Loads a module and what it needs.
 load() {
 	while read -r module; do
@@ -195,11 +198,15 @@ vfio_cards() {
 	cards=0
 	for vendor in /sys/bus/pci/devices/*/vendor; do
 		grep -qx 0x15b3 "$vendor" || continue
-		card=$(basename "$(dirname "$vendor")")
-		echo vfio-pci >"/sys/bus/pci/devices/$card/driver_override"
-		echo "$card" >/sys/bus/pci/drivers_probe
-		if wait_for 60 test -e "/sys/bus/pci/drivers/vfio-pci/$card"; then pass "$card bound to vfio-pci"; else fail "$card not bound"; fi
-		eval "card$cards=$card"
+		vfio_card=$(basename "$(dirname "$vendor")")
+		echo vfio-pci >"/sys/bus/pci/devices/$vfio_card/driver_override"
+		echo "$vfio_card" >/sys/bus/pci/drivers_probe
+		if wait_for 60 test -e "/sys/bus/pci/drivers/vfio-pci/$vfio_card"; then
+			pass "$vfio_card bound to vfio-pci"
+		else
+			fail "$vfio_card not bound"
+		fi
+		eval "card$cards=$vfio_card"
 		cards=$((cards + 1))
 	done
 }

@@ -27,7 +27,6 @@ refused "no mlx5" 1 "0000:00:00.0 is 8086:[0-9a-f]+, which is no ConnectX" barev
 
 ibv_asyncwatch -d mlx5_0 >/dev/null 2>&1 &
 watch=$!
-holds() { ls -l "/proc/$1/fd" | grep -q -- "-> $2$"; }
 wait_for 60 holds $watch /dev/infiniband/uverbs0 || fail "ibv_asyncwatch does not open the device"
 refused "a card in use" 1 "RDMA device mlx5_0 is in use by process $watch \(ibv_asyncwatch\)" bareverbs bind $card
 kill $watch

@@ -7,9 +7,6 @@ run_job() {
 	bareverbs --device "$1" -n 10000000 -s 4096 >/tmp/job 2>&1 &
 	job=$!
 }
-holds() { find "/proc/$1/fd" -lname "$2" 2>/dev/null | grep -q .; }
-# Firmware commands of the job's device so far, as the host counts them: it is past its bring-up.
-moving() { grep -qs "^" "/proc/$job/status" && [ "$(cut -d' ' -f14 "/proc/$job/stat")" -gt "$1" ]; }
 
 bareverbs --device "$card1" -n 2000 >/tmp/neighbour 2>&1 &
 neighbour=$!

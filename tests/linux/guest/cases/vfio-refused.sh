@@ -4,6 +4,9 @@ card=0000:01:00.0
 other=0000:02:00.0
 driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
 
+refused "VFIO is not loaded" 1 "the kernel module vfio-pci is not loaded" bareverbs info --device $card
+expect "the command that mends it" "sudo modprobe vfio-pci"
+load vfio_pci && load vfio_iommu_type1
 refused "the kernel's driver has it" 1 "$card is bound to mlx5_core, not to vfio-pci" bareverbs info --device $card
 expect "the command that mends it" "sudo bareverbs bind $card"
 if [ "$(driver_of $card)" = mlx5_core ]; then pass "it still has it"; else fail "the kernel's driver lost it"; fi

@@ -40,7 +40,7 @@ step "bound again, it works" bareverbs --device "$card0" -n 20
 run_job "$card0" "$card1"
 host remove 1
 job_ends "pulled out" "$card0.*(gone|does not answer|answers no more)"
-refused "a card that is not there" 1 "$card0" bareverbs info --device "$card0"
+refused "a card that is not there" 1 "$card0 does not answer" bareverbs info --device "$card0"
 step "the other card" bareverbs --device "$card1" -n 20
 host insert 1
 
