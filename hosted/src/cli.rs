@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::decode::send::Transport;
 use crate::device::choice::DeviceChoice;
 use crate::perf::args::PerfArgs;
+use crate::pingpong::args::PingpongArgs;
 use crate::serve::args::SimCommand;
 
 /// RDMA verbs, an mlx5 driver and a simulated ConnectX, in one process.
@@ -43,6 +44,8 @@ pub enum Command {
     Unbind(UnbindArgs),
     /// Measures bandwidth and latency of RDMA write, read, send and atomics, as perftest does
     Perf(Box<PerfArgs>),
+    /// Sends messages to and fro with ibv_rc_pingpong or ibv_uc_pingpong on another machine, with itself there, or alone
+    Pingpong(Box<PingpongArgs>),
     /// The simulated device for others
     #[command(subcommand)]
     Sim(SimCommand),
@@ -290,7 +293,7 @@ impl std::error::Error for UsageError {}
 /// Most that a wire may do of one fault; more would break connections, not test them.
 const MOST_FAULTS: f64 = 20.0;
 
-fn mtu(text: &str) -> Result<Mtu, String> {
+pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
     let named = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes().to_string() == text);
     named.ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
 }

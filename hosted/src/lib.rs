@@ -14,6 +14,7 @@ pub mod info;
 pub mod names;
 pub mod pattern;
 pub mod perf;
+pub mod pingpong;
 pub mod progress;
 pub mod record;
 pub mod run;

@@ -14,11 +14,12 @@ use crate::cli::{
 use crate::decode::input::{self, InputError};
 use crate::decode::{Decoded, command, completion, event, receive, send};
 use crate::perf::{self, args::PerfArgs};
+use crate::pingpong::args::PingpongArgs;
 use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::{bind, devices, info, selftest};
+use crate::{bind, devices, info, pingpong, selftest};
 
 /// Exit status after a mistake on the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -35,6 +36,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Bind(args)) => return bind_functions(bind::bind(&args)),
         Some(Command::Unbind(args)) => return bind_functions(bind::unbind(&args)),
         Some(Command::Perf(args)) => return run_perf(&args).unwrap_or_else(failed),
+        Some(Command::Pingpong(args)) => return run_pingpong(&args).unwrap_or_else(failed),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Wqe(WqeCommand::Decode(args))) => decode_wqe(&args),
         Some(Command::Cqe(EntryCommand::Decode(args))) => decode_with(&args, completion::decode_all),
@@ -60,6 +62,15 @@ fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
+/// Exit status of a job; tells people why it failed, if it did.
+fn ended(failure: Option<&str>, interrupted: bool) -> ExitCode {
+    if let Some(failure) = failure {
+        eprintln!("bareverbs: {failure}");
+        return ExitCode::FAILURE;
+    }
+    if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS }
+}
+
 fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
     let report = selftest::run(args, stop_flag()?)?;
     let text = match (args.json, args.quiet) {
@@ -69,11 +80,7 @@ fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
     };
     // Nobody is left to tell if standard output is closed: the exit status still says how it went.
     let _ = io::stdout().write_all(text.as_bytes());
-    if let Some(failure) = &report.failure {
-        eprintln!("bareverbs: {failure}");
-        return Ok(ExitCode::FAILURE);
-    }
-    Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(ended(report.failure.as_deref(), report.interrupted))
 }
 
 fn bind_functions(done: anyhow::Result<()>) -> ExitCode {
@@ -102,11 +109,17 @@ fn run_perf(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     };
     // Nobody is left to tell if standard output is closed: the exit status still says how it went.
     let _ = io::stdout().write_all(text.as_bytes());
-    if let Some(failure) = &report.failure {
-        eprintln!("bareverbs: {failure}");
-        return Ok(ExitCode::FAILURE);
+    Ok(ended(report.failure.as_deref(), report.interrupted))
+}
+
+fn run_pingpong(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
+    let report = pingpong::run(args, stop_flag()?)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        // Nobody is left to tell if standard output is closed: the exit status still says how it went.
+        let _ = io::stdout().write_all(text.as_bytes());
     }
-    Ok(if report.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(ended(report.failure.as_deref(), report.interrupted))
 }
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {

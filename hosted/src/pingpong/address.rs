@@ -1,0 +1,187 @@
+//! The address of an end as the `ibv_*_pingpong` tools of rdma-core write it into their TCP connection.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use bareverbs::{Gid, Lid, Psn, Qpn};
+
+/// Bytes of a message: `LLLL:QQQQQQ:PPPPPP:` and 32 digits of the GID, all hexadecimal, and a NUL.
+///
+/// The format is that of `pp_client_exch_dest` in libibverbs/examples/rc_pingpong.c, the same in rdma-core 44.0 to 64.0.
+pub const MESSAGE_LEN: usize = 52;
+
+/// First LID that names a multicast group (IBTA 4.1.3).
+const FIRST_MULTICAST_LID: u16 = 0xc000;
+/// Queue pair number of multicast packets (IBTA 10.5.2).
+const MULTICAST_QPN: u32 = 0xff_ffff;
+
+/// Where an end is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// LID of its port.
+    pub lid: Lid,
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// First PSN that it sends.
+    pub psn: Psn,
+    /// Its GID; zero if it uses none.
+    pub gid: Gid,
+}
+
+/// What is wrong with an address that the other end sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressError {
+    /// The bytes are no message of these tools.
+    Format {
+        /// What came, printable.
+        message: String,
+    },
+    /// A LID that no port has.
+    Lid(Lid),
+    /// A queue pair that cannot be connected to.
+    Qpn(Qpn),
+    /// A GID of a multicast group.
+    MulticastGid(Gid),
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Format { message } => write!(
+                f,
+                "the other end sent \"{message}\" instead of its address (LID, QPN, PSN, GID); is it an ibv_*_pingpong or this \
+                 command?"
+            ),
+            Self::Lid(lid) if lid.get() == 0 => f.write_str(
+                "the other end has LID 0: its port is on Ethernet (RoCE), which is unsupported, or no subnet manager has \
+                 configured it",
+            ),
+            Self::Lid(lid) => write!(f, "the other end named LID {lid}, which no port can have"),
+            Self::Qpn(qpn) => write!(f, "the other end named queue pair {qpn}, to which nothing can be connected"),
+            Self::MulticastGid(gid) => {
+                write!(f, "the other end named GID {}, that of a multicast group", Ipv6Addr::from(gid.0))
+            }
+        }
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+impl Address {
+    /// The message that names this address.
+    pub fn to_message(self) -> [u8; MESSAGE_LEN] {
+        let gid = u128::from_be_bytes(self.gid.0);
+        let text = format!("{:04x}:{:06x}:{:06x}:{gid:032x}\0", self.lid.get(), self.qpn.get(), self.psn.get());
+        let mut message = [0; MESSAGE_LEN];
+        // LID, QPN and PSN have 16, 24 and 24 bits: the text has exactly this length.
+        message.iter_mut().zip(text.into_bytes()).for_each(|(byte, value)| *byte = value);
+        message
+    }
+
+    /// From the message of the other end, to which a connected queue pair could send.
+    ///
+    /// # Errors
+    /// It is no such message, or names what cannot be.
+    pub fn from_message(message: &[u8; MESSAGE_LEN]) -> Result<Self, AddressError> {
+        let address = parse(message)
+            .ok_or_else(|| AddressError::Format { message: String::from_utf8_lossy(message).escape_default().to_string() })?;
+        if address.lid.get() == 0 || address.lid.get() >= FIRST_MULTICAST_LID {
+            return Err(AddressError::Lid(address.lid));
+        }
+        // 0 and 1 are the management queue pairs.
+        if address.qpn.get() < 2 || address.qpn.get() == MULTICAST_QPN {
+            return Err(AddressError::Qpn(address.qpn));
+        }
+        if address.gid.0.starts_with(&[0xff]) {
+            return Err(AddressError::MulticastGid(address.gid));
+        }
+        Ok(address)
+    }
+
+    /// Whether it is reached by a GRH: the tools look at the lower half of the GID.
+    pub const fn is_global(&self) -> bool {
+        u128::from_be_bytes(self.gid.0) as u64 != 0
+    }
+}
+
+fn parse(message: &[u8; MESSAGE_LEN]) -> Option<Address> {
+    let text = std::str::from_utf8(message.strip_suffix(&[0])?).ok()?;
+    let mut fields = text.split(':');
+    let mut field = |digits: usize| {
+        let text = fields.next().filter(|text| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        u128::from_str_radix(text, 16).ok()
+    };
+    let (lid, qpn, psn, gid) = (field(4)?, field(6)?, field(6)?, field(32)?);
+    // The lengths sum up to the whole message: there is no fifth field.
+    Some(Address {
+        lid: Lid::new(u16::try_from(lid).ok()?),
+        qpn: Qpn::new(u32::try_from(qpn).ok()?),
+        psn: Psn::new(u32::try_from(psn).ok()?),
+        gid: Gid(gid.to_be_bytes()),
+    })
+}
+
+/// As the tools print it: `LID 0x0001, QPN 0x00004b, PSN 0x123456, GID ::`.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (lid, qpn, psn) = (self.lid.get(), self.qpn.get(), self.psn.get());
+        write!(f, "LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}, GID {}", Ipv6Addr::from(self.gid.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand after the `sprintf` in rc_pingpong.c and `gid_to_wire_gid` in pingpong.c (rdma-core 44.0 and 56.1).
+    const PLAIN: &[u8; 52] = b"0001:00004b:abcdef:00000000000000000000000000000000\0";
+    const GLOBAL: &[u8; 52] = b"bfff:fffffe:000000:fe80000000000000020000fffe000101\0";
+
+    #[test]
+    fn messages_are_those_of_the_tools_to_the_byte() {
+        let plain = Address { lid: Lid::new(1), qpn: Qpn::new(0x4b), psn: Psn::new(0xab_cdef), gid: Gid::default() };
+        assert_eq!(&plain.to_message(), PLAIN);
+        assert_eq!(Address::from_message(PLAIN), Ok(plain));
+        assert!(!plain.is_global());
+        let global = Address::from_message(GLOBAL).unwrap();
+        assert_eq!((global.lid.get(), global.qpn.get(), global.psn.get()), (0xbfff, 0xff_fffe, 0));
+        assert_eq!(global.gid.0, [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 1, 1]);
+        assert!(global.is_global());
+        assert_eq!(&global.to_message(), GLOBAL);
+    }
+
+    #[test]
+    fn addresses_are_printed_as_the_tools_print_them() {
+        assert_eq!(Address::from_message(PLAIN).unwrap().to_string(), "LID 0x0001, QPN 0x00004b, PSN 0xabcdef, GID ::");
+        assert_eq!(
+            Address::from_message(GLOBAL).unwrap().to_string(),
+            "LID 0xbfff, QPN 0xfffffe, PSN 0x000000, GID fe80::200:ff:fe00:101"
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for garbage in [
+            b"0001:00004b:abcdef:00000000000000000000000000000000\n",
+            b"0001:00004b:abcdef:0000000000000000000000000000000g\0",
+            b"+001:00004b:abcdef:00000000000000000000000000000000\0",
+            b"001:000004b:abcdef:00000000000000000000000000000000\0",
+            b"0001:00004b:abcdef:000000000000000000000000000\0\0\0\0\0",
+            b"GET / HTTP/1.1\r\nHost: localhost:18515\r\nAccept: */*\r\n",
+            &[0xff; 52],
+            &[0; 52],
+        ] {
+            assert!(matches!(Address::from_message(garbage), Err(AddressError::Format { .. })), "{garbage:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_connected_to_is_refused() {
+        let refusal = |message: &[u8; 52]| Address::from_message(message).unwrap_err().to_string();
+        assert!(refusal(b"0000:00004b:abcdef:00000000000000000000000000000000\0").contains("RoCE"));
+        assert!(refusal(b"c001:00004b:abcdef:00000000000000000000000000000000\0").contains("LID 0xc001"));
+        assert!(refusal(b"0001:000001:abcdef:00000000000000000000000000000000\0").contains("queue pair 0x1"));
+        assert!(refusal(b"0001:ffffff:abcdef:00000000000000000000000000000000\0").contains("queue pair 0xffffff"));
+        assert!(refusal(b"0001:00004b:abcdef:ff120000000000000000000000000001\0").contains("multicast"));
+    }
+}

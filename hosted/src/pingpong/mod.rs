@@ -1,0 +1,373 @@
+//! `bareverbs pingpong`: either end of `ibv_rc_pingpong` and `ibv_uc_pingpong` of rdma-core, or both.
+
+pub mod address;
+pub mod args;
+pub mod endpoint;
+pub mod exchange;
+pub mod report;
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::QpType;
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::in_process::{World, WorldConfig};
+
+use self::address::Address;
+use self::args::{PingpongArgs, Transport};
+use self::endpoint::{Endpoint, LINGER, Plan};
+use self::exchange::{ClientExchange, DEFAULT_PORT, Listener, Waiting};
+use self::report::{Report, Timing};
+use crate::cli::UsageError;
+use crate::device::choice::open_pci;
+use crate::device::sides::Sides;
+use crate::device::simulated::Simulated;
+use crate::device::{Device, DevicePair, Host, Side};
+use crate::progress::Progress;
+use crate::trace::{self, Sink};
+
+/// How long, by the devices' time, nothing may happen.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest sleep before a look at the devices' health and at Ctrl-C.
+const SLEEP: Duration = Duration::from_millis(100);
+/// Looks at empty completion queues for one look at everything else.
+const LOOKS: u32 = 64;
+
+/// Runs a ping-pong as the command line says. `stop` ends it early, cleanly.
+///
+/// # Errors
+/// The command line asks for what there is not ([`UsageError`]), or a device or the trace cannot be opened.
+pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
+    let reason = match args.transport {
+        Transport::Rc | Transport::Uc => None,
+        Transport::Ud => Some("ud: unsupported: the driver sends no datagrams yet: requests carry no address handle"),
+        Transport::Srq => Some("srq: unsupported: the driver makes no shared receive queues yet"),
+    };
+    if let Some(reason) = reason {
+        return Err(UsageError::new(format!("--transport {reason}; rc and uc are there")).into());
+    }
+    match Sides::new(&args.device).map_err(UsageError::new)? {
+        Sides::Simulated(_) => {
+            if let Some(host) = &args.host {
+                return Err(UsageError::new(format!(
+                    "{host}: a simulated device has no wire to another process; leave HOST out (both ends run here), or give \
+                     a card with --device"
+                ))
+                .into());
+            }
+            run_simulated(args, stop)
+        }
+        Sides::Pci { first, second, given } => {
+            trace::refuse(&args.trace)?;
+            if given == 2 && args.host.is_some() {
+                return Err(UsageError::new("HOST: with --device twice both ends are here; leave one of them out").into());
+            }
+            let first = open_pci(&first)?;
+            if given == 1 {
+                return Ok(run_one(args, first, stop));
+            }
+            let second = second.map(|address| open_pci(&address)).transpose()?;
+            Ok(run_both(args, first, second, stop))
+        }
+    }
+}
+
+fn run_simulated(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
+    let sink = Sink::from_args(&args.trace)?;
+    let world = World::new(WorldConfig::default());
+    let host = |label: &str, lid| {
+        let host = Simulated::new(&format!("device {label}"), world.add(DeviceConfig::with_lid(lid)));
+        if let Some(sink) = &sink {
+            host.trace(label, sink);
+        }
+        host
+    };
+    let report = run_both(args, host("a", 1), Some(host("b", 2)), stop);
+    trace::finish(sink.as_ref())?;
+    Ok(report)
+}
+
+/// Runs one end on the device of `host`: a client if the command line names a server, else a server.
+pub fn run_one<H: Host>(args: &PingpongArgs, host: H, stop: Arc<AtomicBool>) -> Report {
+    let role = if args.host.is_some() { "client" } else { "server" };
+    Job::new(args, stop, role, &host).run(host, None, false)
+}
+
+/// Runs both ends in this process: the client on the device of `first`, the server on that of `second`, or on the first too.
+pub fn run_both<H: Host>(args: &PingpongArgs, first: H, second: Option<H>, stop: Arc<AtomicBool>) -> Report {
+    Job::new(args, stop, "both", &first).run(first, second, true)
+}
+
+struct Job<'a> {
+    args: &'a PingpongArgs,
+    stop: Arc<AtomicBool>,
+    plan: Plan,
+    report: Report,
+}
+
+impl<'a> Job<'a> {
+    fn new<H: Host>(args: &'a PingpongArgs, stop: Arc<AtomicBool>, role: &'static str, host: &H) -> Self {
+        let simulated = host.simulated().is_some();
+        let (qp_type, transport) = if args.transport == Transport::Uc { (QpType::Uc, "UC") } else { (QpType::Rc, "RC") };
+        let checked = args.chk || simulated;
+        let plan = Plan {
+            qp_type,
+            port: args.ib_port,
+            size: args.size,
+            mtu: args.mtu,
+            rx_depth: args.rx_depth,
+            iters: args.iters,
+            sl: args.sl,
+            gid_idx: args.gid_idx,
+            chk: checked,
+            seed: RandomState::new().build_hasher().finish(),
+        };
+        let report = Report {
+            transport,
+            role,
+            simulated,
+            size: args.size,
+            iters: args.iters,
+            mtu: args.mtu.bytes(),
+            checked,
+            ..Report::default()
+        };
+        Self { args, stop, plan, report }
+    }
+
+    /// A line of the text.
+    fn print(&self, line: impl std::fmt::Display) {
+        if !self.args.json {
+            // Nobody is left to tell if standard output is closed. A script that waits for a line gets it at once.
+            let mut out = std::io::stdout().lock();
+            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+        }
+    }
+
+    fn run<H: Host>(mut self, first: H, second: Option<H>, both: bool) -> Report {
+        let result = self.with_devices(first, second, both);
+        self.report.interrupted = self.stop.load(Ordering::Relaxed);
+        self.report.ok = result.is_ok() && !self.report.interrupted;
+        // What Ctrl-C cut short is no failure.
+        self.report.failure = result.err().filter(|_| !self.report.interrupted).map(|error| format!("{error:#}"));
+        self.report
+    }
+
+    fn with_devices<H: Host>(&mut self, first: H, second: Option<H>, both: bool) -> Result<()> {
+        let first = Device::bring_up(first)?;
+        let second = match second.map(Device::bring_up).transpose() {
+            Ok(second) => second,
+            Err(error) => {
+                // Why the other is not up matters more than how this one goes down.
+                let _ = first.teardown();
+                return Err(error);
+            }
+        };
+        let mut devices = DevicePair::new(first, second);
+        self.report.devices = devices.iter_mut().map(|device| device.host.name().to_string()).collect();
+        let mut ends = Vec::new();
+        let result = self.with_ends(&mut devices, &mut ends, both);
+        // Everything goes, whatever went wrong before; the first error is the one that is told.
+        let result = ends.into_iter().fold(result, |result, end| {
+            let side = end.side;
+            result.and(end.destroy(devices.of(side)))
+        });
+        devices.into_devices().fold(result, |result, device| {
+            let end = device.teardown();
+            result.and(end.map(|_| ()))
+        })
+    }
+
+    fn with_ends<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut Vec<Endpoint<H>>, both: bool) -> Result<()> {
+        if both {
+            let [a, b] = [Side::A, Side::B].map(|side| devices.name(side));
+            let kind = if self.report.simulated { " (simulated, every message checked)" } else { "" };
+            self.print(format_args!("both ends in this process{kind}: client {a}, server {b}"));
+            for side in [Side::A, Side::B] {
+                ends.push(self.endpoint(devices, side)?);
+            }
+            self.exchange_here(devices, ends)?;
+        } else {
+            let side = if self.args.host.is_some() { Side::A } else { Side::B };
+            ends.push(self.endpoint(devices, side)?);
+            if let [end] = ends.as_mut_slice() {
+                self.exchange_with_peer(devices, end)?;
+            }
+        }
+        let seconds = self.play(devices, ends)?;
+        let timing = Timing::new(self.args.size, self.args.iters, seconds);
+        self.print(timing);
+        self.report.result = Some(timing);
+        if !both && self.plan.qp_type == QpType::Rc {
+            self.linger(devices)?;
+        }
+        Ok(())
+    }
+
+    fn endpoint<H: Host>(&mut self, devices: &mut DevicePair<H>, side: Side) -> Result<Endpoint<H>> {
+        let name = devices.name(side);
+        let device = devices.of(side);
+        device.active_port(self.args.ib_port, &self.stop)?;
+        // Each end has a first PSN of its own.
+        let seed = self.plan.seed.rotate_left(if side == Side::A { 0 } else { 24 });
+        Endpoint::new(side, &name, device, Plan { seed, ..self.plan }).context(name)
+    }
+
+    /// Both ends, over a TCP connection of this machine to itself.
+    fn exchange_here<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Result<()> {
+        let [client, server] = ends else { return Ok(()) };
+        let stop = self.stop.clone();
+        // Both ends take turns: nothing else is awaited meanwhile than what was sent before.
+        let mut idle = || Ok(());
+        let mut waiting = Waiting::new(&stop, &mut idle);
+        let listener = Listener::bind_loopback(self.args.port.unwrap_or(0))?;
+        self.print(format_args!("  local address:  {}", client.local));
+        let client_side = ClientExchange::connect("127.0.0.1", listener.port()?, client.local, &mut waiting)?;
+        let (mut server_side, to_client) = listener.accept(PATIENCE, &mut waiting)?;
+        server.connect(devices.of(Side::B), &to_client)?;
+        server_side.answer(server.local)?;
+        let to_server = client_side.finish(&mut waiting)?;
+        server_side.confirm(&mut waiting)?;
+        client.connect(devices.of(Side::A), &to_server)?;
+        self.connected(&client.local, &to_server);
+        Ok(())
+    }
+
+    /// One end, with a tool or another process.
+    fn exchange_with_peer<H: Host>(&mut self, devices: &mut DevicePair<H>, end: &mut Endpoint<H>) -> Result<()> {
+        let (stop, port, local) = (self.stop.clone(), self.args.port.unwrap_or(DEFAULT_PORT), end.local);
+        let device = devices.of(end.side);
+        self.report.local = Some((&local).into());
+        let remote = if let Some(host) = &self.args.host {
+            self.print(format_args!("  local address:  {local}"));
+            // While the other end is slow, the firmware's page requests are answered and its health is looked at.
+            let mut idle = || device.check();
+            let mut waiting = Waiting::new(&stop, &mut idle);
+            let remote = ClientExchange::connect(host, port, local, &mut waiting)?.finish(&mut waiting)?;
+            end.connect(device, &remote)?;
+            remote
+        } else {
+            // A server listens before it says where it is.
+            let listener = Listener::bind(port)?;
+            self.print(format_args!("  local address:  {local}"));
+            let time = Duration::from_secs(self.args.wait.into());
+            let (mut exchange, remote) = listener.accept(time, &mut Waiting::new(&stop, &mut || device.check()))?;
+            end.connect(device, &remote)?;
+            exchange.answer(local)?;
+            exchange.confirm(&mut Waiting::new(&stop, &mut || device.check()))?;
+            remote
+        };
+        self.connected(&local, &remote);
+        Ok(())
+    }
+
+    fn connected(&mut self, local: &Address, remote: &Address) {
+        self.print(format_args!("  remote address: {remote}"));
+        self.report.local = Some(local.into());
+        self.report.remote = Some(remote.into());
+    }
+
+    /// Moves the messages; gives the seconds by the wall clock.
+    fn play<H: Host>(&self, devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Result<f64> {
+        let wanted = !self.args.json && !self.args.trace.trace;
+        let mut progress = Progress::new(u64::from(self.args.iters), wanted, self.stop.clone());
+        let start = Instant::now();
+        for end in ends.iter_mut() {
+            end.start(devices.of(end.side))?;
+        }
+        let (mut looks, mut quiet_since, mut told) = (0_u32, None, 0);
+        loop {
+            let worked = step(devices, ends)?;
+            if ends.iter().all(Endpoint::is_done) {
+                return Ok(start.elapsed().as_secs_f64());
+            }
+            if worked {
+                (looks, quiet_since) = (0, None);
+                let received = ends.first().map_or(0, |end| end.received);
+                // Counting each message would take part of its time.
+                if received >= told + 1000 {
+                    progress.advance("messages each way", (received - told).into());
+                    told = received;
+                    self.check_stop(&progress, ends)?;
+                }
+                continue;
+            }
+            if looks % LOOKS == 0 {
+                self.check_stop(&progress, ends)?;
+                devices.iter_mut().try_for_each(Device::check)?;
+                let now = devices.of(Side::A).host.now();
+                if now > quiet_since.get_or_insert(now).after(PATIENCE) {
+                    bail!("{}", self.silence(ends));
+                }
+            }
+            looks = looks.wrapping_add(1);
+            if self.args.events {
+                sleep(devices, ends)?;
+                // A sleep is long: everything else is looked at after each.
+                looks = 0;
+            } else {
+                devices.of(Side::A).host.relax();
+            }
+        }
+    }
+
+    fn check_stop<H: Host>(&self, progress: &Progress, ends: &[Endpoint<H>]) -> Result<()> {
+        if progress.is_stopped() {
+            bail!("stopped: {}", counts(ends));
+        }
+        Ok(())
+    }
+
+    fn silence<H: Host>(&self, ends: &[Endpoint<H>]) -> String {
+        let cause = match self.plan.qp_type {
+            QpType::Uc => "UC repeats no message that is lost; the other end may have ended, or have other options",
+            _ => "the other end may have ended, or have another -n",
+        };
+        format!("nothing happened for {} s of the devices' time: {cause} ({})", PATIENCE.as_secs(), counts(ends))
+    }
+
+    /// Answers what the other end repeats because an acknowledgement was lost, until it would have repeated.
+    fn linger<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<()> {
+        let end = devices.of(Side::A).host.now().after(LINGER);
+        while devices.of(Side::A).host.now() < end && !self.stop.load(Ordering::Relaxed) {
+            devices.idle()?;
+        }
+        Ok(())
+    }
+}
+
+/// One step of each end; whether any had something to do.
+fn step<H: Host>(devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Result<bool> {
+    let mut worked = false;
+    for end in ends {
+        worked |= end.step(devices.of(end.side))?;
+    }
+    Ok(worked)
+}
+
+/// Sleeps until the device of the end whose turn it is interrupts, unless something has come meanwhile.
+fn sleep<H: Host>(devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Result<()> {
+    for end in ends.iter() {
+        end.arm(devices.of(end.side))?;
+    }
+    // What came before the queues were armed interrupts nobody.
+    if step(devices, ends)? {
+        return Ok(());
+    }
+    let side = match ends {
+        [end] => end.side,
+        [client, server] if client.begun() > server.received => server.side,
+        [client, server] if server.begun() > client.received => client.side,
+        [client, server] if client.begun() > client.sent => client.side,
+        _ => Side::B,
+    };
+    devices.of(side).host.wait(SLEEP).map(|_| ())
+}
+
+fn counts<H: Host>(ends: &[Endpoint<H>]) -> String {
+    ends.iter().map(Endpoint::progress).collect::<Vec<_>>().join("; ")
+}
