@@ -394,13 +394,18 @@ mod tests {
     type Ends = (DevicePair<Simulated>, Endpoint<Simulated>, Endpoint<Simulated>);
 
     fn ends(plan_a: Plan, plan_b: Plan) -> Ends {
+        let (mut devices, mut a, mut b) = unconnected(plan_a, plan_b);
+        a.connect(devices.of(Side::A), &b.local).unwrap();
+        b.connect(devices.of(Side::B), &a.local).unwrap();
+        (devices, a, b)
+    }
+
+    fn unconnected(plan_a: Plan, plan_b: Plan) -> Ends {
         let (_, a, b) = World::pair(WorldConfig::default());
         let up = |name, host| Device::bring_up(Simulated::new(name, host)).unwrap();
         let mut devices = DevicePair::new(up("a", a), Some(up("b", b)));
-        let mut a = Endpoint::new(Side::A, "a", devices.of(Side::A), plan_a).unwrap();
-        let mut b = Endpoint::new(Side::B, "b", devices.of(Side::B), plan_b).unwrap();
-        a.connect(devices.of(Side::A), &b.local).unwrap();
-        b.connect(devices.of(Side::B), &a.local).unwrap();
+        let a = Endpoint::new(Side::A, "a", devices.of(Side::A), plan_a).unwrap();
+        let b = Endpoint::new(Side::B, "b", devices.of(Side::B), plan_b).unwrap();
         (devices, a, b)
     }
 
@@ -465,7 +470,7 @@ mod tests {
 
     #[test]
     fn a_gid_on_one_side_only_is_refused() {
-        let (mut devices, mut a, b) = ends(PLAN, Plan { gid_idx: Some(0), ..PLAN });
+        let (mut devices, mut a, b) = unconnected(PLAN, Plan { gid_idx: Some(0), ..PLAN });
         assert!(b.local.is_global());
         let error = a.connect(devices.of(Side::A), &b.local).unwrap_err();
         assert!(error.to_string().contains("-g"), "{error}");

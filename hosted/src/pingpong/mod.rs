@@ -209,8 +209,9 @@ impl<'a> Job<'a> {
     }
 
     fn endpoint<H: Host>(&mut self, devices: &mut DevicePair<H>, side: Side) -> Result<Endpoint<H>> {
-        let name = devices.name(side);
+        let both = devices.name(side);
         let device = devices.of(side);
+        let name = if self.report.role == "both" { both } else { device.host.name().to_string() };
         device.active_port(self.args.ib_port, &self.stop)?;
         // Each end has a first PSN of its own.
         let seed = self.plan.seed.rotate_left(if side == Side::A { 0 } else { 24 });

@@ -1,0 +1,503 @@
+//! `bareverbs pingpong` from the outside, and its TCP exchange against peers written by hand.
+//!
+//! The bytes of the peers are those of `pp_client_exch_dest` and `pp_server_exch_dest` in libibverbs/examples/rc_pingpong.c and
+//! uc_pingpong.c (rdma-core 44.0 and 56.1, which do not differ there): an address is written with `%04x:%06x:%06x:%s` (LID,
+//! QPN, PSN, 32 digits of the GID) and its NUL, 52 bytes, in one write; the client ends with `done` and its NUL. Each side
+//! takes a message for whole only if one `read` gives all of it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that cannot run its program has failed"
+)]
+
+use std::cell::Cell;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use bareverbs::{Gid, Lid, Psn, Qpn};
+use bareverbs_hosted::cli::{Cli, Command as Subcommand};
+use bareverbs_hosted::device::simulated::Simulated;
+use bareverbs_hosted::device::{Host, Memory};
+use bareverbs_hosted::pingpong::address::Address;
+use bareverbs_hosted::pingpong::args::PingpongArgs;
+use bareverbs_hosted::pingpong::exchange::{ClientExchange, Listener, Waiting};
+use bareverbs_hosted::pingpong::{report::Report, run_both, run_one};
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::in_process::{World, WorldConfig};
+use clap::Parser as _;
+use serde_json::Value;
+
+fn bareverbs(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bareverbs")).arg("pingpong").args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = bareverbs(&[&["--json"], args].concat());
+    assert!(output.status.success(), "{args:?}: {}{}", text(&output.stdout), text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn every_transport_size_and_way_to_wait_works_over_simulated_devices() {
+    for transport in ["rc", "uc"] {
+        for (size, more) in [
+            ("1", &[][..]),
+            ("64", &["-e"]),
+            ("65", &["--rx-depth", "1"]),
+            ("4096", &["--gid-idx", "0"]),
+            ("5000", &["-m", "256", "-e", "-r", "1"]),
+            ("100000", &["-m", "4096", "-r", "512", "-l", "3"]),
+        ] {
+            let args = [&["--transport", transport, "-s", size, "-n", "50"], more].concat();
+            let report = json(&args);
+            assert_eq!((&report["ok"], &report["checked"]), (&Value::Bool(true), &Value::Bool(true)), "{args:?}");
+            assert_eq!(report["transport"], transport.to_uppercase());
+            let bytes = 100 * size.parse::<u64>().unwrap();
+            assert_eq!((&report["result"]["bytes"], &report["result"]["iters"]), (&bytes.into(), &50.into()));
+            assert!(report["result"]["usec_per_iter"].as_f64().unwrap() > 0.0);
+            assert_eq!((&report["local"]["lid"], &report["remote"]["lid"]), (&1.into(), &2.into()));
+        }
+    }
+}
+
+#[test]
+fn the_text_has_the_lines_of_the_tools() {
+    let output = bareverbs(&["-n", "20"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    let got = text(&output.stdout);
+    let lines: Vec<&str> = got.lines().collect();
+    assert!(lines[0].starts_with("both ends in this process (simulated, every message checked)"), "{got}");
+    assert!(lines[1].starts_with("  local address:  LID 0x0001, QPN 0x00") && lines[1].ends_with(", GID ::"), "{got}");
+    assert!(lines[2].starts_with("  remote address: LID 0x0002, QPN 0x00") && lines[2].contains(", PSN 0x"), "{got}");
+    assert!(lines[3].starts_with("163840 bytes in ") && lines[3].ends_with(" Mbit/sec"), "{got}");
+    assert!(lines[4].starts_with("20 iters in ") && lines[4].ends_with(" usec/iter"), "{got}");
+    assert_eq!(lines.len(), 5);
+}
+
+/// Packets of the client in a trace: those of the payload.
+fn sends(more: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.txt");
+    json(&[&["-n", "3", "-s", "100", "--trace-file", file.to_str().unwrap()], more].concat());
+    let trace = std::fs::read_to_string(&file).unwrap();
+    trace.lines().filter(|line| line.contains(" a sent ") && line.contains("SEND Only")).map(String::from).collect()
+}
+
+#[test]
+fn packets_carry_a_grh_and_a_service_level_if_asked_to() {
+    let plain = sends(&[]);
+    assert_eq!(plain.len(), 3, "{plain:?}");
+    assert!(plain.iter().all(|line| !line.contains("GRH") && !line.contains(" SL=5 ")), "{plain:?}");
+    let global = sends(&["-g", "0", "-l", "5"]);
+    assert_eq!(global.len(), 3, "{global:?}");
+    assert!(global.iter().all(|line| line.contains("GRH") && line.contains(" SL=5 ")), "{global:?}");
+}
+
+#[test]
+fn what_there_is_not_is_refused_with_the_reason() {
+    for (args, reason) in [
+        (&["--transport", "ud"][..], "requests carry no address handle"),
+        (&["--transport", "srq"], "shared receive queues"),
+        (&["localhost"], "no wire to another process"),
+        (&["localhost", "--device", "9f:1f.7", "--device", "9f:1f.6"], "both ends are here"),
+        (&["--device", "9f:1f.7", "--trace"], "only simulated devices tell"),
+        (&["-m", "1000"], "256, 512, 1024, 2048, 4096"),
+        (&["-r", "513"], "513"),
+        (&["-s", "0"], "0"),
+    ] {
+        let output = bareverbs(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(reason), "{args:?}: {}", text(&output.stderr));
+    }
+    for (args, reason) in [
+        (&["--device", "9f:1f.7"][..], "0000:9f:1f.7: "),
+        (&["-i", "2"], "query_port 2"),
+        (&["-g", "200"], "there is no GID 200"),
+    ] {
+        let output = bareverbs(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(text(&output.stderr).contains(reason), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn ctrl_c_ends_it_cleanly() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
+        .args(["pingpong", "-n", "1000000000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The addresses are printed: it is about to move messages.
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !text(&seen).contains("remote address") {
+        assert_eq!(child.stdout.as_mut().unwrap().read(&mut byte).unwrap(), 1);
+        seen.push(byte[0]);
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+}
+
+// ---- the exchange
+
+/// LID 0x21, QPN 0x4b, PSN 0xabcdef, no GID; and another with a GID.
+const CLIENT: &[u8; 52] = b"0021:00004b:abcdef:00000000000000000000000000000000\0";
+const SERVER: &[u8; 52] = b"0007:123456:00000f:fe80000000000000020000fffe000101\0";
+
+fn client_address() -> Address {
+    Address { lid: Lid::new(0x21), qpn: Qpn::new(0x4b), psn: Psn::new(0xab_cdef), gid: Gid::default() }
+}
+
+fn server_address() -> Address {
+    let gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 1, 1]);
+    Address { lid: Lid::new(7), qpn: Qpn::new(0x12_3456), psn: Psn::new(15), gid }
+}
+
+/// One read, as the tools do it.
+fn read_once(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut bytes = [0; 200];
+    let got = stream.read(&mut bytes).unwrap();
+    bytes[..got].to_vec()
+}
+
+/// Our server, which connects its queue pair in no time, against a client that is `peer`.
+fn serve(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+    let listener = Listener::bind(0).unwrap();
+    let port = listener.port().unwrap();
+    let peer = thread::spawn(move || peer(TcpStream::connect(("127.0.0.1", port)).unwrap()));
+    let stop = AtomicBool::new(false);
+    let mut idle = || Ok(());
+    let mut waiting = Waiting { message_time: Duration::from_millis(300), ..Waiting::new(&stop, &mut idle) };
+    let result = listener.accept(Duration::from_secs(20), &mut waiting).and_then(|(mut exchange, remote)| {
+        exchange.answer(server_address())?;
+        exchange.confirm(&mut waiting)?;
+        Ok(remote)
+    });
+    peer.join().unwrap();
+    result
+}
+
+/// Our client against a server that is `peer`.
+fn call(peer: impl FnOnce(TcpStream) + Send + 'static) -> Result<Address> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let peer = thread::spawn(move || peer(listener.accept().unwrap().0));
+    let stop = AtomicBool::new(false);
+    let mut idle = || Ok(());
+    let mut waiting = Waiting { message_time: Duration::from_millis(300), ..Waiting::new(&stop, &mut idle) };
+    let exchange = ClientExchange::connect("127.0.0.1", port, client_address(), &mut waiting).unwrap();
+    let result = exchange.finish(&mut waiting);
+    peer.join().unwrap();
+    result
+}
+
+fn failure(result: Result<Address>) -> String {
+    format!("{:#}", result.unwrap_err())
+}
+
+#[test]
+fn our_server_and_the_client_of_the_tools_agree_to_the_byte() {
+    let remote = serve(|mut stream| {
+        stream.write_all(CLIENT).unwrap();
+        assert_eq!(read_once(&mut stream), SERVER);
+        stream.write_all(b"done\0").unwrap();
+    });
+    assert_eq!(remote.unwrap(), client_address());
+}
+
+#[test]
+fn our_client_and_the_server_of_the_tools_agree_to_the_byte() {
+    let remote = call(|mut stream| {
+        assert_eq!(read_once(&mut stream), CLIENT);
+        stream.write_all(SERVER).unwrap();
+        assert_eq!(read_once(&mut stream), b"done\0");
+        assert_eq!(read_once(&mut stream), b"", "it closes then");
+    });
+    assert_eq!(remote.unwrap(), server_address());
+}
+
+#[test]
+fn a_message_may_come_in_pieces() {
+    let remote = serve(|mut stream| {
+        stream.set_nodelay(true).unwrap();
+        for piece in CLIENT.chunks(20) {
+            stream.write_all(piece).unwrap();
+            thread::sleep(Duration::from_millis(30));
+        }
+        assert_eq!(read_once(&mut stream), SERVER);
+        stream.write_all(b"do").unwrap();
+        thread::sleep(Duration::from_millis(30));
+        stream.write_all(b"ne\0").unwrap();
+    });
+    assert_eq!(remote.unwrap(), client_address());
+}
+
+#[test]
+fn what_a_client_does_wrong_is_said() {
+    let closed = failure(serve(|mut stream| stream.write_all(&CLIENT[..10]).unwrap()));
+    assert!(closed.contains("after 10 of the 52 bytes of its address"), "{closed}");
+    let silent = failure(serve(|mut stream| {
+        stream.write_all(&CLIENT[..51]).unwrap();
+        assert_eq!(read_once(&mut stream), b"");
+    }));
+    assert!(silent.contains("51 of the 52 bytes of its address within"), "{silent}");
+    let garbage = failure(serve(|mut stream| {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost:18515\r\nUser-Agent: x\r\n\r\n").unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.is_empty());
+    }));
+    assert!(garbage.contains("GET / HTTP") && garbage.contains("ibv_*_pingpong"), "{garbage}");
+    let mut ethernet = *CLIENT;
+    ethernet[..4].copy_from_slice(b"0000");
+    let ethernet = failure(serve(move |mut stream| stream.write_all(&ethernet).unwrap()));
+    assert!(ethernet.contains("RoCE"), "{ethernet}");
+    let not_done = failure(serve(|mut stream| {
+        stream.write_all(CLIENT).unwrap();
+        assert_eq!(read_once(&mut stream), SERVER);
+        stream.write_all(b"nope\0").unwrap();
+    }));
+    assert!(not_done.contains("\"nope\\u{0}\" instead of \"done\""), "{not_done}");
+    let gone = failure(serve(|mut stream| {
+        stream.write_all(CLIENT).unwrap();
+        assert_eq!(read_once(&mut stream), SERVER);
+    }));
+    assert!(gone.contains("after 0 of the 5 bytes of its confirmation"), "{gone}");
+}
+
+#[test]
+fn what_a_server_does_wrong_is_said() {
+    // The tools do so if they cannot connect their queue pair.
+    let closed = failure(call(|mut stream| {
+        read_once(&mut stream);
+    }));
+    assert!(closed.contains("after 0 of the 52 bytes of its address"), "{closed}");
+    let silent = failure(call(|mut stream| {
+        read_once(&mut stream);
+        assert_eq!(read_once(&mut stream), b"");
+    }));
+    assert!(silent.contains("0 of the 52 bytes of its address within"), "{silent}");
+    let garbage = failure(call(|mut stream| {
+        read_once(&mut stream);
+        stream.write_all(&[0xff; 52]).unwrap();
+    }));
+    assert!(garbage.contains("instead of its address"), "{garbage}");
+}
+
+#[test]
+fn a_client_waits_for_a_server_that_starts_a_little_later_and_not_for_ever() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(400));
+        let (mut stream, _) = TcpListener::bind(("127.0.0.1", port)).unwrap().accept().unwrap();
+        assert_eq!(read_once(&mut stream), CLIENT);
+        stream.write_all(SERVER).unwrap();
+        assert_eq!(read_once(&mut stream), b"done\0");
+    });
+    let stop = AtomicBool::new(false);
+    let mut looks = 0;
+    let mut idle = || {
+        looks += 1;
+        Ok(())
+    };
+    let mut waiting = Waiting::new(&stop, &mut idle);
+    let exchange = ClientExchange::connect("localhost", port, client_address(), &mut waiting).unwrap();
+    assert_eq!(exchange.finish(&mut waiting).unwrap(), server_address());
+    server.join().unwrap();
+    assert!(looks > 5, "the device was looked at meanwhile: {looks}");
+
+    let mut idle = || Ok(());
+    let mut waiting = Waiting { connect_time: Duration::from_millis(200), ..Waiting::new(&stop, &mut idle) };
+    let start = Instant::now();
+    let error = ClientExchange::connect("127.0.0.1", port, client_address(), &mut waiting).unwrap_err().to_string();
+    assert!(start.elapsed() >= Duration::from_millis(200) && start.elapsed() < Duration::from_secs(5));
+    assert!(error.contains(&format!("TCP port {port}")) && error.contains("start the server"), "{error}");
+    let error = ClientExchange::connect("no.such.machine.invalid", port, client_address(), &mut waiting).unwrap_err();
+    assert!(error.to_string().starts_with("no.such.machine.invalid: "), "{error}");
+}
+
+#[test]
+fn a_server_waits_for_its_client_as_long_as_it_was_told_and_ends_when_it_is_stopped() {
+    let stop = AtomicBool::new(false);
+    let mut idle = || Ok(());
+    let error = Listener::bind(0).unwrap().accept(Duration::from_millis(100), &mut Waiting::new(&stop, &mut idle)).unwrap_err();
+    assert!(error.to_string().contains("--wait"), "{error}");
+    let first = Listener::bind(0).unwrap();
+    let error = Listener::bind(first.port().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("-p takes another port"), "{error}");
+    stop.store(true, Ordering::Relaxed);
+    let error = first.accept(Duration::from_secs(60), &mut Waiting::new(&stop, &mut idle)).unwrap_err();
+    assert!(error.to_string().contains("stopped"), "{error}");
+    // A device that dies ends the wait too.
+    stop.store(false, Ordering::Relaxed);
+    let mut idle = || anyhow::bail!("device gone");
+    let error = Listener::bind(0).unwrap().accept(Duration::from_secs(60), &mut Waiting::new(&stop, &mut idle)).unwrap_err();
+    assert_eq!(error.to_string(), "device gone");
+}
+
+// ---- whole runs with a device whose other end is not there, or is cut off
+
+fn args(more: &[&str]) -> PingpongArgs {
+    match Cli::parse_from([&["bareverbs", "pingpong", "--json"], more].concat()).command {
+        Some(Subcommand::Pingpong(args)) => args,
+        _ => panic!("{more:?}"),
+    }
+}
+
+fn device(world: &World, lid: u16) -> Simulated {
+    Simulated::new(&format!("device {lid}"), world.add(DeviceConfig::with_lid(lid)))
+}
+
+/// Runs one end against a peer whose queue pair does not exist.
+fn run_alone(more: &[&str]) -> Report {
+    run_one(&args(more), device(&World::new(WorldConfig::default()), 3), Arc::default())
+}
+
+#[test]
+fn a_client_whose_server_vanishes_after_the_exchange_is_told_so() {
+    for (transport, reason) in [("rc", "RetryExcErr"), ("uc", "UC repeats no message that is lost")] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let peer = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let message = text(&read_once(&mut stream));
+            stream.write_all(b"0007:123456:00000f:00000000000000000000000000000000\0").unwrap();
+            assert_eq!(read_once(&mut stream), b"done\0");
+            message
+        });
+        let report = run_alone(&["127.0.0.1", "-p", &port, "--transport", transport, "-n", "5"]);
+        assert!(peer.join().unwrap().starts_with("0003:"));
+        let failure = report.failure.unwrap();
+        assert!(failure.contains(reason) && failure.contains("device 3: ") && failure.contains("0 of 5 received"), "{failure}");
+        assert_eq!((report.role, report.remote.unwrap().lid), ("client", 7));
+    }
+}
+
+#[test]
+fn a_server_whose_client_is_silent_after_the_exchange_is_told_so() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let peer = thread::spawn(move || {
+        let start = Instant::now();
+        let mut stream = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(_) if start.elapsed() < Duration::from_secs(20) => thread::sleep(Duration::from_millis(5)),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        stream.write_all(CLIENT).unwrap();
+        let message = text(&read_once(&mut stream));
+        stream.write_all(b"done\0").unwrap();
+        message
+    });
+    let report = run_alone(&["-p", &port.to_string(), "-e"]);
+    let message = peer.join().unwrap();
+    assert!(message.len() == 52 && message.starts_with("0003:"), "{message}");
+    let failure = report.failure.unwrap();
+    assert!(failure.contains("nothing happened for 10 s") && failure.contains("0 of 1000 received"), "{failure}");
+}
+
+#[test]
+fn both_ends_on_one_device_are_looped_back() {
+    for transport in ["rc", "uc"] {
+        let world = World::new(WorldConfig::default());
+        let args = args(&["--transport", transport, "-n", "30", "-s", "9000", "-e"]);
+        let report = run_both(&args, device(&world, 5), None, Arc::default());
+        assert!(report.ok, "{:?}", report.failure);
+        let (local, remote) = (report.local.unwrap(), report.remote.unwrap());
+        assert_eq!((local.lid, remote.lid, report.devices.len()), (5, 5, 1));
+        assert_ne!(local.qpn, remote.qpn);
+    }
+}
+
+#[test]
+fn a_wire_that_loses_packets_costs_rc_time_and_uc_the_run() {
+    let faults = bareverbs_sim::wire::WireFaults { loss: 100, ..bareverbs_sim::wire::WireFaults::all(0) };
+    for (transport, survives) in [("rc", true), ("uc", false)] {
+        let world = World::new(WorldConfig { faults, ..WorldConfig::default() });
+        let args = args(&["--transport", transport, "-n", "50"]);
+        let report = run_both(&args, device(&world, 1), Some(device(&world, 2)), Arc::default());
+        assert_eq!(report.ok, survives, "{:?}", report.failure);
+        if !survives {
+            assert!(report.failure.unwrap().contains("UC repeats no message"));
+        }
+    }
+}
+
+/// A device that is pulled out of its slot after so many pauses.
+struct Vanishing(Simulated, Cell<u32>);
+
+impl Host for Vanishing {
+    type Platform = <Simulated as Host>::Platform;
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn machine(&self, arena: usize) -> Result<bareverbs_mlx5::Machine<Self::Platform>> {
+        self.0.machine(arena)
+    }
+
+    fn memory(&self, len: usize) -> Result<Memory<Self>> {
+        self.0.memory(len)
+    }
+
+    fn region<'a>(&self, memory: &'a Memory<Self>) -> (u64, &'a dyn bareverbs::AddressMap) {
+        self.0.region(memory)
+    }
+
+    fn now(&self) -> bareverbs::Instant {
+        self.0.now()
+    }
+
+    fn relax(&self) {
+        match self.1.get() {
+            0 => self.0.inner().with_device(|device| device.set_removed(true)),
+            left => self.1.set(left - 1),
+        }
+        self.0.relax();
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<bool> {
+        self.0.wait(timeout)
+    }
+
+    fn pci_device_id(&self) -> u16 {
+        self.0.pci_device_id()
+    }
+}
+
+#[test]
+fn a_device_that_vanishes_under_the_messages_is_an_error_with_its_name() {
+    let world = World::new(WorldConfig::default());
+    let host = |lid, pauses| Vanishing(device(&world, lid), Cell::new(pauses));
+    let report = run_both(&args(&["-n", "100000"]), host(1, 500), Some(host(2, u32::MAX)), Arc::default());
+    let failure = report.failure.unwrap();
+    assert!(failure.starts_with("device 1"), "{failure}");
+    assert!(report.remote.is_some() && report.result.is_none());
+}
+
+#[test]
+fn a_port_without_a_link_is_an_error_before_anybody_is_asked_to_connect() {
+    let host = device(&World::new(WorldConfig::default()), 4);
+    host.inner().with_device(|device| device.set_link(false));
+    let report = run_one(&args(&[]), host, Arc::default());
+    let failure = report.failure.unwrap();
+    assert!(failure.contains("device 4: port 1 cannot carry traffic") && failure.contains("cable"), "{failure}");
+    assert!(report.local.is_none());
+}
