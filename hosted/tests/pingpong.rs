@@ -426,6 +426,18 @@ fn both_ends_on_one_device_are_looped_back() {
 }
 
 #[test]
+fn with_events_each_message_wakes_the_end_that_awaits_it() {
+    for transport in ["rc", "uc"] {
+        let world = World::new(WorldConfig::default());
+        let args = args(&["--transport", transport, "-n", "50", "-e"]);
+        let report = run_both(&args, device(&world, 1), Some(device(&world, 2)), Arc::default());
+        assert!(report.ok, "{:?}", report.failure);
+        // A sleep through a message would take 100 ms.
+        assert!(world.now().as_nanos() < 100_000_000, "{transport}: {} ns", world.now().as_nanos());
+    }
+}
+
+#[test]
 fn a_wire_that_loses_packets_costs_rc_time_and_uc_the_run() {
     let faults = bareverbs_sim::wire::WireFaults { loss: 100, ..bareverbs_sim::wire::WireFaults::all(0) };
     for (transport, survives) in [("rc", true), ("uc", false)] {

@@ -460,11 +460,11 @@ mod tests {
 
     #[test]
     fn ends_of_different_sizes_say_so() {
-        for (size_a, size_b) in [(100, 200), (200, 100)] {
+        for (size_a, size_b, what) in [(100, 200, "a message of 100 bytes came instead of 200"), (200, 100, "failed with")] {
             let mut ends = ends(Plan { size: size_a, ..PLAN }, Plan { size: size_b, ..PLAN });
             ends.1.start(ends.0.of(Side::A)).unwrap();
             let error = format!("{:#}", play(&mut ends).unwrap_err());
-            assert!(error.contains("give both ends the same -s"), "{error}");
+            assert!(error.contains(what) && error.contains("give both ends the same -s"), "{error}");
         }
     }
 

@@ -7,7 +7,7 @@ mod test_bench;
 mod transfers;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -189,6 +189,11 @@ impl Job<'_> {
     fn work<H: Host>(&mut self, mut devices: DevicePair<H>) -> (DevicePair<H>, Result<()>) {
         let (a, b) = match self.endpoints(&mut devices) {
             Ok(ends) => ends,
+            Err(_) if self.stop.load(Ordering::Relaxed) => {
+                // It waited for a port when somebody stopped it.
+                self.report.interrupted = true;
+                return (devices, Ok(()));
+            }
             Err(error) => return (devices, Err(error)),
         };
         let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
@@ -410,6 +415,15 @@ mod tests {
             assert!(report.transfers.is_empty() && report.window.is_none());
             assert_eq!(report.teardown.len(), 1);
         }
+    }
+
+    #[test]
+    fn a_stop_while_a_port_is_awaited_is_no_failure() {
+        let args = args(&[]);
+        let config = DeviceConfig { link_up: false, ..DeviceConfig::default() };
+        let report = run_on(&args, options(&args), card(config), None, Arc::new(AtomicBool::new(true)));
+        assert_eq!((report.interrupted, report.ok, report.failure), (true, false, None));
+        assert_eq!(report.teardown.len(), 1);
     }
 
     #[test]
