@@ -354,7 +354,7 @@ fn a_server_waits_for_its_client_as_long_as_it_was_told_and_ends_when_it_is_stop
 
 fn args(more: &[&str]) -> PingpongArgs {
     match Cli::parse_from([&["bareverbs", "pingpong", "--json"], more].concat()).command {
-        Some(Subcommand::Pingpong(args)) => args,
+        Some(Subcommand::Pingpong(args)) => *args,
         _ => panic!("{more:?}"),
     }
 }

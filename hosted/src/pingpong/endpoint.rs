@@ -5,8 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
     Access, AddressVector, Completion, CqHandle, DmaMemory as _, Gid, GlobalRoute, Lkey, MrHandle, Mtu, Payload, PdHandle, Psn,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus,
-    ack_timeout,
+    QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, ack_timeout,
 };
 
 use super::address::Address;
@@ -84,7 +83,7 @@ pub struct Endpoint<H: Host> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Makes everything and posts the receives; the port must be active.
+    /// Makes everything; the port must be active.
     ///
     /// # Errors
     /// The device lacks what the plan wants, or does not give it.
@@ -132,10 +131,7 @@ impl<H: Host> Endpoint<H> {
         let init = QpInit { pd, qp_type: plan.qp_type, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
         let qp = verbs.create_qp(&init).context("create_qp")?;
         let local = Address { lid: port.lid, qpn: verbs.qp(qp)?.qpn, psn: Psn::new((plan.seed >> 40) as u32 & 0xff_ffff), gid };
-        let attr = QpAttr { state: QpState::Init, port_num: plan.port, ..QpAttr::default() };
-        let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-        verbs.modify_qp(qp, &attr, mask).context("modify_qp to Init")?;
-        let mut end = Self {
+        Ok(Self {
             side,
             local,
             sent: 0,
@@ -154,18 +150,15 @@ impl<H: Host> Endpoint<H> {
             pending: RECEIVE,
             begun: 0,
             scratch,
-        };
-        end.post_receives(device)?;
-        Ok(end)
+        })
     }
 
-    /// Connects to the other end: from INIT to RTS.
+    /// Connects to the other end and posts the receives: its first message may come from now on.
     ///
     /// # Errors
     /// The other end wants a GRH and this one has no GID, or the device refuses.
     pub fn connect(&mut self, device: &mut Device<H>, remote: &Address) -> Result<()> {
-        use QpAttrMask as Mask;
-        let Plan { port, sl, mtu, gid_idx, qp_type, .. } = self.plan;
+        let Plan { port, sl, mtu, gid_idx, .. } = self.plan;
         let grh = match (remote.is_global(), gid_idx) {
             (false, _) => None,
             (true, Some(sgid_index)) => {
@@ -173,8 +166,8 @@ impl<H: Host> Endpoint<H> {
             }
             (true, None) => bail!("the other end uses a GID (-g): give an index here too"),
         };
-        let mut attr = QpAttr {
-            state: QpState::Rtr,
+        let attr = QpAttr {
+            port_num: port,
             av: AddressVector { dlid: remote.lid, sl, port_num: port, grh, ..AddressVector::default() },
             path_mtu: mtu,
             dest_qpn: remote.qpn,
@@ -188,15 +181,8 @@ impl<H: Host> Endpoint<H> {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        let is_reliable = qp_type == QpType::Rc;
-        let (mut to_rtr, mut to_rts) = (Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN, Mask::SQ_PSN);
-        if is_reliable {
-            to_rtr |= Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
-            to_rts |= Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
-        }
-        device.verbs.modify_qp(self.qp, &attr, Mask::STATE | to_rtr).context("modify_qp to Rtr")?;
-        attr.state = QpState::Rts;
-        device.verbs.modify_qp(self.qp, &attr, Mask::STATE | to_rts).context("modify_qp to Rts")
+        device.verbs.connect(self.qp, &attr).with_context(|| format!("{}: connect to {remote}", self.name))?;
+        self.post_receives(device)
     }
 
     /// Begins: a client sends the first message.
