@@ -309,6 +309,14 @@ CASES = [
     own_driver("vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and what mends it", lasts=30),
     own_driver("vfio-no-iommu", "a machine without an IOMMU: refused", iommu=False, devices=1),
     Case(
+        "vfio-pingpong",
+        "bareverbs pingpong on a card behind VFIO with rdma-core's tools on the kernel's, both ways",
+        devices=2,
+        iommu=True,
+        program=True,
+        lasts=40,
+    ),
+    Case(
         "bind",
         "bareverbs devices, bind and unbind: a card goes from mlx5_core to vfio-pci and back",
         devices=2,

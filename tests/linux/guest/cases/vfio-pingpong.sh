@@ -1,0 +1,36 @@
+# `bareverbs pingpong` on a card behind VFIO, with the tools of rdma-core on the kernel's card: each is once the server and
+# once the client. Then both ends are ours, on one card.
+load_mlx5 && load vfio_pci && load vfio_iommu_type1 || return
+card=0000:01:00.0
+echo vfio-pci >/sys/bus/pci/devices/$card/driver_override
+echo $card >/sys/bus/pci/devices/$card/driver/unbind
+echo $card >/sys/bus/pci/drivers_probe
+if wait_for 60 test -e /sys/bus/pci/drivers/vfio-pci/$card; then pass "$card bound to vfio-pci"; else fail "$card not bound"; fi
+# The card that is left, by the place that it has.
+theirs=$(ls /sys/bus/pci/devices/0000:02:00.0/infiniband)
+
+# with_tool NAME SERVER CLIENT: two commands, run by words.
+with_tool() {
+	timeout $limit $2 >/tmp/server 2>&1 &
+	server=$!
+	wait_for 60 listening_or_ended $server
+	step "$1" $3 || kill $server 2>/dev/null
+	expect "$1: bytes" "^$((size * 200)) bytes in .* = .* Mbit/sec$"
+	wait $server
+	server_status=$?
+	sed 's/^/#| server: /' /tmp/server
+	if [ $server_status -eq 0 ]; then pass "$1, server"; else fail "$1, server: exit status $server_status"; fi
+	if grep -q "invalid data" /tmp/server; then fail "$1: invalid data"; fi
+}
+
+for transport in rc uc; do
+	for more in "-s 1" "-s 4096 -e" "-s 65536 -g 0 -m 4096"; do
+		size=$(echo "$more" | cut -d ' ' -f 2)
+		tool="ibv_${transport}_pingpong -d $theirs -c -n 100 $more"
+		ours="bareverbs pingpong --transport $transport --device $card -c -n 100 $more"
+		with_tool "$transport $more: our server, their client" "$ours" "$tool localhost"
+		with_tool "$transport $more: their server, our client" "$tool" "$ours localhost"
+	done
+	step "$transport: both ends on one card" bareverbs pingpong --transport $transport --device $card --device $card -c -n 100
+	step "$transport: with events" bareverbs pingpong --transport $transport --device $card --device $card -e -c -n 100
+done
