@@ -31,7 +31,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use self::args::PerfArgs;
 use self::exchange::{Lines, Link, Local};
 use self::live::Live;
-use self::parameters::Parameters;
+use self::parameters::{Parameters, QUEUE_PAIRS};
 use self::report::Report;
 use self::session::{Interrupted, Session, Turn};
 use crate::device::choice::{DeviceChoice, open_pci};
@@ -54,6 +54,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
     let form = Form::new(args)?;
     let parameters = args.parameters()?;
+    form.check(&parameters)?;
     if let Some(file) = &args.svg {
         // Before minutes of measuring, not after.
         let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
@@ -114,6 +115,18 @@ impl Form {
             ([_, _], None) => Err("there is no wire between a simulated device and a card".into()),
             (_, None) => Err("a measurement has two ends: --device once or twice".into()),
         }
+    }
+}
+
+impl Form {
+    /// Whether the devices have room for the ends.
+    fn check(&self, parameters: &Parameters) -> Result<(), String> {
+        let is_shared = matches!(self, Self::Simulated(1) | Self::Pci(_, None));
+        let most = QUEUE_PAIRS / 2;
+        if is_shared && parameters.queue_pairs > most {
+            return Err(format!("{} queue pairs: two ends on one device have {most} each", parameters.queue_pairs));
+        }
+        Ok(())
     }
 }
 

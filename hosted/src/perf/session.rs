@@ -20,7 +20,7 @@ use crate::device::{Device, Host};
 /// How long, by the host's clock, nothing may happen while something is outstanding.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long bytes may take to appear that the peer says are written.
-const VISIBLE: Duration = Duration::from_secs(1);
+const VISIBLE: Duration = Duration::from_millis(200);
 /// Steps in one turn.
 const TURN: u32 = 64;
 /// How far apart looks at anything but the device are to be, and steps between them.
