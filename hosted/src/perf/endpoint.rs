@@ -354,7 +354,7 @@ fn check_device<H: Host>(device: &Device<H>, parameters: &Parameters) -> Result<
             bail!(
                 "{test}: {depth} requests of {blocks} blocks each{} do not fit the send queue, which has {RING} blocks: {} is the \
                  greatest tx-depth with {inline} bytes inline",
-                if credit == 0 { "" } else { " and one of a credit" },
+                if credit == 0 { "" } else { ", and one for telling the peer what was received," },
                 (RING - credit) / blocks
             );
         }

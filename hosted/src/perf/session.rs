@@ -345,7 +345,6 @@ impl<H: Host, L: Link> Session<H, L> {
                 if empty >= spins {
                     break;
                 }
-                device.host.relax();
             }
         }
         let (is_passive, is_finished) = each!(activity, inner => (inner.is_passive(), inner.is_finished()));
