@@ -125,6 +125,8 @@ pub(super) struct Session<H: Host, L: Link> {
     phase: Phase,
     endpoint: Option<Endpoint<H>>,
     activity: Option<Activity>,
+    /// A message that came before it was due.
+    early: Option<Message>,
     /// Messages that the peer sent on each queue pair, once it sends no more.
     peer_sent: Option<Vec<u64>>,
     /// Whether this end has said that it sends no more.
@@ -171,6 +173,7 @@ impl<H: Host, L: Link> Session<H, L> {
             phase: Phase::Greet,
             endpoint: None,
             activity: None,
+            early: None,
             peer_sent: None,
             is_done: false,
             is_last: false,
@@ -247,6 +250,9 @@ impl<H: Host, L: Link> Session<H, L> {
     fn receive(&mut self) -> Result<Option<Message>> {
         if self.role == Role::Server && self.stop.load(Ordering::Relaxed) {
             return Err(Interrupted.into());
+        }
+        if let Some(message) = self.early.take() {
+            return Ok(Some(message));
         }
         match self.link.receive()? {
             Some(Message::Failure { reason }) => Err(FromPeer(reason).into()),
@@ -394,8 +400,11 @@ impl<H: Host, L: Link> Session<H, L> {
         }
         self.until_look = self.steps;
         device.check()?;
+        let is_comparing = matches!(self.phase, Phase::Compare { .. });
         match self.receive()? {
             None => {}
+            // The peer may have everything, and have compared it, while we still wait for what it sent.
+            Some(message) if is_comparing => self.early = Some(message),
             Some(Message::Done { sent, last }) if self.peer_sent.is_none() => {
                 let lanes = self.parameters()?.queue_pairs.into();
                 let wanted = if self.point()?.test.is_latency() { 1 } else { lanes };
@@ -429,7 +438,8 @@ impl<H: Host, L: Link> Session<H, L> {
         }
         let waited = self.worked.map_or(Duration::ZERO, |since| device.host.now().since(since));
         // An end that has nothing to do, or has done it, waits for the peer; the link says whether that lives.
-        if waited > PATIENCE && !is_passive && (!is_finished || self.role == Role::Server) {
+        let expects = is_comparing || !is_passive && (!is_finished || self.role == Role::Server);
+        if waited > PATIENCE && expects {
             let outstanding = each!(&self.activity.as_ref().context("no measurement")?, inner => inner.outstanding());
             bail!("no completion for {} s: {outstanding}", PATIENCE.as_secs());
         }

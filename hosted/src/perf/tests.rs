@@ -219,6 +219,17 @@ fn a_device_that_stops_answering_is_an_error_with_what_is_outstanding() {
 }
 
 #[test]
+fn messages_that_never_come_are_an_error_after_both_have_sent() {
+    // Few enough for the receives that are posted, on a transport that does not notice a loss.
+    let (transport, iterations) = (Transport::Uc, Some(100));
+    let mut pair = Pair::new(Parameters { transport, iterations, bidirectional: true, ..parameters(&[Test::SendBw]) });
+    let loss = bareverbs_sim::wire::WireFaults { loss: 500, ..bareverbs_sim::wire::WireFaults::default() };
+    pair.devices[0].host.inner().world().set_wire_faults(loss);
+    let error = format!("{:#}", pair.run().unwrap_err());
+    assert!(error.contains("no completion for 10 s: 0 requests outstanding (100 posted, 100 complete)"), "{error}");
+}
+
+#[test]
 fn a_peer_that_goes_away_is_noticed() {
     let mut pair = Pair::new(Parameters { iterations: Some(100_000_000), ..parameters(&[Test::WriteBw]) });
     for _ in 0..500 {
@@ -282,6 +293,62 @@ fn what_a_client_may_say_is_answered_with_the_reason() {
         let error = server_says(&lines);
         assert!(error.contains(part), "{lines:?}: {error}");
     }
+}
+
+/// A job on a simulated device, and an address of this machine.
+fn job(stop: &Arc<AtomicBool>) -> (Job<'_>, Device<Simulated>, TcpListener, String) {
+    let world = World::new(WorldConfig::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    (Job { stop, is_shown: false, report: Report::default() }, device(&world, 1), listener, at)
+}
+
+#[test]
+fn a_client_without_a_server_says_where_it_looked() {
+    let stop = Arc::default();
+    let (mut job, mut device, listener, at) = job(&stop);
+    let asked = parameters(&[Test::WriteBw]);
+    drop(listener);
+    let error = format!("{:#}", job.connect(&mut device, &at, asked.clone()).unwrap_err());
+    assert!(error.contains(&format!("no server at {at}")) && error.contains("refused"), "{error}");
+    let error = format!("{:#}", job.connect(&mut device, "nowhere.invalid:1", asked).unwrap_err());
+    assert!(error.contains("the address nowhere.invalid:1"), "{error}");
+}
+
+#[test]
+fn a_server_that_is_another_program_is_told_apart() {
+    let stop = Arc::default();
+    let (mut job, mut device, listener, at) = job(&stop);
+    let server = std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap());
+    let error = format!("{:#}", job.connect(&mut device, &at, parameters(&[Test::WriteBw])).unwrap_err());
+    server.join().unwrap();
+    assert!(error.contains("does not speak bareverbs-perf: \"SSH-2.0"), "{error}");
+}
+
+#[test]
+fn a_server_waits_for_a_client_and_ends_with_ctrl_c() {
+    let stop = Arc::default();
+    let (mut serving, mut device, listener, at) = job(&stop);
+    drop(listener);
+    let client = {
+        let at = at.clone();
+        std::thread::spawn(move || {
+            let mut stream = loop {
+                match TcpStream::connect(&at) {
+                    Ok(stream) => break stream,
+                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                }
+            };
+            writeln!(stream, "GET / HTTP/1.1").unwrap();
+        })
+    };
+    let error = format!("{:#}", serving.serve(&mut device, &at).unwrap_err());
+    client.join().unwrap();
+    assert!(error.contains("does not speak bareverbs-perf: \"GET /"), "{error}");
+
+    stop.store(true, Ordering::Relaxed);
+    let (mut serving, mut device, ..) = job(&stop);
+    assert!(serving.serve(&mut device, "127.0.0.1:0").unwrap_err().is::<Interrupted>());
 }
 
 #[test]
