@@ -154,8 +154,8 @@ fn mistakes_are_refused_with_the_reason() {
         (&["-q", "17", "--device", "simulated"], 2, "two ends on one device have 16 each"),
         (&["-m", "1500"], 2, "256, 512, 1024, 2048 or 4096"),
         (&["--device", "mlx5_0"], 2, "neither `simulated` nor a PCI address"),
-        (&["--device", "01:00.0", "--device", "simulated"], 2, "no wire between"),
-        (&["--device", "01:00.0", "--device", "0000:01:00.0"], 2, "named twice"),
+        (&["--device", "01:00.0", "--device", "simulated"], 2, "no wire to a card"),
+        (&["--device", "01:00.0", "--device", "0000:02:00.0", "--listen"], 2, "take one --device"),
         (&["--listen"], 2, "need a card"),
         (&["--svg", "/nonexistent/perf.svg"], 2, "/nonexistent/perf.svg: No such file"),
     ];

@@ -1,13 +1,12 @@
 //! One end of a measurement: its memory, its completion queues and its queue pairs on a device that somebody else owns.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
     Access, AddressVector, CheckedOp, Completion, CqHandle, DataPath, DmaMemory as _, Lid, Lkey, MrHandle, Mtu, Payload,
-    PdHandle, PortState, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Remote, Rkey, Sge,
-    WcStatus,
+    PdHandle, Psn, QpAttr, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Remote, Rkey, Sge, WcStatus,
 };
 
 use super::areas::Areas;
@@ -16,8 +15,6 @@ use super::parameters::{CREDITS, Parameters, Point, RING, Transport, Verb};
 use crate::device::{Backend, Device, Host, Memory};
 use crate::pattern::Pattern;
 
-/// How long a port may take to be active.
-const PORT_UP: Duration = Duration::from_secs(10);
 /// Local ACK timeout and code of the wait after an RNR NAK, as with perftest: 67 ms, 0.64 ms.
 const TIMEOUT: u8 = 14;
 const MIN_RNR_TIMER: u8 = 12;
@@ -73,9 +70,9 @@ impl<H: Host> Endpoint<H> {
     ///
     /// # Errors
     /// The port is down, the device cannot do what is asked for, or the memory cannot be had.
-    pub(super) fn new(device: &mut Device<H>, parameters: &Parameters) -> Result<Self> {
+    pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, stop: &AtomicBool) -> Result<Self> {
         check_device(device, parameters)?;
-        let port = active_port(device)?;
+        let port = device.active_port(1, stop)?;
         let length = parameters.points().iter().map(|&point| Areas::new(parameters, point).total()).max().unwrap_or(0);
         let length = length.next_multiple_of(4096);
         let pd = device.verbs.alloc_pd().context("alloc_pd")?;
@@ -92,8 +89,8 @@ impl<H: Host> Endpoint<H> {
             rkey: info.rkey,
             pd,
             mr,
-            lid: port.0,
-            mtu: port.1,
+            lid: port.lid,
+            mtu: port.active_mtu,
             queues: None,
             peer: None,
             scratch: Vec::new(),
@@ -132,13 +129,6 @@ impl<H: Host> Endpoint<H> {
             queues.qpns.push(device.verbs.qp(qp)?.qpn);
             let number = RandomState::new().hash_one(lane);
             queues.psns.push(Psn::new(number as u32 & 0xff_ffff));
-            let access = match parameters.transport {
-                Transport::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
-                Transport::Uc => Access::REMOTE_WRITE,
-            };
-            let attr = QpAttr { state: QpState::Init, port_num: 1, access, ..QpAttr::default() };
-            let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-            device.verbs.modify_qp(qp, &attr, mask).context("modify_qp to INIT")?;
         }
         let connection = Connection {
             lid: self.lid.get(),
@@ -153,7 +143,7 @@ impl<H: Host> Endpoint<H> {
         Ok(connection)
     }
 
-    /// Takes the queue pairs to RTS.
+    /// Connects the queue pairs.
     pub(super) fn connect(
         &mut self,
         device: &mut Device<H>,
@@ -166,11 +156,16 @@ impl<H: Host> Endpoint<H> {
         let theirs = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes() == peer.mtu);
         let theirs = theirs.with_context(|| format!("the peer's port has an MTU of {} bytes", peer.mtu))?;
         let path_mtu = parameters.path_mtu().unwrap_or(self.mtu.min(theirs));
+        let access = match parameters.transport {
+            Transport::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            Transport::Uc => Access::REMOTE_WRITE,
+        };
         let outs = |most: u8| parameters.outs.map_or(most, |outs| outs.min(most)).max(1);
         let queues = self.queues.as_ref().context("no queues")?;
         for (((&qp, &psn), &(dest_qpn, rq_psn)), lane) in queues.qps.iter().zip(&queues.psns).zip(&peer.queue_pairs).zip(0..) {
-            let mut attr = QpAttr {
-                state: QpState::Rtr,
+            let attr = QpAttr {
+                port_num: 1,
+                access,
                 av: AddressVector { dlid: Lid::new(peer.lid), port_num: 1, ..AddressVector::default() },
                 path_mtu,
                 dest_qpn: Qpn::new(dest_qpn),
@@ -184,17 +179,7 @@ impl<H: Host> Endpoint<H> {
                 rnr_retry: 7,
                 ..QpAttr::default()
             };
-            use QpAttrMask as Mask;
-            let (mut to_rtr, mut to_rts) =
-                (Mask::STATE | Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN, Mask::STATE | Mask::SQ_PSN);
-            if parameters.transport == Transport::Rc {
-                to_rtr |= Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
-                to_rts |= Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
-            }
-            let step = |state| format!("modify_qp of queue pair {lane} to {state}");
-            device.verbs.modify_qp(qp, &attr, to_rtr).with_context(|| step("RTR"))?;
-            attr.state = QpState::Rts;
-            device.verbs.modify_qp(qp, &attr, to_rts).with_context(|| step("RTS"))?;
+            device.verbs.connect(qp, &attr).with_context(|| format!("connecting queue pair {lane}"))?;
         }
         self.peer = Some(PeerMemory { addr: peer.addr, rkey: Rkey::new(peer.rkey) });
         Ok(())
@@ -312,26 +297,6 @@ pub(super) fn refused(completion: &Completion) -> anyhow::Error {
         completion.status,
         completion.vendor_err
     )
-}
-
-/// LID and MTU of port 1 once it is active.
-fn active_port<H: Host>(device: &mut Device<H>) -> Result<(Lid, Mtu)> {
-    let end = device.host.now().after(PORT_UP);
-    loop {
-        let port = device.verbs.query_port(1).context("query_port")?;
-        if port.state == PortState::Active {
-            return Ok((port.lid, port.active_mtu));
-        }
-        if device.host.now() >= end {
-            bail!(
-                "port 1 of {} is {:?}, not active: connect it, and let a subnet manager (opensm) configure it",
-                device.host.name(),
-                port.state
-            );
-        }
-        device.check()?;
-        device.host.relax();
-    }
 }
 
 /// Whether the device can do what is asked for.

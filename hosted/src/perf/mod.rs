@@ -34,7 +34,8 @@ use self::live::Live;
 use self::parameters::{Parameters, QUEUE_PAIRS};
 use self::report::Report;
 use self::session::{Interrupted, Session, Turn};
-use crate::device::choice::{DeviceChoice, open_pci};
+use crate::device::choice::open_pci;
+use crate::device::sides::Sides;
 use crate::device::simulated::Simulated;
 use crate::device::{Device, Host};
 
@@ -95,25 +96,19 @@ impl Form {
         let listen = args.listen.as_ref().map(|text| address(text, "0.0.0.0", args.port));
         let connect = args.connect.as_ref().map(|text| address(text, "", args.port));
         let network = listen.map(|at| (true, at)).or(connect.map(|at| (false, at)));
-        match (args.device.as_slice(), network) {
-            ([DeviceChoice::Pci(device)], Some((true, at))) => Ok(Self::Listen(device.clone(), at)),
-            ([DeviceChoice::Pci(device)], Some((false, at))) => Ok(Self::Connect(device.clone(), at)),
-            ([], Some(_)) => Err("--listen and --connect need a card: --device ADDRESS".into()),
-            ([DeviceChoice::Simulated], Some(_)) => Err(
+        match (Sides::new(&args.device)?, network) {
+            (Sides::Pci { first, given: 1, .. }, Some((true, at))) => Ok(Self::Listen(first, at)),
+            (Sides::Pci { first, given: 1, .. }, Some((false, at))) => Ok(Self::Connect(first, at)),
+            (Sides::Simulated(0), Some(_)) => Err("--listen and --connect need a card: --device ADDRESS".into()),
+            (Sides::Simulated(_), Some(_)) => Err(
                 "a simulated device of this process has no wire to another process; leave --listen and --connect out, or use \
                      --device ADDRESS of a card"
                     .into(),
             ),
-            (_, Some(_)) => Err("--listen and --connect take one --device".into()),
-            ([] | [DeviceChoice::Simulated, DeviceChoice::Simulated], None) => Ok(Self::Simulated(2)),
-            ([DeviceChoice::Simulated], None) => Ok(Self::Simulated(1)),
-            ([DeviceChoice::Pci(one)], None) => Ok(Self::Pci(one.clone(), None)),
-            ([DeviceChoice::Pci(one), DeviceChoice::Pci(two)], None) if one == two => {
-                Err(format!("{one} is named twice: name it once to measure through its own port"))
-            }
-            ([DeviceChoice::Pci(one), DeviceChoice::Pci(two)], None) => Ok(Self::Pci(one.clone(), Some(two.clone()))),
-            ([_, _], None) => Err("there is no wire between a simulated device and a card".into()),
-            (_, None) => Err("a measurement has two ends: --device once or twice".into()),
+            (Sides::Pci { .. }, Some(_)) => Err("--listen and --connect take one --device: the other end has its own".into()),
+            (Sides::Simulated(1), None) => Ok(Self::Simulated(1)),
+            (Sides::Simulated(_), None) => Ok(Self::Simulated(2)),
+            (Sides::Pci { first, second, .. }, None) => Ok(Self::Pci(first, second)),
         }
     }
 }
@@ -246,6 +241,7 @@ impl Job<'_> {
     /// One end in this process.
     fn alone<H: Host, L: Link>(&mut self, device: &mut Device<H>, mut session: Session<H, L>) -> Result<()> {
         let result = one(device, &mut session);
+        session.abandon(device);
         self.report.interrupted = session.is_interrupted();
         self.report.parameters.clone_from(&session.parameters);
         self.report.results = std::mem::take(&mut session.rows);
@@ -278,7 +274,7 @@ fn dial(at: &str) -> Result<TcpStream> {
 /// Steps both ends until all is done: the first on the first device, the second on the last.
 fn both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 2]) -> Result<()> {
     let last = devices.len().saturating_sub(1);
-    let mut turn = 0_usize;
+    let (mut turn, mut idle) = (0_usize, 0_u32);
     loop {
         let (mut busy, mut finished) = (false, 0);
         for (at, end) in ends.iter_mut().enumerate() {
@@ -297,7 +293,12 @@ fn both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 
         }
         let events = ends.iter().any(Session::waits_for_events);
         if !events {
-            if let Some(device) = devices.first() {
+            // A simulated device works meanwhile; to a card it is only a courtesy to the other threads of this processor core, and
+            // costs time.
+            idle = idle.wrapping_add(1);
+            if let Some(device) = devices.first()
+                && (device.host.simulated().is_some() || idle.is_multiple_of(SPINS))
+            {
                 device.host.relax();
             }
             continue;
@@ -312,7 +313,9 @@ fn both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 
             let nap = if last == 0 { NAP } else { SHORT_NAP };
             turn = if turn == last { 0 } else { turn + 1 };
             let device = devices.get_mut(turn).context("no device")?;
-            device.host.wait(nap)?;
+            if !device.host.wait(nap)? {
+                ends.iter_mut().for_each(Session::look_soon);
+            }
             device.check()?;
         }
     }
@@ -326,7 +329,9 @@ fn one<H: Host, L: Link>(device: &mut Device<H>, session: &mut Session<H, L>) ->
             Turn::Finished => return Ok(()),
             Turn::Waiting => session.link.wait(NAP),
             Turn::Idle if session.waits_for_events() => {
-                device.host.wait(NAP)?;
+                if !device.host.wait(NAP)? {
+                    session.look_soon();
+                }
                 device.check()?;
             }
             Turn::Idle => device.host.relax(),

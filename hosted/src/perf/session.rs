@@ -201,6 +201,19 @@ impl<H: Host, L: Link> Session<H, L> {
             && self.parameters.as_ref().is_some_and(|parameters| parameters.events)
     }
 
+    /// Takes everything off the device after an error, so that its memory may go.
+    pub(super) fn abandon(&mut self, device: &mut Device<H>) {
+        if let Some(endpoint) = self.endpoint.take() {
+            // The error before is the one that counts, and the teardown of the device ends what is left.
+            let _ = endpoint.destroy(device);
+        }
+    }
+
+    /// Nothing happened for as long as a wait takes: looks after everything else soon.
+    pub(super) fn look_soon(&mut self) {
+        self.until_look = 1;
+    }
+
     fn point(&self) -> Result<Point> {
         self.points.get(self.at).copied().context("no measurement")
     }
@@ -277,7 +290,7 @@ impl<H: Host, L: Link> Session<H, L> {
             self.points = parameters.points();
             self.parameters = Some(parameters);
         }
-        self.endpoint = Some(Endpoint::new(device, self.parameters()?)?);
+        self.endpoint = Some(Endpoint::new(device, self.parameters()?, &self.stop)?);
         if self.role == Role::Server {
             self.link.send(&Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None })?;
         }
