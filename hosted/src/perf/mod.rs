@@ -1,7 +1,7 @@
 //! `bareverbs perf`: bandwidth and latency of RDMA, in the manner of perftest.
 //!
-//! Two ends ([`session`]) measure together: both in this process, on one device or two, or each in a process of its own. They go
-//! the same way in either case; what differs is how their messages get across ([`exchange`]), and who steps them.
+//! Two ends (`session`) measure together: both in this process, on one device or two, or each in a process of its own. They go
+//! the same way in either case; what differs is how their messages get across (`exchange`), and who steps them.
 
 mod areas;
 pub mod args;
