@@ -419,13 +419,26 @@ fn a_health_report_is_told_and_a_fatal_one_ends_in_bounded_time() {
     assert_eq!(told, Some(Event::DeviceFatal(1, 0x1234)));
     let health = scene.node.verbs.provider_mut().health().unwrap();
     assert!(health.reset_wanted && !health.is_well(), "{health:?}");
-    // The firmware has stopped: each command ends at its deadline, and so does the teardown.
+    // The firmware has stopped: commands and teardown end at once, not each at its deadline.
     let start = host.clock().now();
-    refused!(scene.node.verbs.alloc_pd(), Etimedout, AllocPdError::Device(Error::CommandTimeout { .. }));
+    refused!(scene.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 1 }));
     let Err((error, _)) = (*scene.node.verbs).into_provider().teardown() else { panic!("nobody answers") };
-    assert!(matches!(error.cause, Error::CommandTimeout { .. }), "{error}");
-    assert!(error.report.pages_kept > 0 && error.report.slots_lost > 0, "{error:?}");
-    assert!(host.clock().now().since(start) < Duration::from_secs(2));
+    assert_eq!(error.cause, Error::DeviceFatal { syndrome: 1 });
+    assert!(error.report.pages_kept > 0, "{error:?}");
+    assert!(host.clock().now().since(start) < Duration::from_millis(1));
+}
+
+#[test]
+fn a_command_under_way_ends_when_the_firmware_reports_that_it_stopped() {
+    let mut scene = Scene::new();
+    let host = scene.node.host.clone();
+    let report = HealthReport { syndrome: 7, extended: 0, reset_required: true, severity: 1 };
+    host.with_device(|device| device.set_health(report));
+    let start = host.clock().now();
+    refused!(scene.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 7 }));
+    let took = host.clock().now().since(start);
+    assert!(took < Duration::from_millis(200), "it looks ten times a second: {took:?}");
+    refused!(scene.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 7 }));
 }
 
 #[test]

@@ -76,6 +76,11 @@ pub enum Error {
     NoCommandSlot,
     /// Reads of the device give all ones: it is gone.
     DeviceGone,
+    /// The firmware reported a failure after which nothing works until a reset.
+    DeviceFatal {
+        /// Health syndrome.
+        syndrome: u8,
+    },
     /// The device offers no interface step (ISSI) that is spoken here.
     Issi {
         /// Bit n: step n.
@@ -161,7 +166,14 @@ pub enum Feature {
 impl Error {
     /// Whether the device may still carry the command out, so that its memory must not be used again.
     pub(crate) const fn still_open(&self) -> bool {
-        matches!(self, Self::CommandTimeout { .. } | Self::BadAnswer { .. } | Self::DeviceGone | Self::CommandSignature { .. })
+        matches!(
+            self,
+            Self::CommandTimeout { .. }
+                | Self::BadAnswer { .. }
+                | Self::DeviceGone
+                | Self::DeviceFatal { .. }
+                | Self::CommandSignature { .. }
+        )
     }
 }
 
@@ -201,6 +213,9 @@ impl fmt::Display for Error {
             Self::CommandTimeout { opcode } => write!(f, "{} ({opcode:#x}): no answer in time", opcode_name(opcode)),
             Self::NoCommandSlot => f.write_str("every command slot waits for an answer"),
             Self::DeviceGone => f.write_str("the device is gone"),
+            Self::DeviceFatal { syndrome } => {
+                write!(f, "the firmware stopped (health syndrome {syndrome:#x}): nothing works until a reset")
+            }
             Self::Issi { supported } => write!(f, "no interface step in common: the device offers {supported:#x}"),
             Self::PortType { port_type } => write!(f, "port type {port_type} is not InfiniBand"),
             Self::NoPort { port } => write!(f, "no port {port}"),
@@ -234,6 +249,7 @@ impl DeviceError for Error {
             Self::CommandTimeout { .. } | Self::NotInitialized => Errno::Etimedout,
             Self::NoCommandSlot | Self::Stopped => Errno::Eagain,
             Self::DeviceGone => Errno::Enodev,
+            Self::DeviceFatal { .. } => Errno::Eio,
             Self::Issi { .. } | Self::PortType { .. } | Self::Unsupported(_) | Self::CommandInterface { .. } => {
                 Errno::Eopnotsupp
             }

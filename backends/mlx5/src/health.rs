@@ -48,7 +48,7 @@ impl<P: Platform> Driver<P> {
         let version = self.register(buffer + HealthBuffer::FW_VERSION.dword())?;
         let word = self.register(InitialSeg::HEALTH_COUNTER.dword())?;
         if version == u32::MAX && word == u32::MAX {
-            self.commands.gone = true;
+            self.commands.dead = Some(Error::DeviceGone);
             return Err(Error::DeviceGone);
         }
         let counter = InitialSeg::HEALTH_COUNTER.take(word);
@@ -56,14 +56,19 @@ impl<P: Platform> Driver<P> {
         self.health.last = Some(counter);
         let reset = self.register(buffer + HealthBuffer::RFR.dword())?;
         let syndrome = self.register(buffer + HealthBuffer::SYND.dword())?;
-        Ok(Health {
+        let health = Health {
             counter,
             misses: self.health.misses,
             stuck: self.health.misses >= MISSES,
             syndrome: HealthBuffer::SYND.take(syndrome) as u8,
             ext_syndrome: HealthBuffer::EXT_SYND.take(syndrome) as u16,
             reset_wanted: HealthBuffer::RFR.take(reset) != 0,
-        })
+        };
+        if health.reset_wanted && health.syndrome != 0 {
+            // Commands would wait for their deadlines, one after the other.
+            self.commands.dead = Some(Error::DeviceFatal { syndrome: health.syndrome });
+        }
+        Ok(health)
     }
 
     /// A register of the initialization segment, in host byte order.

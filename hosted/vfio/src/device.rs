@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bareverbs::Registers as _;
 use bareverbs_mlx5::Machine;
 use bareverbs_mlx5::mmio::CpuFence;
 use vfio_bindings::bindings::vfio::{
@@ -50,19 +50,12 @@ pub(crate) struct OpenFunction {
 }
 
 impl OpenFunction {
-    /// Maps BAR0.
-    ///
-    /// # Safety
-    /// No other mapping of it is used at the same time.
-    unsafe fn map_registers(&self) -> Result<Bar, Error> {
-        if self.device.get_region_flags(VFIO_PCI_BAR0_REGION_INDEX) & VFIO_REGION_INFO_FLAG_MMAP == 0 {
-            return Err(Error::BarNotMappable);
-        }
-        let len = self.device.get_region_size(VFIO_PCI_BAR0_REGION_INDEX);
-        let len = usize::try_from(len).map_err(|_| Error::BarNotMappable)?;
+    /// Whether its registers read as anything but ones. Read through the descriptor: of a device without power, or one that is gone,
+    /// the kernel answers for configuration space from what it remembers, and an access to the mapped BAR would end the process.
+    fn answers(&self) -> bool {
+        let mut word = [0xff; 4];
         let offset = self.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
-        // SAFETY: this is BAR0 of a device that the process owns, mapped once, as the caller promises.
-        unsafe { Bar::map(self.config.descriptor(), offset, len) }
+        self.config.descriptor().read_exact_at(&mut word, offset).is_ok() && word != [0xff; 4]
     }
 
     /// What the device reaches.
@@ -164,13 +157,9 @@ impl Device {
     fn new(function: OpenFunction) -> Result<Self, Error> {
         let (_, pci_device_id) = function.config.ids()?;
         function.config.enable()?;
-        // The kernel answers for configuration space from what it remembers of it; registers are the device's own.
-        // SAFETY: BAR0 of a device that this process owns, unmapped again before it is handed out.
-        let registers = unsafe { function.map_registers() }?;
-        if registers.read32(0).is_ok_and(|word| word == u32::MAX) {
+        if !function.answers() {
             return Err(Error::Obstacle(Obstacle::NoAnswer { address: function.address }));
         }
-        drop(registers);
         let mut device = Self {
             function: Arc::new(function),
             pci_device_id,
@@ -216,11 +205,17 @@ impl Device {
     /// # Errors
     /// They were handed out before, or the kernel does not map them.
     pub fn registers(&self) -> Result<Bar, Error> {
+        if self.function.device.get_region_flags(VFIO_PCI_BAR0_REGION_INDEX) & VFIO_REGION_INFO_FLAG_MMAP == 0 {
+            return Err(Error::BarNotMappable);
+        }
         if self.registers_taken.swap(true, Ordering::Relaxed) {
             return Err(Error::RegistersTaken);
         }
-        // SAFETY: the flag above keeps it from being mapped twice.
-        unsafe { self.function.map_registers() }
+        let function = &self.function;
+        let len = usize::try_from(function.device.get_region_size(VFIO_PCI_BAR0_REGION_INDEX));
+        let offset = function.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
+        // SAFETY: this is BAR0 of a device that the value owns, and the flag above keeps it from being mapped twice.
+        unsafe { Bar::map(function.config.descriptor(), offset, len.map_err(|_| Error::BarNotMappable)?) }
     }
 
     /// `len` zeroed bytes that the device reaches.

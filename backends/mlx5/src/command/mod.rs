@@ -6,7 +6,7 @@ mod queue;
 use core::time::Duration;
 
 use bareverbs::{Clock, DmaFence, Platform, Registers};
-use bareverbs_mlx5_spec::{CMD_INLINE, CmdOpcode, CmdOut, InitialSeg, View};
+use bareverbs_mlx5_spec::{CMD_INLINE, CmdOpcode, CmdOut, HealthBuffer, InitialSeg, View};
 
 use crate::arena::{Arena, Run};
 use crate::driver::Driver;
@@ -37,8 +37,8 @@ pub(crate) struct Commands {
     queue_run: Option<Run>,
     regular: Option<Standing>,
     pages: Option<Standing>,
-    /// Set once the device is known to be gone: nothing is asked of it any more.
-    pub(crate) gone: bool,
+    /// Set once the device is known to answer no more, with the reason: nothing is asked of it any more.
+    pub(crate) dead: Option<Error>,
 }
 
 impl Commands {
@@ -108,8 +108,8 @@ impl<P: Platform> Driver<P> {
 
     /// Any command. An error is the delivery's, the device's or the deadline's; the output is then not to be looked at.
     pub(crate) fn call(&mut self, lane: Lane, mut call: Call<'_>) -> Result<(), Error> {
-        if self.commands.gone {
-            return Err(Error::DeviceGone);
+        if let Some(reason) = self.commands.dead {
+            return Err(reason);
         }
         let opcode = call.opcode.code() as u16;
         let slot = self.commands.queue.slot(lane).ok_or(Error::NoCommandSlot)?;
@@ -120,7 +120,7 @@ impl<P: Platform> Driver<P> {
             .post(slot, lent.chains, &mut call, input_blocks, output_blocks)
             .and_then(|()| self.wait(slot, lane, opcode))
             .and_then(|status_own| self.collect(slot, lent.chains, &mut call, output_blocks, status_own));
-        if matches!(result, Err(Error::CommandTimeout { .. } | Error::DeviceGone)) {
+        if matches!(result, Err(Error::CommandTimeout { .. } | Error::DeviceGone | Error::DeviceFatal { .. })) {
             self.commands.queue.lose(slot);
             self.give_up(lane, &lent);
         } else if let Some(extra) = lent.extra {
@@ -230,16 +230,30 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// [`Error::DeviceGone`] if reads give all ones.
+    /// [`Error::DeviceGone`] if reads give all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. Nothing is asked
+    /// of the device after either.
     pub(crate) fn look_for_device(&mut self) -> Result<(), Error> {
         let revision = self.machine.registers.read32(InitialSeg::FW_REV_MAJOR.dword())?;
         let interface = self.machine.registers.read32(InitialSeg::CMD_INTERFACE_REV.dword())?;
         if revision == u32::MAX && interface == u32::MAX {
-            self.commands.gone = true;
             say!(error, "the device is gone");
-            return Err(Error::DeviceGone);
+            return self.give_device_up(Error::DeviceGone);
+        }
+        let buffer = InitialSeg::HEALTH_BUFFER.offset();
+        if HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())?) != 0 {
+            let syndrome = HealthBuffer::SYND.take(self.register(buffer + HealthBuffer::SYND.dword())?) as u8;
+            if syndrome != 0 {
+                say!(error, "the firmware stopped, health syndrome {:x}", syndrome);
+                return self.give_device_up(Error::DeviceFatal { syndrome });
+            }
         }
         Ok(())
+    }
+
+    /// Has every command end with `reason` from now on.
+    fn give_device_up(&mut self, reason: Error) -> Result<(), Error> {
+        self.commands.dead = Some(reason);
+        Err(reason)
     }
 
     /// Checks the answer of a command and copies it out.
