@@ -305,7 +305,7 @@ CASES = [
     own_driver("vfio-selftest-6.1", "the same with kernel 6.1", script="vfio-selftest", suite="bookworm", lasts=20),
     own_driver("vfio-examples", "the examples of VFIO: a write to a peer, an event loop, what the IOMMU refuses", lasts=20),
     own_driver("vfio-processes", "two processes, each with a card; one is killed again and again, and its card stays usable", lasts=40),
-    own_driver("vfio-removal", "cards that are unbound, pulled out or broken under a running job", lasts=40),
+    own_driver("vfio-removal", "cards that are unbound, broken or pulled out under a running job", lasts=170, waits=True, seconds=600),
     own_driver("vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and what mends it", lasts=30),
     own_driver("vfio-no-iommu", "a machine without an IOMMU: refused", iommu=False, devices=1),
     Case(
@@ -325,6 +325,15 @@ CASES = [
         # Without a stock of thousands of keys, each in pages of its own that the IOMMU maps one by one.
         serve=("--no-umr",),
         lasts=40,
+    ),
+    own_driver(
+        "vfio-perf",
+        "our driver over VFIO beside libmlx5 on mlx5_ib: write latency and message rate",
+        # Without the kernel driver's stock of keys, which it takes long to give back behind an IOMMU.
+        serve=("--no-umr",),
+        traced=False,
+        seconds=900,
+        only_named=True,
     ),
     Case("speed", "messages a second, latency, processor time", devices=2, traced=False, only_named=True),
 ]

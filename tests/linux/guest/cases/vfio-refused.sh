@@ -19,7 +19,9 @@ refused "no mlx5" 1 "which is no ConnectX" bareverbs info --device 00:00.0
 
 vfio_cards || return
 group=$(basename "$(readlink /sys/bus/pci/devices/$card/iommu_group)")
-before=$(cat /sys/bus/pci/devices/$card/config | md5sum)
+# Up to the gateway's registers, which the kernel's driver leaves as it used them and a reset clears.
+configuration() { head -c 176 /sys/bus/pci/devices/$card/config | hexdump -C; }
+configuration >/tmp/before
 
 # A user that may not, and then one that may: nothing but these files and the limit of locked memory.
 refused "the file of VFIO" 1 "/dev/vfio/vfio may not be opened by this user|/dev/vfio/$group may not" su user -c "bareverbs info --device $card"
@@ -36,12 +38,13 @@ ulimit -l $((needed + 8192))
 step "a user with these files and that limit" su user -c "bareverbs --device $card -n 20"
 ulimit -l unlimited
 
-refused "the same device twice" 1 "in use" bareverbs --device $card --device $card
 refused "a transport that the driver has not" 2 "ud" bareverbs pingpong --device $card --transport ud
 
-if [ "$(cat /sys/bus/pci/devices/$card/config | md5sum)" = "$before" ]; then
+configuration >/tmp/after
+if diff /tmp/before /tmp/after >/tmp/step; then
 	pass "its configuration space is as before"
 else
+	sed 's/^/#| /' /tmp/step
 	fail "its configuration space has changed"
 fi
 step "the other card, all along" bareverbs info --device $other

@@ -1,0 +1,53 @@
+# Our driver over VFIO beside libmlx5 on mlx5_ib: the same devices, the same guest, one run. Lines "#= " are what the rig shows.
+load_mlx5 || return
+card0=0000:01:00.0
+card1=0000:02:00.0
+
+# their_latency, their_rate: one run of perftest between the two devices: microseconds (typical), messages a second.
+their_latency() {
+	run_pair ib_write_lat -F -s 8 -n 5000 >/dev/null
+	awk '$1 == 8 && NF >= 8 { print $5 }' /tmp/step
+}
+their_rate() {
+	run_pair ib_write_bw -F -s 8 -n 20000 >/dev/null
+	awk '$1 == 8 && NF >= 5 { printf "%.0f\n", $5 * 1e6 }' /tmp/step
+}
+# our PATTERN OPTIONS...: one run of `bareverbs perf` between two processes, a card each; the number after the pattern in its JSON.
+our() {
+	pattern=$1
+	shift
+	timeout $limit bareverbs perf --device $card0 --listen --quiet >/tmp/server 2>&1 &
+	our_server=$!
+	wait_for 60 listening_or_ended $our_server
+	timeout $limit bareverbs perf --device $card1 --connect localhost --json "$@" >/tmp/step 2>&1 || fail "perf $*" >/dev/ttyS1
+	wait $our_server || fail "perf, the server" >/dev/ttyS1
+	sed -n "s/.*\"$pattern\": \([0-9.]*\).*/\1/p" /tmp/step | head -n 1
+}
+our_latency() { our median --test write-lat -s 8 -n 5000; }
+our_rate() { our messages_per_second --test write-bw -s 8 -n 20000; }
+
+# median COMMAND: of five runs; the others go before it, so that what is looked at is printed in full.
+median() {
+	for _ in 1 2 3 4 5; do "$1"; done >/tmp/runs
+	echo "#| $1: $(tr '\n' ' ' </tmp/runs)" >/dev/ttyS1
+	sort -n /tmp/runs | sed -n 3p
+}
+
+# A run that nobody counts, of each.
+pair_client=mlx5_1
+their_latency >/dev/null
+their_lat=$(median their_latency)
+their_bw=$(median their_rate)
+unload_mlx5
+vfio_cards || return
+our_latency >/dev/null
+our_lat=$(median our_latency)
+our_bw=$(median our_rate)
+echo "#= write latency, 8 bytes: $our_lat us; libmlx5 on mlx5_ib $their_lat us"
+echo "#= write rate, 8 bytes: $our_bw messages/s; libmlx5 on mlx5_ib $their_bw messages/s"
+# not_slower NAME SMALLER GREATER
+not_slower() {
+	if awk -v a="$2" -v b="$3" 'BEGIN { exit !(a > 0 && b > 0 && a <= b) }'; then pass "$1: not slower"; else fail "$1: slower"; fi
+}
+not_slower "latency" "$our_lat" "$their_lat"
+not_slower "rate" "$their_bw" "$our_bw"
