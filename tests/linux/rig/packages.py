@@ -198,6 +198,14 @@ def trees(cache):
             ["qemu-system-x86"],
             pins=[("qemu-system-x86 qemu-system-common qemu-system-data seabios ipxe-qemu", "trixie-backports")],
         ),
+        # The same for machines of other processors: only tests/bare-metal needs them.
+        "qemu-others": Tree(
+            cache,
+            "qemu-others",
+            ["trixie", "trixie-backports"],
+            ["qemu-system-arm", "qemu-system-riscv"],
+            pins=[("qemu-system-arm qemu-system-riscv qemu-system-common qemu-system-data ipxe-qemu opensbi", "trixie-backports")],
+        ),
         "trixie": Tree(cache, "trixie", ["trixie"], ["~linux-image-amd64", *user_space]),
         "bookworm": Tree(cache, "bookworm", ["bookworm"], ["~linux-image-amd64", *user_space]),
         # rdma-core's own tests, which only some cases need, and the Python that they run in.

@@ -1,0 +1,119 @@
+//! A ConnectX in a slot: found, its BAR placed, its interrupts set, handed to the driver.
+
+use core::fmt;
+
+use bareverbs_mlx5::mmio::{CpuFence, InitializationSegment, MappedBar, MappedMemory};
+use bareverbs_mlx5::{Machine, Mlx5};
+use heapless::Vec;
+
+use crate::interrupts::{self, VECTORS};
+use crate::pci::{Address, Bar, Bus, Function, PciError};
+use crate::{Board, Timer};
+
+/// Mellanox, now NVIDIA.
+const VENDOR: u16 = 0x15b3;
+/// Classes of a port function: InfiniBand and Ethernet network controllers.
+const CLASSES: [u16; 2] = [0x0207, 0x0200];
+
+/// The driver on this machine, with an arena of `PAGES` pages.
+pub type Card<const PAGES: usize> = Mlx5<Board, PAGES>;
+
+/// Why there is no card to drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CardError {
+    /// No function of the vendor and class; these are there: address, vendor, device.
+    NotFound(Vec<(Address, u16, u16), 8>),
+    /// The bus, or the function's BAR.
+    Pci(PciError),
+    /// BAR0 is shorter than the initialization segment.
+    BarTooSmall {
+        /// Bytes of it.
+        have: usize,
+        /// Bytes of the segment.
+        need: usize,
+    },
+}
+
+impl fmt::Display for CardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound(there) => {
+                f.write_str("no ConnectX (vendor 15b3, class 0207 or 0200) in any slot; there are")?;
+                there.iter().try_for_each(|(at, vendor, device)| write!(f, " {at} {vendor:04x}:{device:04x}"))
+            }
+            Self::Pci(error) => write!(f, "{error}"),
+            Self::BarTooSmall { have, need } => {
+                write!(f, "BAR0 has {have} bytes, the initialization segment alone has {need}: no mlx5 device")
+            }
+        }
+    }
+}
+
+impl core::error::Error for CardError {}
+
+impl From<PciError> for CardError {
+    fn from(error: PciError) -> Self {
+        Self::Pci(error)
+    }
+}
+
+/// A ConnectX that answers in its BAR and may reach memory.
+#[derive(Debug)]
+pub struct Slot {
+    function: Function,
+    bar: Bar,
+    vectors: usize,
+}
+
+impl Slot {
+    /// The first ConnectX of the machine.
+    ///
+    /// # Errors
+    /// [`CardError`].
+    pub fn find() -> Result<Self, CardError> {
+        let mut bus = Bus::scan()?;
+        let wanted = |each: &&Function| each.vendor == VENDOR && CLASSES.contains(&each.class);
+        let Some(function) = bus.functions().iter().find(wanted).copied() else {
+            let there = bus.functions().iter().map(|each| (each.address, each.vendor, each.device));
+            return Err(CardError::NotFound(there.take(8).collect()));
+        };
+        let bar = bus.enable(function.address)?;
+        let need = size_of::<InitializationSegment>();
+        if bar.len < need {
+            return Err(CardError::BarTooSmall { have: bar.len, need });
+        }
+        let messages: Vec<_, VECTORS> = (0..VECTORS).map_while(interrupts::message).collect();
+        // Without them a program polls.
+        let vectors = function.enable_msix(bar, &messages).unwrap_or(0);
+        Ok(Self { function, bar, vectors })
+    }
+
+    /// Where it is.
+    pub const fn address(&self) -> Address {
+        self.function.address
+    }
+
+    /// Its PCI device id.
+    pub const fn device(&self) -> u16 {
+        self.function.device
+    }
+
+    /// Bytes of BAR0.
+    pub const fn bar_len(&self) -> usize {
+        self.bar.len
+    }
+
+    /// MSI-X vectors that reach this processor: 0 to this number.
+    pub const fn vectors(&self) -> usize {
+        self.vectors
+    }
+
+    /// What the driver asks for. `arena` is [`Card::ARENA`] bytes.
+    pub fn machine(self, arena: MappedMemory) -> Machine<Board> {
+        // SAFETY: BAR0 was placed at `base`, page-aligned because it is a megabyte or more; the page tables (on RISC-V: the
+        // physical memory attributes) have these addresses uncached; `self` was the only one that knew it. The MSI-X table,
+        // which lies in it too, was written before and is not touched any more.
+        let registers = unsafe { MappedBar::new(self.bar.base, self.bar.len) };
+        Machine { registers, memory: arena, fence: CpuFence::UNCACHED, clock: Timer }
+    }
+}

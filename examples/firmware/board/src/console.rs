@@ -1,0 +1,90 @@
+//! The serial line: lines of text out and in.
+//!
+//! With the feature `defmt` the log goes out on the same line: a byte of zeros, a frame, a byte of zeros. Neither text nor
+//! frames have zeros in them, so that the host tells them apart.
+
+use core::fmt::{self, Write};
+use core::time::Duration;
+
+use bareverbs::Clock as _;
+use heapless::String;
+use spin::Mutex;
+
+use crate::Timer;
+use crate::machine::Uart;
+
+static LINE: Mutex<Uart> = Mutex::new(Uart);
+
+struct Text<'a>(&'a mut Uart);
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // A zero would begin a frame.
+        text.bytes().filter(|byte| *byte != 0).for_each(|byte| self.0.put(byte));
+        Ok(())
+    }
+}
+
+/// Prints a line.
+#[macro_export]
+macro_rules! println {
+    ($($argument:tt)*) => { $crate::console::print(format_args!("{}\n", format_args!($($argument)*))) };
+}
+
+/// Prints text; [`println!`] is the usual way.
+pub fn print(text: fmt::Arguments<'_>) {
+    // The serial line takes every byte.
+    let _ = Text(&mut LINE.lock()).write_fmt(text);
+}
+
+/// Sends bytes as they are.
+#[cfg(feature = "defmt")]
+pub(crate) fn send(bytes: &[u8]) {
+    let mut line = LINE.lock();
+    bytes.iter().for_each(|byte| line.put(*byte));
+}
+
+/// Frees the console, whoever held it: for the last words of a program that will not go on.
+pub(crate) fn take_by_force() {
+    // SAFETY: one processor, and what held the lock never runs again.
+    unsafe { LINE.force_unlock() };
+}
+
+/// Why no line could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// None came in that time.
+    TimedOut(Duration),
+    /// It was longer than this many bytes.
+    TooLong(usize),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut(time) => write!(f, "no line came in {} s", time.as_secs()),
+            Self::TooLong(most) => write!(f, "the line is longer than {most} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for ReadError {}
+
+/// The next line of the serial line, without its end.
+///
+/// # Errors
+/// [`ReadError`] if none came in `timeout`, or a longer one than `N` bytes.
+pub fn read_line<const N: usize>(timeout: Duration) -> Result<String<N>, ReadError> {
+    let deadline = Timer.now().after(timeout);
+    let mut line = String::new();
+    let mut fits = true;
+    while Timer.now() < deadline {
+        match LINE.lock().get() {
+            None => core::hint::spin_loop(),
+            Some(b'\r' | b'\n') if line.is_empty() && fits => {}
+            Some(b'\r' | b'\n') => return if fits { Ok(line) } else { Err(ReadError::TooLong(N)) },
+            Some(byte) => fits = fits && line.push(char::from(byte)).is_ok(),
+        }
+    }
+    Err(ReadError::TimedOut(timeout))
+}

@@ -1,0 +1,51 @@
+//! Memory that CPU and card both see: static, page-aligned, handed out once.
+
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use bareverbs_mlx5::mmio::MappedMemory;
+
+/// `LEN` bytes of a static, page-aligned. [`dma_memory!`](crate::dma_memory) makes it.
+#[repr(C, align(4096))]
+pub struct Pages<const LEN: usize> {
+    bytes: UnsafeCell<MaybeUninit<[u8; LEN]>>,
+}
+
+// SAFETY: the bytes are reached through the pointer that `take` gives out once, and not in another way.
+unsafe impl<const LEN: usize> Sync for Pages<LEN> {}
+
+impl<const LEN: usize> Pages<LEN> {
+    /// Bytes of no particular value.
+    #[expect(clippy::new_without_default, reason = "only for statics")]
+    pub const fn new() -> Self {
+        const { assert!(LEN.is_multiple_of(4096), "whole pages") };
+        Self { bytes: UnsafeCell::new(MaybeUninit::uninit()) }
+    }
+
+    /// The bytes, the first time; `None` after that. `taken` belongs to this memory alone.
+    pub fn take(&'static self, taken: &AtomicBool) -> Option<MappedMemory> {
+        if taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let bytes = NonNull::from_ref(self).cast::<u8>();
+        // SAFETY: the static is page-aligned (its type), `LEN` bytes long, lives for ever and was handed out just now, never
+        // before; no reference to its bytes exists, since they lie in an `UnsafeCell`. The card reaches it under the same
+        // addresses: the machines map every address to itself, have no IOMMU, and their caches are coherent with the bus.
+        Some(unsafe { MappedMemory::new(bytes, LEN, bytes.as_ptr().addr() as u64) })
+    }
+}
+
+/// `dma_memory!(LEN)`: that many bytes (whole pages) of static memory for the card, as [`MappedMemory`]; `None` when the
+/// program comes by this line a second time.
+#[macro_export]
+macro_rules! dma_memory {
+    ($len:expr) => {{
+        // SAFETY: a section of its own, which nothing loads or clears: the bytes have no value before they are written.
+        #[unsafe(link_section = ".dma")]
+        static PAGES: $crate::dma::Pages<{ $len }> = $crate::dma::Pages::new();
+        static TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+        PAGES.take(&TAKEN)
+    }};
+}

@@ -1,0 +1,57 @@
+//! Message-signalled interrupts, counted: what a program asks is whether one came since it last looked.
+//!
+//! The handlers do no more than count. Everything else happens where the program waits, because the verbs belong to the
+//! program (`&mut`) and a handler could come in the middle of a call.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+
+use bareverbs::Clock as _;
+
+use crate::{Timer, machine};
+
+/// Vectors that a machine has for the card.
+pub const VECTORS: usize = 8;
+
+static TAKEN: [AtomicU32; VECTORS] = [const { AtomicU32::new(0) }; VECTORS];
+
+/// What the card writes, and where, to raise one interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Address of the interrupt controller.
+    pub address: u64,
+    /// Number of the interrupt.
+    pub data: u32,
+}
+
+/// The message of vector `index`, which is open from now on; `None` if the machine has fewer.
+pub fn message(index: usize) -> Option<Message> {
+    if index < VECTORS { machine::open_interrupt(index) } else { None }
+}
+
+/// Called by the machine's handler.
+pub(crate) fn count(index: usize) {
+    if let Some(taken) = TAKEN.get(index) {
+        taken.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// How often vector `index` was raised so far.
+pub fn taken(index: usize) -> u32 {
+    TAKEN.get(index).map_or(0, |taken| taken.load(Ordering::Acquire))
+}
+
+/// Waits until vector `index` was raised more often than `before`; gives the number, or `None` after `timeout`.
+pub fn wait(index: usize, before: u32, timeout: Duration) -> Option<u32> {
+    let deadline = Timer.now().after(timeout);
+    loop {
+        let now = taken(index);
+        if now != before {
+            return Some(now);
+        }
+        if Timer.now() >= deadline {
+            return None;
+        }
+        core::hint::spin_loop();
+    }
+}

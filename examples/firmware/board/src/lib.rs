@@ -1,0 +1,57 @@
+//! What the example programs need of a machine without an operating system, and what the driver does not do: start-up code,
+//! console, clock, PCI Express, interrupts, memory for the card, the end of a program.
+//!
+//! Three machines of QEMU are here, one folder each: `q35` (x86-64), `virt` of AArch64 and `virt` of RISC-V. On a board of
+//! one's own one of these folders is what changes.
+#![no_std]
+
+pub mod card;
+pub mod console;
+pub mod dma;
+pub mod failure;
+pub mod interrupts;
+#[cfg(feature = "defmt")]
+mod log;
+pub mod pci;
+pub mod stack;
+mod start;
+
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64/mod.rs"]
+mod machine;
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64/mod.rs"]
+mod machine;
+
+#[cfg(target_arch = "riscv64")]
+#[path = "riscv64/mod.rs"]
+mod machine;
+
+pub use failure::{During, Failure};
+pub use machine::NAME;
+
+use bareverbs::{Clock, Instant, Platform};
+use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedMemory};
+
+/// The machine as the driver sees it: a BAR mapped uncached, memory that the card reaches under the CPU's addresses, the
+/// barriers of the CPU, its counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Board;
+
+impl Platform for Board {
+    type Registers = MappedBar;
+    type Memory = MappedMemory;
+    type Fence = CpuFence;
+    type Clock = Timer;
+}
+
+/// The counter of the CPU, in nanoseconds since it was turned on.
+#[derive(Clone, Copy, Debug)]
+pub struct Timer;
+
+impl Clock for Timer {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(machine::nanoseconds())
+    }
+}

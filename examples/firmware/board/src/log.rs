@@ -1,0 +1,42 @@
+//! The log of the driver and of the program, as defmt frames on the serial line.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use bareverbs::Clock as _;
+use spin::Mutex;
+
+use crate::{Timer, console};
+
+/// Whether a frame is being written.
+static OPEN: AtomicBool = AtomicBool::new(false);
+static ENCODER: Mutex<defmt::Encoder> = Mutex::new(defmt::Encoder::new());
+
+defmt::timestamp!("{=u64:us}", Timer.now().as_nanos() / 1000);
+
+#[defmt::global_logger]
+struct SerialLine;
+
+// SAFETY: a frame is written by one caller at a time: there is one processor, interrupt handlers of this crate do not log, and
+// `acquire` inside of a frame does not return.
+unsafe impl defmt::Logger for SerialLine {
+    fn acquire() {
+        assert!(!OPEN.swap(true, Ordering::Acquire), "a log line inside of another");
+        // From text to frames.
+        console::send(&[0]);
+        ENCODER.lock().start_frame(console::send);
+    }
+
+    unsafe fn flush() {
+        // The serial line has taken every byte when `send` returns.
+    }
+
+    unsafe fn release() {
+        // The end of a frame is a zero, which is also the way back to text.
+        ENCODER.lock().end_frame(console::send);
+        OPEN.store(false, Ordering::Release);
+    }
+
+    unsafe fn write(bytes: &[u8]) {
+        ENCODER.lock().write(bytes, console::send);
+    }
+}

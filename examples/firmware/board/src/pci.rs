@@ -1,0 +1,413 @@
+//! PCI Express: the functions of the machine, found through the ECAM; the way to one of them opened; its BAR placed.
+//!
+//! Nothing is taken over from a BIOS, so that the code is the same where there is none. Functions that nobody asks for stay
+//! as they are.
+
+use core::fmt;
+use core::ptr::NonNull;
+
+use heapless::Vec;
+use volatile_register::{RO, RW};
+
+use crate::interrupts::Message;
+use crate::machine;
+
+/// Functions that are kept of a machine.
+const FUNCTIONS: usize = 32;
+/// Bits of the command register: memory space, bus master, no INTx.
+const COMMAND_ON: u16 = 0x0406;
+const CAPABILITY_MSIX: u8 = 0x11;
+const MEGABYTE: u64 = 1 << 20;
+
+/// The first 64 bytes of the configuration space of a function (PCI Local Bus Specification, 6.1).
+#[repr(C)]
+struct Header {
+    vendor: RO<u16>,
+    device: RO<u16>,
+    command: RW<u16>,
+    status: RW<u16>,
+    revision: RO<u8>,
+    interface: RO<u8>,
+    class: RO<u16>,
+    cache_line: RW<u8>,
+    latency: RW<u8>,
+    kind: RO<u8>,
+    self_test: RW<u8>,
+    bars: [RW<u32>; 6],
+    cardbus: RO<u32>,
+    subsystem_vendor: RO<u16>,
+    subsystem: RO<u16>,
+    rom: RW<u32>,
+    capabilities: RO<u8>,
+    reserved: [u8; 7],
+    interrupt: [RW<u8>; 4],
+}
+
+/// The same of a bridge (PCI-to-PCI Bridge Architecture Specification, 3.2).
+#[repr(C)]
+struct BridgeHeader {
+    vendor: RO<u16>,
+    device: RO<u16>,
+    command: RW<u16>,
+    status: RW<u16>,
+    class: [RO<u32>; 2],
+    bars: [RW<u32>; 2],
+    primary: RW<u8>,
+    secondary: RW<u8>,
+    subordinate: RW<u8>,
+    latency: RW<u8>,
+    io_base: RW<u8>,
+    io_limit: RW<u8>,
+    secondary_status: RW<u16>,
+    memory_base: RW<u16>,
+    memory_limit: RW<u16>,
+    prefetch_base: RW<u16>,
+    prefetch_limit: RW<u16>,
+    prefetch_base_high: RW<u32>,
+    prefetch_limit_high: RW<u32>,
+}
+
+/// The MSI-X capability (PCI Local Bus Specification, 6.8.2).
+#[repr(C)]
+struct MsixCapability {
+    id: RO<u8>,
+    next: RO<u8>,
+    control: RW<u16>,
+    table: RO<u32>,
+    pending: RO<u32>,
+}
+
+/// An entry of the MSI-X table.
+#[repr(C)]
+struct MsixEntry {
+    address_low: RW<u32>,
+    address_high: RW<u32>,
+    data: RW<u32>,
+    control: RW<u32>,
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == 64);
+    assert!(core::mem::offset_of!(Header, capabilities) == 0x34);
+    assert!(core::mem::offset_of!(BridgeHeader, prefetch_limit_high) == 0x2c);
+    assert!(size_of::<MsixEntry>() == 16);
+};
+
+/// Where configuration space lies: 4096 bytes a function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ecam {
+    /// Address of bus 0.
+    pub(crate) base: usize,
+    /// Number of buses.
+    pub(crate) buses: u16,
+}
+
+/// Addresses that the machine leaves to the BARs of functions; below 4 GiB.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// First address.
+    pub(crate) base: u64,
+    /// First address behind it.
+    pub(crate) end: u64,
+}
+
+/// Bus, device, function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Bus.
+    pub bus: u8,
+    /// Device, 5 bits.
+    pub device: u8,
+    /// Function, 3 bits.
+    pub function: u8,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x}:{:02x}.{}", self.bus, self.device, self.function)
+    }
+}
+
+/// A function that answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    /// Where it is.
+    pub address: Address,
+    /// Vendor id.
+    pub vendor: u16,
+    /// Device id.
+    pub device: u16,
+    /// Class and subclass.
+    pub class: u16,
+    bridge: bool,
+    /// The bridge above, by its place in the list.
+    parent: Option<usize>,
+    registers: NonNull<Header>,
+}
+
+/// Why a BAR could not be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PciError {
+    /// The machine has more functions, or buses, than are kept here.
+    TooMany,
+    /// No such function.
+    NoFunction,
+    /// BAR0 is no memory, or not there.
+    NoMemoryBar,
+    /// The machine has not that many addresses left for BARs.
+    NoRoom {
+        /// Bytes of the BAR.
+        size: u64,
+    },
+    /// The function has no MSI-X, or its table lies in another BAR.
+    NoMsix,
+}
+
+impl fmt::Display for PciError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany => f.write_str("more PCI functions or buses than are kept"),
+            Self::NoFunction => f.write_str("no such PCI function"),
+            Self::NoMemoryBar => f.write_str("BAR0 is not there, or no memory"),
+            Self::NoRoom { size } => write!(f, "no room for a BAR of {size} bytes among the machine's addresses"),
+            Self::NoMsix => f.write_str("no MSI-X table in BAR0"),
+        }
+    }
+}
+
+impl core::error::Error for PciError {}
+
+/// BAR0 of a function, placed.
+#[derive(Clone, Copy, Debug)]
+pub struct Bar {
+    /// Where the CPU reaches it.
+    pub base: NonNull<u8>,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// The functions of the machine.
+#[derive(Debug)]
+pub struct Bus {
+    functions: Vec<Function, FUNCTIONS>,
+    ecam: Ecam,
+    free: Window,
+    last_bus: u8,
+}
+
+impl Bus {
+    /// Looks at every slot, and numbers the buses behind bridges on the way.
+    ///
+    /// # Errors
+    /// [`PciError::TooMany`].
+    pub fn scan() -> Result<Self, PciError> {
+        let mut bus = Self { functions: Vec::new(), ecam: machine::ECAM, free: machine::BARS, last_bus: 0 };
+        bus.scan_bus(0, None)?;
+        Ok(bus)
+    }
+
+    /// Everything that was found, bridges too.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    fn header(&self, address: Address) -> NonNull<Header> {
+        let Address { bus, device, function } = address;
+        let offset = usize::from(bus) << 20 | usize::from(device) << 15 | usize::from(function) << 12;
+        // Never null: no machine has its ECAM at address 0.
+        NonNull::new(core::ptr::with_exposed_provenance_mut(self.ecam.base + offset)).unwrap_or(NonNull::dangling())
+    }
+
+    fn scan_bus(&mut self, bus: u8, parent: Option<usize>) -> Result<(), PciError> {
+        for device in 0..32 {
+            for function in 0..8 {
+                let address = Address { bus, device, function };
+                let registers = self.header(address);
+                // SAFETY: the ECAM has 4096 bytes for each function, whether it is there or not.
+                let header = unsafe { registers.as_ref() };
+                let vendor = header.vendor.read();
+                if vendor == u16::MAX {
+                    if function == 0 {
+                        break;
+                    }
+                    continue;
+                }
+                let kind = header.kind.read();
+                let bridge = kind & 0x7f == 1;
+                let found = Function {
+                    address,
+                    vendor,
+                    device: header.device.read(),
+                    class: header.class.read(),
+                    bridge,
+                    parent,
+                    registers,
+                };
+                let index = self.functions.len();
+                self.functions.push(found).map_err(|_| PciError::TooMany)?;
+                if bridge {
+                    self.scan_behind(&found, index)?;
+                }
+                if function == 0 && kind & 0x80 == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the bus behind a bridge the next number, closes the bridge's windows, and scans it.
+    fn scan_behind(&mut self, bridge: &Function, index: usize) -> Result<(), PciError> {
+        let secondary = self.last_bus.checked_add(1).ok_or(PciError::TooMany)?;
+        if u16::from(secondary) >= self.ecam.buses {
+            return Err(PciError::TooMany);
+        }
+        self.last_bus = secondary;
+        let Some(registers) = bridge.bridge() else { return Ok(()) };
+        // SAFETY: the function is a bridge, whose first registers these are. The values are bus numbers that were given to no
+        // other bridge, and windows that are closed because their base lies above their limit.
+        unsafe {
+            registers.primary.write(bridge.address.bus);
+            registers.secondary.write(secondary);
+            // All buses that may come, until it is known which do.
+            registers.subordinate.write(u8::MAX);
+            registers.memory_base.write(0xfff0);
+            registers.memory_limit.write(0);
+            registers.prefetch_base.write(0xfff0);
+            registers.prefetch_limit.write(0);
+            registers.prefetch_base_high.write(0);
+            registers.prefetch_limit_high.write(0);
+        }
+        self.scan_bus(secondary, Some(index))?;
+        // SAFETY: as above; the highest bus behind this bridge.
+        unsafe { registers.subordinate.write(self.last_bus) };
+        Ok(())
+    }
+
+    /// Places BAR0 of the function at `address`, opens the bridges above it, and turns on its memory space and bus mastering:
+    /// from here on it reaches memory.
+    ///
+    /// # Errors
+    /// [`PciError`].
+    pub fn enable(&mut self, address: Address) -> Result<Bar, PciError> {
+        let function = *self.functions.iter().find(|each| each.address == address).ok_or(PciError::NoFunction)?;
+        if function.bridge {
+            return Err(PciError::NoMemoryBar);
+        }
+        // SAFETY: the function answered in `scan`.
+        let header = unsafe { function.registers.as_ref() };
+        let [low, high, ..] = &header.bars;
+        // SAFETY: with memory space off, sizing (all ones, read back) concerns nobody; bit 0 says I/O, bit 2 says 64 bits, bit
+        // 3 prefetchable.
+        let (flags, size) = unsafe {
+            header.command.write(header.command.read() & !COMMAND_ON);
+            low.write(u32::MAX);
+            let mask = low.read();
+            let wide = mask & 0x6 == 0x4;
+            let mut upper = u32::MAX;
+            if wide {
+                high.write(u32::MAX);
+                upper = high.read();
+            }
+            if mask & 1 != 0 || mask & !0xf == 0 && upper == u32::MAX {
+                return Err(PciError::NoMemoryBar);
+            }
+            (mask & 0xf, (!(u64::from(upper) << 32 | u64::from(mask & !0xf))).wrapping_add(1))
+        };
+        // Bridges open their windows by the megabyte.
+        let len = size.next_multiple_of(MEGABYTE);
+        let base = self.free.base.next_multiple_of(len.max(1));
+        let end = base.checked_add(len).filter(|end| *end <= self.free.end).ok_or(PciError::NoRoom { size })?;
+        self.free.base = end;
+        // SAFETY: the addresses are free (`BARS`), aligned to the size, and given to nobody else.
+        unsafe {
+            low.write(base as u32);
+            if flags & 0x6 == 0x4 {
+                high.write((base >> 32) as u32);
+            }
+        }
+        let mut above = function.parent;
+        while let Some(bridge) = above.and_then(|index| self.functions.get(index)) {
+            bridge.open(Window { base, end }, flags & 0x8 != 0);
+            above = bridge.parent;
+        }
+        // SAFETY: the BAR is placed; what the card does with its right to reach memory is its driver's business.
+        unsafe { header.command.write(header.command.read() | COMMAND_ON) };
+        let base = NonNull::new(core::ptr::with_exposed_provenance_mut(base as usize)).ok_or(PciError::NoRoom { size })?;
+        Ok(Bar { base, len: usize::try_from(size).map_err(|_| PciError::NoRoom { size })? })
+    }
+}
+
+impl Function {
+    fn bridge(&self) -> Option<&BridgeHeader> {
+        // SAFETY: a bridge has these registers at the start of its configuration space, which is always there.
+        self.bridge.then(|| unsafe { self.registers.cast().as_ref() })
+    }
+
+    /// Lets addresses through to what lies behind this bridge, beside those that it lets through already.
+    fn open(&self, window: Window, prefetchable: bool) {
+        let Some(registers) = self.bridge() else { return };
+        // Registers hold bits 31 to 20 of the first address, and of the last.
+        let (first, last) = ((window.base >> 16) as u16 & 0xfff0, ((window.end - 1) >> 16) as u16 & 0xfff0);
+        let (base, limit) = if prefetchable {
+            (&registers.prefetch_base, &registers.prefetch_limit)
+        } else {
+            (&registers.memory_base, &registers.memory_limit)
+        };
+        // SAFETY: BARs behind this bridge were given addresses one after the other, so that the widened window holds nothing
+        // that lies elsewhere but what was placed in between, for other bridges, and never behind this one.
+        unsafe {
+            let closed = base.read() & 0xfff0 > limit.read() & 0xfff0;
+            base.write(if closed { first } else { first.min(base.read() & 0xfff0) });
+            limit.write(if closed { last } else { last.max(limit.read() & 0xfff0) });
+            registers.command.write(registers.command.read() | COMMAND_ON);
+        }
+    }
+
+    /// Has the card raise vectors 0 and up as `messages`, one each; gives how many vectors were set. Their table lies in
+    /// `bar`, which belongs to the caller still: before the driver gets it.
+    ///
+    /// # Errors
+    /// [`PciError::NoMsix`].
+    pub fn enable_msix(&self, bar: Bar, messages: &[Message]) -> Result<usize, PciError> {
+        // SAFETY: the function answered in `scan`.
+        let header = unsafe { self.registers.as_ref() };
+        let mut at = header.capabilities.read() & 0xfc;
+        // The list has at most as many capabilities as fit.
+        for _ in 0..48 {
+            if at < 0x40 {
+                break;
+            }
+            // SAFETY: `at` is a multiple of 4 from 0x40 to 0xfc, and 4096 bytes are there.
+            let capability: &MsixCapability = unsafe { self.registers.byte_add(usize::from(at)).cast().as_ref() };
+            if capability.id.read() == CAPABILITY_MSIX {
+                return set_messages(capability, bar, messages);
+            }
+            at = capability.next.read() & 0xfc;
+        }
+        Err(PciError::NoMsix)
+    }
+}
+
+fn set_messages(capability: &MsixCapability, bar: Bar, messages: &[Message]) -> Result<usize, PciError> {
+    let table = capability.table.read();
+    let offset = (table & !7) as usize;
+    let vectors = usize::from(capability.control.read() & 0x7ff) + 1;
+    if table & 7 != 0 || offset + vectors * size_of::<MsixEntry>() > bar.len {
+        return Err(PciError::NoMsix);
+    }
+    // SAFETY: the table lies in the BAR (checked), which the caller maps and nobody else uses; all vectors are masked while
+    // their entries change.
+    unsafe {
+        capability.control.write(capability.control.read() | 0xc000);
+        for (index, message) in messages.iter().enumerate().take(vectors) {
+            let entry: &MsixEntry = bar.base.byte_add(offset + index * size_of::<MsixEntry>()).cast().as_ref();
+            entry.address_low.write(message.address as u32);
+            entry.address_high.write((message.address >> 32) as u32);
+            entry.data.write(message.data);
+            entry.control.write(0);
+        }
+        capability.control.write(capability.control.read() & !0x4000);
+    }
+    Ok(messages.len().min(vectors))
+}

@@ -1,0 +1,244 @@
+//! QEMU's q35.
+
+use core::arch::{asm, global_asm};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use volatile_register::RW;
+
+use crate::interrupts::{self, Message};
+use crate::pci::{Ecam, Window};
+use crate::start::fault;
+
+global_asm!(include_str!("start.S"));
+
+/// Name of the machine.
+pub const NAME: &str = "x86_64, q35";
+/// The memory that the chip set is told to use for configuration space ([`start`]).
+pub(crate) const ECAM: Ecam = Ecam { base: 0xb000_0000, buses: 256 };
+/// Below the I/O APIC, above the ECAM. SeaBIOS gives out addresses from the end down, a few megabytes at most.
+pub(crate) const BARS: Window = Window { base: 0xc000_0000, end: 0xf000_0000 };
+
+const COM1: u16 = 0x3f8;
+/// QEMU's isa-debug-exit: a byte `n` ends it with status `2n + 1`.
+const DEBUG_EXIT: u16 = 0xf4;
+/// Where the registers of power management are put ([`start`]).
+const POWER_MANAGEMENT: u16 = 0x600;
+/// Vectors of the card: above the exceptions of the processor.
+const FIRST_VECTOR: usize = 48;
+
+fn outb(port: u16, value: u8) {
+    // SAFETY: the ports of this file are those of the serial line, the interrupt controllers and the end of the machine.
+    unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
+}
+
+fn outw(port: u16, value: u16) {
+    // SAFETY: as for `outb`.
+    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) }
+}
+
+fn outl(port: u16, value: u32) {
+    // SAFETY: as for `outb`; the old way to configuration space too.
+    unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) }
+}
+
+fn inb(port: u16) -> u8 {
+    let value;
+    // SAFETY: reading the registers of the serial line.
+    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// Writes a dword of configuration space of bus 0 through the ports 0xcf8 and 0xcfc, which are there before the ECAM is.
+fn configure(device: u32, function: u32, register: u32, value: u32) {
+    outl(0xcf8, 1 << 31 | device << 11 | function << 8 | register);
+    outl(0xcfc, value);
+}
+
+/// The serial line: a 16550 at its ports.
+pub(crate) struct Uart;
+
+impl Uart {
+    pub(crate) fn put(&mut self, byte: u8) {
+        // Room in the transmitter; a line that never has any does not hold the program up.
+        let _ = (0..100_000).find(|_| inb(COM1 + 5) & 0x20 != 0);
+        outb(COM1, byte);
+    }
+
+    pub(crate) fn get(&mut self) -> Option<u8> {
+        (inb(COM1 + 5) & 1 != 0).then(|| inb(COM1))
+    }
+}
+
+/// Nanoseconds for 2^32 ticks of the time stamp counter.
+static SCALE: AtomicU64 = AtomicU64::new(1 << 32);
+
+fn ticks() -> u64 {
+    // SAFETY: reads a counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The time since the counter began.
+pub(crate) fn nanoseconds() -> u64 {
+    (u128::from(ticks()) * u128::from(SCALE.load(Ordering::Relaxed)) >> 32) as u64
+}
+
+/// The high precision event timer, as far as it is used here.
+#[repr(C)]
+struct Hpet {
+    /// Bits 63 to 32: femtoseconds of a tick.
+    capabilities: RW<u64>,
+    reserved0: u64,
+    /// Bit 0: runs.
+    configuration: RW<u64>,
+    reserved1: [u64; 27],
+    counter: RW<u64>,
+}
+
+const _: () = assert!(core::mem::offset_of!(Hpet, counter) == 0xf0);
+
+/// The local APIC, as far as it is used here.
+#[repr(C)]
+struct LocalApic {
+    reserved0: [u32; 0x2c],
+    end_of_interrupt: RW<u32>,
+    reserved1: [u32; 15],
+    /// Bit 8: on; bits 7 to 0: vector of the spurious interrupt.
+    spurious: RW<u32>,
+}
+
+const _: () = {
+    assert!(core::mem::offset_of!(LocalApic, end_of_interrupt) == 0xb0);
+    assert!(core::mem::offset_of!(LocalApic, spurious) == 0xf0);
+};
+
+const LOCAL_APIC: usize = 0xfee0_0000;
+const HPET: usize = 0xfed0_0000;
+
+/// Registers that every machine of this kind has at this address.
+///
+/// # Safety
+/// A block `T` of registers is there.
+unsafe fn registers<T>(address: usize) -> &'static T {
+    // SAFETY: promised by the caller; the start-up code maps every address, this part uncached.
+    unsafe { &*core::ptr::with_exposed_provenance(address) }
+}
+
+/// Compares the time stamp counter with the event timer for two milliseconds.
+fn calibrate() {
+    // SAFETY: the chip set has the event timer there.
+    let hpet: &Hpet = unsafe { registers(HPET) };
+    let femtoseconds = hpet.capabilities.read() >> 32;
+    // SAFETY: lets the counter run; nobody uses its comparators.
+    unsafe { hpet.configuration.write(hpet.configuration.read() | 1) };
+    if femtoseconds == 0 {
+        return;
+    }
+    let wanted = 2_000_000_000_000 / femtoseconds;
+    let (from, first) = (hpet.counter.read(), ticks());
+    // A counter that stands still ends the wait too.
+    let passed = (0..10_000_000).map(|_| hpet.counter.read().wrapping_sub(from)).find(|passed| *passed >= wanted);
+    let counted = ticks().wrapping_sub(first);
+    if let (Some(passed), true) = (passed, counted != 0) {
+        let nanoseconds = passed.saturating_mul(femtoseconds) / 1_000_000;
+        SCALE.store(((u128::from(nanoseconds) << 32) / u128::from(counted)) as u64, Ordering::Relaxed);
+    }
+}
+
+/// The interrupt descriptor table.
+#[repr(C, align(16))]
+struct Descriptors(UnsafeCell<[[u64; 2]; 64]>);
+
+// SAFETY: written once, by `start`, before the processor reads it.
+unsafe impl Sync for Descriptors {}
+
+static DESCRIPTORS: Descriptors = Descriptors(UnsafeCell::new([[0; 2]; 64]));
+
+#[repr(C, packed)]
+struct TablePointer {
+    limit: u16,
+    base: u64,
+}
+
+unsafe extern "C" {
+    static vector_stubs: u8;
+}
+
+/// Serial line, configuration space, clock, interrupts.
+pub(crate) fn start() {
+    // 115,200 baud, 8 bits, no parity, one stop bit, FIFO on.
+    for (register, value) in [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 7), (4, 3)] {
+        outb(COM1 + register, value);
+    }
+    // PCIEXBAR of the host bridge: 256 MiB, on. PMBASE and ACPI_CNTL of the south bridge.
+    configure(0, 0, 0x64, 0);
+    configure(0, 0, 0x60, ECAM.base as u32 | 1);
+    configure(31, 0, 0x40, u32::from(POWER_MANAGEMENT) | 1);
+    configure(31, 0, 0x44, 0x80);
+    calibrate();
+    // The old interrupt controllers: everything masked, whatever the BIOS left.
+    outb(0x21, 0xff);
+    outb(0xa1, 0xff);
+    let stubs = (&raw const vector_stubs).addr() as u64;
+    for vector in 0..64 {
+        let to = stubs + 16 * vector as u64;
+        // Code segment 8, interrupt gate, present.
+        let low = to & 0xffff | 8 << 16 | 0x8e00 << 32 | (to >> 16 & 0xffff) << 48;
+        // SAFETY: 64 descriptors are there, and the processor does not use them yet.
+        unsafe { DESCRIPTORS.0.get().cast::<[u64; 2]>().add(vector).write([low, to >> 32]) };
+    }
+    let pointer = TablePointer { limit: 64 * 16 - 1, base: DESCRIPTORS.0.get().addr() as u64 };
+    // SAFETY: the table is filled and static; the handlers preserve what they use; the local APIC is there on every x86-64.
+    unsafe {
+        asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags));
+        registers::<LocalApic>(LOCAL_APIC).spurious.write(0x100 | 63);
+        asm!("sti", options(nomem, nostack));
+    }
+}
+
+/// The message of a vector: straight to the local APIC of processor 0.
+pub(crate) fn open_interrupt(index: usize) -> Option<Message> {
+    (FIRST_VECTOR + index < 63).then(|| Message { address: LOCAL_APIC as u64, data: (FIRST_VECTOR + index) as u32 })
+}
+
+/// What `start.S` pushes.
+#[repr(C)]
+struct Frame {
+    registers: [u64; 9],
+    vector: u64,
+    code: u64,
+    at: u64,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn board_vector(frame: &Frame) {
+    match usize::try_from(frame.vector) {
+        Ok(vector @ FIRST_VECTOR..63) => {
+            interrupts::count(vector - FIRST_VECTOR);
+            // SAFETY: the local APIC waits for the end of this interrupt.
+            unsafe { registers::<LocalApic>(LOCAL_APIC).end_of_interrupt.write(0) };
+        }
+        // Spurious: nothing to end.
+        Ok(63) => {}
+        _ => {
+            let address: u64;
+            // SAFETY: reads the address of the last page fault.
+            unsafe { asm!("mov {}, cr2", out(reg) address, options(nomem, nostack, preserves_flags)) };
+            fault("exception", frame.vector << 32 | frame.code & 0xffff_ffff, frame.at, address)
+        }
+    }
+}
+
+/// Turns the machine off (status 0) or, with another status, ends QEMU with `2 * status + 1`.
+pub(crate) fn end(status: u8) -> ! {
+    if status == 0 {
+        // PM1 control: sleep type of soft off, sleep enable.
+        outw(POWER_MANAGEMENT + 4, 0x2000);
+    } else {
+        outb(DEBUG_EXIT, status);
+    }
+    loop {
+        // SAFETY: nothing is left to do.
+        unsafe { asm!("cli", "hlt", options(nomem, nostack)) }
+    }
+}

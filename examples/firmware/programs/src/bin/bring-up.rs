@@ -1,0 +1,37 @@
+//! Brings a ConnectX up, says what it is, and takes it down again.
+#![no_std]
+#![no_main]
+
+use bareverbs::Verbs;
+use bareverbs_mlx5::Config;
+use board::card::{self, Slot};
+use board::{During as _, Failure, println};
+
+/// An arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware asks for.
+type Card = card::Card<512>;
+/// 1 protection domain, 4 regions, 4 windows, 2 completion queues, 2 queue pairs of 256 send blocks and 64 receives.
+type Rdma = Verbs<Card, 1, 4, 4, 2, 2, 256, 64>;
+
+board::entry!(main);
+
+fn main() -> Result<(), Failure> {
+    println!("bring-up on {}", board::NAME);
+    let slot = Slot::find().during("looking for the card")?;
+    println!("{}: 15b3:{:04x}, BAR0 {} bytes, {} vectors", slot.address(), slot.device(), slot.bar_len(), slot.vectors());
+
+    let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
+    let card = Card::bring_up(slot.machine(arena), &Config::DEFAULT).map_err(|(error, _)| error).during("bringing it up")?;
+    let [major, minor, sub] = card.firmware_version();
+    let statistics = card.statistics();
+    println!("firmware {major}.{minor}.{sub}, {} pages given, {} free", statistics.pages_held, statistics.pages_free);
+
+    let mut verbs = Rdma::new(card);
+    let device = verbs.query_device();
+    println!("node {:016x}, {} queue pairs, {} regions at most", device.node_guid.0, device.max_qp, device.max_mr);
+    let port = verbs.query_port(1).during("query_port")?;
+    println!("port 1: {:?}, LID {}, MTU {}", port.state, port.lid.get(), port.active_mtu.bytes());
+
+    let report = verbs.into_provider().teardown().map_err(|(error, _)| error).during("taking it down")?.1;
+    println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
+    Ok(())
+}

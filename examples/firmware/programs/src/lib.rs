@@ -1,0 +1,2 @@
+//! What the programs share.
+#![no_std]
