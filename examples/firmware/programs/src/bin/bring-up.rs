@@ -2,15 +2,10 @@
 #![no_std]
 #![no_main]
 
-use bareverbs::Verbs;
 use bareverbs_mlx5::Config;
-use board::card::{self, Slot};
+use board::card::Slot;
 use board::{During as _, Failure, println};
-
-/// An arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware asks for.
-type Card = card::Card<512>;
-/// 1 protection domain, 4 regions, 4 windows, 2 completion queues, 2 queue pairs of 256 send blocks and 64 receives.
-type Rdma = Verbs<Card, 1, 4, 4, 2, 2, 256, 64>;
+use programs::connection::{Card, Rdma};
 
 board::entry!(main);
 

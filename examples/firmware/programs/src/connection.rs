@@ -1,0 +1,199 @@
+//! One reliable connection: the card in its slot, a registered buffer, a completion queue, a queue pair.
+
+use core::time::Duration;
+
+use bareverbs::{
+    Access, AddressVector, Clock as _, Completion, CqHandle, DmaMemory as _, Event, Lkey, MrHandle, OffsetMap, PdHandle, Psn,
+    QpAttr, QpAttrMask as Mask, QpCap, QpHandle, QpInit, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs,
+    WcStatus,
+};
+use bareverbs_mlx5::Config;
+use bareverbs_mlx5::mmio::MappedMemory;
+use board::card::{self, Slot};
+use board::{During as _, Failure, Timer, interrupts, println};
+
+use crate::address::Address;
+
+/// An arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware asks for.
+pub type Card = card::Card<512>;
+/// 1 protection domain, 4 regions, 4 windows, 2 completion queues, 2 queue pairs of 256 send blocks and 64 receives.
+pub type Rdma = Verbs<Card, 1, 4, 4, 2, 2, 256, 64>;
+
+/// Between two looks whether the card lives.
+const LOOK: Duration = Duration::from_secs(1);
+/// Vector of the first event queue for completions ([`Config::first_vector`] and one).
+const COMPLETIONS: usize = 1;
+
+/// A queue pair with everything that it needs.
+pub struct Connection {
+    /// The verbs.
+    pub rdma: Rdma,
+    /// The buffer, registered as one region.
+    pub buffer: MappedMemory,
+    /// Its region.
+    pub region: MrHandle,
+    /// Key of the region.
+    pub lkey: Lkey,
+    /// The queue pair.
+    pub qp: QpHandle,
+    /// The protection domain.
+    pub pd: PdHandle,
+    /// Where the peer reaches the queue pair.
+    pub address: Address,
+    /// Whether to wait for interrupts.
+    pub events: bool,
+    cq: CqHandle,
+    armed: bool,
+    interrupts: u32,
+}
+
+impl Connection {
+    /// Brings the card up and makes the objects; the buffer may be written and read by the peer, through windows too.
+    ///
+    /// # Errors
+    /// What could not be done.
+    pub fn open(slot: Slot, arena: MappedMemory, buffer: MappedMemory) -> Result<Self, Failure> {
+        let config = Config { command_timeout: Duration::from_secs(10), ..Config::DEFAULT };
+        let card = Card::bring_up(slot.machine(arena), &config).map_err(|(error, _)| error).during("bringing the card up")?;
+        let mut rdma = Rdma::new(card);
+        let lid = rdma.query_port(1).during("query_port")?.lid;
+        let gid = rdma.query_gid(1, 0).during("query_gid")?;
+        let pd = rdma.alloc_pd().during("alloc_pd")?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND;
+        let (first, len) = (buffer.device_addr(), buffer.len() as u64);
+        let region = rdma.reg_mr(pd, first, len, access, &OffsetMap::default()).during("reg_mr")?;
+        let lkey = rdma.mr(region).during("mr")?.lkey;
+        let cq = rdma.create_cq(64).during("create_cq")?;
+        let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let qp = rdma.create_qp(&init).during("create_qp")?;
+        // A connection that follows another one soon must not take its packets for its own.
+        let psn = Psn::new(Timer.now().as_nanos() as u32 & 0xff_ffff);
+        let address = Address { lid, qpn: rdma.qp(qp).during("qp")?.qpn, psn, gid };
+        let mut attr = QpAttr { state: QpState::Init, port_num: 1, ..QpAttr::default() };
+        attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        rdma.modify_qp(qp, &attr, Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS).during("to INIT")?;
+        Ok(Self { rdma, buffer, region, lkey, qp, pd, address, events: false, cq, armed: false, interrupts: 0 })
+    }
+
+    /// Takes the queue pair to RTS, towards `peer`. The times are those of `ibv_rc_pingpong`.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn connect(&mut self, peer: &Address) -> Result<(), Failure> {
+        let mut attr = QpAttr { state: QpState::Rtr, dest_qpn: peer.qpn, rq_psn: peer.psn, ..QpAttr::default() };
+        attr.av = AddressVector { dlid: peer.lid, port_num: 1, ..AddressVector::default() };
+        attr.path_mtu = bareverbs::Mtu::Mtu1024;
+        (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (1, 12);
+        let mask = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN | Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
+        self.rdma.modify_qp(self.qp, &attr, Mask::STATE | mask).during("to RTR")?;
+        (attr.state, attr.sq_psn) = (QpState::Rts, self.address.psn);
+        (attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic) = (14, 7, 7, 1);
+        let mask = Mask::SQ_PSN | Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
+        self.rdma.modify_qp(self.qp, &attr, Mask::STATE | mask).during("to RTS")
+    }
+
+    /// A piece of the buffer.
+    pub fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.buffer.device_addr() + at as u64, length: len as u32, lkey: self.lkey }
+    }
+
+    /// Posts a receive into a piece of the buffer.
+    ///
+    /// # Errors
+    /// The refused request.
+    pub fn receive(&mut self, wr_id: u64, at: usize, len: usize) -> Result<(), Failure> {
+        let sges = [self.sge(at, len)];
+        self.rdma.post_recv(self.qp, &RecvWr { wr_id, sges: &sges }).during("post_recv")
+    }
+
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// The refused request.
+    pub fn post(&mut self, wr_id: u64, op: SendOp<'_>) -> Result<(), Failure> {
+        self.rdma.post_send(self.qp, &SendWr { wr_id, flags: SendFlags::SIGNALED, op }).during("post_send")
+    }
+
+    /// The next completion that succeeded.
+    ///
+    /// # Errors
+    /// Of a request that did not, of the card, or because none came in `timeout`.
+    pub fn next(&mut self, timeout: Duration) -> Result<Completion, Failure> {
+        let completion = self.next_of_any_status(timeout)?;
+        if completion.status == WcStatus::Success {
+            return Ok(completion);
+        }
+        let Completion { wr_id, status, vendor_err, .. } = completion;
+        Err(Failure::new(format_args!("request {wr_id} ended with {status:?}, vendor error {vendor_err:#x}")))
+    }
+
+    /// The next completion.
+    ///
+    /// # Errors
+    /// Of the card, or because none came in `timeout`.
+    pub fn next_of_any_status(&mut self, timeout: Duration) -> Result<Completion, Failure> {
+        let deadline = Timer.now().after(timeout);
+        let mut look = Timer.now().after(LOOK);
+        let mut overdue = false;
+        loop {
+            let mut completions = [Completion::EMPTY];
+            if self.rdma.poll_cq(self.cq, &mut completions).during("poll_cq")? != 0 {
+                if overdue {
+                    return Err(Failure::new(format_args!("a completion came without its interrupt")));
+                }
+                return Ok(completions[0]);
+            }
+            let now = Timer.now();
+            if now >= look {
+                look = now.after(LOOK);
+                let health = self.rdma.provider_mut().health().during("the card's health")?;
+                if !health.is_well() {
+                    return Err(Failure::new(format_args!("the card is not well: {health:?}")));
+                }
+            }
+            if now >= deadline {
+                return Err(Failure::new(format_args!("no completion in {} s", timeout.as_secs())));
+            }
+            if self.events {
+                overdue = self.wait_for_interrupt()?;
+            }
+        }
+    }
+
+    /// Asks for an event, and the next time waits for its interrupt; gives whether that should have come and did not.
+    fn wait_for_interrupt(&mut self) -> Result<bool, Failure> {
+        if !self.armed {
+            self.interrupts = interrupts::taken(COMPLETIONS);
+            self.rdma.req_notify_cq(self.cq, false).during("req_notify_cq")?;
+            self.armed = true;
+            // A completion may have come before: one more poll.
+            return Ok(false);
+        }
+        let raised = interrupts::wait(COMPLETIONS, self.interrupts, LOOK).is_some();
+        while let Some(event) = self.rdma.poll_event().during("poll_event")? {
+            match event {
+                Event::Completion(_) => self.armed = false,
+                other => println!("event: {other:?}"),
+            }
+        }
+        Ok(!raised)
+    }
+
+    /// Destroys the objects and takes the card down.
+    ///
+    /// # Errors
+    /// What could not be done.
+    pub fn close(mut self) -> Result<(), Failure> {
+        // A program may have destroyed it before: a window that is bound through it goes after it.
+        if self.rdma.qp(self.qp).is_ok() {
+            self.rdma.destroy_qp(self.qp).during("destroy_qp")?;
+        }
+        self.rdma.destroy_cq(self.cq).during("destroy_cq")?;
+        self.rdma.dereg_mr(self.region).during("dereg_mr")?;
+        self.rdma.dealloc_pd(self.pd).during("dealloc_pd")?;
+        let report = self.rdma.into_provider().teardown().map_err(|(error, _)| error).during("taking the card down")?.1;
+        println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
+        Ok(())
+    }
+}

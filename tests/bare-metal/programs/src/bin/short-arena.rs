@@ -1,0 +1,16 @@
+//! Memory that is shorter than the arena of the driver's type.
+#![no_std]
+#![no_main]
+
+use bareverbs_mlx5::Config;
+use board::card::{Card, Slot};
+use board::{During as _, Failure};
+
+board::entry!(main);
+
+fn main() -> Result<(), Failure> {
+    let slot = Slot::find().during("looking for the card")?;
+    let arena = board::dma_memory!(64 * 4096).during("the arena is in use")?;
+    let brought = Card::<512>::bring_up(slot.machine(arena), &Config::DEFAULT);
+    brought.map(drop).map_err(|(error, _)| error).during("bringing the card up")
+}
