@@ -44,8 +44,8 @@ macro_rules! dma_memory {
     ($len:expr) => {{
         // SAFETY: a section of its own, which nothing loads or clears: the bytes have no value before they are written.
         #[unsafe(link_section = ".dma")]
-        static PAGES: $crate::dma::Pages<{ $len }> = $crate::dma::Pages::new();
-        static TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
-        PAGES.take(&TAKEN)
+        static DMA_MEMORY_PAGES: $crate::dma::Pages<{ $len }> = $crate::dma::Pages::new();
+        static DMA_MEMORY_TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+        DMA_MEMORY_PAGES.take(&DMA_MEMORY_TAKEN)
     }};
 }

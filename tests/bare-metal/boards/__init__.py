@@ -1,0 +1,1 @@
+"""Boots firmware programs on virtual machines with a simulated ConnectX and judges what they say."""
