@@ -11,6 +11,9 @@ from rig import monitor
 from rig.machine import BEHIND
 from rig.monitor import PATIENCE
 
+#: What a program may take for a step: many times what it needs, for a machine with other work.
+SECONDS = 150
+
 #: Megabytes of memory.
 MEMORY = 128
 
@@ -117,7 +120,7 @@ class Board:
             self._over = True
             self._news.notify_all()
 
-    def wait_for(self, pattern, stop, seconds=PATIENCE):
+    def wait_for(self, pattern, stop, seconds=SECONDS):
         """The first line that matches, as a match object."""
         wanted = re.compile(pattern)
         deadline = time.monotonic() + seconds
@@ -144,7 +147,7 @@ class Board:
         except OSError as error:
             raise BoardError(f"{self.name} does not listen: {error}; {self.last_word()}") from error
 
-    def wait_for_end(self, stop, seconds=PATIENCE):
+    def wait_for_end(self, stop, seconds=SECONDS):
         """The status that the program ended with."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:
@@ -155,13 +158,13 @@ class Board:
         self._listener.join(PATIENCE)
         return firmware_status(self.machine, self.process.returncode)
 
-    def passes(self, stop, seconds=PATIENCE):
+    def passes(self, stop, seconds=SECONDS):
         """Waits for the end, which must be a good one: status 0 and a last line `done`."""
         status = self.wait_for_end(stop, seconds)
         if status != 0 or self.lines[-1:] != ["done"]:
             raise BoardError(f"{self.name} ended with status {status} (QEMU's: {self.process.returncode}): {self.last_word()}")
 
-    def fails(self, pattern, stop, status=1, seconds=PATIENCE):
+    def fails(self, pattern, stop, status=1, seconds=SECONDS):
         """Waits for the end, which must be a failure with this status whose last line matches."""
         ended = self.wait_for_end(stop, seconds)
         if ended != status or not re.search(rf"^failed: .*(?:{pattern})", (self.lines or [""])[-1]):

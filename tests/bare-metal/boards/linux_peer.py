@@ -2,8 +2,9 @@
 TCP goes through the guest's script, this process, and the program's serial line."""
 
 import time
+import types
 
-from rig import machine
+from rig import cases, machine
 
 from .trial import Failed
 
@@ -54,6 +55,9 @@ def run(trial, name):
         trial.stop.check()
         if time.monotonic() > deadline:
             raise Failed(f"no end after {SECONDS} s; the last of the guest: {guest.last_word()}")
+    complaints = cases.complaints(types.SimpleNamespace(expected=()), guest.lines)
+    if complaints:
+        raise Failed(f"kernel: {complaints[0]}")
     failures = [line[3:] for line in guest.lines if line.startswith("#> fail")]
     if failures:
         raise Failed("; ".join(failures))

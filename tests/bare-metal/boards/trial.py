@@ -87,6 +87,6 @@ class Trial:
         said = self.server.log.read_text(errors="replace").splitlines()
         wrong = [line for line in said if ": driver: " in line or "panicked" in line]
         if self.case.gives_back:
-            wrong += [line for line in said if re.search(r": client (gone|lost).*left: ", line)]
+            wrong += [line for line in said if re.search(rf"^{self.case.gives_back}: client (gone|lost).*left: ", line)]
         if wrong:
             raise Failed(f"{wrong[0]}" + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""))

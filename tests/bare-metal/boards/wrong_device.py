@@ -1,6 +1,6 @@
 """A vfio-user device that is no ConnectX in one way or another: what a slot may hold that a driver must refuse.
 
-It answers as much of the protocol as QEMU's client needs (vfio-user, version 0.1): configuration space, one BAR, no
+It answers as much of the protocol as QEMU's client needs (vfio-user, version 0.0): configuration space, one BAR, no
 interrupts. Vendor, device and class are those of a ConnectX; BAR0 has a size and one value for every register.
 """
 
@@ -47,9 +47,13 @@ class WrongDevice:
 
     def _serve(self):
         try:
-            client, _ = self._listener.accept()
+            self._answer_client()
         except OSError:
+            # QEMU is gone, or nobody came.
             return
+
+    def _answer_client(self):
+        client, _ = self._listener.accept()
         with client:
             while True:
                 message = self._receive(client, HEADER.size)
@@ -77,7 +81,7 @@ class WrongDevice:
 
     def _answer(self, command, body):
         if command == VERSION:
-            return struct.pack("<HH", 0, 1) + b'{"capabilities":{"max_msg_fds":16}}\0', 0
+            return struct.pack("<HH", 0, 0) + b'{"capabilities":{"max_msg_fds":16}}\0', 0
         if command == GET_INFO:
             return struct.pack("<IIII", 16, 3, 9, 5), 0
         if command == REGION_INFO:

@@ -57,7 +57,10 @@ pub(crate) fn fault(name: &str, number: u64, at: u64, address: u64) -> ! {
 #[panic_handler]
 fn panicked(info: &PanicInfo<'_>) -> ! {
     console::take_by_force();
-    println!("failed: {info}");
+    match info.location() {
+        Some(at) => println!("failed: panicked at {at}: {}", info.message()),
+        None => println!("failed: panicked: {}", info.message()),
+    }
     machine::end(BROKEN)
 }
 

@@ -1,8 +1,9 @@
-//! The address of a queue pair as `ibv_rc_pingpong` writes it: `LID:QPN:PSN:GID` in hexadecimal digits, 4, 6, 6 and 32.
+//! The address of a queue pair as `ibv_rc_pingpong` writes it: `LID:QPN:PSN:GID` in hexadecimal digits, 4, 6, 6 and 32. The GID is
+//! zero: packets carry no global route.
 
 use core::fmt;
 
-use bareverbs::{Gid, Lid, Psn, Qpn};
+use bareverbs::{Lid, Psn, Qpn};
 
 /// Where a queue pair is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,14 +14,11 @@ pub struct Address {
     pub qpn: Qpn,
     /// First PSN that it sends.
     pub psn: Psn,
-    /// GID of the port.
-    pub gid: Gid,
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}:{:06x}:{:06x}:", self.lid.get(), self.qpn.get(), self.psn.get())?;
-        self.gid.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{:04x}:{:06x}:{:06x}:{:032x}", self.lid.get(), self.qpn.get(), self.psn.get(), 0)
     }
 }
 
@@ -33,8 +31,8 @@ impl Address {
             u128::from_str_radix(field, 16).ok()
         };
         let (lid, qpn, psn) = (number(4)?, number(6)?, number(6)?);
-        let gid = number(32)?.to_be_bytes();
-        let address = Self { lid: Lid::new(lid as u16), qpn: Qpn::new(qpn as u32), psn: Psn::new(psn as u32), gid: Gid(gid) };
-        fields.next().is_none().then_some(address)
+        // A GID that is not zero asks for a global route, which these programs do not set.
+        let local = number(32)? == 0 && fields.next().is_none();
+        local.then_some(Self { lid: Lid::new(lid as u16), qpn: Qpn::new(qpn as u32), psn: Psn::new(psn as u32) })
     }
 }

@@ -68,8 +68,8 @@ fn show(piece: Piece, decoder: Option<&mut Decoder<'_>>, locations: &Locations) 
             match decoder.decode() {
                 Ok(frame) => {
                     // File and line are those of the macro through which all lines go; the module says where.
-                    let place = locations.get(&frame.index()).map(|place| format!(" ({})", place.module)).unwrap_or_default();
-                    writeln!(out, "log: {}{place}", frame.display(false))?;
+                    let module = locations.get(&frame.index()).and_then(|place| place.module.split("::{").next());
+                    writeln!(out, "log: {} ({})", frame.display(false), module.unwrap_or("?"))?;
                 }
                 Err(DecodeError::UnexpectedEof | DecodeError::Malformed) => {
                     writeln!(out, "log: a frame that does not belong to this program: {frame:02x?}")?;

@@ -2,10 +2,9 @@
 #![no_std]
 #![no_main]
 
-use bareverbs_mlx5::Config;
 use board::card::Slot;
 use board::{During as _, Failure, println};
-use programs::connection::{Card, Rdma};
+use programs::connection::{CONFIG, Card, Rdma};
 
 board::entry!(main);
 
@@ -15,7 +14,7 @@ fn main() -> Result<(), Failure> {
     println!("{}: 15b3:{:04x}, BAR0 {} bytes, {} vectors", slot.address(), slot.device(), slot.bar_len(), slot.vectors());
 
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let card = Card::bring_up(slot.machine(arena), &Config::DEFAULT).map_err(|(error, _)| error).during("bringing it up")?;
+    let card = Card::bring_up(slot.machine(arena), &CONFIG).map_err(|(error, _)| error).during("bringing it up")?;
     let [major, minor, sub] = card.firmware_version();
     let statistics = card.statistics();
     println!("firmware {major}.{minor}.{sub}, {} pages given, {} free", statistics.pages_held, statistics.pages_free);

@@ -32,102 +32,117 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 board::entry!(main);
 
+struct Side {
+    connection: Connection,
+    /// Bit n: request n is done.
+    done: u64,
+}
+
 fn main() -> Result<(), Failure> {
     println!("write on {}", board::NAME);
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
     let buffer = board::dma_memory!(3 * AREA + 4096).during("the buffer is in use")?;
-    let mut connection = Connection::open(slot, arena, buffer)?;
+    let mut side = Side { connection: Connection::open(slot, arena, buffer)?, done: 0 };
+    let connection = &mut side.connection;
     println!("address {}", connection.address);
 
     let line = board::console::read_line::<100>(Duration::from_secs(120)).during("the peer's address")?;
     let (peer, role) = line.split_once(' ').during("not 'LID:QPN:PSN:GID first|second'")?;
     let peer = Address::parse(peer).during("not an address: LID:QPN:PSN:GID")?;
-    (0..2).try_for_each(|place| connection.receive(place, message(place as usize), MESSAGE_LEN))?;
+    (0..2).try_for_each(|place| connection.receive(place, message(place), MESSAGE_LEN))?;
     connection.connect(&peer)?;
     println!("connected");
 
     // A window over the area that is shown; the key of the region itself stays here.
     let window = connection.rdma.alloc_mw(connection.pd, MwType::Type1).during("alloc_mw")?;
-    let first_byte = connection.buffer.device_addr() + SHOWN as u64;
+    let shown = connection.buffer.device_addr() + SHOWN as u64;
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let region = connection.region;
-    let bind = MwBind { wr_id: 2, flags: SendFlags::SIGNALED, mr: region, addr: first_byte, length: WINDOW as u64, access };
+    let mr = connection.region;
+    let bind = MwBind { wr_id: 2, flags: SendFlags::SIGNALED, mr, addr: shown, length: WINDOW as u64, access };
     let rkey = connection.rdma.bind_mw(connection.qp, window, &bind).during("bind_mw")?;
-    expect(&mut connection, &[2])?;
-    let remote = exchange(&mut connection, 0, first_byte, rkey)?;
+    side.expect(&[2])?;
+    let remote = side.exchange(0, Remote { addr: shown, rkey })?;
     println!("the peer shows {WINDOW} bytes at {:#x}, key {}", remote.addr, remote.rkey);
 
+    let connection = &mut side.connection;
     let (mine, yours) = (u32::from(connection.address.lid.get()), u32::from(peer.lid.get()));
+    // A mark behind the window, which nobody may overwrite.
+    connection.buffer.write(SHOWN + WINDOW, &[0x55]).map_err(|_| "outside of the buffer").during("marking")?;
     pattern::fill(&mut connection.buffer, SOURCE, WINDOW, mine)?;
     let source = [connection.sge(SOURCE, WINDOW)];
     connection.post(3, SendOp::Write { payload: Payload::Sges(&source), remote })?;
-    expect(&mut connection, &[3])?;
     let copy = [connection.sge(COPY, WINDOW)];
     connection.post(4, SendOp::Read { sges: &copy, remote })?;
-    expect(&mut connection, &[4])?;
-    pattern::check(&connection.buffer, COPY, WINDOW, |at| pattern::byte(mine, at)).during("read back")?;
+    side.expect(&[3, 4])?;
+    pattern::check(&side.connection.buffer, COPY, WINDOW, |at| pattern::byte(mine, at)).during("read back")?;
     println!("{WINDOW} bytes written and read back, each byte checked");
 
-    exchange(&mut connection, 1, first_byte, rkey)?;
-    pattern::check(&connection.buffer, SHOWN, WINDOW, |at| pattern::byte(yours, at)).during("written by the peer")?;
+    side.exchange(1, remote)?;
+    pattern::check(&side.connection.buffer, SHOWN, WINDOW, |at| pattern::byte(yours, at)).during("written by the peer")?;
     println!("{WINDOW} bytes written by the peer, each byte checked");
 
-    // One byte too far: refused by the other's card, and both queue pairs are in error after that.
-    connection.buffer.write(SHOWN + WINDOW, &[0x55]).map_err(|_| "outside of the buffer").during("marking")?;
+    // One byte too far: the other's card refuses it, and both queue pairs are in error after that.
     if role == "first" {
-        let byte = [connection.sge(SOURCE + 1, 1)];
-        let beyond = Remote { addr: remote.addr + WINDOW as u64, rkey: remote.rkey };
-        connection.post(5, SendOp::Write { payload: Payload::Sges(&byte), remote: beyond })?;
-        let status = connection.next_of_any_status(PATIENCE)?.status;
-        (status == WcStatus::RemAccessErr).then_some(()).during("a write beyond the window was not refused")?;
+        side.write_beyond(Remote { addr: remote.addr + WINDOW as u64, rkey: remote.rkey })?;
     } else {
-        wait_for_refusal(&mut connection)?;
+        side.wait_for_refusal()?;
     }
-    pattern::check(&connection.buffer, SHOWN + WINDOW, 1, |_| 0x55).during("beyond the window")?;
+    let mut connection = side.connection;
+    pattern::check(&connection.buffer, SHOWN + WINDOW, 1, |_| 0x55).during("behind the window")?;
     println!("a byte beyond the window refused");
     connection.rdma.destroy_qp(connection.qp).during("destroy_qp")?;
     connection.rdma.dealloc_mw(window).during("dealloc_mw")?;
     connection.close()
 }
 
-const fn message(place: usize) -> usize {
-    MESSAGE + place * MESSAGE_LEN
+const fn message(place: u64) -> usize {
+    MESSAGE + place as usize * MESSAGE_LEN
 }
 
-/// Waits for the completions of these requests, in any order.
-fn expect(connection: &mut Connection, requests: &[u64]) -> Result<(), Failure> {
-    for _ in requests {
-        let done = connection.next(PATIENCE)?.wr_id;
-        requests.contains(&done).then_some(()).ok_or_else(|| Failure::new(format_args!("request {done} completed")))?;
-    }
-    Ok(())
-}
-
-/// Tells the peer an address and a key, and takes those of the peer, in message `place`.
-fn exchange(connection: &mut Connection, place: usize, addr: u64, rkey: Rkey) -> Result<Remote, Failure> {
-    let out = MESSAGE + 1024;
-    let outside = |_| Failure::new(format_args!("a message outside of the buffer"));
-    connection.buffer.write(out, &addr.to_be_bytes()).map_err(outside)?;
-    connection.buffer.write(out + 8, &rkey.get().to_be_bytes()).map_err(outside)?;
-    let sges = [connection.sge(out, MESSAGE_LEN)];
-    connection.post(10, SendOp::Send { payload: Payload::Sges(&sges) })?;
-    expect(connection, &[10, place as u64])?;
-    let (mut addr, mut rkey) = ([0; 8], [0; 4]);
-    connection.buffer.read(message(place), &mut addr).map_err(outside)?;
-    connection.buffer.read(message(place) + 8, &mut rkey).map_err(outside)?;
-    Ok(Remote { addr: u64::from_be_bytes(addr), rkey: Rkey::new(u32::from_be_bytes(rkey)) })
-}
-
-/// The event of the queue pair whose card refused an access of the peer.
-fn wait_for_refusal(connection: &mut Connection) -> Result<(), Failure> {
-    let deadline = Timer.now().after(PATIENCE);
-    while Timer.now() < deadline {
-        match connection.rdma.poll_event().during("poll_event")? {
-            Some(Event::QpAccessError(_)) => return Ok(()),
-            Some(other) => println!("event: {other:?}"),
-            None => {}
+impl Side {
+    /// Waits until these requests are done: the peer may be ahead, so that its messages complete receives early.
+    fn expect(&mut self, requests: &[u64]) -> Result<(), Failure> {
+        for request in requests {
+            while self.done & 1 << request == 0 {
+                self.done |= 1 << (self.connection.next(PATIENCE)?.wr_id & 63);
+            }
         }
+        Ok(())
     }
-    Err(Failure::new(format_args!("no event of a refused access in {} s", PATIENCE.as_secs())))
+
+    /// Tells the peer where it may write, and takes the same from the peer: receive `place`.
+    fn exchange(&mut self, place: u64, own: Remote) -> Result<Remote, Failure> {
+        let (connection, out) = (&mut self.connection, MESSAGE + 1024);
+        let outside = |_| Failure::new(format_args!("a message outside of the buffer"));
+        connection.buffer.write(out, &own.addr.to_be_bytes()).map_err(outside)?;
+        connection.buffer.write(out + 8, &own.rkey.get().to_be_bytes()).map_err(outside)?;
+        let sges = [connection.sge(out, MESSAGE_LEN)];
+        connection.post(10 + place, SendOp::Send { payload: Payload::Sges(&sges) })?;
+        self.expect(&[10 + place, place])?;
+        let (mut addr, mut rkey) = ([0; 8], [0; 4]);
+        self.connection.buffer.read(message(place), &mut addr).map_err(outside)?;
+        self.connection.buffer.read(message(place) + 8, &mut rkey).map_err(outside)?;
+        Ok(Remote { addr: u64::from_be_bytes(addr), rkey: Rkey::new(u32::from_be_bytes(rkey)) })
+    }
+
+    fn write_beyond(&mut self, remote: Remote) -> Result<(), Failure> {
+        let byte = [self.connection.sge(SOURCE + 1, 1)];
+        self.connection.post(5, SendOp::Write { payload: Payload::Sges(&byte), remote })?;
+        let status = self.connection.next_of_any_status(PATIENCE)?.status;
+        (status == WcStatus::RemAccessErr).then_some(()).during("a write beyond the window was not refused")
+    }
+
+    /// The event of the queue pair whose card refused an access of the peer.
+    fn wait_for_refusal(&mut self) -> Result<(), Failure> {
+        let deadline = Timer.now().after(PATIENCE);
+        while Timer.now() < deadline {
+            match self.connection.rdma.poll_event().during("poll_event")? {
+                Some(Event::QpAccessError(_)) => return Ok(()),
+                Some(other) => println!("event: {other:?}"),
+                None => {}
+            }
+        }
+        Err(Failure::new(format_args!("no event of a refused access in {} s", PATIENCE.as_secs())))
+    }
 }

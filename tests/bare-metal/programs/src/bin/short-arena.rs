@@ -2,15 +2,15 @@
 #![no_std]
 #![no_main]
 
-use bareverbs_mlx5::Config;
 use board::card::{Card, Slot};
 use board::{During as _, Failure};
+use programs::connection::CONFIG;
 
 board::entry!(main);
 
 fn main() -> Result<(), Failure> {
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(64 * 4096).during("the arena is in use")?;
-    let brought = Card::<512>::bring_up(slot.machine(arena), &Config::DEFAULT);
+    let brought = Card::<512>::bring_up(slot.machine(arena), &CONFIG);
     brought.map(drop).map_err(|(error, _)| error).during("bringing the card up")
 }
