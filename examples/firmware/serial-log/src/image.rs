@@ -20,7 +20,8 @@ pub(crate) fn number_log_strings(elf: &mut [u8]) -> Result<()> {
     let sections = header.sections(Little, &*elf)?;
     let Some((log, _)) = sections.section_by_name(Little, b".defmt") else { return Ok(()) };
     let symbols = sections.iter().find(|section| section.sh_type(Little) == object::elf::SHT_SYMTAB);
-    let symbols = symbols.map(|section| (section.sh_offset(Little), section.sh_size(Little) as usize / size_of::<Sym64<Little>>()));
+    let symbols =
+        symbols.map(|section| (section.sh_offset(Little), section.sh_size(Little) as usize / size_of::<Sym64<Little>>()));
     let (table, count) = (header.e_shoff(Little), usize::from(header.e_shnum(Little)));
 
     let sections = at::<SectionHeader64<Little>>(elf, table, count)?;

@@ -80,7 +80,7 @@ fn ticks() -> u64 {
 
 /// The time since the counter began.
 pub(crate) fn nanoseconds() -> u64 {
-    (u128::from(ticks()) * u128::from(SCALE.load(Ordering::Relaxed)) >> 32) as u64
+    ((u128::from(ticks()) * u128::from(SCALE.load(Ordering::Relaxed))) >> 32) as u64
 }
 
 /// The high precision event timer, as far as it is used here.

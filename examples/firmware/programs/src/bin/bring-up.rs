@@ -19,6 +19,12 @@ fn main() -> Result<(), Failure> {
     let statistics = card.statistics();
     println!("firmware {major}.{minor}.{sub}, {} pages given, {} free", statistics.pages_held, statistics.pages_free);
 
+    println!(
+        "{} bytes of memory: verbs and driver {}, arena {}",
+        size_of::<Rdma>() + Card::ARENA,
+        size_of::<Rdma>(),
+        Card::ARENA
+    );
     let mut verbs = Rdma::new(card);
     let device = verbs.query_device();
     println!("node {:016x}, {} queue pairs, {} regions at most", device.node_guid.0, device.max_qp, device.max_mr);
