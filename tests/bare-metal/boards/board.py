@@ -173,6 +173,11 @@ class Board:
                 f"'{pattern}': {self.last_word()}"
             )
 
+    def stack_used(self):
+        """Bytes of the stack that the program used, if it came to its end."""
+        found = (re.match(r"stack: (\d+) of \d+ bytes were used$", line) for line in self.lines)
+        return [int(each.group(1)) for each in found if each]
+
     def last_word(self):
         """What it said last, and what QEMU said."""
         said = self.complaints.read_text(errors="replace").strip().splitlines() if self.complaints.exists() else []

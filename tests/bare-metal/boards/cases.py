@@ -162,7 +162,7 @@ def linux(machine):
     def body(trial):
         linux_peer.run(trial, machine)
 
-    summary = f"1000 messages there and back between {machine} and ibv_rc_pingpong of a Linux guest, both ways"
+    summary = f"300 messages there and back between {machine} and ibv_rc_pingpong of a Linux guest, both ways"
     return Case(f"linux-{machine}", summary, body, (machine,), linux=True, gives_back="lid1", lasts=25)
 
 

@@ -108,15 +108,15 @@ def size(path):
     return Size(sizes[".text"], sizes[".rodata"], sizes.get(".data", 0), bss, sizes[".dma"], sizes[".stack"])
 
 
-def table(images, machines):
-    """The sizes of all programs, as lines of text."""
-    lines = [f"{'bytes of an image':28}{'code':>9}{'constants':>11}{'data':>7}{'bss':>8}{'for the card':>14}{'stack':>9}"]
+def table(images, machines, used):
+    """The sizes of all programs, as lines of text. `used` has the bytes of the stack that a run used at most, by program and
+    machine."""
+    heads = ["code", "constants", "data", "bss", "for the card", "stack", "used of it"]
+    lines = [f"{'bytes of an image':24}" + "".join(f"{head:>13}" for head in heads)]
     for machine in machines:
         for program in PROGRAMS:
             path = images.path(machine, program)
             if path.is_file():
-                of = size(path)
-                lines.append(
-                    f"{program + ', ' + machine:28}{of.code:9}{of.constants:11}{of.data:7}{of.bss:8}{of.dma:14}{of.stack:9}"
-                )
+                numbers = [*dataclasses.astuple(size(path)), used.get((program, machine), "-")]
+                lines.append(f"{program + ', ' + machine:24}" + "".join(f"{number:>13}" for number in numbers))
     return lines
