@@ -3,9 +3,8 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Clock as _, Completion, CqHandle, DmaMemory as _, Event, Lkey, MrHandle, OffsetMap, PdHandle, Psn,
-    QpAttr, QpAttrMask as Mask, QpCap, QpHandle, QpInit, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs,
-    WcStatus,
+    Access, AddressVector, Clock as _, Completion, CqHandle, DmaMemory as _, Event, Lkey, MrHandle, Mtu, OffsetMap, PdHandle,
+    Psn, QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_mlx5::mmio::MappedMemory;
@@ -74,27 +73,32 @@ impl Connection {
         // A connection that follows another one soon must not take its packets for its own.
         let psn = Psn::new(Timer.now().as_nanos() as u32 & 0xff_ffff);
         let address = Address { lid, qpn: rdma.qp(qp).during("qp")?.qpn, psn };
-        let mut attr = QpAttr { state: QpState::Init, port_num: 1, ..QpAttr::default() };
-        attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        rdma.modify_qp(qp, &attr, Mask::STATE | Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS).during("to INIT")?;
         Ok(Self { rdma, buffer, region, lkey, qp, pd, address, events: false, cq, armed: false, interrupts: 0 })
     }
 
-    /// Takes the queue pair to RTS, towards `peer`. The times are those of `ibv_rc_pingpong`.
+    /// Takes the queue pair to RTS, towards `peer`, with the times of `ibv_rc_pingpong`. A message that comes before the first receive
+    /// is posted is sent again.
     ///
     /// # Errors
     /// The step that failed.
     pub fn connect(&mut self, peer: &Address) -> Result<(), Failure> {
-        let mut attr = QpAttr { state: QpState::Rtr, dest_qpn: peer.qpn, rq_psn: peer.psn, ..QpAttr::default() };
-        attr.av = AddressVector { dlid: peer.lid, port_num: 1, ..AddressVector::default() };
-        attr.path_mtu = bareverbs::Mtu::Mtu1024;
-        (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (1, 12);
-        let mask = Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN | Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
-        self.rdma.modify_qp(self.qp, &attr, Mask::STATE | mask).during("to RTR")?;
-        (attr.state, attr.sq_psn) = (QpState::Rts, self.address.psn);
-        (attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic) = (14, 7, 7, 1);
-        let mask = Mask::SQ_PSN | Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC;
-        self.rdma.modify_qp(self.qp, &attr, Mask::STATE | mask).during("to RTS")
+        let attr = QpAttr {
+            port_num: 1,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            av: AddressVector { dlid: peer.lid, port_num: 1, ..AddressVector::default() },
+            path_mtu: Mtu::Mtu1024,
+            dest_qpn: peer.qpn,
+            rq_psn: peer.psn,
+            sq_psn: self.address.psn,
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::default()
+        };
+        self.rdma.connect(self.qp, &attr).during("connect")
     }
 
     /// A piece of the buffer.

@@ -1,4 +1,4 @@
-//! What the programs share: the address of a queue pair as text, and the way of a queue pair to RTS.
+//! What the programs share: the address of a queue pair as text, a connection, bytes to check.
 #![no_std]
 
 pub mod address;

@@ -50,8 +50,8 @@ fn main() -> Result<(), Failure> {
     let line = board::console::read_line::<100>(Duration::from_secs(120)).during("the peer's address")?;
     let (peer, role) = line.split_once(' ').during("not 'LID:QPN:PSN:GID first|second'")?;
     let peer = Address::parse(peer).during("not an address: LID:QPN:PSN:GID")?;
-    (0..2).try_for_each(|place| connection.receive(place, message(place), MESSAGE_LEN))?;
     connection.connect(&peer)?;
+    (0..2).try_for_each(|place| connection.receive(place, message(place), MESSAGE_LEN))?;
     println!("connected");
 
     // A window over the area that is shown; the key of the region itself stays here.
