@@ -138,6 +138,22 @@ def lost(machine, other, name, summary, lose, pattern):
     return Case(f"{name}-{machine}", f"{summary}, on {machine}", body, (machine, other), gives_back=None)
 
 
+def lost_interrupt(machine, other):
+    """The card does not raise an interrupt: the program, asleep, wakes up at its deadline and says so."""
+
+    def body(trial):
+        trial.serve(2, "--fault", "lose-interrupt 1 1")
+        boards = [trial.boot(machine, "pingpong", 0), trial.boot(other, "pingpong", 1)]
+        client, server = addresses(trial, boards)
+        boards[1].send(f"{client} server size=64 iters=100")
+        boards[1].wait_for("^connected$", trial.stop)
+        boards[0].send(f"{server} client size=64 iters=100 events")
+        boards[0].fails("a completion came without its interrupt", trial.stop)
+
+    summary = f"an interrupt that the card does not raise, while {machine} sleeps"
+    return Case(f"lost-interrupt-{machine}", summary, body, (machine, other), gives_back=None)
+
+
 def removed(trial, _):
     """The first card answers no more."""
     said = trial.server.tell("remove 1")
@@ -232,6 +248,9 @@ CASES = [
     failing("aarch64", "fault", "an instruction that is none", "fault", "exception, syndrome", device=False, status=2),
     failing("riscv64", "fault", "an instruction that is none", "fault", "trap 0x2 at 0x8", device=False, status=2),
     failing("riscv64", "panic", "a panic", "panic", r"panicked at .*panic\.rs", device=False, status=2),
+    lost_interrupt("x86_64", "aarch64"),
+    lost_interrupt("aarch64", "riscv64"),
+    lost_interrupt("riscv64", "x86_64"),
     lost("x86_64", "aarch64", "removed", "a card that is pulled under traffic", removed, "the device is gone"),
     lost("riscv64", "x86_64", "killed", "a card whose server is killed under traffic", killed, "the device is gone"),
 ]

@@ -1,7 +1,8 @@
 //! Message-signalled interrupts, counted: what a program asks is whether one came since it last looked.
 //!
 //! The handlers do no more than count. Everything else happens where the program waits, because the verbs belong to the
-//! program (`&mut`) and a handler could come in the middle of a call.
+//! program (`&mut`) and a handler could come in the middle of a call. Who waits sleeps: the machine's timer ends the sleep at the
+//! deadline.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -41,17 +42,24 @@ pub fn taken(index: usize) -> u32 {
     TAKEN.get(index).map_or(0, |taken| taken.load(Ordering::Acquire))
 }
 
-/// Waits until vector `index` was raised more often than `before`; gives the number, or `None` after `timeout`.
+/// Sleeps until vector `index` was raised more often than `before`; gives the number, or `None` after `timeout`.
 pub fn wait(index: usize, before: u32, timeout: Duration) -> Option<u32> {
     let deadline = Timer.now().after(timeout);
     loop {
-        let now = taken(index);
-        if now != before {
-            return Some(now);
+        // An interrupt that comes between the look and the sleep ends the sleep at once.
+        let result = machine::with_interrupts_held(|| {
+            let now = taken(index);
+            if now != before {
+                return Some(Some(now));
+            }
+            if Timer.now() >= deadline {
+                return Some(None);
+            }
+            machine::sleep_until(deadline.as_nanos());
+            None
+        });
+        if let Some(result) = result {
+            return result;
         }
-        if Timer.now() >= deadline {
-            return None;
-        }
-        core::hint::spin_loop();
     }
 }

@@ -21,6 +21,8 @@ const UART: usize = 0x0900_0000;
 const DISTRIBUTOR: usize = 0x0800_0000;
 const CPU_INTERFACE: usize = 0x0801_0000;
 const MESSAGES: usize = 0x0802_0000;
+/// Interrupt of the virtual timer, which ends a sleep.
+const VIRTUAL_TIMER: u32 = 27;
 
 /// The PL011, as far as it is used here.
 #[repr(C)]
@@ -123,11 +125,37 @@ pub(crate) fn start() {
     unsafe {
         uart.line_control.write(0x70);
         uart.control.write(0x301);
-        registers::<Distributor>(DISTRIBUTOR).control.write(1);
+        let distributor: &Distributor = registers(DISTRIBUTOR);
+        distributor.control.write(1);
+        let [private, ..] = &distributor.enable;
+        private.write(1 << VIRTUAL_TIMER);
         let interface: &CpuInterface = registers(CPU_INTERFACE);
         interface.priority_mask.write(0xff);
         interface.control.write(1);
         asm!("msr daifclr, #2", options(nomem, nostack));
+    }
+}
+
+/// Holds interrupts back while `f` runs.
+pub(crate) fn with_interrupts_held<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: they are let through again below.
+    unsafe { asm!("msr daifset, #2", options(nomem, nostack)) };
+    let result = f();
+    // SAFETY: the handlers are there since the start-up code.
+    unsafe { asm!("msr daifclr, #2", options(nomem, nostack)) };
+    result
+}
+
+/// Sleeps until an interrupt comes, at the latest at `deadline`. One that is held back ends the sleep too.
+pub(crate) fn sleep_until(deadline: u64) {
+    let frequency: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack)) };
+    let ticks = (u128::from(deadline) * u128::from(frequency) / 1_000_000_000) as u64;
+    // SAFETY: the virtual timer raises its interrupt at this count, which ends the sleep, and is off after that.
+    unsafe {
+        asm!("msr cntv_cval_el0, {}", "msr cntv_ctl_el0, {}", in(reg) ticks, in(reg) 1_u64, options(nomem, nostack));
+        asm!("isb", "wfi", "msr cntv_ctl_el0, xzr", "isb", options(nomem, nostack));
     }
 }
 

@@ -23,6 +23,8 @@ const UART: usize = 0x1000_0000;
 const TEST: usize = 0x0010_0000;
 /// Interrupt file of hart 0 in M-mode.
 const IMSIC: u64 = 0x2400_0000;
+/// `mtimecmp` of hart 0.
+const COMPARATOR: usize = 0x0200_4000;
 /// Ticks of the `time` register a second, as the machine's device tree says.
 const FREQUENCY: u64 = 10_000_000;
 
@@ -90,6 +92,28 @@ pub(crate) fn start() {
         asm!("csrw 0x350, {}", "csrw 0x351, zero", in(reg) 0x72, options(nomem, nostack));
         // External interrupts of M-mode, and interrupts at all.
         asm!("csrs mie, {}", "csrsi mstatus, 8", in(reg) 1 << 11, options(nomem, nostack));
+    }
+}
+
+/// Holds interrupts back while `f` runs.
+pub(crate) fn with_interrupts_held<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: they are let through again below.
+    unsafe { asm!("csrci mstatus, 8", options(nomem, nostack)) };
+    let result = f();
+    // SAFETY: the handler is there since the start-up code.
+    unsafe { asm!("csrsi mstatus, 8", options(nomem, nostack)) };
+    result
+}
+
+/// Sleeps until an interrupt comes, at the latest at `deadline`. One that is held back ends the sleep too.
+pub(crate) fn sleep_until(deadline: u64) {
+    let ticks = (u128::from(deadline) * u128::from(FREQUENCY) / 1_000_000_000) as u64;
+    // SAFETY: the machine has the comparator there; its interrupt (bit 7) ends the sleep, and is not let through to the handler.
+    unsafe {
+        let comparator: &RW<u64> = registers(COMPARATOR);
+        comparator.write(ticks);
+        asm!("csrs mie, {0}", "wfi", "csrc mie, {0}", in(reg) 1 << 7, options(nomem, nostack));
+        comparator.write(u64::MAX);
     }
 }
 

@@ -26,6 +26,7 @@ const DEBUG_EXIT: u16 = 0xf4;
 const POWER_MANAGEMENT: u16 = 0x600;
 /// Vectors of the card: above the exceptions of the processor.
 const FIRST_VECTOR: usize = 48;
+const TIMER_VECTOR: usize = 62;
 
 fn outb(port: u16, value: u8) {
     // SAFETY: the ports of this file are those of the serial line, the interrupt controllers and the end of the machine.
@@ -70,6 +71,9 @@ impl Uart {
     }
 }
 
+/// Ticks of the local APIC's timer in a millisecond.
+static TIMER_TICKS: AtomicU64 = AtomicU64::new(1);
+
 /// Nanoseconds for 2^32 ticks of the time stamp counter.
 static SCALE: AtomicU64 = AtomicU64::new(1 << 32);
 
@@ -105,11 +109,26 @@ struct LocalApic {
     reserved1: [u32; 15],
     /// Bit 8: on; bits 7 to 0: vector of the spurious interrupt.
     spurious: RW<u32>,
+    reserved2: [u32; 0x8b],
+    /// Bit 16: masked; bits 7 to 0: vector of the timer.
+    timer: RW<u32>,
+    reserved3: [u32; 0x17],
+    /// The timer counts down from here, once; 0 stops it.
+    initial: RW<u32>,
+    reserved4: [u32; 3],
+    current: RW<u32>,
+    reserved5: [u32; 0x13],
+    /// 3: the timer counts every sixteenth tick.
+    divide: RW<u32>,
 }
 
 const _: () = {
     assert!(core::mem::offset_of!(LocalApic, end_of_interrupt) == 0xb0);
     assert!(core::mem::offset_of!(LocalApic, spurious) == 0xf0);
+    assert!(core::mem::offset_of!(LocalApic, timer) == 0x320);
+    assert!(core::mem::offset_of!(LocalApic, initial) == 0x380);
+    assert!(core::mem::offset_of!(LocalApic, current) == 0x390);
+    assert!(core::mem::offset_of!(LocalApic, divide) == 0x3e0);
 };
 
 const LOCAL_APIC: usize = 0xfee0_0000;
@@ -124,13 +143,18 @@ unsafe fn registers<T>(address: usize) -> &'static T {
     unsafe { &*core::ptr::with_exposed_provenance(address) }
 }
 
-/// Compares the time stamp counter with the event timer for two milliseconds.
+/// Compares the time stamp counter and the timer of the local APIC with the event timer for two milliseconds.
 fn calibrate() {
-    // SAFETY: the chip set has the event timer there.
-    let hpet: &Hpet = unsafe { registers(HPET) };
+    // SAFETY: the chip set has the event timer there, and every processor its local APIC.
+    let (hpet, apic): (&Hpet, &LocalApic) = unsafe { (registers(HPET), registers(LOCAL_APIC)) };
     let femtoseconds = hpet.capabilities.read() >> 32;
-    // SAFETY: lets the counter run; nobody uses its comparators.
-    unsafe { hpet.configuration.write(hpet.configuration.read() | 1) };
+    // SAFETY: lets the counter run, whose comparators nobody uses, and the timer, masked.
+    unsafe {
+        hpet.configuration.write(hpet.configuration.read() | 1);
+        apic.timer.write(1 << 16 | TIMER_VECTOR as u32);
+        apic.divide.write(3);
+        apic.initial.write(u32::MAX);
+    }
     if femtoseconds == 0 {
         return;
     }
@@ -139,9 +163,37 @@ fn calibrate() {
     // A counter that stands still ends the wait too.
     let passed = (0..10_000_000).map(|_| hpet.counter.read().wrapping_sub(from)).find(|passed| *passed >= wanted);
     let counted = ticks().wrapping_sub(first);
+    let timer = u32::MAX - apic.current.read();
+    // SAFETY: stops the timer.
+    unsafe { apic.initial.write(0) };
     if let (Some(passed), true) = (passed, counted != 0) {
         let nanoseconds = passed.saturating_mul(femtoseconds) / 1_000_000;
         SCALE.store(((u128::from(nanoseconds) << 32) / u128::from(counted)) as u64, Ordering::Relaxed);
+        TIMER_TICKS.store(u64::from(timer) * 1_000_000 / nanoseconds.max(1), Ordering::Relaxed);
+    }
+}
+
+/// Holds interrupts back while `f` runs.
+pub(crate) fn with_interrupts_held<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: they are let through again below.
+    unsafe { asm!("cli", options(nomem, nostack)) };
+    let result = f();
+    // SAFETY: the table of handlers is there since `start`.
+    unsafe { asm!("sti", options(nomem, nostack)) };
+    result
+}
+
+/// Sleeps until an interrupt comes, at the latest at `deadline`; lets interrupts through.
+pub(crate) fn sleep_until(deadline: u64) {
+    let left = deadline.saturating_sub(nanoseconds());
+    let ticks = (u128::from(left) * u128::from(TIMER_TICKS.load(Ordering::Relaxed)) / 1_000_000).clamp(1, u128::from(u32::MAX));
+    // SAFETY: the timer's interrupt ends the sleep. No interrupt comes between `sti` and `hlt`.
+    unsafe {
+        let apic: &LocalApic = registers(LOCAL_APIC);
+        apic.timer.write(TIMER_VECTOR as u32);
+        apic.initial.write(ticks as u32);
+        asm!("sti", "hlt", "cli", options(nomem, nostack));
+        apic.initial.write(0);
     }
 }
 
@@ -175,6 +227,8 @@ pub(crate) fn start() {
     configure(0, 0, 0x60, ECAM.base as u32 | 1);
     configure(31, 0, 0x40, u32::from(POWER_MANAGEMENT) | 1);
     configure(31, 0, 0x44, 0x80);
+    // SAFETY: the local APIC is there on every x86-64; spurious interrupts are vector 63.
+    unsafe { registers::<LocalApic>(LOCAL_APIC).spurious.write(0x100 | 63) };
     calibrate();
     // The old interrupt controllers: everything masked, whatever the BIOS left.
     outb(0x21, 0xff);
@@ -188,17 +242,16 @@ pub(crate) fn start() {
         unsafe { DESCRIPTORS.0.get().cast::<[u64; 2]>().add(vector).write([low, to >> 32]) };
     }
     let pointer = TablePointer { limit: 64 * 16 - 1, base: DESCRIPTORS.0.get().addr() as u64 };
-    // SAFETY: the table is filled and static; the handlers preserve what they use; the local APIC is there on every x86-64.
+    // SAFETY: the table is filled and static; the handlers preserve what they use.
     unsafe {
         asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags));
-        registers::<LocalApic>(LOCAL_APIC).spurious.write(0x100 | 63);
         asm!("sti", options(nomem, nostack));
     }
 }
 
 /// The message of a vector: straight to the local APIC of processor 0.
 pub(crate) fn open_interrupt(index: usize) -> Option<Message> {
-    (FIRST_VECTOR + index < 63).then(|| Message { address: LOCAL_APIC as u64, data: (FIRST_VECTOR + index) as u32 })
+    (FIRST_VECTOR + index < TIMER_VECTOR).then(|| Message { address: LOCAL_APIC as u64, data: (FIRST_VECTOR + index) as u32 })
 }
 
 /// What `start.S` pushes.
@@ -213,8 +266,11 @@ struct Frame {
 #[unsafe(no_mangle)]
 extern "C" fn board_vector(frame: &Frame) {
     match usize::try_from(frame.vector) {
-        Ok(vector @ FIRST_VECTOR..63) => {
-            interrupts::count(vector - FIRST_VECTOR);
+        Ok(vector @ FIRST_VECTOR..=TIMER_VECTOR) => {
+            // The timer's has nothing to count: it ends a sleep.
+            if vector != TIMER_VECTOR {
+                interrupts::count(vector - FIRST_VECTOR);
+            }
             // SAFETY: the local APIC waits for the end of this interrupt.
             unsafe { registers::<LocalApic>(LOCAL_APIC).end_of_interrupt.write(0) };
         }
