@@ -66,7 +66,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The first ConnectX of the machine.
+    /// The first ConnectX of the machine; once in the life of a program.
     ///
     /// # Errors
     /// [`CardError`].
@@ -77,14 +77,14 @@ impl Slot {
             let there = bus.functions().iter().map(|each| (each.address, each.vendor, each.device));
             return Err(CardError::NotFound(there.take(8).collect()));
         };
-        let bar = bus.enable(function.address)?;
+        let mut bar = bus.enable(function.address)?;
         let need = size_of::<InitializationSegment>();
-        if bar.len < need {
-            return Err(CardError::BarTooSmall { have: bar.len, need });
+        if bar.len() < need {
+            return Err(CardError::BarTooSmall { have: bar.len(), need });
         }
         let messages: Vec<_, VECTORS> = (0..VECTORS).map_while(interrupts::message).collect();
         // Without them a program polls.
-        let vectors = function.enable_msix(bar, &messages).unwrap_or(0);
+        let vectors = function.enable_msix(&mut bar, &messages).unwrap_or(0);
         Ok(Self { function, bar, vectors })
     }
 
@@ -100,7 +100,7 @@ impl Slot {
 
     /// Bytes of BAR0.
     pub const fn bar_len(&self) -> usize {
-        self.bar.len
+        self.bar.len()
     }
 
     /// MSI-X vectors that reach this processor: 0 to this number.
@@ -111,9 +111,9 @@ impl Slot {
     /// What the driver asks for. `arena` is [`Card::ARENA`] bytes.
     pub fn machine(self, arena: MappedMemory) -> Machine<Board> {
         // SAFETY: BAR0 was placed at `base`, page-aligned because it is a megabyte or more; the page tables (on RISC-V: the
-        // physical memory attributes) have these addresses uncached; `self` was the only one that knew it. The MSI-X table,
+        // physical memory attributes) have these addresses uncached; `self` is the only one that has it. The MSI-X table,
         // which lies in it too, was written before and is not touched any more.
-        let registers = unsafe { MappedBar::new(self.bar.base, self.bar.len) };
+        let registers = unsafe { MappedBar::new(self.bar.base(), self.bar.len()) };
         Machine { registers, memory: arena, fence: CpuFence::UNCACHED, clock: Timer }
     }
 }

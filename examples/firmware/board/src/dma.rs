@@ -24,8 +24,12 @@ impl<const LEN: usize> Pages<LEN> {
         Self { bytes: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// The bytes, the first time; `None` after that. `taken` belongs to this memory alone.
-    pub fn take(&'static self, taken: &AtomicBool) -> Option<MappedMemory> {
+    /// The bytes, the first time; `None` after that.
+    ///
+    /// # Safety
+    /// `taken` was made for this memory, and is always given with it.
+    #[doc(hidden)]
+    pub unsafe fn take(&'static self, taken: &'static AtomicBool) -> Option<MappedMemory> {
         if taken.swap(true, Ordering::AcqRel) {
             return None;
         }
@@ -46,6 +50,7 @@ macro_rules! dma_memory {
         #[unsafe(link_section = ".dma")]
         static DMA_MEMORY_PAGES: $crate::dma::Pages<{ $len }> = $crate::dma::Pages::new();
         static DMA_MEMORY_TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
-        DMA_MEMORY_PAGES.take(&DMA_MEMORY_TAKEN)
+        // SAFETY: nobody else can name the two.
+        unsafe { DMA_MEMORY_PAGES.take(&DMA_MEMORY_TAKEN) }
     }};
 }

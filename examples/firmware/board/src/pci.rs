@@ -5,6 +5,7 @@
 
 use core::fmt;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use heapless::Vec;
 use volatile_register::{RO, RW};
@@ -140,6 +141,8 @@ pub struct Function {
     /// Class and subclass.
     pub class: u16,
     bridge: bool,
+    /// BAR0 was given out.
+    enabled: bool,
     /// The bridge above, by its place in the list.
     parent: Option<usize>,
     registers: NonNull<Header>,
@@ -161,6 +164,8 @@ pub enum PciError {
     },
     /// The function has no MSI-X, or its table lies in another BAR.
     NoMsix,
+    /// The machine's functions, or this one's BAR, were given out before.
+    InUse,
 }
 
 impl fmt::Display for PciError {
@@ -171,19 +176,35 @@ impl fmt::Display for PciError {
             Self::NoMemoryBar => f.write_str("BAR0 is not there, or no memory"),
             Self::NoRoom { size } => write!(f, "no room for a BAR of {size} bytes among the machine's addresses"),
             Self::NoMsix => f.write_str("no MSI-X table in BAR0"),
+            Self::InUse => f.write_str("given out before: the PCI functions of a machine, and each BAR, have one owner"),
         }
     }
 }
 
 impl core::error::Error for PciError {}
 
-/// BAR0 of a function, placed.
-#[derive(Clone, Copy, Debug)]
+/// BAR0 of a function, placed: the only way to its registers.
+#[derive(Debug)]
 pub struct Bar {
-    /// Where the CPU reaches it.
-    pub base: NonNull<u8>,
-    /// Bytes.
-    pub len: usize,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Bar {
+    /// Where the CPU reaches it, uncached; a multiple of 4096.
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Its size in bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes: never.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
 }
 
 /// The functions of the machine.
@@ -196,11 +217,15 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Looks at every slot, and numbers the buses behind bridges on the way.
+    /// Looks at every slot, and numbers the buses behind bridges on the way; once in the life of a program.
     ///
     /// # Errors
-    /// [`PciError::TooMany`].
+    /// [`PciError::TooMany`], and [`PciError::InUse`] the second time.
     pub fn scan() -> Result<Self, PciError> {
+        static SCANNED: AtomicBool = AtomicBool::new(false);
+        if SCANNED.swap(true, Ordering::AcqRel) {
+            return Err(PciError::InUse);
+        }
         let mut bus = Self { functions: Vec::new(), ecam: machine::ECAM, free: machine::BARS, last_bus: 0 };
         bus.scan_bus(0, None)?;
         Ok(bus)
@@ -240,6 +265,7 @@ impl Bus {
                     device: header.device.read(),
                     class: header.class.read(),
                     bridge,
+                    enabled: false,
                     parent,
                     registers,
                 };
@@ -290,10 +316,14 @@ impl Bus {
     /// # Errors
     /// [`PciError`].
     pub fn enable(&mut self, address: Address) -> Result<Bar, PciError> {
-        let function = *self.functions.iter().find(|each| each.address == address).ok_or(PciError::NoFunction)?;
-        if function.bridge {
+        let entry = self.functions.iter_mut().find(|each| each.address == address).ok_or(PciError::NoFunction)?;
+        if entry.bridge {
             return Err(PciError::NoMemoryBar);
         }
+        if core::mem::replace(&mut entry.enabled, true) {
+            return Err(PciError::InUse);
+        }
+        let function = *entry;
         // SAFETY: the function answered in `scan`.
         let header = unsafe { function.registers.as_ref() };
         let [low, high, ..] = &header.bars;
@@ -314,9 +344,9 @@ impl Bus {
             }
             (mask & 0xf, (!(u64::from(upper) << 32 | u64::from(mask & !0xf))).wrapping_add(1))
         };
-        // Bridges open their windows by the megabyte.
-        let len = size.next_multiple_of(MEGABYTE);
-        let base = self.free.base.next_multiple_of(len.max(1));
+        // Bridges open their windows by the megabyte. A BAR is never larger than what is checked below.
+        let len = size.checked_next_multiple_of(MEGABYTE).ok_or(PciError::NoRoom { size })?;
+        let base = self.free.base.checked_next_multiple_of(len).ok_or(PciError::NoRoom { size })?;
         let end = base.checked_add(len).filter(|end| *end <= self.free.end).ok_or(PciError::NoRoom { size })?;
         self.free.base = end;
         // SAFETY: the addresses are free (`BARS`), aligned to the size, and given to nobody else.
@@ -369,7 +399,7 @@ impl Function {
     ///
     /// # Errors
     /// [`PciError::NoMsix`].
-    pub fn enable_msix(&self, bar: Bar, messages: &[Message]) -> Result<usize, PciError> {
+    pub fn enable_msix(&self, bar: &mut Bar, messages: &[Message]) -> Result<usize, PciError> {
         // SAFETY: the function answered in `scan`.
         let header = unsafe { self.registers.as_ref() };
         let mut at = header.capabilities.read() & 0xfc;
@@ -389,7 +419,7 @@ impl Function {
     }
 }
 
-fn set_messages(capability: &MsixCapability, bar: Bar, messages: &[Message]) -> Result<usize, PciError> {
+fn set_messages(capability: &MsixCapability, bar: &mut Bar, messages: &[Message]) -> Result<usize, PciError> {
     let table = capability.table.read();
     let offset = (table & !7) as usize;
     let vectors = usize::from(capability.control.read() & 0x7ff) + 1;

@@ -66,11 +66,6 @@ fn panicked(info: &PanicInfo<'_>) -> ! {
 
 #[cfg(feature = "defmt")]
 #[defmt::panic_handler]
-fn defmt_panicked() -> ! {
-    panicked_in_log()
-}
-
-#[cfg(feature = "defmt")]
 fn panicked_in_log() -> ! {
     console::take_by_force();
     println!("failed: a panic that the log names");
