@@ -1,8 +1,8 @@
 //! Message-signalled interrupts, counted: what a program asks is whether one came since it last looked.
 //!
 //! The handlers do no more than count. Everything else happens where the program waits, because the verbs belong to the
-//! program (`&mut`) and a handler could come in the middle of a call. Who waits sleeps: the machine's timer ends the sleep at the
-//! deadline.
+//! program (`&mut`) and a handler could come in the middle of a call. Who waits sleeps: the
+//! machine's timer ends the sleep at the deadline.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;

@@ -1,5 +1,5 @@
-//! The address of a queue pair as `ibv_rc_pingpong` writes it: `LID:QPN:PSN:GID` in hexadecimal digits, 4, 6, 6 and 32. The GID is
-//! zero: packets carry no global route.
+//! The address of a queue pair as `ibv_rc_pingpong` writes it: `LID:QPN:PSN:GID` in hexadecimal digits, 4, 6, 6 and 32.
+//! The GID is zero: packets carry no global route.
 
 use core::fmt;
 

@@ -76,8 +76,8 @@ impl Connection {
         Ok(Self { rdma, buffer, region, lkey, qp, pd, address, events: false, cq, armed: false, interrupts: 0 })
     }
 
-    /// Takes the queue pair to RTS, towards `peer`, with the times of `ibv_rc_pingpong`. A message that comes before the first receive
-    /// is posted is sent again.
+    /// Takes the queue pair to RTS, towards `peer`, with the times of `ibv_rc_pingpong`. A message that comes before the first
+    /// receive is posted is sent again.
     ///
     /// # Errors
     /// The step that failed.

@@ -108,7 +108,7 @@ pub(crate) fn with_interrupts_held<T>(f: impl FnOnce() -> T) -> T {
 /// Sleeps until an interrupt comes, at the latest at `deadline`. One that is held back ends the sleep too.
 pub(crate) fn sleep_until(deadline: u64) {
     let ticks = (u128::from(deadline) * u128::from(FREQUENCY) / 1_000_000_000) as u64;
-    // SAFETY: the machine has the comparator there; its interrupt (bit 7) ends the sleep, and is not let through to the handler.
+    // SAFETY: the machine has the comparator there; its interrupt (bit 7) ends the sleep and never reaches the handler.
     unsafe {
         let comparator: &RW<u64> = registers(COMPARATOR);
         comparator.write(ticks);
