@@ -307,6 +307,7 @@ CASES = [
     own_driver("vfio-processes", "two processes, each with a card; one is killed again and again, and its card stays usable", lasts=40),
     own_driver("vfio-removal", "cards that are unbound, broken or pulled out under a running job", lasts=170, waits=True, seconds=600),
     own_driver("vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and what mends it", lasts=30),
+    own_driver("readme", "the README's lines for somebody with a card", serve=("--no-umr",), lasts=40),
     own_driver("vfio-no-iommu", "a machine without an IOMMU: refused", iommu=False, devices=1),
     Case(
         "vfio-pingpong",

@@ -102,6 +102,16 @@ def path(tree, with_python=False, with_program=False):
     return IMAGES / f"{tree.home.name}{'-python' if with_python else ''}{'-program' if with_program else ''}"
 
 
+def readme_lines():
+    """The command lines of the README for somebody with a card."""
+    project = pathlib.Path(__file__).resolve().parents[3]
+    command = [str(project / "tests/readme/run-section"), "--print", "On Linux with a real card"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode != 0:
+        raise packages.PackageError(f"the README's lines: {done.stderr.strip()}")
+    return done.stdout
+
+
 def build(tree, guest, extra=(), python_tree=None, programs=()):
     """Path of the image for a tree and the folder of guest scripts; made anew when either changed. `extra` are static
     programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests; `programs` were built on this
@@ -111,6 +121,7 @@ def build(tree, guest, extra=(), python_tree=None, programs=()):
     state = hashlib.sha256(tree.fingerprint().encode())
     if python_tree:
         state.update(python_tree.fingerprint().encode())
+    state.update(readme_lines().encode())
     for source in [*scripts, *extra, *programs, __file__, python.__file__]:
         state.update(str(source).encode() + b"\0")
         with open(source, "rb") as file:
@@ -129,6 +140,7 @@ def build(tree, guest, extra=(), python_tree=None, programs=()):
     archive.file("bin/busybox", (tree.root / "usr/bin/busybox").read_bytes(), 0o755)
     for script in scripts:
         archive.file(str(script.relative_to(guest)), script.read_bytes(), 0o755)
+    archive.file("readme-lines", readme_lines().encode())
     for own in extra:
         archive.file(f"bin/{own.name}", own.read_bytes(), 0o755)
     for program in programs:
