@@ -55,6 +55,8 @@ class Case:
     tests: int = 0
     #: The guest has an IOMMU.
     iommu: bool = False
+    #: The first card shares its slot and its IOMMU group with another function.
+    companion: bool = False
     #: Our programs are in the guest (/bin): `bareverbs`, and the examples of VFIO.
     program: bool = False
 
@@ -307,6 +309,23 @@ CASES = [
     own_driver("vfio-processes", "two processes, each with a card; one is killed again and again, and its card stays usable", lasts=40),
     own_driver("vfio-removal", "cards that are unbound, broken or pulled out under a running job", lasts=170, waits=True, seconds=600),
     own_driver("vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and what mends it", lasts=30),
+    own_driver("vfio-group", "a card that shares its IOMMU group with another function", devices=1, companion=True),
+    own_driver(
+        "vfio-recovery",
+        "a card whose firmware did not start",
+        script="vfio-unusable",
+        devices=1,
+        serve=("--device-id", "0x0218"),
+        parameters=(("says", "whose.firmware.did.not.start"), ("remedy", "mstflint"), ("binds", 0)),
+    ),
+    own_driver(
+        "vfio-one-vector",
+        "a card with too few MSI-X vectors",
+        script="vfio-unusable",
+        devices=1,
+        serve=("--vectors", "1"),
+        parameters=(("says", "has.1.MSI-X.vectors,.2.are.needed"), ("binds", 1)),
+    ),
     own_driver("readme", "the README's lines for somebody with a card", serve=("--no-umr",), lasts=40),
     own_driver("vfio-no-iommu", "a machine without an IOMMU: refused", iommu=False, devices=1),
     Case(

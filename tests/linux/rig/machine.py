@@ -168,6 +168,7 @@ class Guest:
         spares=0,
         terminal=False,
         with_program=False,
+        companion=False,
     ):
         tree = trees[suite]
         vmlinuz, self.release = image.kernel(tree)
@@ -183,6 +184,7 @@ class Guest:
         self._began = 0.0
         # One a slot, counted from 1; those after the last device are empty.
         self.sockets = sockets
+        self.companion = companion
         line = ["console=ttyS0", "quiet", "panic=-1", "oops=panic", "mitigations=off", "random.trust_cpu=on", "tsc=reliable"]
         # On a busy host the timer may be late just when the kernel looks whether it ticks.
         line.append("no_timer_check")
@@ -216,10 +218,14 @@ class Guest:
             self.command += ["-device", f"pcie-root-port,id=port{slot},chassis={slot},pref64-reserve=32M"]
         for slot in range(1, len(sockets) + 1):
             self.command += ["-device", json.dumps(self._card(slot, slot))]
+        if companion:
+            # The second function of the first slot, and so in the card's IOMMU group.
+            self.command += ["-device", "virtio-rng-pci,bus=port1,addr=0.1"]
 
     def _card(self, slot, number):
         address = {"type": "unix", "path": str(self.sockets[number - 1])}
-        return {"driver": "vfio-user-pci", "id": f"card{slot}", "bus": f"port{slot}", "socket": address}
+        card = {"driver": "vfio-user-pci", "id": f"card{slot}", "bus": f"port{slot}", "socket": address}
+        return {**card, "addr": "0.0", "multifunction": True} if self.companion else card
 
     def start(self):
         """Powers it on."""

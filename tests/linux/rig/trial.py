@@ -124,6 +124,7 @@ class Trial:
             iommu=case.iommu,
             spares=case.spares,
             with_program=case.program,
+            companion=case.companion,
         )
 
     def _obey(self, number, command):

@@ -1,0 +1,31 @@
+# The card and another function are one IOMMU group: both are VFIO's, or neither is used.
+load vfio_pci && load vfio_iommu_type1 && load virtio_pci || return
+card=0000:01:00.0
+neighbour=0000:01:00.1
+driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
+has() { if [ "$(driver_of "$1")" = "$2" ]; then pass "$1 has '$2'"; else fail "$1 has '$(driver_of "$1")', not '$2'"; fi; }
+wait_for 30 test -e "/sys/bus/pci/drivers/virtio-pci/$neighbour"
+has $neighbour virtio-pci
+if [ "$(readlink -f /sys/bus/pci/devices/$card/iommu_group)" = "$(readlink -f /sys/bus/pci/devices/$neighbour/iommu_group)" ]; then
+	pass "one group"
+else
+	fail "two groups"
+fi
+# Where modprobe looks.
+mkdir -p "/lib/modules/$(uname -r)"
+cp /modules/*.ko "/lib/modules/$(uname -r)"
+depmod
+# Bound alone it is of no use yet, and that is said.
+step "bind" bareverbs bind $card
+expect "what is in the way" "IOMMU group [0-9]+ is not viable: it also has $neighbour, bound to virtio-pci"
+has $card vfio-pci
+step "devices" bareverbs devices
+expect "the group" "IOMMU group [0-9]+ is not viable: it also has $neighbour, bound to virtio-pci"
+expect "what mends it" "remedy: sudo bareverbs bind --group $card"
+refused "info" 1 "IOMMU group [0-9]+ is not viable" bareverbs info --device $card
+has $neighbour virtio-pci
+step "bind --group" bareverbs bind --group $card
+has $neighbour vfio-pci
+step "the main job" bareverbs --device $card -n 20
+step "unbind --group" bareverbs unbind --group $card
+has $neighbour virtio-pci
