@@ -355,5 +355,13 @@ CASES = [
         seconds=900,
         only_named=True,
     ),
+    own_driver(
+        "vfio-start",
+        "from the start of a process to its first completion: ours, and libmlx5 over VFIO",
+        devices=1,
+        python=True,
+        memory=2048,
+        only_named=True,
+    ),
     Case("speed", "messages a second, latency, processor time", devices=2, traced=False, only_named=True),
 ]

@@ -31,6 +31,8 @@ class Trial:
         self.past = []
         self.runtime = None
         self.sockets = []
+        #: What the case said that it starts, and when (seconds since the start of the server).
+        self.starts = []
 
     def run(self, stop):
         """Raises Failed if the case does not pass, and Interrupted when `stop` (an event) is set before its end."""
@@ -70,6 +72,17 @@ class Trial:
             self._judge(guest, number in ended)
         for server in self.servers:
             self._leftovers(server)
+        self._first_completions()
+
+    def _first_completions(self):
+        """How long after each start that the case told of a device wrote its first completion."""
+        trace = self.servers[0].trace.read_text(errors="replace").splitlines()
+        completions = [float(line.split()[0]) for line in trace if line.split()[2:3] == ["cqe"]]
+        for name, began in self.starts:
+            first = min((at for at in completions if at > began), default=None)
+            if first is None:
+                raise Failed(f"no completion after the start of {name}")
+            self.guests[0].lines.append(f"#= {name}: first completion {first - began:.2f} s after its start")
 
     def _servers(self):
         case = self.case
@@ -142,6 +155,9 @@ class Trial:
             case ["plug", slot, device]:
                 guest.plug(int(slot), int(device))
                 return "plugged"
+            case ["starts", *words]:
+                self.starts.append((" ".join(words), time.monotonic() - server.started))
+                return "noted"
             case ["power-cut"]:
                 return self._power_cut(number)
             case ["usage"]:
