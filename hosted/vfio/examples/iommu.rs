@@ -1,4 +1,7 @@
 //! What a card behind an IOMMU reaches, and what happens when it is told to reach more: `iommu 0000:01:00.0`.
+#![expect(unsafe_code, reason = "memory of the caller is handed to the card")]
+
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use bareverbs::{
@@ -61,6 +64,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut text = [0; 10];
     mine.read(2048, &mut text)?;
     println!("writing within the buffer: {status:?}, {}", String::from_utf8_lossy(&text));
+
+    // Memory of one's own: whole pages, mapped for the card as long as the mapping lives.
+    let layout = std::alloc::Layout::from_size_align(8192, 4096)?;
+    // SAFETY: the layout has bytes.
+    let own = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or("no memory")?;
+    // SAFETY: the pages stay until the mapping is gone, and no reference to them is made.
+    let mapping = unsafe { device.map(own, 8192) }?;
+    let mr = verbs.reg_mr(pd, mapping.addr(), 8192, access, &mapping)?;
+    let rkey = verbs.mr(mr)?.rkey;
+    let status = write(&mut verbs, qp, cq, (mine.addr(), lkey), (mapping.addr() + 4096, rkey))?;
+    // SAFETY: within the pages; volatile, since the card writes them.
+    let first = unsafe { own.add(4096).read_volatile() };
+    println!("writing to memory of one's own: {status:?}, {}", char::from(first));
+    // SAFETY: refused, so that nothing is mapped.
+    let half = unsafe { device.map(own, 100) };
+    println!("mapping half a page: {}", half.err().map_or_else(|| "done".into(), |error| error.to_string()));
+    verbs.dereg_mr(mr)?;
+    drop(mapping);
+    // SAFETY: allocated above with this layout, and no longer mapped for the card.
+    unsafe { std::alloc::dealloc(own.as_ptr(), layout) };
+
+    // A reset forgets everything that was made on the card, the driver's part too.
+    drop(verbs);
+    device.reset()?;
+    println!("reset");
     Ok(())
 }
 

@@ -11,3 +11,7 @@ expect "the IOMMU refuses what the card is told to write" "writing where the IOM
 expect "it is reported" "event: QpAccessError"
 expect "a buffer is taken from the card when it is dropped" "writing to a buffer: Success; after it was dropped: WrFlushErr"
 expect "the rest goes on" "writing within the buffer: Success, still here"
+expect "memory of the caller's own" "writing to memory of one's own: Success, s"
+expect "whole pages only" "mapping half a page: memory of 100 bytes .* is not whole pages"
+expect "a reset" "^reset$"
+step "after the reset" iommu "$card0"
