@@ -130,7 +130,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         }
         DeviceChoice::Pci(address) => {
             trace::refuse(&args.trace)?;
-            of_host(open_pci(address)?)
+            of_host(open_pci(*address)?)
         }
     }?;
     let text = if args.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.to_string() };

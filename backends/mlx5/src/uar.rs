@@ -10,8 +10,8 @@ use crate::Machine;
 use crate::driver::Driver;
 use crate::error::Error;
 
-/// First UAR page that does not lie over the initialization segment.
-const FIRST_PAGE: u32 = 3;
+/// First page of BAR0 that may be a UAR page: before it lie the initialization segment, the MSI-X table and its pending bits.
+pub(crate) const FIRST_UAR_PAGE: usize = 4;
 
 /// The page in use.
 #[derive(Clone, Copy, Debug, Default)]
@@ -134,7 +134,7 @@ impl<P: Platform> Driver<P> {
         self.command(CmdOpcode::AllocUar, &[0; AllocUarIn::SIZE], &mut output)?;
         let page = View::<AllocUarOut>::of(&output).get(AllocUarOut::UAR);
         let base = page as usize * UAR_PAGE;
-        if page < FIRST_PAGE || base + UAR_PAGE > self.machine.registers.len() {
+        if (page as usize) < FIRST_UAR_PAGE || base + UAR_PAGE > self.machine.registers.len() {
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
         }
         let half = if self.config.blue_flame { self.caps.blue_flame_half() } else { 0 };

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::Result;
+use bareverbs_vfio::pci::{Address, AddressError};
 
 use super::vfio::Card;
 
@@ -13,8 +14,8 @@ pub enum DeviceChoice {
     /// A simulated device of this process.
     #[default]
     Simulated,
-    /// The function of this machine's PCI at an address, `DDDD:BB:DD.F` in lower case.
-    Pci(String),
+    /// The PCI function of this machine at an address.
+    Pci(Address),
 }
 
 impl FromStr for DeviceChoice {
@@ -25,7 +26,7 @@ impl FromStr for DeviceChoice {
         if text == "simulated" {
             return Ok(Self::Simulated);
         }
-        address(text).map(Self::Pci).ok_or_else(|| {
+        text.parse().map(Self::Pci).map_err(|_: AddressError| {
             format!(
                 "`{text}` is neither `simulated` nor a PCI address such as 0000:01:00.0 or 01:00.0 (hexadecimal; see lspci -D)"
             )
@@ -37,34 +38,20 @@ impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Simulated => f.write_str("simulated"),
-            Self::Pci(address) => f.write_str(address),
+            Self::Pci(address) => address.fmt(f),
         }
     }
-}
-
-/// A PCI address as sysfs writes it.
-fn address(text: &str) -> Option<String> {
-    let (place, function) = text.rsplit_once('.')?;
-    let (rest, device) = place.rsplit_once(':')?;
-    let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0000", rest));
-    let number = |text: &str, most: u32| {
-        let is_hex = !text.is_empty() && text.len() <= 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        u32::from_str_radix(text, 16).ok().filter(|value| is_hex && *value <= most)
-    };
-    let (domain, bus) = (number(domain, u32::MAX)?, number(bus, 0xff)?);
-    let (device, function) = (number(device, 0x1f)?, number(function, 7)?);
-    Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
 /// The host of a PCI function.
 pub type PciHost = Card;
 
-/// Opens the function at `address` (`DDDD:BB:DD.F`).
+/// Opens the function at `address`.
 ///
 /// # Errors
 /// The function is not there, or this process may not or cannot use it.
-pub fn open_pci(address: &str) -> Result<PciHost> {
-    Card::open(address.parse()?)
+pub fn open_pci(address: Address) -> Result<PciHost> {
+    Card::open(address)
 }
 
 #[cfg(test)]
@@ -73,7 +60,7 @@ mod tests {
 
     #[test]
     fn names_of_devices() {
-        let pci = |address: &str| Ok(DeviceChoice::Pci(address.into()));
+        let pci = |address: &str| Ok(DeviceChoice::Pci(address.parse().unwrap()));
         assert_eq!("simulated".parse(), Ok(DeviceChoice::Simulated));
         assert_eq!("0000:01:00.0".parse(), pci("0000:01:00.0"));
         assert_eq!("01:00.1".parse(), pci("0000:01:00.1"));

@@ -1,5 +1,7 @@
 //! The devices of a command whose two sides may both be in this process.
 
+use bareverbs_vfio::pci::Address;
+
 use super::choice::DeviceChoice;
 
 /// Which devices the values of `--device` name.
@@ -10,9 +12,9 @@ pub enum Sides {
     /// PCI functions: one of side A, and one of side B if that is another.
     Pci {
         /// Address of the first.
-        first: String,
+        first: Address,
         /// Address of the second, if there is one.
-        second: Option<String>,
+        second: Option<Address>,
         /// How often `--device` was given.
         given: usize,
     },
@@ -28,10 +30,10 @@ impl Sides {
         match choices {
             [] => Ok(Self::Simulated(0)),
             [DeviceChoice::Simulated] | [DeviceChoice::Simulated, DeviceChoice::Simulated] => Ok(Self::Simulated(given)),
-            [DeviceChoice::Pci(first)] => Ok(Self::Pci { first: first.clone(), second: None, given }),
+            [DeviceChoice::Pci(first)] => Ok(Self::Pci { first: *first, second: None, given }),
             [DeviceChoice::Pci(first), DeviceChoice::Pci(second)] => {
-                let second = (first != second).then(|| second.clone());
-                Ok(Self::Pci { first: first.clone(), second, given })
+                let second = (first != second).then_some(*second);
+                Ok(Self::Pci { first: *first, second, given })
             }
             [_, _] => Err("--device: a simulated device has no wire to a card; give two of one kind".into()),
             _ => Err(format!("--device was given {given} times: there are two sides, and each has at most one device")),
@@ -45,12 +47,13 @@ mod tests {
 
     #[test]
     fn one_device_given_twice_is_one_device() {
-        let pci = |address: &str| DeviceChoice::Pci(address.into());
+        let pci = |address: &str| DeviceChoice::Pci(address.parse().unwrap());
         let (a, b) = (pci("0000:01:00.0"), pci("0000:02:00.0"));
-        let one = |given| Sides::Pci { first: "0000:01:00.0".into(), second: None, given };
+        let one = |given| Sides::Pci { first: "0000:01:00.0".parse().unwrap(), second: None, given };
         assert_eq!(Sides::new(std::slice::from_ref(&a)), Ok(one(1)));
         assert_eq!(Sides::new(&[a.clone(), a.clone()]), Ok(one(2)));
-        let two = Sides::Pci { first: "0000:01:00.0".into(), second: Some("0000:02:00.0".into()), given: 2 };
+        let two =
+            Sides::Pci { first: "0000:01:00.0".parse().unwrap(), second: Some("0000:02:00.0".parse().unwrap()), given: 2 };
         assert_eq!(Sides::new(&[a.clone(), b.clone()]), Ok(two));
         assert_eq!(Sides::new(&[]), Ok(Sides::Simulated(0)));
         assert_eq!(Sides::new(&[DeviceChoice::Simulated]), Ok(Sides::Simulated(1)));

@@ -53,7 +53,7 @@ impl Host for Card {
     }
 
     fn config(&self) -> Config {
-        Config { virtual_function: self.device.is_virtual_function(), ..Config::DEFAULT }
+        self.device.driver_config()
     }
 
     fn machine(&self, arena: usize) -> Result<Machine<VfioPlatform>> {

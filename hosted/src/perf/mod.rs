@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
+use bareverbs_vfio::pci::Address;
 
 use self::args::PerfArgs;
 use self::exchange::{Lines, Link, Local};
@@ -84,11 +85,11 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
 enum Form {
     /// Both ends here, on one or two devices.
     Simulated(usize),
-    Pci(String, Option<String>),
+    Pci(Address, Option<Address>),
     /// The server, at an address.
-    Listen(String, String),
+    Listen(Address, String),
     /// The client, of a server.
-    Connect(String, String),
+    Connect(Address, String),
 }
 
 impl Form {
@@ -165,16 +166,16 @@ impl Job<'_> {
             }
             Form::Pci(one, two) => {
                 let addresses = [Some(one), two];
-                let hosts = addresses.iter().flatten().map(|address| open_pci(address)).collect::<Result<_>>()?;
+                let hosts = addresses.into_iter().flatten().map(open_pci).collect::<Result<_>>()?;
                 self.local(hosts, parameters)
             }
             Form::Listen(device, at) => {
-                let mut device = self.bring_up(open_pci(&device)?)?;
+                let mut device = self.bring_up(open_pci(device)?)?;
                 let result = self.serve(&mut device, &at);
                 finish(result, [device])
             }
             Form::Connect(device, at) => {
-                let mut device = self.bring_up(open_pci(&device)?)?;
+                let mut device = self.bring_up(open_pci(device)?)?;
                 let result = self.connect(&mut device, &at, parameters);
                 finish(result, [device])
             }

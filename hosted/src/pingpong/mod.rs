@@ -66,11 +66,11 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             if given == 2 && args.host.is_some() {
                 return Err(UsageError::new("HOST: with --device twice both ends are here; leave one of them out").into());
             }
-            let first = open_pci(&first)?;
+            let first = open_pci(first)?;
             if given == 1 {
                 return Ok(run_one(args, first, stop));
             }
-            let second = second.map(|address| open_pci(&address)).transpose()?;
+            let second = second.map(open_pci).transpose()?;
             Ok(run_both(args, first, second, stop))
         }
     }

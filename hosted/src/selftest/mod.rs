@@ -45,8 +45,8 @@ pub fn run(args: &JobArgs, stop: Arc<AtomicBool>) -> Result<Report> {
         Sides::Simulated(given) => run_simulated(args, given != 1, stop),
         Sides::Pci { first, second, .. } => {
             refuse_simulated_options(args)?;
-            let first = open_pci(&first)?;
-            let second = second.map(|address| open_pci(&address)).transpose()?;
+            let first = open_pci(first)?;
+            let second = second.map(open_pci).transpose()?;
             Ok(run_on(args, options(args), first, second, stop))
         }
     }

@@ -9,7 +9,7 @@ use bareverbs::{
     Access, AddressVector, Completion, Event, Mtu, Payload, QpAttr, QpCap, QpInit, QpType, Remote, SendFlags, SendOp,
 };
 use bareverbs::{SendWr, Sge};
-use bareverbs_mlx5::{Config, Mlx5};
+use bareverbs_mlx5::Mlx5;
 use bareverbs_vfio::{Device, VfioPlatform};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::open(address.parse()?)?;
     // Vector 0: commands, asynchronous events, page requests. Vector 1: completions.
     let interrupts = device.interrupts(2)?;
-    let card = Card::bring_up(device.machine(Card::ARENA)?, &Config::DEFAULT).map_err(|(error, _)| error)?;
+    let card = Card::bring_up(device.machine(Card::ARENA)?, &device.driver_config()).map_err(|(error, _)| error)?;
     let mut verbs = Box::new(Verbs::new(card));
 
     let mut poll = Poll::new()?;

@@ -8,7 +8,7 @@ use bareverbs::{
     Access, AddressVector, Completion, DmaMemory as _, Lkey, Mtu, OffsetMap, Payload, QpAttr, QpAttrMask, QpCap, QpInit,
 };
 use bareverbs::{CqHandle, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcStatus};
-use bareverbs_mlx5::{Config, Mlx5};
+use bareverbs_mlx5::Mlx5;
 use bareverbs_vfio::{Device, VfioPlatform};
 
 type Card = Mlx5<VfioPlatform, 4096>;
@@ -17,7 +17,7 @@ type Verbs = bareverbs::Verbs<Card, 1, 4, 1, 1, 1, 64, 64>;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).ok_or("iommu ADDRESS")?;
     let device = Device::open(address.parse()?)?;
-    let card = Card::bring_up(device.machine(Card::ARENA)?, &Config::DEFAULT).map_err(|(error, _)| error)?;
+    let card = Card::bring_up(device.machine(Card::ARENA)?, &device.driver_config()).map_err(|(error, _)| error)?;
     let mut verbs = Box::new(Verbs::new(card));
     let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(16)?);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         QpAttr { port_num: 1, access, av, dest_qpn, path_mtu: Mtu::Mtu1024, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
 
     let mut mine = device.memory(4096)?;
+    mine.write(0, b"still here")?;
     let mr = verbs.reg_mr(pd, mine.addr(), 4096, access, &mine)?;
     let (lkey, rkey) = (verbs.mr(mr)?.lkey, verbs.mr(mr)?.rkey);
 
@@ -54,12 +55,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target = (gone.addr(), verbs.mr(mr)?.rkey);
     let before = write(&mut verbs, qp, cq, (mine.addr(), lkey), target)?;
     drop(gone);
+    // New memory does not get its addresses: whoever still has the old key does not reach it.
+    let other = device.memory(4096)?;
     let after = write(&mut verbs, qp, cq, (mine.addr(), lkey), target)?;
-    println!("writing to a buffer: {before:?}; after it was dropped: {after:?}");
+    println!("writing to a buffer: {before:?}; after it was dropped: {after:?}, other memory has {}", other.read_u8(0)?);
 
     // What is mapped goes on working.
     reset(&mut verbs, qp, &attr)?;
-    mine.write(0, b"still here")?;
     let status = write(&mut verbs, qp, cq, (mine.addr(), lkey), (mine.addr() + 2048, rkey))?;
     let mut text = [0; 10];
     mine.read(2048, &mut text)?;

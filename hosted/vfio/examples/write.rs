@@ -2,19 +2,25 @@
 //! `write 0000:01:00.0 HOST` on another.
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
-use bareverbs::{Access, AddressVector, Completion, DmaMemory as _, Lid, Mtu, Payload, QpAttr, QpCap, QpInit, QpType, Qpn};
+use bareverbs::{
+    Access, AddressVector, Completion, DmaFence as _, DmaMemory as _, Lid, Mtu, Payload, QpAttr, QpCap, QpInit, QpType, Qpn,
+};
 use bareverbs::{Remote, Rkey, SendFlags, SendOp, SendWr, Sge};
-use bareverbs_mlx5::{Config, Mlx5};
+use bareverbs_mlx5::Mlx5;
+use bareverbs_mlx5::mmio::CpuFence;
 use bareverbs_vfio::{Device, VfioPlatform};
 
 type Card = Mlx5<VfioPlatform, 4096>;
 type Verbs = bareverbs::Verbs<Card, 1, 1, 1, 1, 1, 64, 64>;
 
+const PATIENCE: Duration = Duration::from_secs(10);
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, address, peer] = <[_; 3]>::try_from(Vec::from_iter(std::env::args())).map_err(|_| "write ADDRESS --listen|HOST")?;
     let device = Device::open(address.parse()?)?;
-    let card = Card::bring_up(device.machine(Card::ARENA)?, &Config::DEFAULT).map_err(|(error, _)| error)?;
+    let card = Card::bring_up(device.machine(Card::ARENA)?, &device.driver_config()).map_err(|(error, _)| error)?;
     let mut verbs = Box::new(Verbs::new(card));
 
     let (pd, cq, mut buffer) = (verbs.alloc_pd()?, verbs.create_cq(16)?, device.memory(4096)?);
@@ -43,8 +49,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     if peer == "--listen" {
         writeln!(tcp, "ready")?;
-        // The card writes meanwhile: bytes are copied out, no reference to them exists.
-        while buffer.read_u8(15)? == 0 {}
+        // The card writes meanwhile: bytes are copied out, no reference to them exists. What is read after the last byte was seen
+        // is read after it.
+        let start = Instant::now();
+        while buffer.read_u8(15)? == 0 && start.elapsed() < PATIENCE {}
+        CpuFence::UNCACHED.acquire();
         let mut text = [0; 16];
         buffer.read(0, &mut text)?;
         println!("the peer wrote: {}", String::from_utf8_lossy(&text));
@@ -55,8 +64,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sges = [Sge { addr: buffer.addr(), length: 16, lkey }];
     let op = SendOp::Write { payload: Payload::Sges(&sges), remote: Remote { addr, rkey: Rkey::new(rkey.try_into()?) } };
     verbs.post_send(qp, &SendWr { wr_id: 1, flags: SendFlags::empty(), op })?;
-    let mut done = [Completion::EMPTY];
-    while verbs.poll_cq(cq, &mut done)? == 0 {}
+    let (mut done, start) = ([Completion::EMPTY], Instant::now());
+    while verbs.poll_cq(cq, &mut done)? == 0 {
+        if start.elapsed() > PATIENCE {
+            return Err("no completion".into());
+        }
+    }
     println!("written: {:?}", done[0].status);
     Ok(())
 }

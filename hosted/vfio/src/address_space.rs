@@ -8,20 +8,24 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rustix::process::{Resource, getrlimit};
 use vfio_ioctls::{VfioError, VfioOps};
 
 use crate::error::Error;
 use crate::iova::{Iovas, parse_reserved};
-use crate::pci::Obstacle;
+use crate::pci::{Obstacle, Process};
 
 /// The address spaces of this process by IOMMU group: devices of one group share one, the kernel allows no other way.
 static SPACES: Mutex<BTreeMap<u32, Weak<AddressSpace>>> = Mutex::new(BTreeMap::new());
 
+/// The addresses of all of them.
+static IOVAS: Mutex<Iovas> = Mutex::new(Iovas::new());
+
 /// An I/O address space: a VFIO container, or an I/O address space of iommufd.
 pub(crate) struct AddressSpace {
     ops: Arc<dyn VfioOps>,
-    iovas: Mutex<Iovas>,
+    /// First and last address of what the platform keeps for itself.
+    reserved: Vec<(u64, u64)>,
+    has_direct_mapping: bool,
 }
 
 impl AddressSpace {
@@ -35,10 +39,19 @@ impl AddressSpace {
         // A kernel without the file reserves nothing that it could tell of.
         let reserved = std::fs::read_to_string(format!("/sys/kernel/iommu_groups/{group}/reserved_regions"));
         let reserved = reserved.unwrap_or_default();
-        let space = Arc::new(Self { ops, iovas: Mutex::new(Iovas::new(&parse_reserved(&reserved))) });
+        let space = Arc::new(Self {
+            ops,
+            has_direct_mapping: reserved.lines().any(|line| line.trim_end().ends_with(" direct")),
+            reserved: parse_reserved(&reserved),
+        });
         spaces.retain(|_, space| space.strong_count() > 0);
         spaces.insert(group, Arc::downgrade(&space));
         Ok(space)
+    }
+
+    /// Whether the platform's firmware has a mapping of its own in it, with which Linux gives the group to no user.
+    pub(crate) const fn has_direct_mapping(&self) -> bool {
+        self.has_direct_mapping
     }
 
     /// What VFIO knows it as.
@@ -54,12 +67,12 @@ impl AddressSpace {
     /// Until then the device may read and write them at any time, so that no Rust reference to them exists.
     pub(crate) unsafe fn map(&self, base: NonNull<u8>, len: usize, align: u64) -> Result<u64, Error> {
         let addr = base.addr().get() as u64;
-        let taken = self.iovas.lock().unwrap_or_else(PoisonError::into_inner).take(len as u64, align, addr);
+        let taken = IOVAS.lock().unwrap_or_else(PoisonError::into_inner).take(len as u64, align, addr, &self.reserved);
         let iova = taken.ok_or(Error::NoAddresses { len: len as u64 })?;
         // SAFETY: as promised by the caller; the address range is one that nothing else is mapped at.
         let mapped = unsafe { self.ops.vfio_dma_map(iova, len, base.as_ptr()) };
         mapped.map(|()| iova).map_err(|error| {
-            self.iovas.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+            IOVAS.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
             map_error(error, len)
         })
     }
@@ -67,14 +80,14 @@ impl AddressSpace {
     /// Takes the `len` bytes at `iova` from the device; from then on it cannot reach them.
     pub(crate) fn unmap(&self, iova: u64, len: usize) -> Result<(), Error> {
         self.ops.vfio_dma_unmap(iova, len).map_err(|error| Error::vfio("the IOMMU mapping cannot be taken away", error))?;
-        self.iovas.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+        IOVAS.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
         Ok(())
     }
 }
 
 impl std::fmt::Debug for AddressSpace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AddressSpace").field("iovas", &self.iovas).finish_non_exhaustive()
+        f.debug_struct("AddressSpace").field("reserved", &self.reserved).finish_non_exhaustive()
     }
 }
 
@@ -99,18 +112,24 @@ fn open() -> Result<Arc<dyn VfioOps>, Error> {
 
 /// Why a file of VFIO did not open.
 pub(crate) fn open_error(error: io::Error, path: PathBuf) -> Error {
-    match (error.kind(), std::fs::metadata(&path)) {
-        (io::ErrorKind::NotFound, _) => Error::Obstacle(Obstacle::NoFile { path }),
-        (io::ErrorKind::PermissionDenied, Ok(file)) => {
+    match (error.raw_os_error().map(rustix::io::Errno::from_raw_os_error), std::fs::metadata(&path)) {
+        (Some(rustix::io::Errno::NOENT), _) => Error::Obstacle(Obstacle::NoFile { path }),
+        // EPERM comes from elsewhere (a container's list of devices, say), and no owner or mode helps.
+        (Some(rustix::io::Errno::ACCESS), Ok(file)) => {
             Error::Obstacle(Obstacle::NoAccess { path, uid: file.uid(), gid: file.gid(), mode: file.mode() })
         }
-        _ => Error::io("a file of VFIO did not open", error),
+        _ => Error::File { path, error },
     }
 }
 
-/// Bytes that this process may lock; `None` for no limit.
-fn lock_limit() -> Option<u64> {
-    getrlimit(Resource::Memlock).current
+/// Bytes that this process has locked (`VmLck`) or pinned for devices (`VmPin`): one of them counts against the limit.
+fn locked() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    kib("VmLck:").unwrap_or(0).max(kib("VmPin:").unwrap_or(0)).saturating_mul(1024)
 }
 
 fn map_error(error: VfioError, len: usize) -> Error {
@@ -120,9 +139,13 @@ fn map_error(error: VfioError, len: usize) -> Error {
         VfioError::IommufdIoctlError(iommufd_ioctls::IommufdError::IommuIoasMap(error)) => error.errno(),
         _ => 0,
     };
-    match (io::Error::from_raw_os_error(errno).kind(), lock_limit()) {
-        (io::ErrorKind::OutOfMemory, Some(limit)) => Error::Obstacle(Obstacle::Memlock { limit, needed: len as u64 }),
-        (io::ErrorKind::StorageFull, _) => Error::TooManyMappings,
+    let process = Process::current();
+    let needed = locked().saturating_add(len as u64);
+    match (rustix::io::Errno::from_raw_os_error(errno), process.memlock) {
+        (rustix::io::Errno::NOMEM, Some(limit)) if needed > limit && !process.ipc_lock => {
+            Error::Obstacle(Obstacle::Memlock { limit, needed })
+        }
+        (rustix::io::Errno::NOSPC, _) => Error::TooManyMappings,
         _ => Error::vfio("the IOMMU does not map the memory", error),
     }
 }
@@ -136,9 +159,12 @@ mod tests {
         let of = |errno, path: &str| open_error(io::Error::from_raw_os_error(errno), path.into());
         assert!(matches!(of(2, "/dev/vfio/7"), Error::Obstacle(Obstacle::NoFile { .. })));
         assert!(matches!(of(13, "/dev/null"), Error::Obstacle(Obstacle::NoAccess { uid: 0, .. })));
-        assert!(matches!(of(5, "/dev/null"), Error::Io { .. }));
-        let limited = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(12)), 1 << 20);
-        assert!(lock_limit().is_none() || matches!(limited, Error::Obstacle(Obstacle::Memlock { needed: 0x10_0000, .. })));
+        assert!(matches!(of(5, "/dev/null"), Error::File { .. }));
+        assert!(matches!(of(1, "/dev/null"), Error::File { .. }));
+        let huge = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(12)), usize::MAX);
+        let process = Process::current();
+        let limited = process.memlock.is_some() && !process.ipc_lock;
+        assert_eq!(matches!(huge, Error::Obstacle(Obstacle::Memlock { .. })), limited, "{huge}");
         let many = map_error(VfioError::IommuDmaMap(vmm_sys_util::errno::Error::new(28)), 1 << 20);
         assert!(matches!(many, Error::TooManyMappings));
     }

@@ -12,8 +12,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bareverbs_mlx5::Machine;
 use bareverbs_mlx5::mmio::CpuFence;
+use bareverbs_mlx5::{Config, Machine};
 use vfio_bindings::bindings::vfio::{
     VFIO_BASE, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
     VFIO_PCI_REQ_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP, VFIO_TYPE,
@@ -33,20 +33,36 @@ use crate::{MonotonicClock, VfioPlatform};
 
 ioctl_io_nr!(VFIO_DEVICE_RESET, VFIO_TYPE as u32, VFIO_BASE + 11);
 
-/// The least that a ConnectX has in BAR0: the initialization segment (to the health counter at 0x1010) and a UAR page after it.
-const LEAST_BAR: u64 = 0x4000;
-
 /// Addresses of the functions that this process has open: the kernel would give it a second descriptor of the same device.
 static OPEN: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
 
+/// An address in [`OPEN`], until it is dropped.
+struct Claim(Address);
+
+impl Claim {
+    fn new(address: Address) -> Result<Self, Error> {
+        let is_new = OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
+        is_new.then_some(Self(address)).ok_or(Error::AlreadyOpen { address })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
 /// A function that is open: its descriptor and its address space, for as long as something of it is in use.
+///
+/// The order of the fields is that of their end. `config` is a second descriptor of the device: as long as it is open the kernel keeps
+/// the function in sysfs, where the drop of `device` looks for its group. The claim goes last.
 pub(crate) struct OpenFunction {
-    address: Address,
     device: ManuallyDrop<VfioDevice>,
-    /// The function's folder in sysfs.
-    folder: PathBuf,
     config: ConfigSpace,
     space: Arc<AddressSpace>,
+    /// The function's folder in sysfs.
+    folder: PathBuf,
+    claim: Claim,
 }
 
 impl OpenFunction {
@@ -58,6 +74,15 @@ impl OpenFunction {
         self.config.descriptor().read_exact_at(&mut word, offset).is_ok() && word != [0xff; 4]
     }
 
+    fn address(&self) -> Address {
+        self.claim.0
+    }
+
+    /// The device's descriptor.
+    pub(crate) const fn descriptor(&self) -> &File {
+        self.config.descriptor()
+    }
+
     /// What the device reaches.
     pub(crate) fn space(&self) -> &AddressSpace {
         &self.space
@@ -66,7 +91,7 @@ impl OpenFunction {
 
 impl std::fmt::Debug for OpenFunction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenFunction").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("OpenFunction").field("address", &self.address()).finish_non_exhaustive()
     }
 }
 
@@ -76,12 +101,11 @@ impl Drop for OpenFunction {
             // SAFETY: dropped here and nowhere else.
             unsafe { ManuallyDrop::drop(&mut self.device) };
         } else {
-            // The drop of `VfioDevice` asks sysfs for the group, and panics for a function that is gone: its descriptor alone is
-            // closed. The group goes with the address space.
+            // The drop of `VfioDevice` asks sysfs for the group, and panics where it finds none (sysfs hidden meanwhile): the
+            // descriptor alone is closed, and group and container stay open to the end of the process.
             // SAFETY: the descriptor belongs to `self.device`, which is not used or dropped any more.
             drop(unsafe { OwnedFd::from_raw_fd(self.device.as_raw_fd()) });
         }
-        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.address);
     }
 }
 
@@ -92,6 +116,7 @@ impl Drop for OpenFunction {
 pub struct Device {
     function: Arc<OpenFunction>,
     pci_device_id: u16,
+    is_virtual: bool,
     removal: Option<Interrupt>,
     failure: Option<Interrupt>,
     registers_taken: AtomicBool,
@@ -103,29 +128,30 @@ impl Device {
     /// # Errors
     /// What stands in the way; [`Error::remedy`] says what to do. The function is left as it was.
     pub fn open(address: Address) -> Result<Self, Error> {
+        let claim = Claim::new(address)?;
         let sysfs = Sysfs::machine();
-        let group = Self::usable(&sysfs, address)?;
-        if !OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(address) {
-            return Err(Error::Obstacle(pci::in_use(&sysfs, group)));
-        }
+        let (group, is_virtual) = Self::usable(&sysfs, address)?;
         let folder = Path::new("/sys/bus/pci/devices").join(address.to_string());
-        let opened = Self::open_function(&sysfs, &folder, group).inspect_err(|_| {
-            OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
-        });
-        let (opened, config, space) = opened?;
-        Self::new(OpenFunction { address, device: ManuallyDrop::new(opened), folder, config, space })
+        let (opened, config, space) = Self::open_function(&sysfs, &folder, group)?;
+        let function = OpenFunction { device: ManuallyDrop::new(opened), config, space, folder, claim };
+        Self::new(function, is_virtual)
     }
 
-    /// The number of a function's IOMMU group, if nothing that sysfs shows stands in the way.
-    fn usable(sysfs: &Sysfs, address: Address) -> Result<u32, Error> {
+    /// The number of a function's IOMMU group, and whether it is a virtual function, if nothing that sysfs shows stands in the way.
+    fn usable(sysfs: &Sysfs, address: Address) -> Result<(u32, bool), Error> {
         let function = pci::function(sysfs, address).ok_or(Error::NoSuchFunction { address })?;
-        let need = Need { bar0: LEAST_BAR, memlock: 0 };
+        let need = Need::default();
         // Devices of one group are used by one process: by this one, if it has another.
         let own = |obstacle: &Obstacle| matches!(obstacle, Obstacle::InUse { holders, .. } if holders.iter().all(|holder| holder.pid == std::process::id()));
         let mut obstacles = pci::obstacles(sysfs, &function, &Process::current(), &need).into_iter();
         match obstacles.find(|obstacle| !own(obstacle)) {
             Some(obstacle) => Err(Error::Obstacle(obstacle)),
-            None => function.group.map(|group| group.number).ok_or(Error::NoSuchFunction { address }),
+            None => {
+                // In a virtual machine the physical function is not there, and the device ID alone tells.
+                let is_virtual = function.physical_function.is_some()
+                    || function.model.is_some_and(|model| model.kind == pci::Kind::Virtual);
+                function.group.map(|group| (group.number, is_virtual)).ok_or(Error::NoSuchFunction { address })
+            }
         }
     }
 
@@ -138,7 +164,7 @@ impl Device {
             }
             VfioError::OpenGroup(error, group) => open_error(error, Path::new("/dev/vfio").join(group)),
             VfioError::ContainerSetIOMMU(error) if error.errno() == rustix::io::Errno::PERM.raw_os_error() => {
-                Error::UnsafeInterrupts
+                if space.has_direct_mapping() { Error::DirectMapping { group } } else { Error::UnsafeInterrupts }
             }
             #[cfg(feature = "cdev")]
             VfioError::OpenDeviceCdev(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -151,18 +177,22 @@ impl Device {
         let file = descriptor.try_clone_to_owned().map(File::from);
         let offset = opened.get_region_offset(VFIO_PCI_CONFIG_REGION_INDEX);
         let file = file.map_err(|error| Error::io("the descriptor of the device", error))?;
+        if offset == 0 || opened.get_region_size(VFIO_PCI_CONFIG_REGION_INDEX) == 0 {
+            return Err(Error::io("PCI configuration space", io::Error::other("VFIO has none of this device")));
+        }
         Ok((opened, ConfigSpace::new(file, offset), space))
     }
 
-    fn new(function: OpenFunction) -> Result<Self, Error> {
+    fn new(function: OpenFunction, is_virtual: bool) -> Result<Self, Error> {
         let (_, pci_device_id) = function.config.ids()?;
         function.config.enable()?;
         if !function.answers() {
-            return Err(Error::Obstacle(Obstacle::NoAnswer { address: function.address }));
+            return Err(Error::Obstacle(Obstacle::NoAnswer { address: function.address() }));
         }
         let mut device = Self {
             function: Arc::new(function),
             pci_device_id,
+            is_virtual,
             removal: None,
             failure: None,
             registers_taken: AtomicBool::new(false),
@@ -182,7 +212,7 @@ impl Device {
 
     /// The PCI address.
     pub fn address(&self) -> Address {
-        self.function.address
+        self.function.address()
     }
 
     /// PCI device ID.
@@ -191,8 +221,13 @@ impl Device {
     }
 
     /// Whether it is a virtual function, which `bareverbs_mlx5::Config::virtual_function` has to say.
-    pub fn is_virtual_function(&self) -> bool {
-        self.function.folder.join("physfn").exists()
+    pub const fn is_virtual_function(&self) -> bool {
+        self.is_virtual
+    }
+
+    /// What the driver is to be told of this device: [`Config::DEFAULT`], and whether it is a virtual function.
+    pub const fn driver_config(&self) -> Config {
+        Config { virtual_function: self.is_virtual, ..Config::DEFAULT }
     }
 
     /// MSI-X vectors that the device has.
@@ -208,14 +243,17 @@ impl Device {
         if self.function.device.get_region_flags(VFIO_PCI_BAR0_REGION_INDEX) & VFIO_REGION_INFO_FLAG_MMAP == 0 {
             return Err(Error::BarNotMappable);
         }
+        let function = &self.function;
+        let len = function.device.get_region_size(VFIO_PCI_BAR0_REGION_INDEX);
+        let len = usize::try_from(len).map_err(|_| Error::BarNotMappable)?;
+        let offset = function.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
         if self.registers_taken.swap(true, Ordering::Relaxed) {
             return Err(Error::RegistersTaken);
         }
-        let function = &self.function;
-        let len = usize::try_from(function.device.get_region_size(VFIO_PCI_BAR0_REGION_INDEX));
-        let offset = function.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
-        // SAFETY: this is BAR0 of a device that the value owns, and the flag above keeps it from being mapped twice.
-        unsafe { Bar::map(function.config.descriptor(), offset, len.map_err(|_| Error::BarNotMappable)?) }
+        // SAFETY: this is BAR0 of the function, and the flag above keeps it from being mapped twice: as long as the mapping is there
+        // nobody opens the function again.
+        let bar = unsafe { Bar::map(function.clone(), offset, len) };
+        bar.inspect_err(|_| self.registers_taken.store(false, Ordering::Relaxed))
     }
 
     /// `len` zeroed bytes that the device reaches.
@@ -232,8 +270,9 @@ impl Device {
     /// They are not whole pages, or cannot be locked or mapped for the device.
     ///
     /// # Safety
-    /// The bytes stay mapped readable and writable in this process, and no Rust reference to them is used, as long as the
-    /// [`Mapping`] lives: the device may read and write them at any time.
+    /// The bytes stay mapped readable and writable in this process, and no Rust reference to them is used, until [`Mapping::end`] has
+    /// succeeded (to the end of the process if it never does, whether the value is dropped or forgotten): the device may read and
+    /// write them at any time.
     pub unsafe fn map(&self, base: NonNull<u8>, len: usize) -> Result<Mapping, Error> {
         // SAFETY: as the caller promises.
         unsafe { Mapping::new(self.function.clone(), base, len) }
@@ -258,6 +297,11 @@ impl Device {
             return Err(Error::NoVectors { wanted: count, have });
         }
         let interrupts = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>, _>>()?;
+        // The kernel adds and takes no single vectors everywhere: all off (an error if none was on), then these on.
+        let _ = self.function.device.disable_msix();
+        if interrupts.is_empty() {
+            return Ok(interrupts);
+        }
         let events = interrupts.iter().map(Interrupt::event).collect();
         self.function.device.enable_msix(events).map_err(|error| Error::vfio("MSI-X cannot be switched on", error))?;
         Ok(interrupts)

@@ -11,10 +11,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::device::OpenFunction;
 use crate::error::Error;
 
-/// What the driver calls a page, and the least that the IOMMU maps.
+/// What the driver calls a page.
 const PAGE: usize = 4096;
 /// A huge page.
 const HUGE: usize = 2 << 20;
+
+/// The least that the IOMMU maps: a page of the kernel, which has 16 or 64 KiB on some machines.
+fn kernel_page() -> usize {
+    rustix::param::page_size().max(PAGE)
+}
 
 /// Whole pages of anonymous memory of this process.
 struct Pages {
@@ -25,17 +30,17 @@ struct Pages {
 }
 
 impl Pages {
-    /// At least `len` zeroed bytes, not shared with a forked child: huge pages if the machine has reserved some, and otherwise
-    /// in a place where the kernel can make huge pages of them.
+    /// At least `len` zeroed bytes in huge pages, if the machine has reserved some; not shared with a forked child.
+    fn huge(len: usize) -> Option<Self> {
+        let len = len.checked_next_multiple_of(HUGE)?;
+        Self::map(len, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB, HUGE).ok()
+    }
+
+    /// At least `len` zeroed bytes, not shared with a forked child; many of them in a place where the kernel can make huge pages.
     fn new(len: usize) -> Result<Self, Error> {
         let refuse = |error: rustix::io::Errno| Error::io("memory", error.into());
-        let whole = len.max(1).checked_next_multiple_of(if len < HUGE { PAGE } else { HUGE });
-        let len = whole.ok_or(Error::NoAddresses { len: len as u64 })?;
-        if len >= HUGE
-            && let Ok(pages) = Self::map(len, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB, HUGE)
-        {
-            return Ok(pages);
-        }
+        let unit = if len < HUGE { kernel_page() } else { HUGE };
+        let len = len.max(1).checked_next_multiple_of(unit).ok_or(Error::NoAddresses { len: len as u64 })?;
         if len < HUGE {
             return Self::map(len, MapFlags::PRIVATE, PAGE).map_err(refuse);
         }
@@ -44,19 +49,20 @@ impl Pages {
         let (start, end) = (wide.base.addr().get(), wide.base.addr().get() + wide.len);
         let skip = start.next_multiple_of(HUGE) - start;
         let rest = end - (start + skip + len);
-        // SAFETY: `skip` is less than a huge page, so that `skip + len` bytes and the rest lie in the mapping; what is given
-        // back was never used, and `wide` does not give it back a second time, as it is forgotten.
+        // From here on nobody gives the whole back.
+        let wide = std::mem::ManuallyDrop::new(wide);
+        // SAFETY: `skip` is less than a huge page, so that `skip + len` bytes and the rest lie in the mapping. What is given back
+        // was never used; should the kernel refuse, it stays mapped and unused.
         let base = unsafe {
             let base = wide.base.add(skip);
             if skip != 0 {
-                munmap(wide.base.as_ptr().cast(), skip).map_err(refuse)?;
+                let _ = munmap(wide.base.as_ptr().cast(), skip);
             }
             if rest != 0 {
-                munmap(base.add(len).as_ptr().cast(), rest).map_err(refuse)?;
+                let _ = munmap(base.add(len).as_ptr().cast(), rest);
             }
             base
         };
-        std::mem::forget(wide);
         let pages = Self { base, len, page: PAGE };
         // Without huge pages everything works too, only with more entries in the IOMMU.
         // SAFETY: the advice changes no content.
@@ -87,7 +93,8 @@ impl Drop for Pages {
 ///
 /// It is the [`AddressMap`] with which `reg_mr` is called: addresses outside of the piece have no translation, so that only what
 /// the IOMMU holds can be registered. When the value is dropped, the IOMMU takes the memory from the device, whatever regions
-/// there still are; what the device tries to reach then is refused by the IOMMU.
+/// there still are; what the device tries to reach then is refused by the IOMMU. Its addresses are given to other memory only after
+/// all others (60 GiB of them) were.
 #[derive(Debug)]
 pub struct Mapping {
     function: Arc<OpenFunction>,
@@ -108,7 +115,7 @@ impl Mapping {
     /// As for `AddressSpace::map`, until the value is dropped or [`Mapping::end`] has succeeded.
     pub(crate) unsafe fn new(function: Arc<OpenFunction>, base: NonNull<u8>, len: usize) -> Result<Self, Error> {
         let addr = base.addr().get();
-        if len == 0 || !addr.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
+        if len == 0 || !addr.is_multiple_of(kernel_page()) || !len.is_multiple_of(kernel_page()) {
             return Err(Error::Unaligned { addr, len });
         }
         let align = if len < HUGE { PAGE } else { HUGE };
@@ -180,7 +187,6 @@ pub struct DmaBuffer {
     mapping: Mapping,
     /// `None` once the memory was left to the device for good.
     pages: Option<Pages>,
-    len: usize,
 }
 
 // SAFETY: the pages belong to the value, and every access to them goes through `memory`, which is `Send`.
@@ -188,13 +194,23 @@ unsafe impl Send for DmaBuffer {}
 
 impl DmaBuffer {
     pub(crate) fn new(function: Arc<OpenFunction>, len: usize) -> Result<Self, Error> {
-        let pages = Pages::new(len)?;
+        // Reserved huge pages may be others' (a limit of the control group): it shows when they are touched.
+        if len >= HUGE
+            && let Some(pages) = Pages::huge(len)
+            && let Ok(buffer) = Self::of(function.clone(), pages, len)
+        {
+            return Ok(buffer);
+        }
+        Self::of(function, Pages::new(len)?, len)
+    }
+
+    fn of(function: Arc<OpenFunction>, pages: Pages, len: usize) -> Result<Self, Error> {
         // SAFETY: whole pages of a mapping that lives until `drop` below has taken them from the device.
         let mapping = unsafe { Mapping::new(function, pages.base, pages.len) }?;
         // SAFETY: aligned to a page on both sides, readable and writable for as long as the value lives, contiguous for the
         // device by the one mapping, coherent (VFIO maps nothing else), and never handed out as a reference.
-        let memory = unsafe { MappedMemory::new(pages.base, pages.len, mapping.iova()) };
-        Ok(Self { memory, mapping, pages: Some(pages), len })
+        let memory = unsafe { MappedMemory::new(pages.base, len, mapping.iova()) };
+        Ok(Self { memory, mapping, pages: Some(pages) })
     }
 
     /// Address of the first byte in this process: what SGEs and peers call it.
@@ -211,7 +227,7 @@ impl DmaBuffer {
 
 impl std::fmt::Debug for DmaBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DmaBuffer").field("len", &self.len).field("mapping", &self.mapping).finish_non_exhaustive()
+        f.debug_struct("DmaBuffer").field("len", &self.len()).field("mapping", &self.mapping).finish_non_exhaustive()
     }
 }
 
@@ -226,7 +242,7 @@ impl Drop for DmaBuffer {
 
 impl DmaMemory for DmaBuffer {
     fn len(&self) -> usize {
-        self.len
+        self.memory.len()
     }
 
     fn device_addr(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use vfio_ioctls::VfioError;
 
@@ -18,9 +19,26 @@ pub enum Error {
     },
     /// Something that the machine's files show stands in the way.
     Obstacle(Obstacle),
+    /// This process has the function open already.
+    AlreadyOpen {
+        /// The function.
+        address: Address,
+    },
+    /// A file of VFIO did not open.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The platform's firmware keeps memory mapped for this group (RMRR), which Linux gives to no user.
+    DirectMapping {
+        /// The IOMMU group.
+        group: u32,
+    },
     /// The IOMMU does not remap interrupts, so that Linux does not trust the device.
     UnsafeInterrupts,
-    /// The IOMMU takes no more mappings from this process (`dma_entry_limit` of vfio_iommu_type1).
+    /// The IOMMU takes no more mappings for this device's address space (`dma_entry_limit` of vfio_iommu_type1).
     TooManyMappings,
     /// No I/O virtual addresses are left for this many bytes.
     NoAddresses {
@@ -75,14 +93,18 @@ impl Error {
         match self {
             Self::NoSuchFunction { .. } => Some("bareverbs devices (lists the functions that can be used)".into()),
             Self::Obstacle(obstacle) => obstacle.remedy(),
+            Self::AlreadyOpen { .. } => Some("drop the device, its memory and its registers first".into()),
+            Self::DirectMapping { .. } => {
+                Some("dmesg (names the function); another slot, or a setting of the machine's firmware".into())
+            }
             Self::UnsafeInterrupts => {
                 const TRUST: &str = "echo 1 | sudo tee /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts, if the \
                                      devices of this machine are trusted and it can remap no interrupts";
                 Some(TRUST.into())
             }
-            Self::TooManyMappings => {
-                Some("sudo sysctl vm.nr_hugepages=64 (fewer mappings), or raise dma_entry_limit of vfio_iommu_type1".into())
-            }
+            Self::TooManyMappings => Some(
+                "fewer and larger buffers, or sudo modprobe vfio_iommu_type1 dma_entry_limit=NUMBER before it is loaded".into(),
+            ),
             _ => None,
         }
     }
@@ -93,8 +115,13 @@ impl fmt::Display for Error {
         match self {
             Self::NoSuchFunction { address } => write!(f, "there is no PCI function {address}"),
             Self::Obstacle(obstacle) => obstacle.fmt(f),
+            Self::AlreadyOpen { address } => write!(f, "this process has {address} open already"),
+            Self::File { path, error } => write!(f, "{} did not open: {error}", path.display()),
+            Self::DirectMapping { group } => {
+                write!(f, "the machine's firmware keeps memory mapped for IOMMU group {group}, which Linux gives to no user")
+            }
             Self::UnsafeInterrupts => f.write_str("the IOMMU of this machine does not remap interrupts"),
-            Self::TooManyMappings => f.write_str("the IOMMU takes no more mappings from this process"),
+            Self::TooManyMappings => f.write_str("the IOMMU takes no more mappings for this device"),
             Self::NoAddresses { len } => write!(f, "no I/O virtual addresses are left for {len} bytes"),
             Self::Unaligned { addr, len } => write!(f, "memory of {len} bytes at {addr:#x} is not whole pages"),
             Self::BarNotMappable => f.write_str("the kernel does not let BAR0 be mapped"),
@@ -106,13 +133,5 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Obstacle(obstacle) => Some(obstacle),
-            Self::Io { error, .. } => Some(error),
-            Self::Vfio { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+// Without a source: the text has the cause already.
+impl std::error::Error for Error {}

@@ -22,9 +22,9 @@ pub struct Need {
 }
 
 impl Default for Need {
-    /// The initialization segment and one doorbell page; no memory.
+    /// The initialization segment (to the health counter at 0x1010), the MSI-X table, and a doorbell page; no memory.
     fn default() -> Self {
-        Self { bar0: 0x2000, memlock: 0 }
+        Self { bar0: 0x8000, memlock: 0 }
     }
 }
 
@@ -110,9 +110,9 @@ fn files(sysfs: &Sysfs, function: &Function, process: &Process) -> Vec<Obstacle>
     let Some(group) = function.group.as_ref().filter(|group| !group.no_iommu) else { return Vec::new() };
     let by_group = [sysfs.dev("vfio/vfio"), sysfs.dev(&format!("vfio/{}", group.number))];
     let by_device: Vec<_> = function.device_file.iter().cloned().chain([sysfs.dev("iommu")]).collect();
-    // A kernel without groups has the function's own file and that of the IOMMU instead.
-    let wanted =
-        if function.device_file.is_some() && !by_group.iter().all(|path| path.exists()) { by_device } else { by_group.into() };
+    // Where the feature asks for it, or the kernel has no groups: the function's own file and that of the IOMMU.
+    let by_own_file = cfg!(feature = "cdev") || function.device_file.is_some() && !by_group.iter().all(|path| path.exists());
+    let wanted = if by_own_file { by_device } else { by_group.into() };
     let mut found: Vec<_> = wanted.into_iter().filter_map(|path| denied(path, process)).collect();
     let holders = group_holders(sysfs, group.number);
     if !holders.is_empty() {

@@ -137,6 +137,7 @@ pub(crate) fn vfio_holders(sysfs: &Sysfs, address: Address) -> Vec<Holder> {
     let Some(function) = super::function(sysfs, address) else { return Vec::new() };
     let mut found = function.group.map_or_else(Vec::new, |group| group_holders(sysfs, group.number));
     found.extend(function.device_file.iter().flat_map(|path| holders(sysfs, path)));
+    found.sort_by_key(|holder| holder.pid);
     found.dedup();
     found
 }

@@ -9,7 +9,7 @@ expect "only what is mapped can be registered" "a region beyond the buffer: .*no
 expect "the IOMMU refuses what the card is told to read" "reading where the IOMMU maps nothing: LocProtErr"
 expect "the IOMMU refuses what the card is told to write" "writing where the IOMMU maps nothing: WrFlushErr"
 expect "it is reported" "event: QpAccessError"
-expect "a buffer is taken from the card when it is dropped" "writing to a buffer: Success; after it was dropped: WrFlushErr"
+expect "a buffer is taken from the card when it is dropped" "writing to a buffer: Success; after it was dropped: WrFlushErr, other memory has 0"
 expect "the rest goes on" "writing within the buffer: Success, still here"
 expect "memory of the caller's own" "writing to memory of one's own: Success, s"
 expect "whole pages only" "mapping half a page: memory of 100 bytes .* is not whole pages"
