@@ -153,7 +153,9 @@ fn a_device_that_cannot_be_had_is_named() {
     for args in [&["--device", "9f:1f.7"][..], &["info", "--device", "9f:1f.7"]] {
         let output = bareverbs(args);
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains("0000:9f:1f.7: "), "{}", text(&output.stderr));
+        let err = text(&output.stderr);
+        assert_eq!(err.matches("0000:9f:1f.7").count(), 1, "{err}");
+        assert!(err.contains("\n  remedy: bareverbs devices"), "{err}");
     }
     for (args, reason) in [
         (&["--device", "mlx5_0"][..], "PCI address"),

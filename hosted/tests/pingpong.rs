@@ -122,7 +122,7 @@ fn what_there_is_not_is_refused_with_the_reason() {
         assert!(text(&output.stderr).contains(reason), "{args:?}: {}", text(&output.stderr));
     }
     for (args, reason) in [
-        (&["--device", "9f:1f.7"][..], "0000:9f:1f.7: "),
+        (&["--device", "9f:1f.7"][..], "there is no PCI function 0000:9f:1f.7\n  remedy: "),
         (&["-i", "2"], "query_port 2"),
         (&["-g", "200"], "there is no GID 200"),
     ] {

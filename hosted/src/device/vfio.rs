@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use bareverbs::{AddressMap, Clock as _, Instant};
 use bareverbs_mlx5::{Config, Machine};
 use bareverbs_vfio::pci::Address;
@@ -33,16 +33,20 @@ impl Card {
             let interrupts = device.interrupts(VECTORS)?;
             Ok(Self { name: address.to_string(), device, interrupts, clock: MonotonicClock::new() })
         };
-        open().map_err(with_remedy).with_context(|| address.to_string())
+        open().map_err(|error| of_card(&error, &address.to_string()))
     }
 }
 
-/// The error with what mends it, for people.
-fn with_remedy(error: bareverbs_vfio::Error) -> anyhow::Error {
-    match error.remedy() {
-        Some(remedy) => anyhow::anyhow!("{error}\n  {remedy}"),
-        None => error.into(),
+/// The error of the card at `address`, which is named once, with what mends it, for people.
+fn of_card(error: &bareverbs_vfio::Error, address: &str) -> anyhow::Error {
+    let mut text = error.to_string();
+    if !text.contains(address) {
+        text = format!("{address}: {text}");
     }
+    if let Some(remedy) = error.remedy() {
+        text += &format!("\n  remedy: {remedy}");
+    }
+    anyhow::Error::msg(text)
 }
 
 impl Host for Card {
@@ -57,11 +61,11 @@ impl Host for Card {
     }
 
     fn machine(&self, arena: usize) -> Result<Machine<VfioPlatform>> {
-        self.device.machine(arena).map_err(with_remedy).with_context(|| self.name().to_string())
+        self.device.machine(arena).map_err(|error| of_card(&error, self.name()))
     }
 
     fn memory(&self, len: usize) -> Result<DmaBuffer> {
-        self.device.memory(len).map_err(with_remedy).with_context(|| self.name().to_string())
+        self.device.memory(len).map_err(|error| of_card(&error, self.name()))
     }
 
     fn region<'a>(&self, memory: &'a DmaBuffer) -> (u64, &'a dyn AddressMap) {
@@ -105,5 +109,28 @@ impl Host for Card {
 
     fn pci_device_id(&self) -> u16 {
         self.device.pci_device_id()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs_vfio::Error;
+    use bareverbs_vfio::pci::Obstacle;
+
+    use super::*;
+
+    #[test]
+    fn an_error_names_its_card_once_and_the_remedy_below() {
+        let address: Address = "0000:01:00.0".parse().unwrap();
+        let text = |error: Error| of_card(&error, "0000:01:00.0").to_string();
+        assert_eq!(
+            text(Error::NoSuchFunction { address }),
+            "there is no PCI function 0000:01:00.0\n  remedy: bareverbs devices (lists the functions that can be used)"
+        );
+        assert_eq!(
+            text(Error::Obstacle(Obstacle::ModuleNotLoaded)),
+            "0000:01:00.0: the kernel module vfio-pci is not loaded\n  remedy: sudo modprobe vfio-pci"
+        );
+        assert_eq!(text(Error::RegistersTaken), "0000:01:00.0: the registers of the device were handed out before");
     }
 }
