@@ -105,7 +105,7 @@ pub fn was_interrupted(error: &anyhow::Error) -> bool {
 }
 
 fn options(args: &ChangeArgs) -> Options {
-    Options { force: false, group: args.group, patience: Duration::from_secs(args.wait) }
+    Options { force: false, group: args.group, timeout: Duration::from_secs(args.wait) }
 }
 
 /// What acts, until Ctrl-C: then everything is put back.

@@ -24,12 +24,12 @@ pub struct Options {
     /// The other members of the function's IOMMU group too, those that drivers have.
     pub group: bool,
     /// How long the kernel may take for the effect of one step. A driver that starts a card takes seconds.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { force: false, group: false, patience: Duration::from_secs(60) }
+        Self { force: false, group: false, timeout: Duration::from_secs(60) }
     }
 }
 
@@ -198,26 +198,27 @@ pub fn plan_bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Res
 ///
 /// # Errors
 ///
-/// If one of them is not there, or a process has it open: the kernel would wait for that process.
+/// If one of them is not there, is no function of mlx5 nor was bound here, or a process has it open: the kernel would wait for
+/// that process.
 pub fn plan_unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Plan, BindError> {
     let mut plan = Plan::default();
     for (function, asked) in targets(sysfs, addresses, options, |member| member.driver.as_deref() == Some(VFIO_PCI))? {
         let address = function.address;
         let remembered = Before::remembered(sysfs, address);
+        if remembered.is_none() && function.model.is_none() {
+            // What nobody here bound, and is no mlx5 function, is not ours to give back.
+            if !asked {
+                continue;
+            }
+            let obstacle = Obstacle::NotMlx5 { address, vendor: function.vendor, device: function.device };
+            return Err(BindError::Refused { obstacle });
+        }
         if function.driver.as_deref() != Some(VFIO_PCI) {
             // Somebody else gave it back; what is left of a binding goes too.
             let mut before = Before::of(&function);
             before.driver_override = before.driver_override.filter(|driver| driver != VFIO_PCI);
             plan.restore(sysfs, &function, &before, true);
             continue;
-        }
-        // A member that nobody here bound, and that is no mlx5 function, is not ours to give back.
-        if !asked && remembered.is_none() && function.model.is_none() {
-            continue;
-        }
-        if asked && remembered.is_none() && function.model.is_none() {
-            let obstacle = Obstacle::NotMlx5 { address, vendor: function.vendor, device: function.device };
-            return Err(BindError::Refused { obstacle });
         }
         let holders = usage::vfio_holders(sysfs, address);
         if let Some(group) = function.group.as_ref().filter(|_| !holders.is_empty()) {
@@ -358,7 +359,7 @@ fn perform(sysfs: &Sysfs, step: &Step, options: &Options, actor: &mut impl Actor
         if actor.stopped() {
             return Err(Failure::Interrupted);
         }
-        if waited >= options.patience {
+        if waited >= options.timeout {
             let driver = step.address.and_then(|address| super::function(sysfs, address)?.driver);
             return Err(Failure::NoEffect { wanted: step.effect.clone(), driver, waited });
         }

@@ -204,7 +204,7 @@ fn a_failure_of_any_step_puts_everything_back() {
         let mut kernel = Kernel::new(&tree);
         kernel.fails = vec![fails];
         kernel.ignores = vec![ignores];
-        let options = Options { patience: Duration::from_millis(500), ..Options::default() };
+        let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
         let error = bind(&tree, &mut kernel, &options).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(end), "{text}");
@@ -249,7 +249,7 @@ fn several_functions_are_bound_together_or_not_at_all() {
     // Nor given back.
     let mut kernel = Kernel::new(&tree);
     kernel.ignores = vec!["drivers/mlx5_core/bind"];
-    let options = Options { patience: Duration::from_millis(20), ..Options::default() };
+    let options = Options { timeout: Duration::from_millis(20), ..Options::default() };
     let error = unbind_with(&sysfs(&tree), &both, &options, &mut kernel).unwrap_err();
     assert!(error.to_string().ends_with("; put back as before: 0000:01:00.0"), "{error}");
     for card in [CARD, "0000:02:00.0"] {
@@ -281,6 +281,10 @@ fn a_module_that_cannot_be_loaded_changes_nothing() {
     assert!(error.starts_with("modprobe vfio-pci: modprobe is not installed (package kmod)"), "{error}");
     assert!(error.ends_with("nothing was changed"), "{error}");
     assert_eq!(kernel.written, ["modprobe vfio-pci"]);
+    // Each is told once: the command, and its name.
+    kernel.modprobe = Some(RunError::Failed { module: "vfio-pci".into(), said: "modprobe: FATAL: no such module".into() });
+    let error = bind(&tree, &mut kernel, &Options::default()).unwrap_err().to_string();
+    assert_eq!(error, "modprobe vfio-pci: FATAL: no such module; nothing was changed");
     // That of the IOMMU's mappings is not on every kernel.
     tree.driver("vfio-pci");
     tree.remove("sys/module/vfio_iommu_type1");
