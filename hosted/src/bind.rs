@@ -1,6 +1,5 @@
 //! `bareverbs bind` and `bareverbs unbind`: functions taken from their drivers for VFIO, and given back.
 
-use std::env;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -8,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use bareverbs_vfio::pci::{self, Access, BindError, Bound, Failure, Need, Options, Plan, Process, Sysfs, System, Unbound};
+use bareverbs_vfio::pci::{self, BindError, Bound, Failure, Need, Options, Plan, Sysfs, System, Unbound};
 use serde::Serialize;
 
 use crate::cli::{BindArgs, ChangeArgs, UnbindArgs};
 use crate::devices::{ObstacleRow, below};
+use crate::user::user;
 
 /// A step of a plan, as JSON has it.
 #[derive(Debug, Serialize)]
@@ -47,12 +47,13 @@ pub fn bind(args: &BindArgs) -> Result<()> {
         return show(&args.change, &pci::plan_bind(&sysfs, addresses, &options)?);
     }
     let bound = pci::bind_with(&sysfs, addresses, &options, &mut system(&sysfs)?)?;
-    let process = user();
+    let process = user(&args.change.place.root);
+    let need = Need { memlock: args.memory, ..Need::default() };
     let mut rows = Vec::new();
     let mut text = String::new();
     for Bound { address, before, group } in bound {
         let function = pci::function(&sysfs, address).with_context(|| format!("{address} is gone"))?;
-        let obstacles = pci::obstacles(&sysfs, &function, &process, &Need::default());
+        let obstacles = pci::obstacles(&sysfs, &function, &process, &need);
         let was = match &before {
             Some(before) => format!("was bound to {}", before.driver.as_deref().unwrap_or("nothing")),
             None => "as before".into(),
@@ -115,15 +116,6 @@ fn system(sysfs: &Sysfs) -> Result<System> {
     ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("Ctrl-C cannot be caught")?;
     let system = System::new(stop);
     Ok(if sysfs.is_machine() { system } else { system.without_modules() })
-}
-
-/// Who is going to use a function: the user who called sudo, or this process.
-fn user() -> Process {
-    let id = |name| env::var(name).ok()?.parse().ok();
-    match (id("SUDO_UID"), id("SUDO_GID")) {
-        (Some(uid), Some(gid)) => Process { access: Access::User { uid, gids: vec![gid] }, memlock: None, ipc_lock: false },
-        _ => Process::current(),
-    }
 }
 
 fn show(args: &ChangeArgs, plan: &Plan) -> Result<()> {

@@ -168,6 +168,9 @@ pub struct BindArgs {
     /// Takes them even if the machine uses them: interface up, default route, RDMA device open, virtual functions
     #[arg(long)]
     pub force: bool,
+    /// Bytes of memory that the program is going to lock for DMA: the limit of this shell is compared with it
+    #[arg(long, value_name = "BYTES", default_value_t = crate::devices::MEMORY)]
+    pub memory: u64,
     /// What is changed, and how.
     #[command(flatten)]
     pub change: ChangeArgs,

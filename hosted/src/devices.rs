@@ -4,14 +4,19 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, Result};
-use bareverbs_vfio::pci::{self, Function, Kind, Link, Msix, Need, Obstacle, Process, Sysfs};
+use bareverbs_vfio::pci::{self, Function, Kind, Link, Msix, Need, Obstacle, Sysfs};
 use serde::Serialize;
 
 use crate::cli::DevicesArgs;
 use crate::device;
+use crate::user::user;
 
-/// Bytes that the subcommands lock for the driver of one card, without the memory of a job.
-pub const MEMORY: u64 = device::PAGES as u64 * 4096;
+/// Bytes for the messages of a job, with the defaults of its options: what the main job, `pingpong` and `perf` map beside the
+/// driver's memory, rounded up.
+const JOB_MEMORY: u64 = 16 << 20;
+
+/// Bytes that a subcommand locks on one card: the memory of the driver, and that of a job.
+pub const MEMORY: u64 = device::PAGES as u64 * 4096 + JOB_MEMORY;
 
 /// A function, as JSON has it.
 #[derive(Debug, Serialize)]
@@ -93,7 +98,7 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
         let one = |address| pci::function(&sysfs, address).with_context(|| format!("there is no PCI function {address}"));
         args.addresses.iter().map(|address| one(*address)).collect::<Result<_>>()?
     };
-    let process = Process::current();
+    let process = user(&args.place.root);
     let need = Need { memlock: args.memory, ..Need::default() };
     let found: Vec<_> = functions
         .into_iter()

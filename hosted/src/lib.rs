@@ -21,3 +21,4 @@ pub mod run;
 pub mod selftest;
 pub mod serve;
 pub mod trace;
+pub mod user;

@@ -202,7 +202,7 @@ echo 0000:01:00.0 > /sys/bus/pci/drivers_probe  # the kernel looks for a driver:
 fn a_card_goes_to_vfio_and_back() {
     let tree = Tree::new();
     tree.card(CARD, 5);
-    let got = with_kernel(&tree, || succeed(&tree, &["bind", "01:00.0"]));
+    let got = with_kernel(&tree, || succeed(&tree, &["bind", "--memory", "0", "01:00.0"]));
     let want = "0000:01:00.0: bound to vfio-pci (was bound to mlx5_core), IOMMU group 5\n    ready: --device 0000:01:00.0\n";
     assert_eq!(got, want);
     assert_eq!(state(&tree, CARD), bound("vfio-pci", "vfio-pci"));
@@ -257,6 +257,40 @@ fn refusals_name_the_reason_and_the_remedy() {
     card.file("device", "0x0218\n");
     refused(&tree, &["bind", "--force", CARD], "flash recovery); remedy: mstflint");
     card.file("device", "0x1021\n");
+}
+
+#[test]
+fn what_is_no_function_of_mlx5_is_not_given_back() {
+    let tree = Tree::new();
+    tree.card(CARD, 5);
+    tree.function("0000:00:00.0", 0x8086, 0x29c0, 0x06_0000, "").group(1);
+    for command in ["bind", "unbind"] {
+        refused(&tree, &[command, "00:00.0"], "0000:00:00.0 is 8086:29c0, which is no ConnectX or BlueField that mlx5 drives");
+    }
+}
+
+#[test]
+fn under_sudo_the_user_who_called_it_counts() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    let group = tree.at("dev/vfio/5");
+    for path in [&group, &tree.at("dev/vfio/vfio")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660)).unwrap();
+    }
+    let gid = fs::metadata(&group).unwrap().gid();
+    fs::create_dir_all(tree.at("etc")).unwrap();
+    let devices = |members: &str| {
+        fs::write(tree.at("etc/group"), format!("other:x:77:ada\nvfio:x:{gid}:{members}\n")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bareverbs"));
+        command.args(["devices", "--memory", "0", "--root"]).arg(tree.path()).stdin(Stdio::null());
+        command.envs([("SUDO_UID", "54321"), ("SUDO_GID", "54321"), ("SUDO_USER", "ada")]);
+        text(&command.output().unwrap().stdout)
+    };
+    let got = devices("bob");
+    assert!(got.contains("dev/vfio/5 ") && got.contains("remedy: sudo chown $USER "), "{got}");
+    let got = devices("bob,ada");
+    assert!(got.contains("ready: --device 0000:01:00.0"), "{got}");
 }
 
 #[test]
