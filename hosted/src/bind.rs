@@ -1,7 +1,6 @@
 //! `bareverbs bind` and `bareverbs unbind`: functions taken from their drivers for VFIO, and given back.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use serde::Serialize;
 
 use crate::cli::{BindArgs, ChangeArgs, UnbindArgs};
 use crate::devices::{ObstacleRow, below};
+use crate::output;
 use crate::user::user;
 
 /// A step of a plan, as JSON has it.
@@ -131,7 +131,5 @@ fn show(args: &ChangeArgs, plan: &Plan) -> Result<()> {
 
 fn print(args: &ChangeArgs, text: &str, rows: &[impl Serialize]) -> Result<()> {
     let json = if args.json { Some(serde_json::to_string_pretty(rows)? + "\n") } else { None };
-    // Nobody is left to tell if standard output is closed: the exit status still says how it went.
-    let _ = io::stdout().write_all(json.as_deref().unwrap_or(text).as_bytes());
-    Ok(())
+    output::write(json.as_deref().unwrap_or(text))
 }

@@ -1,15 +1,14 @@
 //! `bareverbs devices`: the mlx5 functions of a machine, and what keeps each from being used over VFIO.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use anyhow::{Context as _, Result};
 use bareverbs_vfio::pci::{self, Function, Kind, Link, Msix, Need, Obstacle, Sysfs};
 use serde::Serialize;
 
 use crate::cli::DevicesArgs;
-use crate::device;
 use crate::user::user;
+use crate::{device, output};
 
 /// Bytes for the messages of a job, with the defaults of its options: what the main job, `pingpong` and `perf` map beside the
 /// driver's memory, rounded up.
@@ -113,9 +112,7 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
     } else {
         table(&found)
     };
-    // Nobody is left to tell if standard output is closed.
-    let _ = io::stdout().write_all(text.as_bytes());
-    Ok(())
+    output::write(&text)
 }
 
 fn row(function: &Function, obstacles: &[Obstacle]) -> Row {

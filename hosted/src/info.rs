@@ -12,6 +12,7 @@ use crate::cli::InfoArgs;
 use crate::device::choice::{DeviceChoice, open_pci};
 use crate::device::simulated::Simulated;
 use crate::device::{Device, Host, Verbs};
+use crate::output;
 use crate::trace::{self, Sink};
 
 /// Name of the simulated device.
@@ -117,26 +118,26 @@ pub struct PortInfo {
 /// # Errors
 /// The device cannot be had, or a step of its bring-up failed.
 pub fn run(args: &InfoArgs) -> Result<()> {
-    let info = match &args.device {
+    let (info, sink) = match &args.device {
         DeviceChoice::Simulated => {
             let sink = Sink::from_args(&args.trace)?;
             let host = Simulated::new(NAME, World::new(WorldConfig::default()).add(DeviceConfig::default()));
             if let Some(sink) = &sink {
                 host.trace(NAME, sink);
             }
-            let info = of_host(host);
-            trace::finish(sink.as_ref())?;
-            info
+            (of_host(host), sink)
         }
         DeviceChoice::Pci(address) => {
             trace::refuse(&args.trace)?;
-            of_host(open_pci(*address)?)
+            (of_host(open_pci(*address)?), None)
         }
-    }?;
+    };
+    // What is missing in the trace matters less than why there is nothing to print.
+    let traced = trace::finish(sink.as_ref());
+    let info = info?;
     let text = if args.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.to_string() };
-    // Nobody is left to tell if standard output is closed.
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
-    Ok(())
+    output::write(&text)?;
+    traced
 }
 
 /// Brings a device up, asks what it has, and takes it down.

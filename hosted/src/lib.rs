@@ -12,6 +12,7 @@ pub mod devices;
 pub mod fields;
 pub mod info;
 pub mod names;
+pub mod output;
 pub mod pattern;
 pub mod perf;
 pub mod pingpong;

@@ -1,6 +1,5 @@
 //! From the command line to an exit status.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +18,7 @@ use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::{bind, devices, info, pingpong, selftest};
+use crate::{bind, devices, info, output, pingpong, selftest};
 
 /// Exit status after a mistake on the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -71,6 +70,13 @@ fn ended(failure: Option<&str>, interrupted: bool) -> ExitCode {
     if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS }
 }
 
+/// Writes the text of a job's report; what went wrong is told also if that cannot be done.
+fn finish(text: &str, failure: Option<&str>, interrupted: bool) -> anyhow::Result<ExitCode> {
+    let written = output::write(text);
+    let status = ended(failure, interrupted);
+    written.map(|()| status)
+}
+
 fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
     let report = selftest::run(args, stop_flag()?)?;
     let text = match (args.json, args.quiet) {
@@ -78,9 +84,7 @@ fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
         (false, true) => String::new(),
         (false, false) => report.to_string(),
     };
-    // Nobody is left to tell if standard output is closed: the exit status still says how it went.
-    let _ = io::stdout().write_all(text.as_bytes());
-    Ok(ended(report.failure.as_deref(), report.interrupted))
+    finish(&text, report.failure.as_deref(), report.interrupted)
 }
 
 fn bind_functions(done: anyhow::Result<()>) -> ExitCode {
@@ -107,19 +111,13 @@ fn run_perf(args: &PerfArgs) -> anyhow::Result<ExitCode> {
         (false, true) => String::new(),
         (false, false) => report.to_string(),
     };
-    // Nobody is left to tell if standard output is closed: the exit status still says how it went.
-    let _ = io::stdout().write_all(text.as_bytes());
-    Ok(ended(report.failure.as_deref(), report.interrupted))
+    finish(&text, report.failure.as_deref(), report.interrupted)
 }
 
 fn run_pingpong(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
     let report = pingpong::run(args, stop_flag()?)?;
-    if args.json {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        // Nobody is left to tell if standard output is closed: the exit status still says how it went.
-        let _ = io::stdout().write_all(text.as_bytes());
-    }
-    Ok(ended(report.failure.as_deref(), report.interrupted))
+    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { String::new() };
+    finish(&text, report.failure.as_deref(), report.interrupted)
 }
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {
@@ -163,9 +161,9 @@ fn decode_with(args: &InputArgs, decode: impl Fn(&[u8]) -> Vec<Decoded>) -> Resu
     let bytes = read(args)?;
     let decoded = decode(&bytes);
     let has_errors = decoded.iter().any(Decoded::has_errors);
-    // Nobody is left to tell if standard output is closed: the exit status still says what was found.
-    let _ = print(&decoded, args.json);
-    Ok(if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let written = text(&decoded, args.json).and_then(|text| output::write(&text));
+    let status = if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    Ok(written.map_or_else(failed, |()| status))
 }
 
 fn read(args: &InputArgs) -> Result<Vec<u8>, InputError> {
@@ -176,17 +174,9 @@ fn read(args: &InputArgs) -> Result<Vec<u8>, InputError> {
     }
 }
 
-fn print(decoded: &[Decoded], json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+fn text(decoded: &[Decoded], json: bool) -> anyhow::Result<String> {
     if json {
-        serde_json::to_writer_pretty(&mut out, decoded)?;
-        return writeln!(out);
+        return Ok(serde_json::to_string_pretty(decoded)? + "\n");
     }
-    for (at, decoded) in decoded.iter().enumerate() {
-        if at > 0 {
-            writeln!(out)?;
-        }
-        write!(out, "{decoded}")?;
-    }
-    Ok(())
+    Ok(decoded.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
 }

@@ -95,6 +95,14 @@ pub fn finish(sink: Option<&Sink>) -> anyhow::Result<()> {
     sink.map_or(Ok(()), Sink::finish).context("the trace")
 }
 
+/// Ends a trace, if there is one; what is missing in it joins the `failure` of a job. Whether all of it was written.
+pub fn finish_job(sink: Option<&Sink>, failure: &mut Option<String>) -> bool {
+    let Err(error) = finish(sink) else { return true };
+    let error = format!("{error:#}");
+    *failure = Some(failure.take().map_or(error.clone(), |failure| format!("{failure}; {error}")));
+    false
+}
+
 /// A device that is not simulated keeps to itself what it does.
 ///
 /// # Errors

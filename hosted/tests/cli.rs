@@ -265,3 +265,64 @@ fn ctrl_c_ends_the_job_cleanly() {
     // The devices were taken down all the same.
     assert_eq!(report["teardown"].as_array().unwrap().len(), 2);
 }
+
+/// A run whose standard output is a full file system.
+fn into_full(args: &[&str]) -> (Option<i32>, String) {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bareverbs"));
+    let output = command.args(args).stdin(Stdio::null()).stdout(full).output().unwrap();
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn output_that_is_lost_is_a_failure() {
+    const PD: &str = "08000000000000000000000000000000";
+    let tree = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(tree.path().join("sys/bus/pci/devices")).unwrap();
+    let root = tree.path().to_str().unwrap();
+    for args in [
+        &["-n", "5"][..],
+        &["-n", "5", "--json"],
+        &["info"],
+        &["info", "--json"],
+        &["devices", "--root", root],
+        &["devices", "--json", "--root", root],
+        &["pingpong", "-n", "5"],
+        &["pingpong", "-n", "5", "--json"],
+        &["perf", "-n", "5"],
+        &["command", "decode", PD],
+        &["command", "decode", "--json", PD],
+    ] {
+        let (status, err) = into_full(args);
+        assert_eq!(status, Some(1), "{args:?}: {err}");
+        assert!(err.contains("bareverbs: standard output: No space left on device"), "{args:?}: {err}");
+    }
+    assert_eq!(into_full(&["--quiet", "-n", "5"]), (Some(0), String::new()));
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    for args in [&["-n", "5"][..], &["info"], &["pingpong", "-n", "5"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bareverbs"));
+        let output = command.args(args).stdin(Stdio::null()).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{args:?}");
+    }
+}
+
+#[test]
+fn a_trace_that_is_lost_is_told_after_the_report() {
+    for (args, found) in
+        [(&["-n", "5"][..], "torn down after"), (&["info"], "PORT_ACTIVE"), (&["pingpong", "-n", "5"], "5 iters in")]
+    {
+        let output = bareverbs(&[args, &["--trace-file", "/dev/full"]].concat());
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(out.contains(found), "{args:?}: {out}");
+        assert_eq!((output.status.code(), err.lines().count()), (Some(1), 1), "{err}");
+        assert!(err.starts_with("bareverbs: the trace: No space left on device"), "{err}");
+    }
+    // Of the main job, the table ends with a word; the reason stands on standard error alone.
+    let output = bareverbs(&["-n", "5", "--trace-file", "/dev/full"]);
+    assert!(text(&output.stdout).ends_with("\nFAILED\n"), "{}", text(&output.stdout));
+}

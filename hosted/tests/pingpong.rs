@@ -513,3 +513,13 @@ fn a_port_without_a_link_is_an_error_before_anybody_is_asked_to_connect() {
     assert!(failure.contains("device 4: port 1 cannot carry traffic") && failure.contains("cable"), "{failure}");
     assert!(report.local.is_none());
 }
+
+#[test]
+fn port_0_is_any_for_a_server_and_none_for_a_client() {
+    let report = run_alone(&["-p", "0", "--wait", "0"]);
+    assert!(report.failure.unwrap().contains("no client came"));
+    assert!(report.tcp_port.unwrap() > 0);
+    let output = bareverbs(&["localhost", "-p", "0", "--device", "9f:1f.7"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("bareverbs: -p 0: "), "{}", text(&output.stderr));
+}

@@ -35,7 +35,7 @@ pub struct PingpongArgs {
     /// Transport service
     #[arg(long, value_enum, default_value_t)]
     pub transport: Transport,
-    /// TCP port of the exchange [default: 18515; any free one if both ends are in this process]
+    /// TCP port of the exchange [default: 18515; any free one if both ends are in this process, and for a server with 0, which prints it]
     #[arg(long, short)]
     pub port: Option<u16>,
     /// Port of the device

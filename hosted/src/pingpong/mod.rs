@@ -7,7 +7,6 @@ pub mod exchange;
 pub mod report;
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +26,7 @@ use crate::device::choice::open_pci;
 use crate::device::sides::Sides;
 use crate::device::simulated::Simulated;
 use crate::device::{Device, DevicePair, Host, Side};
+use crate::output;
 use crate::progress::Progress;
 use crate::trace::{self, Sink};
 
@@ -49,6 +49,9 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     };
     if let Some(reason) = reason {
         return Err(UsageError::new(format!("--transport {reason}; rc and uc are there")).into());
+    }
+    if args.host.is_some() && args.port == Some(0) {
+        return Err(UsageError::new("-p 0: a client needs the port that its server listens on, from 1").into());
     }
     match Sides::new(&args.device).map_err(UsageError::new)? {
         Sides::Simulated(_) => {
@@ -86,8 +89,8 @@ fn run_simulated(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
         }
         host
     };
-    let report = run_both(args, host("a", 1), Some(host("b", 2)), stop);
-    trace::finish(sink.as_ref())?;
+    let mut report = run_both(args, host("a", 1), Some(host("b", 2)), stop);
+    report.ok &= trace::finish_job(sink.as_ref(), &mut report.failure);
     Ok(report)
 }
 
@@ -140,12 +143,12 @@ impl<'a> Job<'a> {
     }
 
     /// A line of the text.
-    fn print(&self, line: impl std::fmt::Display) {
-        if !self.args.json {
-            // Nobody is left to tell if standard output is closed. A script that waits for a line gets it at once.
-            let mut out = std::io::stdout().lock();
-            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    fn print(&self, line: impl std::fmt::Display) -> Result<()> {
+        if self.args.json {
+            return Ok(());
         }
+        // A script that waits for a line gets it at once.
+        output::write(&format!("{line}\n"))
     }
 
     fn run<H: Host>(mut self, first: H, second: Option<H>, both: bool) -> Report {
@@ -186,7 +189,7 @@ impl<'a> Job<'a> {
         if both {
             let [a, b] = [Side::A, Side::B].map(|side| devices.name(side));
             let kind = if self.report.simulated { " (simulated, every message checked)" } else { "" };
-            self.print(format_args!("both ends in this process{kind}: client {a}, server {b}"));
+            self.print(format_args!("both ends in this process{kind}: client {a}, server {b}"))?;
             for side in [Side::A, Side::B] {
                 ends.push(self.endpoint(devices, side)?);
             }
@@ -200,12 +203,13 @@ impl<'a> Job<'a> {
         }
         let seconds = self.play(devices, ends)?;
         let timing = Timing::new(self.args.size, self.args.iters, seconds);
-        self.print(timing);
+        let printed = self.print(timing);
         self.report.result = Some(timing);
+        // The other end is served to its end also if nothing can be printed here.
         if !both && self.plan.qp_type == QpType::Rc {
             self.linger(devices)?;
         }
-        Ok(())
+        printed
     }
 
     fn endpoint<H: Host>(&mut self, devices: &mut DevicePair<H>, side: Side) -> Result<Endpoint<H>> {
@@ -226,7 +230,7 @@ impl<'a> Job<'a> {
         let mut idle = || Ok(());
         let mut waiting = Waiting::new(&stop, &mut idle);
         let listener = Listener::bind_loopback(self.args.port.unwrap_or(0))?;
-        self.print(format_args!("  local address:  {}", client.local));
+        self.print(format_args!("  local address:  {}", client.local))?;
         let client_side = ClientExchange::connect("127.0.0.1", listener.port()?, client.local, &mut waiting)?;
         let (mut server_side, to_client) = listener.accept(PATIENCE, &mut waiting)?;
         server.connect(devices.of(Side::B), &to_client)?;
@@ -234,8 +238,7 @@ impl<'a> Job<'a> {
         let to_server = client_side.finish(&mut waiting)?;
         server_side.confirm(&mut waiting)?;
         client.connect(devices.of(Side::A), &to_server)?;
-        self.connected(&client.local, &to_server);
-        Ok(())
+        self.connected(&client.local, &to_server)
     }
 
     /// One end, with a tool or another process.
@@ -244,7 +247,7 @@ impl<'a> Job<'a> {
         let device = devices.of(end.side);
         self.report.local = Some((&local).into());
         let remote = if let Some(host) = &self.args.host {
-            self.print(format_args!("  local address:  {local}"));
+            self.print(format_args!("  local address:  {local}"))?;
             // While the other end is slow, the firmware's page requests are answered and its health is looked at.
             let mut idle = || device.check();
             let mut waiting = Waiting::new(&stop, &mut idle);
@@ -254,7 +257,14 @@ impl<'a> Job<'a> {
         } else {
             // A server listens before it says where it is.
             let listener = Listener::bind(port)?;
-            self.print(format_args!("  local address:  {local}"));
+            let tcp_port = listener.port()?;
+            self.report.tcp_port = Some(tcp_port);
+            if port == 0 {
+                let line = format!("  TCP port:       {tcp_port}");
+                // The client is started with it, long before the JSON is there.
+                if self.args.json { eprintln!("{line}") } else { self.print(line)? }
+            }
+            self.print(format_args!("  local address:  {local}"))?;
             let time = Duration::from_secs(self.args.wait.into());
             let (mut exchange, remote) = listener.accept(time, &mut Waiting::new(&stop, &mut || device.check()))?;
             end.connect(device, &remote)?;
@@ -262,14 +272,13 @@ impl<'a> Job<'a> {
             exchange.confirm(&mut Waiting::new(&stop, &mut || device.check()))?;
             remote
         };
-        self.connected(&local, &remote);
-        Ok(())
+        self.connected(&local, &remote)
     }
 
-    fn connected(&mut self, local: &Address, remote: &Address) {
-        self.print(format_args!("  remote address: {remote}"));
+    fn connected(&mut self, local: &Address, remote: &Address) -> Result<()> {
         self.report.local = Some(local.into());
         self.report.remote = Some(remote.into());
+        self.print(format_args!("  remote address: {remote}"))
     }
 
     /// Moves the messages; gives the seconds by the wall clock.

@@ -33,6 +33,9 @@ pub struct Report {
     pub mtu: u32,
     /// Whether messages were checked.
     pub checked: bool,
+    /// TCP port on which a server listens for its client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_port: Option<u16>,
     /// Address of this end; of the client if both are here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<AddressReport>,

@@ -87,7 +87,7 @@ fn run_simulated(args: &JobArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Rep
         reordered: wire.reordered,
         delayed: wire.delayed,
     });
-    trace::finish(sink.as_ref())?;
+    report.ok &= trace::finish_job(sink.as_ref(), &mut report.failure);
     Ok(report)
 }
 

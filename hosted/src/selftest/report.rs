@@ -319,7 +319,8 @@ impl fmt::Display for Report {
         let bytes: u64 = self.transfers.iter().map(|transfer| transfer.bytes).sum();
         let messages: u64 = self.transfers.iter().map(|transfer| transfer.messages).sum();
         match &self.failure {
-            Some(failure) => writeln!(f, "FAILED: {failure}"),
+            // Why stands on standard error.
+            Some(_) => writeln!(f, "FAILED"),
             None if self.interrupted => writeln!(f, "interrupted: {messages} messages, {bytes} bytes until then, all as sent"),
             None => {
                 write!(f, "ok: {messages} messages, {bytes} bytes, every byte verified, in {:.2} s", self.seconds)?;
