@@ -141,7 +141,8 @@ fn a_plot_is_written() {
 
 #[test]
 fn mistakes_are_refused_with_the_reason() {
-    let cases: [(&[&str], i32, &str); 16] = [
+    let cases: [(&[&str], i32, &str); 17] = [
+        (&["-T", "write-bw", "-s", "1073741824", "-q", "32"], 1, "simulated devices have 8589934592 here"),
         (&["-T", "write-bw", "-I", "900"], 1, "900 bytes inline, simulated b takes"),
         (&["-T", "write-bw", "-s", "2147483648"], 1, "the longest message of simulated b has"),
         (&["-T", "write-bw", "-I", "220", "-t", "200"], 1, "128 is the greatest tx-depth"),

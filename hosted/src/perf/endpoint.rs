@@ -18,6 +18,8 @@ use crate::pattern::Pattern;
 /// Local ACK timeout and code of the wait after an RNR NAK, as with perftest: 67 ms, 0.64 ms.
 const TIMEOUT: u8 = 14;
 const MIN_RNR_TIMER: u8 = 12;
+/// Bytes of memory for messages of all simulated devices together.
+const SIMULATED_MEMORY: u64 = 8 << 30;
 /// Requests in flight in latency tests: one, and those whose completion has not been asked for.
 const LATENCY_DEPTH: u32 = 32;
 
@@ -66,15 +68,19 @@ pub(super) struct Endpoint<H: Host> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// An end with memory for all measurements.
+    /// An end with memory for all measurements, one of `ends_here` that this process has.
     ///
     /// # Errors
     /// The port is down, the device cannot do what is asked for, or the memory cannot be had.
-    pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, stop: &AtomicBool) -> Result<Self> {
+    pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, ends_here: u64, stop: &AtomicBool) -> Result<Self> {
         check_device(device, parameters)?;
         let port = device.active_port(1, stop)?;
         let length = parameters.points().iter().map(|&point| Areas::new(parameters, point).total()).max().unwrap_or(0);
         let length = length.next_multiple_of(4096);
+        let longest = parameters.points().iter().map(|point| u64::from(point.size)).max().unwrap_or(0);
+        // A message is made, and compared, outside the memory of the device.
+        let needed = (length as u64).saturating_add(longest).saturating_mul(ends_here);
+        check_memory(needed, device.host.simulated().is_some(), memory_available())?;
         let pd = device.verbs.alloc_pd().context("alloc_pd")?;
         let memory = device.host.memory(length).with_context(|| format!("{length} bytes for messages"))?;
         let (base, map) = device.host.region(&memory);
@@ -299,6 +305,27 @@ pub(super) fn refused(completion: &Completion) -> anyhow::Error {
     )
 }
 
+/// Whether `needed` bytes are to be had in a machine with `available` bytes free.
+fn check_memory(needed: u64, is_simulated: bool, available: Option<u64>) -> Result<()> {
+    const REMEDY: &str = "take shorter messages (-s) or fewer queue pairs (-q)";
+    if is_simulated && needed > SIMULATED_MEMORY {
+        bail!("{needed} bytes of memory for messages: simulated devices have {SIMULATED_MEMORY} here; {REMEDY}");
+    }
+    match available {
+        Some(available) if needed > available => {
+            bail!("{needed} bytes of memory for messages: this machine has {available} available; {REMEDY}")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of memory that can be had without swapping (proc_meminfo(5)); `None` where nobody says.
+fn memory_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Whether the device can do what is asked for.
 fn check_device<H: Host>(device: &Device<H>, parameters: &Parameters) -> Result<()> {
     let (attr, name) = (device.verbs.query_device(), device.host.name());
@@ -362,6 +389,15 @@ fn check_connection(peer: &Connection, parameters: &Parameters, length: usize) -
     if peer.queue_pairs.iter().any(|&(qpn, psn)| qpn >= 1 << 24 || psn >= 1 << 24) {
         bail!("the peer gave a number of a queue pair or a PSN of more than 24 bits");
     }
+    for (at, &(qpn, _)) in peer.queue_pairs.iter().enumerate() {
+        // QP0 and QP1 are the management queue pairs, 0xffffff means multicast (IBTA 3.5.10, 10.5).
+        if matches!(qpn, 0 | 1 | 0xff_ffff) {
+            bail!("the peer gave {qpn:#x} as the number of a queue pair, which is none of a connection");
+        }
+        if peer.queue_pairs.iter().take(at).any(|&(other, _)| other == qpn) {
+            bail!("the peer gave the number {qpn:#x} for two queue pairs");
+        }
+    }
     if peer.lid == 0 || peer.lid >= 0xc000 {
         bail!("the peer's LID, {:#x}, is none of a port", peer.lid);
     }
@@ -376,13 +412,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn memory_that_nobody_has_is_refused() {
+        assert!(check_memory(8 << 30, true, None).is_ok() && check_memory(9 << 30, false, Some(9 << 30)).is_ok());
+        for (is_simulated, available, part) in [(true, None, "8589934592 here"), (false, Some(5), "5 available")] {
+            let error = check_memory((8 << 30) + 1, is_simulated, available).unwrap_err().to_string();
+            assert!(error.starts_with("8589934593 bytes") && error.contains(part), "{error}");
+        }
+        #[cfg(target_os = "linux")]
+        assert!(memory_available().unwrap() > 1 << 20);
+    }
+
+    #[test]
     fn what_a_peer_says_is_checked() {
         let parameters = Parameters { queue_pairs: 2, ..Parameters::default() };
         let good = Connection {
             lid: 1,
             mtu: 4096,
             max_dest_rd_atomic: 16,
-            queue_pairs: vec![(1, 0), (0xff_ffff, 0xff_ffff)],
+            queue_pairs: vec![(2, 0), (0xff_fffe, 0xff_ffff)],
             rkey: 1,
             addr: 0x1000,
             length: 4096,
@@ -392,6 +439,10 @@ mod tests {
             (Connection { queue_pairs: vec![(1, 0)], ..good.clone() }, "1 queue pairs instead of 2"),
             (Connection { queue_pairs: vec![(1, 0), (1 << 24, 0)], ..good.clone() }, "24 bits"),
             (Connection { queue_pairs: vec![(1, 0), (1, 1 << 24)], ..good.clone() }, "24 bits"),
+            (Connection { queue_pairs: vec![(2, 0), (0, 0)], ..good.clone() }, "none of a connection"),
+            (Connection { queue_pairs: vec![(1, 0), (2, 0)], ..good.clone() }, "none of a connection"),
+            (Connection { queue_pairs: vec![(2, 0), (0xff_ffff, 0)], ..good.clone() }, "none of a connection"),
+            (Connection { queue_pairs: vec![(2, 0), (2, 1)], ..good.clone() }, "0x2 for two queue pairs"),
             (Connection { lid: 0, ..good.clone() }, "LID"),
             (Connection { lid: 0xffff, ..good.clone() }, "LID"),
             (Connection { length: 4095, ..good.clone() }, "4096 are needed"),

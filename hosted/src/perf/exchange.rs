@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::parameters::{Parameters, Point};
@@ -18,6 +18,8 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const PROTOCOL: &str = "bareverbs-perf";
 /// Longest line in bytes.
 const LINE: usize = 64 << 10;
+/// Characters of the peer's words that are shown at most.
+const SHOWN: usize = 1000;
 /// How long the peer may say nothing.
 const SILENCE: Duration = Duration::from_secs(20);
 /// How often something is said.
@@ -93,9 +95,9 @@ impl Message {
     /// # Errors
     /// It is none.
     pub(super) fn parse(line: &[u8]) -> Result<Self> {
-        serde_json::from_slice(line).with_context(|| {
+        serde_json::from_slice(line).map_err(|error| {
             let text = String::from_utf8_lossy(line.get(..line.len().min(80)).unwrap_or_default());
-            format!("the peer does not speak {PROTOCOL}: {text:?}")
+            anyhow!("the peer does not speak {PROTOCOL}: {text:?}: {}", printable(&error.to_string()))
         })
     }
 
@@ -111,6 +113,18 @@ impl Message {
             Self::Alive => "alive",
         }
     }
+}
+
+/// Words of the peer as a terminal may get them: without control characters, and not endless.
+pub(super) fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars().take(SHOWN) {
+        match character {
+            '"' | '\'' | '\\' => shown.push(character),
+            _ => shown.extend(character.escape_debug()),
+        }
+    }
+    shown
 }
 
 /// The way to the other end.
@@ -129,6 +143,9 @@ pub(super) trait Link {
 
     /// Waits for a message, for `timeout` at most. It may return early.
     fn wait(&mut self, timeout: Duration);
+
+    /// How many of the two ends are in this process.
+    fn ends_here(&self) -> u64;
 }
 
 /// One end of a link within this process.
@@ -157,6 +174,10 @@ impl Link for Local {
     }
 
     fn wait(&mut self, _timeout: Duration) {}
+
+    fn ends_here(&self) -> u64 {
+        2
+    }
 }
 
 /// A stream whose reads can be given a time.
@@ -188,6 +209,7 @@ pub(super) struct Lines<S> {
     stream: S,
     /// What was read and is no whole line yet, and the lines before it.
     buffer: Vec<u8>,
+    /// When the last whole line came.
     heard: Instant,
     spoke: Instant,
 }
@@ -210,7 +232,6 @@ impl<S: Stream> Lines<S> {
             Ok(0) => bail!("the peer has closed the connection"),
             Ok(count) => {
                 self.buffer.extend_from_slice(bytes.get(..count).unwrap_or_default());
-                self.heard = Instant::now();
                 Ok(true)
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
@@ -232,7 +253,21 @@ impl<S: Stream> Lines<S> {
         }
         let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
         line.pop();
+        self.heard = Instant::now();
         Ok(Some(line))
+    }
+}
+
+impl<S: Stream> Lines<S> {
+    /// The next message among the lines that were read, but for signs of life.
+    fn take_message(&mut self) -> Result<Option<Message>> {
+        while let Some(line) = self.take_line()? {
+            match Message::parse(&line)? {
+                Message::Alive => {}
+                message => return Ok(Some(message)),
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -254,10 +289,10 @@ impl<S: Stream> Link for Lines<S> {
                 }
                 Err(error) => {
                     // What it said before it left is worth more than that it left.
-                    while self.fill().unwrap_or(false) {}
+                    while self.buffer.len() <= LINE && self.fill().unwrap_or(false) {}
                     while let Ok(Some(line)) = self.take_line() {
                         if let Ok(Message::Failure { reason }) = Message::parse(&line) {
-                            bail!("the peer failed: {reason}");
+                            bail!("the peer failed: {}", printable(&reason));
                         }
                     }
                     return Err(error).context("the peer is gone");
@@ -269,18 +304,19 @@ impl<S: Stream> Link for Lines<S> {
     }
 
     fn receive(&mut self) -> Result<Option<Message>> {
-        loop {
-            if let Some(line) = self.take_line()? {
-                match Message::parse(&line)? {
-                    Message::Alive => continue,
-                    message => return Ok(Some(message)),
-                }
-            }
-            if !self.fill()? {
-                break;
-            }
+        if let Some(message) = self.take_message()? {
+            return Ok(Some(message));
+        }
+        // Once in a call: a peer that talks without pause must not keep the caller from anything else.
+        if self.fill()?
+            && let Some(message) = self.take_message()?
+        {
+            return Ok(Some(message));
         }
         if self.heard.elapsed() > SILENCE {
+            if !self.buffer.is_empty() {
+                bail!("the peer has sent {} bytes that are no message; is it `bareverbs perf`?", self.buffer.len());
+            }
             bail!("the peer has said nothing for {} s", SILENCE.as_secs());
         }
         if self.spoke.elapsed() > BEAT {
@@ -300,10 +336,13 @@ impl<S: Stream> Link for Lines<S> {
                 && count != 0
             {
                 self.buffer.extend_from_slice(bytes.get(..count).unwrap_or_default());
-                self.heard = Instant::now();
             }
             let _ = self.stream.set_waiting(None);
         }
+    }
+
+    fn ends_here(&self) -> u64 {
+        1
     }
 }
 
@@ -413,5 +452,34 @@ mod tests {
         let (mut link, _peer) = pair();
         link.heard = Instant::now().checked_sub(SILENCE + Duration::from_secs(1)).unwrap();
         assert!(link.receive().unwrap_err().to_string().contains("nothing for 20 s"));
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_are_told_from_silence() {
+        let (mut link, mut peer) = pair();
+        peer.write_all(b"* OK IMAP").unwrap();
+        link.heard = Instant::now().checked_sub(SILENCE + Duration::from_secs(1)).unwrap();
+        let error = link.receive().unwrap_err().to_string();
+        assert!(error.contains("9 bytes that are no message; is it `bareverbs perf`?"), "{error}");
+    }
+
+    #[test]
+    fn a_peer_that_says_without_pause_that_it_lives_keeps_nobody() {
+        let (mut link, mut peer) = pair();
+        let lines = br#"{"message":"alive"}"#.iter().chain(b"\n").copied().collect::<Vec<u8>>().repeat(200);
+        let writer = std::thread::spawn(move || while peer.write_all(&lines).is_ok() {});
+        for _ in 0..100 {
+            assert_eq!(link.receive().unwrap(), None);
+        }
+        drop(link);
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn words_of_the_peer_are_shown_without_control_characters() {
+        assert_eq!(printable("it's \"é\": \x1b[2Ja\n\u{202e}b"), "it's \"é\": \\u{1b}[2Ja\\n\\u{202e}b");
+        assert_eq!(printable(&"a".repeat(5000)).len(), SHOWN);
+        let error = format!("{:#}", Message::parse(b"{\"message\":\"\\u001b[2J\"}").unwrap_err());
+        assert!(error.contains("does not speak") && !error.contains('\x1b'), "{error}");
     }
 }

@@ -22,6 +22,7 @@ use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -225,6 +226,8 @@ impl Job<'_> {
             device.check()?;
             std::thread::sleep(NAP);
         };
+        // Whoever comes while this end is busy is refused at once, instead of waiting for an answer.
+        drop(listener);
         stream.set_nodelay(true)?;
         let session = Session::server(Lines::new(stream)?, Arc::clone(self.stop), Live::new(self.is_shown, None));
         self.alone(device, session)
@@ -232,7 +235,7 @@ impl Job<'_> {
 
     fn connect<H: Host>(&mut self, device: &mut Device<H>, at: &str, parameters: Parameters) -> Result<()> {
         self.report.role = "client";
-        let stream = dial(at)?;
+        let stream = dial(at, self.stop)?;
         stream.set_nodelay(true)?;
         let live = Live::new(self.is_shown, Some(&parameters));
         let session = Session::client(Lines::new(stream)?, parameters, Arc::clone(self.stop), live)?;
@@ -258,7 +261,27 @@ fn finish<H: Host>(result: Result<()>, devices: impl IntoIterator<Item = Device<
     })
 }
 
-fn dial(at: &str) -> Result<TcpStream> {
+/// Connects to a server, unless `stop` ends it first.
+fn dial(at: &str, stop: &AtomicBool) -> Result<TcpStream> {
+    let (sender, receiver) = mpsc::channel();
+    let to = at.to_owned();
+    // Neither looking up a name nor connecting can be ended early. Nobody waits for a thread that is left behind by Ctrl-C: it
+    // ends by itself.
+    std::thread::spawn(move || sender.send(dial_each(&to)));
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Interrupted.into());
+        }
+        match receiver.recv_timeout(NAP) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => bail!("connecting to {at} ended without a result"),
+        }
+    }
+}
+
+/// Tries each address of a server.
+fn dial_each(at: &str) -> Result<TcpStream> {
     let mut last = None;
     for address in at.to_socket_addrs().with_context(|| format!("the address {at}"))? {
         match TcpStream::connect_timeout(&address, CONNECT) {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::bandwidth::Bandwidth;
 use super::endpoint::Endpoint;
-use super::exchange::{Link, Message, PROTOCOL, VERSION};
+use super::exchange::{Link, Message, PROTOCOL, VERSION, printable};
 use super::latency::Latency;
 use super::live::Live;
 use super::parameters::{Parameters, Point};
@@ -21,6 +21,10 @@ use crate::device::{Device, Host};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long bytes may take to appear that the peer says are written.
 const VISIBLE: Duration = Duration::from_millis(200);
+/// How long an end may take for the next message that is due outside a measurement, whether or not it says that it lives.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the client waits after Ctrl-C for the result of a measurement that it has ended.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Steps in one turn.
 const TURN: u32 = 64;
 /// How far apart looks at anything but the device are to be, and steps between them.
@@ -123,6 +127,8 @@ pub(super) struct Session<H: Host, L: Link> {
     /// Which of them is at work.
     at: usize,
     phase: Phase,
+    /// When the phase began, or in a measurement when Ctrl-C ended it.
+    pub(super) entered: Instant,
     endpoint: Option<Endpoint<H>>,
     activity: Option<Activity>,
     /// A message that came before it was due.
@@ -171,6 +177,7 @@ impl<H: Host, L: Link> Session<H, L> {
             points: Vec::new(),
             at: 0,
             phase: Phase::Greet,
+            entered: Instant::now(),
             endpoint: None,
             activity: None,
             early: None,
@@ -190,9 +197,20 @@ impl<H: Host, L: Link> Session<H, L> {
         }
     }
 
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.entered = Instant::now();
+    }
+
     /// Whether the session ended before its last measurement because of Ctrl-C, here or at the client.
     pub(super) const fn is_interrupted(&self) -> bool {
         self.is_last
+    }
+
+    /// The phase, for tests that stop in it.
+    #[cfg(test)]
+    pub(super) fn phase_name(&self) -> String {
+        format!("{:?}", self.phase)
     }
 
     /// Whether the measurement waits for events, and is at a place where the device has to do something.
@@ -239,6 +257,11 @@ impl<H: Host, L: Link> Session<H, L> {
             Ok(point) if during && !error.is::<Interrupted>() && !error.is::<FromPeer>() => error.context(point),
             _ => error,
         };
+        if error.is::<Interrupted>() && matches!(self.phase, Phase::Result) {
+            // The peer has not compared the data: what was measured here is worth nothing yet.
+            let point = self.point().ok();
+            self.rows.pop_if(|row| Some(row.point()) == point);
+        }
         if !error.is::<FromPeer>() {
             // If the peer cannot be told, it will notice.
             let _ = self.link.send(&Message::Failure { reason: format!("{error:#}") });
@@ -261,16 +284,34 @@ impl<H: Host, L: Link> Session<H, L> {
 
     /// The peer's next message, if there is one. A failure of the peer is ours.
     fn receive(&mut self) -> Result<Option<Message>> {
-        if self.role == Role::Server && self.stop.load(Ordering::Relaxed) {
+        // The client ends a measurement cleanly, with its result.
+        let is_measuring = matches!(self.phase, Phase::Run | Phase::Compare { .. } | Phase::Result);
+        let is_stopped = self.stop.load(Ordering::Relaxed);
+        if is_stopped && (self.role == Role::Server || !is_measuring) {
             return Err(Interrupted.into());
         }
         if let Some(message) = self.early.take() {
             return Ok(Some(message));
         }
         match self.link.receive()? {
-            Some(Message::Failure { reason }) => Err(FromPeer(reason).into()),
-            message => Ok(message),
+            Some(Message::Failure { reason }) => return Err(FromPeer(reason).into()),
+            Some(message) => return Ok(Some(message)),
+            None => {}
         }
+        let due = match self.phase {
+            Phase::Greet => "hello",
+            Phase::Connect => "connection",
+            Phase::Ready => "ready",
+            Phase::Result if is_stopped && self.entered.elapsed() > STOP_TIMEOUT => return Err(Interrupted.into()),
+            Phase::Result => "result",
+            // After Ctrl-C the peer has only to end what is in flight.
+            Phase::Run if self.role == Role::Client && self.is_last && self.is_done => "done",
+            Phase::Run | Phase::Compare { .. } | Phase::Open | Phase::Finished => return Ok(None),
+        };
+        if self.entered.elapsed() > MESSAGE_TIMEOUT {
+            bail!("the peer has not sent {due:?} for {} s", MESSAGE_TIMEOUT.as_secs());
+        }
+        Ok(None)
     }
 
     fn greet(&mut self, device: &mut Device<H>) -> Result<Turn> {
@@ -279,7 +320,8 @@ impl<H: Host, L: Link> Session<H, L> {
         let Message::Hello { protocol, version, parameters } = message else { return Err(unexpected(&message, "hello")) };
         if protocol != PROTOCOL || version != VERSION {
             bail!(
-                "the peer speaks {protocol} version {version}, this is {PROTOCOL} version {VERSION}: use the same release at both ends"
+                "the peer speaks {} version {version}, this is {PROTOCOL} version {VERSION}: use the same release at both ends",
+                printable(&protocol)
             );
         }
         if self.role == Role::Server {
@@ -290,11 +332,16 @@ impl<H: Host, L: Link> Session<H, L> {
             self.points = parameters.points();
             self.parameters = Some(parameters);
         }
-        self.endpoint = Some(Endpoint::new(device, self.parameters()?, &self.stop)?);
+        let endpoint = Endpoint::new(device, self.parameters()?, self.link.ends_here(), &self.stop);
+        // The wait for the port ends with Ctrl-C, and calls it a port that is not ready.
+        self.endpoint = Some(endpoint.map_err(|error| match self.stop.load(Ordering::Relaxed) {
+            true => Interrupted.into(),
+            false => error,
+        })?);
         if self.role == Role::Server {
             self.link.send(&Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None })?;
         }
-        self.phase = Phase::Open;
+        self.enter(Phase::Open);
         Ok(Turn::Busy)
     }
 
@@ -304,7 +351,7 @@ impl<H: Host, L: Link> Session<H, L> {
         let endpoint = self.endpoint.as_mut().context("no endpoint")?;
         let connection = endpoint.open(device, parameters, point)?;
         self.link.send(&Message::Connection(connection))?;
-        self.phase = Phase::Connect;
+        self.enter(Phase::Connect);
         Ok(Turn::Busy)
     }
 
@@ -326,7 +373,7 @@ impl<H: Host, L: Link> Session<H, L> {
         });
         (self.peer_sent, self.is_done) = (None, false);
         self.link.send(&Message::Ready { point })?;
-        self.phase = Phase::Ready;
+        self.enter(Phase::Ready);
         Ok(Turn::Busy)
     }
 
@@ -344,7 +391,7 @@ impl<H: Host, L: Link> Session<H, L> {
         self.live.begin(wanted);
         (self.steps, self.until_look, self.last_look) = (STEPS.0, STEPS.0, Instant::now());
         (self.worked, self.has_worked) = (Some(device.host.now()), false);
-        self.phase = Phase::Run;
+        self.enter(Phase::Run);
         Ok(Turn::Busy)
     }
 
@@ -395,7 +442,7 @@ impl<H: Host, L: Link> Session<H, L> {
             self.link.send(&Message::Done { sent, last: self.is_last })?;
         }
         if self.is_done && self.peer_sent.is_some() {
-            self.phase = Phase::Compare { since: Instant::now() };
+            self.enter(Phase::Compare { since: Instant::now() });
         }
         Ok(())
     }
@@ -432,8 +479,10 @@ impl<H: Host, L: Link> Session<H, L> {
         }
         let is_stopped = self.stop.load(Ordering::Relaxed);
         let Some(activity) = &mut self.activity else { return Ok(()) };
-        if self.role == Role::Client && is_stopped && !self.is_last {
+        // Once the peer was told that more follows, it is too late to call this measurement the last.
+        if self.role == Role::Client && is_stopped && !self.is_last && !self.is_done {
             self.is_last = true;
+            self.entered = Instant::now();
             each!(activity, inner => inner.stop());
         }
         // The other end of a test in both directions stops with it.
@@ -498,7 +547,7 @@ impl<H: Host, L: Link> Session<H, L> {
         let row = each!(&*activity, inner => inner.row());
         self.rows.extend(row.clone());
         self.link.send(&Message::Result { row })?;
-        self.phase = Phase::Result;
+        self.enter(Phase::Result);
         Ok(Turn::Busy)
     }
 
@@ -541,10 +590,10 @@ impl<H: Host, L: Link> Session<H, L> {
                 endpoint.destroy(device)?;
             }
             // Ctrl-C in the last measurement after its end interrupts nothing.
-            self.phase = Phase::Finished;
+            self.enter(Phase::Finished);
             return Ok(Turn::Finished);
         }
-        self.phase = Phase::Open;
+        self.enter(Phase::Open);
         Ok(Turn::Busy)
     }
 }
@@ -555,7 +604,7 @@ struct FromPeer(String);
 
 impl std::fmt::Display for FromPeer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the peer failed: {}", self.0)
+        write!(f, "the peer failed: {}", printable(&self.0))
     }
 }
 

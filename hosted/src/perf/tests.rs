@@ -264,12 +264,12 @@ fn what_a_client_may_say_is_answered_with_the_reason() {
         line(&Message::Hello { protocol: PROTOCOL.into(), version, parameters: parameters.map(Box::new) })
     };
     let good = hello(VERSION, Some(parameters(&[Test::WriteBw])));
-    let connection = |lid, count| {
+    let connection = |lid, count: u32| {
         line(&Message::Connection(exchange::Connection {
             lid,
             mtu: 4096,
             max_dest_rd_atomic: 16,
-            queue_pairs: vec![(1, 1); count],
+            queue_pairs: (9..9 + count).map(|qpn| (qpn, 1)).collect(),
             rkey: 1,
             addr: 0,
             length: 1 << 30,
@@ -288,6 +288,7 @@ fn what_a_client_may_say_is_answered_with_the_reason() {
         (vec![&*good, &*connection(2, 2)], "2 queue pairs instead of 1"),
         (vec![&*good, &*connection(2, 1), &*ready(1)], "where \"ready\" was due"),
         (vec![&*good, &*connection(2, 1), &*ready(65_536), r#"{"message":"done","sent":[],"last":false}"#], "of 0 queue pairs"),
+        (vec![r#"{"message":"failure","reason":"\u001b[2J"}"#], r"the peer failed: \u{1b}[2J"),
         (vec![&*good, &*connection(2, 1), r#"{"message":"failure","reason":"no luck"}"#], "the peer failed: no luck"),
     ] {
         let error = server_says(&lines);
@@ -339,6 +340,12 @@ fn a_server_waits_for_a_client_and_ends_with_ctrl_c() {
                     Err(_) => std::thread::sleep(Duration::from_millis(5)),
                 }
             };
+            // While the server has a client, others are refused instead of left waiting.
+            let start = Instant::now();
+            while TcpStream::connect(&at).is_ok() {
+                assert!(start.elapsed() < Duration::from_secs(10), "a second client is not refused");
+                std::thread::sleep(Duration::from_millis(5));
+            }
             writeln!(stream, "GET / HTTP/1.1").unwrap();
         })
     };
@@ -349,6 +356,74 @@ fn a_server_waits_for_a_client_and_ends_with_ctrl_c() {
     stop.store(true, Ordering::Relaxed);
     let (mut serving, mut device, ..) = job(&stop);
     assert!(serving.serve(&mut device, "127.0.0.1:0").unwrap_err().is::<Interrupted>());
+}
+
+/// Steps both ends until the client is in a phase.
+fn step_until(pair: &mut Pair, is_there: impl Fn(&End) -> bool) {
+    for _ in 0..1_000_000 {
+        if is_there(&pair.ends[0]) {
+            return;
+        }
+        for (at, end) in pair.ends.iter_mut().enumerate() {
+            end.step(&mut pair.devices[at], 1).unwrap();
+        }
+        pair.devices[0].host.relax();
+    }
+    panic!("the client never gets there");
+}
+
+#[test]
+fn ctrl_c_ends_a_client_that_waits_for_its_peer() {
+    for phase in ["Greet", "Connect", "Ready"] {
+        let mut pair = Pair::new(parameters(&[Test::WriteBw]));
+        step_until(&mut pair, |client| client.phase_name().starts_with(phase));
+        pair.stops[0].store(true, Ordering::Relaxed);
+        let error = pair.ends[0].step(&mut pair.devices[0], 1).unwrap_err();
+        assert!(error.is::<Interrupted>(), "{phase}: {error:#}");
+        let told = (0..1000).find_map(|_| pair.ends[1].step(&mut pair.devices[1], 1).err()).unwrap();
+        assert_eq!(format!("{told:#}"), "the peer failed: interrupted", "{phase}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_client_whose_peer_gives_no_result() {
+    let mut pair = Pair::new(parameters(&[Test::WriteBw]));
+    step_until(&mut pair, |client| client.phase_name() == "Result");
+    assert_eq!(pair.ends[0].rows.len(), 1);
+    // The server is not stepped any more, and has not given its result.
+    while !matches!(pair.ends[0].link.receive(), Ok(None)) {}
+    pair.stops[0].store(true, Ordering::Relaxed);
+    let [client, _] = &mut pair.ends;
+    assert_eq!(client.step(&mut pair.devices[0], 1).unwrap(), Turn::Waiting);
+    client.entered = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+    let error = (0..1000).find_map(|_| client.step(&mut pair.devices[0], 1).err()).unwrap();
+    assert!(error.is::<Interrupted>() && client.rows.is_empty(), "{error:#}");
+}
+
+#[test]
+fn ctrl_c_ends_connecting() {
+    let stop = AtomicBool::new(true);
+    let started = Instant::now();
+    // An address for documentation (RFC 5737): nobody answers.
+    assert!(dial("192.0.2.1:18515", &stop).unwrap_err().is::<Interrupted>());
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_peer_that_only_lives_is_an_error_in_every_phase() {
+    for (phase, due) in [("Greet", "hello"), ("Connect", "connection"), ("Ready", "ready"), ("Result", "result")] {
+        let mut pair = Pair::new(parameters(&[Test::WriteBw]));
+        step_until(&mut pair, |client| client.phase_name().starts_with(phase));
+        let [client, server] = &mut pair.ends;
+        // Only signs of life from now on.
+        while !matches!(client.link.receive(), Ok(None)) {}
+        server.link.send(&Message::Alive).unwrap();
+        assert_eq!(client.step(&mut pair.devices[0], 1).unwrap(), Turn::Waiting, "{phase}");
+        client.entered = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
+        server.link.send(&Message::Alive).unwrap();
+        let error = format!("{:#}", client.step(&mut pair.devices[0], 1).unwrap_err());
+        assert!(error.contains(&format!("has not sent {due:?} for 60 s")), "{phase}: {error}");
+    }
 }
 
 #[test]
