@@ -140,8 +140,29 @@ fn a_plot_is_written() {
 }
 
 #[test]
+fn a_plot_that_is_not_drawn_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (new, old) = (folder.path().join("new.svg"), folder.path().join("old.svg"));
+    std::fs::write(&old, "old").unwrap();
+    for file in [&new, &old] {
+        let output = perf(&["-T", "write-bw", "-I", "900", "--svg", file.to_str().unwrap()]);
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{}", text(&output.stdout));
+    }
+    assert!(!new.exists());
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "old");
+}
+
+#[test]
+fn atomics_are_named_in_lower_case_too() {
+    let got = succeed(&["-T", "atomic-bw", "-n", "5", "-A", "cmp_and_swap"]);
+    assert!(got.ends_with("ok: 1 measurement, data verified\n"), "{got}");
+}
+
+#[test]
 fn mistakes_are_refused_with_the_reason() {
-    let cases: [(&[&str], i32, &str); 17] = [
+    let cases: [(&[&str], i32, &str); 19] = [
+        (&["-t", "512", "-T", "send-bw"], 2, "511 is the greatest"),
+        (&["--device", "01:00.0", "--listen", ":99999"], 2, "\"99999\" is no TCP port"),
         (&["-T", "write-bw", "-s", "1073741824", "-q", "32"], 1, "simulated devices have 8589934592 here"),
         (&["-T", "write-bw", "-I", "900"], 1, "900 bytes inline, simulated b takes"),
         (&["-T", "write-bw", "-s", "2147483648"], 1, "the longest message of simulated b has"),

@@ -83,6 +83,7 @@ pub struct PerfArgs {
         visible_alias = "atomic_type",
         short = 'A',
         value_enum,
+        ignore_case = true,
         default_value_t,
         value_name = "ATOMIC"
     )]

@@ -18,14 +18,16 @@ pub mod statistics;
 #[cfg(test)]
 mod tests;
 
+use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_vfio::pci::Address;
@@ -58,11 +60,8 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
     let form = Form::new(args)?;
     let parameters = args.parameters()?;
     form.check(&parameters)?;
-    if let Some(file) = &args.svg {
-        // Before minutes of measuring, not after.
-        let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
-        opened.map_err(|error| format!("{}: {error}", file.display()))?;
-    }
+    // Before minutes of measuring, not after.
+    let is_new = args.svg.as_deref().map(make_writable).transpose()?.unwrap_or(false);
     let mut job =
         Job { stop, is_shown: !args.json && !args.quiet, report: Report { clock_ns: clock_ns(), ..Report::default() } };
     let result = job.run(form, parameters);
@@ -74,12 +73,31 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
             report.failure = Some(format!("{error:#}"));
         }
     }
-    if let (Some(file), None) = (&args.svg, &report.failure) {
-        let drawn = plot::svg(&report).and_then(|text| std::fs::write(file, text).with_context(|| file.display().to_string()));
-        report.failure = drawn.err().map(|error| format!("{error:#}"));
+    if let Some(file) = &args.svg {
+        let is_drawable = report.failure.is_none() && !(report.interrupted && report.results.is_empty());
+        if is_drawable {
+            let drawn =
+                plot::svg(&report).and_then(|text| std::fs::write(file, text).with_context(|| file.display().to_string()));
+            report.failure = drawn.err().map(|error| format!("{error:#}"));
+        }
+        if is_new && (!is_drawable || report.failure.is_some()) {
+            // Best effort: the failure that left it empty is the one that counts.
+            let _ = std::fs::remove_file(file);
+        }
     }
     report.ok = report.failure.is_none() && !report.interrupted;
     Ok(report)
+}
+
+/// Makes sure that a file can be written; whether it was created for that.
+fn make_writable(file: &Path) -> Result<bool, String> {
+    let created = OpenOptions::new().create_new(true).write(true).open(file);
+    let result = match created {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => OpenOptions::new().append(true).open(file).map(|_| false),
+        Err(error) => Err(error),
+    };
+    result.map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// Who is where.
@@ -95,8 +113,8 @@ enum Form {
 
 impl Form {
     fn new(args: &PerfArgs) -> Result<Self, String> {
-        let listen = args.listen.as_ref().map(|text| address(text, "0.0.0.0", args.port));
-        let connect = args.connect.as_ref().map(|text| address(text, "", args.port));
+        let listen = args.listen.as_ref().map(|text| address(text, "0.0.0.0", args.port)).transpose()?;
+        let connect = args.connect.as_ref().map(|text| address(text, "", args.port)).transpose()?;
         let network = listen.map(|at| (true, at)).or(connect.map(|at| (false, at)));
         match (Sides::new(&args.device)?, network) {
             (Sides::Pci { first, given: 1, .. }, Some((true, at))) => Ok(Self::Listen(first, at)),
@@ -127,15 +145,24 @@ impl Form {
     }
 }
 
-/// `HOST:PORT` of a text with or without a port, or of an IPv6 address.
-fn address(text: &str, usual: &str, port: u16) -> String {
-    let is_v6 = text.parse::<std::net::Ipv6Addr>().is_ok();
-    let has_port = !is_v6 && text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    match text {
-        "" => format!("{usual}:{port}"),
-        _ if is_v6 => format!("[{text}]:{port}"),
-        _ if has_port => text.into(),
-        _ => format!("{text}:{port}"),
+/// `HOST:PORT` of a text with or without a host or a port, or of an IPv6 address.
+///
+/// # Errors
+/// It has a port that is none, or there is no host.
+fn address(text: &str, usual: &str, port: u16) -> Result<String, String> {
+    if text.parse::<std::net::Ipv6Addr>().is_ok() {
+        return Ok(format!("[{text}]:{port}"));
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        // An IPv6 address in brackets, without a port.
+        Some(_) if text.ends_with(']') => (text, port),
+        Some((host, after)) => (host, after.parse::<u16>().map_err(|_| format!("{text}: {after:?} is no TCP port"))?),
+        None => (text, port),
+    };
+    match (host, usual) {
+        ("", "") => Err(format!("{text:?} names no host")),
+        ("", _) => Ok(format!("{usual}:{port}")),
+        _ => Ok(format!("{host}:{port}")),
     }
 }
 
@@ -209,7 +236,11 @@ impl Job<'_> {
 
     fn serve<H: Host>(&mut self, device: &mut Device<H>, at: &str) -> Result<()> {
         self.report.role = "server";
-        let listener = TcpListener::bind(at).with_context(|| format!("listening at {at}"))?;
+        let listener = TcpListener::bind(at).with_context(|| format!("listening at {at}"));
+        let listener = listener.map_err(|error| match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
+            Some(ErrorKind::AddrInUse) => anyhow!("listening at {at}: another program has this port; take another with --port"),
+            _ => error,
+        })?;
         listener.set_nonblocking(true)?;
         if self.is_shown {
             eprintln!("bareverbs: waiting for a client at {}", listener.local_addr()?);

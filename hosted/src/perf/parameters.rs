@@ -334,6 +334,10 @@ impl Parameters {
                     .into(),
             );
         }
+        // One entry of the send queue tells the peer what was received.
+        if test == Test::SendBw && self.tx_depth >= RING {
+            return Err(format!("{test}: tx-depth {}: {} is the greatest for sends", self.tx_depth, RING - 1));
+        }
         if self.bidirectional && test.is_latency() {
             return Err(format!("{test}: latency is measured in one direction at a time; leave -b out"));
         }
@@ -388,7 +392,8 @@ mod tests {
     #[test]
     fn mistakes_are_refused_with_the_reason() {
         assert_eq!(with(|_| {}), Ok(()));
-        let cases: [(&str, Result<(), String>); 13] = [
+        let cases: [(&str, Result<(), String>); 14] = [
+            ("511 is the greatest", with(|p| (p.tests, p.tx_depth) = (vec![Test::SendBw], 512))),
             ("UC", with(|p| (p.tests, p.transport) = (vec![Test::ReadBw], Transport::Uc))),
             ("UC", with(|p| (p.tests, p.transport) = (vec![Test::AtomicLat], Transport::Uc))),
             ("event", with(|p| (p.tests, p.events) = (vec![Test::WriteLat], true))),

@@ -96,6 +96,10 @@ impl Row {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.results.is_empty() && self.failure.is_some() {
+            // Standard error says why.
+            return Ok(());
+        }
         if let Some(parameters) = &self.parameters {
             writeln!(f, "{}", summary(parameters, &self.devices))?;
         }
@@ -119,11 +123,15 @@ impl fmt::Display for Report {
                 )?,
             }
         }
+        if self.results.is_empty() && self.interrupted {
+            return writeln!(f, "interrupted: nothing was measured");
+        }
         writeln!(f)?;
-        match (&self.failure, self.interrupted) {
-            (Some(_), _) => writeln!(f, "failed"),
-            (None, true) => writeln!(f, "interrupted: these are the measurements up to then"),
-            (None, false) => writeln!(f, "ok: {} measurements, data verified", self.results.len()),
+        match (&self.failure, self.interrupted, self.results.len()) {
+            (Some(_), ..) => writeln!(f, "failed"),
+            (None, true, _) => writeln!(f, "interrupted: these are the measurements up to then"),
+            (None, false, 1) => writeln!(f, "ok: 1 measurement, data verified"),
+            (None, false, count) => writeln!(f, "ok: {count} measurements, data verified"),
         }
     }
 }
@@ -165,6 +173,25 @@ mod tests {
         assert!(
             row.is_sound() && !Row { seconds: -1.0, ..row.clone() }.is_sound() && !Row { seconds: f64::NAN, ..row }.is_sound()
         );
+    }
+
+    #[test]
+    fn the_last_line_says_how_it_ended() {
+        let row = Row::bandwidth(Point { test: Test::WriteBw, size: 8 }, 1, 1.0);
+        let report = |failure: Option<&str>, interrupted, count| {
+            let (failure, results) = (failure.map(String::from), vec![row.clone(); count]);
+            Report { failure, interrupted, results, ..Report::default() }.to_string()
+        };
+        assert_eq!(report(Some("no card"), false, 0), "");
+        assert_eq!(report(None, true, 0), "interrupted: nothing was measured\n");
+        for (text, end) in [
+            (report(Some("no card"), false, 1), "\n\nfailed\n"),
+            (report(None, true, 1), "\n\ninterrupted: these are the measurements up to then\n"),
+            (report(None, false, 1), "\n\nok: 1 measurement, data verified\n"),
+            (report(None, false, 2), "\n\nok: 2 measurements, data verified\n"),
+        ] {
+            assert!(text.ends_with(end), "{text}");
+        }
     }
 
     #[test]

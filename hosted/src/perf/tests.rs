@@ -435,7 +435,23 @@ fn addresses_have_ports() {
         ("10.0.0.1", "10.0.0.1:18515"),
         ("::1", "[::1]:18515"),
         ("[::1]:5", "[::1]:5"),
+        ("[::1]", "[::1]:18515"),
+        (":1", "0.0.0.0:1"),
     ] {
-        assert_eq!(address(text, "0.0.0.0", 18515), wanted);
+        assert_eq!(address(text, "0.0.0.0", 18515).as_deref(), Ok(wanted));
     }
+    for (text, part) in
+        [(":99999", "\"99999\" is no TCP port"), ("host:", "\"\" is no TCP port"), ("h:ssh", "\"ssh\" is no TCP port")]
+    {
+        assert!(address(text, "0.0.0.0", 18515).unwrap_err().contains(part), "{text}");
+    }
+    assert!(address(":1", "", 18515).unwrap_err().contains("names no host"));
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_with_the_remedy() {
+    let stop = Arc::default();
+    let (mut job, mut device, _listener, at) = job(&stop);
+    let error = format!("{:#}", job.serve(&mut device, &at).unwrap_err());
+    assert!(error.contains("another program has this port; take another with --port"), "{error}");
 }
