@@ -17,20 +17,20 @@ pub(super) struct Areas {
     /// Slots of one kind of a queue pair.
     pub(super) slots: usize,
     /// Queue pairs with slots of their own.
-    pub(super) lanes: usize,
+    pub(super) queue_pairs: usize,
 }
 
 impl Areas {
     pub(super) fn new(parameters: &Parameters, point: Point) -> Self {
         let size = point.size as usize;
         let stride = size.next_multiple_of(LINE);
-        let (lanes, most) = if point.test.is_latency() {
+        let (queue_pairs, most) = if point.test.is_latency() {
             (1, 1)
         } else {
             let receives = if point.test.verb() == Verb::Send { parameters.rx_depth } else { 0 };
             (usize::from(parameters.queue_pairs), parameters.tx_depth.max(receives) as usize)
         };
-        Self { size, stride, slots: (CACHED / stride).clamp(1, most), lanes }
+        Self { size, stride, slots: (CACHED / stride).clamp(1, most), queue_pairs }
     }
 
     /// Bytes of the slots of one kind of a queue pair.
@@ -39,18 +39,18 @@ impl Areas {
     }
 
     /// Offset of a slot to send from; for reads the slot that the peer reads.
-    pub(super) const fn out(self, lane: usize, slot: usize) -> usize {
-        lane * self.ring() + slot * self.stride
+    pub(super) const fn out(self, queue_pair: usize, slot: usize) -> usize {
+        queue_pair * self.ring() + slot * self.stride
     }
 
     /// Offset of a slot into which messages come: written by the peer, received or read. Slot 0 is the word of atomics.
-    pub(super) const fn incoming(self, lane: usize, slot: usize) -> usize {
-        self.lanes * self.ring() + self.out(lane, slot)
+    pub(super) const fn incoming(self, queue_pair: usize, slot: usize) -> usize {
+        self.queue_pairs * self.ring() + self.out(queue_pair, slot)
     }
 
     /// Bytes of all of them.
     pub(super) const fn total(self) -> usize {
-        2 * self.lanes * self.ring()
+        2 * self.queue_pairs * self.ring()
     }
 }
 
@@ -65,9 +65,10 @@ mod tests {
             for test in [Test::WriteBw, Test::SendBw, Test::SendLat] {
                 let parameters = Parameters { queue_pairs, ..Parameters::default() };
                 let areas = Areas::new(&parameters, Point { test, size });
-                let slots = (0..areas.lanes).flat_map(|lane| (0..areas.slots).map(move |slot| (lane, slot)));
-                let mut starts: Vec<_> =
-                    slots.flat_map(|(lane, slot)| [areas.out(lane, slot), areas.incoming(lane, slot)]).collect();
+                let slots = (0..areas.queue_pairs).flat_map(|queue_pair| (0..areas.slots).map(move |slot| (queue_pair, slot)));
+                let mut starts: Vec<_> = slots
+                    .flat_map(|(queue_pair, slot)| [areas.out(queue_pair, slot), areas.incoming(queue_pair, slot)])
+                    .collect();
                 starts.sort_unstable();
                 assert!(starts.windows(2).all(|pair| pair[0] + size as usize <= pair[1]));
                 assert!(starts.last().unwrap() + size as usize <= areas.total());

@@ -20,12 +20,12 @@ const LOOK: u32 = 16;
 /// Bit of a `wr_id` that marks a credit.
 const CREDIT: u64 = 1 << 63;
 /// Where the queue pair stands in a `wr_id`; below it are the messages posted up to the request, or the slot of a receive.
-const LANE: u32 = 48;
-const COUNT: u64 = (1 << LANE) - 1;
+const QUEUE_PAIR_SHIFT: u32 = 48;
+const COUNT: u64 = (1 << QUEUE_PAIR_SHIFT) - 1;
 
 /// A queue pair.
 #[derive(Debug)]
-struct Lane {
+struct QueuePair {
     qp: QpHandle,
     /// Messages posted, those known to be complete, and those to post in all.
     posted: u64,
@@ -82,12 +82,12 @@ impl Next {
     #[inline(always)]
     fn request<'a, R: Request>(&'a self, index: usize, inline: &'a [u8], size: usize) -> SendWr<'a> {
         let bytes = inline.get(self.at..self.at.wrapping_add(size)).unwrap_or_default();
-        let wr_id = (index as u64) << LANE | self.number.wrapping_add(1);
+        let wr_id = (index as u64) << QUEUE_PAIR_SHIFT | self.number.wrapping_add(1);
         SendWr { wr_id, flags: self.flags, op: R::op(&self.sges, bytes, self.remote, self.number) }
     }
 }
 
-impl Lane {
+impl QueuePair {
     /// Counts the next message.
     #[inline(always)]
     fn next(&mut self, shape: &Shape) -> Next {
@@ -164,7 +164,7 @@ pub(super) struct Bandwidth {
     areas: Areas,
     kind: Kind,
     role: Role,
-    lanes: Vec<Lane>,
+    queue_pairs: Vec<QueuePair>,
     send_cq: CqHandle,
     recv_cq: CqHandle,
     /// Length and key of a message.
@@ -217,18 +217,18 @@ impl Bandwidth {
             (Verb::Atomic, _, Atomic::CmpAndSwap) => Kind::CompareSwap,
         };
         let mut inline = Vec::new();
-        for lane in 0..areas.lanes {
+        for queue_pair in 0..areas.queue_pairs {
             for slot in 0..areas.slots {
                 if verb == Verb::Atomic {
-                    endpoint.clear(areas.out(lane, slot), areas.size)?;
+                    endpoint.clear(areas.out(queue_pair, slot), areas.size)?;
                 } else {
-                    endpoint.fill(areas.out(lane, slot), areas.size, pattern(run, role, lane, slot))?;
+                    endpoint.fill(areas.out(queue_pair, slot), areas.size, pattern(run, role, queue_pair, slot))?;
                 }
-                endpoint.clear(areas.incoming(lane, slot), areas.size)?;
+                endpoint.clear(areas.incoming(queue_pair, slot), areas.size)?;
             }
         }
         if is_inline {
-            inline.extend_from_slice(endpoint.read(0, areas.lanes * areas.ring())?);
+            inline.extend_from_slice(endpoint.read(0, areas.queue_pairs * areas.ring())?);
         }
         let target = match parameters.end(point) {
             _ if !sends => 0,
@@ -239,12 +239,12 @@ impl Bandwidth {
         let (depth, post_list) = (parameters.tx_depth, parameters.post_list);
         // A list waits for room, so a completion must come before there is none.
         let cq_mod = parameters.cq_mod(point.size).min(depth - post_list + 1);
-        let mut lanes = Vec::with_capacity(areas.lanes);
+        let mut queue_pairs = Vec::with_capacity(areas.queue_pairs);
         for (index, &qp) in qps.iter().enumerate() {
             let (out, incoming) = (areas.out(index, 0), areas.incoming(index, 0));
             // What is read goes where messages come in, and comes from where messages are sent.
             let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
-            lanes.push(Lane {
+            queue_pairs.push(QueuePair {
                 qp,
                 posted: 0,
                 completed: 0,
@@ -265,7 +265,7 @@ impl Bandwidth {
             if receives {
                 for count in 0..parameters.rx_depth + CREDITS {
                     let slot = count as usize % areas.slots;
-                    let wr_id = (index as u64) << LANE | slot as u64;
+                    let wr_id = (index as u64) << QUEUE_PAIR_SHIFT | slot as u64;
                     endpoint.post_receive(device, qp, wr_id, areas.incoming(index, slot), areas.size)?;
                 }
             }
@@ -275,8 +275,8 @@ impl Bandwidth {
             areas,
             kind,
             role,
-            unfinished: if sends { lanes.len() } else { 0 },
-            lanes,
+            unfinished: if sends { queue_pairs.len() } else { 0 },
+            queue_pairs,
             send_cq,
             recv_cq,
             lkey: endpoint.sge(0, areas.size),
@@ -312,22 +312,23 @@ impl Bandwidth {
 
     /// Messages sent on each queue pair.
     pub(super) fn sent(&self) -> Vec<u64> {
-        self.lanes.iter().map(|lane| lane.completed).collect()
+        self.queue_pairs.iter().map(|queue_pair| queue_pair.completed).collect()
     }
 
     /// Messages sent or received.
     pub(super) fn messages(&self) -> u64 {
-        self.lanes.iter().map(|lane| if self.sends { lane.completed } else { lane.received }).sum()
+        self.queue_pairs.iter().map(|queue_pair| if self.sends { queue_pair.completed } else { queue_pair.received }).sum()
     }
 
     /// Posts nothing more than what lets the last completion come.
     pub(super) fn stop(&mut self) {
         self.unfinished = 0;
-        for lane in &mut self.lanes {
+        for queue_pair in &mut self.queue_pairs {
             // What was posted since the last request with a completion needs one more.
-            let last = if lane.until_signal == self.cq_mod { lane.posted } else { lane.posted.saturating_add(1) };
-            lane.target = lane.target.min(last);
-            if lane.completed < lane.target {
+            let last =
+                if queue_pair.until_signal == self.cq_mod { queue_pair.posted } else { queue_pair.posted.saturating_add(1) };
+            queue_pair.target = queue_pair.target.min(last);
+            if queue_pair.completed < queue_pair.target {
                 self.unfinished += 1;
             }
         }
@@ -381,20 +382,20 @@ impl Bandwidth {
         let (inline, size) = (self.inline.as_slice(), self.areas.size);
         let shape =
             Shape { ring: self.areas.ring(), stride: self.areas.stride, sge: self.lkey, cq_mod: self.cq_mod, fixed: R::FIXED };
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
+        for (index, queue_pair) in self.queue_pairs.iter_mut().enumerate() {
             loop {
-                let count = (lane.target.min(lane.allowed) - lane.posted).min(self.post_list);
-                if count == 0 || count > self.depth - (lane.posted - lane.completed) {
+                let count = (queue_pair.target.min(queue_pair.allowed) - queue_pair.posted).min(self.post_list);
+                if count == 0 || count > self.depth - (queue_pair.posted - queue_pair.completed) {
                     break;
                 }
                 worked = true;
                 if count == 1 {
-                    let next = lane.next(&shape);
-                    device.verbs.post_send(lane.qp, &next.request::<R>(index, inline, size)).context("post_send")?;
+                    let next = queue_pair.next(&shape);
+                    device.verbs.post_send(queue_pair.qp, &next.request::<R>(index, inline, size)).context("post_send")?;
                 } else {
-                    let mut queue = device.verbs.send_queue(lane.qp).context("post_send")?;
+                    let mut queue = device.verbs.send_queue(queue_pair.qp).context("post_send")?;
                     for _ in 0..count {
-                        let next = lane.next(&shape);
+                        let next = queue_pair.next(&shape);
                         queue.post(&next.request::<R>(index, inline, size)).context("post_send")?;
                     }
                     queue.commit().context("the doorbell of a list")?;
@@ -412,17 +413,17 @@ impl Bandwidth {
                 return Err(refused(completion));
             }
             let wr_id = completion.wr_id;
-            let index = (wr_id >> LANE) as usize & 0x7fff;
-            let Some(lane) = self.lanes.get_mut(index) else {
+            let index = (wr_id >> QUEUE_PAIR_SHIFT) as usize & 0x7fff;
+            let Some(queue_pair) = self.queue_pairs.get_mut(index) else {
                 bail!("a completion of request {wr_id:#x}, which nobody posted")
             };
             if wr_id & CREDIT != 0 {
-                lane.telling = false;
+                queue_pair.telling = false;
                 self.tell(index, device)?;
                 continue;
             }
-            lane.completed = wr_id & COUNT;
-            if lane.completed == lane.target {
+            queue_pair.completed = wr_id & COUNT;
+            if queue_pair.completed == queue_pair.target {
                 self.unfinished = self.unfinished.saturating_sub(1);
                 if self.unfinished == 0 {
                     self.finish = Some(Instant::now());
@@ -439,36 +440,36 @@ impl Bandwidth {
             if completion.status != WcStatus::Success {
                 return Err(refused(&completion));
             }
-            let (index, slot) = ((completion.wr_id >> LANE) as usize, (completion.wr_id & COUNT) as usize);
-            let Some(lane) = self.lanes.get_mut(index) else {
+            let (index, slot) = ((completion.wr_id >> QUEUE_PAIR_SHIFT) as usize, (completion.wr_id & COUNT) as usize);
+            let Some(queue_pair) = self.queue_pairs.get_mut(index) else {
                 bail!("a completion of receive {:#x}, which nobody posted", completion.wr_id)
             };
             if let WcData::Imm(count) = completion.data {
-                let more = u32::from_be_bytes(count).wrapping_sub(lane.credited as u32);
-                lane.credited += u64::from(more);
-                if lane.credited > lane.posted {
+                let more = u32::from_be_bytes(count).wrapping_sub(queue_pair.credited as u32);
+                queue_pair.credited += u64::from(more);
+                if queue_pair.credited > queue_pair.posted {
                     bail!(
                         "the peer says that it received {} messages of queue pair {index}, {} were sent",
-                        lane.credited,
-                        lane.posted
+                        queue_pair.credited,
+                        queue_pair.posted
                     );
                 }
-                lane.allowed = self.rx_depth + lane.credited;
+                queue_pair.allowed = self.rx_depth + queue_pair.credited;
             } else {
                 if completion.byte_len as usize != self.areas.size {
                     bail!("a message of {} bytes came on queue pair {index}", completion.byte_len);
                 }
-                lane.received += 1;
-                if let Some(landed) = lane.landed.get_mut(slot) {
-                    *landed = lane.coming;
+                queue_pair.received += 1;
+                if let Some(landed) = queue_pair.landed.get_mut(slot) {
+                    *landed = queue_pair.coming;
                 }
-                lane.coming += 1;
-                if lane.coming == self.areas.slots {
-                    lane.coming = 0;
+                queue_pair.coming += 1;
+                if queue_pair.coming == self.areas.slots {
+                    queue_pair.coming = 0;
                 }
             }
             let at = self.areas.incoming(index, slot);
-            endpoint.post_receive(device, lane.qp, completion.wr_id, at, self.areas.size)?;
+            endpoint.post_receive(device, queue_pair.qp, completion.wr_id, at, self.areas.size)?;
             self.tell(index, device)?;
         }
         Ok(taken != 0)
@@ -478,27 +479,31 @@ impl Bandwidth {
     /// without bytes, and not a write to a word of the peer, so that a peer that waits for events wakes up.
     #[inline]
     fn tell<H: Host>(&mut self, index: usize, device: &mut Device<H>) -> Result<()> {
-        let Some(lane) = self.lanes.get_mut(index) else { return Ok(()) };
-        if lane.telling || lane.received - lane.told < self.credit_every {
+        let Some(queue_pair) = self.queue_pairs.get_mut(index) else { return Ok(()) };
+        if queue_pair.telling || queue_pair.received - queue_pair.told < self.credit_every {
             return Ok(());
         }
-        lane.told = lane.received;
-        lane.telling = true;
-        let op = SendOp::SendWithImm { payload: Payload::Sges(&[]), imm: (lane.received as u32).to_be_bytes() };
-        let wr = SendWr { wr_id: CREDIT | (index as u64) << LANE, flags: SendFlags::SIGNALED, op };
-        device.verbs.post_send(lane.qp, &wr).context("post_send of a credit")
+        queue_pair.told = queue_pair.received;
+        queue_pair.telling = true;
+        let op = SendOp::SendWithImm { payload: Payload::Sges(&[]), imm: (queue_pair.received as u32).to_be_bytes() };
+        let wr = SendWr { wr_id: CREDIT | (index as u64) << QUEUE_PAIR_SHIFT, flags: SendFlags::SIGNALED, op };
+        device.verbs.post_send(queue_pair.qp, &wr).context("post_send of a credit")
     }
 
     /// Whether all that the peer sent has come.
     pub(super) fn has_received(&self, sent: &[u64]) -> bool {
-        !self.receives || self.lanes.iter().zip(sent).all(|(lane, &sent)| lane.received >= sent)
+        !self.receives || self.queue_pairs.iter().zip(sent).all(|(queue_pair, &sent)| queue_pair.received >= sent)
     }
 
     /// What is outstanding, for errors.
     pub(super) fn outstanding(&self) -> String {
-        let sum = |value: fn(&Lane) -> u64| self.lanes.iter().map(value).sum::<u64>();
-        let (posted, completed, received) = (sum(|lane| lane.posted), sum(|lane| lane.completed), sum(|lane| lane.received));
-        let blocked = self.lanes.iter().filter(|lane| lane.posted == lane.allowed).count();
+        let sum = |value: fn(&QueuePair) -> u64| self.queue_pairs.iter().map(value).sum::<u64>();
+        let (posted, completed, received) = (
+            sum(|queue_pair| queue_pair.posted),
+            sum(|queue_pair| queue_pair.completed),
+            sum(|queue_pair| queue_pair.received),
+        );
+        let blocked = self.queue_pairs.iter().filter(|queue_pair| queue_pair.posted == queue_pair.allowed).count();
         let mut text = format!("{} requests outstanding ({posted} posted, {completed} complete)", posted - completed);
         if self.receives {
             text += &format!(", {received} messages received, {blocked} queue pairs waiting for the peer's receives");
@@ -509,7 +514,7 @@ impl Bandwidth {
     /// Compares what came with what the peer sent; `sent` are its messages.
     pub(super) fn verify<H: Host>(&self, endpoint: &mut Endpoint<H>, run: u64, sent: &[u64]) -> Result<()> {
         let areas = self.areas;
-        for (index, lane) in self.lanes.iter().enumerate() {
+        for (index, queue_pair) in self.queue_pairs.iter().enumerate() {
             match self.kind {
                 Kind::FetchAdd | Kind::CompareSwap => {
                     let sum = endpoint.word(areas.incoming(index, 0))?;
@@ -518,7 +523,7 @@ impl Bandwidth {
                         bail!("the atomics of queue pair {index} made {sum} of the word instead of {wanted}");
                     }
                     // The results of the last round: each the number of the atomics before it.
-                    for number in lane.posted.saturating_sub(areas.slots as u64)..lane.posted {
+                    for number in queue_pair.posted.saturating_sub(areas.slots as u64)..queue_pair.posted {
                         let slot = (number % areas.slots as u64) as usize;
                         let old = endpoint.word(areas.out(index, slot))?;
                         if old != number {
@@ -527,7 +532,7 @@ impl Bandwidth {
                     }
                 }
                 Kind::Write | Kind::WriteInline | Kind::Read => {
-                    let count = if matches!(self.kind, Kind::Read) { Some(&lane.posted) } else { sent.get(index) };
+                    let count = if matches!(self.kind, Kind::Read) { Some(&queue_pair.posted) } else { sent.get(index) };
                     let used = count.map_or(0, |&count| usize::try_from(count).unwrap_or(usize::MAX)).min(areas.slots);
                     for slot in 0..used {
                         compare(
@@ -540,7 +545,7 @@ impl Bandwidth {
                     }
                 }
                 Kind::Send | Kind::SendInline => {
-                    for (slot, &from) in lane.landed.iter().enumerate().filter(|(_, from)| **from != usize::MAX) {
+                    for (slot, &from) in queue_pair.landed.iter().enumerate().filter(|(_, from)| **from != usize::MAX) {
                         compare(
                             endpoint,
                             areas.incoming(index, slot),
@@ -560,15 +565,15 @@ impl Bandwidth {
         if !self.sends {
             return None;
         }
-        let messages: u64 = self.lanes.iter().map(|lane| lane.completed).sum();
+        let messages: u64 = self.queue_pairs.iter().map(|queue_pair| queue_pair.completed).sum();
         let seconds = self.finish?.saturating_duration_since(self.start?).as_secs_f64();
         Some(Row::bandwidth(self.point, messages, seconds))
     }
 }
 
 /// What end `role` sends from a slot.
-fn pattern(run: u64, role: Role, lane: usize, slot: usize) -> Pattern {
-    Pattern::new(run, stream(role), (lane as u64) << 32 | slot as u64)
+fn pattern(run: u64, role: Role, queue_pair: usize, slot: usize) -> Pattern {
+    Pattern::new(run, stream(role), (queue_pair as u64) << 32 | slot as u64)
 }
 
 fn peer_at<H: Host>(endpoint: &Endpoint<H>, at: usize) -> Result<Remote> {

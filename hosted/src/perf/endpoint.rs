@@ -110,11 +110,11 @@ impl<H: Host> Endpoint<H> {
         let depth = if point.test.is_latency() { LATENCY_DEPTH } else { parameters.tx_depth };
         let is_send = point.test.verb() == Verb::Send;
         let receives = if is_send { parameters.rx_depth + CREDITS } else { 0 };
-        let lanes = u32::from(parameters.queue_pairs);
+        let queue_pairs = u32::from(parameters.queue_pairs);
         // Room for a completion of each request: whatever the moderation, a queue never overruns.
-        let send_cq = device.verbs.create_cq((lanes * (depth + 1)).next_power_of_two()).context("create_cq for sends")?;
+        let send_cq = device.verbs.create_cq((queue_pairs * (depth + 1)).next_power_of_two()).context("create_cq for sends")?;
         let recv_cq =
-            device.verbs.create_cq((lanes * receives).next_power_of_two().max(1)).context("create_cq for receives")?;
+            device.verbs.create_cq((queue_pairs * receives).next_power_of_two().max(1)).context("create_cq for receives")?;
         let mut queues = Queues { send_cq, recv_cq, qps: Vec::new(), qpns: Vec::new(), psns: Vec::new(), inline, armed: false };
         // One more for a credit; a receive queue of one entry, since some devices want any.
         let cap = QpCap {
@@ -128,12 +128,12 @@ impl<H: Host> Endpoint<H> {
             Transport::Rc => QpType::Rc,
             Transport::Uc => QpType::Uc,
         };
-        for lane in 0..parameters.queue_pairs {
+        for queue_pair in 0..parameters.queue_pairs {
             let init = QpInit { pd: self.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: false };
-            let qp = device.verbs.create_qp(&init).with_context(|| format!("create_qp of queue pair {lane}"))?;
+            let qp = device.verbs.create_qp(&init).with_context(|| format!("create_qp of queue pair {queue_pair}"))?;
             queues.qps.push(qp);
             queues.qpns.push(device.verbs.qp(qp)?.qpn);
-            let number = RandomState::new().hash_one(lane);
+            let number = RandomState::new().hash_one(queue_pair);
             queues.psns.push(Psn::new(number as u32 & 0xff_ffff));
         }
         let connection = Connection {
@@ -168,7 +168,9 @@ impl<H: Host> Endpoint<H> {
         };
         let outs = |most: u8| parameters.outs.map_or(most, |outs| outs.min(most)).max(1);
         let queues = self.queues.as_ref().context("no queues")?;
-        for (((&qp, &psn), &(dest_qpn, rq_psn)), lane) in queues.qps.iter().zip(&queues.psns).zip(&peer.queue_pairs).zip(0..) {
+        for (((&qp, &psn), &(dest_qpn, rq_psn)), queue_pair) in
+            queues.qps.iter().zip(&queues.psns).zip(&peer.queue_pairs).zip(0..)
+        {
             let attr = QpAttr {
                 port_num: 1,
                 access,
@@ -185,7 +187,7 @@ impl<H: Host> Endpoint<H> {
                 rnr_retry: 7,
                 ..QpAttr::default()
             };
-            device.verbs.connect(qp, &attr).with_context(|| format!("connecting queue pair {lane}"))?;
+            device.verbs.connect(qp, &attr).with_context(|| format!("connecting queue pair {queue_pair}"))?;
         }
         self.peer = Some(PeerMemory { addr: peer.addr, rkey: Rkey::new(peer.rkey) });
         Ok(())
@@ -251,10 +253,10 @@ impl<H: Host> Endpoint<H> {
 
     /// Whether every queue pair still works.
     pub(super) fn check_queue_pairs(&self, device: &Device<H>) -> Result<()> {
-        for (lane, &qp) in self.queues.iter().flat_map(|queues| &queues.qps).enumerate() {
+        for (queue_pair, &qp) in self.queues.iter().flat_map(|queues| &queues.qps).enumerate() {
             let info = device.verbs.qp(qp)?;
             if matches!(info.state, QpState::Err | QpState::Sqe) {
-                bail!("queue pair {lane} (number {}) is in error: the device refused a request to it", info.qpn);
+                bail!("queue pair {queue_pair} (number {}) is in error: the device refused a request to it", info.qpn);
             }
         }
         Ok(())
@@ -382,9 +384,9 @@ pub(super) fn latency_interval<H: Host>(inline: u32) -> u32 {
 
 /// Whether what the peer says of itself can be.
 fn check_connection(peer: &Connection, parameters: &Parameters, length: usize) -> Result<()> {
-    let lanes = usize::from(parameters.queue_pairs);
-    if peer.queue_pairs.len() != lanes {
-        bail!("the peer made {} queue pairs instead of {lanes}", peer.queue_pairs.len());
+    let queue_pairs = usize::from(parameters.queue_pairs);
+    if peer.queue_pairs.len() != queue_pairs {
+        bail!("the peer made {} queue pairs instead of {queue_pairs}", peer.queue_pairs.len());
     }
     if peer.queue_pairs.iter().any(|&(qpn, psn)| qpn >= 1 << 24 || psn >= 1 << 24) {
         bail!("the peer gave a number of a queue pair or a PSN of more than 24 bits");

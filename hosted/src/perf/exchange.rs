@@ -21,9 +21,9 @@ const LINE: usize = 64 << 10;
 /// Characters of the peer's words that are shown at most.
 const SHOWN: usize = 1000;
 /// How long the peer may say nothing.
-const SILENCE: Duration = Duration::from_secs(20);
+const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often something is said.
-const BEAT: Duration = Duration::from_secs(1);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the peer may leave what is said unread.
 const UNREAD: Duration = Duration::from_secs(10);
 
@@ -313,13 +313,13 @@ impl<S: Stream> Link for Lines<S> {
         {
             return Ok(Some(message));
         }
-        if self.heard.elapsed() > SILENCE {
+        if self.heard.elapsed() > PEER_TIMEOUT {
             if !self.buffer.is_empty() {
                 bail!("the peer has sent {} bytes that are no message; is it `bareverbs perf`?", self.buffer.len());
             }
-            bail!("the peer has said nothing for {} s", SILENCE.as_secs());
+            bail!("the peer has said nothing for {} s", PEER_TIMEOUT.as_secs());
         }
-        if self.spoke.elapsed() > BEAT {
+        if self.spoke.elapsed() > KEEPALIVE_INTERVAL {
             self.send(&Message::Alive)?;
         }
         Ok(None)
@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_read_or_speak_is_noticed() {
         let (mut link, _peer) = pair();
-        link.heard = Instant::now().checked_sub(SILENCE + Duration::from_secs(1)).unwrap();
+        link.heard = Instant::now().checked_sub(PEER_TIMEOUT + Duration::from_secs(1)).unwrap();
         assert!(link.receive().unwrap_err().to_string().contains("nothing for 20 s"));
     }
 
@@ -458,7 +458,7 @@ mod tests {
     fn bytes_that_are_no_message_are_told_from_silence() {
         let (mut link, mut peer) = pair();
         peer.write_all(b"* OK IMAP").unwrap();
-        link.heard = Instant::now().checked_sub(SILENCE + Duration::from_secs(1)).unwrap();
+        link.heard = Instant::now().checked_sub(PEER_TIMEOUT + Duration::from_secs(1)).unwrap();
         let error = link.receive().unwrap_err().to_string();
         assert!(error.contains("9 bytes that are no message; is it `bareverbs perf`?"), "{error}");
     }

@@ -35,7 +35,7 @@ pub(super) struct Latency {
     events: bool,
     qps: Vec<QpHandle>,
     /// Which of them is next.
-    lane: usize,
+    queue_pair: usize,
     send_cq: CqHandle,
     recv_cq: CqHandle,
     sges: [Sge; 1],
@@ -111,7 +111,7 @@ impl Latency {
             role,
             events: parameters.events,
             qps,
-            lane: 0,
+            queue_pair: 0,
             send_cq,
             recv_cq,
             sges: [endpoint.sge(from, areas.size)],
@@ -266,7 +266,7 @@ impl Latency {
     /// Sends the next message, if the queue has room for it.
     #[inline]
     fn send<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
-        let Some(&qp) = self.qps.get(self.lane) else { bail!("no queue pair") };
+        let Some(&qp) = self.qps.get(self.queue_pair) else { bail!("no queue pair") };
         if self.sent >= self.target {
             self.stop();
             return Ok(false);
@@ -317,9 +317,9 @@ impl Latency {
             self.stamp = now;
         }
         self.turn = false;
-        self.lane += 1;
-        if self.lane == self.qps.len() {
-            self.lane = 0;
+        self.queue_pair += 1;
+        if self.queue_pair == self.qps.len() {
+            self.queue_pair = 0;
         }
         if matches!(self.verb, Verb::Write | Verb::Send) && self.sent - self.completed >= self.interval {
             self.take_sends(device)?;

@@ -79,8 +79,8 @@ fn line(point: Point, parameters: Option<&Parameters>, messages: u64, rate: f64)
     if let Some(parameters) = parameters
         && let End::Iterations(count) = parameters.end(point)
     {
-        let lanes = if point.test.is_latency() { 1 } else { u64::from(parameters.queue_pairs) };
-        text += &format!(" of {}", count.saturating_mul(lanes));
+        let queue_pairs = if point.test.is_latency() { 1 } else { u64::from(parameters.queue_pairs) };
+        text += &format!(" of {}", count.saturating_mul(queue_pairs));
     }
     text += &format!(" messages, {rate:.0} messages/s");
     if !point.test.is_latency() {

@@ -46,9 +46,9 @@ use crate::device::{Device, Host};
 /// Looks for something new in one step of an end that has its process for itself.
 const SPINS: u32 = 256;
 /// How long an end sleeps at most before it looks after its peer.
-const NAP: Duration = Duration::from_millis(10);
+const IDLE_SLEEP: Duration = Duration::from_millis(10);
 /// The same if another end of this process, on another device, may have something to do.
-const SHORT_NAP: Duration = Duration::from_micros(100);
+const SHORT_IDLE_SLEEP: Duration = Duration::from_micros(100);
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -255,7 +255,7 @@ impl Job<'_> {
                 return Err(Interrupted.into());
             }
             device.check()?;
-            std::thread::sleep(NAP);
+            std::thread::sleep(IDLE_SLEEP);
         };
         // Whoever comes while this end is busy is refused at once, instead of waiting for an answer.
         drop(listener);
@@ -303,7 +303,7 @@ fn dial(at: &str, stop: &AtomicBool) -> Result<TcpStream> {
         if stop.load(Ordering::Relaxed) {
             return Err(Interrupted.into());
         }
-        match receiver.recv_timeout(NAP) {
+        match receiver.recv_timeout(IDLE_SLEEP) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => bail!("connecting to {at} ended without a result"),
@@ -365,10 +365,10 @@ fn both<H: Host, L: Link>(devices: &mut [Device<H>], ends: &mut [Session<H, L>; 
         }
         if !woke {
             // Nobody can wait for two devices at once, so each gets a little of the time.
-            let nap = if last == 0 { NAP } else { SHORT_NAP };
+            let sleep = if last == 0 { IDLE_SLEEP } else { SHORT_IDLE_SLEEP };
             turn = if turn == last { 0 } else { turn + 1 };
             let device = devices.get_mut(turn).context("no device")?;
-            if !device.host.wait(nap)? {
+            if !device.host.wait(sleep)? {
                 ends.iter_mut().for_each(Session::look_soon);
             }
             device.check()?;
@@ -382,9 +382,9 @@ fn one<H: Host, L: Link>(device: &mut Device<H>, session: &mut Session<H, L>) ->
         match session.step(device, SPINS)? {
             Turn::Busy => {}
             Turn::Finished => return Ok(()),
-            Turn::Waiting => session.link.wait(NAP),
+            Turn::Waiting => session.link.wait(IDLE_SLEEP),
             Turn::Idle if session.waits_for_events() => {
-                if !device.host.wait(NAP)? {
+                if !device.host.wait(IDLE_SLEEP)? {
                     session.look_soon();
                 }
                 device.check()?;

@@ -466,8 +466,8 @@ impl<H: Host, L: Link> Session<H, L> {
             // The peer may have everything, and have compared it, while we still wait for what it sent.
             Some(message) if is_comparing => self.early = Some(message),
             Some(Message::Done { sent, last }) if self.peer_sent.is_none() => {
-                let lanes = self.parameters()?.queue_pairs.into();
-                let wanted = if self.point()?.test.is_latency() { 1 } else { lanes };
+                let queue_pairs = self.parameters()?.queue_pairs.into();
+                let wanted = if self.point()?.test.is_latency() { 1 } else { queue_pairs };
                 if sent.len() != wanted {
                     bail!("the peer counts the messages of {} queue pairs instead of {wanted}", sent.len());
                 }

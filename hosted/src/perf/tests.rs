@@ -68,9 +68,9 @@ fn both_ends_know_every_result() {
     assert_eq!(client.rows.iter().map(report::Row::point).collect::<Vec<_>>(), client.parameters.as_ref().unwrap().points());
     assert_eq!(client.parameters, server.parameters);
     for (ours, theirs) in client.rows.iter().zip(&server.rows) {
-        let lanes = if ours.test.is_latency() { 1 } else { 2 };
+        let queue_pairs = if ours.test.is_latency() { 1 } else { 2 };
         assert_eq!((ours.point(), ours.messages), (theirs.point(), theirs.messages));
-        assert_eq!((ours.messages, ours.latency.is_some()), (200 * lanes, ours.test.is_latency()), "{ours:?}");
+        assert_eq!((ours.messages, ours.latency.is_some()), (200 * queue_pairs, ours.test.is_latency()), "{ours:?}");
     }
     // Nothing is left on the devices.
     for device in pair.devices {
