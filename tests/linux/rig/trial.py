@@ -72,7 +72,8 @@ class Trial:
             self._judge(guest, number in ended)
         for server in self.servers:
             self._leftovers(server)
-        self._first_completions()
+        if self.starts:
+            self._first_completions()
 
     def _first_completions(self):
         """How long after each start that the case told of a device wrote its first completion."""
