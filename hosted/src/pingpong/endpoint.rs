@@ -115,7 +115,7 @@ impl<H: Host> Endpoint<H> {
         let len = (plan.size as usize).next_multiple_of(PAGE) * if side == Side::A { 2 } else { 1 };
         let mut memory = device.host.memory(len)?;
         let scratch = vec![0x7b; plan.size as usize];
-        memory.write(0, &scratch).map_err(|_| OutOfMemory)?;
+        memory.write(0, &scratch)?;
         let (base, map) = device.host.region(&memory);
         let mr = verbs.reg_mr(pd, base, len as u64, Access::LOCAL_WRITE, map).context("reg_mr")?;
         let lkey = verbs.mr(mr)?.lkey;
@@ -290,9 +290,9 @@ impl<H: Host> Endpoint<H> {
     fn post_send(&mut self, device: &mut Device<H>) -> Result<()> {
         if self.plan.chk && self.side == Side::A {
             self.fill(self.begun);
-            self.memory.write(0, &self.scratch).map_err(|_| OutOfMemory)?;
+            self.memory.write(0, &self.scratch)?;
         } else if self.inline {
-            self.memory.read(0, &mut self.scratch).map_err(|_| OutOfMemory)?;
+            self.memory.read(0, &mut self.scratch)?;
         }
         let sges = [Sge { addr: self.base, length: self.plan.size, lkey: self.lkey }];
         let payload = if self.inline { Payload::Inline(&self.scratch) } else { Payload::Sges(&sges) };
@@ -314,7 +314,7 @@ impl<H: Host> Endpoint<H> {
         if self.side == Side::A {
             self.fill(index);
             let mut came = vec![0; self.scratch.len()];
-            self.memory.read(self.inbox(), &mut came).map_err(|_| OutOfMemory)?;
+            self.memory.read(self.inbox(), &mut came)?;
             let is_wrong = |(_, (have, want)): &(usize, (&u8, &u8))| have != want;
             if let Some((at, (have, want))) = came.iter().zip(&self.scratch).enumerate().find(is_wrong) {
                 bail!("byte {at} came back as {have:#04x} instead of {want:#04x}");
@@ -322,7 +322,7 @@ impl<H: Host> Endpoint<H> {
             return Ok(());
         }
         for at in (0..self.scratch.len()).step_by(PAGE) {
-            let byte = self.memory.read_u8(at).map_err(|_| OutOfMemory)?;
+            let byte = self.memory.read_u8(at)?;
             if byte != 0 {
                 bail!("byte {at} is {byte:#04x} instead of 0; did the client get -c too?");
             }
@@ -343,18 +343,6 @@ fn failure(completion: &Completion) -> String {
     };
     format!("{what} failed with {:?}, vendor {:#x}: {help}", completion.status, completion.vendor_err)
 }
-
-/// The region is smaller than its messages: a mistake of this program.
-#[derive(Clone, Copy, Debug)]
-struct OutOfMemory;
-
-impl std::fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an access outside the region")
-    }
-}
-
-impl std::error::Error for OutOfMemory {}
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaMemory as _, Lid, Lkey, MrHandle, MwBind, MwHandle, MwType, PdHandle, Psn,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Rkey, SendFlags, Sge,
+    Access, AddressVector, Completion, CqHandle, DmaMemory as _, Lid, Lkey, MrHandle, MwBind, MwHandle, MwType, OutOfRange,
+    PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Rkey, SendFlags, Sge,
 };
 
 use crate::device::{Device, Host, Memory};
@@ -251,15 +251,15 @@ impl<H: Host> Endpoint<H> {
         Ok(self.write(at, len)?)
     }
 
-    fn write(&mut self, at: usize, len: usize) -> Result<(), OutOfMemory> {
-        let bytes = self.scratch.get(..len).ok_or(OutOfMemory)?;
-        self.memory.write(at, bytes).map_err(|_| OutOfMemory)
+    fn write(&mut self, at: usize, len: usize) -> Result<(), OutOfRange> {
+        let bytes = self.scratch.get(..len).ok_or(OutOfRange { offset: at, len })?;
+        self.memory.write(at, bytes)
     }
 
     /// Compares `len` bytes of the region with a pattern.
     pub(super) fn verify(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
         let bytes = self.scratch.get_mut(..len).context("a message longer than its slot")?;
-        self.memory.read(at, bytes).map_err(|_| OutOfMemory)?;
+        self.memory.read(at, bytes)?;
         match pattern.differs(bytes) {
             None => Ok(()),
             Some((byte, want, have)) => bail!("byte {byte} at {} is {have:#04x} instead of {want:#04x}", self.name),
@@ -269,13 +269,13 @@ impl<H: Host> Endpoint<H> {
     /// Eight bytes of the region, in the machine's byte order.
     pub(super) fn load(&self, at: usize) -> Result<u64> {
         let mut bytes = [0; 8];
-        self.memory.read(at, &mut bytes).map_err(|_| OutOfMemory)?;
+        self.memory.read(at, &mut bytes)?;
         Ok(u64::from_ne_bytes(bytes))
     }
 
     /// Sets eight bytes of the region.
     pub(super) fn store(&mut self, at: usize, value: u64) -> Result<()> {
-        Ok(self.memory.write(at, &value.to_ne_bytes()).map_err(|_| OutOfMemory)?)
+        Ok(self.memory.write(at, &value.to_ne_bytes())?)
     }
 
     /// The next completion, if one is there.
@@ -329,18 +329,6 @@ impl<H: Host> Endpoint<H> {
         verbs.dealloc_pd(self.pd).context("dealloc_pd")
     }
 }
-
-/// The region is smaller than its areas: a mistake of this program.
-#[derive(Clone, Copy, Debug)]
-struct OutOfMemory;
-
-impl std::fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an access outside the region")
-    }
-}
-
-impl std::error::Error for OutOfMemory {}
 
 #[cfg(test)]
 mod tests {
