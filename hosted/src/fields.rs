@@ -118,11 +118,7 @@ type Read = (usize, Option<(u32, u32)>, Value);
 
 fn value(field: &FieldInfo, bytes: &[u8]) -> Option<Read> {
     match field.place {
-        Place::Bits { dword, hi, lo } => {
-            let word = u32::from_be_bytes(chunk(bytes, dword)?);
-            let mask = u32::MAX >> (31 - (hi - lo));
-            Some((dword, Some((hi, lo)), Value::Number { value: ((word >> lo) & mask).into() }))
-        }
+        Place::Bits(at) => Some((at.dword, Some((at.hi, at.lo)), Value::Number { value: at.read(bytes)?.into() })),
         Place::U64 { offset } => Some((offset, None, Value::Number { value: u64::from_be_bytes(chunk(bytes, offset)?) })),
         Place::Bytes { offset, len } => {
             let bytes = bytes.get(offset..)?.get(..len)?;
@@ -148,9 +144,8 @@ pub fn reserved(layout: &LayoutInfo, bytes: &[u8], base: usize) -> Vec<Reserved>
 fn clear(layout: &LayoutInfo, bytes: &mut [u8]) {
     for field in layout.fields {
         match field.place {
-            Place::Bits { dword, hi, lo } => {
-                let mask = (u32::MAX >> (31 - (hi - lo))) << lo;
-                for (byte, mask) in bytes.iter_mut().skip(dword).zip(mask.to_be_bytes()) {
+            Place::Bits(at) => {
+                for (byte, mask) in bytes.iter_mut().skip(at.dword).zip(at.mask().to_be_bytes()) {
                     *byte &= !mask;
                 }
             }

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::Path;
 
 use bareverbs_mlx5_spec::{
-    AccessMode, CapabilityType, CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeOpcode, CqeSyndrome, EventType, FieldInfo, LAYOUTS,
-    LayoutInfo, Place, PortChange, QpcSt, QpcState, RegisterId, WqeOpcode,
+    AccessMode, Bits, CapabilityType, CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeOpcode, CqeSyndrome, EventType, FieldInfo,
+    LAYOUTS, LayoutInfo, Place, PortChange, QpcSt, QpcState, RegisterId, WqeOpcode,
 };
 
 const IFC: &str = include_str!("../data/ifc-offsets.tsv");
@@ -87,7 +87,7 @@ fn check_field(field: &FieldInfo, fields: &BTreeMap<&str, Row<'_>>) -> Result<()
     let name = if matches!(field.place, Place::Tail { .. }) { array.as_str() } else { field.name };
     let row = fields.get(name).ok_or_else(|| "is not published".to_owned())?;
     let agrees = match field.place {
-        Place::Bits { dword, hi, lo } => row.place == format!("{dword}:{hi}..{lo}"),
+        Place::Bits(Bits { dword, hi, lo }) => row.place == format!("{dword}:{hi}..{lo}"),
         Place::U64 { offset } => (row.offset, row.bits) == (offset, 64),
         Place::Bytes { offset, len } => (row.offset, row.bits) == (offset, 8 * len),
         Place::Sub { offset, layout } => (row.offset, row.bits) == (offset, 8 * layout.size),
@@ -232,7 +232,7 @@ mod mistakes {
     #[test]
     fn the_right_layout_passes() {
         const RIGHT: &[FieldInfo] = &[
-            field("a", Place::Bits { dword: 0, hi: 31, lo: 28 }),
+            field("a", Place::Bits(Bits { dword: 0, hi: 31, lo: 28 })),
             field("b", Place::U64 { offset: 8 }),
             field("c", Place::Bytes { offset: 16, len: 6 }),
             field("d", Place::Tail { offset: 24, entry: 8 }),
@@ -248,14 +248,14 @@ mod mistakes {
 
     #[test]
     fn a_field_of_another_name_is_found() {
-        const FIELDS: &[FieldInfo] = &[field("e", Place::Bits { dword: 0, hi: 31, lo: 28 })];
+        const FIELDS: &[FieldInfo] = &[field("e", Place::Bits(Bits { dword: 0, hi: 31, lo: 28 }))];
         assert_eq!(findings("right", 24, FIELDS), ["right.e is not published"]);
     }
 
     #[test]
     fn a_field_one_bit_or_one_dword_off_is_found() {
         for (dword, hi, lo) in [(0, 30, 27), (0, 31, 27), (0, 30, 28), (4, 31, 28)] {
-            let wrong = FieldInfo { name: "a", place: Place::Bits { dword, hi, lo } };
+            let wrong = FieldInfo { name: "a", place: Place::Bits(Bits { dword, hi, lo }) };
             assert!(check_field(&wrong, &published(TABLE)["right"].fields).is_err(), "{wrong:?}");
         }
     }

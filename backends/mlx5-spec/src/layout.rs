@@ -37,15 +37,8 @@ pub struct FieldInfo {
 /// Place and shape of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// Bits `hi..=lo` of the big-endian dword at byte `dword`.
-    Bits {
-        /// Byte offset of the dword.
-        dword: usize,
-        /// Highest bit, 31 at most.
-        hi: u32,
-        /// Lowest bit.
-        lo: u32,
-    },
+    /// Bits of one dword.
+    Bits(Bits),
     /// A big-endian 64-bit number.
     U64 {
         /// Byte offset.
@@ -74,11 +67,66 @@ pub enum Place {
     },
 }
 
+/// Bits `hi..=lo` of the big-endian dword at byte `dword`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits {
+    /// Byte offset of the dword, a multiple of four.
+    pub dword: usize,
+    /// Highest bit, 31 at most.
+    pub hi: u32,
+    /// Lowest bit.
+    pub lo: u32,
+}
+
+impl Bits {
+    /// Number of bits.
+    #[inline(always)]
+    pub const fn width(self) -> u32 {
+        self.hi - self.lo + 1
+    }
+
+    /// The greatest value that fits.
+    #[inline(always)]
+    pub const fn max(self) -> u32 {
+        u32::MAX >> (32 - self.width())
+    }
+
+    /// The bits in their dword, host byte order.
+    #[inline(always)]
+    pub const fn mask(self) -> u32 {
+        self.max() << self.lo
+    }
+
+    /// `value` at its place in the dword, other bits zero; what does not fit is cut off.
+    #[inline(always)]
+    pub const fn place(self, value: u32) -> u32 {
+        (value & self.max()) << self.lo
+    }
+
+    /// The value out of its dword (host byte order).
+    #[inline(always)]
+    pub const fn take(self, dword: u32) -> u32 {
+        (dword >> self.lo) & self.max()
+    }
+
+    /// `dword` with the bits set to `value`.
+    #[inline(always)]
+    pub const fn replace(self, dword: u32, value: u32) -> u32 {
+        (dword & !self.mask()) | self.place(value)
+    }
+
+    /// The value in a structure's bytes, if they reach that far.
+    pub fn read(self, bytes: &[u8]) -> Option<u32> {
+        let dword = bytes.get(self.dword..)?.first_chunk()?;
+        Some(self.take(u32::from_be_bytes(*dword)))
+    }
+}
+
 impl Place {
     /// Byte offset and length of the bytes that the field touches; a trailing array has length 0.
     pub const fn bytes(&self) -> (usize, usize) {
         match *self {
-            Self::Bits { dword, .. } => (dword, 4),
+            Self::Bits(bits) => (bits.dword, 4),
             Self::U64 { offset } => (offset, 8),
             Self::Bytes { offset, len } => (offset, len),
             Self::Sub { offset, layout } => (offset, layout.size),
@@ -89,9 +137,7 @@ impl Place {
 
 /// A field of at most 32 bits of layout `L`.
 pub struct Field<L> {
-    dword: usize,
-    hi: u32,
-    lo: u32,
+    bits: Bits,
     layout: PhantomData<fn() -> L>,
 }
 
@@ -138,37 +184,55 @@ impl<L> Field<L> {
     pub const fn new(dword: usize, hi: u32, lo: u32) -> Self {
         assert!(dword.is_multiple_of(4), "a dword starts at a multiple of four");
         assert!(hi <= 31 && lo <= hi, "a field lies inside one dword");
-        Self { dword, hi, lo, layout: PhantomData }
+        Self { bits: Bits { dword, hi, lo }, layout: PhantomData }
+    }
+
+    /// Its place, without the layout.
+    #[inline(always)]
+    pub const fn bits(self) -> Bits {
+        self.bits
     }
 
     /// Byte offset of the dword.
+    #[inline(always)]
     pub const fn dword(self) -> usize {
-        self.dword
+        self.bits.dword
     }
 
     /// Number of bits.
+    #[inline(always)]
     pub const fn width(self) -> u32 {
-        self.hi - self.lo + 1
+        self.bits.width()
     }
 
     /// The greatest value that fits.
+    #[inline(always)]
     pub const fn max(self) -> u32 {
-        u32::MAX >> (32 - self.width())
+        self.bits.max()
+    }
+
+    /// The field's bits in their dword, host byte order.
+    #[inline(always)]
+    pub const fn mask(self) -> u32 {
+        self.bits.mask()
     }
 
     /// `value` at its place in the dword, other bits zero; what does not fit is cut off.
+    #[inline(always)]
     pub const fn place(self, value: u32) -> u32 {
-        (value & self.max()) << self.lo
+        self.bits.place(value)
     }
 
     /// The field's value out of its dword (host byte order).
+    #[inline(always)]
     pub const fn take(self, dword: u32) -> u32 {
-        (dword >> self.lo) & self.max()
+        self.bits.take(dword)
     }
 
     /// `dword` with the field set to `value`.
+    #[inline(always)]
     pub const fn replace(self, dword: u32, value: u32) -> u32 {
-        (dword & !(self.max() << self.lo)) | self.place(value)
+        self.bits.replace(dword, value)
     }
 }
 
@@ -213,6 +277,16 @@ impl<L, M> Sub<L, M> {
         Self { offset, layout: PhantomData }
     }
 
+    /// A field of the structure inside, as a field of the one around it.
+    pub const fn field(self, field: Field<M>) -> Field<L> {
+        Field::new(self.offset + field.bits.dword, field.bits.hi, field.bits.lo)
+    }
+
+    /// A structure inside the structure inside, as one of the outermost.
+    pub const fn sub<N>(self, sub: Sub<M, N>) -> Sub<L, N> {
+        Sub::new(self.offset + sub.offset)
+    }
+
     /// Byte offset.
     pub const fn offset(self) -> usize {
         self.offset
@@ -248,13 +322,13 @@ pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
     #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler only: an index out of range does not build")]
     while i < fields.len() {
         match fields[i].place {
-            Place::Bits { dword, hi, lo } => {
+            Place::Bits(bits) => {
+                let Bits { dword, hi, lo } = bits;
                 assert!(dword.is_multiple_of(4), "a dword starts at a multiple of four");
                 assert!(hi <= 31 && lo <= hi, "a field lies inside one dword");
                 assert!(dword / 4 < DWORDS, "a field lies inside its structure");
-                let mask = (u32::MAX >> (31 - (hi - lo))) << lo;
-                assert!(used[dword / 4] & mask == 0, "fields overlap");
-                used[dword / 4] |= mask;
+                assert!(used[dword / 4] & bits.mask() == 0, "fields overlap");
+                used[dword / 4] |= bits.mask();
             }
             Place::Tail { offset, .. } => assert!(offset == DWORDS * 4, "a trailing array starts at the end"),
             place => {
@@ -429,7 +503,7 @@ macro_rules! layout {
         pub const $field: $crate::Sub<$layout, $sub> = $crate::Sub::new($offset);
     };
     (@place ($dword:literal : $hi:literal .. $lo:literal)) => {
-        $crate::Place::Bits { dword: $dword, hi: $hi, lo: $lo }
+        $crate::Place::Bits($crate::Bits { dword: $dword, hi: $hi, lo: $lo })
     };
     (@place (@ $offset:literal u64)) => { $crate::Place::U64 { offset: $offset } };
     (@place (@ $offset:literal [$len:literal])) => { $crate::Place::Bytes { offset: $offset, len: $len } };
@@ -441,8 +515,8 @@ macro_rules! layout {
 
 #[cfg(test)]
 mod tests {
-    use super::{Field, LayoutInfo, Place, Tail};
-    use crate::{CreateQpIn, Layout, Qpc};
+    use super::{Bits, Field, LayoutInfo, Place, Tail};
+    use crate::{Ads, CreateQpIn, Layout, Qpc};
 
     enum Any {}
 
@@ -454,6 +528,7 @@ mod tests {
     fn width_and_maximum_hold_at_both_ends() {
         assert_eq!((TOP.width(), TOP.max()), (1, 1));
         assert_eq!((MIDDLE.width(), MIDDLE.max()), (5, 0x1f));
+        assert_eq!((TOP.mask(), MIDDLE.mask(), WHOLE.mask()), (0x8000_0000, 0x1f00_0000, u32::MAX));
         assert_eq!((WHOLE.width(), WHOLE.max()), (32, u32::MAX));
     }
 
@@ -470,6 +545,21 @@ mod tests {
         assert_eq!(MIDDLE.place(0xffff_ffe1), 0x0100_0000);
         assert_eq!(MIDDLE.replace(u32::MAX, 0), 0xe0ff_ffff);
         assert_eq!(MIDDLE.replace(0, u32::MAX), 0x1f00_0000);
+    }
+
+    #[test]
+    fn bits_are_read_out_of_bytes_that_reach_that_far() {
+        let bytes = [0xff, 0xff, 0xff, 0xff, 0x15, 0, 0, 0];
+        assert_eq!(MIDDLE.bits().read(&bytes), Some(0x15));
+        assert_eq!(MIDDLE.bits().read(&bytes[..7]), None);
+        assert_eq!(WHOLE.bits().read(&bytes), None);
+    }
+
+    #[test]
+    fn a_field_of_a_structure_inside_is_a_field_of_the_one_around_it() {
+        // mlx5_ifc.h: create_qp_in.qpc is at byte 24, qpc.primary_address_path at 24 of it, ads.rlid in the dword at 4 of that.
+        let rlid = CreateQpIn::QPC.sub(Qpc::PRIMARY_ADDRESS_PATH).field(Ads::RLID);
+        assert_eq!(rlid.bits(), Bits { dword: 24 + 24 + 4, hi: 15, lo: 0 });
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use doorbell::*;
 pub use event::*;
 pub use init_segment::*;
 
-pub use layout::{Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, check_fields};
+pub use layout::{Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, check_fields};
 pub use view::{View, ViewMut};
 
 pub use wqe::*;

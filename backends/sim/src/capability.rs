@@ -57,11 +57,10 @@ fn check(env: &mut Env<'_>, info: bareverbs_mlx5_spec::LayoutInfo, page: &[u8], 
     let mut known = [0_u32; PAGE / 4];
     for field in info.fields {
         match field.place {
-            Place::Bits { dword: at, hi, lo } => {
-                let mask = u32::MAX >> (31 - (hi - lo));
-                fits &= dword(page, at) >> lo & mask <= dword(most, at) >> lo & mask;
-                if let Some(bits) = known.get_mut(at / 4) {
-                    *bits |= mask << lo;
+            Place::Bits(bits) => {
+                fits &= bits.take(dword(page, bits.dword)) <= bits.take(dword(most, bits.dword));
+                if let Some(known) = known.get_mut(bits.dword / 4) {
+                    *known |= bits.mask();
                 }
             }
             place => {

@@ -113,9 +113,9 @@ fn report_reserved(env: &mut Env<'_>, bytes: &[u8], layout: &LayoutInfo) {
     let mut known = vec![0_u32; layout.size / 4];
     for field in layout.fields {
         match field.place {
-            Place::Bits { dword, hi, lo } => {
-                if let Some(bits) = known.get_mut(dword / 4) {
-                    *bits |= (u32::MAX >> (31 - (hi - lo))) << lo;
+            Place::Bits(bits) => {
+                if let Some(known) = known.get_mut(bits.dword / 4) {
+                    *known |= bits.mask();
                 }
             }
             place => {
