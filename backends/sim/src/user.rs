@@ -52,9 +52,9 @@ impl Umem {
     }
 }
 
-/// The user memory objects in which an object lives.
+/// The user memory objects in which the buffer and the doorbell record of an object lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tenancy {
+pub(crate) struct UmemBinding {
     /// Of its ring or its pages.
     pub(crate) buffer: Option<u32>,
     /// Of its doorbell record.
@@ -70,8 +70,8 @@ pub(crate) struct Users {
     pages: usize,
     /// Objects of contexts other than the kernel's.
     owners: BTreeMap<(Kind, u32), u32>,
-    /// The user memory in which an object lives.
-    homes: BTreeMap<(Kind, u32), Tenancy>,
+    /// The user memory in which an object's buffer and record lie.
+    bindings: BTreeMap<(Kind, u32), UmemBinding>,
 }
 
 impl Default for Users {
@@ -82,7 +82,7 @@ impl Default for Users {
             umems: BTreeMap::new(),
             pages: 0,
             owners: BTreeMap::new(),
-            homes: BTreeMap::new(),
+            bindings: BTreeMap::new(),
         }
     }
 }
@@ -130,21 +130,21 @@ impl Users {
     /// An object is gone.
     pub(crate) fn disown(&mut self, kind: Kind, number: u32) {
         self.owners.remove(&(kind, number));
-        self.homes.remove(&(kind, number));
+        self.bindings.remove(&(kind, number));
     }
 
-    /// An object lives in these user memory objects, which stay as long as it does.
-    pub(crate) fn settle(&mut self, kind: Kind, number: u32, tenancy: Tenancy) {
-        if tenancy != Tenancy::default() {
-            self.homes.insert((kind, number), tenancy);
+    /// An object lies in these user memory objects, which stay as long as it does.
+    pub(crate) fn bind(&mut self, kind: Kind, number: u32, binding: UmemBinding) {
+        if binding != UmemBinding::default() {
+            self.bindings.insert((kind, number), binding);
         }
     }
 
     /// The buffer of an object lies elsewhere now; its doorbell record is where it was.
     pub(crate) fn move_buffer(&mut self, kind: Kind, number: u32, buffer: Option<u32>) {
-        let record = self.homes.get(&(kind, number)).and_then(|tenancy| tenancy.record);
-        self.homes.remove(&(kind, number));
-        self.settle(kind, number, Tenancy { buffer, record });
+        let record = self.bindings.get(&(kind, number)).and_then(|binding| binding.record);
+        self.bindings.remove(&(kind, number));
+        self.bind(kind, number, UmemBinding { buffer, record });
     }
 
     /// Takes a user memory object: its pages of `4096 << log_page_size` bytes and the byte of the first where it begins.
@@ -168,9 +168,9 @@ impl Users {
         Ok(number)
     }
 
-    /// Ends a user memory object; refused while an object lives in it.
+    /// Ends a user memory object; refused while an object lies in it.
     pub(crate) fn destroy_umem(&mut self, number: u32) -> Result<(), CmdStatus> {
-        if self.homes.values().any(|home| [home.buffer, home.record].contains(&Some(number))) {
+        if self.bindings.values().any(|binding| [binding.buffer, binding.record].contains(&Some(number))) {
             return Err(CmdStatus::ResBusy);
         }
         let umem = self.umems.remove(&number).ok_or(CmdStatus::BadRes)?;

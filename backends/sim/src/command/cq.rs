@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{
     QueryCqOut, View, ViewMut,
 };
 
-use super::{Outcome, Refusal, home};
+use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
@@ -26,11 +26,11 @@ pub(super) fn create_cq(
     if context.get(Cqc::LOG_CQ_SIZE) > firmware.caps.general(CmdHcaCap::LOG_MAX_CQ_SZ) {
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
-    let home = home::of_cq(firmware, input)?;
+    let buffer = queue_buffer::of_cq(firmware, input)?;
     firmware.pages.take_room(cost::CQ)?;
-    match firmware.engine.create_cq(View::of(&home.context), &home.pages) {
+    match firmware.engine.create_cq(View::of(&buffer.context), &buffer.pages) {
         Ok(cqn) => {
-            firmware.users.settle(Kind::Cq, cqn, home.tenancy);
+            firmware.users.bind(Kind::Cq, cqn, buffer.binding);
             firmware.eqs.attach(eqn, true);
             firmware.cq_eqs.insert(cqn, eqn);
             output.set(CreateCqOut::CQN, cqn);
@@ -83,12 +83,12 @@ pub(super) fn modify_cq(
             if context.get(Cqc::LOG_CQ_SIZE) > firmware.caps.general(CmdHcaCap::LOG_MAX_CQ_SZ) {
                 return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
             }
-            let home = home::of_resized_cq(firmware, input)?;
+            let buffer = queue_buffer::of_resized_cq(firmware, input)?;
             // What user memory says about pages counts whether the field select names it or not.
-            let select = if home.tenancy.buffer.is_none() { select } else { select | RESIZE_PLACE };
-            let resized = firmware.engine.resize_cq(env, cqn, select, View::of(&home.context), &home.pages);
+            let select = if buffer.binding.buffer.is_none() { select } else { select | RESIZE_PLACE };
+            let resized = firmware.engine.resize_cq(env, cqn, select, View::of(&buffer.context), &buffer.pages);
             resized.map_err(|status| Refusal::new(status, "a size, buffer or state that allows no resize"))?;
-            firmware.users.move_buffer(Kind::Cq, cqn, home.tenancy.buffer);
+            firmware.users.move_buffer(Kind::Cq, cqn, buffer.binding.buffer);
             Ok(())
         }
         _ => Err(Refusal::new(CmdStatus::BadParam, "modifier")),

@@ -5,11 +5,11 @@ use bareverbs_mlx5_spec::{
     ViewMut,
 };
 
-use super::{Outcome, Refusal, home};
+use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::user::{Kind, Tenancy};
+use crate::user::{Kind, UmemBinding};
 
 /// CREATE_MKEY.
 pub(super) fn create_mkey(
@@ -26,7 +26,7 @@ pub(super) fn create_mkey(
     }
     let octwords = input.get(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE) as usize;
     let (raw, umem) = match input.is_set(CreateMkeyIn::MKEY_UMEM_VALID) {
-        true => home::of_mkey(firmware, input).map(|(raw, umem)| (Some(raw), Some(umem)))?,
+        true => queue_buffer::of_mkey(firmware, input).map(|(raw, umem)| (Some(raw), Some(umem)))?,
         false => (None, None),
     };
     let listed = octwords.checked_mul(OCTWORD).and_then(|len| input.tail(CreateMkeyIn::KLM_PAS_MTT).get(..len));
@@ -39,7 +39,7 @@ pub(super) fn create_mkey(
     match firmware.engine.create_mkey(env, context, translations) {
         Ok(index) => {
             firmware.mkey_room.insert(index, room);
-            firmware.users.settle(Kind::Mkey, index, Tenancy { buffer: umem, record: None });
+            firmware.users.bind(Kind::Mkey, index, UmemBinding { buffer: umem, record: None });
             output.set(CreateMkeyOut::MKEY_INDEX, index);
             Ok(())
         }

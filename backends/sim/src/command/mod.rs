@@ -6,12 +6,12 @@ mod cq;
 mod device_memory;
 mod eq;
 mod general;
-mod home;
 mod mkey;
 mod pages;
 mod port;
 mod qp;
 mod queue;
+mod queue_buffer;
 mod register;
 mod resource;
 mod srq;
@@ -101,7 +101,7 @@ impl Call<'_, '_> {
         }
         // What a program wrote is not the driver's mistake.
         if Users::is_kernel(user::uid_of(self.input)) {
-            report_reserved(self.env, &home::without_names(self.input), &I::INFO);
+            report_reserved(self.env, &queue_buffer::clear_user_memory_fields(self.input), &I::INFO);
         }
         let mut output = ViewMut::<O>::new(self.output).ok_or(CmdStatus::BadOutputLen)?;
         run(self.firmware, self.env, input, &mut output)

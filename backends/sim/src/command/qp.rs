@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
     Rst2initQpOut, View, ViewMut,
 };
 
-use super::{Outcome, Refusal, home};
+use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
@@ -38,11 +38,11 @@ pub(super) fn create_qp(
     if context.get(Qpc::LOG_RQ_SIZE).max(context.get(Qpc::LOG_SQ_SIZE)) > log_max {
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
-    let home = home::of_qp(firmware, input)?;
+    let buffer = queue_buffer::of_qp(firmware, input)?;
     firmware.pages.take_room(cost::QP)?;
-    match firmware.engine.create_qp(View::of(&home.context), &home.pages) {
+    match firmware.engine.create_qp(View::of(&buffer.context), &buffer.pages) {
         Ok(qpn) => {
-            firmware.users.settle(Kind::Qp, qpn, home.tenancy);
+            firmware.users.bind(Kind::Qp, qpn, buffer.binding);
             output.set(CreateQpOut::QPN, qpn);
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! The command queue: fetching commands from host memory and giving their results back.
+//! The command queue: fetching commands from host memory and writing their outputs.
 
 use bareverbs_mlx5_spec::{
     CMD_ENTRY, CMD_INLINE, CmdDeliveryStatus, CmdHcaCap, CmdIfBox, CmdQueueEntry, EventType, MAILBOX, MAILBOX_DATA,
@@ -115,7 +115,7 @@ fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> 
                 None => {
                     let output = super::dispatch(firmware, env, &fetched.input, fetched.output_len);
                     env.trace(Record::Command { slot: slot as u8, input: &fetched.input, output: &output });
-                    give_back(env, &mut entry, &fetched, &output, signed).err().map_or(0, CmdDeliveryStatus::code)
+                    write_output(env, &mut entry, &fetched, &output, signed).err().map_or(0, CmdDeliveryStatus::code)
                 }
             }
         }
@@ -214,8 +214,8 @@ fn walk(
     Ok(())
 }
 
-/// Puts the output into the entry (to be written later) and into the mailbox blocks.
-fn give_back(
+/// Writes the output into the entry (to be written later) and into the mailbox blocks.
+fn write_output(
     env: &mut Env<'_>,
     entry: &mut [u8; CMD_ENTRY],
     fetched: &Fetched,

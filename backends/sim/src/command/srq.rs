@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::eq::page_list;
-use super::{Outcome, Refusal, home};
+use super::{Outcome, Refusal, queue_buffer};
 use crate::engine::{SrqKind, SrqSpec};
 use crate::env::Env;
 use crate::firmware::Firmware;
@@ -195,22 +195,22 @@ pub(super) fn create_rmp(
     output: &mut ViewMut<'_, CreateRmpOut>,
 ) -> Outcome {
     let queue = input.sub(CreateRmpIn::CTX).sub(Rmpc::WQ);
-    let home = home::of_pool(firmware, input)?;
+    let buffer = queue_buffer::of_pool(firmware, input)?;
     let spec = SrqSpec {
         kind: SrqKind::Pool,
         log_size: queue.get(Wq::LOG_WQ_SZ),
         log_stride: queue.get(Wq::LOG_WQ_STRIDE),
-        log_page_size: home.log_page_size,
-        page_offset: home.page_offset,
-        dbr_addr: home.dbr_addr,
+        log_page_size: buffer.log_page_size,
+        page_offset: buffer.page_offset,
+        dbr_addr: buffer.dbr_addr,
         pd: queue.get(Wq::PD),
         xrcd: 0,
         cqn: 0,
         user_index: 0,
         limit: queue.get(Wq::LWM) as u16,
     };
-    let rmpn = create(firmware, spec, &home.pages)?;
-    firmware.users.settle(Kind::Srq, rmpn, home.tenancy);
+    let rmpn = create(firmware, spec, &buffer.pages)?;
+    firmware.users.bind(Kind::Srq, rmpn, buffer.binding);
     output.set(CreateRmpOut::RMPN, rmpn);
     Ok(())
 }

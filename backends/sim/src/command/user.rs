@@ -177,7 +177,7 @@ pub(super) fn create_umem(
     Ok(())
 }
 
-/// DESTROY_UMEM; busy while an object lives in it.
+/// DESTROY_UMEM; busy while an object lies in it.
 pub(super) fn destroy_umem(
     firmware: &mut Firmware,
     _: &mut Env<'_>,
@@ -185,5 +185,5 @@ pub(super) fn destroy_umem(
     _: &mut ViewMut<'_, DestroyUmemOut>,
 ) -> Outcome {
     let destroyed = firmware.users.destroy_umem(input.get(DestroyUmemIn::UMEM_ID));
-    destroyed.map_err(|status| Refusal::new(status, "no such user memory object, or an object lives in it"))
+    destroyed.map_err(|status| Refusal::new(status, "no such user memory object, or an object lies in it"))
 }
