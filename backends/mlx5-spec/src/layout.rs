@@ -12,6 +12,10 @@ pub trait Layout: Sized + 'static {
     const INFO: LayoutInfo;
     /// Size in bytes.
     const SIZE: usize;
+    /// An array of [`Layout::SIZE`] bytes.
+    type Bytes: Copy + AsRef<[u8]> + AsMut<[u8]>;
+    /// Zeros.
+    const ZEROED: Self::Bytes;
 }
 
 /// Name, size and fields of a structure as data.
@@ -465,6 +469,8 @@ macro_rules! layout {
 
         impl $crate::Layout for $name {
             const SIZE: usize = $size;
+            type Bytes = [u8; $size];
+            const ZEROED: Self::Bytes = [0; $size];
             const INFO: $crate::LayoutInfo = $crate::LayoutInfo {
                 name: $ifc,
                 size: $size,

@@ -16,7 +16,7 @@ mod layout;
 mod view;
 mod wqe;
 
-pub use catalogue::LAYOUTS;
+pub use catalogue::layouts;
 pub use command::*;
 pub use cqe::*;
 pub use doorbell::*;
@@ -24,6 +24,6 @@ pub use event::*;
 pub use init_segment::*;
 
 pub use layout::{Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, check_fields};
-pub use view::{View, ViewMut};
+pub use view::{Buffer, View, ViewMut};
 
 pub use wqe::*;

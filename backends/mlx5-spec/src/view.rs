@@ -24,6 +24,11 @@ pub struct ViewMut<'a, L> {
     layout: PhantomData<fn() -> L>,
 }
 
+/// The bytes of one structure of layout `L`, no more and no fewer.
+pub struct Buffer<L: Layout> {
+    bytes: L::Bytes,
+}
+
 fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -31,6 +36,41 @@ fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
         *place = value;
+    }
+}
+
+impl<L: Layout> Clone for Buffer<L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L: Layout> Copy for Buffer<L> {}
+
+impl<L: Layout> Buffer<L> {
+    /// All bytes zero.
+    pub const fn zeroed() -> Self {
+        Self { bytes: L::ZEROED }
+    }
+
+    /// The structure, for reading.
+    pub fn view(&self) -> View<'_, L> {
+        View { bytes: self.bytes.as_ref(), layout: PhantomData }
+    }
+
+    /// The structure, for reading and writing.
+    pub fn view_mut(&mut self) -> ViewMut<'_, L> {
+        ViewMut { bytes: self.bytes.as_mut(), layout: PhantomData }
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    /// Its bytes, to be written.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes.as_mut()
     }
 }
 
@@ -157,7 +197,7 @@ impl<'a, L: Layout> ViewMut<'a, L> {
 
 #[cfg(test)]
 mod tests {
-    use super::{View, ViewMut};
+    use super::{Buffer, View, ViewMut};
     use crate::{CreateEqIn, CreateMkeyIn, CreateQpIn, HealthBuffer, InitialSeg, Layout, Mkc, Qpc, WqeDatagramSeg};
 
     #[test]
@@ -176,6 +216,16 @@ mod tests {
         assert_eq!((mkc.get(Mkc::QPN), mkc.get64(Mkc::START_ADDR)), (0x12_3456, 0x0102_0304_0506_0708));
         assert_eq!(bytes[4..8], [0x12, 0x34, 0x56, 0x78]);
         assert_eq!(bytes[16..24], [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_buffer_has_the_bytes_of_its_structure_and_begins_with_zeros() {
+        let mut buffer = Buffer::<Mkc>::zeroed();
+        assert_eq!(buffer.as_bytes(), [0; 64]);
+        buffer.view_mut().set(Mkc::QPN, 0x12_3456);
+        assert_eq!((buffer.view().get(Mkc::QPN), &buffer.as_bytes()[4..8]), (0x12_3456, &[0x12, 0x34, 0x56, 0][..]));
+        buffer.as_bytes_mut()[7] = 0x78;
+        assert_eq!(buffer.view().get(Mkc::MKEY_7_0), 0x78);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use bareverbs_mlx5_spec::CmdStatus;
+use bareverbs_mlx5_spec::{CmdStatus, ObjectKind};
 
 use crate::firmware::Numbers;
 
@@ -18,21 +18,6 @@ pub(crate) const LOG_MAX_UMEMS: u32 = 16;
 const MAX_PAGES: usize = 32 << 20;
 /// Pages of 4096 bytes of the longest queue.
 const MAX_QUEUE_PAGES: usize = (128 << 22) / 4096 + 1;
-
-/// Kinds of objects that belong to a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Uar,
-    Pd,
-    Xrcd,
-    TransportDomain,
-    Counters,
-    Cq,
-    Qp,
-    Srq,
-    Mkey,
-    Umem,
-}
 
 /// Memory of a program: pages of one size and where it begins in the first.
 #[derive(Clone, Debug)]
@@ -69,9 +54,9 @@ pub(crate) struct Users {
     umems: BTreeMap<u32, Umem>,
     pages: usize,
     /// Objects of contexts other than the kernel's.
-    owners: BTreeMap<(Kind, u32), u32>,
+    owners: BTreeMap<(ObjectKind, u32), u32>,
     /// The user memory in which an object's buffer and record lie.
-    bindings: BTreeMap<(Kind, u32), UmemBinding>,
+    bindings: BTreeMap<(ObjectKind, u32), UmemBinding>,
 }
 
 impl Default for Users {
@@ -116,32 +101,32 @@ impl Users {
     }
 
     /// Whether a command of context `uid` may touch an object.
-    pub(crate) fn may_touch(&self, uid: u32, kind: Kind, number: u32) -> bool {
+    pub(crate) fn may_touch(&self, uid: u32, kind: ObjectKind, number: u32) -> bool {
         let owner = self.owners.get(&(kind, number));
         Self::is_kernel(uid) || owner == Some(&uid) || owner == Some(&SHARED)
     }
 
-    pub(crate) fn own(&mut self, uid: u32, kind: Kind, number: u32) {
+    pub(crate) fn own(&mut self, uid: u32, kind: ObjectKind, number: u32) {
         if uid != 0 {
             self.owners.insert((kind, number), uid);
         }
     }
 
     /// An object is gone.
-    pub(crate) fn disown(&mut self, kind: Kind, number: u32) {
+    pub(crate) fn disown(&mut self, kind: ObjectKind, number: u32) {
         self.owners.remove(&(kind, number));
         self.bindings.remove(&(kind, number));
     }
 
     /// An object lies in these user memory objects, which stay as long as it does.
-    pub(crate) fn bind(&mut self, kind: Kind, number: u32, binding: UmemBinding) {
+    pub(crate) fn bind(&mut self, kind: ObjectKind, number: u32, binding: UmemBinding) {
         if binding != UmemBinding::default() {
             self.bindings.insert((kind, number), binding);
         }
     }
 
     /// The buffer of an object lies elsewhere now; its doorbell record is where it was.
-    pub(crate) fn move_buffer(&mut self, kind: Kind, number: u32, buffer: Option<u32>) {
+    pub(crate) fn move_buffer(&mut self, kind: ObjectKind, number: u32, buffer: Option<u32>) {
         let record = self.bindings.get(&(kind, number)).and_then(|binding| binding.record);
         self.bindings.remove(&(kind, number));
         self.bind(kind, number, UmemBinding { buffer, record });
@@ -179,7 +164,7 @@ impl Users {
     }
 
     fn umem(&self, uid: u32, number: u32) -> Result<&Umem, CmdStatus> {
-        self.umems.get(&number).filter(|_| self.may_touch(uid, Kind::Umem, number)).ok_or(CmdStatus::BadRes)
+        self.umems.get(&number).filter(|_| self.may_touch(uid, ObjectKind::Umem, number)).ok_or(CmdStatus::BadRes)
     }
 
     /// Device address of the `len` bytes at byte `at` of a user memory object.

@@ -232,6 +232,17 @@ mod tests {
     }
 
     #[test]
+    fn counters_of_a_port_are_read_by_their_own_layout() {
+        // mlx5_ifc.h: query_vport_counter_out.received_ib_unicast.packets is at byte 48.
+        let mut output = vec![0; 528];
+        output[55] = 9;
+        let decoded = command::decode_output(CmdOpcode::QueryVportCounter, 0, &output);
+        let fields: Vec<_> = decoded.sections.iter().flat_map(|section| &section.fields).collect();
+        let names: Vec<_> = fields.iter().map(|field| (field.name.as_str(), field.offset, field.value.to_string())).collect();
+        assert_eq!(names, [("received_ib_unicast.packets", 48, "0x9".to_owned())]);
+    }
+
+    #[test]
     fn every_command_has_an_answer() {
         for opcode in CmdOpcode::ALL {
             for len in [0, 4, 16, 300, 5000] {

@@ -107,7 +107,5 @@ crate::codes! {
         FpgaQueryQp = 0x962 "FPGA_QUERY_QP",
         FpgaDestroyQp = 0x963 "FPGA_DESTROY_QP",
         FpgaQueryQpCounters = 0x964 "FPGA_QUERY_QP_COUNTERS",
-        ModifyGeneralObject = 0xa01 "MODIFY_GENERAL_OBJECT",
-        QueryGeneralObject = 0xa02 "QUERY_GENERAL_OBJECT",
     }
 }

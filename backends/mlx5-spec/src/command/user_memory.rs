@@ -1,5 +1,5 @@
-//! Names of user memory objects in commands: where a queue, a doorbell record or the translations of a key lie, instead of pages
-//! that the command lists.
+//! Numbers of user memory objects in commands: where a queue, a doorbell record or the translations of a key lie, instead of
+//! pages that the command lists.
 //!
 //! Linux passes them on from programs and has no names for them: they stand where `mlx5_ifc.h` has reserved bits.
 
@@ -7,7 +7,7 @@ use super::{CmdOpcode, Cqc, CreateCqIn, CreateMkeyIn, CreateQpIn, ModifyCqIn, Qp
 use crate::{Layout, LayoutInfo, View};
 
 crate::layout! {
-    /// In CREATE_CQ; of the buffer MODIFY_CQ says it in the same places (rdma-core `tests/mlx5_prm_structs.py`, `CreateCqIn`).
+    /// In CREATE_CQ; MODIFY_CQ has those of the buffer in the same places (rdma-core `tests/mlx5_prm_structs.py`, `CreateCqIn`).
     CreateCqUserMemory "create_cq_in_user_memory", 92 bytes {
         DBR_UMEM_ID "dbr_umem_id" (20:31..0);
         CQ_UMEM_OFFSET "cq_umem_offset" (@80 u64);
@@ -30,15 +30,15 @@ crate::layout! {
     }
 }
 
-/// The layout of the names in an input that says it has any.
-pub fn user_memory_names(input: &[u8]) -> Option<&'static LayoutInfo> {
+/// The layout of the user memory fields of an input that has any.
+pub fn user_memory_fields(input: &[u8]) -> Option<&'static LayoutInfo> {
     let opcode = u32::from(u16::from_be_bytes(*input.first_chunk()?));
-    let named = match CmdOpcode::from_code(opcode)? {
+    let layout = match CmdOpcode::from_code(opcode)? {
         CmdOpcode::CreateCq => {
             let input = View::<CreateCqIn>::new(input)?;
-            let named =
+            let valid =
                 input.is_set(CreateCqIn::CQ_UMEM_VALID) || input.sub(CreateCqIn::CQ_CONTEXT).is_set(Cqc::DBR_UMEM_VALID);
-            named.then_some(&CreateCqUserMemory::INFO)
+            valid.then_some(&CreateCqUserMemory::INFO)
         }
         CmdOpcode::ModifyCq => {
             View::<ModifyCqIn>::new(input)?.is_set(ModifyCqIn::CQ_UMEM_VALID).then_some(&CreateCqUserMemory::INFO)
@@ -52,5 +52,5 @@ pub fn user_memory_names(input: &[u8]) -> Option<&'static LayoutInfo> {
         }
         _ => None,
     };
-    named.filter(|layout| layout.size <= input.len())
+    layout.filter(|layout| layout.size <= input.len())
 }

@@ -1,15 +1,14 @@
 //! Completion queues.
 
 use bareverbs_mlx5_spec::{
-    CmdHcaCap, CmdStatus, Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn,
-    QueryCqOut, View, ViewMut,
+    CmdHcaCap, CmdStatus, Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, ObjectKind,
+    QueryCqIn, QueryCqOut, View, ViewMut,
 };
 
 use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::user::Kind;
 
 /// CREATE_CQ.
 pub(super) fn create_cq(
@@ -30,7 +29,7 @@ pub(super) fn create_cq(
     firmware.pages.take_room(cost::CQ)?;
     match firmware.engine.create_cq(View::of(&buffer.context), &buffer.pages) {
         Ok(cqn) => {
-            firmware.users.bind(Kind::Cq, cqn, buffer.binding);
+            firmware.users.bind(ObjectKind::Cq, cqn, buffer.binding);
             firmware.eqs.attach(eqn, true);
             firmware.cq_eqs.insert(cqn, eqn);
             output.set(CreateCqOut::CQN, cqn);
@@ -88,7 +87,7 @@ pub(super) fn modify_cq(
             let select = if buffer.binding.buffer.is_none() { select } else { select | RESIZE_PLACE };
             let resized = firmware.engine.resize_cq(env, cqn, select, View::of(&buffer.context), &buffer.pages);
             resized.map_err(|status| Refusal::new(status, "a size, buffer or state that allows no resize"))?;
-            firmware.users.move_buffer(Kind::Cq, cqn, buffer.binding.buffer);
+            firmware.users.move_buffer(ObjectKind::Cq, cqn, buffer.binding.buffer);
             Ok(())
         }
         _ => Err(Refusal::new(CmdStatus::BadParam, "modifier")),

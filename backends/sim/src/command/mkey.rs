@@ -1,15 +1,15 @@
 //! Memory keys.
 
 use bareverbs_mlx5_spec::{
-    CmdStatus, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, OCTWORD, QueryMkeyIn, QueryMkeyOut, View,
-    ViewMut,
+    CmdStatus, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, OCTWORD, ObjectKind, QueryMkeyIn, QueryMkeyOut,
+    View, ViewMut,
 };
 
 use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::user::{Kind, UmemBinding};
+use crate::user::UmemBinding;
 
 /// CREATE_MKEY.
 pub(super) fn create_mkey(
@@ -39,7 +39,7 @@ pub(super) fn create_mkey(
     match firmware.engine.create_mkey(env, context, translations) {
         Ok(index) => {
             firmware.mkey_room.insert(index, room);
-            firmware.users.bind(Kind::Mkey, index, UmemBinding { buffer: umem, record: None });
+            firmware.users.bind(ObjectKind::Mkey, index, UmemBinding { buffer: umem, record: None });
             output.set(CreateMkeyOut::MKEY_INDEX, index);
             Ok(())
         }

@@ -19,7 +19,7 @@ mod user;
 
 use std::borrow::Cow;
 
-use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Layout, LayoutInfo, OtherCmdOpcode, Place, View, ViewMut};
+use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, Command, Layout, LayoutInfo, Place, View, ViewMut, cmd};
 
 use crate::audit::Finding;
 use crate::env::Env;
@@ -76,11 +76,11 @@ enum Needs {
 }
 
 impl Call<'_, '_> {
-    /// Runs a function whose input and output have these layouts, in a state that allows it.
-    fn run<I: Layout, O: Layout>(
+    /// Runs the function of command `C`, in a state that allows it.
+    fn run<C: Command>(
         self,
         needs: Needs,
-        run: impl FnOnce(&mut Firmware, &mut Env<'_>, View<'_, I>, &mut ViewMut<'_, O>) -> Outcome,
+        run: impl FnOnce(&mut Firmware, &mut Env<'_>, View<'_, C::In>, &mut ViewMut<'_, C::Out>) -> Outcome,
     ) -> Outcome {
         let state = self.firmware.state;
         let ready = match needs {
@@ -94,16 +94,16 @@ impl Call<'_, '_> {
         if !ready {
             return Err(Refusal::new(CmdStatus::BadSysState, "not in this state of the function"));
         }
-        let input = of_today::<I>(self.input);
-        let input = View::<I>::new(&input).ok_or(CmdStatus::BadInputLen)?;
-        if self.room < O::SIZE.min(WHOLE_OUTPUT) {
+        let input = pad_legacy_input::<C>(self.input);
+        let input = View::<C::In>::new(&input).ok_or(CmdStatus::BadInputLen)?;
+        if self.room < C::Out::SIZE.min(WHOLE_OUTPUT) {
             return Err(CmdStatus::BadOutputLen.into());
         }
         // What a program wrote is not the driver's mistake.
         if Users::is_kernel(user::uid_of(self.input)) {
-            report_reserved(self.env, &queue_buffer::clear_user_memory_fields(self.input), &I::INFO);
+            report_reserved(self.env, &queue_buffer::clear_user_memory_fields(self.input), &C::In::INFO);
         }
-        let mut output = ViewMut::<O>::new(self.output).ok_or(CmdStatus::BadOutputLen)?;
+        let mut output = ViewMut::<C::Out>::new(self.output).ok_or(CmdStatus::BadOutputLen)?;
         run(self.firmware, self.env, input, &mut output)
     }
 }
@@ -133,13 +133,12 @@ fn report_reserved(env: &mut Env<'_>, bytes: &[u8], layout: &LayoutInfo) {
     }
 }
 
-/// The input of a command whose layout is `I`, at the length that it has today.
-fn of_today<I: Layout>(input: &[u8]) -> Cow<'_, [u8]> {
-    let op = View::<CmdIn>::new(input).and_then(|input| CmdOpcode::from_code(input.get(CmdIn::OPCODE)));
-    match op.and_then(CmdOpcode::first_input_len) {
-        Some(first) if (first..I::SIZE).contains(&input.len()) => {
+/// The input of a command, with zeros after the end of one that is as long as it was first published.
+fn pad_legacy_input<C: Command>(input: &[u8]) -> Cow<'_, [u8]> {
+    match C::OPCODE.legacy_input_len() {
+        Some(legacy) if (legacy..C::In::SIZE).contains(&input.len()) => {
             let mut longer = input.to_vec();
-            longer.resize(I::SIZE, 0);
+            longer.resize(C::In::SIZE, 0);
             Cow::Owned(longer)
         }
         _ => Cow::Borrowed(input),
@@ -159,14 +158,7 @@ fn dispatch(firmware: &mut Firmware, env: &mut Env<'_>, input: &[u8], output_len
     let outcome = match injected {
         Some(failure) => Err(failure),
         None => {
-            let op = CmdOpcode::from_code(opcode);
-            let done = op.map_or(Ok(()), |op| user::admit(firmware, op, input)).and_then(|()| {
-                let call = Call { firmware: &mut *firmware, env: &mut *env, input, output: &mut output, room: output_len };
-                execute(call, opcode)
-            });
-            if let (Ok(()), Some(op)) = (&done, op) {
-                user::note_done(firmware, op, input, &output);
-            }
+            let done = execute(firmware, env, opcode, input, &mut output, output_len);
             done.map_err(|refusal| {
                 let name = command_name(opcode).unwrap_or("unknown opcode");
                 env.note(|| format!("{name} ({opcode:#x}) refused, {}: {}", refusal.status.name(), refusal.why));
@@ -187,109 +179,113 @@ fn dispatch(firmware: &mut Firmware, env: &mut Env<'_>, input: &[u8], output_len
 /// The longest output of fixed length: a capability page.
 const LONGEST_OUTPUT: usize = 4112;
 
-fn execute(call: Call<'_, '_>, opcode: u32) -> Outcome {
-    use CmdOpcode as Op;
-    let Some(op) = Op::from_code(opcode) else {
-        // Two of these have no layouts of their own.
-        if [OtherCmdOpcode::ModifyGeneralObject, OtherCmdOpcode::QueryGeneralObject].map(OtherCmdOpcode::code).contains(&opcode)
-        {
-            return call.run(Needs::Running, general::refuse);
-        }
-        call.firmware.lacks.report(Lack::Command(opcode));
+/// Checks whose objects a command names, runs it, and records whose are those that it made.
+fn execute(firmware: &mut Firmware, env: &mut Env<'_>, opcode: u32, input: &[u8], output: &mut [u8], room: usize) -> Outcome {
+    let Some(op) = CmdOpcode::from_code(opcode) else {
+        firmware.lacks.report(Lack::Command(opcode));
         return Err(Refusal::new(CmdStatus::BadOp, "no such command"));
     };
-    match op {
-        Op::EnableHca => call.run(Needs::Nothing, boot::enable_hca),
-        Op::DisableHca => call.run(Needs::Enabled, boot::disable_hca),
-        Op::QueryIssi => call.run(Needs::Enabled, boot::query_issi),
-        Op::SetIssi => call.run(Needs::Enabled, boot::set_issi),
-        Op::InitHca => call.run(Needs::Booted, boot::init_hca),
-        Op::TeardownHca => call.run(Needs::Running, boot::teardown_hca),
-        Op::QueryAdapter => call.run(Needs::Booted, boot::query_adapter),
-        Op::SetDriverVersion => call.run(Needs::Booted, boot::set_driver_version),
-        Op::QuerySpecialContexts => call.run(Needs::Booted, boot::query_special_contexts),
-        Op::Nop => call.run(Needs::Nothing, boot::nop),
-        Op::QueryPages => call.run(Needs::Enabled, pages::query_pages),
-        Op::ManagePages => {
-            let room = call.room;
-            call.run(Needs::Enabled, |firmware, env, input, output| pages::manage_pages(firmware, env, input, output, room))
+    user::admit(firmware, op, input)?;
+    run(Call { firmware: &mut *firmware, env, input, output: &mut *output, room }, op)?;
+    user::record_objects(firmware, op, input, output);
+    Ok(())
+}
+
+/// Runs the function of a command: `Command in State => function;` for each that the device has, and those that it has `not`.
+macro_rules! run {
+    ($call:ident, $op:ident, { $($command:ident in $needs:ident => $function:expr;)+ }, not: $($unsupported:ident)|+) => {
+        match $op {
+            $(CmdOpcode::$command => $call.run::<cmd::$command>(Needs::$needs, $function),)+
+            $(CmdOpcode::$unsupported)|+ => {
+                $call.firmware.lacks.report(Lack::Command($op.code()));
+                Err(Refusal::new(CmdStatus::BadOp, "not supported"))
+            }
         }
-        Op::QueryHcaCap => call.run(Needs::Booted, capability::query_hca_cap),
-        Op::SetHcaCap => call.run(Needs::Booted, capability::set_hca_cap),
-        Op::AccessReg => call.run(Needs::Booted, register::access_register),
-        Op::AllocUar => call.run(Needs::Running, resource::alloc_uar),
-        Op::DeallocUar => call.run(Needs::Running, resource::dealloc_uar),
-        Op::AllocPd => call.run(Needs::Running, resource::alloc_pd),
-        Op::DeallocPd => call.run(Needs::Running, resource::dealloc_pd),
-        Op::AllocXrcd => call.run(Needs::Running, resource::alloc_xrcd),
-        Op::DeallocXrcd => call.run(Needs::Running, resource::dealloc_xrcd),
-        Op::AllocTransportDomain => call.run(Needs::Running, resource::alloc_transport_domain),
-        Op::DeallocTransportDomain => call.run(Needs::Running, resource::dealloc_transport_domain),
-        Op::AllocQCounter => call.run(Needs::Running, resource::alloc_q_counter),
-        Op::DeallocQCounter => call.run(Needs::Running, resource::dealloc_q_counter),
-        Op::QueryQCounter => call.run(Needs::Running, resource::query_q_counter),
-        Op::CreateEq => call.run(Needs::Running, eq::create_eq),
-        Op::DestroyEq => call.run(Needs::Running, eq::destroy_eq),
-        Op::QueryEq => call.run(Needs::Running, eq::query_eq),
-        Op::CreateCq => call.run(Needs::Running, cq::create_cq),
-        Op::DestroyCq => call.run(Needs::Running, cq::destroy_cq),
-        Op::ModifyCq => call.run(Needs::Running, cq::modify_cq),
-        Op::QueryCq => call.run(Needs::Running, cq::query_cq),
-        Op::CreateSrq => call.run(Needs::Running, srq::create_srq),
-        Op::DestroySrq => call.run(Needs::Running, srq::destroy_srq),
-        Op::QuerySrq => call.run(Needs::Running, srq::query_srq),
-        Op::ArmRq => call.run(Needs::Running, srq::arm_srq),
-        Op::CreateXrcSrq => call.run(Needs::Running, srq::create_xrc_srq),
-        Op::DestroyXrcSrq => call.run(Needs::Running, srq::destroy_xrc_srq),
-        Op::QueryXrcSrq => call.run(Needs::Running, srq::query_xrc_srq),
-        Op::ArmXrcSrq => call.run(Needs::Running, srq::arm_xrc_srq),
-        Op::CreateRmp => call.run(Needs::Running, srq::create_rmp),
-        Op::DestroyRmp => call.run(Needs::Running, srq::destroy_rmp),
-        Op::QueryRmp => call.run(Needs::Running, srq::query_rmp),
-        Op::ModifyRmp => call.run(Needs::Running, srq::modify_rmp),
-        Op::CreateUctx => call.run(Needs::Running, user::create_uctx),
-        Op::DestroyUctx => call.run(Needs::Running, user::destroy_uctx),
-        Op::CreateUmem => call.run(Needs::Running, user::create_umem),
-        Op::DestroyUmem => call.run(Needs::Running, user::destroy_umem),
-        Op::AllocMemic => call.run(Needs::Running, device_memory::alloc),
-        Op::DeallocMemic => call.run(Needs::Running, device_memory::dealloc),
-        Op::CreateMkey => call.run(Needs::Running, mkey::create_mkey),
-        Op::QueryMkey => call.run(Needs::Running, mkey::query_mkey),
-        Op::DestroyMkey => call.run(Needs::Running, mkey::destroy_mkey),
-        Op::CreateQp => call.run(Needs::Running, qp::create_qp),
-        Op::DestroyQp => call.run(Needs::Running, qp::destroy_qp),
-        Op::QueryQp => call.run(Needs::Running, qp::query_qp),
-        Op::Rst2InitQp
-        | Op::Init2InitQp
-        | Op::Init2RtrQp
-        | Op::Rtr2RtsQp
-        | Op::Rts2RtsQp
-        | Op::SqErr2RtsQp
-        | Op::SqdRtsQp
-        | Op::Sqd2SqdQp => {
-            call.run(Needs::Running, |firmware, env, input, output| qp::modify(firmware, env, op, input, output))
-        }
-        Op::Qp2Err | Op::Qp2Rst | Op::Rts2SqdQp => {
-            call.run(Needs::Running, |firmware, env, input, output| qp::modify_state(firmware, env, op, input, output))
-        }
-        Op::AttachToMcg => call.run(Needs::Running, qp::attach_multicast),
-        Op::DetachFromMcg => call.run(Needs::Running, qp::detach_multicast),
-        Op::MadIfc => call.run(Needs::Booted, port::mad),
-        Op::QueryHcaVportContext => call.run(Needs::Booted, port::query_context),
-        Op::ModifyHcaVportContext => call.run(Needs::Booted, port::modify_context),
-        Op::QueryVportCounter => call.run(Needs::Running, port::query_counter),
-        Op::QueryHcaVportGid => {
-            let room = call.room;
-            call.run(Needs::Booted, |firmware, _, input, output| port::query_gid(firmware, input, output, room))
-        }
-        Op::QueryHcaVportPkey => {
-            let room = call.room;
-            call.run(Needs::Booted, |firmware, _, input, output| port::query_pkey(firmware, input, output, room))
-        }
-        Op::CreateGeneralObject | Op::DestroyGeneralObject => call.run(Needs::Running, general::refuse),
-        _ => {
-            call.firmware.lacks.report(Lack::Command(opcode));
-            Err(Refusal::new(CmdStatus::BadOp, "not supported"))
-        }
-    }
+    };
+}
+
+fn run(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
+    let room = call.room;
+    run!(call, op, {
+        EnableHca in Nothing => boot::enable_hca;
+        DisableHca in Enabled => boot::disable_hca;
+        QueryIssi in Enabled => boot::query_issi;
+        SetIssi in Enabled => boot::set_issi;
+        InitHca in Booted => boot::init_hca;
+        TeardownHca in Running => boot::teardown_hca;
+        QueryAdapter in Booted => boot::query_adapter;
+        SetDriverVersion in Booted => boot::set_driver_version;
+        QuerySpecialContexts in Booted => boot::query_special_contexts;
+        Nop in Nothing => boot::nop;
+        QueryPages in Enabled => pages::query_pages;
+        ManagePages in Enabled => |firmware, env, input, output| pages::manage_pages(firmware, env, input, output, room);
+        QueryHcaCap in Booted => capability::query_hca_cap;
+        SetHcaCap in Booted => capability::set_hca_cap;
+        AccessReg in Booted => register::access_register;
+        AllocUar in Running => resource::alloc_uar;
+        DeallocUar in Running => resource::dealloc_uar;
+        AllocPd in Running => resource::alloc_pd;
+        DeallocPd in Running => resource::dealloc_pd;
+        AllocXrcd in Running => resource::alloc_xrcd;
+        DeallocXrcd in Running => resource::dealloc_xrcd;
+        AllocTransportDomain in Running => resource::alloc_transport_domain;
+        DeallocTransportDomain in Running => resource::dealloc_transport_domain;
+        AllocQCounter in Running => resource::alloc_q_counter;
+        DeallocQCounter in Running => resource::dealloc_q_counter;
+        QueryQCounter in Running => resource::query_q_counter;
+        CreateEq in Running => eq::create_eq;
+        DestroyEq in Running => eq::destroy_eq;
+        QueryEq in Running => eq::query_eq;
+        CreateCq in Running => cq::create_cq;
+        DestroyCq in Running => cq::destroy_cq;
+        ModifyCq in Running => cq::modify_cq;
+        QueryCq in Running => cq::query_cq;
+        CreateSrq in Running => srq::create_srq;
+        DestroySrq in Running => srq::destroy_srq;
+        QuerySrq in Running => srq::query_srq;
+        ArmRq in Running => srq::arm_srq;
+        CreateXrcSrq in Running => srq::create_xrc_srq;
+        DestroyXrcSrq in Running => srq::destroy_xrc_srq;
+        QueryXrcSrq in Running => srq::query_xrc_srq;
+        ArmXrcSrq in Running => srq::arm_xrc_srq;
+        CreateRmp in Running => srq::create_rmp;
+        DestroyRmp in Running => srq::destroy_rmp;
+        QueryRmp in Running => srq::query_rmp;
+        ModifyRmp in Running => srq::modify_rmp;
+        CreateUctx in Running => user::create_uctx;
+        DestroyUctx in Running => user::destroy_uctx;
+        CreateUmem in Running => user::create_umem;
+        DestroyUmem in Running => user::destroy_umem;
+        AllocMemic in Running => device_memory::alloc;
+        DeallocMemic in Running => device_memory::dealloc;
+        CreateMkey in Running => mkey::create_mkey;
+        QueryMkey in Running => mkey::query_mkey;
+        DestroyMkey in Running => mkey::destroy_mkey;
+        CreateQp in Running => qp::create_qp;
+        DestroyQp in Running => qp::destroy_qp;
+        QueryQp in Running => qp::query_qp;
+        Rst2InitQp in Running => qp::modify::<cmd::Rst2InitQp>;
+        Init2InitQp in Running => qp::modify::<cmd::Init2InitQp>;
+        Init2RtrQp in Running => qp::modify::<cmd::Init2RtrQp>;
+        Rtr2RtsQp in Running => qp::modify::<cmd::Rtr2RtsQp>;
+        Rts2RtsQp in Running => qp::modify::<cmd::Rts2RtsQp>;
+        SqErr2RtsQp in Running => qp::modify::<cmd::SqErr2RtsQp>;
+        SqdRtsQp in Running => qp::modify::<cmd::SqdRtsQp>;
+        Sqd2SqdQp in Running => qp::modify::<cmd::Sqd2SqdQp>;
+        Qp2Err in Running => qp::modify_state::<cmd::Qp2Err>;
+        Qp2Rst in Running => qp::modify_state::<cmd::Qp2Rst>;
+        Rts2SqdQp in Running => qp::modify_state::<cmd::Rts2SqdQp>;
+        AttachToMcg in Running => qp::attach_multicast;
+        DetachFromMcg in Running => qp::detach_multicast;
+        MadIfc in Booted => port::mad;
+        QueryHcaVportContext in Booted => port::query_context;
+        ModifyHcaVportContext in Booted => port::modify_context;
+        QueryVportCounter in Running => port::query_counter;
+        QueryHcaVportGid in Booted => |firmware, _, input, output| port::query_gid(firmware, input, output, room);
+        QueryHcaVportPkey in Booted => |firmware, _, input, output| port::query_pkey(firmware, input, output, room);
+        CreateGeneralObject in Running => general::refuse;
+        ModifyGeneralObject in Running => general::refuse;
+        QueryGeneralObject in Running => general::refuse;
+        DestroyGeneralObject in Running => general::refuse;
+    }, not: GenEqe | QueryVportState | QueryNicVportContext | ModifyNicVportContext | SetRoceAddress)
 }

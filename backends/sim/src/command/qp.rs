@@ -1,16 +1,15 @@
 //! Queue pairs.
 
 use bareverbs_mlx5_spec::{
-    Ads, AttachToMcgIn, AttachToMcgOut, CmdHcaCap, CmdOpcode, CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut,
-    DetachFromMcgIn, DetachFromMcgOut, Layout, Qp2errIn, Qp2errOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn,
-    Rst2initQpOut, View, ViewMut,
+    Ads, AttachToMcgIn, AttachToMcgOut, CmdHcaCap, CmdStatus, Command, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut,
+    DetachFromMcgIn, DetachFromMcgOut, Layout, ObjectKind, Qp2errIn, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, View,
+    ViewMut,
 };
 
 use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::user::Kind;
 
 /// CREATE_QP.
 pub(super) fn create_qp(
@@ -42,7 +41,7 @@ pub(super) fn create_qp(
     firmware.pages.take_room(cost::QP)?;
     match firmware.engine.create_qp(View::of(&buffer.context), &buffer.pages) {
         Ok(qpn) => {
-            firmware.users.bind(Kind::Qp, qpn, buffer.binding);
+            firmware.users.bind(ObjectKind::Qp, qpn, buffer.binding);
             output.set(CreateQpOut::QPN, qpn);
             Ok(())
         }
@@ -77,31 +76,31 @@ pub(super) fn query_qp(
 }
 
 /// A transition whose input carries a context. All of them lay it out alike.
-pub(super) fn modify(
+pub(super) fn modify<C: Command>(
     firmware: &mut Firmware,
     env: &mut Env<'_>,
-    transition: CmdOpcode,
-    input: View<'_, Rst2initQpIn>,
-    _: &mut ViewMut<'_, Rst2initQpOut>,
+    input: View<'_, C::In>,
+    _: &mut ViewMut<'_, C::Out>,
 ) -> Outcome {
+    let input = View::<Rst2initQpIn>::new(input.as_bytes()).ok_or(CmdStatus::BadInputLen)?;
     let context = input.sub(Rst2initQpIn::QPC);
     let port = context.sub(Qpc::PRIMARY_ADDRESS_PATH).get(Ads::VHCA_PORT_NUM);
     if port > 1 {
         return Err(Refusal::new(CmdStatus::BadParam, "no such port"));
     }
     let mask = input.get(Rst2initQpIn::OPT_PARAM_MASK);
-    let modified = firmware.engine.modify_qp(env, input.get(Rst2initQpIn::QPN), transition, mask, context);
+    let modified = firmware.engine.modify_qp(env, input.get(Rst2initQpIn::QPN), C::OPCODE, mask, context);
     modified.map_err(|status| Refusal::new(status, "the transition"))
 }
 
 /// A transition whose input may end before a context.
-pub(super) fn modify_state(
+pub(super) fn modify_state<C: Command>(
     firmware: &mut Firmware,
     env: &mut Env<'_>,
-    transition: CmdOpcode,
-    input: View<'_, Qp2errIn>,
-    _: &mut ViewMut<'_, Qp2errOut>,
+    input: View<'_, C::In>,
+    _: &mut ViewMut<'_, C::Out>,
 ) -> Outcome {
+    let input = View::<Qp2errIn>::new(input.as_bytes()).ok_or(CmdStatus::BadInputLen)?;
     let qpn = input.get(Qp2errIn::QPN);
     let none = [0; Qpc::SIZE];
     let (mask, context) = match View::<Rst2initQpIn>::new(input.as_bytes()) {
@@ -109,7 +108,7 @@ pub(super) fn modify_state(
         None => (0, View::new(&none)),
     };
     let context = context.ok_or(CmdStatus::BadInputLen)?;
-    let modified = firmware.engine.modify_qp(env, qpn, transition, mask, context);
+    let modified = firmware.engine.modify_qp(env, qpn, C::OPCODE, mask, context);
     modified.map_err(|status| Refusal::new(status, "the transition"))
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bareverbs_mlx5_spec::{
     CmdStatus, Cqc, CreateCqIn, CreateCqUserMemory, CreateMkeyIn, CreateMkeyUserMemory, CreateQpIn, CreateQpUserMemory,
-    CreateRmpIn, Mkc, ModifyCqIn, Qpc, Rmpc, View, ViewMut, Wq, user_memory_names,
+    CreateRmpIn, Mkc, ModifyCqIn, Qpc, Rmpc, View, ViewMut, Wq, user_memory_fields,
 };
 
 use super::Refusal;
@@ -16,7 +16,7 @@ use crate::user::UmemBinding;
 /// The input with its user memory fields cleared, if it says that it has any: they lie where the published layouts have nothing.
 /// A driver in user space that owns the whole device has user memory without a user context.
 pub(super) fn clear_user_memory_fields(input: &[u8]) -> Cow<'_, [u8]> {
-    let Some(layout) = user_memory_names(input) else { return Cow::Borrowed(input) };
+    let Some(layout) = user_memory_fields(input) else { return Cow::Borrowed(input) };
     let mut input = input.to_vec();
     for (at, len) in layout.fields.iter().map(|field| field.place.bytes()) {
         input.iter_mut().skip(at).take(len).for_each(|byte| *byte = 0);

@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{
     ArmRqIn, ArmRqOut, ArmXrcSrqIn, ArmXrcSrqOut, CmdHcaCap, CmdStatus, CreateRmpIn, CreateRmpOut, CreateSrqIn, CreateSrqOut,
     CreateXrcSrqIn, CreateXrcSrqOut, DestroyRmpIn, DestroyRmpOut, DestroySrqIn, DestroySrqOut, DestroyXrcSrqIn,
-    DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut, QuerySrqIn, QuerySrqOut, QueryXrcSrqIn,
+    DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, ObjectKind, QueryRmpIn, QueryRmpOut, QuerySrqIn, QuerySrqOut, QueryXrcSrqIn,
     QueryXrcSrqOut, Rmpc, Srqc, View, ViewMut, Wq, XrcSrqc,
 };
 
@@ -13,7 +13,6 @@ use crate::engine::{SrqKind, SrqSpec};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::user::Kind;
 
 /// [`Rmpc::STATE`] of a pool in use.
 const RMP_READY: u32 = 1;
@@ -210,7 +209,7 @@ pub(super) fn create_rmp(
         limit: queue.get(Wq::LWM) as u16,
     };
     let rmpn = create(firmware, spec, &buffer.pages)?;
-    firmware.users.bind(Kind::Srq, rmpn, buffer.binding);
+    firmware.users.bind(ObjectKind::Srq, rmpn, buffer.binding);
     output.set(CreateRmpOut::RMPN, rmpn);
     Ok(())
 }

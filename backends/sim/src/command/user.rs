@@ -1,110 +1,19 @@
 //! User contexts and user memory objects, and the check that a program's command touches nothing of others.
 
 use bareverbs_mlx5_spec::{
-    CmdOpcode, CmdStatus, CreateMkeyIn, CreateQpIn, CreateRmpIn, CreateSrqIn, CreateUctxIn, CreateUctxOut, CreateUmemIn,
-    CreateUmemOut, CreateXrcSrqIn, DestroyUctxIn, DestroyUctxOut, DestroyUmemIn, DestroyUmemOut, Layout, Mkc, Qpc, Rmpc, Srqc,
-    Umem, View, ViewMut, Wq, XrcSrqc, rq_type,
+    CmdOpcode, CmdStatus, CreateUctxIn, CreateUctxOut, CreateUmemIn, CreateUmemOut, DestroyUctxIn, DestroyUctxOut,
+    DestroyUmemIn, DestroyUmemOut, GeneralObjInCmdHdr, Layout, ObjectAccess, ObjectRef, Umem, View, ViewMut,
 };
 
 use super::eq::page_list;
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
-use crate::user::{Kind, Users};
+use crate::user::Users;
 
-bareverbs_mlx5_spec::layout! {
-    /// Where every command names the object that it is about, and every output the object that it made.
-    Subject "subject", 12 bytes {
-        UID "uid" (0:15..0);
-        NUMBER "number" (8:23..0);
-    }
-}
-
-/// What a command does to an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Makes,
-    Uses,
-    Ends,
-}
-
-fn role(op: CmdOpcode) -> Option<(Role, Kind)> {
-    use CmdOpcode as Op;
-    use Role::{Ends, Makes, Uses};
-    Some(match op {
-        Op::AllocUar => (Makes, Kind::Uar),
-        Op::DeallocUar => (Ends, Kind::Uar),
-        Op::AllocPd => (Makes, Kind::Pd),
-        Op::DeallocPd => (Ends, Kind::Pd),
-        Op::AllocXrcd => (Makes, Kind::Xrcd),
-        Op::DeallocXrcd => (Ends, Kind::Xrcd),
-        Op::AllocTransportDomain => (Makes, Kind::TransportDomain),
-        Op::DeallocTransportDomain => (Ends, Kind::TransportDomain),
-        Op::AllocQCounter => (Makes, Kind::Counters),
-        Op::DeallocQCounter => (Ends, Kind::Counters),
-        Op::CreateCq => (Makes, Kind::Cq),
-        Op::DestroyCq => (Ends, Kind::Cq),
-        Op::ModifyCq | Op::QueryCq => (Uses, Kind::Cq),
-        Op::CreateQp => (Makes, Kind::Qp),
-        Op::DestroyQp => (Ends, Kind::Qp),
-        Op::QueryQp
-        | Op::Rst2InitQp
-        | Op::Init2InitQp
-        | Op::Init2RtrQp
-        | Op::Rtr2RtsQp
-        | Op::Rts2RtsQp
-        | Op::SqErr2RtsQp
-        | Op::SqdRtsQp
-        | Op::Sqd2SqdQp
-        | Op::Rts2SqdQp
-        | Op::Qp2Err
-        | Op::Qp2Rst
-        | Op::AttachToMcg
-        | Op::DetachFromMcg => (Uses, Kind::Qp),
-        Op::CreateSrq | Op::CreateXrcSrq | Op::CreateRmp => (Makes, Kind::Srq),
-        Op::DestroySrq | Op::DestroyXrcSrq | Op::DestroyRmp => (Ends, Kind::Srq),
-        Op::QuerySrq | Op::ArmRq | Op::QueryXrcSrq | Op::ArmXrcSrq | Op::QueryRmp | Op::ModifyRmp => (Uses, Kind::Srq),
-        Op::CreateMkey => (Makes, Kind::Mkey),
-        Op::DestroyMkey => (Ends, Kind::Mkey),
-        Op::QueryMkey => (Uses, Kind::Mkey),
-        Op::CreateUmem => (Makes, Kind::Umem),
-        Op::DestroyUmem => (Ends, Kind::Umem),
-        _ => return None,
-    })
-}
-
-/// The objects that a new one would be tied to and share its rights with.
-fn ties(op: CmdOpcode, input: &[u8]) -> Vec<(Kind, u32)> {
-    let ties = match op {
-        CmdOpcode::CreateMkey => View::<CreateMkeyIn>::new(input)
-            .map(|input| vec![(Kind::Pd, input.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY).get(Mkc::PD))]),
-        CmdOpcode::CreateSrq => View::<CreateSrqIn>::new(input)
-            .map(|input| vec![(Kind::Pd, input.sub(CreateSrqIn::SRQ_CONTEXT_ENTRY).get(Srqc::PD))]),
-        CmdOpcode::CreateRmp => {
-            View::<CreateRmpIn>::new(input).map(|input| vec![(Kind::Pd, input.sub(CreateRmpIn::CTX).sub(Rmpc::WQ).get(Wq::PD))])
-        }
-        CmdOpcode::CreateXrcSrq => View::<CreateXrcSrqIn>::new(input).map(|input| {
-            let context = input.sub(CreateXrcSrqIn::XRC_SRQ_CONTEXT_ENTRY);
-            vec![(Kind::Pd, context.get(XrcSrqc::PD)), (Kind::Cq, context.get(XrcSrqc::CQN))]
-        }),
-        CmdOpcode::CreateQp => View::<CreateQpIn>::new(input).map(|input| {
-            let context = input.sub(CreateQpIn::QPC);
-            let receives = context.get(Qpc::RQ_TYPE);
-            let sends = !context.is_set(Qpc::NO_SQ);
-            let mut ties = vec![(Kind::Pd, context.get(Qpc::PD))];
-            ties.extend(sends.then(|| (Kind::Cq, context.get(Qpc::CQN_SND))));
-            ties.extend([rq_type::OWN, rq_type::SRQ].contains(&receives).then(|| (Kind::Cq, context.get(Qpc::CQN_RCV))));
-            ties.extend((receives == rq_type::SRQ).then(|| (Kind::Srq, context.get(Qpc::SRQN_RMPN_XRQN))));
-            ties
-        }),
-        _ => None,
-    };
-    ties.unwrap_or_default()
-}
-
-/// The context for which a command is.
+/// The user context for which a command is; any command may have one, and it is in the same place in all.
 pub(super) fn uid_of(input: &[u8]) -> u32 {
-    View::<Subject>::new(input).map_or(0, |subject| subject.get(Subject::UID))
+    GeneralObjInCmdHdr::UID.bits().read(input).unwrap_or(0)
 }
 
 /// Refuses a command of a context that does not exist, or about objects of others.
@@ -116,22 +25,29 @@ pub(super) fn admit(firmware: &Firmware, op: CmdOpcode, input: &[u8]) -> Outcome
     if !firmware.users.exists(uid) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such user context"));
     }
-    let subject = View::<Subject>::new(input).map_or(0, |subject| subject.get(Subject::NUMBER));
-    let named = match role(op) {
-        Some((Role::Uses | Role::Ends, kind)) => Some((kind, subject)),
-        _ => None,
-    };
-    let strange = named.into_iter().chain(ties(op, input)).any(|(kind, number)| !firmware.users.may_touch(uid, kind, number));
-    if strange { Err(Refusal::new(CmdStatus::BadRes, "an object of another user context")) } else { Ok(()) }
+    // An input too short for the number of an object is refused for its length before anything is done.
+    let mut named = op.objects().iter().filter(|object| object.access != ObjectAccess::Creates);
+    let foreign =
+        |object: &ObjectRef| object.number(input).is_some_and(|number| !firmware.users.may_touch(uid, object.kind, number));
+    if named.any(foreign) { Err(Refusal::new(CmdStatus::BadRes, "an object of another user context")) } else { Ok(()) }
 }
 
-/// Notes whose the object is that a command made, or that it is gone.
-pub(super) fn note_done(firmware: &mut Firmware, op: CmdOpcode, input: &[u8], output: &[u8]) {
-    let number = |bytes| View::<Subject>::new(bytes).map_or(0, |subject| subject.get(Subject::NUMBER));
-    match role(op) {
-        Some((Role::Makes, kind)) => firmware.users.own(uid_of(input), kind, number(output)),
-        Some((Role::Ends, kind)) => firmware.users.disown(kind, number(input)),
-        _ => {}
+/// Records to whom the object belongs that a command made, or that it is gone.
+pub(super) fn record_objects(firmware: &mut Firmware, op: CmdOpcode, input: &[u8], output: &[u8]) {
+    for object in op.objects() {
+        match object.access {
+            ObjectAccess::Uses => {}
+            ObjectAccess::Creates => {
+                if let Some(number) = object.number(output) {
+                    firmware.users.own(uid_of(input), object.kind, number);
+                }
+            }
+            ObjectAccess::Destroys => {
+                if let Some(number) = object.number(input) {
+                    firmware.users.disown(object.kind, number);
+                }
+            }
+        }
     }
 }
 

@@ -71,6 +71,18 @@ fn objects_belong_to_their_context() {
 }
 
 #[test]
+fn what_the_kernel_made_is_not_for_programs() {
+    let mut host = MiniHost::running(plain());
+    let uid = context(&mut host);
+    // ALLOC_ and DEALLOC_ of PD, UAR, XRCD, TRANSPORT_DOMAIN and Q_COUNTER.
+    for (alloc, dealloc) in [(0x800, 0x801), (0x802, 0x803), (0x80e, 0x80f), (0x816, 0x817), (0x771, 0x772)] {
+        let dealloc = input(dealloc, 16, &[(8, number(&host.ok(&input(alloc, 16, &[]), 16)))]);
+        assert_eq!(host.command(&of(uid, dealloc.clone()), 16).0, BAD_RES, "{alloc:#x}");
+        host.ok(&dealloc, 16);
+    }
+}
+
+#[test]
 fn a_queue_in_user_memory() {
     let mut host = MiniHost::running(plain());
     let uid = context(&mut host);
