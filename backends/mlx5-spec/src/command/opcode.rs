@@ -279,7 +279,7 @@ commands! {
         AllocQCounter = 0x771 "ALLOC_Q_COUNTER": AllocQCounterIn => AllocQCounterOut, creates CounterSet(COUNTER_SET_ID);
         DeallocQCounter = 0x772 "DEALLOC_Q_COUNTER": DeallocQCounterIn => DeallocQCounterOut,
             destroys CounterSet(COUNTER_SET_ID);
-        QueryQCounter = 0x773 "QUERY_Q_COUNTER": QueryQCounterIn => QueryQCounterOut, none;
+        QueryQCounter = 0x773 "QUERY_Q_COUNTER": QueryQCounterIn => QueryQCounterOut, uses CounterSet(COUNTER_SET_ID);
         AllocPd = 0x800 "ALLOC_PD": AllocPdIn => AllocPdOut, creates Pd(PD);
         DeallocPd = 0x801 "DEALLOC_PD": DeallocPdIn => DeallocPdOut, destroys Pd(PD);
         AllocUar = 0x802 "ALLOC_UAR": AllocUarIn => AllocUarOut, creates Uar(UAR);

@@ -83,6 +83,21 @@ fn what_the_kernel_made_is_not_for_programs() {
 }
 
 #[test]
+fn counters_are_read_and_cleared_by_their_owner_alone() {
+    let mut host = MiniHost::running(plain());
+    let (one, two) = (context(&mut host), context(&mut host));
+    let set = number(&host.ok(&of(one, input(0x771, 16, &[])), 16));
+    // QUERY_Q_COUNTER, with and without clearing.
+    for clear in [0, 1 << 31] {
+        let query = |uid| of(uid, input(0x773, 32, &[(24, clear), (28, set)]));
+        assert_eq!(host.command(&query(two), 256).0, BAD_RES);
+        for uid in [one, 0] {
+            host.ok(&query(uid), 256);
+        }
+    }
+}
+
+#[test]
 fn a_queue_in_user_memory() {
     let mut host = MiniHost::running(plain());
     let uid = context(&mut host);
