@@ -1,7 +1,7 @@
 //! Completion queue entries (`mlx5_cqe64` and `mlx5_err_cqe` of rdma-core's `providers/mlx5/mlx5dv.h`; the hash and
 //! checksum fields are those of Linux's `include/linux/mlx5/device.h`).
 
-use crate::codes;
+use crate::{be_word, codes, from_be_word};
 
 /// Bytes of an entry.
 pub const CQE: usize = 64;
@@ -91,5 +91,159 @@ crate::layout! {
         FORMAT "format" (60:3..2);
         SE "se" (60:1..1);
         OWNER "owner" (60:0..0);
+    }
+}
+
+impl Cqe {
+    /// Byte of an entry with opcode, format, solicited bit and owner bit; the device writes it last.
+    pub const OP_OWN: usize = Self::OWNER.dword() + 3;
+
+    /// [`Self::OP_OWN`] of an entry, with format and solicited bit zero.
+    #[inline(always)]
+    pub const fn op_own(opcode: CqeOpcode, owner: u32) -> u8 {
+        (Self::OPCODE.place(opcode.code()) | Self::OWNER.place(owner)) as u8
+    }
+}
+
+/// The second half of an entry, which has all that a completion of InfiniBand needs, loaded as four words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqeTail {
+    words: [u64; 4],
+}
+
+impl CqeTail {
+    /// Byte of the entry where it begins.
+    pub const OFFSET: usize = CQE / 2;
+
+    /// The words as they were loaded.
+    #[inline(always)]
+    pub const fn from_be_words(words: [u64; 4]) -> Self {
+        Self { words }
+    }
+
+    /// The dword at byte `AT` of the entry, host byte order.
+    #[inline(always)]
+    const fn dword<const AT: usize>(self) -> u32 {
+        const { assert!(AT >= Self::OFFSET && AT < CQE && AT.is_multiple_of(4), "a dword of the second half") };
+        let [first, second, third, last] = self.words;
+        let word = match (AT - Self::OFFSET) / 8 {
+            0 => first,
+            1 => second,
+            2 => third,
+            _ => last,
+        };
+        let [high, low] = from_be_word(word);
+        if AT.is_multiple_of(8) { high } else { low }
+    }
+
+    /// [`Cqe::SRQN_UIDX`]: the user index of a queue pair, or the number of a shared receive queue.
+    #[inline(always)]
+    pub const fn srqn_uidx(self) -> u32 {
+        Cqe::SRQN_UIDX.take(self.dword::<{ Cqe::SRQN_UIDX.dword() }>())
+    }
+
+    /// [`Cqe::IMM_INVAL_PKEY`]: immediate data, invalidated key, or P_Key.
+    #[inline(always)]
+    pub const fn imm_inval_pkey(self) -> u32 {
+        Cqe::IMM_INVAL_PKEY.take(self.dword::<{ Cqe::IMM_INVAL_PKEY.dword() }>())
+    }
+
+    /// [`Cqe::BYTE_CNT`]: bytes of the message.
+    #[inline(always)]
+    pub const fn byte_cnt(self) -> u32 {
+        Cqe::BYTE_CNT.take(self.dword::<{ Cqe::BYTE_CNT.dword() }>())
+    }
+
+    /// [`ErrCqe::VENDOR_ERR_SYND`] of an error entry.
+    #[inline(always)]
+    pub const fn vendor_err_synd(self) -> u8 {
+        ErrCqe::VENDOR_ERR_SYND.take(self.dword::<{ ErrCqe::VENDOR_ERR_SYND.dword() }>()) as u8
+    }
+
+    /// [`ErrCqe::SYNDROME`] of an error entry, a [`CqeSyndrome`].
+    #[inline(always)]
+    pub const fn syndrome(self) -> u32 {
+        ErrCqe::SYNDROME.take(self.dword::<{ ErrCqe::SYNDROME.dword() }>())
+    }
+
+    /// [`Cqe::QPN`]: the queue pair.
+    #[inline(always)]
+    pub const fn qpn(self) -> u32 {
+        Cqe::QPN.take(self.dword::<{ Cqe::QPN.dword() }>())
+    }
+
+    /// [`Cqe::WQE_COUNTER`]: index of the request.
+    #[inline(always)]
+    pub const fn wqe_counter(self) -> u16 {
+        Cqe::WQE_COUNTER.take(self.dword::<{ Cqe::WQE_COUNTER.dword() }>()) as u16
+    }
+
+    /// [`Cqe::OPCODE`], a [`CqeOpcode`].
+    #[inline(always)]
+    pub const fn opcode(self) -> u32 {
+        Cqe::OPCODE.take(self.dword::<{ Cqe::OPCODE.dword() }>())
+    }
+
+    /// [`Cqe::OWNER`]: the round of the ring in which the entry was written, one bit.
+    #[inline(always)]
+    pub const fn owner(self) -> u32 {
+        Cqe::OWNER.take(self.dword::<{ Cqe::OWNER.dword() }>())
+    }
+
+    /// The words to store, with another owner bit.
+    #[inline(always)]
+    pub const fn with_owner(self, owner: u32) -> [u64; 4] {
+        let [first, second, third, last] = self.words;
+        let [high, low] = from_be_word(last);
+        [first, second, third, be_word(high, Cqe::OWNER.replace(low, owner))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second half of an entry by the offsets of `mlx5_cqe64` (mlx5dv.h), less 32.
+    const TAIL: [u8; 32] = [
+        0xff, 0x12, 0x34, 0x56, // srqn_uidx
+        0xde, 0xad, 0xbe, 0xef, // imm_inval_pkey
+        1, 2, 3, 4, // app, app_op, app_info
+        0, 0, 0x10, 2, // byte_cnt
+        0, 0, 0, 0, // timestamp; mlx5_err_cqe: rsvd1
+        0, 0, 0x68, 0x13, // vendor_err_synd and syndrome
+        0x0a, 0x45, 0x67, 0x89, // sop_drop_qpn
+        0xab, 0xcd, 0x77, 0xd1, // wqe_counter, signature, op_own
+    ];
+
+    fn tail() -> CqeTail {
+        let mut words = [0; 4];
+        for (word, bytes) in words.iter_mut().zip(TAIL.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap());
+        }
+        CqeTail::from_be_words(words)
+    }
+
+    #[test]
+    fn the_second_half_is_read_by_the_published_offsets() {
+        let tail = tail();
+        assert_eq!((tail.srqn_uidx(), tail.imm_inval_pkey(), tail.byte_cnt()), (0x12_3456, 0xdead_beef, 0x1002));
+        assert_eq!((tail.vendor_err_synd(), tail.syndrome()), (0x68, 0x13));
+        assert_eq!((tail.qpn(), tail.wqe_counter()), (0x45_6789, 0xabcd));
+        assert_eq!((tail.opcode(), tail.owner()), (CqeOpcode::ReqErr.code(), 1));
+    }
+
+    #[test]
+    fn another_owner_changes_one_bit() {
+        let words = tail().with_owner(0);
+        let bytes: [[u8; 8]; 4] = words.map(u64::to_ne_bytes);
+        let mut expected = TAIL;
+        expected[31] = 0xd0;
+        assert_eq!(bytes.as_flattened(), expected);
+    }
+
+    #[test]
+    fn opcode_and_owner_share_the_last_byte() {
+        // mlx5_cqe64.op_own at byte 63: opcode << 4 | owner; cq.c marks a new entry with MLX5_CQE_INVALID << 4.
+        assert_eq!((Cqe::OP_OWN, Cqe::op_own(CqeOpcode::Invalid, 1)), (63, 0xf1));
     }
 }

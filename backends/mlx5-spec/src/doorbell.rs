@@ -2,6 +2,8 @@
 //!
 //! rdma-core `providers/mlx5/qp.c`, `cq.c`; Linux `include/linux/mlx5/doorbell.h`, `drivers/.../mlx5/core/lib/eq.h`.
 
+use crate::be_word;
+
 /// Bytes of a UAR page; page `n` starts at byte `n * UAR_PAGE` of BAR0.
 pub const UAR_PAGE: usize = 4096;
 /// Byte of a UAR page where a CQ is armed with an 8-byte write of [`CqArm`].
@@ -33,6 +35,15 @@ crate::layout! {
     }
 }
 
+impl CqDoorbellRecord {
+    /// Second dword, host byte order: the sequence number of the arming, whether only solicited completions count, and the
+    /// consumer index.
+    #[inline(always)]
+    pub const fn arm_dword(sn: u32, solicited: bool, consumer_index: u32) -> u32 {
+        Self::ARM_SN.place(sn) | Self::ARM_SOLICITED.place(solicited as u32) | Self::ARM_CONSUMER_INDEX.place(consumer_index)
+    }
+}
+
 crate::layout! {
     /// What arms a completion queue, written as 8 bytes to [`UAR_CQ_ARM`].
     CqArm "mlx5_cq_arm", 8 bytes {
@@ -43,10 +54,47 @@ crate::layout! {
     }
 }
 
+impl CqArm {
+    /// The word to write: the sequence number of the arming, whether only solicited completions count, consumer index and queue.
+    #[inline(always)]
+    pub const fn be_word(sn: u32, solicited: bool, consumer_index: u32, cqn: u32) -> u64 {
+        let first = Self::SN.place(sn) | Self::SOLICITED.place(solicited as u32) | Self::CONSUMER_INDEX.place(consumer_index);
+        be_word(first, Self::CQN.place(cqn))
+    }
+}
+
 crate::layout! {
     /// What an event queue's doorbell takes.
     EqDoorbell "mlx5_eq_doorbell", 4 bytes {
         EQN "eqn" (0:31..24);
         CONSUMER_INDEX "ci" (0:23..0);
+    }
+}
+
+impl EqDoorbell {
+    /// The dword, host byte order: queue and consumer index.
+    #[inline(always)]
+    pub const fn dword(eqn: u32, consumer_index: u32) -> u32 {
+        Self::EQN.place(eqn) | Self::CONSUMER_INDEX.place(consumer_index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_queue_is_armed_with_what_rdma_core_writes() {
+        // cq.c mlx5_arm_cq: htobe32(sn << 28 | cmd | ci), cmd 1 << 24 for solicited ones alone, then htobe32(cqn).
+        let arm = CqArm::be_word(2, true, 0xff12_3456, 0x81).to_ne_bytes();
+        assert_eq!(arm, [0x21, 0x12, 0x34, 0x56, 0, 0, 0, 0x81]);
+        assert_eq!(CqArm::be_word(5, false, 0, 1).to_ne_bytes(), [0x10, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(CqDoorbellRecord::arm_dword(2, true, 0xff12_3456), 0x2112_3456);
+    }
+
+    #[test]
+    fn an_event_queue_takes_the_dword_that_linux_writes() {
+        // eq.c eq_update_ci: (cons_index & 0xffffff) | (eqn << 24).
+        assert_eq!(EqDoorbell::dword(9, 0xff12_3456), 0x0912_3456);
     }
 }

@@ -14,6 +14,7 @@ mod event;
 mod init_segment;
 mod layout;
 mod view;
+mod word;
 mod wqe;
 
 pub use catalogue::layouts;
@@ -25,5 +26,5 @@ pub use init_segment::*;
 
 pub use layout::{Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, check_fields};
 pub use view::{Buffer, View, ViewMut};
-
+pub use word::{be_word, from_be_word};
 pub use wqe::*;

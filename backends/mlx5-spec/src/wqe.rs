@@ -3,7 +3,7 @@
 //! Not in `mlx5_ifc.h`; the names are those of the `mlx5_wqe_*` structures of rdma-core's `providers/mlx5/mlx5dv.h` and
 //! `wqe.h`. A send WQE is a run of 16-byte units in 64-byte blocks (WQEBB) and starts with a control segment.
 
-use crate::codes;
+use crate::{be_word, codes, from_be_word};
 
 /// Bytes of a send queue block.
 pub const WQEBB: usize = 64;
@@ -52,6 +52,60 @@ crate::layout! {
     }
 }
 
+impl WqeCtrlSeg {
+    /// First dword, host byte order: opcode without modifier, and the low 16 bits of the index of the request's first block.
+    #[inline(always)]
+    pub const fn opcode_dword(opcode: WqeOpcode, wqe_index: u32) -> u32 {
+        Self::WQE_INDEX.place(wqe_index) | Self::OPCODE.place(opcode.code())
+    }
+
+    /// Second dword, host byte order: the queue pair and the request's size in units of [`DS_UNIT`] bytes.
+    #[inline(always)]
+    pub const fn qpn_dword(qpn: u32, ds: u32) -> u32 {
+        Self::QPN.place(qpn) | Self::DS.place(ds)
+    }
+
+    /// Third dword, host byte order: fence mode (a value of [`fm`]), when to write a completion (a value of [`ce`]), and whether
+    /// the peer is asked for a solicited event.
+    #[inline(always)]
+    pub const fn flags_dword(fence: u32, completion: u32, solicited: bool) -> u32 {
+        Self::FM.place(fence) | Self::CE.place(completion) | Self::SE.place(solicited as u32)
+    }
+
+    /// The segment as two words to store, from its dwords in host byte order.
+    #[inline(always)]
+    pub const fn be_words(opcode_dword: u32, qpn_dword: u32, flags_dword: u32, imm: u32) -> [u64; 2] {
+        [be_word(opcode_dword, qpn_dword), be_word(flags_dword, imm)]
+    }
+}
+
+/// The first eight bytes of a control segment. A send doorbell carries those of the last request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendDoorbell {
+    /// Index of the request's first block.
+    pub wqe_index: u16,
+    /// Opcode.
+    pub opcode: u8,
+    /// Queue pair.
+    pub qpn: u32,
+    /// Size of the request in units of [`DS_UNIT`] bytes.
+    pub ds: u8,
+}
+
+impl SendDoorbell {
+    /// Reads the word as it was loaded, or as it came over the bus.
+    #[inline(always)]
+    pub const fn from_be_word(word: u64) -> Self {
+        let [opcode, qpn] = from_be_word(word);
+        Self {
+            wqe_index: WqeCtrlSeg::WQE_INDEX.take(opcode) as u16,
+            opcode: WqeCtrlSeg::OPCODE.take(opcode) as u8,
+            qpn: WqeCtrlSeg::QPN.take(qpn),
+            ds: WqeCtrlSeg::DS.take(qpn) as u8,
+        }
+    }
+}
+
 /// Values of [`WqeCtrlSeg::FM`], the fence mode.
 pub mod fm {
     /// No fence.
@@ -78,12 +132,28 @@ crate::layout! {
     }
 }
 
+impl WqeRaddrSeg {
+    /// The segment as two words to store.
+    #[inline(always)]
+    pub const fn be_words(raddr: u64, rkey: u32) -> [u64; 2] {
+        [raddr.to_be(), be_word(Self::RKEY.place(rkey), 0)]
+    }
+}
+
 crate::layout! {
     /// Atomic segment.
     WqeAtomicSeg "mlx5_wqe_atomic_seg", 16 bytes {
         SWAP_ADD "swap_add" (@0 u64);
         /// Not written by a fetch-and-add.
         COMPARE "compare" (@8 u64);
+    }
+}
+
+impl WqeAtomicSeg {
+    /// The segment as two words to store.
+    #[inline(always)]
+    pub const fn be_words(swap_add: u64, compare: u64) -> [u64; 2] {
+        [swap_add.to_be(), compare.to_be()]
     }
 }
 
@@ -96,11 +166,27 @@ crate::layout! {
     }
 }
 
+impl WqeDataSeg {
+    /// The segment as two words to store. `len` is 2^31 bytes at most, which is written as 0; bit 31 would say inline.
+    #[inline(always)]
+    pub const fn be_words(len: u32, lkey: u32, addr: u64) -> [u64; 2] {
+        [be_word(WqeInlineSeg::BYTE_COUNT.place(len), Self::LKEY.place(lkey)), addr.to_be()]
+    }
+}
+
 crate::layout! {
     /// Head of an inline data segment; the bytes follow, padded to a unit.
     WqeInlineSeg "mlx5_wqe_inl_data_seg", 4 bytes {
         INLINE "inline" (0:31..31);
         BYTE_COUNT "byte_count" (0:30..0);
+    }
+}
+
+impl WqeInlineSeg {
+    /// The segment's head for `len` bytes, host byte order.
+    #[inline(always)]
+    pub const fn dword(len: u32) -> u32 {
+        Self::INLINE.place(1) | Self::BYTE_COUNT.place(len)
     }
 }
 
@@ -146,6 +232,15 @@ crate::layout! {
         TRANSLATION_OFFSET "translation_offset" (4:15..0);
         MKEY_MASK "mkey_mask" (@8 u64);
         TRANSLATION_OFFSET_47_16 "xlt_offset_47_16" (16:31..0);
+    }
+}
+
+impl WqeUmrCtrlSeg {
+    /// The segment's first two words to store, the rest being zero: flags (the first dword, host byte order), octowords of
+    /// translations, and the fields of the key that change (bits of [`mkey_mask`]).
+    #[inline(always)]
+    pub const fn be_words(flags_dword: u32, klm_octowords: u32, mkey_mask: u64) -> [u64; 2] {
+        [be_word(flags_dword, Self::KLM_OCTOWORDS.place(klm_octowords)), mkey_mask.to_be()]
     }
 }
 
@@ -198,6 +293,14 @@ crate::layout! {
     }
 }
 
+impl WqeKlm {
+    /// The entry as two words to store.
+    #[inline(always)]
+    pub const fn be_words(byte_count: u32, mkey: u32, address: u64) -> [u64; 2] {
+        [be_word(Self::BYTE_COUNT.place(byte_count), Self::MKEY.place(mkey)), address.to_be()]
+    }
+}
+
 crate::layout! {
     /// Head of a block of translation entries that repeat, in place of a KLM; entries follow.
     WqeRepeatBlock "mlx5_wqe_umr_repeat_block_seg", 16 bytes {
@@ -223,5 +326,65 @@ crate::layout! {
     WqeSrqNextSeg "mlx5_wqe_srq_next_seg", 16 bytes {
         NEXT_WQE_INDEX "next_wqe_index" (0:15..0);
         SIGNATURE "signature" (4:31..24);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes that storing these words puts into memory.
+    fn stored<const N: usize>(words: [u64; 2]) -> [u8; N] {
+        let [first, second] = words.map(u64::to_ne_bytes);
+        let mut bytes = first.iter().chain(&second);
+        core::array::from_fn(|_| *bytes.next().unwrap())
+    }
+
+    #[test]
+    fn a_control_segment_is_the_bytes_that_rdma_core_writes() {
+        // qp.c: htobe32((pi & 0xffff) << 8 | opcode), htobe32(qpn << 8 | size), fm_ce_se at byte 11: fence 4 << 5,
+        // MLX5_WQE_CTRL_CQ_UPDATE 2 << 2, MLX5_WQE_CTRL_SOLICITED 1 << 1.
+        let opcode = WqeCtrlSeg::opcode_dword(WqeOpcode::RdmaWrite, 0xff_1234);
+        let flags = WqeCtrlSeg::flags_dword(fm::FENCE, ce::ALWAYS, true);
+        let words = WqeCtrlSeg::be_words(opcode, WqeCtrlSeg::qpn_dword(0x45_6789, 3), flags, 0xdead_beef);
+        let expected = [0, 0x12, 0x34, 0x08, 0x45, 0x67, 0x89, 3, 0, 0, 0, 0x8a, 0xde, 0xad, 0xbe, 0xef];
+        assert_eq!(stored::<16>(words), expected);
+        let doorbell = SendDoorbell { wqe_index: 0x1234, opcode: 8, qpn: 0x45_6789, ds: 3 };
+        assert_eq!(SendDoorbell::from_be_word(words[0]), doorbell);
+    }
+
+    #[test]
+    fn a_doorbell_leaves_reserved_bits_aside() {
+        let word = u64::from_ne_bytes([0xff, 0, 1, 0x0a, 0, 0, 5, 0xc2]);
+        assert_eq!(SendDoorbell::from_be_word(word), SendDoorbell { wqe_index: 1, opcode: 10, qpn: 5, ds: 2 });
+    }
+
+    #[test]
+    fn segments_are_the_bytes_of_their_structures() {
+        // mlx5dv.h: mlx5_wqe_data_seg { byte_count, lkey, addr }, mlx5_wqe_raddr_seg { raddr, rkey, reserved }.
+        let data = WqeDataSeg::be_words(0x1002, 0x0a0b_0c0d, 0x0102_0304_0506_0708);
+        assert_eq!(stored::<16>(data), [0, 0, 0x10, 2, 0xa, 0xb, 0xc, 0xd, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let raddr = WqeRaddrSeg::be_words(0x0102_0304_0506_0708, 0x0a0b_0c0d);
+        assert_eq!(stored::<16>(raddr), [1, 2, 3, 4, 5, 6, 7, 8, 0xa, 0xb, 0xc, 0xd, 0, 0, 0, 0]);
+        // mlx5_wqe_atomic_seg { swap_add, compare }.
+        assert_eq!(stored::<16>(WqeAtomicSeg::be_words(1, 2)), [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+        // mlx5_klm { byte_count, mkey, address }: 2^31 bytes are written as they are.
+        let klm = WqeKlm::be_words(1 << 31, 0x100, 1);
+        assert_eq!(stored::<16>(klm), [0x80, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        // mlx5_wqe_umr_ctrl_seg { flags, rsvd0[3], klm_octowords, rsvd1[2], mkey_mask }; MLX5_WQE_UMR_CTRL_FLAG_INLINE 1 << 7.
+        let umr = WqeUmrCtrlSeg::be_words(WqeUmrCtrlSeg::INLINE.place(1), 4, mkey_mask::FREE);
+        assert_eq!(stored::<16>(umr), [0x80, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0]);
+    }
+
+    #[test]
+    fn two_gigabytes_are_a_byte_count_of_zero() {
+        assert_eq!(stored::<4>(WqeDataSeg::be_words(1 << 31, 0, 0)), [0; 4]);
+        assert_eq!(stored::<4>(WqeDataSeg::be_words((1 << 31) - 1, 0, 0)), [0x7f, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn inline_data_has_the_highest_bit() {
+        // mlx5dv.h MLX5_INLINE_SEG 0x80000000.
+        assert_eq!(WqeInlineSeg::dword(44), 0x8000_002c);
     }
 }
