@@ -1,6 +1,8 @@
 //! User access regions: the pages of the BAR with the doorbells.
 
-use bareverbs_mlx5_spec::{CqArm, EqDoorbell, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, UAR_PAGE, View};
+use bareverbs_mlx5_spec::{
+    CqArm, EqDoorbell, SendDoorbell, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, UAR_PAGE, View,
+};
 
 use crate::audit::Finding;
 use crate::env::Env;
@@ -87,8 +89,7 @@ impl Doorbells {
             let cqn = arm.get(CqArm::CQN);
             (cqn, firmware.engine.arm_cq(env, cqn, arm))
         } else {
-            let [.., a, b, c, _] = eight;
-            let qpn = u32::from_be_bytes([0, a, b, c]);
+            let qpn = SendDoorbell::from_be_word(u64::from_ne_bytes(eight)).qpn;
             (qpn, firmware.engine.ring_send(env, qpn, eight))
         };
         if !known {

@@ -1,6 +1,6 @@
 //! Send elements taken from the ring: read, decoded, refused if nothing of them can be done; doorbells audited.
 
-use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState, WQEBB};
+use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDoorbell, View, WQEBB, WqeCtrlSeg};
 
 use super::psn;
 use super::qp::{Qp, Service};
@@ -8,7 +8,7 @@ use super::requester::{Kind, SendOp};
 use super::{EngineEvent, Work};
 use crate::audit::Finding;
 use crate::trace::Record;
-use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, announced_len, blocks};
+use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 
 /// Longest message of any path (InfiniBand Architecture 9.3.3).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -28,7 +28,7 @@ impl Qp {
         let mut op = SendOp {
             wqe: None,
             index,
-            send_opcode: bytes.get(3).copied().unwrap_or(0),
+            send_opcode: View::<WqeCtrlSeg>::new(&bytes).map_or(0, |control| control.get(WqeCtrlSeg::OPCODE) as u8),
             first_psn: self.requester.next_psn,
             psns: 0,
             len: 0,
@@ -73,8 +73,8 @@ impl Qp {
         let ring = self.sq.as_ref()?;
         let mut bytes = vec![0; WQEBB];
         ring.read(work.env.memory, u32::from(index), &mut bytes).ok()?;
-        let len = announced_len(&bytes).unwrap_or(0);
-        let size = blocks(bytes.get(7).copied().unwrap_or(0) & 0x3f);
+        let ds = View::<WqeCtrlSeg>::new(&bytes)?.get(WqeCtrlSeg::DS);
+        let (len, size) = (ds as usize * DS_UNIT, blocks(ds as u8));
         let posted = self.requester.posted.wrapping_sub(index);
         let size = size.min(posted).min(u16::try_from(ring.entries()).unwrap_or(u16::MAX)).max(1);
         if size > 1 {
@@ -113,9 +113,8 @@ impl Qp {
 
     /// Holds a doorbell against the record and the ring.
     pub(super) fn audit_doorbell(&mut self, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
-        let [_, high, low, _, .., ds] = doorbell;
-        let index = u16::from_be_bytes([high, low]);
-        let end = index.wrapping_add(blocks(ds & 0x3f));
+        let SendDoorbell { wqe_index: index, ds, .. } = SendDoorbell::from_be_word(u64::from_ne_bytes(doorbell));
+        let end = index.wrapping_add(blocks(ds));
         let posted = self.requester.posted;
         if end.wrapping_sub(posted).cast_signed() > 0 {
             work.env.audit.report(Finding::DoorbellPastRecord { qpn: self.qpn, doorbell: index, record: posted });
