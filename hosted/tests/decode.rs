@@ -116,7 +116,7 @@ fn what_is_wrong_is_named_with_its_byte() {
 }
 
 #[test]
-fn reserved_bits_and_empty_pieces_are_warnings() {
+fn reserved_bits_and_empty_data_segments_are_warnings() {
     let reserved = "0000000000001000 00002233 00000001";
     let got = decode(&["wqe", "decode", &ctrl(0x08, 3, 8, 0), reserved, "00000000 00004455 0000000000002000"], 0);
     assert!(got.contains("0x001f  warning: reserved bits 0x01 of mlx5_wqe_raddr_seg are set"), "{got}");
@@ -150,7 +150,7 @@ fn a_ring_is_decoded_element_by_element() {
 fn receives_completions_events_and_commands_are_decoded() {
     let list = format!("{DATA} 00000000 00000100 0000000000000000");
     let got = decode(&["wqe", "decode", "--receive", &list], 0);
-    assert!(got.contains("receive: 64 bytes in 1 piece") && got.contains("end of the list"), "{got}");
+    assert!(got.contains("receive: 64 bytes in 1 data segment") && got.contains("end of the list"), "{got}");
 
     // Error entry: vendor syndrome at 54, syndrome at 55, opcode and queue pair at 56, counter at 60, opcode in byte 63.
     let cqe = "0".repeat(104) + "00008813 0800004b 0007 00 d0";

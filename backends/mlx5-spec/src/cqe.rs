@@ -7,7 +7,7 @@ use crate::{be_word, codes, from_be_word};
 pub const CQE: usize = 64;
 
 codes! {
-    /// What an entry says ([`Cqe::OPCODE`]).
+    /// Kind of an entry ([`Cqe::OPCODE`]).
     CqeOpcode {
         Req = 0 "REQ",
         RespWrImm = 1 "RESP_WR_IMM",
@@ -105,7 +105,7 @@ impl Cqe {
     }
 }
 
-/// The second half of an entry, which has all that a completion of InfiniBand needs, loaded as four words.
+/// The second half of an entry, as four words: what completions of InfiniBand are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqeTail {
     words: [u64; 4],

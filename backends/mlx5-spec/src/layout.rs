@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_tells_its_shape() {
+    fn a_layout_as_data_has_its_name_size_and_fields() {
         let LayoutInfo { name, size, fields } = CreateQpIn::INFO;
         assert_eq!((name, size), ("create_qp_in", 272));
         let qpc = fields.iter().find(|field| field.name == "qpc").unwrap();

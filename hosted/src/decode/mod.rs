@@ -1,6 +1,6 @@
 //! Bytes of the device's structures to named fields, and what is wrong with them.
 //!
-//! The printer works from the layouts alone; the checks know the rules that a layout cannot say. Nothing here shares code
+//! The printer works from the layouts alone; the checks know the rules that a layout cannot express. Nothing here shares code
 //! with the driver that writes these bytes.
 
 use std::fmt;
@@ -204,7 +204,7 @@ mod tests {
         (0..len).map(|_| next()).collect()
     }
 
-    fn is_told(all: &[Decoded]) {
+    fn assert_complete(all: &[Decoded]) {
         for decoded in all {
             assert!(!decoded.title.is_empty() && decoded.to_string().lines().count() > 1);
             assert!(serde_json::to_string(decoded).is_ok());
@@ -216,16 +216,16 @@ mod tests {
     fn any_bytes_have_an_answer() {
         for seed in 0..400 {
             let mut bytes = bytes(seed, seed as usize);
-            is_told(&send::decode_all(&bytes, Transport::Rc));
-            is_told(&[receive::decode(&bytes, seed % 2 == 0), command::decode_input(&bytes)]);
-            is_told(&completion::decode_all(&bytes));
-            is_told(&event::decode_all(&bytes));
+            assert_complete(&send::decode_all(&bytes, Transport::Rc));
+            assert_complete(&[receive::decode(&bytes, seed % 2 == 0), command::decode_input(&bytes)]);
+            assert_complete(&completion::decode_all(&bytes));
+            assert_complete(&event::decode_all(&bytes));
             for transport in [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc] {
                 for opcode in WqeOpcode::ALL {
                     if let Some(byte) = bytes.get_mut(3) {
                         *byte = opcode.code() as u8;
                     }
-                    is_told(&[send::decode(&bytes, 0, transport)]);
+                    assert_complete(&[send::decode(&bytes, 0, transport)]);
                 }
             }
         }
@@ -250,7 +250,7 @@ mod tests {
                 if let Some(start) = input.first_chunk_mut::<2>() {
                     *start = (opcode.code() as u16).to_be_bytes();
                 }
-                is_told(&[command::decode_input(&input), command::decode_output(*opcode, 1, &input)]);
+                assert_complete(&[command::decode_input(&input), command::decode_output(*opcode, 1, &input)]);
                 command::output_fields(&input, &input);
             }
         }

@@ -14,10 +14,10 @@ pub fn decode(bytes: &[u8], shared: bool) -> Decoded {
     } else {
         out.title = "receive: ".into();
     }
-    let (mut pieces, mut total, mut ended) = (0, 0u64, false);
+    let (mut segments, mut total, mut ended) = (0, 0u64, false);
     while at < bytes.len() {
         let here = at;
-        let name = if ended { "unused".into() } else { format!("data segment {pieces}") };
+        let name = if ended { "unused".into() } else { format!("data segment {segments}") };
         let Some(data) = head::<WqeDataSeg>(&mut out, &name, bytes, &mut at) else { break };
         if ended {
             continue;
@@ -34,12 +34,13 @@ pub fn decode(bytes: &[u8], shared: bool) -> Decoded {
         }
         check_data(&mut out, &data, here);
         total = total.saturating_add(data_length(&data));
-        pieces += 1;
+        segments += 1;
     }
-    if pieces == 0 && !bytes.is_empty() {
+    if segments == 0 && !bytes.is_empty() {
         out.note(0, "no data segment: only an empty message fits");
     }
-    out.title.push_str(&format!("{total} bytes in {pieces} {}", if pieces == 1 { "piece" } else { "pieces" }));
+    let plural = if segments == 1 { "" } else { "s" };
+    out.title.push_str(&format!("{total} bytes in {segments} data segment{plural}"));
     out.finish()
 }
 

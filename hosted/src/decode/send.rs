@@ -53,7 +53,7 @@ pub fn decode_all(bytes: &[u8], transport: Transport) -> Vec<Decoded> {
     let mut offset = 0;
     while !rest.is_empty() {
         let decoded = decode(rest, offset, transport);
-        let units = rest.get(7).map_or(0, |ds| usize::from(ds & 0x3f));
+        let units = WqeCtrlSeg::DS.bits().read(rest).unwrap_or(0) as usize;
         let len = (units * DS_UNIT).next_multiple_of(WQEBB).max(WQEBB);
         all.push(decoded);
         offset += len;
@@ -350,7 +350,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Bytes that a data segment stands for.
+/// Bytes that a data segment describes.
 pub(super) fn data_length(data: &View<'_, WqeDataSeg>) -> u64 {
     match data.get(WqeDataSeg::BYTE_COUNT) {
         0 => MAX_MESSAGE,
@@ -362,7 +362,7 @@ pub(super) fn check_data(out: &mut Decoded, data: &View<'_, WqeDataSeg>, at: usi
     let addr = data.get64(WqeDataSeg::ADDR);
     let len = data_length(data);
     if data.get(WqeDataSeg::BYTE_COUNT) == 0 {
-        out.warning(at, "byte_count 0 stands for 2^31 bytes; an empty piece is left out instead");
+        out.warning(at, "byte_count 0 stands for 2^31 bytes; an empty data segment is left out instead");
     }
     if addr.checked_add(len - 1).is_none() {
         out.error(at + 8, format!("{len} bytes from {addr:#x} run over the end of the address space"));

@@ -1,9 +1,9 @@
 //! Numbers of user memory objects in commands: where a queue, a doorbell record or the translations of a key lie, instead of
 //! pages that the command lists.
 //!
-//! Linux passes them on from programs and has no names for them: they stand where `mlx5_ifc.h` has reserved bits.
+//! Linux passes them on from programs and has no names for them: they lie where `mlx5_ifc.h` has reserved bits.
 
-use super::{CmdOpcode, Cqc, CreateCqIn, CreateMkeyIn, CreateQpIn, ModifyCqIn, Qpc};
+use super::{CmdIn, CmdOpcode, Cqc, CreateCqIn, CreateMkeyIn, CreateQpIn, ModifyCqIn, Qpc};
 use crate::{Layout, LayoutInfo, View};
 
 crate::layout! {
@@ -32,8 +32,7 @@ crate::layout! {
 
 /// The layout of the user memory fields of an input that has any.
 pub fn user_memory_fields(input: &[u8]) -> Option<&'static LayoutInfo> {
-    let opcode = u32::from(u16::from_be_bytes(*input.first_chunk()?));
-    let layout = match CmdOpcode::from_code(opcode)? {
+    let layout = match CmdOpcode::from_code(CmdIn::OPCODE.bits().read(input)?)? {
         CmdOpcode::CreateCq => {
             let input = View::<CreateCqIn>::new(input)?;
             let valid =
