@@ -2,6 +2,9 @@
 //!
 //! Driver, simulated device, tests and tools read and write through these definitions and share nothing else. Each is
 //! held against the published offsets by a test. No behaviour lives here, and no dependency.
+//!
+//! [`CmdOpcode`] is the table of firmware commands: number, input, output, and the objects that each names. [`cmd`] has each
+//! command as a type. Segments, completions and doorbells also come as whole words, for code that loads and stores those.
 #![no_std]
 #![forbid(unsafe_code)]
 
