@@ -1,22 +1,63 @@
 //! Host memory that a driver and a simulated device share.
 
-use std::cell::RefCell;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bareverbs::{DmaMemory, OutOfRange};
+use parking_lot::RwLock;
 
 use crate::memory::{DmaFault, HostMemory};
 
 /// Bytes of a word.
 const WORD: usize = 8;
 
+/// How the accesses of one side are ordered.
+trait AccessOrder {
+    const LOAD: Ordering;
+    const STORE: Ordering;
+}
+
+/// The host's own accesses: it orders them with fences, as it does on hardware.
+struct HostOrder;
+
+impl AccessOrder for HostOrder {
+    const LOAD: Ordering = Ordering::Relaxed;
+    const STORE: Ordering = Ordering::Relaxed;
+}
+
+/// The device's accesses: in the order in which it does them. Who sees its owner byte and then has an acquire fence sees
+/// what it wrote before; what it reads after a doorbell record is at least as new as the record.
+struct DeviceOrder;
+
+impl AccessOrder for DeviceOrder {
+    const LOAD: Ordering = Ordering::Acquire;
+    const STORE: Ordering = Ordering::Release;
+}
+
+/// Replaces the bits of `word` that `mask` selects, in one step: no write of another thread to its other bits is lost.
+#[inline]
+fn replace_bits<O: AccessOrder>(word: &AtomicU64, mask: u64, bits: u64) {
+    let mut old = word.load(Ordering::Relaxed);
+    while let Err(current) = word.compare_exchange_weak(old, old & !mask | bits & mask, O::STORE, Ordering::Relaxed) {
+        old = current;
+    }
+}
+
+/// Replaces bytes of `word`, from byte `skip`.
+fn replace_bytes<O: AccessOrder>(word: &AtomicU64, skip: usize, from: &[u8]) {
+    let (mut mask, mut bits) = ([0; WORD], [0; WORD]);
+    for ((mask, bits), from) in mask.iter_mut().zip(&mut bits).skip(skip).zip(from) {
+        (*mask, *bits) = (0xff, *from);
+    }
+    replace_bits::<O>(word, u64::from_ne_bytes(mask), u64::from_ne_bytes(bits));
+}
+
 /// Zeroed memory at a device address.
 ///
-/// Clones are the same memory. Words are atomic and every access is relaxed, so that on the driver's side it costs what
-/// plain memory costs. Writing less than a word is a read and a write of it: one thread at a time.
+/// Clones are the same memory, for any thread. Words are atomic and every access through [`DmaMemory`] is relaxed, so that
+/// loads and whole words cost what plain memory costs. Writing less than a word changes no other byte of it, whatever other
+/// threads write there meanwhile.
 #[derive(Clone)]
 pub struct SimMemory {
     words: Arc<[AtomicU64]>,
@@ -47,20 +88,20 @@ impl SimMemory {
         self.words.get(at / WORD..end.div_ceil(WORD).max(at / WORD)).ok_or(out)
     }
 
-    fn copy_out(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+    fn copy_out<O: AccessOrder>(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
         let words = self.span(at, into.len())?;
         let (head, middle) = into.split_at_mut(into.len().min(at.wrapping_neg() % WORD));
         let mut words = words.iter();
         if !head.is_empty()
             && let Some(word) = words.next()
         {
-            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+            let bytes = word.load(O::LOAD).to_ne_bytes();
             for (to, from) in head.iter_mut().zip(bytes.iter().skip(at % WORD)) {
                 *to = *from;
             }
         }
         for (chunk, word) in middle.chunks_mut(WORD).zip(words) {
-            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+            let bytes = word.load(O::LOAD).to_ne_bytes();
             match <&mut [u8; WORD]>::try_from(&mut *chunk) {
                 Ok(chunk) => *chunk = bytes,
                 Err(_) => chunk.iter_mut().zip(bytes).for_each(|(to, from)| *to = from),
@@ -69,24 +110,19 @@ impl SimMemory {
         Ok(())
     }
 
-    fn copy_in(&self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
+    fn copy_in<O: AccessOrder>(&self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
         let words = self.span(at, from.len())?;
         let (head, middle) = from.split_at(from.len().min(at.wrapping_neg() % WORD));
         let mut words = words.iter();
-        let part = |word: &AtomicU64, skip: usize, from: &[u8]| {
-            let mut bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-            bytes.iter_mut().skip(skip).zip(from).for_each(|(to, from)| *to = *from);
-            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-        };
         if !head.is_empty()
             && let Some(word) = words.next()
         {
-            part(word, at % WORD, head);
+            replace_bytes::<O>(word, at % WORD, head);
         }
         for (chunk, word) in middle.chunks(WORD).zip(words) {
             match <[u8; WORD]>::try_from(chunk) {
-                Ok(bytes) => word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed),
-                Err(_) => part(word, 0, chunk),
+                Ok(bytes) => word.store(u64::from_ne_bytes(bytes), O::STORE),
+                Err(_) => replace_bytes::<O>(word, 0, chunk),
             }
         }
         Ok(())
@@ -105,11 +141,11 @@ impl DmaMemory for SimMemory {
     }
 
     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
-        self.copy_out(at, into)
+        self.copy_out::<HostOrder>(at, into)
     }
 
     fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
-        self.copy_in(at, from)
+        self.copy_in::<HostOrder>(at, from)
     }
 
     #[inline]
@@ -128,8 +164,8 @@ impl DmaMemory for SimMemory {
             4 => cfg!(target_endian = "little"),
             _ => return Err(out),
         };
-        let (shift, keep) = if high { (32, u64::from(u32::MAX)) } else { (0, u64::from(u32::MAX) << 32) };
-        word.store(word.load(Ordering::Relaxed) & keep | u64::from(value) << shift, Ordering::Relaxed);
+        let shift = if high { 32 } else { 0 };
+        replace_bits::<HostOrder>(word, u64::from(u32::MAX) << shift, u64::from(value) << shift);
         Ok(())
     }
 
@@ -160,40 +196,53 @@ impl DmaMemory for SimMemory {
     }
 }
 
+/// The first address after `memory`.
+fn end(memory: &SimMemory) -> u64 {
+    memory.addr.saturating_add(memory.len() as u64)
+}
+
+/// Puts `memory` in its place; `false` if another one lies there.
+fn insert(memories: &mut Vec<SimMemory>, memory: &SimMemory) -> bool {
+    let place = memories.partition_point(|known| known.addr < memory.addr);
+    let before = place.checked_sub(1).and_then(|before| memories.get(before));
+    let free = before.is_none_or(|before| end(before) <= memory.addr)
+        && memories.get(place).is_none_or(|after| end(memory) <= after.addr);
+    if free {
+        memories.insert(place, memory.clone());
+    }
+    free
+}
+
 /// The memories that one device reaches; clones are the same map.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryMap {
     /// In order of their addresses, none over another.
-    memories: Rc<RefCell<Vec<SimMemory>>>,
+    memories: Arc<RwLock<Vec<SimMemory>>>,
 }
 
 impl MemoryMap {
     /// Lets the device reach `memory`; `false` if another one lies there.
     pub fn map(&self, memory: &SimMemory) -> bool {
-        let Ok(mut memories) = self.memories.try_borrow_mut() else { return false };
-        let place = memories.partition_point(|known| known.addr < memory.addr);
-        let end = |memory: &SimMemory| memory.addr.saturating_add(memory.len() as u64);
-        let before = place.checked_sub(1).and_then(|before| memories.get(before));
-        let free = before.is_none_or(|before| end(before) <= memory.addr)
-            && memories.get(place).is_none_or(|after| end(memory) <= after.addr);
-        if free {
-            memories.insert(place, memory.clone());
-        }
-        free
+        insert(&mut self.memories.write(), memory)
     }
 
-    /// Takes the memory at `addr` away from the device; `false` if there is none.
+    /// Takes the memory at `addr` away from the device; `false` if there is none. The device does not touch it any more
+    /// when this returns.
     pub fn unmap(&self, addr: u64) -> bool {
-        let Ok(mut memories) = self.memories.try_borrow_mut() else { return false };
+        let mut memories = self.memories.write();
         let before = memories.len();
         memories.retain(|memory| memory.addr != addr);
         memories.len() < before
     }
 
-    /// The first address after every memory.
-    pub(super) fn end(&self) -> Option<u64> {
-        let memories = self.memories.try_borrow().ok()?;
-        memories.last().map(|last| last.addr.saturating_add(last.len() as u64))
+    /// Maps `len` bytes of new memory after all memory so far, a page apart from it so that a device that runs over the end
+    /// is caught; after address `first` if there is none yet.
+    pub(super) fn append(&self, first: u64, len: usize) -> SimMemory {
+        let mut memories = self.memories.write();
+        let last = memories.last().map_or(first, end);
+        let memory = SimMemory::new((last | 0xfff).saturating_add(0x1001), len);
+        insert(&mut memories, &memory);
+        memory
     }
 
     fn with<R>(
@@ -203,7 +252,7 @@ impl MemoryMap {
         access: impl FnOnce(&SimMemory, usize) -> Result<R, OutOfRange>,
     ) -> Result<R, DmaFault> {
         let fault = DmaFault { addr, len };
-        let memories = self.memories.try_borrow().map_err(|_| fault)?;
+        let memories = self.memories.read();
         let place = memories.partition_point(|known| known.addr <= addr).checked_sub(1).ok_or(fault)?;
         let memory = memories.get(place).ok_or(fault)?;
         let at = usize::try_from(addr - memory.addr).map_err(|_| fault)?;
@@ -213,11 +262,11 @@ impl MemoryMap {
 
 impl HostMemory for MemoryMap {
     fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
-        self.with(addr, into.len(), |memory, at| memory.copy_out(at, into))
+        self.with(addr, into.len(), |memory, at| memory.copy_out::<DeviceOrder>(at, into))
     }
 
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
-        self.with(addr, from.len(), |memory, at| memory.copy_in(at, from))
+        self.with(addr, from.len(), |memory, at| memory.copy_in::<DeviceOrder>(at, from))
     }
 }
 

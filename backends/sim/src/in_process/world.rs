@@ -259,11 +259,7 @@ impl Host {
 
     /// `len` bytes of zeroed memory that the device reaches, after all memory so far.
     pub fn memory(&self, len: usize) -> SimMemory {
-        let end = self.map.end().unwrap_or(FIRST_MEMORY);
-        // A page apart from the one before, so that a device that runs over its end is caught.
-        let memory = SimMemory::new((end | 0xfff).saturating_add(0x1001), len);
-        self.map.map(&memory);
-        memory
+        self.map.append(FIRST_MEMORY, len)
     }
 
     /// `len` bytes of zeroed memory at device address `addr`, a multiple of 4096; `None` if other memory lies there.

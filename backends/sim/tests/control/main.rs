@@ -17,6 +17,8 @@ mod probe;
 #[cfg(test)]
 mod registers;
 #[cfg(test)]
+mod threads;
+#[cfg(test)]
 mod transport;
 #[cfg(test)]
 mod user;
