@@ -68,10 +68,10 @@ fuzz_target!(|input: Input| {
 
 fn run(bench: &mut Bench, input: &Input) {
     let end = end_in(&mut bench.node, bench.pd, QpType::Rc, CAP, false);
-    let queue = bench.listener.made().completion.expect("a completion queue was made");
+    let queue = bench.listener.created().completion.expect("a completion queue was made");
     let steps = rc_steps(&Connection::default(), Lid::new(1), end.qpn, 0, 0);
     to_rts(&mut bench.node, end.qp, &steps);
-    let cookie = bench.listener.made().user_index;
+    let cookie = bench.listener.created().user_index;
 
     let verbs = &mut bench.node.verbs;
     let mut sends = 0_u64;

@@ -43,7 +43,7 @@ impl Bench {
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 4, max_send_sge: 8, max_recv_sge: 1, max_inline_data: 64 };
         let request = QpRequest { qp_type: QpType::Rc, pd: &pd, send_cq: &cq, recv_cq: &cq, cap, cookie: 0 };
         let made = driver.create_qp(&request).expect("create_qp");
-        let ring = listener.made().send.expect("a queue pair was made");
+        let ring = listener.created().send.expect("a queue pair was made");
         assert_eq!(ring.len, made.send_blocks as usize * WQEBB);
         Self { node, qp: made.qp, qpn: made.qpn.get(), ring }
     }

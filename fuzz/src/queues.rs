@@ -1,8 +1,7 @@
 //! Where a driver has put its queues, as its own commands say, and the bytes there.
 
-use std::cell::RefCell;
 use std::iter;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, Cqc, CreateCqIn, CreateQpIn, Layout, Qpc, Tail, View};
@@ -26,40 +25,41 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Address, place in the run and length of each piece of `len` bytes from `at`; the queue wraps, and so does the run.
-    fn pieces(&self, at: usize, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    /// Address, offset in the run and length of each contiguous segment of `len` bytes from `at`; the queue wraps, and so
+    /// does the run.
+    fn segments(&self, at: usize, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         let mut done = 0;
         iter::from_fn(move || {
             let at = (at + done) % self.len;
             let place = self.start + at;
             let in_page = self.page_size - place % self.page_size;
-            let piece = in_page.min(self.len - at).min(len - done);
+            let segment = in_page.min(self.len - at).min(len - done);
             let addr = self.pages.get(place / self.page_size)? + (place % self.page_size) as u64;
-            done += piece;
-            (piece != 0).then_some((addr, done - piece, piece))
+            done += segment;
+            (segment != 0).then_some((addr, done - segment, segment))
         })
     }
 
     /// The bytes from `at`, past the end from the start again.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        for (addr, from, piece) in self.pieces(at, len) {
-            self.map.read(addr, &mut bytes[from..from + piece]).expect("the queue is in mapped memory");
+        for (addr, from, segment) in self.segments(at, len) {
+            self.map.read(addr, &mut bytes[from..from + segment]).expect("the queue is in mapped memory");
         }
         bytes
     }
 
     /// Writes bytes at `at`, past the end from the start again.
     pub fn write(&self, at: usize, bytes: &[u8]) {
-        for (addr, from, piece) in self.pieces(at, bytes.len()) {
-            self.map.write(addr, &bytes[from..from + piece]).expect("the queue is in mapped memory");
+        for (addr, from, segment) in self.segments(at, bytes.len()) {
+            self.map.write(addr, &bytes[from..from + segment]).expect("the queue is in mapped memory");
         }
     }
 }
 
-/// The queues that were made last.
+/// The queues that were created last.
 #[derive(Clone, Debug, Default)]
-pub struct Made {
+pub struct CreatedQueues {
     /// Completion queue.
     pub completion: Option<Queue>,
     /// Send queue of a queue pair.
@@ -71,22 +71,22 @@ pub struct Made {
 /// Listens to a device's commands for new queues.
 #[derive(Clone, Default)]
 pub struct Listener {
-    made: Rc<RefCell<Made>>,
+    created: Arc<Mutex<CreatedQueues>>,
     map: MemoryMap,
 }
 
 impl Listener {
     /// Listens to the device of `host` from now on.
     pub fn on(host: &Host) -> Self {
-        let listener = Self { made: Rc::default(), map: host.memory_map().clone() };
+        let listener = Self { created: Arc::default(), map: host.memory_map().clone() };
         let tracer = listener.clone();
         host.with_device(|device| device.set_tracer(Some(Box::new(tracer))));
         listener
     }
 
-    /// What was made.
-    pub fn made(&self) -> Made {
-        self.made.borrow().clone()
+    /// The queues created so far.
+    pub fn created(&self) -> CreatedQueues {
+        self.created.lock().unwrap().clone()
     }
 
     fn pages<L: Layout>(&self, view: View<'_, L>, list: Tail<L>) -> Vec<u64> {
@@ -108,7 +108,7 @@ impl Listener {
             let len = 64 << context.get(Cqc::LOG_CQ_SIZE);
             let start = context.get(Cqc::PAGE_OFFSET) as usize * 64;
             let queue = self.queue(self.pages(view, CreateCqIn::PAS), context.get(Cqc::LOG_PAGE_SIZE), start, len);
-            self.made.borrow_mut().completion = Some(queue);
+            self.created.lock().unwrap().completion = Some(queue);
         }
         if opcode == CmdOpcode::CreateQp
             && let Some(view) = View::<CreateQpIn>::new(input)
@@ -122,9 +122,9 @@ impl Listener {
             let start = context.get(Qpc::PAGE_OFFSET) as usize * 64 + receive;
             let len = 64 << context.get(Qpc::LOG_SQ_SIZE);
             let queue = self.queue(self.pages(view, CreateQpIn::PAS), context.get(Qpc::LOG_PAGE_SIZE), start, len);
-            let mut made = self.made.borrow_mut();
-            made.send = Some(queue);
-            made.user_index = context.get(Qpc::USER_INDEX);
+            let mut created = self.created.lock().unwrap();
+            created.send = Some(queue);
+            created.user_index = context.get(Qpc::USER_INDEX);
         }
     }
 }

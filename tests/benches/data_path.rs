@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as WallClock};
 
 use bareverbs::{
@@ -40,6 +41,10 @@ fn plain(len: usize) -> NonNull<u8> {
 /// The arena as the device reaches it; device addresses are pointers.
 #[derive(Clone, Copy)]
 struct Arena(NonNull<u8>);
+
+// SAFETY: the memory lives for ever and belongs to no thread. `Device` wants memory that may go to another thread; here it
+// stays in the one that also runs the driver.
+unsafe impl Send for Arena {}
 
 impl Arena {
     fn at(self, addr: u64, len: usize) -> Result<*mut u8, DmaFault> {
@@ -137,7 +142,7 @@ type Rdma = Verbs<Mlx5<Bench, PAGES>, 1, 4, 1, 1, 1, { DEPTH as usize }, 64>;
 
 /// Sees where the completion queue lies and how it is numbered.
 #[derive(Clone, Default)]
-struct Watch(Rc<Cell<Option<u64>>>);
+struct Watch(Arc<Mutex<Option<u64>>>);
 
 impl Tracer for Watch {
     fn record(&mut self, _: Instant, record: Record<'_>) {
@@ -145,7 +150,7 @@ impl Tracer for Watch {
         let Some(create) = View::<CreateCqIn>::new(input) else { return };
         if create.get(CreateCqIn::OPCODE) == CmdOpcode::CreateCq.code() {
             assert_eq!(create.sub(CreateCqIn::CQ_CONTEXT).get(Cqc::LOG_PAGE_SIZE), 0);
-            self.0.set(create.tail64(CreateCqIn::PAS, 0));
+            *self.0.lock().expect("no panic before") = create.tail64(CreateCqIn::PAS, 0);
         }
     }
 }
@@ -194,7 +199,8 @@ impl Scene {
             verbs.modify_qp(qp, &bareverbs::QpAttr { av, ..attr }, mask).expect("modify");
         }
         let cq_entries = verbs.cq(cq).expect("cq").entries;
-        let ring = arena.at(watch.0.get().expect("CREATE_CQ"), cq_entries as usize * 64).expect("inside");
+        let ring =
+            arena.at(watch.0.lock().expect("no panic before").expect("CREATE_CQ"), cq_entries as usize * 64).expect("inside");
         let bar = plain(Device::bar_len() as usize);
         // SAFETY: the memory is aligned to a page, lives for ever, and is accessed through the value only.
         verbs.provider_mut().machine().registers = Bar::Plain(unsafe { MappedBar::new(bar, Device::bar_len() as usize) });

@@ -3,8 +3,7 @@
 
 use core::ops::ControlFlow;
 use core::time::Duration;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use bareverbs::{
     Access, AllocPdError, Clock, Completion, CreateCqError, CreateQpError, DeviceError, Errno, Event, Instant, MwType, Payload,
@@ -44,12 +43,12 @@ fn status_of(opcode: u16, status: CmdStatus) -> (Fault, Error) {
 
 /// The opcodes that the device executes, in order.
 #[derive(Clone, Default)]
-struct Opcodes(Rc<RefCell<Vec<u16>>>);
+struct Opcodes(Arc<Mutex<Vec<u16>>>);
 
 impl Tracer for Opcodes {
     fn record(&mut self, _: Instant, record: Record<'_>) {
         if let Record::Command { input, .. } = record {
-            self.0.borrow_mut().push(u16::from_be_bytes([input[0], input[1]]));
+            self.0.lock().unwrap().push(u16::from_be_bytes([input[0], input[1]]));
         }
     }
 }
@@ -65,7 +64,7 @@ impl Opcodes {
     /// Each once, in order of the first.
     fn take(&self) -> Vec<u16> {
         let mut seen = Vec::new();
-        for opcode in self.0.take() {
+        for opcode in std::mem::take(&mut *self.0.lock().unwrap()) {
             if !seen.contains(&opcode) {
                 seen.push(opcode);
             }

@@ -102,7 +102,7 @@ impl<M: HostMemory, T: Tracer + 'static> Outside<M, T> {
 ///
 /// It does its work in [`Device::advance`] and nowhere else, apart from what a register access itself does. It may go to
 /// another thread if its memory and its tracer may.
-pub struct Device<M = Box<dyn HostMemory>, T = Box<dyn Tracer>> {
+pub struct Device<M = Box<dyn HostMemory + Send>, T = Box<dyn Tracer + Send>> {
     outside: Outside<M, T>,
     pci: ConfigSpace,
     msix: Msix,
@@ -126,7 +126,7 @@ impl<M, T> fmt::Debug for Device<M, T> {
 
 impl Device {
     /// A device at power-on, with `memory` as what it reaches by DMA once the host makes it bus master.
-    pub fn new(config: DeviceConfig, memory: Box<dyn HostMemory>) -> Self {
+    pub fn new(config: DeviceConfig, memory: Box<dyn HostMemory + Send>) -> Self {
         Self::with_memory(config, memory)
     }
 

@@ -3,9 +3,8 @@
 //! The commands name pages of a guest that is gone. They stay as they are: the device has memory at every address here, zero
 //! until it is written.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use bareverbs::Instant;
 use bareverbs_hosted::record::{Entry, Line};
@@ -25,11 +24,11 @@ const INLINE: usize = 16;
 const MAILBOX: usize = 512;
 
 #[derive(Clone, Default)]
-struct Everywhere(Rc<RefCell<HashMap<u64, [u8; PAGE as usize]>>>);
+struct Everywhere(Arc<Mutex<HashMap<u64, [u8; PAGE as usize]>>>);
 
 impl HostMemory for Everywhere {
     fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
-        let pages = self.0.borrow();
+        let pages = self.0.lock().unwrap();
         for (addr, byte) in (addr..).zip(into) {
             *byte = pages.get(&(addr / PAGE)).map_or(0, |page| page[(addr % PAGE) as usize]);
         }
@@ -37,7 +36,7 @@ impl HostMemory for Everywhere {
     }
 
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
-        let mut pages = self.0.borrow_mut();
+        let mut pages = self.0.lock().unwrap();
         for (addr, byte) in (addr..).zip(from) {
             pages.entry(addr / PAGE).or_insert([0; PAGE as usize])[(addr % PAGE) as usize] = *byte;
         }

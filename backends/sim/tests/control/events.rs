@@ -1,7 +1,6 @@
 //! Event queues and interrupts.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use bareverbs::Instant;
 use bareverbs_sim::audit::Finding;
@@ -128,7 +127,7 @@ fn the_cable() {
 }
 
 /// Keeps what it is told, one line each.
-struct Lines(Rc<RefCell<Vec<String>>>);
+struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Tracer for Lines {
     fn record(&mut self, now: Instant, record: Record<'_>) {
@@ -143,15 +142,15 @@ impl Tracer for Lines {
             other => format!("{other:?}"),
         };
         assert!(now.as_nanos() > 0);
-        self.0.borrow_mut().push(line);
+        self.0.lock().unwrap().push(line);
     }
 }
 
 #[test]
 fn a_listener_hears_what_happens_in_its_order() {
     let (mut host, uar, eqn) = with_command_eq(plain(), 6);
-    let lines = Rc::new(RefCell::new(Vec::new()));
-    host.device.set_tracer(Some(Box::new(Lines(Rc::clone(&lines)))));
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    host.device.set_tracer(Some(Box::new(Lines(Arc::clone(&lines)))));
     host.arm_eq(uar, eqn, 0);
     host.ok(&input(0x100, 16, &[]), 4112);
     host.command(&input(0xbad, 16, &[]), 16);
@@ -160,7 +159,7 @@ fn a_listener_hears_what_happens_in_its_order() {
     let eqe = |index: u32| format!("eqe {eqn} {index} type 10");
     let expected =
         ["doorbell 0x40 4", "command 0 [1, 0] 16/4112", &eqe(0), "interrupt 3", "note", "command 0 [11, 173] 16/16", &eqe(1)];
-    assert_eq!(*lines.borrow(), expected);
+    assert_eq!(*lines.lock().unwrap(), expected);
 }
 
 #[test]
