@@ -1,5 +1,5 @@
-//! Simulated devices, their wire and their time in one process: what a driver needs to run on them, with no thread and no
-//! wall clock.
+//! Simulated devices, their wire and their time in one process: what a driver needs to run on them, with no thread of its own
+//! and no wall clock. Any thread may use any of it.
 //!
 //! A [`World`] holds the devices, the wire between them and the time. A [`Host`] is one machine with one device in it and
 //! makes the parts of its platform: [`SimRegisters`], [`SimMemory`], [`SimFence`] and [`SimClock`]. Time passes only in

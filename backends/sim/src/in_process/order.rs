@@ -1,10 +1,10 @@
 //! A record of what a driver does to registers, memory and fences, in order.
 
-use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bareverbs::{DmaFence, DmaMemory, OutOfRange, Platform, Registers};
+use parking_lot::Mutex;
 
 /// One access. Values are as the CPU stores them; `at` is a byte offset in the memory or the registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,19 +67,17 @@ pub enum Access {
 /// The record; clones are the same one.
 #[derive(Clone, Debug, Default)]
 pub struct OrderLog {
-    accesses: Rc<RefCell<Vec<Access>>>,
+    accesses: Arc<Mutex<Vec<Access>>>,
 }
 
 impl OrderLog {
     fn push(&self, access: Access) {
-        if let Ok(mut accesses) = self.accesses.try_borrow_mut() {
-            accesses.push(access);
-        }
+        self.accesses.lock().push(access);
     }
 
     /// What was recorded since the last call.
     pub fn take(&self) -> Vec<Access> {
-        self.accesses.take()
+        std::mem::take(&mut *self.accesses.lock())
     }
 
     /// `inner` (registers, memory or a fence), with what is done to it recorded here.

@@ -1,23 +1,23 @@
 //! The four seams of a host in a simulated world.
 
-use core::sync::atomic::{Ordering, compiler_fence};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use bareverbs::{Clock, DmaFence, Instant, OutOfRange, Platform, Registers};
 
 use super::memory::SimMemory;
-use super::world::Shared;
+use super::world::WorldState;
 use crate::device::Device;
 
 /// BAR0 of the host's device.
 #[derive(Clone, Debug)]
 pub struct SimRegisters {
-    world: Rc<Shared>,
+    world: Arc<WorldState>,
     device: usize,
 }
 
 impl SimRegisters {
-    pub(super) fn new(world: Rc<Shared>, device: usize) -> Self {
+    pub(super) fn new(world: Arc<WorldState>, device: usize) -> Self {
         Self { world, device }
     }
 
@@ -28,9 +28,8 @@ impl SimRegisters {
 
     fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
         self.check(offset, bytes.len())?;
-        let mut world = self.world.state.try_borrow_mut().map_err(|_| OutOfRange { offset, len: bytes.len() })?;
-        world.write(self.device, offset as u64, bytes);
-        Ok(())
+        let written = self.world.try_with(|subnet| subnet.write(self.device, offset as u64, bytes));
+        written.ok_or(OutOfRange { offset, len: bytes.len() })
     }
 }
 
@@ -42,10 +41,9 @@ impl Registers for SimRegisters {
 
     fn read32(&self, offset: usize) -> Result<u32, OutOfRange> {
         self.check(offset, 4)?;
-        let world = self.world.state.try_borrow().map_err(|_| OutOfRange { offset, len: 4 })?;
         let mut bytes = [0xff; 4];
-        world.read(self.device, offset as u64, &mut bytes);
-        Ok(u32::from_ne_bytes(bytes))
+        let read = self.world.try_with(|subnet| subnet.read(self.device, offset as u64, &mut bytes));
+        read.map(|()| u32::from_ne_bytes(bytes)).ok_or(OutOfRange { offset, len: 4 })
     }
 
     #[inline]
@@ -59,35 +57,35 @@ impl Registers for SimRegisters {
     }
 }
 
-/// Ordering: driver and device run in one thread, so the compiler alone is held back.
+/// Ordering between a thread of the driver and whichever thread lets the device work: the fences of the CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimFence;
 
 impl DmaFence for SimFence {
     #[inline]
     fn release(&self) {
-        compiler_fence(Ordering::Release);
+        fence(Ordering::Release);
     }
 
     #[inline]
     fn acquire(&self) {
-        compiler_fence(Ordering::Acquire);
+        fence(Ordering::Acquire);
     }
 
     #[inline]
     fn flush(&self) {
-        compiler_fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 }
 
 /// The world's time.
 #[derive(Clone, Debug)]
 pub struct SimClock {
-    world: Rc<Shared>,
+    world: Arc<WorldState>,
 }
 
 impl SimClock {
-    pub(super) fn new(world: Rc<Shared>) -> Self {
+    pub(super) fn new(world: Arc<WorldState>) -> Self {
         Self { world }
     }
 }
@@ -95,7 +93,7 @@ impl SimClock {
 impl Clock for SimClock {
     #[inline]
     fn now(&self) -> Instant {
-        self.world.look()
+        self.world.read_clock()
     }
 
     fn relax(&self) {

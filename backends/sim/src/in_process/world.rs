@@ -1,10 +1,12 @@
 //! Devices, wire and time.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bareverbs::Instant;
+use parking_lot::ReentrantMutex;
 
 use super::memory::{MemoryMap, SimMemory};
 use super::platform::{SimClock, SimFence, SimRegisters};
@@ -31,7 +33,7 @@ pub struct WorldConfig {
     /// How far it may move then if nothing has happened for long; not less than `step`.
     pub longest_step: Duration,
     /// How far time moves when a clock is read.
-    pub look: Duration,
+    pub read_step: Duration,
 }
 
 impl Default for WorldConfig {
@@ -42,40 +44,66 @@ impl Default for WorldConfig {
             latency: Duration::from_nanos(500),
             step: Duration::from_micros(1),
             longest_step: Duration::from_millis(1),
-            look: Duration::from_nanos(20),
+            read_step: Duration::from_nanos(20),
         }
     }
 }
 
-/// What clocks, registers and hosts share.
+/// What clocks, registers and hosts of one world share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    /// Apart from the rest, so that a clock can be read while the rest is at work.
-    now: Cell<Instant>,
-    look: Duration,
-    pub(super) state: RefCell<State>,
+pub(super) struct WorldState {
+    /// Nanoseconds. Apart from the rest, so that a clock can be read while devices work. Never goes back.
+    now: AtomicU64,
+    read_step: Duration,
+    /// The mutex lets other threads wait. The cell refuses the thread that holds it already, in a listener of a device.
+    subnet: ReentrantMutex<RefCell<Subnet>>,
 }
 
-impl Shared {
-    /// A look at the clock.
-    pub(super) fn look(&self) -> Instant {
-        let now = self.now.get().after(self.look);
-        self.now.set(now);
-        now
+impl WorldState {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.now.load(Ordering::Relaxed))
     }
 
-    /// Moves a step on and lets everything work.
+    /// Moves time on by `step`; the moment after.
+    fn step(&self, step: Duration) -> Instant {
+        let after = |nanos| Instant::from_nanos(nanos).after(step).as_nanos();
+        Instant::from_nanos(after(self.now.update(Ordering::Relaxed, Ordering::Relaxed, after)))
+    }
+
+    /// Moves time on to `moment`, unless that has passed.
+    fn move_to(&self, moment: Instant) {
+        self.now.fetch_max(moment.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// What a clock shows when a host reads it.
+    pub(super) fn read_clock(&self) -> Instant {
+        self.step(self.read_step)
+    }
+
+    /// Moves a step on and lets everything work; does nothing if this thread holds the world already.
     pub(super) fn relax(&self) {
-        if let Ok(mut state) = self.state.try_borrow_mut() {
-            let now = self.now.get().after(state.next_step(self.now.get()));
-            self.now.set(now);
-            state.settle_step(now);
-        }
+        self.try_with(|subnet| {
+            let now = self.step(subnet.next_step(self.now()));
+            subnet.work_after_step(now);
+        });
+    }
+
+    /// Gives `access` devices and wire once no other thread holds them; `None` if this thread holds them already.
+    pub(super) fn try_with<R>(&self, access: impl FnOnce(&mut Subnet) -> R) -> Option<R> {
+        let subnet = self.subnet.lock();
+        let mut subnet = subnet.try_borrow_mut().ok()?;
+        Some(access(&mut subnet))
+    }
+
+    /// As [`WorldState::try_with`]; panics if this thread holds the world already.
+    fn with<R>(&self, access: impl FnOnce(&mut Subnet) -> R) -> R {
+        access(&mut self.subnet.lock().borrow_mut())
     }
 }
 
+/// The devices and the wire between them.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct Subnet {
     config: WorldConfig,
     /// How far the next relax moves.
     step: Duration,
@@ -83,7 +111,7 @@ pub(super) struct State {
     wire: FaultyWire<PerfectWire>,
 }
 
-impl State {
+impl Subnet {
     pub(super) fn read(&self, device: usize, offset: u64, into: &mut [u8]) {
         if let Some(device) = self.devices.get(device) {
             device.bar_read(offset, into);
@@ -106,7 +134,7 @@ impl State {
     }
 
     /// Lets everything work after such a step.
-    fn settle_step(&mut self, now: Instant) {
+    fn work_after_step(&mut self, now: Instant) {
         if self.work(now) {
             self.step = self.config.step;
         } else {
@@ -150,20 +178,27 @@ impl State {
 
 /// Devices joined by a wire, and their time.
 ///
-/// A listener that a device calls, and the closure of [`Host::with_device`], stand inside the world: they may read the
-/// clock, but any other use of the world or of its hosts from there panics.
+/// A world and everything of its hosts may be used from several threads. One thread at a time holds the world: whoever
+/// accesses a register, relaxes a clock or calls a method here waits until no other thread does. Every thread moves the same
+/// time on, so a thread that the machine's scheduler holds up may find that much simulated time has passed, more than its
+/// deadlines allow; a short [`WorldConfig::longest_step`] keeps that in bounds. Used from one thread, a world does the same
+/// every time.
+///
+/// A listener that a device calls, and the closure of [`Host::with_device`], hold the world. They must not wait for another
+/// thread that needs it. They may read the clock; register accesses fail there, relaxing does nothing, and any other use of
+/// the world or of its hosts panics.
 #[derive(Clone, Debug)]
 pub struct World {
-    shared: Rc<Shared>,
+    state: Arc<WorldState>,
 }
 
 impl World {
     /// A world with a wire and no device.
     pub fn new(config: WorldConfig) -> Self {
         let wire = FaultyWire::new(PerfectWire::new(config.latency), config.faults, config.seed);
-        let (step, look) = (config.step, config.look);
-        let state = RefCell::new(State { step, devices: Vec::new(), wire, config });
-        Self { shared: Rc::new(Shared { now: Cell::default(), look, state }) }
+        let (step, read_step) = (config.step, config.read_step);
+        let subnet = ReentrantMutex::new(RefCell::new(Subnet { step, devices: Vec::new(), wire, config }));
+        Self { state: Arc::new(WorldState { now: AtomicU64::new(0), read_step, subnet }) }
     }
 
     /// A world with two hosts, whose devices have LIDs 1 and 2 and are otherwise as usual.
@@ -181,50 +216,53 @@ impl World {
         let mut device = Device::new(config, Box::new(map.clone()));
         device.enable_function();
         device.advance(self.now());
-        let mut state = self.shared.state.borrow_mut();
-        let port = state.wire.inner_mut().attach(lid);
-        state.devices.push(device);
+        let port = self.state.with(|subnet| {
+            subnet.devices.push(device);
+            subnet.wire.inner_mut().attach(lid)
+        });
         Host { world: self.clone(), device: port.0, map }
     }
 
     /// The present moment; time stands still over this call.
     pub fn now(&self) -> Instant {
-        self.shared.now.get()
+        self.state.now()
     }
 
     /// Lets devices and wire do what is due, without moving time.
     pub fn work(&self) {
-        self.shared.state.borrow_mut().work(self.now());
+        self.state.with(|subnet| subnet.work(self.now()));
     }
 
     /// Moves time on by `duration`, from one thing due to the next.
     pub fn advance(&self, duration: Duration) {
-        let mut state = self.shared.state.borrow_mut();
-        let end = self.now().after(duration);
-        loop {
-            let now = self.now();
-            state.work(now);
-            match state.next_due() {
-                // What is due in the past has had its turn: it gets the next one a step later.
-                Some(due) if due < end && now < end => {
-                    let next = if due > now { due } else { now.after(state.config.step.max(Duration::from_nanos(1))) };
-                    self.shared.now.set(next.min(end));
+        self.state.with(|subnet| {
+            let end = self.now().after(duration);
+            loop {
+                let now = self.now();
+                subnet.work(now);
+                match subnet.next_due() {
+                    // What is due in the past has had its turn: it gets the next one a step later.
+                    Some(due) if due < end && now < end => {
+                        let step = subnet.config.step.max(Duration::from_nanos(1));
+                        let next = if due > now { due } else { now.after(step) };
+                        self.state.move_to(next.min(end));
+                    }
+                    _ => break,
                 }
-                _ => break,
             }
-        }
-        self.shared.now.set(end);
-        state.work(end);
+            self.state.move_to(end);
+            subnet.work(end);
+        });
     }
 
     /// What the wire did.
     pub fn wire_stats(&self) -> WireStats {
-        self.shared.state.borrow().wire.stats()
+        self.state.with(|subnet| subnet.wire.stats())
     }
 
     /// Changes what the wire does to frames.
     pub fn set_wire_faults(&self, faults: WireFaults) {
-        self.shared.state.borrow_mut().wire.set_faults(faults);
+        self.state.with(|subnet| subnet.wire.set_faults(faults));
     }
 }
 
@@ -244,7 +282,7 @@ impl Host {
 
     /// BAR0 of the device.
     pub fn registers(&self) -> SimRegisters {
-        SimRegisters::new(self.world.shared.clone(), self.device)
+        SimRegisters::new(Arc::clone(&self.world.state), self.device)
     }
 
     /// Ordering between this host and its device.
@@ -254,7 +292,7 @@ impl Host {
 
     /// The world's clock.
     pub fn clock(&self) -> SimClock {
-        SimClock::new(self.world.shared.clone())
+        SimClock::new(Arc::clone(&self.world.state))
     }
 
     /// `len` bytes of zeroed memory that the device reaches, after all memory so far.
@@ -275,17 +313,20 @@ impl Host {
 
     /// Does something with the device itself: faults, findings, counts, link, removal. The world stands still meanwhile.
     pub fn with_device<R>(&self, work: impl FnOnce(&mut Device) -> R) -> R {
-        let mut state = self.world.shared.state.borrow_mut();
-        state.step = state.config.step;
-        #[expect(clippy::indexing_slicing, reason = "the index came from adding the device, and devices are never taken out")]
-        work(&mut state.devices[self.device])
+        self.world.state.with(|subnet| {
+            subnet.step = subnet.config.step;
+            #[expect(
+                clippy::indexing_slicing,
+                reason = "the index came from adding the device, and devices are never taken out"
+            )]
+            work(&mut subnet.devices[self.device])
+        })
     }
 
     /// The MSI-X vectors that the device raised since the last call, in order.
     pub fn take_interrupts(&self) -> Vec<u16> {
         // Unlike `with_device`, this gives the device nothing to do: a clock that relaxes goes on in long steps.
-        let mut state = self.world.shared.state.borrow_mut();
-        state.devices.get_mut(self.device).map(Device::take_interrupts).unwrap_or_default()
+        self.world.state.with(|subnet| subnet.devices.get_mut(self.device).map(Device::take_interrupts).unwrap_or_default())
     }
 }
 
