@@ -3,14 +3,14 @@
 use bareverbs::{DeviceAttr, DmaMemory, Platform};
 use heapless::Vec;
 
-use crate::arena::{Arena, PageUse, Run};
-use crate::caps::Capabilities;
+use crate::bring_up::caps::Capabilities;
 use crate::command::Commands;
-use crate::cq::CqTable;
-use crate::eq::Eq;
+use crate::dma::arena::{Arena, PageUse, Run};
+use crate::dma::uar::Uar;
 use crate::error::Error;
-use crate::health::HealthWatch;
-use crate::uar::Uar;
+use crate::events::eq::Eq;
+use crate::events::health::HealthWatch;
+use crate::objects::cq::CqTable;
 use crate::{Config, Machine, Statistics};
 
 /// The most event queues for completions.

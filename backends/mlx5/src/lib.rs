@@ -12,43 +12,34 @@
 #[cfg(test)]
 extern crate std;
 
-mod arena;
-mod boot;
-mod caps;
+mod bring_up;
 mod command;
 mod config;
-mod cq;
+mod dma;
 mod driver;
-mod eq;
 mod error;
-mod event;
-mod health;
-mod mkey;
+mod events;
+mod log;
 pub mod mmio;
 #[cfg(test)]
 mod mock;
-mod pages;
-mod pd;
-mod port;
+mod objects;
 mod provider;
-mod qp;
-mod say;
-mod uar;
 
 use core::ops::ControlFlow;
 
 use bareverbs::Platform;
 
-pub use boot::{BringUpError, CmdName, Step, TeardownError, TeardownReport};
+pub use bring_up::steps::{BringUpError, CmdName, Step, TeardownError, TeardownReport};
 pub use config::Config;
-pub use cq::{Cq, MAX_CQS};
 pub use error::{Error, Feature};
-pub use health::Health;
-pub use mkey::{Mr, Mw};
-pub use pd::Pd;
-pub use qp::Qp;
+pub use events::health::Health;
+pub use objects::cq::{Cq, MAX_CQS};
+pub use objects::mkey::{Mr, Mw};
+pub use objects::pd::Pd;
+pub use objects::qp::Qp;
 
-use arena::{PAGE, PageUse};
+use dma::arena::{self, PAGE, PageUse};
 use driver::Driver;
 
 /// What the integrator hands in and gets back.

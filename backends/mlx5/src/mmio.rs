@@ -9,7 +9,7 @@
 use core::mem::offset_of;
 use core::ptr::NonNull;
 
-use crate::uar::FIRST_UAR_PAGE;
+use crate::dma::uar::FIRST_UAR_PAGE;
 use bareverbs::{DmaFence, DmaMemory, OutOfRange, Registers};
 use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, UAR_PAGE};
 use volatile_register::{RO, RW, WO};

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use bareverbs::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Platform, Registers};
 
-use crate::arena::PageUse;
+use crate::dma::arena::PageUse;
 use crate::driver::Driver;
 use crate::{Config, Machine};
 

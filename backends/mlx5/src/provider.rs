@@ -6,11 +6,11 @@ use bareverbs::{
 };
 
 use crate::Mlx5;
-use crate::cq::Cq;
 use crate::error::Error;
-use crate::mkey::{Mr, Mw};
-use crate::pd::Pd;
-use crate::qp::{self, Qp};
+use crate::objects::cq::Cq;
+use crate::objects::mkey::{Mr, Mw};
+use crate::objects::pd::Pd;
+use crate::objects::qp::{self, Qp};
 
 impl<P: Platform, const PAGES: usize> Provider for Mlx5<P, PAGES> {
     type Error = Error;

@@ -3,7 +3,7 @@
 use bareverbs::{DmaMemory, OutOfRange};
 use bareverbs_mlx5_spec::{CmdIfBox, MAILBOX, MAILBOX_DATA, ViewMut};
 
-use crate::arena::{PAGE, Run};
+use crate::dma::arena::{PAGE, Run};
 
 /// Bytes from block to block: a block lies at a multiple of 1024.
 const STRIDE: usize = 1024;

@@ -8,10 +8,10 @@ use core::time::Duration;
 use bareverbs::{Clock, DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{CMD_INLINE, CmdOpcode, CmdOut, HealthBuffer, InitialSeg, View};
 
-use crate::arena::{Arena, Run};
+use crate::dma::arena::{Arena, Run};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::say::say;
+use crate::log::log_event;
 pub(crate) use mailbox::Chain;
 use queue::Post;
 pub(crate) use queue::{Call, Chains, CommandQueue, Lane};
@@ -127,7 +127,7 @@ impl<P: Platform> Driver<P> {
             self.arena.free(extra);
         }
         if let Err(error) = result {
-            say!(debug, "command {:x} failed: {:?}", opcode, error);
+            log_event!(debug, "command {:x} failed: {:?}", opcode, error);
         }
         result
     }
@@ -213,7 +213,7 @@ impl<P: Platform> Driver<P> {
             }
             if late {
                 self.look_for_device()?;
-                say!(warn, "command {:x} in slot {} did not end in time", opcode, slot);
+                log_event!(warn, "command {:x} in slot {} did not end in time", opcode, slot);
                 self.stats.timeouts = self.stats.timeouts.wrapping_add(1);
                 return Err(Error::CommandTimeout { opcode });
             }
@@ -236,14 +236,14 @@ impl<P: Platform> Driver<P> {
         let revision = self.machine.registers.read32(InitialSeg::FW_REV_MAJOR.dword())?;
         let interface = self.machine.registers.read32(InitialSeg::CMD_INTERFACE_REV.dword())?;
         if revision == u32::MAX && interface == u32::MAX {
-            say!(error, "the device is gone");
+            log_event!(error, "the device is gone");
             return self.give_device_up(Error::DeviceGone);
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         if HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())?) != 0 {
             let syndrome = HealthBuffer::SYND.take(self.register(buffer + HealthBuffer::SYND.dword())?) as u8;
             if syndrome != 0 {
-                say!(error, "the firmware stopped, health syndrome {:x}", syndrome);
+                log_event!(error, "the firmware stopped, health syndrome {:x}", syndrome);
                 return self.give_device_up(Error::DeviceFatal { syndrome });
             }
         }

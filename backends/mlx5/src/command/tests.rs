@@ -5,7 +5,7 @@ use std::vec::Vec;
 use bareverbs_mlx5_spec::CmdOpcode;
 
 use super::*;
-use crate::arena::PageUse;
+use crate::dma::arena::PageUse;
 use crate::mock::{DEVICE_ADDR, Done, MockPlatform, PAGES, Shared, driver};
 
 type Mock = Driver<MockPlatform, [PageUse; PAGES]>;

@@ -6,8 +6,8 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::driver::Driver;
-use crate::eq::{Entry, event_data, event_type};
 use crate::error::Error;
+use crate::events::eq::{Entry, event_data, event_type};
 
 /// The types that the queue for asynchronous events subscribes.
 pub(crate) const ASYNC_EVENTS: &[EventType] = &[

@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::Machine;
-use crate::arena::{PAGE, Run};
+use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::Error;
 
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn entries_are_taken_once_each_and_told_before_the_device_runs_out() {
-        let mut arena = crate::arena::Arena::<[crate::arena::PageUse; 1]>::new(0, 0);
-        let view: &mut crate::arena::Arena = &mut arena;
+        let mut arena = crate::dma::arena::Arena::<[crate::dma::arena::PageUse; 1]>::new(0, 0);
+        let view: &mut crate::dma::arena::Arena = &mut arena;
         let run = view.take(1).unwrap();
         for start in [0u32, 63, 0xff_ffe0, 0xffff_ffe0] {
             let (mut machine, shared) = machine();

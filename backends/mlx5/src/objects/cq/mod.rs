@@ -1,14 +1,14 @@
 //! Completion queues.
 
+mod control;
+
 use bareverbs::{
     AsyncEvent, Cqn, DmaFence, DmaMemory, Peek, Platform, Qpn, RawCompletion, RawKind, Rkey, UsualCompletion, WcData, WcStatus,
 };
-use bareverbs_mlx5_spec::{
-    CQE, CmdOpcode, Cqc, CqeOpcode, CqeSyndrome, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, Layout, View, ViewMut,
-};
+use bareverbs_mlx5_spec::{CQE, CqeOpcode, CqeSyndrome};
 use heapless::Vec;
 
-use crate::arena::{PAGE, Run};
+use crate::dma::arena::Run;
 use crate::driver::Driver;
 use crate::error::Error;
 
@@ -240,78 +240,6 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
 #[inline]
 const fn is_ours(op_own: u8, index: u32, log_size: u32) -> bool {
     op_own >> 4 != CqeOpcode::Invalid as u8 && (op_own & 1) as u32 == (index >> log_size) & 1
-}
-
-impl<P: Platform> Driver<P> {
-    /// Makes a completion queue of at least `entries`.
-    pub(crate) fn create_cq(&mut self, entries: u32) -> Result<(Cq, Cqn, u32), Error> {
-        let most = 1u32 << self.caps.log_max_cq_sz;
-        if entries > most {
-            return Err(Error::TooMuch { asked: u64::from(entries), limit: u64::from(most) });
-        }
-        if self.cqs.queues.is_full() {
-            return Err(Error::CqsFull);
-        }
-        let log_size = entries.max(1).next_power_of_two().trailing_zeros();
-        let run = self.take_cleared(((1usize << log_size) * CQE).div_ceil(PAGE) as u32)?;
-        let record = match self.take_record() {
-            Ok(record) => record,
-            Err(error) => {
-                self.arena.free(run);
-                return Err(error);
-            }
-        };
-        match self.create_cq_in(run, record, log_size) {
-            Ok(cqn) => {
-                let mask = (1 << log_size) - 1;
-                let user_index = self.caps.user_index;
-                let cq = Cq { cqn, ring: run.at(), mask, log_size, consumer: 0, record, user_index, run };
-                Ok((cq, Cqn::new(cqn), 1 << log_size))
-            }
-            Err(error) => {
-                self.drop_run(run, error);
-                self.drop_record(record, error);
-                Err(error)
-            }
-        }
-    }
-
-    fn create_cq_in(&mut self, run: Run, record: usize, log_size: u32) -> Result<u32, Error> {
-        for index in 0..1usize << log_size {
-            self.machine.memory.write(run.at() + index * CQE + OP_OWN, &[NOT_WRITTEN])?;
-        }
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
-        let eqs = &mut self.eqs;
-        let eq = eqs.dealt.checked_rem(eqs.completion.len()).and_then(|turn| eqs.completion.get(turn));
-        let eqn = u32::from(eq.ok_or(Error::NotInitialized)?.number());
-        eqs.dealt = eqs.dealt.wrapping_add(1);
-        let mut input = [0; CreateCqIn::SIZE];
-        ViewMut::<CreateCqIn>::of(&mut input)
-            .sub(CreateCqIn::CQ_CONTEXT)
-            .set(Cqc::LOG_CQ_SIZE, log_size)
-            .set(Cqc::UAR_PAGE, uar_page)
-            .set(Cqc::C_EQN_OR_APU_ELEMENT, eqn)
-            .set64(Cqc::DBR_ADDR, self.arena.addr(record));
-        let mut pages = self.arena.page_addrs(run);
-        let mut output = [0; CreateCqOut::SIZE];
-        self.command_with_list(CmdOpcode::CreateCq, &input, &mut pages, run.pages() as usize, &mut output)?;
-        let cqn = View::<CreateCqOut>::of(&output).get(CreateCqOut::CQN);
-        if self.cqs.find(cqn).is_some() || self.cqs.queues.push(cqn).is_err() {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateCq.code() as u16, value: cqn });
-        }
-        Ok(cqn)
-    }
-
-    /// Destroys a completion queue.
-    pub(crate) fn destroy_cq(&mut self, cq: &Cq) -> Result<(), Error> {
-        let mut input = [0; DestroyCqIn::SIZE];
-        ViewMut::<DestroyCqIn>::of(&mut input).set(DestroyCqIn::CQN, cq.cqn);
-        self.command(CmdOpcode::DestroyCq, &input, &mut [0; DestroyCqOut::SIZE])?;
-        self.cqs.queues.retain(|queue| queue & 0xff_ffff != cq.cqn);
-        self.arena.free(cq.run);
-        self.arena.free_record(cq.record);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

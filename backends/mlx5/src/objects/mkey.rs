@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
 
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
-use crate::pd::Pd;
+use crate::objects::pd::Pd;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
 const WINDOW_OCTWORDS: u32 = 4;

@@ -7,9 +7,9 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::command::{Call, Lane};
-use crate::cq::MAX_CQS;
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::objects::cq::MAX_CQS;
 
 /// Bytes of a capability page that carry fields.
 const CAPABILITY: usize = 256;
@@ -197,7 +197,7 @@ impl<P: Platform> Driver<P> {
             page_size_cap: u64::MAX << view.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
             max_qp: count(CmdHcaCap::LOG_MAX_QP, 24),
             max_qp_wr: 1 << caps.log_max_qp_sz,
-            max_sge: crate::qp::max_sge(&caps),
+            max_sge: crate::objects::qp::max_sge(&caps),
             max_cq: count(CmdHcaCap::LOG_MAX_CQ, 24).min(MAX_CQS as u32),
             max_cqe: 1 << caps.log_max_cq_sz,
             max_mr: count(CmdHcaCap::LOG_MAX_MKEY, 24),
@@ -207,7 +207,7 @@ impl<P: Platform> Driver<P> {
             max_qp_init_rd_atom: 1 << caps.log_max_ra_req,
             atomics: caps.atomics,
             access,
-            max_inline_data: crate::qp::max_inline(&caps),
+            max_inline_data: crate::objects::qp::max_inline(&caps),
             max_msg_size: 1 << caps.log_max_msg,
             phys_port_cnt: caps.ports,
             ..self.attr

@@ -3,7 +3,7 @@
 use std::vec::Vec;
 
 use super::*;
-use crate::arena::PageUse;
+use crate::dma::arena::PageUse;
 use crate::mock::{Done, MockPlatform, PAGES, Shared, driver};
 
 type Mock = Driver<MockPlatform, [PageUse; PAGES]>;
@@ -15,8 +15,8 @@ const RECORD: usize = 0x2000;
 fn made(consumer: u32) -> (Mock, Cq, Shared) {
     let (mut driver, shared) = driver();
     driver.cqs.queues.push(0x77).unwrap();
-    driver.uar = crate::uar::Uar::at(4, 0, false);
-    let arena: &mut crate::arena::Arena = &mut driver.arena;
+    driver.uar = crate::dma::uar::Uar::at(4, 0, false);
+    let arena: &mut crate::dma::arena::Arena = &mut driver.arena;
     let run = arena.take(1).unwrap();
     for back in 1..=16 {
         put(&shared, consumer.wrapping_sub(back), 0, 0xdead, 0xbeef);

@@ -9,9 +9,9 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::Qp;
+use crate::dma::uar::{Short, Uar};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
-use crate::uar::{Short, Uar};
 
 /// The longest SGE, and the longest window: what a KLM and a data segment can say.
 const LONGEST: u32 = 1 << 31;

@@ -5,12 +5,12 @@ use bareverbs_mlx5_spec::{
     CmdOpcode, Layout, ManagePagesIn, ManagePagesOut, PagesReqEvent, QueryPagesIn, QueryPagesOut, View, ViewMut, manage_pages,
 };
 
-use crate::arena::PageUse;
 use crate::command::{Call, Lane};
+use crate::dma::arena::PageUse;
 use crate::driver::Driver;
-use crate::eq::{event_data, event_type};
 use crate::error::Error;
-use crate::say::say;
+use crate::events::eq::{event_data, event_type};
+use crate::log::log_event;
 
 /// Pages of one command: its list fits in the blocks of the page lane.
 const BATCH: usize = 120;
@@ -38,7 +38,7 @@ impl<P: Platform> Driver<P> {
     /// Gives `count` pages to the firmware. If the arena has not so many the firmware is told that it gets none.
     pub(crate) fn give_pages(&mut self, function: u32, count: u32) -> Result<(), Error> {
         if count > self.arena.room_for_firmware() {
-            say!(warn, "the firmware wants {} pages, the arena has {}", count, self.arena.room_for_firmware());
+            log_event!(warn, "the firmware wants {} pages, the arena has {}", count, self.arena.room_for_firmware());
             self.manage(function, manage_pages::CANT_GIVE, 0, &[], &mut [0; ManagePagesOut::SIZE])?;
             return Err(Error::ArenaFull { pages: count });
         }
@@ -147,7 +147,7 @@ impl<P: Platform> Driver<P> {
             let data = event_data::<PagesReqEvent>(&entry);
             let view = View::<PagesReqEvent>::of(&data);
             let (function, wanted) = (view.get(PagesReqEvent::FUNCTION_ID), view.get(PagesReqEvent::NUM_PAGES) as i32);
-            say!(debug, "the firmware asks for {} pages", wanted);
+            log_event!(debug, "the firmware asks for {} pages", wanted);
             let served = if wanted >= 0 {
                 self.give_pages(function, wanted as u32)
             } else {

@@ -5,7 +5,7 @@ use std::vec::Vec;
 use bareverbs::{Lkey, Rkey};
 
 use super::*;
-use crate::arena::PageUse;
+use crate::dma::arena::PageUse;
 use crate::mock::{Done, MockPlatform, PAGES, Shared, driver};
 
 type Mock = Driver<MockPlatform, [PageUse; PAGES]>;

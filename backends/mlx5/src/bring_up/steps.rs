@@ -10,11 +10,11 @@ use bareverbs_mlx5_spec::{
     SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut, View, ViewMut, query_pages,
 };
 
-use crate::arena::PAGE;
+use crate::dma::arena::PAGE;
 use crate::driver::{COMPLETION_EQS, Driver};
 use crate::error::Error;
-use crate::event::ASYNC_EVENTS;
-use crate::say::say;
+use crate::events::async_event::ASYNC_EVENTS;
+use crate::log::log_event;
 
 /// Revision of the command interface that is spoken here.
 const COMMAND_INTERFACE: u32 = 5;
@@ -176,7 +176,7 @@ impl<P: Platform> Driver<P> {
     /// All steps, in order. On failure the caller undoes what was reached.
     pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, Error)> {
         for step in Step::ALL {
-            say!(debug, "bring-up: {:?}", step);
+            log_event!(debug, "bring-up: {:?}", step);
             let result = match hook(*step) {
                 ControlFlow::Continue(()) => self.step(*step, need),
                 ControlFlow::Break(()) => Err(Error::Stopped),
@@ -184,7 +184,7 @@ impl<P: Platform> Driver<P> {
             result.map_err(|error| (*step, error))?;
         }
         let [major, minor, sub] = self.attr.fw_ver;
-        say!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.arena.firmware_pages());
+        log_event!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.arena.firmware_pages());
         Ok(())
     }
 
@@ -329,7 +329,7 @@ impl<P: Platform> Driver<P> {
         let mut first: Option<(CmdOpcode, Error)> = None;
         let mut note = |opcode: CmdOpcode, result: Result<(), Error>| {
             if let Err(error) = result {
-                say!(warn, "teardown: {:?}", error);
+                log_event!(warn, "teardown: {:?}", error);
                 first.get_or_insert((opcode, error));
             }
         };
@@ -372,6 +372,3 @@ impl<P: Platform> Driver<P> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -9,12 +9,12 @@ use bareverbs_mlx5_spec::{
     rq_type,
 };
 
-use crate::arena::{PAGE, Run};
-use crate::caps::Capabilities;
-use crate::cq::Cq;
+use crate::bring_up::caps::Capabilities;
+use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
-use crate::pd::Pd;
+use crate::objects::cq::Cq;
+use crate::objects::pd::Pd;
 
 pub(crate) use encode::{SHORT_INLINE, send_blocks, short_inline_blocks};
 

@@ -1,0 +1,5 @@
+//! Event queues, what their entries mean, and the health of the device.
+
+pub(crate) mod async_event;
+pub(crate) mod eq;
+pub(crate) mod health;
