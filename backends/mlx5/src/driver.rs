@@ -18,7 +18,7 @@ pub(crate) const COMPLETION_EQS: usize = 8;
 
 /// What the device has been brought to, so that a teardown undoes that and no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct BringUpState {
     /// ENABLE_HCA was done.
     pub(crate) enabled: bool,
     /// INIT_HCA was done.
@@ -33,14 +33,14 @@ pub(crate) struct EventQueues {
     pub(crate) pages: Option<Eq>,
     pub(crate) completion: Vec<Eq, COMPLETION_EQS>,
     /// Counts the completion queues made, to deal them out.
-    pub(crate) dealt: usize,
+    pub(crate) assigned: usize,
 }
 
 /// One device. `U` is the arena's array in [`crate::Mlx5`] and a slice everywhere else, so that the code exists once.
 pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) machine: Machine<P>,
     pub(crate) config: Config,
-    pub(crate) reached: Reached,
+    pub(crate) state: BringUpState,
     pub(crate) commands: Commands,
     pub(crate) signatures_checked: bool,
     pub(crate) caps: Capabilities,
@@ -60,7 +60,7 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
         Self {
             machine,
             config,
-            reached: Reached::default(),
+            state: BringUpState::default(),
             commands: Commands::default(),
             signatures_checked: false,
             caps: Capabilities::default(),
@@ -77,8 +77,8 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
 
 impl<P: Platform> Driver<P> {
     /// Takes a run of pages and fills it with zeros.
-    pub(crate) fn take_cleared(&mut self, pages: u32) -> Result<Run, Error> {
-        let run = self.arena.take(pages)?;
+    pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<Run, Error> {
+        let run = self.arena.allocate(pages)?;
         for at in (run.at()..run.at() + run.bytes()).step_by(64) {
             if let Err(error) = self.machine.memory.store(at, &[0; 8]) {
                 self.arena.free(run);
@@ -89,13 +89,13 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Gives a run back after the command that needed it failed, or gives it up if the device may still use it.
-    pub(crate) fn drop_run(&mut self, run: Run, error: Error) {
-        if error.still_open() { self.arena.lose(run) } else { self.arena.free(run) }
+    pub(crate) fn release_run(&mut self, run: Run, error: Error) {
+        if error.may_still_complete() { self.arena.lose(run) } else { self.arena.free(run) }
     }
 
     /// Takes a doorbell record and clears it.
-    pub(crate) fn take_record(&mut self) -> Result<usize, Error> {
-        let at = self.arena.take_record()?;
+    pub(crate) fn allocate_record(&mut self) -> Result<usize, Error> {
+        let at = self.arena.allocate_record()?;
         if let Err(error) = self.machine.memory.store(at, &[0; 1]) {
             self.arena.free_record(at);
             return Err(error.into());
@@ -104,8 +104,8 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Gives a doorbell record back after the command that needed it failed, unless the device may still read it.
-    pub(crate) fn drop_record(&mut self, at: usize, error: Error) {
-        if !error.still_open() {
+    pub(crate) fn release_record(&mut self, at: usize, error: Error) {
+        if !error.may_still_complete() {
             self.arena.free_record(at);
         }
     }

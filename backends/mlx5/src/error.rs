@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// No such port.
     NoPort {
-        /// The port asked for.
+        /// The port requested.
         port: u8,
     },
     /// The device answered a command with a number that cannot be.
@@ -121,9 +121,9 @@ pub enum Error {
         addr: u64,
     },
     /// More than the device, or this driver, can.
-    TooMuch {
-        /// Asked for.
-        asked: u64,
+    LimitExceeded {
+        /// What was requested.
+        requested: u64,
         /// The most.
         limit: u64,
     },
@@ -165,7 +165,7 @@ pub enum Feature {
 
 impl Error {
     /// Whether the device may still carry the command out, so that its memory must not be used again.
-    pub(crate) const fn still_open(&self) -> bool {
+    pub(crate) const fn may_still_complete(&self) -> bool {
         matches!(
             self,
             Self::CommandTimeout { .. }
@@ -225,7 +225,7 @@ impl fmt::Display for Error {
             Self::BadCompletion { cqn, opcode } => write!(f, "completion with opcode {opcode:#x} in queue {cqn:#x}"),
             Self::Unmapped { addr } => write!(f, "no device address for {addr:#x}"),
             Self::Misaligned { addr } => write!(f, "{addr:#x} and its device address lie differently in their pages"),
-            Self::TooMuch { asked, limit } => write!(f, "{asked} asked for, {limit} is the most"),
+            Self::LimitExceeded { requested, limit } => write!(f, "{requested} requested, the limit is {limit}"),
             Self::Unsupported(feature) => write!(f, "not supported: {feature:?}"),
             Self::Transition { from, to } => write!(f, "no command from {from:?} to {to:?}"),
             Self::Stopped => f.write_str("stopped by the caller"),
@@ -243,7 +243,7 @@ impl DeviceError for Error {
             Self::ArenaTooSmall { .. }
             | Self::NoPort { .. }
             | Self::Misaligned { .. }
-            | Self::TooMuch { .. }
+            | Self::LimitExceeded { .. }
             | Self::Transition { .. } => Errno::Einval,
             Self::CommandStatus { status, .. } => status_errno(status),
             Self::CommandTimeout { .. } | Self::NotInitialized => Errno::Etimedout,

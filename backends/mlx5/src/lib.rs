@@ -32,6 +32,7 @@ use bareverbs::Platform;
 
 pub use bring_up::steps::{BringUpError, CmdName, Step, TeardownError, TeardownReport};
 pub use config::Config;
+pub use dma::machine::Machine;
 pub use error::{Error, Feature};
 pub use events::health::Health;
 pub use objects::cq::{Cq, MAX_CQS};
@@ -41,18 +42,6 @@ pub use objects::qp::Qp;
 
 use dma::arena::{self, PAGE, PageUse};
 use driver::Driver;
-
-/// What the integrator hands in and gets back.
-pub struct Machine<P: Platform> {
-    /// BAR0 of the device. Bus mastering is the integrator's to switch on.
-    pub registers: P::Registers,
-    /// Memory for queues, commands and firmware; at least as long as the driver's type promises.
-    pub memory: P::Memory,
-    /// Ordering.
-    pub fence: P::Fence,
-    /// Time.
-    pub clock: P::Clock,
-}
 
 /// What the driver has counted since its bring-up; counters wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +118,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
 
     /// Looks whether the device lives: to be called about once a second.
     pub fn health(&mut self) -> Result<Health, Error> {
-        self.view().look_at_health()
+        self.view().check_health()
     }
 
     /// Firmware version: major, minor, sub-minor.

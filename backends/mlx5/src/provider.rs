@@ -176,7 +176,7 @@ impl<P: Platform, const PAGES: usize> DataPath for Mlx5<P, PAGES> {
 
     #[inline(always)]
     fn commit_cq(&mut self, cq: &mut Cq) -> Result<(), Error> {
-        self.driver.tell_consumer(cq)
+        self.driver.update_consumer_index(cq)
     }
 
     #[inline]

@@ -32,7 +32,7 @@ const MAX_SEND_WQE: u32 = 1008;
 #[derive(Clone, Copy)]
 pub(crate) enum Values {
     /// The greatest that can be set.
-    Greatest = 0,
+    Maximum = 0,
     /// Those in force.
     Current = 1,
 }
@@ -138,9 +138,9 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Chooses the general capabilities: as they are, but for what the driver wants its way.
-    pub(crate) fn choose_general(&mut self) -> Result<(), Error> {
+    pub(crate) fn set_general_capabilities(&mut self) -> Result<(), Error> {
         let mut page = self.query_page(CapabilityType::General, Values::Current)?;
-        let greatest = self.query_page(CapabilityType::General, Values::Greatest)?;
+        let greatest = self.query_page(CapabilityType::General, Values::Maximum)?;
         let greatest = View::<CmdHcaCap>::of(&greatest);
         let sign = self.config.signatures && greatest.get(CmdHcaCap::CMDIF_CHECKSUM) == CHECKSUM_BOTH;
         ViewMut::<CmdHcaCap>::of(&mut page)
@@ -154,12 +154,12 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Asks for 8-byte atomics in the host's byte order, if the device has atomics and can do that.
-    pub(crate) fn choose_atomics(&mut self) -> Result<(), Error> {
+    pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), Error> {
         let general = self.query_page(CapabilityType::General, Values::Current)?;
         if !View::<CmdHcaCap>::of(&general).is_set(CmdHcaCap::ATOMIC) {
             return Ok(());
         }
-        let greatest = self.query_page(CapabilityType::Atomic, Values::Greatest)?;
+        let greatest = self.query_page(CapabilityType::Atomic, Values::Maximum)?;
         if !View::<AtomicCaps>::of(&greatest).is_set(AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1) {
             return Ok(());
         }

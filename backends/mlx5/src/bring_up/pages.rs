@@ -47,7 +47,7 @@ impl<P: Platform> Driver<P> {
             let mut batch = [0u64; BATCH];
             let mut filled = 0;
             for place in batch.iter_mut().take(left as usize) {
-                let Some(addr) = self.arena.give_page() else { break };
+                let Some(addr) = self.arena.allocate_firmware_page() else { break };
                 *place = addr;
                 filled += 1;
             }
@@ -57,9 +57,9 @@ impl<P: Platform> Driver<P> {
             }
             let entries = pages.len() as u32;
             if let Err(error) = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE]) {
-                let to = if error.still_open() { PageUse::Lost } else { PageUse::Free };
+                let to = if error.may_still_complete() { PageUse::Lost } else { PageUse::Free };
                 for addr in pages {
-                    self.arena.page_back(*addr, to);
+                    self.arena.free_firmware_page(*addr, to);
                 }
                 return Err(error);
             }
@@ -70,7 +70,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Takes up to `count` pages back; how many came.
-    pub(crate) fn take_pages(&mut self, function: u32, count: u32) -> Result<u32, Error> {
+    pub(crate) fn reclaim_pages(&mut self, function: u32, count: u32) -> Result<u32, Error> {
         let mut came = 0;
         while came < count {
             let ask = (count - came).min(BATCH as u32);
@@ -87,7 +87,7 @@ impl<P: Platform> Driver<P> {
             let mut foreign = None;
             for index in 0..got as usize {
                 let addr = view.tail64(ManagePagesOut::PAS, index).unwrap_or(u64::MAX);
-                if self.arena.page_back(addr, PageUse::Free) {
+                if self.arena.free_firmware_page(addr, PageUse::Free) {
                     self.stats.pages_back = self.stats.pages_back.wrapping_add(1);
                 } else {
                     foreign = Some(addr);
@@ -108,7 +108,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn reclaim_all(&mut self) -> Result<(), Error> {
         let mut deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
         while self.arena.firmware_pages() > 0 {
-            if self.take_pages(0, self.arena.firmware_pages())? > 0 {
+            if self.reclaim_pages(0, self.arena.firmware_pages())? > 0 {
                 deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
             } else if self.machine.clock.now() >= deadline {
                 return Err(Error::PagesKept { pages: self.arena.firmware_pages() });
@@ -135,11 +135,11 @@ impl<P: Platform> Driver<P> {
         let mut result = Ok(());
         for _ in 0..REQUESTS {
             let Some(eq) = self.eqs.pages.as_mut() else { return Ok(()) };
-            let Some(entry) = eq.take(&mut self.machine)? else {
+            let Some(entry) = eq.pop(&mut self.machine)? else {
                 eq.arm(&mut self.machine, self.uar.base())?;
                 break;
             };
-            eq.keep_up(&mut self.machine, self.uar.base())?;
+            eq.update_consumer_index(&mut self.machine, self.uar.base())?;
             if event_type(&entry) != Some(bareverbs_mlx5_spec::EventType::PageRequest) {
                 continue;
             }
@@ -152,7 +152,7 @@ impl<P: Platform> Driver<P> {
                 self.give_pages(function, wanted as u32)
             } else {
                 let count = wanted.unsigned_abs().min(TAKE_LIMIT).min(self.arena.firmware_pages());
-                self.take_pages(function, count).map(|_| ())
+                self.reclaim_pages(function, count).map(|_| ())
             };
             result = result.and(served);
         }

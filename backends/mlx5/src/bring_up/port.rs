@@ -101,7 +101,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Error> {
         self.check_port(port)?;
         if index >= self.caps.gids {
-            return Err(Error::TooMuch { asked: u64::from(index), limit: u64::from(self.caps.gids) - 1 });
+            return Err(Error::LimitExceeded { requested: u64::from(index), limit: u64::from(self.caps.gids) - 1 });
         }
         let mut input = [0; QueryHcaVportGidIn::SIZE];
         ViewMut::<QueryHcaVportGidIn>::of(&mut input)
@@ -116,7 +116,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Error> {
         self.check_port(port)?;
         if index >= self.caps.pkeys {
-            return Err(Error::TooMuch { asked: u64::from(index), limit: u64::from(self.caps.pkeys) - 1 });
+            return Err(Error::LimitExceeded { requested: u64::from(index), limit: u64::from(self.caps.pkeys) - 1 });
         }
         let mut input = [0; QueryHcaVportPkeyIn::SIZE];
         ViewMut::<QueryHcaVportPkeyIn>::of(&mut input)

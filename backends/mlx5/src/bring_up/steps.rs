@@ -199,19 +199,19 @@ impl<P: Platform> Driver<P> {
             Step::WaitInitialized => self.wait_initialized(self.config.init_timeout),
             Step::EnableHca => {
                 self.command(CmdOpcode::EnableHca, &[0; EnableHcaIn::SIZE], &mut [0; EnableHcaOut::SIZE])?;
-                self.reached.enabled = true;
+                self.state.enabled = true;
                 Ok(())
             }
-            Step::Issi => self.choose_issi(),
+            Step::Issi => self.negotiate_issi(),
             Step::BootPages => self.give_startup_pages(query_pages::BOOT).map(|_| ()),
             Step::HostEndianness if self.config.virtual_function => Ok(()),
             Step::HostEndianness => self.set_host_endianness(),
-            Step::SetCapabilities => self.choose_general(),
-            Step::AtomicCapabilities => self.choose_atomics(),
+            Step::SetCapabilities => self.set_general_capabilities(),
+            Step::AtomicCapabilities => self.set_atomic_capabilities(),
             Step::InitPages => self.give_startup_pages(query_pages::INIT).map(|_| ()),
             Step::InitHca => {
                 self.command(CmdOpcode::InitHca, &[0; InitHcaIn::SIZE], &mut [0; InitHcaOut::SIZE])?;
-                self.reached.initialized = true;
+                self.state.initialized = true;
                 Ok(())
             }
             Step::ReadCapabilities => self.read_capabilities(),
@@ -265,7 +265,7 @@ impl<P: Platform> Driver<P> {
                 return Ok(());
             }
             if late {
-                self.look_for_device()?;
+                self.check_device()?;
                 return Err(Error::NotInitialized);
             }
             self.machine.clock.relax();
@@ -273,7 +273,7 @@ impl<P: Platform> Driver<P> {
     }
 
     fn set_command_queue(&mut self) -> Result<(), Error> {
-        self.look_for_device()?;
+        self.check_device()?;
         let minor = self.segment(InitialSeg::FW_REV_MINOR)? as u16;
         let major = self.segment(InitialSeg::FW_REV_MAJOR)? as u16;
         self.attr.fw_ver = [major, minor, self.segment(InitialSeg::FW_REV_SUBMINOR)? as u16];
@@ -287,7 +287,7 @@ impl<P: Platform> Driver<P> {
         if !(1..=5).contains(&log_size) || log_stride < 6 || log_size + log_stride > PAGE.trailing_zeros() {
             return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 });
         }
-        let run = self.take_cleared(1)?;
+        let run = self.allocate_cleared(1)?;
         self.commands.start(run, log_size, log_stride);
         let addr = self.arena.addr(run.at());
         self.machine.fence.release();
@@ -300,7 +300,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Agrees on an interface step: 1 if the device has it, otherwise 0, which a device has that does not know the question.
-    fn choose_issi(&mut self) -> Result<(), Error> {
+    fn negotiate_issi(&mut self) -> Result<(), Error> {
         let mut output = [0; QueryIssiOut::SIZE];
         match self.command(CmdOpcode::QueryIssi, &[0; QueryIssiIn::SIZE], &mut output) {
             Err(Error::CommandStatus { status, .. }) if u32::from(status) == CmdStatus::BadOp.code() => return Ok(()),
@@ -350,12 +350,12 @@ impl<P: Platform> Driver<P> {
             note(CmdOpcode::DestroyEq, self.destroy_eq(&eq));
         }
         note(CmdOpcode::DeallocUar, self.dealloc_uar());
-        if core::mem::take(&mut self.reached.initialized) {
+        if core::mem::take(&mut self.state.initialized) {
             let result = self.command(CmdOpcode::TeardownHca, &[0; TeardownHcaIn::SIZE], &mut [0; TeardownHcaOut::SIZE]);
             note(CmdOpcode::TeardownHca, result);
         }
         note(CmdOpcode::ManagePages, self.reclaim_all());
-        if core::mem::take(&mut self.reached.enabled) {
+        if core::mem::take(&mut self.state.enabled) {
             let result = self.command(CmdOpcode::DisableHca, &[0; DisableHcaIn::SIZE], &mut [0; DisableHcaOut::SIZE]);
             note(CmdOpcode::DisableHca, result);
         }

@@ -61,7 +61,7 @@ impl Commands {
         if let Some(standing) = *place {
             return Ok(standing);
         }
-        let run = arena.take(Chain::pages(2 * blocks))?;
+        let run = arena.allocate(Chain::pages(2 * blocks))?;
         let (input, output) = Chain::new(run).split(blocks);
         Ok(*place.insert(Standing { run, chains: Chains { input, output } }))
     }
@@ -75,7 +75,7 @@ impl Commands {
 }
 
 /// The chains of one command, and the pages that were taken for it alone.
-struct Lent {
+struct Mailboxes {
     chains: Chains,
     standing: Option<Run>,
     extra: Option<Run>,
@@ -115,15 +115,15 @@ impl<P: Platform> Driver<P> {
         let slot = self.commands.queue.slot(lane).ok_or(Error::NoCommandSlot)?;
         let input_blocks = Chain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
         let output_blocks = Chain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
-        let lent = self.lend(lane, input_blocks, output_blocks)?;
+        let mailboxes = self.allocate_mailboxes(lane, input_blocks, output_blocks)?;
         let result = self
-            .post(slot, lent.chains, &mut call, input_blocks, output_blocks)
+            .post(slot, mailboxes.chains, &mut call, input_blocks, output_blocks)
             .and_then(|()| self.wait(slot, lane, opcode))
-            .and_then(|status_own| self.collect(slot, lent.chains, &mut call, output_blocks, status_own));
+            .and_then(|status_own| self.collect(slot, mailboxes.chains, &mut call, output_blocks, status_own));
         if matches!(result, Err(Error::CommandTimeout { .. } | Error::DeviceGone | Error::DeviceFatal { .. })) {
             self.commands.queue.lose(slot);
-            self.give_up(lane, &lent);
-        } else if let Some(extra) = lent.extra {
+            self.lose_mailboxes(lane, &mailboxes);
+        } else if let Some(extra) = mailboxes.extra {
             self.arena.free(extra);
         }
         if let Err(error) = result {
@@ -132,27 +132,27 @@ impl<P: Platform> Driver<P> {
         result
     }
 
-    fn lend(&mut self, lane: Lane, input_blocks: usize, output_blocks: usize) -> Result<Lent, Error> {
+    fn allocate_mailboxes(&mut self, lane: Lane, input_blocks: usize, output_blocks: usize) -> Result<Mailboxes, Error> {
         if input_blocks == 0 && output_blocks == 0 {
             let chains = Chains { input: Chain::EMPTY, output: Chain::EMPTY };
-            return Ok(Lent { chains, standing: None, extra: None });
+            return Ok(Mailboxes { chains, standing: None, extra: None });
         }
         let standing = self.commands.standing(&mut self.arena, lane)?;
         let Chains { input, output } = standing.chains;
         if input_blocks <= input.blocks() && output_blocks <= output.blocks() {
-            return Ok(Lent { chains: standing.chains, standing: Some(standing.run), extra: None });
+            return Ok(Mailboxes { chains: standing.chains, standing: Some(standing.run), extra: None });
         }
-        let extra = self.arena.take(Chain::pages(input_blocks.saturating_add(output_blocks)))?;
+        let extra = self.arena.allocate(Chain::pages(input_blocks.saturating_add(output_blocks)))?;
         let (input, output) = Chain::new(extra).split(input_blocks);
-        Ok(Lent { chains: Chains { input, output }, standing: None, extra: Some(extra) })
+        Ok(Mailboxes { chains: Chains { input, output }, standing: None, extra: Some(extra) })
     }
 
-    fn give_up(&mut self, lane: Lane, lent: &Lent) {
-        if let Some(run) = lent.standing {
+    fn lose_mailboxes(&mut self, lane: Lane, mailboxes: &Mailboxes) {
+        if let Some(run) = mailboxes.standing {
             self.arena.lose(run);
             self.commands.forget_standing(lane);
         }
-        if let Some(run) = lent.extra {
+        if let Some(run) = mailboxes.extra {
             self.arena.lose(run);
         }
     }
@@ -212,7 +212,7 @@ impl<P: Platform> Driver<P> {
                 return Ok(status_own);
             }
             if late {
-                self.look_for_device()?;
+                self.check_device()?;
                 log_event!(warn, "command {:x} in slot {} did not end in time", opcode, slot);
                 self.stats.timeouts = self.stats.timeouts.wrapping_add(1);
                 return Err(Error::CommandTimeout { opcode });
@@ -224,7 +224,7 @@ impl<P: Platform> Driver<P> {
             }
             if self.machine.clock.now() >= look {
                 look = look.after(LOOK);
-                self.look_for_device()?;
+                self.check_device()?;
             }
             self.machine.clock.relax();
         }
@@ -232,26 +232,26 @@ impl<P: Platform> Driver<P> {
 
     /// [`Error::DeviceGone`] if reads give all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. Nothing is asked
     /// of the device after either.
-    pub(crate) fn look_for_device(&mut self) -> Result<(), Error> {
+    pub(crate) fn check_device(&mut self) -> Result<(), Error> {
         let revision = self.machine.registers.read32(InitialSeg::FW_REV_MAJOR.dword())?;
         let interface = self.machine.registers.read32(InitialSeg::CMD_INTERFACE_REV.dword())?;
         if revision == u32::MAX && interface == u32::MAX {
             log_event!(error, "the device is gone");
-            return self.give_device_up(Error::DeviceGone);
+            return self.mark_dead(Error::DeviceGone);
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         if HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())?) != 0 {
             let syndrome = HealthBuffer::SYND.take(self.register(buffer + HealthBuffer::SYND.dword())?) as u8;
             if syndrome != 0 {
                 log_event!(error, "the firmware stopped, health syndrome {:x}", syndrome);
-                return self.give_device_up(Error::DeviceFatal { syndrome });
+                return self.mark_dead(Error::DeviceFatal { syndrome });
             }
         }
         Ok(())
     }
 
     /// Has every command end with `reason` from now on.
-    fn give_device_up(&mut self, reason: Error) -> Result<(), Error> {
+    fn mark_dead(&mut self, reason: Error) -> Result<(), Error> {
         self.commands.dead = Some(reason);
         Err(reason)
     }

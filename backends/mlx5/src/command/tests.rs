@@ -13,19 +13,19 @@ type Mock = Driver<MockPlatform, [PageUse; PAGES]>;
 /// A driver with a command queue of four slots in page 0.
 fn started() -> (Mock, Shared) {
     let (mut driver, shared) = driver();
-    let run = driver.arena.take(1);
+    let run = driver.arena.allocate_run(1);
     driver.commands.start(run, 2, 6);
     (driver, shared)
 }
 
-trait Take {
-    fn take(&mut self, pages: u32) -> Run;
+trait AllocateRun {
+    fn allocate_run(&mut self, pages: u32) -> Run;
 }
 
-impl Take for Arena<[PageUse; PAGES]> {
-    fn take(&mut self, pages: u32) -> Run {
+impl AllocateRun for Arena<[PageUse; PAGES]> {
+    fn allocate_run(&mut self, pages: u32) -> Run {
         let view: &mut Arena = self;
-        view.take(pages).unwrap()
+        view.allocate(pages).unwrap()
     }
 }
 

@@ -87,7 +87,7 @@ impl Arena {
     }
 
     /// Takes the lowest run of `pages` free pages. What lies in it is left over from before.
-    pub(crate) fn take(&mut self, pages: u32) -> Result<Run, Error> {
+    pub(crate) fn allocate(&mut self, pages: u32) -> Result<Run, Error> {
         let want = (pages as usize).max(1);
         let mut free = 0;
         let end = self.uses.iter().position(|page| {
@@ -117,12 +117,12 @@ impl Arena {
     }
 
     /// Takes a doorbell record: the byte offset of 8 bytes.
-    pub(crate) fn take_record(&mut self) -> Result<usize, Error> {
+    pub(crate) fn allocate_record(&mut self) -> Result<usize, Error> {
         if !self.records.iter().any(|page| page.used != u64::MAX) {
             if self.records.is_full() {
                 return Err(Error::RecordsFull);
             }
-            let run = self.take(1)?;
+            let run = self.allocate(1)?;
             self.records.push(Records { run, used: 0 }).map_err(|_| Error::RecordsFull)?;
         }
         let page = self.records.iter_mut().find(|page| page.used != u64::MAX).ok_or(Error::RecordsFull)?;
@@ -145,7 +145,7 @@ impl Arena {
     }
 
     /// Takes the highest free page for the firmware; its device address.
-    pub(crate) fn give_page(&mut self) -> Option<u64> {
+    pub(crate) fn allocate_firmware_page(&mut self) -> Option<u64> {
         if self.firmware >= self.firmware_limit {
             return None;
         }
@@ -156,7 +156,7 @@ impl Arena {
     }
 
     /// Takes a page back from the firmware; `false` if the firmware does not have it.
-    pub(crate) fn page_back(&mut self, addr: u64, to: PageUse) -> bool {
+    pub(crate) fn free_firmware_page(&mut self, addr: u64, to: PageUse) -> bool {
         let at = addr.wrapping_sub(self.device_addr);
         let page = usize::try_from(at / PAGE as u64).ok().and_then(|page| self.uses.get_mut(page));
         match page {
@@ -198,30 +198,30 @@ mod tests {
     fn runs_are_first_fit_and_come_back() {
         let mut arena = arena::<8>();
         let arena: &mut Arena = &mut arena;
-        let a = arena.take(2).unwrap();
-        let b = arena.take(3).unwrap();
+        let a = arena.allocate(2).unwrap();
+        let b = arena.allocate(3).unwrap();
         assert_eq!((a.at(), b.at()), (0, 2 * PAGE));
-        assert_eq!(arena.take(4), Err(Error::ArenaFull { pages: 4 }));
+        assert_eq!(arena.allocate(4), Err(Error::ArenaFull { pages: 4 }));
         arena.free(a);
-        assert_eq!(arena.take(3).unwrap().at(), 5 * PAGE);
-        assert_eq!(arena.take(2).unwrap().at(), 0);
-        assert_eq!(arena.take(1), Err(Error::ArenaFull { pages: 1 }));
+        assert_eq!(arena.allocate(3).unwrap().at(), 5 * PAGE);
+        assert_eq!(arena.allocate(2).unwrap().at(), 0);
+        assert_eq!(arena.allocate(1), Err(Error::ArenaFull { pages: 1 }));
     }
 
     #[test]
     fn the_firmware_gets_pages_from_the_top_and_only_its_own_come_back() {
         let mut arena = arena::<3>();
         let arena: &mut Arena = &mut arena;
-        let run = arena.take(1).unwrap();
-        assert_eq!(arena.give_page(), Some(0x10_2000));
-        assert_eq!(arena.give_page(), Some(0x10_1000));
-        assert_eq!(arena.give_page(), None);
-        assert!(!arena.page_back(arena.addr(run.at()), PageUse::Free));
-        assert!(!arena.page_back(0x10_2001, PageUse::Free));
-        assert!(!arena.page_back(0, PageUse::Free));
-        assert!(!arena.page_back(u64::MAX, PageUse::Free));
-        assert!(arena.page_back(0x10_2000, PageUse::Free));
-        assert!(!arena.page_back(0x10_2000, PageUse::Free));
+        let run = arena.allocate(1).unwrap();
+        assert_eq!(arena.allocate_firmware_page(), Some(0x10_2000));
+        assert_eq!(arena.allocate_firmware_page(), Some(0x10_1000));
+        assert_eq!(arena.allocate_firmware_page(), None);
+        assert!(!arena.free_firmware_page(arena.addr(run.at()), PageUse::Free));
+        assert!(!arena.free_firmware_page(0x10_2001, PageUse::Free));
+        assert!(!arena.free_firmware_page(0, PageUse::Free));
+        assert!(!arena.free_firmware_page(u64::MAX, PageUse::Free));
+        assert!(arena.free_firmware_page(0x10_2000, PageUse::Free));
+        assert!(!arena.free_firmware_page(0x10_2000, PageUse::Free));
         assert_eq!(arena.firmware_pages(), 1);
     }
 
@@ -229,8 +229,8 @@ mod tests {
     fn records_fill_pages_and_pages_go_when_empty() {
         let mut arena = arena::<20>();
         let arena: &mut Arena = &mut arena;
-        let all: std::vec::Vec<usize> = (0..1024).map(|_| arena.take_record().unwrap()).collect();
-        assert_eq!(arena.take_record(), Err(Error::RecordsFull));
+        let all: std::vec::Vec<usize> = (0..1024).map(|_| arena.allocate_record().unwrap()).collect();
+        assert_eq!(arena.allocate_record(), Err(Error::RecordsFull));
         assert_eq!(arena.count(PageUse::Driver), 16);
         for at in all {
             assert_eq!(at % RECORD, 0);

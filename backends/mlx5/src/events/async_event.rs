@@ -1,4 +1,4 @@
-//! What the device tells of its own accord.
+//! Asynchronous events.
 
 use bareverbs::{AsyncEvent, Cqn, Platform, Qpn};
 use bareverbs_mlx5_spec::{
@@ -34,12 +34,12 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn drain_command_events(&mut self) -> Result<(), Error> {
         let Some(eq) = self.eqs.command.as_mut() else { return Ok(()) };
         for _ in 0..ENTRIES {
-            if eq.take(&mut self.machine)?.is_none() {
+            if eq.pop(&mut self.machine)?.is_none() {
                 eq.arm(&mut self.machine, self.uar.base())?;
                 break;
             }
             self.stats.command_events = self.stats.command_events.wrapping_add(1);
-            eq.keep_up(&mut self.machine, self.uar.base())?;
+            eq.update_consumer_index(&mut self.machine, self.uar.base())?;
         }
         Ok(())
     }
@@ -53,11 +53,11 @@ impl<P: Platform> Driver<P> {
         let uar = self.uar.base();
         for eq in &mut self.eqs.completion {
             for _ in 0..ENTRIES {
-                let Some(entry) = eq.take(&mut self.machine)? else {
+                let Some(entry) = eq.pop(&mut self.machine)? else {
                     eq.arm(&mut self.machine, uar)?;
                     break;
                 };
-                eq.keep_up(&mut self.machine, uar)?;
+                eq.update_consumer_index(&mut self.machine, uar)?;
                 if event_type(&entry) != Some(EventType::Completion) {
                     continue;
                 }
@@ -74,11 +74,11 @@ impl<P: Platform> Driver<P> {
 
     fn next_async(&mut self) -> Result<Option<AsyncEvent>, Error> {
         let Some(eq) = self.eqs.events.as_mut() else { return Ok(None) };
-        let Some(entry) = eq.take(&mut self.machine)? else {
+        let Some(entry) = eq.pop(&mut self.machine)? else {
             eq.arm(&mut self.machine, self.uar.base())?;
             return Ok(None);
         };
-        eq.keep_up(&mut self.machine, self.uar.base())?;
+        eq.update_consumer_index(&mut self.machine, self.uar.base())?;
         self.stats.async_events = self.stats.async_events.wrapping_add(1);
         if event_type(&entry) == Some(EventType::InternalError) {
             let word = self.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword())?;

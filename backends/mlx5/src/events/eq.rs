@@ -24,9 +24,9 @@ pub(crate) struct Eq {
     log_size: u32,
     /// Entries taken so far.
     consumer: u32,
-    /// Consumer index that the device was told last.
-    told: u32,
-    /// Whether the device will raise an interrupt for the entry after `told`.
+    /// Consumer index that the device knows.
+    reported: u32,
+    /// Whether the device will raise an interrupt for the entry after `reported`.
     armed: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) type Entry = [u8; EQE];
 
 impl Eq {
     /// Takes the next entry, if the device has written it.
-    pub(crate) fn take<P: Platform>(&mut self, machine: &mut Machine<P>) -> Result<Option<Entry>, OutOfRange> {
+    pub(crate) fn pop<P: Platform>(&mut self, machine: &mut Machine<P>) -> Result<Option<Entry>, OutOfRange> {
         let index = self.consumer & ((1 << self.log_size) - 1);
         let at = self.run.at() + index as usize * EQE;
         let owner = machine.memory.read_u8(at + OWNER)?;
@@ -50,9 +50,13 @@ impl Eq {
     }
 
     /// Tells the device what was taken, if it might run out of entries otherwise.
-    pub(crate) fn keep_up<P: Platform>(&mut self, machine: &mut Machine<P>, uar: usize) -> Result<(), OutOfRange> {
-        if self.consumer.wrapping_sub(self.told) >= 1 << (self.log_size - 2) {
-            self.tell(machine, uar + UAR_EQ_UPDATE)?;
+    pub(crate) fn update_consumer_index<P: Platform>(
+        &mut self,
+        machine: &mut Machine<P>,
+        uar: usize,
+    ) -> Result<(), OutOfRange> {
+        if self.consumer.wrapping_sub(self.reported) >= 1 << (self.log_size - 2) {
+            self.report(machine, uar + UAR_EQ_UPDATE)?;
             self.armed = false;
         }
         Ok(())
@@ -60,21 +64,21 @@ impl Eq {
 
     /// Tells the device what was taken and asks for an interrupt at the next entry.
     pub(crate) fn arm<P: Platform>(&mut self, machine: &mut Machine<P>, uar: usize) -> Result<(), OutOfRange> {
-        if self.armed && self.told == self.consumer {
+        if self.armed && self.reported == self.consumer {
             return Ok(());
         }
-        self.tell(machine, uar + UAR_EQ_ARM)?;
+        self.report(machine, uar + UAR_EQ_ARM)?;
         self.armed = true;
         Ok(())
     }
 
-    fn tell<P: Platform>(&mut self, machine: &mut Machine<P>, at: usize) -> Result<(), OutOfRange> {
+    fn report<P: Platform>(&mut self, machine: &mut Machine<P>, at: usize) -> Result<(), OutOfRange> {
         let value = EqDoorbell::EQN.place(u32::from(self.number)) | EqDoorbell::CONSUMER_INDEX.place(self.consumer);
         // What was read of the entries was read before the device may write them again.
         machine.fence.release();
         machine.registers.write32(at, value.to_be())?;
         machine.fence.flush();
-        self.told = self.consumer;
+        self.reported = self.consumer;
         Ok(())
     }
 
@@ -101,22 +105,29 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq, Error> {
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
         if !LOG_SIZE.contains(&log_size) {
-            return Err(Error::TooMuch { asked: u64::from(entries), limit: 1 << LOG_SIZE.end() });
+            return Err(Error::LimitExceeded { requested: u64::from(entries), limit: 1 << LOG_SIZE.end() });
         }
         let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
         let bytes = (1usize << log_size) * EQE;
-        let run = self.take_cleared(bytes.div_ceil(PAGE) as u32)?;
-        let result = self.create_eq_in(run, log_size, types, vector, uar_page);
+        let run = self.allocate_cleared(bytes.div_ceil(PAGE) as u32)?;
+        let result = self.create_eq_command(run, log_size, types, vector, uar_page);
         match result {
-            Ok(number) => Ok(Eq { number, run, log_size, consumer: 0, told: 0, armed: false }),
+            Ok(number) => Ok(Eq { number, run, log_size, consumer: 0, reported: 0, armed: false }),
             Err(error) => {
-                self.drop_run(run, error);
+                self.release_run(run, error);
                 Err(error)
             }
         }
     }
 
-    fn create_eq_in(&mut self, run: Run, log_size: u32, types: &[EventType], vector: u16, uar_page: u32) -> Result<u8, Error> {
+    fn create_eq_command(
+        &mut self,
+        run: Run,
+        log_size: u32,
+        types: &[EventType],
+        vector: u16,
+        uar_page: u32,
+    ) -> Result<u8, Error> {
         for index in 0..1usize << log_size {
             self.machine.memory.write(run.at() + index * EQE + OWNER, &[1])?;
         }
@@ -169,25 +180,25 @@ mod tests {
     fn entries_are_taken_once_each_and_told_before_the_device_runs_out() {
         let mut arena = crate::dma::arena::Arena::<[crate::dma::arena::PageUse; 1]>::new(0, 0);
         let view: &mut crate::dma::arena::Arena = &mut arena;
-        let run = view.take(1).unwrap();
+        let run = view.allocate(1).unwrap();
         for start in [0u32, 63, 0xff_ffe0, 0xffff_ffe0] {
             let (mut machine, shared) = machine();
             for back in 1..=64 {
                 put(&shared, start.wrapping_sub(back), 0x77);
             }
-            let mut eq = Eq { number: 9, run, log_size: 6, consumer: start, told: start, armed: true };
+            let mut eq = Eq { number: 9, run, log_size: 6, consumer: start, reported: start, armed: true };
             for step in 0..200u32 {
                 let index = start.wrapping_add(step);
-                assert_eq!(eq.take(&mut machine).unwrap(), None);
+                assert_eq!(eq.pop(&mut machine).unwrap(), None);
                 put(&shared, index, 0x0a);
                 shared.borrow_mut().log.clear();
-                let entry = eq.take(&mut machine).unwrap().unwrap();
+                let entry = eq.pop(&mut machine).unwrap().unwrap();
                 assert_eq!((event_type(&entry), shared.borrow().log.first()), (Some(EventType::Cmd), Some(&Done::Acquire)));
                 shared.borrow_mut().log.clear();
-                eq.keep_up(&mut machine, 0x4000).unwrap();
+                eq.update_consumer_index(&mut machine, 0x4000).unwrap();
                 let value = 9 << 24 | index.wrapping_add(1) & 0xff_ffff;
-                let told = [Done::Release, Done::Register(0x4048, value.to_be_bytes().to_vec()), Done::Flush];
-                let expected: &[Done] = if step % 16 == 15 { &told } else { &[] };
+                let reported = [Done::Release, Done::Register(0x4048, value.to_be_bytes().to_vec()), Done::Flush];
+                let expected: &[Done] = if step % 16 == 15 { &reported } else { &[] };
                 assert_eq!(shared.borrow().log, expected, "a quarter of the queue at a time");
             }
             shared.borrow_mut().log.clear();

@@ -43,7 +43,7 @@ pub(crate) struct HealthWatch {
 
 impl<P: Platform> Driver<P> {
     /// Looks at the health counter and the health buffer.
-    pub(crate) fn look_at_health(&mut self) -> Result<Health, Error> {
+    pub(crate) fn check_health(&mut self) -> Result<Health, Error> {
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         let version = self.register(buffer + HealthBuffer::FW_VERSION.dword())?;
         let word = self.register(InitialSeg::HEALTH_COUNTER.dword())?;

@@ -125,7 +125,8 @@ impl<P: Platform> Driver<P> {
     ) -> Result<(Mr, Lkey, Rkey), Error> {
         let access = request.access;
         let limit = u64::from(u32::MAX / OCTWORD as u32);
-        let entries = u32::try_from(count).ok().filter(|_| count <= limit).ok_or(Error::TooMuch { asked: count, limit })?;
+        let entries =
+            u32::try_from(count).ok().filter(|_| count <= limit).ok_or(Error::LimitExceeded { requested: count, limit })?;
         let octwords = entries.div_ceil(2);
         let flag = |flag| u32::from(access.contains(flag));
         let relaxed = flag(Access::RELAXED_ORDERING);

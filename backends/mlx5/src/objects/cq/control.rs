@@ -13,21 +13,21 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn create_cq(&mut self, entries: u32) -> Result<(Cq, Cqn, u32), Error> {
         let most = 1u32 << self.caps.log_max_cq_sz;
         if entries > most {
-            return Err(Error::TooMuch { asked: u64::from(entries), limit: u64::from(most) });
+            return Err(Error::LimitExceeded { requested: u64::from(entries), limit: u64::from(most) });
         }
         if self.cqs.queues.is_full() {
             return Err(Error::CqsFull);
         }
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
-        let run = self.take_cleared(((1usize << log_size) * CQE).div_ceil(PAGE) as u32)?;
-        let record = match self.take_record() {
+        let run = self.allocate_cleared(((1usize << log_size) * CQE).div_ceil(PAGE) as u32)?;
+        let record = match self.allocate_record() {
             Ok(record) => record,
             Err(error) => {
                 self.arena.free(run);
                 return Err(error);
             }
         };
-        match self.create_cq_in(run, record, log_size) {
+        match self.create_cq_command(run, record, log_size) {
             Ok(cqn) => {
                 let mask = (1 << log_size) - 1;
                 let user_index = self.caps.user_index;
@@ -35,22 +35,22 @@ impl<P: Platform> Driver<P> {
                 Ok((cq, Cqn::new(cqn), 1 << log_size))
             }
             Err(error) => {
-                self.drop_run(run, error);
-                self.drop_record(record, error);
+                self.release_run(run, error);
+                self.release_record(record, error);
                 Err(error)
             }
         }
     }
 
-    fn create_cq_in(&mut self, run: Run, record: usize, log_size: u32) -> Result<u32, Error> {
+    fn create_cq_command(&mut self, run: Run, record: usize, log_size: u32) -> Result<u32, Error> {
         for index in 0..1usize << log_size {
             self.machine.memory.write(run.at() + index * CQE + OP_OWN, &[NOT_WRITTEN])?;
         }
         let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
         let eqs = &mut self.eqs;
-        let eq = eqs.dealt.checked_rem(eqs.completion.len()).and_then(|turn| eqs.completion.get(turn));
+        let eq = eqs.assigned.checked_rem(eqs.completion.len()).and_then(|turn| eqs.completion.get(turn));
         let eqn = u32::from(eq.ok_or(Error::NotInitialized)?.number());
-        eqs.dealt = eqs.dealt.wrapping_add(1);
+        eqs.assigned = eqs.assigned.wrapping_add(1);
         let mut input = [0; CreateCqIn::SIZE];
         ViewMut::<CreateCqIn>::of(&mut input)
             .sub(CreateCqIn::CQ_CONTEXT)

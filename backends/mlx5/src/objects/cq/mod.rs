@@ -190,7 +190,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
 
     /// Tells the device how far completions were taken, so that it may write those entries again.
     #[inline(always)]
-    pub(crate) fn tell_consumer(&mut self, cq: &Cq) -> Result<(), Error> {
+    pub(crate) fn update_consumer_index(&mut self, cq: &Cq) -> Result<(), Error> {
         self.machine.fence.release();
         self.machine.memory.store_u32(cq.record, (cq.consumer & 0xff_ffff).to_be())?;
         Ok(())
@@ -230,7 +230,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
         }
         if freed != 0 {
             cq.consumer = cq.consumer.wrapping_add(freed);
-            self.tell_consumer(cq)?;
+            self.update_consumer_index(cq)?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ fn made(consumer: u32) -> (Mock, Cq, Shared) {
     driver.cqs.queues.push(0x77).unwrap();
     driver.uar = crate::dma::uar::Uar::at(4, 0, false);
     let arena: &mut crate::dma::arena::Arena = &mut driver.arena;
-    let run = arena.take(1).unwrap();
+    let run = arena.allocate(1).unwrap();
     for back in 1..=16 {
         put(&shared, consumer.wrapping_sub(back), 0, 0xdead, 0xbeef);
     }
@@ -93,7 +93,7 @@ fn owner_and_record_are_right_at_every_wrap() {
             put(&shared, index, 0, 5, step as u16);
             let completion = driver.poll_cq(&mut cq).unwrap().unwrap();
             assert_eq!(u32::from(completion.index), step);
-            driver.tell_consumer(&cq).unwrap();
+            driver.update_consumer_index(&cq).unwrap();
             let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
             assert_eq!(record, (index.wrapping_add(1) & 0xff_ffff).to_be_bytes());
         }
@@ -106,7 +106,7 @@ fn the_copy_is_read_after_the_owner_and_the_index_is_told_after_the_copy() {
     put(&shared, 0, 0, 5, 0);
     shared.borrow_mut().log.clear();
     driver.poll_cq(&mut cq).unwrap();
-    driver.tell_consumer(&cq).unwrap();
+    driver.update_consumer_index(&cq).unwrap();
     assert_eq!(shared.borrow().log, [Done::Acquire, Done::Release, Done::Store(RECORD, std::vec![0, 0, 0, 1])]);
 }
 

@@ -152,7 +152,7 @@ impl<M: DmaMemory> Place<'_, M> {
 #[inline]
 fn check(sges: &[Sge]) -> Result<(), Error> {
     match sges.iter().find(|sge| sge.length > LONGEST) {
-        Some(sge) => Err(Error::TooMuch { asked: u64::from(sge.length), limit: u64::from(LONGEST) }),
+        Some(sge) => Err(Error::LimitExceeded { requested: u64::from(sge.length), limit: u64::from(LONGEST) }),
         None => Ok(()),
     }
 }
@@ -286,7 +286,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
                 let ([head, start], [head2, start2]) = (data(one), data(two));
                 memory.store(place, &[first, second, addr, key, head, start, head2, start2])?;
             }
-            _ => return Err(Error::TooMuch { asked: sges.len() as u64, limit: 2 }),
+            _ => return Err(Error::LimitExceeded { requested: sges.len() as u64, limit: 2 }),
         }
         qp.fence = fm::NONE;
         qp.last_control = first;
@@ -334,7 +334,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
         let units = units(op);
         let blocks = units.div_ceil((WQEBB / DS_UNIT) as u32);
         if units > MOST_UNITS {
-            return Err(Error::TooMuch { asked: u64::from(units), limit: u64::from(MOST_UNITS) });
+            return Err(Error::LimitExceeded { requested: u64::from(units), limit: u64::from(MOST_UNITS) });
         }
         if qp.sq_mask == 0 || blocks as usize * WQEBB > qp.sq_mask + 1 {
             return Err(Error::Unsupported(Feature::Ring));
@@ -374,7 +374,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
             }
             CheckedOp::BindMw(ref bind) => {
                 if bind.length > u64::from(LONGEST) {
-                    return Err(Error::TooMuch { asked: bind.length, limit: u64::from(LONGEST) });
+                    return Err(Error::LimitExceeded { requested: bind.length, limit: u64::from(LONGEST) });
                 }
                 next_fence = fm::INITIATOR_SMALL_FENCE;
                 let segment = segment(WqeOpcode::Umr, bind.old.get());
@@ -420,7 +420,7 @@ impl<P: Platform, U: ?Sized> Driver<P, U> {
         let mut offset = 0;
         for sge in sges.iter().filter(|sge| sge.length != 0) {
             if offset == entry {
-                return Err(Error::TooMuch { asked: sges.len() as u64, limit: u64::from(qp.rq_units) });
+                return Err(Error::LimitExceeded { requested: sges.len() as u64, limit: u64::from(qp.rq_units) });
             }
             self.machine.memory.store(start + offset, &data(sge))?;
             offset += DS_UNIT;

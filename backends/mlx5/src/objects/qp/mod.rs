@@ -85,8 +85,12 @@ struct Rings {
 impl Rings {
     /// The sizes that rdma-core computes, so that a request that fits there fits here.
     fn new(cap: &QpCap, caps: &Capabilities) -> Result<Self, Error> {
-        let within = |asked: u64, limit: u32| {
-            if asked <= u64::from(limit) { Ok(asked as u32) } else { Err(Error::TooMuch { asked, limit: u64::from(limit) }) }
+        let within = |requested: u64, limit: u32| {
+            if requested <= u64::from(limit) {
+                Ok(requested as u32)
+            } else {
+                Err(Error::LimitExceeded { requested, limit: u64::from(limit) })
+            }
         };
         let ring = RING.min(1 << caps.log_max_qp_sz);
         let sge = within(u64::from(cap.max_send_sge), max_sge(caps))?;
@@ -125,8 +129,8 @@ impl Rings {
     }
 }
 
-/// What CREATE_QP is told of a queue pair.
-struct Making<'a> {
+/// Parameters of CREATE_QP.
+struct CreateQpParams<'a> {
     service: QpcSt,
     rings: Rings,
     run: Option<Run>,
@@ -151,8 +155,8 @@ impl<P: Platform> Driver<P> {
         };
         let rings = Rings::new(&request.cap, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
-        let run = if pages == 0 { None } else { Some(self.take_cleared(pages)?) };
-        let record = match self.take_record() {
+        let run = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
+        let record = match self.allocate_record() {
             Ok(record) => record,
             Err(error) => {
                 if let Some(run) = run {
@@ -162,8 +166,8 @@ impl<P: Platform> Driver<P> {
             }
         };
         let QpRequest { pd, send_cq, recv_cq, cookie, .. } = *request;
-        let making = Making { service, rings, run, record, pd, send_cq, recv_cq, cookie };
-        match self.create_qp_in(&making) {
+        let params = CreateQpParams { service, rings, run, record, pd, send_cq, recv_cq, cookie };
+        match self.create_qp_command(&params) {
             Ok(qpn) => {
                 let start = run.map_or(0, Run::at);
                 let qp = Qp {
@@ -191,29 +195,29 @@ impl<P: Platform> Driver<P> {
             }
             Err(error) => {
                 if let Some(run) = run {
-                    self.drop_run(run, error);
+                    self.release_run(run, error);
                 }
-                self.drop_record(record, error);
+                self.release_record(record, error);
                 Err(error)
             }
         }
     }
 
-    fn create_qp_in(&mut self, making: &Making<'_>) -> Result<u32, Error> {
-        let Making { rings, .. } = making;
+    fn create_qp_command(&mut self, params: &CreateQpParams<'_>) -> Result<u32, Error> {
+        let CreateQpParams { rings, .. } = params;
         let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
         let mut input = [0; CreateQpIn::SIZE];
         let mut view = ViewMut::<CreateQpIn>::of(&mut input);
         let mut context = view.sub(CreateQpIn::QPC);
         context
-            .set(Qpc::ST, making.service.code())
+            .set(Qpc::ST, params.service.code())
             .set(Qpc::PM_STATE, pm_state::MIGRATED)
-            .set(Qpc::PD, making.pd.number)
+            .set(Qpc::PD, params.pd.number)
             .set(Qpc::UAR_PAGE, uar_page)
-            .set(Qpc::USER_INDEX, if self.caps.user_index { making.cookie } else { NO_USER_INDEX })
-            .set(Qpc::CQN_SND, making.send_cq.cqn().get())
-            .set(Qpc::CQN_RCV, making.recv_cq.cqn().get())
-            .set64(Qpc::DBR_ADDR, self.arena.addr(making.record));
+            .set(Qpc::USER_INDEX, if self.caps.user_index { params.cookie } else { NO_USER_INDEX })
+            .set(Qpc::CQN_SND, params.send_cq.cqn().get())
+            .set(Qpc::CQN_RCV, params.recv_cq.cqn().get())
+            .set64(Qpc::DBR_ADDR, self.arena.addr(params.record));
         if rings.send_blocks == 0 {
             context.set(Qpc::NO_SQ, 1);
         } else {
@@ -227,8 +231,8 @@ impl<P: Platform> Driver<P> {
                 .set(Qpc::LOG_RQ_SIZE, rings.recv_entries.trailing_zeros())
                 .set(Qpc::LOG_RQ_STRIDE, rings.recv_units.trailing_zeros());
         }
-        let mut pages = making.run.map(|run| self.arena.page_addrs(run)).into_iter().flatten();
-        let count = making.run.map_or(0, Run::pages) as usize;
+        let mut pages = params.run.map(|run| self.arena.page_addrs(run)).into_iter().flatten();
+        let count = params.run.map_or(0, Run::pages) as usize;
         let mut output = [0; CreateQpOut::SIZE];
         self.command_with_list(CmdOpcode::CreateQp, &input, &mut pages, count, &mut output)?;
         Ok(View::<CreateQpOut>::of(&output).get(CreateQpOut::QPN))
@@ -304,8 +308,8 @@ mod tests {
             cap(1, 1, 1, 1, most.max_inline_data + 1),
             cap(u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX),
         ] {
-            assert!(matches!(Rings::new(&more, &caps()), Err(Error::TooMuch { .. })), "{more:?}");
+            assert!(matches!(Rings::new(&more, &caps()), Err(Error::LimitExceeded { .. })), "{more:?}");
         }
-        assert!(matches!(Rings::new(&cap(1, 0, 1, 0, 0), &Capabilities::default()), Err(Error::TooMuch { .. })));
+        assert!(matches!(Rings::new(&cap(1, 0, 1, 0, 0), &Capabilities::default()), Err(Error::LimitExceeded { .. })));
     }
 }

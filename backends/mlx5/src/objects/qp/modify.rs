@@ -213,7 +213,7 @@ fn stat_rate(rate: u8, rates: u32) -> Result<u32, Error> {
     let most = Ads::STAT_RATE.max() - RATE_OFFSET;
     match u32::from(rate) {
         0 => Ok(0),
-        asked if asked > most => Err(Error::TooMuch { asked: u64::from(asked), limit: u64::from(most) }),
+        asked if asked > most => Err(Error::LimitExceeded { requested: u64::from(asked), limit: u64::from(most) }),
         asked => Ok((1..=asked).rev().map(|rate| rate + RATE_OFFSET).find(|code| rates & 1 << code != 0).unwrap_or(0)),
     }
 }

@@ -100,7 +100,7 @@ fn lists_skip_what_is_empty_and_wrap_with_the_ring() {
     );
     let long = [sge(0, (1 << 31) + 1)];
     let op = CheckedOp::Send(Payload::Sges(&long));
-    assert!(matches!(driver.encode_send(&mut qp, 0, &op, SendFlags::empty(), true), Err(Error::TooMuch { .. })));
+    assert!(matches!(driver.encode_send(&mut qp, 0, &op, SendFlags::empty(), true), Err(Error::LimitExceeded { .. })));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn unbinds_type_2_and_invalidations() {
     assert_eq!(ring(&shared, 1, 16), hex("40000000 ffffff00 00000000 00000000"), "the tag goes back to 0");
 
     let op = CheckedOp::BindMw(bind(MwType::Type1, (1 << 31) + 1, Access::REMOTE_READ));
-    assert!(matches!(driver.encode_send(&mut qp, 0, &op, SendFlags::empty(), true), Err(Error::TooMuch { .. })));
+    assert!(matches!(driver.encode_send(&mut qp, 0, &op, SendFlags::empty(), true), Err(Error::LimitExceeded { .. })));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn receives_end_with_the_invalid_key_and_have_no_register() {
     assert_eq!(entry(1), hex("00000003 a1b2c3d4 0000000000000070 00000000 00000100 0000000000000000"));
     assert_eq!(entry(2), hex("00000003 a1b2c3d4 0000000000000070 00000004 a1b2c3d4 0000000000000080"));
     assert_eq!(entry(3)[..16], hex("00000000 00000100 0000000000000000"));
-    assert!(matches!(driver.encode_recv(&qp, 0, &[sge(1, 1); 3]), Err(Error::TooMuch { .. })));
+    assert!(matches!(driver.encode_recv(&qp, 0, &[sge(1, 1); 3]), Err(Error::LimitExceeded { .. })));
     shared.borrow_mut().log.clear();
     driver.commit_recv(&qp, 0x1_0008).unwrap();
     assert_eq!(shared.borrow().log, [Done::Release, Done::Store(RECORD, hex("00000008"))]);
