@@ -14,7 +14,7 @@ pub struct Config {
     pub command_timeout: Duration,
     /// How long a teardown may wait for the firmware to give back one more page.
     pub reclaim_timeout: Duration,
-    /// Event queues for completions, from 1 to 8; completion queues are assigned out to them in turn.
+    /// Event queues for completions, from 1 to 8; completion queues are assigned to them in turn.
     pub completion_vectors: u8,
     /// Entries of the event queue for commands, a power of two from 64.
     pub command_events: u32,

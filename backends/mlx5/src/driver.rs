@@ -32,7 +32,9 @@ pub(crate) struct EventQueues {
     pub(crate) events: Option<Eq>,
     pub(crate) pages: Option<Eq>,
     pub(crate) completion: Vec<Eq, COMPLETION_EQS>,
-    /// Counts the completion queues made, to deal them out.
+    /// The queue in `completion` that is looked at first for the next event (modulo their number).
+    pub(crate) next: usize,
+    /// Completion queues created, to spread them over `completion`.
     pub(crate) assigned: usize,
 }
 

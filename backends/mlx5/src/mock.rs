@@ -171,3 +171,23 @@ pub(crate) fn driver() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
     let config = Config { command_timeout: Duration::from_millis(1), ..Config::DEFAULT };
     (Driver::new(machine, config), shared)
 }
+
+/// A driver with a command queue of four slots in page 0.
+pub(crate) fn started() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
+    let (mut driver, shared) = driver();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    let run = view.arena.allocate(1).unwrap();
+    view.commands.start(run, 2, 6);
+    (driver, shared)
+}
+
+/// From now on the device answers every command with success and zeros.
+pub(crate) fn acknowledge(shared: &Shared) {
+    shared.borrow_mut().device = Some(std::boxed::Box::new(|memory, at, value| {
+        if at == 0x18 {
+            let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize;
+            memory[slot * 64 + 32..slot * 64 + 48].fill(0);
+            memory[slot * 64 + 63] = 0;
+        }
+    }));
+}

@@ -6,28 +6,7 @@ use bareverbs_mlx5_spec::CmdOpcode;
 
 use super::*;
 use crate::dma::arena::PageUse;
-use crate::mock::{DEVICE_ADDR, Done, MockPlatform, PAGES, Shared, driver};
-
-type Mock = Driver<MockPlatform, [PageUse; PAGES]>;
-
-/// A driver with a command queue of four slots in page 0.
-fn started() -> (Mock, Shared) {
-    let (mut driver, shared) = driver();
-    let run = driver.arena.allocate_run(1);
-    driver.commands.start(run, 2, 6);
-    (driver, shared)
-}
-
-trait AllocateRun {
-    fn allocate_run(&mut self, pages: u32) -> Run;
-}
-
-impl AllocateRun for Arena<[PageUse; PAGES]> {
-    fn allocate_run(&mut self, pages: u32) -> Run {
-        let view: &mut Arena = self;
-        view.allocate(pages).unwrap()
-    }
-}
+use crate::mock::{DEVICE_ADDR, Done, MockPlatform, started};
 
 fn xor(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)

@@ -9,6 +9,7 @@ use bareverbs_mlx5_spec::{
 use crate::Machine;
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::log::log_event;
 
 /// First page of BAR0 that may be a UAR page: before it lie the initialization segment, the MSI-X table and its pending bits.
 pub(crate) const FIRST_UAR_PAGE: usize = 4;
@@ -127,18 +128,25 @@ impl Uar {
     }
 }
 
+/// Whether `page` may be a UAR page of a BAR of `bar` bytes. The number is the device's: its offset may not fit in a `usize`.
+fn page_lies_in(page: u32, bar: usize) -> bool {
+    let end = (u64::from(page) + 1) * UAR_PAGE as u64;
+    page as usize >= FIRST_UAR_PAGE && end <= bar as u64
+}
+
 impl<P: Platform> Driver<P> {
     /// Gets a UAR page from the device.
     pub(crate) fn alloc_uar(&mut self) -> Result<(), Error> {
         let mut output = [0; AllocUarOut::SIZE];
         self.command(CmdOpcode::AllocUar, &[0; AllocUarIn::SIZE], &mut output)?;
         let page = View::<AllocUarOut>::of(&output).get(AllocUarOut::UAR);
-        let base = page as usize * UAR_PAGE;
-        if (page as usize) < FIRST_UAR_PAGE || base + UAR_PAGE > self.machine.registers.len() {
+        if !page_lies_in(page, self.machine.registers.len()) {
+            log_event!(error, "the device names UAR page {}, outside its BAR", page);
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
         }
         let half = if self.config.blue_flame { self.caps.blue_flame_half() } else { 0 };
         self.uar = Uar::at(page, half, self.config.blue_flame);
+        log_event!(debug, "UAR page {}, BlueFlame halves of {} bytes", page, half);
         Ok(())
     }
 
@@ -150,5 +158,19 @@ impl<P: Platform> Driver<P> {
         self.command(CmdOpcode::DeallocUar, &input, &mut [0; DeallocUarOut::SIZE])?;
         self.uar = Uar::default();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uar_page_lies_in_the_bar() {
+        let bar = 8 * 4096;
+        assert!(page_lies_in(4, bar) && page_lies_in(7, bar));
+        assert!(!page_lies_in(3, bar) && !page_lies_in(8, bar));
+        // In 32 bits 2^20 + 4 pages are 4 pages, and the end of the last page is 0.
+        assert!(!page_lies_in(0x10_0004, bar) && !page_lies_in(0xf_ffff, bar) && !page_lies_in(u32::MAX, bar));
     }
 }

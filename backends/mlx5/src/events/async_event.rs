@@ -51,7 +51,11 @@ impl<P: Platform> Driver<P> {
             return Ok(Some(event));
         }
         let uar = self.uar.base();
-        for eq in &mut self.eqs.completion {
+        let queues = self.eqs.completion.len();
+        for turn in 0..queues {
+            // Each call begins with the queue after the one that gave the last event: a busy one does not starve the others.
+            let index = self.eqs.next.wrapping_add(turn).checked_rem(queues).unwrap_or(0);
+            let Some(eq) = self.eqs.completion.get_mut(index) else { break };
             for _ in 0..ENTRIES {
                 let Some(entry) = eq.pop(&mut self.machine)? else {
                     eq.arm(&mut self.machine, uar)?;
@@ -65,6 +69,7 @@ impl<P: Platform> Driver<P> {
                 // A queue that does not exist (any more): the event is of no use to anybody.
                 if let Some(event) = self.cqs.event(View::<CompEvent>::of(&data).get(CompEvent::CQ_NUMBER)) {
                     self.stats.completion_events = self.stats.completion_events.wrapping_add(1);
+                    self.eqs.next = index + 1;
                     return Ok(Some(event));
                 }
             }
@@ -120,5 +125,38 @@ fn parse(entry: &Entry) -> AsyncEvent {
             }
         }
         _ => AsyncEvent::Unknown(view.get(Eqe::EVENT_TYPE) as u8, sub_type as u8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs_mlx5_spec::EQE;
+
+    use super::*;
+    use crate::events::eq::Eq;
+    use crate::mock::{DEVICE_ADDR, MockPlatform, driver};
+
+    #[test]
+    fn completion_event_queues_take_turns() {
+        let (mut driver, shared) = driver();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        for (cqn, number) in [(0x70, 1u64), (0x80, 2), (0x90, 3)] {
+            driver.cqs.add(cqn).unwrap();
+            let run = driver.arena.allocate(1).unwrap();
+            assert_eq!(driver.arena.addr(run.at()), DEVICE_ADDR + 4096 * (number - 1));
+            driver.eqs.completion.push(Eq::new(number as u8, run, 6)).unwrap();
+            // Every entry of the queue is written: type 0 (completion), the queue's number in the last dword of the data.
+            for index in 0..64 {
+                let at = run.at() + index * EQE;
+                let memory = &mut shared.borrow_mut().memory;
+                memory[at..at + EQE].fill(0);
+                memory[at + 56..at + 60].copy_from_slice(&u32::to_be_bytes(cqn));
+            }
+        }
+        for _ in 0..20 {
+            for cqn in [0x70, 0x80, 0x90] {
+                assert_eq!(driver.next_event(), Ok(Some(AsyncEvent::Completion(Cqn::new(cqn)))));
+            }
+        }
     }
 }

@@ -34,6 +34,11 @@ pub(crate) struct Eq {
 pub(crate) type Entry = [u8; EQE];
 
 impl Eq {
+    /// The queue with that number, whose `1 << log_size` entries in `run` belong to the device.
+    pub(crate) const fn new(number: u8, run: Run, log_size: u32) -> Self {
+        Self { number, run, log_size, consumer: 0, reported: 0, armed: false }
+    }
+
     /// Takes the next entry, if the device has written it.
     pub(crate) fn pop<P: Platform>(&mut self, machine: &mut Machine<P>) -> Result<Option<Entry>, OutOfRange> {
         let index = self.consumer & ((1 << self.log_size) - 1);
@@ -112,7 +117,7 @@ impl<P: Platform> Driver<P> {
         let run = self.allocate_cleared(bytes.div_ceil(PAGE) as u32)?;
         let result = self.create_eq_command(run, log_size, types, vector, uar_page);
         match result {
-            Ok(number) => Ok(Eq { number, run, log_size, consumer: 0, reported: 0, armed: false }),
+            Ok(number) => Ok(Eq::new(number, run, log_size)),
             Err(error) => {
                 self.release_run(run, error);
                 Err(error)

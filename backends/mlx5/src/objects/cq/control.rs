@@ -62,9 +62,7 @@ impl<P: Platform> Driver<P> {
         let mut output = [0; CreateCqOut::SIZE];
         self.command_with_list(CmdOpcode::CreateCq, &input, &mut pages, run.pages() as usize, &mut output)?;
         let cqn = View::<CreateCqOut>::of(&output).get(CreateCqOut::CQN);
-        if self.cqs.find(cqn).is_some() || self.cqs.queues.push(cqn).is_err() {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateCq.code() as u16, value: cqn });
-        }
+        self.cqs.add(cqn)?;
         Ok(cqn)
     }
 

@@ -5,7 +5,7 @@ mod control;
 use bareverbs::{
     AsyncEvent, Cqn, DmaFence, DmaMemory, Peek, Platform, Qpn, RawCompletion, RawKind, Rkey, UsualCompletion, WcData, WcStatus,
 };
-use bareverbs_mlx5_spec::{CQE, CqeOpcode, CqeSyndrome};
+use bareverbs_mlx5_spec::{CQE, CmdOpcode, CqeOpcode, CqeSyndrome};
 use heapless::Vec;
 
 use crate::dma::arena::Run;
@@ -41,6 +41,12 @@ impl Cq {
         Cqn::new(self.cqn)
     }
 
+    /// A queue of 64 entries that no device knows.
+    #[cfg(test)]
+    pub(crate) const fn for_tests(run: Run) -> Self {
+        Self { cqn: 7, ring: run.at(), mask: 63, log_size: 6, consumer: 0, record: 0, user_index: false, run }
+    }
+
     #[inline]
     const fn at(&self, index: u32) -> usize {
         self.ring + ((index & self.mask) as usize) * CQE
@@ -65,6 +71,15 @@ impl CqTable {
     /// Events of a queue, 2 bits.
     fn events(&mut self, cqn: u32) -> u32 {
         self.find(cqn).map_or(0, |queue| *queue >> EVENTS & 3)
+    }
+
+    /// Adds a queue; [`Error::BadAnswer`] if its number is there already, or there is no room, which the caller looked at
+    /// before.
+    pub(crate) fn add(&mut self, cqn: u32) -> Result<(), Error> {
+        if self.find(cqn).is_some() || self.queues.push(cqn).is_err() {
+            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateCq.code() as u16, value: cqn });
+        }
+        Ok(())
     }
 
     /// Number of queues.

@@ -118,9 +118,10 @@ impl<P: Platform> Driver<P> {
             fill_path(&mut path, &attr.av, self.caps.stat_rates)?;
         }
         if mask.contains(QpAttrMask::ALT_PATH) {
+            let alt_port = if attr.alt_av.port_num == 0 { port } else { attr.alt_av.port_num };
             let mut path = context.sub(Qpc::SECONDARY_ADDRESS_PATH);
             path.set(Ads::PKEY_INDEX, u32::from(attr.alt_pkey_index))
-                .set(Ads::VHCA_PORT_NUM, u32::from(attr.alt_av.port_num))
+                .set(Ads::VHCA_PORT_NUM, u32::from(alt_port))
                 .set(Ads::ACK_TIMEOUT, u32::from(attr.alt_timeout));
             fill_path(&mut path, &attr.alt_av, self.caps.stat_rates)?;
         }
@@ -215,5 +216,46 @@ fn stat_rate(rate: u8, rates: u32) -> Result<u32, Error> {
         0 => Ok(0),
         asked if asked > most => Err(Error::LimitExceeded { requested: u64::from(asked), limit: u64::from(most) }),
         asked => Ok((1..=asked).rev().map(|rate| rate + RATE_OFFSET).find(|code| rates & 1 << code != 0).unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs::{Lid, QpCap, QpRequest, QpType};
+
+    use super::*;
+    use crate::mock::{MockPlatform, acknowledge, started};
+    use crate::objects::cq::Cq;
+    use crate::objects::pd::Pd;
+
+    #[test]
+    fn an_alternate_path_without_port_goes_through_the_port_of_the_queue_pair() {
+        let (mut driver, shared) = started();
+        let view: &mut Driver<MockPlatform> = &mut driver;
+        acknowledge(&shared);
+        view.uar = crate::dma::uar::Uar::at(4, 0, false);
+        let run = view.arena.allocate(1).unwrap();
+        let (pd, cq) = (Pd { number: 1 }, Cq::for_tests(run));
+        let request = QpRequest::<crate::Mlx5<MockPlatform, 32>> {
+            qp_type: QpType::Rc,
+            pd: &pd,
+            send_cq: &cq,
+            recv_cq: &cq,
+            cap: QpCap::default(),
+            cookie: 0,
+        };
+        let mut qp = view.create_qp(&request).unwrap().qp;
+        qp.port = 2;
+        for (given, expected) in [(0, 2), (1, 1), (2, 2)] {
+            let alt_av = AddressVector { dlid: Lid::new(5), port_num: given, ..AddressVector::default() };
+            let attr = QpAttr { state: QpState::Rts, alt_av, ..QpAttr::default() };
+            view.modify_qp(&mut qp, QpState::Rts, &attr, QpAttrMask::STATE | QpAttrMask::ALT_PATH).unwrap();
+            // The input after its first 16 bytes lies where the entry of slot 0 points. In it, the context begins at 24, the
+            // secondary path at 68 of it, and the port at 37 of that (`mlx5_ifc.h`).
+            let state = shared.borrow();
+            let pointer = u64::from_be_bytes(state.memory[8..16].try_into().unwrap());
+            let mailbox = (pointer - crate::mock::DEVICE_ADDR) as usize;
+            assert_eq!(state.memory[mailbox + 24 + 68 + 37 - 16], expected, "{given} given");
+        }
     }
 }
