@@ -7,6 +7,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::command::{Call, Lane};
+use crate::dma::arena::MAX_RECORDS;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::objects::cq::MAX_CQS;
@@ -25,6 +26,8 @@ const ATOMIC_8_BYTES: u32 = 1 << 3;
 const CHECKSUM_BOTH: u32 = 3;
 /// log2 of the queue pairs that are asked for at most: each costs the firmware memory.
 const LOG_MAX_QP: u32 = 18;
+/// The most queue pairs: each has a doorbell record, and so has each completion queue.
+const MAX_QPS: u32 = (MAX_RECORDS - MAX_CQS) as u32;
 /// The longest send WQE, which `ds` can count.
 const MAX_SEND_WQE: u32 = 1008;
 
@@ -195,7 +198,7 @@ impl<P: Platform> Driver<P> {
         self.attr = DeviceAttr {
             max_mr_size: if (1..64).contains(&log_region) { 1 << log_region } else { u64::MAX },
             page_size_cap: u64::MAX << view.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
-            max_qp: count(CmdHcaCap::LOG_MAX_QP, 24),
+            max_qp: count(CmdHcaCap::LOG_MAX_QP, 24).min(MAX_QPS),
             max_qp_wr: 1 << caps.log_max_qp_sz,
             max_sge: crate::objects::qp::max_sge(&caps),
             max_cq: count(CmdHcaCap::LOG_MAX_CQ, 24).min(MAX_CQS as u32),

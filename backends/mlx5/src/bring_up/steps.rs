@@ -264,6 +264,10 @@ impl<P: Platform> Driver<P> {
             if InitialSeg::INITIALIZING.take(word) == 0 {
                 return Ok(());
             }
+            if word == u32::MAX {
+                // Nobody answers behind the registers: more time does not help.
+                self.check_device()?;
+            }
             if late {
                 self.check_device()?;
                 return Err(Error::NotInitialized);

@@ -1,12 +1,12 @@
 //! Devices that say anything: the driver ends, without panic, and accounts for every page.
 
 use bareverbs::{
-    Access, CheckedOp, DataPath, MrRequest, MwType, OffsetMap, Provider, QpAttr, QpAttrMask, QpCap, QpRequest, QpState, QpType,
-    Sge,
+    Access, CheckedOp, Clock, DataPath, MrRequest, MwType, OffsetMap, Provider, QpAttr, QpAttrMask, QpCap, QpRequest, QpState,
+    QpType, Sge,
 };
 
 use crate::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
-use crate::{Config, Mlx5};
+use crate::{Config, Error, Mlx5, Step};
 
 /// xorshift64*.
 struct Random(u64);
@@ -143,4 +143,14 @@ fn a_device_may_answer_anything() {
         }
     }
     assert!(came_up > 50, "{came_up}: the noise is too loud to test more than the first steps");
+}
+
+#[test]
+fn a_device_that_reads_as_all_ones_is_refused_at_once() {
+    let (machine, shared) = machine();
+    shared.borrow_mut().registers.fill(0xff);
+    let Err((error, machine)) = Mlx5::<MockPlatform, PAGES>::bring_up(machine, &Config::DEFAULT) else { panic!("it is gone") };
+    assert_eq!((error.step, error.cause), (Step::WaitBoot, Error::DeviceGone));
+    let took = machine.clock.now().since(bareverbs::Instant::from_nanos(0));
+    assert!(took < core::time::Duration::from_millis(1), "{took:?}");
 }

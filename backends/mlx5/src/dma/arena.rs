@@ -11,8 +11,10 @@ use crate::error::Error;
 pub(crate) const PAGE: usize = 4096;
 /// Bytes from doorbell record to doorbell record: a cache line each, so that queues on different cores do not share one.
 const RECORD: usize = 64;
-/// Pages of doorbell records, 64 records each.
-const RECORD_PAGES: usize = 16;
+/// Pages of doorbell records.
+const RECORD_PAGES: usize = 64;
+/// The most doorbell records at a time.
+pub(crate) const MAX_RECORDS: usize = RECORD_PAGES * (PAGE / RECORD);
 
 /// Who has a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,15 +229,15 @@ mod tests {
 
     #[test]
     fn records_fill_pages_and_pages_go_when_empty() {
-        let mut arena = arena::<20>();
+        let mut arena = arena::<80>();
         let arena: &mut Arena = &mut arena;
-        let all: std::vec::Vec<usize> = (0..1024).map(|_| arena.allocate_record().unwrap()).collect();
+        let all: std::vec::Vec<usize> = (0..4096).map(|_| arena.allocate_record().unwrap()).collect();
         assert_eq!(arena.allocate_record(), Err(Error::RecordsFull));
-        assert_eq!(arena.count(PageUse::Driver), 16);
+        assert_eq!(arena.count(PageUse::Driver), 64);
         for at in all {
             assert_eq!(at % RECORD, 0);
             arena.free_record(at);
         }
-        assert_eq!(arena.count(PageUse::Free), 20);
+        assert_eq!(arena.count(PageUse::Free), 80);
     }
 }
