@@ -18,8 +18,12 @@ use crate::objects::pd::Pd;
 
 pub(crate) use encode::{SHORT_INLINE, send_blocks, short_inline_blocks};
 
-/// What a send request of RC or UC may need before its payload: a whole bind.
-const OVERHEAD: u32 = 192;
+/// Bytes before the payload of a connected queue pair's request: control segment and remote address.
+const CONNECTED_HEAD: u32 = 32;
+/// Bytes before the payload of a datagram: control segment and address vector.
+const DATAGRAM_HEAD: u32 = 64;
+/// Bytes of the longest bind: control segment, UMR control segment, key context, translations.
+const BIND: u32 = 192;
 /// Head of an inline payload.
 const INLINE_HEAD: u32 = 4;
 /// Most entries of a ring: indices are 16 bits, of which the device needs one to tell full from empty.
@@ -61,12 +65,12 @@ impl Qp {
 
 /// The most SGEs of a request.
 pub(crate) fn max_sge(caps: &Capabilities) -> u32 {
-    (caps.max_send_wqe.saturating_sub(OVERHEAD) / DS_UNIT as u32).min(caps.max_recv_wqe / DS_UNIT as u32)
+    (caps.max_send_wqe.saturating_sub(CONNECTED_HEAD) / DS_UNIT as u32).min(caps.max_recv_wqe / DS_UNIT as u32)
 }
 
 /// The longest inline payload.
 pub(crate) fn max_inline(caps: &Capabilities) -> u32 {
-    caps.max_send_wqe.saturating_sub(OVERHEAD + INLINE_HEAD)
+    caps.max_send_wqe.saturating_sub(CONNECTED_HEAD + INLINE_HEAD)
 }
 
 /// The rings of a queue pair.
@@ -83,8 +87,9 @@ struct Rings {
 }
 
 impl Rings {
-    /// The sizes that rdma-core computes, so that a request that fits there fits here.
-    fn new(cap: &QpCap, caps: &Capabilities) -> Result<Self, Error> {
+    /// Rings in which `cap.max_send_wr` requests of the longest kind that the queue pair may post have room, whatever their
+    /// order.
+    fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, Error> {
         let within = |requested: u64, limit: u32| {
             if requested <= u64::from(limit) {
                 Ok(requested as u32)
@@ -92,19 +97,26 @@ impl Rings {
                 Err(Error::LimitExceeded { requested, limit: u64::from(limit) })
             }
         };
+        let unit = DS_UNIT as u32;
+        let block = WQEBB as u32;
         let ring = RING.min(1 << caps.log_max_qp_sz);
-        let sge = within(u64::from(cap.max_send_sge), max_sge(caps))?;
-        let inline = within(u64::from(cap.max_inline_data), max_inline(caps))?;
+        let connected = service != QpcSt::Ud;
+        let head = if connected { CONNECTED_HEAD } else { DATAGRAM_HEAD };
+        let most_sges = max_sge(caps).min(caps.max_send_wqe.saturating_sub(head) / unit);
+        let most_inline = caps.max_send_wqe.saturating_sub(head + INLINE_HEAD);
+        let sges = within(u64::from(cap.max_send_sge), most_sges)?;
+        let inline = within(u64::from(cap.max_inline_data), most_inline)?;
         let mut made = Self { send_blocks: 0, recv_entries: 0, recv_units: 1, cap: QpCap::default() };
         if cap.max_send_wr != 0 {
-            let with_sges = OVERHEAD + DS_UNIT as u32 * sge;
-            let with_inline = if inline == 0 { 0 } else { OVERHEAD + (INLINE_HEAD + inline).next_multiple_of(DS_UNIT as u32) };
-            let wqe = with_sges.max(with_inline).next_multiple_of(WQEBB as u32);
-            let bytes = u64::from(cap.max_send_wr).saturating_mul(u64::from(wqe)).next_power_of_two();
-            made.send_blocks = within(bytes / WQEBB as u64, ring)?;
-            made.cap.max_send_wr = (made.send_blocks * WQEBB as u32).checked_div(wqe).unwrap_or(0);
-            made.cap.max_send_sge = ((wqe - OVERHEAD) / DS_UNIT as u32).min(max_sge(caps));
-            made.cap.max_inline_data = wqe.saturating_sub(OVERHEAD + INLINE_HEAD).min(max_inline(caps));
+            let with_sges = head + unit * sges;
+            let with_inline = if inline == 0 { 0 } else { head + (INLINE_HEAD + inline).next_multiple_of(unit) };
+            let bind = if connected && caps.windows { BIND } else { 0 };
+            let wqe = within(u64::from(with_sges.max(with_inline).max(bind)), caps.max_send_wqe)?.next_multiple_of(block);
+            let blocks = u64::from(cap.max_send_wr).saturating_mul(u64::from(wqe / block));
+            made.send_blocks = within(blocks.next_power_of_two(), ring)?;
+            made.cap.max_send_wr = made.send_blocks / (wqe / block);
+            made.cap.max_send_sge = ((wqe - head) / unit).min(most_sges);
+            made.cap.max_inline_data = (wqe - head - INLINE_HEAD).min(most_inline);
         }
         if cap.max_recv_wr != 0 {
             let units = within(u64::from(cap.max_recv_sge), max_sge(caps))?.max(1).next_power_of_two();
@@ -153,7 +165,7 @@ impl<P: Platform> Driver<P> {
             QpType::Ud => QpcSt::Ud,
             QpType::XrcSend => return Err(Error::Unsupported(Feature::Transport)),
         };
-        let rings = Rings::new(&request.cap, &self.caps)?;
+        let rings = Rings::new(&request.cap, service, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
         let run = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
         let record = match self.allocate_record() {
@@ -278,38 +290,77 @@ mod tests {
         QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
     }
 
+    fn rings(cap: &QpCap, caps: &Capabilities) -> Result<Rings, Error> {
+        Rings::new(cap, QpcSt::Rc, caps)
+    }
+
     #[test]
-    fn rings_have_the_sizes_of_rdma_core() {
-        // RC, one SGE: 192 + 16 to 256 bytes a request, of which 60 may be inline.
-        let made = Rings::new(&cap(64, 64, 1, 1, 0), &caps()).unwrap();
-        assert_eq!((made.send_blocks, made.recv_entries, made.recv_units), (256, 64, 1));
-        assert_eq!(made.cap, cap(64, 64, 4, 1, 60));
-        let made = Rings::new(&cap(33, 5, 5, 3, 0), &caps()).unwrap();
-        assert_eq!((made.send_blocks, made.recv_entries, made.recv_units), (256, 8, 4));
-        assert_eq!(made.cap, cap(51, 8, 8, 4, 124));
-        let made = Rings::new(&cap(1, 1, 0, 1, 61), &caps()).unwrap();
-        assert_eq!((made.send_blocks, made.recv_entries), (8, 4), "a receive ring fills a block");
-        assert!(made.cap.max_inline_data >= 61);
-        let made = Rings::new(&cap(3, 0, 0, 0, 0), &caps()).unwrap();
-        assert_eq!((made.send_blocks, made.cap), (16, cap(5, 0, 0, 0, 0)), "requests without data");
-        let made = Rings::new(&cap(0, 0, 0, 0, 0), &caps()).unwrap();
+    fn rings_have_room_for_the_longest_requests() {
+        // Sizes of requests by the PRM: control 16, remote address 16, data segment 16, inline head 4.
+        let made = rings(&cap(64, 64, 1, 1, 0), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.recv_entries, made.recv_units), (64, 64, 1), "48 bytes are a block");
+        assert_eq!(made.cap, cap(64, 64, 2, 1, 28));
+        let made = rings(&cap(33, 5, 5, 3, 0), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.recv_entries, made.recv_units), (128, 8, 4), "112 bytes are two blocks");
+        assert_eq!(made.cap, cap(64, 8, 6, 4, 92));
+        let made = rings(&cap(16, 0, 1, 0, 60), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.cap.max_send_wr), (32, 16), "16 inline writes of 60 bytes, two blocks each");
+        let made = rings(&cap(1, 1, 0, 1, 93), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.recv_entries), (4, 4), "129 bytes; and a receive ring fills a block");
+        assert_eq!(made.cap, cap(1, 4, 10, 1, 156));
+        let made = rings(&cap(3, 0, 0, 0, 0), &caps()).unwrap();
+        assert_eq!((made.send_blocks, made.cap.max_send_wr), (4, 4), "requests without data");
+        let made = rings(&cap(0, 0, 0, 0, 0), &caps()).unwrap();
         assert_eq!((made.send_bytes(), made.recv_bytes(), made.cap), (0, 0, QpCap::default()));
     }
 
     #[test]
+    fn a_ring_of_a_device_with_windows_has_room_for_binds() {
+        let caps = Capabilities { windows: true, ..caps() };
+        let made = rings(&cap(16, 0, 1, 0, 0), &caps).unwrap();
+        assert_eq!((made.send_blocks, made.cap), (64, cap(21, 0, 10, 0, 156)), "192 bytes are three blocks");
+        let made = rings(&cap(1024, 0, 8, 0, 0), &caps).unwrap();
+        assert_eq!((made.send_blocks, made.cap.max_send_wr), (4096, 1365));
+        // A datagram queue pair binds nothing, and an address vector of 48 bytes takes the place of the remote address.
+        let made = Rings::new(&cap(16, 0, 1, 0, 0), QpcSt::Ud, &caps).unwrap();
+        assert_eq!((made.send_blocks, made.cap), (32, cap(16, 0, 4, 0, 60)));
+    }
+
+    #[test]
+    fn as_many_requests_as_promised_fit_whatever_is_asked() {
+        for windows in [false, true] {
+            let caps = Capabilities { windows, ..caps() };
+            for wr in [1, 2, 7, 64, 1000] {
+                for sge in 0..=32 {
+                    for inline in (0..=900).step_by(25) {
+                        let Ok(made) = rings(&cap(wr, 0, sge, 0, inline), &caps) else { continue };
+                        let got = made.cap;
+                        assert!(got.max_send_wr >= wr && got.max_send_sge >= sge && got.max_inline_data >= inline);
+                        let bytes = [32 + 16 * got.max_send_sge, 32 + 4 + got.max_inline_data, if windows { 192 } else { 0 }];
+                        let blocks = bytes.iter().max().unwrap().div_ceil(64);
+                        assert!(blocks * got.max_send_wr <= made.send_blocks, "{got:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_is_too_much_is_refused() {
-        let most = cap(8192, 32768, 32, 32, 812);
-        assert!(Rings::new(&cap(8192, 32768, 1, 32, 0), &caps()).is_ok());
+        let most = cap(32768, 32768, 32, 32, 972);
+        assert!(rings(&cap(32768, 32768, 1, 32, 0), &caps()).is_ok());
+        assert!(rings(&cap(1, 0, 32, 0, 972), &caps()).is_ok());
         for more in [
-            cap(8193, 1, 1, 1, 0),
+            cap(32769, 1, 1, 1, 0),
+            cap(16385, 1, 1, 1, 60),
             cap(1, 32769, 1, 1, 0),
             cap(1, 1, 33, 1, 0),
             cap(1, 1, 1, 33, 0),
             cap(1, 1, 1, 1, most.max_inline_data + 1),
             cap(u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX),
         ] {
-            assert!(matches!(Rings::new(&more, &caps()), Err(Error::LimitExceeded { .. })), "{more:?}");
+            assert!(matches!(rings(&more, &caps()), Err(Error::LimitExceeded { .. })), "{more:?}");
         }
-        assert!(matches!(Rings::new(&cap(1, 0, 1, 0, 0), &Capabilities::default()), Err(Error::LimitExceeded { .. })));
+        assert!(matches!(rings(&cap(1, 0, 1, 0, 0), &Capabilities::default()), Err(Error::LimitExceeded { .. })));
     }
 }
