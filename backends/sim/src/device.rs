@@ -314,7 +314,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         if ready > self.outside.now {
             return Some(ready);
         }
-        let commands = self.commands.is_waiting().then_some(self.outside.now);
+        let commands = self.commands.next_due(self.outside.now);
         let engine = (self.firmware.state == HcaState::Running).then(|| self.firmware.engine.next_due()).flatten();
         commands.into_iter().chain(engine).min()
     }

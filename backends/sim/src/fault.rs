@@ -1,5 +1,6 @@
 //! Faults as data: what the device shall do wrong, and when.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 /// One misbehaviour. Each strikes once; arm it again for more.
@@ -9,6 +10,13 @@ pub enum Fault {
     StuckCommand {
         /// Opcode.
         opcode: u16,
+    },
+    /// The next command with this opcode is executed at once, and its answer comes so much later.
+    LateCommand {
+        /// Opcode.
+        opcode: u16,
+        /// Time from the execution to the answer.
+        delay: Duration,
     },
     /// The next command with this opcode is not executed and ends with this status and syndrome.
     CommandStatus {

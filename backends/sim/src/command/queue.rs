@@ -1,5 +1,8 @@
 //! The command queue: fetching commands from host memory and writing their outputs.
 
+use core::time::Duration;
+
+use bareverbs::Instant;
 use bareverbs_mlx5_spec::{
     CMD_ENTRY, CMD_INLINE, CmdDeliveryStatus, CmdHcaCap, CmdIfBox, CmdQueueEntry, EventType, MAILBOX, MAILBOX_DATA,
     PCI_CMD_XPORT, View, ViewMut,
@@ -22,9 +25,34 @@ const STATUS_OWNER: usize = 63;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandQueue {
     waiting: u32,
+    /// Answers that are held back.
+    late: Vec<LateAnswer>,
+}
+
+/// An answer that comes at a time of its own.
+#[derive(Clone, Debug)]
+struct LateAnswer {
+    due: Instant,
+    answer: Answer,
+}
+
+/// A command that was executed, and what it gave.
+#[derive(Clone, Debug)]
+struct Answer {
+    slot: u32,
+    /// Where its entry lies.
+    addr: u64,
+    entry: [u8; CMD_ENTRY],
+    /// Where its output goes, and the output; `None` if it could not be fetched or delivered.
+    result: Option<(Fetched, Vec<u8>)>,
+    /// Delivery status.
+    delivery: u32,
+    /// Whether there was a queue for command events before it was executed.
+    announced: bool,
 }
 
 /// A command as it lies in memory.
+#[derive(Clone, Debug)]
 struct Fetched {
     input: Vec<u8>,
     /// Where the output's mailbox blocks lie.
@@ -62,49 +90,61 @@ impl CommandQueue {
         self.waiting |= slots;
     }
 
-    /// Whether a command waits.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.waiting != 0
+    /// When there is next something to do.
+    pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
+        if self.waiting != 0 { Some(now) } else { self.late.iter().map(|late| late.due).min() }
     }
 
     /// Forgets the doorbells.
     pub(crate) fn forget(&mut self) {
         self.waiting = 0;
+        self.late.clear();
     }
 
     /// Executes the waiting commands of the queue at `addr`, in order of their slots; how many.
     pub(crate) fn run(&mut self, firmware: &mut Firmware, env: &mut Env<'_>, addr: u64) -> u64 {
+        let now = env.now;
+        for late in self.late.extract_if(.., |late| late.due <= now) {
+            late.answer.deliver(firmware, env);
+        }
         let waiting = core::mem::take(&mut self.waiting);
         let mut done = 0;
         for slot in (0..1_u32 << LOG_SLOTS).filter(|slot| waiting >> slot & 1 != 0) {
             let entry = addr.wrapping_add(u64::from(slot << LOG_STRIDE));
-            done += u64::from(execute(firmware, env, slot, entry));
+            let Some((answer, delay)) = execute(firmware, env, slot, entry) else { continue };
+            done += 1;
+            match delay {
+                Some(delay) => self.late.push(LateAnswer { due: env.now.after(delay), answer }),
+                None => answer.deliver(firmware, env),
+            }
         }
         done
     }
 }
 
-/// Executes the command in the slot at `addr`. `false` if there is none.
-fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> bool {
+/// Executes the command in the slot at `addr`: its answer, and how long that is held back. `None` if there is none.
+fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> Option<(Answer, Option<Duration>)> {
     let mut entry = [0; CMD_ENTRY];
     if env.memory.read(addr, &mut entry).is_err() {
         env.note(|| format!("no memory at the command queue's slot {slot} ({addr:#x})"));
-        return false;
+        return None;
     }
     let owned = View::<CmdQueueEntry>::new(&entry).is_some_and(|entry| entry.is_set(CmdQueueEntry::OWNERSHIP));
     if !owned {
         env.note(|| format!("doorbell for slot {slot}, which is not the device's"));
-        return false;
+        return None;
     }
     let signed = firmware.caps.general(CmdHcaCap::CMDIF_CHECKSUM) != 0;
-    let events = firmware.eqs.for_type(EventType::Cmd).is_some();
+    let announced = firmware.eqs.for_type(EventType::Cmd).is_some();
+    let mut delay = None;
+    let mut result = None;
     let delivery = match fetch(env, &entry, signed) {
         Ok(fetched) => {
             let opcode = fetched.input.first_chunk().map_or(0, |code| u16::from_be_bytes(*code));
             let stuck = env.faults.take(|fault| (*fault == Fault::StuckCommand { opcode }).then_some(()));
             if stuck.is_some() {
                 env.note(|| format!("the command in slot {slot} stays stuck"));
-                return false;
+                return None;
             }
             let failed = env.faults.take(|fault| match fault {
                 Fault::DeliveryStatus { opcode: of, status } if *of == opcode => Some(u32::from(*status)),
@@ -115,7 +155,12 @@ fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> 
                 None => {
                     let output = super::dispatch(firmware, env, &fetched.input, fetched.output_len);
                     env.trace(Record::Command { slot: slot as u8, input: &fetched.input, output: &output });
-                    write_output(env, &mut entry, &fetched, &output, signed).err().map_or(0, CmdDeliveryStatus::code)
+                    delay = env.faults.take(|fault| match fault {
+                        Fault::LateCommand { opcode: of, delay } if *of == opcode => Some(*delay),
+                        _ => None,
+                    });
+                    result = Some((fetched, output));
+                    0
                 }
             }
         }
@@ -124,27 +169,38 @@ fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> 
             status.code()
         }
     };
-    if let Some(mut view) = ViewMut::<CmdQueueEntry>::new(&mut entry) {
-        view.set(CmdQueueEntry::STATUS, delivery).set(CmdQueueEntry::OWNERSHIP, 0).set(CmdQueueEntry::SIGNATURE, 0);
-    }
-    let signature = !xor(&entry);
-    if let Some(mut view) = ViewMut::<CmdQueueEntry>::new(&mut entry) {
-        view.set(CmdQueueEntry::SIGNATURE, signature.into());
-    }
-    // Inline output and signature first, the byte that hands the entry back last.
-    let parts = [(32, 48), (61, 62), (STATUS_OWNER, CMD_ENTRY)];
-    for (from, to) in parts {
-        if let Some(bytes) = entry.get(from..to)
-            && env.memory.write(addr.wrapping_add(from as u64), bytes).is_err()
-        {
-            env.note(|| format!("the result in slot {slot} cannot be written"));
+    Some((Answer { slot, addr, entry, result, delivery, announced }, delay))
+}
+
+impl Answer {
+    /// Writes the answer and hands the slot back.
+    fn deliver(self, firmware: &mut Firmware, env: &mut Env<'_>) {
+        let Self { slot, addr, mut entry, result, mut delivery, announced } = self;
+        if let Some((fetched, output)) = result {
+            let signed = firmware.caps.general(CmdHcaCap::CMDIF_CHECKSUM) != 0;
+            delivery = write_output(env, &mut entry, &fetched, &output, signed).err().map_or(0, CmdDeliveryStatus::code);
+        }
+        if let Some(mut view) = ViewMut::<CmdQueueEntry>::new(&mut entry) {
+            view.set(CmdQueueEntry::STATUS, delivery).set(CmdQueueEntry::OWNERSHIP, 0).set(CmdQueueEntry::SIGNATURE, 0);
+        }
+        let signature = !xor(&entry);
+        if let Some(mut view) = ViewMut::<CmdQueueEntry>::new(&mut entry) {
+            view.set(CmdQueueEntry::SIGNATURE, signature.into());
+        }
+        // Inline output and signature first, the byte that hands the entry back last.
+        let parts = [(32, 48), (61, 62), (STATUS_OWNER, CMD_ENTRY)];
+        for (from, to) in parts {
+            if let Some(bytes) = entry.get(from..to)
+                && env.memory.write(addr.wrapping_add(from as u64), bytes).is_err()
+            {
+                env.note(|| format!("the result in slot {slot} cannot be written"));
+            }
+        }
+        // The command that creates the command event queue was started by a driver that polls, and is not announced.
+        if announced && firmware.eqs.for_type(EventType::Cmd).is_some() {
+            firmware.eqs.post(env, Event::commands(1 << slot));
         }
     }
-    // The command that creates the command event queue was started by a driver that polls, and is not announced.
-    if events && firmware.eqs.for_type(EventType::Cmd).is_some() {
-        firmware.eqs.post(env, Event::commands(1 << slot));
-    }
-    true
 }
 
 fn fetch(env: &mut Env<'_>, entry: &[u8; CMD_ENTRY], signed: bool) -> Result<Fetched, CmdDeliveryStatus> {
