@@ -147,13 +147,8 @@ fn every_command_of_the_bring_up_without_answer() {
         assert_eq!((error.step, error.cause), (step, Error::CommandTimeout { opcode }));
         assert_eq!((error.cause.errno(), error.slots_lost), (Errno::Etimedout, 1), "the memory is not to be touched");
         let lost = host.with_device(|device| device.counts().pages_lost);
-        if opcode == CmdOpcode::ManagePages.code() as u16 {
-            // The one slot that pages go through is lost, so they cannot come back either; what is kept is said.
-            assert_eq!(error.pages_kept as usize, lost, "{error}");
-        } else {
-            assert_eq!((error.pages_kept, lost), (0, 0), "{error}: the teardown used the other slots");
-            assert_clean(&host, &error.to_string());
-        }
+        assert_eq!((error.pages_kept, lost), (0, 0), "{error}: the teardown used the other slots, for pages too");
+        assert_clean(&host, &error.to_string());
     }
 }
 
@@ -303,6 +298,71 @@ fn every_command_of_operation_without_answer() {
         assert_eq!((report.pages_kept, report.slots_lost), (0, 1), "operation {n}");
         assert_clean(&host, "after teardown");
     }
+}
+
+#[test]
+fn every_command_of_operation_answered_late() {
+    for (n, opcode) in opcodes().into_iter().enumerate() {
+        let mut scene = Scene::new();
+        let opcode = opcode.code() as u16;
+        for earlier in 12..n {
+            scene.operation(earlier).unwrap().1.unwrap();
+        }
+        let before = scene.node.holdings();
+        arm(&scene.node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(30) });
+        assert_eq!(scene.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
+        assert!(all_struck(&scene.node.host));
+        scene.node.host.world().advance(Duration::from_millis(20));
+        scene.node.verbs.query_port(1).unwrap();
+        if n < 12 {
+            assert_eq!(scene.node.holdings(), before, "operation {n}: nothing is left of it");
+        } else {
+            // The object is gone, and the caller still has its handle.
+            assert_ne!(scene.node.holdings().device, before.device, "operation {n}");
+            assert_eq!(scene.operation(n).unwrap().1, Ok(()), "operation {n}, again");
+            assert!(scene.operation(n).unwrap().1.is_err(), "operation {n}: the handle is stale");
+        }
+        // Whatever is left is destroyed as ever.
+        for later in 12.max(n + usize::from(n >= 12))..17 {
+            if n >= 5 {
+                assert_eq!(scene.operation(later).unwrap().1, Ok(()), "operation {later} after {n}");
+            }
+        }
+        scene.node.assert_no_findings();
+        let host = scene.node.host.clone();
+        let (_, report) = (*scene.node.verbs).into_provider().teardown().map_err(|(error, _)| error).unwrap();
+        assert_eq!((report.pages_kept, report.slots_lost), (0, 0), "operation {n}");
+        assert_clean(&host, "after teardown");
+    }
+}
+
+#[test]
+fn an_object_that_is_destroyed_late_is_waited_for_and_not_its_successor() {
+    let mut config = DeviceConfig::with_lid(1);
+    config.limits.log_max_cq = 3;
+    let host = World::new(WorldConfig::default()).add(config);
+    let mut node = Node::with_config(host, &IMPATIENT);
+    let opcode = CmdOpcode::DestroyCq.code() as u16;
+    let old = node.verbs.create_cq(16).unwrap();
+    let number = node.verbs.cq(old).unwrap().cqn;
+    arm(&node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(50) });
+    for _ in 0..2 {
+        refused!(node.verbs.destroy_cq(old), Etimedout, bareverbs::DestroyCqError::Device(_));
+    }
+    // The device gives the number again, to another queue.
+    let others: Vec<_> = (0..8).map_while(|_| node.verbs.create_cq(16).ok()).collect();
+    let successor = others.iter().find(|cq| node.verbs.cq(**cq).unwrap().cqn == number).copied();
+    let successor = successor.expect("the number comes again");
+    node.host.world().advance(Duration::from_millis(20));
+    node.verbs.destroy_cq(old).unwrap();
+    let cqs = node.host.with_device(|device| device.counts().engine.cqs);
+    assert_eq!(cqs, others.len(), "the other queues are left alone");
+    node.verbs.req_notify_cq(successor, false).unwrap();
+    for cq in others {
+        node.verbs.destroy_cq(cq).unwrap();
+    }
+    assert_eq!(node.verbs.provider().statistics().pages_lost, 0);
+    node.assert_no_findings();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use bareverbs::{DeviceAttr, DmaMemory, Platform};
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
-use crate::command::Commands;
+use crate::command::{CommandInterface, Commands};
 use crate::dma::arena::{Arena, PageUse, Run};
 use crate::dma::uar::Uar;
 use crate::error::Error;
@@ -38,13 +38,22 @@ pub(crate) struct EventQueues {
     pub(crate) assigned: usize,
 }
 
+/// What is served while a command is under way.
+pub(crate) struct IdleWork<'a> {
+    /// The queue for completions of commands.
+    pub(crate) command: &'a mut Option<Eq>,
+    /// The queue for page requests.
+    pub(crate) pages: &'a mut Option<Eq>,
+    /// Byte offset of the UAR page in the BAR.
+    pub(crate) uar: usize,
+}
+
 /// One device. `U` is the arena's array in [`crate::Mlx5`] and a slice everywhere else, so that the code exists once.
 pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) machine: Machine<P>,
     pub(crate) config: Config,
     pub(crate) state: BringUpState,
     pub(crate) commands: Commands,
-    pub(crate) signatures_checked: bool,
     pub(crate) caps: Capabilities,
     pub(crate) attr: DeviceAttr,
     pub(crate) uar: Uar,
@@ -63,8 +72,7 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             machine,
             config,
             state: BringUpState::default(),
-            commands: Commands::default(),
-            signatures_checked: false,
+            commands: Commands::new(&config),
             caps: Capabilities::default(),
             attr: DeviceAttr::default(),
             uar: Uar::default(),
@@ -78,7 +86,14 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Takes a run of pages and fills it with zeros.
+    /// The command interface, and the event queues to serve while a command is under way.
+    pub(crate) fn command_interface(&mut self) -> (CommandInterface<'_, P>, IdleWork<'_>) {
+        let Self { machine, arena, commands, stats, eqs, uar, .. } = self;
+        let work = IdleWork { command: &mut eqs.command, pages: &mut eqs.pages, uar: uar.base() };
+        (CommandInterface { machine, arena, commands, stats }, work)
+    }
+
+    /// Allocates a run of pages and fills it with zeros.
     pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<Run, Error> {
         let run = self.arena.allocate(pages)?;
         for at in (run.at()..run.at() + run.bytes()).step_by(64) {
@@ -90,12 +105,12 @@ impl<P: Platform> Driver<P> {
         Ok(run)
     }
 
-    /// Gives a run back after the command that needed it failed, or gives it up if the device may still use it.
+    /// Frees a run after the command that needed it failed, or gives it up if the device may still use it.
     pub(crate) fn release_run(&mut self, run: Run, error: Error) {
         if error.may_still_complete() { self.arena.lose(run) } else { self.arena.free(run) }
     }
 
-    /// Takes a doorbell record and clears it.
+    /// Allocates a doorbell record and clears it.
     pub(crate) fn allocate_record(&mut self) -> Result<usize, Error> {
         let at = self.arena.allocate_record()?;
         if let Err(error) = self.machine.memory.store(at, &[0; 1]) {
@@ -105,7 +120,7 @@ impl<P: Platform> Driver<P> {
         Ok(at)
     }
 
-    /// Gives a doorbell record back after the command that needed it failed, unless the device may still read it.
+    /// Frees a doorbell record after the command that needed it failed, unless the device may still read it.
     pub(crate) fn release_record(&mut self, at: usize, error: Error) {
         if !error.may_still_complete() {
             self.arena.free_record(at);

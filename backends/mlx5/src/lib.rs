@@ -67,7 +67,7 @@ pub struct Statistics {
     pub pages_held: u32,
     /// Pages that the driver has now.
     pub pages_used: u32,
-    /// Pages given up because a command that may still use them never ended.
+    /// Pages that a command which did not answer in time may still use; they come back if it answers after all.
     pub pages_lost: u32,
     /// Free pages.
     pub pages_free: u32,
@@ -131,9 +131,9 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         let arena: &arena::Arena = &self.driver.arena;
         Statistics {
             pages_held: arena.firmware_pages(),
-            pages_used: arena.count(PageUse::Driver),
-            pages_lost: arena.count(PageUse::Lost),
-            pages_free: arena.count(PageUse::Free),
+            pages_used: arena.count(PageUse::DRIVER),
+            pages_lost: arena.lost_pages(),
+            pages_free: arena.free_pages(),
             ..self.driver.stats
         }
     }

@@ -6,7 +6,8 @@ use bareverbs_mlx5_spec::{
     SetHcaCapOut, View, ViewMut,
 };
 
-use crate::command::{Call, Lane};
+use crate::command::Call;
+use crate::command::late::LateAction;
 use crate::dma::arena::MAX_RECORDS;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -106,17 +107,15 @@ impl<P: Platform> Driver<P> {
         let mut head = [0; QueryHcaCapIn::SIZE];
         ViewMut::<QueryHcaCapIn>::of(&mut head).set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
         let mut output = [0; QueryHcaCapOut::CAPABILITY.offset() + CAPABILITY];
-        self.call(
-            Lane::Regular,
-            Call {
-                opcode: CmdOpcode::QueryHcaCap,
-                head: &head,
-                list: &mut core::iter::empty(),
-                input_len: QueryHcaCapIn::SIZE,
-                output: &mut output,
-                output_len: MESSAGE,
-            },
-        )?;
+        self.call(Call {
+            opcode: CmdOpcode::QueryHcaCap,
+            head: &head,
+            list: &mut core::iter::empty(),
+            input_len: QueryHcaCapIn::SIZE,
+            output: &mut output,
+            output_len: MESSAGE,
+            late: LateAction::None,
+        })?;
         Ok(output.last_chunk().copied().unwrap_or([0; CAPABILITY]))
     }
 
@@ -127,17 +126,15 @@ impl<P: Platform> Driver<P> {
             *place = *values;
         }
         ViewMut::<CmdIn>::of(&mut head).set(CmdIn::OP_MOD, page.code() << 1);
-        self.call(
-            Lane::Regular,
-            Call {
-                opcode: CmdOpcode::SetHcaCap,
-                head: &head,
-                list: &mut core::iter::empty(),
-                input_len: SetHcaCapIn::SIZE,
-                output: &mut [0; SetHcaCapOut::SIZE],
-                output_len: SetHcaCapOut::SIZE,
-            },
-        )
+        Ok(self.call(Call {
+            opcode: CmdOpcode::SetHcaCap,
+            head: &head,
+            list: &mut core::iter::empty(),
+            input_len: SetHcaCapIn::SIZE,
+            output: &mut [0; SetHcaCapOut::SIZE],
+            output_len: SetHcaCapOut::SIZE,
+            late: LateAction::None,
+        })?)
     }
 
     /// Chooses the general capabilities: as they are, but for what the driver wants its way.
@@ -152,7 +149,7 @@ impl<P: Platform> Driver<P> {
             .set(CmdHcaCap::CMDIF_CHECKSUM, if sign { CHECKSUM_BOTH } else { 0 })
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
         self.set_page(CapabilityType::General, &page)?;
-        self.signatures_checked = sign;
+        self.commands.signatures = sign;
         Ok(())
     }
 

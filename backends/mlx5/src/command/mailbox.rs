@@ -3,43 +3,46 @@
 use bareverbs::{DmaMemory, OutOfRange};
 use bareverbs_mlx5_spec::{CmdIfBox, MAILBOX, MAILBOX_DATA, ViewMut};
 
-use crate::dma::arena::{PAGE, Run};
+use crate::dma::arena::{Arena, PAGE, PageUse};
 
 /// Bytes from block to block: a block lies at a multiple of 1024.
 const STRIDE: usize = 1024;
 /// Blocks in a page.
-pub(crate) const BLOCKS_PER_PAGE: usize = PAGE / STRIDE;
+const BLOCKS_PER_PAGE: usize = PAGE / STRIDE;
 
-/// Mailbox blocks in a row.
+/// Where the blocks of a chain lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// One after the other from this byte of the arena on.
+    Row(usize),
+    /// In the pages with this use, from the lowest to the highest.
+    Pages(PageUse),
+}
+
+/// Mailbox blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
-    at: usize,
+    place: Place,
     blocks: usize,
 }
 
 impl Chain {
     /// No blocks.
-    pub(crate) const EMPTY: Self = Self { at: 0, blocks: 0 };
+    pub(crate) const EMPTY: Self = Self { place: Place::Row(0), blocks: 0 };
 
-    /// All blocks of a run.
-    pub(crate) const fn new(run: Run) -> Self {
-        Self { at: run.at(), blocks: run.bytes() / STRIDE }
+    /// `blocks` blocks from byte `at` of the arena on.
+    pub(crate) const fn row(at: usize, blocks: usize) -> Self {
+        Self { place: Place::Row(at), blocks }
     }
 
-    /// The first `blocks` and the rest.
-    pub(crate) const fn split(self, blocks: usize) -> (Self, Self) {
-        let first = if blocks < self.blocks { blocks } else { self.blocks };
-        (Self { at: self.at, blocks: first }, Self { at: self.at + first * STRIDE, blocks: self.blocks - first })
+    /// `blocks` blocks in the pages with this use.
+    pub(crate) const fn in_pages(with: PageUse, blocks: usize) -> Self {
+        Self { place: Place::Pages(with), blocks }
     }
 
-    /// Number of blocks.
-    pub(crate) const fn blocks(self) -> usize {
-        self.blocks
-    }
-
-    /// Byte offset of the first block.
-    pub(crate) const fn at(self) -> usize {
-        self.at
+    /// Byte of the arena after a row of `blocks` blocks from `at`.
+    pub(crate) const fn row_end(at: usize, blocks: usize) -> usize {
+        at + blocks * STRIDE
     }
 
     /// Pages that `blocks` blocks need.
@@ -52,76 +55,64 @@ impl Chain {
         len.div_ceil(MAILBOX_DATA)
     }
 
-    /// Clears the first `blocks` blocks, links them and numbers them. `addr` is the device address of the chain.
-    pub(crate) fn link(self, memory: &mut impl DmaMemory, addr: u64, blocks: usize, token: u8) -> Result<(), OutOfRange> {
-        for block in 0..blocks.min(self.blocks) {
-            let at = self.at + block * STRIDE;
-            for word in (0..MAILBOX).step_by(64) {
-                memory.store(at + word, &[0; 8])?;
+    fn offsets(self, arena: &Arena) -> Offsets<'_> {
+        Offsets { arena, chain: self, index: 0, page: 0 }
+    }
+
+    /// Device address of the first block, 0 if there is none.
+    pub(crate) fn addr(self, arena: &Arena) -> u64 {
+        self.offsets(arena).next().map_or(0, |at| arena.addr(at))
+    }
+
+    /// Writes the blocks: `data` until it ends, then zeros, with numbers, links and signatures.
+    pub(crate) fn write(
+        self,
+        memory: &mut impl DmaMemory,
+        arena: &Arena,
+        token: u8,
+        data: &mut dyn Iterator<Item = u8>,
+    ) -> Result<(), OutOfRange> {
+        let mut offsets = self.offsets(arena).peekable();
+        let mut number = 0;
+        while let Some(at) = offsets.next() {
+            let next = offsets.peek().map_or(0, |next| arena.addr(*next));
+            let mut block = [0; MAILBOX];
+            for (to, from) in block.iter_mut().take(MAILBOX_DATA).zip(&mut *data) {
+                *to = from;
             }
-            let next = if block + 1 < blocks { addr.wrapping_add(((block + 1) * STRIDE) as u64) } else { 0 };
-            let mut control = [0; MAILBOX];
-            ViewMut::<CmdIfBox>::of(&mut control)
+            ViewMut::<CmdIfBox>::of(&mut block)
                 .set(CmdIfBox::NEXT_POINTER_63_32, (next >> 32) as u32)
                 .set(CmdIfBox::NEXT_POINTER_31_10, next as u32 >> 10)
-                .set(CmdIfBox::BLOCK_NUMBER, block as u32)
+                .set(CmdIfBox::BLOCK_NUMBER, number)
                 .set(CmdIfBox::TOKEN, u32::from(token));
-            memory.write(at + MAILBOX_DATA, control.get(MAILBOX_DATA..).unwrap_or_default())?;
+            let control = !xor_of(block.get(MAILBOX_DATA..).unwrap_or_default());
+            ViewMut::<CmdIfBox>::of(&mut block).set(CmdIfBox::CTRL_SIGNATURE, u32::from(control));
+            let all = !xor_of(&block);
+            ViewMut::<CmdIfBox>::of(&mut block).set(CmdIfBox::SIGNATURE, u32::from(all));
+            memory.write(at, &block)?;
+            number += 1;
         }
         Ok(())
     }
 
-    /// Copies bytes to byte `offset` of the chain's data.
-    pub(crate) fn write(self, memory: &mut impl DmaMemory, offset: usize, mut from: &[u8]) -> Result<(), OutOfRange> {
-        let mut offset = offset;
-        while !from.is_empty() {
-            let (at, room) = self.place(offset, from.len())?;
-            let (now, later) = from.split_at_checked(room).unwrap_or((from, &[]));
-            memory.write(at, now)?;
-            offset += now.len();
-            from = later;
+    /// Copies the data of the first blocks.
+    pub(crate) fn read(self, memory: &impl DmaMemory, arena: &Arena, into: &mut [u8]) -> Result<(), OutOfRange> {
+        let len = into.len();
+        let mut offsets = self.offsets(arena);
+        for chunk in into.chunks_mut(MAILBOX_DATA) {
+            let at = offsets.next().ok_or(OutOfRange { offset: 0, len })?;
+            memory.read(at, chunk)?;
         }
         Ok(())
     }
 
-    /// Copies bytes from byte `offset` of the chain's data.
-    pub(crate) fn read(self, memory: &impl DmaMemory, offset: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
-        let mut done = 0;
-        while done < into.len() {
-            let (at, room) = self.place(offset + done, into.len() - done)?;
-            memory.read(at, into.get_mut(done..done + room).unwrap_or_default())?;
-            done += room;
-        }
-        Ok(())
-    }
-
-    /// Where byte `offset` of the data lies, and how many of `len` bytes follow in the same block.
-    fn place(self, offset: usize, len: usize) -> Result<(usize, usize), OutOfRange> {
-        let (block, within) = (offset / MAILBOX_DATA, offset % MAILBOX_DATA);
-        if block >= self.blocks {
-            return Err(OutOfRange { offset, len });
-        }
-        Ok((self.at + block * STRIDE + within, len.min(MAILBOX_DATA - within)))
-    }
-
-    /// Signs the first `blocks` blocks: the control bytes, then all bytes.
-    pub(crate) fn sign(self, memory: &mut impl DmaMemory, blocks: usize) -> Result<(), OutOfRange> {
-        for block in 0..blocks.min(self.blocks) {
-            let at = self.at + block * STRIDE;
-            let control = !xor(memory, at + MAILBOX_DATA, MAILBOX - 2 - MAILBOX_DATA)?;
-            memory.write(at + MAILBOX - 2, &[control])?;
-            let all = !xor(memory, at, MAILBOX - 1)?;
-            memory.write(at + MAILBOX - 1, &[all])?;
-        }
-        Ok(())
-    }
-
-    /// Whether the signatures of the first `blocks` blocks are right.
-    pub(crate) fn verify(self, memory: &impl DmaMemory, blocks: usize) -> Result<bool, OutOfRange> {
-        for block in 0..blocks.min(self.blocks) {
-            let at = self.at + block * STRIDE;
-            let control = xor(memory, at + MAILBOX_DATA, MAILBOX - 1 - MAILBOX_DATA)?;
-            if control != 0xff || xor(memory, at, MAILBOX)? != 0xff {
+    /// Whether the signatures of all blocks are right.
+    pub(crate) fn verify(self, memory: &impl DmaMemory, arena: &Arena) -> Result<bool, OutOfRange> {
+        for at in self.offsets(arena) {
+            let mut block = [0; MAILBOX];
+            memory.read(at, &mut block)?;
+            let control = block.get(MAILBOX_DATA..MAILBOX - 1).map_or(0, xor_of);
+            if control != 0xff || xor_of(&block) != 0xff {
                 return Ok(false);
             }
         }
@@ -129,14 +120,38 @@ impl Chain {
     }
 }
 
-/// Exclusive or of `len` bytes: what all signatures of the command interface are made of.
-pub(crate) fn xor(memory: &impl DmaMemory, at: usize, len: usize) -> Result<u8, OutOfRange> {
-    let mut sum = 0;
-    let mut piece = [0; 64];
-    for start in (0..len).step_by(piece.len()) {
-        let bytes = piece.get_mut(..(len - start).min(64)).unwrap_or_default();
-        memory.read(at + start, bytes)?;
-        sum = bytes.iter().fold(sum, |sum, byte| sum ^ byte);
+/// Byte offsets of the blocks of a chain in the arena, in order.
+struct Offsets<'a> {
+    arena: &'a Arena,
+    chain: Chain,
+    index: usize,
+    page: usize,
+}
+
+impl Iterator for Offsets<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        if self.index >= self.chain.blocks {
+            return None;
+        }
+        let at = match self.chain.place {
+            Place::Row(at) => at + self.index * STRIDE,
+            Place::Pages(with) => {
+                let within = self.index % BLOCKS_PER_PAGE;
+                if within == 0 {
+                    let from = if self.index == 0 { 0 } else { self.page + 1 };
+                    self.page = self.arena.next_page(from, with)?;
+                }
+                self.page * PAGE + within * STRIDE
+            }
+        };
+        self.index += 1;
+        Some(at)
     }
-    Ok(sum)
+}
+
+/// Exclusive or of bytes: what all signatures of the command interface are made of.
+pub(crate) fn xor_of(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }

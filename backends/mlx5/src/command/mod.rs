@@ -1,5 +1,9 @@
 //! The command interface: a command goes in, its answer comes out or the reason why there is none, in bounded time.
+//!
+//! A command that does not answer in time keeps its slot and its mailboxes until it does. What it then did is undone, or
+//! noted for whoever asks again: see [`late`].
 
+pub(crate) mod late;
 mod mailbox;
 mod queue;
 
@@ -7,63 +11,116 @@ use core::time::Duration;
 
 use bareverbs::{Clock, DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{CMD_INLINE, CmdOpcode, CmdOut, HealthBuffer, InitialSeg, View};
+use heapless::Vec;
 
-use crate::dma::arena::{Arena, Run};
+use crate::dma::arena::{Arena, PageUse, Run};
+use crate::dma::machine::Machine;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
-pub(crate) use mailbox::Chain;
-use queue::Post;
-pub(crate) use queue::{Call, Chains, CommandQueue, Lane};
+use crate::{Config, Statistics};
+use late::{LateAction, ObjectMemory, Orphan, Ticket, Unanswered};
+use mailbox::Chain;
+use queue::{CommandQueue, Post};
 
-/// Blocks of the standing chains: the 4096 bytes of a capability page.
+pub(crate) use queue::Lane;
+
+/// The most slots of a command queue: bits of its doorbell.
+const SLOTS: usize = 32;
+/// Blocks of each standing chain: the 4096 bytes of a capability page.
 const STANDING_BLOCKS: usize = 8;
 /// Blocks of each chain of the page lane.
 const PAGE_LANE_BLOCKS: usize = 2;
 /// How often a wait looks whether the device is still there.
 const LOOK: Duration = Duration::from_millis(100);
+/// Bytes of the input of most commands that destroy, and of the output of those that create.
+const SHORT: usize = 16;
 
-/// Standing chains of one lane and the pages that they lie in.
+/// A command: its lengths and where its bytes come from and go.
+pub(crate) struct Call<'a> {
+    /// Opcode, which goes into the first two bytes.
+    pub(crate) opcode: CmdOpcode,
+    /// Start of the input.
+    pub(crate) head: &'a [u8],
+    /// 64-bit entries that follow the head.
+    pub(crate) list: &'a mut dyn Iterator<Item = u64>,
+    /// Bytes of the whole input: head and list, then zeros.
+    pub(crate) input_len: usize,
+    /// Start of the output.
+    pub(crate) output: &'a mut [u8],
+    /// Bytes of the whole output.
+    pub(crate) output_len: usize,
+    /// What is left to do if the answer comes after the deadline.
+    pub(crate) late: LateAction,
+}
+
+/// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing {
-    run: Run,
-    chains: Chains,
+pub(crate) struct CallError {
+    /// The reason.
+    pub(crate) error: Error,
+    /// The command, if the device may still answer it.
+    pub(crate) unanswered: Option<Ticket>,
+}
+
+impl From<Error> for CallError {
+    fn from(error: Error) -> Self {
+        Self { error, unanswered: None }
+    }
+}
+
+impl From<CallError> for Error {
+    fn from(failed: CallError) -> Self {
+        failed.error
+    }
 }
 
 /// State of the command interface.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Commands {
     queue: CommandQueue,
-    queue_run: Option<Run>,
-    regular: Option<Standing>,
-    pages: Option<Standing>,
-    /// Set once the device is known to answer no more, with the reason: nothing is asked of it any more.
+    timeout: Duration,
+    /// Whether the device signs its answers, so that they are checked.
+    pub(crate) signatures: bool,
+    /// Mailboxes that stay allocated: no command with a short list fails for lack of memory.
+    regular: Option<Run>,
+    pages: Option<Run>,
+    unanswered: Vec<Unanswered, SLOTS>,
+    /// Outcomes of commands that destroy and answered late, for whoever tries again: whether the object is gone.
+    outcomes: Vec<(Ticket, bool), SLOTS>,
+    orphans: Vec<Orphan, SLOTS>,
+    tickets: u32,
+    /// Set once the device is known to answer no more, with the reason: no command is sent any more.
     pub(crate) dead: Option<Error>,
 }
 
 impl Commands {
+    /// An interface without queue.
+    pub(crate) fn new(config: &Config) -> Self {
+        Self { timeout: config.command_timeout, ..Self::default() }
+    }
+
     /// The queue lies in `run`.
     pub(crate) const fn start(&mut self, run: Run, log_size: u32, log_stride: u32) {
         self.queue = CommandQueue::new(run.at(), log_size, log_stride);
-        self.queue_run = Some(run);
     }
 
-    /// Slots whose commands never ended.
-    pub(crate) const fn lost_slots(&self) -> u32 {
-        self.queue.lost()
+    /// Slots whose commands have not answered.
+    pub(crate) fn lost_slots(&self) -> u32 {
+        self.unanswered.len() as u32
     }
 
-    fn standing(&mut self, arena: &mut Arena, lane: Lane) -> Result<Standing, Error> {
+    /// The standing mailboxes of a lane, input blocks before output blocks, and the number of each.
+    fn standing(&mut self, arena: &mut Arena, lane: Lane) -> Result<(Run, usize), Error> {
         let (place, blocks) = match lane {
             Lane::Regular => (&mut self.regular, STANDING_BLOCKS),
             Lane::Pages => (&mut self.pages, PAGE_LANE_BLOCKS),
         };
-        if let Some(standing) = *place {
-            return Ok(standing);
-        }
-        let run = arena.allocate(Chain::pages(2 * blocks))?;
-        let (input, output) = Chain::new(run).split(blocks);
-        Ok(*place.insert(Standing { run, chains: Chains { input, output } }))
+        let run = match *place {
+            Some(run) => run,
+            None => *place.insert(arena.allocate(Chain::pages(2 * blocks))?),
+        };
+        Ok((run, blocks))
     }
 
     const fn forget_standing(&mut self, lane: Lane) {
@@ -74,104 +131,96 @@ impl Commands {
     }
 }
 
-/// The chains of one command, and the pages that were taken for it alone.
+/// The mailboxes of one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mailboxes {
-    chains: Chains,
+    input: Chain,
+    output: Chain,
+    /// The standing ones, if any of them is used.
     standing: Option<Run>,
-    extra: Option<Run>,
 }
 
-impl<P: Platform> Driver<P> {
-    /// A command whose input and output have fixed sizes.
-    pub(crate) fn command<const I: usize, const O: usize>(
-        &mut self,
-        opcode: CmdOpcode,
-        input: &[u8; I],
-        output: &mut [u8; O],
-    ) -> Result<(), Error> {
-        let list = &mut core::iter::empty();
-        self.call(Lane::Regular, Call { opcode, head: input, list, input_len: I, output, output_len: O })
-    }
+/// What the command interface does while a command is under way.
+pub(crate) type Idle<'a, P> = &'a mut dyn FnMut(&mut CommandInterface<'_, P>) -> Result<(), Error>;
 
-    /// A command whose input ends in a list of `len` 64-bit entries.
-    pub(crate) fn command_with_list<const I: usize, const O: usize>(
-        &mut self,
-        opcode: CmdOpcode,
-        input: &[u8; I],
-        list: &mut dyn Iterator<Item = u64>,
-        len: usize,
-        output: &mut [u8; O],
-    ) -> Result<(), Error> {
-        let input_len = len.saturating_mul(8).saturating_add(I);
-        self.call(Lane::Regular, Call { opcode, head: input, list, input_len, output, output_len: O })
-    }
+/// The command interface of a device, with what it needs of the driver.
+pub(crate) struct CommandInterface<'a, P: Platform> {
+    pub(crate) machine: &'a mut Machine<P>,
+    pub(crate) arena: &'a mut Arena,
+    pub(crate) commands: &'a mut Commands,
+    pub(crate) stats: &'a mut Statistics,
+}
 
-    /// Any command. An error is the delivery's, the device's or the deadline's; the output is then not to be looked at.
-    pub(crate) fn call(&mut self, lane: Lane, mut call: Call<'_>) -> Result<(), Error> {
+impl<P: Platform> CommandInterface<'_, P> {
+    /// Does a command, and `idle` again and again until it answers.
+    pub(crate) fn call(&mut self, lane: Lane, call: &mut Call<'_>, idle: Idle<'_, P>) -> Result<(), CallError> {
         if let Some(reason) = self.commands.dead {
-            return Err(reason);
+            return Err(reason.into());
         }
+        self.collect_late_answers()?;
         let opcode = call.opcode.code() as u16;
-        let slot = self.commands.queue.slot(lane).ok_or(Error::NoCommandSlot)?;
-        let input_blocks = Chain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
-        let output_blocks = Chain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
-        let mailboxes = self.allocate_mailboxes(lane, input_blocks, output_blocks)?;
-        let result = self
-            .post(slot, mailboxes.chains, &mut call, input_blocks, output_blocks)
-            .and_then(|()| self.wait(slot, lane, opcode))
-            .and_then(|status_own| self.collect(slot, mailboxes.chains, &mut call, output_blocks, status_own));
-        if matches!(result, Err(Error::CommandTimeout { .. } | Error::DeviceGone | Error::DeviceFatal { .. })) {
-            self.commands.queue.lose(slot);
-            self.lose_mailboxes(lane, &mailboxes);
-        } else if let Some(extra) = mailboxes.extra {
-            self.arena.free(extra);
+        let Some(slot) = self.commands.queue.reserve(lane) else {
+            log_event!(warn, "command {:x}: every slot waits for an answer", opcode);
+            return Err(Error::NoCommandSlot.into());
+        };
+        let mailboxes = match self.allocate_mailboxes(lane, slot, call) {
+            Ok(mailboxes) => mailboxes,
+            Err(error) => {
+                self.commands.queue.release(slot);
+                return Err(error.into());
+            }
+        };
+        if let Err(error) = self.post(slot, &mailboxes, call) {
+            self.release(slot);
+            return Err(error.into());
         }
+        let status_own = match self.wait(slot, opcode, idle) {
+            Ok(status_own) => status_own,
+            Err(error) => {
+                let unanswered = self.abandon(lane, slot, call, &mailboxes);
+                return Err(CallError { error, unanswered });
+            }
+        };
+        let result = self.collect(slot, opcode, mailboxes.output, call.output, status_own);
+        self.release(slot);
         if let Err(error) = result {
             log_event!(debug, "command {:x} failed: {:?}", opcode, error);
         }
-        result
+        Ok(result?)
     }
 
-    fn allocate_mailboxes(&mut self, lane: Lane, input_blocks: usize, output_blocks: usize) -> Result<Mailboxes, Error> {
-        if input_blocks == 0 && output_blocks == 0 {
-            let chains = Chains { input: Chain::EMPTY, output: Chain::EMPTY };
-            return Ok(Mailboxes { chains, standing: None, extra: None });
-        }
-        let standing = self.commands.standing(&mut self.arena, lane)?;
-        let Chains { input, output } = standing.chains;
-        if input_blocks <= input.blocks() && output_blocks <= output.blocks() {
-            return Ok(Mailboxes { chains: standing.chains, standing: Some(standing.run), extra: None });
-        }
-        let extra = self.arena.allocate(Chain::pages(input_blocks.saturating_add(output_blocks)))?;
-        let (input, output) = Chain::new(extra).split(input_blocks);
-        Ok(Mailboxes { chains: Chains { input, output }, standing: None, extra: Some(extra) })
+    /// Frees a slot, and the mailboxes that were its own.
+    fn release(&mut self, slot: u32) {
+        self.arena.replace(PageUse::mailbox(slot), PageUse::FREE);
+        self.commands.queue.release(slot);
     }
 
-    fn lose_mailboxes(&mut self, lane: Lane, mailboxes: &Mailboxes) {
-        if let Some(run) = mailboxes.standing {
-            self.arena.lose(run);
-            self.commands.forget_standing(lane);
+    fn allocate_mailboxes(&mut self, lane: Lane, slot: u32, call: &Call<'_>) -> Result<Mailboxes, Error> {
+        let input = Chain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
+        let output = Chain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
+        if input == 0 && output == 0 {
+            return Ok(Mailboxes { input: Chain::EMPTY, output: Chain::EMPTY, standing: None });
         }
-        if let Some(run) = mailboxes.extra {
-            self.arena.lose(run);
+        let (standing, blocks) = self.commands.standing(self.arena, lane)?;
+        if output > blocks {
+            return Err(Error::LimitExceeded { requested: output as u64, limit: blocks as u64 });
         }
+        let input = if input <= blocks {
+            Chain::row(standing.at(), input)
+        } else {
+            // A long list, of a region for instance. Its blocks are linked: they may lie anywhere.
+            self.arena.allocate_scattered(Chain::pages(input), PageUse::mailbox(slot))?;
+            Chain::in_pages(PageUse::mailbox(slot), input)
+        };
+        let output = Chain::row(Chain::row_end(standing.at(), blocks), output);
+        Ok(Mailboxes { input, output, standing: Some(standing) })
     }
 
-    /// Writes a command and tells the device.
-    fn post(
-        &mut self,
-        slot: u32,
-        chains: Chains,
-        call: &mut Call<'_>,
-        input_blocks: usize,
-        output_blocks: usize,
-    ) -> Result<(), Error> {
-        let memory = &mut self.machine.memory;
-        let token = self.commands.queue.next_token();
-        let address = |chain: Chain, blocks| if blocks == 0 { 0 } else { self.arena.addr(chain.at()) };
-        let (input_addr, output_addr) = (address(chains.input, input_blocks), address(chains.output, output_blocks));
-        chains.input.link(memory, input_addr, input_blocks, token)?;
-        chains.output.link(memory, output_addr, output_blocks, token)?;
+    /// Writes a command and rings its doorbell.
+    fn post(&mut self, slot: u32, mailboxes: &Mailboxes, call: &mut Call<'_>) -> Result<(), Error> {
+        let Self { machine, arena, commands, stats } = self;
+        let memory = &mut machine.memory;
+        let token = commands.queue.next_token();
         let mut inline = [0; CMD_INLINE];
         let (first, rest) = call.head.split_at_checked(CMD_INLINE).unwrap_or((call.head, &[]));
         for (to, from) in inline.iter_mut().zip(first) {
@@ -180,32 +229,29 @@ impl<P: Platform> Driver<P> {
         for (to, from) in inline.iter_mut().zip((call.opcode.code() as u16).to_be_bytes()) {
             *to = from;
         }
-        chains.input.write(memory, 0, rest)?;
-        for (offset, entry) in (rest.len()..).step_by(8).zip(&mut *call.list) {
-            chains.input.write(memory, offset, &entry.to_be_bytes())?;
-        }
-        chains.input.sign(memory, input_blocks)?;
-        chains.output.sign(memory, output_blocks)?;
+        let mut data = rest.iter().copied().chain((&mut *call.list).flat_map(u64::to_be_bytes));
+        mailboxes.input.write(memory, arena, token, &mut data)?;
+        mailboxes.output.write(memory, arena, token, &mut core::iter::empty())?;
         let input_len = u32::try_from(call.input_len).unwrap_or(u32::MAX);
         let output_len = u32::try_from(call.output_len).unwrap_or(u32::MAX);
-        self.commands.queue.fill(memory, slot, &Post { inline, input_len, input_addr, output_len, output_addr, token })?;
-        self.machine.fence.release();
-        self.stats.commands = self.stats.commands.wrapping_add(1);
-        self.machine.registers.write32(InitialSeg::COMMAND_DOORBELL_VECTOR.dword(), (1u32 << slot).to_be())?;
-        self.machine.fence.flush();
+        let (input_addr, output_addr) = (mailboxes.input.addr(arena), mailboxes.output.addr(arena));
+        commands.queue.fill(memory, slot, &Post { inline, input_len, input_addr, output_len, output_addr, token })?;
+        machine.fence.release();
+        stats.commands = stats.commands.wrapping_add(1);
+        machine.registers.write32(InitialSeg::COMMAND_DOORBELL_VECTOR.dword(), (1u32 << slot).to_be())?;
+        machine.fence.flush();
         Ok(())
     }
 
     /// Waits for the device to give a slot back; its delivery status and owner bit.
     ///
-    /// The owner bit decides, also when events tell of completions: an event may be late or lost.
-    fn wait(&mut self, slot: u32, lane: Lane, opcode: u16) -> Result<u8, Error> {
+    /// The owner bit decides, also when events announce completions: an event may be late or lost.
+    fn wait(&mut self, slot: u32, opcode: u16, idle: Idle<'_, P>) -> Result<u8, Error> {
         let start = self.machine.clock.now();
-        let deadline = start.after(self.config.command_timeout);
+        let deadline = start.after(self.commands.timeout);
         let mut look = start.after(LOOK);
         loop {
             let late = self.machine.clock.now() >= deadline;
-            self.drain_command_events()?;
             let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
             if status_own & 1 == 0 {
                 self.machine.fence.acquire();
@@ -213,15 +259,11 @@ impl<P: Platform> Driver<P> {
             }
             if late {
                 self.check_device()?;
-                log_event!(warn, "command {:x} in slot {} did not end in time", opcode, slot);
+                log_event!(warn, "command {:x} in slot {} did not answer in time", opcode, slot);
                 self.stats.timeouts = self.stats.timeouts.wrapping_add(1);
                 return Err(Error::CommandTimeout { opcode });
             }
-            if lane == Lane::Regular {
-                // The command may wait for these very pages. If they cannot be given the firmware was told so, and ends
-                // the command with a status of its own.
-                let _ = self.serve_page_requests();
-            }
+            idle(self)?;
             if self.machine.clock.now() >= look {
                 look = look.after(LOOK);
                 self.check_device()?;
@@ -230,18 +272,18 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// [`Error::DeviceGone`] if reads give all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. Nothing is asked
-    /// of the device after either.
+    /// [`Error::DeviceGone`] if reads give all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. No command is
+    /// sent after either.
     pub(crate) fn check_device(&mut self) -> Result<(), Error> {
-        let revision = self.machine.registers.read32(InitialSeg::FW_REV_MAJOR.dword())?;
-        let interface = self.machine.registers.read32(InitialSeg::CMD_INTERFACE_REV.dword())?;
+        let revision = self.machine.register(InitialSeg::FW_REV_MAJOR.dword())?;
+        let interface = self.machine.register(InitialSeg::CMD_INTERFACE_REV.dword())?;
         if revision == u32::MAX && interface == u32::MAX {
             log_event!(error, "the device is gone");
             return self.mark_dead(Error::DeviceGone);
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
-        if HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())?) != 0 {
-            let syndrome = HealthBuffer::SYND.take(self.register(buffer + HealthBuffer::SYND.dword())?) as u8;
+        if HealthBuffer::RFR.take(self.machine.register(buffer + HealthBuffer::RFR.dword())?) != 0 {
+            let syndrome = HealthBuffer::SYND.take(self.machine.register(buffer + HealthBuffer::SYND.dword())?) as u8;
             if syndrome != 0 {
                 log_event!(error, "the firmware stopped, health syndrome {:x}", syndrome);
                 return self.mark_dead(Error::DeviceFatal { syndrome });
@@ -257,37 +299,91 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Checks the answer of a command and copies it out.
-    fn collect(
-        &self,
-        slot: u32,
-        chains: Chains,
-        call: &mut Call<'_>,
-        output_blocks: usize,
-        status_own: u8,
-    ) -> Result<(), Error> {
-        let opcode = call.opcode.code() as u16;
-        let memory = &self.machine.memory;
+    fn collect(&self, slot: u32, opcode: u16, chain: Chain, output: &mut [u8], status_own: u8) -> Result<(), Error> {
+        let (memory, queue) = (&self.machine.memory, &self.commands.queue);
         if status_own >> 1 != 0 {
             return Err(Error::CommandDelivery { opcode, status: status_own >> 1 });
         }
-        if self.signatures_checked
-            && !(self.commands.queue.verify(memory, slot)? && chains.output.verify(memory, output_blocks)?)
-        {
+        if self.commands.signatures && !(queue.verify(memory, slot)? && chain.verify(memory, self.arena)?) {
             return Err(Error::CommandSignature { opcode });
         }
-        let first = self.commands.queue.output(memory, slot)?;
+        let first = queue.output(memory, slot)?;
         let answer = View::<CmdOut>::of(&first);
         if answer.is_set(CmdOut::STATUS) {
             let status = answer.get(CmdOut::STATUS) as u8;
             return Err(Error::CommandStatus { opcode, status, syndrome: answer.get(CmdOut::SYNDROME) });
         }
-        for (to, from) in call.output.iter_mut().zip(first) {
+        for (to, from) in output.iter_mut().zip(first) {
             *to = from;
         }
-        match call.output.get_mut(CMD_INLINE..) {
-            Some(rest) => Ok(chains.output.read(memory, 0, rest)?),
+        match output.get_mut(CMD_INLINE..) {
+            Some(rest) => Ok(chain.read(memory, self.arena, rest)?),
             None => Ok(()),
         }
+    }
+}
+
+/// The number of an object in the output of a command that creates, and in the input of one that destroys.
+const NUMBER: core::ops::Range<usize> = 8..12;
+
+fn number_of(output: &[u8; SHORT]) -> u32 {
+    let bytes = output.get(NUMBER).and_then(|bytes| bytes.first_chunk());
+    bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes) & 0xff_ffff)
+}
+
+fn naming(number: u32) -> [u8; SHORT] {
+    let mut input = [0; SHORT];
+    for (to, from) in input.iter_mut().skip(NUMBER.start).zip(number.to_be_bytes()) {
+        *to = from;
+    }
+    input
+}
+
+impl<P: Platform> Driver<P> {
+    /// A command that creates nothing and destroys nothing, with input and output of fixed sizes.
+    pub(crate) fn command<const I: usize, const O: usize>(
+        &mut self,
+        opcode: CmdOpcode,
+        input: &[u8; I],
+        output: &mut [u8; O],
+    ) -> Result<(), Error> {
+        let list = &mut core::iter::empty();
+        let call = Call { opcode, head: input, list, input_len: I, output, output_len: O, late: LateAction::None };
+        Ok(self.call(call)?)
+    }
+
+    /// A command that creates an object; its number. `list` are `len` 64-bit entries after the input. If the answer comes too
+    /// late the object is destroyed again, and its memory freed; after an error that [may still
+    /// complete](Error::may_still_complete) the memory is not the caller's to free.
+    pub(crate) fn create<const I: usize>(
+        &mut self,
+        opcode: CmdOpcode,
+        input: &[u8; I],
+        list: &mut dyn Iterator<Item = u64>,
+        len: usize,
+        memory: ObjectMemory,
+    ) -> Result<u32, Error> {
+        let input_len = len.saturating_mul(8).saturating_add(I);
+        let mut output = [0; SHORT];
+        let late = LateAction::Destroy { memory };
+        self.call(Call { opcode, head: input, list, input_len, output: &mut output, output_len: SHORT, late })?;
+        Ok(number_of(&output))
+    }
+
+    /// Any command. An error is the delivery's, the device's or the deadline's; the output is then not to be looked at.
+    pub(crate) fn call(&mut self, mut call: Call<'_>) -> Result<(), CallError> {
+        self.destroy_orphans();
+        self.call_regular(&mut call)
+    }
+
+    fn call_regular(&mut self, call: &mut Call<'_>) -> Result<(), CallError> {
+        let (mut interface, mut work) = self.command_interface();
+        interface.call(Lane::Regular, call, &mut |interface| work.serve(interface))
+    }
+
+    /// [`CommandInterface::check_device`].
+    pub(crate) fn check_device(&mut self) -> Result<(), Error> {
+        self.command_interface().0.check_device()
     }
 }
 

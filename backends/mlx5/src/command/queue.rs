@@ -1,58 +1,52 @@
 //! The command queue: slots, tokens, entries.
 
 use bareverbs::{DmaMemory, OutOfRange};
-use bareverbs_mlx5_spec::{CMD_ENTRY, CMD_INLINE, CmdOpcode, CmdQueueEntry, PCI_CMD_XPORT, ViewMut};
+use bareverbs_mlx5_spec::{CMD_ENTRY, CMD_INLINE, CmdQueueEntry, PCI_CMD_XPORT, ViewMut};
 
-use super::mailbox::{Chain, xor};
+use super::mailbox::xor_of;
 
 /// Byte of an entry that holds delivery status and owner.
 const STATUS_OWN: usize = 63;
-/// Byte of an entry that holds its signature.
-const SIGNATURE: usize = 61;
 
-/// Which slots a command may use.
+/// What a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Any slot but the last.
+    /// Anything but pages. One slot is always left for pages.
     Regular,
-    /// The last slot: pages must be given while another command waits for them.
+    /// Pages of the firmware: they must be given while another command waits for them.
     Pages,
 }
 
-/// The command queue in memory. Regular commands go one at a time; a slot whose command never ended is not used again.
+/// The command queue in memory. A slot is reserved from the command until its answer, however late that comes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandQueue {
     at: usize,
     log_stride: u32,
     slots: u32,
-    lost: u32,
+    reserved: u32,
     token: u8,
 }
 
 impl CommandQueue {
     /// A queue at byte `at` with `1 << log_size` slots, 32 at most.
     pub(crate) const fn new(at: usize, log_size: u32, log_stride: u32) -> Self {
-        Self { at, log_stride, slots: 1 << log_size, lost: 0, token: 0 }
+        Self { at, log_stride, slots: 1 << log_size, reserved: 0, token: 0 }
     }
 
-    /// A slot for the next command.
-    pub(crate) fn slot(&self, lane: Lane) -> Option<u32> {
-        let last = self.slots.checked_sub(1)?;
-        let mut slots = match lane {
-            Lane::Regular => 0..last,
-            Lane::Pages => last..self.slots,
-        };
-        slots.find(|slot| self.lost & (1 << slot) == 0)
+    /// Reserves a slot: the highest that is free for pages, the lowest for other commands, if another one stays free.
+    pub(crate) fn reserve(&mut self, lane: Lane) -> Option<u32> {
+        let mut free = (0..self.slots).filter(|slot| self.reserved & (1 << slot) == 0);
+        let slot = match lane {
+            Lane::Pages => free.next_back(),
+            Lane::Regular => free.next().filter(|_| free.next().is_some()),
+        }?;
+        self.reserved |= 1 << slot;
+        Some(slot)
     }
 
-    /// Gives a slot up: its command may still run.
-    pub(crate) const fn lose(&mut self, slot: u32) {
-        self.lost |= 1 << (slot & 31);
-    }
-
-    /// Slots given up.
-    pub(crate) const fn lost(&self) -> u32 {
-        self.lost.count_ones()
+    /// Ends a reservation.
+    pub(crate) const fn release(&mut self, slot: u32) {
+        self.reserved &= !(1 << (slot & 31));
     }
 
     /// A token, other than the last one and not zero.
@@ -79,7 +73,7 @@ impl CommandQueue {
             .set(CmdQueueEntry::OUTPUT_LENGTH, post.output_len)
             .set(CmdQueueEntry::TOKEN, u32::from(post.token))
             .set(CmdQueueEntry::OWNERSHIP, 1);
-        let sum = !entry.iter().fold(0, |sum, byte| sum ^ byte);
+        let sum = !xor_of(&entry);
         ViewMut::<CmdQueueEntry>::of(&mut entry).set(CmdQueueEntry::SIGNATURE, u32::from(sum));
         memory.write(self.entry(slot), &entry)
     }
@@ -98,8 +92,9 @@ impl CommandQueue {
 
     /// Whether the signature of a slot is right.
     pub(crate) fn verify(&self, memory: &impl DmaMemory, slot: u32) -> Result<bool, OutOfRange> {
-        debug_assert_eq!(CmdQueueEntry::SIGNATURE.dword() + 1, SIGNATURE);
-        Ok(xor(memory, self.entry(slot), CMD_ENTRY)? == 0xff)
+        let mut entry = [0; CMD_ENTRY];
+        memory.read(self.entry(slot), &mut entry)?;
+        Ok(xor_of(&entry) == 0xff)
     }
 }
 
@@ -117,29 +112,4 @@ pub(crate) struct Post {
     pub(crate) output_addr: u64,
     /// Token of entry and blocks.
     pub(crate) token: u8,
-}
-
-/// The lengths of a command and where its bytes come from and go.
-pub(crate) struct Call<'a> {
-    /// Opcode, which goes into the first two bytes.
-    pub(crate) opcode: CmdOpcode,
-    /// Start of the input.
-    pub(crate) head: &'a [u8],
-    /// 64-bit entries that follow the head.
-    pub(crate) list: &'a mut dyn Iterator<Item = u64>,
-    /// Bytes of the whole input: head and list, then zeros.
-    pub(crate) input_len: usize,
-    /// Start of the output.
-    pub(crate) output: &'a mut [u8],
-    /// Bytes of the whole output.
-    pub(crate) output_len: usize,
-}
-
-/// The chains of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chains {
-    /// For inputs.
-    pub(crate) input: Chain,
-    /// For outputs.
-    pub(crate) output: Chain,
 }

@@ -1,12 +1,15 @@
 //! Bytes of the command interface, by `mlx5_ifc.h` and Linux `struct mlx5_cmd_layout` and `struct mlx5_cmd_prot_block`.
 
+use core::cell::RefCell;
+use std::rc::Rc;
 use std::vec::Vec;
 
 use bareverbs_mlx5_spec::CmdOpcode;
 
+use super::late::PendingDestroy;
 use super::*;
-use crate::dma::arena::PageUse;
-use crate::mock::{DEVICE_ADDR, Done, MockPlatform, started};
+
+use crate::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
 
 fn xor(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
@@ -76,11 +79,11 @@ fn a_slot_without_answer_is_not_used_again_and_the_last_one_is_kept_for_pages() 
         assert_eq!(result, Err(Error::CommandTimeout { opcode }));
     }
     assert_eq!(view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]), Err(Error::NoCommandSlot));
-    assert_eq!(view.arena.count(PageUse::Lost), 3 * 4, "the buffers of three commands");
+    assert_eq!(view.arena.lost_pages(), 3 * 4, "the buffers of three commands");
     let doorbells: Vec<Done> =
         shared.borrow().log.iter().filter(|done| matches!(done, Done::Register(0x18, _))).cloned().collect();
     assert_eq!(doorbells, [1u8, 2, 4].map(|bit| Done::Register(0x18, [0, 0, 0, bit].to_vec())));
-    assert_eq!(view.commands.queue.slot(Lane::Pages), Some(3));
+    assert_eq!(view.commands.queue.reserve(Lane::Pages), Some(3));
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn what_the_device_answers_becomes_an_error_value() {
     answer(2 << 1, 0);
     let result = view.command(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16]);
     assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }));
-    view.signatures_checked = true;
+    view.commands.signatures = true;
     answer(0, 0);
     let result = view.command(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16]);
     assert_eq!(result, Err(Error::CommandSignature { opcode }));
@@ -112,4 +115,221 @@ fn what_the_device_answers_becomes_an_error_value() {
     shared.borrow_mut().device = None;
     let result = view.command(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16]);
     assert_eq!(result, Err(Error::DeviceGone));
+}
+
+/// The device gives the slot back with success, and with this number of an object.
+fn answer_late(shared: &Shared, slot: usize, number: u32) {
+    let memory = &mut shared.borrow_mut().memory;
+    memory[slot * 64 + 32..slot * 64 + 48].fill(0);
+    memory[slot * 64 + 40..slot * 64 + 44].copy_from_slice(&number.to_be_bytes());
+    memory[slot * 64 + 63] = 0;
+}
+
+/// From now on every command ends with this status, and its slot, opcode and first dword after 8 bytes are noted.
+fn answer_all(shared: &Shared, status: u8) -> Rc<RefCell<Vec<(usize, u16, u32)>>> {
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let note = seen.clone();
+    shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, value| {
+        if at == 0x18 {
+            let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize;
+            let entry = &mut memory[slot * 64..slot * 64 + 64];
+            let opcode = u16::from_be_bytes([entry[16], entry[17]]);
+            note.borrow_mut().push((slot, opcode, u32::from_be_bytes(entry[24..28].try_into().unwrap())));
+            entry[32..48].fill(0);
+            entry[32] = status;
+            entry[63] = 0;
+        }
+    }));
+    seen
+}
+
+#[test]
+fn a_late_answer_gives_slot_and_mailboxes_back() {
+    let (mut driver, shared) = started();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    let free = view.arena.free_pages();
+    let opcode = CmdOpcode::QueryIssi.code() as u16;
+    for _ in 0..3 {
+        let result = view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]);
+        assert_eq!(result, Err(Error::CommandTimeout { opcode }));
+    }
+    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (3, 12));
+    answer_late(&shared, 1, 0);
+    let seen = answer_all(&shared, 0);
+    view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]).unwrap();
+    assert_eq!(*seen.borrow(), [(1, opcode, 0)], "in the slot that came back");
+    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (2, 8));
+    answer_late(&shared, 0, 0);
+    answer_late(&shared, 2, 0);
+    view.destroy_orphans();
+    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (0, 0));
+    assert_eq!(view.arena.free_pages(), free - 4, "all but the standing mailboxes");
+}
+
+#[test]
+fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back() {
+    let (mut driver, shared) = started();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    let create = |view: &mut Driver<MockPlatform>| {
+        let run = view.arena.allocate(2).unwrap();
+        let record = view.arena.allocate_record().unwrap();
+        let memory = ObjectMemory { run: Some(run), record: Some(record) };
+        let error = view.create(CmdOpcode::CreateQp, &[0; 16], &mut core::iter::empty(), 0, memory).unwrap_err();
+        assert_eq!(error, Error::CommandTimeout { opcode: CmdOpcode::CreateQp.code() as u16 });
+        view.release_run(run, error);
+        view.release_record(record, error);
+    };
+    let free = view.arena.free_pages();
+    create(view);
+    assert_eq!((view.arena.lost_pages(), view.arena.free_pages()), (2, free - 3));
+    answer_late(&shared, 0, 0x12_3456);
+    let seen = answer_all(&shared, 0);
+    view.destroy_orphans();
+    assert_eq!(*seen.borrow(), [(0, CmdOpcode::DestroyQp.code() as u16, 0x12_3456)]);
+    assert_eq!(view.arena.free_pages(), free, "ring and doorbell record");
+
+    // The same, and the device refuses to destroy it: the ring stays out of use.
+    shared.borrow_mut().device = None;
+    create(view);
+    answer_late(&shared, 0, 0x77);
+    let seen = answer_all(&shared, 6);
+    view.destroy_orphans();
+    assert_eq!((seen.borrow().len(), view.arena.lost_pages()), (1, 2));
+
+    // The same, and the command that destroys answers late, too.
+    shared.borrow_mut().device = None;
+    create(view);
+    assert_eq!(view.arena.lost_pages(), 4);
+    answer_late(&shared, 0, 0x88);
+    view.destroy_orphans();
+    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (1, 4));
+    answer_late(&shared, 0, 0);
+    view.destroy_orphans();
+    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (0, 2));
+
+    // A late refusal creates nothing: nothing is to be destroyed.
+    create(view);
+    shared.borrow_mut().memory[32] = 8;
+    shared.borrow_mut().memory[63] = 0;
+    let seen = answer_all(&shared, 0);
+    view.destroy_orphans();
+    assert_eq!((seen.borrow().len(), view.arena.lost_pages()), (0, 2));
+}
+
+#[test]
+fn a_late_answer_to_destroy_counts_for_who_tries_again() {
+    let (mut driver, shared) = started();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    let opcode = CmdOpcode::DestroyQp.code() as u16;
+    let mut pending = PendingDestroy::NONE;
+    let timeout = Err(Error::CommandTimeout { opcode });
+    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 5, &mut pending), timeout);
+    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 5, &mut pending), timeout, "waited for again, not sent again");
+    assert_eq!(view.commands.lost_slots(), 1);
+    // It was carried out. By then the number may be another object's, which is to be left alone.
+    answer_late(&shared, 0, 0);
+    let seen = answer_all(&shared, 0);
+    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 5, &mut pending), Ok(()));
+    assert_eq!(*seen.borrow(), []);
+    assert_eq!((pending, view.commands.lost_slots()), (PendingDestroy::NONE, 0));
+
+    // It was refused, late: the object is still there, and destroyed by the next attempt.
+    shared.borrow_mut().device = None;
+    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 6, &mut pending), timeout);
+    shared.borrow_mut().memory[32] = 6;
+    shared.borrow_mut().memory[63] = 0;
+    let seen = answer_all(&shared, 0);
+    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 6, &mut pending), Ok(()));
+    assert_eq!(*seen.borrow(), [(0, opcode, 6)]);
+}
+
+#[test]
+fn a_long_list_lies_in_whatever_pages_are_free() {
+    let (mut driver, shared) = started();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    // Every other page is free, so that no two lie together; the standing mailboxes come first.
+    assert!(view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]).is_err());
+    let standing = view.commands.standing(&mut view.arena, Lane::Regular).unwrap().0;
+    assert_eq!(standing.pages(), 4);
+    let runs: Vec<Run> = core::iter::from_fn(|| view.arena.allocate(1).ok()).collect();
+    for run in runs.iter().step_by(2) {
+        view.arena.free(*run);
+    }
+    let free = view.arena.free_pages();
+    let sent = Rc::new(RefCell::new(Vec::new()));
+    let copy = sent.clone();
+    shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, value| {
+        if at == 0x18 {
+            let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize;
+            let mut pointer = u64::from_be_bytes(memory[slot * 64 + 8..slot * 64 + 16].try_into().unwrap());
+            let mut number = 0u32;
+            while pointer != 0 {
+                let block = &memory[(pointer - DEVICE_ADDR) as usize..][..576];
+                assert_eq!((block[568..572].try_into().unwrap(), xor(block)), (number.to_be_bytes(), 0xff));
+                copy.borrow_mut().extend_from_slice(&block[..512]);
+                pointer = u64::from_be_bytes(block[560..568].try_into().unwrap());
+                number += 1;
+            }
+            memory[slot * 64 + 32..slot * 64 + 48].fill(0);
+            memory[slot * 64 + 63] = 0;
+        }
+    }));
+    let len = 9 * 4 * 64;
+    let list: Vec<u64> = (0..len as u64).map(|n| n.wrapping_mul(0x0123_4567_89ab_cdef)).collect();
+    let created = view.create(CmdOpcode::CreateMkey, &[7; 20], &mut list.iter().copied(), len, ObjectMemory::default());
+    assert_eq!(created, Ok(0));
+    let expected: Vec<u8> = [7; 4].into_iter().chain(list.iter().flat_map(|entry| entry.to_be_bytes())).collect();
+    assert_eq!(sent.borrow()[..expected.len()], expected[..]);
+    assert!(sent.borrow()[expected.len()..].iter().all(|byte| *byte == 0), "zeros after the end");
+    assert_eq!(view.arena.free_pages(), free);
+    // One page more than there are.
+    let len = (free as usize + 1) * 4 * 64;
+    let list = &mut core::iter::repeat_n(0, len);
+    let created = view.create(CmdOpcode::CreateMkey, &[7; 20], list, len, ObjectMemory::default());
+    assert!(matches!(created, Err(Error::ArenaFull { .. })), "{created:?}");
+    assert_eq!(view.arena.free_pages(), free);
+}
+
+#[test]
+fn pages_go_through_another_slot_after_one_had_no_answer() {
+    let (mut driver, shared) = started();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    let opcode = CmdOpcode::ManagePages.code() as u16;
+    let give = |view: &mut Driver<MockPlatform>| {
+        let (mut interface, mut work) = view.command_interface();
+        interface.give_pages(3, 2, &mut |interface| work.drain_command_events(interface))
+    };
+    let free = view.arena.free_pages();
+    assert_eq!(give(view), Err(Error::CommandTimeout { opcode }));
+    assert_eq!((view.arena.firmware_pages(), view.arena.lost_pages()), (0, 3), "two pages and the mailboxes");
+    let seen = answer_all(&shared, 0);
+    assert_eq!(give(view), Ok(()));
+    assert_eq!(*seen.borrow(), [(2, opcode, 3)], "the next slot, for function 3");
+    assert_eq!((view.arena.firmware_pages(), view.stats.pages_given), (2, 2));
+    // The firmware took the first two after all.
+    answer_late(&shared, 3, 0);
+    view.destroy_orphans();
+    assert_eq!((view.arena.firmware_pages(), view.arena.lost_pages(), view.stats.pages_given), (4, 0, 4));
+    assert_eq!(view.arena.free_pages(), free - 5, "four pages, and the mailboxes");
+    assert_eq!(view.commands.lost_slots(), 0);
+}
+
+#[test]
+fn pages_that_came_back_late_are_free() {
+    let (mut driver, shared) = started();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    let given: Vec<u64> = (0..2).map(|_| view.arena.allocate_firmware_page(0).unwrap()).collect();
+    let (mut interface, mut work) = view.command_interface();
+    let result = interface.reclaim_pages(0, 2, &mut |interface| work.drain_command_events(interface));
+    assert!(matches!(result, Err(Error::CommandTimeout { .. })));
+    let free = view.arena.free_pages();
+    // The output lies where the entry in slot 3 says: two addresses.
+    let pointer = u64::from_be_bytes(shared.borrow().memory[3 * 64 + 48..3 * 64 + 56].try_into().unwrap());
+    let at = (pointer - DEVICE_ADDR) as usize;
+    for (index, addr) in given.iter().enumerate() {
+        shared.borrow_mut().memory[at + 8 * index..at + 8 * index + 8].copy_from_slice(&addr.to_be_bytes());
+    }
+    answer_late(&shared, 3, 2);
+    view.destroy_orphans();
+    assert_eq!((view.arena.firmware_pages(), view.stats.pages_back, view.arena.free_pages()), (0, 2, free + 3));
 }

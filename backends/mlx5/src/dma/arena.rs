@@ -16,17 +16,36 @@ const RECORD_PAGES: usize = 64;
 /// The most doorbell records at a time.
 pub(crate) const MAX_RECORDS: usize = RECORD_PAGES * (PAGE / RECORD);
 
+/// The most functions that the firmware may want pages for.
+const FUNCTIONS: usize = 32;
+
 /// Who has a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PageUse {
+pub(crate) struct PageUse(u8);
+
+impl PageUse {
     /// Nobody.
-    Free,
+    pub(crate) const FREE: Self = Self(0);
     /// This driver.
-    Driver,
+    pub(crate) const DRIVER: Self = Self(1);
     /// The firmware.
-    Firmware,
-    /// A command that never ended: the device may still write there.
-    Lost,
+    pub(crate) const FIRMWARE: Self = Self(2);
+    /// Given up: the device may still write there.
+    pub(crate) const LOST: Self = Self(3);
+
+    /// Mailboxes of the command in a slot.
+    pub(crate) const fn mailbox(slot: u32) -> Self {
+        Self(0x80 | slot as u8 & 0x1f)
+    }
+
+    /// Offered to the firmware by the command in a slot, which has not answered.
+    pub(crate) const fn offered(slot: u32) -> Self {
+        Self(0xc0 | slot as u8 & 0x1f)
+    }
+
+    const fn is_offered(self) -> bool {
+        self.0 >= 0xc0
+    }
 }
 
 /// Pages in a row.
@@ -60,11 +79,26 @@ struct Records {
     used: u64,
 }
 
+/// Pages that the firmware has for one function of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FunctionPages {
+    /// As the firmware numbers functions.
+    pub(crate) function: u16,
+    /// Pages.
+    pub(crate) pages: u32,
+}
+
 /// Who has which page. `U` is an array in the driver's own value and a slice everywhere else.
 pub(crate) struct Arena<U: ?Sized = [PageUse]> {
     device_addr: u64,
     firmware: u32,
     firmware_limit: u32,
+    functions: Vec<FunctionPages, FUNCTIONS>,
+    free: u32,
+    /// No page before this one is free.
+    low: usize,
+    /// Neither this page nor one after it is free.
+    high: usize,
     records: Vec<Records, RECORD_PAGES>,
     uses: U,
 }
@@ -72,7 +106,17 @@ pub(crate) struct Arena<U: ?Sized = [PageUse]> {
 impl<const PAGES: usize> Arena<[PageUse; PAGES]> {
     /// An arena of free pages that starts at `device_addr`, of which the firmware may have `firmware_limit`.
     pub(crate) const fn new(device_addr: u64, firmware_limit: u32) -> Self {
-        Self { device_addr, firmware: 0, firmware_limit, records: Vec::new(), uses: [PageUse::Free; PAGES] }
+        Self {
+            device_addr,
+            firmware: 0,
+            firmware_limit,
+            functions: Vec::new(),
+            free: PAGES as u32,
+            low: 0,
+            high: PAGES,
+            records: Vec::new(),
+            uses: [PageUse::FREE; PAGES],
+        }
     }
 }
 
@@ -88,37 +132,98 @@ impl Arena {
         (0..u64::from(run.pages)).map(move |page| start.wrapping_add(page * PAGE as u64))
     }
 
-    /// Takes the lowest run of `pages` free pages. What lies in it is left over from before.
+    /// Changes the use of a page, and all that is counted of it.
+    fn set(&mut self, page: usize, to: PageUse) {
+        let Some(place) = self.uses.get_mut(page) else { return };
+        let from = core::mem::replace(place, to);
+        if from == PageUse::FREE {
+            self.free = self.free.saturating_sub(1);
+        }
+        if from == PageUse::FIRMWARE {
+            self.firmware = self.firmware.saturating_sub(1);
+        }
+        if to == PageUse::FREE {
+            self.free += 1;
+            self.low = self.low.min(page);
+            self.high = self.high.max(page + 1);
+        }
+        if to == PageUse::FIRMWARE {
+            self.firmware += 1;
+        }
+    }
+
+    /// Allocates the lowest run of `pages` free pages. Its content is undefined.
     pub(crate) fn allocate(&mut self, pages: u32) -> Result<Run, Error> {
         let want = (pages as usize).max(1);
-        let mut free = 0;
-        let end = self.uses.iter().position(|page| {
-            free = if *page == PageUse::Free { free + 1 } else { 0 };
-            free == want
-        });
-        let first = end.map(|end| end + 1 - want).ok_or(Error::ArenaFull { pages })?;
-        let run = Run { first: first as u32, pages: want as u32 };
-        self.mark(run, PageUse::Driver);
+        let (mut run, mut lowest) = (0, None);
+        let mut end = None;
+        for (page, used) in self.uses.iter().enumerate().take(self.high).skip(self.low) {
+            run = if *used == PageUse::FREE { run + 1 } else { 0 };
+            if run == 1 {
+                lowest.get_or_insert(page);
+            }
+            if run == want {
+                end = Some(page + 1);
+                break;
+            }
+        }
+        self.low = lowest.unwrap_or(self.high);
+        let end = end.ok_or(Error::ArenaFull { pages })?;
+        let run = Run { first: (end - want) as u32, pages: want as u32 };
+        self.mark(run, PageUse::DRIVER);
+        if self.low == end - want {
+            self.low = end;
+        }
         Ok(run)
     }
 
-    /// Gives a run back.
+    /// Frees a run.
     pub(crate) fn free(&mut self, run: Run) {
-        self.mark(run, PageUse::Free);
+        self.mark(run, PageUse::FREE);
     }
 
     /// Gives a run up: the device may still write to it.
     pub(crate) fn lose(&mut self, run: Run) {
-        self.mark(run, PageUse::Lost);
+        self.mark(run, PageUse::LOST);
     }
 
-    fn mark(&mut self, run: Run, to: PageUse) {
-        for page in self.uses.iter_mut().skip(run.first as usize).take(run.pages as usize) {
-            *page = to;
+    /// Notes a use of all pages of a run.
+    pub(crate) fn mark(&mut self, run: Run, to: PageUse) {
+        for page in run.first as usize..(run.first + run.pages) as usize {
+            self.set(page, to);
         }
     }
 
-    /// Takes a doorbell record: the byte offset of 8 bytes.
+    /// Allocates `count` pages for a use of their own, wherever they lie; [`Arena::next_page`] finds them again.
+    pub(crate) fn allocate_scattered(&mut self, count: u32, to: PageUse) -> Result<(), Error> {
+        if count > self.free {
+            return Err(Error::ArenaFull { pages: count });
+        }
+        for _ in 0..count {
+            let run = self.allocate(1)?;
+            self.mark(run, to);
+        }
+        Ok(())
+    }
+
+    /// The lowest page with that use, from `page` on.
+    pub(crate) fn next_page(&self, page: usize, with: PageUse) -> Option<usize> {
+        let found = self.uses.get(page..)?.iter().position(|used| *used == with)?;
+        Some(page + found)
+    }
+
+    /// Changes the use of all pages that have one use; how many those were.
+    pub(crate) fn replace(&mut self, from: PageUse, to: PageUse) -> u32 {
+        let (mut page, mut count) = (0, 0);
+        while let Some(found) = self.next_page(page, from) {
+            self.set(found, to);
+            page = found + 1;
+            count += 1;
+        }
+        count
+    }
+
+    /// Allocates a doorbell record: the byte offset of 8 bytes.
     pub(crate) fn allocate_record(&mut self) -> Result<usize, Error> {
         if !self.records.iter().any(|page| page.used != u64::MAX) {
             if self.records.is_full() {
@@ -133,7 +238,7 @@ impl Arena {
         Ok(page.run.at() + slot as usize * RECORD)
     }
 
-    /// Gives a doorbell record back.
+    /// Frees a doorbell record.
     pub(crate) fn free_record(&mut self, at: usize) {
         let page = at / PAGE;
         if let Some(records) = self.records.iter_mut().find(|records| records.run.first as usize == page) {
@@ -146,29 +251,73 @@ impl Arena {
         }
     }
 
-    /// Takes the highest free page for the firmware; its device address.
-    pub(crate) fn allocate_firmware_page(&mut self) -> Option<u64> {
+    /// Allocates the highest free page for the firmware; its device address. `None` if there is none, or the firmware has as
+    /// many as it may have, or for as many functions.
+    pub(crate) fn allocate_firmware_page(&mut self, function: u16) -> Option<u64> {
         if self.firmware >= self.firmware_limit {
             return None;
         }
-        let page = self.uses.iter().rposition(|page| *page == PageUse::Free)?;
-        *self.uses.get_mut(page)? = PageUse::Firmware;
-        self.firmware += 1;
+        let page = self.uses.iter().take(self.high).rposition(|page| *page == PageUse::FREE)?;
+        self.high = page + 1;
+        self.function(function)?.pages += 1;
+        self.set(page, PageUse::FIRMWARE);
+        self.high = page;
         Some(self.addr(page * PAGE))
     }
 
-    /// Takes a page back from the firmware; `false` if the firmware does not have it.
-    pub(crate) fn free_firmware_page(&mut self, addr: u64, to: PageUse) -> bool {
-        let at = addr.wrapping_sub(self.device_addr);
-        let page = usize::try_from(at / PAGE as u64).ok().and_then(|page| self.uses.get_mut(page));
-        match page {
-            Some(page) if at.is_multiple_of(PAGE as u64) && *page == PageUse::Firmware => {
-                *page = to;
-                self.firmware = self.firmware.saturating_sub(1);
+    /// The count of a function, made if there is room for it.
+    fn function(&mut self, function: u16) -> Option<&mut FunctionPages> {
+        if !self.functions.iter().any(|pages| pages.function == function) {
+            self.functions.retain(|pages| pages.pages != 0);
+            self.functions.push(FunctionPages { function, pages: 0 }).ok()?;
+        }
+        self.functions.iter_mut().find(|pages| pages.function == function)
+    }
+
+    /// Notes that the firmware has `count` pages less for a function.
+    fn forget_firmware_pages(&mut self, function: u16, count: u32) {
+        if let Some(pages) = self.functions.iter_mut().find(|pages| pages.function == function) {
+            pages.pages = pages.pages.saturating_sub(count);
+        }
+    }
+
+    fn page_at(&self, addr: u64) -> Option<(usize, PageUse)> {
+        let at = addr.checked_sub(self.device_addr)?;
+        let page = usize::try_from(at / PAGE as u64).ok().filter(|_| at.is_multiple_of(PAGE as u64))?;
+        Some((page, *self.uses.get(page)?))
+    }
+
+    /// Takes a page back from the firmware; `false` if the firmware does not have it. It may have one that was only offered,
+    /// if the answer to the offer has not come.
+    pub(crate) fn free_firmware_page(&mut self, addr: u64, function: u16) -> bool {
+        match self.page_at(addr) {
+            Some((page, used)) if used == PageUse::FIRMWARE || used.is_offered() => {
+                self.set(page, PageUse::FREE);
+                if used == PageUse::FIRMWARE {
+                    self.forget_firmware_pages(function, 1);
+                }
                 true
             }
             _ => false,
         }
+    }
+
+    /// Notes that a page for the firmware is only offered so far, by the command in a slot.
+    pub(crate) fn offer_firmware_page(&mut self, addr: u64, function: u16, slot: u32) {
+        if let Some((page, PageUse::FIRMWARE)) = self.page_at(addr) {
+            self.set(page, PageUse::offered(slot));
+            self.forget_firmware_pages(function, 1);
+        }
+    }
+
+    /// Settles the offer of the command in a slot: the firmware has the pages, or not; how many.
+    pub(crate) fn end_offer(&mut self, slot: u32, function: u16, accepted: bool) -> u32 {
+        let to = if accepted { PageUse::FIRMWARE } else { PageUse::FREE };
+        let count = self.replace(PageUse::offered(slot), to);
+        if accepted && let Some(pages) = self.function(function) {
+            pages.pages += count;
+        }
+        count
     }
 
     /// Pages that the firmware has.
@@ -176,15 +325,31 @@ impl Arena {
         self.firmware
     }
 
+    /// The `index`-th function that the firmware has, or had, pages for.
+    pub(crate) fn firmware_function(&self, index: usize) -> Option<FunctionPages> {
+        self.functions.get(index).copied()
+    }
+
     /// Pages that the firmware could still be given.
     pub(crate) fn room_for_firmware(&self) -> u32 {
-        let free = self.uses.iter().filter(|page| **page == PageUse::Free).count();
-        u32::try_from(free).unwrap_or(u32::MAX).min(self.firmware_limit.saturating_sub(self.firmware))
+        self.free.min(self.firmware_limit.saturating_sub(self.firmware))
+    }
+
+    /// Free pages.
+    pub(crate) const fn free_pages(&self) -> u32 {
+        self.free
     }
 
     /// Pages in some use.
     pub(crate) fn count(&self, what: PageUse) -> u32 {
         self.uses.iter().filter(|page| **page == what).count() as u32
+    }
+
+    /// Pages that neither this driver uses nor the firmware has and that are not free either: given up, or in the hands of a
+    /// command that has not answered.
+    pub(crate) fn lost_pages(&self) -> u32 {
+        let known = [PageUse::FREE, PageUse::DRIVER, PageUse::FIRMWARE];
+        self.uses.iter().filter(|page| !known.contains(page)).count() as u32
     }
 }
 
@@ -215,15 +380,15 @@ mod tests {
         let mut arena = arena::<3>();
         let arena: &mut Arena = &mut arena;
         let run = arena.allocate(1).unwrap();
-        assert_eq!(arena.allocate_firmware_page(), Some(0x10_2000));
-        assert_eq!(arena.allocate_firmware_page(), Some(0x10_1000));
-        assert_eq!(arena.allocate_firmware_page(), None);
-        assert!(!arena.free_firmware_page(arena.addr(run.at()), PageUse::Free));
-        assert!(!arena.free_firmware_page(0x10_2001, PageUse::Free));
-        assert!(!arena.free_firmware_page(0, PageUse::Free));
-        assert!(!arena.free_firmware_page(u64::MAX, PageUse::Free));
-        assert!(arena.free_firmware_page(0x10_2000, PageUse::Free));
-        assert!(!arena.free_firmware_page(0x10_2000, PageUse::Free));
+        assert_eq!(arena.allocate_firmware_page(0), Some(0x10_2000));
+        assert_eq!(arena.allocate_firmware_page(0), Some(0x10_1000));
+        assert_eq!(arena.allocate_firmware_page(0), None);
+        assert!(!arena.free_firmware_page(arena.addr(run.at()), 0));
+        assert!(!arena.free_firmware_page(0x10_2001, 0));
+        assert!(!arena.free_firmware_page(0, 0));
+        assert!(!arena.free_firmware_page(u64::MAX, 0));
+        assert!(arena.free_firmware_page(0x10_2000, 0));
+        assert!(!arena.free_firmware_page(0x10_2000, 0));
         assert_eq!(arena.firmware_pages(), 1);
     }
 
@@ -233,11 +398,81 @@ mod tests {
         let arena: &mut Arena = &mut arena;
         let all: std::vec::Vec<usize> = (0..4096).map(|_| arena.allocate_record().unwrap()).collect();
         assert_eq!(arena.allocate_record(), Err(Error::RecordsFull));
-        assert_eq!(arena.count(PageUse::Driver), 64);
+        assert_eq!(arena.count(PageUse::DRIVER), 64);
         for at in all {
             assert_eq!(at % RECORD, 0);
             arena.free_record(at);
         }
-        assert_eq!(arena.count(PageUse::Free), 80);
+        assert_eq!(arena.count(PageUse::FREE), 80);
+    }
+
+    #[test]
+    fn what_is_counted_is_what_is_there() {
+        let mut arena = arena::<64>();
+        let arena: &mut Arena = &mut arena;
+        let (mut runs, mut given) = (std::vec::Vec::new(), std::vec::Vec::new());
+        let mut state = 1u32;
+        for step in 0..10_000 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let pick = (state >> 16) as usize;
+            match state >> 29 {
+                0 | 1 => runs.extend(arena.allocate(1 + pick as u32 % 7)),
+                2 | 3 => given.extend(arena.allocate_firmware_page(pick as u16 % 3).map(|addr| (addr, pick as u16 % 3))),
+                4 if !given.is_empty() => {
+                    let (addr, function) = given.swap_remove(pick % given.len());
+                    assert!(arena.free_firmware_page(addr, function));
+                }
+                5 | 6 if !runs.is_empty() => arena.free(runs.swap_remove(pick % runs.len())),
+                _ => {}
+            }
+            assert_eq!(arena.free_pages(), arena.count(PageUse::FREE), "step {step}");
+            assert_eq!(arena.firmware_pages(), arena.count(PageUse::FIRMWARE));
+            let by_function: u32 = (0..).map_while(|index| arena.firmware_function(index)).map(|pages| pages.pages).sum();
+            assert_eq!((given.len(), by_function), (arena.firmware_pages() as usize, arena.firmware_pages()));
+            // The lowest and the highest free page are found.
+            let page = |used: &PageUse| *used == PageUse::FREE;
+            if let (Some(low), Some(high)) = (arena.uses.iter().position(page), arena.uses.iter().rposition(page)) {
+                let run = arena.allocate(1).unwrap();
+                assert_eq!(run.first as usize, low);
+                arena.free(run);
+                let addr = arena.allocate_firmware_page(0).unwrap();
+                assert_eq!(addr, 0x10_0000 + high as u64 * 4096);
+                assert!(arena.free_firmware_page(addr, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn pages_of_their_own_are_found_in_order_and_change_together() {
+        let mut arena = arena::<8>();
+        let arena: &mut Arena = &mut arena;
+        let runs: std::vec::Vec<Run> = (0..8).map(|_| arena.allocate(1).unwrap()).collect();
+        for page in [1, 3, 4, 6] {
+            arena.free(runs[page]);
+        }
+        let mailbox = PageUse::mailbox(31);
+        assert_eq!(arena.allocate_scattered(5, mailbox), Err(Error::ArenaFull { pages: 5 }));
+        assert_eq!(arena.free_pages(), 4, "nothing is taken of what does not suffice");
+        arena.allocate_scattered(3, mailbox).unwrap();
+        assert_eq!([0, 2, 4, 5].map(|from| arena.next_page(from, mailbox)), [Some(1), Some(3), Some(4), None]);
+        assert_eq!(arena.next_page(0, PageUse::mailbox(30)), None);
+        assert_eq!((arena.lost_pages(), arena.replace(mailbox, PageUse::FREE), arena.free_pages()), (3, 3, 4));
+    }
+
+    #[test]
+    fn an_offer_ends_with_the_pages_at_the_firmware_or_free() {
+        let mut arena = arena::<8>();
+        let arena: &mut Arena = &mut arena;
+        let given = [0; 4].map(|_| arena.allocate_firmware_page(7).unwrap());
+        for addr in given {
+            arena.offer_firmware_page(addr, 7, 5);
+        }
+        assert_eq!((arena.firmware_pages(), arena.lost_pages()), (0, 4));
+        assert!(arena.free_firmware_page(given[0], 7), "the firmware took the offer, and gives back before it says so");
+        assert_eq!((arena.end_offer(4, 7, true), arena.end_offer(5, 7, true)), (0, 3));
+        assert_eq!((arena.firmware_pages(), arena.lost_pages(), arena.free_pages()), (3, 0, 5));
+        assert_eq!(arena.firmware_function(0), Some(FunctionPages { function: 7, pages: 3 }));
+        arena.offer_firmware_page(given[1], 7, 6);
+        assert_eq!((arena.end_offer(6, 7, false), arena.free_pages()), (1, 6));
     }
 }

@@ -1,6 +1,6 @@
 //! The machine under the driver: registers, memory, fences, time.
 
-use bareverbs::Platform;
+use bareverbs::{OutOfRange, Platform, Registers};
 
 /// What the integrator hands in and gets back.
 pub struct Machine<P: Platform> {
@@ -12,4 +12,11 @@ pub struct Machine<P: Platform> {
     pub fence: P::Fence,
     /// Time.
     pub clock: P::Clock,
+}
+
+impl<P: Platform> Machine<P> {
+    /// A register of the initialization segment, in host byte order.
+    pub(crate) fn register(&self, at: usize) -> Result<u32, OutOfRange> {
+        Ok(u32::from_be(self.registers.read32(at)?))
+    }
 }

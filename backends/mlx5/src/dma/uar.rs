@@ -1,12 +1,10 @@
 //! The UAR page: doorbells and BlueFlame. The order of a doorbell is written down here once.
 
 use bareverbs::{DmaFence, DmaMemory, Platform, Registers};
-use bareverbs_mlx5_spec::{
-    AllocUarIn, AllocUarOut, CmdOpcode, DeallocUarIn, DeallocUarOut, Layout, QpDoorbellRecord, UAR_BLUEFLAME, UAR_CQ_ARM,
-    UAR_PAGE, View, ViewMut, WQEBB,
-};
+use bareverbs_mlx5_spec::{AllocUarIn, CmdOpcode, Layout, QpDoorbellRecord, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_PAGE, WQEBB};
 
 use crate::Machine;
+use crate::command::late::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
@@ -137,9 +135,8 @@ fn page_lies_in(page: u32, bar: usize) -> bool {
 impl<P: Platform> Driver<P> {
     /// Gets a UAR page from the device.
     pub(crate) fn alloc_uar(&mut self) -> Result<(), Error> {
-        let mut output = [0; AllocUarOut::SIZE];
-        self.command(CmdOpcode::AllocUar, &[0; AllocUarIn::SIZE], &mut output)?;
-        let page = View::<AllocUarOut>::of(&output).get(AllocUarOut::UAR);
+        let input = [0; AllocUarIn::SIZE];
+        let page = self.create(CmdOpcode::AllocUar, &input, &mut core::iter::empty(), 0, ObjectMemory::default())?;
         if !page_lies_in(page, self.machine.registers.len()) {
             log_event!(error, "the device names UAR page {}, outside its BAR", page);
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
@@ -153,9 +150,7 @@ impl<P: Platform> Driver<P> {
     /// Gives the UAR page back.
     pub(crate) fn dealloc_uar(&mut self) -> Result<(), Error> {
         let Some(page) = self.uar.page else { return Ok(()) };
-        let mut input = [0; DeallocUarIn::SIZE];
-        ViewMut::<DeallocUarIn>::of(&mut input).set(DeallocUarIn::UAR, page);
-        self.command(CmdOpcode::DeallocUar, &input, &mut [0; DeallocUarOut::SIZE])?;
+        self.destroy_for_good(CmdOpcode::DeallocUar, page, ObjectMemory::default())?;
         self.uar = Uar::default();
         Ok(())
     }

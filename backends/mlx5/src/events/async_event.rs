@@ -5,7 +5,8 @@ use bareverbs_mlx5_spec::{
     CompEvent, CqError, Eqe, EventType, HealthBuffer, InitialSeg, PortChange, PortStateChangeEvent, QpEvents, View,
 };
 
-use crate::driver::Driver;
+use crate::command::CommandInterface;
+use crate::driver::{Driver, IdleWork};
 use crate::error::Error;
 use crate::events::eq::{Entry, event_data, event_type};
 
@@ -29,19 +30,27 @@ pub(crate) const ASYNC_EVENTS: &[EventType] = &[
 /// Entries that one call takes at most before it gives up looking for one that concerns the caller.
 const ENTRIES: usize = 64;
 
-impl<P: Platform> Driver<P> {
+impl IdleWork<'_> {
     /// Takes the completions of commands off their queue: the owner bits say the same.
-    pub(crate) fn drain_command_events(&mut self) -> Result<(), Error> {
-        let Some(eq) = self.eqs.command.as_mut() else { return Ok(()) };
+    pub(crate) fn drain_command_events<P: Platform>(&mut self, interface: &mut CommandInterface<'_, P>) -> Result<(), Error> {
+        let Some(eq) = self.command.as_mut() else { return Ok(()) };
         for _ in 0..ENTRIES {
-            if eq.pop(&mut self.machine)?.is_none() {
-                eq.arm(&mut self.machine, self.uar.base())?;
+            if eq.pop(interface.machine)?.is_none() {
+                eq.arm(interface.machine, self.uar)?;
                 break;
             }
-            self.stats.command_events = self.stats.command_events.wrapping_add(1);
-            eq.update_consumer_index(&mut self.machine, self.uar.base())?;
+            interface.stats.command_events = interface.stats.command_events.wrapping_add(1);
+            eq.update_consumer_index(interface.machine, self.uar)?;
         }
         Ok(())
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Takes the completions of commands off their queue.
+    pub(crate) fn drain_command_events(&mut self) -> Result<(), Error> {
+        let (mut interface, mut work) = self.command_interface();
+        work.drain_command_events(&mut interface)
     }
 
     /// Serves page requests, then takes the next event for the caller.

@@ -2,14 +2,15 @@
 
 use bareverbs::{DmaFence, DmaMemory, OutOfRange, Platform, Registers};
 use bareverbs_mlx5_spec::{
-    CmdOpcode, CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, UAR_EQ_ARM,
-    UAR_EQ_UPDATE, View, ViewMut,
+    CmdOpcode, CreateEqIn, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, ViewMut,
 };
 
 use crate::Machine;
+use crate::command::late::ObjectMemory;
 use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::log::log_event;
 
 /// Byte of an entry that holds its owner bit.
 const OWNER: usize = 63;
@@ -152,18 +153,16 @@ impl<P: Platform> Driver<P> {
             .set(Eqc::UAR_PAGE, uar_page)
             .set(Eqc::INTR, u32::from(vector));
         let mut pages = self.arena.page_addrs(run);
-        let mut output = [0; CreateEqOut::SIZE];
-        self.command_with_list(CmdOpcode::CreateEq, &input, &mut pages, run.pages() as usize, &mut output)?;
-        Ok(View::<CreateEqOut>::of(&output).get(CreateEqOut::EQ_NUMBER) as u8)
+        let memory = ObjectMemory { run: Some(run), record: None };
+        let number = self.create(CmdOpcode::CreateEq, &input, &mut pages, run.pages() as usize, memory)? as u8;
+        log_event!(debug, "event queue {} of {} entries, vector {}", number, 1u32 << log_size, vector);
+        Ok(number)
     }
 
     /// Destroys an event queue.
     pub(crate) fn destroy_eq(&mut self, eq: &Eq) -> Result<(), Error> {
-        let mut input = [0; DestroyEqIn::SIZE];
-        ViewMut::<DestroyEqIn>::of(&mut input).set(DestroyEqIn::EQ_NUMBER, u32::from(eq.number));
-        self.command(CmdOpcode::DestroyEq, &input, &mut [0; DestroyEqOut::SIZE])?;
-        self.arena.free(eq.run);
-        Ok(())
+        let memory = ObjectMemory { run: Some(eq.run), record: None };
+        self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), memory)
     }
 }
 

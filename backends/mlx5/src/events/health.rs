@@ -1,10 +1,11 @@
 //! Whether the device still lives.
 
-use bareverbs::{Platform, Registers};
+use bareverbs::Platform;
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::log::log_event;
 
 /// Looks without a change of the counter after which a device counts as stuck.
 const MISSES: u8 = 3;
@@ -42,12 +43,14 @@ pub(crate) struct HealthWatch {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Looks at the health counter and the health buffer.
+    /// Looks at the health counter and the health buffer, and takes back what commands that answered late had.
     pub(crate) fn check_health(&mut self) -> Result<Health, Error> {
+        self.destroy_orphans();
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         let version = self.register(buffer + HealthBuffer::FW_VERSION.dword())?;
         let word = self.register(InitialSeg::HEALTH_COUNTER.dword())?;
         if version == u32::MAX && word == u32::MAX {
+            log_event!(error, "the device is gone");
             self.commands.dead = Some(Error::DeviceGone);
             return Err(Error::DeviceGone);
         }
@@ -56,6 +59,9 @@ impl<P: Platform> Driver<P> {
         self.health.last = Some(counter);
         let reset = self.register(buffer + HealthBuffer::RFR.dword())?;
         let syndrome = self.register(buffer + HealthBuffer::SYND.dword())?;
+        if self.health.misses == MISSES {
+            log_event!(error, "the health counter stands still at {:x}", counter);
+        }
         let health = Health {
             counter,
             misses: self.health.misses,
@@ -65,6 +71,7 @@ impl<P: Platform> Driver<P> {
             reset_wanted: HealthBuffer::RFR.take(reset) != 0,
         };
         if health.reset_wanted && health.syndrome != 0 {
+            log_event!(error, "the firmware asks for a reset, health syndrome {:x}", health.syndrome);
             // Commands would wait for their deadlines, one after the other.
             self.commands.dead = Some(Error::DeviceFatal { syndrome: health.syndrome });
         }
@@ -73,7 +80,7 @@ impl<P: Platform> Driver<P> {
 
     /// A register of the initialization segment, in host byte order.
     pub(crate) fn register(&self, at: usize) -> Result<u32, Error> {
-        Ok(u32::from_be(self.machine.registers.read32(at)?))
+        Ok(self.machine.register(at)?)
     }
 
     /// A field of the initialization segment.

@@ -1,11 +1,9 @@
 //! Memory keys: regions with their page lists, windows.
 
 use bareverbs::{Access, AddressMap, Lkey, MrRequest, MwType, Platform, Rkey};
-use bareverbs_mlx5_spec::{
-    AccessMode, CmdOpcode, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, INVALID_LKEY, Layout, MKEY_ANY_QPN, Mkc,
-    OCTWORD, View, ViewMut,
-};
+use bareverbs_mlx5_spec::{AccessMode, CmdOpcode, CreateMkeyIn, INVALID_LKEY, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, ViewMut};
 
+use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::objects::pd::Pd;
@@ -19,12 +17,14 @@ const LOG_PAGE: core::ops::RangeInclusive<u32> = 12..=31;
 #[derive(Debug)]
 pub struct Mr {
     index: u32,
+    destroy: PendingDestroy,
 }
 
 /// A memory window of this backend.
 #[derive(Debug)]
 pub struct Mw {
     index: u32,
+    destroy: PendingDestroy,
 }
 
 /// The pages of a region: the largest that its map allows.
@@ -160,16 +160,16 @@ impl<P: Platform> Driver<P> {
         // The list is whole octowords: an odd last one is filled up with a zero.
         let index = self.create_mkey(&input, &mut list, octwords as usize * 2)?;
         if let Some(addr) = missing {
-            self.destroy_mkey(index)?;
+            self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::default())?;
             return Err(Error::Unmapped { addr });
         }
         let key = index << 8 | u32::from(request.key);
-        Ok((Mr { index }, Lkey::new(key), Rkey::new(key)))
+        Ok((Mr { index, destroy: PendingDestroy::NONE }, Lkey::new(key), Rkey::new(key)))
     }
 
     /// Destroys a region.
-    pub(crate) fn destroy_mr(&mut self, mr: &Mr) -> Result<(), Error> {
-        self.destroy_mkey(mr.index)
+    pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), Error> {
+        self.destroy_mkey(mr.index, &mut mr.destroy)
     }
 
     /// Makes an unbound window: a free key of one KLM.
@@ -189,12 +189,12 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::PD, pd.number)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, WINDOW_OCTWORDS);
         let index = self.create_mkey(&input, &mut core::iter::empty(), 0)?;
-        Ok((Mw { index }, Rkey::new(index << 8)))
+        Ok((Mw { index, destroy: PendingDestroy::NONE }, Rkey::new(index << 8)))
     }
 
     /// Destroys a window.
-    pub(crate) fn destroy_mw(&mut self, mw: &Mw) -> Result<(), Error> {
-        self.destroy_mkey(mw.index)
+    pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), Error> {
+        self.destroy_mkey(mw.index, &mut mw.destroy)
     }
 
     fn create_mkey(
@@ -203,9 +203,7 @@ impl<P: Platform> Driver<P> {
         list: &mut dyn Iterator<Item = u64>,
         len: usize,
     ) -> Result<u32, Error> {
-        let mut output = [0; CreateMkeyOut::SIZE];
-        self.command_with_list(CmdOpcode::CreateMkey, input, list, len, &mut output)?;
-        let index = View::<CreateMkeyOut>::of(&output).get(CreateMkeyOut::MKEY_INDEX);
+        let index = self.create(CmdOpcode::CreateMkey, input, list, len, ObjectMemory::default())?;
         // Index 0 is no key, and index 1 holds the key that ends a receive list.
         if index <= INVALID_LKEY >> 8 {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index });
@@ -213,10 +211,8 @@ impl<P: Platform> Driver<P> {
         Ok(index)
     }
 
-    fn destroy_mkey(&mut self, index: u32) -> Result<(), Error> {
-        let mut input = [0; DestroyMkeyIn::SIZE];
-        ViewMut::<DestroyMkeyIn>::of(&mut input).set(DestroyMkeyIn::MKEY_INDEX, index);
-        self.command(CmdOpcode::DestroyMkey, &input, &mut [0; DestroyMkeyOut::SIZE])
+    fn destroy_mkey(&mut self, index: u32, pending: &mut PendingDestroy) -> Result<(), Error> {
+        self.destroy(CmdOpcode::DestroyMkey, index, pending)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Protection domains.
 
 use bareverbs::{Pdn, Platform};
-use bareverbs_mlx5_spec::{AllocPdIn, AllocPdOut, CmdOpcode, DeallocPdIn, DeallocPdOut, Layout, View, ViewMut};
+use bareverbs_mlx5_spec::{AllocPdIn, CmdOpcode, Layout};
 
+use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::driver::Driver;
 use crate::error::Error;
 
@@ -10,6 +11,7 @@ use crate::error::Error;
 #[derive(Debug)]
 pub struct Pd {
     pub(crate) number: u32,
+    pub(crate) destroy: PendingDestroy,
 }
 
 impl Pd {
@@ -22,15 +24,13 @@ impl Pd {
 impl<P: Platform> Driver<P> {
     /// Makes a domain.
     pub(crate) fn alloc_pd(&mut self) -> Result<Pd, Error> {
-        let mut output = [0; AllocPdOut::SIZE];
-        self.command(CmdOpcode::AllocPd, &[0; AllocPdIn::SIZE], &mut output)?;
-        Ok(Pd { number: View::<AllocPdOut>::of(&output).get(AllocPdOut::PD) })
+        let input = [0; AllocPdIn::SIZE];
+        let number = self.create(CmdOpcode::AllocPd, &input, &mut core::iter::empty(), 0, ObjectMemory::default())?;
+        Ok(Pd { number, destroy: PendingDestroy::NONE })
     }
 
     /// Destroys a domain.
-    pub(crate) fn dealloc_pd(&mut self, pd: &Pd) -> Result<(), Error> {
-        let mut input = [0; DeallocPdIn::SIZE];
-        ViewMut::<DeallocPdIn>::of(&mut input).set(DeallocPdIn::PD, pd.number);
-        self.command(CmdOpcode::DeallocPd, &input, &mut [0; DeallocPdOut::SIZE])
+    pub(crate) fn dealloc_pd(&mut self, pd: &mut Pd) -> Result<(), Error> {
+        self.destroy(CmdOpcode::DeallocPd, pd.number, &mut pd.destroy)
     }
 }

@@ -1,9 +1,10 @@
 //! Creation and destruction of completion queues.
 
 use bareverbs::{Cqn, DmaMemory, Platform};
-use bareverbs_mlx5_spec::{CQE, CmdOpcode, Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, Layout, View, ViewMut};
+use bareverbs_mlx5_spec::{CQE, CmdOpcode, Cqc, CreateCqIn, Layout, ViewMut};
 
 use super::{Cq, NOT_WRITTEN, OP_OWN};
+use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::Error;
@@ -31,7 +32,17 @@ impl<P: Platform> Driver<P> {
             Ok(cqn) => {
                 let mask = (1 << log_size) - 1;
                 let user_index = self.caps.user_index;
-                let cq = Cq { cqn, ring: run.at(), mask, log_size, consumer: 0, record, user_index, run };
+                let cq = Cq {
+                    cqn,
+                    ring: run.at(),
+                    mask,
+                    log_size,
+                    consumer: 0,
+                    record,
+                    user_index,
+                    run,
+                    destroy: PendingDestroy::NONE,
+                };
                 Ok((cq, Cqn::new(cqn), 1 << log_size))
             }
             Err(error) => {
@@ -59,19 +70,22 @@ impl<P: Platform> Driver<P> {
             .set(Cqc::C_EQN_OR_APU_ELEMENT, eqn)
             .set64(Cqc::DBR_ADDR, self.arena.addr(record));
         let mut pages = self.arena.page_addrs(run);
-        let mut output = [0; CreateCqOut::SIZE];
-        self.command_with_list(CmdOpcode::CreateCq, &input, &mut pages, run.pages() as usize, &mut output)?;
-        let cqn = View::<CreateCqOut>::of(&output).get(CreateCqOut::CQN);
+        let memory = ObjectMemory { run: Some(run), record: Some(record) };
+        let cqn = self.create(CmdOpcode::CreateCq, &input, &mut pages, run.pages() as usize, memory)?;
         self.cqs.add(cqn)?;
         Ok(cqn)
     }
 
     /// Destroys a completion queue.
-    pub(crate) fn destroy_cq(&mut self, cq: &Cq) -> Result<(), Error> {
-        let mut input = [0; DestroyCqIn::SIZE];
-        ViewMut::<DestroyCqIn>::of(&mut input).set(DestroyCqIn::CQN, cq.cqn);
-        self.command(CmdOpcode::DestroyCq, &input, &mut [0; DestroyCqOut::SIZE])?;
-        self.cqs.queues.retain(|queue| queue & 0xff_ffff != cq.cqn);
+    pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), Error> {
+        let retried = cq.destroy != PendingDestroy::NONE;
+        let destroyed = self.destroy(CmdOpcode::DestroyCq, cq.cqn, &mut cq.destroy);
+        if cq.destroy != PendingDestroy::NONE && !retried {
+            // The device may give the number to another queue from now on.
+            self.cqs.leave(cq.cqn);
+        }
+        destroyed?;
+        self.cqs.remove(cq.cqn, retried);
         self.arena.free(cq.run);
         self.arena.free_record(cq.record);
         Ok(())

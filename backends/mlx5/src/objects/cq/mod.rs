@@ -8,6 +8,7 @@ use bareverbs::{
 use bareverbs_mlx5_spec::{CQE, CmdOpcode, CqeOpcode, CqeSyndrome};
 use heapless::Vec;
 
+use crate::command::late::PendingDestroy;
 use crate::dma::arena::Run;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -33,6 +34,7 @@ pub struct Cq {
     record: usize,
     user_index: bool,
     run: Run,
+    destroy: PendingDestroy,
 }
 
 impl Cq {
@@ -44,7 +46,17 @@ impl Cq {
     /// A queue of 64 entries that no device knows.
     #[cfg(test)]
     pub(crate) const fn for_tests(run: Run) -> Self {
-        Self { cqn: 7, ring: run.at(), mask: 63, log_size: 6, consumer: 0, record: 0, user_index: false, run }
+        Self {
+            cqn: 7,
+            ring: run.at(),
+            mask: 63,
+            log_size: 6,
+            consumer: 0,
+            record: 0,
+            user_index: false,
+            run,
+            destroy: PendingDestroy::NONE,
+        }
     }
 
     #[inline]
@@ -62,6 +74,8 @@ pub(crate) struct CqTable {
 
 /// Where the count of events begins.
 const EVENTS: u32 = 24;
+/// Bit of a queue whose destruction has not answered.
+const LEAVING: u32 = 1 << 26;
 
 impl CqTable {
     fn find(&mut self, cqn: u32) -> Option<&mut u32> {
@@ -76,10 +90,24 @@ impl CqTable {
     /// Adds a queue; [`Error::BadAnswer`] if its number is there already, or there is no room, which the caller looked at
     /// before.
     pub(crate) fn add(&mut self, cqn: u32) -> Result<(), Error> {
-        if self.find(cqn).is_some() || self.queues.push(cqn).is_err() {
+        // A queue whose destruction has not answered is gone if the device gives its number again.
+        self.queues.retain(|queue| *queue != cqn | LEAVING);
+        if self.queues.iter().any(|queue| queue & 0xff_ffff == cqn) || self.queues.push(cqn).is_err() {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateCq.code() as u16, value: cqn });
         }
         Ok(())
+    }
+
+    /// Notes that a queue may be gone: its destruction has not answered.
+    pub(crate) fn leave(&mut self, cqn: u32) {
+        if let Some(queue) = self.find(cqn) {
+            *queue = cqn | LEAVING;
+        }
+    }
+
+    /// Removes a queue: the one that was leaving, or the one that was not.
+    pub(crate) fn remove(&mut self, cqn: u32, leaving: bool) {
+        self.queues.retain(|queue| queue & 0xff_ffff != cqn || (queue & LEAVING != 0) != leaving);
     }
 
     /// Number of queues.

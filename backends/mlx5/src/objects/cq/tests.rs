@@ -21,7 +21,17 @@ fn made(consumer: u32) -> (Mock, Cq, Shared) {
     for back in 1..=16 {
         put(&shared, consumer.wrapping_sub(back), 0, 0xdead, 0xbeef);
     }
-    let cq = Cq { cqn: 0x77, ring: RING, mask: 15, log_size: 4, consumer, record: RECORD, user_index: true, run };
+    let cq = Cq {
+        cqn: 0x77,
+        ring: RING,
+        mask: 15,
+        log_size: 4,
+        consumer,
+        record: RECORD,
+        user_index: true,
+        run,
+        destroy: Default::default(),
+    };
     (driver, cq, shared)
 }
 

@@ -4,12 +4,10 @@ mod encode;
 mod modify;
 
 use bareverbs::{Platform, QpCap, QpMade, QpRequest, QpState, QpType, Qpn};
-use bareverbs_mlx5_spec::{
-    CmdOpcode, CreateQpIn, CreateQpOut, DS_UNIT, DestroyQpIn, DestroyQpOut, Layout, Qpc, QpcSt, View, ViewMut, WQEBB, pm_state,
-    rq_type,
-};
+use bareverbs_mlx5_spec::{CmdOpcode, CreateQpIn, DS_UNIT, Layout, Qpc, QpcSt, ViewMut, WQEBB, pm_state, rq_type};
 
 use crate::bring_up::caps::Capabilities;
+use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
@@ -54,6 +52,7 @@ pub struct Qp {
     pkey_index: u16,
     port: u8,
     run: Option<Run>,
+    destroy: PendingDestroy,
 }
 
 impl Qp {
@@ -201,6 +200,7 @@ impl<P: Platform> Driver<P> {
                     pkey_index: 0,
                     port: 1,
                     run,
+                    destroy: PendingDestroy::NONE,
                 };
                 let Rings { send_blocks, recv_entries, cap, .. } = rings;
                 Ok(QpMade { qp, qpn: Qpn::new(qpn), send_blocks, recv_entries, cap })
@@ -245,16 +245,13 @@ impl<P: Platform> Driver<P> {
         }
         let mut pages = params.run.map(|run| self.arena.page_addrs(run)).into_iter().flatten();
         let count = params.run.map_or(0, Run::pages) as usize;
-        let mut output = [0; CreateQpOut::SIZE];
-        self.command_with_list(CmdOpcode::CreateQp, &input, &mut pages, count, &mut output)?;
-        Ok(View::<CreateQpOut>::of(&output).get(CreateQpOut::QPN))
+        let memory = ObjectMemory { run: params.run, record: Some(params.record) };
+        self.create(CmdOpcode::CreateQp, &input, &mut pages, count, memory)
     }
 
     /// Destroys a queue pair.
-    pub(crate) fn destroy_qp(&mut self, qp: &Qp) -> Result<(), Error> {
-        let mut input = [0; DestroyQpIn::SIZE];
-        ViewMut::<DestroyQpIn>::of(&mut input).set(DestroyQpIn::QPN, qp.qpn);
-        self.command(CmdOpcode::DestroyQp, &input, &mut [0; DestroyQpOut::SIZE])?;
+    pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Error> {
+        self.destroy(CmdOpcode::DestroyQp, qp.qpn, &mut qp.destroy)?;
         if let Some(run) = qp.run {
             self.arena.free(run);
         }

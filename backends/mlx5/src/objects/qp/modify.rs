@@ -235,7 +235,7 @@ mod tests {
         acknowledge(&shared);
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
         let run = view.arena.allocate(1).unwrap();
-        let (pd, cq) = (Pd { number: 1 }, Cq::for_tests(run));
+        let (pd, cq) = (Pd { number: 1, destroy: Default::default() }, Cq::for_tests(run));
         let request = QpRequest::<crate::Mlx5<MockPlatform, 32>> {
             qp_type: QpType::Rc,
             pd: &pd,

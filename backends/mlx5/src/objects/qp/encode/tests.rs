@@ -39,6 +39,7 @@ fn made(blocks: usize) -> (Mock, Qp, Shared) {
         pkey_index: 0,
         port: 1,
         run: None,
+        destroy: Default::default(),
     };
     (driver, qp, shared)
 }

@@ -1,0 +1,279 @@
+//! Answers that come after the deadline.
+//!
+//! The slot and the mailboxes of a command that did not answer in time belong to the device until it does, and so does the
+//! memory of an object that the command was to create. Before each command the driver looks whether such an answer has come,
+//! and takes all of it back:
+//!
+//! - An object that was created after all, and that nobody knows, is destroyed again.
+//! - An object that was destroyed after all is gone for whoever tries to destroy it again.
+//! - Pages that the firmware took or returned after all are counted.
+
+use bareverbs::{DmaFence, Platform};
+use bareverbs_mlx5_spec::CmdOpcode;
+
+use super::mailbox::Chain;
+use super::{Call, CommandInterface, Lane, Mailboxes, SHORT, naming, number_of};
+use crate::bring_up::pages::RECLAIM_OUTPUT;
+use crate::dma::arena::{PageUse, Run};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::log::log_event;
+
+/// Memory that an object of the device lies in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObjectMemory {
+    /// Its ring.
+    pub(crate) run: Option<Run>,
+    /// Its doorbell record.
+    pub(crate) record: Option<usize>,
+}
+
+/// What a late answer is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LateAction {
+    /// Nothing.
+    None,
+    /// An object was created that nobody knows: destroy it, then free its memory.
+    Destroy {
+        /// Memory of the object.
+        memory: ObjectMemory,
+    },
+    /// An object was destroyed: note it for who tries again.
+    Note,
+    /// An object that nobody knows was destroyed: free its memory.
+    Free {
+        /// Memory of the object.
+        memory: ObjectMemory,
+    },
+    /// The firmware has the pages that it was offered.
+    Given {
+        /// For this function.
+        function: u16,
+    },
+    /// The firmware returned pages.
+    Returned {
+        /// For this function.
+        function: u16,
+    },
+}
+
+/// Names a command that did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    id: u32,
+    slot: u32,
+}
+
+impl Ticket {
+    /// The slot of the command.
+    pub(crate) const fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
+/// A command that did not answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unanswered {
+    ticket: Ticket,
+    opcode: u16,
+    output: Chain,
+    /// Bytes of the output that are looked at.
+    output_len: usize,
+    action: LateAction,
+}
+
+/// An object of the device that nobody knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Orphan {
+    destroy: CmdOpcode,
+    number: u32,
+    memory: ObjectMemory,
+}
+
+/// What is known of an attempt to destroy an object that has not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PendingDestroy(Option<Ticket>);
+
+impl PendingDestroy {
+    /// Nothing was tried.
+    pub(crate) const NONE: Self = Self(None);
+}
+
+/// The command that undoes another.
+fn undo(opcode: u16) -> Option<CmdOpcode> {
+    Some(match CmdOpcode::from_code(u32::from(opcode))? {
+        CmdOpcode::AllocPd => CmdOpcode::DeallocPd,
+        CmdOpcode::AllocUar => CmdOpcode::DeallocUar,
+        CmdOpcode::CreateMkey => CmdOpcode::DestroyMkey,
+        CmdOpcode::CreateEq => CmdOpcode::DestroyEq,
+        CmdOpcode::CreateCq => CmdOpcode::DestroyCq,
+        CmdOpcode::CreateQp => CmdOpcode::DestroyQp,
+        _ => return None,
+    })
+}
+
+impl<P: Platform> CommandInterface<'_, P> {
+    /// Leaves slot, mailboxes and memory of a command to the device until it answers.
+    pub(super) fn abandon(&mut self, lane: Lane, slot: u32, call: &Call<'_>, mailboxes: &Mailboxes) -> Option<Ticket> {
+        if let Some(run) = mailboxes.standing {
+            self.arena.mark(run, PageUse::mailbox(slot));
+            self.commands.forget_standing(lane);
+        }
+        if let LateAction::Destroy { memory: ObjectMemory { run: Some(run), .. } } = call.late {
+            self.arena.lose(run);
+        }
+        self.commands.tickets = self.commands.tickets.wrapping_add(1);
+        let ticket = Ticket { id: self.commands.tickets, slot };
+        let opcode = call.opcode.code() as u16;
+        let unanswered =
+            Unanswered { ticket, opcode, output: mailboxes.output, output_len: call.output.len(), action: call.late };
+        // There is a place for each slot.
+        self.commands.unanswered.push(unanswered).ok()?;
+        Some(ticket)
+    }
+
+    /// Takes back what belongs to commands that have answered since they were abandoned.
+    pub(crate) fn collect_late_answers(&mut self) -> Result<(), Error> {
+        let mut index = 0;
+        while let Some(unanswered) = self.commands.unanswered.get(index).copied() {
+            let slot = unanswered.ticket.slot;
+            let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
+            if status_own & 1 != 0 {
+                index += 1;
+                continue;
+            }
+            self.machine.fence.acquire();
+            self.commands.unanswered.swap_remove(index);
+            log_event!(info, "command {:x} in slot {} answered late", unanswered.opcode, slot);
+            self.handle_late_answer(&unanswered, status_own);
+            self.release(slot);
+        }
+        Ok(())
+    }
+
+    fn handle_late_answer(&mut self, unanswered: &Unanswered, status_own: u8) {
+        let Unanswered { ticket, opcode, output: chain, output_len, action } = *unanswered;
+        let mut output = [0; RECLAIM_OUTPUT];
+        // The longest that an action looks at is a list of pages.
+        let bytes = output.get_mut(..output_len.min(RECLAIM_OUTPUT)).unwrap_or_default();
+        let result = self.collect(ticket.slot, opcode, chain, bytes, status_own);
+        match (action, result) {
+            (LateAction::None, _) => {}
+            (LateAction::Destroy { memory }, Ok(())) => {
+                let number = output.first_chunk().map_or(0, number_of);
+                let orphan = undo(opcode).map(|destroy| Orphan { destroy, number, memory });
+                if orphan.is_none_or(|orphan| self.commands.orphans.push(orphan).is_err()) {
+                    log_event!(warn, "object {:x} that command {:x} created late is given up", number, opcode);
+                }
+            }
+            (LateAction::Free { memory }, Ok(())) => self.free_memory(memory),
+            (LateAction::Destroy { memory }, Err(error)) if !error.may_still_complete() => self.free_memory(memory),
+            (LateAction::Note, result) => {
+                if self.commands.outcomes.is_full() {
+                    self.commands.outcomes.remove(0);
+                }
+                // Just made room.
+                let _ = self.commands.outcomes.push((ticket, result.is_ok()));
+            }
+            (LateAction::Given { function }, result) => {
+                let given = self.arena.end_offer(ticket.slot, function, result.is_ok());
+                if result.is_ok() {
+                    self.stats.pages_given = self.stats.pages_given.wrapping_add(given);
+                }
+            }
+            (LateAction::Returned { function }, Ok(())) => {
+                if let Err(error) = self.take_returned_pages(function, &output) {
+                    log_event!(warn, "late answer to command {:x}: {:?}", opcode, error);
+                }
+            }
+            (LateAction::Destroy { .. } | LateAction::Free { .. } | LateAction::Returned { .. }, Err(error)) => {
+                log_event!(warn, "late answer to command {:x}, its memory is given up: {:?}", opcode, error);
+            }
+        }
+    }
+
+    /// Frees the memory of an object that is gone.
+    fn free_memory(&mut self, memory: ObjectMemory) {
+        if let Some(run) = memory.run {
+            self.arena.free(run);
+        }
+        if let Some(record) = memory.record {
+            self.arena.free_record(record);
+        }
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Takes back what belongs to commands that have answered late, and destroys the objects that they created.
+    pub(crate) fn destroy_orphans(&mut self) {
+        if self.commands.dead.is_some() {
+            return;
+        }
+        // Without memory to look into there are no answers either.
+        let _ = self.command_interface().0.collect_late_answers();
+        while let Some(Orphan { destroy, number, memory }) = self.commands.orphans.pop() {
+            log_event!(info, "object {:x} was created late, it is destroyed again", number);
+            if let Err(error) = self.destroy_for_good(destroy, number, memory) {
+                log_event!(warn, "object {:x} and its memory are given up: {:?}", number, error);
+            }
+        }
+    }
+
+    /// Destroys an object that nobody will try to destroy again, and frees its memory, now or when a late answer allows it.
+    pub(crate) fn destroy_for_good(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Error> {
+        let mut call = Call {
+            opcode,
+            head: &naming(number),
+            list: &mut core::iter::empty(),
+            input_len: SHORT,
+            output: &mut [0; SHORT],
+            output_len: SHORT,
+            late: LateAction::Free { memory },
+        };
+        self.call_regular(&mut call)?;
+        self.command_interface().0.free_memory(memory);
+        Ok(())
+    }
+
+    /// Destroys an object; its memory is the caller's to free after that. An attempt that had no answer is not repeated, it is
+    /// waited for again: the device may still carry it out, and by then may have given the number to another object.
+    pub(crate) fn destroy(&mut self, opcode: CmdOpcode, number: u32, pending: &mut PendingDestroy) -> Result<(), Error> {
+        self.destroy_orphans();
+        if let Some(ticket) = pending.0 {
+            let gone = self.wait_for_late_answer(opcode, ticket)?;
+            pending.0 = None;
+            if gone {
+                return Ok(());
+            }
+        }
+        let call = Call {
+            opcode,
+            head: &naming(number),
+            list: &mut core::iter::empty(),
+            input_len: SHORT,
+            output: &mut [0; SHORT],
+            output_len: SHORT,
+            late: LateAction::Note,
+        };
+        self.call(call).map_err(|failed| {
+            pending.0 = failed.unanswered;
+            failed.error
+        })
+    }
+
+    /// Whether the object of an earlier attempt is gone; `false` if the device refused that.
+    fn wait_for_late_answer(&mut self, opcode: CmdOpcode, ticket: Ticket) -> Result<bool, Error> {
+        let timeout = Error::CommandTimeout { opcode: opcode.code() as u16 };
+        if let Some(reason) = self.commands.dead {
+            return Err(reason);
+        }
+        let (mut interface, mut work) = self.command_interface();
+        if interface.commands.unanswered.iter().any(|unanswered| unanswered.ticket == ticket) {
+            interface.wait(ticket.slot, opcode.code() as u16, &mut |interface| work.serve(interface))?;
+            interface.collect_late_answers()?;
+        }
+        let outcomes = &mut interface.commands.outcomes;
+        let index = outcomes.iter().position(|(of, _)| *of == ticket).ok_or(timeout)?;
+        Ok(outcomes.swap_remove(index).1)
+    }
+}
