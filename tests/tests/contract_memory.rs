@@ -720,3 +720,95 @@ fn a_bind_gives_a_new_key_each_time_also_when_the_low_byte_wraps() {
     assert_eq!(node.holdings().device.engine.bound_windows, 1);
     node.assert_no_findings();
 }
+
+#[test]
+fn a_zero_based_region_begins_anywhere_in_a_page() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let mut here = pair.a.region(a.pd, 16384, ALL_ACCESS);
+    let message = pattern(3, 9000);
+    here.buffer.write(0, &message);
+    for offset in [0, 1, 64, 4095, 4096, 5000] {
+        let mut buffer = pair.b.buffer(16384);
+        let before = pair.b.holdings();
+        let mr = pair.b.verbs.reg_mr(b.pd, buffer.addr + offset, 9000, ALL_ACCESS | Access::ZERO_BASED, &buffer.map());
+        let mr = mr.unwrap_or_else(|error| panic!("region at {offset}: {error}"));
+        let info = pair.b.verbs.mr(mr).unwrap();
+        // A peer writes all of it from address 0 on.
+        let sges = [here.sge(0, 9000)];
+        let op = SendOp::Write { payload: Payload::Sges(&sges), remote: Remote { addr: 0, rkey: info.rkey } };
+        pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
+        assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::Success, "region at {offset}");
+        let at = offset as usize;
+        assert_eq!(buffer.read(at, 9000), message, "region at {offset}");
+        assert!(buffer.read(0, at).iter().all(|byte| *byte == 0));
+        assert!(buffer.read(at + 9000, 16384 - 9000 - at).iter().all(|byte| *byte == 0));
+        // Its own addresses are good for sending, too.
+        buffer.write(at + 10, b"zero-based");
+        let sges = [bareverbs::Sge { addr: 10, length: 10, lkey: info.lkey }];
+        let op = SendOp::Write { payload: Payload::Sges(&sges), remote: here.remote(12000) };
+        pair.b.verbs.post_send(b.qp, &signaled(2, op)).unwrap();
+        assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
+        assert_eq!(here.buffer.read(12000, 10), b"zero-based");
+        // One byte more than it has.
+        let sges = [here.sge(0, 9000)];
+        let op = SendOp::Write { payload: Payload::Sges(&sges), remote: Remote { addr: 1, rkey: info.rkey } };
+        pair.a.verbs.post_send(a.qp, &signaled(3, op)).unwrap();
+        assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RemAccessErr, "region at {offset}");
+        pair.b.verbs.dereg_mr(mr).unwrap();
+        assert_eq!(pair.b.holdings().device.engine.mkeys, before.device.engine.mkeys, "region at {offset}");
+        for (node, end) in [(&mut pair.a, &a), (&mut pair.b, &b)] {
+            let reset = bareverbs::QpAttr { state: QpState::Reset, ..Default::default() };
+            node.verbs.modify_qp(end.qp, &reset, bareverbs::QpAttrMask::STATE).unwrap();
+        }
+        pair.connect(&a, &b, &Connection::default());
+    }
+    pair.assert_no_findings();
+}
+
+#[test]
+fn a_query_of_a_key_tells_whether_its_window_is_bound() {
+    let mut pair = Pair::new();
+    let (_, b) = pair.connected();
+    let region = pair.b.region(b.pd, 8192, ALL_ACCESS);
+    let key = region.info.rkey.get();
+    let state = pair.b.verbs.provider_mut().query_mkey(key >> 8).unwrap();
+    assert_eq!((state.variant, state.free), (key as u8, false));
+    assert_eq!((state.start, state.length), (region.buffer.addr, 8192));
+    let mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
+    let fresh = pair.b.verbs.mw(mw).unwrap().rkey.get();
+    let state = pair.b.verbs.provider_mut().query_mkey(fresh >> 8).unwrap();
+    assert_eq!((state.variant, state.free), (fresh as u8, true));
+    let bind = MwBind {
+        wr_id: 1,
+        flags: SendFlags::SIGNALED,
+        mr: region.mr,
+        addr: region.buffer.addr + 16,
+        length: 100,
+        access: Access::REMOTE_READ,
+    };
+    let bound = pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap().get();
+    assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
+    let state = pair.b.verbs.provider_mut().query_mkey(bound >> 8).unwrap();
+    assert_eq!((state.variant, state.free), (bound as u8, false));
+    assert_eq!((state.start, state.length), (region.buffer.addr + 16, 100));
+    assert!(pair.b.verbs.provider_mut().query_mkey(0xff_fff0).is_err());
+}
+
+#[test]
+fn windows_do_not_begin_with_the_key_of_the_one_before() {
+    let mut config = DeviceConfig::with_lid(1);
+    config.limits.log_max_mkey = 4;
+    let mut node = node(config);
+    let pd = node.verbs.alloc_pd().unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        let mw = node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
+        let key = node.verbs.mw(mw).unwrap().rkey;
+        assert!(!seen.contains(&key), "{key:?} comes again");
+        seen.push(key);
+        node.verbs.dealloc_mw(mw).unwrap();
+    }
+    let indices: std::collections::BTreeSet<u32> = seen.iter().map(|key| key.get() >> 8).collect();
+    assert!(indices.len() < 16, "the indices do come again");
+}

@@ -61,6 +61,8 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) cqs: CqTable,
     pub(crate) health: HealthWatch,
     pub(crate) stats: Statistics,
+    /// Low byte of the key that was created last.
+    pub(crate) mkey_variant: u8,
     pub(crate) arena: Arena<U>,
 }
 
@@ -80,6 +82,7 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             cqs: CqTable::default(),
             health: HealthWatch::default(),
             stats: Statistics::default(),
+            mkey_variant: 0,
             arena,
         }
     }

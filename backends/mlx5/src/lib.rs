@@ -36,7 +36,7 @@ pub use dma::machine::Machine;
 pub use error::{Error, Feature};
 pub use events::health::Health;
 pub use objects::cq::{Cq, MAX_CQS};
-pub use objects::mkey::{Mr, Mw};
+pub use objects::mkey::{MkeyState, Mr, Mw};
 pub use objects::pd::Pd;
 pub use objects::qp::Qp;
 

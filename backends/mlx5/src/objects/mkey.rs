@@ -1,30 +1,113 @@
 //! Memory keys: regions with their page lists, windows.
 
 use bareverbs::{Access, AddressMap, Lkey, MrRequest, MwType, Platform, Rkey};
-use bareverbs_mlx5_spec::{AccessMode, CmdOpcode, CreateMkeyIn, INVALID_LKEY, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, ViewMut};
+use bareverbs_mlx5_spec::{
+    AccessMode, CmdOpcode, CreateMkeyIn, INVALID_LKEY, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, QueryMkeyIn, QueryMkeyOut, View,
+    ViewMut, WqeKlm,
+};
 
+use crate::Mlx5;
 use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
+use crate::log::log_event;
 use crate::objects::pd::Pd;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
 const WINDOW_OCTWORDS: u32 = 4;
 /// Least and greatest log2 of a page of a page list.
 const LOG_PAGE: core::ops::RangeInclusive<u32> = 12..=31;
+/// Bytes that one entry of an indirect key reaches at most here.
+const KLM_REACH: u64 = 1 << 30;
+/// Octowords of a translation are counted in blocks of this many.
+const OCTWORD_BLOCK: u32 = 4;
+
+/// A key of the device: its index, and whether an attempt to destroy it had no answer.
+#[derive(Debug)]
+struct Key {
+    index: u32,
+    destroy: PendingDestroy,
+}
+
+impl Key {
+    const fn new(index: u32) -> Self {
+        Self { index, destroy: PendingDestroy::NONE }
+    }
+}
 
 /// A memory region of this backend.
 #[derive(Debug)]
 pub struct Mr {
-    index: u32,
-    destroy: PendingDestroy,
+    key: Key,
+    /// The key that callers use, if the region needs one of its own over the page list.
+    indirect: Option<Key>,
 }
 
 /// A memory window of this backend.
 #[derive(Debug)]
 pub struct Mw {
-    index: u32,
-    destroy: PendingDestroy,
+    key: Key,
+}
+
+/// What the device knows of a key, as QUERY_MKEY gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MkeyState {
+    /// Low byte of the key.
+    pub variant: u8,
+    /// Whether the key opens nothing: a window that is not bound.
+    pub free: bool,
+    /// First address that it opens.
+    pub start: u64,
+    /// Bytes that it opens.
+    pub length: u64,
+}
+
+/// Bytes that are contiguous for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
+    /// Device address of the first.
+    device_addr: u64,
+    /// How many, at least 1.
+    len: u64,
+}
+
+/// Where the bytes of a region lie for the device.
+trait ExtentMap {
+    /// The byte at `addr` and those after it that are contiguous for the device; `None` if the device cannot reach it.
+    fn extent(&self, addr: u64) -> Option<Extent>;
+}
+
+impl ExtentMap for dyn AddressMap + '_ {
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        let size = self.page_size();
+        let within = size.is_power_of_two().then(|| addr & (size - 1))?;
+        Some(Extent { device_addr: self.device_addr(addr)?, len: size - within })
+    }
+}
+
+/// Walks a map, and remembers the extent that it looked at last.
+struct Walk<'a, M: ?Sized> {
+    map: &'a M,
+    at: u64,
+    extent: Extent,
+}
+
+impl<'a, M: ExtentMap + ?Sized> Walk<'a, M> {
+    const fn new(map: &'a M) -> Self {
+        Self { map, at: 0, extent: Extent { device_addr: 0, len: 0 } }
+    }
+
+    /// The extent from `addr` on.
+    fn extent(&mut self, addr: u64) -> Option<Extent> {
+        let within = addr.wrapping_sub(self.at);
+        if within >= self.extent.len {
+            self.extent = self.map.extent(addr).filter(|extent| extent.len != 0)?;
+            self.at = addr;
+            return Some(self.extent);
+        }
+        Some(Extent { device_addr: self.extent.device_addr.wrapping_add(within), len: self.extent.len - within })
+    }
 }
 
 /// The pages of a region: the largest that its map allows.
@@ -34,53 +117,55 @@ struct Pages {
     count: u64,
 }
 
-/// Finds the largest page size at which the region is a list of aligned pages.
-fn pages(request: &MrRequest<'_>) -> Result<Pages, Error> {
-    let MrRequest { addr, length, map, .. } = *request;
-    let smallest = map.page_size();
-    let log_smallest = smallest.trailing_zeros();
-    if !smallest.is_power_of_two() || log_smallest < *LOG_PAGE.start() {
-        return Err(Error::Misaligned { addr: smallest });
-    }
-    if length == 0 {
-        return Ok(Pages { log_size: *LOG_PAGE.start(), count: 0 });
-    }
-    let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { addr })?;
-    // A bit is set in `unlike` if pages of that size, or larger, would not do.
-    let mut unlike = 0;
-    let mut expected = None;
-    let mut at = addr;
-    loop {
-        let device = map.device_addr(at).ok_or(Error::Unmapped { addr: at })?;
-        match expected {
-            None => unlike |= at ^ device,
-            Some(expected) if expected == device => {}
-            Some(_) => unlike |= at | (at ^ device),
+impl Pages {
+    /// Finds the largest page size at which `length` bytes from `addr` are a list of aligned pages.
+    fn find<M: ExtentMap + ?Sized>(addr: u64, length: u64, walk: &mut Walk<'_, M>) -> Result<Self, Error> {
+        let smallest = *LOG_PAGE.start();
+        if length == 0 {
+            return Ok(Self { log_size: smallest, count: 0 });
         }
-        let step = smallest - (at & (smallest - 1));
-        expected = Some(device.wrapping_add(step));
-        match at.checked_add(step) {
-            Some(next) if next <= last => at = next,
-            _ => break,
+        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { addr })?;
+        // A bit is set in `unlike` if pages of that size, or larger, would not do.
+        let mut unlike = 0;
+        let mut expected = None;
+        let mut at = addr;
+        loop {
+            let Extent { device_addr, len } = walk.extent(at).ok_or(Error::Unmapped { addr: at })?;
+            match expected {
+                None => unlike |= at ^ device_addr,
+                Some(expected) if expected == device_addr => {}
+                Some(_) => unlike |= at | (at ^ device_addr),
+            }
+            expected = Some(device_addr.wrapping_add(len));
+            match at.checked_add(len) {
+                Some(next) if next <= last => at = next,
+                _ => break,
+            }
         }
+        if unlike.trailing_zeros() < smallest {
+            return Err(Error::Misaligned { addr });
+        }
+        // No larger than what covers the whole region.
+        let cover = u64::BITS - (addr ^ last).leading_zeros();
+        let log_size = unlike.trailing_zeros().min(cover).clamp(smallest, *LOG_PAGE.end());
+        Ok(Self { log_size, count: (last >> log_size) - (addr >> log_size) + 1 })
     }
-    if unlike.trailing_zeros() < log_smallest {
-        return Err(Error::Misaligned { addr });
-    }
-    // No larger than what covers the whole region.
-    let cover = u64::BITS - (addr ^ last).leading_zeros();
-    let log_size = unlike.trailing_zeros().min(cover).clamp(*LOG_PAGE.start(), *LOG_PAGE.end());
-    Ok(Pages { log_size, count: (last >> log_size) - (addr >> log_size) + 1 })
-}
 
-/// Device address of page `index` of a region.
-fn page_addr(map: &dyn AddressMap, addr: u64, log_size: u32, index: u64) -> Option<u64> {
-    let page = (addr >> log_size).wrapping_add(index) << log_size;
-    let device = map.device_addr(page.max(addr))?;
-    Some(device & (u64::MAX << log_size))
+    /// Device address of page `index` of a region that begins at `addr`.
+    fn device_addr<M: ExtentMap + ?Sized>(self, addr: u64, index: u64, walk: &mut Walk<'_, M>) -> Option<u64> {
+        let page = (addr >> self.log_size).wrapping_add(index) << self.log_size;
+        let Extent { device_addr, .. } = walk.extent(page.max(addr))?;
+        Some(device_addr & (u64::MAX << self.log_size))
+    }
 }
 
 impl<P: Platform> Driver<P> {
+    /// Low byte of the next key: another one each time, so that a key that is gone does not open what comes after it.
+    const fn next_variant(&mut self) -> u8 {
+        self.mkey_variant = self.mkey_variant.wrapping_add(1);
+        self.mkey_variant
+    }
+
     /// Makes a region.
     pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
         let access = request.access;
@@ -96,44 +181,75 @@ impl<P: Platform> Driver<P> {
         if !Access::KNOWN.contains(access) {
             return Err(Error::Unsupported(Feature::AccessFlag));
         }
-        let Pages { log_size, count } = pages(request)?;
-        let start = if access.contains(Access::ZERO_BASED) { 0 } else { request.addr };
-        if (start ^ request.addr) & ((1 << log_size) - 1) != 0 && count != 0 {
-            // The device has no offset into the first page other than the low bits of the start.
-            return self.create_zero_based(pd, request, log_size);
+        let MrRequest { addr, length, .. } = *request;
+        let variant = request.key;
+        let mut walk = Walk::new(request.map);
+        let mut pages = Pages::find(addr, length, &mut walk)?;
+        let mut region = Region { pd: pd.number, access, start: addr, addr, length, variant };
+        let within = addr & ((1 << pages.log_size) - 1);
+        if access.contains(Access::ZERO_BASED) {
+            if length != 0 && addr.trailing_zeros() < *LOG_PAGE.start() {
+                return self.create_zero_based(&region, pages, &mut walk);
+            }
+            if within != 0 && length != 0 {
+                // The device takes the offset into the first page from the start address, which is 0: pages that begin there.
+                let log_size = addr.trailing_zeros().min(pages.log_size);
+                pages = Pages { log_size, count: ((length - 1) >> log_size) + 1 };
+            }
+            region.start = 0;
         }
-        self.create_mtt(pd, request, start, log_size, count)
+        let index = self.create_page_list(&region, pages, &mut walk)?;
+        let key = index << 8 | u32::from(variant);
+        log_event!(debug, "region {:x}: {} pages of 2^{} bytes", key, pages.count, pages.log_size);
+        Ok((Mr { key: Key::new(index), indirect: None }, Lkey::new(key), Rkey::new(key)))
     }
 
-    /// A zero-based region can be a page list only if it starts with a page; smaller pages may do.
-    fn create_zero_based(&mut self, pd: &Pd, request: &MrRequest<'_>, log_size: u32) -> Result<(Mr, Lkey, Rkey), Error> {
-        let log_size = request.addr.trailing_zeros().min(log_size);
-        if log_size < *LOG_PAGE.start() || 1 << log_size < request.map.page_size() {
-            return Err(Error::Misaligned { addr: request.addr });
-        }
-        let count = ((request.length - 1) >> log_size) + 1;
-        self.create_mtt(pd, request, 0, log_size, count)
-    }
-
-    fn create_mtt(
+    /// A zero-based region that does not begin with a page: a key over its addresses, and an indirect key from zero over that.
+    fn create_zero_based<M: ExtentMap + ?Sized>(
         &mut self,
-        pd: &Pd,
-        request: &MrRequest<'_>,
-        start: u64,
-        log_size: u32,
-        count: u64,
+        region: &Region,
+        pages: Pages,
+        walk: &mut Walk<'_, M>,
     ) -> Result<(Mr, Lkey, Rkey), Error> {
-        let access = request.access;
-        let limit = u64::from(u32::MAX / OCTWORD as u32);
-        let entries =
-            u32::try_from(count).ok().filter(|_| count <= limit).ok_or(Error::LimitExceeded { requested: count, limit })?;
-        let octwords = entries.div_ceil(2);
-        let flag = |flag| u32::from(access.contains(flag));
-        let relaxed = flag(Access::RELAXED_ORDERING);
+        // What peers may do is the indirect key's matter.
+        let local = region.access & (Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
+        let inner = Region { access: local, ..*region };
+        let index = self.create_page_list(&inner, pages, walk)?;
+        let lkey = index << 8 | u32::from(region.variant);
+        let entries = region.length.div_ceil(KLM_REACH);
+        let octwords = region_octwords(entries, 1)?.next_multiple_of(OCTWORD_BLOCK);
         let mut input = [0; CreateMkeyIn::SIZE];
         let mut view = ViewMut::<CreateMkeyIn>::of(&mut input);
         view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octwords);
-        view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY)
+        self.set_context(&mut view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), &Region { start: 0, ..*region })
+            .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octwords);
+        let (addr, length) = (region.addr, region.length);
+        let mut list = (0..u64::from(octwords)).flat_map(|entry| {
+            let done = entry.saturating_mul(KLM_REACH);
+            let reach = length.saturating_sub(done).min(KLM_REACH);
+            klm(reach as u32, if reach == 0 { 0 } else { lkey }, if reach == 0 { 0 } else { addr.wrapping_add(done) })
+        });
+        match self.create_mkey(&input, &mut list, octwords as usize * 2) {
+            Ok(outer) => {
+                let key = outer << 8 | u32::from(region.variant);
+                log_event!(debug, "region {:x} from zero over key {:x}", key, lkey);
+                Ok((Mr { key: Key::new(index), indirect: Some(Key::new(outer)) }, Lkey::new(key), Rkey::new(key)))
+            }
+            Err(error) => {
+                if let Err(error) = self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::default()) {
+                    log_event!(warn, "key {:x} is given up: {:?}", lkey, error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Fills in all of a region's context but its translation.
+    fn set_context<'a, 'b>(&self, context: &'a mut ViewMut<'b, Mkc>, region: &Region) -> &'a mut ViewMut<'b, Mkc> {
+        let flag = |flag| u32::from(region.access.contains(flag));
+        let relaxed = flag(Access::RELAXED_ORDERING);
+        context
             .set(Mkc::A, flag(Access::REMOTE_ATOMIC))
             .set(Mkc::RW, flag(Access::REMOTE_WRITE))
             .set(Mkc::RR, flag(Access::REMOTE_READ))
@@ -141,19 +257,32 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::LR, 1)
             .set(Mkc::RELAXED_ORDERING_WRITE, relaxed & u32::from(self.caps.relaxed_write))
             .set(Mkc::RELAXED_ORDERING_READ, relaxed & u32::from(self.caps.relaxed_read))
-            .set(Mkc::ACCESS_MODE_1_0, AccessMode::Mtt.code())
             .set(Mkc::QPN, MKEY_ANY_QPN)
-            .set(Mkc::MKEY_7_0, u32::from(request.key))
-            .set(Mkc::PD, pd.number)
-            .set64(Mkc::START_ADDR, start)
-            .set64(Mkc::LEN, request.length)
+            .set(Mkc::MKEY_7_0, u32::from(region.variant))
+            .set(Mkc::PD, region.pd)
+            .set64(Mkc::START_ADDR, region.start)
+            .set64(Mkc::LEN, region.length)
+    }
+
+    /// Creates a key with a page list; its index.
+    fn create_page_list<M: ExtentMap + ?Sized>(
+        &mut self,
+        region: &Region,
+        pages: Pages,
+        walk: &mut Walk<'_, M>,
+    ) -> Result<u32, Error> {
+        let octwords = region_octwords(pages.count, 2)?;
+        let mut input = [0; CreateMkeyIn::SIZE];
+        let mut view = ViewMut::<CreateMkeyIn>::of(&mut input);
+        view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octwords);
+        self.set_context(&mut view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), region)
+            .set(Mkc::ACCESS_MODE_1_0, AccessMode::Mtt.code())
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octwords)
-            .set(Mkc::LOG_PAGE_SIZE, log_size);
+            .set(Mkc::LOG_PAGE_SIZE, pages.log_size);
         let mut missing = None;
-        let map = request.map;
-        let mut list = (0..count).map(|index| {
-            page_addr(map, request.addr, log_size, index).unwrap_or_else(|| {
-                missing = Some(request.addr);
+        let mut list = (0..pages.count).map(|index| {
+            pages.device_addr(region.addr, index, walk).unwrap_or_else(|| {
+                missing = Some(region.addr);
                 0
             })
         });
@@ -163,13 +292,16 @@ impl<P: Platform> Driver<P> {
             self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::default())?;
             return Err(Error::Unmapped { addr });
         }
-        let key = index << 8 | u32::from(request.key);
-        Ok((Mr { index, destroy: PendingDestroy::NONE }, Lkey::new(key), Rkey::new(key)))
+        Ok(index)
     }
 
     /// Destroys a region.
     pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), Error> {
-        self.destroy_mkey(mr.index, &mut mr.destroy)
+        if let Some(key) = &mut mr.indirect {
+            self.destroy_mkey(key)?;
+            mr.indirect = None;
+        }
+        self.destroy_mkey(&mut mr.key)
     }
 
     /// Makes an unbound window: a free key of one KLM.
@@ -177,6 +309,7 @@ impl<P: Platform> Driver<P> {
         if !self.caps.windows {
             return Err(Error::Unsupported(Feature::MemoryWindows));
         }
+        let variant = self.next_variant();
         let mut input = [0; CreateMkeyIn::SIZE];
         ViewMut::<CreateMkeyIn>::of(&mut input)
             .sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY)
@@ -185,16 +318,19 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::LR, 1)
             .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
             .set(Mkc::QPN, MKEY_ANY_QPN)
+            .set(Mkc::MKEY_7_0, u32::from(variant))
             .set(Mkc::EN_RINVAL, u32::from(kind == MwType::Type2))
             .set(Mkc::PD, pd.number)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, WINDOW_OCTWORDS);
         let index = self.create_mkey(&input, &mut core::iter::empty(), 0)?;
-        Ok((Mw { index, destroy: PendingDestroy::NONE }, Rkey::new(index << 8)))
+        let key = index << 8 | u32::from(variant);
+        log_event!(debug, "window {:x}", key);
+        Ok((Mw { key: Key::new(index) }, Rkey::new(key)))
     }
 
     /// Destroys a window.
     pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), Error> {
-        self.destroy_mkey(mw.index, &mut mw.destroy)
+        self.destroy_mkey(&mut mw.key)
     }
 
     fn create_mkey(
@@ -211,16 +347,81 @@ impl<P: Platform> Driver<P> {
         Ok(index)
     }
 
-    fn destroy_mkey(&mut self, index: u32, pending: &mut PendingDestroy) -> Result<(), Error> {
-        self.destroy(CmdOpcode::DestroyMkey, index, pending)
+    fn destroy_mkey(&mut self, key: &mut Key) -> Result<(), Error> {
+        self.destroy(CmdOpcode::DestroyMkey, key.index, &mut key.destroy)
     }
+
+    /// Asks the device for a key by its index, the upper 24 bits of a key.
+    pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
+        let mut input = [0; QueryMkeyIn::SIZE];
+        ViewMut::<QueryMkeyIn>::of(&mut input).set(QueryMkeyIn::MKEY_INDEX, index);
+        let mut output = [0; QueryMkeyOut::SIZE];
+        self.command(CmdOpcode::QueryMkey, &input, &mut output)?;
+        let context = View::<QueryMkeyOut>::of(&output).sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
+        Ok(MkeyState {
+            variant: context.get(Mkc::MKEY_7_0) as u8,
+            free: context.is_set(Mkc::FREE),
+            start: context.get64(Mkc::START_ADDR),
+            length: context.get64(Mkc::LEN),
+        })
+    }
+}
+
+impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
+    /// What the device knows of a window, whatever key it has now: after a reset of its queue pair the only way to learn
+    /// whether a bind was carried out.
+    ///
+    /// # Errors
+    /// If the command fails.
+    pub fn query_mw(&mut self, mw: &Mw) -> Result<MkeyState, Error> {
+        self.view().query_mkey(mw.key.index)
+    }
+
+    /// What the device knows of a key, by its index: the upper 24 bits of an L_Key or R_Key.
+    ///
+    /// # Errors
+    /// If there is no such key, or the command fails.
+    pub fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
+        self.view().query_mkey(index)
+    }
+}
+
+/// What the context of a region's key says.
+#[derive(Clone, Copy)]
+struct Region {
+    pd: u32,
+    access: Access,
+    /// First address by which the key is used.
+    start: u64,
+    /// First address by which the map is asked.
+    addr: u64,
+    length: u64,
+    variant: u8,
+}
+
+/// Octowords of a list of `count` entries, `per_octword` of which fill one.
+fn region_octwords(count: u64, per_octword: u64) -> Result<u32, Error> {
+    let limit = u64::from(u32::MAX / OCTWORD as u32);
+    let within = u32::try_from(count.div_ceil(per_octword)).ok().filter(|_| count <= limit);
+    within.ok_or(Error::LimitExceeded { requested: count, limit })
+}
+
+/// An entry of an indirect key, in two 64-bit words.
+fn klm(byte_count: u32, key: u32, addr: u64) -> [u64; 2] {
+    let mut bytes = [0; WqeKlm::SIZE];
+    ViewMut::<WqeKlm>::of(&mut bytes).set(WqeKlm::BYTE_COUNT, byte_count).set(WqeKlm::MKEY, key).set64(WqeKlm::ADDRESS, addr);
+    let (words, _) = bytes.as_chunks();
+    let mut list = [0; 2];
+    for (to, from) in list.iter_mut().zip(words) {
+        *to = u64::from_be_bytes(*from);
+    }
+    list
 }
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
     use std::vec::Vec;
-
-    use bareverbs::OffsetMap;
 
     use super::*;
 
@@ -230,44 +431,53 @@ mod tests {
         pages: &'a [u64],
     }
 
-    impl AddressMap for Scattered<'_> {
-        fn device_addr(&self, addr: u64) -> Option<u64> {
+    impl ExtentMap for Scattered<'_> {
+        fn extent(&self, addr: u64) -> Option<Extent> {
             let page = self.pages.get(((addr - self.base) / 4096) as usize)?;
-            Some(page | addr & 4095)
+            Some(Extent { device_addr: page | addr & 4095, len: 4096 - (addr & 4095) })
         }
     }
 
-    fn list(addr: u64, length: u64, map: &dyn AddressMap) -> Result<(u32, Vec<u64>), Error> {
-        let request = MrRequest { addr, length, access: Access::empty(), key: 0, map };
-        let Pages { log_size, count } = pages(&request)?;
-        Ok((log_size, (0..count).map(|index| page_addr(map, addr, log_size, index).unwrap()).collect()))
+    /// One extent of all addresses, plus a constant, and how often it was looked at.
+    #[derive(Default)]
+    struct Offset {
+        offset: u64,
+        looks: Cell<u32>,
+    }
+
+    impl ExtentMap for Offset {
+        fn extent(&self, addr: u64) -> Option<Extent> {
+            self.looks.set(self.looks.get() + 1);
+            Some(Extent { device_addr: addr.wrapping_add(self.offset), len: (u64::MAX - addr).max(1) })
+        }
+    }
+
+    fn list(addr: u64, length: u64, map: &dyn ExtentMap) -> Result<(u32, Vec<u64>), Error> {
+        let mut walk = Walk::new(map);
+        let pages = Pages::find(addr, length, &mut walk)?;
+        let list = (0..pages.count).map(|index| pages.device_addr(addr, index, &mut walk).unwrap());
+        Ok((pages.log_size, list.collect()))
     }
 
     #[test]
     fn one_page_covers_what_is_contiguous_and_aligned_alike() {
-        let same = OffsetMap { offset: 0 };
+        let same = Offset::default();
         assert_eq!(list(0x10_0000, 0x10_0000, &same), Ok((20, std::vec![0x10_0000])));
         assert_eq!(list(0x10_0004, 8, &same), Ok((12, std::vec![0x10_0000])));
         assert_eq!(list(0x1f_f000, 0x2000, &same), Ok((22, std::vec![0])), "both sides of 2 MiB, in one page of 4 MiB");
-        let offset = OffsetMap { offset: 0x3000 };
+        let offset = Offset { offset: 0x3000, ..Offset::default() };
         assert_eq!(list(0x10_0000, 0x4000, &offset), Ok((12, std::vec![0x10_3000, 0x10_4000, 0x10_5000, 0x10_6000])));
         assert_eq!(list(0x1000, 0, &same), Ok((12, std::vec![])));
         assert_eq!(list(u64::MAX - 7, 8, &same), Ok((12, std::vec![!4095])), "the last bytes of all");
         assert_eq!(list(u64::MAX - 7, 9, &same), Err(Error::Unmapped { addr: u64::MAX - 7 }));
-        assert_eq!(list(0, 1 << 40, &Huge).map(|(log, pages)| (log, pages.len())), Ok((31, 512)));
     }
 
-    /// Contiguous pages of 1 GiB.
-    struct Huge;
-
-    impl AddressMap for Huge {
-        fn device_addr(&self, addr: u64) -> Option<u64> {
-            Some(addr)
-        }
-
-        fn page_size(&self) -> u64 {
-            1 << 30
-        }
+    #[test]
+    fn what_is_contiguous_is_looked_at_once() {
+        let map = Offset { offset: 1 << 40, ..Offset::default() };
+        let (log_size, pages) = list(0x1234_5000, 64 << 30, &map).unwrap();
+        assert_eq!((log_size, pages.len(), pages[0], pages[1]), (31, 33, 1 << 40, (1 << 40) + (1 << 31)));
+        assert!(map.looks.get() <= 2, "{} looks", map.looks.get());
     }
 
     #[test]
@@ -279,6 +489,25 @@ mod tests {
         let map = Scattered { base, pages: &[0x9000_1000, 0x9000_0000] };
         assert_eq!(list(base, 0x2000, &map), Ok((12, std::vec![0x9000_1000, 0x9000_0000])));
         assert_eq!(list(base, 0x2001, &map), Err(Error::Unmapped { addr: base + 0x2000 }));
-        assert_eq!(list(base, 0x1000, &OffsetMap { offset: 8 }), Err(Error::Misaligned { addr: base }));
+        let odd = Offset { offset: 8, ..Offset::default() };
+        assert_eq!(list(base, 0x1000, &odd), Err(Error::Misaligned { addr: base }));
+    }
+
+    #[test]
+    fn a_map_that_breaks_within_a_page_has_no_page_list() {
+        struct Broken;
+        impl ExtentMap for Broken {
+            fn extent(&self, addr: u64) -> Option<Extent> {
+                Some(Extent { device_addr: if addr < 0x1800 { addr } else { addr + 0x10_0000 }, len: 0x800 })
+            }
+        }
+        assert_eq!(list(0x1000, 0x1000, &Broken), Err(Error::Misaligned { addr: 0x1000 }));
+        struct Empty;
+        impl ExtentMap for Empty {
+            fn extent(&self, addr: u64) -> Option<Extent> {
+                Some(Extent { device_addr: addr, len: 0 })
+            }
+        }
+        assert_eq!(list(0x1000, 0x1000, &Empty), Err(Error::Unmapped { addr: 0x1000 }));
     }
 }
