@@ -8,6 +8,8 @@ use bareverbs::{
     QpAttrMask, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Verbs, WcStatus,
 };
 use bareverbs_mlx5::{BringUpError, Config, Error, Machine, Mlx5, Statistics, Step, TeardownReport};
+use bareverbs_mlx5_spec::CmdOpcode;
+use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::wire::WireFaults;
 use bareverbs_sim::{DeviceConfig, DeviceCounts, HcaState, PageDemand};
@@ -249,6 +251,76 @@ fn the_firmware_asks_for_pages_and_gives_them_back() {
     assert_eq!(after.pages_used, fresh.pages_used);
     let (_, report) = down(node);
     assert_eq!((report.pages_kept, report.pages_given), (0, report.pages_back));
+    assert_nothing_left(&host);
+}
+
+#[test]
+fn pages_go_on_after_commands_for_them_had_no_answer_in_time() {
+    let opcode = CmdOpcode::ManagePages.code() as u16;
+    for delay in [Duration::from_millis(30), Duration::from_secs(3600)] {
+        for late in [1, 3] {
+            let config = Config { command_timeout: Duration::from_millis(20), ..Config::DEFAULT };
+            let host = host(DeviceConfig::with_lid(1));
+            let mut node = up(&host, machine(&host), &config);
+            let pd = node.verbs.alloc_pd().unwrap();
+            let buffer = node.buffer(4096);
+            let page = SamePage(buffer.map().device_addr(buffer.addr).unwrap());
+            let fresh = statistics(&node);
+            for _ in 0..late {
+                host.with_device(|device| device.faults_mut().arm(Fault::LateCommand { opcode, delay }));
+            }
+            let regions: Vec<_> =
+                (0..12).map(|_| node.verbs.reg_mr(pd, 0x1000_0000, 64 << 20, Access::empty(), &page).unwrap()).collect();
+            for _ in 0..16 {
+                let _ = node.verbs.poll_event();
+                host.world().advance(Duration::from_millis(10));
+            }
+            let _ = node.verbs.provider_mut().health();
+            let full = statistics(&node);
+            assert_eq!(full.timeouts, late);
+            assert!(full.pages_held > fresh.pages_held + 12 * 32 - 200, "the firmware was given pages: {full:?}");
+            let held = host.with_device(|device| device.counts().pages_held);
+            if delay < Duration::from_secs(1) {
+                assert_eq!((full.pages_lost, full.pages_held as usize), (0, held), "all is accounted for: {full:?}");
+            } else {
+                assert_eq!((full.pages_held + full.pages_lost - late) as usize, held, "but for the mailboxes: {full:?}");
+            }
+            for mr in regions {
+                node.verbs.dereg_mr(mr).unwrap();
+                let _ = node.verbs.poll_event();
+            }
+            let (_, report) = down(node);
+            let lost = if delay < Duration::from_secs(1) { 0 } else { late };
+            assert_eq!((report.pages_kept, report.slots_lost), (0, lost));
+            assert_nothing_left(&host);
+        }
+    }
+}
+
+#[test]
+fn a_long_page_list_needs_no_long_run_of_the_arena() {
+    let host = host(DeviceConfig::with_lid(1));
+    let mut node = up(&host, machine(&host), &Config::DEFAULT);
+    let pd = node.verbs.alloc_pd().unwrap();
+    let buffer = node.buffer(4096);
+    let page = SamePage(buffer.map().device_addr(buffer.addr).unwrap());
+    // Two of three runs go again, so that what is free lies in runs of 512 pages and fewer, with a queue between them.
+    let cqs: Vec<_> = (0..6).map(|_| node.verbs.create_cq(32768).unwrap()).collect();
+    let before = statistics(&node);
+    for cq in [0, 2, 4] {
+        node.verbs.destroy_cq(cqs[cq]).unwrap();
+    }
+    let free = statistics(&node).pages_free;
+    assert_eq!(free, before.pages_free + 3 * 512);
+    // 1 GiB in pages of 4 KiB: 2 MiB of addresses, in 1,024 pages of mailboxes, more than any run has.
+    let mr = node.verbs.reg_mr(pd, 0x1_0000_0000, 1 << 30, Access::empty(), &page).unwrap();
+    while node.verbs.poll_event().unwrap().is_some() {}
+    node.verbs.dereg_mr(mr).unwrap();
+    assert_eq!(statistics(&node).pages_used, before.pages_used - 3 * 512);
+    for cq in [1, 3, 5] {
+        node.verbs.destroy_cq(cqs[cq]).unwrap();
+    }
+    down(node);
     assert_nothing_left(&host);
 }
 
