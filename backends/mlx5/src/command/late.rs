@@ -146,7 +146,7 @@ impl<P: Platform> CommandInterface<'_, P> {
             self.commands.unanswered.swap_remove(index);
             log_event!(info, "command {:x} in slot {} answered late", unanswered.opcode, slot);
             self.handle_late_answer(&unanswered, status_own);
-            self.release(slot);
+            self.release(slot, true);
         }
         Ok(())
     }

@@ -55,6 +55,11 @@ impl Chain {
         len.div_ceil(MAILBOX_DATA)
     }
 
+    /// Whether the blocks lie in pages of their own.
+    pub(crate) const fn is_scattered(self) -> bool {
+        matches!(self.place, Place::Pages(_))
+    }
+
     fn offsets(self, arena: &Arena) -> Offsets<'_> {
         Offsets { arena, chain: self, index: 0, page: 0 }
     }

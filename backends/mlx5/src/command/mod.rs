@@ -171,7 +171,7 @@ impl<P: Platform> CommandInterface<'_, P> {
             }
         };
         if let Err(error) = self.post(slot, &mailboxes, call) {
-            self.release(slot);
+            self.release(slot, mailboxes.input.is_scattered());
             return Err(error.into());
         }
         let status_own = match self.wait(slot, opcode, idle) {
@@ -182,16 +182,18 @@ impl<P: Platform> CommandInterface<'_, P> {
             }
         };
         let result = self.collect(slot, opcode, mailboxes.output, call.output, status_own);
-        self.release(slot);
+        self.release(slot, mailboxes.input.is_scattered());
         if let Err(error) = result {
             log_event!(debug, "command {:x} failed: {:?}", opcode, error);
         }
         Ok(result?)
     }
 
-    /// Frees a slot, and the mailboxes that were its own.
-    fn release(&mut self, slot: u32) {
-        self.arena.replace(PageUse::mailbox(slot), PageUse::FREE);
+    /// Frees a slot, and the mailboxes that were its own, if it had any.
+    fn release(&mut self, slot: u32, mailboxes: bool) {
+        if mailboxes {
+            self.arena.replace(PageUse::mailbox(slot), PageUse::FREE);
+        }
         self.commands.queue.release(slot);
     }
 
