@@ -67,7 +67,8 @@ pub enum Error {
         /// Opcode.
         opcode: u16,
     },
-    /// The device did not answer in time; slot and buffers of the command stay out of use.
+    /// The device did not answer in time. Slot and memory of the command are the device's until it does: then they come back,
+    /// an object that it created is destroyed again, and an object that it destroyed is gone for who tries again.
     CommandTimeout {
         /// Opcode.
         opcode: u16,
@@ -115,7 +116,7 @@ pub enum Error {
         /// The address in the region.
         addr: u64,
     },
-    /// Address and device address of a page differ in their low bits, or a zero-based region does not start with its page.
+    /// Address and device address of a page differ in their low bits, or what is contiguous ends within a page.
     Misaligned {
         /// The address in the region.
         addr: u64,

@@ -11,6 +11,7 @@ use crate::command::late::LateAction;
 use crate::dma::arena::MAX_RECORDS;
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::log::log_event;
 use crate::objects::cq::MAX_CQS;
 
 /// Bytes of a capability page that carry fields.
@@ -150,6 +151,7 @@ impl<P: Platform> Driver<P> {
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
         self.set_page(CapabilityType::General, &page)?;
         self.commands.signatures = sign;
+        log_event!(debug, "answers are signed: {}", sign);
         Ok(())
     }
 
@@ -185,6 +187,7 @@ impl<P: Platform> Driver<P> {
             return Err(Error::PortType { port_type: port_type as u8 });
         }
         let caps = Capabilities::read(&page, atomics);
+        log_event!(debug, "{} ports, windows {}, atomics {}", caps.ports, caps.windows, caps.atomics);
         let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << view.get(field).min(most);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
         access.set(Access::REMOTE_ATOMIC, caps.atomics);

@@ -181,7 +181,10 @@ impl<P: Platform> Driver<P> {
                 ControlFlow::Continue(()) => self.step(*step, need),
                 ControlFlow::Break(()) => Err(Error::Stopped),
             };
-            result.map_err(|error| (*step, error))?;
+            if let Err(error) = result {
+                log_event!(error, "bring-up failed at {:?}: {:?}", step, error);
+                return Err((*step, error));
+            }
         }
         let [major, minor, sub] = self.attr.fw_ver;
         log_event!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.arena.firmware_pages());
@@ -291,6 +294,7 @@ impl<P: Platform> Driver<P> {
         if !(1..=5).contains(&log_size) || log_stride < 6 || log_size + log_stride > PAGE.trailing_zeros() {
             return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 });
         }
+        log_event!(debug, "command queue of 2^{} entries, 2^{} bytes apart", log_size, log_stride);
         let run = self.allocate_cleared(1)?;
         self.commands.start(run, log_size, log_stride);
         let addr = self.arena.addr(run.at());
@@ -311,6 +315,7 @@ impl<P: Platform> Driver<P> {
             other => other?,
         }
         let supported = View::<QueryIssiOut>::of(&output).get(QueryIssiOut::SUPPORTED_ISSI_DW0);
+        log_event!(debug, "interface steps offered: {:x}", supported);
         if supported & 1 << 1 != 0 {
             let mut input = [0; SetIssiIn::SIZE];
             ViewMut::<SetIssiIn>::of(&mut input).set(SetIssiIn::CURRENT_ISSI, 1);
@@ -333,11 +338,12 @@ impl<P: Platform> Driver<P> {
         let mut first: Option<(CmdOpcode, Error)> = None;
         let mut note = |opcode: CmdOpcode, result: Result<(), Error>| {
             if let Err(error) = result {
-                log_event!(warn, "teardown: {:?}", error);
+                log_event!(warn, "teardown, {:x}: {:?}", opcode.code(), error);
                 first.get_or_insert((opcode, error));
             }
         };
         let cqs_left = self.cqs.len();
+        log_event!(debug, "teardown: {} completion queues are left", cqs_left);
         while let Some(eq) = self.eqs.completion.pop() {
             match self.destroy_eq(&eq) {
                 // Completion queues that are left report to it; TEARDOWN_HCA takes both.
@@ -370,6 +376,12 @@ impl<P: Platform> Driver<P> {
             cqs_left,
             slots_lost: self.commands.lost_slots(),
         };
+        log_event!(
+            info,
+            "teardown: the firmware kept {} pages, {} commands have not answered",
+            report.pages_kept,
+            report.slots_lost
+        );
         match first {
             None => Ok(report),
             Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause, report }),

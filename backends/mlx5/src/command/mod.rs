@@ -254,6 +254,7 @@ impl<P: Platform> CommandInterface<'_, P> {
         let mut look = start.after(LOOK);
         loop {
             let late = self.machine.clock.now() >= deadline;
+            idle(self)?;
             let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
             if status_own & 1 == 0 {
                 self.machine.fence.acquire();
@@ -265,7 +266,6 @@ impl<P: Platform> CommandInterface<'_, P> {
                 self.stats.timeouts = self.stats.timeouts.wrapping_add(1);
                 return Err(Error::CommandTimeout { opcode });
             }
-            idle(self)?;
             if self.machine.clock.now() >= look {
                 look = look.after(LOOK);
                 self.check_device()?;

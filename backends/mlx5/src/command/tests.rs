@@ -333,3 +333,48 @@ fn pages_that_came_back_late_are_free() {
     view.destroy_orphans();
     assert_eq!((view.arena.firmware_pages(), view.stats.pages_back, view.arena.free_pages()), (0, 2, free + 3));
 }
+
+#[test]
+fn pages_are_asked_back_for_each_function_that_has_some() {
+    let (mut driver, shared) = started();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let note = seen.clone();
+    // A firmware that returns a page of a function only to who asks for that function's (`manage_pages_in`: op_mod in bytes
+    // 6 to 7, function_id in 10 to 11, input_num_entries in 12 to 15).
+    let mut pages: Vec<(u16, u64)> = Vec::new();
+    shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, value| {
+        if at != 0x18 {
+            return;
+        }
+        let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize;
+        let entry: [u8; 64] = memory[slot * 64..slot * 64 + 64].try_into().unwrap();
+        let block = |at: usize| (u64::from_be_bytes(entry[at..at + 8].try_into().unwrap()) - DEVICE_ADDR) as usize;
+        let function = u16::from_be_bytes([entry[26], entry[27]]);
+        let count = u32::from_be_bytes(entry[28..32].try_into().unwrap()) as usize;
+        let mut returned = 0;
+        if entry[23] == 1 {
+            let list = &memory[block(8)..][..8 * count];
+            pages.extend(list.chunks(8).map(|addr| (function, u64::from_be_bytes(addr.try_into().unwrap()))));
+        } else {
+            note.borrow_mut().push((function, count));
+            let theirs: Vec<usize> = (0..pages.len()).rev().filter(|index| pages[*index].0 == function).take(count).collect();
+            for (place, index) in theirs.iter().enumerate() {
+                let addr = pages.remove(*index).1.to_be_bytes();
+                memory[block(48) + 8 * place..][..8].copy_from_slice(&addr);
+            }
+            returned = theirs.len() as u32;
+        }
+        memory[slot * 64 + 32..slot * 64 + 48].fill(0);
+        memory[slot * 64 + 40..slot * 64 + 44].copy_from_slice(&returned.to_be_bytes());
+        memory[slot * 64 + 63] = 0;
+    }));
+    for (function, count) in [(0, 2), (3, 5), (0x107, 1)] {
+        let (mut interface, mut work) = view.command_interface();
+        interface.give_pages(function, count, &mut |interface| work.drain_command_events(interface)).unwrap();
+    }
+    assert_eq!(view.arena.firmware_pages(), 8);
+    assert_eq!(view.reclaim_all(), Ok(()));
+    assert_eq!((view.arena.firmware_pages(), view.stats.pages_back), (0, 8));
+    assert_eq!(*seen.borrow(), [(0, 2), (3, 5), (0x107, 1)]);
+}

@@ -348,7 +348,9 @@ impl<P: Platform> Driver<P> {
     }
 
     fn destroy_mkey(&mut self, key: &mut Key) -> Result<(), Error> {
-        self.destroy(CmdOpcode::DestroyMkey, key.index, &mut key.destroy)
+        self.destroy(CmdOpcode::DestroyMkey, key.index, &mut key.destroy)?;
+        log_event!(debug, "key with index {:x} is gone", key.index);
+        Ok(())
     }
 
     /// Asks the device for a key by its index, the upper 24 bits of a key.

@@ -6,6 +6,7 @@ use bareverbs_mlx5_spec::{AllocPdIn, CmdOpcode, Layout};
 use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::log::log_event;
 
 /// A protection domain of this backend.
 #[derive(Debug)]
@@ -26,11 +27,14 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn alloc_pd(&mut self) -> Result<Pd, Error> {
         let input = [0; AllocPdIn::SIZE];
         let number = self.create(CmdOpcode::AllocPd, &input, &mut core::iter::empty(), 0, ObjectMemory::default())?;
+        log_event!(debug, "protection domain {:x}", number);
         Ok(Pd { number, destroy: PendingDestroy::NONE })
     }
 
     /// Destroys a domain.
     pub(crate) fn dealloc_pd(&mut self, pd: &mut Pd) -> Result<(), Error> {
-        self.destroy(CmdOpcode::DeallocPd, pd.number, &mut pd.destroy)
+        self.destroy(CmdOpcode::DeallocPd, pd.number, &mut pd.destroy)?;
+        log_event!(debug, "protection domain {:x} is gone", pd.number);
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::log::log_event;
 
 impl<P: Platform> Driver<P> {
     /// Makes a completion queue of at least `entries`.
@@ -73,6 +74,7 @@ impl<P: Platform> Driver<P> {
         let memory = ObjectMemory { run: Some(run), record: Some(record) };
         let cqn = self.create(CmdOpcode::CreateCq, &input, &mut pages, run.pages() as usize, memory)?;
         self.cqs.add(cqn)?;
+        log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << log_size, eqn);
         Ok(cqn)
     }
 
@@ -86,6 +88,7 @@ impl<P: Platform> Driver<P> {
         }
         destroyed?;
         self.cqs.remove(cq.cqn, retried);
+        log_event!(debug, "completion queue {:x} is gone", cq.cqn);
         self.arena.free(cq.run);
         self.arena.free_record(cq.record);
         Ok(())

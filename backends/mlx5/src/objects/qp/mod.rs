@@ -11,6 +11,7 @@ use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
+use crate::log::log_event;
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
 
@@ -203,6 +204,7 @@ impl<P: Platform> Driver<P> {
                     destroy: PendingDestroy::NONE,
                 };
                 let Rings { send_blocks, recv_entries, cap, .. } = rings;
+                log_event!(debug, "queue pair {:x}: {} send blocks, {} receive entries", qpn, send_blocks, recv_entries);
                 Ok(QpMade { qp, qpn: Qpn::new(qpn), send_blocks, recv_entries, cap })
             }
             Err(error) => {
@@ -252,6 +254,7 @@ impl<P: Platform> Driver<P> {
     /// Destroys a queue pair.
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Error> {
         self.destroy(CmdOpcode::DestroyQp, qp.qpn, &mut qp.destroy)?;
+        log_event!(debug, "queue pair {:x} is gone", qp.qpn);
         if let Some(run) = qp.run {
             self.arena.free(run);
         }

@@ -9,6 +9,7 @@ use bareverbs_mlx5_spec::{
 use super::{Qp, state_of};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
+use crate::log::log_event;
 
 /// [`Qpc::ATOMIC_MODE`]: as the IBTA has it.
 const ATOMIC_MODE_IB: u32 = 1;
@@ -54,6 +55,7 @@ impl<P: Platform> Driver<P> {
             if to == QpState::Reset {
                 self.reset_rings(qp)?;
             }
+            log_event!(debug, "queue pair {:x}: {:?} to {:?}", qp.qpn, from, to);
             return Ok(());
         }
         if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
@@ -127,6 +129,7 @@ impl<P: Platform> Driver<P> {
         }
         self.command(opcode, &input, &mut [0; Rst2initQpOut::SIZE])?;
         (qp.pkey_index, qp.port) = (pkey_index, port);
+        log_event!(debug, "queue pair {:x}: {:?} to {:?}", qp.qpn, from, to);
         Ok(())
     }
 
