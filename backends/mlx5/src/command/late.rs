@@ -119,7 +119,9 @@ impl<P: Platform> CommandInterface<'_, P> {
             self.arena.mark(run, PageUse::mailbox(slot));
             self.commands.forget_standing(lane);
         }
-        if let LateAction::Destroy { memory: ObjectMemory { run: Some(run), .. } } = call.late {
+        if let LateAction::Destroy { memory } | LateAction::Free { memory } = call.late
+            && let Some(run) = memory.run
+        {
             self.arena.lose(run);
         }
         self.commands.tickets = self.commands.tickets.wrapping_add(1);
@@ -138,7 +140,8 @@ impl<P: Platform> CommandInterface<'_, P> {
         while let Some(unanswered) = self.commands.unanswered.get(index).copied() {
             let slot = unanswered.ticket.slot;
             let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
-            if status_own & 1 != 0 {
+            let creates = matches!(unanswered.action, LateAction::Destroy { .. });
+            if status_own & 1 != 0 || creates && self.commands.orphans.is_full() {
                 index += 1;
                 continue;
             }
@@ -209,9 +212,10 @@ impl<P: Platform> Driver<P> {
         if self.commands.dead.is_some() {
             return;
         }
-        // Without memory to look into there are no answers either.
-        let _ = self.command_interface().0.collect_late_answers();
-        while let Some(Orphan { destroy, number, memory }) = self.commands.orphans.pop() {
+        loop {
+            // Without memory to look into there are no answers either.
+            let _ = self.command_interface().0.collect_late_answers();
+            let Some(Orphan { destroy, number, memory }) = self.commands.orphans.pop() else { break };
             log_event!(info, "object {:x} was created late, it is destroyed again", number);
             if let Err(error) = self.destroy_for_good(destroy, number, memory) {
                 log_event!(warn, "object {:x} and its memory are given up: {:?}", number, error);

@@ -27,6 +27,8 @@ pub(crate) use queue::Lane;
 
 /// The most slots of a command queue: bits of its doorbell.
 const SLOTS: usize = 32;
+/// The most objects that were created late and are not destroyed yet; more wait in their slots.
+const ORPHANS: usize = 4;
 /// Blocks of each standing chain: the 4096 bytes of a capability page.
 const STANDING_BLOCKS: usize = 8;
 /// Blocks of each chain of the page lane.
@@ -88,7 +90,7 @@ pub(crate) struct Commands {
     unanswered: Vec<Unanswered, SLOTS>,
     /// Outcomes of commands that destroy and answered late, for whoever tries again: whether the object is gone.
     outcomes: Vec<(Ticket, bool), SLOTS>,
-    orphans: Vec<Orphan, SLOTS>,
+    orphans: Vec<Orphan, ORPHANS>,
     tickets: u32,
     /// Set once the device is known to answer no more, with the reason: no command is sent any more.
     pub(crate) dead: Option<Error>,

@@ -378,3 +378,42 @@ fn pages_are_asked_back_for_each_function_that_has_some() {
     assert_eq!((view.arena.firmware_pages(), view.stats.pages_back), (0, 8));
     assert_eq!(*seen.borrow(), [(0, 2), (3, 5), (0x107, 1)]);
 }
+
+#[test]
+fn as_many_late_objects_as_slots_are_destroyed_again() {
+    let (mut driver, shared) = started();
+    let view: &mut Driver<MockPlatform> = &mut driver;
+    let run = view.arena.allocate(1).unwrap();
+    view.commands.start(run, 5, 6);
+    let at = run.at();
+    for _ in 0..31 {
+        let memory = ObjectMemory { run: Some(view.arena.allocate(1).unwrap()), record: None };
+        view.create(CmdOpcode::CreateCq, &[0; 16], &mut core::iter::empty(), 0, memory).unwrap_err();
+        if view.arena.free_pages() == 0 {
+            break;
+        }
+    }
+    let lost = view.commands.lost_slots();
+    assert!(lost > 20);
+    for slot in 0..lost as usize {
+        let entry = &mut shared.borrow_mut().memory[at + slot * 64..at + slot * 64 + 64];
+        entry[32..48].fill(0);
+        entry[43] = slot as u8;
+        entry[63] = 0;
+    }
+    let destroyed = Rc::new(RefCell::new(std::collections::BTreeSet::new()));
+    let note = destroyed.clone();
+    shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, register, value| {
+        if register == 0x18 {
+            let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize;
+            let entry = &mut memory[at + slot * 64..at + slot * 64 + 64];
+            assert_eq!(entry[16..18], [0x04, 0x01], "DESTROY_CQ");
+            note.borrow_mut().insert(u32::from_be_bytes(entry[24..28].try_into().unwrap()));
+            entry[32..48].fill(0);
+            entry[63] = 0;
+        }
+    }));
+    view.destroy_orphans();
+    assert_eq!(*destroyed.borrow(), (0..lost).collect());
+    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (0, 0));
+}
