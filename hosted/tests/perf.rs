@@ -145,7 +145,7 @@ fn a_plot_that_is_not_drawn_leaves_no_file() {
     let (new, old) = (folder.path().join("new.svg"), folder.path().join("old.svg"));
     std::fs::write(&old, "old").unwrap();
     for file in [&new, &old] {
-        let output = perf(&["-T", "write-bw", "-I", "900", "--svg", file.to_str().unwrap()]);
+        let output = perf(&["-T", "write-bw", "-I", "1000", "--svg", file.to_str().unwrap()]);
         assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{}", text(&output.stdout));
     }
     assert!(!new.exists());
@@ -164,7 +164,7 @@ fn mistakes_are_refused_with_the_reason() {
         (&["-t", "512", "-T", "send-bw"], 2, "511 is the greatest"),
         (&["--device", "01:00.0", "--listen", ":99999"], 2, "\"99999\" is no TCP port"),
         (&["-T", "write-bw", "-s", "1073741824", "-q", "32"], 1, "simulated devices have 8589934592 here"),
-        (&["-T", "write-bw", "-I", "900"], 1, "900 bytes inline, simulated b takes"),
+        (&["-T", "write-bw", "-I", "1000"], 1, "1000 bytes inline, simulated b takes"),
         (&["-T", "write-bw", "-s", "2147483648"], 1, "the longest message of simulated b has"),
         (&["-T", "write-bw", "-I", "220", "-t", "200"], 1, "128 is the greatest tx-depth"),
         (&["-c", "uc", "-T", "read-lat"], 2, "no reads and no atomics"),

@@ -8,24 +8,37 @@
 //! - An object that was destroyed after all is gone for whoever tries to destroy it again.
 //! - Pages that the firmware took or returned after all are counted.
 
+use core::num::NonZeroU32;
+
 use bareverbs::{DmaFence, Platform};
 use bareverbs_mlx5_spec::CmdOpcode;
+use heapless::Vec;
 
-use super::mailbox::Chain;
+use super::mailbox::Row;
 use super::{Call, CommandInterface, Lane, Mailboxes, SHORT, naming, number_of};
 use crate::bring_up::pages::RECLAIM_OUTPUT;
-use crate::dma::arena::{PageUse, Run};
+use crate::dma::arena::{PageUse, RECORD, Run};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
 
-/// Memory that an object of the device lies in.
+/// Memory that an object of the device lies in: its ring and its doorbell record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectMemory {
-    /// Its ring.
-    pub(crate) run: Option<Run>,
-    /// Its doorbell record.
-    pub(crate) record: Option<usize>,
+    run: Option<Run>,
+    /// Number of the record, counted from the start of the arena.
+    record: Option<NonZeroU32>,
+}
+
+impl ObjectMemory {
+    /// No memory of the driver's.
+    pub(crate) const NONE: Self = Self { run: None, record: None };
+
+    /// A ring, and the byte offset of a doorbell record, which is not at the start of the arena: the command queue lies there.
+    pub(crate) fn new(run: Option<Run>, record: Option<usize>) -> Self {
+        let record = record.and_then(|at| NonZeroU32::new(u32::try_from(at / RECORD).ok()?));
+        Self { run, record }
+    }
 }
 
 /// What a late answer is good for.
@@ -61,13 +74,13 @@ pub(crate) enum LateAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     id: u32,
-    slot: u32,
+    slot: u8,
 }
 
 impl Ticket {
     /// The slot of the command.
     pub(crate) const fn slot(self) -> u32 {
-        self.slot
+        self.slot as u32
     }
 }
 
@@ -76,9 +89,10 @@ impl Ticket {
 pub(crate) struct Unanswered {
     ticket: Ticket,
     opcode: u16,
-    output: Chain,
     /// Bytes of the output that are looked at.
-    output_len: usize,
+    output_len: u16,
+    /// Where the output lies.
+    output: Row,
     action: LateAction,
 }
 
@@ -88,6 +102,15 @@ pub(crate) struct Orphan {
     destroy: CmdOpcode,
     number: u32,
     memory: ObjectMemory,
+}
+
+/// Removes an entry of a list; the last one takes its place.
+fn remove<T: Copy, const N: usize>(list: &mut Vec<T, N>, index: usize) {
+    if let Some(last) = list.pop()
+        && let Some(place) = list.get_mut(index)
+    {
+        *place = last;
+    }
 }
 
 /// What is known of an attempt to destroy an object that has not ended.
@@ -125,10 +148,10 @@ impl<P: Platform> CommandInterface<'_, P> {
             self.arena.lose(run);
         }
         self.commands.tickets = self.commands.tickets.wrapping_add(1);
-        let ticket = Ticket { id: self.commands.tickets, slot };
+        let ticket = Ticket { id: self.commands.tickets, slot: slot as u8 };
         let opcode = call.opcode.code() as u16;
-        let unanswered =
-            Unanswered { ticket, opcode, output: mailboxes.output, output_len: call.output.len(), action: call.late };
+        let output_len = u16::try_from(call.output.len()).unwrap_or(u16::MAX);
+        let unanswered = Unanswered { ticket, opcode, output_len, output: mailboxes.output, action: call.late };
         // There is a place for each slot.
         self.commands.unanswered.push(unanswered).ok()?;
         Some(ticket)
@@ -138,30 +161,39 @@ impl<P: Platform> CommandInterface<'_, P> {
     pub(crate) fn collect_late_answers(&mut self) -> Result<(), Error> {
         let mut index = 0;
         while let Some(unanswered) = self.commands.unanswered.get(index).copied() {
-            let slot = unanswered.ticket.slot;
-            let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
-            let creates = matches!(unanswered.action, LateAction::Destroy { .. });
-            if status_own & 1 != 0 || creates && self.commands.orphans.is_full() {
+            let status_own = self.commands.queue.status_own(&self.machine.memory, unanswered.ticket.slot())?;
+            // What there is no room to note waits in its slot.
+            let full = match unanswered.action {
+                LateAction::Destroy { .. } => self.commands.orphans.is_full(),
+                LateAction::Note => self.commands.outcomes.is_full(),
+                _ => false,
+            };
+            if status_own & 1 != 0 || full {
                 index += 1;
                 continue;
             }
             self.machine.fence.acquire();
-            self.commands.unanswered.swap_remove(index);
-            log_event!(info, "command {:x} in slot {} answered late", unanswered.opcode, slot);
-            self.handle_late_answer(&unanswered, status_own);
-            self.release(slot, true);
+            remove(&mut self.commands.unanswered, index);
+            let done = self.handle_late_answer(&unanswered, status_own);
+            if unanswered.action == LateAction::Note {
+                // There is room.
+                let _ = self.commands.outcomes.push((unanswered.ticket, done));
+            }
         }
         Ok(())
     }
 
-    fn handle_late_answer(&mut self, unanswered: &Unanswered, status_own: u8) {
-        let Unanswered { ticket, opcode, output: chain, output_len, action } = *unanswered;
+    /// Acts on a late answer and frees its slot; whether the command was carried out.
+    fn handle_late_answer(&mut self, unanswered: &Unanswered, status_own: u8) -> bool {
+        let Unanswered { ticket, opcode, output_len, output: row, action } = *unanswered;
+        log_event!(info, "command {:x} in slot {} answered late", opcode, ticket.slot());
         let mut output = [0; RECLAIM_OUTPUT];
         // The longest that an action looks at is a list of pages.
-        let bytes = output.get_mut(..output_len.min(RECLAIM_OUTPUT)).unwrap_or_default();
-        let result = self.collect(ticket.slot, opcode, chain, bytes, status_own);
+        let bytes = output.get_mut(..usize::from(output_len).min(RECLAIM_OUTPUT)).unwrap_or_default();
+        let result = self.collect(ticket.slot(), opcode, row, bytes, status_own);
+        let done = result.is_ok();
         match (action, result) {
-            (LateAction::None, _) => {}
+            (LateAction::None | LateAction::Note, _) => {}
             (LateAction::Destroy { memory }, Ok(())) => {
                 let number = output.first_chunk().map_or(0, number_of);
                 let orphan = undo(opcode).map(|destroy| Orphan { destroy, number, memory });
@@ -171,16 +203,9 @@ impl<P: Platform> CommandInterface<'_, P> {
             }
             (LateAction::Free { memory }, Ok(())) => self.free_memory(memory),
             (LateAction::Destroy { memory }, Err(error)) if !error.may_still_complete() => self.free_memory(memory),
-            (LateAction::Note, result) => {
-                if self.commands.outcomes.is_full() {
-                    self.commands.outcomes.remove(0);
-                }
-                // Just made room.
-                let _ = self.commands.outcomes.push((ticket, result.is_ok()));
-            }
-            (LateAction::Given { function }, result) => {
-                let given = self.arena.end_offer(ticket.slot, function, result.is_ok());
-                if result.is_ok() {
+            (LateAction::Given { function }, _) => {
+                let given = self.arena.end_offer(ticket.slot(), function, done);
+                if done {
                     self.stats.pages_given = self.stats.pages_given.wrapping_add(given);
                 }
             }
@@ -193,6 +218,8 @@ impl<P: Platform> CommandInterface<'_, P> {
                 log_event!(warn, "late answer to command {:x}, its memory is given up: {:?}", opcode, error);
             }
         }
+        self.release(ticket.slot(), true);
+        done
     }
 
     /// Frees the memory of an object that is gone.
@@ -201,7 +228,7 @@ impl<P: Platform> CommandInterface<'_, P> {
             self.arena.free(run);
         }
         if let Some(record) = memory.record {
-            self.arena.free_record(record);
+            self.arena.free_record(record.get() as usize * RECORD);
         }
     }
 }
@@ -273,11 +300,20 @@ impl<P: Platform> Driver<P> {
         }
         let (mut interface, mut work) = self.command_interface();
         if interface.commands.unanswered.iter().any(|unanswered| unanswered.ticket == ticket) {
-            interface.wait(ticket.slot, opcode.code() as u16, &mut |interface| work.serve(interface))?;
-            interface.collect_late_answers()?;
+            let status_own = interface.wait(ticket.slot(), opcode.code() as u16, &mut |interface| work.serve(interface))?;
+            let list = &interface.commands.unanswered;
+            // Unless it was noted while this waited.
+            if let Some(index) = list.iter().position(|unanswered| unanswered.ticket == ticket)
+                && let Some(unanswered) = list.get(index).copied()
+            {
+                remove(&mut interface.commands.unanswered, index);
+                return Ok(interface.handle_late_answer(&unanswered, status_own));
+            }
         }
         let outcomes = &mut interface.commands.outcomes;
         let index = outcomes.iter().position(|(of, _)| *of == ticket).ok_or(timeout)?;
-        Ok(outcomes.swap_remove(index).1)
+        let gone = outcomes.get(index).is_some_and(|(_, gone)| *gone);
+        remove(outcomes, index);
+        Ok(gone)
     }
 }

@@ -30,19 +30,9 @@ impl Chain {
     /// No blocks.
     pub(crate) const EMPTY: Self = Self { place: Place::Row(0), blocks: 0 };
 
-    /// `blocks` blocks from byte `at` of the arena on.
-    pub(crate) const fn row(at: usize, blocks: usize) -> Self {
-        Self { place: Place::Row(at), blocks }
-    }
-
     /// `blocks` blocks in the pages with this use.
     pub(crate) const fn in_pages(with: PageUse, blocks: usize) -> Self {
         Self { place: Place::Pages(with), blocks }
-    }
-
-    /// Byte of the arena after a row of `blocks` blocks from `at`.
-    pub(crate) const fn row_end(at: usize, blocks: usize) -> usize {
-        at + blocks * STRIDE
     }
 
     /// Pages that `blocks` blocks need.
@@ -122,6 +112,34 @@ impl Chain {
             }
         }
         Ok(true)
+    }
+}
+
+/// Blocks one after the other: a short chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Where it begins, in steps of [`STRIDE`].
+    first: u32,
+    blocks: u16,
+}
+
+impl Row {
+    /// No blocks.
+    pub(crate) const EMPTY: Self = Self { first: 0, blocks: 0 };
+
+    /// `blocks` blocks from byte `at` of the arena on, the start of a page.
+    pub(crate) const fn new(at: usize, blocks: usize) -> Self {
+        Self { first: (at / STRIDE) as u32, blocks: blocks as u16 }
+    }
+
+    /// The `blocks` blocks after this row.
+    pub(crate) const fn next(self, blocks: usize) -> Self {
+        Self { first: self.first + self.blocks as u32, blocks: blocks as u16 }
+    }
+
+    /// The blocks as a chain.
+    pub(crate) const fn chain(self) -> Chain {
+        Chain { place: Place::Row(self.first as usize * STRIDE), blocks: self.blocks as usize }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::log::log_event;
 use crate::{Config, Statistics};
 use late::{LateAction, ObjectMemory, Orphan, Ticket, Unanswered};
-use mailbox::Chain;
+use mailbox::{Chain, Row};
 use queue::{CommandQueue, Post};
 
 pub(crate) use queue::Lane;
@@ -29,6 +29,8 @@ pub(crate) use queue::Lane;
 const SLOTS: usize = 32;
 /// The most objects that were created late and are not destroyed yet; more wait in their slots.
 const ORPHANS: usize = 4;
+/// The most outcomes of late commands that destroy which nobody asked for yet; more wait in their slots.
+const OUTCOMES: usize = 4;
 /// Blocks of each standing chain: the 4096 bytes of a capability page.
 const STANDING_BLOCKS: usize = 8;
 /// Blocks of each chain of the page lane.
@@ -89,7 +91,7 @@ pub(crate) struct Commands {
     pages: Option<Run>,
     unanswered: Vec<Unanswered, SLOTS>,
     /// Outcomes of commands that destroy and answered late, for whoever tries again: whether the object is gone.
-    outcomes: Vec<(Ticket, bool), SLOTS>,
+    outcomes: Vec<(Ticket, bool), OUTCOMES>,
     orphans: Vec<Orphan, ORPHANS>,
     tickets: u32,
     /// Set once the device is known to answer no more, with the reason: no command is sent any more.
@@ -137,7 +139,7 @@ impl Commands {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mailboxes {
     input: Chain,
-    output: Chain,
+    output: Row,
     /// The standing ones, if any of them is used.
     standing: Option<Run>,
 }
@@ -203,20 +205,20 @@ impl<P: Platform> CommandInterface<'_, P> {
         let input = Chain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
         let output = Chain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
         if input == 0 && output == 0 {
-            return Ok(Mailboxes { input: Chain::EMPTY, output: Chain::EMPTY, standing: None });
+            return Ok(Mailboxes { input: Chain::EMPTY, output: Row::EMPTY, standing: None });
         }
         let (standing, blocks) = self.commands.standing(self.arena, lane)?;
         if output > blocks {
             return Err(Error::LimitExceeded { requested: output as u64, limit: blocks as u64 });
         }
         let input = if input <= blocks {
-            Chain::row(standing.at(), input)
+            Row::new(standing.at(), input).chain()
         } else {
             // A long list, of a region for instance. Its blocks are linked: they may lie anywhere.
             self.arena.allocate_scattered(Chain::pages(input), PageUse::mailbox(slot))?;
             Chain::in_pages(PageUse::mailbox(slot), input)
         };
-        let output = Chain::row(Chain::row_end(standing.at(), blocks), output);
+        let output = Row::new(standing.at(), blocks).next(output);
         Ok(Mailboxes { input, output, standing: Some(standing) })
     }
 
@@ -235,10 +237,10 @@ impl<P: Platform> CommandInterface<'_, P> {
         }
         let mut data = rest.iter().copied().chain((&mut *call.list).flat_map(u64::to_be_bytes));
         mailboxes.input.write(memory, arena, token, &mut data)?;
-        mailboxes.output.write(memory, arena, token, &mut core::iter::empty())?;
+        mailboxes.output.chain().write(memory, arena, token, &mut core::iter::empty())?;
         let input_len = u32::try_from(call.input_len).unwrap_or(u32::MAX);
         let output_len = u32::try_from(call.output_len).unwrap_or(u32::MAX);
-        let (input_addr, output_addr) = (mailboxes.input.addr(arena), mailboxes.output.addr(arena));
+        let (input_addr, output_addr) = (mailboxes.input.addr(arena), mailboxes.output.chain().addr(arena));
         commands.queue.fill(memory, slot, &Post { inline, input_len, input_addr, output_len, output_addr, token })?;
         machine.fence.release();
         stats.commands = stats.commands.wrapping_add(1);
@@ -303,8 +305,8 @@ impl<P: Platform> CommandInterface<'_, P> {
     }
 
     /// Checks the answer of a command and copies it out.
-    fn collect(&self, slot: u32, opcode: u16, chain: Chain, output: &mut [u8], status_own: u8) -> Result<(), Error> {
-        let (memory, queue) = (&self.machine.memory, &self.commands.queue);
+    fn collect(&self, slot: u32, opcode: u16, row: Row, output: &mut [u8], status_own: u8) -> Result<(), Error> {
+        let (memory, queue, chain) = (&self.machine.memory, &self.commands.queue, row.chain());
         if status_own >> 1 != 0 {
             return Err(Error::CommandDelivery { opcode, status: status_own >> 1 });
         }

@@ -173,7 +173,7 @@ fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back(
     let create = |view: &mut Driver<MockPlatform>| {
         let run = view.arena.allocate(2).unwrap();
         let record = view.arena.allocate_record().unwrap();
-        let memory = ObjectMemory { run: Some(run), record: Some(record) };
+        let memory = ObjectMemory::new(Some(run), Some(record));
         let error = view.create(CmdOpcode::CreateQp, &[0; 16], &mut core::iter::empty(), 0, memory).unwrap_err();
         assert_eq!(error, Error::CommandTimeout { opcode: CmdOpcode::CreateQp.code() as u16 });
         view.release_run(run, error);
@@ -276,7 +276,7 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     }));
     let len = 9 * 4 * 64;
     let list: Vec<u64> = (0..len as u64).map(|n| n.wrapping_mul(0x0123_4567_89ab_cdef)).collect();
-    let created = view.create(CmdOpcode::CreateMkey, &[7; 20], &mut list.iter().copied(), len, ObjectMemory::default());
+    let created = view.create(CmdOpcode::CreateMkey, &[7; 20], &mut list.iter().copied(), len, ObjectMemory::NONE);
     assert_eq!(created, Ok(0));
     let expected: Vec<u8> = [7; 4].into_iter().chain(list.iter().flat_map(|entry| entry.to_be_bytes())).collect();
     assert_eq!(sent.borrow()[..expected.len()], expected[..]);
@@ -285,7 +285,7 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     // One page more than there are.
     let len = (free as usize + 1) * 4 * 64;
     let list = &mut core::iter::repeat_n(0, len);
-    let created = view.create(CmdOpcode::CreateMkey, &[7; 20], list, len, ObjectMemory::default());
+    let created = view.create(CmdOpcode::CreateMkey, &[7; 20], list, len, ObjectMemory::NONE);
     assert!(matches!(created, Err(Error::ArenaFull { .. })), "{created:?}");
     assert_eq!(view.arena.free_pages(), free);
 }
@@ -387,7 +387,7 @@ fn as_many_late_objects_as_slots_are_destroyed_again() {
     view.commands.start(run, 5, 6);
     let at = run.at();
     for _ in 0..31 {
-        let memory = ObjectMemory { run: Some(view.arena.allocate(1).unwrap()), record: None };
+        let memory = ObjectMemory::new(Some(view.arena.allocate(1).unwrap()), None);
         view.create(CmdOpcode::CreateCq, &[0; 16], &mut core::iter::empty(), 0, memory).unwrap_err();
         if view.arena.free_pages() == 0 {
             break;

@@ -3,6 +3,8 @@
 //! Runs for the driver come from the low end and single pages for the firmware from the high end, so that the thousands of
 //! pages that a firmware asks for leave room for long rings.
 
+use core::num::NonZeroU32;
+
 use heapless::Vec;
 
 use crate::error::Error;
@@ -10,14 +12,14 @@ use crate::error::Error;
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes from doorbell record to doorbell record: a cache line each, so that queues on different cores do not share one.
-const RECORD: usize = 64;
+pub(crate) const RECORD: usize = 64;
 /// Pages of doorbell records.
-const RECORD_PAGES: usize = 64;
+const RECORD_PAGES: usize = 32;
 /// The most doorbell records at a time.
 pub(crate) const MAX_RECORDS: usize = RECORD_PAGES * (PAGE / RECORD);
 
 /// The most functions that the firmware may want pages for.
-const FUNCTIONS: usize = 32;
+const FUNCTIONS: usize = 8;
 
 /// Who has a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ impl PageUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     first: u32,
-    pages: u32,
+    pages: NonZeroU32,
 }
 
 impl Run {
@@ -63,12 +65,12 @@ impl Run {
 
     /// Number of pages.
     pub(crate) const fn pages(self) -> u32 {
-        self.pages
+        self.pages.get()
     }
 
     /// Number of bytes.
     pub(crate) const fn bytes(self) -> usize {
-        self.pages as usize * PAGE
+        self.pages.get() as usize * PAGE
     }
 }
 
@@ -129,7 +131,7 @@ impl Arena {
     /// Device addresses of the pages of a run.
     pub(crate) fn page_addrs(&self, run: Run) -> impl Iterator<Item = u64> + use<> {
         let start = self.addr(run.at());
-        (0..u64::from(run.pages)).map(move |page| start.wrapping_add(page * PAGE as u64))
+        (0..u64::from(run.pages.get())).map(move |page| start.wrapping_add(page * PAGE as u64))
     }
 
     /// Changes the use of a page, and all that is counted of it.
@@ -154,7 +156,8 @@ impl Arena {
 
     /// Allocates the lowest run of `pages` free pages. Its content is undefined.
     pub(crate) fn allocate(&mut self, pages: u32) -> Result<Run, Error> {
-        let want = (pages as usize).max(1);
+        let pages_or_one = NonZeroU32::new(pages).unwrap_or(NonZeroU32::MIN);
+        let want = pages_or_one.get() as usize;
         let (mut run, mut lowest) = (0, None);
         let mut end = None;
         for (page, used) in self.uses.iter().enumerate().take(self.high).skip(self.low) {
@@ -169,7 +172,7 @@ impl Arena {
         }
         self.low = lowest.unwrap_or(self.high);
         let end = end.ok_or(Error::ArenaFull { pages })?;
-        let run = Run { first: (end - want) as u32, pages: want as u32 };
+        let run = Run { first: (end - want) as u32, pages: pages_or_one };
         self.mark(run, PageUse::DRIVER);
         if self.low == end - want {
             self.low = end;
@@ -189,7 +192,7 @@ impl Arena {
 
     /// Notes a use of all pages of a run.
     pub(crate) fn mark(&mut self, run: Run, to: PageUse) {
-        for page in run.first as usize..(run.first + run.pages) as usize {
+        for page in (run.first as usize..).take(run.pages.get() as usize) {
             self.set(page, to);
         }
     }
@@ -396,9 +399,9 @@ mod tests {
     fn records_fill_pages_and_pages_go_when_empty() {
         let mut arena = arena::<80>();
         let arena: &mut Arena = &mut arena;
-        let all: std::vec::Vec<usize> = (0..4096).map(|_| arena.allocate_record().unwrap()).collect();
+        let all: std::vec::Vec<usize> = (0..2048).map(|_| arena.allocate_record().unwrap()).collect();
         assert_eq!(arena.allocate_record(), Err(Error::RecordsFull));
-        assert_eq!(arena.count(PageUse::DRIVER), 64);
+        assert_eq!(arena.count(PageUse::DRIVER), 32);
         for at in all {
             assert_eq!(at % RECORD, 0);
             arena.free_record(at);

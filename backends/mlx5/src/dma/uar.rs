@@ -136,7 +136,7 @@ impl<P: Platform> Driver<P> {
     /// Gets a UAR page from the device.
     pub(crate) fn alloc_uar(&mut self) -> Result<(), Error> {
         let input = [0; AllocUarIn::SIZE];
-        let page = self.create(CmdOpcode::AllocUar, &input, &mut core::iter::empty(), 0, ObjectMemory::default())?;
+        let page = self.create(CmdOpcode::AllocUar, &input, &mut core::iter::empty(), 0, ObjectMemory::NONE)?;
         if !page_lies_in(page, self.machine.registers.len()) {
             log_event!(error, "the device names UAR page {}, outside its BAR", page);
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
@@ -150,7 +150,7 @@ impl<P: Platform> Driver<P> {
     /// Gives the UAR page back.
     pub(crate) fn dealloc_uar(&mut self) -> Result<(), Error> {
         let Some(page) = self.uar.page else { return Ok(()) };
-        self.destroy_for_good(CmdOpcode::DeallocUar, page, ObjectMemory::default())?;
+        self.destroy_for_good(CmdOpcode::DeallocUar, page, ObjectMemory::NONE)?;
         self.uar = Uar::default();
         Ok(())
     }

@@ -153,7 +153,7 @@ impl<P: Platform> Driver<P> {
             .set(Eqc::UAR_PAGE, uar_page)
             .set(Eqc::INTR, u32::from(vector));
         let mut pages = self.arena.page_addrs(run);
-        let memory = ObjectMemory { run: Some(run), record: None };
+        let memory = ObjectMemory::new(Some(run), None);
         let number = self.create(CmdOpcode::CreateEq, &input, &mut pages, run.pages() as usize, memory)? as u8;
         log_event!(debug, "event queue {} of {} entries, vector {}", number, 1u32 << log_size, vector);
         Ok(number)
@@ -161,7 +161,7 @@ impl<P: Platform> Driver<P> {
 
     /// Destroys an event queue.
     pub(crate) fn destroy_eq(&mut self, eq: &Eq) -> Result<(), Error> {
-        let memory = ObjectMemory { run: Some(eq.run), record: None };
+        let memory = ObjectMemory::new(Some(eq.run), None);
         self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), memory)
     }
 }

@@ -217,7 +217,7 @@ impl<P: Platform> Driver<P> {
         let index = self.create_page_list(&inner, pages, walk)?;
         let lkey = index << 8 | u32::from(region.variant);
         let entries = region.length.div_ceil(KLM_REACH);
-        let octwords = region_octwords(entries, 1)?.next_multiple_of(OCTWORD_BLOCK);
+        let octwords = octwords(entries)?.next_multiple_of(OCTWORD_BLOCK);
         let mut input = [0; CreateMkeyIn::SIZE];
         let mut view = ViewMut::<CreateMkeyIn>::of(&mut input);
         view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octwords);
@@ -237,7 +237,7 @@ impl<P: Platform> Driver<P> {
                 Ok((Mr { key: Key::new(index), indirect: Some(Key::new(outer)) }, Lkey::new(key), Rkey::new(key)))
             }
             Err(error) => {
-                if let Err(error) = self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::default()) {
+                if let Err(error) = self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE) {
                     log_event!(warn, "key {:x} is given up: {:?}", lkey, error);
                 }
                 Err(error)
@@ -271,7 +271,7 @@ impl<P: Platform> Driver<P> {
         pages: Pages,
         walk: &mut Walk<'_, M>,
     ) -> Result<u32, Error> {
-        let octwords = region_octwords(pages.count, 2)?;
+        let octwords = octwords(pages.count.div_ceil(2))?;
         let mut input = [0; CreateMkeyIn::SIZE];
         let mut view = ViewMut::<CreateMkeyIn>::of(&mut input);
         view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octwords);
@@ -289,7 +289,7 @@ impl<P: Platform> Driver<P> {
         // The list is whole octowords: an odd last one is filled up with a zero.
         let index = self.create_mkey(&input, &mut list, octwords as usize * 2)?;
         if let Some(addr) = missing {
-            self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::default())?;
+            self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE)?;
             return Err(Error::Unmapped { addr });
         }
         Ok(index)
@@ -339,7 +339,7 @@ impl<P: Platform> Driver<P> {
         list: &mut dyn Iterator<Item = u64>,
         len: usize,
     ) -> Result<u32, Error> {
-        let index = self.create(CmdOpcode::CreateMkey, input, list, len, ObjectMemory::default())?;
+        let index = self.create(CmdOpcode::CreateMkey, input, list, len, ObjectMemory::NONE)?;
         // Index 0 is no key, and index 1 holds the key that ends a receive list.
         if index <= INVALID_LKEY >> 8 {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index });
@@ -401,10 +401,10 @@ struct Region {
     variant: u8,
 }
 
-/// Octowords of a list of `count` entries, `per_octword` of which fill one.
-fn region_octwords(count: u64, per_octword: u64) -> Result<u32, Error> {
+/// A number of octowords, if a command can carry them.
+fn octwords(count: u64) -> Result<u32, Error> {
     let limit = u64::from(u32::MAX / OCTWORD as u32);
-    let within = u32::try_from(count.div_ceil(per_octword)).ok().filter(|_| count <= limit);
+    let within = u32::try_from(count).ok().filter(|_| count <= limit);
     within.ok_or(Error::LimitExceeded { requested: count, limit })
 }
 

@@ -26,7 +26,7 @@ impl<P: Platform> Driver<P> {
     /// Makes a domain.
     pub(crate) fn alloc_pd(&mut self) -> Result<Pd, Error> {
         let input = [0; AllocPdIn::SIZE];
-        let number = self.create(CmdOpcode::AllocPd, &input, &mut core::iter::empty(), 0, ObjectMemory::default())?;
+        let number = self.create(CmdOpcode::AllocPd, &input, &mut core::iter::empty(), 0, ObjectMemory::NONE)?;
         log_event!(debug, "protection domain {:x}", number);
         Ok(Pd { number, destroy: PendingDestroy::NONE })
     }

@@ -71,7 +71,7 @@ impl<P: Platform> Driver<P> {
             .set(Cqc::C_EQN_OR_APU_ELEMENT, eqn)
             .set64(Cqc::DBR_ADDR, self.arena.addr(record));
         let mut pages = self.arena.page_addrs(run);
-        let memory = ObjectMemory { run: Some(run), record: Some(record) };
+        let memory = ObjectMemory::new(Some(run), Some(record));
         let cqn = self.create(CmdOpcode::CreateCq, &input, &mut pages, run.pages() as usize, memory)?;
         self.cqs.add(cqn)?;
         log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << log_size, eqn);

@@ -114,7 +114,7 @@ impl Rings {
             let wqe = within(u64::from(with_sges.max(with_inline).max(bind)), caps.max_send_wqe)?.next_multiple_of(block);
             let blocks = u64::from(cap.max_send_wr).saturating_mul(u64::from(wqe / block));
             made.send_blocks = within(blocks.next_power_of_two(), ring)?;
-            made.cap.max_send_wr = made.send_blocks / (wqe / block);
+            made.cap.max_send_wr = made.send_blocks.checked_div(wqe / block).unwrap_or(0);
             made.cap.max_send_sge = ((wqe - head) / unit).min(most_sges);
             made.cap.max_inline_data = (wqe - head - INLINE_HEAD).min(most_inline);
         }
@@ -247,7 +247,7 @@ impl<P: Platform> Driver<P> {
         }
         let mut pages = params.run.map(|run| self.arena.page_addrs(run)).into_iter().flatten();
         let count = params.run.map_or(0, Run::pages) as usize;
-        let memory = ObjectMemory { run: params.run, record: Some(params.record) };
+        let memory = ObjectMemory::new(params.run, Some(params.record));
         self.create(CmdOpcode::CreateQp, &input, &mut pages, count, memory)
     }
 
