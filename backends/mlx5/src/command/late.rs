@@ -203,6 +203,11 @@ impl<P: Platform> CommandInterface<'_, P> {
             }
             (LateAction::Free { memory }, Ok(())) => self.free_memory(memory),
             (LateAction::Destroy { memory }, Err(error)) if !error.may_still_complete() => self.free_memory(memory),
+            (LateAction::Given { .. }, Err(error)) if error.may_still_complete() => {
+                // The firmware may have the pages.
+                let pages = self.arena.replace(PageUse::offered(ticket.slot()), PageUse::LOST);
+                log_event!(warn, "late answer to command {:x}, {} pages are given up: {:?}", opcode, pages, error);
+            }
             (LateAction::Given { function }, _) => {
                 let given = self.arena.end_offer(ticket.slot(), function, done);
                 if done {

@@ -417,3 +417,22 @@ fn as_many_late_objects_as_slots_are_destroyed_again() {
     assert_eq!(*destroyed.borrow(), (0..lost).collect());
     assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (0, 0));
 }
+
+#[test]
+fn pages_stay_out_of_use_after_a_late_answer_that_cannot_be_trusted() {
+    for (signed, status, expected) in [(false, 0, (2, 0, 0)), (false, 8, (0, 0, 2)), (true, 0, (0, 2, 0))] {
+        let (mut driver, shared) = started();
+        let view: &mut Driver<MockPlatform> = &mut driver;
+        let free = view.arena.free_pages();
+        let (mut interface, mut work) = view.command_interface();
+        let result = interface.give_pages(0, 2, &mut |interface| work.drain_command_events(interface));
+        assert!(matches!(result, Err(Error::CommandTimeout { .. })));
+        view.commands.signatures = signed;
+        shared.borrow_mut().memory[3 * 64 + 32] = status;
+        shared.borrow_mut().memory[3 * 64 + 63] = 0;
+        view.destroy_orphans();
+        let arena: &Arena = &view.arena;
+        let freed = arena.free_pages() + 2 - free;
+        assert_eq!((arena.firmware_pages(), arena.lost_pages(), freed), expected, "signed {signed}, status {status}");
+    }
+}
