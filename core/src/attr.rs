@@ -223,6 +223,8 @@ pub struct DeviceAttr {
     pub max_mr: u32,
     /// Memory windows.
     pub max_mw: u32,
+    /// Longest window in bytes.
+    pub max_mw_size: u64,
     /// Protection domains.
     pub max_pd: u32,
     /// Reads and atomics outstanding as target, one queue pair.

@@ -1,14 +1,15 @@
-//! Completion queues: made, armed, destroyed, and completions taken out of them.
+//! Completion queues: made, polled, armed, destroyed.
 
-use crate::bind::Windows;
-use crate::parts::{Cq, Parts, Qp};
-use crate::ring::place as ring_place;
-use crate::say::say;
-use crate::send::SendEntry;
-use crate::table::TableView;
+use crate::log::log_event;
+use crate::ring::{locate, place as ring_place};
+use crate::shared::{CqSlot, NO_NUMBER, QpSlot, Shared};
+use crate::storage::{RingsView, SendFacts};
+use crate::sync::Ordering;
+use crate::verbs::{Half, Verbs};
 use crate::{
-    Completion, CqHandle, Cqn, CreateCqError, DataPath, DestroyCqError, NotifyCqError, PollCqError, Provider, QpState, QpType,
-    Qpn, RawCompletion, RawKind, UsualCompletion, WcData, WcOpcode, WcStatus, kind,
+    Completion, CoreCall, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, Handle, Look,
+    NotifyCqError, PollCqError, Provider, QpHandle, QpState, Qpn, RawCompletion, RawKind, StaleHandle, TakeError, WcData,
+    WcOpcode, WcStatus,
 };
 
 /// What is known of a completion queue.
@@ -19,275 +20,597 @@ pub struct CqInfo {
     pub cqn: Cqn,
     /// Completions that it holds.
     pub entries: u32,
+    /// Interrupt vector of its events.
+    pub vector: u16,
 }
 
-/// The rings of all queue pairs, one after the other.
-pub(crate) struct Rings<'a> {
-    pub(crate) send: &'a [SendEntry],
-    /// Entries of one send ring.
-    pub(crate) send_size: usize,
-    /// `wr_id` of each receive.
-    pub(crate) recv: &'a [u64],
-    /// Entries of one receive ring.
-    pub(crate) recv_size: usize,
+/// A completion queue as the control path keeps it.
+pub(crate) struct Cq<P: Provider> {
+    pub(crate) inner: P::Cq,
+    info: CqInfo,
+    /// Work queues that complete into it.
+    pub(crate) users: u32,
+    pub(crate) queue: Half<CqState<P>>,
 }
 
-impl Rings<'_> {
-    #[inline]
-    fn send_entry(&self, qp: usize, counter: u32) -> Option<&SendEntry> {
-        self.send.get(qp.wrapping_mul(self.send_size).wrapping_add(ring_place(counter, self.send_size)))
-    }
+/// The state of a completion queue: all of it that only one may have at a time.
+pub(crate) struct CqState<P: Provider> {
+    pub(crate) ring: P::CqRing,
+    pub(crate) handle: CqHandle,
+    cqn: Cqn,
+    /// What the next poll says, because this one had completions to give.
+    held: Option<PollCqError>,
+}
 
-    #[inline]
-    fn recv_entry(&self, qp: usize, counter: u32) -> Option<u64> {
-        self.recv.get(qp.wrapping_mul(self.recv_size).wrapping_add(ring_place(counter, self.recv_size))).copied()
-    }
+/// A completion queue, taken out of [`Verbs`] to be used by itself, on any core: see [`Verbs::take_cq`].
+pub struct CompletionQueue<'s, P: Provider> {
+    pub(crate) state: CqState<P>,
+    pub(crate) shared: Shared<'s>,
 }
 
 impl<P: Provider> Cq<P> {
-    pub(crate) fn info(&self) -> CqInfo {
-        CqInfo { cqn: self.cqn, entries: self.entries }
+    pub(crate) const fn info(&self) -> CqInfo {
+        self.info
     }
 }
 
-impl<P: Provider> Parts<'_, P> {
-    pub(crate) fn create_cq(&mut self, entries: u32) -> Result<CqHandle, CreateCqError<P::Error>> {
-        let max = self.provider.device_attr().max_cqe;
-        if entries == 0 || entries > max {
-            return Err(CreateCqError::Entries { entries, max });
-        }
-        let handle = self.cqs.vacancy(self.first_generation()).ok_or(CreateCqError::Full)?;
-        let (inner, cqn, entries) = self.provider.create_cq(entries).map_err(CreateCqError::Device)?;
-        self.cqs.occupy(handle, Cq { inner, cqn, entries, users: 0, held: None });
-        Ok(handle)
+impl<P: Provider> CompletionQueue<'_, P> {
+    /// Names the queue in its table.
+    pub const fn handle(&self) -> CqHandle {
+        self.state.handle
     }
 
-    pub(crate) fn destroy_cq(&mut self, handle: CqHandle) -> Result<(), DestroyCqError<P::Error>> {
-        let cq = self.cqs.get_mut(handle).ok_or(DestroyCqError::Stale)?;
-        if cq.users != 0 {
-            return Err(DestroyCqError::Busy { users: cq.users });
-        }
-        self.provider.destroy_cq(&mut cq.inner).map_err(DestroyCqError::Device)?;
-        self.cqs.remove(handle);
-        Ok(())
-    }
-}
-
-impl<P: DataPath> Parts<'_, P> {
-    pub(crate) fn req_notify_cq(&mut self, handle: CqHandle, solicited_only: bool) -> Result<(), NotifyCqError<P::Error>> {
-        let cq = self.cqs.get_mut(handle).ok_or(NotifyCqError::Stale)?;
-        self.provider.arm_cq(&mut cq.inner, solicited_only).map_err(NotifyCqError::Device)
-    }
-
-    /// Takes completions until `out` is full or none is left.
+    /// [`Verbs::poll_cq`].
+    ///
+    /// # Errors
+    /// As there.
     #[inline]
-    pub(crate) fn poll_cq(
-        self,
-        handle: CqHandle,
-        rings: &Rings<'_>,
-        out: &mut [Completion],
-    ) -> Result<usize, PollCqError<P::Error>> {
-        let Parts { provider, mrs, mws, cqs, qps, binds, .. } = self;
-        let Some(cq) = cqs.get_mut(handle) else { return Err(PollCqError::Stale) };
-        if cq.held.is_some() {
-            return Err(cq.held.take().unwrap_or(PollCqError::Stale));
+    pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        poll(&mut self.state, &self.shared, out)
+    }
+
+    /// [`Verbs::completions`].
+    #[inline(always)]
+    pub fn completions(&mut self) -> Completions<'_, P> {
+        Completions::open(&mut self.state, &self.shared)
+    }
+
+    /// [`Verbs::req_notify_cq`].
+    pub fn req_notify(&mut self, solicited_only: bool) {
+        arm(&mut self.state, &self.shared, solicited_only);
+    }
+
+    /// Whether there is something to poll; if not, the task of `cx` is woken when there may be, and the device is asked for an
+    /// event. After a RESET or the end of a queue pair it is ready once too, though a poll may find nothing.
+    ///
+    /// Events come to the queue by [`Verbs::poll_event`] or by [`crate::InterruptHandler`], which somebody has to call.
+    #[cfg(feature = "multicore")]
+    pub fn poll_ready(&mut self, cx: &mut core::task::Context<'_>) -> core::task::Poll<()> {
+        use core::task::Poll;
+        let slot = slot_of(&self.shared, self.state.handle);
+        if self.state.held.is_some() || self.state.ring.reader().look() != Look::Empty {
+            return Poll::Ready(());
         }
-        let mut finder = Finder { cq: handle, cqn: cq.cqn, qps, rings, windows: Windows { mrs, mws, binds } };
-        let mut count = 0_usize;
-        let mut trouble = None;
-        for place in out {
-            let found = match provider.poll(&mut cq.inner) {
-                Ok(Some(raw)) => finder.complete(&raw, place),
-                Ok(None) => break,
-                Err(error) => Err(PollCqError::Device(error)),
+        slot.waker.register(cx.waker());
+        // A poll that finds nothing tells that the queue is drained, or broken.
+        let draining = slot.clean_wanted.load(Ordering::Acquire) != slot.clean_done.load(Ordering::Relaxed);
+        if draining || slot.broken.load(Ordering::Relaxed) != 0 {
+            return Poll::Ready(());
+        }
+        arm(&mut self.state, &self.shared, false);
+        // What came before the queue was armed gives no event.
+        if self.state.ring.reader().look() != Look::Empty { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Waits until there is something to poll: [`Self::poll_ready`].
+    #[cfg(feature = "multicore")]
+    pub fn ready(&mut self) -> impl Future<Output = ()> {
+        core::future::poll_fn(|cx| self.poll_ready(cx))
+    }
+}
+
+/// The slot of a queue that does not exist.
+static NO_SLOT: CqSlot = CqSlot::new();
+
+#[inline(always)]
+fn slot_of<'a>(shared: &Shared<'a>, handle: CqHandle) -> &'a CqSlot {
+    match shared.cqs.get(usize::from(handle.index())) {
+        Some(slot) => slot,
+        None => &NO_SLOT,
+    }
+}
+
+fn arm<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, solicited_only: bool) {
+    let events = slot_of(shared, state.handle).events.load(Ordering::Acquire);
+    state.ring.arm(events, solicited_only);
+}
+
+/// [`CompletionQueue::poll`].
+#[inline]
+pub(crate) fn poll<P: Provider>(
+    state: &mut CqState<P>,
+    shared: &Shared<'_>,
+    out: &mut [Completion],
+) -> Result<usize, PollCqError> {
+    if state.held.is_some() {
+        return Err(state.held.take().unwrap_or(PollCqError::Stale));
+    }
+    // Each usual completion goes from registers to its place: no `Result` between.
+    let mut open = OpenCq::new(state, shared);
+    let mut count = 0_usize;
+    for place in out {
+        if let Some(completion) = open.take_usual() {
+            *place = completion;
+        } else {
+            match open.take_other() {
+                Some(Ok(completion)) => *place = completion,
+                None => break,
+                Some(Err(error)) => {
+                    if count == 0 {
+                        return Err(error);
+                    }
+                    state.held = Some(error);
+                    return Ok(count);
+                }
+            }
+        }
+        count = count.wrapping_add(1);
+    }
+    if count != 0 {
+        open.reader.close();
+    }
+    Ok(count)
+}
+
+/// Completions of one queue, taken one after the other; what is not read of them costs nothing. The device is told that their
+/// places are free when this ends.
+#[must_use]
+pub struct Completions<'a, P: Provider> {
+    open: OpenCq<'a, P>,
+    /// Whether the device does not know of everything that was taken.
+    taken: bool,
+}
+
+/// What [`Completions`] have at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it:
+/// calls work on what is kept in `state`. What is read once for a completion stays where it lies.
+struct OpenCq<'a, P: Provider> {
+    reader: <P::CqRing as CqRing>::Reader<'a>,
+    state: &'a CqState<P>,
+    shared: &'a Shared<'a>,
+    /// The queue pair of the last send that completed: its sends complete here.
+    sender: &'a QpSlot<'a>,
+    /// Head of its send ring, as it was read when no bind was in flight: what was posted later is looked up again.
+    head: u32,
+    /// The queue pair of the last receive that completed: its receives complete here.
+    receiver: &'a QpSlot<'a>,
+}
+
+impl<'a, P: Provider> Completions<'a, P> {
+    #[inline(always)]
+    pub(crate) fn open(state: &'a mut CqState<P>, shared: &'a Shared<'a>) -> Self {
+        Self { open: OpenCq::new(state, shared), taken: false }
+    }
+}
+
+/// The slot of no queue pair.
+static NO_QP: QpSlot<'static> = QpSlot::new(RingsView { send: &[], recv: &[] });
+
+impl<'a, P: Provider> OpenCq<'a, P> {
+    #[inline(always)]
+    fn new(state: &'a CqState<P>, shared: &'a Shared<'a>) -> Self {
+        Self { reader: state.ring.reader(), state, shared, sender: &NO_QP, head: 0, receiver: &NO_QP }
+    }
+
+    /// Forgets what was found of queue pairs.
+    #[inline(always)]
+    fn forget(&mut self) {
+        (self.sender, self.receiver) = (&NO_QP, &NO_QP);
+    }
+
+    /// Finds the queue pair of a send, if its sends complete here and none of them ends a bind.
+    #[inline(always)]
+    fn find_sender(&mut self, qpn: Qpn) -> bool {
+        let Some(cookie) = self.reader.cookie() else { return false };
+        let Some((slot, head)) = find_sender(self.shared, self.state.handle, qpn, cookie) else { return false };
+        (self.sender, self.head) = (slot, head);
+        true
+    }
+
+    /// Finds the queue pair of a receive, if its receives complete here.
+    #[inline(always)]
+    fn find_receiver(&mut self, qpn: Qpn) -> bool {
+        let Some(cookie) = self.reader.cookie() else { return false };
+        let Some(slot) = find_receiver(self.shared, self.state.handle, qpn, cookie) else { return false };
+        self.receiver = slot;
+        true
+    }
+
+    /// The next completion, if it is of a usual request. `None`: it takes [`Self::take_other`], and nothing has happened.
+    #[inline(always)]
+    fn take_usual(&mut self) -> Option<Completion> {
+        let Look::Usual { qpn, recv, index } = self.reader.look() else { return None };
+        // Two ways to the end, so that what was found of one kind is not moved about for the other.
+        if recv {
+            if !is_of(self.receiver, qpn) && !self.find_receiver(qpn) || self.receiver.is_draining() {
+                return None;
+            }
+            let at = self.receiver.recv.locate(index)?;
+            let wr_id = retire_recv(self.receiver, at)?;
+            let byte_len = self.reader.byte_len();
+            self.reader.skip();
+            return Some(usual(self.receiver, qpn, wr_id, WcOpcode::Recv, byte_len));
+        }
+        if !is_of(self.sender, qpn) && !self.find_sender(qpn) || self.sender.is_draining() {
+            return None;
+        }
+        let at = locate(self.head, self.sender.send.tail.load(Ordering::Relaxed), index)?;
+        let facts = retire_send(self.sender, at)?;
+        self.reader.skip();
+        Some(usual(self.sender, qpn, facts.wr_id, facts.opcode, facts.bytes))
+    }
+
+    /// The next completion where [`Self::take_usual`] has found none.
+    #[inline(always)]
+    fn take_other(&mut self) -> Option<Result<Completion, PollCqError>> {
+        if self.reader.look() == Look::Empty {
+            return self.found_empty();
+        }
+        // From here on a queue pair may be in another state.
+        self.forget();
+        let found = next_unusual(self.state, self.shared);
+        self.reader = self.state.ring.reader();
+        found
+    }
+
+    /// Takes the next completion, whatever it is.
+    fn next_unusual(&mut self) -> Option<Result<Completion, PollCqError>> {
+        // Bounded by the entries of the ring: each turn takes one.
+        loop {
+            if self.reader.look() == Look::Empty {
+                return self.found_empty();
+            }
+            let parsed = self.reader.parse();
+            let cookie = self.reader.cookie();
+            self.reader.skip();
+            let raw = match parsed {
+                Ok(raw) => raw,
+                Err(opcode) => return Some(Err(PollCqError::BadCompletion { cqn: self.state.cqn, opcode })),
             };
-            if let Err(error) = found {
-                trouble = Some(error);
-                break;
+            match self.complete(&raw, cookie) {
+                Ok(Some(completion)) => return Some(Ok(completion)),
+                // Of a queue pair that is gone or was reset: nobody waits for it.
+                Ok(None) => {}
+                Err(error) => return Some(Err(error)),
             }
-            count = count.wrapping_add(1);
         }
-        if (count != 0 || trouble.is_some())
-            && let Err(error) = provider.commit_cq(&mut cq.inner)
-        {
-            trouble = trouble.or(Some(PollCqError::Device(error)));
+    }
+
+    /// What an empty queue says: nothing, or that no more will come.
+    #[inline(always)]
+    fn found_empty(&mut self) -> Option<Result<Completion, PollCqError>> {
+        let slot = slot_of(self.shared, self.state.handle);
+        let wanted = slot.clean_wanted.load(Ordering::Acquire);
+        if wanted != slot.clean_done.load(Ordering::Relaxed) || slot.broken.load(Ordering::Relaxed) != 0 {
+            // From here on a queue pair that was drained may have another life.
+            self.forget();
+            return found_empty_with_news(self.state, slot, wanted);
         }
-        match trouble {
-            None => Ok(count),
-            Some(error) if count == 0 => Err(error),
-            Some(error) => {
-                cq.held = Some(error);
-                Ok(count)
+        None
+    }
+
+    /// Finds the request that a completion completes and retires it; `None` if its queue pair is gone or was reset.
+    fn complete(&mut self, raw: &RawCompletion, cookie: Option<u32>) -> Result<Option<Completion>, PollCqError> {
+        let unknown = PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.state.cqn };
+        if raw.qpn.get() == NO_NUMBER {
+            // A slot without a queue pair is none of this number.
+            return Err(unknown);
+        }
+        let named = cookie.and_then(|cookie| u16::try_from(cookie & 0xffff).ok());
+        let is_it = |index: &u16| {
+            let slot = self.shared.qps.get(usize::from(*index));
+            slot.is_some_and(|slot| slot.qpn.load(Ordering::Acquire) == raw.qpn.get())
+        };
+        let all = 0..self.shared.qps.len().min(usize::from(u16::MAX)) as u16;
+        let index = named.filter(is_it).or_else(|| all.into_iter().find(is_it)).ok_or(unknown)?;
+        let Some(slot) = self.shared.qps.get(usize::from(index)) else { return Err(unknown) };
+        let send = raw.kind == RawKind::Send;
+        let cq = if send { slot.send_cq() } else { slot.recv_cq() };
+        if cq != self.state.handle.index() {
+            return Err(unknown);
+        }
+        if slot.draining.load(Ordering::Acquire) != 0 {
+            return Ok(None);
+        }
+        let qp = Handle::new(index, slot.generation.load(Ordering::Relaxed));
+        let lost = PollCqError::UnknownRequest { qp, kind: raw.kind, index: raw.index };
+        let (wr_id, opcode, byte_len) = if send {
+            let at = slot.send.locate(raw.index).ok_or(lost)?;
+            let tail = slot.send.tail.load(Ordering::Relaxed);
+            let facts = retire_send(slot, at).ok_or(lost)?;
+            let failed = raw.status != WcStatus::Success;
+            if failed {
+                fail_send(slot, raw.status);
             }
+            if slot.binds.load(Ordering::Acquire) != 0 {
+                self.end_binds(slot, qp, tail, at, failed);
+            }
+            (facts.wr_id, facts.opcode, facts.bytes)
+        } else {
+            let at = slot.recv.locate(raw.index).ok_or(lost)?;
+            let wr_id = retire_recv(slot, at).ok_or(lost)?;
+            if raw.status != WcStatus::Success {
+                slot.set_state(QpState::Err);
+            }
+            if let WcData::Invalidated(rkey) = raw.data {
+                let pd = slot.pd.load(Ordering::Relaxed) as u16;
+                self.shared.windows.with(|windows| windows.invalidated(pd, rkey));
+            }
+            let opcode = if raw.kind == RawKind::Recv { WcOpcode::Recv } else { WcOpcode::RecvRdmaWithImm };
+            (wr_id, opcode, raw.byte_len)
+        };
+        let RawCompletion { qpn, status, vendor_err, data, .. } = *raw;
+        Ok(Some(Completion { wr_id, qp, qpn, opcode, status, vendor_err, byte_len, data }))
+    }
+
+    fn end_binds(&self, slot: &QpSlot<'_>, qp: QpHandle, tail: u32, at: u32, failed: bool) {
+        self.shared.windows.with(|windows| {
+            let ended = windows.complete(qp, tail, at, failed);
+            slot.binds.store(slot.binds.load(Ordering::Relaxed).wrapping_sub(ended), Ordering::Relaxed);
+        });
+    }
+}
+
+/// Whether a slot is that of the queue pair with this number.
+#[inline(always)]
+fn is_of(slot: &QpSlot<'_>, qpn: Qpn) -> bool {
+    slot.qpn.load(Ordering::Acquire) == qpn.get()
+}
+
+/// The queue pair with this number, if it is the one that the cookie names.
+#[inline(always)]
+fn look_up<'a>(shared: &Shared<'a>, qpn: Qpn, cookie: u32) -> Option<&'a QpSlot<'a>> {
+    match shared.qps.get(usize::from(cookie as u16)) {
+        Some(slot) if is_of(slot, qpn) => Some(slot),
+        _ => None,
+    }
+}
+
+/// [`OpenCq::find_sender`]; gives the head of the send ring too. A call, because it is rare and would take registers from the
+/// loop.
+#[inline(never)]
+fn find_sender<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -> Option<(&'a QpSlot<'a>, u32)> {
+    let slot = look_up(shared, qpn, cookie)?;
+    // A bind is counted before the head is moved past it.
+    let head = slot.send.head.load(Ordering::Acquire);
+    let good = slot.send_cq() == cq.index() && slot.binds.load(Ordering::Relaxed) == 0;
+    if good { Some((slot, head)) } else { None }
+}
+
+/// [`OpenCq::find_receiver`].
+#[inline(never)]
+fn find_receiver<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -> Option<&'a QpSlot<'a>> {
+    look_up(shared, qpn, cookie).filter(|slot| slot.recv_cq() == cq.index())
+}
+
+/// The completion of a usual request.
+#[inline(always)]
+fn usual(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> Completion {
+    let qp = Handle::new(slot.cookie.load(Ordering::Relaxed) as u16, slot.generation.load(Ordering::Relaxed));
+    let (status, data) = (WcStatus::Success, WcData::None);
+    Completion { wr_id, qp, qpn, opcode, status, vendor_err: 0, byte_len, data }
+}
+
+/// [`OpenCq::next_unusual`] on what is kept; tells the device what was taken.
+#[cold]
+#[inline(never)]
+fn next_unusual<P: Provider>(state: &CqState<P>, shared: &Shared<'_>) -> Option<Result<Completion, PollCqError>> {
+    let mut open = OpenCq::new(state, shared);
+    let found = open.next_unusual();
+    open.reader.close();
+    found
+}
+
+#[cold]
+#[inline(never)]
+fn found_empty_with_news<P: Provider>(
+    state: &CqState<P>,
+    slot: &CqSlot,
+    wanted: u32,
+) -> Option<Result<Completion, PollCqError>> {
+    // The queue may have been filled between the look and the load of what was wanted.
+    if state.ring.reader().look() == Look::Empty {
+        slot.clean_done.store(wanted, Ordering::Release);
+    }
+    match slot.broken.load(Ordering::Relaxed) {
+        0 => None,
+        broken => Some(Err(PollCqError::Broken { cqn: state.cqn, syndrome: broken.wrapping_sub(1) as u8 })),
+    }
+}
+
+impl<P: Provider> Iterator for Completions<'_, P> {
+    type Item = Result<Completion, PollCqError>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.open.take_usual() {
+            Some(completion) => {
+                self.taken = true;
+                Some(Ok(completion))
+            }
+            None => self.open.take_other(),
         }
     }
 }
 
-/// Finds the requests that the completions of one queue complete.
-struct Finder<'a, P: Provider> {
-    cq: CqHandle,
-    cqn: Cqn,
-    qps: &'a mut TableView<kind::Qp, Qp<P>>,
-    rings: &'a Rings<'a>,
-    windows: Windows<'a, P>,
+impl<P: Provider> Drop for Completions<'_, P> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.taken {
+            self.open.reader.close();
+        }
+    }
 }
 
-impl<P: Provider> Finder<'_, P> {
-    /// Finds the request that a completion completes, retires it, and tells the caller in `place`, which an error leaves as
-    /// it was.
-    fn complete(&mut self, raw: &RawCompletion, place: &mut Completion) -> Result<(), PollCqError<P::Error>> {
-        let named = raw.cookie.map_or(usize::MAX, |cookie| (cookie & 0xffff) as usize);
-        let index = match self.qps.at(named) {
-            Some(qp) if qp.qpn == raw.qpn => named,
-            _ => self.search(raw.qpn)?,
-        };
-        match raw.kind {
-            RawKind::Send => self.complete_send(index, raw, place),
-            RawKind::Recv => self.complete_recv(index, raw, WcOpcode::Recv, place),
-            RawKind::RecvRdmaWithImm => self.complete_recv(index, raw, WcOpcode::RecvRdmaWithImm, place),
-        }
+/// Frees the blocks of the send at `at` and of all before it; gives what it was. `None` if no request starts there.
+#[inline(always)]
+fn retire_send(slot: &QpSlot<'_>, at: u32) -> Option<SendFacts> {
+    let entries = slot.rings.send;
+    let entry = entries.get(ring_place(at, entries.len()))?;
+    let facts = entry.get();
+    if facts.blocks == 0 {
+        return None;
     }
+    slot.send.tail.store(at.wrapping_add(u32::from(facts.blocks)), Ordering::Release);
+    Some(facts)
+}
 
-    fn complete_send(
-        &mut self,
-        index: usize,
-        raw: &RawCompletion,
-        place: &mut Completion,
-    ) -> Result<(), PollCqError<P::Error>> {
-        let (handle, qp) = match self.qps.entry_mut(index) {
-            Some((handle, qp)) if qp.send_cq == self.cq => (handle, qp),
-            _ => return Err(PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.cqn }),
-        };
-        let found = qp.send.locate(raw.index).and_then(|at| Some((at, *self.rings.send_entry(index, at)?)));
-        let (at, entry) = match found {
-            Some((at, entry)) if entry.blocks() != 0 => (at, entry),
-            _ => return Err(PollCqError::UnknownRequest { qp: handle, kind: raw.kind, index: raw.index }),
-        };
-        let failed = raw.status != WcStatus::Success;
-        if failed {
-            fail_send(qp, raw.status);
-        }
-        if qp.pending != 0 {
-            self.windows.settle(handle, qp, at, failed);
-        }
-        qp.send.retire(at, u32::from(entry.blocks()));
-        *place = Completion {
-            wr_id: entry.wr_id,
-            qp: handle,
-            qpn: raw.qpn,
-            opcode: entry.opcode(),
-            status: raw.status,
-            vendor_err: raw.vendor_err,
-            byte_len: entry.bytes(),
-            data: WcData::None,
-        };
-        Ok(())
-    }
-
-    fn complete_recv(
-        &mut self,
-        index: usize,
-        raw: &RawCompletion,
-        opcode: WcOpcode,
-        place: &mut Completion,
-    ) -> Result<(), PollCqError<P::Error>> {
-        let (handle, qp) = match self.qps.entry_mut(index) {
-            Some((handle, qp)) if qp.recv_cq == self.cq => (handle, qp),
-            _ => return Err(PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.cqn }),
-        };
-        let found = qp.recv.locate(raw.index).and_then(|at| Some((at, self.rings.recv_entry(index, at)?)));
-        let Some((at, wr_id)) = found else {
-            return Err(PollCqError::UnknownRequest { qp: handle, kind: raw.kind, index: raw.index });
-        };
-        if raw.status != WcStatus::Success {
-            qp.state = QpState::Err;
-        }
-        qp.recv.retire(at, 1);
-        if let WcData::Invalidated(rkey) = raw.data {
-            let pd = qp.pd;
-            self.windows.invalidate(pd, rkey);
-        }
-        *place = Completion {
-            wr_id,
-            qp: handle,
-            qpn: raw.qpn,
-            opcode,
-            status: raw.status,
-            vendor_err: raw.vendor_err,
-            byte_len: raw.byte_len,
-            data: raw.data,
-        };
-        Ok(())
-    }
-
-    /// Looks for a queue pair by its number alone.
-    #[cold]
-    #[inline(never)]
-    fn search(&self, qpn: Qpn) -> Result<usize, PollCqError<P::Error>> {
-        let found = self.qps.iter().find(|(_, qp)| qp.qpn == qpn);
-        found.map(|(handle, _)| usize::from(handle.index())).ok_or(PollCqError::UnknownQp { qpn, cqn: self.cqn })
-    }
+/// Frees the place of the receive at `at`; gives its `wr_id`.
+#[inline(always)]
+fn retire_recv(slot: &QpSlot<'_>, at: u32) -> Option<u64> {
+    let entries = slot.rings.recv;
+    let entry = entries.get(ring_place(at, entries.len()))?;
+    let wr_id = entry.get();
+    slot.recv.tail.store(at.wrapping_add(1), Ordering::Release);
+    Some(wr_id)
 }
 
 /// The state that a device has moved a queue pair to when a send fails: unreliable ones keep receiving (IBTA 10.3.1).
-#[cold]
-#[inline(never)]
-fn fail_send<P: Provider>(qp: &mut Qp<P>, status: WcStatus) {
+fn fail_send(slot: &QpSlot<'_>, status: WcStatus) {
     if status != WcStatus::WrFlushErr {
-        say!(warn, "a send of queue pair {:?} failed: {:?}", qp.qpn, status);
+        log_event!(warn, "a send of queue pair {:?} failed: {:?}", slot.qpn(), status);
     }
-    let unreliable = matches!(qp.qp_type, QpType::Uc | QpType::Ud);
-    qp.state = match (status, qp.state) {
+    let unreliable = slot.unreliable.load(Ordering::Relaxed) != 0;
+    slot.set_state(match (status, slot.state()) {
         (WcStatus::WrFlushErr, QpState::Sqe) => QpState::Sqe,
         (WcStatus::WrFlushErr, _) => QpState::Err,
         (_, QpState::Rts | QpState::Sqd) if unreliable => QpState::Sqe,
         (_, QpState::Sqe) if unreliable => QpState::Sqe,
         _ => QpState::Err,
-    };
+    });
 }
 
-/// Retires the request of a usual completion and tells the caller in `place`. `false`: it takes the long way, and nothing has
-/// happened.
-#[inline(always)]
-pub(crate) fn complete_usual<P: Provider, const SQ: usize, const RQ: usize, const QP: usize>(
-    qps: &mut TableView<kind::Qp, Qp<P>>,
-    sends: &[[SendEntry; SQ]; QP],
-    recvs: &[[u64; RQ]; QP],
-    cq: CqHandle,
-    found: &UsualCompletion,
-    place: &mut Completion,
-) -> bool {
-    let index = (found.cookie & 0xffff) as usize;
-    let Some((handle, qp)) = qps.entry_mut(index) else { return false };
-    if qp.qpn != found.qpn {
-        return false;
+impl<'s, P: Provider> Verbs<'s, P> {
+    /// Makes a completion queue of at least `entries`.
+    ///
+    /// # Errors
+    /// The device has none of that size, the table is full, or the device refuses; nothing was made.
+    pub fn create_cq(&mut self, entries: u32) -> Result<CqHandle, CreateCqError<P::Error>> {
+        let max = self.provider.device_attr().max_cqe;
+        if entries == 0 || entries > max {
+            return Err(CreateCqError::Entries { entries, max });
+        }
+        let handle = self.cqs.vacancy(self.first_generation).ok_or(CreateCqError::Full)?;
+        let slot = self.shared.cqs.get(usize::from(handle.index())).ok_or(CreateCqError::Full)?;
+        let created = self.provider.create_cq(CoreCall::NEW, entries).map_err(CreateCqError::Device)?;
+        let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;
+        for word in [&slot.events, &slot.fired, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
+            word.store(0, Ordering::Relaxed);
+        }
+        slot.generation.store(handle.generation(), Ordering::Relaxed);
+        slot.cqn.store(cqn.get(), Ordering::Release);
+        let queue = Half::Here(CqState { ring, handle, cqn, held: None });
+        self.cqs.occupy(handle, Cq { inner, info: CqInfo { cqn, entries, vector }, users: 0, queue });
+        log_event!(debug, "completion queue {:?}: number {:?}, {} entries", handle, cqn, entries);
+        Ok(handle)
     }
-    let (wr_id, opcode, byte_len) = if found.recv {
-        let Some(at) = qp.recv.locate(found.index) else { return false };
-        let Some(wr_id) = recvs.get(index).and_then(|ring| ring.get(ring_place(at, RQ))) else { return false };
-        if qp.recv_cq != cq {
-            return false;
+
+    /// What is known of a completion queue.
+    ///
+    /// # Errors
+    /// The handle is stale.
+    pub fn cq(&self, cq: CqHandle) -> Result<CqInfo, StaleHandle> {
+        self.cqs.get(cq).map(|cq| cq.info).ok_or(StaleHandle)
+    }
+
+    /// Destroys a completion queue into which no queue pair completes. No event of it comes after.
+    ///
+    /// # Errors
+    /// The handle is stale, queue pairs complete into the queue, it is taken out, or the device refuses; the queue is as before.
+    pub fn destroy_cq(&mut self, handle: CqHandle) -> Result<(), DestroyCqError<P::Error>> {
+        let cq = self.cqs.get_mut(handle).ok_or(DestroyCqError::Stale)?;
+        if cq.users != 0 {
+            return Err(DestroyCqError::Busy { users: cq.users });
         }
-        qp.recv.retire(at, 1);
-        (*wr_id, WcOpcode::Recv, found.byte_len)
-    } else {
-        let Some(at) = qp.send.locate(found.index) else { return false };
-        let Some(entry) = sends.get(index).and_then(|ring| ring.get(ring_place(at, SQ))) else { return false };
-        if entry.blocks() == 0 || qp.pending != 0 || qp.send_cq != cq {
-            return false;
+        if matches!(cq.queue, Half::Out) {
+            return Err(DestroyCqError::Taken);
         }
-        qp.send.retire(at, u32::from(entry.blocks()));
-        (entry.wr_id, entry.opcode(), entry.bytes())
-    };
-    *place = Completion {
-        wr_id,
-        qp: handle,
-        qpn: found.qpn,
-        opcode,
-        status: WcStatus::Success,
-        vendor_err: 0,
-        byte_len,
-        data: WcData::None,
-    };
-    true
+        // Its events are taken by whoever handles interrupts: they must be gone before the number may come again.
+        let Half::Here(events) = &mut self.events else { return Err(DestroyCqError::EventsTaken) };
+        self.provider.destroy_cq(CoreCall::NEW, &mut cq.inner).map_err(DestroyCqError::Device)?;
+        crate::interrupt::drain(events, self.shared, None);
+        if let Some(slot) = self.shared.cqs.get(usize::from(handle.index())) {
+            slot.cqn.store(NO_NUMBER, Ordering::Release);
+            slot.fired.store(0, Ordering::Relaxed);
+        }
+        self.cqs.remove(handle);
+        Ok(())
+    }
+
+    /// Takes completions into `out`, as many as there are and fit. A completion that makes no sense is an error of its own:
+    /// those before it are given first, the error by the next call, and those after it by the call after that.
+    ///
+    /// # Errors
+    /// The handle is stale, the queue is taken out, a completion makes no sense, or the queue is broken.
+    #[inline]
+    pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        match self.cqs.get_mut(cq) {
+            Some(Cq { queue: Half::Here(queue), .. }) => poll(queue, &self.shared, out),
+            Some(_) => Err(PollCqError::Taken),
+            None => Err(PollCqError::Stale),
+        }
+    }
+
+    /// Takes completions one after the other, with no array between.
+    ///
+    /// # Errors
+    /// The handle is stale, or the queue is taken out.
+    #[inline(always)]
+    pub fn completions(&mut self, cq: CqHandle) -> Result<Completions<'_, P>, TakeError> {
+        match self.cqs.get_mut(cq) {
+            Some(Cq { queue: Half::Here(queue), .. }) => Ok(Completions::open(queue, &self.shared)),
+            Some(_) => Err(TakeError::Taken),
+            None => Err(TakeError::Stale),
+        }
+    }
+
+    /// Asks for an event when the next completion comes, or only at the next solicited or failed one.
+    ///
+    /// # Errors
+    /// The handle is stale, or the queue is taken out.
+    pub fn req_notify_cq(&mut self, cq: CqHandle, solicited_only: bool) -> Result<(), NotifyCqError> {
+        match self.cqs.get_mut(cq) {
+            Some(Cq { queue: Half::Here(queue), .. }) => {
+                arm(queue, &self.shared, solicited_only);
+                Ok(())
+            }
+            Some(_) => Err(NotifyCqError::Taken),
+            None => Err(NotifyCqError::Stale),
+        }
+    }
+
+    /// Takes a completion queue out, to be polled apart from everything else, on any core. [`Self::return_cq`] puts it back;
+    /// until then it cannot be destroyed.
+    ///
+    /// # Errors
+    /// The handle is stale, or the queue is out already.
+    pub fn take_cq(&mut self, cq: CqHandle) -> Result<CompletionQueue<'s, P>, TakeError> {
+        let cq = self.cqs.get_mut(cq).ok_or(TakeError::Stale)?;
+        let state = cq.queue.take().ok_or(TakeError::Taken)?;
+        Ok(CompletionQueue { state, shared: self.shared })
+    }
+
+    /// Puts a completion queue back; one of other verbs is given back.
+    ///
+    /// # Errors
+    /// The queue is not one that was taken out here.
+    pub fn return_cq(&mut self, queue: CompletionQueue<'s, P>) -> Result<(), CompletionQueue<'s, P>> {
+        let ours = self.is_ours(queue.shared);
+        match self.cqs.get_mut(queue.state.handle) {
+            Some(cq) if ours && matches!(cq.queue, Half::Out) => {
+                cq.queue = Half::Here(queue.state);
+                Ok(())
+            }
+            _ => Err(queue),
+        }
+    }
 }

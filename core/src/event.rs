@@ -1,8 +1,10 @@
-//! What the device tells of its own accord, with numbers turned into handles.
+//! Asynchronous events and completion events, with numbers turned into handles.
 
-use crate::parts::Parts;
-use crate::say::say;
-use crate::{AsyncEvent, CqHandle, Cqn, PollEventError, Provider, QpHandle, QpState, Qpn};
+use crate::completion::Cq;
+use crate::log::log_event;
+use crate::sync::Ordering;
+use crate::verbs::{Half, Verbs};
+use crate::{AsyncEvent, CqHandle, Cqn, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn};
 
 /// An event (`ibv_async_event`, and completion events).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +12,7 @@ use crate::{AsyncEvent, CqHandle, Cqn, PollEventError, Provider, QpHandle, QpSta
 pub enum Event {
     /// A completion came into an armed queue.
     Completion(CqHandle),
-    /// A completion queue overran or broke: the device's syndrome.
+    /// A completion queue overran or broke: the device's syndrome. Polling it says so too.
     CqError(CqHandle, u8),
     /// First message on a queue pair in RTR.
     CommEstablished(QpHandle),
@@ -30,47 +32,115 @@ pub enum Event {
     PortDown(u8),
     /// LID, P_Key table, GID table or SM of a port changed.
     PortChanged(u8),
-    /// The device is broken: health syndrome, and extended one.
+    /// The device is broken: health syndrome, and extended one. Polling any completion queue says so too.
     DeviceFatal(u8, u16),
-    /// An event of a queue that is not in the tables: destroyed since, or never made.
+    /// A queue of events was full, and some may be lost. Of completion queues none is: each counts as having had an event. The
+    /// states of queue pairs and ports are to be queried.
+    EventsLost,
+    /// An event of a queue that is not in the tables (destroyed since, or never made), or of a life of a queue pair before its
+    /// last RESET.
     Stray(AsyncEvent),
     /// An event type that this library does not know: type and subtype.
     Unknown(u8, u8),
 }
 
-impl<P: Provider> Parts<'_, P> {
-    pub(crate) fn poll_event(&mut self) -> Result<Option<Event>, PollEventError<P::Error>> {
-        let Some(event) = self.provider.poll_event().map_err(PollEventError::Device)? else { return Ok(None) };
-        say!(debug, "event: {:?}", event);
+/// Syndrome of a completion queue whose device is broken or gone.
+const DEVICE_FATAL: u32 = 0x100;
+
+impl<P: Provider> Verbs<'_, P> {
+    /// Takes the next event, if one is waiting. A queue pair that the device says is broken is in ERR from here on.
+    ///
+    /// # Errors
+    /// The device is gone, or gave something that is no event.
+    pub fn poll_event(&mut self) -> Result<Option<Event>, PollEventError<P::Error>> {
+        if let Some(event) = self.provider.poll_event().map_err(PollEventError::Device)? {
+            return Ok(Some(self.translate(event)));
+        }
+        if let Half::Here(events) = &mut self.events
+            && crate::interrupt::drain(events, self.shared, None).overflow
+        {
+            return Ok(Some(Event::EventsLost));
+        }
+        let fired = self.shared.cqs.iter().zip(0_u16..).find(|(slot, _)| {
+            slot.fired.load(Ordering::Acquire) != 0 && slot.cqn.load(Ordering::Relaxed) != crate::shared::NO_NUMBER
+        });
+        Ok(fired.map(|(slot, index)| {
+            slot.fired.store(0, Ordering::Relaxed);
+            Event::Completion(Handle::new(index, slot.generation.load(Ordering::Relaxed)))
+        }))
+    }
+
+    fn translate(&mut self, event: AsyncEvent) -> Event {
+        log_event!(debug, "event: {:?}", event);
         let translated = match event {
-            AsyncEvent::Completion(cqn) => self.cq_named(cqn).map(Event::Completion),
-            AsyncEvent::CqError(cqn, syndrome) => self.cq_named(cqn).map(|cq| Event::CqError(cq, syndrome)),
-            AsyncEvent::CommEstablished(qpn) => self.qp_named(qpn, false).map(Event::CommEstablished),
-            AsyncEvent::SqDrained(qpn) => self.qp_named(qpn, false).map(Event::SqDrained),
-            AsyncEvent::LastWqeReached(qpn) => self.qp_named(qpn, false).map(Event::LastWqeReached),
-            AsyncEvent::QpFatal(qpn) => self.qp_named(qpn, true).map(Event::QpFatal),
-            AsyncEvent::QpRequestError(qpn) => self.qp_named(qpn, true).map(Event::QpRequestError),
-            AsyncEvent::QpAccessError(qpn) => self.qp_named(qpn, true).map(Event::QpAccessError),
+            AsyncEvent::CqError(cqn, syndrome) => self.broken_cq(cqn, syndrome).map(|cq| Event::CqError(cq, syndrome)),
+            AsyncEvent::CommEstablished(qpn) => self.qp_named(qpn).map(Event::CommEstablished),
+            AsyncEvent::SqDrained(qpn) => self.qp_named(qpn).map(Event::SqDrained),
+            AsyncEvent::LastWqeReached(qpn) => self.qp_named(qpn).map(Event::LastWqeReached),
+            AsyncEvent::QpFatal(qpn) => self.broken_qp(qpn).map(Event::QpFatal),
+            AsyncEvent::QpRequestError(qpn) => self.broken_qp(qpn).map(Event::QpRequestError),
+            AsyncEvent::QpAccessError(qpn) => self.broken_qp(qpn).map(Event::QpAccessError),
             AsyncEvent::PortActive(port) => Some(Event::PortActive(port)),
             AsyncEvent::PortDown(port) => Some(Event::PortDown(port)),
             AsyncEvent::PortChanged(port) => Some(Event::PortChanged(port)),
-            AsyncEvent::DeviceFatal(syndrome, extended) => Some(Event::DeviceFatal(syndrome, extended)),
+            AsyncEvent::DeviceFatal(syndrome, extended) => {
+                self.break_all_cqs();
+                Some(Event::DeviceFatal(syndrome, extended))
+            }
+            AsyncEvent::Overflow => Some(Event::EventsLost),
             AsyncEvent::Unknown(kind, subtype) => Some(Event::Unknown(kind, subtype)),
         };
-        Ok(Some(translated.unwrap_or(Event::Stray(event))))
+        translated.unwrap_or(Event::Stray(event))
     }
 
-    fn cq_named(&self, cqn: Cqn) -> Option<CqHandle> {
-        self.cqs.iter().find(|(_, cq)| cq.cqn == cqn).map(|(handle, _)| handle)
-    }
-
-    /// The queue pair of this number, which is `broken` now.
-    fn qp_named(&mut self, qpn: Qpn, broken: bool) -> Option<QpHandle> {
-        let (handle, qp) = self.qps.iter_mut().find(|(_, qp)| qp.qpn == qpn)?;
-        // An event may be older than a reset that the caller has done since.
-        if broken && qp.state != QpState::Reset {
-            qp.state = QpState::Err;
+    /// Does what is due for the device: gives it the memory that it asks for, looks whether it lives. To be called again at the
+    /// moment that it gives, or sooner.
+    ///
+    /// # Errors
+    /// The device is gone or broken; polling any completion queue says so from here on.
+    pub fn maintain(&mut self) -> Result<Instant, P::Error> {
+        let result = self.provider.maintain();
+        if result.is_err() {
+            self.break_all_cqs();
         }
+        result
+    }
+
+    /// No completion comes any more.
+    fn break_all_cqs(&self) {
+        for slot in self.shared.cqs {
+            slot.broken.store(DEVICE_FATAL, Ordering::Relaxed);
+            slot.wake();
+        }
+    }
+
+    fn broken_cq(&mut self, cqn: Cqn, syndrome: u8) -> Option<CqHandle> {
+        let named = |(_, cq): &(CqHandle, &Cq<P>)| cq.info().cqn == cqn;
+        let handle = self.cqs.iter().find(named).map(|(handle, _)| handle)?;
+        let slot = self.shared.cqs.get(usize::from(handle.index()))?;
+        slot.broken.store(u32::from(syndrome).wrapping_add(1), Ordering::Relaxed);
+        slot.wake();
+        Some(handle)
+    }
+
+    fn qp_named(&self, qpn: Qpn) -> Option<QpHandle> {
+        self.qps.iter().find(|(_, qp)| qp.qpn() == qpn).map(|(handle, _)| handle)
+    }
+
+    /// The queue pair of this number, if the device says that it is broken now: the event may be older than a RESET since, or of
+    /// another queue pair that had the number before.
+    fn broken_qp(&mut self, qpn: Qpn) -> Option<QpHandle> {
+        let handle = self.qp_named(qpn)?;
+        let qp = self.qps.get(handle)?;
+        let state = match self.provider.query_qp(qp.inner()) {
+            Ok((state, ..)) => state,
+            // A device that does not answer is believed in this.
+            Err(_) => QpState::Err,
+        };
+        if !matches!(state, QpState::Err | QpState::Sqe) {
+            return None;
+        }
+        self.shared.qps.get(usize::from(handle.index()))?.set_state(state);
         Some(handle)
     }
 }

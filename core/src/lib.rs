@@ -2,15 +2,15 @@
 //!
 //! This crate knows what verbs mean and knows no device: fixed-capacity tables of protection domains, memory regions,
 //! memory windows, completion queues and queue pairs, the checks that the verbs promise, and the rings of requests in
-//! flight. A backend implements [`Provider`] and [`DataPath`]; a machine implements [`Platform`].
+//! flight. A backend implements [`Provider`]; a machine implements [`Platform`].
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(test)]
 extern crate std;
 
 mod attr;
-mod bind;
+mod buffer;
 mod completion;
 mod errno;
 mod error;
@@ -18,16 +18,20 @@ mod event;
 mod flags;
 mod handle;
 mod id;
-mod parts;
+mod interrupt;
+mod log;
 mod platform;
 mod provider;
 mod queue_pair;
-mod recv;
+mod recv_queue;
 mod region;
 mod ring;
-mod say;
-mod send;
+mod send_queue;
 mod shared;
+#[cfg(feature = "multicore")]
+mod shared_verbs;
+mod storage;
+mod sync;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -40,27 +44,34 @@ mod work;
 pub use attr::{
     AddressVector, DeviceAttr, GlobalRoute, Mtu, PathMigState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType, ack_timeout,
 };
-pub use bind::MwBind;
-pub use completion::CqInfo;
+pub use buffer::{AddressMap, DmaBuffer, Extent, OffsetMap, Refused, Region};
+pub use completion::{CompletionQueue, Completions, CqInfo};
 pub use errno::Errno;
 pub use error::{
     AllocMwError, AllocPdError, BadWr, BindMwError, BindRefused, CreateCqError, CreateQpError, DeallocMwError, DeallocPdError,
     DeregMrError, DestroyCqError, DestroyQpError, ModifyQpError, NotifyCqError, PollCqError, PollEventError, PostRecvError,
-    PostSendError, QueryError, QueryQpError, RegMrError, SgeFault, StaleHandle,
+    PostSendError, QueryError, QueryQpError, RegMrError, SendBatchError, SgeFault, StaleHandle, TakeError,
 };
 pub use event::Event;
 pub use flags::{Access, QpAttrMask, SendFlags};
 pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind};
 pub use id::{Cqn, Eqn, Gid, Guid, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
-pub use platform::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Platform, Registers};
+pub use interrupt::{InterruptHandler, Interrupted};
+pub use platform::{
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, OutOfRange, Platform, Registers, RingView, Span, WordRegister,
+};
 pub use provider::{
-    AddressMap, AsyncEvent, Bind, CheckedOp, DataPath, DeviceError, MrRequest, MwType, OffsetMap, Peek, Provider, QpMade,
-    QpRequest, RawCompletion, RawKind, UsualCompletion, UsualOp,
+    AsyncEvent, AtomicOp, AtomicOpcode, Bind, CompletionEvent, CompletionEvents, CoreCall, CqReader, CqRing, CreateQpParams,
+    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceError, Look, MrRequest, MwType, Provider, RawCompletion, RawKind, RecvRing,
+    RingSizes, SendRing, SendWriter,
 };
 pub use queue_pair::{QpInfo, QpInit};
+pub use recv_queue::RecvQueue;
 pub use region::MrInfo;
-pub use send::SendQueue;
-pub use shared::SharedVerbs;
+pub use send_queue::{SendBatch, SendQueue};
+#[cfg(feature = "multicore")]
+pub use shared_verbs::SharedVerbs;
+pub use storage::{QpRings, RingsView, Storage};
 pub use verbs::Verbs;
-pub use window::{Binding, MwInfo};
+pub use window::{Binding, MwBind, MwInfo};
 pub use work::{BindInfo, Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus};

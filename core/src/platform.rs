@@ -25,6 +25,11 @@ impl core::error::Error for OutOfRange {}
 /// Device registers (a BAR). Offsets are bytes; a value is stored as the CPU stores it, so a driver of a big-endian
 /// device turns it round first (`to_be`). Each call is one access of its width. Never assumed to be plain memory.
 pub trait Registers {
+    /// A register of eight bytes that a queue rings by itself.
+    type Doorbell: Doorbell + 'static;
+    /// A register of four bytes that an interrupt handler writes by itself.
+    type Word: WordRegister + 'static;
+
     /// Size in bytes.
     fn len(&self) -> usize;
     /// Whether there are no registers at all.
@@ -32,18 +37,56 @@ pub trait Registers {
         self.len() == 0
     }
     /// Reads four bytes.
+    ///
+    /// # Errors
+    /// There is no such register.
     fn read32(&self, offset: usize) -> Result<u32, OutOfRange>;
     /// Writes four bytes.
+    ///
+    /// # Errors
+    /// There is no such register.
     fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange>;
-    /// Writes eight bytes, in one access where the machine has one.
-    fn write64(&mut self, offset: usize, value: u64) -> Result<(), OutOfRange>;
+    /// The `count` registers of eight bytes from `offset` on, to be written apart from the rest, also by another core.
+    ///
+    /// # Errors
+    /// They are not all registers of eight bytes.
+    fn doorbell(&self, offset: usize, count: usize) -> Result<Self::Doorbell, OutOfRange>;
+    /// The register of four bytes at `offset`, to be written apart from the rest, also by another core.
+    ///
+    /// # Errors
+    /// There is no such register.
+    fn word(&self, offset: usize) -> Result<Self::Word, OutOfRange>;
+}
+
+/// Registers of eight bytes, found to exist when [`Registers::doorbell`] made it.
+pub trait Doorbell {
+    /// Writes register `index` as the CPU stores the value, in one access where the machine has one. The index is counted
+    /// round the registers that there are.
+    fn write(&self, index: usize, value: u64);
+}
+
+/// A register of four bytes, found to exist when [`Registers::word`] made it.
+pub trait WordRegister {
+    /// Writes it as the CPU stores the value.
+    fn write(&self, value: u32);
 }
 
 /// Bytes that CPU and device both see, contiguous for the device. Bytes move by copy; no reference to them exists.
 ///
-/// An implementation promises that a copy reads or writes each byte (each aligned word, for `load` and `store`) once,
-/// and that a device address stays the same as long as the value lives. It orders nothing: that is [`DmaFence`]'s work.
-pub trait DmaMemory {
+/// It orders nothing: that is [`DmaFence`]'s work.
+///
+/// # Safety
+/// Device and driver put what tells the device where to write into these bytes. So:
+/// - A copy touches the bytes that it names and no others; each byte (each aligned word, where words are moved) once.
+/// - The device sees the bytes at [`Self::device_addr`], which stays the same as long as the value lives.
+/// - The bytes belong to the value and to the rings made of it ([`Self::ring`]) alone.
+/// - They stay allocated as long as the value or a ring of it lives. Once all of them are gone, the device cannot reach the
+///   bytes any more (an IOMMU sees to that), or they are never used for anything else.
+#[expect(unsafe_code, reason = "a wrong implementation would let the device be told to write anywhere")]
+pub unsafe trait DmaMemory {
+    /// Part of the memory that one queue works in.
+    type Ring: DmaRing + 'static;
+
     /// Size in bytes.
     fn len(&self) -> usize;
     /// Whether there are no bytes.
@@ -53,25 +96,124 @@ pub trait DmaMemory {
     /// Address of byte 0 as the device sees it; a multiple of 4096.
     fn device_addr(&self) -> u64;
     /// Copies bytes out.
+    ///
+    /// # Errors
+    /// The bytes are not all in the memory.
     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange>;
     /// Copies bytes in.
+    ///
+    /// # Errors
+    /// The bytes are not all in the memory.
     fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange>;
     /// Reads one byte in one access: an owner byte.
+    ///
+    /// # Errors
+    /// The byte is not in the memory.
     fn read_u8(&self, at: usize) -> Result<u8, OutOfRange>;
-    /// Writes an aligned four-byte word in one access: a doorbell record. The value is stored as the CPU stores it.
+    /// Writes an aligned four-byte word in one access. The value is stored as the CPU stores it.
+    ///
+    /// # Errors
+    /// The word is not in the memory, or not aligned.
     fn store_u32(&mut self, at: usize, value: u32) -> Result<(), OutOfRange>;
     /// Reads `N` eight-byte words from `at`, a multiple of 8, as the CPU loads them.
+    ///
+    /// # Errors
+    /// The words are not all in the memory, or not aligned.
     fn load<const N: usize>(&self, at: usize) -> Result<[u64; N], OutOfRange>;
     /// Writes `N` eight-byte words from `at`, a multiple of 8, as the CPU stores them.
+    ///
+    /// # Errors
+    /// The words are not all in the memory, or not aligned.
     fn store<const N: usize>(&mut self, at: usize, words: &[u64; N]) -> Result<(), OutOfRange>;
+    /// A ring and its doorbell record, found to lie inside once and used without asking again, also by another core.
+    ///
+    /// # Errors
+    /// The span is not inside the memory.
+    fn ring(&self, span: &Span) -> Result<Self::Ring, OutOfRange>;
+}
+
+/// A ring and its doorbell record of eight bytes, as byte offsets in a [`DmaMemory`]. Whatever it was made from, the ring's
+/// length is a power of two of at least 64 bytes, its start a multiple of 64, the record's start a multiple of 8, and nothing
+/// of both lies at [`Self::top`] or above: one comparison says whether a memory holds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Span {
+    ring: usize,
+    len: usize,
+    record: usize,
+    top: usize,
+}
+
+impl Span {
+    /// A ring of `len` bytes at `ring` with its record at `record`; `None` if they cannot be.
+    pub const fn new(ring: usize, len: usize, record: usize) -> Option<Self> {
+        if !ring.is_multiple_of(64) || !record.is_multiple_of(8) || len < 64 || !len.is_power_of_two() {
+            return None;
+        }
+        let (Some(end), Some(after)) = (ring.checked_add(len), record.checked_add(8)) else { return None };
+        Some(Self { ring, len, record, top: if end > after { end } else { after } })
+    }
+
+    /// Byte offset of the ring.
+    pub const fn ring(&self) -> usize {
+        self.ring
+    }
+
+    /// Bytes of the ring: a power of two.
+    #[expect(clippy::len_without_is_empty, reason = "a ring is never empty")]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Byte offset of the record.
+    pub const fn record(&self) -> usize {
+        self.record
+    }
+
+    /// Ring and record lie below this offset.
+    pub const fn top(&self) -> usize {
+        self.top
+    }
+}
+
+/// A ring of eight-byte words and its doorbell record, in the hands of the one queue that uses it.
+pub trait DmaRing {
+    /// The ring while it is used, with what is used often at hand.
+    type View<'a>: RingView + Copy
+    where
+        Self: 'a;
+    /// The ring to be used.
+    fn view(&self) -> Self::View<'_>;
+}
+
+/// What [`DmaRing::view`] gives. Words are counted round the ring: there is none outside. Values are as the CPU stores and loads
+/// them. Each access is one of its width.
+pub trait RingView {
+    /// Writes the first `N` words, 8 at most, of 64-byte block `block`, counted round the ring.
+    fn put<const N: usize>(self, block: u32, words: &[u64; N]);
+    /// Writes one word.
+    fn put_word(self, word: u32, value: u64);
+    /// Reads one word.
+    fn word(self, word: u32) -> u64;
+    /// Writes four bytes of the record, from byte 0 or, `second`, from byte 4.
+    fn record(self, second: bool, value: u32);
 }
 
 /// Ordering between this CPU and the device.
 pub trait DmaFence {
     /// Everything written to [`DmaMemory`] before is seen by the device before any register or memory write after.
     fn release(&self);
+    /// Everything written to [`DmaMemory`] before is seen by the device before any write to it after.
+    fn publish(&self) {
+        self.release();
+    }
     /// Nothing is read from [`DmaMemory`] after before what was read before it.
     fn acquire(&self);
+    /// Nothing is written to registers or [`DmaMemory`] after before everything that was read from it before.
+    fn read_before_write(&self) {
+        self.acquire();
+        self.release();
+    }
     /// Everything written to registers before leaves the CPU's write-combining buffers now.
     fn flush(&self);
 }
@@ -110,8 +252,10 @@ impl Instant {
 pub trait Clock {
     /// The present moment; never goes back.
     fn now(&self) -> Instant;
-    /// Called between two looks at the device inside a wait: may spin, sleep, or let a simulated device work.
-    fn relax(&self) {
+    /// Called between two looks at the device inside a wait that ends at `deadline` at the latest: may spin, sleep until an
+    /// interrupt or that moment, or let a simulated device work.
+    fn relax(&self, deadline: Instant) {
+        let _ = deadline;
         core::hint::spin_loop();
     }
 }
@@ -122,8 +266,8 @@ pub trait Platform {
     type Registers: Registers;
     /// Memory for queues, commands and firmware.
     type Memory: DmaMemory;
-    /// Ordering.
-    type Fence: DmaFence;
+    /// Ordering; each queue has one of its own.
+    type Fence: DmaFence + Clone + 'static;
     /// Time.
     type Clock: Clock;
 }

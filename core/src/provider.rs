@@ -1,10 +1,10 @@
-//! What a hardware backend implements: [`Provider`] for the control path, [`DataPath`] for requests and completions.
+//! What a hardware backend implements: [`Provider`] for the control path, and the rings of its queues for the data path.
 //!
 //! The core checks what the verbs promise and keeps the tables; a backend turns checked requests into its device's
 //! language. It may rely on the checks, and it must not rely on its device: whatever the device says becomes an error value.
 
 use crate::{
-    Access, Cqn, DeviceAttr, Gid, Instant, Lkey, Payload, PortAttr, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn,
+    Access, AddressMap, Cqn, DeviceAttr, Gid, Instant, Lkey, PortAttr, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn,
     Remote, Rkey, SendFlags, Sge, WcData, WcStatus, errno::Errno,
 };
 
@@ -12,32 +12,17 @@ use crate::{
 pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
     /// The errno that the verbs give for it.
     fn errno(&self) -> Errno;
+    /// Whether the device may still do what it was asked, or may still use what it was to give up: it did not answer.
+    fn may_still_complete(&self) -> bool;
 }
 
-/// Turns an address of a region into the address that the device uses.
-///
-/// A region starts in one page and goes on through others: [`AddressMap::device_addr`] is asked once for each page.
-pub trait AddressMap {
-    /// Device address of the byte at `addr`, which lies in a page of `page_size()` bytes that is contiguous for the device.
-    fn device_addr(&self, addr: u64) -> Option<u64>;
-    /// Page size in bytes, a power of two, at least 4096: within such a page, aligned, the device sees what the caller sees.
-    fn page_size(&self) -> u64 {
-        4096
-    }
-}
+/// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. Nobody else
+/// can make one.
+#[derive(Debug)]
+pub struct CoreCall(());
 
-/// Device addresses are the caller's, plus a constant (wrapping).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct OffsetMap {
-    /// Added to the caller's address.
-    pub offset: u64,
-}
-
-impl AddressMap for OffsetMap {
-    fn device_addr(&self, addr: u64) -> Option<u64> {
-        Some(addr.wrapping_add(self.offset))
-    }
+impl CoreCall {
+    pub(crate) const NEW: Self = Self(());
 }
 
 /// A region to make.
@@ -48,8 +33,6 @@ pub struct MrRequest<'a> {
     pub length: u64,
     /// Checked access.
     pub access: Access,
-    /// Low byte of the key.
-    pub key: u8,
     /// Where the bytes lie for the device.
     pub map: &'a dyn AddressMap,
 }
@@ -64,8 +47,34 @@ pub enum MwType {
     Type2,
 }
 
-/// A queue pair to make. `P` is the backend.
-pub struct QpRequest<'a, P: Provider + ?Sized> {
+/// A completion queue that was made. `P` is the backend.
+pub struct CreatedCq<P: Provider + ?Sized> {
+    /// The control path's part.
+    pub cq: P::Cq,
+    /// The ring of completions.
+    pub ring: P::CqRing,
+    /// Number.
+    pub cqn: Cqn,
+    /// Completions that it holds.
+    pub entries: u32,
+    /// Interrupt vector of its events.
+    pub vector: u16,
+}
+
+/// Sizes of the rings of a queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RingSizes {
+    /// Blocks of the send ring: a power of two, 32,768 at most; 0 without one.
+    pub send_blocks: u32,
+    /// Entries of the receive ring: a power of two, 32,768 at most; 0 without one.
+    pub recv_entries: u32,
+    /// Capacities that the rings have, at least those asked for.
+    pub cap: QpCap,
+}
+
+/// A queue pair to make.
+pub struct CreateQpParams<'a, P: Provider + ?Sized> {
     /// Transport.
     pub qp_type: QpType,
     /// Domain.
@@ -74,27 +83,25 @@ pub struct QpRequest<'a, P: Provider + ?Sized> {
     pub send_cq: &'a P::Cq,
     /// Queue for completions of receives.
     pub recv_cq: &'a P::Cq,
-    /// Least capacities.
-    pub cap: QpCap,
+    /// As [`Provider::ring_sizes`] gave them.
+    pub sizes: RingSizes,
     /// Given back with each completion: 24 bits.
     pub cookie: u32,
 }
 
 /// A queue pair that was made.
-pub struct QpMade<P: Provider + ?Sized> {
-    /// The backend's part.
+pub struct CreatedQp<P: Provider + ?Sized> {
+    /// The control path's part.
     pub qp: P::Qp,
+    /// The send ring.
+    pub send: P::SendRing,
+    /// The receive ring.
+    pub recv: P::RecvRing,
     /// Number.
     pub qpn: Qpn,
-    /// Blocks of the send ring, a power of two, 32,768 at most.
-    pub send_blocks: u32,
-    /// Entries of the receive ring, a power of two, 32,768 at most.
-    pub recv_entries: u32,
-    /// Capacities, at least those asked for.
-    pub cap: QpCap,
 }
 
-/// Control path of a backend. `now` is the moment of the call; a backend keeps its own clock for waits and deadlines.
+/// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreCall`]: only the core calls it.
 pub trait Provider {
     /// Error of every operation.
     type Error: DeviceError;
@@ -108,62 +115,141 @@ pub trait Provider {
     type Cq;
     /// Queue pair.
     type Qp;
+    /// Send ring of a queue pair.
+    type SendRing: SendRing + 'static;
+    /// Receive ring of a queue pair.
+    type RecvRing: RecvRing + 'static;
+    /// Ring of a completion queue.
+    type CqRing: CqRing + 'static;
+    /// Queues of completion events.
+    type CompletionEvents: CompletionEvents + 'static;
 
     /// What the device has, read at bring-up.
     fn device_attr(&self) -> &DeviceAttr;
     /// State of a port, from 1.
+    ///
+    /// # Errors
+    /// The device does not answer, or not sensibly.
     fn query_port(&mut self, port: u8) -> Result<PortAttr, Self::Error>;
     /// Entry of a port's GID table.
+    ///
+    /// # Errors
+    /// As of [`Self::query_port`].
     fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Self::Error>;
     /// Entry of a port's P_Key table.
+    ///
+    /// # Errors
+    /// As of [`Self::query_port`].
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Self::Error>;
 
     /// Makes a domain.
-    fn alloc_pd(&mut self) -> Result<Self::Pd, Self::Error>;
-    /// Destroys a domain; after an error it is as before.
-    fn dealloc_pd(&mut self, pd: &mut Self::Pd) -> Result<(), Self::Error>;
+    ///
+    /// # Errors
+    /// The device refuses or does not answer; nothing was made.
+    fn alloc_pd(&mut self, _: CoreCall) -> Result<Self::Pd, Self::Error>;
+    /// Destroys a domain.
+    ///
+    /// # Errors
+    /// The device refuses or does not answer; the domain is as before.
+    fn dealloc_pd(&mut self, _: CoreCall, pd: &mut Self::Pd) -> Result<(), Self::Error>;
 
-    /// Makes a region. The low byte of both keys is `request.key`.
-    fn create_mr(&mut self, pd: &Self::Pd, request: &MrRequest<'_>) -> Result<(Self::Mr, Lkey, Rkey), Self::Error>;
-    /// Destroys a region; after an error it is as before.
-    fn destroy_mr(&mut self, mr: &mut Self::Mr) -> Result<(), Self::Error>;
+    /// Makes a region. The low bytes of its keys differ from those of the regions made before it.
+    ///
+    /// # Errors
+    /// As of [`Self::alloc_pd`]; also if the map has no address for a byte.
+    fn create_mr(&mut self, _: CoreCall, pd: &Self::Pd, request: &MrRequest<'_>)
+    -> Result<(Self::Mr, Lkey, Rkey), Self::Error>;
+    /// Destroys a region.
+    ///
+    /// # Errors
+    /// As of [`Self::dealloc_pd`].
+    fn destroy_mr(&mut self, _: CoreCall, mr: &mut Self::Mr) -> Result<(), Self::Error>;
 
-    /// Makes an unbound window.
-    fn create_mw(&mut self, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
-    /// Destroys a window, bound or not; after an error it is as before.
-    fn destroy_mw(&mut self, mw: &mut Self::Mw) -> Result<(), Self::Error>;
+    /// Makes an unbound window. The low byte of its key differs from those of the windows made before it.
+    ///
+    /// # Errors
+    /// As of [`Self::alloc_pd`].
+    fn create_mw(&mut self, _: CoreCall, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
+    /// The key that a window has in the device now.
+    ///
+    /// # Errors
+    /// The device does not answer, or not sensibly.
+    fn query_mw(&mut self, _: CoreCall, mw: &Self::Mw) -> Result<Rkey, Self::Error>;
+    /// Destroys a window, bound or not.
+    ///
+    /// # Errors
+    /// As of [`Self::dealloc_pd`].
+    fn destroy_mw(&mut self, _: CoreCall, mw: &mut Self::Mw) -> Result<(), Self::Error>;
 
-    /// Makes a completion queue of at least `entries`; gives its number and its entries.
-    fn create_cq(&mut self, entries: u32) -> Result<(Self::Cq, Cqn, u32), Self::Error>;
-    /// Destroys a completion queue; after an error it is as before.
-    fn destroy_cq(&mut self, cq: &mut Self::Cq) -> Result<(), Self::Error>;
+    /// Makes a completion queue of at least `entries`.
+    ///
+    /// # Errors
+    /// As of [`Self::alloc_pd`].
+    fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Self::Error>;
+    /// Destroys a completion queue.
+    ///
+    /// # Errors
+    /// As of [`Self::dealloc_pd`].
+    fn destroy_cq(&mut self, _: CoreCall, cq: &mut Self::Cq) -> Result<(), Self::Error>;
 
+    /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit.
+    ///
+    /// # Errors
+    /// The device has no such rings.
+    fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Self::Error>;
     /// Makes a queue pair in RESET.
-    fn create_qp(&mut self, request: &QpRequest<'_, Self>) -> Result<QpMade<Self>, Self::Error>;
+    ///
+    /// # Errors
+    /// As of [`Self::alloc_pd`].
+    fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
     /// Moves a queue pair `from` one state to `attr.state` (the same one, if it only changes attributes); the core has
-    /// checked the mask. `attr` holds every attribute set so far, `mask` names those of this call. After a move to RESET
-    /// both rings are empty and their counters start from 0 again.
-    fn modify_qp(&mut self, qp: &mut Self::Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Self::Error>;
+    /// checked the mask. `attr` holds every attribute set so far, `mask` names those of this call.
+    ///
+    /// # Errors
+    /// As of [`Self::dealloc_pd`].
+    fn modify_qp(
+        &mut self,
+        _: CoreCall,
+        qp: &mut Self::Qp,
+        from: QpState,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<(), Self::Error>;
     /// State of a queue pair as the device has it, and the PSNs it would use next (receive, send).
+    ///
+    /// # Errors
+    /// The device does not answer, or not sensibly.
     fn query_qp(&mut self, qp: &Self::Qp) -> Result<(QpState, Psn, Psn), Self::Error>;
-    /// Destroys a queue pair; after an error it is as before.
-    fn destroy_qp(&mut self, qp: &mut Self::Qp) -> Result<(), Self::Error>;
-    /// Takes every completion of a queue pair out of a completion queue, the others stay in their order.
-    fn clean_cq(&mut self, cq: &mut Self::Cq, qpn: Qpn) -> Result<(), Self::Error>;
+    /// Destroys a queue pair.
+    ///
+    /// # Errors
+    /// As of [`Self::dealloc_pd`].
+    fn destroy_qp(&mut self, _: CoreCall, qp: &mut Self::Qp) -> Result<(), Self::Error>;
 
     /// Moment by the backend's clock.
     fn now(&self) -> Instant;
-    /// Takes the next event, if one is waiting; never waits.
+    /// Takes the next asynchronous event, if one is waiting; never waits.
+    ///
+    /// # Errors
+    /// The device is gone, or gave something that is no event.
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Self::Error>;
+    /// Does what is due for the device: gives it the memory that it asks for, looks whether it lives. Gives the moment of the
+    /// next call.
+    ///
+    /// # Errors
+    /// The device is gone or broken.
+    fn maintain(&mut self) -> Result<Instant, Self::Error>;
+    /// Hands out the queues of completion events; `None` if that was done already.
+    fn take_completion_events(&mut self, _: CoreCall) -> Option<Self::CompletionEvents>;
+    /// Takes them back.
+    fn return_completion_events(&mut self, _: CoreCall, events: Self::CompletionEvents);
 }
 
-/// Something that the device tells of its own accord (`ibv_async_event`), or a completion event.
+/// An asynchronous event (`ibv_async_event`) with the device's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum AsyncEvent {
-    /// A completion came into an armed queue.
-    Completion(Cqn),
-    /// A completion queue overran or broke.
+    /// A completion queue overran or broke: the device's syndrome.
     CqError(Cqn, u8),
     /// First message on a queue pair in RTR.
     CommEstablished(Qpn),
@@ -185,17 +271,40 @@ pub enum AsyncEvent {
     PortChanged(u8),
     /// The device is broken: health syndrome, and extended one.
     DeviceFatal(u8, u16),
-    /// An event type that this library does not know.
+    /// The queue of asynchronous events was full: some may be lost.
+    Overflow,
+    /// An event type that this library does not know: type and subtype.
     Unknown(u8, u8),
+}
+
+/// Queues of completion events: what an interrupt handler needs of a backend.
+pub trait CompletionEvents {
+    /// Takes the next event of the queues that interrupt with `vector`, of any queue for `None`. After
+    /// [`CompletionEvent::Empty`] the device interrupts again at the next event.
+    fn next(&mut self, vector: Option<u16>) -> CompletionEvent;
+    /// Whether this vector tells of asynchronous events, which the control path takes.
+    fn is_control(&self, vector: u16) -> bool;
+}
+
+/// What a look at the queues of completion events gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum CompletionEvent {
+    /// A completion came into an armed queue.
+    Completion(Cqn),
+    /// A queue of events was full: events of any completion queue may be lost.
+    Overflow,
+    /// Nothing is left.
+    Empty,
 }
 
 /// A window binding for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Bind {
-    /// Kind of the window.
+    /// Type of the window.
     pub kind: MwType,
-    /// Key that the window has now.
+    /// Key that it has.
     pub old: Rkey,
     /// Key that it gets.
     pub new: Rkey,
@@ -209,29 +318,163 @@ pub struct Bind {
     pub access: Access,
 }
 
-/// A send operation that the core has checked.
-#[derive(Clone, Copy, Debug)]
-pub enum CheckedOp<'a> {
+/// Which operation of those that move bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum DataOpcode {
     /// SEND.
-    Send(Payload<'a>),
+    Send,
     /// SEND_WITH_IMM.
-    SendWithImm(Payload<'a>, [u8; 4]),
+    SendWithImm,
     /// SEND_WITH_INV.
-    SendWithInv(Payload<'a>, Rkey),
+    SendWithInv,
     /// RDMA_WRITE.
-    Write(Payload<'a>, Remote),
+    Write,
     /// RDMA_WRITE_WITH_IMM.
-    WriteWithImm(Payload<'a>, Remote, [u8; 4]),
+    WriteWithImm,
     /// RDMA_READ.
-    Read(&'a [Sge], Remote),
-    /// Compare-and-swap: compare, swap.
-    CompareSwap(Sge, Remote, u64, u64),
-    /// Fetch-and-add.
-    FetchAdd(Sge, Remote, u64),
-    /// BIND_MW of either type.
-    BindMw(Bind),
-    /// LOCAL_INV.
-    LocalInv(Rkey),
+    Read,
+}
+
+/// A request that moves bytes, without the bytes. Which operation it is, is known where it is posted, so that the code for it is
+/// made for that operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct DataOp {
+    /// The operation.
+    pub opcode: DataOpcode,
+    /// Where in the peer's memory; [`Remote::NONE`] for the SENDs.
+    pub remote: Remote,
+    /// Immediate data (most significant byte first on the wire) or the key to invalidate; 0 for the others.
+    pub immediate: u32,
+}
+
+/// Which atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum AtomicOpcode {
+    /// ATOMIC_CMP_AND_SWP.
+    CompareSwap,
+    /// ATOMIC_FETCH_AND_ADD.
+    FetchAdd,
+}
+
+/// An atomic on eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct AtomicOp {
+    /// Which.
+    pub opcode: AtomicOpcode,
+    /// Which eight bytes of the peer's.
+    pub remote: Remote,
+    /// New value, or what to add.
+    pub swap_add: u64,
+    /// Expected value; 0 for a fetch-and-add.
+    pub compare: u64,
+}
+
+/// Send ring of one queue pair, in the hands of whoever posts to it.
+pub trait SendRing {
+    /// The ring while requests are written, with what is used often at hand.
+    type Writer<'a>: SendWriter + Copy
+    where
+        Self: 'a;
+    /// The ring for requests to be written: where the last writer that was closed, or has rung, has left off.
+    fn writer(&self) -> Self::Writer<'_>;
+    /// The queue pair was moved to RESET: the ring is empty and its counters start from 0.
+    fn reset(&mut self);
+}
+
+/// Writes requests into a send ring. Indices are free-running counters of blocks, from 0 after a move to RESET. Every request
+/// was checked, and every place exists: nothing can fail. In `flags`, SIGNALED says whether a completion is asked for.
+pub trait SendWriter {
+    /// Blocks of an atomic.
+    const ATOMIC_BLOCKS: u32;
+    /// Blocks of a LOCAL_INV.
+    const LOCAL_INV_BLOCKS: u32;
+    /// Blocks of a request with `count` SGEs.
+    fn sge_blocks(opcode: DataOpcode, count: usize) -> u32;
+    /// Blocks of a request with `len` bytes inline.
+    fn inline_blocks(opcode: DataOpcode, len: usize) -> u32;
+    /// Blocks of a bind.
+    fn bind_blocks(bind: &Bind) -> u32;
+    /// Writes a request with SGEs, none of which is empty.
+    fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags);
+    /// Writes a request with bytes inline. Never an RDMA_READ.
+    fn put_inline(&mut self, at: u32, op: &DataOp, bytes: &[u8], flags: SendFlags);
+    /// Writes an atomic.
+    fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags);
+    /// Writes a bind of a window.
+    fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags);
+    /// Writes a LOCAL_INV.
+    fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags);
+    /// Tells the device of every request from block `from`, the first that it was not told of, to block `end`.
+    fn ring(&mut self, from: u32, end: u32);
+    /// Puts back what was kept at hand. Not called after [`Self::ring`] if nothing was written since.
+    fn close(&mut self);
+}
+
+/// Receive ring of one queue pair, in the hands of whoever posts to it. Indices are free-running counters of entries.
+pub trait RecvRing {
+    /// Writes a receive with these SGEs at entry `at`; those of length 0 are left out.
+    fn put(&mut self, at: u32, sges: &[Sge]);
+    /// Tells the device of every receive before entry `end`.
+    fn ring(&mut self, end: u32);
+    /// The queue pair was moved to RESET: the ring is empty and its counters start from 0.
+    fn reset(&mut self);
+}
+
+/// Ring of one completion queue, in the hands of whoever polls it.
+pub trait CqRing {
+    /// The ring while completions are taken, with what is used often at hand.
+    type Reader<'a>: CqReader + Copy
+    where
+        Self: 'a;
+    /// The ring for completions to be taken.
+    fn reader(&self) -> Self::Reader<'_>;
+    /// Asks for an event at the next completion, or at the next solicited or failed one. `events` counts those that the queue
+    /// has given.
+    fn arm(&mut self, events: u32, solicited_only: bool);
+    /// Takes every completion of a queue pair out; the others stay in their order.
+    fn clean(&mut self, qpn: Qpn);
+}
+
+/// Takes completions one after the other. What was taken stays taken even if the reader is forgotten.
+pub trait CqReader {
+    /// Looks at the next completion without taking it.
+    fn look(&mut self) -> Look;
+    /// Cookie of the completion that was looked at; `None` if the device gives none back.
+    fn cookie(&self) -> Option<u32>;
+    /// Bytes of the usual completion that was looked at.
+    fn byte_len(&self) -> u32;
+    /// All of the completion that was looked at; its opcode if it is none.
+    ///
+    /// # Errors
+    /// A queue pair gives no completions with this opcode.
+    fn parse(&self) -> Result<RawCompletion, u8>;
+    /// Takes the completion that was looked at.
+    fn skip(&mut self);
+    /// Tells the device how far completions were taken, so that it may write those entries again.
+    fn close(&mut self);
+}
+
+/// What a look at a completion queue shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Look {
+    /// Nothing.
+    Empty,
+    /// A successful send of any kind, or a receive that took a SEND and came with nothing else. Not yet believed.
+    Usual {
+        /// Queue pair that the device names.
+        qpn: Qpn,
+        /// Whether it completes a receive.
+        recv: bool,
+        /// As [`RawCompletion::index`].
+        index: u16,
+    },
+    /// Something else: [`CqReader::parse`] tells.
+    Other,
 }
 
 /// A completion as the backend parsed it, not yet believed.
@@ -240,8 +483,6 @@ pub enum CheckedOp<'a> {
 pub struct RawCompletion {
     /// Queue pair that the device names.
     pub qpn: Qpn,
-    /// Cookie that the device gives back; `None` if it has none. Not to be trusted more than `qpn`.
-    pub cookie: Option<u32>,
     /// Which ring, and what came.
     pub kind: RawKind,
     /// Low 16 bits of the index of the request: its first block (send), its entry (receive).
@@ -266,122 +507,4 @@ pub enum RawKind {
     Recv,
     /// A receive that an RDMA_WRITE_WITH_IMM took.
     RecvRdmaWithImm,
-}
-
-/// An operation of a request that [`DataPath::encode_usual`] writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsualOp {
-    /// SEND; has no remote address.
-    Send,
-    /// RDMA_WRITE.
-    Write,
-    /// RDMA_READ.
-    Read,
-}
-
-/// A successful completion of the kinds that most programs live on, not yet believed: any send, or a receive that took a
-/// SEND and came with nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsualCompletion {
-    /// Queue pair that the device names.
-    pub qpn: Qpn,
-    /// Cookie that the device gives back.
-    pub cookie: u32,
-    /// Whether it completes a receive.
-    pub recv: bool,
-    /// As in [`RawCompletion::index`].
-    pub index: u16,
-    /// Bytes.
-    pub byte_len: u32,
-}
-
-/// What a look at a completion queue shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peek {
-    /// Nothing.
-    Empty,
-    /// A usual completion.
-    Usual(UsualCompletion),
-    /// Something else: [`DataPath::poll`] tells.
-    Other,
-}
-
-/// Data path of a backend. Indices are free-running counters of blocks (send) and entries (receive), from 0 after a move to
-/// RESET. An SGE of length 0 names no byte: its key was not looked at, and a backend leaves it out. A request whose encoding
-/// fails is not posted: the next one is written at the same place.
-pub trait DataPath: Provider {
-    /// Blocks that a request takes in the send ring.
-    fn send_blocks(op: &CheckedOp<'_>) -> u32;
-    /// Writes a request at block `at`; the device is not told yet. `signaled` asks for a completion.
-    fn encode_send(
-        &mut self,
-        qp: &mut Self::Qp,
-        at: u32,
-        op: &CheckedOp<'_>,
-        flags: SendFlags,
-        signaled: bool,
-    ) -> Result<(), Self::Error>;
-    /// Blocks of a request that [`Self::encode_usual`] writes; `None` if the backend has no shorter way for those requests.
-    const USUAL_BLOCKS: Option<u16> = None;
-    /// Writes a request that most programs live on: one or two SGEs, none of them empty, and none longer than the device's
-    /// longest message. Like [`Self::encode_send`], which it is unless the backend has a shorter way.
-    #[expect(clippy::too_many_arguments, reason = "in registers they cost nothing, in a structure they cost a copy")]
-    fn encode_usual(
-        &mut self,
-        qp: &mut Self::Qp,
-        at: u32,
-        op: UsualOp,
-        sges: &[Sge],
-        remote: Remote,
-        flags: SendFlags,
-        signaled: bool,
-    ) -> Result<(), Self::Error> {
-        let op = match op {
-            UsualOp::Send => CheckedOp::Send(Payload::Sges(sges)),
-            UsualOp::Write => CheckedOp::Write(Payload::Sges(sges), remote),
-            UsualOp::Read => CheckedOp::Read(sges, remote),
-        };
-        self.encode_send(qp, at, &op, flags, signaled)
-    }
-    /// The longest inline payload of an RDMA_WRITE that [`Self::encode_short_inline`] writes, 0 if the backend has no shorter
-    /// way for those requests.
-    const SHORT_INLINE: usize = 0;
-    /// Blocks of an RDMA_WRITE with `len` bytes inline, [`Self::SHORT_INLINE`] at most.
-    fn short_inline_blocks(len: usize) -> u16 {
-        let _ = len;
-        u16::MAX
-    }
-    /// Writes an RDMA_WRITE with 1 to [`Self::SHORT_INLINE`] bytes inline, like [`Self::encode_send`].
-    fn encode_short_inline(
-        &mut self,
-        qp: &mut Self::Qp,
-        at: u32,
-        bytes: &[u8],
-        remote: Remote,
-        flags: SendFlags,
-        signaled: bool,
-    ) -> Result<(), Self::Error> {
-        self.encode_send(qp, at, &CheckedOp::Write(Payload::Inline(bytes), remote), flags, signaled)
-    }
-    /// Tells the device of every send before block `end`.
-    fn commit_send(&mut self, qp: &mut Self::Qp, end: u32) -> Result<(), Self::Error>;
-    /// Writes a receive at entry `at`.
-    fn encode_recv(&mut self, qp: &mut Self::Qp, at: u32, sges: &[Sge]) -> Result<(), Self::Error>;
-    /// Tells the device of every receive before entry `end`.
-    fn commit_recv(&mut self, qp: &mut Self::Qp, end: u32) -> Result<(), Self::Error>;
-    /// Looks at the next completion without taking it. A backend without a shorter way for usual ones sees none.
-    fn peek(&self, cq: &Self::Cq) -> Peek {
-        let _ = cq;
-        Peek::Other
-    }
-    /// Takes the completion that [`Self::peek`] has shown.
-    fn skip(&mut self, cq: &mut Self::Cq) {
-        let _ = cq;
-    }
-    /// Takes the next completion, if the device has written one.
-    fn poll(&mut self, cq: &mut Self::Cq) -> Result<Option<RawCompletion>, Self::Error>;
-    /// Tells the device how far completions were taken.
-    fn commit_cq(&mut self, cq: &mut Self::Cq) -> Result<(), Self::Error>;
-    /// Asks for an event at the next completion, or at the next solicited or failed one.
-    fn arm_cq(&mut self, cq: &mut Self::Cq, solicited_only: bool) -> Result<(), Self::Error>;
 }

@@ -1,14 +1,20 @@
 //! Queue pairs: made, moved through their states, looked up, destroyed.
 
-use crate::parts::{Cq, Parts, Qp};
-use crate::ring::Ring;
-use crate::say::say;
-use crate::send::{OpSet, longest_message, transport_flags};
+use core::cell::Cell;
+
+use crate::completion::Cq;
+use crate::log::log_event;
+use crate::recv_queue::{RecvQueue, RecvState};
+use crate::send_queue::{SendLimits, SendQueue, SendState, ring_left_over};
+use crate::shared::{NO_NUMBER, QpSlot, Shared};
+use crate::sync::Ordering;
 use crate::table::TableView;
 use crate::transition;
+use crate::verbs::{Half, Verbs};
 use crate::{
-    Access, AddressVector, CqHandle, CreateQpError, DestroyQpError, DeviceAttr, ModifyQpError, PdHandle, Provider, QpAttr,
-    QpAttrMask, QpCap, QpHandle, QpRequest, QpState, QpType, Qpn, QueryQpError, kind,
+    Access, AddressVector, CoreCall, CqHandle, CqRing, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError, DeviceAttr,
+    ModifyQpError, PdHandle, Provider, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, RecvRing,
+    SendRing, StaleHandle, TakeError, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -57,96 +63,154 @@ pub struct QpInfo {
     pub recvs: u32,
 }
 
+/// A queue pair as the control path keeps it.
+pub(crate) struct Qp<P: Provider> {
+    inner: P::Qp,
+    qpn: Qpn,
+    qp_type: QpType,
+    pd: PdHandle,
+    send_cq: CqHandle,
+    recv_cq: CqHandle,
+    cap: QpCap,
+    sq_sig_all: bool,
+    attr: QpAttr,
+    pub(crate) send: Half<SendState<P>>,
+    pub(crate) recv: Half<RecvState<P>>,
+}
+
 impl<P: Provider> Qp<P> {
-    pub(crate) fn info(&self) -> QpInfo {
+    pub(crate) const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(crate) const fn inner(&self) -> &P::Qp {
+        &self.inner
+    }
+
+    fn info(&self, slot: &QpSlot<'_>) -> QpInfo {
+        let state = slot.state();
         QpInfo {
             qpn: self.qpn,
             qp_type: self.qp_type,
-            state: self.state,
+            state,
             pd: self.pd,
             send_cq: self.send_cq,
             recv_cq: self.recv_cq,
             cap: self.cap,
             sq_sig_all: self.sq_sig_all,
-            attr: QpAttr { state: self.state, cur_state: self.state, ..self.attr },
-            send_blocks: self.send.in_flight(),
-            recvs: self.recv.in_flight(),
+            attr: QpAttr { state, cur_state: state, ..self.attr },
+            send_blocks: slot.send.in_flight(),
+            recvs: slot.recv.in_flight(),
         }
     }
 }
 
-impl<P: Provider> Parts<'_, P> {
-    pub(crate) fn create_qp(&mut self, init: &QpInit) -> Result<QpHandle, CreateQpError<P::Error>> {
-        let first = self.first_generation();
+impl<'s, P: Provider> Verbs<'s, P> {
+    /// Makes a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit.
+    ///
+    /// # Errors
+    /// A handle is stale, the capacities exceed the device's or those of all rings, the table is full, or the device refuses;
+    /// nothing was made.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandle, CreateQpError<P::Error>> {
         let pd = self.pds.get_mut(init.pd).ok_or(CreateQpError::StalePd)?;
         let send_cq = self.cqs.get(init.send_cq).ok_or(CreateQpError::StaleCq)?;
         let recv_cq = self.cqs.get(init.recv_cq).ok_or(CreateQpError::StaleCq)?;
-        let device = self.provider.device_attr();
-        let max = most(device, self.ring_sizes);
+        let device = *self.provider.device_attr();
+        let max = most(&device);
         if exceeds(&init.cap, &max) {
             return Err(CreateQpError::Capacity { max });
         }
-        let ops = OpSet::of(init.qp_type, device);
-        let handle = self.qps.vacancy(first).ok_or(CreateQpError::Full)?;
-        let request = QpRequest {
+        let sizes = self.provider.ring_sizes(init.qp_type, &init.cap).map_err(CreateQpError::Device)?;
+        let (send, recv) = (sizes.send_blocks as usize, sizes.recv_entries as usize);
+        let sensible = |length: usize| length == 0 || length.is_power_of_two() && length <= 1 << 15;
+        if !sensible(send) || !sensible(recv) {
+            return Err(CreateQpError::ForeignRings { send: sizes.send_blocks, recv: sizes.recv_entries });
+        }
+        let fits = |slot: &QpSlot<'_>| slot.rings.send.len() >= send && slot.rings.recv.len() >= recv;
+        if !self.shared.qps.iter().any(fits) {
+            return Err(CreateQpError::Rings { send: sizes.send_blocks, recv: sizes.recv_entries });
+        }
+        let free = |slot: &QpSlot<'_>| {
+            slot.qpn.load(Ordering::Relaxed) == NO_NUMBER
+                || slot.draining.load(Ordering::Relaxed) == GONE && is_drained(self.shared, slot)
+        };
+        let size = |slot: &QpSlot<'_>| slot.rings.send.len().saturating_add(slot.rings.recv.len());
+        let mut chosen: Option<(QpHandle, &QpSlot<'_>)> = None;
+        for (index, slot) in self.shared.qps.iter().enumerate().filter(|(_, slot)| fits(slot) && free(slot)) {
+            if chosen.is_none_or(|(_, other)| size(slot) < size(other))
+                && let Some(handle) = self.qps.vacancy_at(index, self.first_generation)
+            {
+                chosen = Some((handle, slot));
+            }
+        }
+        let (handle, slot) = chosen.ok_or(CreateQpError::Full)?;
+        // Leads a completion to the slot without a search, and tells two lives of it apart.
+        let cookie = u32::from(handle.index()) | (handle.generation() & 0xff) << 16;
+        let params = CreateQpParams {
             qp_type: init.qp_type,
             pd: &pd.inner,
             send_cq: &send_cq.inner,
             recv_cq: &recv_cq.inner,
-            cap: init.cap,
-            // Leads a completion to the slot without a search.
-            cookie: u32::from(handle.index()),
+            sizes,
+            cookie,
         };
-        let mut made = self.provider.create_qp(&request).map_err(CreateQpError::Device)?;
-        let ring = |length: u32| length.is_power_of_two() && length <= 1 << 15;
-        // Without requests of one kind there may be no ring for them at all.
-        let send_ring = ring(made.send_blocks) || (made.send_blocks == 0 && init.cap.max_send_wr == 0);
-        let recv_ring = ring(made.recv_entries) || (made.recv_entries == 0 && init.cap.max_recv_wr == 0);
-        if !send_ring || !recv_ring {
-            self.provider.destroy_qp(&mut made.qp).map_err(CreateQpError::Device)?;
-            return Err(CreateQpError::ForeignRings { send: made.send_blocks, recv: made.recv_entries });
-        }
-        let send = Ring::new(made.send_blocks.min(self.ring_sizes.0));
-        let recv = Ring::new(made.recv_entries.min(self.ring_sizes.1));
-        let mut cap = made.cap;
-        cap.max_send_wr = cap.max_send_wr.min(send.limit());
-        cap.max_recv_wr = cap.max_recv_wr.min(recv.limit());
+        let created = self.provider.create_qp(CoreCall::NEW, &params).map_err(CreateQpError::Device)?;
+        let CreatedQp { qp: inner, send, recv, qpn } = created;
         pd.users = pd.users.saturating_add(1);
         use_cq(self.cqs, init.send_cq, 1);
         use_cq(self.cqs, init.recv_cq, 1);
+        slot.send.start_at(0);
+        slot.recv.start_at(0);
+        slot.binds.store(0, Ordering::Relaxed);
+        slot.set_state(QpState::Reset);
+        slot.unreliable.store(u32::from(matches!(init.qp_type, QpType::Uc | QpType::Ud)), Ordering::Relaxed);
+        slot.pd.store(u32::from(init.pd.index()), Ordering::Relaxed);
+        let cqs = u32::from(init.send_cq.index()) << 16 | u32::from(init.recv_cq.index());
+        slot.cqs.store(cqs, Ordering::Relaxed);
+        slot.cookie.store(cookie, Ordering::Relaxed);
+        slot.generation.store(handle.generation(), Ordering::Relaxed);
+        slot.draining.store(0, Ordering::Relaxed);
+        slot.qpn.store(qpn.get(), Ordering::Release);
+        let limits = SendLimits::new(handle, init.qp_type, init.pd, &sizes, init.sq_sig_all, &device);
         let qp = Qp {
-            send,
-            recv,
-            announced: 0,
-            state: QpState::Reset,
-            sq_sig_all: init.sq_sig_all,
-            ops,
-            flags: transport_flags(init.qp_type),
+            inner,
+            qpn,
+            qp_type: init.qp_type,
             pd: init.pd,
-            max_message: longest_message(self.provider),
-            cap,
-            qpn: made.qpn,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
-            pending: 0,
-            inner: made.qp,
-            qp_type: init.qp_type,
+            cap: sizes.cap,
+            sq_sig_all: init.sq_sig_all,
             attr: QpAttr::default(),
+            send: Half::Here(SendState { ring: send, limits, head: Cell::new(0), rung: Cell::new(0) }),
+            recv: Half::Here(RecvState {
+                ring: recv,
+                handle,
+                pd: init.pd,
+                max_sge: sizes.cap.max_recv_sge,
+                entries: sizes.recv_entries,
+                head: 0,
+            }),
         };
         self.qps.occupy(handle, qp);
+        log_event!(debug, "queue pair {:?}: number {:?}, {:?}", handle, qpn, init.qp_type);
         Ok(handle)
     }
 
-    pub(crate) fn modify_qp(
-        &mut self,
-        handle: QpHandle,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<(), ModifyQpError<P::Error>> {
-        let device = self.provider.device_attr();
+    /// Changes those attributes of a queue pair that `mask` names, its state among them. In RESET nothing that was posted is
+    /// left, and no completion of it. In ERR everything that was posted completes.
+    ///
+    /// A queue pair whose queues are out ([`Self::take_send_queue`]) is moved to every state but RESET.
+    ///
+    /// # Errors
+    /// The handle is stale, attributes or transition make no sense, or the device refuses; the queue pair is as before.
+    pub fn modify_qp(&mut self, handle: QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<(), ModifyQpError<P::Error>> {
+        let device = *self.provider.device_attr();
         let qp = self.qps.get_mut(handle).ok_or(ModifyQpError::Stale)?;
-        let from = assumed_state(qp.qp_type, qp.state, attr, mask)
-            .ok_or(ModifyQpError::CurState { assumed: attr.cur_state, actual: qp.state })?;
+        let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(ModifyQpError::Stale)?;
+        let actual = slot.state();
+        let from =
+            assumed_state(qp.qp_type, actual, attr, mask).ok_or(ModifyQpError::CurState { assumed: attr.cur_state, actual })?;
         let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
         let rule = transition::rule(qp.qp_type, from, to).ok_or(ModifyQpError::Transition { from, to })?;
         let missing = rule.required.difference(mask);
@@ -154,59 +218,208 @@ impl<P: Provider> Parts<'_, P> {
         if !missing.is_empty() || !forbidden.is_empty() {
             return Err(ModifyQpError::Attributes { from, to, missing, forbidden });
         }
-        if let Some(attribute) = out_of_range(device, attr, mask) {
+        if let Some(attribute) = out_of_range(&device, attr, mask) {
             return Err(ModifyQpError::Value { attribute });
+        }
+        let here = matches!((&qp.send, &qp.recv), (Half::Here(_), Half::Here(_)));
+        if to == QpState::Reset && !here {
+            return Err(ModifyQpError::Taken);
+        }
+        if slot.draining.load(Ordering::Relaxed) != 0 && to != QpState::Reset {
+            if !is_drained(self.shared, slot) {
+                return Err(ModifyQpError::Draining);
+            }
+            // Whoever polled at the time of the RESET may have moved the tails after it.
+            slot.send.start_at(0);
+            slot.recv.start_at(0);
+            slot.draining.store(0, Ordering::Relaxed);
         }
         let mut all = merged(&qp.attr, attr, mask);
         all.state = to;
         all.cur_state = from;
-        self.provider.modify_qp(&mut qp.inner, from, &all, mask).map_err(ModifyQpError::Device)?;
-        say!(debug, "queue pair {:?}: {:?} to {:?}", handle, from, to);
-        qp.state = to;
+        self.provider.modify_qp(CoreCall::NEW, &mut qp.inner, from, &all, mask).map_err(ModifyQpError::Device)?;
+        log_event!(debug, "queue pair {:?}: {:?} to {:?}", handle, from, to);
         qp.attr = all;
+        if to != actual {
+            slot.set_state(to);
+        }
+        if to == QpState::Err
+            && let Half::Here(send) = &mut qp.send
+        {
+            // The device flushes only what it knows of.
+            ring_left_over(send, &self.shared);
+        }
         if to == QpState::Reset {
             qp.attr = QpAttr::default();
-            qp.send = Ring::new(qp.send.limit());
-            qp.recv = Ring::new(qp.recv.limit());
-            qp.announced = 0;
-            let (send_cq, recv_cq, qpn) = (qp.send_cq, qp.recv_cq, qp.qpn);
-            self.forget_binds(|record| record.qp == handle);
-            self.clean(send_cq, recv_cq, qpn).map_err(ModifyQpError::Clean)?;
+            self.drop_requests(handle, RESET);
+            if let Some(Qp { send: Half::Here(send), recv: Half::Here(recv), .. }) = self.qps.get_mut(handle) {
+                send.ring.reset();
+                recv.ring.reset();
+                send.head.set(0);
+                send.rung.set(0);
+                recv.head = 0;
+            }
         }
         Ok(())
     }
 
-    pub(crate) fn query_qp(&mut self, handle: QpHandle) -> Result<QpInfo, QueryQpError<P::Error>> {
-        let qp = self.qps.get_mut(handle).ok_or(QueryQpError::Stale)?;
+    /// Takes a queue pair from RESET over INIT and RTR to RTS, with the attributes of `attr` that each transition requires for its
+    /// transport (IBTA table 91); `attr.state` is not looked at.
+    ///
+    /// # Errors
+    /// A transition was refused: the queue pair is in the state before it.
+    pub fn connect(&mut self, qp: QpHandle, attr: &QpAttr) -> Result<(), ModifyQpError<P::Error>> {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let now = self.qp(qp).map_err(|StaleHandle| ModifyQpError::Stale)?;
+            let required = transition::rule(now.qp_type, now.state, state).map_or(QpAttrMask::empty(), |rule| rule.required);
+            self.modify_qp(qp, &QpAttr { state, ..*attr }, QpAttrMask::STATE | required)?;
+        }
+        Ok(())
+    }
+
+    /// What is known here of a queue pair; the device is not asked.
+    ///
+    /// # Errors
+    /// The handle is stale.
+    pub fn qp(&self, handle: QpHandle) -> Result<QpInfo, StaleHandle> {
+        let qp = self.qps.get(handle).ok_or(StaleHandle)?;
+        let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(StaleHandle)?;
+        Ok(qp.info(slot))
+    }
+
+    /// What is known of a queue pair, with its state and its next PSNs as the device has them now.
+    ///
+    /// # Errors
+    /// The handle is stale, or the device does not answer.
+    pub fn query_qp(&mut self, handle: QpHandle) -> Result<QpInfo, QueryQpError<P::Error>> {
+        let qp = self.qps.get(handle).ok_or(QueryQpError::Stale)?;
+        let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(QueryQpError::Stale)?;
         let (state, rq_psn, sq_psn) = self.provider.query_qp(&qp.inner).map_err(QueryQpError::Device)?;
-        qp.state = state;
-        let info = qp.info();
+        slot.set_state(state);
+        let info = qp.info(slot);
         Ok(QpInfo { attr: QpAttr { rq_psn, sq_psn, ..info.attr }, ..info })
     }
 
-    pub(crate) fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
+    /// Destroys a queue pair with all that is posted. No completion of it is given after.
+    ///
+    /// # Errors
+    /// The handle is stale, a queue of the queue pair is out, or the device refuses; the queue pair is as before.
+    pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
         let qp = self.qps.get_mut(handle).ok_or(DestroyQpError::Stale)?;
-        self.provider.destroy_qp(&mut qp.inner).map_err(DestroyQpError::Device)?;
-        let (pd, send_cq, recv_cq, qpn) = (qp.pd, qp.send_cq, qp.recv_cq, qp.qpn);
-        self.forget_binds(|record| record.qp == handle);
+        if !matches!((&qp.send, &qp.recv), (Half::Here(_), Half::Here(_))) {
+            return Err(DestroyQpError::Taken);
+        }
+        self.provider.destroy_qp(CoreCall::NEW, &mut qp.inner).map_err(DestroyQpError::Device)?;
+        let (pd, send_cq, recv_cq) = (qp.pd, qp.send_cq, qp.recv_cq);
+        self.drop_requests(handle, GONE);
         self.qps.remove(handle);
         self.leave_pd(pd);
-        let cleaned = self.clean(send_cq, recv_cq, qpn);
         use_cq(self.cqs, send_cq, -1);
         use_cq(self.cqs, recv_cq, -1);
-        cleaned.map_err(DestroyQpError::Clean)
+        Ok(())
     }
 
-    /// Takes the completions of a queue pair out of its queues.
-    fn clean(&mut self, send_cq: CqHandle, recv_cq: CqHandle, qpn: Qpn) -> Result<(), P::Error> {
-        let mut result = Ok(());
-        for (handle, again) in [(send_cq, false), (recv_cq, recv_cq == send_cq)] {
-            if let (Some(cq), false) = (self.cqs.get_mut(handle), again) {
-                result = result.and(self.provider.clean_cq(&mut cq.inner, qpn));
+    /// Drops what was posted and its completions, after the device did. Completion queues that are out drop them by themselves,
+    /// and tell when they have: until then the slot is draining.
+    fn drop_requests(&mut self, handle: QpHandle, why: u32) {
+        let Some(Qp { send: Half::Here(send), send_cq, recv_cq, qpn, .. }) = self.qps.get(handle) else { return };
+        let (rung, send_cq, recv_cq, qpn) = (send.rung.get(), *send_cq, *recv_cq, *qpn);
+        self.end_binds(handle, rung);
+        let Some(slot) = self.shared.qps.get(usize::from(handle.index())) else { return };
+        // Before the queues are asked to drop its completions, so that they know whose.
+        slot.draining.store(why, Ordering::Release);
+        let mut all_here = true;
+        for (cq, again) in [(send_cq, false), (recv_cq, recv_cq == send_cq)] {
+            let Some(queue) = self.cqs.get_mut(cq).filter(|_| !again) else { continue };
+            match &mut queue.queue {
+                Half::Here(state) => state.ring.clean(qpn),
+                Half::Out => {
+                    all_here = false;
+                    if let Some(cq) = self.shared.cqs.get(usize::from(cq.index())) {
+                        let wanted = cq.clean_wanted.load(Ordering::Relaxed).wrapping_add(1);
+                        cq.clean_wanted.store(wanted, Ordering::Release);
+                        // Whoever waits for completions would not look, and the slot would drain for ever.
+                        cq.wake();
+                    }
+                }
             }
         }
-        result
+        slot.send.start_at(0);
+        slot.recv.start_at(0);
+        if all_here {
+            slot.draining.store(0, Ordering::Relaxed);
+            if why == GONE {
+                slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
+            }
+        }
     }
+
+    /// Takes the send queue of a queue pair out, to be used apart from everything else, on any core.
+    /// [`Self::return_send_queue`] puts it back; until then the queue pair can neither be reset nor destroyed.
+    ///
+    /// # Errors
+    /// The handle is stale, or the queue is out already.
+    pub fn take_send_queue(&mut self, qp: QpHandle) -> Result<SendQueue<'s, P>, TakeError> {
+        let qp = self.qps.get_mut(qp).ok_or(TakeError::Stale)?;
+        let state = qp.send.take().ok_or(TakeError::Taken)?;
+        Ok(SendQueue { state, shared: self.shared })
+    }
+
+    /// Puts a send queue back; one of other verbs is given back.
+    ///
+    /// # Errors
+    /// The queue is not one that was taken out here.
+    #[expect(clippy::result_large_err, reason = "the queue itself is given back")]
+    pub fn return_send_queue(&mut self, queue: SendQueue<'s, P>) -> Result<(), SendQueue<'s, P>> {
+        let ours = self.is_ours(queue.shared);
+        match self.qps.get_mut(queue.qp()) {
+            Some(qp) if ours && matches!(qp.send, Half::Out) => {
+                qp.send = Half::Here(queue.state);
+                Ok(())
+            }
+            _ => Err(queue),
+        }
+    }
+
+    /// Takes the receive queue of a queue pair out, as [`Self::take_send_queue`] does the send queue.
+    ///
+    /// # Errors
+    /// The handle is stale, or the queue is out already.
+    pub fn take_recv_queue(&mut self, qp: QpHandle) -> Result<RecvQueue<'s, P>, TakeError> {
+        let qp = self.qps.get_mut(qp).ok_or(TakeError::Stale)?;
+        let state = qp.recv.take().ok_or(TakeError::Taken)?;
+        Ok(RecvQueue { state, shared: self.shared })
+    }
+
+    /// Puts a receive queue back; one of other verbs is given back.
+    ///
+    /// # Errors
+    /// The queue is not one that was taken out here.
+    pub fn return_recv_queue(&mut self, queue: RecvQueue<'s, P>) -> Result<(), RecvQueue<'s, P>> {
+        let ours = self.is_ours(queue.shared);
+        match self.qps.get_mut(queue.qp()) {
+            Some(qp) if ours && matches!(qp.recv, Half::Out) => {
+                qp.recv = Half::Here(queue.state);
+                Ok(())
+            }
+            _ => Err(queue),
+        }
+    }
+}
+
+/// [`QpSlot::draining`] of a queue pair that was reset.
+const RESET: u32 = 1;
+/// [`QpSlot::draining`] of a queue pair that is gone.
+const GONE: u32 = 2;
+
+/// Whether the completion queues of a slot that is draining were found empty since.
+fn is_drained(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
+    [slot.send_cq(), slot.recv_cq()].into_iter().all(|index| {
+        shared.cqs.get(usize::from(index)).is_none_or(|cq| {
+            cq.clean_done.load(Ordering::Acquire) == cq.clean_wanted.load(Ordering::Relaxed)
+                || cq.cqn.load(Ordering::Relaxed) == NO_NUMBER
+        })
+    })
 }
 
 /// One work queue more or fewer completes into a queue.
@@ -217,10 +430,10 @@ fn use_cq<P: Provider>(cqs: &mut TableView<kind::Cq, Cq<P>>, handle: CqHandle, c
 }
 
 /// The most that a queue pair can have here.
-fn most(device: &DeviceAttr, (send, recv): (u32, u32)) -> QpCap {
+fn most(device: &DeviceAttr) -> QpCap {
     QpCap {
-        max_send_wr: device.max_qp_wr.min(send),
-        max_recv_wr: device.max_qp_wr.min(recv),
+        max_send_wr: device.max_qp_wr,
+        max_recv_wr: device.max_qp_wr,
         max_send_sge: device.max_sge,
         max_recv_sge: device.max_sge,
         max_inline_data: device.max_inline_data,

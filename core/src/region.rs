@@ -1,10 +1,11 @@
 //! Protection domains and memory regions.
 
-use crate::parts::{Mr, Parts, Pd};
-use crate::table::TableView;
+use crate::log::log_event;
+use crate::shared::RegionFacts;
+use crate::verbs::Verbs;
 use crate::{
-    Access, AddressMap, AllocPdError, DeallocPdError, DeregMrError, Lkey, MrHandle, MrRequest, PdHandle, Provider, RegMrError,
-    Rkey, Sge, SgeFault, kind,
+    Access, AddressMap, AllocPdError, CoreCall, DeallocPdError, DeregMrError, DeviceError, DmaBuffer, Lkey, MrHandle,
+    MrRequest, PdHandle, Provider, Refused, RegMrError, Region, Rkey, StaleHandle,
 };
 
 /// What is known of a memory region.
@@ -25,89 +26,41 @@ pub struct MrInfo {
     pub rkey: Rkey,
 }
 
-impl<P: Provider> Mr<P> {
-    pub(crate) fn info(&self) -> MrInfo {
-        MrInfo { pd: self.pd, addr: self.addr, length: self.length, access: self.access, lkey: self.lkey, rkey: self.rkey }
-    }
-
-    /// Whether `length` bytes from `addr`, an address of the region, lie inside it.
-    #[inline]
-    pub(crate) const fn holds(&self, addr: u64, length: u64) -> bool {
-        let offset = addr.wrapping_sub(self.base);
-        offset <= self.length && length <= self.length.wrapping_sub(offset)
-    }
+/// A protection domain.
+pub(crate) struct Pd<P: Provider> {
+    pub(crate) inner: P::Pd,
+    /// Regions, windows and queue pairs in it.
+    pub(crate) users: u32,
 }
 
-/// Low byte of the keys of a region: its slot in the bits of `slot_mask`, its generation above them.
-pub(crate) fn key_byte(handle: MrHandle, slot_mask: u32) -> u8 {
-    let slot = u32::from(handle.index());
-    ((slot & slot_mask) | (handle.generation() << slot_mask.count_ones())) as u8
+/// A memory region as the control path keeps it; its slot is the one of its facts for requests.
+pub(crate) struct Mr<P: Provider> {
+    info: MrInfo,
+    inner: P::Mr,
 }
 
-/// Bits of a key that hold the slot, for a table of `capacity` regions.
-pub(crate) const fn slot_mask(capacity: usize) -> u32 {
-    if capacity > 128 { 255 } else { capacity.next_power_of_two().wrapping_sub(1) as u32 }
-}
-
-/// The region with this key.
-#[inline(always)]
-pub(crate) fn find<P: Provider>(mrs: &TableView<kind::Mr, Mr<P>>, slot_mask: u32, lkey: Lkey) -> Option<&Mr<P>> {
-    let slot = (lkey.get() & slot_mask) as usize;
-    match mrs.at(slot) {
-        Some(mr) if mr.lkey.get() == lkey.get() => Some(mr),
-        // In a table that the byte can number there is no other place for it.
-        _ if slot_mask < 255 => None,
-        _ => find_beyond(mrs, slot, lkey),
-    }
-}
-
-/// The same in the slots with the same low byte.
-#[inline(never)]
-fn find_beyond<P: Provider>(mrs: &TableView<kind::Mr, Mr<P>>, slot: usize, lkey: Lkey) -> Option<&Mr<P>> {
-    (slot..mrs.len()).step_by(256).skip(1).filter_map(|slot| mrs.at(slot)).find(|mr| mr.lkey.get() == lkey.get())
-}
-
-/// Checks an SGE of a queue pair in `pd` against its region, which must have the rights `need`. An SGE of length 0 names no
-/// byte and passes.
-#[inline(always)]
-pub(crate) fn check_sge<P: Provider>(
-    mrs: &TableView<kind::Mr, Mr<P>>,
-    slot_mask: u32,
-    pd: PdHandle,
-    need: Access,
-    sge: &Sge,
-) -> Result<(), SgeFault> {
-    if sge.length == 0 {
-        return Ok(());
-    }
-    let Some(mr) = find(mrs, slot_mask, sge.lkey) else { return Err(SgeFault::UnknownKey) };
-    // Both domains exist as long as their region and queue pair do: one slot is one domain.
-    if mr.pd.index() != pd.index() {
-        return Err(SgeFault::Domain);
-    }
-    if !mr.access.contains(need) {
-        return Err(SgeFault::Access);
-    }
-    if !mr.holds(sge.addr, u64::from(sge.length)) {
-        return Err(SgeFault::Range);
-    }
-    Ok(())
-}
-
-impl<P: Provider> Parts<'_, P> {
-    pub(crate) fn alloc_pd(&mut self) -> Result<PdHandle, AllocPdError<P::Error>> {
-        let handle = self.pds.vacancy(self.first_generation()).ok_or(AllocPdError::Full)?;
-        let inner = self.provider.alloc_pd().map_err(AllocPdError::Device)?;
+impl<P: Provider> Verbs<'_, P> {
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// The table is full, or the device refuses.
+    pub fn alloc_pd(&mut self) -> Result<PdHandle, AllocPdError<P::Error>> {
+        let handle = self.pds.vacancy(self.first_generation).ok_or(AllocPdError::Full)?;
+        let inner = self.provider.alloc_pd(CoreCall::NEW).map_err(AllocPdError::Device)?;
         self.pds.occupy(handle, Pd { inner, users: 0 });
         Ok(handle)
     }
 
-    pub(crate) fn dealloc_pd(&mut self, handle: PdHandle) -> Result<(), DeallocPdError<P::Error>> {
+    /// Destroys a protection domain to which nothing belongs.
+    ///
+    /// # Errors
+    /// The handle is stale, something belongs to the domain, or the device refuses; the domain is as before.
+    pub fn dealloc_pd(&mut self, handle: PdHandle) -> Result<(), DeallocPdError<P::Error>> {
         let pd = self.pds.get_mut(handle).ok_or(DeallocPdError::Stale)?;
         if pd.users != 0 {
             return Err(DeallocPdError::Busy { users: pd.users });
         }
-        self.provider.dealloc_pd(&mut pd.inner).map_err(DeallocPdError::Device)?;
+        self.provider.dealloc_pd(CoreCall::NEW, &mut pd.inner).map_err(DeallocPdError::Device)?;
         self.pds.remove(handle);
         Ok(())
     }
@@ -119,16 +72,66 @@ impl<P: Provider> Parts<'_, P> {
         }
     }
 
-    pub(crate) fn reg_mr(
+    /// Registers a buffer, which the region owns until [`Self::dereg_mr`] gives it back.
+    ///
+    /// # Errors
+    /// Rights, range or domain make no sense, the table is full, or the device refuses: the buffer comes back, unless the device
+    /// did not answer and may still use it.
+    pub fn reg_mr<B: DmaBuffer + 'static>(
         &mut self,
-        pd_handle: PdHandle,
+        pd: PdHandle,
+        buffer: B,
+        access: Access,
+    ) -> Result<Region<B>, Refused<B, RegMrError<P::Error>>> {
+        match self.register(pd, buffer.addr(), buffer.len(), access, &buffer) {
+            Ok((handle, info)) => Ok(Region::new(buffer, handle, &info, self.owner())),
+            Err(error) => {
+                let kept = matches!(error, RegMrError::Device(device) if device.may_still_complete());
+                let returned = if kept {
+                    core::mem::forget(buffer);
+                    None
+                } else {
+                    Some(buffer)
+                };
+                Err(Refused { error, returned })
+            }
+        }
+    }
+
+    /// Registers `length` bytes from `addr` of the caller's address space, which `map` turns into the device's.
+    ///
+    /// # Safety
+    /// Until [`Self::dereg_mr_raw`] has succeeded for the region, the bytes that `map` names for the device stay allocated and
+    /// are nothing that a Rust reference is made to, and whoever else uses them expects the device to read and write them.
+    ///
+    /// # Errors
+    /// As of [`Self::reg_mr`].
+    #[expect(unsafe_code, reason = "the device is told to use whatever the numbers name")]
+    pub unsafe fn reg_mr_raw(
+        &mut self,
+        pd: PdHandle,
         addr: u64,
         length: u64,
         access: Access,
         map: &dyn AddressMap,
     ) -> Result<MrHandle, RegMrError<P::Error>> {
-        let first = self.first_generation();
-        let pd = self.pds.get_mut(pd_handle).ok_or(RegMrError::StalePd)?;
+        self.register(pd, addr, length, access, map).map(|(handle, _)| handle)
+    }
+
+    /// Tells the regions of these verbs from those of others.
+    fn owner(&self) -> usize {
+        self.shared.regions.slots().as_ptr().addr()
+    }
+
+    fn register(
+        &mut self,
+        pd: PdHandle,
+        addr: u64,
+        length: u64,
+        access: Access,
+        map: &dyn AddressMap,
+    ) -> Result<(MrHandle, MrInfo), RegMrError<P::Error>> {
+        let domain = self.pds.get_mut(pd).ok_or(RegMrError::StalePd)?;
         let unknown = access.difference(Access::KNOWN);
         if !unknown.is_empty() {
             return Err(RegMrError::UnknownFlags { bits: unknown.bits() });
@@ -150,29 +153,105 @@ impl<P: Provider> Parts<'_, P> {
         if !lacking.is_empty() {
             return Err(RegMrError::Unsupported { bits: lacking.bits() });
         }
-        let handle = self.mrs.vacancy(first).ok_or(RegMrError::Full)?;
-        let key = key_byte(handle, self.slot_mask);
-        let request = MrRequest { addr, length, access, key, map };
-        let (mut inner, lkey, rkey) = self.provider.create_mr(&pd.inner, &request).map_err(RegMrError::Device)?;
-        if lkey.get() as u8 != key || rkey.get() as u8 != key {
-            self.provider.destroy_mr(&mut inner).map_err(RegMrError::Device)?;
-            return Err(RegMrError::ForeignKey { key });
+        if !self.shared.regions.slots().iter().any(|slot| slot.is_vacant()) {
+            return Err(RegMrError::Full);
         }
-        pd.users = pd.users.saturating_add(1);
-        let base = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
-        self.mrs.occupy(handle, Mr { lkey, access, pd: pd_handle, base, length, addr, rkey, bindings: 0, inner });
-        Ok(handle)
+        let request = MrRequest { addr, length, access, map };
+        let created = self.provider.create_mr(CoreCall::NEW, &domain.inner, &request);
+        let (mut inner, lkey, rkey) = created.map_err(RegMrError::Device)?;
+        // The slot where a search for the key begins, or the first vacant one after it that has generations left.
+        let known = self.shared.regions.slots().iter().filter_map(|slot| slot.facts()).any(|facts| facts.lkey == lkey);
+        let vacant = self
+            .shared
+            .regions
+            .in_order(lkey)
+            .filter(|(_, slot)| slot.is_vacant())
+            .find_map(|(index, _)| self.mrs.vacancy_at(index, self.first_generation));
+        let handle = match vacant {
+            Some(handle) if lkey.get() != 0 && !known => handle,
+            _ => {
+                self.provider.destroy_mr(CoreCall::NEW, &mut inner).map_err(RegMrError::Device)?;
+                return Err(if vacant.is_some() { RegMrError::ForeignKey { lkey } } else { RegMrError::Full });
+            }
+        };
+        domain.users = domain.users.saturating_add(1);
+        let info = MrInfo { pd, addr, length, access, lkey, rkey };
+        self.mrs.occupy(handle, Mr { info, inner });
+        self.publish(handle, Some(&info));
+        log_event!(debug, "region {:?}: {} bytes, key {:?}", handle, length, lkey);
+        Ok((handle, info))
     }
 
-    pub(crate) fn dereg_mr(&mut self, handle: MrHandle) -> Result<(), DeregMrError<P::Error>> {
-        let mr = self.mrs.get_mut(handle).ok_or(DeregMrError::Stale)?;
-        if mr.bindings != 0 {
-            return Err(DeregMrError::Busy { bindings: mr.bindings });
+    /// Lets requests see a region, or that it is gone.
+    fn publish(&self, handle: MrHandle, info: Option<&MrInfo>) {
+        let Some(slot) = self.shared.regions.slots().get(usize::from(handle.index())) else { return };
+        let facts = info.map(|info| RegionFacts {
+            lkey: info.lkey,
+            generation: handle.generation(),
+            pd: info.pd.index(),
+            access: info.access,
+            base: if info.access.contains(Access::ZERO_BASED) { 0 } else { info.addr },
+            length: info.length,
+        });
+        slot.set(facts.as_ref());
+    }
+
+    /// What is known of a region, its keys among it.
+    ///
+    /// # Errors
+    /// The handle is stale.
+    pub fn mr(&self, mr: MrHandle) -> Result<MrInfo, StaleHandle> {
+        self.mrs.get(mr).map(|mr| mr.info).ok_or(StaleHandle)
+    }
+
+    /// Deregisters a region to which no window is bound, and gives its buffer back: the device does not use it any more.
+    ///
+    /// # Errors
+    /// The region is not of this device, windows are bound to it, or the device refuses: the region comes back and is as before.
+    pub fn dereg_mr<B: DmaBuffer + 'static>(
+        &mut self,
+        region: Region<B>,
+    ) -> Result<B, Refused<Region<B>, DeregMrError<P::Error>>> {
+        // Two devices need not be told apart by their GUIDs, and the buffer must not come back from the wrong one.
+        let named =
+            region.owner() == self.owner() && self.mrs.get(region.handle()).is_some_and(|mr| mr.info.lkey == region.lkey());
+        let result = if named { self.deregister(region.handle()) } else { Err(DeregMrError::Stale) };
+        match result {
+            Ok(()) => Ok(region.into_buffer()),
+            Err(error) => Err(Refused { error, returned: Some(region) }),
         }
-        self.provider.destroy_mr(&mut mr.inner).map_err(DeregMrError::Device)?;
-        let pd = mr.pd;
+    }
+
+    /// Deregisters a region that [`Self::reg_mr_raw`] made.
+    ///
+    /// # Errors
+    /// As of [`Self::dereg_mr`].
+    pub fn dereg_mr_raw(&mut self, mr: MrHandle) -> Result<(), DeregMrError<P::Error>> {
+        self.deregister(mr)
+    }
+
+    fn deregister(&mut self, handle: MrHandle) -> Result<(), DeregMrError<P::Error>> {
+        let mr = self.mrs.get_mut(handle).ok_or(DeregMrError::Stale)?;
+        let info = mr.info;
+        // Under the lock, so that no bind comes between the count and the end of the region.
+        let bindings = self.shared.windows.with(|windows| {
+            let bindings = windows.bindings_of(handle);
+            if bindings == 0
+                && let Some(slot) = self.shared.regions.slots().get(usize::from(handle.index()))
+            {
+                slot.set(None);
+            }
+            bindings
+        });
+        if bindings != 0 {
+            return Err(DeregMrError::Busy { bindings });
+        }
+        if let Err(error) = self.provider.destroy_mr(CoreCall::NEW, &mut mr.inner) {
+            self.publish(handle, Some(&info));
+            return Err(DeregMrError::Device(error));
+        }
         self.mrs.remove(handle);
-        self.leave_pd(pd);
+        self.leave_pd(info.pd);
         Ok(())
     }
 }

@@ -9,7 +9,15 @@ use crate::Handle;
 /// A place for one object.
 pub(crate) struct Slot<T> {
     generation: u32,
+    /// Whether there was an object here before: then the first generation is the last one over again.
+    used: bool,
     value: Option<T>,
+}
+
+impl<T> Slot<T> {
+    fn is_reusable(&self, first: u32) -> bool {
+        self.value.is_none() && !(self.used && self.generation == first)
+    }
 }
 
 /// A table of objects of kind `K`. `V` is the storage: of a capacity known to the type, or a view of any.
@@ -30,26 +38,6 @@ impl<K, T, const N: usize> TableOf<K, T, N> {
 }
 
 impl<K, T> TableView<K, T> {
-    /// The object at `index`, whatever its generation.
-    #[inline]
-    pub(crate) fn at(&self, index: usize) -> Option<&T> {
-        self.slots.as_slice().get(index)?.value.as_ref()
-    }
-
-    /// Slots used so far.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// The object at `index` and its handle.
-    #[inline]
-    pub(crate) fn entry_mut(&mut self, index: usize) -> Option<(Handle<K>, &mut T)> {
-        let slot = self.slots.as_mut_slice().get_mut(index)?;
-        let handle = Handle::new(u16::try_from(index).ok()?, slot.generation);
-        Some((handle, slot.value.as_mut()?))
-    }
-
     #[inline]
     pub(crate) fn get(&self, handle: Handle<K>) -> Option<&T> {
         let slot = self.slots.as_slice().get(usize::from(handle.index()))?;
@@ -70,30 +58,35 @@ impl<K, T> TableView<K, T> {
         })
     }
 
-    /// Every live object with its handle, by slot, to be changed.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Handle<K>, &mut T)> {
-        (0..=u16::MAX).zip(self.slots.as_mut_slice()).filter_map(|(index, slot)| {
-            let value = slot.value.as_mut()?;
-            Some((Handle::new(index, slot.generation), value))
-        })
-    }
-
     /// The handle that the next object gets, if there is room; `first` is the generation that every slot starts with.
     ///
     /// A slot that has been through all its generations is not used again: its old handles stay stale.
     pub(crate) fn vacancy(&mut self, first: u32) -> Option<Handle<K>> {
         let slots = self.slots.as_slice();
         let fresh = u16::try_from(slots.len()).ok()?;
-        let reusable = |slot: &Slot<T>| slot.value.is_none() && slot.generation != first;
-        if let Some((index, slot)) = (0..fresh).zip(slots).find(|(_, slot)| reusable(slot)) {
+        if let Some((index, slot)) = (0..fresh).zip(slots).find(|(_, slot)| slot.is_reusable(first)) {
             return Some(Handle::new(index, slot.generation));
         }
         if slots.len() < self.slots.capacity() { Some(Handle::new(fresh, first)) } else { None }
     }
 
+    /// The handle of the next object at `index`, if that slot is free.
+    pub(crate) fn vacancy_at(&mut self, index: usize, first: u32) -> Option<Handle<K>> {
+        while self.slots.len() <= index {
+            self.slots.push(Slot { generation: first, used: false, value: None }).ok()?;
+        }
+        let slot = self.slots.as_slice().get(index)?;
+        if slot.is_reusable(first) { Some(Handle::new(u16::try_from(index).ok()?, slot.generation)) } else { None }
+    }
+
+    /// Drops every object.
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+    }
+
     /// Puts an object where [`Self::vacancy`] has said; nothing else may have been put since.
     pub(crate) fn occupy(&mut self, handle: Handle<K>, value: T) {
-        let slot = Slot { generation: handle.generation(), value: Some(value) };
+        let slot = Slot { generation: handle.generation(), used: true, value: Some(value) };
         match self.slots.as_mut_slice().get_mut(usize::from(handle.index())) {
             Some(place) => *place = slot,
             // A vacancy past the end is only given while there is room for one more.

@@ -34,7 +34,7 @@
 //! let wr = Wr::<Ud>::write(1, Payload::Sges(&[]), Remote { addr: 0, rkey: Rkey::new(0) });
 //! ```
 //!
-//! The peer does not notice an RDMA write, so nothing of it can be solicited:
+//! An RDMA write completes nothing at the peer, so it cannot be solicited:
 //!
 //! ```compile_fail,E0599
 //! # use bareverbs::typed::{Rc, Wr};
@@ -55,8 +55,8 @@
 use core::marker::PhantomData;
 
 use crate::{
-    BindInfo, DataPath, MwHandle, Payload, PostSendError, QpHandle, QpState, QpType, Remote, Rkey, SendFlags, SendOp,
-    SendQueue, SendWr, Sge, Verbs,
+    BindInfo, MwHandle, Payload, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendBatch, SendBatchError,
+    SendFlags, SendOp, SendWr, Sge, Verbs,
 };
 
 mod sealed {
@@ -103,17 +103,17 @@ transports! {
     XrcSend: Transport, Connected, Reliable;
 }
 
-/// A request that the peer notices: its completion there can be solicited.
+/// A request whose completion at the peer can be a solicited one.
 #[derive(Clone, Copy, Debug)]
-pub enum Noticed {}
+pub enum Solicitable {}
 
-/// A request that the peer does not notice.
+/// A request that completes nothing at the peer.
 #[derive(Clone, Copy, Debug)]
-pub enum Silent {}
+pub enum Unsolicitable {}
 
-/// A send request for transport `T`. `N` is [`Noticed`] or [`Silent`].
+/// A send request for transport `T`. `N` is [`Solicitable`] or [`Unsolicitable`].
 #[derive(Clone, Copy, Debug)]
-pub struct Wr<'a, T, N = Silent> {
+pub struct Wr<'a, T, N = Unsolicitable> {
     wr: SendWr<'a>,
     kind: PhantomData<fn() -> (T, N)>,
 }
@@ -149,7 +149,7 @@ impl<'a, T: Transport, N> Wr<'a, T, N> {
     }
 }
 
-impl<T: Transport> Wr<'_, T, Noticed> {
+impl<T: Transport> Wr<'_, T, Solicitable> {
     /// Makes the peer's completion a solicited one.
     #[must_use]
     pub const fn solicited(self) -> Self {
@@ -159,7 +159,7 @@ impl<T: Transport> Wr<'_, T, Noticed> {
 
 impl<'a, T: Transport> Wr<'a, T> {
     /// SEND.
-    pub const fn send(wr_id: u64, payload: Payload<'a>) -> Wr<'a, T, Noticed>
+    pub const fn send(wr_id: u64, payload: Payload<'a>) -> Wr<'a, T, Solicitable>
     where
         T: Connected,
     {
@@ -167,7 +167,7 @@ impl<'a, T: Transport> Wr<'a, T> {
     }
 
     /// SEND_WITH_IMM; `imm` in network byte order.
-    pub const fn send_with_imm(wr_id: u64, payload: Payload<'a>, imm: [u8; 4]) -> Wr<'a, T, Noticed>
+    pub const fn send_with_imm(wr_id: u64, payload: Payload<'a>, imm: [u8; 4]) -> Wr<'a, T, Solicitable>
     where
         T: Connected,
     {
@@ -175,7 +175,7 @@ impl<'a, T: Transport> Wr<'a, T> {
     }
 
     /// SEND_WITH_INV of the peer's type 2 window with key `rkey`.
-    pub const fn send_with_inv(wr_id: u64, payload: Payload<'a>, rkey: Rkey) -> Wr<'a, T, Noticed>
+    pub const fn send_with_inv(wr_id: u64, payload: Payload<'a>, rkey: Rkey) -> Wr<'a, T, Solicitable>
     where
         T: Connected,
     {
@@ -191,7 +191,7 @@ impl<'a, T: Transport> Wr<'a, T> {
     }
 
     /// RDMA_WRITE_WITH_IMM; `imm` in network byte order.
-    pub const fn write_with_imm(wr_id: u64, payload: Payload<'a>, remote: Remote, imm: [u8; 4]) -> Wr<'a, T, Noticed>
+    pub const fn write_with_imm(wr_id: u64, payload: Payload<'a>, remote: Remote, imm: [u8; 4]) -> Wr<'a, T, Solicitable>
     where
         T: Connected,
     {
@@ -294,61 +294,60 @@ impl core::fmt::Display for TypedQpError {
 
 impl core::error::Error for TypedQpError {}
 
-/// A send queue that takes requests of one transport only.
-pub struct TypedSendQueue<'a, P: DataPath, T> {
-    queue: SendQueue<'a, P>,
+/// A batch that takes requests of one transport only.
+pub struct TypedSendBatch<'a, P: Provider, T> {
+    batch: SendBatch<'a, P>,
     transport: PhantomData<fn() -> T>,
 }
 
-impl<P: DataPath, T: Transport> TypedSendQueue<'_, P, T> {
-    /// [`SendQueue::post`].
+impl<P: Provider, T: Transport> TypedSendBatch<'_, P, T> {
+    /// [`SendBatch::post`].
+    ///
+    /// # Errors
+    /// As there.
     #[inline]
-    pub fn post<N>(&mut self, wr: &Wr<'_, T, N>) -> Result<(), PostSendError<P::Error>> {
-        self.queue.post(&wr.wr)
+    pub fn post<N>(&mut self, wr: &Wr<'_, T, N>) -> Result<(), PostSendError> {
+        self.batch.post(&wr.wr)
     }
 
-    /// [`SendQueue::commit`].
+    /// [`SendBatch::ring`].
     #[inline]
-    pub fn commit(&mut self) -> Result<(), P::Error> {
-        self.queue.commit()
+    pub fn ring(&mut self) {
+        self.batch.ring();
     }
 }
 
-impl<
-    P: DataPath,
-    const PD: usize,
-    const MR: usize,
-    const MW: usize,
-    const CQ: usize,
-    const QP: usize,
-    const SQ: usize,
-    const RQ: usize,
-> Verbs<P, PD, MR, MW, CQ, QP, SQ, RQ>
-{
+impl<P: Provider> Verbs<'_, P> {
     /// A queue pair that is ready to send, as one of transport `T`.
+    ///
+    /// # Errors
+    /// The handle is stale, or the queue pair is not such a one.
     pub fn typed<T: Transport>(&self, handle: QpHandle) -> Result<TypedQp<T>, TypedQpError> {
         let info = self.qp(handle).map_err(|_| TypedQpError::Stale)?;
         if info.qp_type != T::TYPE {
             return Err(TypedQpError::Transport { qp_type: info.qp_type });
         }
-        if !crate::send::can_send(info.state) {
+        if !crate::send_queue::can_send(info.state) {
             return Err(TypedQpError::NotReady { state: info.state });
         }
         Ok(TypedQp { handle, transport: PhantomData })
     }
 
     /// [`Verbs::post_send`] of a request that fits the transport.
+    ///
+    /// # Errors
+    /// As there.
     #[inline]
-    pub fn post<T: Transport, N>(&mut self, qp: TypedQp<T>, wr: &Wr<'_, T, N>) -> Result<(), PostSendError<P::Error>> {
+    pub fn post<T: Transport, N>(&mut self, qp: TypedQp<T>, wr: &Wr<'_, T, N>) -> Result<(), PostSendError> {
         self.post_send(qp.handle, &wr.wr)
     }
 
-    /// [`Verbs::send_queue`] for requests that fit the transport.
+    /// [`Verbs::send_batch`] for requests that fit the transport.
+    ///
+    /// # Errors
+    /// As there.
     #[inline]
-    pub fn typed_send_queue<T: Transport>(
-        &mut self,
-        qp: TypedQp<T>,
-    ) -> Result<TypedSendQueue<'_, P, T>, PostSendError<P::Error>> {
-        Ok(TypedSendQueue { queue: self.send_queue(qp.handle)?, transport: PhantomData })
+    pub fn typed_send_batch<T: Transport>(&mut self, qp: TypedQp<T>) -> Result<TypedSendBatch<'_, P, T>, SendBatchError> {
+        Ok(TypedSendBatch { batch: self.send_batch(qp.handle)?, transport: PhantomData })
     }
 }

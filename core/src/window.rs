@@ -1,8 +1,34 @@
-//! Memory windows as objects: what is known of them, making and destroying them.
+//! Memory windows: what is known of them, binds in flight, and what a failed bind leaves behind.
+//!
+//! Windows are touched by whoever posts binds, by whoever polls their completions, and by the control path, so they stand
+//! behind a lock, which nothing else of posting and polling takes.
 
-use crate::bind::{WindowState, release};
-use crate::parts::{Mw, Parts};
-use crate::{Access, AllocMwError, DeallocMwError, MrHandle, MwHandle, MwType, PdHandle, Provider, Rkey};
+use crate::log::log_event;
+use crate::shared::{RegionFacts, Shared};
+use crate::sync::Ordering;
+use crate::verbs::Verbs;
+use crate::{
+    Access, AllocMwError, BindRefused, CoreCall, DeallocMwError, Lkey, MrHandle, MwHandle, MwType, PdHandle, Provider,
+    QpHandle, Rkey, SendFlags,
+};
+
+/// A type 1 bind (`ibv_mw_bind`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MwBind {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// FENCE and SIGNALED.
+    pub flags: SendFlags,
+    /// Region to bind to; ignored when `length` is 0.
+    pub mr: MrHandle,
+    /// First byte, in the address space of the region; ignored when `length` is 0.
+    pub addr: u64,
+    /// Length in bytes; 0 unbinds.
+    pub length: u64,
+    /// Remote rights, and `ZERO_BASED`; ignored when `length` is 0.
+    pub access: Access,
+}
 
 /// What a window is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,31 +58,388 @@ pub struct MwInfo {
     pub binding: Option<Binding>,
 }
 
-impl<P: Provider> Mw<P> {
-    pub(crate) fn info(&self) -> MwInfo {
-        MwInfo { pd: self.pd, kind: self.kind, rkey: self.state.rkey, binding: self.state.binding }
+/// A window as the control path keeps it.
+pub(crate) struct Mw<P: Provider> {
+    pub(crate) pd: PdHandle,
+    pub(crate) inner: P::Mw,
+}
+
+/// What a bind changes of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowState {
+    pub(crate) rkey: Rkey,
+    pub(crate) binding: Option<Binding>,
+}
+
+/// A window as binds see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) handle: MwHandle,
+    pub(crate) pd: PdHandle,
+    pub(crate) kind: MwType,
+    pub(crate) state: WindowState,
+    /// Sequence number of the newest bind that is known to have been done.
+    done: u64,
+}
+
+/// A bind or invalidation in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingBind {
+    /// Its place in the order of all binds of the device.
+    sequence: u64,
+    qp: QpHandle,
+    /// Its block in the send ring of the queue pair.
+    pub(crate) at: u32,
+    pub(crate) mw: MwHandle,
+    /// What the window is again if it fails. A binding in it holds its region.
+    previous: WindowState,
+}
+
+/// Room for a window and for a bind in flight, which need not be one of that window.
+#[derive(Debug)]
+pub(crate) struct WindowCell {
+    window: Option<Window>,
+    bind: Option<PendingBind>,
+}
+
+impl WindowCell {
+    pub(crate) const EMPTY: Self = Self { window: None, bind: None };
+}
+
+/// All windows and binds in flight of a device.
+#[derive(Debug)]
+pub(crate) struct Windows<C: ?Sized = [WindowCell]> {
+    next: u64,
+    cells: C,
+}
+
+impl<C> Windows<C> {
+    pub(crate) const fn new(cells: C) -> Self {
+        Self { next: 1, cells }
     }
 }
 
-impl<P: Provider> Parts<'_, P> {
-    pub(crate) fn alloc_mw(&mut self, pd_handle: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
-        let first = self.first_generation();
-        let pd = self.pds.get_mut(pd_handle).ok_or(AllocMwError::StalePd)?;
-        let handle = self.mws.vacancy(first).ok_or(AllocMwError::Full)?;
-        let (inner, rkey) = self.provider.create_mw(&pd.inner, kind).map_err(AllocMwError::Device)?;
-        pd.users = pd.users.saturating_add(1);
-        self.mws.occupy(handle, Mw { state: WindowState { rkey, binding: None }, pd: pd_handle, kind, inner });
+/// Access that a window can have.
+const WINDOW_ACCESS: Access =
+    Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC).union(Access::ZERO_BASED);
+
+/// What is asked of a bind, whichever way it is posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BindRequest {
+    pub(crate) pd: PdHandle,
+    pub(crate) mw: MwHandle,
+    pub(crate) kind: MwType,
+    pub(crate) binding: Binding,
+    /// Low byte of the new key; `None`: the one after the present one.
+    pub(crate) tag: Option<u8>,
+    /// Longest window of the device in bytes.
+    pub(crate) max_length: u64,
+}
+
+/// A bind that may be posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CheckedBind {
+    pub(crate) mw: MwHandle,
+    pub(crate) old: Rkey,
+    pub(crate) lkey: Lkey,
+    pub(crate) next: WindowState,
+}
+
+/// A key with another low byte.
+const fn with_tag(rkey: Rkey, tag: u8) -> Rkey {
+    Rkey::new((rkey.get() & !0xff) | tag as u32)
+}
+
+/// The facts of the region that a binding names.
+fn region_of(shared: &Shared<'_>, mr: MrHandle) -> Result<RegionFacts, BindRefused> {
+    let facts = shared.regions.slots().get(usize::from(mr.index())).and_then(|slot| slot.facts());
+    facts.filter(|facts| facts.generation == mr.generation()).ok_or(BindRefused::StaleRegion)
+}
+
+impl Windows {
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        for cell in &mut self.cells {
+            *cell = WindowCell::EMPTY;
+        }
+    }
+
+    pub(crate) fn insert(&mut self, handle: MwHandle, pd: PdHandle, kind: MwType, rkey: Rkey) {
+        let state = WindowState { rkey, binding: None };
+        self.restore(Window { handle, pd, kind, state, done: 0 });
+    }
+
+    fn restore(&mut self, window: Window) {
+        if let Some(cell) = self.cells.get_mut(usize::from(window.handle.index())) {
+            cell.window = Some(window);
+        }
+    }
+
+    pub(crate) fn get(&self, handle: MwHandle) -> Option<&Window> {
+        let window = self.cells.get(usize::from(handle.index()))?.window.as_ref()?;
+        if window.handle == handle { Some(window) } else { None }
+    }
+
+    fn get_mut(&mut self, handle: MwHandle) -> Option<&mut Window> {
+        let window = self.cells.get_mut(usize::from(handle.index()))?.window.as_mut()?;
+        if window.handle == handle { Some(window) } else { None }
+    }
+
+    /// Takes a window out, unless binds of it are in flight.
+    fn remove(&mut self, handle: MwHandle) -> Result<Window, u32> {
+        let binds = self.binds().filter(|bind| bind.mw == handle).count();
+        if binds != 0 {
+            return Err(binds as u32);
+        }
+        let cell = self.cells.get_mut(usize::from(handle.index()));
+        cell.and_then(|cell| cell.window.take()).ok_or(0)
+    }
+
+    fn binds(&self) -> impl Iterator<Item = &PendingBind> + Clone {
+        self.cells.iter().filter_map(|cell| cell.bind.as_ref())
+    }
+
+    /// The type 2 window of the domain in slot `pd` with this key.
+    fn type2(&mut self, pd: u16, rkey: Rkey) -> Option<&mut Window> {
+        // A domain exists as long as its windows do: one slot is one domain.
+        let named = |window: &&mut Window| window.kind == MwType::Type2 && window.pd.index() == pd && window.state.rkey == rkey;
+        self.cells.iter_mut().filter_map(|cell| cell.window.as_mut()).find(named)
+    }
+
+    /// How many bindings hold a region: those of windows, and those that a failed bind would bring back.
+    pub(crate) fn bindings_of(&self, mr: MrHandle) -> u32 {
+        let holds = |state: &WindowState| state.binding.is_some_and(|binding| binding.mr == mr);
+        let windows = self.cells.iter().filter_map(|cell| cell.window.as_ref()).filter(|window| holds(&window.state));
+        let binds = self.binds().filter(|bind| holds(&bind.previous));
+        windows.count().saturating_add(binds.count()) as u32
+    }
+
+    /// First check of a bind: handles and flags that make no sense wherever it is posted.
+    pub(crate) fn check_arguments(&self, shared: &Shared<'_>, request: &BindRequest) -> Result<(), BindRefused> {
+        let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
+        if window.kind != request.kind {
+            return Err(BindRefused::WindowType { kind: window.kind });
+        }
+        if request.binding.length == 0 {
+            return Ok(());
+        }
+        let access = request.binding.access.difference(WINDOW_ACCESS);
+        if !access.is_empty() {
+            return Err(BindRefused::AccessFlags { access });
+        }
+        region_of(shared, request.binding.mr).map(drop)
+    }
+
+    /// Second check: domains, rights and range.
+    pub(crate) fn check(&self, shared: &Shared<'_>, request: &BindRequest) -> Result<CheckedBind, BindRefused> {
+        let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
+        if window.pd != request.pd {
+            return Err(BindRefused::Domain);
+        }
+        let old = window.state.rkey;
+        let tag = request.tag.unwrap_or((old.get() as u8).wrapping_add(1));
+        let rkey = with_tag(old, tag);
+        let binding = request.binding;
+        if binding.length == 0 {
+            return Ok(CheckedBind { mw: request.mw, old, lkey: Lkey::new(0), next: WindowState { rkey, binding: None } });
+        }
+        let region = region_of(shared, binding.mr)?;
+        if region.pd != request.pd.index() {
+            return Err(BindRefused::Domain);
+        }
+        if !region.access.contains(Access::MW_BIND) {
+            return Err(BindRefused::NoBindRight);
+        }
+        let writes = binding.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        if writes && !region.access.contains(Access::LOCAL_WRITE) {
+            return Err(BindRefused::NoLocalWrite);
+        }
+        if binding.addr.checked_add(binding.length).is_none() {
+            return Err(BindRefused::Overflow);
+        }
+        if !region.holds(binding.addr, binding.length) {
+            return Err(BindRefused::Range);
+        }
+        if binding.length > request.max_length {
+            return Err(BindRefused::TooLong { max: request.max_length });
+        }
+        let next = WindowState { rkey, binding: Some(binding) };
+        Ok(CheckedBind { mw: request.mw, old, lkey: region.lkey, next })
+    }
+
+    /// The window that a LOCAL_INV names, and what it will be.
+    pub(crate) fn check_invalidate(&mut self, pd: PdHandle, rkey: Rkey) -> Result<CheckedBind, BindRefused> {
+        let window = self.type2(pd.index(), rkey).ok_or(BindRefused::UnknownKey { rkey })?;
+        let next = WindowState { rkey, binding: None };
+        Ok(CheckedBind { mw: window.handle, old: rkey, lkey: Lkey::new(0), next })
+    }
+
+    /// Whether one more bind can be remembered.
+    pub(crate) fn has_room(&self) -> bool {
+        self.cells.iter().any(|cell| cell.bind.is_none())
+    }
+
+    /// Puts a window into the state that a posted bind will give it and remembers how it was. There is room.
+    pub(crate) fn post(&mut self, qp: QpHandle, at: u32, bind: &CheckedBind) {
+        let sequence = self.next;
+        let Some(window) = self.get_mut(bind.mw) else { return };
+        let previous = core::mem::replace(&mut window.state, bind.next);
+        if let Some(cell) = self.cells.iter_mut().find(|cell| cell.bind.is_none()) {
+            cell.bind = Some(PendingBind { sequence, qp, at, mw: bind.mw, previous });
+            self.next = sequence.wrapping_add(1);
+        }
+    }
+
+    /// The oldest bind in flight of a queue pair.
+    fn oldest(&self, qp: QpHandle) -> Option<PendingBind> {
+        self.binds().filter(|bind| bind.qp == qp).min_by_key(|bind| bind.sequence).copied()
+    }
+
+    /// Ends every bind of a queue pair up to its block `last`, counted from `tail`: that one `failed` or not, those before it
+    /// have succeeded. Gives their number.
+    pub(crate) fn complete(&mut self, qp: QpHandle, tail: u32, last: u32, failed: bool) -> u32 {
+        let reach = last.wrapping_sub(tail);
+        let mut count = 0_u32;
+        while let Some(bind) = self.oldest(qp).filter(|bind| bind.at.wrapping_sub(tail) <= reach) {
+            self.end(&bind, failed && bind.at == last);
+            count = count.wrapping_add(1);
+        }
+        count
+    }
+
+    /// Ends one bind.
+    ///
+    /// A bind that failed never was: the next newer one in flight, or the window, gets what it had found. But if a newer one is
+    /// known to have been done, what was before both is of no interest any more.
+    fn end(&mut self, bind: &PendingBind, failed: bool) {
+        for cell in &mut self.cells {
+            if cell.bind.is_some_and(|other| other.sequence == bind.sequence) {
+                cell.bind = None;
+            }
+        }
+        let Some(window) = self.get_mut(bind.mw) else { return };
+        if !failed {
+            window.done = window.done.max(bind.sequence);
+            return;
+        }
+        if window.done > bind.sequence {
+            return;
+        }
+        let newer = self.cells.iter_mut().filter_map(|cell| cell.bind.as_mut());
+        match newer.filter(|other| other.mw == bind.mw && other.sequence > bind.sequence).min_by_key(|other| other.sequence) {
+            Some(newer) => newer.previous = bind.previous,
+            None => {
+                if let Some(window) = self.get_mut(bind.mw) {
+                    window.state = bind.previous;
+                }
+            }
+        }
+    }
+
+    /// Whether a window that has `rkey` in the device shows that this bind was done: the key is the one that it gave, or one
+    /// that a newer bind gave.
+    ///
+    /// A bind that left the key as it was, such as an invalidation, does not show. Then the window counts as bound, whether that
+    /// is what it was or what it was to be, so that the region stays held.
+    fn key_shows(&self, bind: &PendingBind, rkey: Rkey) -> bool {
+        // Each newer bind remembers what the one before it gave; what the newest gave is the window's.
+        let newer = self.binds().filter(|other| other.mw == bind.mw && other.sequence > bind.sequence);
+        let given = newer.map(|other| (other.sequence, other.previous));
+        let given = given.chain(self.get(bind.mw).map(|window| (u64::MAX, window.state)));
+        if given.clone().any(|(_, state)| state.rkey == rkey && rkey != bind.previous.rkey) {
+            return true;
+        }
+        let own = given.min_by_key(|(sequence, _)| *sequence);
+        own.is_some_and(|(_, state)| state.rkey == rkey && state.binding.is_some() && bind.previous.binding.is_none())
+    }
+
+    /// The peer has invalidated the type 2 window of the domain in slot `pd` with this key.
+    pub(crate) fn invalidated(&mut self, pd: u16, rkey: Rkey) {
+        if let Some(window) = self.type2(pd, rkey) {
+            window.state.binding = None;
+        }
+        // Nor does a bind that was posted meanwhile, and fails, bring it back.
+        for index in 0..self.cells.len() {
+            let Some(bind) = self.cells.get(index).and_then(|cell| cell.bind) else { continue };
+            let named = |window: &Window| window.kind == MwType::Type2 && window.pd.index() == pd;
+            if bind.previous.rkey == rkey
+                && self.get(bind.mw).is_some_and(named)
+                && let Some(WindowCell { bind: Some(bind), .. }) = self.cells.get_mut(index)
+            {
+                bind.previous.binding = None;
+            }
+        }
+    }
+}
+
+impl<P: Provider> Verbs<'_, P> {
+    /// Makes an unbound window.
+    ///
+    /// # Errors
+    /// The domain is stale, the table is full, or the device refuses; nothing was made.
+    pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
+        let domain = self.pds.get_mut(pd).ok_or(AllocMwError::StalePd)?;
+        let handle = self.mws.vacancy(self.first_generation).ok_or(AllocMwError::Full)?;
+        let created = self.provider.create_mw(CoreCall::NEW, &domain.inner, kind);
+        let (inner, rkey) = created.map_err(AllocMwError::Device)?;
+        domain.users = domain.users.saturating_add(1);
+        self.mws.occupy(handle, Mw { pd, inner });
+        self.shared.windows.with(|windows| windows.insert(handle, pd, kind, rkey));
+        log_event!(debug, "window {:?}: key {:?}", handle, rkey);
         Ok(handle)
     }
 
-    pub(crate) fn dealloc_mw(&mut self, handle: MwHandle) -> Result<(), DeallocMwError<P::Error>> {
+    /// What is known of a window, its key and binding among it.
+    ///
+    /// # Errors
+    /// The handle is stale.
+    pub fn mw(&self, mw: MwHandle) -> Result<MwInfo, crate::StaleHandle> {
+        self.shared.windows.with(|windows| {
+            let Window { pd, kind, state, .. } = *windows.get(mw).ok_or(crate::StaleHandle)?;
+            Ok(MwInfo { pd, kind, rkey: state.rkey, binding: state.binding })
+        })
+    }
+
+    /// Destroys a window, bound or not: remote access ends at once, and the region is free of it.
+    ///
+    /// # Errors
+    /// The handle is stale, binds of the window are in flight, or the device refuses; the window is as before.
+    pub fn dealloc_mw(&mut self, handle: MwHandle) -> Result<(), DeallocMwError<P::Error>> {
         let mw = self.mws.get_mut(handle).ok_or(DeallocMwError::Stale)?;
-        self.provider.destroy_mw(&mut mw.inner).map_err(DeallocMwError::Device)?;
-        let (pd, state) = (mw.pd, mw.state);
+        // A bind in flight would be done to whatever window gets the number next.
+        let removed = self.shared.windows.with(|windows| windows.remove(handle));
+        let window = removed.map_err(|binds| DeallocMwError::Busy { binds })?;
+        if let Err(error) = self.provider.destroy_mw(CoreCall::NEW, &mut mw.inner) {
+            self.shared.windows.with(|windows| windows.restore(window));
+            return Err(DeallocMwError::Device(error));
+        }
+        let pd = mw.pd;
         self.mws.remove(handle);
-        release(self.mrs, state.binding);
-        self.forget_binds(|record| record.mw == handle);
         self.leave_pd(pd);
         Ok(())
+    }
+
+    /// Ends the binds of a queue pair whose requests are dropped by RESET or destruction. `rung` is the head that the device was
+    /// told. The device tells which of those that it knew of were done.
+    pub(crate) fn end_binds(&mut self, qp: QpHandle, rung: u32) {
+        let Some(slot) = self.shared.qps.get(usize::from(qp.index())) else { return };
+        let tail = slot.send.tail.load(Ordering::Relaxed);
+        while let Some(bind) = self.shared.windows.with(|windows| windows.oldest(qp)) {
+            let known = bind.at.wrapping_sub(tail) < rung.wrapping_sub(tail);
+            let failed = !known || !self.was_done(&bind);
+            log_event!(debug, "bind of {:?} at {} ended by RESET or destruction: failed {}", bind.mw, bind.at, failed);
+            self.shared.windows.with(|windows| windows.end(&bind, failed));
+        }
+        // Under the lock, as every store of it: a poller may be about to subtract.
+        self.shared.windows.with(|_| slot.binds.store(0, Ordering::Relaxed));
+    }
+
+    fn was_done(&mut self, bind: &PendingBind) -> bool {
+        let Some(mw) = self.mws.get(bind.mw) else { return true };
+        match self.provider.query_mw(CoreCall::NEW, &mw.inner) {
+            Ok(rkey) => self.shared.windows.with(|windows| windows.key_shows(bind, rkey)),
+            // A device that does not answer will not let the region go either.
+            Err(_) => true,
+        }
     }
 }

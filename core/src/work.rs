@@ -34,6 +34,11 @@ pub struct Remote {
     pub rkey: Rkey,
 }
 
+impl Remote {
+    /// Of an operation that has none.
+    pub const NONE: Self = Self { addr: 0, rkey: Rkey::new(0) };
+}
+
 /// What a type 2 bind work request binds (`ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

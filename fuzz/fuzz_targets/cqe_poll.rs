@@ -3,6 +3,7 @@
 #![no_main]
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 use arbitrary::Arbitrary;
 use bareverbs::{Access, Completion, Lid, Payload, PdHandle, PollCqError, QpCap, QpType, RecvWr, SendFlags, SendOp, SendWr};
@@ -10,7 +11,7 @@ use bareverbs_fuzz::queues::Listener;
 use bareverbs_mlx5_spec::{CQE, Cqe, ViewMut};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_tests::{Connection, Node, Region, end_in, rc_steps, to_rts};
+use bareverbs_tests::{Connection, End, Node, Rdma, Region, end_in, rc_steps, to_rts};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
@@ -21,6 +22,9 @@ struct Input {
     entries: Vec<Entry>,
     /// Room of the caller's slice at each poll.
     room: u8,
+    /// Bit 0: completions are taken one by one instead; bit 1: by a completion queue that is taken out; bit 2: requests are
+    /// posted by queues that are taken out.
+    way: u8,
 }
 
 /// A completion: any bytes, then those fields put right that are asked for, so that more than noise is tried.
@@ -59,7 +63,8 @@ impl Bench {
 }
 
 thread_local! {
-    static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
+    /// Never dropped: the storage of its verbs is not either.
+    static BENCH: RefCell<ManuallyDrop<Bench>> = RefCell::new(ManuallyDrop::new(Bench::new()));
 }
 
 fuzz_target!(|input: Input| {
@@ -74,12 +79,20 @@ fn run(bench: &mut Bench, input: &Input) {
     let cookie = bench.listener.created().user_index;
 
     let verbs = &mut bench.node.verbs;
+    let apart = input.way & 4 != 0;
+    let mut send_queue = if apart { verbs.take_send_queue(end.qp).ok() } else { None };
+    let mut recv_queue = if apart { verbs.take_recv_queue(end.qp).ok() } else { None };
     let mut sends = 0_u64;
     for &(signaled, long) in &input.sends {
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let bytes = [0; 64];
         let payload = Payload::Inline(&bytes[..if long { 64 } else { 1 }]);
-        if verbs.post_send(end.qp, &SendWr { wr_id: sends, flags, op: SendOp::Send { payload } }).is_err() {
+        let wr = SendWr { wr_id: sends, flags, op: SendOp::Send { payload } };
+        let posted = match &mut send_queue {
+            Some(queue) => queue.post_send(&wr),
+            None => verbs.post_send(end.qp, &wr),
+        };
+        if posted.is_err() {
             break;
         }
         sends += 1;
@@ -87,7 +100,11 @@ fn run(bench: &mut Bench, input: &Input) {
     let mut receives = 0_u64;
     for _ in 0..input.receives {
         let wr = RecvWr { wr_id: 1 << 32 | receives, sges: &[bench.region.sge(0, 64)] };
-        if verbs.post_recv(end.qp, &wr).is_err() {
+        let posted = match &mut recv_queue {
+            Some(queue) => queue.post_recv(&wr),
+            None => verbs.post_recv(end.qp, &wr),
+        };
+        if posted.is_err() {
             break;
         }
         receives += 1;
@@ -102,17 +119,10 @@ fn run(bench: &mut Bench, input: &Input) {
 
     let mut next_send = 0;
     let mut next_receive = 1 << 32;
-    let mut out = [Completion::EMPTY; 16];
-    let room = 1 + usize::from(input.room) % out.len();
+    let room = 1 + usize::from(input.room) % 16;
     // Each entry gives one completion or one error; two empty polls end it.
     for _ in 0..2 * entries + 2 {
-        let taken = match verbs.poll_cq(end.cq, &mut out[..room]) {
-            Ok(taken) => taken,
-            Err(PollCqError::Stale) => panic!("the queue is there"),
-            Err(_) => continue,
-        };
-        assert!(taken <= room);
-        for completion in &out[..taken] {
+        for completion in poll(verbs, &end, room, input.way) {
             assert_eq!((completion.qp, completion.qpn), (end.qp, end.qpn));
             let next = if completion.wr_id < 1 << 32 { &mut next_send } else { &mut next_receive };
             assert!(completion.wr_id >= *next, "completed twice, or out of order");
@@ -126,11 +136,41 @@ fn run(bench: &mut Bench, input: &Input) {
     assert_eq!(left.send_blocks == 0, next_send == sends, "blocks in flight without a request, or a request without blocks");
     assert_eq!(u64::from(left.recvs), receives - (next_receive - (1 << 32)), "receives complete one by one");
 
+    if let (Some(send), Some(recv)) = (send_queue, recv_queue) {
+        assert!(verbs.destroy_qp(end.qp).is_err(), "queues of it are out");
+        assert!(verbs.return_send_queue(send).is_ok() && verbs.return_recv_queue(recv).is_ok());
+    }
     // The device's own events of this must not fill the queue that the next input finds.
     while let Ok(Some(_)) = verbs.poll_event() {}
     verbs.destroy_qp(end.qp).expect("destroy_qp");
     verbs.destroy_cq(end.cq).expect("destroy_cq");
     assert!(verbs.qp(end.qp).is_err() && verbs.cq(end.cq).is_err());
+}
+
+/// What one poll gives, `room` completions at most.
+fn poll(verbs: &mut Rdma, end: &End, room: usize, way: u8) -> Vec<Completion> {
+    let mut out = [Completion::EMPTY; 16];
+    let mut apart = if way & 2 != 0 { verbs.take_cq(end.cq).ok() } else { None };
+    let taken = if way & 1 != 0 {
+        let completions = match &mut apart {
+            Some(queue) => queue.completions(),
+            None => verbs.completions(end.cq).expect("the queue is there"),
+        };
+        completions.take(room).filter_map(Result::ok).collect()
+    } else {
+        let taken = match &mut apart {
+            Some(queue) => queue.poll(&mut out[..room]),
+            None => verbs.poll_cq(end.cq, &mut out[..room]),
+        };
+        assert!(!matches!(taken, Err(PollCqError::Stale | PollCqError::Taken)), "the queue is there");
+        let taken = taken.unwrap_or(0);
+        assert!(taken <= room);
+        out[..taken].to_vec()
+    };
+    if let Some(queue) = apart {
+        assert!(verbs.return_cq(queue).is_ok());
+    }
+    taken
 }
 
 impl Entry {

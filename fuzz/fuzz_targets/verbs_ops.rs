@@ -14,10 +14,5 @@ thread_local! {
 }
 
 fuzz_target!(|steps: Vec<Step>| {
-    BENCH.with_borrow_mut(|bench| {
-        for step in steps.iter().take(64) {
-            bench.run(step);
-        }
-        bench.clear();
-    });
+    BENCH.with_borrow_mut(|bench| bench.run(&steps[..steps.len().min(64)]));
 });

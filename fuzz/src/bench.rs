@@ -1,23 +1,29 @@
 //! A device wired to itself, the verbs on it, and the model beside it: each step is done on both.
 
+use std::mem;
+
 use bareverbs::{
-    AddressVector, Completion, CqHandle, DmaMemory, Errno, Lid, MrHandle, MwBind, MwHandle, MwType, OffsetMap, Payload,
-    PdHandle, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Remote, Rkey, SendFlags, SendOp, SendWr, Sge,
-    Verbs, WcStatus,
+    AddressVector, Clock as _, Completion, CqHandle, DmaMemory as _, Errno, Instant, Lid, Lkey, MrHandle, MwBind, MwHandle,
+    MwType, Payload, PdHandle, PollCqError, PostSendError, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState,
+    QpType, Region, Remote, Rkey, SendBatch, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
 };
-use bareverbs::{Clock, Lkey};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::engine::EngineCounts;
-use bareverbs_sim::in_process::{Host, SimMemory, World, WorldConfig};
+use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, World, WorldConfig};
 use bareverbs_tests::{Connection, Driver, machine, rc_steps};
 
 use crate::model::{
-    Binding, CQS, LONGEST, MEMORY, MRS, MWS, Model, Operation, PDS, QPS, QueuePair, Region, Step, Window, access, get, live,
+    self, Binding, CQS, LONGEST, MEMORY, MRS, MWS, Model, Operation, PDS, QPS, QueuePair, Step, Window, access, get, live,
 };
 
-type Rdma = Verbs<Driver, PDS, MRS, MWS, CQS, QPS, 64, 64>;
+type Tables = Storage<'static, Driver, PDS, MRS, MWS, CQS, QPS>;
+/// 8 requests of three blocks, the longest (a bind); the device's smallest receive ring.
+type Rings = QpRings<32, 4>;
+
+/// A fuzz target has one thread, and so one bench.
+static RINGS: [Rings; QPS] = [const { Rings::new() }; QPS];
 
 /// Address of the first byte as the application names it: not where the device sees it.
 const BASE: u64 = 0x7f12_3456_7000;
@@ -26,15 +32,29 @@ const CAP: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_
 /// Looks at the completion queue before a request counts as lost.
 const PATIENCE: usize = 100_000;
 
-/// Device and model.
+/// A device, and the tables of the verbs on it: made once.
 pub struct Bench {
     host: Host,
-    verbs: Box<Rdma>,
+    /// Between two runs.
+    driver: Option<Driver>,
+    tables: Box<Tables>,
     memory: SimMemory,
+    before: EngineCounts,
+    /// What memory holds.
+    bytes: Vec<u8>,
+}
+
+/// The verbs on the device and the model, for one list of steps.
+struct Run<'s> {
+    host: &'s Host,
+    verbs: Verbs<'s, Driver>,
+    memory: &'s SimMemory,
     before: EngineCounts,
     model: Model,
     pds: Vec<PdHandle>,
     mrs: Vec<MrHandle>,
+    /// The regions that live, by their places in `mrs`.
+    regions: Vec<Option<Region<SimBuffer>>>,
     mws: Vec<MwHandle>,
     cqs: Vec<CqHandle>,
     qps: Vec<QpHandle>,
@@ -64,28 +84,47 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// A device that is up, without objects.
+    /// A device that is up.
     pub fn new() -> Self {
         let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(LID));
         let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
         let memory = host.memory(MEMORY);
         let before = host.with_device(|device| device.counts().engine);
-        Self {
-            host,
-            verbs: Box::new(Verbs::new(driver)),
-            memory,
-            before,
-            model: Model { memory: vec![0; MEMORY], ..Model::default() },
-            pds: Vec::new(),
-            mrs: Vec::new(),
-            mws: Vec::new(),
-            cqs: Vec::new(),
-            qps: Vec::new(),
-        }
+        let tables = Box::new(Storage::new(QpRings::views(&RINGS)));
+        Self { host, driver: Some(driver), tables, memory, before, bytes: vec![0; MEMORY] }
     }
 
+    /// Does the steps on the device and on the model, and then destroys what they have made.
+    pub fn run(&mut self, steps: &[Step]) {
+        let driver = self.driver.take().expect("the last run gave it back");
+        let model = Model { memory: mem::take(&mut self.bytes), ..Model::default() };
+        let verbs = Verbs::new(driver, &mut self.tables);
+        let (host, memory, before) = (&self.host, &self.memory, self.before);
+        let (pds, mrs, regions, mws, cqs, qps) = Default::default();
+        let mut run = Run { host, verbs, memory, before, model, pds, mrs, regions, mws, cqs, qps };
+        for step in steps {
+            run.step(step);
+        }
+        run.clear();
+        self.bytes = mem::take(&mut run.model.memory);
+        let Ok(driver) = run.verbs.into_provider() else { panic!("a queue was not returned") };
+        self.driver = Some(driver);
+    }
+}
+
+/// Posts a request of the model by the method of its operation.
+fn post_typed(batch: &mut SendBatch<'_, Driver>, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+    match wr.op {
+        SendOp::Write { payload: Payload::Sges(sges), remote } => batch.write(wr.wr_id, wr.flags, remote, sges),
+        SendOp::Read { sges, remote } => batch.read(wr.wr_id, wr.flags, remote, sges),
+        SendOp::FetchAdd { sge, remote, add } => batch.fetch_add(wr.wr_id, wr.flags, remote, add, &sge),
+        ref other => panic!("the model has no {other:?}"),
+    }
+}
+
+impl Run<'_> {
     /// Does one step on both.
-    pub fn run(&mut self, step: &Step) {
+    fn step(&mut self, step: &Step) {
         match *step {
             Step::AllocPd => {
                 let model = if live(&self.model.pds) == PDS { Err(Errno::Enomem) } else { Ok(()) };
@@ -110,10 +149,10 @@ impl Bench {
             Step::CreateQp(pd, cq) => self.create_qp(some(pd, self.pds.len()), some(cq, self.cqs.len()), step),
             Step::DestroyQp(name) => self.destroy_qp(some(name, self.qps.len()), step),
             Step::Connect(a, b) => self.connect(some(a, self.qps.len()), some(b, self.qps.len())),
-            Step::Bind(qp, mw, mr, start, length, bits) => {
+            Step::Bind(qp, mw, mr, start, length, bits, way) => {
                 let (start, length) = span(start, length);
                 let asked = Binding { mr: some(mr, self.mrs.len()), start, length, access: access(bits) };
-                self.bind(some(qp, self.qps.len()), some(mw, self.mws.len()), &asked, step);
+                self.bind(some(qp, self.qps.len()), some(mw, self.mws.len()), &asked, way, step);
             }
             Step::Request { .. } => self.request(step),
         }
@@ -135,14 +174,15 @@ impl Bench {
         let Some(&handle) = self.pds.get(pd) else { return };
         let (start, length, access) = (usize::from(start) % MEMORY, usize::from(length), access(bits));
         let length = length.min(MEMORY - start);
-        let map = OffsetMap { offset: self.memory.device_addr().wrapping_sub(BASE) };
-        let made = self.verbs.reg_mr(handle, BASE + start as u64, length as u64, access, &map);
+        let buffer = self.memory.buffer(start, length, BASE + start as u64).expect("inside the memory");
+        let made = self.verbs.reg_mr(handle, buffer, access);
         let model = self.model.reg_mr(pd, length, access);
-        if let Some(mr) = agree(made, |e| e.errno(), model, step) {
-            let info = self.verbs.mr(mr).expect("it was just made");
-            assert_eq!(info.lkey.get(), info.rkey.get(), "one key for both sides");
-            self.mrs.push(mr);
-            self.model.mrs.push(Some(Region { pd, start, length, access, key: info.rkey.get() }));
+        if let Some(region) = agree(made, |refused| refused.error.errno(), model, step) {
+            let key = region.rkey().get();
+            assert_eq!(region.lkey().get(), key, "one key for both sides");
+            self.mrs.push(region.handle());
+            self.regions.push(Some(region));
+            self.model.mrs.push(Some(model::Region { pd, start, length, access, key }));
         }
     }
 
@@ -153,7 +193,16 @@ impl Bench {
             (Some(_), 0) => Ok(()),
             _ => Err(Errno::Ebusy),
         };
-        if agree(self.verbs.dereg_mr(mr), |e| e.errno(), model, step).is_some() {
+        let Some(region) = self.regions[name].take() else {
+            agree(self.verbs.dereg_mr_raw(mr), |e| e.errno(), model, step);
+            return;
+        };
+        let ended = self.verbs.dereg_mr(region).map_err(|refused| {
+            self.regions[name] = refused.returned;
+            assert!(self.regions[name].is_some(), "a region that lives was not given back");
+            refused.error
+        });
+        if agree(ended, |e| e.errno(), model, step).is_some() {
             self.model.mrs[name] = None;
         }
     }
@@ -255,7 +304,7 @@ impl Bench {
         }
     }
 
-    fn bind(&mut self, qp: usize, mw: usize, asked: &Binding, step: &Step) {
+    fn bind(&mut self, qp: usize, mw: usize, asked: &Binding, way: u8, step: &Step) {
         let (Some(&qp_handle), Some(&mw_handle), Some(&mr)) = (self.qps.get(qp), self.mws.get(mw), self.mrs.get(asked.mr))
         else {
             return;
@@ -263,8 +312,30 @@ impl Bench {
         let Binding { start, length, access, .. } = *asked;
         let bind = MwBind { wr_id: 1, flags: SendFlags::empty(), mr, addr: BASE + start as u64, length: length as u64, access };
         let model = self.model.bind(qp, mw, asked);
-        if let Some(rkey) = agree(self.verbs.bind_mw(qp_handle, mw_handle, &bind), |e| e.errno(), model, step) {
-            let completion = self.completion(qp, step);
+        let bound = match way % 4 {
+            // A batch is not opened in every state, where a bind says what is wrong with it first.
+            1 | 2 if get(&self.model.qps, qp).is_some_and(|qp| qp.peer.is_some()) => {
+                let mut batch = self.verbs.send_batch(qp_handle).expect("it is in RTS");
+                let bound = batch.bind_mw(mw_handle, &bind);
+                if way % 4 == 2 {
+                    mem::forget(batch);
+                    // A bind of a forgotten batch waits for the next doorbell.
+                    self.verbs.ring_send_queue(qp_handle).expect("it is there");
+                } else {
+                    drop(batch);
+                }
+                bound
+            }
+            3 if get(&self.model.qps, qp).is_some() => {
+                let Ok(mut queue) = self.verbs.take_send_queue(qp_handle) else { panic!("it was not out") };
+                let bound = queue.bind_mw(mw_handle, &bind);
+                assert!(self.verbs.return_send_queue(queue).is_ok());
+                bound
+            }
+            _ => self.verbs.bind_mw(qp_handle, mw_handle, &bind),
+        };
+        if let Some(rkey) = agree(bound, |e| e.errno(), model, step) {
+            let completion = self.completion(qp, way / 4, step);
             assert_eq!((completion.wr_id, completion.status), (1, WcStatus::Success), "{step:?}");
             if let Some(window) = &mut self.model.mws[mw] {
                 assert_ne!(rkey.get(), window.key, "a bind gives a new key");
@@ -275,7 +346,7 @@ impl Bench {
     }
 
     fn request(&mut self, step: &Step) {
-        let Step::Request { operation, qp, mr, local, window, key, remote, length } = *step else { return };
+        let Step::Request { operation, qp, mr, local, window, key, remote, length, way } = *step else { return };
         let qp = some(qp, self.qps.len());
         let (Some(&handle), Some(&mr)) = (self.qps.get(qp), self.mrs.get(some(mr, self.mrs.len()))) else { return };
         let atomic = matches!(operation, Operation::FetchAdd(_));
@@ -303,13 +374,13 @@ impl Bench {
             Operation::Read => SendOp::Read { sges: &sges, remote: place },
             Operation::FetchAdd(add) => SendOp::FetchAdd { sge, remote: place, add },
         };
-        let posted = self.verbs.post_send(handle, &SendWr { wr_id: 2, flags: SendFlags::empty(), op });
         let model = self.model.post(qp, lkey, local, near, operation != Operation::Write);
+        let posted = self.post(handle, &SendWr { wr_id: 2, flags: SendFlags::empty(), op }, way % 8, model, step);
         if agree(posted, |e| e.errno(), model, step).is_none() {
             return;
         }
         let status = self.model.complete(qp, operation, far_key, remote, near);
-        let completion = self.completion(qp, step);
+        let completion = self.completion(qp, way / 8, step);
         assert_eq!(completion.wr_id, 2, "{step:?}");
         // A queue pair that is its own peer refuses as responder, and is in error before it hears of it as requester.
         let own_peer = get(&self.model.qps, qp).is_some_and(|own| own.peer == Some(qp));
@@ -325,6 +396,50 @@ impl Bench {
         assert!(bytes == self.model.memory, "memory differs after {step:?}");
     }
 
+    /// Posts a request in one of the ways that there are.
+    fn post(
+        &mut self,
+        qp: QpHandle,
+        wr: &SendWr<'_>,
+        way: u8,
+        model: Result<(), Errno>,
+        step: &Step,
+    ) -> Result<(), PostSendError> {
+        match way {
+            0 => self.verbs.send_batch(qp)?.post(wr),
+            1 => post_typed(&mut self.verbs.send_batch(qp)?, wr),
+            2 => self.verbs.post_send_list(qp, std::slice::from_ref(wr)).map_err(|bad| bad.error),
+            // What a forgotten batch has posted waits for the next doorbell, or is gone and another one comes in its place.
+            3 | 4 => {
+                let mut batch = self.verbs.send_batch(qp)?;
+                let free = batch.free_blocks();
+                let posted = batch.post(wr);
+                agree(posted, |e| e.errno(), model, step);
+                mem::forget(batch);
+                if posted.is_err() {
+                    return posted;
+                }
+                if way == 4 {
+                    self.verbs.ring_send_queue(qp)?;
+                }
+                // Its end rings.
+                if self.verbs.send_batch(qp)?.free_blocks() == free { self.verbs.post_send(qp, wr) } else { Ok(()) }
+            }
+            5 | 6 if self.verbs.qp(qp).is_ok() => {
+                let Ok(mut queue) = self.verbs.take_send_queue(qp) else { panic!("it was not out") };
+                assert_eq!(self.verbs.post_send(qp, wr), Err(PostSendError::Taken));
+                assert!(self.verbs.take_send_queue(qp).is_err() && self.verbs.destroy_qp(qp).is_err());
+                let posted = match way {
+                    5 => queue.post_send(wr),
+                    _ => queue.batch().map_err(PostSendError::from).and_then(|mut batch| post_typed(&mut batch, wr)),
+                };
+                assert!(self.verbs.return_send_queue(queue).is_ok());
+                posted
+            }
+            _ => self.verbs.post_send(qp, wr),
+        }
+    }
+
     /// The key that a caller has of a region or window, which may be destroyed.
     fn kept(&self, window: bool, name: usize) -> u32 {
         let key =
@@ -334,16 +449,15 @@ impl Bench {
     }
 
     /// The next completion in the queue of a queue pair, which must be its own.
-    fn completion(&mut self, qp: usize, step: &Step) -> Completion {
+    fn completion(&mut self, qp: usize, way: u8, step: &Step) -> Completion {
         let cq = self.cqs[get(&self.model.qps, qp).expect("it has posted").cq];
         let clock = self.host.clock();
         for _ in 0..PATIENCE {
-            let mut out = [Completion::EMPTY; 2];
-            match self.verbs.poll_cq(cq, &mut out) {
-                Ok(0) => clock.relax(),
-                Ok(1) => {
-                    assert_eq!(out[0].qp, self.qps[qp]);
-                    return out[0];
+            match self.poll(cq, way).as_slice() {
+                [] => clock.relax(Instant::default()),
+                [Ok(completion)] => {
+                    assert_eq!(completion.qp, self.qps[qp]);
+                    return *completion;
                 }
                 more => panic!("{more:?} instead of one completion of {step:?}"),
             }
@@ -351,8 +465,28 @@ impl Bench {
         panic!("no completion of {step:?}");
     }
 
+    /// What is in a completion queue now, two completions at most, in one of the ways that there are.
+    fn poll(&mut self, cq: CqHandle, way: u8) -> Vec<Result<Completion, PollCqError>> {
+        let mut out = [Completion::EMPTY; 2];
+        let polled = match way % 4 {
+            0 => self.verbs.poll_cq(cq, &mut out),
+            1 => return self.verbs.completions(cq).expect("it is there").take(2).collect(),
+            _ => {
+                let Ok(mut queue) = self.verbs.take_cq(cq) else { panic!("it was not out") };
+                assert_eq!(self.verbs.poll_cq(cq, &mut out), Err(PollCqError::Taken));
+                let polled = queue.poll(&mut out);
+                assert!(self.verbs.return_cq(queue).is_ok());
+                polled
+            }
+        };
+        match polled {
+            Ok(taken) => out[..taken].iter().copied().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        }
+    }
+
     /// Destroys all that is left; the device must have nothing then that it did not have before.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         for name in 0..self.qps.len() {
             if get(&self.model.qps, name).is_some() {
                 self.destroy_qp(name, &Step::DestroyQp(0));
@@ -386,12 +520,5 @@ impl Bench {
         assert_eq!(now, self.before, "the device kept something");
         let wrong = findings.iter().find(|finding| !matches!(finding, Finding::KeyAfterDestroy { .. }));
         assert!(wrong.is_none(), "{wrong:?}");
-        let memory = std::mem::take(&mut self.model.memory);
-        self.model = Model { memory, ..Model::default() };
-        self.pds.clear();
-        self.mrs.clear();
-        self.mws.clear();
-        self.cqs.clear();
-        self.qps.clear();
     }
 }

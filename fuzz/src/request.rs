@@ -1,14 +1,83 @@
 //! Arbitrary requests, and what the device's decoder must read after a driver wrote them.
 
 use arbitrary::Arbitrary;
-use bareverbs::{Access, Bind, CheckedOp, Lkey, MwType, Payload, Remote, Rkey, SendFlags, Sge};
+use bareverbs::{
+    Access, BindInfo, Errno, MwBind, MwHandle, MwType, Payload, PdHandle, QpCap, Region, Remote, Rkey, SendBatch, SendFlags,
+    SendOp, SendWr, Sge,
+};
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
+use bareverbs_sim::in_process::SimBuffer;
 use bareverbs_sim::wqe::{AtomicOperation, DataPointer, DataSegment, RemoteAddress, SendBody, SendWqe, Umr, UmrTranslations};
+use bareverbs_tests::{ALL_ACCESS, Driver, Node};
 
-/// The longest message piece that a data segment can describe.
-const LONGEST: u32 = 1 << 31;
-/// The most 16-byte units that the size field can say.
-const MOST_UNITS: usize = 63;
+/// Where the regions begin for the application: the first address, one within a page, and the last that can be.
+const BASES: [u64; 3] = [0, 0x7f12_3456_7890, u64::MAX - 2 * LEN + 1];
+/// Bytes of a region.
+const LEN: u64 = 1 << 16;
+/// Rights that a window may give.
+const WINDOW_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+
+/// What requests may name on this side.
+pub struct Ground {
+    regions: Vec<Region<SimBuffer>>,
+    windows: [(MwHandle, u32); 2],
+}
+
+impl Ground {
+    /// Regions in a domain.
+    pub fn new(node: &mut Node, pd: PdHandle) -> Self {
+        let (each, page) = (2 * LEN as usize, 4096);
+        let memory = node.host.memory(BASES.len() * each);
+        let regions = BASES.iter().enumerate().map(|(index, base)| {
+            // The device sees each address at the same place of its page.
+            let at = index * each + (base % page) as usize;
+            let buffer = memory.buffer(at, LEN as usize, *base).expect("inside the memory");
+            node.verbs.reg_mr(pd, buffer, ALL_ACCESS).expect("reg_mr")
+        });
+        Self { regions: regions.collect(), windows: [(MwHandle::NONE, 0); 2] }
+    }
+
+    /// Makes a window of each type, of which nothing is known yet.
+    pub fn make_windows(&mut self, node: &mut Node, pd: PdHandle) {
+        self.windows = [MwType::Type1, MwType::Type2].map(|kind| {
+            let window = node.verbs.alloc_mw(pd, kind).expect("alloc_mw");
+            (window, node.verbs.mw(window).expect("it was just made").rkey.get())
+        });
+    }
+
+    /// Destroys the windows.
+    pub fn destroy_windows(&mut self, node: &mut Node) {
+        for (window, _) in self.windows {
+            node.verbs.dealloc_mw(window).expect("dealloc_mw");
+        }
+    }
+
+    fn region(&self, which: u8) -> &Region<SimBuffer> {
+        &self.regions[usize::from(which) % self.regions.len()]
+    }
+
+    /// A piece of a region.
+    fn sge(&self, (which, at, length): Piece) -> Sge {
+        let at = u64::from(at) % LEN;
+        self.region(which).sge(at, (u64::from(length) % (LEN - at + 1)) as u32)
+    }
+
+    fn sges(&self, pieces: &[Piece]) -> Vec<Sge> {
+        pieces.iter().map(|piece| self.sge(*piece)).collect()
+    }
+
+    /// Eight bytes of a region.
+    fn eight(&self, (which, at): (u8, u32)) -> Sge {
+        self.region(which).sge(u64::from(at) % (LEN - 7), 8)
+    }
+}
+
+/// What a request that was posted does to a key: before and after.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keys {
+    old: u32,
+    new: u32,
+}
 
 /// A request, with flags.
 #[derive(Arbitrary, Clone, Debug)]
@@ -21,8 +90,8 @@ pub struct Request {
     pub signaled: bool,
 }
 
-/// A piece of memory: address, length, key.
-type Piece = (u64, u32, u32);
+/// A piece of memory: region, first byte, length.
+type Piece = (u8, u32, u32);
 /// The peer's memory: address, key.
 type Far = (u64, u32);
 
@@ -51,32 +120,22 @@ pub enum Operation {
     /// RDMA_READ.
     Read(Vec<Piece>, Far),
     /// Compare-and-swap; the local buffer has eight bytes.
-    CompareSwap((u64, u32), Far, u64, u64),
+    CompareSwap((u8, u32), Far, u64, u64),
     /// Fetch-and-add; the local buffer has eight bytes.
-    FetchAdd((u64, u32), Far, u64),
+    FetchAdd((u8, u32), Far, u64),
     /// A bind of a window of type 2, or of type 1.
     Bind {
         /// Whether it is of type 2.
         second: bool,
-        /// Key now.
-        old: u32,
-        /// Key then.
-        new: u32,
-        /// Key of the region.
-        lkey: u32,
-        /// First byte.
-        addr: u64,
-        /// Length.
-        length: u64,
+        /// Low byte of the new key, of type 2.
+        key: u8,
+        /// Region, first byte, length; 0 unbinds.
+        piece: Piece,
         /// Rights.
         access: u32,
     },
-    /// LOCAL_INV.
-    LocalInv(u32),
-}
-
-fn sges(pieces: &[Piece]) -> Vec<Sge> {
-    pieces.iter().map(|&(addr, length, lkey)| Sge { addr, length, lkey: Lkey::new(lkey) }).collect()
+    /// LOCAL_INV of the window of type 2.
+    LocalInv,
 }
 
 fn remote(far: Far) -> Remote {
@@ -87,15 +146,20 @@ fn remote_address(far: Far) -> RemoteAddress {
     RemoteAddress { addr: far.0, rkey: far.1 }
 }
 
-/// The data segments of pieces: empty ones are left out.
-fn pointers(pieces: &[Piece]) -> Vec<DataSegment> {
-    let told = pieces.iter().filter(|piece| piece.1 != 0);
-    told.map(|&(addr, len, lkey)| DataSegment::Pointer(DataPointer { len: u64::from(len), lkey, addr })).collect()
+/// An atomic's eight bytes are aligned.
+fn aligned(far: Far) -> Far {
+    (far.0 & !7, far.1)
 }
 
-fn segments(message: &Message) -> Vec<DataSegment> {
+/// The data segments of pieces: empty ones are left out.
+fn pointers(ground: &Ground, pieces: &[Piece]) -> Vec<DataSegment> {
+    let told = ground.sges(pieces).into_iter().filter(|sge| sge.length != 0);
+    told.map(|sge| DataSegment::Pointer(DataPointer { len: sge.length.into(), lkey: sge.lkey.get(), addr: sge.addr })).collect()
+}
+
+fn segments(ground: &Ground, message: &Message) -> Vec<DataSegment> {
     match message {
-        Message::Pieces(pieces) => pointers(pieces),
+        Message::Pieces(pieces) => pointers(ground, pieces),
         Message::Inline(bytes) if bytes.is_empty() => Vec::new(),
         Message::Inline(bytes) => vec![DataSegment::Inline(bytes.clone())],
     }
@@ -122,163 +186,243 @@ impl Request {
 
     /// Whether it changes a key, so that the request after it must wait for it.
     pub fn changes_a_key(&self) -> bool {
-        matches!(self.operation, Operation::Bind { .. } | Operation::LocalInv(_))
+        matches!(self.operation, Operation::Bind { .. } | Operation::LocalInv)
     }
 
-    /// Hands the request to `take` as the verbs core hands it to a driver.
-    pub fn with_op<R>(&self, take: impl FnOnce(&CheckedOp<'_>) -> R) -> R {
-        let list;
-        let payload = |list| match &self.operation {
+    /// Posts it, `typed` by the method of its operation.
+    ///
+    /// # Errors
+    /// As of the batch.
+    pub fn post(&self, batch: &mut SendBatch<'_, Driver>, ground: &mut Ground, typed: bool) -> Result<Keys, Errno> {
+        let (id, flags) = (7, self.flags());
+        let wr = |op| SendWr { wr_id: id, flags, op };
+        let mut list = Vec::new();
+        if let Some(pieces) = self.pieces() {
+            list = ground.sges(pieces);
+        }
+        let payload = match self.inline() {
+            Some(bytes) => Payload::Inline(bytes),
+            None => Payload::Sges(&list),
+        };
+        let posted = match self.operation {
+            Operation::Bind { .. } | Operation::LocalInv => return self.post_bind(batch, ground, typed),
+            Operation::Send(_) => match payload {
+                Payload::Sges(sges) if typed => batch.send(id, flags, sges),
+                Payload::Inline(bytes) if typed => batch.send_inline(id, flags, bytes),
+                _ => batch.post(&wr(SendOp::Send { payload })),
+            },
+            Operation::SendWithImm(_, imm) => match payload {
+                Payload::Sges(sges) if typed => batch.send_imm(id, flags, imm, sges),
+                Payload::Inline(bytes) if typed => batch.send_imm_inline(id, flags, imm, bytes),
+                _ => batch.post(&wr(SendOp::SendWithImm { payload, imm })),
+            },
+            Operation::SendWithInv(_, rkey) => match (payload, Rkey::new(rkey)) {
+                (Payload::Sges(sges), rkey) if typed => batch.send_inv(id, flags, rkey, sges),
+                (Payload::Inline(bytes), rkey) if typed => batch.send_inv_inline(id, flags, rkey, bytes),
+                (payload, rkey) => batch.post(&wr(SendOp::SendWithInv { payload, rkey })),
+            },
+            Operation::Write(_, far) => match (payload, remote(far)) {
+                (Payload::Sges(sges), remote) if typed => batch.write(id, flags, remote, sges),
+                (Payload::Inline(bytes), remote) if typed => batch.write_inline(id, flags, remote, bytes),
+                (payload, remote) => batch.post(&wr(SendOp::Write { payload, remote })),
+            },
+            Operation::WriteWithImm(_, far, imm) => match (payload, remote(far)) {
+                (Payload::Sges(sges), remote) if typed => batch.write_imm(id, flags, remote, imm, sges),
+                (Payload::Inline(bytes), remote) if typed => batch.write_imm_inline(id, flags, remote, imm, bytes),
+                (payload, remote) => batch.post(&wr(SendOp::WriteWithImm { payload, remote, imm })),
+            },
+            Operation::Read(_, far) if typed => batch.read(id, flags, remote(far), &list),
+            Operation::Read(_, far) => batch.post(&wr(SendOp::Read { sges: &list, remote: remote(far) })),
+            Operation::CompareSwap(near, far, compare, swap) => {
+                let (sge, remote) = (ground.eight(near), remote(aligned(far)));
+                if typed {
+                    batch.compare_swap(id, flags, remote, compare, swap, &sge)
+                } else {
+                    batch.post(&wr(SendOp::CompareSwap { sge, remote, compare, swap }))
+                }
+            }
+            Operation::FetchAdd(near, far, add) => {
+                let (sge, remote) = (ground.eight(near), remote(aligned(far)));
+                if typed {
+                    batch.fetch_add(id, flags, remote, add, &sge)
+                } else {
+                    batch.post(&wr(SendOp::FetchAdd { sge, remote, add }))
+                }
+            }
+        };
+        posted.map(|()| Keys::default()).map_err(|error| error.errno())
+    }
+
+    fn post_bind(&self, batch: &mut SendBatch<'_, Driver>, ground: &mut Ground, typed: bool) -> Result<Keys, Errno> {
+        let (wr_id, flags) = (7, self.flags());
+        let [(first, first_key), (second, second_key)] = ground.windows;
+        let (which, old, new) = match self.operation {
+            Operation::Bind { second: false, .. } => {
+                let BindInfo { mr, addr, length, access } = self.bind_info(ground);
+                let bind = MwBind { wr_id, flags, mr, addr, length, access };
+                (0, first_key, batch.bind_mw(first, &bind).map_err(|error| error.errno())?.get())
+            }
+            Operation::Bind { key, .. } => {
+                let info = self.bind_info(ground);
+                let posted = if typed {
+                    batch.bind(wr_id, flags, second, key, &info)
+                } else {
+                    batch.post(&SendWr { wr_id, flags, op: SendOp::BindMw { mw: second, key, info } })
+                };
+                posted.map_err(|error| error.errno())?;
+                (1, second_key, second_key & !0xff | u32::from(key))
+            }
+            _ => {
+                let rkey = Rkey::new(second_key);
+                let posted = if typed {
+                    batch.local_inv(wr_id, flags, rkey)
+                } else {
+                    batch.post(&SendWr { wr_id, flags, op: SendOp::LocalInv { rkey } })
+                };
+                posted.map_err(|error| error.errno())?;
+                (1, second_key, second_key)
+            }
+        };
+        ground.windows[which].1 = new;
+        Ok(Keys { old, new })
+    }
+
+    /// What a bind binds.
+    fn bind_info(&self, ground: &Ground) -> BindInfo {
+        let Operation::Bind { piece, access, .. } = self.operation else { panic!("no bind: {self:?}") };
+        let (mr, sge) = (ground.region(piece.0).handle(), ground.sge(piece));
+        BindInfo { mr, addr: sge.addr, length: sge.length.into(), access: Access::from_bits_truncate(access) & WINDOW_ACCESS }
+    }
+
+    /// The pieces of a message that is not inline.
+    fn pieces(&self) -> Option<&[Piece]> {
+        match &self.operation {
+            Operation::Send(Message::Pieces(pieces))
+            | Operation::SendWithImm(Message::Pieces(pieces), _)
+            | Operation::SendWithInv(Message::Pieces(pieces), _)
+            | Operation::Write(Message::Pieces(pieces), _)
+            | Operation::WriteWithImm(Message::Pieces(pieces), _, _)
+            | Operation::Read(pieces, _) => Some(pieces),
+            _ => None,
+        }
+    }
+
+    /// The bytes of a message that is inline.
+    fn inline(&self) -> Option<&[u8]> {
+        match &self.operation {
             Operation::Send(Message::Inline(bytes))
             | Operation::SendWithImm(Message::Inline(bytes), _)
             | Operation::SendWithInv(Message::Inline(bytes), _)
             | Operation::Write(Message::Inline(bytes), _)
-            | Operation::WriteWithImm(Message::Inline(bytes), _, _) => Payload::Inline(bytes),
-            _ => Payload::Sges(list),
-        };
-        list = match &self.operation {
-            Operation::Send(Message::Pieces(pieces))
-            | Operation::SendWithImm(Message::Pieces(pieces), _)
-            | Operation::SendWithInv(Message::Pieces(pieces), _)
-            | Operation::Write(Message::Pieces(pieces), _)
-            | Operation::WriteWithImm(Message::Pieces(pieces), _, _)
-            | Operation::Read(pieces, _) => sges(pieces),
-            _ => Vec::new(),
-        };
-        let eight = |(addr, lkey): (u64, u32)| Sge { addr, length: 8, lkey: Lkey::new(lkey) };
-        let op = match self.operation {
-            Operation::Send(_) => CheckedOp::Send(payload(&list)),
-            Operation::SendWithImm(_, imm) => CheckedOp::SendWithImm(payload(&list), imm),
-            Operation::SendWithInv(_, rkey) => CheckedOp::SendWithInv(payload(&list), Rkey::new(rkey)),
-            Operation::Write(_, far) => CheckedOp::Write(payload(&list), remote(far)),
-            Operation::WriteWithImm(_, far, imm) => CheckedOp::WriteWithImm(payload(&list), remote(far), imm),
-            Operation::Read(_, far) => CheckedOp::Read(&list, remote(far)),
-            Operation::CompareSwap(near, far, compare, swap) => CheckedOp::CompareSwap(eight(near), remote(far), compare, swap),
-            Operation::FetchAdd(near, far, add) => CheckedOp::FetchAdd(eight(near), remote(far), add),
-            Operation::Bind { second, old, new, lkey, addr, length, access } => CheckedOp::BindMw(Bind {
-                kind: if second { MwType::Type2 } else { MwType::Type1 },
-                old: Rkey::new(old),
-                new: Rkey::new(new),
-                lkey: Lkey::new(lkey),
-                addr,
-                length,
-                access: Access::from_bits_truncate(access) & Access::KNOWN,
-            }),
-            Operation::LocalInv(rkey) => CheckedOp::LocalInv(Rkey::new(rkey)),
-        };
-        take(&op)
-    }
-
-    /// 16-byte units of the request.
-    fn units(&self) -> usize {
-        match &self.operation {
-            Operation::Send(message) | Operation::SendWithImm(message, _) | Operation::SendWithInv(message, _) => {
-                1 + units(&segments(message))
-            }
-            Operation::Write(message, _) | Operation::WriteWithImm(message, _, _) => 2 + units(&segments(message)),
-            Operation::Read(pieces, _) => 2 + units(&pointers(pieces)),
-            Operation::CompareSwap(..) | Operation::FetchAdd(..) => 4,
-            Operation::Bind { length: 0, .. } | Operation::LocalInv(_) => 8,
-            Operation::Bind { .. } => 12,
+            | Operation::WriteWithImm(Message::Inline(bytes), _, _) => Some(bytes),
+            _ => None,
         }
     }
 
-    /// Whether a ring of `blocks` blocks can hold it and its fields can say what it asks for.
-    pub fn can_be_written(&self, blocks: usize) -> bool {
-        let short = |pieces: &[Piece]| pieces.iter().all(|piece| piece.1 <= LONGEST);
-        let lengths = match &self.operation {
-            Operation::Send(Message::Pieces(pieces))
-            | Operation::SendWithImm(Message::Pieces(pieces), _)
-            | Operation::SendWithInv(Message::Pieces(pieces), _)
-            | Operation::Write(Message::Pieces(pieces), _)
-            | Operation::WriteWithImm(Message::Pieces(pieces), _, _)
-            | Operation::Read(pieces, _) => short(pieces),
-            Operation::Bind { length, .. } => *length <= u64::from(LONGEST),
-            _ => true,
-        };
-        lengths && self.units() <= MOST_UNITS && self.units().div_ceil(4) <= blocks
+    /// 16-byte units of the request.
+    fn units(&self, ground: &Ground) -> usize {
+        match &self.operation {
+            Operation::Send(message) | Operation::SendWithImm(message, _) | Operation::SendWithInv(message, _) => {
+                1 + units(&segments(ground, message))
+            }
+            Operation::Write(message, _) | Operation::WriteWithImm(message, _, _) => 2 + units(&segments(ground, message)),
+            Operation::Read(pieces, _) => 2 + units(&pointers(ground, pieces)),
+            Operation::CompareSwap(..) | Operation::FetchAdd(..) => 4,
+            Operation::Bind { .. } if self.bind_info(ground).length != 0 => 12,
+            Operation::Bind { .. } | Operation::LocalInv => 8,
+        }
+    }
+
+    /// Whether a queue pair of these capacities takes it.
+    pub fn is_legal(&self, cap: &QpCap) -> bool {
+        let solicitable = matches!(
+            self.operation,
+            Operation::Send(_) | Operation::SendWithImm(..) | Operation::SendWithInv(..) | Operation::WriteWithImm(..)
+        );
+        let sges = self.pieces().is_none_or(|pieces| pieces.len() <= cap.max_send_sge as usize);
+        let inline = self.inline().is_none_or(|bytes| bytes.len() <= cap.max_inline_data as usize);
+        (solicitable || !self.solicited) && sges && inline
     }
 
     /// What is wrong with the element that a driver wrote for it on queue pair `qpn` at block `at`; `fenced` if the request
     /// before it changed a key.
-    pub fn compare(&self, wqe: &SendWqe, qpn: u32, at: u32, fenced: bool) -> Result<(), String> {
+    pub fn compare(&self, wqe: &SendWqe, ground: &Ground, keys: &Keys, qpn: u32, at: u32, fenced: bool) -> Result<(), String> {
         let fence = if self.fence { 4 } else { u8::from(fenced) };
         let head = (wqe.opmod, wqe.index, wqe.qpn, usize::from(wqe.ds), wqe.fence, wqe.solicited, wqe.is_signaled());
-        let asked = (0, at as u16, qpn, self.units(), fence, self.solicited, self.signaled);
+        let asked = (0, at as u16, qpn, self.units(ground), fence, self.solicited, self.signaled);
         if head != asked {
             return Err(format!("head {head:?} instead of {asked:?}"));
         }
         let (opcode, immediate, body) = match &self.operation {
-            Operation::Bind { .. } | Operation::LocalInv(_) => return self.compare_umr(wqe, qpn),
-            Operation::Send(message) => (WqeOpcode::Send, 0, SendBody::Send { address: None, data: segments(message) }),
-            Operation::SendWithImm(message, imm) => {
-                (WqeOpcode::SendImm, u32::from_be_bytes(*imm), SendBody::Send { address: None, data: segments(message) })
-            }
+            Operation::Bind { .. } | Operation::LocalInv => return self.compare_umr(wqe, ground, keys, qpn),
+            Operation::Send(message) => (WqeOpcode::Send, 0, SendBody::Send { address: None, data: segments(ground, message) }),
+            Operation::SendWithImm(message, imm) => (
+                WqeOpcode::SendImm,
+                u32::from_be_bytes(*imm),
+                SendBody::Send { address: None, data: segments(ground, message) },
+            ),
             Operation::SendWithInv(message, rkey) => {
-                (WqeOpcode::SendInval, *rkey, SendBody::Send { address: None, data: segments(message) })
+                (WqeOpcode::SendInval, *rkey, SendBody::Send { address: None, data: segments(ground, message) })
             }
             Operation::Write(message, far) => {
-                (WqeOpcode::RdmaWrite, 0, SendBody::Write { remote: remote_address(*far), data: segments(message) })
+                (WqeOpcode::RdmaWrite, 0, SendBody::Write { remote: remote_address(*far), data: segments(ground, message) })
             }
             Operation::WriteWithImm(message, far, imm) => {
-                let body = SendBody::Write { remote: remote_address(*far), data: segments(message) };
+                let body = SendBody::Write { remote: remote_address(*far), data: segments(ground, message) };
                 (WqeOpcode::RdmaWriteImm, u32::from_be_bytes(*imm), body)
             }
             Operation::Read(pieces, far) => {
-                (WqeOpcode::RdmaRead, 0, SendBody::Read { remote: remote_address(*far), data: pointers(pieces) })
+                (WqeOpcode::RdmaRead, 0, SendBody::Read { remote: remote_address(*far), data: pointers(ground, pieces) })
             }
             Operation::CompareSwap(near, far, compare, swap) => {
                 let operation = AtomicOperation::CompareSwap { compare: *compare, swap: *swap };
-                (WqeOpcode::AtomicCs, 0, atomic(*near, *far, operation))
+                (WqeOpcode::AtomicCs, 0, atomic(ground, *near, *far, operation))
             }
             Operation::FetchAdd(near, far, add) => {
-                (WqeOpcode::AtomicFa, 0, atomic(*near, *far, AtomicOperation::FetchAdd { add: *add }))
+                (WqeOpcode::AtomicFa, 0, atomic(ground, *near, *far, AtomicOperation::FetchAdd { add: *add }))
             }
         };
         let got = (wqe.opcode, wqe.immediate, &wqe.body);
         if got == (opcode, immediate, &body) { Ok(()) } else { Err(format!("{got:?}")) }
     }
 
-    fn compare_umr(&self, wqe: &SendWqe, qpn: u32) -> Result<(), String> {
+    fn compare_umr(&self, wqe: &SendWqe, ground: &Ground, keys: &Keys, qpn: u32) -> Result<(), String> {
         let SendBody::Umr(umr) = &wqe.body else { return Err(format!("no UMR: {:?}", wqe.body)) };
         let context = View::<Mkc>::new(&umr.context).ok_or("no key context")?;
-        let (old, bound) = match self.operation {
-            Operation::Bind { second, old, new, lkey, addr, length, access } if length != 0 => {
+        let Keys { old, new } = *keys;
+        let same_key = context.get(Mkc::MKEY_7_0) == new & 0xff;
+        let second = matches!(self.operation, Operation::Bind { second: true, .. } | Operation::LocalInv);
+        let mut mask = mkey_mask::FREE | mkey_mask::KEY;
+        let bound = match self.operation {
+            Operation::Bind { piece, .. } if self.bind_info(ground).length != 0 => {
+                let BindInfo { addr, length, access, .. } = self.bind_info(ground);
                 let owner = if second { qpn } else { MKEY_ANY_QPN };
-                let access = Access::from_bits_truncate(access);
                 let rights = [Mkc::LW, Mkc::RR, Mkc::RW, Mkc::A].map(|right| context.is_set(right));
                 let asked = [Access::LOCAL_WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
-                let start = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
                 let mut entry = Vec::new();
                 entry.extend((length as u32).to_be_bytes());
-                entry.extend(lkey.to_be_bytes());
+                entry.extend(ground.region(piece.0).lkey().get().to_be_bytes());
                 entry.extend(addr.to_be_bytes());
                 entry.resize(64, 0);
-                let held = [
+                mask |= mkey_mask::LEN | mkey_mask::START_ADDR | mkey_mask::LW | mkey_mask::RR | mkey_mask::RW | mkey_mask::A;
+                vec![
                     umr.octowords == 4,
                     umr.translations == UmrTranslations::Inline(entry),
                     rights == asked.map(|right| access.contains(right)),
                     !context.is_set(Mkc::FREE),
-                    context.get64(Mkc::START_ADDR) == start,
+                    context.get64(Mkc::START_ADDR) == addr,
                     context.get64(Mkc::LEN) == length,
                     context.get(Mkc::QPN) == owner,
-                    context.get(Mkc::MKEY_7_0) == new & 0xff,
+                    same_key,
                     (umr.check_free, umr.check_qpn) == (second, false),
-                ];
-                (old, held.to_vec())
+                ]
             }
-            Operation::Bind { second, old, new, .. } => {
-                (old, vec![unbinds(umr), context.get(Mkc::MKEY_7_0) == new & 0xff, umr.check_qpn == second])
-            }
-            Operation::LocalInv(rkey) => (rkey, vec![unbinds(umr), context.get(Mkc::MKEY_7_0) == 0, umr.check_qpn]),
-            _ => return Err("no request for a key".to_owned()),
+            Operation::Bind { .. } => vec![unbinds(umr), same_key, umr.check_qpn == second],
+            _ => vec![unbinds(umr), context.get(Mkc::MKEY_7_0) == 0, umr.check_qpn],
         };
-        let always = mkey_mask::FREE | mkey_mask::KEY;
-        let binds = mkey_mask::LEN | mkey_mask::START_ADDR | mkey_mask::LW | mkey_mask::RR | mkey_mask::RW | mkey_mask::A;
-        let owned = !matches!(self.operation, Operation::Bind { second: false, .. });
-        let mask = always
-            | if matches!(self.operation, Operation::Bind { length: 1.., .. }) { binds } else { 0 }
-            | if owned { mkey_mask::QPN } else { 0 };
+        if second {
+            mask |= mkey_mask::QPN;
+        }
         let held = bound.iter().all(|held| *held);
         let head = wqe.opcode == WqeOpcode::Umr && wqe.immediate == old && umr.mask == mask;
         if head && held { Ok(()) } else { Err(format!("{bound:?}, mask {mask:#x}: {wqe:?}")) }
@@ -290,7 +434,8 @@ fn unbinds(umr: &Umr) -> bool {
     free && umr.octowords == 0 && umr.translations == UmrTranslations::None && !umr.check_free
 }
 
-fn atomic(near: (u64, u32), far: Far, operation: AtomicOperation) -> SendBody {
-    let data = vec![DataSegment::Pointer(DataPointer { len: 8, lkey: near.1, addr: near.0 })];
-    SendBody::Atomic { remote: remote_address(far), operation, data }
+fn atomic(ground: &Ground, near: (u8, u32), far: Far, operation: AtomicOperation) -> SendBody {
+    let near = ground.eight(near);
+    let data = vec![DataSegment::Pointer(DataPointer { len: 8, lkey: near.lkey.get(), addr: near.addr })];
+    SendBody::Atomic { remote: remote_address(aligned(far)), operation, data }
 }

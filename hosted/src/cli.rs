@@ -23,12 +23,12 @@ use crate::serve::args::SimCommand;
 #[derive(Debug, Parser)]
 #[command(name = "bareverbs", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
-    /// What to do instead of the main job.
+    /// What to do instead of the self-test.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Options of the main job.
+    /// Options of the self-test.
     #[command(flatten)]
-    pub job: JobArgs,
+    pub selftest: SelftestArgs,
 }
 
 /// Subcommands.
@@ -226,9 +226,9 @@ pub struct TraceArgs {
     pub trace_file: Option<PathBuf>,
 }
 
-/// Options of the main job.
+/// Options of the self-test.
 #[derive(Clone, Debug, Args)]
-pub struct JobArgs {
+pub struct SelftestArgs {
     /// A device: `simulated`, or the PCI address of one behind VFIO. Once: both sides on it, looped back through its own
     /// LID. Twice: one side on each. Without: two simulated devices
     #[arg(long, value_name = "DEVICE")]

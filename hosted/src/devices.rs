@@ -10,7 +10,7 @@ use crate::cli::DevicesArgs;
 use crate::user::user;
 use crate::{device, output};
 
-/// Bytes for the messages of a job, with the defaults of its options: what the main job, `pingpong` and `perf` map beside the
+/// Bytes for the messages of a job, with the defaults of its options: what the self-test, `pingpong` and `perf` map beside the
 /// driver's memory, rounded up.
 const JOB_MEMORY: u64 = 16 << 20;
 

@@ -158,7 +158,7 @@ fn of_host<H: Host>(host: H) -> Result<Info> {
 ///
 /// # Errors
 /// A query failed.
-pub fn info<P: Platform>(name: &str, verbs: &mut Verbs<P>) -> Result<Info> {
+pub fn info<P: Platform + 'static>(name: &str, verbs: &mut Verbs<P>) -> Result<Info> {
     let attr = *verbs.query_device();
     let ports = (1..=attr.phys_port_cnt).map(|port| port_info(verbs, port)).collect::<Result<_>>()?;
     Ok(Info {
@@ -190,7 +190,7 @@ pub fn info<P: Platform>(name: &str, verbs: &mut Verbs<P>) -> Result<Info> {
     })
 }
 
-fn port_info<P: Platform>(verbs: &mut Verbs<P>, port: u8) -> Result<PortInfo> {
+fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<PortInfo> {
     let attr = verbs.query_port(port).with_context(|| format!("query_port {port}"))?;
     let mut gids = Vec::new();
     for index in 0..attr.gid_tbl_len {

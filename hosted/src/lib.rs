@@ -1,4 +1,4 @@
-//! The `bareverbs` command: decoders, the trace, the main job, and jobs on one device, simulated or behind VFIO.
+//! The `bareverbs` command: decoders, the trace, the self-test, and jobs on one device, simulated or behind VFIO.
 //!
 //! Everything that needs an operating system lives here and nowhere else.
 #![forbid(unsafe_code)]

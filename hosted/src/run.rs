@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use bareverbs_mlx5_spec::CmdOpcode;
 
 use crate::cli::{
-    Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, JobArgs, UsageError, WqeArgs, WqeCommand,
+    Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, SelftestArgs, UsageError, WqeArgs, WqeCommand,
 };
 use crate::decode::input::{self, InputError};
 use crate::decode::{Decoded, command, completion, event, receive, send};
@@ -29,7 +29,7 @@ const INTERRUPTED: u8 = 130;
 /// Does what the command line says.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
-        None => return run_job(&cli.job).unwrap_or_else(failed),
+        None => return run_selftest(&cli.selftest).unwrap_or_else(failed),
         Some(Command::Info(args)) => return info::run(&args).map_or_else(failed, |()| ExitCode::SUCCESS),
         Some(Command::Devices(args)) => return devices::run(&args).map_or_else(failed, |()| ExitCode::SUCCESS),
         Some(Command::Bind(args)) => return bind_functions(bind::bind(&args)),
@@ -77,7 +77,7 @@ fn finish(text: &str, failure: Option<&str>, interrupted: bool) -> anyhow::Resul
     written.map(|()| status)
 }
 
-fn run_job(args: &JobArgs) -> anyhow::Result<ExitCode> {
+fn run_selftest(args: &SelftestArgs) -> anyhow::Result<ExitCode> {
     let report = selftest::run(args, stop_flag()?)?;
     let text = match (args.json, args.quiet) {
         (true, _) => serde_json::to_string_pretty(&report)? + "\n",

@@ -1,4 +1,4 @@
-//! The main job and `info` from the outside: what they print, the JSON, the trace, exit status.
+//! The self-test and `info` from the outside: what they print, the JSON, the trace, exit status.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot run its program has failed")]
 
@@ -322,7 +322,7 @@ fn a_trace_that_is_lost_is_told_after_the_report() {
         assert_eq!((output.status.code(), err.lines().count()), (Some(1), 1), "{err}");
         assert!(err.starts_with("bareverbs: the trace: No space left on device"), "{err}");
     }
-    // Of the main job, the table ends with a word; the reason stands on standard error alone.
+    // Of the self-test, the table ends with a word; the reason stands on standard error alone.
     let output = bareverbs(&["-n", "5", "--trace-file", "/dev/full"]);
     assert!(text(&output.stdout).ends_with("\nFAILED\n"), "{}", text(&output.stdout));
 }

@@ -166,7 +166,7 @@ fn mistakes_are_refused_with_the_reason() {
         (&["-T", "write-bw", "-s", "1073741824", "-q", "32"], 1, "simulated devices have 8589934592 here"),
         (&["-T", "write-bw", "-I", "1000"], 1, "1000 bytes inline, simulated b takes"),
         (&["-T", "write-bw", "-s", "2147483648"], 1, "the longest message of simulated b has"),
-        (&["-T", "write-bw", "-I", "220", "-t", "200"], 1, "128 is the greatest tx-depth"),
+        (&["-T", "write-bw", "-I", "900", "-t", "200"], 1, "136 is the greatest tx-depth"),
         (&["-c", "uc", "-T", "read-lat"], 2, "no reads and no atomics"),
         (&["-T", "write-lat", "-e"], 2, "no event to wait for"),
         (&["-T", "atomic-bw", "-s", "9"], 2, "an atomic has 8 bytes"),

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use bareverbs::{Gid, Lid, Psn, Qpn};
 use bareverbs_hosted::cli::{Cli, Command as Subcommand};
+use bareverbs_hosted::device::Host;
 use bareverbs_hosted::device::simulated::Simulated;
-use bareverbs_hosted::device::{Host, Memory};
 use bareverbs_hosted::pingpong::address::Address;
 use bareverbs_hosted::pingpong::args::PingpongArgs;
 use bareverbs_hosted::pingpong::exchange::{ClientExchange, Listener, Waiting};
@@ -456,6 +456,7 @@ struct Vanishing(Simulated, Cell<u32>);
 
 impl Host for Vanishing {
     type Platform = <Simulated as Host>::Platform;
+    type Buffer = <Simulated as Host>::Buffer;
 
     fn name(&self) -> &str {
         self.0.name()
@@ -465,12 +466,8 @@ impl Host for Vanishing {
         self.0.machine(arena)
     }
 
-    fn memory(&self, len: usize) -> Result<Memory<Self>> {
-        self.0.memory(len)
-    }
-
-    fn region<'a>(&self, memory: &'a Memory<Self>) -> (u64, &'a dyn bareverbs::AddressMap) {
-        self.0.region(memory)
+    fn buffer(&self, len: usize) -> Result<Self::Buffer> {
+        self.0.buffer(len)
     }
 
     fn now(&self) -> bareverbs::Instant {

@@ -2,25 +2,39 @@
 
 mod holdings;
 mod refused;
+mod registration;
 
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Lid, MrHandle, MrInfo, Mtu, OffsetMap, PdHandle, Psn,
-    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, Remote, SendFlags, SendOp, SendWr, Sge, Verbs,
+    Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Instant, Lid, MrHandle, MrInfo, Mtu, PdHandle,
+    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, Remote, SendFlags, SendOp,
+    SendWr, Sge, Storage, Verbs,
 };
 use bareverbs_mlx5::{Config, Machine, Mlx5};
 use bareverbs_sim::DeviceConfig;
-use bareverbs_sim::in_process::{Host, SimMemory, SimPlatform, World, WorldConfig};
+use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, WorldConfig};
 
 pub use holdings::Holdings;
+pub use registration::{SamePage, register, register_mapped};
 
 /// Pages of the driver's arena.
 pub const PAGES: usize = 4096;
 /// The driver on a simulated host.
 pub type Driver = Mlx5<SimPlatform, PAGES>;
 /// The verbs on it.
-pub type Rdma = Verbs<Driver, 4, 16, 8, 8, 16, 1024, 1024>;
+pub type Rdma = Verbs<'static, Driver>;
+/// Verbs over storage of their own, which lives as long as the test.
+pub fn verbs<P: Provider + 'static>(driver: P) -> Verbs<'static, P> {
+    let long: &'static [QpRings<8192, 4096>; 2] = Box::leak(Box::default());
+    let short: &'static [QpRings<1024, 1024>; 14] = Box::leak(Box::default());
+    let rings = core::array::from_fn(|index| match index.checked_sub(14) {
+        Some(index) => long[index].view(),
+        None => short[index].view(),
+    });
+    let tables: &'static mut Storage<'static, P, 4, 16, 8, 8, 16> = Box::leak(Box::new(Storage::new(rings)));
+    Verbs::new(driver, tables)
+}
 
 /// Where the callers' addresses begin: not where the device sees the same bytes.
 const CALLER_BASE: u64 = 0x7f00_0000_0000;
@@ -30,7 +44,7 @@ pub struct Node {
     /// The host.
     pub host: Host,
     /// Its verbs.
-    pub verbs: Box<Rdma>,
+    pub verbs: Rdma,
 }
 
 /// Bytes that an application owns, at an address of its own.
@@ -65,9 +79,19 @@ impl Buffer {
         self.memory.write(at, bytes).expect("inside the buffer");
     }
 
-    /// How the device's addresses differ from the application's.
-    pub fn map(&self) -> OffsetMap {
-        OffsetMap { offset: self.memory.device_addr().wrapping_sub(self.addr) }
+    /// All bytes, to be registered.
+    pub fn bytes(&self) -> SimBuffer {
+        self.part(0, self.size())
+    }
+
+    /// `len` bytes from `at`, to be registered.
+    pub fn part(&self, at: usize, len: usize) -> SimBuffer {
+        self.memory.buffer(at, len, self.addr + at as u64).expect("inside the buffer")
+    }
+
+    /// Address of the first byte for the device.
+    pub fn device_addr(&self) -> u64 {
+        self.memory.device_addr()
     }
 
     /// Length in bytes.
@@ -100,7 +124,15 @@ impl Node {
             Ok(driver) => driver,
             Err((error, _)) => panic!("bring-up: {error:?}"),
         };
-        Self { host, verbs: Box::new(Verbs::new(driver)) }
+        Self { host, verbs: verbs(driver) }
+    }
+
+    /// Gives the driver back.
+    pub fn into_driver(self) -> Driver {
+        match self.verbs.into_provider() {
+            Ok(driver) => driver,
+            Err(_) => panic!("a queue or the interrupt handler is taken out"),
+        }
     }
 
     /// `len` bytes that the device reaches.
@@ -114,7 +146,8 @@ impl Node {
     /// A registered buffer of `len` bytes.
     pub fn region(&mut self, pd: PdHandle, len: usize, access: Access) -> Region {
         let buffer = self.buffer(len);
-        let mr = self.verbs.reg_mr(pd, buffer.addr, len as u64, access, &buffer.map()).expect("reg_mr");
+        // The bytes are the application's and the region's: `dereg_mr_raw` ends the region, and the bytes stay.
+        let mr = self.verbs.reg_mr(pd, buffer.bytes(), access).expect("reg_mr").handle();
         let info = self.verbs.mr(mr).expect("mr");
         Region { buffer, mr, info }
     }
@@ -134,7 +167,7 @@ impl Node {
 
     /// Lets time pass.
     pub fn relax(&self) {
-        self.host.clock().relax();
+        self.host.clock().relax(Instant::default());
     }
 
     /// Waits for `count` completions in `cq`, one simulated minute at most.

@@ -3,13 +3,13 @@
 use core::ops::ControlFlow;
 use core::time::Duration;
 
-use bareverbs::{Clock, DeviceError, Errno, MwType, Provider};
+use bareverbs::{AllocPdError, Clock, DeviceError, Errno, MwType, Provider, Storage, Verbs};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Step};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, PageDemand};
-use bareverbs_tests::{Driver, machine};
+use bareverbs_tests::{Driver, Node, machine, verbs};
 
 fn host(config: DeviceConfig) -> Host {
     World::new(WorldConfig::default()).add(config)
@@ -160,13 +160,13 @@ fn in_operation_a_stuck_command_costs_its_slot_and_nothing_else() {
 #[test]
 fn a_device_that_is_gone_is_noticed_in_time() {
     let host = host(DeviceConfig::with_lid(1));
-    let mut driver = up(&host);
+    let mut node = Node { verbs: verbs(up(&host)), host: host.clone() };
     host.with_device(|device| device.set_removed(true));
     let start = host.clock().now();
-    assert_eq!(driver.alloc_pd().map(|_| ()), Err(Error::DeviceGone));
+    assert_eq!(node.verbs.alloc_pd(), Err(AllocPdError::Device(Error::DeviceGone)));
     assert!(host.clock().now().since(start) < Duration::from_secs(1), "long before the command's deadline");
-    assert_eq!(driver.health(), Err(Error::DeviceGone));
-    match driver.teardown() {
+    assert_eq!(node.verbs.provider_mut().health(), Err(Error::DeviceGone));
+    match node.into_driver().teardown() {
         Ok(_) => panic!("nothing answers"),
         Err((error, _)) => assert!(error.cause == Error::DeviceGone && error.report.pages_kept > 0),
     }
@@ -223,20 +223,22 @@ fn too_little_memory_is_said_at_once_or_when_it_runs_out() {
 #[test]
 fn pages_are_given_and_taken_while_objects_come_and_go() {
     let host = host(DeviceConfig::with_lid(1));
-    let mut driver = up(&host);
-    let before = driver.statistics();
-    let pd = driver.alloc_pd().unwrap();
-    let mut windows: Vec<_> = (0..4000).map(|_| driver.create_mw(&pd, MwType::Type1).unwrap().0).collect();
-    let during = driver.statistics();
+    let mut tables: Box<Storage<'_, Driver, 1, 0, 4000, 0, 0>> = Box::new(Storage::new([]));
+    let mut verbs = Verbs::new(up(&host), &mut tables);
+    let before = verbs.provider().statistics();
+    let pd = verbs.alloc_pd().unwrap();
+    let windows: Vec<_> = (0..4000).map(|_| verbs.alloc_mw(pd, MwType::Type1).unwrap()).collect();
+    let during = verbs.provider().statistics();
     assert!(during.page_requests > 0 && during.pages_held > before.pages_held, "while commands waited: {during:?}");
-    for window in &mut windows {
-        driver.destroy_mw(window).unwrap();
+    for window in windows {
+        verbs.dealloc_mw(window).unwrap();
     }
     host.world().advance(Duration::from_millis(10));
-    while driver.poll_event().unwrap().is_some() {}
-    let after = driver.statistics();
+    while verbs.poll_event().unwrap().is_some() {}
+    let after = verbs.provider().statistics();
     assert_eq!((after.pages_used, after.pages_held), (before.pages_used, before.pages_held), "{after:?}");
     assert!(after.pages_back > 0);
+    let Ok(driver) = verbs.into_provider() else { panic!("nothing is taken out") };
     let report = down(driver);
     assert_eq!((report.pages_kept, report.pages_back), (0, report.pages_given));
     no_findings(&host);

@@ -6,11 +6,10 @@ use core::time::Duration;
 use bareverbs::{
     Completion, Errno, Event, Payload, PollCqError, QpInit, QpState, QpType, Qpn, RawKind, RecvWr, SendOp, WcStatus,
 };
-use bareverbs_mlx5::Error;
 use bareverbs_mlx5_spec::EventType;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::Host;
-use bareverbs_tests::{ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, signaled};
+use bareverbs_tests::{ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, refused, signaled};
 
 fn arm(host: &Host, fault: Fault) {
     host.with_device(|device| device.faults_mut().arm(fault));
@@ -55,7 +54,7 @@ impl Stream {
         self.next - 1
     }
 
-    fn poll(&mut self) -> Result<Vec<u64>, PollCqError<Error>> {
+    fn poll(&mut self) -> Result<Vec<u64>, PollCqError> {
         let mut some = [Completion::EMPTY; 16];
         let count = self.pair.a.verbs.poll_cq(self.a.cq, &mut some)?;
         assert!(some[..count].iter().all(|done| done.status == WcStatus::Success && done.qp == self.a.qp));
@@ -63,7 +62,7 @@ impl Stream {
     }
 
     /// A good completion, one made bad by `fault`, and another good one: the bad one is an error of its own between them.
-    fn between(mut self, fault: impl FnOnce(&Self) -> Fault, expected: impl FnOnce(&Self) -> PollCqError<Error>) {
+    fn between(mut self, fault: impl FnOnce(&Self) -> Fault, expected: impl FnOnce(&Self) -> PollCqError) {
         self.write();
         let fault = fault(&self);
         self.arm(fault);
@@ -85,7 +84,7 @@ impl Stream {
         self.pair.assert_no_findings();
     }
 
-    fn unknown_request(&self, index: u16) -> PollCqError<Error> {
+    fn unknown_request(&self, index: u16) -> PollCqError {
         PollCqError::UnknownRequest { qp: self.a.qp, kind: RawKind::Send, index }
     }
 }
@@ -136,7 +135,7 @@ fn completions_with_opcodes_that_no_completion_has() {
     for opcode in [5, 6, 7, 8, 9, 10, 11, 12] {
         Stream::new().between(
             |stream| Fault::CqeOpcode { cqn: stream.cqn(), opcode },
-            |stream| PollCqError::Device(Error::BadCompletion { cqn: stream.cqn(), opcode }),
+            |stream| PollCqError::BadCompletion { cqn: bareverbs::Cqn::new(stream.cqn()), opcode },
         );
     }
 }
@@ -251,9 +250,15 @@ fn an_overrun_queue_is_an_event_and_ends_its_queue_pair() {
     assert!(events.contains(&Event::CqError(cq, 1)), "{events:?}");
     assert!(events.contains(&Event::QpFatal(qp)), "{events:?}");
     assert_eq!(pair.a.verbs.qp(qp).unwrap().state, QpState::Err);
-    // What was written before is still there.
-    let found: Vec<_> = pair.a.poll(cq).iter().map(|done| done.wr_id).collect();
-    assert_eq!(found, [0, 1, 2, 3]);
+    // What was written before is still there; then the queue says that it is broken, each time.
+    let mut some = [Completion::EMPTY; 16];
+    assert_eq!(pair.a.verbs.poll_cq(cq, &mut some), Ok(4));
+    assert_eq!(some[..4].iter().map(|done| done.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    let cqn = pair.a.verbs.cq(cq).unwrap().cqn;
+    for _ in 0..2 {
+        let error = refused!(pair.a.verbs.poll_cq(cq, &mut some), Eio, PollCqError::Broken { .. });
+        assert_eq!(error, PollCqError::Broken { cqn, syndrome: 1 });
+    }
     pair.a.verbs.destroy_qp(qp).unwrap();
     pair.a.verbs.destroy_cq(cq).unwrap();
     pair.assert_no_findings();

@@ -1,9 +1,9 @@
 //! Regions and windows: every row of the verbs contract's tables, each refusal with its errno and its error.
 
 use bareverbs::{
-    Access, AddressMap, AllocMwError, AllocPdError, BindMwError, BindRefused, Binding, CreateQpError, DeallocMwError,
-    DeallocPdError, DeregMrError, Errno, MrHandle, MwBind, MwHandle, MwType, OffsetMap, Payload, PdHandle, QpHandle, QpState,
-    QpType, RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, StaleHandle, WcStatus,
+    Access, AllocMwError, AllocPdError, BindMwError, BindRefused, Binding, CreateQpError, DeallocMwError, DeallocPdError,
+    DeregMrError, Errno, MrHandle, MwBind, MwHandle, MwType, OffsetMap, Payload, PdHandle, QpHandle, QpState, QpType,
+    RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, StaleHandle, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
@@ -11,7 +11,8 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits, PageDemand};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_rts, ud_to_rts,
+    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, Region, SamePage, end, end_in, machine, pattern, rc_steps, refused,
+    register, register_mapped, signaled, to_rts, ud_to_rts,
 };
 
 /// Access flags that a region may be made with, one by one.
@@ -43,7 +44,7 @@ fn every_combination_of_access_flags() {
         let named = FLAGS.iter().enumerate().filter(|(n, _)| bits >> n & 1 != 0);
         let access = named.fold(Access::empty(), |sum, (_, flag)| sum | *flag);
         let before = node.holdings();
-        let made = node.verbs.reg_mr(pd, buffer.addr, 8192, access, &buffer.map());
+        let made = register(&mut node.verbs, pd, buffer.bytes(), access);
         let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         if writes && !access.contains(Access::LOCAL_WRITE) {
             refused!(made, Einval, RegMrError::RemoteWithoutLocalWrite);
@@ -53,7 +54,7 @@ fn every_combination_of_access_flags() {
             assert_eq!((info.pd, info.addr, info.length, info.access), (pd, buffer.addr, 8192, access));
             assert_ne!(info.lkey.get() >> 8, 0);
             assert_eq!(node.holdings().device.engine.mkeys, before.device.engine.mkeys + 1);
-            node.verbs.dereg_mr(mr).unwrap();
+            node.verbs.dereg_mr_raw(mr).unwrap();
         }
         assert_eq!(node.holdings(), before, "{access:?}");
     }
@@ -79,7 +80,7 @@ fn flags_that_nobody_knows_and_flags_that_the_device_lacks() {
     let pd = node.verbs.alloc_pd().unwrap();
     let buffer = node.buffer(4096);
     let before = node.holdings();
-    let mut reg = |access| node.verbs.reg_mr(pd, buffer.addr, 4096, access, &buffer.map());
+    let mut reg = |access| register(&mut node.verbs, pd, buffer.bytes(), access);
     for bit in (0..32).filter(|bit| !Access::KNOWN.contains(Access::from_bits_retain(1 << bit))) {
         let error = refused!(reg(Access::from_bits_retain(1 << bit)), Einval, RegMrError::UnknownFlags { .. });
         assert_eq!(error, RegMrError::UnknownFlags { bits: 1 << bit });
@@ -99,14 +100,18 @@ fn a_region_that_overflows_is_empty_or_is_not_memory() {
     let before = node.holdings();
     let map = OffsetMap::default();
     for (addr, length) in [(u64::MAX, 1), (u64::MAX, u64::MAX), (0xffff_ffff_ffff_f000, 4096), (1, u64::MAX)] {
-        let error = refused!(node.verbs.reg_mr(pd, addr, length, Access::empty(), &map), Einval, RegMrError::Overflow { .. });
+        let error = refused!(
+            register_mapped(&mut node.verbs, pd, addr, length, Access::empty(), &map),
+            Einval,
+            RegMrError::Overflow { .. }
+        );
         assert_eq!(error, RegMrError::Overflow { addr, length });
     }
-    refused!(node.verbs.reg_mr(pd, 0x1000, 0, Access::empty(), &map), Einval, RegMrError::Empty);
+    refused!(register_mapped(&mut node.verbs, pd, 0x1000, 0, Access::empty(), &map), Einval, RegMrError::Empty);
     // Address and device address that lie differently in their pages cannot be one list of pages.
     let crooked = OffsetMap { offset: 0x800 };
     refused!(
-        node.verbs.reg_mr(pd, 0x1000, 4096, Access::empty(), &crooked),
+        register_mapped(&mut node.verbs, pd, 0x1000, 4096, Access::empty(), &crooked),
         Einval,
         RegMrError::Device(Error::Misaligned { addr: 0x1000 })
     );
@@ -114,25 +119,47 @@ fn a_region_that_overflows_is_empty_or_is_not_memory() {
 }
 
 #[test]
+fn the_key_of_a_region_that_is_gone_is_no_region_s_for_long() {
+    // Few keys, so that their numbers come again at once; a table of more regions than a key's low byte has values.
+    let limits = Limits { log_max_mkey: 4, ..Limits::default() };
+    let host = World::new(WorldConfig::default()).add(DeviceConfig { limits, ..DeviceConfig::with_lid(1) });
+    let Ok(driver) = Driver::bring_up(machine(&host), &bareverbs_mlx5::Config::DEFAULT) else { panic!("bring-up") };
+    let mut tables: Box<Storage<'_, Driver, 1, 400, 0, 0, 0>> = Box::new(Storage::new([]));
+    let mut verbs = Verbs::new(driver, &mut tables);
+    let pd = verbs.alloc_pd().unwrap();
+    let memory = host.memory(4096);
+    let mut keys = std::collections::BTreeMap::new();
+    for n in 0..600_usize {
+        let region = verbs.reg_mr(pd, memory.whole(), ALL_ACCESS).unwrap();
+        let (lkey, rkey) = (region.lkey().get(), region.rkey().get());
+        assert_eq!(lkey, rkey);
+        if let Some(before) = keys.insert(lkey, n) {
+            assert!(n - before >= 200, "registration {n} has the key of registration {before}, which is gone");
+        }
+        assert!(verbs.dereg_mr(region).is_ok());
+    }
+}
+
+#[test]
 fn a_full_table_of_regions() {
     let mut node = node(DeviceConfig::with_lid(1));
     let pd = node.verbs.alloc_pd().unwrap();
     let buffer = node.buffer(4096);
-    let reg = |node: &mut Node| node.verbs.reg_mr(pd, buffer.addr, 4096, Access::empty(), &buffer.map());
+    let reg = |node: &mut Node| register(&mut node.verbs, pd, buffer.bytes(), Access::empty());
     let mut all: Vec<_> = (0..16).map(|_| reg(&mut node).unwrap()).collect();
     let full = node.holdings();
     refused!(reg(&mut node), Enomem, RegMrError::Full);
     assert_eq!(node.holdings(), full);
     // One goes, one comes: and the old handle does not name the new one.
     let gone = all.pop().unwrap();
-    node.verbs.dereg_mr(gone).unwrap();
+    node.verbs.dereg_mr_raw(gone).unwrap();
     let new = reg(&mut node).unwrap();
-    refused!(node.verbs.dereg_mr(gone), Einval, DeregMrError::Stale);
+    refused!(node.verbs.dereg_mr_raw(gone), Einval, DeregMrError::Stale);
     assert_eq!(node.verbs.mr(gone), Err(StaleHandle));
     assert!(node.verbs.mr(new).is_ok());
     assert_eq!(node.holdings(), full);
     for mr in all.into_iter().chain([new]) {
-        node.verbs.dereg_mr(mr).unwrap();
+        node.verbs.dereg_mr_raw(mr).unwrap();
     }
     assert_eq!(node.holdings().device.engine.mkeys, 0);
 }
@@ -145,24 +172,15 @@ fn a_device_without_room() {
     let pd = node.verbs.alloc_pd().unwrap();
     let buffer = node.buffer(4096);
     for _ in 0..3 {
-        node.verbs.reg_mr(pd, buffer.addr, 4096, Access::empty(), &buffer.map()).unwrap();
+        register(&mut node.verbs, pd, buffer.bytes(), Access::empty()).unwrap();
         node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
     }
     let full = node.holdings();
-    let reg = node.verbs.reg_mr(pd, buffer.addr, 4096, Access::empty(), &buffer.map());
+    let reg = register(&mut node.verbs, pd, buffer.bytes(), Access::empty());
     refused!(reg, Enomem, RegMrError::Device(Error::CommandStatus { .. }));
     refused!(node.verbs.alloc_mw(pd, MwType::Type2), Enomem, AllocMwError::Device(Error::CommandStatus { .. }));
     assert_eq!(node.holdings(), full);
     node.assert_no_findings();
-}
-
-/// Every page of a region is the same page: a long list for the device, and little memory.
-struct SamePage(Option<u64>);
-
-impl AddressMap for SamePage {
-    fn device_addr(&self, addr: u64) -> Option<u64> {
-        self.0.map(|page| page | addr & 0xfff)
-    }
 }
 
 #[test]
@@ -176,10 +194,11 @@ fn firmware_that_gets_no_more_pages() {
     let mut node = Node::with_config(host, &config);
     let pd = node.verbs.alloc_pd().unwrap();
     let buffer = node.buffer(4096);
+    let page = SamePage { device_addr: buffer.device_addr() };
     let mut made = Vec::new();
     let refusal = loop {
         let before = node.holdings();
-        match node.verbs.reg_mr(pd, 0x1000_0000, 64 << 20, Access::empty(), &SamePage(buffer.map().device_addr(buffer.addr))) {
+        match register_mapped(&mut node.verbs, pd, 0x1000_0000, 64 << 20, Access::empty(), &page) {
             Ok(mr) => made.push(mr),
             Err(error) => {
                 assert_eq!(node.holdings(), before);
@@ -192,7 +211,7 @@ fn firmware_that_gets_no_more_pages() {
     assert!(matches!(refusal, RegMrError::Device(Error::CommandStatus { .. })), "{refusal:?}");
     assert_eq!(refusal.errno(), Errno::Enomem, "{refusal:?}");
     for mr in made {
-        node.verbs.dereg_mr(mr).unwrap();
+        node.verbs.dereg_mr_raw(mr).unwrap();
     }
 }
 
@@ -208,20 +227,20 @@ fn what_the_device_refuses_leaves_nothing_behind() {
         node.host.with_device(|device| device.faults_mut().arm(fault));
     };
     fail(&node, CmdOpcode::CreateMkey, CmdStatus::LimErr);
-    let reg = node.verbs.reg_mr(pd, region.buffer.addr, 4096, Access::empty(), &region.buffer.map());
+    let reg = register(&mut node.verbs, pd, region.buffer.bytes(), Access::empty());
     refused!(reg, Enomem, RegMrError::Device(Error::CommandStatus { opcode: 0x200, status: 8, syndrome: 7 }));
     fail(&node, CmdOpcode::CreateMkey, CmdStatus::LimErr);
     refused!(node.verbs.alloc_mw(pd, MwType::Type1), Enomem, AllocMwError::Device(Error::CommandStatus { .. }));
     // A refused destroy leaves the object whole.
     fail(&node, CmdOpcode::DestroyMkey, CmdStatus::ResBusy);
-    refused!(node.verbs.dereg_mr(region.mr), Ebusy, DeregMrError::Device(_));
+    refused!(node.verbs.dereg_mr_raw(region.mr), Ebusy, DeregMrError::Device(_));
     assert!(node.verbs.mr(region.mr).is_ok());
     fail(&node, CmdOpcode::DestroyMkey, CmdStatus::BadRes);
     refused!(node.verbs.dealloc_mw(mw), Einval, DeallocMwError::Device(_));
     assert!(node.verbs.mw(mw).is_ok());
     assert_eq!(node.holdings(), before);
     node.verbs.dealloc_mw(mw).unwrap();
-    node.verbs.dereg_mr(region.mr).unwrap();
+    node.verbs.dereg_mr_raw(region.mr).unwrap();
     node.verbs.dealloc_pd(pd).unwrap();
 }
 
@@ -238,7 +257,7 @@ fn domains_are_busy_while_used_and_few() {
     let mw = node.verbs.alloc_mw(pds[0], MwType::Type2).unwrap();
     let end = end_in(&mut node, pds[0], QpType::Rc, CAP, true);
     refused!(node.verbs.dealloc_pd(pds[0]), Ebusy, DeallocPdError::Busy { users: 3 });
-    node.verbs.dereg_mr(region.mr).unwrap();
+    node.verbs.dereg_mr_raw(region.mr).unwrap();
     node.verbs.destroy_qp(end.qp).unwrap();
     refused!(node.verbs.dealloc_pd(pds[0]), Ebusy, DeallocPdError::Busy { users: 1 });
     node.verbs.dealloc_mw(mw).unwrap();
@@ -278,9 +297,9 @@ fn handles_of_another_device_name_nothing() {
     let foreign_mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
     let (before, verbs) = (pair.a.holdings(), &mut pair.a.verbs);
     let buffer = &mine.buffer;
-    refused!(verbs.reg_mr(b.pd, buffer.addr, 4096, Access::empty(), &buffer.map()), Einval, RegMrError::StalePd);
+    refused!(register(verbs, b.pd, buffer.bytes(), Access::empty()), Einval, RegMrError::StalePd);
     refused!(verbs.alloc_mw(b.pd, MwType::Type1), Einval, AllocMwError::StalePd);
-    refused!(verbs.dereg_mr(other.mr), Einval, DeregMrError::Stale);
+    refused!(verbs.dereg_mr_raw(other.mr), Einval, DeregMrError::Stale);
     refused!(verbs.dealloc_mw(foreign_mw), Einval, DeallocMwError::Stale);
     refused!(verbs.dealloc_pd(b.pd), Einval, DeallocPdError::Stale);
     assert_eq!(verbs.mr(other.mr), Err(StaleHandle));
@@ -322,7 +341,7 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
     };
     let busy = |node: &mut Node, count| {
         let kept = node.verbs.mr(region.mr).unwrap();
-        let error = refused!(node.verbs.dereg_mr(region.mr), Ebusy, DeregMrError::Busy { .. });
+        let error = refused!(node.verbs.dereg_mr_raw(region.mr), Ebusy, DeregMrError::Busy { .. });
         assert_eq!(error, DeregMrError::Busy { bindings: count });
         assert_eq!(node.verbs.mr(region.mr), Ok(kept), "intact");
     };
@@ -336,13 +355,13 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
     busy(&mut node, 1);
     bind(&mut node, windows[1], &request(&region, 0));
     assert_eq!(node.verbs.mw(windows[1]).unwrap().binding, None);
-    node.verbs.dereg_mr(region.mr).unwrap();
+    node.verbs.dereg_mr_raw(region.mr).unwrap();
     // Deallocation of a bound window frees its region.
     let bound = Binding { mr: other.mr, addr: other.buffer.addr, length: 8192, access: Access::REMOTE_READ };
     assert_eq!(node.verbs.mw(windows[0]).unwrap().binding, Some(bound));
-    refused!(node.verbs.dereg_mr(other.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    refused!(node.verbs.dereg_mr_raw(other.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
     node.verbs.dealloc_mw(windows[0]).unwrap();
-    node.verbs.dereg_mr(other.mr).unwrap();
+    node.verbs.dereg_mr_raw(other.mr).unwrap();
     node.verbs.dealloc_mw(windows[1]).unwrap();
     assert_eq!(node.holdings().device.engine.mkeys, 0);
     node.assert_no_findings();
@@ -374,7 +393,7 @@ fn dealloc_of_a_bound_window_revokes_access_at_once() {
     assert_eq!(write(&mut pair), WcStatus::Success);
     pair.b.verbs.dealloc_mw(mw).unwrap();
     assert_eq!(write(&mut pair), WcStatus::RemAccessErr);
-    pair.b.verbs.dereg_mr(there.mr).unwrap();
+    pair.b.verbs.dereg_mr_raw(there.mr).unwrap();
 }
 
 /// What can be wrong with a bind, in the order in which the contract checks it.
@@ -398,7 +417,7 @@ enum Wrong {
     Overflow,
     Range,
     QueueFull,
-    NoRecord,
+    TooManyPendingBinds,
 }
 
 use Wrong::*;
@@ -420,11 +439,11 @@ const WRONGS: [Wrong; 17] = [
     Overflow,
     Range,
     QueueFull,
-    NoRecord,
+    TooManyPendingBinds,
 ];
 
 /// Errno of a row, and whether the error is the one of exactly this defect.
-fn expected(wrong: Wrong, error: &BindMwError<Error>) -> (Errno, bool) {
+fn expected(wrong: Wrong, error: &BindMwError) -> (Errno, bool) {
     use BindMwError::*;
     match wrong {
         Wrong::Qp | ForeignQp => (Errno::Einval, matches!(error, StaleQp)),
@@ -440,7 +459,7 @@ fn expected(wrong: Wrong, error: &BindMwError<Error>) -> (Errno, bool) {
         Wrong::Overflow => (Errno::Efault, matches!(error, Refused(BindRefused::Overflow))),
         Wrong::Range => (Errno::Erange, matches!(error, Refused(BindRefused::Range))),
         QueueFull => (Errno::Enospc, matches!(error, BindMwError::QueueFull { free: 0..3, .. })),
-        Wrong::NoRecord => (Errno::Enomem, matches!(error, BindMwError::NoRecord)),
+        Wrong::TooManyPendingBinds => (Errno::Enomem, matches!(error, BindMwError::TooManyPendingBinds)),
     }
 }
 
@@ -484,7 +503,7 @@ impl Bench {
             })
         });
         let gone = pair.a.region(ready.pd, 4096, ALL_ACCESS);
-        pair.a.verbs.dereg_mr(gone.mr).unwrap();
+        pair.a.verbs.dereg_mr_raw(gone.mr).unwrap();
         let windows = [ready.pd, other]
             .map(|pd: PdHandle| [MwType::Type1, MwType::Type2].map(|kind| pair.a.verbs.alloc_mw(pd, kind).unwrap()));
         let stale_mw = pair.a.verbs.alloc_mw(ready.pd, MwType::Type1).unwrap();
@@ -509,7 +528,7 @@ impl Bench {
     }
 
     /// A bind with exactly these defects.
-    fn bind(&mut self, wrongs: &[Wrong]) -> Result<Rkey, BindMwError<Error>> {
+    fn bind(&mut self, wrongs: &[Wrong]) -> Result<Rkey, BindMwError> {
         let has = |wrong| wrongs.contains(&wrong);
         let qp = match () {
             () if has(Wrong::Qp) => self.stale_qp,
@@ -574,9 +593,9 @@ fn bind_checks_come_in_the_order_of_the_contract() {
     for records_full in [false, true] {
         if records_full {
             while bench.bind(&[]).is_ok() {}
-            refused!(bench.bind(&[]), Enomem, BindMwError::NoRecord);
+            refused!(bench.bind(&[]), Enomem, BindMwError::TooManyPendingBinds);
         }
-        let extra: &[Wrong] = if records_full { &[Wrong::NoRecord] } else { &[] };
+        let extra: &[Wrong] = if records_full { &[Wrong::TooManyPendingBinds] } else { &[] };
         for (n, one) in WRONGS[..16].iter().enumerate() {
             bench.check(&[&[*one], extra].concat());
             for two in WRONGS[..16][n + 1..].iter().filter(|two| !exclusive(*one, **two)) {
@@ -731,7 +750,7 @@ fn a_zero_based_region_begins_anywhere_in_a_page() {
     for offset in [0, 1, 64, 4095, 4096, 5000] {
         let mut buffer = pair.b.buffer(16384);
         let before = pair.b.holdings();
-        let mr = pair.b.verbs.reg_mr(b.pd, buffer.addr + offset, 9000, ALL_ACCESS | Access::ZERO_BASED, &buffer.map());
+        let mr = register(&mut pair.b.verbs, b.pd, buffer.part(offset, 9000), ALL_ACCESS | Access::ZERO_BASED);
         let mr = mr.unwrap_or_else(|error| panic!("region at {offset}: {error}"));
         let info = pair.b.verbs.mr(mr).unwrap();
         // A peer writes all of it from address 0 on.
@@ -739,7 +758,7 @@ fn a_zero_based_region_begins_anywhere_in_a_page() {
         let op = SendOp::Write { payload: Payload::Sges(&sges), remote: Remote { addr: 0, rkey: info.rkey } };
         pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
         assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::Success, "region at {offset}");
-        let at = offset as usize;
+        let at = offset;
         assert_eq!(buffer.read(at, 9000), message, "region at {offset}");
         assert!(buffer.read(0, at).iter().all(|byte| *byte == 0));
         assert!(buffer.read(at + 9000, 16384 - 9000 - at).iter().all(|byte| *byte == 0));
@@ -755,7 +774,7 @@ fn a_zero_based_region_begins_anywhere_in_a_page() {
         let op = SendOp::Write { payload: Payload::Sges(&sges), remote: Remote { addr: 1, rkey: info.rkey } };
         pair.a.verbs.post_send(a.qp, &signaled(3, op)).unwrap();
         assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RemAccessErr, "region at {offset}");
-        pair.b.verbs.dereg_mr(mr).unwrap();
+        pair.b.verbs.dereg_mr_raw(mr).unwrap();
         assert_eq!(pair.b.holdings().device.engine.mkeys, before.device.engine.mkeys, "region at {offset}");
         for (node, end) in [(&mut pair.a, &a), (&mut pair.b, &b)] {
             let reset = bareverbs::QpAttr { state: QpState::Reset, ..Default::default() };

@@ -2,13 +2,13 @@
 
 use bareverbs::{
     Access, BadWr, BindInfo, BindRefused, Completion, Errno, Lkey, MwHandle, MwType, OffsetMap, Payload, PostRecvError,
-    PostSendError, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, SgeFault,
-    WcOpcode, WcStatus,
+    PostSendError, QpAttr, QpAttrMask, QpCap, QpState, QpType, RecvWr, Remote, Rkey, SendBatchError, SendFlags, SendOp, SendWr,
+    Sge, SgeFault, WcOpcode, WcStatus,
 };
-use bareverbs_mlx5::Error;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_state, ud_to_rts,
+    ALL_ACCESS, CAP, Connection, End, Pair, Region, end, end_in, pattern, rc_steps, refused, register_mapped, signaled,
+    to_state, ud_to_rts,
 };
 
 /// The opcodes of the contract's table.
@@ -146,18 +146,24 @@ impl Scene {
         }
     }
 
-    /// Posts without telling the device, so that nothing comes of it.
-    fn post(&mut self, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError<Error>> {
-        self.pair.a.verbs.send_queue(self.a.qp)?.post(&SendWr { wr_id: 1, flags, op })
+    /// Posts in a batch that is forgotten, so that the device is not told and nothing comes of it.
+    fn post(&mut self, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError> {
+        let mut batch = self.pair.a.verbs.send_batch(self.a.qp)?;
+        let posted = batch.post(&SendWr { wr_id: 1, flags, op });
+        std::mem::forget(batch);
+        posted
     }
 
     /// Posts and tells the device.
-    fn send(&mut self, wr_id: u64, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError<Error>> {
+    fn send(&mut self, wr_id: u64, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError> {
         self.pair.a.verbs.post_send(self.a.qp, &SendWr { wr_id, flags, op })
     }
 
     fn free(&mut self) -> u32 {
-        self.pair.a.verbs.send_queue(self.a.qp).unwrap().free_blocks()
+        let mut batch = self.pair.a.verbs.send_batch(self.a.qp).unwrap();
+        let free = batch.free_blocks();
+        std::mem::forget(batch);
+        free
     }
 
     fn done(&mut self) -> Completion {
@@ -325,7 +331,7 @@ fn messages_longer_than_the_device_sends() {
     let max = scene.pair.a.verbs.query_device().max_msg_size;
     // No byte of it is ever looked at, so there need not be any.
     let (start, map) = (1 << 32, OffsetMap::default());
-    let mr = scene.pair.a.verbs.reg_mr(scene.a.pd, start, max + 4096, Access::LOCAL_WRITE, &map).unwrap();
+    let mr = register_mapped(&mut scene.pair.a.verbs, scene.a.pd, start, max + 4096, Access::LOCAL_WRITE, &map).unwrap();
     let lkey = scene.pair.a.verbs.mr(mr).unwrap().lkey;
     let sge = |length: u64| Sge { addr: start, length: length as u32, lkey };
     for op in [Op::Send, Op::Write, Op::Read] {
@@ -431,7 +437,7 @@ fn states_in_which_nothing_is_posted() {
         } else {
             let error = refused!(verbs.post_send(a.qp, &send), Enotconn, PostSendError::NotReady { .. });
             assert_eq!(error, PostSendError::NotReady { state });
-            refused!(verbs.send_queue(a.qp).map(drop), Enotconn, PostSendError::NotReady { .. });
+            refused!(verbs.send_batch(a.qp).map(drop), Enotconn, SendBatchError::NotReady { .. });
             let bad = verbs.post_send_list(a.qp, &[send, send]).unwrap_err();
             assert_eq!(bad, BadWr { index: 0, error: PostSendError::NotReady { state } });
         }
@@ -457,7 +463,7 @@ fn stale_and_foreign_queue_pairs() {
     let verbs = &mut scene.pair.a.verbs;
     for qp in [gone, foreign] {
         refused!(verbs.post_send(qp, &op), Einval, PostSendError::Stale);
-        refused!(verbs.send_queue(qp).map(drop), Einval, PostSendError::Stale);
+        refused!(verbs.send_batch(qp).map(drop), Einval, SendBatchError::Stale);
         refused!(verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &[] }), Einval, PostRecvError::Stale);
         assert_eq!(verbs.post_send_list(qp, &[op]), Err(BadWr { index: 0, error: PostSendError::Stale }));
     }
@@ -504,21 +510,42 @@ fn as_many_requests_of_the_greatest_size_fit_as_the_capacity_says() {
 }
 
 #[test]
+fn a_thousand_requests_of_many_sges_have_rings_of_their_size_and_fit() {
+    let mut scene = Scene::with(QpType::Rc, QpCap { max_send_wr: 1024, max_send_sge: 8, max_inline_data: 0, ..CAP }, false);
+    let cap = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap;
+    assert!(cap.max_send_wr >= 1024 && cap.max_send_sge >= 8, "{cap:?}");
+    let sges = vec![scene.here.sge(0, 8); cap.max_send_sge as usize];
+    let op = SendOp::Write { payload: Payload::Sges(&sges), remote: scene.there.remote(0) };
+    for n in 0..cap.max_send_wr {
+        let flags = if n + 1 == cap.max_send_wr { SendFlags::SIGNALED } else { SendFlags::empty() };
+        scene.send(u64::from(n), flags, op).unwrap_or_else(|error| panic!("{n} of {cap:?}: {error}"));
+    }
+    assert_eq!(scene.done().status, WcStatus::Success);
+    // As many blocks of 64 bytes as 1024 requests of three (a bind, or 10 SGEs) need, rounded up to a power of two; 64 receives of
+    // 4 SGEs behind that; at most a page for the doorbell record.
+    let used = scene.pair.a.holdings().pages_used;
+    scene.pair.a.verbs.destroy_qp(scene.a.qp).unwrap();
+    let freed = used - scene.pair.a.holdings().pages_used;
+    assert!((65..=66).contains(&freed), "{freed} pages");
+    scene.pair.assert_no_findings();
+}
+
+#[test]
 fn a_request_of_several_blocks_needs_all_of_them() {
     let mut scene = Scene::new(QpType::Rc);
     let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: scene.there.remote(0) };
-    while scene.free() > 2 {
-        scene.post(SendFlags::empty(), op).unwrap();
-    }
-    let info = scene.info();
-    let bind = SendOp::BindMw { mw: scene.windows[0], key: 1, info };
-    let before = scene.pair.a.verbs.mw(scene.windows[0]);
-    let error = refused!(scene.post(SendFlags::empty(), bind), Enospc, PostSendError::QueueFull { .. });
+    let (info, mw) = (scene.info(), scene.windows[0]);
+    let bind = SendOp::BindMw { mw, key: 1, info };
+    let before = scene.pair.a.verbs.mw(mw);
+    let mut batch = scene.pair.a.verbs.send_batch(scene.a.qp).unwrap();
+    let mut post = |op| batch.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).map(|()| batch.free_blocks());
+    while post(op).unwrap() > 2 {}
+    let error = refused!(post(bind), Enospc, PostSendError::QueueFull { .. });
     assert_eq!(error, PostSendError::QueueFull { needed: 3, free: 2 });
-    assert_eq!(scene.pair.a.verbs.mw(scene.windows[0]), before, "the window is as it was");
-    scene.post(SendFlags::empty(), op).unwrap();
-    scene.post(SendFlags::empty(), op).unwrap();
-    refused!(scene.post(SendFlags::empty(), op), Enospc, PostSendError::QueueFull { needed: 1, free: 0 });
+    assert_eq!((post(op), post(op)), (Ok(1), Ok(0)));
+    refused!(post(op), Enospc, PostSendError::QueueFull { needed: 1, free: 0 });
+    drop(batch);
+    assert_eq!(scene.pair.a.verbs.mw(mw), before, "the window is as it was");
 }
 
 #[test]
@@ -552,7 +579,7 @@ fn sges_and_their_regions() {
     let foreign = scene.pair.a.region(other_pd, 4096, ALL_ACCESS);
     let read_only = scene.pair.a.region(scene.a.pd, 4096, Access::MW_BIND);
     let gone = scene.pair.a.region(scene.a.pd, 4096, ALL_ACCESS);
-    scene.pair.a.verbs.dereg_mr(gone.mr).unwrap();
+    scene.pair.a.verbs.dereg_mr_raw(gone.mr).unwrap();
     // The same place in the table, so that a stale key is not merely a free one.
     let _again = scene.pair.a.region(scene.a.pd, 4096, ALL_ACCESS);
     let good = scene.here.clone();
@@ -750,9 +777,9 @@ fn binds_and_invalidations_as_work_requests() {
     }
     let full = scene.free();
     let bind = SendOp::BindMw { mw: type2, key: 1, info };
-    refused!(scene.post(SendFlags::empty(), bind), Enomem, PostSendError::NoRecord);
+    refused!(scene.post(SendFlags::empty(), bind), Enomem, PostSendError::TooManyPendingBinds);
     let rkey = scene.pair.a.verbs.mw(type2).unwrap().rkey;
-    refused!(scene.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::NoRecord);
+    refused!(scene.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::TooManyPendingBinds);
     assert_eq!(scene.free(), full);
 }
 

@@ -16,7 +16,7 @@ use bareverbs_sim::in_process::{Host, World, WorldConfig};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, DeviceCounts, HcaState, HealthReport};
 use bareverbs_tests::{
-    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, Region, end, machine, rc_steps, refused, signaled, to_state,
+    ALL_ACCESS, CAP, Connection, Driver, End, Node, Pair, Region, end, machine, rc_steps, refused, register, signaled, to_state,
 };
 
 /// Commands end soon here, so that a stuck one does not take a minute of simulated time.
@@ -208,10 +208,7 @@ impl Scene {
         }
         Some(match n {
             0 => (CmdOpcode::AllocPd, device!(verbs.alloc_pd(), AllocPdError)),
-            1 => (
-                CmdOpcode::CreateMkey,
-                device!(verbs.reg_mr(pd, buffer.addr, 4096, Access::empty(), &buffer.map()), RegMrError),
-            ),
+            1 => (CmdOpcode::CreateMkey, device!(register(verbs, pd, buffer.bytes(), Access::empty()), RegMrError)),
             2 => (CmdOpcode::CreateMkey, device!(verbs.alloc_mw(pd, MwType::Type2), AllocMwError)),
             3 => (CmdOpcode::CreateCq, device!(verbs.create_cq(1000), CreateCqError)),
             4 => (CmdOpcode::CreateQp, device!(verbs.create_qp(&init), CreateQpError)),
@@ -224,7 +221,7 @@ impl Scene {
             11 => (CmdOpcode::AccessReg, device!(verbs.query_port(1), QueryError)),
             // What takes away comes last.
             12 => (CmdOpcode::DestroyMkey, device!(verbs.dealloc_mw(self.mw), DeallocMwError)),
-            13 => (CmdOpcode::DestroyMkey, device!(verbs.dereg_mr(self.region.mr), DeregMrError)),
+            13 => (CmdOpcode::DestroyMkey, device!(verbs.dereg_mr_raw(self.region.mr), DeregMrError)),
             14 => (CmdOpcode::DestroyQp, device!(verbs.destroy_qp(qp), DestroyQpError)),
             15 => (CmdOpcode::DestroyCq, device!(verbs.destroy_cq(self.end.cq), DestroyCqError)),
             16 => (CmdOpcode::DeallocPd, device!(verbs.dealloc_pd(pd), DeallocPdError)),
@@ -264,7 +261,7 @@ fn every_command_of_operation_refused_and_undelivered() {
         }
     }
     scene.node.assert_no_findings();
-    let driver = (*scene.node.verbs).into_provider();
+    let driver = scene.node.into_driver();
     let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
     assert_eq!((report.pages_kept, report.slots_lost), (0, 0));
 }
@@ -294,7 +291,7 @@ fn every_command_of_operation_without_answer() {
         scene.node.verbs.dealloc_pd(again).unwrap();
         scene.node.assert_no_findings();
         let host = scene.node.host.clone();
-        let (_, report) = (*scene.node.verbs).into_provider().teardown().map_err(|(error, _)| error).unwrap();
+        let (_, report) = scene.node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
         assert_eq!((report.pages_kept, report.slots_lost), (0, 1), "operation {n}");
         assert_clean(&host, "after teardown");
     }
@@ -330,7 +327,7 @@ fn every_command_of_operation_answered_late() {
         }
         scene.node.assert_no_findings();
         let host = scene.node.host.clone();
-        let (_, report) = (*scene.node.verbs).into_provider().teardown().map_err(|(error, _)| error).unwrap();
+        let (_, report) = scene.node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
         assert_eq!((report.pages_kept, report.slots_lost), (0, 0), "operation {n}");
         assert_clean(&host, "after teardown");
     }
@@ -381,9 +378,10 @@ fn a_device_that_answers_no_command_any_more() {
     refused!(scene.node.verbs.create_qp(&init), Eagain, CreateQpError::Device(Error::NoCommandSlot));
     // The teardown cannot do anything either, and says what the device has kept.
     let held = scene.node.host.with_device(|device| device.counts().pages_held);
-    let Err((error, _)) = (*scene.node.verbs).into_provider().teardown() else { panic!("no slot, but torn down") };
+    let host = scene.node.host.clone();
+    let Err((error, _)) = scene.node.into_driver().teardown() else { panic!("no slot, but torn down") };
     assert_eq!((error.cause, error.report.slots_lost), (Error::NoCommandSlot, 31));
-    let kept = scene.node.host.with_device(|device| device.counts().pages_held);
+    let kept = host.with_device(|device| device.counts().pages_held);
     assert_eq!(error.report.pages_kept as usize, kept, "of {held}");
 }
 
@@ -434,8 +432,8 @@ fn removal_in_operation() {
     let gone = Error::DeviceGone;
     assert_eq!(verbs.alloc_pd(), Err(AllocPdError::Device(gone)));
     assert_eq!(AllocPdError::Device(gone).errno(), Errno::Enodev);
-    let map = region.buffer.map();
-    assert_eq!(verbs.reg_mr(a.pd, region.buffer.addr, 64, Access::empty(), &map), Err(RegMrError::Device(gone)));
+    let bytes = region.buffer.part(0, 64);
+    assert_eq!(register(verbs, a.pd, bytes, Access::empty()), Err(RegMrError::Device(gone)));
     assert_eq!(verbs.create_cq(4), Err(CreateCqError::Device(gone)));
     assert_eq!(verbs.query_qp(a.qp), Err(bareverbs::QueryQpError::Device(gone)));
     assert_eq!(verbs.destroy_qp(a.qp), Err(bareverbs::DestroyQpError::Device(gone)));
@@ -443,7 +441,7 @@ fn removal_in_operation() {
     assert_eq!(verbs.provider_mut().health(), Err(gone));
     assert!(pair.a.host.clock().now().since(start) < Duration::from_secs(1));
     let used = pair.a.verbs.provider().statistics().pages_held;
-    let Err((error, _)) = (*pair.a.verbs).into_provider().teardown() else { panic!("nobody answers") };
+    let Err((error, _)) = pair.a.into_driver().teardown() else { panic!("nobody answers") };
     assert_eq!((error.cause, error.report.pages_kept), (gone, used));
 }
 
@@ -481,7 +479,7 @@ fn a_health_report_is_told_and_a_fatal_one_ends_in_bounded_time() {
     // The firmware has stopped: commands and teardown end at once, not each at its deadline.
     let start = host.clock().now();
     refused!(scene.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 1 }));
-    let Err((error, _)) = (*scene.node.verbs).into_provider().teardown() else { panic!("nobody answers") };
+    let Err((error, _)) = scene.node.into_driver().teardown() else { panic!("nobody answers") };
     assert_eq!(error.cause, Error::DeviceFatal { syndrome: 1 });
     assert!(error.report.pages_kept > 0, "{error:?}");
     assert!(host.clock().now().since(start) < Duration::from_millis(1));
@@ -556,7 +554,7 @@ fn a_device_that_was_reset_is_as_good_as_new() {
         let host = scene.node.host.clone();
         host.with_device(break_it);
         assert!(scene.node.verbs.alloc_pd().is_err());
-        let Err((error, back)) = (*scene.node.verbs).into_provider().teardown() else { panic!("nobody answers") };
+        let Err((error, back)) = scene.node.into_driver().teardown() else { panic!("nobody answers") };
         assert!(error.report.pages_kept > 0);
         // Only a reset makes the device let go of the memory; after it the memory can be used again.
         host.with_device(|device| {
@@ -633,9 +631,8 @@ fn whatever_the_device_does_the_driver_comes_to_an_end() {
                     }
                 }
                 1 => {
-                    let map = region.buffer.map();
-                    if let Ok(mr) = verbs.reg_mr(near.pd, region.buffer.addr, 4096, Access::empty(), &map) {
-                        let _ = verbs.dereg_mr(mr);
+                    if let Ok(mr) = register(verbs, near.pd, region.buffer.bytes(), Access::empty()) {
+                        let _ = verbs.dereg_mr_raw(mr);
                     }
                 }
                 2 => {
@@ -680,7 +677,7 @@ fn whatever_the_device_does_the_driver_comes_to_an_end() {
         assert!(host.clock().now().since(start) < Duration::from_secs(5), "seed {seed}");
         assert!(done > 20, "seed {seed}: only {done} completions came through");
         // Whether it can say that all is well depends on what was armed last; that it ends does not.
-        match (*node.verbs).into_provider().teardown() {
+        match node.into_driver().teardown() {
             Ok((_, report)) => assert_eq!(report.pages_kept, 0, "seed {seed}"),
             Err((error, _)) => assert!(!error.to_string().is_empty()),
         }

@@ -1,7 +1,8 @@
 //! The order of memory, fences and doorbells, as recorded where the driver touches them.
 //!
-//! The rule is rdma-core's (`providers/mlx5/qp.c`, `cq.c`): WQE, barrier, doorbell record, barrier, register; and for
-//! completions: owner byte, barrier, the rest.
+//! The rule is rdma-core's (`providers/mlx5/qp.c`, `cq.c`): WQE, `udma_to_device_barrier`, doorbell record,
+//! `mmio_wc_start`, register; for arming: record, barrier, register; and for completions: owner byte,
+//! `udma_from_device_barrier`, the rest, consumer index.
 
 use bareverbs::{Access as Rights, Completion, Payload, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs, WcStatus};
 use bareverbs_mlx5::{Config, Machine, Mlx5};
@@ -10,13 +11,13 @@ use bareverbs_sim::in_process::{Access, Host, OrderLog, RecordedPlatform, SimPla
 use bareverbs_tests::{CAP, Connection, rc_steps};
 
 type Recorded = Mlx5<RecordedPlatform<SimPlatform>, 1024>;
-type Rdma = Verbs<Recorded, 1, 2, 1, 1, 1, 256, 256>;
+type Rdma = Verbs<'static, Recorded>;
 
 /// One device connected to itself, with everything that its driver does recorded.
 struct Scene {
     host: Host,
     log: OrderLog,
-    verbs: Box<Rdma>,
+    verbs: Rdma,
     qp: bareverbs::QpHandle,
     cq: bareverbs::CqHandle,
     sge: Sge,
@@ -36,13 +37,11 @@ impl Scene {
         };
         let config = Config { blue_flame, ..Config::DEFAULT };
         let driver = Recorded::bring_up(machine, &config).map_err(|(error, _)| error).unwrap();
-        let mut verbs = Box::new(Rdma::new(driver));
+        let mut verbs = bareverbs_tests::verbs(driver);
         let pd = verbs.alloc_pd().unwrap();
         let bytes = host.memory(8192);
-        let addr = bareverbs::DmaMemory::device_addr(&bytes);
         let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
-        let mr = verbs.reg_mr(pd, addr, 8192, rights, &bareverbs::OffsetMap::default()).unwrap();
-        let info = verbs.mr(mr).unwrap();
+        let region = verbs.reg_mr(pd, bytes.whole(), rights).unwrap();
         let cq = verbs.create_cq(256).unwrap();
         let init = bareverbs::QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: false };
         let qp = verbs.create_qp(&init).unwrap();
@@ -51,7 +50,7 @@ impl Scene {
             verbs.modify_qp(qp, &attr, mask).unwrap();
         }
         log.take();
-        Self { host, log, verbs, qp, cq, sge: Sge { addr, length: 64, lkey: info.lkey }, rkey: info.rkey }
+        Self { host, log, verbs, qp, cq, sge: region.sge(0, 64), rkey: region.rkey() }
     }
 
     fn write<'a>(&self, sges: &'a [Sge]) -> SendOp<'a> {
@@ -62,19 +61,19 @@ impl Scene {
     fn wait(&mut self) -> Completion {
         let mut one = [Completion::EMPTY];
         while self.verbs.poll_cq(self.cq, &mut one).unwrap() == 0 {
-            bareverbs::Clock::relax(&self.host.clock());
+            bareverbs::Clock::relax(&self.host.clock(), bareverbs::Instant::default());
         }
         one[0]
     }
 }
 
-/// Splits a record into what was written before the first fence and everything from it.
-fn before_fence(log: &[Access]) -> (&[Access], &[Access]) {
-    log.split_at(log.iter().position(|access| *access == Access::Release).expect("a release"))
+/// Splits a record into what was written before it was published and everything from there.
+fn before_publish(log: &[Access]) -> (&[Access], &[Access]) {
+    log.split_at(log.iter().position(|access| *access == Access::Publish).expect("a publish"))
 }
 
 #[test]
-fn wqe_then_release_then_record_then_release_then_doorbell() {
+fn wqe_then_publish_then_record_then_release_then_doorbell() {
     for blue_flame in [false, true] {
         let mut scene = Scene::new(blue_flame);
         for round in 1..=300_u32 {
@@ -82,13 +81,13 @@ fn wqe_then_release_then_record_then_release_then_doorbell() {
             let op = scene.write(&sges);
             scene.verbs.post_send(scene.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
             let log = scene.log.take();
-            let (wqe, rest) = before_fence(&log);
+            let (wqe, rest) = before_publish(&log);
             let [Access::Write { at, .. }, ..] = wqe else { panic!("the WQE comes first: {wqe:?}") };
             let bytes: usize = wqe.iter().map(|access| if let Access::Write { len, .. } = access { *len } else { 9999 }).sum();
             assert!((48..=64).contains(&bytes), "control, address and data segment, and nothing else: {wqe:?}");
             assert!(at % 64 == 0, "a WQE starts at a block");
-            let [Access::Release, Access::Store32 { value, .. }, Access::Release, tail @ ..] = rest else {
-                panic!("release, record, release: {rest:?}")
+            let [Access::Publish, Access::Store32 { value, .. }, Access::Release, tail @ ..] = rest else {
+                panic!("publish, record, release: {rest:?}")
             };
             assert_eq!(u32::from_be(*value), round & 0xffff, "the record counts blocks");
             let doorbells: Vec<_> = tail.iter().filter(|access| matches!(access, Access::Register64 { .. })).collect();
@@ -116,23 +115,26 @@ fn a_batch_has_one_record_and_one_doorbell() {
     let mut scene = Scene::new(true);
     let sges = [scene.sge];
     let op = scene.write(&sges);
-    let mut queue = scene.verbs.send_queue(scene.qp).unwrap();
+    let mut queue = scene.verbs.send_batch(scene.qp).unwrap();
     for _ in 0..32 {
         queue.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).unwrap();
     }
     queue.post(&SendWr { wr_id: 2, flags: SendFlags::SIGNALED, op }).unwrap();
-    queue.commit().unwrap();
+    queue.ring();
     let log = scene.log.take();
-    let (wqes, rest) = before_fence(&log);
+    queue.ring();
+    drop(queue);
+    assert_eq!(scene.log.take(), [], "nothing new, nothing told");
+    let (wqes, rest) = before_publish(&log);
     assert!(wqes.iter().all(|access| matches!(access, Access::Write { .. })), "{wqes:?}");
     assert!(
-        matches!(rest, [Access::Release, Access::Store32 { .. }, Access::Release, Access::Register64 { .. }, ..]),
+        matches!(rest, [Access::Publish, Access::Store32 { .. }, Access::Release, Access::Register64 { .. }, ..]),
         "{rest:?}"
     );
     assert_eq!(rest.iter().filter(|access| matches!(access, Access::Register64 { .. })).count(), 1, "{rest:?}");
-    let mut queue = scene.verbs.send_queue(scene.qp).unwrap();
-    queue.commit().unwrap();
-    assert_eq!(scene.log.take(), [], "nothing new, nothing told");
+    scene.verbs.send_batch(scene.qp).unwrap().ring();
+    scene.verbs.ring_send_queue(scene.qp).unwrap();
+    assert_eq!(scene.log.take(), [], "nor later");
     assert_eq!(scene.wait().wr_id, 2);
 }
 
@@ -142,9 +144,9 @@ fn receives_have_a_record_and_no_doorbell() {
     let sges = [scene.sge];
     scene.verbs.post_recv(scene.qp, &RecvWr { wr_id: 1, sges: &sges }).unwrap();
     let log = scene.log.take();
-    let (wqe, rest) = before_fence(&log);
+    let (wqe, rest) = before_publish(&log);
     assert!(!wqe.is_empty() && wqe.iter().all(|access| matches!(access, Access::Write { .. })), "{wqe:?}");
-    let [Access::Release, Access::Store32 { value, .. }] = rest else { panic!("{rest:?}") };
+    let [Access::Publish, Access::Store32 { value, .. }] = rest else { panic!("{rest:?}") };
     assert_eq!(u32::from_be(*value), 1);
 }
 
@@ -155,12 +157,16 @@ fn owner_then_acquire_then_the_rest_then_the_consumer_index() {
     let mut none = [Completion::EMPTY];
     assert_eq!(scene.verbs.poll_cq(scene.cq, &mut none), Ok(0));
     let empty = scene.log.take();
-    assert!(matches!(empty[..], [Access::Read8 { .. }] | [Access::Read { .. }]), "an empty queue costs one look: {empty:?}");
+    let [Access::Read { at: owner, len: 8 }, ref again @ ..] = empty[..] else { panic!("{empty:?}") };
+    assert!(
+        again.len() < 2 && again.iter().all(|access| *access == Access::Read { at: owner, len: 8 }),
+        "an empty queue costs looks at one word of the entry, and no fence: {empty:?}"
+    );
 
     let op = scene.write(&sges);
     scene.verbs.post_send(scene.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
     for _ in 0..100 {
-        bareverbs::Clock::relax(&scene.host.clock());
+        bareverbs::Clock::relax(&scene.host.clock(), bareverbs::Instant::default());
     }
     scene.log.take();
     assert_eq!(scene.verbs.poll_cq(scene.cq, &mut none), Ok(1));
@@ -168,8 +174,10 @@ fn owner_then_acquire_then_the_rest_then_the_consumer_index() {
     let owner = log.iter().position(|access| matches!(access, Access::Read8 { .. } | Access::Read { .. })).unwrap();
     let fence = log.iter().position(|access| *access == Access::Acquire).unwrap();
     let body = log.iter().rposition(|access| matches!(access, Access::Read { .. })).unwrap();
+    let [.., Access::ReadBeforeWrite, Access::Store32 { value, .. }] = log[..] else { panic!("{log:?}") };
+    assert_eq!(u32::from_be(value), 1, "the consumer index");
     let told = log.iter().position(|access| matches!(access, Access::Store32 { .. })).unwrap();
-    assert!(owner < fence && fence < body && body < told, "{log:?}");
+    assert!(owner < fence && fence < body && body < told && told == log.len() - 1, "{log:?}");
     assert!(!log.iter().any(|access| matches!(access, Access::Register64 { .. } | Access::Register32 { .. })), "{log:?}");
 }
 

@@ -1,14 +1,17 @@
 //! Queue pairs and their states on the device: the table of transitions, draining, flushing, reset, destruction.
 
 use core::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Completion, DestroyQpError, Event, Lid, ModifyQpError, Mtu, Payload, Psn, QpAttr, QpAttrMask,
-    QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+    Access, AddressVector, Completion, DestroyQpError, Event, Instant, Lid, ModifyQpError, Mtu, MwBind, MwHandle, MwType,
+    Payload, Psn, QpAttr, QpAttrMask, QpHandle, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, WcOpcode,
+    WcStatus,
 };
 use bareverbs_mlx5::Error;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
 use bareverbs_sim::fault::Fault;
+use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::wire::WireFaults;
 use bareverbs_tests::{
     ALL_ACCESS, CAP, Connection, End, Node, Pair, end, end_in, pattern, rc_steps, refused, signaled, to_rts, to_state, uc_steps,
@@ -247,6 +250,35 @@ fn values_out_of_range_are_named() {
     }
 }
 
+/// Ports of the alternate paths that commands RTS2RTS_QP have named.
+#[derive(Clone, Default)]
+struct AlternatePorts(Arc<Mutex<Vec<u8>>>);
+
+impl Tracer for AlternatePorts {
+    fn record(&mut self, _: Instant, record: Record<'_>) {
+        let Record::Command { input, .. } = record else { return };
+        // The context begins at byte 24 of the input, its secondary path at 68 of it, and the port at 37 of that (`mlx5_ifc.h`).
+        if input[..2] == (CmdOpcode::Rts2RtsQp.code() as u16).to_be_bytes() {
+            self.0.lock().unwrap().push(input[24 + 68 + 37]);
+        }
+    }
+}
+
+#[test]
+fn an_alternate_path_without_a_port_has_that_of_the_queue_pair() {
+    let mut walker = Walker::new();
+    walker.go(Rts);
+    let ports = AlternatePorts::default();
+    let tracer = ports.clone();
+    walker.node.host.with_device(|device| device.set_tracer(Some(Box::new(tracer))));
+    for port_num in [0, 1] {
+        walker.good.alt_av = AddressVector { dlid: Lid::new(2), port_num, ..AddressVector::default() };
+        walker.modify(Rts, M::STATE | M::ALT_PATH).unwrap();
+    }
+    assert_eq!(*ports.0.lock().unwrap(), [1, 1]);
+    walker.node.assert_no_findings();
+}
+
 #[test]
 fn a_refused_modify_leaves_the_state() {
     let mut walker = Walker::new();
@@ -410,42 +442,88 @@ fn the_error_state_flushes_both_queues_in_order() {
     pair.assert_no_findings();
 }
 
+/// Posts sends with the identifiers of `sends` and a bind with the one after them, in a batch that is forgotten: what was posted
+/// up to the bind stays in the queue, though the device was not told.
+fn forget_batch(pair: &mut Pair, a: &End, sends: core::ops::Range<u64>) -> MwHandle {
+    let region = pair.a.region(a.pd, 4096, ALL_ACCESS);
+    let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();
+    let (wr_id, addr) = (sends.end, region.buffer.addr);
+    let bind = MwBind { wr_id, flags: SendFlags::empty(), mr: region.mr, addr, length: 64, access: Access::REMOTE_READ };
+    let mut batch = pair.a.verbs.send_batch(a.qp).unwrap();
+    for n in sends {
+        batch
+            .post(&SendWr { wr_id: n, flags: SendFlags::empty(), op: SendOp::Send { payload: Payload::Inline(b"x") } })
+            .unwrap();
+    }
+    batch.bind_mw(mw, &bind).unwrap();
+    std::mem::forget(batch);
+    mw
+}
+
 #[test]
 fn requests_that_the_device_was_not_told_of_are_flushed_too() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
     pair.connect(&a, &b, &Connection::default());
     stuff(&mut pair, &a);
-    let mut batch = pair.a.verbs.send_queue(a.qp).unwrap();
-    for n in 10..14 {
-        batch.post(&signaled(n, SendOp::Send { payload: Payload::Inline(b"never sent") })).unwrap();
-    }
-    // The batch is dropped without its doorbell.
+    let mw = forget_batch(&mut pair, &a, 10..13);
     pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
     let [sends, receives] = by_queue(&pair.a.completions(a.cq, 22));
     assert_eq!((sends, receives), (flushed(0, 14), flushed(100, 8)));
+    assert_eq!(pair.a.verbs.mw(mw).unwrap().binding, None);
+    pair.world.advance(Duration::from_millis(10));
+    assert!(pair.a.poll(a.cq).is_empty(), "and none twice");
     pair.assert_no_findings();
 }
 
 #[test]
 fn requests_that_the_device_was_not_told_of_when_it_failed() {
+    // The state is ERR already: moving there again tells the device of the rest, and so does a doorbell for its own sake.
+    for moves in [false, true] {
+        let mut pair = Pair::new();
+        let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
+        pair.connect(&a, &b, &Connection::default());
+        let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+        let wrong = Remote { addr: 0, ..there.remote(0) };
+        let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: wrong };
+        pair.a.verbs.post_send(a.qp, &signaled(0, op)).unwrap();
+        forget_batch(&mut pair, &a, 1..3);
+        assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RemAccessErr);
+        pair.world.advance(Duration::from_millis(1));
+        assert!(pair.a.poll(a.cq).is_empty());
+        if moves {
+            pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
+        } else {
+            pair.a.verbs.ring_send_queue(a.qp).unwrap();
+        }
+        let [sends, _] = by_queue(&pair.a.completions(a.cq, 3));
+        assert_eq!(sends, flushed(1, 3));
+        assert_eq!(pair.a.verbs.qp(a.qp).unwrap().send_blocks, 0);
+        pair.assert_no_findings();
+    }
+}
+
+#[test]
+fn requests_after_a_forgotten_batch_are_done() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
     pair.connect(&a, &b, &Connection::default());
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
-    let wrong = Remote { addr: 0, ..there.remote(0) };
-    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: wrong };
-    pair.a.verbs.post_send(a.qp, &signaled(0, op)).unwrap();
-    let mut batch = pair.a.verbs.send_queue(a.qp).unwrap();
-    for n in 1..4 {
-        batch.post(&SendWr { wr_id: n, flags: SendFlags::empty(), op }).unwrap();
+    let remote = there.remote(0);
+    for round in 1..200_u64 {
+        // Without a bind, a batch that is forgotten leaves nothing.
+        let bytes = [0xff; 100];
+        let op = SendOp::Write { payload: Payload::Inline(&bytes), remote };
+        let mut batch = pair.a.verbs.send_batch(a.qp).unwrap();
+        batch.post(&signaled(0, op)).unwrap();
+        std::mem::forget(batch);
+        let bytes = [round as u8; 100];
+        let op = SendOp::Write { payload: Payload::Inline(&bytes[..60]), remote };
+        pair.a.verbs.post_send(a.qp, &signaled(round, op)).unwrap();
+        let done = pair.a.completions(a.cq, 1);
+        assert_eq!((done[0].wr_id, done[0].status), (round, WcStatus::Success));
+        assert_eq!(there.buffer.read(0, 61), [vec![round as u8; 60], vec![0]].concat());
     }
-    assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RemAccessErr);
-    assert_eq!(pair.a.verbs.qp(a.qp).unwrap().send_blocks, 3);
-    // The state is ERR already; moving there again tells the device of the rest.
-    pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
-    let [sends, _] = by_queue(&pair.a.completions(a.cq, 3));
-    assert_eq!(sends, flushed(1, 3));
     pair.assert_no_findings();
 }
 
@@ -487,8 +565,8 @@ fn reset_forgets_everything_and_the_queue_pair_works_again() {
         }
         // The rest of this round: requests that never end, and completions that are never taken.
         let region = here.mr;
-        pair.a.verbs.dereg_mr(region).unwrap();
-        pair.b.verbs.dereg_mr(there.mr).unwrap();
+        pair.a.verbs.dereg_mr_raw(region).unwrap();
+        pair.b.verbs.dereg_mr_raw(there.mr).unwrap();
         stuff(&mut pair, &a);
         if round % 2 == 0 {
             pair.a.verbs.modify_qp(a.qp, &to_state(InError), M::STATE).unwrap();
@@ -563,7 +641,7 @@ fn destruction_with_everything_in_flight() {
     // Answers that are still under way find nobody.
     pair.world.advance(Duration::from_millis(50));
     assert!(pair.a.poll(a.cq).is_empty());
-    pair.a.verbs.dereg_mr(here.mr).unwrap();
+    pair.a.verbs.dereg_mr_raw(here.mr).unwrap();
     pair.a.verbs.destroy_cq(a.cq).unwrap();
     pair.a.verbs.dealloc_pd(a.pd).unwrap();
     assert_eq!(pair.a.holdings(), before);

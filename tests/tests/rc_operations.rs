@@ -194,11 +194,11 @@ fn a_batch_is_one_doorbell_and_unsignaled_requests_are_retired_by_the_next_compl
     let here = pair.a.region(ends.0.pd, 65_536, ALL);
     let mut there = pair.b.region(ends.1.pd, 65_536, ALL);
     for round in 0..40_u64 {
-        let blocks = pair.a.verbs.send_queue(ends.0.qp).unwrap().free_blocks();
+        let blocks = pair.a.verbs.send_batch(ends.0.qp).unwrap().free_blocks();
         let mut here = here.clone();
         here.buffer.write(0, &pattern(round, 640));
         there.buffer.write(0, &[0; 640]);
-        let mut queue = pair.a.verbs.send_queue(ends.0.qp).unwrap();
+        let mut queue = pair.a.verbs.send_batch(ends.0.qp).unwrap();
         for n in 0..10 {
             let op = SendOp::Write { payload: Payload::Sges(&[here.sge(n * 64, 64)]), remote: there.remote(n * 64) };
             let flags = if n == 9 { SendFlags::SIGNALED } else { SendFlags::empty() };
@@ -208,12 +208,12 @@ fn a_batch_is_one_doorbell_and_unsignaled_requests_are_retired_by_the_next_compl
             pair.world.work();
         }
         assert_eq!(there.buffer.read(0, 640), [0; 640], "the device knows nothing yet");
-        let mut queue = pair.a.verbs.send_queue(ends.0.qp).unwrap();
-        queue.commit().unwrap();
+        queue.ring();
+        drop(queue);
         let found = pair.a.completions(ends.0.cq, 1);
         assert_eq!(found.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [round * 100 + 9]);
         assert_eq!(there.buffer.read(0, 640), pattern(round, 640));
-        assert_eq!(pair.a.verbs.send_queue(ends.0.qp).unwrap().free_blocks(), blocks, "all ten are retired");
+        assert_eq!(pair.a.verbs.send_batch(ends.0.qp).unwrap().free_blocks(), blocks, "all ten are retired");
     }
     pair.assert_no_findings();
 }
@@ -255,12 +255,12 @@ fn more_reads_than_the_peer_takes_at_once_are_all_done() {
     let mut there = pair.b.region(ends.1.pd, 1 << 18, ALL);
     let bytes = pattern(5, 1 << 18);
     there.buffer.write(0, &bytes);
-    let mut queue = pair.a.verbs.send_queue(ends.0.qp).unwrap();
+    let mut queue = pair.a.verbs.send_batch(ends.0.qp).unwrap();
     for n in 0..32 {
         let op = SendOp::Read { sges: &[here.sge(n * 8192, 8192)], remote: there.remote(n * 8192) };
         queue.post(&signaled(n as u64, op)).unwrap();
     }
-    queue.commit().unwrap();
+    drop(queue);
     let order: Vec<_> = pair.a.completions(ends.0.cq, 32).iter().map(|c| (c.wr_id, c.status)).collect();
     assert_eq!(order, (0..32).map(|n| (n, WcStatus::Success)).collect::<Vec<_>>());
     assert_eq!(here.buffer.read(0, 1 << 18), bytes);

@@ -1,10 +1,11 @@
 //! Memory windows on the device: what a key opens, when it stops opening it, and what a failed bind leaves behind.
 
 use bareverbs::{
-    Access, MwBind, MwHandle, MwType, Payload, QpAttr, QpAttrMask, QpState, Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode,
-    WcStatus,
+    Access, DeallocMwError, DeregMrError, MwBind, MwHandle, MwType, Payload, QpAttr, QpAttrMask, QpState, QpType, Remote, Rkey,
+    SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
 };
-use bareverbs_tests::{Connection, End, Pair, Region, end, pattern, rc_steps, signaled, to_rts};
+use bareverbs_sim::{DeviceConfig, Limits};
+use bareverbs_tests::{CAP, Connection, End, Pair, Region, end, end_in, pattern, rc_steps, refused, signaled, to_rts};
 
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
@@ -31,7 +32,10 @@ fn write(scene: &mut Scene, addr: u64, rkey: Rkey, len: usize) -> WcStatus {
 
 impl Scene {
     fn new() -> Self {
-        let mut pair = Pair::new();
+        Self::of(Pair::new())
+    }
+
+    fn of(mut pair: Pair) -> Self {
         let (a, b) = pair.connected();
         let mut here = pair.a.region(a.pd, 8192, ALL);
         here.buffer.write(0, &pattern(77, 8192));
@@ -120,7 +124,7 @@ fn an_unbound_window_opens_nothing() {
     assert_eq!(scene.pair.b.verbs.mw(scene.mw).unwrap().binding, None);
     scene.refused(addr, bound, 1);
     scene.refused(addr, after, 1);
-    scene.pair.b.verbs.dereg_mr(scene.there.mr).unwrap();
+    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
 }
 
 #[test]
@@ -146,11 +150,11 @@ fn a_send_after_the_bind_may_carry_the_new_key() {
     let inbox = scene.pair.a.region(scene.a.pd, 64, ALL);
     scene.pair.a.verbs.post_recv(scene.a.qp, &bareverbs::RecvWr { wr_id: 1, sges: &[inbox.sge(0, 4)] }).unwrap();
     let request = MwBind { flags: SendFlags::empty(), ..scene.request(0, 4096, Access::REMOTE_WRITE) };
-    let mut queue = scene.pair.b.verbs.send_queue(scene.b.qp).unwrap();
+    let mut queue = scene.pair.b.verbs.send_batch(scene.b.qp).unwrap();
     let rkey = queue.bind_mw(scene.mw, &request).unwrap();
     let bytes = rkey.get().to_be_bytes();
     queue.post(&signaled(2, SendOp::Send { payload: Payload::Inline(&bytes) })).unwrap();
-    queue.commit().unwrap();
+    drop(queue);
     assert_eq!(scene.pair.a.completions(scene.a.cq, 1)[0].status, WcStatus::Success);
     let told = Rkey::new(u32::from_be_bytes(inbox.buffer.read(0, 4).try_into().unwrap()));
     let addr = scene.there.buffer.addr;
@@ -199,17 +203,131 @@ fn a_failed_bind_leaves_the_window_as_it_was() {
         scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, request).unwrap();
     }
     assert_ne!(scene.pair.b.verbs.mw(scene.mw).unwrap(), before);
-    assert!(scene.pair.b.verbs.dereg_mr(other.mr).is_err(), "a bind in flight holds its region");
+    assert!(scene.pair.b.verbs.dereg_mr_raw(other.mr).is_err(), "a bind in flight holds its region");
     let err = QpAttr { state: QpState::Err, ..QpAttr::default() };
     scene.pair.b.verbs.modify_qp(scene.b.qp, &err, QpAttrMask::STATE).unwrap();
     let flushed = scene.pair.b.completions(scene.b.cq, 3);
     assert!(flushed.iter().all(|c| c.status == WcStatus::WrFlushErr && c.opcode == WcOpcode::BindMw), "{flushed:?}");
     assert_eq!(scene.pair.b.verbs.mw(scene.mw).unwrap(), before, "old key and old binding");
-    scene.pair.b.verbs.dereg_mr(other.mr).unwrap();
-    assert!(scene.pair.b.verbs.dereg_mr(scene.there.mr).is_err(), "still bound");
+    scene.pair.b.verbs.dereg_mr_raw(other.mr).unwrap();
+    assert!(scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).is_err(), "still bound");
 
     scene.reconnect();
     assert_eq!(write(&mut scene, addr, kept, 64), WcStatus::Success, "the device agrees");
+    scene.pair.assert_no_findings();
+}
+
+impl Scene {
+    /// Takes the second queue pair to SQD, where it accepts binds and does none.
+    fn drain(&mut self) {
+        let sqd = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
+        self.pair.b.verbs.modify_qp(self.b.qp, &sqd, QpAttrMask::STATE).unwrap();
+    }
+
+    /// Breaks the second queue pair, and takes the completion of the one bind that is flushed.
+    fn flush_bind(&mut self) {
+        let err = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        self.pair.b.verbs.modify_qp(self.b.qp, &err, QpAttrMask::STATE).unwrap();
+        let done = self.pair.b.completions(self.b.cq, 1)[0];
+        assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::WrFlushErr));
+    }
+}
+
+#[test]
+fn a_failed_bind_leaves_a_later_one_of_another_queue_pair() {
+    let mut scene = Scene::new();
+    let a2 = end_in(&mut scene.pair.a, scene.a.pd, QpType::Rc, CAP, true);
+    let b2 = end_in(&mut scene.pair.b, scene.b.pd, QpType::Rc, CAP, true);
+    scene.pair.connect(&a2, &b2, &Connection::default());
+    let other = scene.pair.b.region(scene.b.pd, 8192, ALL);
+    let kept = scene.request(0, 64, Access::REMOTE_WRITE);
+    scene.bind(&kept);
+    // The older bind waits, the newer one is done; then the older one is flushed.
+    scene.drain();
+    scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, &scene.request(100, 64, Access::REMOTE_WRITE)).unwrap();
+    let newer = MwBind { mr: other.mr, addr: other.buffer.addr, ..kept };
+    let key = scene.pair.b.verbs.bind_mw(b2.qp, scene.mw, &newer).unwrap();
+    let done = scene.pair.b.completions(b2.cq, 1)[0];
+    assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
+    scene.flush_bind();
+    let info = scene.pair.b.verbs.mw(scene.mw).unwrap();
+    assert_eq!((info.rkey, info.binding.map(|binding| binding.mr)), (key, Some(other.mr)));
+    refused!(scene.pair.b.verbs.dereg_mr_raw(other.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
+    // And the device agrees.
+    let op = SendOp::Write { payload: Payload::Sges(&[scene.here.sge(0, 64)]), remote: Remote { addr: newer.addr, rkey: key } };
+    scene.pair.a.verbs.post_send(a2.qp, &signaled(1, op)).unwrap();
+    assert_eq!(scene.pair.a.completions(a2.cq, 1)[0].status, WcStatus::Success);
+    assert_eq!(other.buffer.read(0, 64), scene.here.buffer.read(0, 64));
+    scene.pair.assert_no_findings();
+}
+
+#[test]
+fn a_window_is_busy_while_binds_of_it_are_in_flight() {
+    let mut scene = Scene::new();
+    scene.drain();
+    for _ in 0..2 {
+        scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, &scene.request(0, 64, Access::REMOTE_WRITE)).unwrap();
+    }
+    let before = scene.pair.b.verbs.mw(scene.mw).unwrap();
+    refused!(scene.pair.b.verbs.dealloc_mw(scene.mw), Ebusy, DeallocMwError::Busy { binds: 2 });
+    assert_eq!(scene.pair.b.verbs.mw(scene.mw), Ok(before));
+    let rts = QpAttr { state: QpState::Rts, ..QpAttr::default() };
+    scene.pair.b.verbs.modify_qp(scene.b.qp, &rts, QpAttrMask::STATE).unwrap();
+    scene.pair.world.advance(core::time::Duration::from_millis(1));
+    // Done, but not polled: nobody knows yet.
+    refused!(scene.pair.b.verbs.dealloc_mw(scene.mw), Ebusy, DeallocMwError::Busy { binds: 2 });
+    assert_eq!(scene.pair.b.completions(scene.b.cq, 2)[1].status, WcStatus::Success);
+    scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
+    scene.refused(scene.there.buffer.addr, before.rkey, 1);
+
+    // A batch that was forgotten: its bind is in flight until the device is told, or the queue pair goes.
+    for reset in [false, true] {
+        let mw = scene.pair.b.verbs.alloc_mw(scene.b.pd, MwType::Type1).unwrap();
+        let request = scene.request(0, 64, Access::REMOTE_WRITE);
+        let mut batch = scene.pair.b.verbs.send_batch(scene.b.qp).unwrap();
+        let key = batch.bind_mw(mw, &request).unwrap();
+        std::mem::forget(batch);
+        refused!(scene.pair.b.verbs.dealloc_mw(mw), Ebusy, DeallocMwError::Busy { binds: 1 });
+        if reset {
+            scene.reconnect();
+        } else {
+            scene.pair.b.verbs.ring_send_queue(scene.b.qp).unwrap();
+            assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success);
+            assert_eq!(write(&mut scene, request.addr, key, 64), WcStatus::Success);
+        }
+        scene.pair.b.verbs.dealloc_mw(mw).unwrap();
+        scene.refused(request.addr, key, 1);
+    }
+    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
+    scene.pair.assert_no_findings();
+}
+
+#[test]
+fn an_unbind_does_not_look_at_region_address_or_access() {
+    let mut scene = Scene::new();
+    let bound = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
+    let addr = scene.there.buffer.addr;
+    let nonsense = [
+        MwBind { access: Access::LOCAL_WRITE, ..scene.request(0, 0, Access::empty()) },
+        MwBind { access: Access::from_bits_retain(u32::MAX), ..scene.request(0, 0, Access::empty()) },
+        MwBind { addr: u64::MAX, mr: bareverbs::MrHandle::NONE, ..scene.request(0, 0, Access::MW_BIND) },
+    ];
+    for unbind in &nonsense {
+        scene.bind(unbind);
+        assert_eq!(scene.pair.b.verbs.mw(scene.mw).unwrap().binding, None);
+    }
+    scene.refused(addr, bound, 1);
+    // Of a type 2 window too.
+    let mw = scene.pair.b.verbs.alloc_mw(scene.b.pd, MwType::Type2).unwrap();
+    let bind = bareverbs::BindInfo { mr: scene.there.mr, addr, length: 64, access: Access::REMOTE_READ };
+    let unbind = bareverbs::BindInfo { mr: bareverbs::MrHandle::NONE, addr: 3, length: 0, access: Access::LOCAL_WRITE };
+    for (key, info) in [(1, bind), (2, unbind)] {
+        scene.pair.b.verbs.post_send(scene.b.qp, &signaled(9, SendOp::BindMw { mw, key, info })).unwrap();
+        assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success);
+        assert_eq!(scene.pair.b.verbs.mw(mw).unwrap().binding.is_some(), info.length != 0);
+    }
+    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
     scene.pair.assert_no_findings();
 }
 
@@ -221,7 +339,7 @@ fn dealloc_revokes_access_at_once_and_frees_the_region() {
     assert_eq!(write(&mut scene, addr, rkey, 64), WcStatus::Success);
     scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
     scene.refused(addr, rkey, 1);
-    scene.pair.b.verbs.dereg_mr(scene.there.mr).unwrap();
+    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
 }
 
 #[test]
@@ -255,7 +373,7 @@ fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
     let told = scene.pair.b.completions(scene.b.cq, 1)[0];
     assert_eq!((told.status, told.data), (WcStatus::Success, bareverbs::WcData::Invalidated(rkey)));
     scene.refused(addr, rkey, 1);
-    scene.pair.b.verbs.dereg_mr(scene.there.mr).unwrap();
+    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
 }
 
 #[test]
@@ -264,11 +382,11 @@ fn a_bind_fences_what_follows_it() {
     let mut scene = Scene::new();
     for n in 0..50_usize {
         let request = MwBind { flags: SendFlags::empty(), ..scene.request(n, 64, Access::REMOTE_WRITE) };
-        let mut queue = scene.pair.b.verbs.send_queue(scene.b.qp).unwrap();
+        let mut queue = scene.pair.b.verbs.send_batch(scene.b.qp).unwrap();
         let rkey = queue.bind_mw(scene.mw, &request).unwrap();
         let op = SendOp::Read { sges: &[scene.there.sge(8192, 8)], remote: scene.here.remote(0) };
         queue.post(&SendWr { wr_id: n as u64, flags: SendFlags::SIGNALED, op }).unwrap();
-        queue.commit().unwrap();
+        drop(queue);
         let found = scene.pair.b.completions(scene.b.cq, 2);
         assert_eq!(found.iter().map(|c| c.opcode).collect::<Vec<_>>(), [WcOpcode::BindMw, WcOpcode::RdmaRead]);
         let addr = scene.there.buffer.addr + n as u64;
@@ -297,4 +415,66 @@ fn connected_again_after_an_error_with_other_numbers() {
     let steps = rc_steps(&Connection::default(), bareverbs::Lid::new(1), scene.a.qpn, 0xff_ffff, 0);
     to_rts(&mut scene.pair.b, scene.b.qp, &steps);
     assert_eq!(write(&mut scene, addr, rkey, 64), WcStatus::Success, "the window outlives the connection");
+}
+
+/// A host whose device has few keys, so that their numbers come again soon, and a peer.
+fn few_keys(log_max_mkey: u8) -> Scene {
+    let limits = Limits { log_max_mkey, ..Limits::default() };
+    Scene::of(Pair::of_devices(DeviceConfig::with_lid(1), DeviceConfig { limits, ..DeviceConfig::with_lid(2) }))
+}
+
+#[test]
+fn the_key_of_a_window_that_is_gone_is_no_window_s_for_long() {
+    let mut scene = few_keys(4);
+    let old = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
+    scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
+    // As many windows as have numbers, over and over: none gets the key that a peer may still have.
+    for n in 0..100 {
+        scene.mw = scene.pair.b.verbs.alloc_mw(scene.b.pd, MwType::Type1).unwrap();
+        assert_ne!(scene.pair.b.verbs.mw(scene.mw).unwrap().rkey, old, "window {n}");
+        let key = scene.bind(&scene.request(4096, 64, Access::REMOTE_WRITE));
+        assert_ne!(key, old, "window {n}");
+        scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
+    }
+}
+
+#[test]
+fn a_reset_drops_a_bind_that_the_device_did_not_do() {
+    for told in [false, true] {
+        let mut scene = Scene::new();
+        let other = scene.pair.b.region(scene.b.pd, 8192, ALL);
+        let kept = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
+        let before = scene.pair.b.verbs.mw(scene.mw).unwrap();
+        let request = MwBind { mr: other.mr, addr: other.buffer.addr, ..scene.request(0, 64, Access::REMOTE_WRITE) };
+        if told {
+            scene.drain();
+            scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, &request).unwrap();
+        } else {
+            let mut batch = scene.pair.b.verbs.send_batch(scene.b.qp).unwrap();
+            batch.bind_mw(scene.mw, &request).unwrap();
+            std::mem::forget(batch);
+        }
+        scene.reconnect();
+        assert_eq!(scene.pair.b.verbs.mw(scene.mw), Ok(before), "told {told}");
+        assert_eq!(write(&mut scene, before.binding.unwrap().addr, kept, 64), WcStatus::Success, "told {told}");
+        scene.pair.b.verbs.dereg_mr_raw(other.mr).unwrap();
+        refused!(scene.pair.b.verbs.dereg_mr_raw(scene.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+        scene.pair.assert_no_findings();
+    }
+}
+
+#[test]
+fn a_reset_keeps_a_bind_that_the_device_has_done() {
+    let mut scene = Scene::new();
+    let key = scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, &scene.request(0, 64, Access::REMOTE_WRITE)).unwrap();
+    scene.pair.world.advance(core::time::Duration::from_millis(1));
+    // Its completion is never taken: the RESET drops it.
+    scene.reconnect();
+    let info = scene.pair.b.verbs.mw(scene.mw).unwrap();
+    assert_eq!((info.rkey, info.binding.is_some()), (key, true));
+    assert_eq!(write(&mut scene, info.binding.unwrap().addr, key, 64), WcStatus::Success);
+    refused!(scene.pair.b.verbs.dereg_mr_raw(scene.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
+    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
+    scene.pair.assert_no_findings();
 }

@@ -25,13 +25,13 @@ fn more_requests_than_sixteen_bits_count() {
             all.extend_from_slice(&(wr_id + n).to_be_bytes());
         }
         from.buffer.write(0, &all);
-        let mut queue = pair.a.verbs.send_queue(a.qp).unwrap();
+        let mut queue = pair.a.verbs.send_batch(a.qp).unwrap();
         for n in 0..BATCH {
             let op = SendOp::Send { payload: Payload::Sges(&[from.sge((n * 8) as usize, 8)]) };
             let flags = if n + 1 == BATCH { SendFlags::SIGNALED } else { SendFlags::empty() };
             queue.post(&SendWr { wr_id: wr_id + n, flags, op }).unwrap();
         }
-        queue.commit().unwrap();
+        drop(queue);
         let done = pair.a.completions(a.cq, 1);
         assert_eq!((done[0].wr_id, done[0].status), (wr_id + BATCH - 1, WcStatus::Success));
         let received = pair.b.completions(b.cq, BATCH as usize);

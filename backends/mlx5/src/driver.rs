@@ -1,6 +1,6 @@
 //! The state of one driven device, and what all of its parts need.
 
-use bareverbs::{DeviceAttr, DmaMemory, Platform};
+use bareverbs::{AsyncEvent, DeviceAttr, DmaMemory, Platform};
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
@@ -8,9 +8,9 @@ use crate::command::{CommandInterface, Commands};
 use crate::dma::arena::{Arena, PageUse, Run};
 use crate::dma::uar::Uar;
 use crate::error::Error;
-use crate::events::eq::Eq;
+use crate::events::completion::CompletionEvents;
+use crate::events::eq::{Eq, EqInfo};
 use crate::events::health::HealthWatch;
-use crate::objects::cq::CqTable;
 use crate::{Config, Machine, Statistics};
 
 /// The most event queues for completions.
@@ -26,26 +26,26 @@ pub(crate) struct BringUpState {
 }
 
 /// Event queues by purpose.
-#[derive(Debug, Default)]
-pub(crate) struct EventQueues {
-    pub(crate) command: Option<Eq>,
-    pub(crate) events: Option<Eq>,
-    pub(crate) pages: Option<Eq>,
-    pub(crate) completion: Vec<Eq, COMPLETION_EQS>,
-    /// The queue in `completion` that is looked at first for the next event (modulo their number).
-    pub(crate) next: usize,
+pub(crate) struct EventQueues<P: Platform> {
+    pub(crate) command: Option<Eq<P>>,
+    pub(crate) events: Option<Eq<P>>,
+    pub(crate) pages: Option<Eq<P>>,
+    /// Those for completions, which are in the hands of whoever takes their events.
+    pub(crate) completion: Vec<EqInfo, COMPLETION_EQS>,
+    /// Until they are handed out.
+    pub(crate) completion_events: Option<CompletionEvents<P>>,
+    /// An event that was taken from a queue that was full, after it was told that events may be lost.
+    pub(crate) after_overflow: Option<AsyncEvent>,
     /// Completion queues created, to spread them over `completion`.
     pub(crate) assigned: usize,
 }
 
 /// What is served while a command is under way.
-pub(crate) struct IdleWork<'a> {
+pub(crate) struct IdleWork<'a, P: Platform> {
     /// The queue for completions of commands.
-    pub(crate) command: &'a mut Option<Eq>,
+    pub(crate) command: &'a mut Option<Eq<P>>,
     /// The queue for page requests.
-    pub(crate) pages: &'a mut Option<Eq>,
-    /// Byte offset of the UAR page in the BAR.
-    pub(crate) uar: usize,
+    pub(crate) pages: &'a mut Option<Eq<P>>,
 }
 
 /// One device. `U` is the arena's array in [`crate::Mlx5`] and a slice everywhere else, so that the code exists once.
@@ -57,8 +57,9 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) caps: Capabilities,
     pub(crate) attr: DeviceAttr,
     pub(crate) uar: Uar,
-    pub(crate) eqs: EventQueues,
-    pub(crate) cqs: CqTable,
+    pub(crate) eqs: EventQueues<P>,
+    /// Completion queues that exist.
+    pub(crate) cqs: u32,
     pub(crate) health: HealthWatch,
     pub(crate) stats: Statistics,
     /// Low byte of the key that was created last.
@@ -78,8 +79,16 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             caps: Capabilities::default(),
             attr: DeviceAttr::default(),
             uar: Uar::default(),
-            eqs: EventQueues::default(),
-            cqs: CqTable::default(),
+            eqs: EventQueues {
+                command: None,
+                events: None,
+                pages: None,
+                completion: Vec::new(),
+                completion_events: None,
+                after_overflow: None,
+                assigned: 0,
+            },
+            cqs: 0,
             health: HealthWatch::default(),
             stats: Statistics::default(),
             mkey_variant: 0,
@@ -90,9 +99,9 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
 
 impl<P: Platform> Driver<P> {
     /// The command interface, and the event queues to serve while a command is under way.
-    pub(crate) fn command_interface(&mut self) -> (CommandInterface<'_, P>, IdleWork<'_>) {
-        let Self { machine, arena, commands, stats, eqs, uar, .. } = self;
-        let work = IdleWork { command: &mut eqs.command, pages: &mut eqs.pages, uar: uar.base() };
+    pub(crate) fn command_interface(&mut self) -> (CommandInterface<'_, P>, IdleWork<'_, P>) {
+        let Self { machine, arena, commands, stats, eqs, .. } = self;
+        let work = IdleWork { command: &mut eqs.command, pages: &mut eqs.pages };
         (CommandInterface { machine, arena, commands, stats }, work)
     }
 

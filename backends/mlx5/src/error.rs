@@ -23,8 +23,6 @@ pub enum Error {
     },
     /// Every doorbell record is in use.
     RecordsFull,
-    /// Every place for a completion queue is in use.
-    CqsFull,
     /// An access outside the registers or the memory that the integrator handed in.
     OutOfRange {
         /// Byte offset.
@@ -104,13 +102,6 @@ pub enum Error {
         /// The number.
         value: u32,
     },
-    /// A completion with an opcode that a queue pair does not give; it was taken and dropped.
-    BadCompletion {
-        /// Completion queue.
-        cqn: u32,
-        /// Opcode.
-        opcode: u8,
-    },
     /// The caller's map has no device address for a page of the region.
     Unmapped {
         /// The address in the region.
@@ -160,8 +151,6 @@ pub enum Feature {
     RelaxedOrdering,
     /// An access flag that is not known.
     AccessFlag,
-    /// The send or receive ring that the queue pair was made without.
-    Ring,
 }
 
 impl Error {
@@ -195,7 +184,6 @@ impl fmt::Display for Error {
             Self::ArenaTooSmall { have, need } => write!(f, "the memory has {have} bytes, {need} were promised"),
             Self::ArenaFull { pages } => write!(f, "no {pages} free pages in a row in the arena"),
             Self::RecordsFull => f.write_str("every doorbell record is in use"),
-            Self::CqsFull => f.write_str("every completion queue is in use"),
             Self::OutOfRange { offset, len } => write!(f, "{len} bytes at {offset:#x} are outside registers or memory"),
             Self::NotInitialized => f.write_str("the device did not finish its initialization in time"),
             Self::CommandInterface { revision } => write!(f, "command interface revision {revision} instead of 5"),
@@ -223,7 +211,6 @@ impl fmt::Display for Error {
             Self::BadAnswer { opcode, value } => {
                 write!(f, "{} ({opcode:#x}) answered with {value:#x}, which cannot be", opcode_name(opcode))
             }
-            Self::BadCompletion { cqn, opcode } => write!(f, "completion with opcode {opcode:#x} in queue {cqn:#x}"),
             Self::Unmapped { addr } => write!(f, "no device address for {addr:#x}"),
             Self::Misaligned { addr } => write!(f, "{addr:#x} and its device address lie differently in their pages"),
             Self::LimitExceeded { requested, limit } => write!(f, "{requested} requested, the limit is {limit}"),
@@ -238,9 +225,13 @@ impl fmt::Display for Error {
 impl core::error::Error for Error {}
 
 impl DeviceError for Error {
+    fn may_still_complete(&self) -> bool {
+        Self::may_still_complete(self)
+    }
+
     fn errno(&self) -> Errno {
         match *self {
-            Self::ArenaFull { .. } | Self::RecordsFull | Self::CqsFull => Errno::Enomem,
+            Self::ArenaFull { .. } | Self::RecordsFull => Errno::Enomem,
             Self::ArenaTooSmall { .. }
             | Self::NoPort { .. }
             | Self::Misaligned { .. }
@@ -255,7 +246,7 @@ impl DeviceError for Error {
                 Errno::Eopnotsupp
             }
             Self::Unmapped { .. } => Errno::Efault,
-            Self::BadAnswer { .. } | Self::BadCompletion { .. } | Self::CommandSignature { .. } => Errno::Ebadmsg,
+            Self::BadAnswer { .. } | Self::CommandSignature { .. } => Errno::Ebadmsg,
             Self::PagesKept { .. } => Errno::Ebusy,
             Self::OutOfRange { .. } | Self::CommandQueue { .. } | Self::CommandDelivery { .. } => Errno::Eio,
         }

@@ -1,7 +1,7 @@
 //! An mlx5 (ConnectX) driver without an operating system and without a heap.
 //!
 //! [`Mlx5::bring_up`] takes registers, memory, fences and a clock, brings the device up and implements the core's
-//! [`Provider`](bareverbs::Provider) and [`DataPath`](bareverbs::DataPath) on it; [`Mlx5::teardown`] gives everything back.
+//! [`Provider`](bareverbs::Provider) on it; [`Mlx5::teardown`] gives everything back.
 //! All memory of the device comes from one arena whose size the type promises. Nothing that the device says is believed: a
 //! number that cannot be is an error value, and every wait has an end.
 //!
@@ -35,10 +35,15 @@ pub use config::Config;
 pub use dma::machine::Machine;
 pub use error::{Error, Feature};
 pub use events::health::Health;
-pub use objects::cq::{Cq, MAX_CQS};
+pub use objects::cq::Cq;
 pub use objects::mkey::{MkeyState, Mr, Mw};
 pub use objects::pd::Pd;
 pub use objects::qp::Qp;
+
+pub use events::completion::CompletionEvents;
+pub use objects::cq::ring::{CqReader, CqRing};
+pub use objects::qp::recv_ring::RecvRing;
+pub use objects::qp::send_ring::{SendRing, SendWriter};
 
 use dma::arena::{self, PAGE, PageUse};
 use driver::Driver;
@@ -55,8 +60,6 @@ pub struct Statistics {
     pub command_events: u32,
     /// Asynchronous events.
     pub async_events: u32,
-    /// Completion events.
-    pub completion_events: u32,
     /// Page requests of the firmware.
     pub page_requests: u32,
     /// Pages given to the firmware.
@@ -138,8 +141,18 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         }
     }
 
-    /// The machine, for what the driver does not do: the registers of a simulated device, the clock.
-    pub const fn machine(&mut self) -> &mut Machine<P> {
+    /// The machine's clock.
+    pub const fn clock(&self) -> &P::Clock {
+        &self.driver.machine.clock
+    }
+
+    /// The machine, for what the driver does not do.
+    ///
+    /// # Safety
+    /// Registers and memory tell the device where to write: nothing is written to them that lets it write to memory that is not its
+    /// own, and neither is exchanged for another device's.
+    #[expect(unsafe_code, reason = "registers and memory tell the device where to write")]
+    pub const unsafe fn machine(&mut self) -> &mut Machine<P> {
         &mut self.driver.machine
     }
 

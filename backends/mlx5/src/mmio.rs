@@ -6,11 +6,13 @@
 //! nothing of it.
 #![expect(unsafe_code, reason = "a mapped BAR and device memory are raw memory; everything else is generic over the seams")]
 
+use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ptr::NonNull;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use crate::dma::uar::FIRST_UAR_PAGE;
-use bareverbs::{DmaFence, DmaMemory, OutOfRange, Registers};
+use bareverbs::{DmaFence, DmaMemory, DmaRing, Doorbell, OutOfRange, Registers, RingView, Span, WordRegister};
 use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, UAR_PAGE};
 use volatile_register::{RO, RW, WO};
 
@@ -58,18 +60,18 @@ const _: () = {
 
 /// A register of eight bytes that the device takes as one.
 #[repr(C, align(8))]
-pub struct Doorbell {
+pub struct DoorbellRegister {
     #[cfg(target_pointer_width = "64")]
     whole: WO<u64>,
     #[cfg(not(target_pointer_width = "64"))]
     halves: [WO<u32>; 2],
 }
 
-impl Doorbell {
+impl DoorbellRegister {
     /// Writes the register as the CPU stores the value: in one access, or, on a CPU of 32 bits, in two of four bytes, the lower
-    /// address first: the device takes the second as the end of the doorbell. Nobody else rings between them, since there is one
-    /// [`MappedBar`] of a device, and it is borrowed alone.
-    #[inline]
+    /// address first: the device takes the second as the end of the doorbell. Two cores of 32 bits that ring through one page would
+    /// mix their halves up: the device is rung for nothing then, and one of the doorbells is lost.
+    #[inline(always)]
     fn write(&self, value: u64) {
         #[cfg(target_pointer_width = "64")]
         // SAFETY: a doorbell names queues to the device; what memory those lie in was told by firmware commands.
@@ -93,7 +95,7 @@ impl Doorbell {
 pub struct UarPage {
     reserved0: [RO<u32>; 8],
     /// Arms a completion queue.
-    pub cq_arm: Doorbell,
+    pub cq_arm: DoorbellRegister,
     reserved1: [RO<u32>; 6],
     /// Updates the consumer index of an event queue and arms it.
     pub eq_arm: WO<u32>,
@@ -103,7 +105,7 @@ pub struct UarPage {
     reserved3: RO<u32>,
     reserved4: [RO<u32>; 0x1ec],
     /// Send doorbells: BlueFlame registers.
-    pub blue_flame: [Doorbell; 0x100],
+    pub blue_flame: [DoorbellRegister; 0x100],
 }
 
 const _: () = {
@@ -126,7 +128,7 @@ impl MappedBar {
     ///
     /// # Safety
     /// `base` is aligned to 4096 and the `len` bytes there are the device's BAR0, mapped uncached or write-combining, for as
-    /// long as the value lives. Nothing else in the program accesses them. Without an IOMMU the value goes to the driver and to nobody
+    /// long as the value and the doorbells made of it live. Nothing else in the program accesses them. Without an IOMMU the value goes to the driver and to nobody
     /// else: registers tell the device where to write.
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self { base, len }
@@ -213,20 +215,24 @@ impl MappedBar {
         Some(())
     }
 
-    #[inline]
-    fn doorbell(&self, offset: usize) -> Option<&Doorbell> {
+    /// The first of `count` registers of eight bytes from `offset` on.
+    fn doorbells(&self, offset: usize, count: usize) -> Option<&[DoorbellRegister]> {
         let (page, at) = self.uar_register(offset)?;
-        if !at.is_multiple_of(8) {
-            None
-        } else if at >= UAR_BLUEFLAME {
-            page.blue_flame.get((at - UAR_BLUEFLAME) / 8)
-        } else {
-            (at == UAR_CQ_ARM).then_some(&page.cq_arm)
+        if at == UAR_CQ_ARM && count == 1 {
+            return Some(core::slice::from_ref(&page.cq_arm));
         }
+        if !at.is_multiple_of(8) {
+            return None;
+        }
+        let first = at.checked_sub(UAR_BLUEFLAME)? / 8;
+        page.blue_flame.get(first..first.checked_add(count)?)
     }
 }
 
 impl Registers for MappedBar {
+    type Doorbell = MappedDoorbell;
+    type Word = MappedWord;
+
     fn len(&self) -> usize {
         self.len
     }
@@ -241,10 +247,58 @@ impl Registers for MappedBar {
         self.write_word(offset, value).ok_or(OutOfRange { offset, len: 4 })
     }
 
+    fn doorbell(&self, offset: usize, count: usize) -> Result<MappedDoorbell, OutOfRange> {
+        let out = OutOfRange { offset, len: count.saturating_mul(8) };
+        let registers = if count.is_power_of_two() { self.doorbells(offset, count).ok_or(out)? } else { return Err(out) };
+        Ok(MappedDoorbell { first: NonNull::from(registers).cast(), mask: count.wrapping_sub(1) })
+    }
+
+    fn word(&self, offset: usize) -> Result<MappedWord, OutOfRange> {
+        let register = match self.uar_register(offset) {
+            Some((page, UAR_EQ_ARM)) => &page.eq_arm,
+            Some((page, UAR_EQ_UPDATE)) => &page.eq_update,
+            _ => return Err(OutOfRange { offset, len: 4 }),
+        };
+        Ok(MappedWord { register: NonNull::from(register) })
+    }
+}
+
+/// Doorbell registers of a mapped BAR.
+#[derive(Debug)]
+pub struct MappedDoorbell {
+    first: NonNull<DoorbellRegister>,
+    /// Registers less one: a power of two.
+    mask: usize,
+}
+
+// SAFETY: a register is written in one access, whoever does it; the BAR stays mapped (promised to `MappedBar::new`).
+unsafe impl Send for MappedDoorbell {}
+
+impl Doorbell for MappedDoorbell {
+    #[inline(always)]
+    fn write(&self, index: usize, value: u64) {
+        // SAFETY: `doorbell` found as many registers as the mask lets the index name, and the BAR stays mapped as long as anything
+        // made of it lives (promised to `MappedBar::new`).
+        let register = unsafe { self.first.add(index & self.mask).as_ref() };
+        register.write(value);
+    }
+}
+
+/// A register of four bytes of a mapped BAR.
+#[derive(Debug)]
+pub struct MappedWord {
+    register: NonNull<WO<u32>>,
+}
+
+// SAFETY: as of `MappedDoorbell`.
+unsafe impl Send for MappedWord {}
+
+impl WordRegister for MappedWord {
     #[inline]
-    fn write64(&mut self, offset: usize, value: u64) -> Result<(), OutOfRange> {
-        self.doorbell(offset).ok_or(OutOfRange { offset, len: 8 })?.write(value);
-        Ok(())
+    fn write(&self, value: u32) {
+        // SAFETY: the register exists, as of `MappedDoorbell`; it tells the device which events were taken, and what memory they lie
+        // in was told by a firmware command.
+        unsafe { self.register.as_ref().write(value) };
     }
 }
 
@@ -270,8 +324,9 @@ impl MappedMemory {
     /// Memory at `base` that the device sees at `device_addr`.
     ///
     /// # Safety
-    /// `base` and `device_addr` are aligned to 4096; the `len` bytes are readable and writable for as long as the value lives,
-    /// contiguous for the device, coherent with it, and no Rust reference to any of them exists in that time.
+    /// `base` and `device_addr` are aligned to 4096; the `len` bytes are readable and writable for as long as the value and the
+    /// rings made of it live, contiguous for the device, coherent with it, and no Rust reference to any of them exists in that
+    /// time. After it the device cannot reach them, or they are never used for anything else.
     pub const unsafe fn new(base: NonNull<u8>, len: usize, device_addr: u64) -> Self {
         Self { base, len, device_addr }
     }
@@ -288,7 +343,19 @@ impl MappedMemory {
 // SAFETY: the bytes belong to the value and the device (promised to `new`), and every access is volatile.
 unsafe impl Send for MappedMemory {}
 
-impl DmaMemory for MappedMemory {
+// SAFETY: what is asked of an implementation was promised to `new`, and every access below is checked against the length.
+unsafe impl DmaMemory for MappedMemory {
+    type Ring = MappedRing;
+
+    fn ring(&self, span: &Span) -> Result<MappedRing, OutOfRange> {
+        if span.top() > self.len {
+            return Err(OutOfRange { offset: span.ring(), len: span.len() });
+        }
+        // SAFETY: both lie below `top` (what a span promises), so within the bytes that were promised to `new`.
+        let (ring, record) = unsafe { (self.base.add(span.ring()), self.base.add(span.record())) };
+        Ok(MappedRing { ring, mask: span.len().wrapping_sub(8), record: record.cast() })
+    }
+
     fn len(&self) -> usize {
         self.len
     }
@@ -399,17 +466,84 @@ impl MappedMemory {
     }
 }
 
+/// A ring in [`MappedMemory`] with its doorbell record.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedRing {
+    ring: NonNull<u8>,
+    /// Bits of a byte offset that a word's start may have.
+    mask: usize,
+    record: NonNull<u32>,
+}
+
+// SAFETY: every access is volatile, and the bytes stay where they are as long as the ring lives (promised to `MappedMemory::new`).
+unsafe impl Send for MappedRing {}
+
+impl DmaRing for MappedRing {
+    type View<'a> = MappedRingView<'a>;
+
+    #[inline(always)]
+    fn view(&self) -> MappedRingView<'_> {
+        MappedRingView { ring: *self, borrowed: PhantomData }
+    }
+}
+
+/// [`MappedRing`] while it is used: a copy, which can live in registers.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedRingView<'a> {
+    ring: MappedRing,
+    borrowed: PhantomData<&'a MappedRing>,
+}
+
+impl MappedRingView<'_> {
+    #[inline(always)]
+    fn at(self, offset: usize) -> NonNull<u64> {
+        // SAFETY: the mask keeps the offset inside the ring, and a word's start at a multiple of 8.
+        unsafe { self.ring.ring.add(offset & self.ring.mask) }.cast()
+    }
+}
+
+impl RingView for MappedRingView<'_> {
+    #[inline(always)]
+    fn put<const N: usize>(self, block: u32, words: &[u64; N]) {
+        const { assert!(N <= 8, "a block has eight words") };
+        let to = self.at((block as usize).wrapping_mul(64));
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: `to` is the start of a block, which has eight words: the ring is a power of two of at least 64 bytes.
+            unsafe { to.add(index).write_volatile(*word) };
+        }
+    }
+
+    #[inline(always)]
+    fn put_word(self, word: u32, value: u64) {
+        // SAFETY: `at` gave a word of the ring.
+        unsafe { self.at((word as usize).wrapping_mul(8)).write_volatile(value) };
+    }
+
+    #[inline(always)]
+    fn word(self, word: u32) -> u64 {
+        // SAFETY: `at` gave a word of the ring.
+        unsafe { self.at((word as usize).wrapping_mul(8)).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn record(self, second: bool, value: u32) {
+        // SAFETY: `ring` found the eight bytes of the record inside the memory and aligned.
+        unsafe { self.ring.record.add(usize::from(second)).write_volatile(value) };
+    }
+}
+
 /// The barriers of this CPU between ordinary memory and device registers.
 ///
-/// | CPU | release | acquire | flush |
-/// |---|---|---|---|
-/// | x86-64, BAR uncached | none: stores stay in order | none: loads stay in order | none |
-/// | x86-64, BAR write-combining | `sfence` | none | `sfence` |
-/// | AArch64 | `dmb oshst` | `dmb oshld` | `dsb st` |
-/// | RISC-V | `fence iorw, ow` | `fence ir, ir` | `fence ow, ow` |
-/// | Arm (M profile) | `dmb` | `dmb` | `dsb` |
+/// | CPU | release | publish | acquire | read_before_write | flush |
+/// |---|---|---|---|---|---|
+/// | x86, BAR uncached | none: stores stay in order | none | none: loads stay in order | none | none |
+/// | x86, BAR write-combining | `sfence` | none: memory is written back | none | none | `sfence` |
+/// | AArch64 | `dmb oshst` | `dmb oshst` | `dmb oshld` | `dmb oshld` | `dsb st` |
+/// | RISC-V | `fence iorw, ow` | `fence w, w` | `fence ir, ir` | `fence ir, ow` | `fence ow, ow` |
+/// | Arm | `dmb` | `dmb` | `dmb` | `dmb` | `dsb` |
 ///
-/// Each is a barrier for the compiler too.
+/// Each is a barrier for the compiler too. On other CPUs this does not compile: a compiler barrier alone would be wrong on those
+/// that reorder, and a machine of such a kind brings a [`DmaFence`] of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuFence {
     write_combining: bool,
@@ -429,10 +563,20 @@ macro_rules! barrier {
     }};
 }
 
+#[cfg(not(any(
+    target_arch = "x86_64",
+    target_arch = "x86",
+    target_arch = "aarch64",
+    target_arch = "riscv32",
+    target_arch = "riscv64",
+    target_arch = "arm"
+)))]
+compile_error!("the barriers between memory and device registers of this CPU are not known");
+
 impl DmaFence for CpuFence {
-    #[inline]
+    #[inline(always)]
     fn release(&self) {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
         if self.write_combining {
             barrier!("sfence");
         }
@@ -442,10 +586,21 @@ impl DmaFence for CpuFence {
         barrier!("fence iorw, ow");
         #[cfg(target_arch = "arm")]
         barrier!("dmb");
-        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::Release);
+        compiler_fence(Ordering::Release);
     }
 
-    #[inline]
+    #[inline(always)]
+    fn publish(&self) {
+        #[cfg(target_arch = "aarch64")]
+        barrier!("dmb oshst");
+        #[cfg(any(target_arch = "riscv32", target_arch = "riscv64"))]
+        barrier!("fence w, w");
+        #[cfg(target_arch = "arm")]
+        barrier!("dmb");
+        compiler_fence(Ordering::Release);
+    }
+
+    #[inline(always)]
     fn acquire(&self) {
         #[cfg(target_arch = "aarch64")]
         barrier!("dmb oshld");
@@ -453,12 +608,23 @@ impl DmaFence for CpuFence {
         barrier!("fence ir, ir");
         #[cfg(target_arch = "arm")]
         barrier!("dmb");
-        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::Acquire);
+        compiler_fence(Ordering::Acquire);
     }
 
-    #[inline]
+    #[inline(always)]
+    fn read_before_write(&self) {
+        #[cfg(target_arch = "aarch64")]
+        barrier!("dmb oshld");
+        #[cfg(any(target_arch = "riscv32", target_arch = "riscv64"))]
+        barrier!("fence ir, ow");
+        #[cfg(target_arch = "arm")]
+        barrier!("dmb");
+        compiler_fence(Ordering::AcqRel);
+    }
+
+    #[inline(always)]
     fn flush(&self) {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
         if self.write_combining {
             barrier!("sfence");
         }
@@ -468,7 +634,7 @@ impl DmaFence for CpuFence {
         barrier!("fence ow, ow");
         #[cfg(target_arch = "arm")]
         barrier!("dsb");
-        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        compiler_fence(Ordering::SeqCst);
     }
 }
 
@@ -522,8 +688,8 @@ mod tests {
             assert!(bytes(base, BAR) == expected, "{offset:#x}");
         }
         for offset in DOORBELLS {
-            let (mut bar, base) = bar(BAR);
-            bar.write64(*offset, 0x1122_3344_5566_7788).unwrap();
+            let (bar, base) = bar(BAR);
+            bar.doorbell(*offset, 1).unwrap().write(0, 0x1122_3344_5566_7788);
             let mut expected = vec![0; BAR];
             expected[*offset..offset + 8].copy_from_slice(&0x1122_3344_5566_7788_u64.to_ne_bytes());
             assert!(bytes(base, BAR) == expected, "{offset:#x}");
@@ -541,7 +707,7 @@ mod tests {
             }
             if offset % UAR_PAGE < UAR_BLUEFLAME && offset % UAR_PAGE != UAR_CQ_ARM || offset % 8 != 0 || offset < 2 * UAR_PAGE
             {
-                assert_eq!(bar.write64(offset, u64::MAX), Err(OutOfRange { offset, len: 8 }), "{offset:#x}");
+                assert_eq!(bar.doorbell(offset, 1).err(), Some(OutOfRange { offset, len: 8 }), "{offset:#x}");
             }
             if !READABLE.contains(&offset) && !(0x200..0x240).contains(&offset) {
                 assert_eq!(bar.read32(offset), Err(OutOfRange { offset, len: 4 }), "{offset:#x}");
@@ -554,7 +720,7 @@ mod tests {
     fn a_short_bar_has_no_registers_beyond_its_end() {
         let (mut bar, _) = bar(4096 * 4);
         assert_eq!(bar.read32(0x1010), Ok(0));
-        assert!(bar.write64(4 * 4096 + 0x800, 0).is_err() && bar.write32(4 * 4096 + 0x40, 0).is_err());
+        assert!(bar.doorbell(4 * 4096 + 0x800, 1).is_err() && bar.write32(4 * 4096 + 0x40, 0).is_err());
         let (mut shorter, _) = super::tests::bar(0x1010);
         assert!(shorter.read32(0).is_err() && shorter.write32(0x18, 1).is_err());
     }
@@ -604,6 +770,8 @@ mod tests {
         for fence in [CpuFence::UNCACHED, CpuFence::WRITE_COMBINING] {
             fence.release();
             fence.acquire();
+            fence.publish();
+            fence.read_before_write();
             fence.flush();
         }
     }

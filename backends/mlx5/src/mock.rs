@@ -5,7 +5,9 @@ use core::time::Duration;
 use std::rc::Rc;
 use std::vec::Vec;
 
-use bareverbs::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Platform, Registers};
+use bareverbs::{
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, OutOfRange, Platform, Registers, RingView, Span, WordRegister,
+};
 
 use crate::dma::arena::PageUse;
 use crate::driver::Driver;
@@ -17,7 +19,9 @@ pub(crate) enum Done {
     Store(usize, Vec<u8>),
     Register(usize, Vec<u8>),
     Release,
+    Publish,
     Acquire,
+    ReadBeforeWrite,
     Flush,
 }
 
@@ -51,6 +55,17 @@ impl Platform for MockPlatform {
 pub(crate) const DEVICE_ADDR: u64 = 0x12_3456_7000;
 
 impl Registers for Part {
+    type Doorbell = MockRegister;
+    type Word = MockRegister;
+
+    fn doorbell(&self, offset: usize, count: usize) -> Result<MockRegister, OutOfRange> {
+        Ok(MockRegister { part: self.clone(), offset, count })
+    }
+
+    fn word(&self, offset: usize) -> Result<MockRegister, OutOfRange> {
+        self.doorbell(offset, 1)
+    }
+
     fn len(&self) -> usize {
         self.0.borrow().registers.len()
     }
@@ -64,9 +79,65 @@ impl Registers for Part {
     fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange> {
         self.write_register(offset, &value.to_ne_bytes())
     }
+}
 
-    fn write64(&mut self, offset: usize, value: u64) -> Result<(), OutOfRange> {
-        self.write_register(offset, &value.to_ne_bytes())
+/// A register by itself.
+pub(crate) struct MockRegister {
+    part: Part,
+    offset: usize,
+    count: usize,
+}
+
+impl Doorbell for MockRegister {
+    fn write(&self, index: usize, value: u64) {
+        self.part.write_register(self.offset + 8 * (index % self.count), &value.to_ne_bytes()).unwrap();
+    }
+}
+
+impl WordRegister for MockRegister {
+    fn write(&self, value: u32) {
+        self.part.write_register(self.offset, &value.to_ne_bytes()).unwrap();
+    }
+}
+
+/// A ring in the memory.
+pub(crate) struct MockRing {
+    part: Part,
+    span: Span,
+}
+
+impl MockRing {
+    fn at(&self, word: u32) -> usize {
+        self.span.ring() + word as usize * 8 % self.span.len()
+    }
+}
+
+impl DmaRing for MockRing {
+    type View<'a> = &'a Self;
+
+    fn view(&self) -> &Self {
+        self
+    }
+}
+
+impl RingView for &MockRing {
+    fn put<const N: usize>(self, block: u32, words: &[u64; N]) {
+        let at = self.at(block.wrapping_mul(8));
+        self.part.clone().store(at, words).unwrap();
+    }
+
+    fn put_word(self, word: u32, value: u64) {
+        let at = self.at(word);
+        self.part.clone().store(at, &[value]).unwrap();
+    }
+
+    fn word(self, word: u32) -> u64 {
+        DmaMemory::load::<1>(&self.part, self.at(word)).unwrap()[0]
+    }
+
+    fn record(self, second: bool, value: u32) {
+        let at = self.span.record() + 4 * usize::from(second);
+        self.part.clone().store_u32(at, value).unwrap();
     }
 }
 
@@ -84,7 +155,18 @@ impl Part {
     }
 }
 
-impl DmaMemory for Part {
+// SAFETY: no device reaches the memory but a test's own closure, and every access is checked.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl DmaMemory for Part {
+    type Ring = MockRing;
+
+    fn ring(&self, span: &Span) -> Result<MockRing, OutOfRange> {
+        if span.top() > DmaMemory::len(self) {
+            return Err(OutOfRange { offset: span.ring(), len: span.len() });
+        }
+        Ok(MockRing { part: self.clone(), span: *span })
+    }
+
     fn len(&self) -> usize {
         self.0.borrow().memory.len()
     }
@@ -134,6 +216,14 @@ impl DmaMemory for Part {
 impl DmaFence for Part {
     fn release(&self) {
         self.0.borrow_mut().log.push(Done::Release);
+    }
+
+    fn publish(&self) {
+        self.0.borrow_mut().log.push(Done::Publish);
+    }
+
+    fn read_before_write(&self) {
+        self.0.borrow_mut().log.push(Done::ReadBeforeWrite);
     }
 
     fn acquire(&self) {

@@ -4,7 +4,7 @@
 //! whatever driver comes, knows none, and reaches host memory only through [`memory::HostMemory`]. It does all its work in
 //! [`Device::advance`]: no thread, no wall clock, no randomness of its own. [`in_process`] puts devices, the wire between
 //! them and their time into one process and offers the platform traits of the verbs crate on top.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod audit;
 mod capability;

@@ -1,7 +1,7 @@
 //! Errors of protection domains, memory regions and memory windows.
 
 use super::operation_error;
-use crate::{Access, Errno, MwType, QpState, QpType, SendFlags};
+use crate::{Access, Errno, Lkey, MwType, QpState, QpType, SendFlags};
 
 operation_error! {
     /// Why a protection domain was not made.
@@ -65,11 +65,11 @@ operation_error! {
         } => Eopnotsupp, "the device lacks access flags {bits:#x}";
         /// The table is full.
         Full => Enomem, "the table of memory regions is full";
-        /// The backend gave keys without the low byte that was asked for.
+        /// The backend gave a key that another region has, or that is none.
         ForeignKey {
-            /// The byte asked for.
-            key: u8
-        } => Ebadmsg, "the region's keys do not end in {key:#04x}";
+            /// The key.
+            lkey: Lkey
+        } => Ebadmsg, "another region has key {lkey}, or it is no key";
     }
     device {
         /// The device refuses.
@@ -113,6 +113,11 @@ operation_error! {
     pub enum DeallocMwError<E> {
         /// The handle is stale.
         Stale => Einval, "the window's handle is stale";
+        /// Binds of it were posted and have not completed.
+        Busy {
+            /// How many.
+            binds: u32
+        } => Ebusy, "{binds} binds of the window are in flight";
     }
     device {
         /// The device refuses.
@@ -152,12 +157,17 @@ operation_error! {
         Overflow => Efault, "the window overflows the address space";
         /// The window would reach outside the region.
         Range => Erange, "the window is not inside the region";
+        /// The window would be longer than the device allows.
+        TooLong {
+            /// Longest window in bytes.
+            max: u64
+        } => Einval, "the device's longest window has {max} bytes";
     }
 }
 
 operation_error! {
     /// Why a window was not bound; window and queue are as before.
-    pub enum BindMwError<E> {
+    pub enum BindMwError {
         /// The queue pair's handle is stale.
         StaleQp => Einval, "the queue pair's handle is stale";
         /// The transport has no windows.
@@ -183,16 +193,12 @@ operation_error! {
             free: u32
         } => Enospc, "the request needs {needed} blocks of the send queue, {free} are free";
         /// No room to remember the window as it was: as many binds are unfinished as there may be windows.
-        NoRecord => Enomem, "no room to remember the bind";
+        TooManyPendingBinds => Enomem, "no room to remember the bind";
+        /// The send queue was taken out of the verbs.
+        Taken => Ebusy, "the send queue is taken out";
     }
     inner {
         /// Window, region, rights or range do not fit.
         Refused(BindRefused);
-    }
-    device {
-        /// The backend could not write the request.
-        Device, "the request was not written";
-        /// The request stands in the queue, but the doorbell was not rung; the next commit tells the device of it.
-        Commit, "the doorbell was not rung";
     }
 }

@@ -9,9 +9,9 @@ pub use memory::{
 };
 pub use queue::{
     CreateCqError, CreateQpError, DestroyCqError, DestroyQpError, ModifyQpError, NotifyCqError, PollEventError, QueryError,
-    QueryQpError,
+    QueryQpError, TakeError,
 };
-pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SgeFault};
+pub use request::{BadWr, PollCqError, PostRecvError, PostSendError, SendBatchError, SgeFault};
 
 use core::fmt;
 
@@ -25,12 +25,14 @@ macro_rules! operation_error {
         pub enum $name:ident {
             $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? })? => $errno:ident, $text:literal;)+
         }
+        $(inner { $($(#[$imeta:meta])* $inner:ident($ity:ty);)+ })?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         pub enum $name {
             $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $field: $ty),+ })?,)+
+            $($($(#[$imeta])* $inner($ity),)+)?
         }
 
         impl $name {
@@ -38,6 +40,7 @@ macro_rules! operation_error {
             pub const fn errno(&self) -> Errno {
                 match self {
                     $(Self::$variant { .. } => Errno::$errno,)+
+                    $($(Self::$inner(inner) => inner.errno(),)+)?
                 }
             }
         }
@@ -46,6 +49,7 @@ macro_rules! operation_error {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 match self {
                     $(Self::$variant $({ $($field),+ })? => write!(f, $text),)+
+                    $($(Self::$inner(inner) => inner.fmt(f),)+)?
                 }
             }
         }
@@ -57,7 +61,6 @@ macro_rules! operation_error {
         pub enum $name:ident<E> {
             $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? })? => $errno:ident, $text:literal;)*
         }
-        $(inner { $($(#[$imeta:meta])* $inner:ident($ity:ty);)+ })?
         device { $($(#[$dmeta:meta])* $device:ident, $dtext:literal;)+ }
     ) => {
         $(#[$meta])*
@@ -65,7 +68,6 @@ macro_rules! operation_error {
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         pub enum $name<E> {
             $($(#[$vmeta])* $variant $({ $($(#[$fmeta])* $field: $ty),+ })?,)*
-            $($($(#[$imeta])* $inner($ity),)+)?
             $($(#[$dmeta])* $device(E),)+
         }
 
@@ -74,7 +76,6 @@ macro_rules! operation_error {
             pub fn errno(&self) -> Errno {
                 match self {
                     $(Self::$variant { .. } => Errno::$errno,)*
-                    $($(Self::$inner(inner) => inner.errno(),)+)?
                     $(Self::$device(device) => device.errno(),)+
                 }
             }
@@ -84,7 +85,6 @@ macro_rules! operation_error {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 match self {
                     $(Self::$variant $({ $($field),+ })? => write!(f, $text),)*
-                    $($(Self::$inner(inner) => inner.fmt(f),)+)?
                     $(Self::$device(device) => write!(f, concat!($dtext, ": {}"), device),)+
                 }
             }

@@ -47,6 +47,10 @@ operation_error! {
             /// How many work queues.
             users: u32
         } => Ebusy, "{users} work queues complete into the completion queue";
+        /// It was taken out of the verbs.
+        Taken => Ebusy, "the completion queue is taken out";
+        /// The interrupt handler was taken out of the verbs, and may hold events of it.
+        EventsTaken => Ebusy, "the interrupt handler is taken out";
     }
     device {
         /// The device refuses.
@@ -56,13 +60,21 @@ operation_error! {
 
 operation_error! {
     /// Why a completion queue was not armed.
-    pub enum NotifyCqError<E> {
+    pub enum NotifyCqError {
         /// The handle is stale.
         Stale => Einval, "the completion queue's handle is stale";
+        /// It was taken out of the verbs.
+        Taken => Ebusy, "the completion queue is taken out";
     }
-    device {
-        /// The device refuses.
-        Device, "the completion queue was not armed";
+}
+
+operation_error! {
+    /// Why a queue, or the interrupt handler, was not taken out of the verbs.
+    pub enum TakeError {
+        /// The handle is stale.
+        Stale => Einval, "the handle is stale";
+        /// It is out already.
+        Taken => Ebusy, "it is taken out already";
     }
 }
 
@@ -73,12 +85,19 @@ operation_error! {
         StalePd => Einval, "the protection domain's handle is stale";
         /// A completion queue's handle is stale.
         StaleCq => Einval, "a completion queue's handle is stale";
-        /// More than the device or this library's tables have room for.
+        /// No rings in the storage are as long as the capacities need.
+        Rings {
+            /// Blocks of the send ring that are needed.
+            send: u32,
+            /// Entries of the receive ring that are needed.
+            recv: u32
+        } => Enomem, "no rings of {send} blocks and {recv} entries in the storage";
+        /// More than the device has.
         Capacity {
             /// The most that can be had.
             max: QpCap
         } => Einval, "the capacities exceed {max:?}";
-        /// The table is full.
+        /// The table is full, or all rings that are long enough are in use.
         Full => Enomem, "the table of queue pairs is full";
         /// The backend made rings whose length is no power of two or exceeds 32,768.
         ForeignRings {
@@ -129,15 +148,14 @@ operation_error! {
             /// Which one.
             attribute: QpAttrMask
         } => Einval, "the value of {attribute:?} is out of range";
+        /// Queues of the queue pair were taken out of the verbs: it cannot be reset.
+        Taken => Ebusy, "queues of the queue pair are taken out";
+        /// Completions of before the last RESET may still be in a completion queue that is taken out: it has to be polled empty.
+        Draining => Eagain, "completions of before the RESET are not polled yet";
     }
     device {
         /// The device refuses; the queue pair is as before.
         Device, "the device did not modify the queue pair";
-        /// The queue pair is in RESET, but completions of before may still be in its completion queues.
-        Clean, "completions were left behind";
-        /// The queue pair is in ERR, but the device was not told of sends posted without a doorbell; another move to ERR
-        /// tries again.
-        Commit, "the doorbell was not rung";
     }
 }
 
@@ -154,16 +172,16 @@ operation_error! {
 }
 
 operation_error! {
-    /// Why a queue pair was not destroyed, or not wholly.
+    /// Why a queue pair was not destroyed.
     pub enum DestroyQpError<E> {
         /// The handle is stale.
         Stale => Einval, "the queue pair's handle is stale";
+        /// Queues of the queue pair were taken out of the verbs.
+        Taken => Ebusy, "queues of the queue pair are taken out";
     }
     device {
         /// The device refuses; the queue pair is as before.
         Device, "the device kept the queue pair";
-        /// The queue pair is gone, but completions of it may be left: `poll_cq` will name them as unknown.
-        Clean, "completions were left behind";
     }
 }
 

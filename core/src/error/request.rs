@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::operation_error;
-use crate::{BindRefused, Cqn, DeviceError, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, WcOpcode};
+use crate::{BindRefused, Cqn, Errno, Lkey, QpHandle, QpState, QpType, Qpn, RawKind, SendFlags, TakeError, WcOpcode};
 
 operation_error! {
     /// What is wrong with an SGE.
@@ -19,10 +19,44 @@ operation_error! {
     }
 }
 
+operation_error! {
+    /// Why a send queue was not opened.
+    pub enum SendBatchError {
+        /// The queue pair's handle is stale.
+        Stale => Einval, "the queue pair's handle is stale";
+        /// The send queue was taken out of the verbs.
+        Taken => Ebusy, "the send queue is taken out";
+        /// The queue pair cannot send in its state.
+        NotReady {
+            /// The state.
+            state: QpState
+        } => Enotconn, "a queue pair in {state:?} does not send";
+    }
+}
+
+impl From<SendBatchError> for PostSendError {
+    fn from(error: SendBatchError) -> Self {
+        match error {
+            SendBatchError::Stale => Self::Stale,
+            SendBatchError::Taken => Self::Taken,
+            SendBatchError::NotReady { state } => Self::NotReady { state },
+        }
+    }
+}
+
+impl From<TakeError> for PollCqError {
+    fn from(error: TakeError) -> Self {
+        match error {
+            TakeError::Stale => Self::Stale,
+            TakeError::Taken => Self::Taken,
+        }
+    }
+}
+
 /// Why a send was not posted; the queue is as before, the request the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum PostSendError<E> {
+pub enum PostSendError {
     /// The queue pair's handle is stale.
     Stale,
     /// The queue pair cannot send in its state.
@@ -94,16 +128,14 @@ pub enum PostSendError<E> {
         free: u32,
     },
     /// No room to remember the bind.
-    NoRecord,
-    /// The backend could not write the request.
-    Device(E),
-    /// Every request stands in the queue, but the doorbell was not rung; the next commit tells the device of them.
-    Commit(E),
+    TooManyPendingBinds,
+    /// The send queue was taken out of the verbs.
+    Taken,
 }
 
-impl<E: DeviceError> PostSendError<E> {
+impl PostSendError {
     /// The errno that the verbs give for it.
-    pub fn errno(&self) -> Errno {
+    pub const fn errno(&self) -> Errno {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
             Self::NoAtomics | Self::NoAddressHandle => Errno::Eopnotsupp,
@@ -118,13 +150,13 @@ impl<E: DeviceError> PostSendError<E> {
             Self::Sge { fault, .. } => fault.errno(),
             Self::Bind(refused) => refused.errno(),
             Self::QueueFull { .. } => Errno::Enospc,
-            Self::NoRecord => Errno::Enomem,
-            Self::Device(device) | Self::Commit(device) => device.errno(),
+            Self::TooManyPendingBinds => Errno::Enomem,
+            Self::Taken => Errno::Ebusy,
         }
     }
 }
 
-impl<E: DeviceError> fmt::Display for PostSendError<E> {
+impl fmt::Display for PostSendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stale => f.write_str("the queue pair's handle is stale"),
@@ -143,19 +175,18 @@ impl<E: DeviceError> fmt::Display for PostSendError<E> {
             Self::QueueFull { needed, free } => {
                 write!(f, "the request needs {needed} blocks of the send queue, {free} are free")
             }
-            Self::NoRecord => f.write_str("no room to remember the bind"),
-            Self::Device(device) => write!(f, "the request was not written: {device}"),
-            Self::Commit(device) => write!(f, "the doorbell was not rung: {device}"),
+            Self::TooManyPendingBinds => f.write_str("no room to remember the bind"),
+            Self::Taken => f.write_str("the send queue is taken out"),
         }
     }
 }
 
-impl<E: DeviceError> core::error::Error for PostSendError<E> {}
+impl core::error::Error for PostSendError {}
 
 /// Why a receive was not posted; the queue is as before, the request the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum PostRecvError<E> {
+pub enum PostRecvError {
     /// The queue pair's handle is stale.
     Stale,
     /// The queue pair cannot receive in its state.
@@ -181,26 +212,24 @@ pub enum PostRecvError<E> {
     },
     /// The receive queue is full.
     QueueFull,
-    /// The backend could not write the request.
-    Device(E),
-    /// Every request stands in the queue, but the doorbell was not rung; the next post tells the device of them.
-    Commit(E),
+    /// The receive queue was taken out of the verbs.
+    Taken,
 }
 
-impl<E: DeviceError> PostRecvError<E> {
+impl PostRecvError {
     /// The errno that the verbs give for it.
-    pub fn errno(&self) -> Errno {
+    pub const fn errno(&self) -> Errno {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
             Self::Stale | Self::SgeCount { .. } => Errno::Einval,
             Self::Sge { fault, .. } => fault.errno(),
             Self::QueueFull => Errno::Enospc,
-            Self::Device(device) | Self::Commit(device) => device.errno(),
+            Self::Taken => Errno::Ebusy,
         }
     }
 }
 
-impl<E: DeviceError> fmt::Display for PostRecvError<E> {
+impl fmt::Display for PostRecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stale => f.write_str("the queue pair's handle is stale"),
@@ -208,13 +237,12 @@ impl<E: DeviceError> fmt::Display for PostRecvError<E> {
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
             Self::QueueFull => f.write_str("the receive queue is full"),
-            Self::Device(device) => write!(f, "the request was not written: {device}"),
-            Self::Commit(device) => write!(f, "the doorbell was not rung: {device}"),
+            Self::Taken => f.write_str("the receive queue is taken out"),
         }
     }
 }
 
-impl<E: DeviceError> core::error::Error for PostRecvError<E> {}
+impl core::error::Error for PostRecvError {}
 
 /// The request of a list that failed; those before it are posted and the doorbell is rung for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +264,7 @@ impl<E: core::error::Error> core::error::Error for BadWr<E> {}
 
 operation_error! {
     /// What is wrong with a completion, or with the queue. The completion in question is taken, the others stay.
-    pub enum PollCqError<E> {
+    pub enum PollCqError {
         /// The completion queue's handle is stale.
         Stale => Einval, "the completion queue's handle is stale";
         /// No queue pair of this number completes into this queue.
@@ -255,9 +283,21 @@ operation_error! {
             /// Low 16 bits of the index that the device gave.
             index: u16
         } => Ebadmsg, "a completion of queue pair {qp:?} for {kind:?} {index}, which is not in flight";
-    }
-    device {
-        /// The backend could not take a completion, or not tell the device that it did.
-        Device, "the completion queue failed";
+        /// A completion with an opcode that a queue pair does not give.
+        BadCompletion {
+            /// The queue.
+            cqn: Cqn,
+            /// The opcode.
+            opcode: u8
+        } => Ebadmsg, "a completion with opcode {opcode:#x} in queue {cqn}";
+        /// The queue is broken, or the device is: no completion comes any more.
+        Broken {
+            /// The queue.
+            cqn: Cqn,
+            /// The device's syndrome; 0xff if the device is broken or gone.
+            syndrome: u8
+        } => Eio, "completion queue {cqn} is broken: syndrome {syndrome:#x}";
+        /// The queue was taken out of the verbs.
+        Taken => Ebusy, "the completion queue is taken out";
     }
 }

@@ -1,14 +1,12 @@
 //! Rows of the contract about binding windows.
 
-use super::mock::{Kind, MockError};
+use super::mock::Kind;
 use super::post::send;
-use super::{ALL_RIGHTS, BASE, LENGTH, Rig};
+use super::{ALL_RIGHTS, BASE, LENGTH, Rig, register, set_state};
 use crate::{
-    Access, BindMwError, BindRefused, Binding, DeregMrError, Errno, MwBind, MwHandle, MwInfo, MwType, OffsetMap, QpState,
-    QpType, Rkey, SendFlags, WcOpcode, WcStatus,
+    Access, BindInfo, BindMwError, BindRefused, Binding, DeallocMwError, DeregMrError, Errno, MwBind, MwHandle, MwInfo, MwType,
+    QpState, QpType, RecvWr, Rkey, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus,
 };
-
-const MAP: OffsetMap = OffsetMap { offset: 0 };
 
 fn bind(rig: &Rig, offset: u64, length: u64) -> MwBind {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -25,7 +23,7 @@ fn info(rig: &Rig, mw: MwHandle) -> MwInfo {
 }
 
 /// A check fails with this errno and changes nothing.
-fn refused(rig: &mut Rig, mw: MwHandle, bind: &MwBind, errno: Errno) -> BindMwError<MockError> {
+fn refused(rig: &mut Rig, mw: MwHandle, bind: &MwBind, errno: Errno) -> BindMwError {
     let before = (rig.verbs.mw(mw), rig.verbs.qp(rig.qp).unwrap().send_blocks);
     let error = rig.verbs.bind_mw(rig.qp, mw, bind).unwrap_err();
     assert_eq!(error.errno(), errno, "{error}");
@@ -40,9 +38,9 @@ fn arguments_that_make_no_sense_come_first() {
     let two = rig.window(MwType::Type2);
     let good = bind(&rig, 0, 64);
     // Even where the state would be refused too.
-    rig.verbs.set_state_for_test(rig.qp, QpState::Init);
-    let stale_mr = rig.verbs.reg_mr(rig.pd, BASE, 64, ALL_RIGHTS, &MAP).unwrap();
-    rig.verbs.dereg_mr(stale_mr).unwrap();
+    set_state(&rig.verbs, rig.qp, QpState::Init);
+    let stale_mr = register(&mut rig.verbs, rig.pd, BASE, 64, ALL_RIGHTS).unwrap();
+    rig.verbs.dereg_mr_raw(stale_mr).unwrap();
     refused(&mut rig, mw, &MwBind { mr: stale_mr, ..good }, Errno::Einval);
     refused(&mut rig, two, &good, Errno::Einval);
     for access in [1 << 12, Access::LOCAL_WRITE.bits(), Access::MW_BIND.bits()] {
@@ -70,15 +68,15 @@ fn then_the_state_then_domains_rights_and_range() {
     let mw = rig.window(MwType::Type1);
     let other_pd = rig.verbs.alloc_pd().unwrap();
     let foreign_mw = rig.verbs.alloc_mw(other_pd, MwType::Type1).unwrap();
-    let foreign_mr = rig.verbs.reg_mr(other_pd, BASE, LENGTH, Access::empty(), &MAP).unwrap();
-    let unbindable = rig.verbs.reg_mr(rig.pd, BASE, LENGTH, Access::LOCAL_WRITE, &MAP).unwrap();
-    let readable = rig.verbs.reg_mr(rig.pd, BASE, LENGTH, Access::MW_BIND, &MAP).unwrap();
+    let foreign_mr = register(&mut rig.verbs, other_pd, BASE, LENGTH, Access::empty()).unwrap();
+    let unbindable = register(&mut rig.verbs, rig.pd, BASE, LENGTH, Access::LOCAL_WRITE).unwrap();
+    let readable = register(&mut rig.verbs, rig.pd, BASE, LENGTH, Access::MW_BIND).unwrap();
     // Each bind fails every later check too.
     let worst = MwBind { addr: u64::MAX, ..bind(&rig, 0, 64) };
 
-    rig.verbs.set_state_for_test(rig.qp, QpState::Rtr);
+    set_state(&rig.verbs, rig.qp, QpState::Rtr);
     refused(&mut rig, foreign_mw, &MwBind { mr: foreign_mr, ..worst }, Errno::Enotconn);
-    rig.verbs.set_state_for_test(rig.qp, QpState::Rts);
+    set_state(&rig.verbs, rig.qp, QpState::Rts);
     refused(&mut rig, mw, &MwBind { mr: foreign_mr, ..worst }, Errno::Eperm);
     refused(&mut rig, foreign_mw, &worst, Errno::Eperm);
     refused(&mut rig, mw, &MwBind { mr: unbindable, ..worst }, Errno::Eacces);
@@ -106,7 +104,7 @@ fn only_as_many_binds_as_windows_are_remembered() {
     post(&mut rig, mw, 0, 64);
     post(&mut rig, mw, 64, 64);
     let third = bind(&rig, 128, 64);
-    assert_eq!(refused(&mut rig, mw, &third, Errno::Enomem), BindMwError::NoRecord);
+    assert_eq!(refused(&mut rig, mw, &third, Errno::Enomem), BindMwError::TooManyPendingBinds);
     rig.complete(0, WcStatus::Success);
     rig.poll().unwrap();
     post(&mut rig, mw, 128, 64);
@@ -122,7 +120,7 @@ fn the_key_changes_at_once_and_the_device_gets_both() {
     assert_eq!(info(&rig, mw).rkey, new);
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     assert_eq!(info(&rig, mw).binding, Some(Binding { mr: rig.mr, addr: BASE + 16, length: 64, access }));
-    let sent = rig.verbs.provider().sent[0];
+    let sent = rig.device().sent[0];
     let Kind::Bind(told) = sent.kind else { panic!("a bind was posted: {sent:?}") };
     assert_eq!((told.old, told.new, told.lkey, told.addr, told.length), (old, new, rig.lkey(), BASE + 16, 64));
     rig.complete(0, WcStatus::Success);
@@ -151,8 +149,8 @@ fn length_zero_unbinds_and_ignores_the_rest() {
     let mut rig = Rig::new();
     let mw = rig.window(MwType::Type1);
     post(&mut rig, mw, 0, 64);
-    let stale = rig.verbs.reg_mr(rig.pd, BASE, 64, ALL_RIGHTS, &MAP).unwrap();
-    rig.verbs.dereg_mr(stale).unwrap();
+    let stale = register(&mut rig.verbs, rig.pd, BASE, 64, ALL_RIGHTS).unwrap();
+    rig.verbs.dereg_mr_raw(stale).unwrap();
     let unbind = MwBind { mr: stale, addr: u64::MAX, length: 0, ..bind(&rig, 0, 0) };
     let before = info(&rig, mw).rkey;
     let after = rig.verbs.bind_mw(rig.qp, mw, &unbind).unwrap();
@@ -170,7 +168,7 @@ fn a_failed_bind_restores_the_window_with_its_old_key() {
     rig.poll().unwrap();
     assert_eq!(info(&rig, mw), unbound);
     assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Err);
-    rig.verbs.dereg_mr(rig.mr).unwrap();
+    rig.verbs.dereg_mr_raw(rig.mr).unwrap();
 }
 
 #[test]
@@ -194,7 +192,7 @@ fn of_several_binds_of_one_window_each_restores_what_it_found() {
             (false, false) => before,
         };
         assert_eq!(info(&rig, mw), expected, "{first} {second}");
-        let busy = rig.verbs.dereg_mr(rig.mr);
+        let busy = rig.verbs.dereg_mr_raw(rig.mr);
         assert_eq!(busy.is_err(), expected.binding.is_some(), "{first} {second}: {busy:?}");
     }
 }
@@ -212,7 +210,7 @@ fn an_unsignaled_bind_is_retired_by_a_later_completion() {
     assert_eq!(rig.poll_ids(), [2]);
     assert_eq!(info(&rig, mw), bound);
     rig.verbs.dealloc_mw(mw).unwrap();
-    rig.verbs.dereg_mr(rig.mr).unwrap();
+    rig.verbs.dereg_mr_raw(rig.mr).unwrap();
 }
 
 #[test]
@@ -222,41 +220,78 @@ fn a_region_is_held_by_its_windows_and_by_what_a_failed_bind_would_bring_back() 
     post(&mut rig, mw, 0, 64);
     rig.complete(0, WcStatus::Success);
     rig.poll().unwrap();
-    let other = rig.verbs.reg_mr(rig.pd, BASE, LENGTH, ALL_RIGHTS, &MAP).unwrap();
+    let other = register(&mut rig.verbs, rig.pd, BASE, LENGTH, ALL_RIGHTS).unwrap();
     let rebind = MwBind { mr: other, ..bind(&rig, 0, 64) };
     rig.verbs.bind_mw(rig.qp, mw, &rebind).unwrap();
     let held = DeregMrError::Busy { bindings: 1 };
     let busy = Err(held);
-    assert_eq!((rig.verbs.dereg_mr(rig.mr), rig.verbs.dereg_mr(other)), (busy, busy));
+    assert_eq!((rig.verbs.dereg_mr_raw(rig.mr), rig.verbs.dereg_mr_raw(other)), (busy, busy));
     rig.complete(3, WcStatus::Success);
     rig.poll().unwrap();
-    assert_eq!((rig.verbs.dereg_mr(rig.mr), rig.verbs.dereg_mr(other)), (Ok(()), busy));
+    assert_eq!((rig.verbs.dereg_mr_raw(rig.mr), rig.verbs.dereg_mr_raw(other)), (Ok(()), busy));
     assert_eq!(held.errno(), Errno::Ebusy);
     rig.verbs.dealloc_mw(mw).unwrap();
-    rig.verbs.dereg_mr(other).unwrap();
+    rig.verbs.dereg_mr_raw(other).unwrap();
 }
 
 #[test]
-fn a_window_may_go_while_its_bind_is_in_flight() {
+fn a_window_stays_while_its_binds_are_in_flight() {
     let mut rig = Rig::new();
     let mw = rig.window(MwType::Type1);
     post(&mut rig, mw, 0, 64);
     post(&mut rig, mw, 64, 64);
-    rig.verbs.dealloc_mw(mw).unwrap();
-    rig.verbs.dereg_mr(rig.mr).unwrap();
+    let error = rig.verbs.dealloc_mw(mw).unwrap_err();
+    assert_eq!((error, error.errno()), (DeallocMwError::Busy { binds: 2 }, Errno::Ebusy));
     rig.complete(0, WcStatus::WrFlushErr);
     rig.complete(3, WcStatus::WrFlushErr);
     assert_eq!(rig.poll_ids(), [9, 9]);
+    rig.verbs.dealloc_mw(mw).unwrap();
+    rig.verbs.dereg_mr_raw(rig.mr).unwrap();
 }
 
+/// A window is bound on two queue pairs, on the first without a doorbell; the device does the second bind. When the first one is
+/// flushed later, it must not undo the second.
 #[test]
-fn reset_and_destruction_leave_the_window_as_the_bind_was_to_leave_it() {
-    for reset in [true, false] {
+fn an_older_bind_that_fails_does_not_undo_a_newer_one_of_another_queue_pair() {
+    let mut rig = Rig::new();
+    let (other, other_cq) = rig.second();
+    rig.device().strict = false;
+    let (mw, mr) = (rig.window(MwType::Type1), rig.region(ALL_RIGHTS));
+    let (first, second) = (bind(&rig, 0, 64), MwBind { mr, ..bind(&rig, 0, 64) });
+    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
+    batch.bind_mw(mw, &first).unwrap();
+    core::mem::forget(batch);
+    let key = rig.verbs.bind_mw(other, mw, &second).unwrap();
+    let (qpn, other_qpn) = (rig.qpn(), rig.verbs.qp(other).unwrap().qpn);
+    assert!(rig.device().execute(other_qpn));
+    assert_eq!(rig.poll_of(other_cq).unwrap()[0].status, WcStatus::Success);
+    let done = info(&rig, mw);
+    assert_eq!((done.rkey, done.binding.map(|binding| binding.mr)), (key, Some(mr)));
+    rig.device().break_qp(qpn);
+    rig.verbs.ring_send_queue(rig.qp).unwrap();
+    assert!(rig.device().execute(qpn));
+    assert_eq!(rig.poll().unwrap()[0].status, WcStatus::WrFlushErr);
+    assert_eq!(info(&rig, mw), done);
+    assert_eq!(rig.verbs.dereg_mr_raw(mr), Err(DeregMrError::Busy { bindings: 1 }));
+    // What the first bind would have bound is free.
+    rig.verbs.dereg_mr_raw(rig.mr).unwrap();
+    assert!(rig.device().violations.is_empty());
+}
+
+/// RESET and destruction drop binds without a completion: the device is asked which of them it did.
+#[test]
+fn after_reset_and_destruction_a_window_is_what_the_device_says() {
+    for (executed, reset) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {
         let mut rig = Rig::new();
         let mw = rig.window(MwType::Type1);
-        post(&mut rig, mw, 0, 64);
-        post(&mut rig, mw, 64, 64);
-        let posted = info(&rig, mw);
+        let mut expected = std::vec![info(&rig, mw)];
+        for offset in [0, 64] {
+            post(&mut rig, mw, offset, 64);
+            expected.push(info(&rig, mw));
+        }
+        for _ in 0..executed {
+            assert!(rig.device().execute(rig.qpn()));
+        }
         if reset {
             rig.step(rig.qp, QpState::Reset);
             rig.connect(rig.qp);
@@ -265,26 +300,67 @@ fn reset_and_destruction_leave_the_window_as_the_bind_was_to_leave_it() {
             rig.qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
             rig.connect(rig.qp);
         }
-        assert_eq!(info(&rig, mw), posted);
-        assert_eq!(rig.verbs.dereg_mr(rig.mr), Err(DeregMrError::Busy { bindings: 1 }));
-        // The records are free again, and the next failure goes back to the posted state.
-        post(&mut rig, mw, 0, 64);
-        post(&mut rig, mw, 0, 0);
-        rig.complete(0, WcStatus::LocQpOpErr);
-        rig.complete(3, WcStatus::WrFlushErr);
-        rig.poll().unwrap();
-        assert_eq!(info(&rig, mw), posted);
+        assert_eq!(info(&rig, mw), expected[executed], "{executed} done");
+        assert_eq!(rig.verbs.dereg_mr_raw(rig.mr).is_err(), executed != 0, "{executed} done");
     }
 }
 
+/// The device never sees a bind whose batch was forgotten: the region that the window is bound to by an older bind stays held.
 #[test]
-fn a_bind_that_the_backend_cannot_write_changes_nothing() {
+fn a_bind_that_the_device_was_not_told_of_ends_with_reset() {
     let mut rig = Rig::new();
-    let mw = rig.window(MwType::Type1);
-    let good = bind(&rig, 0, 64);
-    rig.verbs.provider_mut().fail_after = Some(0);
-    assert_eq!(refused(&mut rig, mw, &good, Errno::Eio), BindMwError::Device(MockError));
-    rig.verbs.dereg_mr(rig.mr).unwrap();
+    let (mw, other) = (rig.window(MwType::Type1), rig.region(ALL_RIGHTS));
+    post(&mut rig, mw, 0, 64);
+    assert!(rig.device().execute(rig.qpn()));
+    rig.poll().unwrap();
+    let bound = info(&rig, mw);
+    let rebind = MwBind { mr: other, ..bind(&rig, 0, 64) };
+    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
+    batch.bind_mw(mw, &rebind).unwrap();
+    core::mem::forget(batch);
+    rig.step(rig.qp, QpState::Reset);
+    assert_eq!(info(&rig, mw), bound);
+    assert_eq!(rig.verbs.dereg_mr_raw(rig.mr), Err(DeregMrError::Busy { bindings: 1 }));
+    rig.verbs.dereg_mr_raw(other).unwrap();
+}
+
+/// By its key alone a window does not show whether an invalidation was done, so the region stays held.
+#[test]
+fn an_invalidation_that_reset_drops_frees_no_region() {
+    for executed in [false, true] {
+        let mut rig = Rig::new();
+        let mw = rig.window(MwType::Type2);
+        let bound = bind_type2(&mut rig, mw, 0x11);
+        assert!(rig.device().execute(rig.qpn()));
+        rig.poll().unwrap();
+        let inv = SendWr { wr_id: 2, flags: SendFlags::SIGNALED, op: SendOp::LocalInv { rkey: bound } };
+        rig.verbs.post_send(rig.qp, &inv).unwrap();
+        if executed {
+            assert!(rig.device().execute(rig.qpn()));
+        }
+        rig.step(rig.qp, QpState::Reset);
+        assert_eq!(rig.verbs.dereg_mr_raw(rig.mr), Err(DeregMrError::Busy { bindings: 1 }), "{executed}");
+        rig.verbs.dealloc_mw(mw).unwrap();
+        rig.verbs.dereg_mr_raw(rig.mr).unwrap();
+        assert!(rig.device().violations.is_empty());
+    }
+}
+
+/// The peer invalidates a window while a bind of it is in flight, which then fails: there is nothing to go back to.
+#[test]
+fn what_the_peer_has_invalidated_does_not_come_back() {
+    let mut rig = Rig::new();
+    let mw = rig.window(MwType::Type2);
+    let old = bind_type2(&mut rig, mw, 0x11);
+    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: 5, sges: &[] }).unwrap();
+    assert!(rig.device().execute(rig.qpn()));
+    rig.poll().unwrap();
+    assert!(rig.device().invalidate(rig.qpn(), old.get() >> 8));
+    bind_type2(&mut rig, mw, 0x12);
+    rig.complete(3, WcStatus::MwBindErr);
+    assert_eq!(rig.poll_ids(), [5, 1]);
+    assert_eq!((info(&rig, mw).rkey, info(&rig, mw).binding), (old, None));
+    rig.verbs.dereg_mr_raw(rig.mr).unwrap();
 }
 
 #[test]
@@ -292,26 +368,31 @@ fn binds_go_into_a_batch_with_what_follows_them() {
     let mut rig = Rig::new();
     let mw = rig.window(MwType::Type1);
     let good = bind(&rig, 0, 64);
-    let mut batch = rig.verbs.send_queue(rig.qp).unwrap();
+    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
     batch.bind_mw(mw, &good).unwrap();
     batch.post(&send(2, &[])).unwrap();
-    batch.commit().unwrap();
-    assert_eq!(rig.verbs.provider().doorbells, [(rig.qpn(), 4, true)]);
+    drop(batch);
+    assert_eq!(rig.device().doorbells, [(rig.qpn(), 4, true)]);
 }
 
 #[test]
 fn the_peer_invalidates_type_two_windows() {
     let mut rig = Rig::new();
     let mw = rig.window(MwType::Type2);
-    let info_ = crate::BindInfo { mr: rig.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let op = crate::SendOp::BindMw { mw, key: 1, info: info_ };
-    rig.verbs.post_send(rig.qp, &crate::SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
-    rig.verbs.post_recv(rig.qp, &crate::RecvWr { wr_id: 5, sges: &[] }).unwrap();
-    rig.complete(0, WcStatus::Success);
-    let mut raw = rig.raw(crate::RawKind::Recv, 0, WcStatus::Success);
-    raw.data = crate::WcData::Invalidated(info(&rig, mw).rkey);
-    rig.push(raw);
-    assert_eq!(rig.poll_ids(), [1, 5]);
+    let rkey = bind_type2(&mut rig, mw, 1);
+    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: 5, sges: &[] }).unwrap();
+    assert!(rig.device().execute(rig.qpn()));
+    assert!(rig.device().invalidate(rig.qpn(), rkey.get() >> 8));
+    let done = rig.poll().unwrap();
+    assert_eq!((done[0].wr_id, done[1].wr_id, done[1].data), (1, 5, WcData::Invalidated(rkey)));
     assert_eq!(info(&rig, mw).binding, None);
-    rig.verbs.dereg_mr(rig.mr).unwrap();
+    rig.verbs.dereg_mr_raw(rig.mr).unwrap();
+}
+
+/// Binds a type 2 window to the start of the region; gives its new key.
+fn bind_type2(rig: &mut Rig, mw: MwHandle, key: u8) -> Rkey {
+    let binding = BindInfo { mr: rig.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let op = SendOp::BindMw { mw, key, info: binding };
+    rig.verbs.post_send(rig.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
+    info(rig, mw).rkey
 }

@@ -1,28 +1,39 @@
-//! A backend in plain memory that believes everything and records it.
+//! A device in plain memory: it records what it is told, and does what the test says.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use crate::{
-    Access, AsyncEvent, Bind, CheckedOp, Cqn, DataPath, DeviceAttr, DeviceError, Errno, Gid, Guid, Instant, Lkey, MrRequest,
-    MwType, Payload, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpMade, QpRequest, QpState, Qpn, RawCompletion, Rkey,
-    SendFlags, Sge,
+    Access, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreCall, CqReader, CqRing, Cqn, CreateQpParams,
+    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Guid, Instant, Lkey, Look, MrRequest,
+    MwType, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing,
+    RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
 };
 
-/// The one error of the mock.
+/// The errors of the mock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub(super) struct MockError;
+pub(super) enum MockError {
+    /// Told to refuse.
+    Refused,
+    /// Told not to answer: it may have done what it was asked.
+    NoAnswer,
+}
 
 impl core::fmt::Display for MockError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("told to fail")
+        write!(f, "{self:?}")
     }
 }
 
 impl DeviceError for MockError {
     fn errno(&self) -> Errno {
         Errno::Eio
+    }
+
+    fn may_still_complete(&self) -> bool {
+        *self == Self::NoAnswer
     }
 }
 
@@ -44,38 +55,297 @@ pub(super) struct Sent {
     pub(super) at: u32,
     pub(super) kind: Kind,
     pub(super) flags: SendFlags,
-    pub(super) signaled: bool,
 }
 
-pub(super) struct MockQp {
-    qpn: Qpn,
-    cookie: u32,
+/// A send in the ring of its queue pair.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    sent: Sent,
+    /// Its place in the order of all sends of the device.
+    sequence: u64,
+    /// Which window it names: [`Window::life`].
+    life: Option<u64>,
+}
+
+/// A window as the device has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    pub(super) kind: MwType,
+    pub(super) rkey: u32,
+    /// Region, address, length.
+    pub(super) binding: Option<(u32, u64, u64)>,
+    /// The queue pair that bound it.
+    owner: Qpn,
+    /// The queue pair whose peer was the last to invalidate it, since it was bound.
+    pub(super) invalidated_by: Qpn,
+    /// Sequence number of the request that gave it its key.
+    sequence: u64,
+    /// Tells windows with the same number apart.
+    life: u64,
+}
+
+/// A queue pair as the device has it.
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    pub(super) cookie: u32,
     pub(super) state: QpState,
+    pub(super) send_cq: Cqn,
+    pub(super) recv_cq: Cqn,
+    written: VecDeque<Written>,
+    /// Head that it was told.
+    rung: u32,
+    receives: VecDeque<u32>,
 }
 
-pub(super) struct Mock {
-    pub(super) device: DeviceAttr,
-    next: u32,
-    /// Fails the operation after this many more.
+/// An entry of a completion queue: a completion or an opcode that is none, and the cookie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) raw: Result<RawCompletion, u8>,
+    pub(super) cookie: Option<u32>,
+}
+
+/// What the backend and its rings share.
+pub(super) struct Device {
+    /// Fails the operation after this many more, with this error.
     pub(super) fail_after: Option<u32>,
-    /// Gives keys that do not end as asked.
-    pub(super) foreign_keys: bool,
+    pub(super) error: MockError,
+    /// Keys of the next regions, if not its own choice.
+    pub(super) keys: VecDeque<u32>,
     /// Lengths of the rings that it makes, if not as asked.
     pub(super) rings: Option<(u32, u32)>,
-    queues: BTreeMap<Cqn, VecDeque<RawCompletion>>,
-    cookies: BTreeMap<Qpn, u32>,
+    /// Whether a bind must name the key that its window has; if not, it must only be newer than the last one that was done.
+    pub(super) strict: bool,
+    /// Low byte of the next key.
+    variant: u8,
+    sequence: u64,
+    /// Regions by key.
+    pub(super) regions: BTreeMap<u32, ()>,
+    /// Windows by number.
+    pub(super) windows: BTreeMap<u32, Window>,
+    queues: BTreeMap<Cqn, VecDeque<Entry>>,
+    pub(super) qps: BTreeMap<Qpn, QueuePair>,
     pub(super) sent: Vec<Sent>,
     pub(super) received: Vec<(Qpn, u32, usize)>,
     /// Doorbells: queue pair, end, whether of sends.
     pub(super) doorbells: Vec<(Qpn, u32, bool)>,
     pub(super) consumed: u32,
-    pub(super) armed: Vec<(Cqn, bool)>,
+    /// Arms: queue, events, whether for solicited ones only.
+    pub(super) armed: Vec<(Cqn, u32, bool)>,
     pub(super) events: VecDeque<AsyncEvent>,
+    /// By interrupt vector.
+    pub(super) completion_events: VecDeque<(u16, CompletionEvent)>,
     pub(super) modified: Vec<(QpState, QpAttr, QpAttrMask)>,
     /// What a query says, if not what was set.
     pub(super) state: Option<QpState>,
+    /// Whether the device is found broken.
+    pub(super) is_broken: bool,
     /// Objects alive: domains, regions, windows, completion queues, queue pairs.
     pub(super) alive: [u32; 5],
+    /// Whether the device completes the oldest request while its completion queue is armed, so that no event comes of it.
+    pub(super) completes_when_armed: bool,
+    /// What a real device would have let happen to somebody's memory.
+    pub(super) violations: Vec<&'static str>,
+}
+
+pub(super) type Shared = Arc<Mutex<Device>>;
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Device> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    fn new() -> Self {
+        Self {
+            fail_after: None,
+            error: MockError::Refused,
+            keys: VecDeque::new(),
+            rings: None,
+            strict: true,
+            variant: 0,
+            sequence: 0,
+            regions: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            sent: Vec::new(),
+            received: Vec::new(),
+            doorbells: Vec::new(),
+            consumed: 0,
+            armed: Vec::new(),
+            events: VecDeque::new(),
+            completion_events: VecDeque::new(),
+            modified: Vec::new(),
+            state: None,
+            is_broken: false,
+            alive: [0; 5],
+            completes_when_armed: false,
+            violations: Vec::new(),
+        }
+    }
+
+    /// Puts a completion into a queue, with the cookie of its queue pair.
+    pub(super) fn complete(&mut self, cqn: Cqn, raw: RawCompletion) {
+        let cookie = self.qps.get(&raw.qpn).map(|qp| qp.cookie);
+        self.put_entry(cqn, Entry { raw: Ok(raw), cookie });
+    }
+
+    pub(super) fn put_entry(&mut self, cqn: Cqn, entry: Entry) {
+        self.queues.get_mut(&cqn).unwrap().push_back(entry);
+    }
+
+    pub(super) fn entries(&self, cqn: Cqn) -> &VecDeque<Entry> {
+        &self.queues[&cqn]
+    }
+
+    /// The first number of an mkey that is free: numbers come again.
+    fn mkey(&mut self) -> u32 {
+        let used = |index: u32| {
+            self.windows.contains_key(&index) || self.regions.range(index << 8..=index << 8 | 0xff).next().is_some()
+        };
+        let index = (1..).find(|index| !used(*index)).unwrap();
+        self.variant = self.variant.wrapping_add(1);
+        index << 8 | u32::from(self.variant)
+    }
+
+    fn step(&mut self) -> Result<(), MockError> {
+        match self.fail_after {
+            Some(0) => {
+                self.fail_after = None;
+                Err(self.error)
+            }
+            Some(left) => {
+                self.fail_after = Some(left - 1);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn put(&mut self, sent: Sent) {
+        self.sent.push(sent);
+        self.sequence += 1;
+        let rkey = match sent.kind {
+            Kind::Bind(bind) => Some(bind.old),
+            Kind::LocalInv(rkey) => Some(rkey),
+            _ => None,
+        };
+        let life = rkey.and_then(|rkey| self.windows.get(&(rkey.get() >> 8))).map(|window| window.life);
+        let sequence = self.sequence;
+        let qp = self.qps.get_mut(&sent.qpn).unwrap();
+        // Over those of a batch that was forgotten.
+        qp.written.retain(|written| before(written.sent.at, sent.at));
+        qp.written.push_back(Written { sent, sequence, life });
+    }
+
+    /// Does the next request that the device was told of, or flushes it; whether there was one.
+    pub(super) fn execute(&mut self, qpn: Qpn) -> bool {
+        let qp = self.qps.get_mut(&qpn).unwrap();
+        let rung = qp.rung;
+        let Some(written) = qp.written.pop_front_if(|written| before(written.sent.at, rung)) else { return false };
+        let status = if qp.state == QpState::Err { WcStatus::WrFlushErr } else { self.status_of(&written) };
+        self.finish(&written.sent, status);
+        true
+    }
+
+    fn status_of(&mut self, written: &Written) -> WcStatus {
+        let Sent { qpn, kind, .. } = written.sent;
+        let (rkey, next) = match kind {
+            Kind::Bind(bind) if bind.length == 0 => (bind.old, (bind.new.get(), None)),
+            Kind::Bind(bind) => (bind.old, (bind.new.get(), Some((bind.lkey.get(), bind.addr, bind.length)))),
+            Kind::LocalInv(rkey) => (rkey, (rkey.get(), None)),
+            _ => return WcStatus::Success,
+        };
+        let Some(window) = self.windows.get_mut(&(rkey.get() >> 8)).filter(|window| Some(window.life) == written.life) else {
+            self.violations.push("a bind of a window that is gone");
+            return WcStatus::MwBindErr;
+        };
+        let bound = window.binding.is_some();
+        let fits = match (window.kind, next.1) {
+            (MwType::Type1, _) => true,
+            (MwType::Type2, Some(_)) => !bound,
+            (MwType::Type2, None) => bound && window.owner == qpn,
+        };
+        let inv = matches!(kind, Kind::LocalInv(_));
+        let is_named = if self.strict || inv { window.rkey == rkey.get() } else { window.sequence < written.sequence };
+        if !fits || !is_named {
+            return WcStatus::MwBindErr;
+        }
+        if next.1.is_some_and(|(lkey, ..)| !self.regions.contains_key(&lkey)) {
+            self.violations.push("a window is bound to a region that is gone");
+        }
+        (window.rkey, window.binding) = next;
+        (window.owner, window.sequence, window.invalidated_by) = (qpn, written.sequence, Qpn::new(0));
+        WcStatus::Success
+    }
+
+    fn finish(&mut self, sent: &Sent, status: WcStatus) {
+        let failed = status != WcStatus::Success;
+        let qp = self.qps.get_mut(&sent.qpn).unwrap();
+        if failed {
+            qp.state = QpState::Err;
+        }
+        if failed || sent.flags.contains(SendFlags::SIGNALED) {
+            let send_cq = qp.send_cq;
+            self.complete(send_cq, RawCompletion { status, ..raw(sent.qpn, RawKind::Send, sent.at) });
+        }
+    }
+
+    /// The peer sends with an invalidation of this window; whether it came to that.
+    pub(super) fn invalidate(&mut self, qpn: Qpn, index: u32) -> bool {
+        let qp = self.qps.get_mut(&qpn).unwrap();
+        let Some(window) = self.windows.get_mut(&index) else { return false };
+        let may = window.kind == MwType::Type2 && window.binding.is_some() && window.owner == qpn;
+        if !may || qp.state != QpState::Rts {
+            return false;
+        }
+        let Some(at) = qp.receives.pop_front() else { return false };
+        (window.binding, window.invalidated_by) = (None, qpn);
+        let (rkey, recv_cq) = (Rkey::new(window.rkey), qp.recv_cq);
+        self.complete(recv_cq, RawCompletion { data: WcData::Invalidated(rkey), ..raw(qpn, RawKind::Recv, at) });
+        true
+    }
+
+    /// The peer sends; whether there was a receive for it.
+    #[cfg(feature = "multicore")]
+    pub(super) fn deliver(&mut self, qpn: Qpn) -> bool {
+        let qp = self.qps.get_mut(&qpn).unwrap();
+        let Some(at) = qp.receives.pop_front() else { return false };
+        let recv_cq = qp.recv_cq;
+        self.complete(recv_cq, raw(qpn, RawKind::Recv, at));
+        true
+    }
+
+    /// Flushes the oldest receive of a queue pair in ERR; whether there was one.
+    pub(super) fn flush_receive(&mut self, qpn: Qpn) -> bool {
+        let qp = self.qps.get_mut(&qpn).unwrap();
+        let Some(at) = qp.receives.pop_front_if(|_| qp.state == QpState::Err) else { return false };
+        let recv_cq = qp.recv_cq;
+        self.complete(recv_cq, RawCompletion { status: WcStatus::WrFlushErr, ..raw(qpn, RawKind::Recv, at) });
+        true
+    }
+
+    /// The queue pair breaks by itself.
+    pub(super) fn break_qp(&mut self, qpn: Qpn) {
+        self.qps.get_mut(&qpn).unwrap().state = QpState::Err;
+        self.events.push_back(AsyncEvent::QpAccessError(qpn));
+    }
+}
+
+/// Whether counter `a` is older than `b`.
+fn before(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() < 0
+}
+
+/// A successful completion without anything.
+pub(super) fn raw(qpn: Qpn, kind: RawKind, at: u32) -> RawCompletion {
+    let (status, data) = (WcStatus::Success, WcData::None);
+    RawCompletion { qpn, kind, index: at as u16, status, vendor_err: 0, byte_len: 0, data }
+}
+
+pub(super) struct Mock {
+    pub(super) device: DeviceAttr,
+    shared: Shared,
+    events: Option<MockEvents>,
 }
 
 impl Mock {
@@ -83,7 +353,8 @@ impl Mock {
         let device = DeviceAttr {
             node_guid: Guid(0x0200_0000_0000_0001),
             max_mr_size: 1 << 40,
-            max_qp_wr: 1 << 15,
+            max_mw_size: 1 << 31,
+            max_qp_wr: 1 << 10,
             max_sge: 4,
             max_cqe: 1 << 20,
             max_qp_rd_atom: 16,
@@ -95,169 +366,185 @@ impl Mock {
             phys_port_cnt: 1,
             ..DeviceAttr::default()
         };
-        Self {
-            device,
-            next: 0,
-            fail_after: None,
-            foreign_keys: false,
-            rings: None,
-            queues: BTreeMap::new(),
-            cookies: BTreeMap::new(),
-            sent: Vec::new(),
-            received: Vec::new(),
-            doorbells: Vec::new(),
-            consumed: 0,
-            armed: Vec::new(),
-            events: VecDeque::new(),
-            modified: Vec::new(),
-            state: None,
-            alive: [0; 5],
-        }
+        let shared = Arc::new(Mutex::new(Device::new()));
+        Self { device, events: Some(MockEvents(Arc::clone(&shared))), shared }
     }
 
-    pub(super) fn complete(&mut self, cqn: Cqn, raw: RawCompletion) {
-        self.queues.get_mut(&cqn).unwrap().push_back(raw);
+    pub(super) fn lock(&self) -> MutexGuard<'_, Device> {
+        lock(&self.shared)
     }
 
-    pub(super) fn cookie(&self, qpn: Qpn) -> Option<u32> {
-        self.cookies.get(&qpn).copied()
+    pub(super) fn shared(&self) -> Shared {
+        Arc::clone(&self.shared)
     }
 
-    pub(super) fn waiting(&self, cqn: Cqn) -> usize {
-        self.queues.get(&cqn).map_or(0, VecDeque::len)
-    }
-
-    fn number(&mut self) -> u32 {
-        self.next += 1;
-        self.next
-    }
-
-    fn step(&mut self) -> Result<(), MockError> {
-        match self.fail_after {
-            Some(0) => {
-                self.fail_after = None;
-                Err(MockError)
-            }
-            Some(left) => {
-                self.fail_after = Some(left - 1);
-                Ok(())
-            }
-            None => Ok(()),
-        }
+    fn step(&self) -> Result<MutexGuard<'_, Device>, MockError> {
+        let mut device = self.lock();
+        device.step()?;
+        Ok(device)
     }
 }
 
 impl Provider for Mock {
     type Error = MockError;
     type Pd = ();
-    type Mr = ();
-    type Mw = ();
+    type Mr = u32;
+    type Mw = u32;
     type Cq = Cqn;
-    type Qp = MockQp;
+    type Qp = Qpn;
+    type SendRing = MockSendRing;
+    type RecvRing = MockRecvRing;
+    type CqRing = MockCqRing;
+    type CompletionEvents = MockEvents;
 
     fn device_attr(&self) -> &DeviceAttr {
         &self.device
     }
 
     fn query_port(&mut self, _port: u8) -> Result<PortAttr, MockError> {
-        self.step()?;
+        drop(self.step()?);
         Ok(PortAttr::default())
     }
 
     fn query_gid(&mut self, _port: u8, _index: u16) -> Result<Gid, MockError> {
-        self.step()?;
+        drop(self.step()?);
         Ok(Gid::default())
     }
 
     fn query_pkey(&mut self, _port: u8, _index: u16) -> Result<u16, MockError> {
-        self.step()?;
+        drop(self.step()?);
         Ok(0xffff)
     }
 
-    fn alloc_pd(&mut self) -> Result<(), MockError> {
-        self.step()?;
-        self.alive[0] += 1;
+    fn alloc_pd(&mut self, _: CoreCall) -> Result<(), MockError> {
+        self.step()?.alive[0] += 1;
         Ok(())
     }
 
-    fn dealloc_pd(&mut self, (): &mut ()) -> Result<(), MockError> {
-        self.step()?;
-        self.alive[0] -= 1;
+    fn dealloc_pd(&mut self, _: CoreCall, (): &mut ()) -> Result<(), MockError> {
+        self.step()?.alive[0] -= 1;
         Ok(())
     }
 
-    fn create_mr(&mut self, (): &(), request: &MrRequest<'_>) -> Result<((), Lkey, Rkey), MockError> {
-        self.step()?;
-        self.alive[1] += 1;
-        let key = self.number() << 8 | u32::from(request.key) ^ u32::from(self.foreign_keys);
-        Ok(((), Lkey::new(key), Rkey::new(key)))
+    fn create_mr(&mut self, _: CoreCall, (): &(), _request: &MrRequest<'_>) -> Result<(u32, Lkey, Rkey), MockError> {
+        let mut device = self.step()?;
+        device.alive[1] += 1;
+        let forced = device.keys.pop_front();
+        let key = forced.unwrap_or_else(|| device.mkey());
+        device.regions.insert(key, ());
+        Ok((key, Lkey::new(key), Rkey::new(key)))
     }
 
-    fn destroy_mr(&mut self, (): &mut ()) -> Result<(), MockError> {
-        self.step()?;
-        self.alive[1] -= 1;
+    fn destroy_mr(&mut self, _: CoreCall, mr: &mut u32) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        device.alive[1] -= 1;
+        device.regions.remove(mr);
+        let is_bound = |window: &Window| window.binding.is_some_and(|(lkey, ..)| lkey == *mr);
+        if device.windows.values().any(is_bound) {
+            device.violations.push("a region is gone to which a window is bound");
+        }
         Ok(())
     }
 
-    fn create_mw(&mut self, (): &(), _kind: MwType) -> Result<((), Rkey), MockError> {
-        self.step()?;
-        self.alive[2] += 1;
-        Ok(((), Rkey::new(self.number() << 8)))
+    fn create_mw(&mut self, _: CoreCall, (): &(), kind: MwType) -> Result<(u32, Rkey), MockError> {
+        let mut device = self.step()?;
+        device.alive[2] += 1;
+        let rkey = device.mkey();
+        device.sequence += 1;
+        let life = device.sequence;
+        let nobody = Qpn::new(0);
+        let window = Window { kind, rkey, binding: None, owner: nobody, invalidated_by: nobody, sequence: life, life };
+        device.windows.insert(rkey >> 8, window);
+        Ok((rkey >> 8, Rkey::new(rkey)))
     }
 
-    fn destroy_mw(&mut self, (): &mut ()) -> Result<(), MockError> {
-        self.step()?;
-        self.alive[2] -= 1;
+    fn query_mw(&mut self, _: CoreCall, mw: &u32) -> Result<Rkey, MockError> {
+        Ok(Rkey::new(self.step()?.windows[mw].rkey))
+    }
+
+    fn destroy_mw(&mut self, _: CoreCall, mw: &mut u32) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        device.alive[2] -= 1;
+        device.windows.remove(mw);
         Ok(())
     }
 
-    fn create_cq(&mut self, entries: u32) -> Result<(Cqn, Cqn, u32), MockError> {
-        self.step()?;
-        self.alive[3] += 1;
-        let cqn = Cqn::new(self.number());
-        self.queues.insert(cqn, VecDeque::new());
-        Ok((cqn, cqn, entries.next_power_of_two()))
+    fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, MockError> {
+        let mut device = self.step()?;
+        device.alive[3] += 1;
+        let number = (0x40..).find(|number| !device.queues.contains_key(&Cqn::new(*number))).unwrap();
+        let cqn = Cqn::new(number);
+        device.queues.insert(cqn, VecDeque::new());
+        let ring = MockCqRing { shared: self.shared(), cqn };
+        Ok(CreatedCq { cq: cqn, ring, cqn, entries: entries.next_power_of_two(), vector: (number & 1) as u16 })
     }
 
-    fn destroy_cq(&mut self, _cq: &mut Cqn) -> Result<(), MockError> {
-        self.step()?;
-        self.alive[3] -= 1;
+    fn destroy_cq(&mut self, _: CoreCall, cq: &mut Cqn) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        device.alive[3] -= 1;
+        device.queues.remove(cq);
         Ok(())
     }
 
-    fn create_qp(&mut self, request: &QpRequest<'_, Self>) -> Result<QpMade<Self>, MockError> {
-        self.step()?;
-        self.alive[4] += 1;
-        let qpn = Qpn::new(self.number());
-        self.cookies.insert(qpn, request.cookie);
-        let asked = (request.cap.max_send_wr.next_power_of_two() * 4, request.cap.max_recv_wr.next_power_of_two());
-        let (send_blocks, recv_entries) = self.rings.unwrap_or(asked);
-        let qp = MockQp { qpn, cookie: request.cookie, state: QpState::Reset };
-        Ok(QpMade { qp, qpn, send_blocks, recv_entries, cap: request.cap })
+    fn ring_sizes(&self, _qp_type: QpType, cap: &QpCap) -> Result<RingSizes, MockError> {
+        let inline = MockWriter::inline_blocks(DataOpcode::Write, cap.max_inline_data as usize);
+        let sges = MockWriter::sge_blocks(DataOpcode::Write, cap.max_send_sge as usize);
+        let longest = inline.max(sges).max(BIND_BLOCKS);
+        let asked = ((cap.max_send_wr * longest).next_power_of_two(), cap.max_recv_wr.next_power_of_two());
+        let (send_blocks, recv_entries) = self.lock().rings.unwrap_or(asked);
+        let cap = QpCap { max_send_wr: send_blocks / longest, max_recv_wr: recv_entries, ..*cap };
+        Ok(RingSizes { send_blocks, recv_entries, cap })
     }
 
-    fn modify_qp(&mut self, qp: &mut MockQp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), MockError> {
-        self.step()?;
+    fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, MockError> {
+        let mut device = self.step()?;
+        device.alive[4] += 1;
+        let number = (0x100..).find(|number| !device.qps.contains_key(&Qpn::new(*number))).unwrap();
+        let qpn = Qpn::new(number);
+        let qp = QueuePair {
+            cookie: params.cookie,
+            state: QpState::Reset,
+            send_cq: *params.send_cq,
+            recv_cq: *params.recv_cq,
+            written: VecDeque::new(),
+            rung: 0,
+            receives: VecDeque::new(),
+        };
+        device.qps.insert(qpn, qp);
+        let send = MockSendRing { shared: self.shared(), qpn };
+        let recv = MockRecvRing { shared: self.shared(), qpn, told: 0 };
+        Ok(CreatedQp { qp: qpn, send, recv, qpn })
+    }
+
+    fn modify_qp(
+        &mut self,
+        _: CoreCall,
+        qpn: &mut Qpn,
+        from: QpState,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        device.modified.push((from, *attr, mask));
+        let qp = device.qps.get_mut(qpn).unwrap();
         qp.state = attr.state;
-        self.modified.push((from, *attr, mask));
+        if attr.state == QpState::Reset {
+            qp.written.clear();
+            qp.receives.clear();
+            qp.rung = 0;
+        }
         Ok(())
     }
 
-    fn query_qp(&mut self, qp: &MockQp) -> Result<(QpState, Psn, Psn), MockError> {
-        self.step()?;
-        Ok((self.state.unwrap_or(qp.state), Psn::new(11), Psn::new(12)))
+    fn query_qp(&mut self, qpn: &Qpn) -> Result<(QpState, Psn, Psn), MockError> {
+        let device = self.step()?;
+        Ok((device.state.unwrap_or(device.qps[qpn].state), Psn::new(11), Psn::new(12)))
     }
 
-    fn destroy_qp(&mut self, qp: &mut MockQp) -> Result<(), MockError> {
-        self.step()?;
-        assert_eq!(self.cookies.get(&qp.qpn), Some(&qp.cookie));
-        self.alive[4] -= 1;
-        Ok(())
-    }
-
-    fn clean_cq(&mut self, cq: &mut Cqn, qpn: Qpn) -> Result<(), MockError> {
-        self.step()?;
-        self.queues.get_mut(cq).unwrap().retain(|raw| raw.qpn != qpn);
+    fn destroy_qp(&mut self, _: CoreCall, qpn: &mut Qpn) -> Result<(), MockError> {
+        let mut device = self.step()?;
+        device.alive[4] -= 1;
+        device.qps.remove(qpn);
         Ok(())
     }
 
@@ -266,94 +553,234 @@ impl Provider for Mock {
     }
 
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, MockError> {
-        self.step()?;
-        Ok(self.events.pop_front())
+        Ok(self.step()?.events.pop_front())
+    }
+
+    fn maintain(&mut self) -> Result<Instant, MockError> {
+        if self.lock().is_broken { Err(MockError::NoAnswer) } else { Ok(Instant::from_nanos(1)) }
+    }
+
+    fn take_completion_events(&mut self, _: CoreCall) -> Option<MockEvents> {
+        self.events.take()
+    }
+
+    fn return_completion_events(&mut self, _: CoreCall, events: MockEvents) {
+        self.events = Some(events);
+    }
+}
+
+/// Queues of completion events.
+pub(super) struct MockEvents(Shared);
+
+impl CompletionEvents for MockEvents {
+    fn next(&mut self, vector: Option<u16>) -> CompletionEvent {
+        let mut device = lock(&self.0);
+        let found = device.completion_events.iter().position(|(of, _)| vector.is_none_or(|vector| *of == vector));
+        found.and_then(|index| device.completion_events.remove(index)).map_or(CompletionEvent::Empty, |(_, event)| event)
+    }
+
+    fn is_control(&self, vector: u16) -> bool {
+        vector == 0
     }
 }
 
 /// Blocks as an mlx5 device counts them, roughly: 64 bytes each.
-fn blocks(op: &CheckedOp<'_>) -> u32 {
-    let payload = |payload: &Payload<'_>, head: usize| {
-        let bytes = match payload {
-            Payload::Sges(sges) => sges.len() * 16,
-            Payload::Inline(bytes) => bytes.len() + 4,
-        };
-        u32::try_from((head + bytes).div_ceil(64)).unwrap()
-    };
-    match op {
-        CheckedOp::Send(p) | CheckedOp::SendWithImm(p, _) | CheckedOp::SendWithInv(p, _) => payload(p, 16),
-        CheckedOp::Write(p, _) | CheckedOp::WriteWithImm(p, _, _) => payload(p, 32),
-        CheckedOp::Read(sges, _) => payload(&Payload::Sges(sges), 32),
-        CheckedOp::CompareSwap(..) | CheckedOp::FetchAdd(..) => 1,
-        CheckedOp::BindMw(bind) if bind.length != 0 => 3,
-        CheckedOp::BindMw(_) | CheckedOp::LocalInv(_) => 2,
+const BIND_BLOCKS: u32 = 3;
+const UNBIND_BLOCKS: u32 = 2;
+
+fn head(opcode: DataOpcode) -> usize {
+    match opcode {
+        DataOpcode::Send | DataOpcode::SendWithImm | DataOpcode::SendWithInv => 16,
+        DataOpcode::Write | DataOpcode::WriteWithImm | DataOpcode::Read => 32,
     }
 }
 
-impl DataPath for Mock {
-    fn send_blocks(op: &CheckedOp<'_>) -> u32 {
-        blocks(op)
+fn blocks(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(64)).unwrap()
+}
+
+pub(super) struct MockSendRing {
+    shared: Shared,
+    qpn: Qpn,
+}
+
+impl SendRing for MockSendRing {
+    type Writer<'a> = MockWriter<'a>;
+
+    fn writer(&self) -> MockWriter<'_> {
+        MockWriter(self)
     }
 
-    fn encode_send(
-        &mut self,
-        qp: &mut MockQp,
-        at: u32,
-        op: &CheckedOp<'_>,
-        flags: SendFlags,
-        signaled: bool,
-    ) -> Result<(), MockError> {
-        self.step()?;
-        let kind = match op {
-            CheckedOp::Send(p)
-            | CheckedOp::SendWithImm(p, _)
-            | CheckedOp::SendWithInv(p, _)
-            | CheckedOp::Write(p, _)
-            | CheckedOp::WriteWithImm(p, _, _) => match p {
-                Payload::Sges(_) => Kind::Message,
-                Payload::Inline(bytes) => Kind::Inline(bytes.len()),
-            },
-            CheckedOp::Read(..) => Kind::Read,
-            CheckedOp::CompareSwap(..) | CheckedOp::FetchAdd(..) => Kind::Atomic,
-            CheckedOp::BindMw(bind) => Kind::Bind(*bind),
-            CheckedOp::LocalInv(rkey) => Kind::LocalInv(*rkey),
-        };
-        self.sent.push(Sent { qpn: qp.qpn, at, kind, flags, signaled });
-        Ok(())
+    fn reset(&mut self) {}
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct MockWriter<'a>(&'a MockSendRing);
+
+impl MockWriter<'_> {
+    fn put(&mut self, at: u32, kind: Kind, flags: SendFlags) {
+        let qpn = self.0.qpn;
+        lock(&self.0.shared).put(Sent { qpn, at, kind, flags });
+    }
+}
+
+impl SendWriter for MockWriter<'_> {
+    const ATOMIC_BLOCKS: u32 = 1;
+    const LOCAL_INV_BLOCKS: u32 = UNBIND_BLOCKS;
+
+    fn sge_blocks(opcode: DataOpcode, count: usize) -> u32 {
+        blocks(head(opcode) + count * 16)
     }
 
-    fn commit_send(&mut self, qp: &mut MockQp, end: u32) -> Result<(), MockError> {
-        self.step()?;
-        self.doorbells.push((qp.qpn, end, true));
-        Ok(())
+    fn inline_blocks(opcode: DataOpcode, len: usize) -> u32 {
+        blocks(head(opcode) + len + 4)
     }
 
-    fn encode_recv(&mut self, qp: &mut MockQp, at: u32, sges: &[Sge]) -> Result<(), MockError> {
-        self.step()?;
-        self.received.push((qp.qpn, at, sges.len()));
-        Ok(())
+    fn bind_blocks(bind: &Bind) -> u32 {
+        if bind.length == 0 { UNBIND_BLOCKS } else { BIND_BLOCKS }
     }
 
-    fn commit_recv(&mut self, qp: &mut MockQp, end: u32) -> Result<(), MockError> {
-        self.step()?;
-        self.doorbells.push((qp.qpn, end, false));
-        Ok(())
+    fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
+        assert!(sges.iter().all(|sge| sge.length != 0), "an SGE without bytes at the backend");
+        self.put(at, if op.opcode == DataOpcode::Read { Kind::Read } else { Kind::Message }, flags);
     }
 
-    fn poll(&mut self, cq: &mut Cqn) -> Result<Option<RawCompletion>, MockError> {
-        self.step()?;
-        Ok(self.queues.get_mut(cq).unwrap().pop_front())
+    fn put_inline(&mut self, at: u32, _op: &DataOp, bytes: &[u8], flags: SendFlags) {
+        self.put(at, Kind::Inline(bytes.len()), flags);
     }
 
-    fn commit_cq(&mut self, _cq: &mut Cqn) -> Result<(), MockError> {
-        self.step()?;
-        self.consumed += 1;
-        Ok(())
+    fn put_atomic(&mut self, at: u32, _op: &AtomicOp, _sge: &Sge, flags: SendFlags) {
+        self.put(at, Kind::Atomic, flags);
     }
 
-    fn arm_cq(&mut self, cq: &mut Cqn, solicited_only: bool) -> Result<(), MockError> {
-        self.step()?;
-        self.armed.push((*cq, solicited_only));
-        Ok(())
+    fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
+        self.put(at, Kind::Bind(*bind), flags);
+    }
+
+    fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags) {
+        self.put(at, Kind::LocalInv(rkey), flags);
+    }
+
+    fn ring(&mut self, from: u32, end: u32) {
+        let qpn = self.0.qpn;
+        let mut device = lock(&self.0.shared);
+        device.doorbells.push((qpn, end, true));
+        let qp = device.qps.get_mut(&qpn).unwrap();
+        assert!(qp.rung == from, "the device was told up to {}, not up to {from}", qp.rung);
+        qp.rung = end;
+    }
+
+    fn close(&mut self) {}
+}
+
+pub(super) struct MockRecvRing {
+    shared: Shared,
+    qpn: Qpn,
+    /// Entries that the device was told of.
+    told: u32,
+}
+
+impl RecvRing for MockRecvRing {
+    fn put(&mut self, at: u32, sges: &[Sge]) {
+        lock(&self.shared).received.push((self.qpn, at, sges.len()));
+    }
+
+    fn ring(&mut self, end: u32) {
+        let mut device = lock(&self.shared);
+        device.doorbells.push((self.qpn, end, false));
+        let receives = &mut device.qps.get_mut(&self.qpn).unwrap().receives;
+        while self.told != end {
+            receives.push_back(self.told);
+            self.told = self.told.wrapping_add(1);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.told = 0;
+    }
+}
+
+impl MockSendRing {
+    /// The device counts from `at` on.
+    pub(super) fn start_at(&mut self, at: u32) {
+        lock(&self.shared).qps.get_mut(&self.qpn).unwrap().rung = at;
+    }
+}
+
+impl MockRecvRing {
+    /// The device counts from `at` on.
+    pub(super) fn start_at(&mut self, at: u32) {
+        self.told = at;
+    }
+}
+
+pub(super) struct MockCqRing {
+    shared: Shared,
+    cqn: Cqn,
+}
+
+impl CqRing for MockCqRing {
+    type Reader<'a> = MockReader<'a>;
+
+    fn reader(&self) -> MockReader<'_> {
+        MockReader(self)
+    }
+
+    fn arm(&mut self, events: u32, solicited_only: bool) {
+        let mut device = lock(&self.shared);
+        device.armed.push((self.cqn, events, solicited_only));
+        if core::mem::take(&mut device.completes_when_armed) {
+            let qpn = *device.qps.keys().next().unwrap();
+            assert!(device.execute(qpn));
+        }
+    }
+
+    fn clean(&mut self, qpn: Qpn) {
+        let mut device = lock(&self.shared);
+        device.queues.get_mut(&self.cqn).unwrap().retain(|entry| entry.raw.is_err() || entry.raw.unwrap().qpn != qpn);
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct MockReader<'a>(&'a MockCqRing);
+
+impl MockReader<'_> {
+    fn front(&self) -> Option<Entry> {
+        lock(&self.0.shared).queues[&self.0.cqn].front().copied()
+    }
+}
+
+impl CqReader for MockReader<'_> {
+    fn look(&mut self) -> Look {
+        match self.front() {
+            None => Look::Empty,
+            Some(Entry { raw: Ok(raw), .. })
+                if raw.status == WcStatus::Success
+                    && (raw.kind == RawKind::Send || raw.kind == RawKind::Recv && raw.data == WcData::None) =>
+            {
+                Look::Usual { qpn: raw.qpn, recv: raw.kind == RawKind::Recv, index: raw.index }
+            }
+            Some(_) => Look::Other,
+        }
+    }
+
+    fn cookie(&self) -> Option<u32> {
+        self.front().unwrap().cookie
+    }
+
+    fn byte_len(&self) -> u32 {
+        self.front().unwrap().raw.unwrap().byte_len
+    }
+
+    fn parse(&self) -> Result<RawCompletion, u8> {
+        self.front().unwrap().raw
+    }
+
+    fn skip(&mut self) {
+        lock(&self.0.shared).queues.get_mut(&self.0.cqn).unwrap().pop_front();
+    }
+
+    fn close(&mut self) {
+        lock(&self.0.shared).consumed += 1;
     }
 }

@@ -1,24 +1,33 @@
-//! The verbs on a backend that records what it is told and completes what the test says.
+//! The verbs on a device that records what it is told and does what the test says.
 
 mod bind;
+mod draining;
+mod events;
 mod mock;
 mod model;
 mod objects;
 mod poll;
 mod post;
+mod region;
 mod states;
+mod taken;
 
+use std::boxed::Box;
+use std::sync::MutexGuard;
 use std::vec;
 use std::vec::Vec;
 
-use self::mock::{Mock, MockError};
+use self::mock::{Device, Mock, MockError};
+use crate::sync::Ordering;
+use crate::verbs::Half;
 use crate::{
     Access, AddressVector, Completion, CqHandle, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, QpAttr,
-    QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RawCompletion, RawKind, Sge, Verbs, WcData, WcOpcode, WcStatus,
+    QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge, Storage,
+    Verbs, WcStatus,
 };
 
 /// The verbs of the tests: two of each, but four regions.
-type TestVerbs = Verbs<Mock, 2, 4, 2, 2, 2, 16, 8>;
+type TestVerbs = Verbs<'static, Mock>;
 
 /// First byte and length of the region that every rig has.
 const BASE: u64 = 0x1_0000;
@@ -39,7 +48,48 @@ const ALL_RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC)
     .union(Access::MW_BIND);
 
-const CAP: QpCap = QpCap { max_send_wr: 16, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 128 };
+/// Five requests of three blocks each take a ring of 16 blocks.
+const CAP: QpCap = QpCap { max_send_wr: 5, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 128 };
+
+/// The verbs on a device, in memory that stays.
+fn verbs_on(mock: Mock) -> TestVerbs {
+    let rings: &'static [QpRings<16, 8>; 2] = Box::leak(Box::new([const { QpRings::new() }; 2]));
+    Verbs::new(mock, Box::leak(Box::new(Storage::<Mock, 2, 4, 2, 2, 2>::new(QpRings::views(rings)))))
+}
+
+/// Registers a region for which there is no memory.
+fn register(
+    verbs: &mut TestVerbs,
+    pd: PdHandle,
+    addr: u64,
+    length: u64,
+    access: Access,
+) -> Result<MrHandle, RegMrError<MockError>> {
+    // SAFETY: the mock device reads and writes no memory.
+    #[expect(unsafe_code, reason = "the numbers name no memory")]
+    unsafe {
+        verbs.reg_mr_raw(pd, addr, length, access, &OffsetMap::default())
+    }
+}
+
+/// Puts a queue pair into a state that the device does not know of.
+fn set_state(verbs: &TestVerbs, qp: QpHandle, state: QpState) {
+    verbs.shared.qps[usize::from(qp.index())].set_state(state);
+}
+
+/// The rings of a queue pair without requests go on from counter `at`.
+fn start_rings(verbs: &mut TestVerbs, qp: QpHandle, at: u32) {
+    let slot = &verbs.shared.qps[usize::from(qp.index())];
+    slot.send.start_at(at);
+    slot.recv.start_at(at);
+    let qp = verbs.qps.get_mut(qp).unwrap();
+    let (Half::Here(send), Half::Here(recv)) = (&mut qp.send, &mut qp.recv) else { panic!("a queue is out") };
+    send.head.set(at);
+    send.rung.set(at);
+    recv.head = at;
+    send.ring.start_at(at);
+    recv.ring.start_at(at);
+}
 
 impl Rig {
     fn new() -> Self {
@@ -47,9 +97,9 @@ impl Rig {
     }
 
     fn with(qp_type: QpType, sq_sig_all: bool) -> Self {
-        let mut verbs = TestVerbs::new(Mock::new());
+        let mut verbs = verbs_on(Mock::new());
         let pd = verbs.alloc_pd().unwrap();
-        let mr = verbs.reg_mr(pd, BASE, LENGTH, ALL_RIGHTS, &OffsetMap::default()).unwrap();
+        let mr = register(&mut verbs, pd, BASE, LENGTH, ALL_RIGHTS).unwrap();
         let cq = verbs.create_cq(64).unwrap();
         let init = QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all };
         let qp = verbs.create_qp(&init).unwrap();
@@ -58,8 +108,25 @@ impl Rig {
         rig
     }
 
+    fn device(&self) -> MutexGuard<'_, Device> {
+        self.verbs.provider().lock()
+    }
+
     fn init(&self, qp_type: QpType) -> QpInit {
         QpInit { pd: self.pd, qp_type, send_cq: self.cq, recv_cq: self.cq, cap: CAP, sq_sig_all: false }
+    }
+
+    /// One more queue pair that sends, with a completion queue of its own.
+    fn second(&mut self) -> (QpHandle, CqHandle) {
+        let cq = self.verbs.create_cq(64).unwrap();
+        let qp = self.verbs.create_qp(&QpInit { send_cq: cq, recv_cq: cq, ..self.init(QpType::Rc) }).unwrap();
+        self.connect(qp);
+        (qp, cq)
+    }
+
+    /// One more region of the domain.
+    fn region(&mut self, access: Access) -> MrHandle {
+        register(&mut self.verbs, self.pd, BASE, LENGTH, access).unwrap()
     }
 
     /// RESET to RTS.
@@ -88,6 +155,10 @@ impl Rig {
         self.verbs.qp(self.qp).unwrap().qpn
     }
 
+    fn cqn(&self) -> crate::Cqn {
+        self.verbs.cq(self.cq).unwrap().cqn
+    }
+
     fn window(&mut self, kind: MwType) -> MwHandle {
         self.verbs.alloc_mw(self.pd, kind).unwrap()
     }
@@ -99,38 +170,32 @@ impl Rig {
     }
 
     fn raw(&self, kind: RawKind, index: u16, status: WcStatus) -> RawCompletion {
-        let cookie = self.verbs.provider().cookie(self.qpn());
-        RawCompletion { qpn: self.qpn(), cookie, kind, index, status, vendor_err: 0, byte_len: 0, data: WcData::None }
+        RawCompletion { status, ..mock::raw(self.qpn(), kind, u32::from(index)) }
     }
 
     fn push(&mut self, raw: RawCompletion) {
-        let cqn = self.verbs.cq(self.cq).unwrap().cqn;
-        self.verbs.provider_mut().complete(cqn, raw);
+        let cqn = self.cqn();
+        self.device().complete(cqn, raw);
     }
 
     /// Everything that one poll of up to eight gives.
-    fn poll(&mut self) -> Result<Vec<Completion>, PollCqError<MockError>> {
-        let mut out = [blank(self.qp); 8];
-        let count = self.verbs.poll_cq(self.cq, &mut out)?;
+    fn poll(&mut self) -> Result<Vec<Completion>, PollCqError> {
+        self.poll_of(self.cq)
+    }
+
+    fn poll_of(&mut self, cq: CqHandle) -> Result<Vec<Completion>, PollCqError> {
+        let mut out = [Completion::EMPTY; 8];
+        let count = self.verbs.poll_cq(cq, &mut out)?;
         Ok(out[..count].to_vec())
     }
 
     fn poll_ids(&mut self) -> Vec<u64> {
         self.poll().unwrap().iter().map(|completion| completion.wr_id).collect()
     }
-}
 
-/// A place for a completion.
-fn blank(qp: QpHandle) -> Completion {
-    Completion {
-        wr_id: 0,
-        qp,
-        qpn: Qpn::new(0),
-        opcode: WcOpcode::Send,
-        status: WcStatus::Success,
-        vendor_err: 0,
-        byte_len: 0,
-        data: WcData::None,
+    /// Binds in flight of the queue pair, as its slot counts them.
+    fn binds(&self) -> u32 {
+        self.verbs.shared.qps[usize::from(self.qp.index())].binds.load(Ordering::Relaxed)
     }
 }
 
@@ -160,6 +225,6 @@ fn a_rig_sends_and_completes() {
     let sge = [rig.sge(0, 8)];
     let wr = post::send(7, &sge);
     rig.verbs.post_send(rig.qp, &wr).unwrap();
-    rig.complete(0, WcStatus::Success);
+    assert!(rig.device().execute(rig.qpn()));
     assert_eq!(rig.poll_ids(), vec![7]);
 }

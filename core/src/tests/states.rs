@@ -2,7 +2,7 @@
 
 use super::mock::MockError;
 use super::post::send;
-use super::{Rig, attributes};
+use super::{Rig, attributes, set_state};
 use crate::transition::rule;
 use crate::{
     Access, AddressVector, Errno, GlobalRoute, ModifyQpError, Psn, QpAttr, QpAttrMask as M, QpState, QpType, Qpn, RecvWr,
@@ -33,14 +33,14 @@ fn the_transitions_of_the_specification_and_no_others() {
 fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_needs() {
     for qp_type in TYPES {
         let mut rig = Rig::with(qp_type, false);
-        rig.verbs.set_state_for_test(rig.qp, QpState::Reset);
+        set_state(&rig.verbs, rig.qp, QpState::Reset);
         rig.verbs.connect(rig.qp, &attributes(QpState::Reset)).unwrap();
         assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts, "{qp_type:?}");
         let again = rig.verbs.connect(rig.qp, &attributes(QpState::Reset)).unwrap_err();
         assert_eq!(again, ModifyQpError::Transition { from: QpState::Rts, to: QpState::Init });
     }
     let mut rig = Rig::with(QpType::Rc, false);
-    rig.verbs.set_state_for_test(rig.qp, QpState::Reset);
+    set_state(&rig.verbs, rig.qp, QpState::Reset);
     let wrong = QpAttr { timeout: 32, ..attributes(QpState::Reset) };
     assert!(matches!(rig.verbs.connect(rig.qp, &wrong), Err(ModifyQpError::Value { .. })));
     assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rtr, "where the refused transition found it");
@@ -52,7 +52,7 @@ fn each_transition_names_what_is_missing_and_what_is_forbidden() {
     for qp_type in TYPES {
         for (from, to) in STATES.into_iter().flat_map(|from| STATES.map(|to| (from, to))) {
             let mut rig = Rig::with(qp_type, false);
-            rig.verbs.set_state_for_test(rig.qp, from);
+            set_state(&rig.verbs, rig.qp, from);
             let attr = QpAttr { cur_state: from, ..attributes(to) };
             let Some(rule) = rule(qp_type, from, to) else {
                 let error = rig.verbs.modify_qp(rig.qp, &attr, M::STATE).unwrap_err();
@@ -83,7 +83,7 @@ fn each_transition_names_what_is_missing_and_what_is_forbidden() {
 #[test]
 fn the_device_gets_every_attribute_set_so_far() {
     let rig = Rig::new();
-    let (from, attr, mask) = *rig.verbs.provider().modified.last().unwrap();
+    let (from, attr, mask) = *rig.device().modified.last().unwrap();
     assert_eq!((from, attr.state, attr.cur_state), (QpState::Rtr, QpState::Rts, QpState::Rtr));
     assert_eq!(mask, M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC);
     assert_eq!((attr.port_num, attr.dest_qpn, attr.sq_psn), (1, Qpn::new(0x77), Psn::new(2)));
@@ -149,15 +149,15 @@ fn the_assumed_state_must_be_so() {
     assert!(rig.verbs.modify_qp(rig.qp, &assume(QpState::Sqe), M::STATE | M::CUR_STATE).is_err());
     let mut rig = Rig::with(QpType::Uc, false);
     rig.verbs.modify_qp(rig.qp, &assume(QpState::Sqe), M::STATE | M::CUR_STATE).unwrap();
-    assert_eq!(rig.verbs.provider().modified.last().unwrap().0, QpState::Sqe);
+    assert_eq!(rig.device().modified.last().unwrap().0, QpState::Sqe);
 }
 
 #[test]
 fn a_device_that_refuses_leaves_the_state() {
     let mut rig = Rig::new();
-    rig.verbs.provider_mut().fail_after = Some(0);
+    rig.device().fail_after = Some(0);
     let error = rig.verbs.modify_qp(rig.qp, &attributes(QpState::Sqd), M::STATE).unwrap_err();
-    assert_eq!((error, error.errno()), (ModifyQpError::Device(MockError), Errno::Eio));
+    assert_eq!((error, error.errno()), (ModifyQpError::Device(MockError::Refused), Errno::Eio));
     assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts);
 }
 
@@ -175,7 +175,7 @@ fn reset_empties_the_queues_and_starts_from_zero() {
     assert_eq!((info.send_blocks, info.recvs, info.attr), (0, 0, QpAttr::default()));
     rig.connect(rig.qp);
     rig.verbs.post_send(rig.qp, &send(7, &[])).unwrap();
-    assert_eq!(rig.verbs.provider().sent.last().unwrap().at, 0);
+    assert_eq!(rig.device().sent.last().unwrap().at, 0);
     rig.complete(0, WcStatus::Success);
     assert_eq!(rig.poll_ids(), [7]);
 }
@@ -183,7 +183,7 @@ fn reset_empties_the_queues_and_starts_from_zero() {
 #[test]
 fn a_query_brings_what_the_device_knows() {
     let mut rig = Rig::new();
-    rig.verbs.provider_mut().state = Some(QpState::Err);
+    rig.device().state = Some(QpState::Err);
     let info = rig.verbs.query_qp(rig.qp).unwrap();
     assert_eq!((info.state, info.attr.rq_psn, info.attr.sq_psn), (QpState::Err, Psn::new(11), Psn::new(12)));
     assert_eq!(info.attr.state, QpState::Err);

@@ -10,7 +10,7 @@ pub mod vfio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{AddressMap, Event, Instant, Platform};
+use bareverbs::{DmaBuffer, Event, Instant, Platform, QpRings, Storage};
 use bareverbs_mlx5::{Config, Machine, Mlx5, TeardownReport};
 use bareverbs_sim::in_process::Host as SimHost;
 
@@ -22,19 +22,36 @@ pub const PAGES: usize = 16384;
 /// The driver on platform `P`.
 pub type Backend<P> = Mlx5<P, PAGES>;
 
-/// The verbs on it: 2 domains, 8 regions, 4 windows, 8 completion queues, 32 queue pairs of 512 send blocks and 512 receives.
-pub type Verbs<P> = bareverbs::Verbs<Backend<P>, 2, 8, 4, 8, 32, 512, 512>;
+/// The verbs on it.
+pub type Verbs<P> = bareverbs::Verbs<'static, Backend<P>>;
 
-/// Memory of a host that its device reaches.
-pub type Memory<H> = <<H as Host>::Platform as Platform>::Memory;
+/// Queue pairs of a device.
+pub const QUEUE_PAIRS: usize = 32;
+/// Blocks of 64 bytes of a send ring: 512 requests of up to four blocks (a bind of a window takes three).
+pub const SEND_BLOCKS: usize = 2048;
+/// Receives of a queue pair.
+pub const RECEIVES: usize = 512;
 
-/// How often [`Device::check`] reads the health counter.
-const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+/// Objects of a device: 2 domains, 8 regions, 4 windows, 8 completion queues.
+type Tables<P> = Storage<'static, Backend<P>, 2, 8, 4, 8, QUEUE_PAIRS>;
+
+/// Storage for the verbs on one device. It is never freed, so that the verbs borrow from nothing that could go before them: a
+/// process brings each of its devices up once.
+fn storage<P: Platform + 'static>() -> &'static mut Tables<P> {
+    let rings = std::array::from_fn(|_| {
+        let rings: &'static QpRings<SEND_BLOCKS, RECEIVES> = Box::leak(Box::default());
+        rings.view()
+    });
+    Box::leak(Box::new(Storage::new(rings)))
+}
 
 /// A host with one device: what a subcommand needs beside the verbs.
 pub trait Host {
     /// Registers, memory, fences and clock of the driver.
-    type Platform: Platform;
+    type Platform: Platform + 'static;
+
+    /// Memory to be registered.
+    type Buffer: DmaBuffer + 'static;
 
     /// Name of the device as people know it: a PCI address, or the name of a simulated one.
     fn name(&self) -> &str;
@@ -54,10 +71,7 @@ pub trait Host {
     ///
     /// # Errors
     /// The memory cannot be had, or not be mapped for the device.
-    fn memory(&self, len: usize) -> Result<Memory<Self>>;
-
-    /// The address by which SGEs and peers name byte 0 of `memory`, and its translation for `reg_mr`.
-    fn region<'a>(&self, memory: &'a Memory<Self>) -> (u64, &'a dyn AddressMap);
+    fn buffer(&self, len: usize) -> Result<Self::Buffer>;
 
     /// The present moment of the driver's clock.
     fn now(&self) -> Instant;
@@ -94,8 +108,6 @@ pub struct Device<H: Host> {
     pub host: H,
     /// Its verbs.
     pub verbs: Box<Verbs<H::Platform>>,
-    /// When its health is looked at next.
-    next_check: Instant,
 }
 
 impl<H: Host> Device<H> {
@@ -106,16 +118,13 @@ impl<H: Host> Device<H> {
     pub fn bring_up(host: H) -> Result<Self> {
         let machine = host.machine(Backend::<H::Platform>::ARENA)?;
         match Backend::bring_up(machine, &host.config()) {
-            Ok(backend) => {
-                let next_check = host.now().after(HEALTH_INTERVAL);
-                Ok(Self { host, verbs: Box::new(Verbs::new(backend)), next_check })
-            }
+            Ok(backend) => Ok(Self { host, verbs: Box::new(Verbs::new(backend, storage())) }),
             Err((error, _machine)) => Err(error).with_context(|| host.name().to_string()),
         }
     }
 
-    /// Takes the events that are waiting, so that page requests of the firmware are answered, and looks about once a second
-    /// whether the device lives. To be called while there is nothing else to do.
+    /// Takes the events that are waiting, answers page requests of the firmware and looks about once a second whether the device
+    /// lives. To be called while there is nothing else to do.
     ///
     /// # Errors
     /// The device is broken or gone.
@@ -126,15 +135,7 @@ impl<H: Host> Device<H> {
                 bail!("device {} is broken: syndrome {syndrome:#x}, {extended:#x}", self.host.name());
             }
         }
-        let now = self.host.now();
-        if now >= self.next_check {
-            self.next_check = now.after(HEALTH_INTERVAL);
-            let health = self.verbs.provider_mut().health().with_context(|| self.host.name().to_string())?;
-            if !health.is_well() {
-                bail!("device {} is broken: its firmware stopped, syndrome {:#x}", self.host.name(), health.syndrome);
-            }
-        }
-        Ok(())
+        self.verbs.maintain().map(|_| ()).with_context(|| self.host.name().to_string())
     }
 
     /// Takes the device down. The verbs objects on it were destroyed before, or go with it.
@@ -142,8 +143,9 @@ impl<H: Host> Device<H> {
     /// # Errors
     /// A command of the teardown failed; those after it were tried all the same.
     pub fn teardown(self) -> Result<TeardownReport> {
-        let Self { host, verbs, .. } = self;
-        match (*verbs).into_provider().teardown() {
+        let Self { host, verbs } = self;
+        let Ok(backend) = (*verbs).into_provider() else { bail!("{}: queues of it are in use", host.name()) };
+        match backend.teardown() {
             Ok((_machine, report)) => Ok(report),
             Err((error, _machine)) => Err(error).with_context(|| format!("teardown of {}", host.name())),
         }

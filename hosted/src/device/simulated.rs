@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use bareverbs::{AddressMap, Clock as _, DmaMemory as _, Instant, OffsetMap};
+use bareverbs::{Clock as _, Instant};
 use bareverbs_mlx5::Machine;
-use bareverbs_sim::in_process::{Host as SimHost, SimMemory, SimPlatform};
+use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform};
 
 use super::Host;
 use crate::trace::{Printer, Sink};
-
-/// The simulated hosts have no address translation.
-static IDENTITY: OffsetMap = OffsetMap { offset: 0 };
 
 /// A simulated host with its device.
 #[derive(Clone, Debug)]
@@ -40,6 +37,7 @@ impl Simulated {
 
 impl Host for Simulated {
     type Platform = SimPlatform;
+    type Buffer = SimBuffer;
 
     fn name(&self) -> &str {
         &self.name
@@ -50,12 +48,8 @@ impl Host for Simulated {
         Ok(Machine { registers: host.registers(), memory: host.memory(arena), fence: host.fence(), clock: host.clock() })
     }
 
-    fn memory(&self, len: usize) -> Result<SimMemory> {
-        Ok(self.host.memory(len))
-    }
-
-    fn region<'a>(&self, memory: &'a SimMemory) -> (u64, &'a dyn AddressMap) {
-        (memory.device_addr(), &IDENTITY)
+    fn buffer(&self, len: usize) -> Result<SimBuffer> {
+        Ok(self.host.memory(len).whole())
     }
 
     fn now(&self) -> Instant {
@@ -63,7 +57,7 @@ impl Host for Simulated {
     }
 
     fn relax(&self) {
-        self.host.clock().relax();
+        self.host.clock().relax(self.now());
     }
 
     fn wait(&self, timeout: Duration) -> Result<bool> {
@@ -91,7 +85,7 @@ impl Host for Simulated {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::Access;
+    use bareverbs::{Access, Completion, PollCqError};
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{World, WorldConfig};
 
@@ -106,11 +100,10 @@ mod tests {
     fn a_device_is_brought_up_used_and_taken_down() {
         let mut device = Device::bring_up(host()).unwrap();
         let pd = device.verbs.alloc_pd().unwrap();
-        let memory = device.host.memory(100_000).unwrap();
-        let (addr, map) = device.host.region(&memory);
-        let mr = device.verbs.reg_mr(pd, addr, 100_000, Access::LOCAL_WRITE, map).unwrap();
+        let buffer = device.host.buffer(100_000).unwrap();
+        let region = device.verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE).unwrap();
         device.check().unwrap();
-        device.verbs.dereg_mr(mr).unwrap();
+        device.verbs.dereg_mr(region).unwrap();
         device.verbs.dealloc_pd(pd).unwrap();
         assert_eq!(device.teardown().unwrap().pages_kept, 0);
     }
@@ -126,6 +119,23 @@ mod tests {
             })
             .unwrap();
         assert!(format!("{error:#}").starts_with("device: "), "{error:#}");
+    }
+
+    #[test]
+    fn firmware_that_stops_is_an_error_and_ends_the_wait_for_completions() {
+        let mut device = Device::bring_up(host()).unwrap();
+        let cq = device.verbs.create_cq(16).unwrap();
+        device.check().unwrap();
+        device.host.inner().with_device(|device| device.freeze_health(true));
+        let error = (0..10)
+            .find_map(|_| {
+                device.host.inner().world().advance(Duration::from_secs(2));
+                device.check().err()
+            })
+            .unwrap();
+        assert!(format!("{error:#}").contains("the firmware stopped"), "{error:#}");
+        let polled = device.verbs.poll_cq(cq, &mut [Completion::EMPTY]);
+        assert!(matches!(polled, Err(PollCqError::Broken { .. })), "{polled:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use bareverbs::{AddressMap, Clock as _, Instant};
+use bareverbs::{Clock as _, Instant};
 use bareverbs_mlx5::{Config, Machine};
 use bareverbs_vfio::pci::Address;
 use bareverbs_vfio::{Device, DmaBuffer, Interrupt, MonotonicClock, VfioPlatform, wait_any};
@@ -51,6 +51,7 @@ fn of_card(error: &bareverbs_vfio::Error, address: &str) -> anyhow::Error {
 
 impl Host for Card {
     type Platform = VfioPlatform;
+    type Buffer = DmaBuffer;
 
     fn name(&self) -> &str {
         &self.name
@@ -64,12 +65,8 @@ impl Host for Card {
         self.device.machine(arena).map_err(|error| of_card(&error, self.name()))
     }
 
-    fn memory(&self, len: usize) -> Result<DmaBuffer> {
+    fn buffer(&self, len: usize) -> Result<DmaBuffer> {
         self.device.memory(len).map_err(|error| of_card(&error, self.name()))
-    }
-
-    fn region<'a>(&self, memory: &'a DmaBuffer) -> (u64, &'a dyn AddressMap) {
-        (memory.addr(), memory)
     }
 
     fn now(&self) -> Instant {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, CqHandle, Payload, QpHandle, Remote, SendFlags, SendOp, SendWr, Sge, WcData, WcStatus};
+use bareverbs::{Completion, CqHandle, PostSendError, Provider, QpHandle, Remote, SendBatch, SendFlags, Sge, WcData, WcStatus};
 
 use super::areas::Areas;
 use super::endpoint::{Endpoint, refused};
@@ -45,14 +45,15 @@ struct QueuePair {
     out: usize,
     /// Messages received.
     received: u64,
-    /// The slot from which the next message comes.
-    coming: usize,
-    /// The slot from which the last message in each of our slots came, `usize::MAX` for none.
-    landed: Vec<usize>,
-    /// Messages received of which the peer knows, or knows of us.
+    /// The peer's slot from which the next message comes.
+    next_slot: usize,
+    /// The peer's slot from which the last message in each slot here came, `usize::MAX` for none.
+    source_slots: Vec<usize>,
+    /// Messages that the peer has received by its last credit, and that were received here by the last credit sent.
     credited: u64,
-    told: u64,
-    telling: bool,
+    credit_sent: u64,
+    /// Whether a credit is posted and has not completed.
+    credit_in_flight: bool,
 }
 
 /// What all messages of a test have in common.
@@ -69,28 +70,20 @@ struct Shape {
 
 /// The next message of a queue pair.
 struct Next {
-    sges: [Sge; 1],
-    remote: Remote,
+    wr_id: u64,
     flags: SendFlags,
+    sge: Sge,
+    remote: Remote,
     /// Messages before it.
     number: u64,
     /// Offset in the memory here.
     at: usize,
 }
 
-impl Next {
-    #[inline(always)]
-    fn request<'a, R: Request>(&'a self, index: usize, inline: &'a [u8], size: usize) -> SendWr<'a> {
-        let bytes = inline.get(self.at..self.at.wrapping_add(size)).unwrap_or_default();
-        let wr_id = (index as u64) << QUEUE_PAIR_SHIFT | self.number.wrapping_add(1);
-        SendWr { wr_id, flags: self.flags, op: R::op(&self.sges, bytes, self.remote, self.number) }
-    }
-}
-
 impl QueuePair {
-    /// Counts the next message.
+    /// Counts the next message; `index` is the queue pair's own.
     #[inline(always)]
-    fn next(&mut self, shape: &Shape) -> Next {
+    fn next(&mut self, index: usize, shape: &Shape) -> Next {
         let number = self.posted;
         self.posted += 1;
         self.until_signal -= 1;
@@ -104,29 +97,30 @@ impl QueuePair {
         if self.offset == shape.ring {
             self.offset = 0;
         }
-        let sges = [Sge { addr: self.local.wrapping_add(offset as u64), ..shape.sge }];
+        let sge = Sge { addr: self.local.wrapping_add(offset as u64), ..shape.sge };
         let remote_offset = if shape.fixed { 0 } else { offset as u64 };
         let remote = Remote { addr: self.remote.addr.wrapping_add(remote_offset), ..self.remote };
-        Next { sges, remote, flags, number, at: self.out.wrapping_add(offset) }
+        let wr_id = (index as u64) << QUEUE_PAIR_SHIFT | self.posted;
+        Next { wr_id, flags, sge, remote, number, at: self.out.wrapping_add(offset) }
     }
 }
 
 /// What the requests of a test look like.
 trait Request {
-    /// A message's request; `bytes` holds the message if it goes inline.
-    fn op<'a>(sges: &'a [Sge; 1], bytes: &'a [u8], remote: Remote, number: u64) -> SendOp<'a>;
+    /// Posts a message's request; `bytes` holds the message if it goes inline.
+    fn post<P: Provider>(batch: &mut SendBatch<'_, P>, next: &Next, bytes: &[u8]) -> Result<(), PostSendError>;
     /// Whether every message is for the same place at the peer.
     const FIXED: bool = false;
 }
 
 macro_rules! requests {
-    ($($name:ident($sges:pat, $bytes:pat, $remote:pat, $number:pat) $(fixed $fixed:literal)? => $op:expr;)+) => {$(
+    ($($name:ident($batch:ident, $next:pat, $bytes:pat) $(fixed $fixed:literal)? => $posted:expr;)+) => {$(
         struct $name;
 
         impl Request for $name {
             #[inline(always)]
-            fn op<'a>($sges: &'a [Sge; 1], $bytes: &'a [u8], $remote: Remote, $number: u64) -> SendOp<'a> {
-                $op
+            fn post<P: Provider>($batch: &mut SendBatch<'_, P>, $next: &Next, $bytes: &[u8]) -> Result<(), PostSendError> {
+                $posted
             }
 
             $(const FIXED: bool = $fixed;)?
@@ -135,14 +129,14 @@ macro_rules! requests {
 }
 
 requests! {
-    Write(sges, _, remote, _) => SendOp::Write { payload: Payload::Sges(sges), remote };
-    WriteInline(_, bytes, remote, _) => SendOp::Write { payload: Payload::Inline(bytes), remote };
-    Send(sges, _, _, _) => SendOp::Send { payload: Payload::Sges(sges) };
-    SendInline(_, bytes, _, _) => SendOp::Send { payload: Payload::Inline(bytes) };
-    Read(sges, _, remote, _) => SendOp::Read { sges, remote };
-    FetchAdd([sge], _, remote, _) fixed true => SendOp::FetchAdd { sge: *sge, remote, add: 1 };
-    CompareSwap([sge], _, remote, number) fixed true =>
-        SendOp::CompareSwap { sge: *sge, remote, compare: number, swap: number.wrapping_add(1) };
+    Write(batch, &Next { wr_id, flags, sge, remote, .. }, _) => batch.write(wr_id, flags, remote, &[sge]);
+    WriteInline(batch, &Next { wr_id, flags, remote, .. }, bytes) => batch.write_inline(wr_id, flags, remote, bytes);
+    Send(batch, &Next { wr_id, flags, sge, .. }, _) => batch.send(wr_id, flags, &[sge]);
+    SendInline(batch, &Next { wr_id, flags, .. }, bytes) => batch.send_inline(wr_id, flags, bytes);
+    Read(batch, &Next { wr_id, flags, sge, remote, .. }, _) => batch.read(wr_id, flags, remote, &[sge]);
+    FetchAdd(batch, &Next { wr_id, flags, sge, remote, .. }, _) fixed true => batch.fetch_add(wr_id, flags, remote, 1, &sge);
+    CompareSwap(batch, &Next { wr_id, flags, sge, remote, number, .. }, _) fixed true =>
+        batch.compare_swap(wr_id, flags, remote, number, number.wrapping_add(1), &sge);
 }
 
 /// The requests of a test.
@@ -256,11 +250,11 @@ impl Bandwidth {
                 remote: Remote { ..peer_at(endpoint, to)? },
                 out,
                 received: 0,
-                coming: 0,
-                landed: vec![usize::MAX; areas.slots],
+                next_slot: 0,
+                source_slots: vec![usize::MAX; areas.slots],
                 credited: 0,
-                told: 0,
-                telling: false,
+                credit_sent: 0,
+                credit_in_flight: false,
             });
             if receives {
                 for count in 0..parameters.rx_depth + CREDITS {
@@ -389,16 +383,11 @@ impl Bandwidth {
                     break;
                 }
                 worked = true;
-                if count == 1 {
-                    let next = queue_pair.next(&shape);
-                    device.verbs.post_send(queue_pair.qp, &next.request::<R>(index, inline, size)).context("post_send")?;
-                } else {
-                    let mut queue = device.verbs.send_queue(queue_pair.qp).context("post_send")?;
-                    for _ in 0..count {
-                        let next = queue_pair.next(&shape);
-                        queue.post(&next.request::<R>(index, inline, size)).context("post_send")?;
-                    }
-                    queue.commit().context("the doorbell of a list")?;
+                let mut batch = device.verbs.send_batch(queue_pair.qp).context("post_send")?;
+                for _ in 0..count {
+                    let next = queue_pair.next(index, &shape);
+                    let bytes = inline.get(next.at..next.at.wrapping_add(size)).unwrap_or_default();
+                    R::post(&mut batch, &next, bytes).context("post_send")?;
                 }
             }
         }
@@ -406,20 +395,21 @@ impl Bandwidth {
     }
 
     fn take_sends<H: Host>(&mut self, device: &mut Device<H>) -> Result<bool> {
-        let taken = device.verbs.poll_cq(self.send_cq, &mut *self.completions).context("poll_cq")?;
-        for at in 0..taken {
-            let Some(completion) = self.completions.get(at) else { break };
+        let (mut taken, mut credit) = (false, false);
+        for completion in device.verbs.completions(self.send_cq).context("poll_cq")? {
+            let completion = completion.context("poll_cq")?;
             if completion.status != WcStatus::Success {
-                return Err(refused(completion));
+                return Err(refused(&completion));
             }
+            taken = true;
             let wr_id = completion.wr_id;
             let index = (wr_id >> QUEUE_PAIR_SHIFT) as usize & 0x7fff;
             let Some(queue_pair) = self.queue_pairs.get_mut(index) else {
                 bail!("a completion of request {wr_id:#x}, which nobody posted")
             };
             if wr_id & CREDIT != 0 {
-                queue_pair.telling = false;
-                self.tell(index, device)?;
+                queue_pair.credit_in_flight = false;
+                credit = true;
                 continue;
             }
             queue_pair.completed = wr_id & COUNT;
@@ -430,7 +420,10 @@ impl Bandwidth {
                 }
             }
         }
-        Ok(taken != 0)
+        if credit {
+            (0..self.queue_pairs.len()).try_for_each(|index| self.send_credit(index, device))?;
+        }
+        Ok(taken)
     }
 
     fn take_receives<H: Host>(&mut self, endpoint: &Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
@@ -460,17 +453,17 @@ impl Bandwidth {
                     bail!("a message of {} bytes came on queue pair {index}", completion.byte_len);
                 }
                 queue_pair.received += 1;
-                if let Some(landed) = queue_pair.landed.get_mut(slot) {
-                    *landed = queue_pair.coming;
+                if let Some(source) = queue_pair.source_slots.get_mut(slot) {
+                    *source = queue_pair.next_slot;
                 }
-                queue_pair.coming += 1;
-                if queue_pair.coming == self.areas.slots {
-                    queue_pair.coming = 0;
+                queue_pair.next_slot += 1;
+                if queue_pair.next_slot == self.areas.slots {
+                    queue_pair.next_slot = 0;
                 }
             }
             let at = self.areas.incoming(index, slot);
             endpoint.post_receive(device, queue_pair.qp, completion.wr_id, at, self.areas.size)?;
-            self.tell(index, device)?;
+            self.send_credit(index, device)?;
         }
         Ok(taken != 0)
     }
@@ -478,16 +471,16 @@ impl Bandwidth {
     /// Lets the peer know of the messages received, if enough have come: it sends only what there are receives for. A message
     /// without bytes, and not a write to a word of the peer, so that a peer that waits for events wakes up.
     #[inline]
-    fn tell<H: Host>(&mut self, index: usize, device: &mut Device<H>) -> Result<()> {
+    fn send_credit<H: Host>(&mut self, index: usize, device: &mut Device<H>) -> Result<()> {
         let Some(queue_pair) = self.queue_pairs.get_mut(index) else { return Ok(()) };
-        if queue_pair.telling || queue_pair.received - queue_pair.told < self.credit_every {
+        if queue_pair.credit_in_flight || queue_pair.received - queue_pair.credit_sent < self.credit_every {
             return Ok(());
         }
-        queue_pair.told = queue_pair.received;
-        queue_pair.telling = true;
-        let op = SendOp::SendWithImm { payload: Payload::Sges(&[]), imm: (queue_pair.received as u32).to_be_bytes() };
-        let wr = SendWr { wr_id: CREDIT | (index as u64) << QUEUE_PAIR_SHIFT, flags: SendFlags::SIGNALED, op };
-        device.verbs.post_send(queue_pair.qp, &wr).context("post_send of a credit")
+        queue_pair.credit_sent = queue_pair.received;
+        queue_pair.credit_in_flight = true;
+        let (wr_id, imm) = (CREDIT | (index as u64) << QUEUE_PAIR_SHIFT, (queue_pair.received as u32).to_be_bytes());
+        let mut batch = device.verbs.send_batch(queue_pair.qp).context("post_send of a credit")?;
+        batch.send_imm(wr_id, SendFlags::SIGNALED, imm, &[]).context("post_send of a credit")
     }
 
     /// Whether all that the peer sent has come.
@@ -545,7 +538,7 @@ impl Bandwidth {
                     }
                 }
                 Kind::Send | Kind::SendInline => {
-                    for (slot, &from) in queue_pair.landed.iter().enumerate().filter(|(_, from)| **from != usize::MAX) {
+                    for (slot, &from) in queue_pair.source_slots.iter().enumerate().filter(|(_, from)| **from != usize::MAX) {
                         compare(
                             endpoint,
                             areas.incoming(index, slot),

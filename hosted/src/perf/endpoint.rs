@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, CheckedOp, Completion, CqHandle, DataPath, DmaMemory as _, Lid, Lkey, MrHandle, Mtu, Payload,
-    PdHandle, Psn, QpAttr, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Remote, Rkey, Sge, WcStatus,
+    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Lid, Mtu, PdHandle, Provider as _, Psn, QpAttr, QpCap,
+    QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Region, Remote, Rkey, Sge, WcStatus,
 };
 
 use super::areas::Areas;
 use super::exchange::Connection;
-use super::parameters::{CREDITS, Parameters, Point, RING, Transport, Verb};
-use crate::device::{Backend, Device, Host, Memory};
+use super::parameters::{CREDITS, Parameters, Point, REQUESTS, Test, Transport, Verb};
+use crate::device::{Device, Host, SEND_BLOCKS};
 use crate::pattern::Pattern;
 
 /// Local ACK timeout and code of the wait after an RNR NAK, as with perftest: 67 ms, 0.64 ms.
@@ -22,6 +22,8 @@ const MIN_RNR_TIMER: u8 = 12;
 const SIMULATED_MEMORY: u64 = 8 << 30;
 /// Requests in flight in latency tests: one, and those whose completion has not been asked for.
 const LATENCY_DEPTH: u32 = 32;
+/// Requests between two completions in latency tests on one queue pair: the queue never fills.
+pub(super) const LATENCY_INTERVAL: u32 = LATENCY_DEPTH / 4;
 
 /// The queues of one measurement.
 #[derive(Debug)]
@@ -53,13 +55,8 @@ impl PeerMemory {
 
 /// One end.
 pub(super) struct Endpoint<H: Host> {
-    pub(super) memory: Memory<H>,
-    length: usize,
-    base: u64,
-    lkey: Lkey,
-    rkey: Rkey,
+    pub(super) region: Region<H::Buffer>,
     pd: PdHandle,
-    mr: MrHandle,
     lid: Lid,
     mtu: Mtu,
     queues: Option<Queues>,
@@ -82,52 +79,26 @@ impl<H: Host> Endpoint<H> {
         let needed = (length as u64).saturating_add(longest).saturating_mul(ends_here);
         check_memory(needed, device.host.simulated().is_some(), memory_available())?;
         let pd = device.verbs.alloc_pd().context("alloc_pd")?;
-        let memory = device.host.memory(length).with_context(|| format!("{length} bytes for messages"))?;
-        let (base, map) = device.host.region(&memory);
+        let buffer = device.host.buffer(length).with_context(|| format!("{length} bytes for messages"))?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let mr = device.verbs.reg_mr(pd, base, length as u64, access, map).context("reg_mr")?;
-        let info = device.verbs.mr(mr)?;
-        Ok(Self {
-            memory,
-            length,
-            base,
-            lkey: info.lkey,
-            rkey: info.rkey,
-            pd,
-            mr,
-            lid: port.lid,
-            mtu: port.active_mtu,
-            queues: None,
-            peer: None,
-            scratch: Vec::new(),
-        })
+        let region = device.verbs.reg_mr(pd, buffer, access).map_err(|refused| refused.error).context("reg_mr")?;
+        Ok(Self { region, pd, lid: port.lid, mtu: port.active_mtu, queues: None, peer: None, scratch: Vec::new() })
     }
 
     /// Makes the queues of a measurement; gives what the peer must know.
     pub(super) fn open(&mut self, device: &mut Device<H>, parameters: &Parameters, point: Point) -> Result<Connection> {
         let attr = *device.verbs.query_device();
         let inline = parameters.inline(point.test, attr.max_inline_data);
-        let depth = if point.test.is_latency() { LATENCY_DEPTH } else { parameters.tx_depth };
-        let is_send = point.test.verb() == Verb::Send;
-        let receives = if is_send { parameters.rx_depth + CREDITS } else { 0 };
+        let depth = depth(parameters, point.test);
+        let receives = receives(parameters, point.test);
         let queue_pairs = u32::from(parameters.queue_pairs);
         // Room for a completion of each request: whatever the moderation, a queue never overruns.
         let send_cq = device.verbs.create_cq((queue_pairs * (depth + 1)).next_power_of_two()).context("create_cq for sends")?;
         let recv_cq =
             device.verbs.create_cq((queue_pairs * receives).next_power_of_two().max(1)).context("create_cq for receives")?;
         let mut queues = Queues { send_cq, recv_cq, qps: Vec::new(), qpns: Vec::new(), psns: Vec::new(), inline, armed: false };
-        // One more for a credit; a receive queue of one entry, since some devices want any.
-        let cap = QpCap {
-            max_send_wr: (depth + u32::from(is_send)).min(RING),
-            max_recv_wr: receives.max(1),
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: inline,
-        };
-        let qp_type = match parameters.transport {
-            Transport::Rc => QpType::Rc,
-            Transport::Uc => QpType::Uc,
-        };
+        let cap = capacities(parameters, point.test, inline);
+        let qp_type = qp_type(parameters);
         for queue_pair in 0..parameters.queue_pairs {
             let init = QpInit { pd: self.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: false };
             let qp = device.verbs.create_qp(&init).with_context(|| format!("create_qp of queue pair {queue_pair}"))?;
@@ -141,9 +112,9 @@ impl<H: Host> Endpoint<H> {
             mtu: self.mtu.bytes(),
             max_dest_rd_atomic: attr.max_qp_rd_atom,
             queue_pairs: queues.qpns.iter().zip(&queues.psns).map(|(qpn, psn)| (qpn.get(), psn.get())).collect(),
-            rkey: self.rkey.get(),
-            addr: self.base,
-            length: self.length as u64,
+            rkey: self.region.rkey().get(),
+            addr: self.region.remote(0).addr,
+            length: self.region.len(),
         };
         self.queues = Some(queues);
         Ok(connection)
@@ -206,7 +177,7 @@ impl<H: Host> Endpoint<H> {
     /// Destroys everything on the device.
     pub(super) fn destroy(mut self, device: &mut Device<H>) -> Result<()> {
         self.close(device)?;
-        device.verbs.dereg_mr(self.mr).context("dereg_mr")?;
+        device.verbs.dereg_mr(self.region).map_err(|refused| refused.error).context("dereg_mr")?;
         device.verbs.dealloc_pd(self.pd).context("dealloc_pd")
     }
 
@@ -220,9 +191,9 @@ impl<H: Host> Endpoint<H> {
         self.peer.context("no peer")
     }
 
-    /// The piece of memory from `at`.
-    pub(super) fn sge(&self, at: usize, len: usize) -> Sge {
-        Sge { addr: self.base.wrapping_add(at as u64), length: len as u32, lkey: self.lkey }
+    /// The memory from `at`.
+    pub(super) const fn sge(&self, at: usize, len: usize) -> Sge {
+        self.region.sge(at as u64, len as u32)
     }
 
     /// Posts a receive into the memory from `at`.
@@ -266,27 +237,28 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn fill(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
         self.scratch.resize(len, 0);
         pattern.fill(&mut self.scratch);
-        self.memory.write(at, &self.scratch).ok().context("a slot outside the memory")
+        self.region.write(at, &self.scratch).ok().context("a slot outside the memory")
     }
 
     /// Writes `len` zeros from `at`.
     pub(super) fn clear(&mut self, at: usize, len: usize) -> Result<()> {
         self.scratch.clear();
         self.scratch.resize(len, 0);
-        self.memory.write(at, &self.scratch).ok().context("a slot outside the memory")
+        self.region.write(at, &self.scratch).ok().context("a slot outside the memory")
     }
 
     /// The bytes from `at`.
     pub(super) fn read(&mut self, at: usize, len: usize) -> Result<&mut [u8]> {
         self.scratch.resize(len, 0);
-        self.memory.read(at, &mut self.scratch).ok().context("a slot outside the memory")?;
+        self.region.read(at, &mut self.scratch).ok().context("a slot outside the memory")?;
         Ok(&mut self.scratch)
     }
 
     /// The word at `at`, in this machine's byte order.
     pub(super) fn word(&self, at: usize) -> Result<u64> {
-        let [word] = self.memory.load::<1>(at).ok().context("a word outside the memory")?;
-        Ok(word)
+        let mut word = [0; 8];
+        self.region.read(at, &mut word).ok().context("a word outside the memory")?;
+        Ok(u64::from_ne_bytes(word))
     }
 }
 
@@ -339,17 +311,17 @@ fn check_device<H: Host>(device: &Device<H>, parameters: &Parameters) -> Result<
         if inline > attr.max_inline_data {
             bail!("{test}: {inline} bytes inline, {name} takes {} at most", attr.max_inline_data);
         }
-        let depth = if test.is_latency() { LATENCY_DEPTH } else { parameters.tx_depth };
-        let longest = parameters.points().iter().filter(|point| point.test == test).map(|point| point.size.min(inline)).max();
-        let blocks = blocks::<H>(longest.unwrap_or(0));
-        let credit = u32::from(test.verb() == Verb::Send);
-        // In latency tests one request in flight is enough.
-        if !test.is_latency() && depth * blocks + credit > RING {
+        let fits = |depth| {
+            let cap = capacities(&Parameters { tx_depth: depth, ..parameters.clone() }, test, inline);
+            let sizes = device.verbs.provider().ring_sizes(qp_type(parameters), &cap);
+            sizes.is_ok_and(|sizes| sizes.send_blocks as usize <= SEND_BLOCKS)
+        };
+        let depth = parameters.tx_depth;
+        if !fits(depth) {
+            let greatest = (1..depth).rev().find(|&depth| fits(depth)).unwrap_or(0);
             bail!(
-                "{test}: {depth} requests of {blocks} blocks each{} do not fit the send queue, which has {RING} blocks: {} is the \
-                 greatest tx-depth with {inline} bytes inline",
-                if credit == 0 { "" } else { ", and one for telling the peer what was received," },
-                (RING - credit) / blocks
+                "{test}: {depth} requests with {inline} bytes inline do not fit the send queue, which has {SEND_BLOCKS} blocks of 64 \
+                 bytes: {greatest} is the greatest tx-depth"
             );
         }
     }
@@ -369,17 +341,33 @@ fn check_device<H: Host>(device: &Device<H>, parameters: &Parameters) -> Result<
     Ok(())
 }
 
-/// Blocks that a request with `inline` bytes inline takes; without any, one of the usual requests.
-fn blocks<H: Host>(inline: u32) -> u32 {
-    let bytes = vec![0; inline as usize];
-    let remote = Remote { addr: 0, rkey: Rkey::new(0) };
-    let payload = if inline == 0 { Payload::Sges(&[]) } else { Payload::Inline(&bytes) };
-    <Backend<H::Platform> as DataPath>::send_blocks(&CheckedOp::Write(payload, remote)).max(1)
+/// Requests in flight of a queue pair.
+const fn depth(parameters: &Parameters, test: Test) -> u32 {
+    if test.is_latency() { LATENCY_DEPTH } else { parameters.tx_depth }
 }
 
-/// Requests between two completions in latency tests on one queue pair, so that the queue never fills.
-pub(super) fn latency_interval<H: Host>(inline: u32) -> u32 {
-    (RING / blocks::<H>(inline) / 8).clamp(1, LATENCY_DEPTH / 4)
+/// Receives of a queue pair, those for credits too.
+fn receives(parameters: &Parameters, test: Test) -> u32 {
+    if test.verb() == Verb::Send { parameters.rx_depth + CREDITS } else { 0 }
+}
+
+const fn qp_type(parameters: &Parameters) -> QpType {
+    match parameters.transport {
+        Transport::Rc => QpType::Rc,
+        Transport::Uc => QpType::Uc,
+    }
+}
+
+/// What a queue pair of a test has room for: one request more for a credit, and a receive in any case, since some devices want one.
+fn capacities(parameters: &Parameters, test: Test, inline: u32) -> QpCap {
+    let credit = u32::from(test.verb() == Verb::Send);
+    QpCap {
+        max_send_wr: (depth(parameters, test) + credit).min(REQUESTS),
+        max_recv_wr: receives(parameters, test).max(1),
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: inline,
+    }
 }
 
 /// Whether what the peer says of itself can be.

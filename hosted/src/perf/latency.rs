@@ -7,11 +7,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, CqHandle, DmaMemory as _, Payload, QpHandle, Remote, SendFlags, SendOp, SendWr, Sge, WcStatus};
+use bareverbs::{Completion, CqHandle, DmaBuffer as _, Payload, QpHandle, Remote, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
 use super::areas::Areas;
 use super::bandwidth::compare;
-use super::endpoint::{Endpoint, latency_interval, refused};
+use super::endpoint::{Endpoint, LATENCY_INTERVAL, refused};
 use super::parameters::{Atomic, End, Parameters, Point, Verb};
 use super::report::Row;
 use super::session::{Role, stream};
@@ -96,7 +96,7 @@ impl Latency {
         }
         // On several queue pairs each request asks, for a completion tells only of those before it on the same one.
         let alone = qps.len() == 1 && matches!(verb, Verb::Write | Verb::Send);
-        let interval = if alone { latency_interval::<H>(inline.len() as u32).into() } else { 1 };
+        let interval = if alone { LATENCY_INTERVAL.into() } else { 1 };
         let (target, duration) = match parameters.end(point) {
             // The server answers whatever comes.
             _ if role == Role::Server => (u64::MAX, None),
@@ -169,25 +169,25 @@ impl Latency {
             return self.send(endpoint, device);
         }
         let came = match self.verb {
-            Verb::Write => self.see_write(endpoint, device)?,
-            Verb::Send => return self.see_receive(endpoint, device),
+            Verb::Write => self.poll_write(endpoint, device)?,
+            Verb::Send => return self.poll_receive(endpoint, device),
             Verb::Read | Verb::Atomic => self.take_sends(device)?,
         };
         if came {
-            self.come(endpoint, device)?;
+            self.take_message(endpoint, device)?;
             return Ok(true);
         }
-        self.nothing(endpoint, device)
+        self.wait_for_event(endpoint, device)
     }
 
     #[cold]
-    fn nothing<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    fn wait_for_event<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
         if self.events && !self.is_passive() { endpoint.arm(device) } else { Ok(false) }
     }
 
     /// The message that was due has come: sends the next one, unless it was the last.
     #[inline]
-    fn come<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    fn take_message<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
         self.received += 1;
         if self.events {
             endpoint.disarm();
@@ -213,28 +213,27 @@ impl Latency {
 
     /// Whether the last byte of the message that is due has come.
     #[inline]
-    fn see_write<H: Host>(&mut self, endpoint: &Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
-        match endpoint.memory.read_u8(self.in_last) {
-            Ok(byte) if byte == self.received.wrapping_add(1) as u8 => Ok(true),
-            Ok(_) => {
-                self.empty = self.empty.wrapping_add(1);
-                if self.empty.is_multiple_of(LOOK) {
-                    self.take_sends(device)?;
-                }
-                Ok(false)
-            }
-            Err(_) => bail!("a slot outside the memory"),
+    fn poll_write<H: Host>(&mut self, endpoint: &Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+        let mut last = [0];
+        endpoint.region.read(self.in_last, &mut last).ok().context("a slot outside the memory")?;
+        if last == [self.received.wrapping_add(1) as u8] {
+            return Ok(true);
         }
+        self.empty = self.empty.wrapping_add(1);
+        if self.empty.is_multiple_of(LOOK) {
+            self.take_sends(device)?;
+        }
+        Ok(false)
     }
 
-    fn see_receive<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    fn poll_receive<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
         let mut completions = [Completion::EMPTY; 1];
         if device.verbs.poll_cq(self.recv_cq, &mut completions).context("poll_cq")? == 0 {
             self.empty = self.empty.wrapping_add(1);
             if self.empty.is_multiple_of(LOOK) || self.events {
                 self.take_sends(device)?;
             }
-            return self.nothing(endpoint, device);
+            return self.wait_for_event(endpoint, device);
         }
         let [completion] = &completions;
         if completion.status != WcStatus::Success {
@@ -243,7 +242,7 @@ impl Latency {
         if completion.byte_len as usize != self.areas.size {
             bail!("a message of {} bytes came", completion.byte_len);
         }
-        self.come(endpoint, device)?;
+        self.take_message(endpoint, device)?;
         // The answer is on its way before the receive goes back.
         let at = self.areas.incoming(0, 0);
         endpoint.post_receive(device, completion.qp, completion.wr_id, at, self.areas.size)?;
@@ -287,7 +286,7 @@ impl Latency {
         if matches!(self.verb, Verb::Write | Verb::Send) {
             match self.inline.last_mut() {
                 Some(last) => *last = count,
-                None => endpoint.memory.write(self.out_last, &[count]).ok().context("a slot outside the memory")?,
+                None => endpoint.region.write(self.out_last, &[count]).ok().context("a slot outside the memory")?,
             }
         }
         let payload = if self.inline.is_empty() { Payload::Sges(&self.sges) } else { Payload::Inline(&self.inline) };

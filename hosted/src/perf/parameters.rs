@@ -6,10 +6,10 @@ use std::time::Duration;
 use bareverbs::Mtu;
 use serde::{Deserialize, Serialize};
 
-/// Work queue elements that the send queue of a queue pair holds, in blocks of 64 bytes, and receives ([`crate::device::Verbs`]).
-pub const RING: u32 = 512;
+/// Requests that the send queue of a queue pair holds, if they are short, and receives ([`crate::device::SEND_BLOCKS`]).
+pub const REQUESTS: u32 = crate::device::RECEIVES as u32;
 /// Queue pairs that a device has here.
-pub const QUEUE_PAIRS: u16 = 32;
+pub const QUEUE_PAIRS: u16 = crate::device::QUEUE_PAIRS as u16;
 /// Receives that are kept for credits, beside those for messages.
 pub const CREDITS: u32 = 8;
 /// Longest message by default (`-a`), in bytes, as with perftest.
@@ -296,10 +296,10 @@ impl Parameters {
             return Err("iterations and a duration: one of them ends a measurement".into());
         }
         range("queue pairs", self.queue_pairs.into(), 1, QUEUE_PAIRS.into())?;
-        if !(1..=RING).contains(&self.tx_depth) {
-            return Err(format!("tx-depth {}: a send queue holds 1 to {RING} requests here", self.tx_depth));
+        if !(1..=REQUESTS).contains(&self.tx_depth) {
+            return Err(format!("tx-depth {}: a send queue holds 1 to {REQUESTS} requests here", self.tx_depth));
         }
-        let receives = RING - CREDITS;
+        let receives = REQUESTS - CREDITS;
         if !(4..=receives).contains(&self.rx_depth) {
             return Err(format!("rx-depth {}: a receive queue holds 4 to {receives} receives here", self.rx_depth));
         }
@@ -335,8 +335,8 @@ impl Parameters {
             );
         }
         // One entry of the send queue tells the peer what was received.
-        if test == Test::SendBw && self.tx_depth >= RING {
-            return Err(format!("{test}: tx-depth {}: {} is the greatest for sends", self.tx_depth, RING - 1));
+        if test == Test::SendBw && self.tx_depth >= REQUESTS {
+            return Err(format!("{test}: tx-depth {}: {} is the greatest for sends", self.tx_depth, REQUESTS - 1));
         }
         if self.bidirectional && test.is_latency() {
             return Err(format!("{test}: latency is measured in one direction at a time; leave -b out"));

@@ -533,9 +533,10 @@ impl<H: Host, L: Link> Session<H, L> {
         }
         #[cfg(test)]
         if let Some(at) = self.spoil.take() {
-            use bareverbs::DmaMemory as _;
-            let byte = endpoint.memory.read_u8(at).unwrap_or_default();
-            assert!(endpoint.memory.write(at, &[!byte]).is_ok());
+            use bareverbs::DmaBuffer as _;
+            let mut byte = [0];
+            assert!(endpoint.region.read(at, &mut byte).is_ok());
+            assert!(endpoint.region.write(at, &byte.map(|byte: u8| !byte)).is_ok());
         }
         if let Err(error) = each!(&*activity, inner => inner.verify(endpoint, run, sent)) {
             // What the sender's device calls complete may still be on its way into this memory.

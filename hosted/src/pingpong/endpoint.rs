@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaMemory as _, Gid, GlobalRoute, Lkey, MrHandle, Mtu, Payload, PdHandle, Psn,
-    QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, WcStatus, ack_timeout,
+    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Gid, GlobalRoute, Mtu, PdHandle, Psn, QpAttr, QpCap, QpHandle,
+    QpInit, QpType, RecvWr, Region, SendFlags, WcStatus, ack_timeout,
 };
 
 use super::address::Address;
-use crate::device::{Device, Host, Memory, Side};
+use crate::device::{Device, Host, Side};
 use crate::pattern::Pattern;
 
 /// Request numbers of the tools, each a bit of what is pending.
@@ -66,11 +66,8 @@ pub struct Endpoint<H: Host> {
     name: String,
     plan: Plan,
     inline: bool,
-    memory: Memory<H>,
-    base: u64,
-    lkey: Lkey,
+    region: Region<H::Buffer>,
     pd: PdHandle,
-    mr: MrHandle,
     cq: CqHandle,
     qp: QpHandle,
     /// Receives that are posted.
@@ -113,12 +110,10 @@ impl<H: Host> Endpoint<H> {
         let pd = verbs.alloc_pd().context("alloc_pd")?;
         // A client keeps what comes back apart from what it sent; a server sends back what came.
         let len = (plan.size as usize).next_multiple_of(PAGE) * if side == Side::A { 2 } else { 1 };
-        let mut memory = device.host.memory(len)?;
+        let buffer = device.host.buffer(len)?;
+        let mut region = verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE).map_err(|refused| refused.error).context("reg_mr")?;
         let scratch = vec![0x7b; plan.size as usize];
-        memory.write(0, &scratch)?;
-        let (base, map) = device.host.region(&memory);
-        let mr = verbs.reg_mr(pd, base, len as u64, Access::LOCAL_WRITE, map).context("reg_mr")?;
-        let lkey = verbs.mr(mr)?.lkey;
+        region.write(0, &scratch)?;
         let cq = verbs.create_cq(plan.rx_depth + 1).context("create_cq")?;
         let inline = plan.size <= INLINE.min(most.max_inline_data);
         let cap = QpCap {
@@ -139,11 +134,8 @@ impl<H: Host> Endpoint<H> {
             name: name.into(),
             plan,
             inline,
-            memory,
-            base,
-            lkey,
+            region,
             pd,
-            mr,
             cq,
             qp,
             posted: 0,
@@ -238,7 +230,7 @@ impl<H: Host> Endpoint<H> {
         let verbs = &mut device.verbs;
         verbs.destroy_qp(self.qp).context("destroy_qp")?;
         verbs.destroy_cq(self.cq).context("destroy_cq")?;
-        verbs.dereg_mr(self.mr).context("dereg_mr")?;
+        verbs.dereg_mr(self.region).map_err(|refused| refused.error).context("dereg_mr")?;
         verbs.dealloc_pd(self.pd).context("dealloc_pd")
     }
 
@@ -279,7 +271,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     fn post_receives(&mut self, device: &mut Device<H>) -> Result<()> {
-        let sges = [Sge { addr: self.base + self.inbox() as u64, length: self.plan.size, lkey: self.lkey }];
+        let sges = [self.region.sge(self.inbox() as u64, self.plan.size)];
         while self.posted < self.plan.rx_depth {
             device.verbs.post_recv(self.qp, &RecvWr { wr_id: RECEIVE, sges: &sges }).context("post_recv")?;
             self.posted += 1;
@@ -290,14 +282,17 @@ impl<H: Host> Endpoint<H> {
     fn post_send(&mut self, device: &mut Device<H>) -> Result<()> {
         if self.plan.chk && self.side == Side::A {
             self.fill(self.begun);
-            self.memory.write(0, &self.scratch)?;
+            self.region.write(0, &self.scratch)?;
         } else if self.inline {
-            self.memory.read(0, &mut self.scratch)?;
+            self.region.read(0, &mut self.scratch)?;
         }
-        let sges = [Sge { addr: self.base, length: self.plan.size, lkey: self.lkey }];
-        let payload = if self.inline { Payload::Inline(&self.scratch) } else { Payload::Sges(&sges) };
-        let wr = SendWr { wr_id: SEND, flags: SendFlags::SIGNALED, op: SendOp::Send { payload } };
-        device.verbs.post_send(self.qp, &wr).context("post_send")?;
+        let mut batch = device.verbs.send_batch(self.qp).context("post_send")?;
+        let posted = if self.inline {
+            batch.send_inline(SEND, SendFlags::SIGNALED, &self.scratch)
+        } else {
+            batch.send(SEND, SendFlags::SIGNALED, &[self.region.sge(0, self.plan.size)])
+        };
+        posted.context("post_send")?;
         self.pending = SEND | RECEIVE;
         self.begun += 1;
         Ok(())
@@ -314,7 +309,7 @@ impl<H: Host> Endpoint<H> {
         if self.side == Side::A {
             self.fill(index);
             let mut came = vec![0; self.scratch.len()];
-            self.memory.read(self.inbox(), &mut came)?;
+            self.region.read(self.inbox(), &mut came)?;
             let is_wrong = |(_, (have, want)): &(usize, (&u8, &u8))| have != want;
             if let Some((at, (have, want))) = came.iter().zip(&self.scratch).enumerate().find(is_wrong) {
                 bail!("byte {at} came back as {have:#04x} instead of {want:#04x}");
@@ -322,7 +317,9 @@ impl<H: Host> Endpoint<H> {
             return Ok(());
         }
         for at in (0..self.scratch.len()).step_by(PAGE) {
-            let byte = self.memory.read_u8(at)?;
+            let mut byte = [0];
+            self.region.read(at, &mut byte)?;
+            let [byte] = byte;
             if byte != 0 {
                 bail!("byte {at} is {byte:#04x} instead of 0; did the client get -c too?");
             }
@@ -397,7 +394,7 @@ mod tests {
     }
 
     fn set(end: &mut Endpoint<Simulated>, at: usize, byte: u8) {
-        end.memory.write(at, &[byte]).unwrap();
+        end.region.write(at, &[byte]).unwrap();
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaMemory as _, Lid, Lkey, MrHandle, MwBind, MwHandle, MwType, OutOfRange,
-    PdHandle, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Rkey, SendFlags, Sge,
+    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Lid, MwBind, MwHandle, MwType, OutOfRange, PdHandle, Psn,
+    QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Region, Remote, Rkey, SendFlags, Sge,
 };
 
-use crate::device::{Device, Host, Memory};
+use crate::device::{Device, Host};
 use crate::pattern::Pattern;
 
 /// Bit of a `wr_id` that marks a receive.
@@ -112,14 +112,10 @@ pub(super) struct Endpoint<H: Host> {
     pub(super) lid: Lid,
     pub(super) qpn: Qpn,
     pub(super) qp: QpHandle,
-    pub(super) mr: MrHandle,
+    pub(super) region: Region<H::Buffer>,
     /// Receives taken so far: the next one lies in that slot.
     pub(super) received: usize,
     connection: Connection,
-    memory: Memory<H>,
-    /// Address of byte 0 of the memory, as SGEs and the peer name it.
-    base: u64,
-    lkey: Lkey,
     pd: PdHandle,
     cq: CqHandle,
     taken: VecDeque<Completion>,
@@ -131,11 +127,9 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn new(name: &str, device: &mut Device<H>, lid: Lid, areas: Areas, connection: Connection) -> Result<Self> {
         let verbs = &mut device.verbs;
         let pd = verbs.alloc_pd().context("alloc_pd")?;
-        let memory = device.host.memory(areas.total())?;
         let access = Access::LOCAL_WRITE | Access::MW_BIND | connection.access();
-        let (base, map) = device.host.region(&memory);
-        let mr = verbs.reg_mr(pd, base, areas.total() as u64, access, map).context("reg_mr")?;
-        let lkey = verbs.mr(mr)?.lkey;
+        let buffer = device.host.buffer(areas.total())?;
+        let region = verbs.reg_mr(pd, buffer, access).map_err(|refused| refused.error).context("reg_mr")?;
         let cq = verbs.create_cq(256).context("create_cq")?;
         let requests = areas.slots as u32;
         let cap = QpCap {
@@ -155,12 +149,9 @@ impl<H: Host> Endpoint<H> {
             lid,
             qpn,
             qp,
-            mr,
+            region,
             received: 0,
             connection,
-            memory,
-            base,
-            lkey,
             pd,
             cq,
             taken: VecDeque::new(),
@@ -227,14 +218,14 @@ impl<H: Host> Endpoint<H> {
         device.verbs.modify_qp(self.qp, attr, mask).with_context(|| format!("modify_qp of {name} to {state:?}"))
     }
 
-    /// Address of a byte of the region, as SGEs and the peer name it.
-    pub(super) const fn addr(&self, at: usize) -> u64 {
-        self.base + at as u64
+    /// A byte of the region, as the peer names it through a window with key `rkey`.
+    pub(super) const fn remote(&self, at: usize, rkey: Rkey) -> Remote {
+        Remote { rkey, ..self.region.remote(at as u64) }
     }
 
-    /// A piece of the region.
-    pub(super) fn sge(&self, at: usize, len: usize) -> Sge {
-        Sge { addr: self.addr(at), length: len as u32, lkey: self.lkey }
+    /// Bytes of the region, for a request.
+    pub(super) const fn sge(&self, at: usize, len: usize) -> Sge {
+        self.region.sge(at as u64, len as u32)
     }
 
     /// Posts a receive into a slot.
@@ -253,13 +244,13 @@ impl<H: Host> Endpoint<H> {
 
     fn write(&mut self, at: usize, len: usize) -> Result<(), OutOfRange> {
         let bytes = self.scratch.get(..len).ok_or(OutOfRange { offset: at, len })?;
-        self.memory.write(at, bytes)
+        self.region.write(at, bytes)
     }
 
     /// Compares `len` bytes of the region with a pattern.
     pub(super) fn verify(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
         let bytes = self.scratch.get_mut(..len).context("a message longer than its slot")?;
-        self.memory.read(at, bytes)?;
+        self.region.read(at, bytes)?;
         match pattern.differs(bytes) {
             None => Ok(()),
             Some((byte, want, have)) => bail!("byte {byte} at {} is {have:#04x} instead of {want:#04x}", self.name),
@@ -269,13 +260,13 @@ impl<H: Host> Endpoint<H> {
     /// Eight bytes of the region, in the machine's byte order.
     pub(super) fn load(&self, at: usize) -> Result<u64> {
         let mut bytes = [0; 8];
-        self.memory.read(at, &mut bytes)?;
+        self.region.read(at, &mut bytes)?;
         Ok(u64::from_ne_bytes(bytes))
     }
 
     /// Sets eight bytes of the region.
     pub(super) fn store(&mut self, at: usize, value: u64) -> Result<()> {
-        Ok(self.memory.write(at, &value.to_ne_bytes())?)
+        Ok(self.region.write(at, &value.to_ne_bytes())?)
     }
 
     /// The next completion, if one is there.
@@ -309,8 +300,8 @@ impl<H: Host> Endpoint<H> {
         let bind = MwBind {
             wr_id,
             flags: SendFlags::SIGNALED,
-            mr: self.mr,
-            addr: self.addr(self.areas.exposed(0)),
+            mr: self.region.handle(),
+            addr: self.region.remote(self.areas.exposed(0) as u64).addr,
             length: if unbind { 0 } else { self.areas.window() as u64 },
             access: self.connection.access(),
         };
@@ -325,7 +316,7 @@ impl<H: Host> Endpoint<H> {
         if let Some(window) = window {
             verbs.dealloc_mw(window).context("dealloc_mw")?;
         }
-        verbs.dereg_mr(self.mr).context("dereg_mr")?;
+        verbs.dereg_mr(self.region).map_err(|refused| refused.error).context("dereg_mr")?;
         verbs.dealloc_pd(self.pd).context("dealloc_pd")
     }
 }

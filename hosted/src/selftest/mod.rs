@@ -1,4 +1,4 @@
-//! The main job: two sides, on two devices or on one, brought up by the driver, and every verb used between them.
+//! The self-test: two sides, on two devices or on one, brought up by the driver, and every verb used between them.
 
 mod endpoint;
 mod report;
@@ -18,7 +18,7 @@ use bareverbs_sim::{DeviceConfig, PageDemand};
 
 use self::endpoint::{Areas, Connection, Endpoint, RetryTimes};
 use self::test_bench::{Moved, TestBench};
-use crate::cli::{JobArgs, UsageError};
+use crate::cli::{SelftestArgs, UsageError};
 use crate::device::choice::open_pci;
 use crate::device::sides::Sides;
 use crate::device::simulated::Simulated;
@@ -35,12 +35,12 @@ const KINDS: u64 = 9;
 /// Port of each device.
 const PORT: u8 = 1;
 
-/// Runs the main job on the devices that the command line names. `stop` ends it early, cleanly. The report says what was
+/// Runs the self-test on the devices that the command line names. `stop` ends it early, cleanly. The report says what was
 /// done also if something failed on the way.
 ///
 /// # Errors
 /// The command line asks for what the devices lack ([`UsageError`]), or a device or the trace cannot be opened.
-pub fn run(args: &JobArgs, stop: Arc<AtomicBool>) -> Result<Report> {
+pub fn run(args: &SelftestArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     match Sides::new(&args.device).map_err(UsageError::new)? {
         Sides::Simulated(given) => run_simulated(args, given != 1, stop),
         Sides::Pci { first, second, .. } => {
@@ -53,7 +53,7 @@ pub fn run(args: &JobArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 }
 
 /// On simulated devices: one for each side if `two`, else one for both.
-fn run_simulated(args: &JobArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Report> {
+fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Report> {
     let sink = Sink::from_args(&args.trace)?;
     let world = World::new(WorldConfig { faults: faults(args), seed: args.seed, ..WorldConfig::default() });
     let host = |label: &str, lid| {
@@ -92,7 +92,7 @@ fn run_simulated(args: &JobArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Rep
 }
 
 /// Cards and their wire cannot be told to fail, and keep to themselves what they do.
-fn refuse_simulated_options(args: &JobArgs) -> Result<()> {
+fn refuse_simulated_options(args: &SelftestArgs) -> Result<()> {
     let faults = [
         ("--loss", args.loss > 0.0),
         ("--duplicate", args.duplicate > 0.0),
@@ -109,7 +109,7 @@ fn refuse_simulated_options(args: &JobArgs) -> Result<()> {
     trace::refuse(&args.trace)
 }
 
-fn run_on<H: Host>(args: &JobArgs, options: Options, first: H, second: Option<H>, stop: Arc<AtomicBool>) -> Report {
+fn run_on<H: Host>(args: &SelftestArgs, options: Options, first: H, second: Option<H>, stop: Arc<AtomicBool>) -> Report {
     let started = Instant::now();
     let mut report = Report { options, ..Report::default() };
     let result = Job { args, stop, report: &mut report }.run(first, second);
@@ -119,7 +119,7 @@ fn run_on<H: Host>(args: &JobArgs, options: Options, first: H, second: Option<H>
     report
 }
 
-fn options(args: &JobArgs) -> Options {
+fn options(args: &SelftestArgs) -> Options {
     Options {
         messages: args.messages,
         size: args.size,
@@ -130,7 +130,7 @@ fn options(args: &JobArgs) -> Options {
     }
 }
 
-fn faults(args: &JobArgs) -> WireFaults {
+fn faults(args: &SelftestArgs) -> WireFaults {
     // The command line takes 0 to 20 per cent.
     let per_mille = |per_cent: f64| (per_cent * 10.0).round() as u16;
     WireFaults {
@@ -143,7 +143,7 @@ fn faults(args: &JobArgs) -> WireFaults {
 }
 
 struct Job<'a> {
-    args: &'a JobArgs,
+    args: &'a SelftestArgs,
     stop: Arc<AtomicBool>,
     report: &'a mut Report,
 }
@@ -323,8 +323,8 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    fn args(more: &[&str]) -> JobArgs {
-        Cli::parse_from([&["bareverbs", "-n", "5", "-s", "100", "-q"], more].concat()).job
+    fn args(more: &[&str]) -> SelftestArgs {
+        Cli::parse_from([&["bareverbs", "-n", "5", "-s", "100", "-q"], more].concat()).selftest
     }
 
     fn refusal(more: &[&str]) -> String {
@@ -347,6 +347,7 @@ mod tests {
 
     impl Host for Card {
         type Platform = <Simulated as Host>::Platform;
+        type Buffer = <Simulated as Host>::Buffer;
 
         fn name(&self) -> &str {
             "0000:01:00.0"
@@ -356,12 +357,8 @@ mod tests {
             self.0.machine(arena)
         }
 
-        fn memory(&self, len: usize) -> Result<crate::device::Memory<Self>> {
-            self.0.memory(len)
-        }
-
-        fn region<'a>(&self, memory: &'a crate::device::Memory<Self>) -> (u64, &'a dyn bareverbs::AddressMap) {
-            self.0.region(memory)
+        fn buffer(&self, len: usize) -> Result<Self::Buffer> {
+            self.0.buffer(len)
         }
 
         fn now(&self) -> bareverbs::Instant {

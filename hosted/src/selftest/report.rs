@@ -1,4 +1,4 @@
-//! What the main job found and did: one structure, printed as text or as JSON.
+//! What the self-test found and did: one structure, printed as text or as JSON.
 
 use std::fmt;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Completion, MwHandle, Payload, QpState, Remote, Rkey, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use bareverbs::{Completion, DeregMrError, MwHandle, QpState, Rkey, SendFlags, WcOpcode, WcStatus};
 
 use super::report::Refused;
 use super::test_bench::{Moved, TestBench};
@@ -32,8 +32,10 @@ impl<H: Host> TestBench<H> {
 
     /// Unbinds the window; before that, the region must refuse to go.
     pub(super) fn unbind(&mut self, window: MwHandle) -> Result<()> {
-        if self.devices.of(Side::B).verbs.dereg_mr(self.b.mr).is_ok() {
-            bail!("a region went away under a window that was bound to it");
+        match self.devices.of(Side::B).verbs.dereg_mr_raw(self.b.region.handle()) {
+            Err(DeregMrError::Busy { .. }) => {}
+            Err(error) => return Err(error).context("dereg_mr of a region to which a window is bound"),
+            Ok(()) => bail!("a region was deregistered while a window was bound to it"),
         }
         self.b.bind(self.devices.of(Side::B), window, UNBIND, true)?;
         self.expect(Side::B, UNBIND, WcOpcode::BindMw).map(|_| ())
@@ -103,11 +105,10 @@ impl<H: Host> TestBench<H> {
         self.b.fill(at, size, kept)?;
         let out = self.a.areas.out(0);
         self.a.fill(out, size, Pattern::new(self.seed, INTRUDER, 0))?;
-        let sges = [self.a.sge(out, size)];
-        let remote = Remote { addr: self.b.addr(at), rkey: old };
-        let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
-        let wr = SendWr { wr_id: FORBIDDEN, flags: SendFlags::SIGNALED, op };
-        self.devices.of(Side::A).verbs.post_send(self.a.qp, &wr).context("post_send with the old rkey")?;
+        let (sges, remote) = ([self.a.sge(out, size)], self.b.remote(at, old));
+        let mut batch = self.devices.of(Side::A).verbs.send_batch(self.a.qp)?;
+        batch.write(FORBIDDEN, SendFlags::SIGNALED, remote, &sges).context("a write with the old rkey")?;
+        drop(batch);
         let completion = self.next(Side::A)?;
         self.b.verify(at, size, kept).context("a write with the old rkey changed memory")?;
         Ok(completion)

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Payload, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode};
 
+use super::endpoint::Areas;
 use super::test_bench::{Moved, TestBench};
 use crate::device::{Host, Side};
 use crate::pattern::Pattern;
@@ -28,11 +29,6 @@ impl<H: Host> TestBench<H> {
         self.progress.is_stopped()
     }
 
-    /// The peer's address of a byte that the window shows, and its key.
-    fn remote(&self, at: usize, rkey: Rkey) -> Remote {
-        Remote { addr: self.b.addr(at), rkey }
-    }
-
     /// Batches of at most as many messages as there are slots: (index of the first, messages).
     fn batches(&self, count: u64) -> impl Iterator<Item = (u64, usize)> + use<H> {
         let (first, slots) = (self.first, self.a.areas.slots);
@@ -51,12 +47,12 @@ impl<H: Host> TestBench<H> {
     /// Posts a batch from side A with one doorbell; only the last asks for a completion, and that is waited for.
     fn batch(&mut self, opcode: WcOpcode, requests: &[Request]) -> Result<()> {
         let flags = |last: bool| if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let mut queue = self.devices.of(Side::A).verbs.send_queue(self.a.qp)?;
+        let mut batch = self.devices.of(Side::A).verbs.send_batch(self.a.qp)?;
         for (at, request) in requests.iter().enumerate() {
             let wr = SendWr { wr_id: at as u64, flags: flags(at + 1 == requests.len()), op: request.op() };
-            queue.post(&wr).with_context(|| format!("post_send of request {at} of a batch"))?;
+            batch.post(&wr).with_context(|| format!("post_send of request {at} of a batch"))?;
         }
-        queue.commit().context("the doorbell of a batch")?;
+        drop(batch);
         let last = requests.len().saturating_sub(1) as u64;
         self.expect(Side::A, last, opcode).map(|_| ())
     }
@@ -140,7 +136,7 @@ impl<H: Host> TestBench<H> {
             for (slot, index) in (first..).take(messages).enumerate() {
                 let mut bytes = [0; INLINE_SIZE];
                 self.pattern(INLINE, index).fill(&mut bytes);
-                requests.push(Request::WriteInline(bytes, size, self.remote(self.b.areas.exposed(slot), rkey)));
+                requests.push(Request::WriteInline(bytes, size, self.b.remote(self.b.areas.exposed(slot), rkey)));
             }
             self.batch(WcOpcode::RdmaWrite, &requests)?;
             self.verify_exposed("RDMA_WRITE inline", INLINE, first, messages, size)?;
@@ -164,9 +160,9 @@ impl<H: Host> TestBench<H> {
             if self.stopped() {
                 break;
             }
-            let (areas, base) = (self.b.areas, self.b.addr(0));
-            let remote = |slot| Remote { addr: base + areas.exposed(slot) as u64, rkey };
-            let requests = self.fill_batch(WRITE, first, messages, size, |sge, slot, _| Request::Write(sge, remote(slot)))?;
+            let window = Window { areas: self.b.areas, start: self.b.remote(0, rkey) };
+            let requests =
+                self.fill_batch(WRITE, first, messages, size, |sge, slot, _| Request::Write(sge, window.at(slot)))?;
             self.batch(WcOpcode::RdmaWrite, &requests)?;
             self.verify_exposed("RDMA_WRITE", WRITE, first, messages, size)?;
             self.done("RDMA_WRITE", moved, messages, size);
@@ -181,10 +177,9 @@ impl<H: Host> TestBench<H> {
             if self.stopped() {
                 break;
             }
-            let (areas, base) = (self.b.areas, self.b.addr(0));
-            let remote = |slot| Remote { addr: base + areas.exposed(slot) as u64, rkey };
-            let requests =
-                self.fill_batch(WRITE_IMM, first, messages, size, |sge, slot, imm| Request::WriteImm(sge, remote(slot), imm))?;
+            let window = Window { areas: self.b.areas, start: self.b.remote(0, rkey) };
+            let requests = self
+                .fill_batch(WRITE_IMM, first, messages, size, |sge, slot, imm| Request::WriteImm(sge, window.at(slot), imm))?;
             self.batch(WcOpcode::RdmaWrite, &requests)?;
             for index in (first..).take(messages) {
                 let (slot, completion) = self.expect_receive(Side::B, WcOpcode::RecvRdmaWithImm, size)?;
@@ -208,7 +203,7 @@ impl<H: Host> TestBench<H> {
             for (slot, index) in (first..).take(messages).enumerate() {
                 let (pattern, exposed) = (self.pattern(READ, index), self.b.areas.exposed(slot));
                 self.b.fill(exposed, size, pattern)?;
-                requests.push(Request::Read(self.a.sge(self.a.areas.out(slot), size), self.remote(exposed, rkey)));
+                requests.push(Request::Read(self.a.sge(self.a.areas.out(slot), size), self.b.remote(exposed, rkey)));
             }
             self.batch(WcOpcode::RdmaRead, &requests)?;
             for (slot, index) in (first..).take(messages).enumerate() {
@@ -228,7 +223,7 @@ impl<H: Host> TestBench<H> {
             if self.stopped() {
                 break;
             }
-            let remote = self.remote(counter, rkey);
+            let remote = self.b.remote(counter, rkey);
             let result = |slot| self.a.sge(self.a.areas.result(slot), 8);
             let requests: Vec<_> = (first..)
                 .take(messages)
@@ -254,7 +249,7 @@ impl<H: Host> TestBench<H> {
             if self.stopped() {
                 break;
             }
-            let remote = self.remote(counter, rkey);
+            let remote = self.b.remote(counter, rkey);
             let (mut requests, mut expected) = (Vec::with_capacity(messages), Vec::with_capacity(messages));
             for (slot, index) in (first..).take(messages).enumerate() {
                 let is_right = index % 2 == 0;
@@ -272,6 +267,19 @@ impl<H: Host> TestBench<H> {
             self.done("CMP_AND_SWP", moved, messages, 8);
         }
         Ok(())
+    }
+}
+
+/// The slots of side B that a window shows.
+struct Window {
+    areas: Areas,
+    /// Byte 0 of the region.
+    start: Remote,
+}
+
+impl Window {
+    fn at(&self, slot: usize) -> Remote {
+        Remote { addr: self.start.addr + self.areas.exposed(slot) as u64, ..self.start }
     }
 }
 

@@ -1,28 +1,46 @@
 //! BAR0 of a card, mapped into this process.
 #![expect(unsafe_code, reason = "registers are raw memory that the kernel maps")]
 
+use std::any::Any;
+use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bareverbs::{OutOfRange, Registers};
-use bareverbs_mlx5::mmio::MappedBar;
+use bareverbs::{Doorbell, OutOfRange, Registers, WordRegister};
+use bareverbs_mlx5::mmio::{MappedBar, MappedDoorbell, MappedWord};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::device::OpenFunction;
 use crate::error::Error;
 
-/// The registers of a card, for as long as the value lives. VFIO maps them uncached.
+/// The mapping, for as long as anything made of it lives.
 #[derive(Debug)]
-pub struct Bar {
-    registers: MappedBar,
+struct Mapped {
     base: NonNull<u8>,
     len: usize,
     /// Whose registers they are: nobody opens the function again while they are here.
-    _function: Arc<OpenFunction>,
+    _function: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the mapping belongs to the value, and every access to it goes through `registers`, which is `Send`.
-unsafe impl Send for Bar {}
+// SAFETY: a range of addresses that belongs to the value; it gives no access to what lies there.
+unsafe impl Send for Mapped {}
+// SAFETY: as above, and nothing changes through a shared reference.
+unsafe impl Sync for Mapped {}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping belongs to the value, which everything that points into it holds. Should the kernel refuse, the
+        // registers stay mapped and are not used.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The registers of a card, for as long as the value or a doorbell made of it lives. VFIO maps them uncached.
+#[derive(Debug)]
+pub struct Bar {
+    registers: MappedBar,
+    mapped: Arc<Mapped>,
+}
 
 impl Bar {
     /// Maps the `len` bytes at `offset` of the function's descriptor.
@@ -30,26 +48,31 @@ impl Bar {
     /// # Safety
     /// They are BAR0 of the function, and are mapped once.
     pub(crate) unsafe fn map(function: Arc<OpenFunction>, offset: u64, len: usize) -> Result<Self, Error> {
+        let keep: Arc<dyn Any + Send + Sync> = function.clone();
+        // SAFETY: as the caller promises.
+        unsafe { Self::of(function.descriptor(), keep, offset, len) }
+    }
+
+    /// # Safety
+    /// The `len` bytes at `offset` of the file are a BAR0, and are mapped once.
+    unsafe fn of(file: &File, function: Arc<dyn Any + Send + Sync>, offset: u64, len: usize) -> Result<Self, Error> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory that exists.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, function.descriptor(), offset) };
+        let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset) };
         let base = base.map_err(|error| Error::io("BAR0 cannot be mapped", error.into()))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Error::BarNotMappable)?;
-        // SAFETY: aligned to a page, mapped uncached by vfio-pci until `drop`, and mapped once, as the caller promises.
+        let mapped = Arc::new(Mapped { base, len, _function: function });
+        // SAFETY: aligned to a page, mapped uncached by vfio-pci until the drop of `Mapped`, which the value and each of its
+        // doorbells hold, and mapped once, as the caller promises.
         let registers = unsafe { MappedBar::new(base, len) };
-        Ok(Self { registers, base, len, _function: function })
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        // SAFETY: the mapping belongs to the value, and no reference into it outlives a borrow of the value. Should the kernel
-        // refuse, the registers stay mapped and are not used.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        Ok(Self { registers, mapped })
     }
 }
 
 impl Registers for Bar {
+    type Doorbell = BarDoorbell;
+    type Word = BarWord;
+
     fn len(&self) -> usize {
         self.registers.len()
     }
@@ -64,8 +87,80 @@ impl Registers for Bar {
         self.registers.write32(offset, value)
     }
 
+    fn doorbell(&self, offset: usize, count: usize) -> Result<BarDoorbell, OutOfRange> {
+        Ok(BarDoorbell { doorbell: self.registers.doorbell(offset, count)?, _mapped: self.mapped.clone() })
+    }
+
+    fn word(&self, offset: usize) -> Result<BarWord, OutOfRange> {
+        Ok(BarWord { word: self.registers.word(offset)?, _mapped: self.mapped.clone() })
+    }
+}
+
+/// Doorbell registers of a [`Bar`], which stays mapped as long as they are here.
+#[derive(Debug)]
+pub struct BarDoorbell {
+    doorbell: MappedDoorbell,
+    _mapped: Arc<Mapped>,
+}
+
+impl Doorbell for BarDoorbell {
+    #[inline(always)]
+    fn write(&self, index: usize, value: u64) {
+        self.doorbell.write(index, value);
+    }
+}
+
+/// A register of four bytes of a [`Bar`], which stays mapped as long as it is here.
+#[derive(Debug)]
+pub struct BarWord {
+    word: MappedWord,
+    _mapped: Arc<Mapped>,
+}
+
+impl WordRegister for BarWord {
     #[inline]
-    fn write64(&mut self, offset: usize, value: u64) -> Result<(), OutOfRange> {
-        self.registers.write64(offset, value)
+    fn write(&self, value: u32) {
+        self.word.write(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    const LEN: usize = 16 * 4096;
+    /// A UAR page; doorbells lie at 0x800, and the register that arms event queues at 0x40 (PRM "UAR Page Format").
+    const UAR: usize = 8 * 4096;
+
+    /// What `write` writes to a register that outlives its BAR: the eight bytes at `offset` after it, and whether the function was
+    /// held until then and no longer.
+    fn written<R>(offset: usize, make: impl FnOnce(&Bar) -> R, write: impl FnOnce(&R)) -> ([u8; 8], bool) {
+        let file = File::from(memfd_create("bar", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(LEN as u64).unwrap();
+        let function = Arc::new(());
+        // SAFETY: a file of zeroes, mapped once.
+        let bar = unsafe { Bar::of(&file, function.clone(), 0, LEN) }.unwrap();
+        let register = make(&bar);
+        drop(bar);
+        assert_eq!(Arc::strong_count(&function), 2);
+        write(&register);
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, offset as u64).unwrap();
+        drop(register);
+        (bytes, Arc::strong_count(&function) == 1)
+    }
+
+    #[test]
+    fn registers_of_queues_keep_the_bar_mapped_and_its_function_open() {
+        let doorbell = |bar: &Bar| bar.doorbell(UAR + 0x800, 2).unwrap();
+        let rung = written(UAR + 0x808, doorbell, |doorbell| doorbell.write(1, u64::from_ne_bytes(*b"doorbell")));
+        assert_eq!(rung, (*b"doorbell", true));
+        let word = |bar: &Bar| bar.word(UAR + 0x40).unwrap();
+        let armed = written(UAR + 0x40, word, |word| word.write(u32::from_ne_bytes(*b"word")));
+        assert_eq!(armed, (*b"word\0\0\0\0", true));
     }
 }

@@ -38,8 +38,8 @@ impl Clock for MonotonicClock {
         Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Spins at first, and sleeps between looks once a wait is long.
-    fn relax(&self) {
+    /// Spins at first, and sleeps between looks once a wait is long, but not beyond `deadline`.
+    fn relax(&self, deadline: Instant) {
         let now = self.start.elapsed();
         let (mut began, last) = self.wait.get();
         if now.saturating_sub(last) > APART {
@@ -48,7 +48,7 @@ impl Clock for MonotonicClock {
         if now.saturating_sub(began) < SPIN {
             std::hint::spin_loop();
         } else {
-            std::thread::sleep(SLEEP);
+            std::thread::sleep(SLEEP.min(deadline.since(self.now())));
         }
         self.wait.set((began, self.start.elapsed()));
     }
@@ -64,11 +64,22 @@ mod tests {
         let start = clock.now();
         let mut looks = 0;
         while clock.now().since(start) < Duration::from_millis(50) {
-            clock.relax();
+            clock.relax(start.after(Duration::from_millis(50)));
             looks += 1;
         }
         assert!(clock.now() > start);
         // 50 ms of sleeps of 50 us and more; spinning alone would look far more often.
         assert!(looks < 100_000, "{looks}");
+    }
+
+    #[test]
+    fn a_wait_does_not_sleep_after_its_deadline() {
+        let clock = MonotonicClock::new();
+        let started = std::time::Instant::now();
+        for _ in 0..10_000 {
+            clock.relax(Instant::default());
+        }
+        // 10,000 sleeps of 50 us would take half a second.
+        assert!(started.elapsed() < SLEEP * 10_000, "{:?}", started.elapsed());
     }
 }

@@ -272,7 +272,7 @@ impl Device {
     /// # Safety
     /// The bytes stay mapped readable and writable in this process, and no Rust reference to them is used, until [`Mapping::end`] has
     /// succeeded (to the end of the process if it never does, whether the value is dropped or forgotten): the device may read and
-    /// write them at any time.
+    /// write them at any time. Accesses past the value are volatile, and not at the same time as its own.
     pub unsafe fn map(&self, base: NonNull<u8>, len: usize) -> Result<Mapping, Error> {
         // SAFETY: as the caller promises.
         unsafe { Mapping::new(self.function.clone(), base, len) }

@@ -4,8 +4,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bareverbs::{AddressMap, DmaMemory, OutOfRange};
-use bareverbs_mlx5::mmio::MappedMemory;
+use bareverbs::{AddressMap, DmaBuffer as RegionBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, Span};
+use bareverbs_mlx5::mmio::{MappedMemory, MappedRing, MappedRingView};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::device::OpenFunction;
@@ -81,6 +81,11 @@ impl Pages {
     }
 }
 
+// SAFETY: a range of addresses that belongs to the value; it gives no access to what lies there.
+unsafe impl Send for Pages {}
+// SAFETY: as above, and nothing changes through a shared reference.
+unsafe impl Sync for Pages {}
+
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: the mapping belongs to the value, and nobody has a pointer into it any more. Should the kernel refuse, the
@@ -89,108 +94,172 @@ impl Drop for Pages {
     }
 }
 
-/// A piece of this process's memory in the I/O address space of a device, for as long as the value lives.
-///
-/// It is the [`AddressMap`] with which `reg_mr` is called: addresses outside of the piece have no translation, so that only what
-/// the IOMMU holds can be registered. When the value is dropped, the IOMMU takes the memory from the device, whatever regions
-/// there still are; what the device tries to reach then is refused by the IOMMU. Its addresses are given to other memory only after
-/// all others (60 GiB of them) were.
-#[derive(Debug)]
-pub struct Mapping {
-    function: Arc<OpenFunction>,
+/// Has the IOMMU forget a range.
+type Unmap = dyn Fn() -> Result<(), Error> + Send + Sync;
+
+/// A range of this process's memory that the IOMMU lets a device reach, until the value is dropped or [`IovaRange::unmap`] has
+/// succeeded.
+struct IovaRange {
     base: NonNull<u8>,
     len: usize,
     iova: u64,
-    /// Whether the IOMMU was told to forget it.
-    unmapped: bool,
+    /// `None` once it was done. Holds the function: nobody opens it again while the range is there.
+    unmap: Option<Box<Unmap>>,
 }
 
 // SAFETY: the value is a range of addresses; it gives no access to what lies there.
-unsafe impl Send for Mapping {}
+unsafe impl Send for IovaRange {}
 // SAFETY: as above, and nothing changes through a shared reference.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for IovaRange {}
 
-impl Mapping {
+impl IovaRange {
     /// # Safety
-    /// As for `AddressSpace::map`, until the value is dropped or [`Mapping::end`] has succeeded.
-    pub(crate) unsafe fn new(function: Arc<OpenFunction>, base: NonNull<u8>, len: usize) -> Result<Self, Error> {
+    /// As for `AddressSpace::map`, until [`IovaRange::unmap`] has succeeded.
+    unsafe fn new(function: Arc<OpenFunction>, base: NonNull<u8>, len: usize) -> Result<Self, Error> {
         let addr = base.addr().get();
         if len == 0 || !addr.is_multiple_of(kernel_page()) || !len.is_multiple_of(kernel_page()) {
             return Err(Error::Unaligned { addr, len });
         }
+        // Addresses here and there are congruent modulo a huge page, so that regions can be lists of huge pages.
         let align = if len < HUGE { PAGE } else { HUGE };
         // SAFETY: as promised by the caller.
         let iova = unsafe { function.space().map(base, len, align as u64) }?;
-        Ok(Self { function, base, len, iova, unmapped: false })
+        Ok(Self { base, len, iova, unmap: Some(Box::new(move || function.space().unmap(iova, len))) })
     }
 
-    /// Address of the first byte in this process.
-    pub fn addr(&self) -> u64 {
+    /// Takes the memory from the device, once.
+    fn unmap(&mut self) -> Result<(), Error> {
+        if let Some(unmap) = &self.unmap {
+            unmap()?;
+            self.unmap = None;
+        }
+        Ok(())
+    }
+
+    fn addr(&self) -> u64 {
         self.base.addr().get() as u64
     }
 
-    /// Length in bytes.
-    pub const fn len(&self) -> usize {
-        self.len
+    /// The range is contiguous for the device: one extent reaches from any address of it to its end.
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        let offset = addr.checked_sub(self.addr())?;
+        let len = (self.len as u64).checked_sub(offset).filter(|len| *len != 0)?;
+        Some(Extent { device_addr: self.iova.wrapping_add(offset), len })
+    }
+}
+
+impl std::fmt::Debug for IovaRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IovaRange")
+            .field("base", &self.base)
+            .field("len", &self.len)
+            .field("iova", &self.iova)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for IovaRange {
+    fn drop(&mut self) {
+        // Who needs to know calls `unmap`.
+        let _ = self.unmap();
+    }
+}
+
+/// Memory of the caller in the I/O address space of a device, for as long as the value lives: [`crate::Device::map`] makes it.
+///
+/// It is a buffer for `reg_mr`, and an [`AddressMap`] for `reg_mr_raw`: addresses outside of it have no translation, so that only
+/// what the IOMMU holds can be registered. Its addresses are given to other memory only after all others (60 GiB of them) were.
+#[derive(Debug)]
+pub struct Mapping {
+    memory: MappedMemory,
+    range: IovaRange,
+}
+
+impl Mapping {
+    /// # Safety
+    /// As for `AddressSpace::map`, until [`Mapping::end`] has succeeded.
+    pub(crate) unsafe fn new(function: Arc<OpenFunction>, base: NonNull<u8>, len: usize) -> Result<Self, Error> {
+        // SAFETY: as promised by the caller.
+        let range = unsafe { IovaRange::new(function, base, len) }?;
+        // SAFETY: as promised by the caller.
+        Ok(unsafe { Self::of(range) })
     }
 
-    /// Whether it has no byte; never.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
+    /// # Safety
+    /// As for `AddressSpace::map`, of the memory of the range, until [`Mapping::end`] has succeeded.
+    unsafe fn of(range: IovaRange) -> Self {
+        // SAFETY: whole pages on both sides, readable and writable until `end` has succeeded (promised), which takes the value; coherent
+        // and contiguous for the device by the one mapping, and no reference to them is used in that time (promised).
+        let memory = unsafe { MappedMemory::new(range.base, range.len, range.iova) };
+        Self { memory, range }
     }
 
     /// I/O virtual address of the first byte.
     pub const fn iova(&self) -> u64 {
-        self.iova
+        self.range.iova
     }
 
-    /// Takes the memory from the device. What is left of the value does nothing.
+    /// Takes the memory from the device: it is the caller's alone again.
     ///
     /// # Errors
     /// The kernel refused: the device may still reach the memory, which must stay as it is.
-    pub fn end(&mut self) -> Result<(), Error> {
-        if !self.unmapped {
-            self.function.space().unmap(self.iova, self.len)?;
-            self.unmapped = true;
-        }
-        Ok(())
+    pub fn end(mut self) -> Result<(), Refused<Self, Error>> {
+        self.range.unmap().map_err(|error| Refused { error, returned: Some(self) })
     }
 }
 
 impl AddressMap for Mapping {
-    fn device_addr(&self, addr: u64) -> Option<u64> {
-        let offset = addr.wrapping_sub(self.addr());
-        (!self.unmapped && offset < self.len as u64).then(|| self.iova.wrapping_add(offset))
-    }
-
-    fn page_size(&self) -> u64 {
-        // Address and I/O virtual address of long pieces are congruent modulo a huge page; a piece that ends within one would
-        // be taken for longer than it is.
-        let whole = self.addr().is_multiple_of(HUGE as u64) && self.len.is_multiple_of(HUGE);
-        (if whole { HUGE } else { PAGE }) as u64
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        self.range.extent(addr)
     }
 }
 
-impl Drop for Mapping {
+// SAFETY: whoever made the mapping promised (`Device::map`) that the bytes stay as they are, without a reference to them, until
+// `Mapping::end` has succeeded, which takes the value; every access is a checked copy.
+unsafe impl RegionBuffer for Mapping {
+    fn addr(&self) -> u64 {
+        self.range.addr()
+    }
+
+    fn len(&self) -> u64 {
+        self.range.len as u64
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+        self.memory.read(at, into)
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
+        self.memory.write(at, from)
+    }
+}
+
+/// Pages that a device reaches. Shared by a buffer and the rings in it: the last of them takes the pages from the device and frees
+/// them.
+struct Allocation {
+    range: IovaRange,
+    /// `None` once the memory was left to the device for good.
+    pages: Option<Pages>,
+}
+
+impl Drop for Allocation {
     fn drop(&mut self) {
-        // Who needs to know calls `end`.
-        let _ = self.end();
+        if self.range.unmap().is_err() {
+            // The device may still write to it: the memory stays.
+            std::mem::forget(self.pages.take());
+        }
     }
 }
 
 /// Zeroed memory that the device reaches and that belongs to this value.
 ///
-/// Bytes move by copy ([`DmaMemory`]), since the device may write at any time. It is also the [`AddressMap`] with which
-/// `reg_mr` is called for it: SGEs and peers name its bytes by their address in this process ([`DmaBuffer::addr`]).
+/// It is the driver's memory ([`DmaMemory`]), and a buffer for `reg_mr` ([`bareverbs::DmaBuffer`]), whose bytes SGEs and peers name
+/// by their address in this process. Bytes move by copy, since the device may write at any time. When the value and the rings
+/// made of it are dropped, the IOMMU takes the memory from the device, whatever regions there still are, and then it is freed.
 pub struct DmaBuffer {
     memory: MappedMemory,
-    mapping: Mapping,
-    /// `None` once the memory was left to the device for good.
-    pages: Option<Pages>,
+    allocation: Arc<Allocation>,
 }
-
-// SAFETY: the pages belong to the value, and every access to them goes through `memory`, which is `Send`.
-unsafe impl Send for DmaBuffer {}
 
 impl DmaBuffer {
     pub(crate) fn new(function: Arc<OpenFunction>, len: usize) -> Result<Self, Error> {
@@ -205,42 +274,66 @@ impl DmaBuffer {
     }
 
     fn of(function: Arc<OpenFunction>, pages: Pages, len: usize) -> Result<Self, Error> {
-        // SAFETY: whole pages of a mapping that lives until `drop` below has taken them from the device.
-        let mapping = unsafe { Mapping::new(function, pages.base, pages.len) }?;
-        // SAFETY: aligned to a page on both sides, readable and writable for as long as the value lives, contiguous for the
-        // device by the one mapping, coherent (VFIO maps nothing else), and never handed out as a reference.
-        let memory = unsafe { MappedMemory::new(pages.base, len, mapping.iova()) };
-        Ok(Self { memory, mapping, pages: Some(pages) })
+        // SAFETY: whole pages that live until the drop of `Allocation` has taken them from the device.
+        let range = unsafe { IovaRange::new(function, pages.base, pages.len) }?;
+        // SAFETY: it is the range of these pages.
+        Ok(unsafe { Self::mapped(pages, range, len) })
     }
 
-    /// Address of the first byte in this process: what SGEs and peers call it.
-    pub fn addr(&self) -> u64 {
-        self.mapping.addr()
+    /// # Safety
+    /// The device reaches the pages by the range.
+    unsafe fn mapped(pages: Pages, range: IovaRange, len: usize) -> Self {
+        // SAFETY: aligned to a page on both sides, readable and writable for as long as the allocation lives, which the value and
+        // each of its rings hold; contiguous for the device by the one mapping, coherent (VFIO maps nothing else), never handed out
+        // as a reference. After that the device cannot reach them, or they are never freed.
+        let memory = unsafe { MappedMemory::new(pages.base, len, range.iova) };
+        Self { memory, allocation: Arc::new(Allocation { range, pages: Some(pages) }) }
     }
 
     /// Bytes of the pages of which the kernel made it: 2 MiB if huge pages were reserved, otherwise 4096 (of which the kernel
     /// may make huge ones by itself).
     pub fn page_bytes(&self) -> usize {
-        self.pages.as_ref().map_or(PAGE, |pages| pages.page)
+        self.allocation.pages.as_ref().map_or(PAGE, |pages| pages.page)
     }
 }
 
 impl std::fmt::Debug for DmaBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DmaBuffer").field("len", &self.len()).field("mapping", &self.mapping).finish_non_exhaustive()
+        f.debug_struct("DmaBuffer").field("memory", &self.memory).finish_non_exhaustive()
     }
 }
 
-impl Drop for DmaBuffer {
-    fn drop(&mut self) {
-        if self.mapping.end().is_err() {
-            // The device may still write to it: the memory stays.
-            std::mem::forget(self.pages.take());
-        }
+impl AddressMap for DmaBuffer {
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        self.allocation.range.extent(addr)
     }
 }
 
-impl DmaMemory for DmaBuffer {
+// SAFETY: the allocation stays where it is until the value is dropped, and is mapped for the device as a whole; nobody has a
+// reference to its bytes, and every access is a checked copy.
+unsafe impl RegionBuffer for DmaBuffer {
+    fn addr(&self) -> u64 {
+        self.allocation.range.addr()
+    }
+
+    fn len(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+        self.memory.read(at, into)
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
+        self.memory.write(at, from)
+    }
+}
+
+// SAFETY: what is asked of an implementation holds of `MappedMemory`, to which everything goes; the bytes stay mapped, here and for
+// the device, as long as the value or a ring lives, because each holds the allocation. Its drop takes them from the device first.
+unsafe impl DmaMemory for DmaBuffer {
+    type Ring = DmaBufferRing;
+
     fn len(&self) -> usize {
         self.memory.len()
     }
@@ -276,14 +369,129 @@ impl DmaMemory for DmaBuffer {
     fn store<const N: usize>(&mut self, at: usize, words: &[u64; N]) -> Result<(), OutOfRange> {
         self.memory.store(at, words)
     }
+
+    fn ring(&self, span: &Span) -> Result<DmaBufferRing, OutOfRange> {
+        Ok(DmaBufferRing { ring: self.memory.ring(span)?, _allocation: self.allocation.clone() })
+    }
 }
 
-impl AddressMap for DmaBuffer {
-    fn device_addr(&self, addr: u64) -> Option<u64> {
-        self.mapping.device_addr(addr)
+/// A ring in a [`DmaBuffer`], whose memory stays as long as the ring does.
+pub struct DmaBufferRing {
+    ring: MappedRing,
+    _allocation: Arc<Allocation>,
+}
+
+impl std::fmt::Debug for DmaBufferRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DmaBufferRing").field("ring", &self.ring).finish_non_exhaustive()
+    }
+}
+
+impl DmaRing for DmaBufferRing {
+    type View<'a> = MappedRingView<'a>;
+
+    #[inline(always)]
+    fn view(&self) -> MappedRingView<'_> {
+        self.ring.view()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use bareverbs::RingView as _;
+
+    use super::*;
+
+    const IOVA: u64 = 0x1_0000_0000;
+
+    /// An IOMMU that counts, and may refuse.
+    #[derive(Clone, Default)]
+    struct Iommu {
+        unmapped: Arc<AtomicU32>,
+        refuses: Arc<AtomicBool>,
     }
 
-    fn page_size(&self) -> u64 {
-        self.mapping.page_size()
+    impl Iommu {
+        fn range(&self, base: NonNull<u8>, len: usize) -> IovaRange {
+            let iommu = self.clone();
+            let unmap = move || {
+                if iommu.refuses.load(Ordering::Relaxed) {
+                    return Err(Error::TooManyMappings);
+                }
+                iommu.unmapped.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            };
+            IovaRange { base, len, iova: IOVA, unmap: Some(Box::new(unmap)) }
+        }
+
+        fn buffer(&self, len: usize) -> DmaBuffer {
+            let pages = Pages::new(len).unwrap();
+            let range = self.range(pages.base, pages.len);
+            // SAFETY: no device reaches them at all.
+            unsafe { DmaBuffer::mapped(pages, range, len) }
+        }
+
+        fn unmapped(&self) -> u32 {
+            self.unmapped.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Whether this process has memory at an address (proc_pid_maps(5)).
+    fn is_mapped(addr: u64) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            (u64::from_str_radix(start, 16).unwrap()..u64::from_str_radix(end, 16).unwrap()).contains(&addr)
+        })
+    }
+
+    #[test]
+    fn a_ring_keeps_the_memory_of_its_buffer() {
+        let iommu = Iommu::default();
+        let buffer = iommu.buffer(8192);
+        let pages = Arc::downgrade(&buffer.allocation);
+        let ring = buffer.ring(&Span::new(4096, 4096, 64).unwrap()).unwrap();
+        ring.view().put_word(1, 7);
+        assert_eq!(buffer.load::<1>(4096 + 8), Ok([7]));
+        drop(buffer);
+        assert_eq!(iommu.unmapped(), 0);
+        assert_eq!(ring.view().word(1), 7);
+        drop(ring);
+        assert_eq!(iommu.unmapped(), 1);
+        assert!(pages.upgrade().is_none());
+    }
+
+    #[test]
+    fn memory_that_the_iommu_does_not_give_up_is_never_freed() {
+        let iommu = Iommu::default();
+        iommu.refuses.store(true, Ordering::Relaxed);
+        let buffer = iommu.buffer(8192);
+        let addr = buffer.addr();
+        drop(buffer);
+        assert!(is_mapped(addr));
+    }
+
+    #[test]
+    fn a_mapping_that_does_not_end_comes_back() {
+        let (iommu, pages) = (Iommu::default(), Pages::new(8192).unwrap());
+        // SAFETY: no device reaches the pages, which live longer than the mapping.
+        let mut mapping = unsafe { Mapping::of(iommu.range(pages.base, pages.len)) };
+        iommu.refuses.store(true, Ordering::Relaxed);
+        mapping = mapping.end().unwrap_err().returned.unwrap();
+        mapping.write(8190, &[1, 2]).unwrap();
+        iommu.refuses.store(false, Ordering::Relaxed);
+        mapping.end().unwrap();
+        assert_eq!(iommu.unmapped(), 1, "once, and not again by the drop");
+    }
+
+    #[test]
+    fn a_buffer_is_one_extent_and_nothing_beyond() {
+        let buffer = Iommu::default().buffer(8192);
+        let extent = |at: u64| buffer.extent(buffer.addr().wrapping_add(at));
+        assert_eq!(extent(0), Some(Extent { device_addr: IOVA, len: 8192 }));
+        assert_eq!(extent(8191), Some(Extent { device_addr: IOVA + 8191, len: 1 }));
+        assert_eq!((extent(8192), extent(u64::MAX)), (None, None));
     }
 }

@@ -5,9 +5,9 @@
 //! and MSI-X vectors as event descriptors ([`Interrupt`]).
 //!
 //! The card reaches nothing but this memory, as long as it lives: the IOMMU sees to that, whatever the card is told. (Cards of one
-//! IOMMU group reach each other's: they share an address space.) A region can be registered only of memory that is mapped:
-//! [`DmaBuffer`] and [`Mapping`] are the [`bareverbs::AddressMap`] for `reg_mr`. Memory that was mapped for one card has no meaning
-//! for another: no address is given out twice.
+//! IOMMU group reach each other's: they share an address space.) Only memory that is mapped can be registered: [`DmaBuffer`] and
+//! [`Mapping`] are the buffers for `reg_mr`. Memory that was mapped for one card has no meaning for another: no address is given out
+//! twice.
 //!
 //! With feature `cdev` the device is opened by VFIO's character device and iommufd instead of groups and containers. Kernels of
 //! Debian 12 and 13 do not have them (`CONFIG_VFIO_DEVICE_CDEV`, `CONFIG_IOMMUFD`), so that this way has been compiled, not run.
@@ -25,10 +25,10 @@ mod iova;
 pub mod pci;
 mod platform;
 
-pub use bar::Bar;
+pub use bar::{Bar, BarDoorbell, BarWord};
 pub use clock::MonotonicClock;
 pub use device::Device;
-pub use dma::{DmaBuffer, Mapping};
+pub use dma::{DmaBuffer, DmaBufferRing, Mapping};
 pub use error::Error;
 pub use interrupt::{Interrupt, wait_any};
 pub use platform::VfioPlatform;

@@ -37,7 +37,7 @@ def bring_up(machine):
         board = trial.boot(machine, "bring-up", 0, on_root_bus=True)
         board.passes(trial.stop)
         board.wait_for(r"^[0-9a-f:.]+ ?15b3:1021, BAR0 33554432 bytes, 8 vectors", trial.stop)
-        board.wait_for(r"^log: \d+\.\d{6} DEBUG bring-up: EnableHca \(bareverbs_mlx5::boot\)$", trial.stop)
+        board.wait_for(r"^log: \d+\.\d{6} DEBUG bring-up: EnableHca \(bareverbs_mlx5::bring_up::steps\)$", trial.stop)
         board.wait_for(r"^log: \d+\.\d{6} INFO firmware 28\.39\.1002 is up, it has [1-9]\d* pages", trial.stop)
         board.wait_for(r"^port 1: Active, LID 1, MTU 4096$", trial.stop)
         board.wait_for(ALL_PAGES_BACK, trial.stop)

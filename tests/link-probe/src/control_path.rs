@@ -3,12 +3,44 @@
 use core::mem::MaybeUninit;
 
 use bareverbs::{
-    Access, CqHandle, Errno, Event, Gid, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PortAttr, QpAttr, QpAttrMask,
-    QpHandle, QpInfo, QpInit,
+    Access, AddressMap, CqHandle, DmaBuffer, DmaMemory as _, Errno, Event, Extent, Gid, InterruptHandler, MwHandle, MwType,
+    OutOfRange, PdHandle, PortAttr, QpAttr, QpAttrMask, QpHandle, QpInfo, QpInit, Region,
 };
+use bareverbs_mlx5::mmio::MappedMemory;
 use bareverbs_mlx5::{Config, Health};
 
 use crate::machine::{ProbeDriver, ProbeMachine, ProbeVerbs};
+use crate::sender::code;
+use crate::tables::TABLES;
+
+/// Memory that the application and the device use together.
+pub struct Buffer(MappedMemory);
+
+impl AddressMap for Buffer {
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        let at = addr.checked_sub(self.addr())?;
+        Some(Extent { device_addr: addr, len: self.len().checked_sub(at)? })
+    }
+}
+
+// SAFETY: a `MappedMemory` promises all of it, and its addresses are the device's.
+unsafe impl DmaBuffer for Buffer {
+    fn addr(&self) -> u64 {
+        self.0.device_addr()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+        self.0.read(at, into)
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
+        self.0.write(at, from)
+    }
+}
 
 fn give<T>(place: &mut MaybeUninit<T>, result: Result<T, Errno>) -> i32 {
     match result {
@@ -20,11 +52,7 @@ fn give<T>(place: &mut MaybeUninit<T>, result: Result<T, Errno>) -> i32 {
     }
 }
 
-fn code(result: Result<(), Errno>) -> i32 {
-    result.err().map_or(0, Errno::number)
-}
-
-/// Brings the device up.
+/// Brings the device up, once.
 ///
 /// # Safety
 /// `machine` is read, and not the caller's any more.
@@ -33,10 +61,13 @@ pub unsafe extern "C" fn probe_bring_up(verbs: &mut MaybeUninit<ProbeVerbs>, mac
     // SAFETY: the caller gives the machine away.
     let machine = unsafe { machine.assume_init_read() };
     match ProbeDriver::bring_up(machine, &Config::DEFAULT) {
-        Ok(driver) => {
-            verbs.write(ProbeVerbs::new(driver));
-            0
-        }
+        Ok(driver) => match TABLES.try_take() {
+            Some(tables) => {
+                verbs.write(ProbeVerbs::new(driver, tables));
+                0
+            }
+            None => Errno::Ebusy.number(),
+        },
         Err(_) => Errno::Eio.number(),
     }
 }
@@ -48,13 +79,33 @@ pub unsafe extern "C" fn probe_bring_up(verbs: &mut MaybeUninit<ProbeVerbs>, mac
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe_teardown(verbs: &MaybeUninit<ProbeVerbs>) -> i32 {
     // SAFETY: the caller gives the verbs away.
-    let driver = unsafe { verbs.assume_init_read() }.into_provider();
-    i32::from(driver.teardown().is_err())
+    match unsafe { verbs.assume_init_read() }.into_provider() {
+        Ok(driver) => i32::from(driver.teardown().is_err()),
+        Err(_) => Errno::Ebusy.number(),
+    }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_health(verbs: &mut ProbeVerbs, health: &mut MaybeUninit<Health>) -> i32 {
     give(health, verbs.provider_mut().health().map_err(|_| Errno::Eio))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn probe_maintain(verbs: &mut ProbeVerbs, next: &mut MaybeUninit<u64>) -> i32 {
+    give(next, verbs.maintain().map(|moment| moment.as_nanos()).map_err(|_| Errno::Eio))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn probe_take_interrupt_handler(
+    verbs: &mut ProbeVerbs,
+    handler: &mut MaybeUninit<InterruptHandler<'static, ProbeDriver>>,
+) -> i32 {
+    give(handler, verbs.take_interrupt_handler().map_err(|_| Errno::Ebusy))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn probe_on_interrupt(handler: &mut InterruptHandler<'static, ProbeDriver>, vector: u16) -> bool {
+    handler.on_interrupt(vector).asynchronous
 }
 
 #[unsafe(no_mangle)]
@@ -83,22 +134,37 @@ pub extern "C" fn probe_dealloc_pd(verbs: &mut ProbeVerbs, pd: &PdHandle) -> i32
     code(verbs.dealloc_pd(*pd).map_err(|error| error.errno()))
 }
 
+/// Registers the buffer.
+///
+/// # Safety
+/// `buffer` is read, and not the caller's any more.
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_reg_mr(
+pub unsafe extern "C" fn probe_reg_mr(
     verbs: &mut ProbeVerbs,
     pd: &PdHandle,
-    addr: u64,
-    length: u64,
+    buffer: &MaybeUninit<Buffer>,
     access: u32,
-    mr: &mut MaybeUninit<MrHandle>,
+    region: &mut MaybeUninit<Region<Buffer>>,
 ) -> i32 {
-    let access = Access::from_bits_retain(access);
-    give(mr, verbs.reg_mr(*pd, addr, length, access, &OffsetMap::default()).map_err(|error| error.errno()))
+    // SAFETY: the caller gives the buffer away.
+    let buffer = unsafe { buffer.assume_init_read() };
+    let registered = verbs.reg_mr(*pd, buffer, Access::from_bits_retain(access));
+    give(region, registered.map_err(|refused| refused.error.errno()))
 }
 
+/// Gives the buffer back.
+///
+/// # Safety
+/// `region` is read, and not the caller's any more.
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_dereg_mr(verbs: &mut ProbeVerbs, mr: &MrHandle) -> i32 {
-    code(verbs.dereg_mr(*mr).map_err(|error| error.errno()))
+pub unsafe extern "C" fn probe_dereg_mr(
+    verbs: &mut ProbeVerbs,
+    region: &MaybeUninit<Region<Buffer>>,
+    buffer: &mut MaybeUninit<Buffer>,
+) -> i32 {
+    // SAFETY: the caller gives the region away.
+    let region = unsafe { region.assume_init_read() };
+    give(buffer, verbs.dereg_mr(region).map_err(|refused| refused.error.errno()))
 }
 
 #[unsafe(no_mangle)]

@@ -1,12 +1,9 @@
-//! Post and poll, each as one function that a linker can see.
+//! The other ways to post and poll, each as one function that a linker can see.
 
-use bareverbs::{Completion, CqHandle, Errno, MwBind, MwHandle, QpHandle, RecvWr, SendWr};
+use bareverbs::{Completion, CqHandle, MwBind, MwHandle, QpHandle, RecvWr, SendWr};
 
 use crate::machine::ProbeVerbs;
-
-fn code(result: Result<(), Errno>) -> i32 {
-    result.err().map_or(0, |errno| errno.number())
-}
+use crate::sender::code;
 
 /// One send with its doorbell.
 #[unsafe(no_mangle)]
@@ -20,16 +17,16 @@ pub extern "C" fn probe_post_send_list(verbs: &mut ProbeVerbs, qp: &QpHandle, li
     code(verbs.post_send_list(*qp, list).map_err(|bad| bad.error.errno()))
 }
 
-/// A batch that is opened once.
+/// A batch that is opened once; its end rings the doorbell.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_batch(verbs: &mut ProbeVerbs, qp: &QpHandle, list: &&[SendWr<'_>]) -> i32 {
-    let Ok(mut queue) = verbs.send_queue(*qp) else { return -1 };
+    let Ok(mut batch) = verbs.send_batch(*qp) else { return -1 };
     for wr in *list {
-        if queue.post(wr).is_err() {
-            break;
+        if let Err(error) = batch.post(wr) {
+            return error.errno().number();
         }
     }
-    i32::from(queue.commit().is_err())
+    0
 }
 
 /// A type 1 bind.
@@ -38,10 +35,10 @@ pub extern "C" fn probe_bind_mw(verbs: &mut ProbeVerbs, qp: &QpHandle, mw: &MwHa
     code(verbs.bind_mw(*qp, *mw, bind).map(drop).map_err(|error| error.errno()))
 }
 
-/// One receive.
+/// A doorbell for what a forgotten batch has left.
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_post_recv(verbs: &mut ProbeVerbs, qp: &QpHandle, wr: &RecvWr<'_>) -> i32 {
-    code(verbs.post_recv(*qp, wr).map_err(|error| error.errno()))
+pub extern "C" fn probe_ring_send_queue(verbs: &mut ProbeVerbs, qp: &QpHandle) -> i32 {
+    code(verbs.ring_send_queue(*qp).map_err(|error| error.errno()))
 }
 
 /// A list of receives.
@@ -50,14 +47,20 @@ pub extern "C" fn probe_post_recv_list(verbs: &mut ProbeVerbs, qp: &QpHandle, li
     code(verbs.post_recv_list(*qp, list).map_err(|bad| bad.error.errno()))
 }
 
-/// Completions into the caller's slice; gives their number, or an errno below zero.
+/// Completions one by one; gives their number, or an errno below zero.
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_poll_cq(verbs: &mut ProbeVerbs, cq: &CqHandle, out: &mut &mut [Completion]) -> i32 {
-    verbs.poll_cq(*cq, out).map_or_else(|error| -error.errno().number(), |taken| taken as i32)
-}
-
-/// A request for the next completion event.
-#[unsafe(no_mangle)]
-pub extern "C" fn probe_req_notify_cq(verbs: &mut ProbeVerbs, cq: &CqHandle) -> i32 {
-    code(verbs.req_notify_cq(*cq, false).map_err(|error| error.errno()))
+pub extern "C" fn probe_completions(verbs: &mut ProbeVerbs, cq: &CqHandle, take: extern "C" fn(&Completion)) -> i32 {
+    let completions = match verbs.completions(*cq) {
+        Ok(completions) => completions,
+        Err(error) => return -error.errno().number(),
+    };
+    let mut taken = 0_i32;
+    for completion in completions {
+        match completion {
+            Ok(completion) => take(&completion),
+            Err(error) => return -error.errno().number(),
+        }
+        taken = taken.wrapping_add(1);
+    }
+    taken
 }

@@ -12,10 +12,16 @@ extern crate std;
 mod control_path;
 #[cfg(feature = "data-path")]
 mod data_path;
-#[cfg(feature = "data-path")]
+#[cfg(feature = "sender")]
 mod machine;
 #[cfg(feature = "planted-panic")]
 mod planted;
+#[cfg(feature = "sender")]
+mod sender;
+#[cfg(feature = "sender-receiver")]
+mod sender_receiver;
+#[cfg(feature = "whole")]
+mod tables;
 
 #[panic_handler]
 fn panicked(_: &core::panic::PanicInfo<'_>) -> ! {

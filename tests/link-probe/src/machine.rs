@@ -1,9 +1,10 @@
-//! The machine of the probe: a mapped BAR, mapped memory, the barriers of the CPU, and a timer register.
+//! The machine of the probe: a mapped BAR, mapped memory, the barriers of the CPU, and a timer register. What each object of the
+//! verbs takes of its RAM.
 
 use core::mem::size_of;
 use core::ptr::NonNull;
 
-use bareverbs::{Clock, Instant, Platform, Verbs};
+use bareverbs::{Clock, Instant, Platform, QpRings, Storage, Verbs};
 use bareverbs_mlx5::Mlx5;
 use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedMemory};
 
@@ -33,17 +34,55 @@ impl Platform for Probe {
 /// The driver.
 pub type ProbeDriver = Mlx5<Probe, PAGES>;
 
-/// The small configuration: 1 PD, 4 MR, 4 MW, 2 CQ, 2 QP of 64 send blocks and 64 receives.
-pub type ProbeVerbs = Verbs<ProbeDriver, 1, 4, 4, 2, 2, 64, 64>;
+/// The verbs.
+pub type ProbeVerbs = Verbs<'static, ProbeDriver>;
+
+/// Tables.
+type Tables<const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize> =
+    Storage<'static, ProbeDriver, PD, MR, MW, CQ, QP>;
+
+/// The small configuration: 1 PD, 4 MR, 4 MW, 2 CQ, 2 QP.
+pub type ProbeTables = Tables<1, 4, 4, 2, 2>;
+
+/// 64 send blocks and 64 receives for each queue pair.
+pub type ProbeRings = QpRings<64, 64>;
 
 /// The machine handed in.
 #[cfg(feature = "whole")]
 pub type ProbeMachine = bareverbs_mlx5::Machine<Probe>;
 
-/// Bytes of the verbs with their tables and rings, the driver included.
-#[unsafe(no_mangle)]
-pub static RAM_VERBS_AND_DRIVER: [u8; size_of::<ProbeVerbs>()] = [0; size_of::<ProbeVerbs>()];
+/// Of how many objects the size is taken, so that what is left over for alignment does not count.
+const MANY: usize = 64;
 
-/// Bytes of the driver, its arena's page table included.
-#[unsafe(no_mangle)]
-pub static RAM_DRIVER: [u8; size_of::<ProbeDriver>()] = [0; size_of::<ProbeDriver>()];
+const fn each(of_many: usize) -> usize {
+    (of_many - size_of::<Tables<0, 0, 0, 0, 0>>()) / MANY
+}
+
+macro_rules! ram {
+    ($($(#[$doc:meta])* $name:ident = $size:expr;)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub static $name: [u8; $size] = [0; $size];
+    )*};
+}
+
+ram! {
+    /// Tables and rings of the small configuration.
+    RAM_TABLES_AND_RINGS = size_of::<ProbeTables>() + size_of::<[ProbeRings; 2]>();
+    /// The verbs, the driver in them.
+    RAM_VERBS_WITH_DRIVER = size_of::<ProbeVerbs>();
+    /// The driver, its arena's page table included.
+    RAM_DRIVER = size_of::<ProbeDriver>();
+    /// A protection domain in its table.
+    RAM_EACH_PROTECTION_DOMAIN = each(size_of::<Tables<MANY, 0, 0, 0, 0>>());
+    /// A region in its table.
+    RAM_EACH_REGION = each(size_of::<Tables<0, MANY, 0, 0, 0>>());
+    /// A window in its table, and a bind in flight.
+    RAM_EACH_WINDOW = each(size_of::<Tables<0, 0, MANY, 0, 0>>());
+    /// A completion queue in its table.
+    RAM_EACH_COMPLETION_QUEUE = each(size_of::<Tables<0, 0, 0, MANY, 0>>());
+    /// A queue pair in its table.
+    RAM_EACH_QUEUE_PAIR = each(size_of::<Tables<0, 0, 0, 0, MANY>>());
+    /// Rings of 64 send blocks and 64 receives.
+    RAM_RINGS_OF_64_AND_64 = size_of::<ProbeRings>();
+}

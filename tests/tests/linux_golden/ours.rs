@@ -122,7 +122,7 @@ impl Bench {
         for (node, end, region) in [(&mut self.pair.a, ends.0, regions.0), (&mut self.pair.b, ends.1, regions.1)] {
             node.verbs.destroy_qp(end.qp).unwrap();
             node.verbs.destroy_cq(end.cq).unwrap();
-            node.verbs.dereg_mr(region.mr).unwrap();
+            node.verbs.dereg_mr_raw(region.mr).unwrap();
             node.verbs.dealloc_pd(end.pd).unwrap();
         }
     }
@@ -193,7 +193,7 @@ pub(crate) fn recording() -> Vec<Line> {
     recording.mark("unload");
     let Bench { pair: Pair { a, b, .. }, .. } = bench;
     for node in [a, b] {
-        assert!((*node.verbs).into_provider().teardown().is_ok());
+        assert!(node.into_driver().teardown().is_ok());
     }
     recording.finish().unwrap();
     let text = String::from_utf8(buffer.bytes()).unwrap();

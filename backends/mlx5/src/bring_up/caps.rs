@@ -12,7 +12,6 @@ use crate::dma::arena::MAX_RECORDS;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
-use crate::objects::cq::MAX_CQS;
 
 /// Bytes of a capability page that carry fields.
 const CAPABILITY: usize = 256;
@@ -29,7 +28,9 @@ const CHECKSUM_BOTH: u32 = 3;
 /// log2 of the queue pairs that are asked for at most: each costs the firmware memory.
 const LOG_MAX_QP: u32 = 18;
 /// The most queue pairs: each has a doorbell record, and so has each completion queue.
-const MAX_QPS: u32 = (MAX_RECORDS - MAX_CQS) as u32;
+const MAX_QPS: u32 = MAX_RECORDS as u32 - MAX_CQS;
+/// The most completion queues: the other doorbell records.
+const MAX_CQS: u32 = 128;
 /// The longest send WQE, which `ds` can count.
 const MAX_SEND_WQE: u32 = 1008;
 
@@ -201,10 +202,11 @@ impl<P: Platform> Driver<P> {
             max_qp: count(CmdHcaCap::LOG_MAX_QP, 24).min(MAX_QPS),
             max_qp_wr: 1 << caps.log_max_qp_sz,
             max_sge: crate::objects::qp::max_sge(&caps),
-            max_cq: count(CmdHcaCap::LOG_MAX_CQ, 24).min(MAX_CQS as u32),
+            max_cq: count(CmdHcaCap::LOG_MAX_CQ, 24).min(MAX_CQS),
             max_cqe: 1 << caps.log_max_cq_sz,
             max_mr: count(CmdHcaCap::LOG_MAX_MKEY, 24),
             max_mw: if caps.windows { count(CmdHcaCap::LOG_MAX_MKEY, 24) } else { 0 },
+            max_mw_size: if caps.windows { 1 << 31 } else { 0 },
             max_pd: count(CmdHcaCap::LOG_MAX_PD, 24),
             max_qp_rd_atom: 1 << caps.log_max_ra_res,
             max_qp_init_rd_atom: 1 << caps.log_max_ra_req,

@@ -147,25 +147,24 @@ impl<P: Platform> CommandInterface<'_, P> {
     }
 }
 
-impl IdleWork<'_> {
+impl<P: Platform> IdleWork<'_, P> {
     /// What is to be done while a command is under way: it may wait for pages that the firmware has asked for.
-    pub(crate) fn serve<P: Platform>(&mut self, interface: &mut CommandInterface<'_, P>) -> Result<(), Error> {
-        self.drain_command_events(interface)?;
+    pub(crate) fn serve(&mut self, interface: &mut CommandInterface<'_, P>) {
+        self.drain_command_events(interface);
         // If pages cannot be given the firmware was told so, and ends the command with a status of its own.
         let _ = self.serve_page_requests(interface);
-        Ok(())
     }
 
     /// Serves the page requests that the device has announced. The first error is given after all were tried.
-    pub(crate) fn serve_page_requests<P: Platform>(&mut self, interface: &mut CommandInterface<'_, P>) -> Result<(), Error> {
+    pub(crate) fn serve_page_requests(&mut self, interface: &mut CommandInterface<'_, P>) -> Result<(), Error> {
         let mut result = Ok(());
         for _ in 0..REQUESTS {
             let Some(eq) = self.pages.as_mut() else { return Ok(()) };
-            let Some(entry) = eq.pop(interface.machine)? else {
-                eq.arm(interface.machine, self.uar)?;
+            let Some(entry) = eq.pop() else {
+                eq.arm();
                 break;
             };
-            eq.update_consumer_index(interface.machine, self.uar)?;
+            eq.update_consumer_index();
             if event_type(&entry) != Some(EventType::PageRequest) {
                 continue;
             }
@@ -237,7 +236,7 @@ impl<P: Platform> Driver<P> {
                 log_event!(warn, "the firmware keeps {} pages", self.arena.firmware_pages());
                 return Err(unanswered.unwrap_or(Error::PagesKept { pages: self.arena.firmware_pages() }));
             }
-            self.machine.clock.relax();
+            self.machine.clock.relax(deadline);
         }
         unanswered.map_or(Ok(()), Err)
     }

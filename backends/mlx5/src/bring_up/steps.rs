@@ -14,6 +14,7 @@ use crate::dma::arena::PAGE;
 use crate::driver::{COMPLETION_EQS, Driver};
 use crate::error::Error;
 use crate::events::async_event::ASYNC_EVENTS;
+use crate::events::completion::CompletionEvents;
 use crate::log::log_event;
 
 /// Revision of the command interface that is spoken here.
@@ -230,31 +231,35 @@ impl<P: Platform> Driver<P> {
             Step::CommandEq => {
                 let eq = self.create_eq(self.config.command_events, &[EventType::Cmd], self.config.first_vector)?;
                 self.eqs.command = Some(eq);
-                self.drain_command_events()
+                self.drain_command_events();
+                Ok(())
             }
             Step::AsyncEq => {
                 let eq = self.create_eq(self.config.async_events, ASYNC_EVENTS, self.config.first_vector)?;
-                let eq = self.eqs.events.insert(eq);
-                Ok(eq.arm(&mut self.machine, self.uar.base())?)
+                self.eqs.events.insert(eq).arm();
+                Ok(())
             }
             Step::PagesEq if !self.caps.page_requests => Ok(()),
             Step::PagesEq => {
                 let eq = self.create_eq(self.config.page_events, &[EventType::PageRequest], self.config.first_vector)?;
-                let eq = self.eqs.pages.insert(eq);
-                Ok(eq.arm(&mut self.machine, self.uar.base())?)
+                self.eqs.pages.insert(eq).arm();
+                Ok(())
             }
             Step::CompletionEqs => self.create_completion_eqs(),
         }
     }
 
     fn create_completion_eqs(&mut self) -> Result<(), Error> {
+        self.eqs.completion_events = Some(CompletionEvents::new(self.config.first_vector));
         for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
             let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
             let mut eq = self.create_eq(self.config.completion_events, &[], vector)?;
-            let armed = eq.arm(&mut self.machine, self.uar.base());
+            eq.arm();
             // The bound of the loop is the table's capacity.
-            let _ = self.eqs.completion.push(eq);
-            armed?;
+            let _ = self.eqs.completion.push(eq.info);
+            if let Some(events) = &mut self.eqs.completion_events {
+                events.add(eq);
+            }
         }
         Ok(())
     }
@@ -275,7 +280,7 @@ impl<P: Platform> Driver<P> {
                 self.check_device()?;
                 return Err(Error::NotInitialized);
             }
-            self.machine.clock.relax();
+            self.machine.clock.relax(deadline);
         }
     }
 
@@ -342,7 +347,7 @@ impl<P: Platform> Driver<P> {
                 first.get_or_insert((opcode, error));
             }
         };
-        let cqs_left = self.cqs.len();
+        let cqs_left = self.cqs;
         log_event!(debug, "teardown: {} completion queues are left", cqs_left);
         while let Some(eq) = self.eqs.completion.pop() {
             match self.destroy_eq(&eq) {
@@ -353,11 +358,11 @@ impl<P: Platform> Driver<P> {
             }
         }
         for eq in [self.eqs.pages.take(), self.eqs.events.take()].into_iter().flatten() {
-            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq.info));
         }
         // The queue that would tell of the end of this very command: back to polling first.
         if let Some(eq) = self.eqs.command.take() {
-            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq.info));
         }
         note(CmdOpcode::DeallocUar, self.dealloc_uar());
         if core::mem::take(&mut self.state.initialized) {

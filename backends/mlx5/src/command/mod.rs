@@ -145,7 +145,7 @@ struct Mailboxes {
 }
 
 /// What the command interface does while a command is under way.
-pub(crate) type Idle<'a, P> = &'a mut dyn FnMut(&mut CommandInterface<'_, P>) -> Result<(), Error>;
+pub(crate) type Idle<'a, P> = &'a mut dyn FnMut(&mut CommandInterface<'_, P>);
 
 /// The command interface of a device, with what it needs of the driver.
 pub(crate) struct CommandInterface<'a, P: Platform> {
@@ -258,7 +258,7 @@ impl<P: Platform> CommandInterface<'_, P> {
         let mut look = start.after(LOOK);
         loop {
             let late = self.machine.clock.now() >= deadline;
-            idle(self)?;
+            idle(self);
             let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
             if status_own & 1 == 0 {
                 self.machine.fence.acquire();
@@ -274,7 +274,7 @@ impl<P: Platform> CommandInterface<'_, P> {
                 look = look.after(LOOK);
                 self.check_device()?;
             }
-            self.machine.clock.relax();
+            self.machine.clock.relax(deadline);
         }
     }
 

@@ -1,9 +1,10 @@
-//! The UAR page: doorbells and BlueFlame. The order of a doorbell is written down here once.
+//! The UAR page: doorbells and BlueFlame.
 
-use bareverbs::{DmaFence, DmaMemory, Platform, Registers};
-use bareverbs_mlx5_spec::{AllocUarIn, CmdOpcode, Layout, QpDoorbellRecord, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_PAGE, WQEBB};
+use core::cell::Cell;
 
-use crate::Machine;
+use bareverbs::{Doorbell, Platform, Registers};
+use bareverbs_mlx5_spec::{AllocUarIn, CmdOpcode, Layout, UAR_BLUEFLAME, UAR_PAGE};
+
 use crate::command::late::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -16,34 +17,16 @@ pub(crate) const FIRST_UAR_PAGE: usize = 4;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Uar {
     page: Option<u32>,
-    /// Byte offset of the page in the BAR.
-    base: usize,
-    /// Byte offset in the BAR of the send doorbell to ring next.
-    send: usize,
     /// Bytes of half a BlueFlame register, 0 without BlueFlame.
     half: usize,
     /// Whether the page is mapped write-combining, so that what is written to it has to be flushed.
     combining: bool,
 }
 
-/// A send request that alone is waiting for its doorbell: its first block and its blocks in the ring, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Short {
-    /// Byte offset of the ring.
-    pub(crate) ring: usize,
-    /// Bytes of the ring less one.
-    pub(crate) mask: usize,
-    /// Byte offset in the ring.
-    pub(crate) at: usize,
-    /// Bytes, a multiple of 64.
-    pub(crate) len: usize,
-}
-
 impl Uar {
     /// Page `page` with BlueFlame halves of `half` bytes, 0 for none, `combining` if it is mapped write-combining.
     pub(crate) const fn at(page: u32, half: usize, combining: bool) -> Self {
-        let base = page as usize * UAR_PAGE;
-        Self { page: Some(page), base, send: base + UAR_BLUEFLAME, half, combining }
+        Self { page: Some(page), half, combining }
     }
 
     /// Page number.
@@ -52,77 +35,67 @@ impl Uar {
     }
 
     /// Byte offset of the page in the BAR.
-    pub(crate) const fn base(&self) -> usize {
-        self.base
+    pub(crate) fn base(&self) -> Result<usize, Error> {
+        Ok(self.page.ok_or(Error::NotInitialized)? as usize * UAR_PAGE)
     }
 
-    /// Bytes that one BlueFlame write takes, 0 without BlueFlame.
-    pub(crate) const fn blue_flame(&self) -> usize {
-        self.half
+    /// Whether what is written to the page has to be flushed.
+    pub(crate) const fn is_combining(&self) -> bool {
+        self.combining
     }
 
-    /// Tells the device of send requests: `counter` is the index after the last one, `control` the first eight bytes of
-    /// the last one as they lie in memory.
-    ///
-    /// 1 WQE stores (done before), 2 release, 3 doorbell record, 4 release, 5 UAR write or BlueFlame copy; to a
-    /// write-combining page 6 flush, so that it leaves the CPU now and before any later doorbell.
+    /// The doorbell of one more send queue.
+    pub(crate) fn send_doorbell<R: Registers>(&self, registers: &R) -> Result<SendDoorbell<R::Doorbell>, Error> {
+        let words = self.half / 8;
+        let register = registers.doorbell(self.base()? + UAR_BLUEFLAME, (2 * words).max(1))?;
+        Ok(SendDoorbell { register, words, at: Cell::new(0), combining: self.combining })
+    }
+}
+
+/// The register that tells the device of send requests, in the hands of one send queue.
+///
+/// Send queues of several cores may share a page only where eight bytes are written in one access, and without BlueFlame: a copy
+/// into the register is not to be cut in two by another one.
+#[derive(Debug)]
+pub(crate) struct SendDoorbell<D> {
+    register: D,
+    /// Words of half a BlueFlame register, 0 without BlueFlame.
+    words: usize,
+    /// The half to write next: its first word.
+    at: Cell<usize>,
+    combining: bool,
+}
+
+impl<D: Doorbell> SendDoorbell<D> {
+    /// Words that a BlueFlame copy may have, 0 without BlueFlame.
     #[inline(always)]
-    pub(crate) fn ring_send<P: Platform>(
-        &mut self,
-        machine: &mut Machine<P>,
-        record: usize,
-        counter: u32,
-        control: u64,
-        short: Option<Short>,
-    ) -> Result<(), Error> {
-        machine.fence.release();
-        machine.memory.store_u32(record + QpDoorbellRecord::SEND_COUNTER.dword(), (counter & 0xffff).to_be())?;
-        machine.fence.release();
-        match short {
-            Some(short) => self.copy_blocks(machine, short)?,
-            None => machine.registers.write64(self.send, control)?,
-        }
-        if self.combining {
-            machine.fence.flush();
-            self.send ^= self.half;
-        }
-        Ok(())
+    pub(crate) const fn words(&self) -> usize {
+        self.words
     }
 
-    #[inline(never)]
-    fn copy_blocks<P: Platform>(&self, machine: &mut Machine<P>, short: Short) -> Result<(), Error> {
-        for offset in (0..short.len).step_by(WQEBB) {
-            let words: [u64; 8] = machine.memory.load(short.ring + (short.at.wrapping_add(offset) & short.mask))?;
-            for (index, word) in words.iter().enumerate() {
-                machine.registers.write64(self.send + offset + 8 * index, *word)?;
-            }
-        }
-        Ok(())
+    /// Whether what is written has to be flushed.
+    #[inline(always)]
+    pub(crate) const fn is_combining(&self) -> bool {
+        self.combining
     }
 
-    /// Tells the device of receive requests: they have no register.
-    #[inline]
-    pub(crate) fn ring_receive<P: Platform>(machine: &mut Machine<P>, record: usize, counter: u32) -> Result<(), Error> {
-        machine.fence.release();
-        machine.memory.store_u32(record + QpDoorbellRecord::RECEIVE_COUNTER.dword(), (counter & 0xffff).to_be())?;
-        Ok(())
+    /// Rings: `control` is the first word of the last request as it lies in memory.
+    #[inline(always)]
+    pub(crate) fn ring(&self, control: u64) {
+        self.register.write(self.at.get(), control);
     }
 
-    /// Arms a completion queue: the record first, then the register.
-    pub(crate) fn arm_cq<P: Platform>(
-        &self,
-        machine: &mut Machine<P>,
-        record: usize,
-        high: u32,
-        cqn: u32,
-    ) -> Result<(), Error> {
-        machine.memory.store_u32(record + 4, high.to_be())?;
-        machine.fence.release();
-        machine.registers.write64(self.base + UAR_CQ_ARM, (u64::from(high) << 32 | u64::from(cqn)).to_be())?;
-        if self.combining {
-            machine.fence.flush();
+    /// Writes word `index` of a request.
+    pub(crate) fn copy(&self, index: usize, value: u64) {
+        self.register.write(self.at.get().wrapping_add(index), value);
+    }
+
+    /// Goes on with the other half.
+    #[inline(always)]
+    pub(crate) fn switch_half(&self) {
+        if self.words != 0 {
+            self.at.set(self.at.get() ^ self.words);
         }
-        Ok(())
     }
 }
 

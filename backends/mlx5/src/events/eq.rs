@@ -1,11 +1,10 @@
 //! Event queues.
 
-use bareverbs::{DmaFence, DmaMemory, OutOfRange, Platform, Registers};
+use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, Registers, RingView, Span, WordRegister};
 use bareverbs_mlx5_spec::{
     CmdOpcode, CreateEqIn, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, ViewMut,
 };
 
-use crate::Machine;
 use crate::command::late::ObjectMemory;
 use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
@@ -17,11 +16,27 @@ const OWNER: usize = 63;
 /// Least and greatest log2 of the entries.
 const LOG_SIZE: core::ops::RangeInclusive<u32> = 6..=16;
 
-/// An event queue.
+/// What a queue reads its entries from and writes its consumer index to.
+pub(crate) struct EqIo<P: Platform> {
+    ring: <P::Memory as DmaMemory>::Ring,
+    update: <P::Registers as Registers>::Word,
+    arm: <P::Registers as Registers>::Word,
+    fence: P::Fence,
+}
+
+/// An event queue: what its destruction needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Eq {
-    number: u8,
+pub(crate) struct EqInfo {
+    pub(crate) number: u8,
+    /// Interrupt vector.
+    pub(crate) vector: u16,
     run: Run,
+}
+
+/// An event queue.
+pub(crate) struct Eq<P: Platform> {
+    io: EqIo<P>,
+    pub(crate) info: EqInfo,
     log_size: u32,
     /// Entries taken so far.
     consumer: u32,
@@ -29,68 +44,78 @@ pub(crate) struct Eq {
     reported: u32,
     /// Whether the device will raise an interrupt for the entry after `reported`.
     armed: bool,
+    /// Entries taken since the queue was last found empty.
+    streak: u32,
 }
 
 /// An entry as it was copied out.
 pub(crate) type Entry = [u8; EQE];
 
-impl Eq {
-    /// The queue with that number, whose `1 << log_size` entries in `run` belong to the device.
-    pub(crate) const fn new(number: u8, run: Run, log_size: u32) -> Self {
-        Self { number, run, log_size, consumer: 0, reported: 0, armed: false }
+/// Words of an entry.
+const WORDS: u32 = (EQE / 8) as u32;
+
+impl<P: Platform> Eq<P> {
+    /// A queue whose `1 << log_size` entries belong to the device.
+    pub(crate) fn new(io: EqIo<P>, info: EqInfo, log_size: u32) -> Self {
+        Self { io, info, log_size, consumer: 0, reported: 0, armed: false, streak: 0 }
     }
 
     /// Takes the next entry, if the device has written it.
-    pub(crate) fn pop<P: Platform>(&mut self, machine: &mut Machine<P>) -> Result<Option<Entry>, OutOfRange> {
-        let index = self.consumer & ((1 << self.log_size) - 1);
-        let at = self.run.at() + index as usize * EQE;
-        let owner = machine.memory.read_u8(at + OWNER)?;
-        if u32::from(owner) & 1 != (self.consumer >> self.log_size) & 1 {
-            return Ok(None);
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
+        let ring = self.io.ring.view();
+        let first = self.consumer.wrapping_mul(WORDS);
+        let last = u64::from_be(ring.word(first.wrapping_add(WORDS - 1)));
+        if last as u32 & 1 != (self.consumer >> self.log_size) & 1 {
+            self.streak = 0;
+            return None;
         }
-        machine.fence.acquire();
+        self.io.fence.acquire();
         let mut entry = [0; EQE];
-        machine.memory.read(at, &mut entry)?;
+        for (word, chunk) in (0_u32..).zip(entry.as_chunks_mut::<8>().0) {
+            *chunk = ring.word(first.wrapping_add(word)).to_ne_bytes();
+        }
         self.consumer = self.consumer.wrapping_add(1);
-        Ok(Some(entry))
+        self.streak = self.streak.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Whether the queue was full, so that the device may have had to drop entries: as many as it holds were taken in a row. Says
+    /// so once.
+    pub(crate) fn overflowed(&mut self) -> bool {
+        let full = self.streak >= 1 << self.log_size;
+        if full {
+            self.streak = 0;
+        }
+        full
     }
 
     /// Tells the device what was taken, if it might run out of entries otherwise.
-    pub(crate) fn update_consumer_index<P: Platform>(
-        &mut self,
-        machine: &mut Machine<P>,
-        uar: usize,
-    ) -> Result<(), OutOfRange> {
+    pub(crate) fn update_consumer_index(&mut self) {
         if self.consumer.wrapping_sub(self.reported) >= 1 << (self.log_size - 2) {
-            self.report(machine, uar + UAR_EQ_UPDATE)?;
+            let value = self.report();
+            self.io.update.write(value);
+            self.io.fence.flush();
             self.armed = false;
         }
-        Ok(())
     }
 
     /// Tells the device what was taken and asks for an interrupt at the next entry.
-    pub(crate) fn arm<P: Platform>(&mut self, machine: &mut Machine<P>, uar: usize) -> Result<(), OutOfRange> {
+    pub(crate) fn arm(&mut self) {
         if self.armed && self.reported == self.consumer {
-            return Ok(());
+            return;
         }
-        self.report(machine, uar + UAR_EQ_ARM)?;
+        let value = self.report();
+        self.io.arm.write(value);
+        self.io.fence.flush();
         self.armed = true;
-        Ok(())
     }
 
-    fn report<P: Platform>(&mut self, machine: &mut Machine<P>, at: usize) -> Result<(), OutOfRange> {
-        let value = EqDoorbell::EQN.place(u32::from(self.number)) | EqDoorbell::CONSUMER_INDEX.place(self.consumer);
+    fn report(&mut self) -> u32 {
         // What was read of the entries was read before the device may write them again.
-        machine.fence.release();
-        machine.registers.write32(at, value.to_be())?;
-        machine.fence.flush();
+        self.io.fence.read_before_write();
         self.reported = self.consumer;
-        Ok(())
-    }
-
-    /// Number.
-    pub(crate) const fn number(&self) -> u8 {
-        self.number
+        let number = EqDoorbell::EQN.place(u32::from(self.info.number));
+        (number | EqDoorbell::CONSUMER_INDEX.place(self.consumer)).to_be()
     }
 }
 
@@ -108,22 +133,36 @@ pub(crate) fn event_data<L: Layout>(entry: &Entry) -> [u8; 28] {
 
 impl<P: Platform> Driver<P> {
     /// Makes an event queue for the given types that interrupts with `vector`.
-    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq, Error> {
+    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, Error> {
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
         if !LOG_SIZE.contains(&log_size) {
             return Err(Error::LimitExceeded { requested: u64::from(entries), limit: 1 << LOG_SIZE.end() });
         }
         let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
-        let bytes = (1usize << log_size) * EQE;
-        let run = self.allocate_cleared(bytes.div_ceil(PAGE) as u32)?;
-        let result = self.create_eq_command(run, log_size, types, vector, uar_page);
-        match result {
-            Ok(number) => Ok(Eq::new(number, run, log_size)),
+        // 64 entries are a page: the run is the queue.
+        let run = self.allocate_cleared((EQE << log_size).div_ceil(PAGE) as u32)?;
+        let made = self.open_eq(run).and_then(|io| Ok((io, self.create_eq_command(run, log_size, types, vector, uar_page)?)));
+        match made {
+            Ok((io, number)) => Ok(Eq::new(io, EqInfo { number, vector, run }, log_size)),
             Err(error) => {
                 self.release_run(run, error);
                 Err(error)
             }
         }
+    }
+
+    /// The queue's memory and registers.
+    fn open_eq(&self, run: Run) -> Result<EqIo<P>, Error> {
+        let base = self.uar.base()?;
+        // An event queue has no record; nothing is written to the one that its span names.
+        let span =
+            Span::new(run.at(), run.bytes(), run.at()).ok_or(Error::OutOfRange { offset: run.at(), len: run.bytes() })?;
+        Ok(EqIo {
+            ring: self.machine.memory.ring(&span)?,
+            update: self.machine.registers.word(base + UAR_EQ_UPDATE)?,
+            arm: self.machine.registers.word(base + UAR_EQ_ARM)?,
+            fence: self.machine.fence.clone(),
+        })
     }
 
     fn create_eq_command(
@@ -159,8 +198,14 @@ impl<P: Platform> Driver<P> {
         Ok(number)
     }
 
+    /// A queue that no device knows.
+    #[cfg(test)]
+    pub(crate) fn eq_for_tests(&self, run: Run, log_size: u32, vector: u16) -> Eq<P> {
+        Eq::new(self.open_eq(run).unwrap(), EqInfo { number: 1, vector, run }, log_size)
+    }
+
     /// Destroys an event queue.
-    pub(crate) fn destroy_eq(&mut self, eq: &Eq) -> Result<(), Error> {
+    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), Error> {
         let memory = ObjectMemory::new(Some(eq.run), None);
         self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), memory)
     }
@@ -169,7 +214,7 @@ impl<P: Platform> Driver<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mock::{Done, Shared, machine};
+    use crate::mock::{Done, MockPlatform, Shared, driver};
 
     /// The device writes entry `index` of a queue of 64 at the start of the memory.
     fn put(shared: &Shared, index: u32, event: u8) {
@@ -180,37 +225,61 @@ mod tests {
         shared.borrow_mut().memory[at..at + EQE].copy_from_slice(&entry);
     }
 
+    /// A queue of 64 entries, of which those before `start` were taken.
+    fn queue(start: u32) -> (Eq<MockPlatform>, Shared) {
+        let (mut driver, shared) = driver();
+        driver.uar = crate::dma::uar::Uar::at(4, 0, false);
+        let view: &mut Driver<MockPlatform> = &mut driver;
+        let run = view.arena.allocate(1).unwrap();
+        let io = view.open_eq(run).unwrap();
+        for back in 1..=64 {
+            put(&shared, start.wrapping_sub(back), 0x77);
+        }
+        let info = EqInfo { number: 9, vector: 0, run };
+        (Eq { io, info, log_size: 6, consumer: start, reported: start, armed: true, streak: 0 }, shared)
+    }
+
     #[test]
     fn entries_are_taken_once_each_and_told_before_the_device_runs_out() {
-        let mut arena = crate::dma::arena::Arena::<[crate::dma::arena::PageUse; 1]>::new(0, 0);
-        let view: &mut crate::dma::arena::Arena = &mut arena;
-        let run = view.allocate(1).unwrap();
         for start in [0u32, 63, 0xff_ffe0, 0xffff_ffe0] {
-            let (mut machine, shared) = machine();
-            for back in 1..=64 {
-                put(&shared, start.wrapping_sub(back), 0x77);
-            }
-            let mut eq = Eq { number: 9, run, log_size: 6, consumer: start, reported: start, armed: true };
+            let (mut eq, shared) = queue(start);
             for step in 0..200u32 {
                 let index = start.wrapping_add(step);
-                assert_eq!(eq.pop(&mut machine).unwrap(), None);
+                assert_eq!(eq.pop(), None);
                 put(&shared, index, 0x0a);
                 shared.borrow_mut().log.clear();
-                let entry = eq.pop(&mut machine).unwrap().unwrap();
+                let entry = eq.pop().unwrap();
                 assert_eq!((event_type(&entry), shared.borrow().log.first()), (Some(EventType::Cmd), Some(&Done::Acquire)));
                 shared.borrow_mut().log.clear();
-                eq.update_consumer_index(&mut machine, 0x4000).unwrap();
+                eq.update_consumer_index();
                 let value = 9 << 24 | index.wrapping_add(1) & 0xff_ffff;
-                let reported = [Done::Release, Done::Register(0x4048, value.to_be_bytes().to_vec()), Done::Flush];
+                let told = Done::Register(0x4048, value.to_be_bytes().to_vec());
+                let reported = [Done::ReadBeforeWrite, told, Done::Flush];
                 let expected: &[Done] = if step % 16 == 15 { &reported } else { &[] };
                 assert_eq!(shared.borrow().log, expected, "a quarter of the queue at a time");
             }
             shared.borrow_mut().log.clear();
-            eq.arm(&mut machine, 0x4000).unwrap();
-            eq.arm(&mut machine, 0x4000).unwrap();
+            eq.arm();
+            eq.arm();
             let value = 9 << 24 | start.wrapping_add(200) & 0xff_ffff;
-            let armed = [Done::Release, Done::Register(0x4040, value.to_be_bytes().to_vec()), Done::Flush];
-            assert_eq!(shared.borrow().log, armed, "once");
+            let told = Done::Register(0x4040, value.to_be_bytes().to_vec());
+            assert_eq!(shared.borrow().log, [Done::ReadBeforeWrite, told, Done::Flush], "once");
+        }
+    }
+
+    #[test]
+    fn a_full_queue_is_told_once() {
+        let (mut eq, shared) = queue(0);
+        for (entries, full) in [(63, false), (64, true), (64, true), (1, false)] {
+            let start = eq.consumer;
+            for index in 0..entries {
+                put(&shared, start.wrapping_add(index), 0);
+            }
+            let mut overflows = 0;
+            while eq.pop().is_some() {
+                overflows += u32::from(eq.overflowed());
+            }
+            assert_eq!(overflows, u32::from(full), "{entries} entries");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Whether the device still lives.
 
-use bareverbs::Platform;
+use core::time::Duration;
+
+use bareverbs::{Clock, Instant, Platform};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use crate::driver::Driver;
@@ -9,6 +11,8 @@ use crate::log::log_event;
 
 /// Looks without a change of the counter after which a device counts as stuck.
 const MISSES: u8 = 3;
+/// From look to look.
+const HEALTH_PERIOD: Duration = Duration::from_secs(1);
 
 /// What a look at the device gave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +44,8 @@ impl Health {
 pub(crate) struct HealthWatch {
     last: Option<u32>,
     misses: u8,
+    /// When [`Driver::maintain`] looks again.
+    next: Option<Instant>,
 }
 
 impl<P: Platform> Driver<P> {
@@ -76,6 +82,24 @@ impl<P: Platform> Driver<P> {
             self.commands.dead = Some(Error::DeviceFatal { syndrome: health.syndrome });
         }
         Ok(health)
+    }
+
+    /// Gives the firmware the pages that it asks for and, once a second, looks at its health. Gives the moment of the next call.
+    pub(crate) fn maintain(&mut self) -> Result<Instant, Error> {
+        self.serve_page_requests()?;
+        let now = self.machine.clock.now();
+        if self.health.next.is_none_or(|next| now >= next) {
+            self.health.next = Some(now.after(HEALTH_PERIOD));
+            let health = self.check_health()?;
+            // It may count again some day, but nobody can wait for that.
+            if health.stuck {
+                return Err(Error::DeviceFatal { syndrome: health.syndrome });
+            }
+        }
+        match self.commands.dead {
+            Some(reason) => Err(reason),
+            None => Ok(self.health.next.unwrap_or(now)),
+        }
     }
 
     /// A register of the initialization segment, in host byte order.

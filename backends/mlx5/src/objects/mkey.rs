@@ -1,6 +1,6 @@
 //! Memory keys: regions with their page lists, windows.
 
-use bareverbs::{Access, AddressMap, Lkey, MrRequest, MwType, Platform, Rkey};
+use bareverbs::{Access, AddressMap, Extent, Lkey, MrRequest, MwType, Platform, Rkey};
 use bareverbs_mlx5_spec::{
     AccessMode, CmdOpcode, CreateMkeyIn, INVALID_LKEY, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, QueryMkeyIn, QueryMkeyOut, View,
     ViewMut, WqeKlm,
@@ -63,29 +63,6 @@ pub struct MkeyState {
     pub length: u64,
 }
 
-/// Bytes that are contiguous for the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Extent {
-    /// Device address of the first.
-    device_addr: u64,
-    /// How many, at least 1.
-    len: u64,
-}
-
-/// Where the bytes of a region lie for the device.
-trait ExtentMap {
-    /// The byte at `addr` and those after it that are contiguous for the device; `None` if the device cannot reach it.
-    fn extent(&self, addr: u64) -> Option<Extent>;
-}
-
-impl ExtentMap for dyn AddressMap + '_ {
-    fn extent(&self, addr: u64) -> Option<Extent> {
-        let size = self.page_size();
-        let within = size.is_power_of_two().then(|| addr & (size - 1))?;
-        Some(Extent { device_addr: self.device_addr(addr)?, len: size - within })
-    }
-}
-
 /// Walks a map, and remembers the extent that it looked at last.
 struct Walk<'a, M: ?Sized> {
     map: &'a M,
@@ -93,7 +70,7 @@ struct Walk<'a, M: ?Sized> {
     extent: Extent,
 }
 
-impl<'a, M: ExtentMap + ?Sized> Walk<'a, M> {
+impl<'a, M: AddressMap + ?Sized> Walk<'a, M> {
     const fn new(map: &'a M) -> Self {
         Self { map, at: 0, extent: Extent { device_addr: 0, len: 0 } }
     }
@@ -119,7 +96,7 @@ struct Pages {
 
 impl Pages {
     /// Finds the largest page size at which `length` bytes from `addr` are a list of aligned pages.
-    fn find<M: ExtentMap + ?Sized>(addr: u64, length: u64, walk: &mut Walk<'_, M>) -> Result<Self, Error> {
+    fn find<M: AddressMap + ?Sized>(addr: u64, length: u64, walk: &mut Walk<'_, M>) -> Result<Self, Error> {
         let smallest = *LOG_PAGE.start();
         if length == 0 {
             return Ok(Self { log_size: smallest, count: 0 });
@@ -152,7 +129,7 @@ impl Pages {
     }
 
     /// Device address of page `index` of a region that begins at `addr`.
-    fn device_addr<M: ExtentMap + ?Sized>(self, addr: u64, index: u64, walk: &mut Walk<'_, M>) -> Option<u64> {
+    fn device_addr<M: AddressMap + ?Sized>(self, addr: u64, index: u64, walk: &mut Walk<'_, M>) -> Option<u64> {
         let page = (addr >> self.log_size).wrapping_add(index) << self.log_size;
         let Extent { device_addr, .. } = walk.extent(page.max(addr))?;
         Some(device_addr & (u64::MAX << self.log_size))
@@ -182,7 +159,7 @@ impl<P: Platform> Driver<P> {
             return Err(Error::Unsupported(Feature::AccessFlag));
         }
         let MrRequest { addr, length, .. } = *request;
-        let variant = request.key;
+        let variant = self.next_variant();
         let mut walk = Walk::new(request.map);
         let mut pages = Pages::find(addr, length, &mut walk)?;
         let mut region = Region { pd: pd.number, access, start: addr, addr, length, variant };
@@ -205,7 +182,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// A zero-based region that does not begin with a page: a key over its addresses, and an indirect key from zero over that.
-    fn create_zero_based<M: ExtentMap + ?Sized>(
+    fn create_zero_based<M: AddressMap + ?Sized>(
         &mut self,
         region: &Region,
         pages: Pages,
@@ -265,7 +242,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Creates a key with a page list; its index.
-    fn create_page_list<M: ExtentMap + ?Sized>(
+    fn create_page_list<M: AddressMap + ?Sized>(
         &mut self,
         region: &Region,
         pages: Pages,
@@ -367,18 +344,15 @@ impl<P: Platform> Driver<P> {
             length: context.get64(Mkc::LEN),
         })
     }
+
+    /// The key that a window has now: after a reset of its queue pair the only way to learn whether a bind was carried out.
+    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, Error> {
+        let state = self.query_mkey(mw.key.index)?;
+        Ok(Rkey::new(mw.key.index << 8 | u32::from(state.variant)))
+    }
 }
 
 impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
-    /// What the device knows of a window, whatever key it has now: after a reset of its queue pair the only way to learn
-    /// whether a bind was carried out.
-    ///
-    /// # Errors
-    /// If the command fails.
-    pub fn query_mw(&mut self, mw: &Mw) -> Result<MkeyState, Error> {
-        self.view().query_mkey(mw.key.index)
-    }
-
     /// What the device knows of a key, by its index: the upper 24 bits of an L_Key or R_Key.
     ///
     /// # Errors
@@ -433,7 +407,7 @@ mod tests {
         pages: &'a [u64],
     }
 
-    impl ExtentMap for Scattered<'_> {
+    impl AddressMap for Scattered<'_> {
         fn extent(&self, addr: u64) -> Option<Extent> {
             let page = self.pages.get(((addr - self.base) / 4096) as usize)?;
             Some(Extent { device_addr: page | addr & 4095, len: 4096 - (addr & 4095) })
@@ -447,14 +421,14 @@ mod tests {
         looks: Cell<u32>,
     }
 
-    impl ExtentMap for Offset {
+    impl AddressMap for Offset {
         fn extent(&self, addr: u64) -> Option<Extent> {
             self.looks.set(self.looks.get() + 1);
             Some(Extent { device_addr: addr.wrapping_add(self.offset), len: (u64::MAX - addr).max(1) })
         }
     }
 
-    fn list(addr: u64, length: u64, map: &dyn ExtentMap) -> Result<(u32, Vec<u64>), Error> {
+    fn list(addr: u64, length: u64, map: &dyn AddressMap) -> Result<(u32, Vec<u64>), Error> {
         let mut walk = Walk::new(map);
         let pages = Pages::find(addr, length, &mut walk)?;
         let list = (0..pages.count).map(|index| pages.device_addr(addr, index, &mut walk).unwrap());
@@ -498,14 +472,14 @@ mod tests {
     #[test]
     fn a_map_that_breaks_within_a_page_has_no_page_list() {
         struct Broken;
-        impl ExtentMap for Broken {
+        impl AddressMap for Broken {
             fn extent(&self, addr: u64) -> Option<Extent> {
                 Some(Extent { device_addr: if addr < 0x1800 { addr } else { addr + 0x10_0000 }, len: 0x800 })
             }
         }
         assert_eq!(list(0x1000, 0x1000, &Broken), Err(Error::Misaligned { addr: 0x1000 }));
         struct Empty;
-        impl ExtentMap for Empty {
+        impl AddressMap for Empty {
             fn extent(&self, addr: u64) -> Option<Extent> {
                 Some(Extent { device_addr: addr, len: 0 })
             }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bareverbs::{DmaMemory, OutOfRange};
+use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingView, Span};
 use parking_lot::RwLock;
 
 use crate::memory::{DmaFault, HostMemory};
@@ -129,7 +129,20 @@ impl SimMemory {
     }
 }
 
-impl DmaMemory for SimMemory {
+// SAFETY: every access is checked against the words, which live as long as any clone or ring of them; the simulated device reaches
+// memory through a `MemoryMap`, by the same checked accesses.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl DmaMemory for SimMemory {
+    type Ring = SimRing;
+
+    fn ring(&self, span: &Span) -> Result<SimRing, OutOfRange> {
+        if span.top() > self.len() {
+            return Err(OutOfRange { offset: span.ring(), len: span.len() });
+        }
+        let mask = span.len() / WORD - 1;
+        Ok(SimRing { words: self.words.clone(), first: span.ring() / WORD, mask, record: span.record() / WORD })
+    }
+
     #[inline]
     fn len(&self) -> usize {
         self.words.len() * WORD
@@ -193,6 +206,124 @@ impl DmaMemory for SimMemory {
             }
             _ => Err(OutOfRange { offset: at, len: N * WORD }),
         }
+    }
+}
+
+/// A ring in simulated memory with its doorbell record.
+#[derive(Clone, Debug)]
+pub struct SimRing {
+    words: Arc<[AtomicU64]>,
+    /// First word of the ring.
+    first: usize,
+    /// Words of the ring less one.
+    mask: usize,
+    /// Word of the record.
+    record: usize,
+}
+
+impl SimRing {
+    #[inline]
+    fn at(&self, word: usize) -> Option<&AtomicU64> {
+        self.words.get(self.first.wrapping_add(word & self.mask))
+    }
+}
+
+impl DmaRing for SimRing {
+    type View<'a> = &'a Self;
+
+    #[inline]
+    fn view(&self) -> &Self {
+        self
+    }
+}
+
+impl RingView for &SimRing {
+    #[inline]
+    fn put<const N: usize>(self, block: u32, words: &[u64; N]) {
+        for (index, value) in words.iter().enumerate() {
+            if let Some(word) = self.at((block as usize).wrapping_mul(8).wrapping_add(index)) {
+                word.store(*value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[inline]
+    fn put_word(self, word: u32, value: u64) {
+        if let Some(word) = self.at(word as usize) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn word(self, word: u32) -> u64 {
+        self.at(word as usize).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn record(self, second: bool, value: u32) {
+        if let Some(word) = self.words.get(self.record) {
+            let shift = if second == cfg!(target_endian = "little") { 32 } else { 0 };
+            replace_bits::<HostOrder>(word, u64::from(u32::MAX) << shift, u64::from(value) << shift);
+        }
+    }
+}
+
+/// Some bytes of a memory, as a region owns them. The program sees them at an address of its choice.
+#[derive(Clone, Debug)]
+pub struct SimBuffer {
+    memory: SimMemory,
+    at: usize,
+    len: usize,
+    addr: u64,
+}
+
+impl SimMemory {
+    /// `len` bytes from byte `at`, which the program sees at `addr`; `None` if they are not all there.
+    pub fn buffer(&self, at: usize, len: usize, addr: u64) -> Option<SimBuffer> {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len());
+        inside.then(|| SimBuffer { memory: self.clone(), at, len, addr })
+    }
+
+    /// All bytes, which the program sees where the device does.
+    pub fn whole(&self) -> SimBuffer {
+        SimBuffer { memory: self.clone(), at: 0, len: self.len(), addr: self.addr }
+    }
+}
+
+impl SimBuffer {
+    fn check(&self, at: usize, len: usize) -> Result<usize, OutOfRange> {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        if inside { Ok(self.at.wrapping_add(at)) } else { Err(OutOfRange { offset: at, len }) }
+    }
+}
+
+impl AddressMap for SimBuffer {
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        let offset = addr.checked_sub(self.addr).filter(|offset| *offset < self.len as u64)?;
+        let device_addr = self.memory.addr.wrapping_add(self.at as u64).wrapping_add(offset);
+        Some(Extent { device_addr, len: self.len as u64 - offset })
+    }
+}
+
+// SAFETY: the words live as long as any clone of their memory, nobody has a reference to their bytes, and the device reaches them
+// by checked accesses.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl DmaBuffer for SimBuffer {
+    fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+        DmaMemory::read(&self.memory, self.check(at, into.len())?, into)
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
+        let at = self.check(at, from.len())?;
+        DmaMemory::write(&mut self.memory, at, from)
     }
 }
 

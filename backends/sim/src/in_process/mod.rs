@@ -11,7 +11,7 @@ mod order;
 mod platform;
 mod world;
 
-pub use memory::{MemoryMap, SimMemory};
-pub use order::{Access, OrderLog, Recorded, RecordedPlatform};
-pub use platform::{SimClock, SimFence, SimPlatform, SimRegisters};
+pub use memory::{MemoryMap, SimBuffer, SimMemory, SimRing};
+pub use order::{Access, OrderLog, Recorded, RecordedPlatform, RecordedRegister, RecordedRing};
+pub use platform::{SimClock, SimFence, SimPlatform, SimRegister, SimRegisters};
 pub use world::{Host, World, WorldConfig};

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bareverbs::{DmaFence, DmaMemory, OutOfRange, Platform, Registers};
+use bareverbs::{DmaFence, DmaMemory, DmaRing, Doorbell, OutOfRange, Platform, Registers, RingView, Span, WordRegister};
 use parking_lot::Mutex;
 
 /// One access. Values are as the CPU stores them; `at` is a byte offset in the memory or the registers.
@@ -58,8 +58,12 @@ pub enum Access {
     },
     /// [`DmaFence::release`].
     Release,
+    /// [`DmaFence::publish`].
+    Publish,
     /// [`DmaFence::acquire`].
     Acquire,
+    /// [`DmaFence::read_before_write`].
+    ReadBeforeWrite,
     /// [`DmaFence::flush`].
     Flush,
 }
@@ -94,6 +98,9 @@ pub struct Recorded<T> {
 }
 
 impl<T: Registers> Registers for Recorded<T> {
+    type Doorbell = RecordedRegister<T::Doorbell>;
+    type Word = RecordedRegister<T::Word>;
+
     fn len(&self) -> usize {
         self.inner.len()
     }
@@ -108,13 +115,96 @@ impl<T: Registers> Registers for Recorded<T> {
         self.inner.write32(offset, value)
     }
 
-    fn write64(&mut self, offset: usize, value: u64) -> Result<(), OutOfRange> {
-        self.log.push(Access::Register64 { at: offset, value });
-        self.inner.write64(offset, value)
+    fn doorbell(&self, offset: usize, count: usize) -> Result<Self::Doorbell, OutOfRange> {
+        Ok(RecordedRegister { inner: self.inner.doorbell(offset, count)?, log: self.log.clone(), offset, count })
+    }
+
+    fn word(&self, offset: usize) -> Result<Self::Word, OutOfRange> {
+        Ok(RecordedRegister { inner: self.inner.word(offset)?, log: self.log.clone(), offset, count: 1 })
     }
 }
 
-impl<T: DmaMemory> DmaMemory for Recorded<T> {
+/// Registers that one queue writes by itself, with what is written recorded.
+#[derive(Clone, Debug)]
+pub struct RecordedRegister<T> {
+    inner: T,
+    log: OrderLog,
+    offset: usize,
+    count: usize,
+}
+
+impl<T: Doorbell> Doorbell for RecordedRegister<T> {
+    fn write(&self, index: usize, value: u64) {
+        let at = self.offset.wrapping_add(index.checked_rem(self.count).unwrap_or(0).wrapping_mul(8));
+        self.log.push(Access::Register64 { at, value });
+        self.inner.write(index, value);
+    }
+}
+
+impl<T: WordRegister> WordRegister for RecordedRegister<T> {
+    fn write(&self, value: u32) {
+        self.log.push(Access::Register32 { at: self.offset, value });
+        self.inner.write(value);
+    }
+}
+
+/// A ring whose use is recorded: offsets are those of the memory.
+#[derive(Clone, Debug)]
+pub struct RecordedRing<T> {
+    inner: T,
+    log: OrderLog,
+    span: Span,
+}
+
+impl<T> RecordedRing<T> {
+    fn at(&self, word: u32) -> usize {
+        self.span.ring().wrapping_add((word as usize).wrapping_mul(8) & self.span.len().wrapping_sub(1))
+    }
+}
+
+impl<T: DmaRing> DmaRing for RecordedRing<T> {
+    type View<'a>
+        = &'a Self
+    where
+        Self: 'a;
+
+    fn view(&self) -> &Self {
+        self
+    }
+}
+
+impl<T: DmaRing> RingView for &RecordedRing<T> {
+    fn put<const N: usize>(self, block: u32, words: &[u64; N]) {
+        self.log.push(Access::Write { at: self.at(block.wrapping_mul(8)), len: N * 8 });
+        self.inner.view().put(block, words);
+    }
+
+    fn put_word(self, word: u32, value: u64) {
+        self.log.push(Access::Write { at: self.at(word), len: 8 });
+        self.inner.view().put_word(word, value);
+    }
+
+    fn word(self, word: u32) -> u64 {
+        self.log.push(Access::Read { at: self.at(word), len: 8 });
+        self.inner.view().word(word)
+    }
+
+    fn record(self, second: bool, value: u32) {
+        let at = self.span.record().wrapping_add(if second { 4 } else { 0 });
+        self.log.push(Access::Store32 { at, value });
+        self.inner.view().record(second, value);
+    }
+}
+
+// SAFETY: every access is one of the memory inside.
+#[expect(unsafe_code, reason = "the trait is unsafe to implement")]
+unsafe impl<T: DmaMemory> DmaMemory for Recorded<T> {
+    type Ring = RecordedRing<T::Ring>;
+
+    fn ring(&self, span: &Span) -> Result<Self::Ring, OutOfRange> {
+        Ok(RecordedRing { inner: self.inner.ring(span)?, log: self.log.clone(), span: *span })
+    }
+
     fn len(&self) -> usize {
         self.inner.len()
     }
@@ -159,6 +249,16 @@ impl<T: DmaFence> DmaFence for Recorded<T> {
     fn release(&self) {
         self.log.push(Access::Release);
         self.inner.release();
+    }
+
+    fn publish(&self) {
+        self.log.push(Access::Publish);
+        self.inner.publish();
+    }
+
+    fn read_before_write(&self) {
+        self.log.push(Access::ReadBeforeWrite);
+        self.inner.read_before_write();
     }
 
     fn acquire(&self) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use bareverbs::{Clock, DmaFence, Instant, OutOfRange, Platform, Registers};
+use bareverbs::{Clock, DmaFence, Doorbell, Instant, OutOfRange, Platform, Registers, WordRegister};
 
 use super::memory::SimMemory;
 use super::world::WorldState;
@@ -34,6 +34,9 @@ impl SimRegisters {
 }
 
 impl Registers for SimRegisters {
+    type Doorbell = SimRegister;
+    type Word = SimRegister;
+
     #[inline]
     fn len(&self) -> usize {
         Device::bar_len() as usize
@@ -51,9 +54,39 @@ impl Registers for SimRegisters {
         self.write(offset, &value.to_ne_bytes())
     }
 
-    #[inline]
-    fn write64(&mut self, offset: usize, value: u64) -> Result<(), OutOfRange> {
-        self.write(offset, &value.to_ne_bytes())
+    fn doorbell(&self, offset: usize, count: usize) -> Result<SimRegister, OutOfRange> {
+        let out = OutOfRange { offset, len: count.saturating_mul(8) };
+        let end = count.checked_mul(8).and_then(|len| offset.checked_add(len)).ok_or(out)?;
+        if count == 0 || !offset.is_multiple_of(8) || end > self.len() {
+            return Err(out);
+        }
+        Ok(SimRegister { registers: self.clone(), offset, count })
+    }
+
+    fn word(&self, offset: usize) -> Result<SimRegister, OutOfRange> {
+        self.check(offset, 4)?;
+        Ok(SimRegister { registers: self.clone(), offset, count: 1 })
+    }
+}
+
+/// Registers that one queue writes by itself. What is written while the calling thread holds the world is lost.
+#[derive(Clone, Debug)]
+pub struct SimRegister {
+    registers: SimRegisters,
+    offset: usize,
+    count: usize,
+}
+
+impl Doorbell for SimRegister {
+    fn write(&self, index: usize, value: u64) {
+        let at = self.offset.wrapping_add(index.checked_rem(self.count).unwrap_or(0).wrapping_mul(8));
+        let _ = self.registers.write(at, &value.to_ne_bytes());
+    }
+}
+
+impl WordRegister for SimRegister {
+    fn write(&self, value: u32) {
+        let _ = self.registers.write(self.offset, &value.to_ne_bytes());
     }
 }
 
@@ -96,7 +129,7 @@ impl Clock for SimClock {
         self.world.read_clock()
     }
 
-    fn relax(&self) {
+    fn relax(&self, _deadline: Instant) {
         self.world.relax();
     }
 }

@@ -10,8 +10,8 @@ use bareverbs::Clock as _;
 use heapless::String;
 use spin::Mutex;
 
-use crate::Timer;
 use crate::machine::Uart;
+use crate::{Timer, interrupts};
 
 static LINE: Mutex<Uart> = Mutex::new(Uart);
 
@@ -33,11 +33,13 @@ macro_rules! println {
 
 /// Prints text; [`println!`] is the usual way.
 pub fn print(text: fmt::Arguments<'_>) {
-    // The serial line takes every byte.
-    let _ = Text(&mut LINE.lock()).write_fmt(text);
+    // The serial line takes every byte. A handler that prints must not find the line taken.
+    interrupts::held(|| {
+        let _ = Text(&mut LINE.lock()).write_fmt(text);
+    });
 }
 
-/// Sends bytes as they are.
+/// Sends bytes as they are; with interrupts held back.
 #[cfg(feature = "defmt")]
 pub(crate) fn send(bytes: &[u8]) {
     let mut line = LINE.lock();
@@ -79,7 +81,7 @@ pub fn read_line<const N: usize>(timeout: Duration) -> Result<String<N>, ReadErr
     let mut line = String::new();
     let mut fits = true;
     while Timer.now() < deadline {
-        match LINE.lock().get() {
+        match interrupts::held(|| LINE.lock().get()) {
             None => core::hint::spin_loop(),
             Some(b'\r' | b'\n') if line.is_empty() && fits => {}
             Some(b'\r' | b'\n') => return if fits { Ok(line) } else { Err(ReadError::TooLong(N)) },

@@ -1,13 +1,13 @@
-//! Message-signalled interrupts, counted: what a program asks is whether one came since it last looked.
+//! Message-signalled interrupts: handed to the program's function, and counted.
 //!
-//! The handlers do no more than count. Everything else happens where the program waits, because the verbs belong to the
-//! program (`&mut`) and a handler could come in the middle of a call. Who waits sleeps: the
-//! machine's timer ends the sleep at the deadline.
+//! That function comes in the middle of whatever the program does. What both use is used by the program while interrupts are
+//! held back ([`held`]). Who waits sleeps: the machine's timer ends the sleep at the deadline.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 use bareverbs::Clock as _;
+use spin::Mutex;
 
 use crate::{Timer, machine};
 
@@ -30,8 +30,32 @@ pub fn message(index: usize) -> Option<Message> {
     if index < VECTORS { machine::open_interrupt(index) } else { None }
 }
 
+/// Called with each vector that is raised.
+static HANDLER: Mutex<Option<fn(usize)>> = Mutex::new(None);
+
+/// Has `handler` called with the number of each vector that is raised from now on, with interrupts held back.
+pub fn handle_with(handler: fn(usize)) {
+    held(|| *HANDLER.lock() = Some(handler));
+}
+
+/// Holds interrupts back while `f` runs.
+pub fn held<T>(f: impl FnOnce() -> T) -> T {
+    let came_through = machine::hold_interrupts();
+    let result = f();
+    if came_through {
+        machine::let_interrupts_through();
+    }
+    result
+}
+
 /// Called by the machine's handler.
-pub(crate) fn count(index: usize) {
+pub(crate) fn raised(index: usize) {
+    // Never locked here: the program locks it with interrupts held back.
+    let handler = HANDLER.try_lock().and_then(|handler| *handler);
+    if let Some(handler) = handler {
+        handler(index);
+    }
+    // After the handler: who sees the number sees what the handler did.
     if let Some(taken) = TAKEN.get(index) {
         taken.fetch_add(1, Ordering::Release);
     }
@@ -47,7 +71,7 @@ pub fn wait(index: usize, before: u32, timeout: Duration) -> Option<u32> {
     let deadline = Timer.now().after(timeout);
     loop {
         // An interrupt that comes between the look and the sleep ends the sleep at once.
-        let result = machine::with_interrupts_held(|| {
+        let result = held(|| {
             let now = taken(index);
             if now != before {
                 return Some(Some(now));

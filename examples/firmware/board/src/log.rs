@@ -5,10 +5,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use bareverbs::Clock as _;
 use spin::Mutex;
 
-use crate::{Timer, console};
+use crate::{Timer, console, machine};
 
 /// Whether a frame is being written.
 static OPEN: AtomicBool = AtomicBool::new(false);
+/// Whether interrupts came through before it.
+static CAME_THROUGH: AtomicBool = AtomicBool::new(false);
 static ENCODER: Mutex<defmt::Encoder> = Mutex::new(defmt::Encoder::new());
 
 defmt::timestamp!("{=u64:us}", Timer.now().as_nanos() / 1000);
@@ -16,11 +18,13 @@ defmt::timestamp!("{=u64:us}", Timer.now().as_nanos() / 1000);
 #[defmt::global_logger]
 struct SerialLine;
 
-// SAFETY: a frame is written by one caller at a time: there is one processor, interrupt handlers of this crate do not log, and
-// `acquire` inside of a frame does not return.
+// SAFETY: a frame is written by one caller at a time: there is one processor, interrupts are held back until its end, and `acquire`
+// inside of a frame does not return.
 unsafe impl defmt::Logger for SerialLine {
     fn acquire() {
+        let came_through = machine::hold_interrupts();
         assert!(!OPEN.swap(true, Ordering::Acquire), "a log line inside of another");
+        CAME_THROUGH.store(came_through, Ordering::Relaxed);
         // From text to frames.
         console::send(&[0]);
         ENCODER.lock().start_frame(console::send);
@@ -33,7 +37,11 @@ unsafe impl defmt::Logger for SerialLine {
     unsafe fn release() {
         // The end of a frame is a zero, which is also the way back to text.
         ENCODER.lock().end_frame(console::send);
+        let came_through = CAME_THROUGH.load(Ordering::Relaxed);
         OPEN.store(false, Ordering::Release);
+        if came_through {
+            machine::let_interrupts_through();
+        }
     }
 
     unsafe fn write(bytes: &[u8]) {

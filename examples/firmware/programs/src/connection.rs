@@ -3,41 +3,70 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Clock as _, Completion, CqHandle, DmaMemory as _, Event, Lkey, MrHandle, Mtu, OffsetMap, PdHandle,
-    Psn, QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs, WcStatus,
+    Access, AddressVector, Clock as _, Completion, CqHandle, Event, InterruptHandler, Mtu, PdHandle, Psn, QpAttr, QpCap,
+    QpHandle, QpInit, QpRings, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Config;
 use bareverbs_mlx5::mmio::MappedMemory;
 use board::card::{self, Slot};
+use board::dma::Buffer;
 use board::{During as _, Failure, Timer, interrupts, println};
+use spin::Mutex;
+use static_cell::ConstStaticCell;
 
 use crate::address::Address;
 
 /// An arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware asks for.
 pub type Card = card::Card<512>;
-/// 1 protection domain, 4 regions, 4 windows, 2 completion queues, 2 queue pairs of 256 send blocks and 64 receives.
-pub type Rdma = Verbs<Card, 1, 4, 4, 2, 2, 256, 64>;
+/// The verbs on it.
+pub type Rdma = Verbs<'static, Card>;
+/// 1 protection domain, 4 regions, 4 windows, 2 completion queues, 2 queue pairs.
+pub type Tables = Storage<'static, Card, 1, 4, 4, 2, 2>;
+/// Room for 16 requests of any kind (a bind takes three blocks) and 16 receives.
+pub type Rings = QpRings<64, 16>;
+
+static RINGS: [Rings; 2] = [const { Rings::new() }; 2];
+static TABLES: ConstStaticCell<Tables> = {
+    let [first, second] = &RINGS;
+    ConstStaticCell::new(Storage::new([first.view(), second.view()]))
+};
+/// Bytes of [`Tables`] and [`Rings`].
+pub const STORAGE: usize = size_of::<Tables>() + size_of::<[Rings; 2]>();
+
+/// The verbs on a card, over the tables of this program.
+///
+/// # Errors
+/// The tables are in use: only the first call gets them.
+pub fn verbs(card: Card) -> Result<Rdma, Failure> {
+    Ok(Rdma::new(card, TABLES.try_take().during("the tables are in use")?))
+}
+
+/// What the card's interrupts need of the verbs. Locked with interrupts held back, and by [`interrupted`].
+static HANDLER: Mutex<Option<InterruptHandler<'static, Card>>> = Mutex::new(None);
+
+/// Takes the card's completion events, in the middle of whatever the program does.
+fn interrupted(vector: usize) {
+    if let (Some(mut handler), Ok(vector)) = (HANDLER.try_lock(), u16::try_from(vector))
+        && let Some(handler) = handler.as_mut()
+    {
+        handler.on_interrupt(vector);
+    }
+}
 
 /// Times for a simulated card, which boots at once: a real one may take the two minutes of [`Config::DEFAULT`]. BlueFlame stays
 /// off, since the board maps the BAR uncached.
 pub const CONFIG: Config =
     Config { boot_timeout: Duration::from_secs(10), command_timeout: Duration::from_secs(10), ..Config::DEFAULT };
 
-/// Between two looks whether the card lives.
+/// Between two looks at what the card needs, and how long an interrupt is waited for.
 const LOOK: Duration = Duration::from_secs(1);
-/// Vector of the first event queue for completions ([`Config::first_vector`] and one).
-const COMPLETIONS: usize = 1;
 
 /// A queue pair with everything that it needs.
 pub struct Connection {
     /// The verbs.
     pub rdma: Rdma,
     /// The buffer, registered as one region.
-    pub buffer: MappedMemory,
-    /// Its region.
-    pub region: MrHandle,
-    /// Key of the region.
-    pub lkey: Lkey,
+    pub region: Region<Buffer>,
     /// The queue pair.
     pub qp: QpHandle,
     /// The protection domain.
@@ -46,6 +75,8 @@ pub struct Connection {
     pub address: Address,
     /// Whether to wait for interrupts.
     pub events: bool,
+    /// Vector of the completion queue.
+    pub vector: usize,
     cq: CqHandle,
     armed: bool,
     interrupts: u32,
@@ -56,24 +87,26 @@ impl Connection {
     ///
     /// # Errors
     /// What could not be done.
-    pub fn open(slot: Slot, arena: MappedMemory, buffer: MappedMemory) -> Result<Self, Failure> {
+    pub fn open(slot: Slot, arena: MappedMemory, buffer: Buffer) -> Result<Self, Failure> {
         let brought = Card::bring_up(slot.machine(arena), &CONFIG);
         let card = brought.map_err(|(error, _)| error).during("bringing the card up")?;
-        let mut rdma = Rdma::new(card);
+        let mut rdma = verbs(card)?;
+        let handler = rdma.take_interrupt_handler().during("take_interrupt_handler")?;
+        interrupts::held(|| *HANDLER.lock() = Some(handler));
+        interrupts::handle_with(interrupted);
         let lid = rdma.query_port(1).during("query_port")?.lid;
         let pd = rdma.alloc_pd().during("alloc_pd")?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND;
-        let (first, len) = (buffer.device_addr(), buffer.len() as u64);
-        let region = rdma.reg_mr(pd, first, len, access, &OffsetMap::default()).during("reg_mr")?;
-        let lkey = rdma.mr(region).during("mr")?.lkey;
+        let region = rdma.reg_mr(pd, buffer, access).during("reg_mr")?;
         let cq = rdma.create_cq(64).during("create_cq")?;
+        let vector = usize::from(rdma.cq(cq).during("cq")?.vector);
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
         let qp = rdma.create_qp(&init).during("create_qp")?;
         // A connection that follows another one soon must not take its packets for its own.
         let psn = Psn::new(Timer.now().as_nanos() as u32 & 0xff_ffff);
         let address = Address { lid, qpn: rdma.qp(qp).during("qp")?.qpn, psn };
-        Ok(Self { rdma, buffer, region, lkey, qp, pd, address, events: false, cq, armed: false, interrupts: 0 })
+        Ok(Self { rdma, region, qp, pd, address, events: false, vector, cq, armed: false, interrupts: 0 })
     }
 
     /// Takes the queue pair to RTS, towards `peer`, with the times of `ibv_rc_pingpong`. A message that comes before the first
@@ -103,7 +136,7 @@ impl Connection {
 
     /// A piece of the buffer.
     pub fn sge(&self, at: usize, len: usize) -> Sge {
-        Sge { addr: self.buffer.device_addr() + at as u64, length: len as u32, lkey: self.lkey }
+        self.region.sge(at as u64, len as u32)
     }
 
     /// Posts a receive into a piece of the buffer.
@@ -142,7 +175,7 @@ impl Connection {
     /// Of the card, or because none came in `timeout`.
     pub fn next_of_any_status(&mut self, timeout: Duration) -> Result<Completion, Failure> {
         let deadline = Timer.now().after(timeout);
-        let mut look = Timer.now().after(LOOK);
+        let mut due = Timer.now().after(LOOK);
         let mut overdue = false;
         loop {
             let mut completions = [Completion::EMPTY];
@@ -153,12 +186,8 @@ impl Connection {
                 return Ok(completions[0]);
             }
             let now = Timer.now();
-            if now >= look {
-                look = now.after(LOOK);
-                let health = self.rdma.provider_mut().health().during("the card's health")?;
-                if !health.is_well() {
-                    return Err(Failure::new(format_args!("the card is not well: {health:?}")));
-                }
+            if now >= due {
+                due = self.rdma.maintain().during("the card")?;
             }
             if now >= deadline {
                 return Err(Failure::new(format_args!("no completion in {} s", timeout.as_secs())));
@@ -172,13 +201,14 @@ impl Connection {
     /// Asks for an event, and the next time waits for its interrupt; gives whether that should have come and did not.
     fn wait_for_interrupt(&mut self) -> Result<bool, Failure> {
         if !self.armed {
-            self.interrupts = interrupts::taken(COMPLETIONS);
+            self.interrupts = interrupts::taken(self.vector);
             self.rdma.req_notify_cq(self.cq, false).during("req_notify_cq")?;
             self.armed = true;
             // A completion may have come before: one more poll.
             return Ok(false);
         }
-        let raised = interrupts::wait(COMPLETIONS, self.interrupts, LOOK).is_some();
+        // The handler has taken the event by then.
+        let raised = interrupts::wait(self.vector, self.interrupts, LOOK).is_some();
         while let Some(event) = self.rdma.poll_event().during("poll_event")? {
             match event {
                 Event::Completion(_) => self.armed = false,
@@ -197,10 +227,14 @@ impl Connection {
         if self.rdma.qp(self.qp).is_ok() {
             self.rdma.destroy_qp(self.qp).during("destroy_qp")?;
         }
+        if let Some(handler) = interrupts::held(|| HANDLER.lock().take()) {
+            self.rdma.return_interrupt_handler(handler).ok().during("the interrupt handler is of another card")?;
+        }
         self.rdma.destroy_cq(self.cq).during("destroy_cq")?;
         self.rdma.dereg_mr(self.region).during("dereg_mr")?;
         self.rdma.dealloc_pd(self.pd).during("dealloc_pd")?;
-        let report = self.rdma.into_provider().teardown().map_err(|(error, _)| error).during("taking the card down")?.1;
+        let card = self.rdma.into_provider().ok().during("a queue is out")?;
+        let report = card.teardown().map_err(|(error, _)| error).during("taking the card down")?.1;
         println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
         Ok(())
     }

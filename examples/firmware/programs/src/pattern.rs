@@ -1,7 +1,8 @@
 //! Bytes that both ends of a connection can work out: what was sent is compared with what came.
 
-use bareverbs::{DmaMemory, OutOfRange};
+use bareverbs::{DmaBuffer as _, OutOfRange, Region};
 use board::Failure;
+use board::dma::Buffer;
 
 /// Byte `at` of message `number`. The first byte of each page is 0, which `ibv_rc_pingpong -c` asks for.
 pub const fn byte(number: u32, at: usize) -> u8 {
@@ -15,9 +16,9 @@ pub const fn byte(number: u32, at: usize) -> u8 {
 /// Writes message `number` of `len` bytes to `at`.
 ///
 /// # Errors
-/// If the memory is shorter.
-pub fn fill(memory: &mut impl DmaMemory, at: usize, len: usize, number: u32) -> Result<(), Failure> {
-    (0..len).try_for_each(|index| memory.write(at + index, &[byte(number, index)])).map_err(outside)
+/// If the buffer is shorter.
+pub fn fill(region: &mut Region<Buffer>, at: usize, len: usize, number: u32) -> Result<(), Failure> {
+    (0..len).try_for_each(|index| region.write(at + index, &[byte(number, index)])).map_err(outside)
 }
 
 fn outside(OutOfRange { offset, len }: OutOfRange) -> Failure {
@@ -27,11 +28,11 @@ fn outside(OutOfRange { offset, len }: OutOfRange) -> Failure {
 /// Compares the `len` bytes at `at` with `want`, which gives each byte by its place.
 ///
 /// # Errors
-/// The first byte that differs, or if the memory is shorter.
-pub fn check(memory: &impl DmaMemory, at: usize, len: usize, want: impl Fn(usize) -> u8) -> Result<(), Failure> {
+/// The first byte that differs, or if the buffer is shorter.
+pub fn check(buffer: &Buffer, at: usize, len: usize, want: impl Fn(usize) -> u8) -> Result<(), Failure> {
     for index in 0..len {
         let mut have = [0];
-        memory.read(at + index, &mut have).map_err(outside)?;
+        buffer.read(at + index, &mut have).map_err(outside)?;
         if have != [want(index)] {
             return Err(Failure::new(format_args!("byte {index} is {:#04x} instead of {:#04x}", have[0], want(index))));
         }

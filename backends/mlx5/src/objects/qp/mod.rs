@@ -1,9 +1,11 @@
 //! Queue pairs: their rings, their making and unmaking.
 
-mod encode;
 mod modify;
+pub(crate) mod recv_ring;
+pub(crate) mod segment;
+pub(crate) mod send_ring;
 
-use bareverbs::{Platform, QpCap, QpMade, QpRequest, QpState, QpType, Qpn};
+use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingSizes, Span};
 use bareverbs_mlx5_spec::{CmdOpcode, CreateQpIn, DS_UNIT, Layout, Qpc, QpcSt, ViewMut, WQEBB, pm_state, rq_type};
 
 use crate::bring_up::caps::Capabilities;
@@ -15,7 +17,8 @@ use crate::log::log_event;
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
 
-pub(crate) use encode::{SHORT_INLINE, send_blocks, short_inline_blocks};
+use recv_ring::RecvRing;
+use send_ring::SendRing;
 
 /// Bytes before the payload of a connected queue pair's request: control segment and remote address.
 const CONNECTED_HEAD: u32 = 32;
@@ -30,21 +33,12 @@ const RING: u32 = 1 << 15;
 /// User index of a queue pair of a device whose completions carry none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
+/// A ring in the memory of a machine.
+type MemoryRing<P> = <<P as Platform>::Memory as DmaMemory>::Ring;
+
 /// A queue pair of this backend.
 #[derive(Debug)]
 pub struct Qp {
-    // What the data path touches comes first.
-    sq_ring: usize,
-    sq_mask: usize,
-    qpn_ds: u32,
-    fence: u32,
-    record: usize,
-    committed: u32,
-    last_control: u64,
-    rq_ring: usize,
-    rq_mask: u32,
-    rq_units: u32,
-    // The control path's.
     qpn: u32,
     service: QpcSt,
     pd: u32,
@@ -52,6 +46,7 @@ pub struct Qp {
     recv_cqn: u32,
     pkey_index: u16,
     port: u8,
+    record: usize,
     run: Option<Run>,
     destroy: PendingDestroy,
 }
@@ -111,10 +106,12 @@ impl Rings {
             let with_sges = head + unit * sges;
             let with_inline = if inline == 0 { 0 } else { head + (INLINE_HEAD + inline).next_multiple_of(unit) };
             let bind = if connected && caps.windows { BIND } else { 0 };
-            let wqe = within(u64::from(with_sges.max(with_inline).max(bind)), caps.max_send_wqe)?.next_multiple_of(block);
-            let blocks = u64::from(cap.max_send_wr).saturating_mul(u64::from(wqe / block));
+            let longest = within(u64::from(with_sges.max(with_inline).max(bind)), caps.max_send_wqe)?;
+            let each = longest.div_ceil(block).max(1);
+            let wqe = each.saturating_mul(block);
+            let blocks = u64::from(cap.max_send_wr).saturating_mul(u64::from(each));
             made.send_blocks = within(blocks.next_power_of_two(), ring)?;
-            made.cap.max_send_wr = made.send_blocks.checked_div(wqe / block).unwrap_or(0);
+            made.cap.max_send_wr = made.send_blocks / each;
             made.cap.max_send_sge = ((wqe - head) / unit).min(most_sges);
             made.cap.max_inline_data = (wqe - head - INLINE_HEAD).min(most_inline);
         }
@@ -148,24 +145,39 @@ struct CreateQpParams<'a> {
     run: Option<Run>,
     record: usize,
     pd: &'a Pd,
-    send_cq: &'a Cq,
-    recv_cq: &'a Cq,
+    send_cqn: u32,
+    recv_cqn: u32,
     cookie: u32,
 }
 
+/// The device's number of a transport.
+fn service_of(qp_type: QpType) -> Result<QpcSt, Error> {
+    match qp_type {
+        QpType::Rc => Ok(QpcSt::Rc),
+        QpType::Uc => Ok(QpcSt::Uc),
+        QpType::Ud => Ok(QpcSt::Ud),
+        QpType::XrcSend => Err(Error::Unsupported(Feature::Transport)),
+    }
+}
+
+/// Sizes of the rings of a queue pair.
+pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> Result<RingSizes, Error> {
+    let Rings { send_blocks, recv_entries, cap, .. } = Rings::new(cap, service_of(qp_type)?, caps)?;
+    Ok(RingSizes { send_blocks, recv_entries, cap })
+}
+
 impl<P: Platform> Driver<P> {
-    /// Makes a queue pair in RESET.
-    pub(crate) fn create_qp<B>(&mut self, request: &QpRequest<'_, B>) -> Result<QpMade<B>, Error>
-    where
-        B: bareverbs::Provider<Pd = Pd, Cq = Cq, Qp = Qp>,
-    {
-        let service = match request.qp_type {
-            QpType::Rc => QpcSt::Rc,
-            QpType::Uc => QpcSt::Uc,
-            QpType::Ud => QpcSt::Ud,
-            QpType::XrcSend => return Err(Error::Unsupported(Feature::Transport)),
-        };
-        let rings = Rings::new(&request.cap, service, &self.caps)?;
+    /// Makes a queue pair in RESET, with its rings.
+    pub(crate) fn create_qp(
+        &mut self,
+        qp_type: QpType,
+        pd: &Pd,
+        cqs: (&Cq, &Cq),
+        cap: &QpCap,
+        cookie: u32,
+    ) -> Result<(Qp, SendRing<P>, RecvRing<P>), Error> {
+        let service = service_of(qp_type)?;
+        let rings = Rings::new(cap, service, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
         let run = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
         let record = match self.allocate_record() {
@@ -177,35 +189,32 @@ impl<P: Platform> Driver<P> {
                 return Err(error);
             }
         };
-        let QpRequest { pd, send_cq, recv_cq, cookie, .. } = *request;
-        let params = CreateQpParams { service, rings, run, record, pd, send_cq, recv_cq, cookie };
-        match self.create_qp_command(&params) {
-            Ok(qpn) => {
-                let start = run.map_or(0, Run::at);
+        let (send_cqn, recv_cqn) = (cqs.0.cqn().get(), cqs.1.cqn().get());
+        let params = CreateQpParams { service, rings, run, record, pd, send_cqn, recv_cqn, cookie };
+        // The rings first: what the device has made could not be kept without them.
+        let made = self.open_rings(&params).and_then(|(send, recv)| {
+            let doorbell = self.uar.send_doorbell(&self.machine.registers)?;
+            Ok((self.create_qp_command(&params)?, send, recv, doorbell))
+        });
+        match made {
+            Ok((qpn, send, recv, doorbell)) => {
+                let send = SendRing::new(send, doorbell, self.machine.fence.clone(), qpn);
+                let recv = RecvRing::new(recv, self.machine.fence.clone(), rings.recv_units);
+                log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
+                let pd = pd.number;
                 let qp = Qp {
-                    sq_ring: start + rings.recv_bytes(),
-                    sq_mask: rings.send_bytes().saturating_sub(1),
-                    qpn_ds: qpn << 8,
-                    fence: 0,
-                    record,
-                    committed: 0,
-                    last_control: 0,
-                    rq_ring: start,
-                    rq_mask: rings.recv_entries.saturating_sub(1),
-                    rq_units: if rings.recv_entries == 0 { 0 } else { rings.recv_units },
                     qpn,
                     service,
-                    pd: pd.number,
-                    send_cqn: send_cq.cqn().get(),
-                    recv_cqn: recv_cq.cqn().get(),
+                    pd,
+                    send_cqn,
+                    recv_cqn,
                     pkey_index: 0,
                     port: 1,
+                    record,
                     run,
                     destroy: PendingDestroy::NONE,
                 };
-                let Rings { send_blocks, recv_entries, cap, .. } = rings;
-                log_event!(debug, "queue pair {:x}: {} send blocks, {} receive entries", qpn, send_blocks, recv_entries);
-                Ok(QpMade { qp, qpn: Qpn::new(qpn), send_blocks, recv_entries, cap })
+                Ok((qp, send, recv))
             }
             Err(error) => {
                 if let Some(run) = run {
@@ -215,6 +224,18 @@ impl<P: Platform> Driver<P> {
                 Err(error)
             }
         }
+    }
+
+    /// Send and receive ring in their memory. A ring without entries is the record's own place, into which nothing is written.
+    fn open_rings(&self, params: &CreateQpParams<'_>) -> Result<(MemoryRing<P>, MemoryRing<P>), Error> {
+        let CreateQpParams { rings, record, .. } = params;
+        let start = params.run.map_or(0, Run::at);
+        let open = |at: usize, len: usize| {
+            let (at, len) = if len == 0 { (*record, WQEBB) } else { (at, len) };
+            let span = Span::new(at, len, *record).ok_or(Error::OutOfRange { offset: at, len })?;
+            Ok::<_, Error>(self.machine.memory.ring(&span)?)
+        };
+        Ok((open(start + rings.recv_bytes(), rings.send_bytes())?, open(start, rings.recv_bytes())?))
     }
 
     fn create_qp_command(&mut self, params: &CreateQpParams<'_>) -> Result<u32, Error> {
@@ -229,8 +250,8 @@ impl<P: Platform> Driver<P> {
             .set(Qpc::PD, params.pd.number)
             .set(Qpc::UAR_PAGE, uar_page)
             .set(Qpc::USER_INDEX, if self.caps.user_index { params.cookie } else { NO_USER_INDEX })
-            .set(Qpc::CQN_SND, params.send_cq.cqn().get())
-            .set(Qpc::CQN_RCV, params.recv_cq.cqn().get())
+            .set(Qpc::CQN_SND, params.send_cqn)
+            .set(Qpc::CQN_RCV, params.recv_cqn)
             .set64(Qpc::DBR_ADDR, self.arena.addr(params.record));
         if rings.send_blocks == 0 {
             context.set(Qpc::NO_SQ, 1);

@@ -9,7 +9,6 @@ use bareverbs_mlx5_spec::{
 use super::{Qp, state_of};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
-use crate::log::log_event;
 
 /// [`Qpc::ATOMIC_MODE`]: as the IBTA has it.
 const ATOMIC_MODE_IB: u32 = 1;
@@ -53,9 +52,8 @@ impl<P: Platform> Driver<P> {
             ViewMut::<Qp2rstIn>::of(&mut input).set(Qp2rstIn::QPN, qp.qpn);
             self.command(opcode, &input, &mut [0; Qp2rstOut::SIZE])?;
             if to == QpState::Reset {
-                self.reset_rings(qp)?;
+                self.reset_record(qp)?;
             }
-            log_event!(debug, "queue pair {:x}: {:?} to {:?}", qp.qpn, from, to);
             return Ok(());
         }
         if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
@@ -129,13 +127,11 @@ impl<P: Platform> Driver<P> {
         }
         self.command(opcode, &input, &mut [0; Rst2initQpOut::SIZE])?;
         (qp.pkey_index, qp.port) = (pkey_index, port);
-        log_event!(debug, "queue pair {:x}: {:?} to {:?}", qp.qpn, from, to);
         Ok(())
     }
 
     /// The device starts again at block 0 and entry 0.
-    fn reset_rings(&mut self, qp: &mut Qp) -> Result<(), Error> {
-        (qp.fence, qp.committed, qp.last_control) = (0, 0, 0);
+    fn reset_record(&mut self, qp: &Qp) -> Result<(), Error> {
         self.machine.memory.store(qp.record, &[0; 1])?;
         Ok(())
     }
@@ -224,7 +220,7 @@ fn stat_rate(rate: u8, rates: u32) -> Result<u32, Error> {
 
 #[cfg(test)]
 mod tests {
-    use bareverbs::{Lid, QpCap, QpRequest, QpType};
+    use bareverbs::{Lid, QpCap, QpType};
 
     use super::*;
     use crate::mock::{MockPlatform, acknowledge, started};
@@ -239,15 +235,7 @@ mod tests {
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
         let run = view.arena.allocate(1).unwrap();
         let (pd, cq) = (Pd { number: 1, destroy: Default::default() }, Cq::for_tests(run));
-        let request = QpRequest::<crate::Mlx5<MockPlatform, 32>> {
-            qp_type: QpType::Rc,
-            pd: &pd,
-            send_cq: &cq,
-            recv_cq: &cq,
-            cap: QpCap::default(),
-            cookie: 0,
-        };
-        let mut qp = view.create_qp(&request).unwrap().qp;
+        let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq), &QpCap::default(), 0).unwrap();
         qp.port = 2;
         for (given, expected) in [(0, 2), (1, 1), (2, 2)] {
             let alt_av = AddressVector { dlid: Lid::new(5), port_num: given, ..AddressVector::default() };

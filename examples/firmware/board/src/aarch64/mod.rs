@@ -136,14 +136,19 @@ pub(crate) fn start() {
     }
 }
 
-/// Holds interrupts back while `f` runs.
-pub(crate) fn with_interrupts_held<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: they are let through again below.
-    unsafe { asm!("msr daifset, #2", options(nomem, nostack)) };
-    let result = f();
+/// Holds interrupts back from now on; gives whether they came through before.
+pub(crate) fn hold_interrupts() -> bool {
+    let masks: u64;
+    // SAFETY: nothing but the mask changes. Not `nomem`: what is shared with a handler is not touched before.
+    unsafe { asm!("mrs {}, daif", "msr daifset, #2", out(reg) masks, options(nostack)) };
+    // Bit 7: I.
+    masks & 1 << 7 == 0
+}
+
+/// Lets interrupts through again.
+pub(crate) fn let_interrupts_through() {
     // SAFETY: the handlers are there since the start-up code.
-    unsafe { asm!("msr daifclr, #2", options(nomem, nostack)) };
-    result
+    unsafe { asm!("msr daifclr, #2", options(nostack)) };
 }
 
 /// Sleeps until an interrupt comes, at the latest at `deadline`. One that is held back ends the sleep too.
@@ -198,7 +203,7 @@ extern "C" fn board_interrupt() {
         return;
     }
     if let Some(index) = number.checked_sub(message_range().0) {
-        interrupts::count(index);
+        interrupts::raised(index);
     }
     // SAFETY: the end of the interrupt that was acknowledged.
     unsafe { interface.end.write(taken) };

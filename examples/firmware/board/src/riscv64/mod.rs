@@ -95,14 +95,18 @@ pub(crate) fn start() {
     }
 }
 
-/// Holds interrupts back while `f` runs.
-pub(crate) fn with_interrupts_held<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: they are let through again below.
-    unsafe { asm!("csrci mstatus, 8", options(nomem, nostack)) };
-    let result = f();
+/// Holds interrupts back from now on; gives whether they came through before.
+pub(crate) fn hold_interrupts() -> bool {
+    let status: u64;
+    // SAFETY: nothing but MIE changes. Not `nomem`: what is shared with a handler is not touched before.
+    unsafe { asm!("csrrci {}, mstatus, 8", out(reg) status, options(nostack)) };
+    status & 8 != 0
+}
+
+/// Lets interrupts through again.
+pub(crate) fn let_interrupts_through() {
     // SAFETY: the handler is there since the start-up code.
-    unsafe { asm!("csrsi mstatus, 8", options(nomem, nostack)) };
-    result
+    unsafe { asm!("csrsi mstatus, 8", options(nostack)) };
 }
 
 /// Sleeps until an interrupt comes, at the latest at `deadline`. One that is held back ends the sleep too.
@@ -137,7 +141,7 @@ extern "C" fn board_trap(cause: u64, at: u64, address: u64) {
     // SAFETY: mtopei: takes the interrupt that comes first.
     unsafe { asm!("csrrw {}, 0x35c, zero", out(reg) top, options(nomem, nostack)) };
     if let Some(index) = ((top >> 16) as usize & 0x7ff).checked_sub(1) {
-        interrupts::count(index);
+        interrupts::raised(index);
     }
 }
 

@@ -173,14 +173,19 @@ fn calibrate() {
     }
 }
 
-/// Holds interrupts back while `f` runs.
-pub(crate) fn with_interrupts_held<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: they are let through again below.
-    unsafe { asm!("cli", options(nomem, nostack)) };
-    let result = f();
+/// Holds interrupts back from now on; gives whether they came through before.
+pub(crate) fn hold_interrupts() -> bool {
+    let flags: u64;
+    // SAFETY: nothing but the interrupt flag changes. Not `nomem`: what is shared with a handler is not touched before.
+    unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
+    // Bit 9: IF.
+    flags & 1 << 9 != 0
+}
+
+/// Lets interrupts through again.
+pub(crate) fn let_interrupts_through() {
     // SAFETY: the table of handlers is there since `start`.
-    unsafe { asm!("sti", options(nomem, nostack)) };
-    result
+    unsafe { asm!("sti", options(nostack)) };
 }
 
 /// Sleeps until an interrupt comes, at the latest at `deadline`; lets interrupts through.
@@ -192,7 +197,7 @@ pub(crate) fn sleep_until(deadline: u64) {
         let apic: &LocalApic = registers(LOCAL_APIC);
         apic.timer.write(TIMER_VECTOR as u32);
         apic.initial.write(ticks as u32);
-        asm!("sti", "hlt", "cli", options(nomem, nostack));
+        asm!("sti", "hlt", "cli", options(nostack));
         apic.initial.write(0);
     }
 }
@@ -269,7 +274,7 @@ extern "C" fn board_vector(frame: &Frame) {
         Ok(vector @ FIRST_VECTOR..=TIMER_VECTOR) => {
             // The timer's has nothing to count: it ends a sleep.
             if vector != TIMER_VECTOR {
-                interrupts::count(vector - FIRST_VECTOR);
+                interrupts::raised(vector - FIRST_VECTOR);
             }
             // SAFETY: the local APIC waits for the end of this interrupt.
             unsafe { registers::<LocalApic>(LOCAL_APIC).end_of_interrupt.write(0) };

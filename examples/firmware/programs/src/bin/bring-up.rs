@@ -4,7 +4,7 @@
 
 use board::card::Slot;
 use board::{During as _, Failure, println};
-use programs::connection::{CONFIG, Card, Rdma};
+use programs::connection::{self, CONFIG, Card, Rdma, STORAGE};
 
 board::entry!(main);
 
@@ -20,18 +20,19 @@ fn main() -> Result<(), Failure> {
     println!("firmware {major}.{minor}.{sub}, {} pages given, {} free", statistics.pages_held, statistics.pages_free);
 
     println!(
-        "{} bytes of memory: verbs and driver {}, arena {}",
-        size_of::<Rdma>() + Card::ARENA,
+        "{} bytes of memory: tables and rings {STORAGE}, verbs and driver {}, arena {}",
+        STORAGE + size_of::<Rdma>() + Card::ARENA,
         size_of::<Rdma>(),
         Card::ARENA
     );
-    let mut verbs = Rdma::new(card);
+    let mut verbs = connection::verbs(card)?;
     let device = verbs.query_device();
     println!("node {:016x}, {} queue pairs, {} regions at most", device.node_guid.0, device.max_qp, device.max_mr);
     let port = verbs.query_port(1).during("query_port")?;
     println!("port 1: {:?}, LID {}, MTU {}", port.state, port.lid.get(), port.active_mtu.bytes());
 
-    let report = verbs.into_provider().teardown().map_err(|(error, _)| error).during("taking it down")?.1;
+    let card = verbs.into_provider().ok().during("a queue is out")?;
+    let report = card.teardown().map_err(|(error, _)| error).during("taking it down")?.1;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())
 }

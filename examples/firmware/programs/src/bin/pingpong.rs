@@ -73,7 +73,7 @@ fn main() -> Result<(), Failure> {
     println!("pingpong on {}", board::NAME);
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let buffer = board::dma_memory!(3 * LONGEST).during("the buffer is in use")?;
+    let buffer = board::dma_memory!(3 * LONGEST).during("the buffer is in use")?.into();
     let mut connection = Connection::open(slot, arena, buffer)?;
     println!("address {}", connection.address);
 
@@ -91,7 +91,7 @@ fn main() -> Result<(), Failure> {
     let Wanted { iters, size, events, .. } = pingpong.wanted;
     println!("{iters} messages of {size} bytes there and back, each byte checked");
     if events {
-        println!("{} interrupts", board::interrupts::taken(1));
+        println!("{} interrupts", board::interrupts::taken(pingpong.connection.vector));
     }
     pingpong.connection.close()
 }
@@ -102,19 +102,19 @@ impl Pingpong {
         let Wanted { client, linux, size, .. } = self.wanted;
         let place = (number % 2) as usize * LONGEST;
         if client {
-            pattern::fill(&mut self.connection.buffer, OUT, size, number)?;
+            pattern::fill(&mut self.connection.region, OUT, size, number)?;
             self.send(OUT)?;
         }
         self.wait(number + 1)?;
         // What came: the bytes of the one that makes them, once they have been there and back.
-        let buffer = &self.connection.buffer;
+        let buffer = &self.connection.region;
         match number.checked_sub(1) {
             _ if client || !linux => pattern::check(buffer, place, size, |at| pattern::byte(number, at))?,
             Some(before) => pattern::check(buffer, place, size, |at| pattern::byte(before, at))?,
             None => pattern::check(buffer, place, size, |at| if at.is_multiple_of(4096) { 0 } else { 0x7b })?,
         }
         if !client && linux {
-            pattern::fill(&mut self.connection.buffer, OUT, size, number)?;
+            pattern::fill(&mut self.connection.region, OUT, size, number)?;
         }
         if !client {
             self.send(if linux { OUT } else { place })?;

@@ -10,7 +10,7 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Clock as _, DmaMemory as _, Event, MwBind, MwType, Payload, Remote, Rkey, SendFlags, SendOp, WcStatus,
+    Access, Clock as _, DmaBuffer as _, Event, MwBind, MwType, Payload, Remote, Rkey, SendFlags, SendOp, WcStatus,
 };
 use board::card::Slot;
 use board::{During as _, Failure, Timer, println};
@@ -42,7 +42,7 @@ fn main() -> Result<(), Failure> {
     println!("write on {}", board::NAME);
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let buffer = board::dma_memory!(3 * AREA + 4096).during("the buffer is in use")?;
+    let buffer = board::dma_memory!(3 * AREA + 4096).during("the buffer is in use")?.into();
     let mut side = Side { connection: Connection::open(slot, arena, buffer)?, done: 0 };
     let connection = &mut side.connection;
     println!("address {}", connection.address);
@@ -56,9 +56,9 @@ fn main() -> Result<(), Failure> {
 
     // A window over the area that is shown; the key of the region itself stays here.
     let window = connection.rdma.alloc_mw(connection.pd, MwType::Type1).during("alloc_mw")?;
-    let shown = connection.buffer.device_addr() + SHOWN as u64;
+    let shown = connection.region.remote(SHOWN as u64).addr;
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let mr = connection.region;
+    let mr = connection.region.handle();
     let bind = MwBind { wr_id: 2, flags: SendFlags::SIGNALED, mr, addr: shown, length: WINDOW as u64, access };
     let rkey = connection.rdma.bind_mw(connection.qp, window, &bind).during("bind_mw")?;
     side.expect(&[2])?;
@@ -68,18 +68,18 @@ fn main() -> Result<(), Failure> {
     let connection = &mut side.connection;
     let (mine, yours) = (u32::from(connection.address.lid.get()), u32::from(peer.lid.get()));
     // A mark behind the window, which nobody may overwrite.
-    connection.buffer.write(SHOWN + WINDOW, &[0x55]).map_err(|_| "outside of the buffer").during("marking")?;
-    pattern::fill(&mut connection.buffer, SOURCE, WINDOW, mine)?;
+    connection.region.write(SHOWN + WINDOW, &[0x55]).map_err(|_| "outside of the buffer").during("marking")?;
+    pattern::fill(&mut connection.region, SOURCE, WINDOW, mine)?;
     let source = [connection.sge(SOURCE, WINDOW)];
     connection.post(3, SendOp::Write { payload: Payload::Sges(&source), remote })?;
     let copy = [connection.sge(COPY, WINDOW)];
     connection.post(4, SendOp::Read { sges: &copy, remote })?;
     side.expect(&[3, 4])?;
-    pattern::check(&side.connection.buffer, COPY, WINDOW, |at| pattern::byte(mine, at)).during("read back")?;
+    pattern::check(&side.connection.region, COPY, WINDOW, |at| pattern::byte(mine, at)).during("read back")?;
     println!("{WINDOW} bytes written and read back, each byte checked");
 
     side.exchange(1, remote)?;
-    pattern::check(&side.connection.buffer, SHOWN, WINDOW, |at| pattern::byte(yours, at)).during("written by the peer")?;
+    pattern::check(&side.connection.region, SHOWN, WINDOW, |at| pattern::byte(yours, at)).during("written by the peer")?;
     println!("{WINDOW} bytes written by the peer, each byte checked");
 
     // One byte too far: the other's card refuses it, and both queue pairs are in error after that.
@@ -89,7 +89,7 @@ fn main() -> Result<(), Failure> {
         side.wait_for_refusal()?;
     }
     let mut connection = side.connection;
-    pattern::check(&connection.buffer, SHOWN + WINDOW, 1, |_| 0x55).during("behind the window")?;
+    pattern::check(&connection.region, SHOWN + WINDOW, 1, |_| 0x55).during("behind the window")?;
     println!("a byte beyond the window refused");
     connection.rdma.destroy_qp(connection.qp).during("destroy_qp")?;
     connection.rdma.dealloc_mw(window).during("dealloc_mw")?;
@@ -115,14 +115,14 @@ impl Side {
     fn exchange(&mut self, place: u64, own: Remote) -> Result<Remote, Failure> {
         let (connection, out) = (&mut self.connection, MESSAGE + 1024);
         let outside = |_| Failure::new(format_args!("a message outside of the buffer"));
-        connection.buffer.write(out, &own.addr.to_be_bytes()).map_err(outside)?;
-        connection.buffer.write(out + 8, &own.rkey.get().to_be_bytes()).map_err(outside)?;
+        connection.region.write(out, &own.addr.to_be_bytes()).map_err(outside)?;
+        connection.region.write(out + 8, &own.rkey.get().to_be_bytes()).map_err(outside)?;
         let sges = [connection.sge(out, MESSAGE_LEN)];
         connection.post(10 + place, SendOp::Send { payload: Payload::Sges(&sges) })?;
         self.expect(&[10 + place, place])?;
         let (mut addr, mut rkey) = ([0; 8], [0; 4]);
-        self.connection.buffer.read(message(place), &mut addr).map_err(outside)?;
-        self.connection.buffer.read(message(place) + 8, &mut rkey).map_err(outside)?;
+        self.connection.region.read(message(place), &mut addr).map_err(outside)?;
+        self.connection.region.read(message(place) + 8, &mut rkey).map_err(outside)?;
         Ok(Remote { addr: u64::from_be_bytes(addr), rkey: Rkey::new(u32::from_be_bytes(rkey)) })
     }
 

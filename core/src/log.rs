@@ -1,7 +1,7 @@
 //! Log lines, to `log` and to `defmt`, whichever is compiled in.
 
-/// `say!(info, "…", args)`: a line at that level. Placeholders are those that `log` and `defmt` share.
-macro_rules! say {
+/// `log_event!(info, "…", args)`: a line at that level. Placeholders are those that `log` and `defmt` share.
+macro_rules! log_event {
     ($level:ident, $format:literal $(, $arg:expr)* $(,)?) => {{
         #[cfg(feature = "log")]
         log::$level!($format $(, $arg)*);
@@ -11,4 +11,4 @@ macro_rules! say {
         { $(let _ = &$arg;)* }
     }};
 }
-pub(crate) use say;
+pub(crate) use log_event;

@@ -1,0 +1,102 @@
+//! Queues of completion events.
+
+use bareverbs::{CompletionEvent, Cqn, Platform};
+use bareverbs_mlx5_spec::{CompEvent, EventType, View};
+use heapless::Vec;
+
+use crate::driver::COMPLETION_EQS;
+use crate::events::eq::{Eq, event_data, event_type};
+
+/// The queues of completion events, in the hands of whoever handles interrupts.
+pub struct CompletionEvents<P: Platform> {
+    queues: Vec<Eq<P>, COMPLETION_EQS>,
+    /// Queue to look at first: the one after that which gave the last event, so that a busy one does not starve the others.
+    next: usize,
+    /// Vector of all other events.
+    control_vector: u16,
+}
+
+impl<P: Platform> CompletionEvents<P> {
+    pub(crate) const fn new(control_vector: u16) -> Self {
+        Self { queues: Vec::new(), next: 0, control_vector }
+    }
+
+    /// Adds a queue; it is dropped if there are as many as fit.
+    pub(crate) fn add(&mut self, eq: Eq<P>) {
+        let _ = self.queues.push(eq);
+    }
+}
+
+impl<P: Platform> bareverbs::CompletionEvents for CompletionEvents<P> {
+    fn next(&mut self, vector: Option<u16>) -> CompletionEvent {
+        let count = self.queues.len();
+        for turn in 0..count {
+            let index = self.next.wrapping_add(turn).checked_rem(count).unwrap_or(0);
+            let Some(eq) = self.queues.get_mut(index) else { break };
+            if vector.is_some_and(|vector| vector != eq.info.vector) {
+                continue;
+            }
+            // Bounded: a queue gives as many entries as it has, then it says that it was full.
+            while let Some(entry) = eq.pop() {
+                self.next = index.wrapping_add(1);
+                eq.update_consumer_index();
+                if eq.overflowed() {
+                    return CompletionEvent::Overflow;
+                }
+                if event_type(&entry) == Some(EventType::Completion) {
+                    let data = event_data::<CompEvent>(&entry);
+                    let cqn = View::<CompEvent>::of(&data).get(CompEvent::CQ_NUMBER);
+                    return CompletionEvent::Completion(Cqn::new(cqn));
+                }
+            }
+            eq.arm();
+        }
+        CompletionEvent::Empty
+    }
+
+    fn is_control(&self, vector: u16) -> bool {
+        vector == self.control_vector
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs::CompletionEvents as _;
+    use bareverbs_mlx5_spec::EQE;
+
+    use super::*;
+    use crate::driver::Driver;
+    use crate::mock::{DEVICE_ADDR, MockPlatform, driver};
+
+    #[test]
+    fn queues_take_turns_and_a_full_one_says_so() {
+        let (mut driver, shared) = driver();
+        let driver: &mut Driver<MockPlatform> = &mut driver;
+        driver.uar = crate::dma::uar::Uar::at(4, 0, false);
+        let mut events = CompletionEvents::new(0);
+        for (cqn, number) in [(0x70, 1u64), (0x80, 2), (0x90, 3)] {
+            let run = driver.arena.allocate(1).unwrap();
+            assert_eq!(driver.arena.addr(run.at()), DEVICE_ADDR + 4096 * (number - 1));
+            events.add(driver.eq_for_tests(run, 6, number as u16));
+            // Every entry of the queue is written: type 0 (completion), the queue's number in the last dword of the data.
+            for index in 0..64 {
+                let at = run.at() + index * EQE;
+                let memory = &mut shared.borrow_mut().memory;
+                memory[at..at + EQE].fill(0);
+                memory[at + 56..at + 60].copy_from_slice(&u32::to_be_bytes(cqn));
+            }
+        }
+        for _ in 0..20 {
+            for cqn in [0x70, 0x80, 0x90] {
+                assert_eq!(events.next(None), CompletionEvent::Completion(Cqn::new(cqn)));
+            }
+        }
+        for _ in 20..63 {
+            assert_eq!(events.next(Some(2)), CompletionEvent::Completion(Cqn::new(0x80)));
+        }
+        assert_eq!(events.next(Some(2)), CompletionEvent::Overflow);
+        assert_eq!(events.next(Some(2)), CompletionEvent::Empty);
+        assert_eq!(events.next(Some(7)), CompletionEvent::Empty);
+        assert!(events.is_control(0) && !events.is_control(2));
+    }
+}

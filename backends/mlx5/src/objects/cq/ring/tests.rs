@@ -1,0 +1,189 @@
+//! Completions by known bytes (`mlx5_cqe64` and `mlx5_err_cqe` of rdma-core's `mlx5dv.h`), and the owner bit at the wraps.
+
+use std::vec::Vec;
+
+use bareverbs::{CqReader as _, CqRing as _, Span};
+
+use super::*;
+use crate::mock::{Done, MockPlatform, Part, Shared, machine};
+
+type Mock = CqRing<MockPlatform>;
+
+const RING: usize = 0x3000;
+const RECORD: usize = 0x2000;
+/// The register that arms, of UAR page 4.
+const ARM: usize = 4 * 4096 + 0x20;
+
+/// A queue of 16 entries whose consumer stands at `consumer`, all entries as the device left them a round ago.
+fn made(consumer: u32) -> (Mock, Shared) {
+    made_with(consumer, true)
+}
+
+fn made_with(consumer: u32, user_index: bool) -> (Mock, Shared) {
+    let (machine, shared) = machine();
+    for back in 1..=16 {
+        put(&shared, consumer.wrapping_sub(back), 0, 0xdead, 0xbeef);
+    }
+    let span = Span::new(RING, 16 * 64, RECORD).unwrap();
+    let part = Part(shared.clone());
+    let ring = DmaMemory::ring(&part, &span).unwrap();
+    let doorbell = part.doorbell(ARM, 1).unwrap();
+    let shape = Shape { cqn: 0x77, log_size: 4, user_index, combining: false };
+    let mut cq = CqRing::new(ring, doorbell, machine.fence, shape);
+    cq.start_at(consumer);
+    (cq, shared)
+}
+
+/// The device writes entry `index`.
+fn put(shared: &Shared, index: u32, opcode: u8, qpn: u32, counter: u16) {
+    let mut entry = [0u8; 64];
+    entry[32..36].copy_from_slice(&(0xff00_0000 | (qpn + 1)).to_be_bytes());
+    entry[36..40].copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
+    entry[44..48].copy_from_slice(&1234u32.to_be_bytes());
+    entry[54] = 0x99;
+    entry[55] = 0x13;
+    entry[56..60].copy_from_slice(&(0x0800_0000 | qpn).to_be_bytes());
+    entry[60..62].copy_from_slice(&counter.to_be_bytes());
+    entry[63] = opcode << 4 | ((index >> 4) & 1) as u8;
+    let at = RING + (index & 15) as usize * 64;
+    shared.borrow_mut().memory[at..at + 64].copy_from_slice(&entry);
+}
+
+/// Takes the next completion, if there is one.
+fn take(cq: &mut Mock) -> Option<Result<RawCompletion, u8>> {
+    let mut reader = cq.reader();
+    if reader.look() == Look::Empty {
+        return None;
+    }
+    let parsed = reader.parse();
+    reader.skip();
+    Some(parsed)
+}
+
+#[test]
+fn every_kind_of_entry() {
+    let (mut cq, shared) = made(0);
+    let qpn = Qpn::new(0x12_3456);
+    let expected =
+        |kind, data| RawCompletion { qpn, kind, index: 0xfedc, status: WcStatus::Success, vendor_err: 0, byte_len: 1234, data };
+    let usual = |recv| Look::Usual { qpn, recv, index: 0xfedc };
+    let imm = WcData::Imm([0xde, 0xad, 0xbe, 0xef]);
+    let kinds = [
+        (0, usual(false), RawKind::Send, WcData::None),
+        (1, Look::Other, RawKind::RecvRdmaWithImm, imm),
+        (2, usual(true), RawKind::Recv, WcData::None),
+        (3, Look::Other, RawKind::Recv, imm),
+        (4, Look::Other, RawKind::Recv, WcData::Invalidated(Rkey::new(0xdead_beef))),
+    ];
+    for (index, (opcode, look, kind, data)) in kinds.into_iter().enumerate() {
+        assert_eq!(take(&mut cq), None);
+        put(&shared, index as u32, opcode, 0x12_3456, 0xfedc);
+        let mut reader = cq.reader();
+        assert_eq!(reader.look(), look, "{opcode}");
+        assert_eq!((reader.cookie(), reader.byte_len()), (Some(0x12_3457), 1234));
+        assert_eq!(take(&mut cq), Some(Ok(expected(kind, data))));
+    }
+    for (index, (opcode, kind)) in [(13, RawKind::Send), (14, RawKind::Recv)].into_iter().enumerate() {
+        put(&shared, 5 + index as u32, opcode, 0x12_3456, 0xfedc);
+        assert_eq!(cq.reader().look(), Look::Other);
+        let error =
+            RawCompletion { status: WcStatus::RemAccessErr, vendor_err: 0x99, byte_len: 0, ..expected(kind, WcData::None) };
+        assert_eq!(take(&mut cq), Some(Ok(error)));
+    }
+    for (index, opcode) in [5u8, 6, 7, 12].into_iter().enumerate() {
+        put(&shared, 7 + index as u32, opcode, 0x12_3456, 0);
+        assert_eq!(cq.reader().look(), Look::Other);
+        assert_eq!(take(&mut cq), Some(Err(opcode)));
+    }
+    put(&shared, 11, 15, 0x12_3456, 0);
+    assert_eq!(take(&mut cq), None, "opcode 15 is no entry");
+    let (cq, shared) = made_with(0, false);
+    put(&shared, 0, 0, 0x12_3456, 0);
+    let mut reader = cq.reader();
+    assert_eq!((reader.look() == Look::Empty, reader.cookie()), (false, None));
+}
+
+#[test]
+fn owner_and_record_are_right_at_every_wrap() {
+    for start in [0u32, 15, 16, 31, 0xff_fff8, 0xffff_fff8] {
+        let (mut cq, shared) = made(start);
+        for step in 0..40u32 {
+            let index = start.wrapping_add(step);
+            assert_eq!(take(&mut cq), None, "{index:#x}");
+            put(&shared, index, 0, 5, step as u16);
+            let completion = take(&mut cq).unwrap().unwrap();
+            assert_eq!(u32::from(completion.index), step);
+            cq.reader().close();
+            let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
+            assert_eq!(record, (index.wrapping_add(1) & 0xff_ffff).to_be_bytes());
+        }
+    }
+}
+
+#[test]
+fn the_rest_is_read_after_the_owner_and_the_index_is_told_after_the_rest() {
+    let (cq, shared) = made(0);
+    put(&shared, 0, 0, 5, 0);
+    shared.borrow_mut().log.clear();
+    let mut reader = cq.reader();
+    assert_ne!(reader.look(), Look::Empty);
+    reader.skip();
+    reader.close();
+    let told = Done::Store(RECORD, std::vec![0, 0, 0, 1]);
+    assert_eq!(shared.borrow().log, [Done::Acquire, Done::ReadBeforeWrite, told]);
+}
+
+/// What was taken stays taken, also if the device was not told.
+#[test]
+fn a_reader_that_is_not_closed_has_taken_what_it_took() {
+    let (mut cq, shared) = made(0);
+    put(&shared, 0, 0, 5, 0);
+    put(&shared, 1, 0, 5, 1);
+    cq.reader().skip();
+    assert_eq!(take(&mut cq).unwrap().unwrap().index, 1);
+}
+
+#[test]
+fn an_arm_carries_index_kind_and_the_number_of_events() {
+    let (mut cq, shared) = made(0x0123_4567);
+    let armed = |cq: &mut Mock, events, solicited| -> Vec<Done> {
+        shared.borrow_mut().log.clear();
+        cq.arm(events, solicited);
+        shared.borrow().log.clone()
+    };
+    let arm = |high: u32| {
+        let low = 0x77u32;
+        std::vec![
+            Done::Store(RECORD + 4, high.to_be_bytes().to_vec()),
+            Done::Release,
+            Done::Register(ARM, [high.to_be_bytes(), low.to_be_bytes()].concat()),
+        ]
+    };
+    assert_eq!(armed(&mut cq, 0, false), arm(0x0023_4567));
+    assert_eq!(armed(&mut cq, 0, true), arm(0x0123_4567), "armed twice without an event in between: the same number");
+    for count in 1..6u32 {
+        assert_eq!(armed(&mut cq, count, false), arm((count & 3) << 28 | 0x23_4567));
+    }
+    cq.shape.combining = true;
+    let mut flushed = arm(0x0023_4567);
+    flushed.push(Done::Flush);
+    assert_eq!(armed(&mut cq, 4, false), flushed);
+}
+
+#[test]
+fn cleaning_takes_one_queue_pair_out_and_keeps_the_order_of_the_others() {
+    for start in [0u32, 9, 0xffff_fff8, 0xffff_fff9] {
+        let (mut cq, shared) = made(start);
+        for step in 0..16u32 {
+            put(&shared, start.wrapping_add(step), 0, if step % 3 == 0 { 5 } else { 6 }, step as u16);
+        }
+        cq.clean(Qpn::new(5));
+        assert_eq!(cq.consumer.get(), start.wrapping_add(6));
+        let left: Vec<u16> = core::iter::from_fn(|| take(&mut cq)).map(|completion| completion.unwrap().index).collect();
+        assert_eq!(left, [1, 2, 4, 5, 7, 8, 10, 11, 13, 14]);
+        let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
+        assert_eq!(record, (start.wrapping_add(6) & 0xff_ffff).to_be_bytes());
+        put(&shared, start.wrapping_add(16), 0, 6, 99);
+        assert_eq!(take(&mut cq).unwrap().unwrap().index, 99);
+    }
+}

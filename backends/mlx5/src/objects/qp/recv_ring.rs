@@ -1,0 +1,51 @@
+//! The receive ring of one queue pair.
+
+use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, RingView, Sge};
+use bareverbs_mlx5_spec::INVALID_LKEY;
+
+use super::segment::{data, pair};
+
+/// The receive ring of one queue pair.
+pub struct RecvRing<P: Platform> {
+    ring: <P::Memory as DmaMemory>::Ring,
+    fence: P::Fence,
+    /// Data segments of an entry.
+    units: u32,
+}
+
+impl<P: Platform> RecvRing<P> {
+    /// A ring whose entries have `units` data segments.
+    pub(crate) fn new(ring: <P::Memory as DmaMemory>::Ring, fence: P::Fence, units: u32) -> Self {
+        Self { ring, fence, units }
+    }
+}
+
+impl<P: Platform> bareverbs::RecvRing for RecvRing<P> {
+    #[inline(always)]
+    fn put(&mut self, at: u32, sges: &[Sge]) {
+        let ring = self.ring.view();
+        let mut word = at.wrapping_mul(self.units).wrapping_mul(2);
+        let end = word.wrapping_add(self.units.wrapping_mul(2));
+        for sge in sges {
+            if sge.length != 0 && word != end {
+                let [head, start] = data(sge);
+                ring.put_word(word, head);
+                ring.put_word(word.wrapping_add(1), start);
+                word = word.wrapping_add(2);
+            }
+        }
+        if word != end {
+            ring.put_word(word, pair(0, INVALID_LKEY));
+            ring.put_word(word.wrapping_add(1), 0);
+        }
+    }
+
+    /// Receives have no register: the device looks at the record.
+    #[inline(always)]
+    fn ring(&mut self, end: u32) {
+        self.fence.publish();
+        self.ring.view().record(false, (end & 0xffff).to_be());
+    }
+
+    fn reset(&mut self) {}
+}

@@ -1,0 +1,160 @@
+//! Segments of requests as they lie in memory: whole words, big-endian (PRM "Work Request (WQE) Format").
+
+use bareverbs::{Access, Bind, MwType, Remote, SendFlags, Sge};
+use bareverbs_mlx5_spec::{DS_UNIT, MKEY_ANY_QPN, Mkc, WqeCtrlSeg, WqeInlineSeg, WqeOpcode, WqeUmrCtrlSeg, ce, fm, mkey_mask};
+
+/// The longest SGE, and the longest window: what a KLM and a data segment can say.
+pub(crate) const LONGEST: u32 = 1 << 31;
+/// Octowords of a bind's translation area: one entry, filled up to a block.
+const KLM_OCTOWORDS: u32 = 4;
+/// Blocks of a bind that has a translation, and of one that has none.
+pub(super) const BIND_BLOCKS: u32 = 3;
+/// Blocks of an unbind or an invalidation.
+pub(super) const UNBIND_BLOCKS: u32 = 2;
+
+/// Two dwords as they lie in memory.
+#[inline(always)]
+pub(super) const fn pair(high: u32, low: u32) -> u64 {
+    ((high as u64) << 32 | low as u64).to_be()
+}
+
+/// Eight bytes of the payload as they lie in memory, zeros after its end.
+#[inline(always)]
+pub(super) fn word_of(bytes: &[u8], at: usize) -> u64 {
+    match bytes.get(at..at.wrapping_add(8)).and_then(<[u8]>::first_chunk) {
+        Some(chunk) => u64::from_ne_bytes(*chunk),
+        None if at >= bytes.len() => 0,
+        None => last_word(bytes, at),
+    }
+}
+
+/// The same of fewer than eight bytes at the end.
+#[inline(never)]
+fn last_word(bytes: &[u8], at: usize) -> u64 {
+    let rest = bytes.get(at..).unwrap_or_default();
+    match bytes.last_chunk() {
+        _ if rest.is_empty() => 0,
+        // The last eight bytes without those before `at`.
+        Some(last) => (u64::from_le_bytes(*last) >> (64 - 8 * rest.len())).to_le(),
+        None => short_word(rest),
+    }
+}
+
+/// The same of a payload of fewer than eight bytes.
+#[inline(never)]
+fn short_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    for (to, from) in word.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u64::from_ne_bytes(word)
+}
+
+/// First word of an inline segment: its head and four bytes of the payload.
+#[inline(always)]
+pub(super) fn inline_head(bytes: &[u8]) -> u64 {
+    let head = WqeInlineSeg::INLINE.place(1) | WqeInlineSeg::BYTE_COUNT.place(bytes.len() as u32);
+    let start = match bytes.first_chunk() {
+        Some(start) => u32::from_be_bytes(*start),
+        None => (u64::from_be(short_word(bytes)) >> 32) as u32,
+    };
+    pair(head, start)
+}
+
+/// A data segment. 2^31 bytes are written as 0: bit 31 says inline.
+#[inline(always)]
+pub(super) const fn data(sge: &Sge) -> [u64; 2] {
+    [pair(sge.length & (LONGEST - 1), sge.lkey.get()), sge.addr.to_be()]
+}
+
+#[inline(always)]
+pub(super) const fn remote_address(remote: &Remote) -> [u64; 2] {
+    [remote.addr.to_be(), pair(remote.rkey.get(), 0)]
+}
+
+/// The two words of a control segment: opcode and index, number and units, flags, and what the opcode has in the last dword.
+#[inline(always)]
+pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32, last: u32) -> [u64; 2] {
+    [pair(WqeCtrlSeg::WQE_INDEX.place(at) | opcode as u32, qpn_ds), pair(flags, last)]
+}
+
+/// Blocks of a UMR that binds a window: control and UMR control; key context; translation.
+pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> ([u64; 8], [u64; 8], [u64; 8]) {
+    let type2 = bind.kind == MwType::Type2;
+    let flag = |flag, bits| if bind.access.contains(flag) { bits } else { 0 };
+    let mut umr = WqeUmrCtrlSeg::INLINE.place(1) | WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN.place(1);
+    let mut mask = mkey_mask::FREE | mkey_mask::KEY;
+    if type2 {
+        mask |= mkey_mask::QPN;
+    }
+    let tag = bind.new.get() & 0xff;
+    let mut context = [0u64; 8];
+    let mut translation = [0u64; 8];
+    let mut octowords = 0;
+    if bind.length == 0 {
+        umr |= WqeUmrCtrlSeg::CHECK_QPN.place(u32::from(type2));
+        context[0] = pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
+    } else {
+        umr |= WqeUmrCtrlSeg::CHECK_FREE.place(u32::from(type2));
+        octowords = KLM_OCTOWORDS;
+        mask |= mkey_mask::LEN | mkey_mask::START_ADDR | mkey_mask::LW | mkey_mask::RR | mkey_mask::RW | mkey_mask::A;
+        let rights = flag(Access::LOCAL_WRITE, Mkc::LW.place(1))
+            | flag(Access::REMOTE_READ, Mkc::RR.place(1))
+            | flag(Access::REMOTE_WRITE, Mkc::RW.place(1))
+            | flag(Access::REMOTE_ATOMIC, Mkc::A.place(1));
+        let owner = if type2 { qpn } else { MKEY_ANY_QPN };
+        let start = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
+        context = [pair(rights, Mkc::QPN.place(owner) | tag), 0, start.to_be(), bind.length.to_be(), 0, 0, 0, 0];
+        translation[0] = pair(bind.length as u32, bind.lkey.get());
+        translation[1] = bind.addr.to_be();
+    }
+    let [first, second] = control;
+    let umr_control = [pair(umr, WqeUmrCtrlSeg::KLM_OCTOWORDS.place(octowords)), mask.to_be()];
+    ([first, second, umr_control[0], umr_control[1], 0, 0, 0, 0], context, translation)
+}
+
+/// The same for an invalidation: the window is free, its tag is 0, and it must belong to this queue pair.
+pub(super) fn invalidate_blocks(control: [u64; 2]) -> ([u64; 8], [u64; 8]) {
+    let umr =
+        WqeUmrCtrlSeg::INLINE.place(1) | WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN.place(1) | WqeUmrCtrlSeg::CHECK_QPN.place(1);
+    let mask = mkey_mask::FREE | mkey_mask::KEY | mkey_mask::QPN;
+    let [first, second] = control;
+    let context = [pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN)), 0, 0, 0, 0, 0, 0, 0];
+    ([first, second, pair(umr, 0), mask.to_be(), 0, 0, 0, 0], context)
+}
+
+/// 16-byte units of an inline segment with `len` bytes; without a byte there is none.
+#[inline(always)]
+pub(super) const fn inline_units(len: usize) -> u32 {
+    if len == 0 { 0 } else { (len as u32 + 4).div_ceil(DS_UNIT as u32) }
+}
+
+/// The flags of a control segment. `pending` is the fence that the request before left behind.
+#[inline(always)]
+pub(super) const fn control_flags(pending: u32, flags: SendFlags) -> u32 {
+    // The verbs' fence waits for more than the one that a bind leaves behind for the request after it.
+    let fence = if flags.contains(SendFlags::FENCE) { fm::FENCE } else { pending };
+    WqeCtrlSeg::FM.place(fence)
+        | WqeCtrlSeg::CE.place(if flags.contains(SendFlags::SIGNALED) { ce::ALWAYS } else { ce::ERROR_ONLY })
+        | WqeCtrlSeg::SE.place(flags.contains(SendFlags::SOLICITED) as u32)
+}
+
+/// The same where nothing was left behind: looked up, because it is computed for almost every request.
+#[inline(always)]
+pub(super) const fn usual_control_flags(flags: SendFlags) -> u32 {
+    const FLAGS: [u32; 8] = {
+        let mut dwords = [0; 8];
+        let mut bits = 0;
+        while bits < 8 {
+            #[expect(clippy::indexing_slicing, reason = "a constant of eight elements, and `get_mut` is not const")]
+            {
+                dwords[bits] = control_flags(fm::NONE, SendFlags::from_bits_retain(bits as u32));
+            }
+            bits += 1;
+        }
+        dwords
+    };
+    const { assert!(SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED).bits() == 7) };
+    #[expect(clippy::indexing_slicing, reason = "three bits name one of eight elements")]
+    FLAGS[(flags.bits() & 7) as usize]
+}

@@ -1,0 +1,296 @@
+//! The send ring of one queue pair: requests as the device reads them, and the doorbell for them.
+//!
+//! Each store is a whole word computed in registers; stores that belong together go to one 64-byte block, so that only whole
+//! blocks meet the end of the ring.
+
+use core::cell::Cell;
+
+use bareverbs::{
+    AtomicOp, AtomicOpcode, Bind, DataOp, DataOpcode, DmaFence, DmaMemory, DmaRing, Platform, Registers, RingView, Rkey,
+    SendFlags, Sge,
+};
+use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeCtrlSeg, WqeOpcode, fm};
+
+use super::segment::{
+    BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, inline_head, inline_units, invalidate_blocks,
+    remote_address, usual_control_flags, word_of,
+};
+use crate::dma::uar::SendDoorbell;
+
+/// 16-byte units of a block.
+const UNITS: u32 = (WQEBB / DS_UNIT) as u32;
+/// Words of a block.
+const WORDS: u32 = (WQEBB / 8) as u32;
+
+/// The send ring of one queue pair.
+pub struct SendRing<P: Platform> {
+    ring: <P::Memory as DmaMemory>::Ring,
+    doorbell: SendDoorbell<<P::Registers as Registers>::Doorbell>,
+    fence: P::Fence,
+    kept: Kept,
+    /// Number, in the place of the control segment.
+    qpn_ds: u32,
+}
+
+/// What one request leaves behind for the next and for the doorbell.
+#[derive(Debug)]
+struct Kept {
+    /// Block of the request that waits for the bind before it.
+    fenced: Cell<u32>,
+    /// First word of the last request, as it lies in memory.
+    last: Cell<u64>,
+}
+
+impl Kept {
+    /// Where no bind was: a request at the last block of all waits for nothing much.
+    const fn new() -> Self {
+        Self { fenced: Cell::new(u32::MAX), last: Cell::new(0) }
+    }
+}
+
+impl<P: Platform> SendRing<P> {
+    /// The ring of queue pair `qpn`.
+    pub(crate) fn new(
+        ring: <P::Memory as DmaMemory>::Ring,
+        doorbell: SendDoorbell<<P::Registers as Registers>::Doorbell>,
+        fence: P::Fence,
+        qpn: u32,
+    ) -> Self {
+        Self { ring, doorbell, fence, kept: Kept::new(), qpn_ds: qpn << 8 }
+    }
+}
+
+impl<P: Platform> bareverbs::SendRing for SendRing<P> {
+    type Writer<'a>
+        = SendWriter<'a, P>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn writer(&self) -> SendWriter<'_, P> {
+        SendWriter { source: self, last: self.kept.last.get() }
+    }
+
+    fn reset(&mut self) {
+        self.kept = Kept::new();
+    }
+}
+
+/// [`SendRing`] while requests are written: two words, which a call takes in registers. What does not change is read where it lies.
+pub struct SendWriter<'a, P: Platform> {
+    source: &'a SendRing<P>,
+    last: u64,
+}
+
+impl<P: Platform> Clone for SendWriter<'_, P> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for SendWriter<'_, P> {}
+
+/// The device's opcode.
+#[inline(always)]
+const fn opcode_of(opcode: DataOpcode) -> WqeOpcode {
+    match opcode {
+        DataOpcode::Send => WqeOpcode::Send,
+        DataOpcode::SendWithImm => WqeOpcode::SendImm,
+        DataOpcode::SendWithInv => WqeOpcode::SendInval,
+        DataOpcode::Write => WqeOpcode::RdmaWrite,
+        DataOpcode::WriteWithImm => WqeOpcode::RdmaWriteImm,
+        DataOpcode::Read => WqeOpcode::RdmaRead,
+    }
+}
+
+/// Whether a remote address follows the control segment.
+#[inline(always)]
+const fn is_remote(opcode: DataOpcode) -> bool {
+    matches!(opcode, DataOpcode::Write | DataOpcode::WriteWithImm | DataOpcode::Read)
+}
+
+/// Units before the payload: control segment, and remote address.
+#[inline(always)]
+const fn head_units(opcode: DataOpcode) -> u32 {
+    if is_remote(opcode) { 2 } else { 1 }
+}
+
+impl<P: Platform> SendWriter<'_, P> {
+    /// The control segment of a request of `units` at block `at`.
+    #[inline(always)]
+    fn control(&mut self, opcode: WqeOpcode, at: u32, units: u32, flags: SendFlags, last: u32) -> [u64; 2] {
+        let SendRing { kept, qpn_ds, .. } = self.source;
+        let mut dword = usual_control_flags(flags);
+        if kept.fenced.get() == at {
+            dword = control_flags(fm::INITIATOR_SMALL_FENCE, flags);
+        }
+        let words = control(opcode, at, qpn_ds | units, dword, last);
+        let [first, _] = words;
+        self.last = first;
+        words
+    }
+
+    /// The request at block `at`, after a bind, waits until that is done. It is known by its place: one that is forgotten before
+    /// its doorbell takes no fence from the one that comes there instead.
+    fn fence(&self, at: u32) {
+        self.source.kept.fenced.set(at);
+    }
+
+    /// Writes data segments from word `word` on.
+    #[inline(always)]
+    fn put_data(&mut self, mut word: u32, sges: &[Sge]) {
+        for sge in sges {
+            let [head, start] = data(sge);
+            self.source.ring.view().put_word(word, head);
+            self.source.ring.view().put_word(word.wrapping_add(1), start);
+            word = word.wrapping_add(2);
+        }
+    }
+}
+
+/// Rings by copying the one request that waits into the BlueFlame register, if that is what there is to do. `last` is its first
+/// word.
+#[cold]
+#[inline(never)]
+fn copy_alone<P: Platform>(source: &SendRing<P>, last: u64, from: u32, end: u32) -> bool {
+    let SendRing { ring, doorbell, .. } = source;
+    let units = WqeCtrlSeg::DS.take(u64::from_be(last) as u32);
+    let blocks = units.div_ceil(UNITS);
+    if end.wrapping_sub(from) != blocks || blocks.wrapping_mul(WORDS) as usize > doorbell.words() {
+        return false;
+    }
+    for word in 0..blocks.wrapping_mul(WORDS) {
+        doorbell.copy(word as usize, ring.view().word(from.wrapping_mul(WORDS).wrapping_add(word)));
+    }
+    true
+}
+
+impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
+    const ATOMIC_BLOCKS: u32 = 1;
+    const LOCAL_INV_BLOCKS: u32 = UNBIND_BLOCKS;
+
+    #[inline(always)]
+    fn sge_blocks(opcode: DataOpcode, count: usize) -> u32 {
+        (head_units(opcode) + count as u32).div_ceil(UNITS)
+    }
+
+    #[inline(always)]
+    fn inline_blocks(opcode: DataOpcode, len: usize) -> u32 {
+        (head_units(opcode) + inline_units(len)).div_ceil(UNITS)
+    }
+
+    fn bind_blocks(bind: &Bind) -> u32 {
+        if bind.length == 0 { UNBIND_BLOCKS } else { BIND_BLOCKS }
+    }
+
+    #[inline(always)]
+    fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
+        let units = head_units(op.opcode) + sges.len() as u32;
+        let [first, second] = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
+        let [addr, key] = remote_address(&op.remote);
+        match (sges, is_remote(op.opcode)) {
+            ([one], false) => {
+                let [head, start] = data(one);
+                self.source.ring.view().put(at, &[first, second, head, start]);
+            }
+            ([one], true) => {
+                let [head, start] = data(one);
+                self.source.ring.view().put(at, &[first, second, addr, key, head, start]);
+            }
+            ([one, two], false) => {
+                let ([head, start], [head2, start2]) = (data(one), data(two));
+                self.source.ring.view().put(at, &[first, second, head, start, head2, start2]);
+            }
+            ([one, two], true) => {
+                let ([head, start], [head2, start2]) = (data(one), data(two));
+                self.source.ring.view().put(at, &[first, second, addr, key, head, start, head2, start2]);
+            }
+            (_, false) => {
+                self.source.ring.view().put(at, &[first, second]);
+                self.put_data(at.wrapping_mul(WORDS).wrapping_add(2), sges);
+            }
+            (_, true) => {
+                self.source.ring.view().put(at, &[first, second, addr, key]);
+                self.put_data(at.wrapping_mul(WORDS).wrapping_add(4), sges);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn put_inline(&mut self, at: u32, op: &DataOp, bytes: &[u8], flags: SendFlags) {
+        let units = inline_units(bytes.len());
+        let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
+        let head = if units == 0 { 0 } else { inline_head(bytes) };
+        // The whole first block, whatever of it the payload fills: what comes after its end is not looked at.
+        let mut done = if is_remote(op.opcode) {
+            let [addr, key] = remote_address(&op.remote);
+            let words = [first, second, addr, key, head, word_of(bytes, 4), word_of(bytes, 12), word_of(bytes, 20)];
+            self.source.ring.view().put(at, &words);
+            28
+        } else {
+            let [a, b, c, d, e] = [4, 12, 20, 28, 36].map(|at| word_of(bytes, at));
+            self.source.ring.view().put(at, &[first, second, head, a, b, c, d, e]);
+            44
+        };
+        let mut word = at.wrapping_add(1).wrapping_mul(WORDS);
+        while done < bytes.len() {
+            self.source.ring.view().put_word(word, word_of(bytes, done));
+            word = word.wrapping_add(1);
+            done = done.wrapping_add(8);
+        }
+    }
+
+    #[inline(always)]
+    fn put_atomic(&mut self, at: u32, op: &AtomicOp, sge: &Sge, flags: SendFlags) {
+        let opcode = match op.opcode {
+            AtomicOpcode::CompareSwap => WqeOpcode::AtomicCs,
+            AtomicOpcode::FetchAdd => WqeOpcode::AtomicFa,
+        };
+        let [first, second] = self.control(opcode, at, 4, flags, 0);
+        let ([addr, key], [head, start]) = (remote_address(&op.remote), data(sge));
+        self.source.ring.view().put(at, &[first, second, addr, key, op.swap_add.to_be(), op.compare.to_be(), head, start]);
+    }
+
+    fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
+        let blocks = Self::bind_blocks(bind);
+        let words = self.control(WqeOpcode::Umr, at, blocks * UNITS, flags, bind.old.get());
+        let (first, context, translation) = bind_blocks(bind, self.source.qpn_ds >> 8, words);
+        self.source.ring.view().put(at, &first);
+        self.source.ring.view().put(at.wrapping_add(1), &context);
+        if blocks == BIND_BLOCKS {
+            self.source.ring.view().put(at.wrapping_add(2), &translation);
+        }
+        self.fence(at.wrapping_add(blocks));
+    }
+
+    fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags) {
+        let words = self.control(WqeOpcode::Umr, at, UNBIND_BLOCKS * UNITS, flags, rkey.get());
+        let (first, context) = invalidate_blocks(words);
+        self.source.ring.view().put(at, &first);
+        self.source.ring.view().put(at.wrapping_add(1), &context);
+        self.fence(at.wrapping_add(UNBIND_BLOCKS));
+    }
+
+    /// 1 WQE stores (done before), 2 publish, 3 doorbell record, 4 release, 5 UAR write or BlueFlame copy; to a write-combining
+    /// page 6 flush, so that it leaves the CPU now and before any later doorbell.
+    #[inline(always)]
+    fn ring(&mut self, from: u32, end: u32) {
+        let SendRing { doorbell, fence, .. } = self.source;
+        fence.publish();
+        self.source.ring.view().record(true, (end & 0xffff).to_be());
+        fence.release();
+        if doorbell.words() == 0 || !copy_alone(self.source, self.last, from, end) {
+            doorbell.ring(self.last);
+        }
+        if doorbell.is_combining() {
+            fence.flush();
+            doorbell.switch_half();
+        }
+    }
+
+    #[inline(always)]
+    fn close(&mut self) {
+        self.source.kept.last.set(self.last);
+    }
+}

@@ -1,0 +1,290 @@
+//! Golden bytes of requests, by rdma-core's `mlx5dv.h` and `qp.c`, and the order of doorbells.
+
+use std::vec::Vec;
+
+use bareverbs::{Access, Lkey, MwType, RecvRing as _, SendRing as _, SendWriter as _, Span};
+
+use super::*;
+use crate::dma::uar::Uar;
+use crate::mock::{Done, MockPlatform, Part, Shared, machine};
+use crate::objects::qp::recv_ring::RecvRing;
+
+type Mock = SendRing<MockPlatform>;
+type Writer = SendWriter<'static, MockPlatform>;
+
+/// Byte offset of the send ring.
+const RING: usize = 0x2000;
+/// Byte offset of the doorbell record.
+const RECORD: usize = 0x1000;
+/// Byte offset of the receive ring.
+const RECEIVES: usize = 0x1800;
+
+/// The send ring of queue pair 0x123456 with `blocks` blocks.
+fn made(blocks: usize) -> (Mock, Shared) {
+    made_with(blocks, &Uar::at(4, 0, false))
+}
+
+fn made_with(blocks: usize, uar: &Uar) -> (Mock, Shared) {
+    let (machine, shared) = machine();
+    shared.borrow_mut().memory.fill(0xee);
+    let part = Part(shared.clone());
+    let span = Span::new(RING, blocks * 64, RECORD).unwrap();
+    let ring = DmaMemory::ring(&part, &span).unwrap();
+    let doorbell = uar.send_doorbell(&part).unwrap();
+    (SendRing::new(ring, doorbell, machine.fence, 0x12_3456), shared)
+}
+
+/// Writes a request with SGEs, without those that have no byte: so the core does.
+fn sges(sq: &mut Mock, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
+    sq.writer().put_sges(at, op, sges, flags);
+}
+
+/// Rings for what was written from block `from` on.
+fn ring_from(sq: &mut Mock, from: u32, end: u32, write: impl FnOnce(&mut SendWriter<'_, MockPlatform>)) {
+    let mut writer = sq.writer();
+    write(&mut writer);
+    writer.ring(from, end);
+}
+
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
+    digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
+}
+
+fn ring(shared: &Shared, block: usize, len: usize) -> Vec<u8> {
+    shared.borrow().memory[RING + block * 64..][..len].to_vec()
+}
+
+fn sge(addr: u64, length: u32) -> Sge {
+    Sge { addr, length, lkey: Lkey::new(0xa1b2_c3d4) }
+}
+
+const REMOTE: Remote = Remote { addr: 0x1122_3344_5566_7788, rkey: Rkey::new(0x99aa_bbcc) };
+
+#[test]
+fn a_write_is_three_segments() {
+    let (mut sq, shared) = made(8);
+    let op = DataOp::Write(REMOTE);
+    sges(&mut sq, 0x1_0005, &op, &[sge(0x7000_0000_1000, 64)], SendFlags::SOLICITED | SIGNALED);
+    let expected = hex("00 0005 08  123456 03  00 0000 0a  00000000
+         1122334455667788 99aabbcc 00000000
+         00000040 a1b2c3d4 0000700000001000");
+    assert_eq!(ring(&shared, 5, 48), expected, "index 5 of the second round");
+    assert_eq!(Writer::sge_blocks(&op, 1), 1);
+}
+
+#[test]
+fn lists_wrap_with_the_ring() {
+    let (mut sq, shared) = made(4);
+    let list = [sge(0x10, 1), sge(0x20, 2), sge(0x40, 1 << 31)];
+    let op = DataOp::WriteWithImm(REMOTE, [1, 2, 3, 4]);
+    assert_eq!(Writer::sge_blocks(&op, 3), 2);
+    sges(&mut sq, 7, &op, &list, SendFlags::FENCE);
+    let expected = hex("00 0007 09  123456 05  00 0000 80  01020304
+         1122334455667788 99aabbcc 00000000
+         00000001 a1b2c3d4 0000000000000010
+         00000002 a1b2c3d4 0000000000000020");
+    assert_eq!(ring(&shared, 3, 64), expected);
+    assert_eq!(
+        ring(&shared, 0, 16),
+        hex("00000000 a1b2c3d4 0000000000000040"),
+        "2 GiB are written as 0, at the start of the ring"
+    );
+}
+
+/// Each number of SGEs, with and without a remote address, has the segments of the request with one, and so on.
+#[test]
+fn every_number_of_segments_is_written_alike() {
+    let list: Vec<Sge> = (1..=6).map(|n| sge(0x1000 * n, n as u32)).collect();
+    for count in 0..=6 {
+        for (op, code, head) in [(DataOp::Send, "0a", 1), (DataOp::Write(REMOTE), "08", 2)] {
+            let (mut sq, shared) = made(4);
+            sges(&mut sq, 0, &op, &list[..count], SIGNALED);
+            let mut expected = hex(&std::format!("00 0000 {code} 123456 {:02x} 00 0000 08 00000000", head + count));
+            if head == 2 {
+                expected.extend(hex("1122334455667788 99aabbcc 00000000"));
+            }
+            for n in 1..=count {
+                expected.extend(hex(&std::format!("{n:08x} a1b2c3d4 {:016x}", 0x1000 * n)));
+            }
+            assert_eq!(ring(&shared, 0, expected.len()), expected, "{op:?} with {count}");
+            assert_eq!(Writer::sge_blocks(&op, count) as usize, expected.len().div_ceil(64));
+        }
+    }
+}
+
+#[test]
+fn inline_payloads_follow_their_head_and_wrap() {
+    for len in 0..150usize {
+        let bytes: Vec<u8> = (1..=len as u8).collect();
+        for (op, start, code) in [(DataOp::Write(REMOTE), 32, 8), (DataOp::Send, 16, 0xa)] {
+            let (mut sq, shared) = made(4);
+            sq.writer().put_inline(2, &op, &bytes, SIGNALED);
+            let mut linear = ring(&shared, 2, 128);
+            linear.extend(ring(&shared, 0, 128));
+            let units = if len == 0 { start / 16 } else { start / 16 + (len + 4).div_ceil(16) };
+            assert_eq!(linear[3], code);
+            assert_eq!(usize::from(linear[7]), units, "{len}");
+            assert_eq!(Writer::inline_blocks(&op, len) as usize, units.div_ceil(4));
+            if len != 0 {
+                assert_eq!(linear[start..start + 4], (0x8000_0000 | len as u32).to_be_bytes());
+                assert_eq!(linear[start + 4..start + 4 + len], bytes[..]);
+            }
+            assert!(linear[units.div_ceil(4) * 64..].iter().all(|byte| *byte == 0xee), "{len}: the blocks after it");
+        }
+    }
+}
+
+#[test]
+fn atomics_and_reads() {
+    let (mut sq, shared) = made(4);
+    let op = AtomicOp::CompareSwap { compare: 0x0102_0304_0506_0708, swap: 0x1112_1314_1516_1718 };
+    sq.writer().put_atomic(0, &op, &sge(0x50, 8), REMOTE, SIGNALED);
+    let expected = hex("00 0000 11  123456 04  00 0000 08  00000000
+         1122334455667788 99aabbcc 00000000
+         1112131415161718 0102030405060708
+         00000008 a1b2c3d4 0000000000000050");
+    assert_eq!(ring(&shared, 0, 64), expected, "swap first, then compare");
+    sq.writer().put_atomic(1, &AtomicOp::FetchAdd { add: 5 }, &sge(0x50, 8), REMOTE, SIGNALED);
+    assert_eq!(ring(&shared, 1, 8), hex("00 0001 12 123456 04"));
+    assert_eq!(ring(&shared, 1, 64)[32..48], hex("0000000000000005 0000000000000000"));
+    sges(&mut sq, 2, &DataOp::Read(REMOTE), &[sge(0x60, 9)], SendFlags::empty());
+    assert_eq!(ring(&shared, 2, 16), hex("00 0002 10 123456 03 00 0000 00 00000000"));
+    sges(&mut sq, 3, &DataOp::SendWithInv(Rkey::new(0x0000_4202)), &[], SIGNALED);
+    assert_eq!(ring(&shared, 3, 16), hex("00 0003 01 123456 01 00 0000 08 00004202"));
+}
+
+fn bind(kind: MwType, length: u64, access: Access) -> Bind {
+    let (old, new, lkey) = (Rkey::new(0x0000_4201), Rkey::new(0x0000_4202), Lkey::new(0x0000_5107));
+    Bind { kind, old, new, lkey, addr: 0x7000_0000_2000, length, access }
+}
+
+#[test]
+fn a_bind_is_a_umr_of_three_blocks_and_fences_the_next_request() {
+    let (mut sq, shared) = made(4);
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let op = bind(MwType::Type1, 0x3000, access);
+    assert_eq!(Writer::bind_blocks(&op), 3);
+    sq.writer().put_bind(2, &op, SIGNALED);
+    let head = hex("00 0002 25  123456 0c  00 0000 08  00004201
+         90000000 0004 0000 00000000203c2041
+         00000000000000000000000000000000 00000000000000000000000000000000");
+    assert_eq!(ring(&shared, 2, 64), head, "inline, translation offset; LEN START MKEY LW RR RW A FREE");
+    let context = hex("00007000 ffffff02 00000000 00000000 0000700000002000 0000000000003000
+         0000000000000000 0000000000000000 0000000000000000 0000000000000000");
+    assert_eq!(ring(&shared, 3, 64), context, "A RW RR, any queue pair, the new tag, start and length");
+    let mut translation = hex("00003000 00005107 0000700000002000");
+    translation.resize(64, 0);
+    assert_eq!(ring(&shared, 0, 64), translation, "at the start of the ring");
+
+    // Whichever writer writes it, the next request waits for the bind, and only that one.
+    let mut writer = sq.writer();
+    writer.put_inline(5, &DataOp::Send, &[], SIGNALED);
+    writer.put_inline(6, &DataOp::Send, &[], SIGNALED);
+    assert_eq!(ring(&shared, 1, 16)[11], 0x28, "small fence, completion");
+    assert_eq!(ring(&shared, 2, 16)[11], 0x08, "once");
+    // After a RESET none is left.
+    sq.writer().put_bind(7, &op, SIGNALED);
+    sq.reset();
+    sq.writer().put_inline(0, &DataOp::Send, &[], SIGNALED);
+    assert_eq!(ring(&shared, 0, 16)[11], 0x08);
+}
+
+#[test]
+fn unbinds_type_2_and_invalidations() {
+    let (mut sq, shared) = made(4);
+    let op = bind(MwType::Type1, 0, Access::empty());
+    assert_eq!((Writer::bind_blocks(&op), Writer::LOCAL_INV_BLOCKS), (2, 2));
+    sq.writer().put_bind(0, &op, SIGNALED);
+    assert_eq!(ring(&shared, 0, 32), hex("00 0000 25 123456 08 00 0000 08 00004201 90000000 0000 0000 0000000020002000"));
+    assert_eq!(ring(&shared, 1, 16), hex("40000000 ffffff02 00000000 00000000"));
+
+    let (mut sq, shared) = made(4);
+    let op = bind(MwType::Type2, 0x10, Access::REMOTE_READ | Access::ZERO_BASED);
+    sq.writer().put_bind(0, &op, SIGNALED);
+    assert_eq!(ring(&shared, 0, 32)[16..], hex("b0000000 0004 0000 00000000203c6041"), "check free; QPN too");
+    assert_eq!(ring(&shared, 1, 32), hex("00001000 12345602 00000000 00000000 0000000000000000 0000000000000010"));
+
+    sq.writer().put_local_inv(0, Rkey::new(0x0000_4202), SendFlags::empty());
+    assert_eq!(ring(&shared, 0, 32), hex("00 0000 25 123456 08 00 0000 20 00004202 98000000 0000 0000 0000000020006000"));
+    assert_eq!(ring(&shared, 1, 16), hex("40000000 ffffff00 00000000 00000000"), "the tag goes back to 0");
+}
+
+#[test]
+fn a_doorbell_comes_after_the_record_and_the_record_after_the_request() {
+    let (mut sq, shared) = made(8);
+    ring_from(&mut sq, 0xfffe, 0x1_0001, |writer| {
+        for at in 0xfffe..0x1_0001 {
+            writer.put_sges(at, &DataOp::Write(REMOTE), &[sge(0x1000, 64)], SIGNALED);
+        }
+        shared.borrow_mut().log.clear();
+    });
+    let expected = [
+        Done::Publish,
+        Done::Store(RECORD + 4, hex("00000001")),
+        Done::Release,
+        Done::Register(4 * 4096 + 0x800, hex("00 0000 08 123456 03")),
+    ];
+    assert_eq!(shared.borrow().log, expected);
+}
+
+/// Requests that a writer closed without a doorbell are announced by the next one, with the last of them in the register.
+#[test]
+fn what_was_closed_is_announced_by_the_next_writer() {
+    let (mut sq, shared) = made(8);
+    let mut writer = sq.writer();
+    writer.put_inline(3, &DataOp::Send, &[], SIGNALED);
+    writer.close();
+    shared.borrow_mut().log.clear();
+    sq.writer().ring(3, 4);
+    assert_eq!(shared.borrow().log.last(), Some(&Done::Register(4 * 4096 + 0x800, hex("00 0003 0a 123456 01"))));
+}
+
+#[test]
+fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
+    let (mut sq, shared) = made_with(4, &Uar::at(4, 256, true));
+    let write = |at: u32| {
+        move |writer: &mut SendWriter<'_, MockPlatform>| writer.put_inline(at, &DataOp::Write(REMOTE), &[7; 40], SIGNALED)
+    };
+    ring_from(&mut sq, 0, 2, write(0));
+    let copied = |half: usize, block: usize| -> Vec<Done> {
+        let bytes = [ring(&shared, block, 64), ring(&shared, (block + 1) % 4, 64)].concat();
+        bytes.chunks(8).enumerate().map(|(i, word)| Done::Register(4 * 4096 + 0x800 + half + 8 * i, word.to_vec())).collect()
+    };
+    let take = || core::mem::take(&mut shared.borrow_mut().log);
+    let log = take();
+    let copy = copied(0, 0);
+    assert!(log.ends_with(&[&copy[..], &[Done::Flush]].concat()), "{log:?}");
+    ring_from(&mut sq, 2, 5, write(3));
+    // Block 2 was skipped: not alone for the device, so only the doorbell.
+    let log = take();
+    assert_eq!(log[log.len() - 2..], [Done::Register(4 * 4096 + 0x900, hex("00 0003 08 123456 05")), Done::Flush]);
+    ring_from(&mut sq, 5, 7, write(5));
+    let log = take();
+    assert!(log.ends_with(&[&copied(0, 1)[..], &[Done::Flush]].concat()));
+}
+
+#[test]
+fn receives_end_with_the_invalid_key_and_have_no_register() {
+    let (machine, shared) = machine();
+    shared.borrow_mut().memory.fill(0xee);
+    let span = Span::new(RECEIVES, 4 * 32, RECORD).unwrap();
+    let ring = DmaMemory::ring(&Part(shared.clone()), &span).unwrap();
+    let mut rq: RecvRing<MockPlatform> = RecvRing::new(ring, machine.fence, 2);
+    rq.put(5, &[sge(9, 0), sge(0x70, 3)]);
+    rq.put(6, &[sge(0x70, 3), sge(0x80, 4)]);
+    rq.put(7, &[]);
+    let entry = |index: usize| shared.borrow().memory[RECEIVES + index * 32..][..32].to_vec();
+    assert_eq!(entry(0), [0xee; 32], "not written");
+    assert_eq!(entry(1), hex("00000003 a1b2c3d4 0000000000000070 00000000 00000100 0000000000000000"));
+    assert_eq!(entry(2), hex("00000003 a1b2c3d4 0000000000000070 00000004 a1b2c3d4 0000000000000080"));
+    assert_eq!(entry(3)[..16], hex("00000000 00000100 0000000000000000"));
+    // More than an entry takes does not reach the next one.
+    rq.put(5, &[sge(1, 1); 3]);
+    assert_eq!(entry(2)[..16], hex("00000003 a1b2c3d4 0000000000000070"));
+    shared.borrow_mut().log.clear();
+    rq.ring(0x1_0008);
+    assert_eq!(shared.borrow().log, [Done::Publish, Done::Store(RECORD, hex("00000008"))]);
+}

@@ -1,0 +1,217 @@
+//! Memory that is registered: where it lies for the device, and who owns it meanwhile.
+
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+
+use crate::{Access, Lkey, MrHandle, MrInfo, OutOfRange, Remote, Rkey, Sge};
+
+/// Where some bytes lie for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Extent {
+    /// Device address of the first of them.
+    pub device_addr: u64,
+    /// How many of them follow each other for the device as they do for the caller.
+    pub len: u64,
+}
+
+/// Turns an address of a region into the address that the device uses. Asked once for each [`Extent`].
+pub trait AddressMap {
+    /// Where the byte at `addr` lies, and how many bytes from there on are contiguous; `None` if the device does not see it.
+    fn extent(&self, addr: u64) -> Option<Extent>;
+}
+
+/// Device addresses are the caller's, plus a constant (wrapping).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct OffsetMap {
+    /// Added to the caller's address.
+    pub offset: u64,
+}
+
+impl AddressMap for OffsetMap {
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        let device_addr = addr.wrapping_add(self.offset);
+        // Neither address may wrap within the extent.
+        Some(Extent { device_addr, len: u64::MAX - addr.max(device_addr) })
+    }
+}
+
+/// Memory that a region owns for as long as it is registered.
+///
+/// # Safety
+/// - The bytes stay where they are, and allocated, as long as the value is not dropped: also when it is moved or forgotten.
+/// - As long as the value exists, no reference to the bytes does, neither shared nor unique: the device may write them at any
+///   time. They are read and written by copies, through the value.
+/// - [`AddressMap::extent`] says of each of the bytes where it lies for the device.
+#[expect(unsafe_code, reason = "a wrong implementation would let the device write memory that is somebody else's")]
+pub unsafe trait DmaBuffer: AddressMap {
+    /// First byte in the caller's address space.
+    fn addr(&self) -> u64;
+    /// Length in bytes.
+    fn len(&self) -> u64;
+    /// Whether there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// The bytes are not all in the buffer.
+    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange>;
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// The bytes are not all in the buffer.
+    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange>;
+}
+
+/// A registered buffer: `Verbs::reg_mr` makes it, `Verbs::dereg_mr` gives the buffer back.
+///
+/// A region that is dropped or forgotten stays registered, and its buffer is never freed: the device may still write it.
+///
+/// Bytes go in and out by copies. A reference to them is not to be had:
+///
+/// ```compile_fail,E0507
+/// # use bareverbs::{DmaBuffer, Region};
+/// fn take<B: DmaBuffer>(region: &Region<B>) -> B {
+///     **region
+/// }
+/// ```
+///
+/// ```compile_fail,E0596
+/// # use bareverbs::{DmaBuffer, Region};
+/// fn borrow<B: DmaBuffer>(mut region: Region<B>) {
+///     let buffer: &mut B = &mut region;
+/// }
+/// ```
+///
+/// A buffer that is only borrowed cannot be registered, since a region that is forgotten would outlive the borrow:
+///
+/// ```compile_fail,E0521
+/// # use bareverbs::{Access, DmaBuffer, PdHandle, Provider, Verbs};
+/// # struct Borrowed<'a, B>(&'a mut B);
+/// # impl<B: DmaBuffer> bareverbs::AddressMap for Borrowed<'_, B> {
+/// #     fn extent(&self, addr: u64) -> Option<bareverbs::Extent> { self.0.extent(addr) }
+/// # }
+/// # unsafe impl<B: DmaBuffer> DmaBuffer for Borrowed<'_, B> {
+/// #     fn addr(&self) -> u64 { self.0.addr() }
+/// #     fn len(&self) -> u64 { self.0.len() }
+/// #     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), bareverbs::OutOfRange> { self.0.read(at, into) }
+/// #     fn write(&mut self, at: usize, from: &[u8]) -> Result<(), bareverbs::OutOfRange> { self.0.write(at, from) }
+/// # }
+/// fn register<P: Provider, B: DmaBuffer + 'static>(verbs: &mut Verbs<'_, P>, pd: PdHandle, buffer: &mut B) {
+///     let _ = verbs.reg_mr(pd, Borrowed(buffer), Access::LOCAL_WRITE);
+/// }
+/// ```
+///
+/// After it was deregistered, a region is no more:
+///
+/// ```compile_fail,E0382
+/// # use bareverbs::{DmaBuffer, Provider, Region, Verbs};
+/// fn use_after<P: Provider, B: DmaBuffer + 'static>(verbs: &mut Verbs<'_, P>, region: Region<B>) {
+///     let _ = verbs.dereg_mr(region);
+///     let _ = region.sge(0, 8);
+/// }
+/// ```
+#[must_use = "a region that is dropped stays registered, and its buffer is lost"]
+pub struct Region<B> {
+    buffer: ManuallyDrop<B>,
+    handle: MrHandle,
+    lkey: Lkey,
+    rkey: Rkey,
+    base: u64,
+    /// Which verbs it belongs to.
+    owner: usize,
+}
+
+impl<B: DmaBuffer> Region<B> {
+    pub(crate) fn new(buffer: B, handle: MrHandle, info: &MrInfo, owner: usize) -> Self {
+        let base = if info.access.contains(Access::ZERO_BASED) { 0 } else { info.addr };
+        Self { buffer: ManuallyDrop::new(buffer), handle, lkey: info.lkey, rkey: info.rkey, base, owner }
+    }
+
+    pub(crate) const fn owner(&self) -> usize {
+        self.owner
+    }
+
+    pub(crate) fn into_buffer(self) -> B {
+        ManuallyDrop::into_inner(self.buffer)
+    }
+
+    /// Names the region in its table, for binding windows.
+    pub const fn handle(&self) -> MrHandle {
+        self.handle
+    }
+
+    /// Key for SGEs.
+    pub const fn lkey(&self) -> Lkey {
+        self.lkey
+    }
+
+    /// Key for the peer.
+    pub const fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    /// `length` bytes from byte `at`, for a request. Whether they lie inside is checked when the request is posted.
+    pub const fn sge(&self, at: u64, length: u32) -> Sge {
+        Sge { addr: self.base.wrapping_add(at), length, lkey: self.lkey }
+    }
+
+    /// Byte `at` as the peer names it.
+    pub const fn remote(&self, at: u64) -> Remote {
+        Remote { addr: self.base.wrapping_add(at), rkey: self.rkey }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// The bytes are not all in the buffer.
+    pub fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
+        self.buffer.write(at, from)
+    }
+}
+
+impl<B: DmaBuffer> Deref for Region<B> {
+    type Target = B;
+
+    fn deref(&self) -> &B {
+        &self.buffer
+    }
+}
+
+impl<B> core::fmt::Debug for Region<B> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Region").field("handle", &self.handle).field("lkey", &self.lkey).finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl<B> defmt::Format for Region<B> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "Region({}, {})", self.handle, self.lkey);
+    }
+}
+
+/// An operation that was refused, and what had been handed in for it.
+pub struct Refused<T, E> {
+    /// Why.
+    pub error: E,
+    /// What was handed in; `None` if the device may still use it: then it is never freed.
+    pub returned: Option<T>,
+}
+
+impl<T, E: core::fmt::Debug> core::fmt::Debug for Refused<T, E> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).field("returned", &self.returned.is_some()).finish()
+    }
+}
+
+impl<T, E: core::fmt::Display> core::fmt::Display for Refused<T, E> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T, E: core::error::Error> core::error::Error for Refused<T, E> {}

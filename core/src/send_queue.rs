@@ -1,0 +1,1248 @@
+//! Send queues: posting, the checks that the verbs promise, and the record of what is in flight.
+
+use core::cell::Cell;
+
+use crate::log::log_event;
+use crate::ring::place;
+use crate::shared::{QpSlot, Shared, UsableRegion, check_sge};
+use crate::storage::{SendEntry, SendFacts};
+use crate::sync::Ordering;
+use crate::window::{BindRequest, Binding, CheckedBind, MwBind};
+use crate::{
+    Access, AtomicOp, AtomicOpcode, BadWr, Bind, BindInfo, BindMwError, BindRefused, DataOp, DataOpcode, DeviceAttr, Lkey,
+    MwHandle, MwType, Payload, PdHandle, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendBatchError,
+    SendFlags, SendOp, SendRing, SendWr, SendWriter, Sge, SgeFault, WcOpcode,
+};
+
+bitflags::bitflags! {
+    /// Kinds of send operation.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct OpSet: u8 {
+        const SEND = 1;
+        const WRITE = 1 << 1;
+        const READ = 1 << 2;
+        const ATOMIC = 1 << 3;
+        /// Binds, invalidations, and the send that invalidates.
+        const WINDOW = 1 << 4;
+    }
+}
+
+impl OpSet {
+    /// What requests of a transport can be posted.
+    fn of(qp_type: QpType, device: &DeviceAttr) -> Self {
+        let all = match qp_type {
+            QpType::Rc | QpType::XrcSend => Self::all(),
+            QpType::Uc => Self::SEND | Self::WRITE | Self::WINDOW,
+            // It would have SEND, with an address handle.
+            QpType::Ud => Self::empty(),
+        };
+        if device.atomics { all } else { all - Self::ATOMIC }
+    }
+}
+
+/// Send flags that a transport has.
+fn transport_flags(qp_type: QpType) -> SendFlags {
+    match qp_type {
+        QpType::Rc | QpType::XrcSend => SendFlags::KNOWN,
+        QpType::Uc | QpType::Ud => SendFlags::KNOWN - SendFlags::FENCE,
+    }
+}
+
+/// Longest message of a device in bytes: 2^31 is the most that any has (IBTA 9.7.7), also one that does not say.
+fn longest_message(device: &DeviceAttr) -> u32 {
+    match device.max_msg_size {
+        0 => 1 << 31,
+        max => u32::try_from(max).unwrap_or(u32::MAX).min(1 << 31),
+    }
+}
+
+/// Whether a queue pair of this state takes send requests.
+#[inline(always)]
+pub(crate) const fn can_send(state: QpState) -> bool {
+    matches!(state, QpState::Rts | QpState::Sqd)
+}
+
+/// The most SGEs of a request that has empty ones among them.
+const MAX_SGES: usize = 64;
+
+/// Flags of requests that the peer does not take notice of and that carry no bytes of their own.
+const BASIC: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED);
+/// Flags of those whose completion at the peer may be a solicited one.
+const SOLICITABLE: SendFlags = BASIC.union(SendFlags::SOLICITED);
+
+/// What posting asks of a queue pair and what never changes while it lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendLimits {
+    pub(crate) handle: QpHandle,
+    pub(crate) qp_type: QpType,
+    pub(crate) pd: PdHandle,
+    /// What a request may not have, so that one test tells: [`OpSet`] in bits 0 to 7, send flags in 8 to 15, bit 15 + n: n SGEs,
+    /// up to 8.
+    may_not: u32,
+    /// SIGNALED, if every request gives a completion.
+    always: SendFlags,
+    max_message: u32,
+    max_inline: u32,
+    max_sge: u32,
+    max_window: u64,
+    /// Blocks of the ring.
+    blocks: u32,
+}
+
+impl SendLimits {
+    pub(crate) fn new(
+        handle: QpHandle,
+        qp_type: QpType,
+        pd: PdHandle,
+        sizes: &crate::RingSizes,
+        sq_sig_all: bool,
+        device: &DeviceAttr,
+    ) -> Self {
+        let (ops, flags, max_sge) = (OpSet::of(qp_type, device), transport_flags(qp_type), sizes.cap.max_send_sge);
+        Self {
+            handle,
+            qp_type,
+            pd,
+            may_not: !(u32::from(ops.bits()) | flags.bits() << 8 | ((1_u32 << max_sge.min(8)).wrapping_sub(1)) << 16),
+            always: if sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
+            max_message: longest_message(device),
+            max_inline: sizes.cap.max_inline_data,
+            max_sge,
+            max_window: device.max_mw_size,
+            blocks: sizes.send_blocks,
+        }
+    }
+
+    const fn ops(&self) -> OpSet {
+        OpSet::from_bits_retain(!self.may_not as u8)
+    }
+
+    const fn flags(&self) -> SendFlags {
+        SendFlags::from_bits_retain(!self.may_not >> 8 & 0xff)
+    }
+}
+
+/// The state of a send queue: all of it that only one may have at a time.
+pub(crate) struct SendState<P: Provider> {
+    pub(crate) ring: P::SendRing,
+    pub(crate) limits: SendLimits,
+    /// Where the next request goes.
+    pub(crate) head: Cell<u32>,
+    /// Head that the device was told last.
+    pub(crate) rung: Cell<u32>,
+}
+
+/// The send queue of one queue pair, taken out of [`crate::Verbs`] to be used by itself, on any core: see
+/// [`crate::Verbs::take_send_queue`].
+pub struct SendQueue<'s, P: Provider> {
+    pub(crate) state: SendState<P>,
+    pub(crate) shared: Shared<'s>,
+}
+
+impl<'s, P: Provider> SendQueue<'s, P> {
+    /// The queue pair that it belongs to.
+    pub const fn qp(&self) -> QpHandle {
+        self.state.limits.handle
+    }
+
+    /// Opens the queue for requests that share a doorbell; the state of the queue pair is looked at once, here.
+    ///
+    /// # Errors
+    /// The queue pair does not send in its state.
+    #[inline(always)]
+    pub fn batch(&mut self) -> Result<SendBatch<'_, P>, SendBatchError> {
+        SendBatch::open(&mut self.state, &self.shared)
+    }
+
+    /// Posts one request and tells the device.
+    ///
+    /// # Errors
+    /// The request is refused, and the queue is as before.
+    #[inline]
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        post_one(&mut self.state, &self.shared, wr)
+    }
+
+    /// Posts requests up to the first that fails, with one doorbell; that one is named and not posted.
+    ///
+    /// # Errors
+    /// A request is refused.
+    pub fn post_send_list(&mut self, list: &[SendWr<'_>]) -> Result<(), BadWr<PostSendError>> {
+        post_list(&mut self.state, &self.shared, list)
+    }
+
+    /// Binds a type 1 window: [`crate::Verbs::bind_mw`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+        bind_one(&mut self.state, &self.shared, mw, bind)
+    }
+
+    /// Tells the device of requests whose batch was forgotten before its end, whatever the state of the queue pair is: then they
+    /// complete, if only as flushed. Nothing if there are none.
+    pub fn ring(&mut self) {
+        ring_left_over(&mut self.state, &self.shared);
+    }
+}
+
+/// [`SendQueue::post_send`].
+#[inline(always)]
+pub(crate) fn post_one<P: Provider>(
+    state: &mut SendState<P>,
+    shared: &Shared<'_>,
+    wr: &SendWr<'_>,
+) -> Result<(), PostSendError> {
+    let slot = slot_of(shared, state.limits.handle);
+    if !slot.can_send() {
+        return Err(PostSendError::NotReady { state: slot.state() });
+    }
+    let mut open = OpenQueue::new(state, shared);
+    if !open.try_in_caller(wr) {
+        return append_copy(state, shared, wr, true);
+    }
+    open.ring_new();
+    Ok(())
+}
+
+/// [`SendQueue::post_send_list`]. Not part of the caller: the loop wants every register.
+#[inline(never)]
+pub(crate) fn post_list<P: Provider>(
+    state: &mut SendState<P>,
+    shared: &Shared<'_>,
+    list: &[SendWr<'_>],
+) -> Result<(), BadWr<PostSendError>> {
+    let slot = slot_of(shared, state.limits.handle);
+    if !slot.can_send() {
+        return Err(BadWr { index: 0, error: PostSendError::NotReady { state: slot.state() } });
+    }
+    let mut open = OpenQueue::new(state, shared);
+    let mut result = Ok(());
+    let mut rest = list.iter();
+    while let Some(wr) = rest.next() {
+        if !open.try_in_caller(wr)
+            && let Err(error) = open.call(|state, shared| append(state, shared, wr, false))
+        {
+            result = Err(BadWr { index: list.len().wrapping_sub(rest.len()).wrapping_sub(1), error });
+            break;
+        }
+    }
+    open.ring();
+    result
+}
+
+/// [`append`] for what [`OpenQueue::try_in_caller`] does not post. What that may post goes on as a copy, with copies of its SGEs,
+/// so that the caller's own need not lie in memory for those that are posted.
+#[inline(always)]
+fn append_copy<P: Provider>(
+    state: &SendState<P>,
+    shared: &Shared<'_>,
+    wr: &SendWr<'_>,
+    ring: bool,
+) -> Result<(), PostSendError> {
+    let again = |op| append(state, shared, &SendWr { op, ..*wr }, ring);
+    match wr.op {
+        SendOp::Write { payload: Payload::Sges(&[sge]), remote } if IN_CALLER => {
+            again(SendOp::Write { payload: Payload::Sges(&[sge]), remote })
+        }
+        SendOp::Write { payload: Payload::Sges(&[one, two]), remote } if IN_CALLER => {
+            again(SendOp::Write { payload: Payload::Sges(&[one, two]), remote })
+        }
+        SendOp::Send { payload: Payload::Sges(&[sge]) } if IN_CALLER => again(SendOp::Send { payload: Payload::Sges(&[sge]) }),
+        op @ SendOp::Write { payload: Payload::Inline(_), .. } if IN_CALLER => again(op),
+        _ => append(state, shared, wr, ring),
+    }
+}
+
+/// Posts one request of any kind, on what is kept; tells the device if `ring`. The one copy of this code for every operation:
+/// which one it is, is not known here.
+#[inline(never)]
+fn append<P: Provider>(state: &SendState<P>, shared: &Shared<'_>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
+    let mut open = OpenQueue::new(state, shared);
+    let (id, flags) = (wr.wr_id, wr.flags);
+    let (op, payload) = match wr.op {
+        SendOp::Send { payload } => (DataOp::send(), payload),
+        SendOp::SendWithImm { payload, imm } => (DataOp::send_imm(imm), payload),
+        SendOp::SendWithInv { payload, rkey } => (DataOp::send_inv(rkey), payload),
+        SendOp::Write { payload, remote } => (DataOp::write(remote), payload),
+        SendOp::WriteWithImm { payload, remote, imm } => (DataOp::write_imm(remote, imm), payload),
+        SendOp::Read { sges, remote } => (DataOp::read(remote), Payload::Sges(sges)),
+        _ => return append_other(state, shared, wr, ring),
+    };
+    let posted = match payload {
+        Payload::Sges(sges) => open.put_sges(id, flags, op, sges),
+        Payload::Inline(bytes) => open.put_inline(id, flags, op, bytes),
+    };
+    open.finish(ring);
+    posted
+}
+
+/// [`append`] for atomics, binds and invalidations.
+#[inline(never)]
+fn append_other<P: Provider>(
+    state: &SendState<P>,
+    shared: &Shared<'_>,
+    wr: &SendWr<'_>,
+    ring: bool,
+) -> Result<(), PostSendError> {
+    let mut open = OpenQueue::new(state, shared);
+    let (id, flags) = (wr.wr_id, wr.flags);
+    let posted = match wr.op {
+        SendOp::CompareSwap { sge, remote, compare, swap } => {
+            let op = AtomicOp { opcode: AtomicOpcode::CompareSwap, remote, swap_add: swap, compare };
+            open.put_atomic(id, flags, op, sge)
+        }
+        SendOp::FetchAdd { sge, remote, add } => {
+            let op = AtomicOp { opcode: AtomicOpcode::FetchAdd, remote, swap_add: add, compare: 0 };
+            open.put_atomic(id, flags, op, sge)
+        }
+        SendOp::BindMw { mw, key, info } => {
+            open.call(|state, shared| append_bind_type2(state, shared, id, flags, mw, key, &info))
+        }
+        SendOp::LocalInv { rkey } => open.call(|state, shared| append_local_inv(state, shared, id, flags, rkey)),
+        // [`append`] takes these.
+        _ => Ok(()),
+    };
+    open.finish(ring);
+    posted
+}
+
+/// Whether the short requests that most programs live on are part of the code that posts them.
+const IN_CALLER: bool = cfg!(not(feature = "small"));
+
+/// [`SendQueue::bind_mw`].
+pub(crate) fn bind_one<P: Provider>(
+    state: &mut SendState<P>,
+    shared: &Shared<'_>,
+    mw: MwHandle,
+    bind: &MwBind,
+) -> Result<Rkey, BindMwError> {
+    // The state comes after the arguments in the order of checks.
+    let bound = append_bind_mw(state, shared, mw, bind);
+    OpenQueue::new(state, shared).ring();
+    bound
+}
+
+/// [`SendQueue::ring`].
+pub(crate) fn ring_left_over<P: Provider>(state: &mut SendState<P>, shared: &Shared<'_>) {
+    OpenQueue::new(state, shared).ring();
+}
+
+/// The send queue of one queue pair, open for requests that one doorbell announces.
+///
+/// [`Self::ring`] tells the device, and so does the end of the batch. Of a batch that is forgotten (`mem::forget`), the requests
+/// since the last doorbell up to its last bind, and perhaps some after that, wait for the next doorbell; the rest is not posted.
+#[must_use = "the device is told of the requests when the batch ends"]
+pub struct SendBatch<'a, P: Provider> {
+    open: OpenQueue<'a, P>,
+}
+
+/// What a batch has at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it: calls
+/// work on what is kept in `state` ([`Self::keep`], [`Self::resume`]). Only what changes from request to request is here: the rest
+/// costs no more where it lies.
+struct OpenQueue<'a, P: Provider> {
+    writer: <P::SendRing as SendRing>::Writer<'a>,
+    state: &'a SendState<P>,
+    shared: &'a Shared<'a>,
+    slot: &'a QpSlot<'a>,
+    /// Where the next request goes.
+    head: u32,
+    /// The block that `head` may not go past.
+    end: u32,
+    /// The region that the last SGE named, with its domain found good.
+    known: UsableRegion,
+}
+
+/// What is wrong with the slot of a queue that exists: nothing ever, but a table has no index that cannot be missing.
+static NO_SLOT: QpSlot<'static> = QpSlot::new(crate::storage::RingsView { send: &[], recv: &[] });
+
+/// The slot of a queue pair whose queue is at hand.
+#[inline(always)]
+pub(crate) fn slot_of<'a>(shared: &Shared<'a>, handle: QpHandle) -> &'a QpSlot<'a> {
+    match shared.qps.get(usize::from(handle.index())) {
+        Some(slot) => slot,
+        None => &NO_SLOT,
+    }
+}
+
+impl<'a, P: Provider> SendBatch<'a, P> {
+    #[inline(always)]
+    pub(crate) fn open(state: &'a mut SendState<P>, shared: &'a Shared<'a>) -> Result<Self, SendBatchError> {
+        let slot = slot_of(shared, state.limits.handle);
+        if slot.can_send() {
+            Ok(Self { open: OpenQueue::new(state, shared) })
+        } else {
+            Err(SendBatchError::NotReady { state: slot.state() })
+        }
+    }
+
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// The request is refused, and the queue is as before.
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        if self.open.try_in_caller(wr) { Ok(()) } else { self.open.call(|state, shared| append_copy(state, shared, wr, false)) }
+    }
+
+    /// Posts a SEND.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn send(&mut self, wr_id: u64, flags: SendFlags, sges: &[Sge]) -> Result<(), PostSendError> {
+        self.open.put_sges(wr_id, flags, DataOp::send(), sges)
+    }
+
+    /// Posts a SEND of bytes that are copied now.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn send_inline(&mut self, wr_id: u64, flags: SendFlags, bytes: &[u8]) -> Result<(), PostSendError> {
+        self.open.put_inline(wr_id, flags, DataOp::send(), bytes)
+    }
+
+    /// Posts a SEND_WITH_IMM; `imm` in network byte order.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn send_imm(&mut self, wr_id: u64, flags: SendFlags, imm: [u8; 4], sges: &[Sge]) -> Result<(), PostSendError> {
+        self.open.put_sges(wr_id, flags, DataOp::send_imm(imm), sges)
+    }
+
+    /// Posts a SEND_WITH_IMM of bytes that are copied now; `imm` in network byte order.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn send_imm_inline(&mut self, wr_id: u64, flags: SendFlags, imm: [u8; 4], bytes: &[u8]) -> Result<(), PostSendError> {
+        self.open.put_inline(wr_id, flags, DataOp::send_imm(imm), bytes)
+    }
+
+    /// Posts a SEND_WITH_INV of the peer's type 2 window with key `rkey`.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn send_inv(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey, sges: &[Sge]) -> Result<(), PostSendError> {
+        self.open.put_sges(wr_id, flags, DataOp::send_inv(rkey), sges)
+    }
+
+    /// Posts a SEND_WITH_INV of bytes that are copied now.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn send_inv_inline(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey, bytes: &[u8]) -> Result<(), PostSendError> {
+        self.open.put_inline(wr_id, flags, DataOp::send_inv(rkey), bytes)
+    }
+
+    /// Posts an RDMA_WRITE.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn write(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, sges: &[Sge]) -> Result<(), PostSendError> {
+        self.open.put_sges(wr_id, flags, DataOp::write(remote), sges)
+    }
+
+    /// Posts an RDMA_WRITE of bytes that are copied now.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn write_inline(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, bytes: &[u8]) -> Result<(), PostSendError> {
+        self.open.put_inline(wr_id, flags, DataOp::write(remote), bytes)
+    }
+
+    /// Posts an RDMA_WRITE_WITH_IMM; `imm` in network byte order.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn write_imm(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        imm: [u8; 4],
+        sges: &[Sge],
+    ) -> Result<(), PostSendError> {
+        self.open.put_sges(wr_id, flags, DataOp::write_imm(remote, imm), sges)
+    }
+
+    /// Posts an RDMA_WRITE_WITH_IMM of bytes that are copied now; `imm` in network byte order.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn write_imm_inline(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        imm: [u8; 4],
+        bytes: &[u8],
+    ) -> Result<(), PostSendError> {
+        self.open.put_inline(wr_id, flags, DataOp::write_imm(remote, imm), bytes)
+    }
+
+    /// Posts an RDMA_READ into `sges`.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn read(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, sges: &[Sge]) -> Result<(), PostSendError> {
+        self.open.put_sges(wr_id, flags, DataOp::read(remote), sges)
+    }
+
+    /// Posts an ATOMIC_CMP_AND_SWP; `sge` gets the old value.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn compare_swap(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        compare: u64,
+        swap: u64,
+        sge: &Sge,
+    ) -> Result<(), PostSendError> {
+        let op = AtomicOp { opcode: AtomicOpcode::CompareSwap, remote, swap_add: swap, compare };
+        self.open.put_atomic(wr_id, flags, op, *sge)
+    }
+
+    /// Posts an ATOMIC_FETCH_AND_ADD; `sge` gets the old value.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    pub fn fetch_add(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        add: u64,
+        sge: &Sge,
+    ) -> Result<(), PostSendError> {
+        let op = AtomicOp { opcode: AtomicOpcode::FetchAdd, remote, swap_add: add, compare: 0 };
+        self.open.put_atomic(wr_id, flags, op, *sge)
+    }
+
+    /// Posts a type 1 bind: [`crate::Verbs::bind_mw`] as part of a batch.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+        self.open.call(|state, shared| append_bind_mw(state, shared, mw, bind))
+    }
+
+    /// Posts a BIND_MW of a type 2 window; `key` is the low byte of its new key.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    pub fn bind(&mut self, wr_id: u64, flags: SendFlags, mw: MwHandle, key: u8, info: &BindInfo) -> Result<(), PostSendError> {
+        self.open.call(|state, shared| append_bind_type2(state, shared, wr_id, flags, mw, key, info))
+    }
+
+    /// Posts a LOCAL_INV of the type 2 window with key `rkey`.
+    ///
+    /// # Errors
+    /// As of [`Self::post`].
+    pub fn local_inv(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey) -> Result<(), PostSendError> {
+        self.open.call(|state, shared| append_local_inv(state, shared, wr_id, flags, rkey))
+    }
+
+    /// Tells the device of every request posted so far, with one doorbell; none if there is nothing new.
+    #[inline(always)]
+    pub fn ring(&mut self) {
+        self.open.ring();
+    }
+
+    /// Blocks that are free in the send queue.
+    pub fn free_blocks(&mut self) -> u32 {
+        self.open.end = free_end(self.open.slot, &self.open.state.limits);
+        self.open.end.wrapping_sub(self.open.head)
+    }
+}
+
+/// Tells the device of every request before block `head`, if it does not know of them.
+#[inline(always)]
+fn ring_from<'a, P: Provider>(
+    writer: &mut <P::SendRing as SendRing>::Writer<'a>,
+    state: &'a SendState<P>,
+    slot: &QpSlot<'_>,
+    head: u32,
+) {
+    if head != state.rung.get() {
+        ring_new(writer, state, slot, head);
+    }
+}
+
+/// The same where it does not.
+#[inline(always)]
+fn ring_new<'a, P: Provider>(
+    writer: &mut <P::SendRing as SendRing>::Writer<'a>,
+    state: &'a SendState<P>,
+    slot: &QpSlot<'_>,
+    head: u32,
+) {
+    // The poller may see a completion as soon as the doorbell is rung.
+    slot.send.head.store(head, Ordering::Release);
+    writer.ring(state.rung.get(), head);
+    state.head.set(head);
+    state.rung.set(head);
+}
+
+/// The block that the head may not go past now.
+#[inline(always)]
+fn free_end(slot: &QpSlot<'_>, limits: &SendLimits) -> u32 {
+    slot.send.tail.load(Ordering::Acquire).wrapping_add(limits.blocks)
+}
+
+/// [`SendBatch::bind_mw`] on what is kept.
+#[inline(never)]
+fn append_bind_mw<P: Provider>(
+    state: &SendState<P>,
+    shared: &Shared<'_>,
+    mw: MwHandle,
+    bind: &MwBind,
+) -> Result<Rkey, BindMwError> {
+    let mut open = OpenQueue::new(state, shared);
+    let bound = open.put_bind_mw(mw, bind);
+    open.keep();
+    bound
+}
+
+/// [`SendBatch::bind`] on what is kept.
+#[inline(never)]
+fn append_bind_type2<P: Provider>(
+    state: &SendState<P>,
+    shared: &Shared<'_>,
+    wr_id: u64,
+    flags: SendFlags,
+    mw: MwHandle,
+    key: u8,
+    info: &BindInfo,
+) -> Result<(), PostSendError> {
+    let mut open = OpenQueue::new(state, shared);
+    let posted = open.put_bind_type2(wr_id, flags, mw, key, info);
+    open.keep();
+    posted
+}
+
+/// [`SendBatch::local_inv`] on what is kept.
+#[inline(never)]
+fn append_local_inv<P: Provider>(
+    state: &SendState<P>,
+    shared: &Shared<'_>,
+    wr_id: u64,
+    flags: SendFlags,
+    rkey: Rkey,
+) -> Result<(), PostSendError> {
+    let mut open = OpenQueue::new(state, shared);
+    let posted = open.put_local_inv(wr_id, flags, rkey);
+    open.keep();
+    posted
+}
+
+/// What [`OpenQueue::try_sges`] does not post: requests with SGEs that name no byte, without those, or whose regions are not where
+/// they are looked for first; or finds out what is wrong. Takes values that go in registers: a reference would keep what the
+/// caller has in memory.
+#[cold]
+#[inline(never)]
+fn append_unusual_sges<P: Provider>(
+    state: &SendState<P>,
+    shared: &Shared<'_>,
+    (wr_id, flags): (u64, SendFlags),
+    opcode: DataOpcode,
+    remote: Remote,
+    immediate: u32,
+    sges: &[Sge],
+) -> Result<(), PostSendError> {
+    let mut open = OpenQueue::new(state, shared);
+    let op = DataOp { opcode, remote, immediate };
+    let kind = Kind::of(op.opcode);
+    if let Some(error) = refusal(&state.limits, kind.set, kind.legal(), flags, kind.opcode, sges.len()) {
+        return Err(error);
+    }
+    let mut filled = heapless::Vec::<Sge, MAX_SGES>::new();
+    let bytes = open.collect_sges(kind.need, sges, &mut filled)?;
+    let sges = if filled.is_empty() && bytes != 0 { sges } else { &filled };
+    let blocks = <P::SendRing as SendRing>::Writer::<'_>::sge_blocks(op.opcode, sges.len());
+    if !open.has_room(blocks) {
+        return Err(open.full(blocks));
+    }
+    open.write_sges(wr_id, flags, op, sges, bytes, blocks);
+    open.keep();
+    Ok(())
+}
+
+impl<'a, P: Provider> OpenQueue<'a, P> {
+    #[inline(always)]
+    fn new(state: &'a SendState<P>, shared: &'a Shared<'a>) -> Self {
+        let SendState { ring, limits, head, .. } = state;
+        let slot = slot_of(shared, limits.handle);
+        let (end, head) = (free_end(slot, limits), head.get());
+        Self { writer: ring.writer(), state, shared, slot, head, end, known: UsableRegion::NONE }
+    }
+
+    /// Posts one of the short requests that most programs live on, as part of the caller. `false`: it is another one, or
+    /// something about it is not as usual; nothing has happened, and [`append`] takes it.
+    #[inline(always)]
+    fn try_in_caller(&mut self, wr: &SendWr<'_>) -> bool {
+        let (id, flags) = (wr.wr_id, wr.flags);
+        match wr.op {
+            SendOp::Write { payload: Payload::Sges(&[sge]), remote } if IN_CALLER => {
+                self.try_sges(id, flags, DataOp::write(remote), &[sge])
+            }
+            SendOp::Write { payload: Payload::Sges(&[one, two]), remote } if IN_CALLER => {
+                self.try_sges(id, flags, DataOp::write(remote), &[one, two])
+            }
+            SendOp::Send { payload: Payload::Sges(&[sge]) } if IN_CALLER => self.try_sges(id, flags, DataOp::send(), &[sge]),
+            SendOp::Write { payload: Payload::Inline(bytes), remote } if IN_CALLER => {
+                self.try_inline(id, flags, DataOp::write(remote), bytes)
+            }
+            _ => false,
+        }
+    }
+
+    /// Keeps what was posted, also without a doorbell.
+    #[inline(always)]
+    fn keep(&mut self) {
+        self.state.head.set(self.head);
+        self.writer.close();
+    }
+
+    /// Ends a call: tells the device, or keeps what was posted.
+    #[inline(always)]
+    fn finish(&mut self, ring: bool) {
+        if ring { self.ring() } else { self.keep() }
+    }
+
+    /// Goes on with what is kept.
+    #[inline(always)]
+    fn resume(&mut self) {
+        self.writer = self.state.ring.writer();
+        self.head = self.state.head.get();
+        self.end = free_end(self.slot, &self.state.limits);
+    }
+
+    /// Calls something that works on what is kept.
+    #[inline(always)]
+    fn call<R>(&mut self, call: impl FnOnce(&'a SendState<P>, &'a Shared<'a>) -> R) -> R {
+        self.keep();
+        let result = call(self.state, self.shared);
+        self.resume();
+        result
+    }
+
+    /// Tells the device of what it does not know yet.
+    #[inline(always)]
+    fn ring(&mut self) {
+        ring_from(&mut self.writer, self.state, self.slot, self.head);
+    }
+
+    /// The same where something was posted since.
+    #[inline(always)]
+    fn ring_new(&mut self) {
+        ring_new(&mut self.writer, self.state, self.slot, self.head);
+    }
+
+    /// Whether the transport has the operation and its flags.
+    #[inline(always)]
+    fn admits(&self, op: OpSet, legal: SendFlags, flags: SendFlags) -> bool {
+        let needs = u32::from(op.bits()) | (flags.bits() & 0xff) << 8;
+        legal.contains(flags) && self.state.limits.may_not & needs == 0
+    }
+
+    /// Whether so many blocks are free; looks whether requests have completed since the last look.
+    #[inline(always)]
+    fn has_room(&mut self, blocks: u32) -> bool {
+        if self.end.wrapping_sub(self.head) < blocks {
+            self.end = free_end(self.slot, &self.state.limits);
+            return self.end.wrapping_sub(self.head) >= blocks;
+        }
+        true
+    }
+
+    /// What [`Self::has_room`] has found.
+    #[inline(always)]
+    fn full(&self, needed: u32) -> PostSendError {
+        PostSendError::QueueFull { needed, free: self.end.wrapping_sub(self.head) }
+    }
+
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    fn put_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> Result<(), PostSendError> {
+        // Each SGE is read twice, to be checked and to be written. The few of a short request are copied before, into registers;
+        // what is called gets another copy.
+        let posted = match *sges {
+            [one] if IN_CALLER => self.try_sges(wr_id, flags, op, &[one]),
+            [one, two] if IN_CALLER => self.try_sges(wr_id, flags, op, &[one, two]),
+            _ => self.try_sges(wr_id, flags, op, sges),
+        };
+        if posted {
+            return Ok(());
+        }
+        let (request, DataOp { opcode, remote, immediate }) = ((wr_id, flags), op);
+        self.keep();
+        let (state, shared) = (self.state, self.shared);
+        let posted = match *sges {
+            [one] if IN_CALLER => append_unusual_sges(state, shared, request, opcode, remote, immediate, &[one]),
+            [one, two] if IN_CALLER => append_unusual_sges(state, shared, request, opcode, remote, immediate, &[one, two]),
+            _ => append_unusual_sges(state, shared, request, opcode, remote, immediate, sges),
+        };
+        self.resume();
+        posted
+    }
+
+    /// Posts a usual request. `false`: something about it is not as usual, and nothing has happened.
+    #[inline(always)]
+    fn try_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> bool {
+        let kind = Kind::of(op.opcode);
+        let count = match sges.len() {
+            0 => 0,
+            few @ 1..=8 => 1 << few.wrapping_add(15),
+            many if many <= self.state.limits.max_sge as usize => 0,
+            _ => return false,
+        };
+        let needs = u32::from(kind.set.bits()) | (flags.bits() & 0xff) << 8 | count;
+        if !kind.legal().contains(flags) || self.state.limits.may_not & needs != 0 {
+            return false;
+        }
+        let mut bytes = 0_u64;
+        for sge in sges {
+            if !self.holds(sge, kind.need) {
+                return false;
+            }
+            bytes = bytes.wrapping_add(u64::from(sge.length));
+        }
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::sge_blocks(op.opcode, sges.len());
+        if sges.len() > 1 && bytes > u64::from(self.state.limits.max_message) || !self.has_room(blocks) {
+            return false;
+        }
+        self.write_sges(wr_id, flags, op, sges, bytes, blocks);
+        true
+    }
+
+    /// Writes a request that was checked.
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    #[cfg_attr(feature = "small", inline(never))]
+    fn write_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge], bytes: u64, blocks: u32) {
+        self.writer.put_sges(self.head, &op, sges, flags | self.state.limits.always);
+        self.remember(wr_id, bytes as u32, blocks, Kind::of(op.opcode).opcode);
+    }
+
+    /// Looks at the SGEs that name bytes, and collects them if there are others; gives how many bytes all have.
+    fn collect_sges(
+        &self,
+        need: Access,
+        sges: &[Sge],
+        filled: &mut heapless::Vec<Sge, MAX_SGES>,
+    ) -> Result<u64, PostSendError> {
+        let SendLimits { pd, max_message: max, .. } = self.state.limits;
+        let has_empty = sges.iter().any(|sge| sge.length == 0);
+        let mut bytes = 0_u64;
+        for (index, sge) in sges.iter().enumerate().filter(|(_, sge)| sge.length != 0) {
+            if let Err(fault) = check_sge(&self.shared.regions, pd.index(), need, sge) {
+                return Err(PostSendError::Sge { index, lkey: sge.lkey, fault });
+            }
+            bytes = bytes.wrapping_add(u64::from(sge.length));
+            if bytes > u64::from(max) {
+                return Err(PostSendError::MessageSize { max });
+            }
+            if has_empty && filled.push(*sge).is_err() {
+                return Err(PostSendError::SgeCount { count: sges.len(), max: MAX_SGES as u32 });
+            }
+        }
+        Ok(bytes)
+    }
+
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    fn put_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8]) -> Result<(), PostSendError> {
+        if self.try_inline(wr_id, flags, op, bytes) {
+            return Ok(());
+        }
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::inline_blocks(op.opcode, bytes.len());
+        let free = self.end.wrapping_sub(self.head);
+        Err(inline_refusal(&self.state.limits, flags, op.opcode, bytes.len(), blocks, free))
+    }
+
+    /// Posts a request with bytes inline. `false`: it is refused.
+    #[inline(always)]
+    fn try_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8]) -> bool {
+        let kind = Kind::of(op.opcode);
+        if !self.admits(kind.set, kind.legal_inline(), flags) || bytes.len() > self.state.limits.max_inline as usize {
+            return false;
+        }
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::inline_blocks(op.opcode, bytes.len());
+        if !self.has_room(blocks) {
+            return false;
+        }
+        self.writer.put_inline(self.head, &op, bytes, flags | self.state.limits.always);
+        self.remember(wr_id, bytes.len() as u32, blocks, kind.opcode);
+        true
+    }
+
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    fn put_atomic(&mut self, wr_id: u64, flags: SendFlags, op: AtomicOp, sge: Sge) -> Result<(), PostSendError> {
+        let opcode = match op.opcode {
+            AtomicOpcode::CompareSwap => WcOpcode::CompSwap,
+            AtomicOpcode::FetchAdd => WcOpcode::FetchAdd,
+        };
+        let limits = &self.state.limits;
+        if !self.admits(OpSet::ATOMIC, BASIC, flags) || limits.max_sge == 0 {
+            return Err(refused(limits, OpSet::ATOMIC, BASIC, flags, opcode, 1));
+        }
+        if sge.length != 8 {
+            return Err(PostSendError::AtomicLength { length: sge.length });
+        }
+        if !op.remote.addr.is_multiple_of(8) {
+            return Err(PostSendError::AtomicAlignment { addr: op.remote.addr });
+        }
+        if !self.holds(&sge, Access::LOCAL_WRITE)
+            && let Some(fault) = fault_of(self.shared, limits.pd, Access::LOCAL_WRITE, sge.addr, sge.length, sge.lkey)
+        {
+            return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });
+        }
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::ATOMIC_BLOCKS;
+        if !self.has_room(blocks) {
+            return Err(self.full(blocks));
+        }
+        self.writer.put_atomic(self.head, &op, &sge, flags | limits.always);
+        self.remember(wr_id, 8, blocks, opcode);
+        Ok(())
+    }
+
+    fn put_bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
+        let qp_type = self.state.limits.qp_type;
+        let binding = Binding { mr: bind.mr, addr: bind.addr, length: bind.length, access: bind.access };
+        let request = self.bind_request(mw, MwType::Type1, binding, None);
+        let shared = self.shared;
+        shared.windows.with(|windows| {
+            windows.get(mw).ok_or(BindRefused::StaleWindow).map_err(BindMwError::Refused)?;
+            if !self.state.limits.ops().contains(OpSet::WINDOW) {
+                return Err(BindMwError::Transport { qp_type });
+            }
+            windows.check_arguments(shared, &request).map_err(BindMwError::Refused)?;
+            let flags = bind.flags.difference(BASIC & self.state.limits.flags());
+            if !flags.is_empty() {
+                return Err(BindMwError::Flags { flags });
+            }
+            let state = self.slot.state();
+            if !can_send(state) {
+                return Err(BindMwError::NotReady { state });
+            }
+            let checked = windows.check(shared, &request).map_err(BindMwError::Refused)?;
+            self.put_bind(windows, bind.wr_id, bind.flags, MwType::Type1, &binding, &checked).map_err(|error| match error {
+                PutBindError::QueueFull { needed, free } => BindMwError::QueueFull { needed, free },
+                PutBindError::TooManyPendingBinds => BindMwError::TooManyPendingBinds,
+            })?;
+            Ok(checked.next.rkey)
+        })
+    }
+
+    fn put_bind_type2(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        mw: MwHandle,
+        key: u8,
+        info: &BindInfo,
+    ) -> Result<(), PostSendError> {
+        if !self.admits(OpSet::WINDOW, BASIC, flags) {
+            return Err(refused(&self.state.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::BindMw, 0));
+        }
+        let binding = Binding { mr: info.mr, addr: info.addr, length: info.length, access: info.access };
+        let request = self.bind_request(mw, MwType::Type2, binding, Some(key));
+        let shared = self.shared;
+        shared.windows.with(|windows| {
+            windows.check_arguments(shared, &request).map_err(PostSendError::Bind)?;
+            let checked = windows.check(shared, &request).map_err(PostSendError::Bind)?;
+            self.put_bind(windows, wr_id, flags, MwType::Type2, &binding, &checked).map_err(PutBindError::into_post_send)
+        })
+    }
+
+    fn put_local_inv(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey) -> Result<(), PostSendError> {
+        if !self.admits(OpSet::WINDOW, BASIC, flags) {
+            return Err(refused(&self.state.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::LocalInv, 0));
+        }
+        let shared = self.shared;
+        shared.windows.with(|windows| {
+            let checked = windows.check_invalidate(self.state.limits.pd, rkey).map_err(PostSendError::Bind)?;
+            let blocks = <P::SendRing as SendRing>::Writer::<'a>::LOCAL_INV_BLOCKS;
+            self.check_bind_room(windows, blocks).map_err(PutBindError::into_post_send)?;
+            self.writer.put_local_inv(self.head, rkey, flags | self.state.limits.always);
+            self.remember_bind(windows, wr_id, blocks, WcOpcode::LocalInv, &checked);
+            Ok(())
+        })
+    }
+
+    fn bind_request(&self, mw: MwHandle, kind: MwType, binding: Binding, tag: Option<u8>) -> BindRequest {
+        let SendLimits { pd, max_window, .. } = self.state.limits;
+        BindRequest { pd, mw, kind, binding, tag, max_length: max_window }
+    }
+
+    fn check_bind_room(&mut self, windows: &crate::window::Windows, blocks: u32) -> Result<(), PutBindError> {
+        if !self.has_room(blocks) {
+            return Err(PutBindError::QueueFull { needed: blocks, free: self.end.wrapping_sub(self.head) });
+        }
+        if windows.has_room() { Ok(()) } else { Err(PutBindError::TooManyPendingBinds) }
+    }
+
+    fn put_bind(
+        &mut self,
+        windows: &mut crate::window::Windows,
+        wr_id: u64,
+        flags: SendFlags,
+        kind: MwType,
+        binding: &Binding,
+        checked: &CheckedBind,
+    ) -> Result<(), PutBindError> {
+        let Binding { addr, length, access, .. } = *binding;
+        let bind = Bind { kind, old: checked.old, new: checked.next.rkey, lkey: checked.lkey, addr, length, access };
+        let blocks = <P::SendRing as SendRing>::Writer::<'a>::bind_blocks(&bind);
+        self.check_bind_room(windows, blocks)?;
+        self.writer.put_bind(self.head, &bind, flags | self.state.limits.always);
+        self.remember_bind(windows, wr_id, blocks, WcOpcode::BindMw, checked);
+        Ok(())
+    }
+
+    fn remember_bind(
+        &mut self,
+        windows: &mut crate::window::Windows,
+        wr_id: u64,
+        blocks: u32,
+        opcode: WcOpcode,
+        checked: &CheckedBind,
+    ) {
+        let SendLimits { handle, .. } = self.state.limits;
+        windows.post(handle, self.head, checked);
+        self.slot.binds.store(self.slot.binds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.remember(wr_id, 0, blocks, opcode);
+        // The window's state counts on the bind, so it stays in the queue even if the batch is forgotten.
+        self.keep();
+        log_event!(trace, "bind of {:?} posted on {:?}", checked.mw, handle);
+    }
+
+    /// Whether an SGE names bytes, not too many, and its region allows them and is where it is looked for first.
+    #[inline(always)]
+    fn holds(&mut self, sge: &Sge, need: Access) -> bool {
+        // No byte and too many bytes in one comparison.
+        if sge.length.wrapping_sub(1) >= self.state.limits.max_message {
+            return false;
+        }
+        if self.known.lkey.get() != sge.lkey.get() {
+            match self.shared.regions.find_usable(sge.lkey) {
+                Some(region) if region.pd == self.state.limits.pd.index() => self.known = region,
+                _ => return false,
+            }
+        }
+        self.known.access.contains(need) && self.known.holds(sge.addr, sge.length)
+    }
+
+    /// Remembers the request at the head, and goes on after it.
+    #[inline(always)]
+    fn remember(&mut self, wr_id: u64, bytes: u32, blocks: u32, opcode: WcOpcode) {
+        let (entries, at) = (self.slot.rings.send, self.head);
+        if let Some(entry) = entries.get(place(at, entries.len())) {
+            entry.set(SendFacts { wr_id, bytes, blocks: blocks as u16, opcode });
+        }
+        // Two blocks are common, more are not: a loop here would be unrolled in every caller.
+        if blocks > 1 {
+            if let Some(entry) = entries.get(place(at.wrapping_add(1), entries.len())) {
+                entry.clear();
+            }
+            if blocks > 2 {
+                clear_rest(entries, at.wrapping_add(2), blocks.wrapping_sub(2));
+            }
+        }
+        self.head = at.wrapping_add(blocks);
+    }
+}
+
+/// No request starts in `count` blocks from `at` on.
+#[inline(never)]
+fn clear_rest(entries: &[SendEntry], at: u32, count: u32) {
+    for middle in 0..count {
+        if let Some(entry) = entries.get(place(at.wrapping_add(middle), entries.len())) {
+            entry.clear();
+        }
+    }
+}
+
+/// What is wrong with an operation, its flags or its number of SGEs.
+fn refusal(
+    limits: &SendLimits,
+    op: OpSet,
+    legal: SendFlags,
+    flags: SendFlags,
+    opcode: WcOpcode,
+    count: usize,
+) -> Option<PostSendError> {
+    let qp_type = limits.qp_type;
+    if !limits.ops().contains(op) {
+        if op == OpSet::SEND {
+            return Some(PostSendError::NoAddressHandle);
+        }
+        if op == OpSet::ATOMIC && matches!(qp_type, QpType::Rc | QpType::XrcSend) {
+            return Some(PostSendError::NoAtomics);
+        }
+        return Some(PostSendError::Opcode { opcode, qp_type });
+    }
+    let wrong = flags.difference(legal & limits.flags());
+    if !wrong.is_empty() {
+        return Some(PostSendError::Flags { flags: wrong });
+    }
+    if count > limits.max_sge as usize { Some(PostSendError::SgeCount { count, max: limits.max_sge }) } else { None }
+}
+
+/// [`refusal`] where something is wrong.
+#[cold]
+#[inline(never)]
+fn refused(
+    limits: &SendLimits,
+    op: OpSet,
+    legal: SendFlags,
+    flags: SendFlags,
+    opcode: WcOpcode,
+    count: usize,
+) -> PostSendError {
+    match refusal(limits, op, legal, flags, opcode, count) {
+        Some(error) => error,
+        None => PostSendError::SgeCount { count, max: limits.max_sge },
+    }
+}
+
+/// What is wrong with a request of `length` bytes inline that takes `needed` blocks of `free` ones.
+#[cold]
+#[inline(never)]
+fn inline_refusal(
+    limits: &SendLimits,
+    flags: SendFlags,
+    opcode: DataOpcode,
+    length: usize,
+    needed: u32,
+    free: u32,
+) -> PostSendError {
+    let kind = Kind::of(opcode);
+    if let Some(error) = refusal(limits, kind.set, kind.legal_inline(), flags, kind.opcode, 0) {
+        return error;
+    }
+    let max = limits.max_inline;
+    if length > max as usize { PostSendError::InlineSize { length, max } } else { PostSendError::QueueFull { needed, free } }
+}
+
+/// What is wrong with an SGE, if anything is. By values: a reference would keep the caller's SGE out of its registers.
+#[cold]
+#[inline(never)]
+fn fault_of(shared: &Shared<'_>, pd: PdHandle, need: Access, addr: u64, length: u32, lkey: Lkey) -> Option<SgeFault> {
+    check_sge(&shared.regions, pd.index(), need, &Sge { addr, length, lkey }).err()
+}
+
+impl<P: Provider> Drop for SendBatch<'_, P> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let OpenQueue { writer, state, slot, head, .. } = self.open;
+        ring_at_end(writer, state, slot, head);
+    }
+}
+
+/// Rings at the end of a batch. A call, and by values: the end is also part of what unwinds when the caller panics, which is not
+/// inlined unless it is very short; a reference there would keep the batch out of its registers everywhere.
+#[inline(never)]
+fn ring_at_end<'a, P: Provider>(
+    mut writer: <P::SendRing as SendRing>::Writer<'a>,
+    state: &'a SendState<P>,
+    slot: &QpSlot<'_>,
+    head: u32,
+) {
+    ring_from(&mut writer, state, slot, head);
+}
+
+/// Why a bind that fits its window was not posted.
+enum PutBindError {
+    QueueFull { needed: u32, free: u32 },
+    TooManyPendingBinds,
+}
+
+impl PutBindError {
+    fn into_post_send(self) -> PostSendError {
+        match self {
+            Self::QueueFull { needed, free } => PostSendError::QueueFull { needed, free },
+            Self::TooManyPendingBinds => PostSendError::TooManyPendingBinds,
+        }
+    }
+}
+
+/// What the checks ask of an operation.
+struct Kind {
+    set: OpSet,
+    opcode: WcOpcode,
+    /// Whether the peer takes notice of it.
+    solicitable: bool,
+    /// Rights that regions of SGEs need.
+    need: Access,
+}
+
+impl DataOp {
+    #[inline(always)]
+    const fn send() -> Self {
+        Self { opcode: DataOpcode::Send, remote: Remote::NONE, immediate: 0 }
+    }
+
+    #[inline(always)]
+    const fn send_imm(imm: [u8; 4]) -> Self {
+        Self { opcode: DataOpcode::SendWithImm, remote: Remote::NONE, immediate: u32::from_be_bytes(imm) }
+    }
+
+    #[inline(always)]
+    const fn send_inv(rkey: Rkey) -> Self {
+        Self { opcode: DataOpcode::SendWithInv, remote: Remote::NONE, immediate: rkey.get() }
+    }
+
+    #[inline(always)]
+    const fn write(remote: Remote) -> Self {
+        Self { opcode: DataOpcode::Write, remote, immediate: 0 }
+    }
+
+    #[inline(always)]
+    const fn write_imm(remote: Remote, imm: [u8; 4]) -> Self {
+        Self { opcode: DataOpcode::WriteWithImm, remote, immediate: u32::from_be_bytes(imm) }
+    }
+
+    #[inline(always)]
+    const fn read(remote: Remote) -> Self {
+        Self { opcode: DataOpcode::Read, remote, immediate: 0 }
+    }
+}
+
+impl Kind {
+    #[inline(always)]
+    const fn of(opcode: DataOpcode) -> Self {
+        let (set, opcode, solicitable, need) = match opcode {
+            DataOpcode::Send | DataOpcode::SendWithImm => (OpSet::SEND, WcOpcode::Send, true, Access::empty()),
+            DataOpcode::SendWithInv => (OpSet::WINDOW, WcOpcode::Send, true, Access::empty()),
+            DataOpcode::Write => (OpSet::WRITE, WcOpcode::RdmaWrite, false, Access::empty()),
+            DataOpcode::WriteWithImm => (OpSet::WRITE, WcOpcode::RdmaWrite, true, Access::empty()),
+            DataOpcode::Read => (OpSet::READ, WcOpcode::RdmaRead, false, Access::LOCAL_WRITE),
+        };
+        Self { set, opcode, solicitable, need }
+    }
+
+    /// Flags that a request with SGEs may have.
+    #[inline(always)]
+    const fn legal(&self) -> SendFlags {
+        if self.solicitable { SOLICITABLE } else { BASIC }
+    }
+
+    /// Flags that a request with bytes inline may have.
+    #[inline(always)]
+    const fn legal_inline(&self) -> SendFlags {
+        self.legal().union(SendFlags::INLINE)
+    }
+}

@@ -1,0 +1,193 @@
+//! Storage: tables of objects, and the rings of requests in flight, where the integrator declares them.
+//!
+//! Capacities stand here and nowhere else. All of it can stand in a `static`.
+
+use crate::completion::Cq;
+use crate::queue_pair::Qp;
+use crate::region::{Mr, Pd};
+use crate::shared::{CqSlot, QpSlot, RegionSlot};
+use crate::sync::{AtomicU32, Lock, Ordering, Word64};
+use crate::table::TableOf;
+use crate::window::{Mw, WindowCell, Windows};
+use crate::{Provider, WcOpcode, kind};
+
+/// What is remembered of a block of a send ring. What is known where a request is posted is one constant word, because what a
+/// post costs is its stores.
+#[derive(Debug)]
+pub(crate) struct SendEntry {
+    wr_id: Word64,
+    bytes: AtomicU32,
+    /// Blocks (16 bits), code of the operation (8 bits), from the lowest bit up.
+    shape: AtomicU32,
+}
+
+/// What [`SendEntry`] says of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendFacts {
+    pub(crate) wr_id: u64,
+    pub(crate) bytes: u32,
+    pub(crate) blocks: u16,
+    pub(crate) opcode: WcOpcode,
+}
+
+impl SendEntry {
+    const fn new() -> Self {
+        Self { wr_id: Word64::new(0), bytes: AtomicU32::new(0), shape: AtomicU32::new(0) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self, facts: SendFacts) {
+        self.wr_id.set(facts.wr_id);
+        self.bytes.store(facts.bytes, Ordering::Relaxed);
+        self.shape.store(u32::from(facts.blocks) | (facts.opcode as u32) << 16, Ordering::Relaxed);
+    }
+
+    /// No request starts here.
+    #[inline(always)]
+    pub(crate) fn clear(&self) {
+        self.shape.store(0, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self) -> SendFacts {
+        let shape = self.shape.load(Ordering::Relaxed);
+        SendFacts {
+            wr_id: self.wr_id.get(),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            blocks: shape as u16,
+            opcode: opcode((shape >> 16) as u8),
+        }
+    }
+}
+
+/// The operation with this code, [`WcOpcode`] as a number. Eight codes of eight operations, so that it is no more than a mask;
+/// a send is none of the last.
+#[inline(always)]
+const fn opcode(code: u8) -> WcOpcode {
+    match code & 7 {
+        0 => WcOpcode::Send,
+        1 => WcOpcode::RdmaWrite,
+        2 => WcOpcode::RdmaRead,
+        3 => WcOpcode::CompSwap,
+        4 => WcOpcode::FetchAdd,
+        5 => WcOpcode::BindMw,
+        6 => WcOpcode::LocalInv,
+        _ => WcOpcode::Recv,
+    }
+}
+
+/// The requests in flight of one queue pair: `SQ` blocks of sends and `RQ` receives, both powers of two (or 0 for none), 32,768
+/// at most. Other numbers do not compile.
+///
+/// A send takes as many blocks as the backend says; for mlx5 a block is 64 bytes of the send ring.
+#[derive(Debug)]
+pub struct QpRings<const SQ: usize, const RQ: usize> {
+    send: [SendEntry; SQ],
+    recv: [Word64; RQ],
+}
+
+impl<const SQ: usize, const RQ: usize> QpRings<SQ, RQ> {
+    const CAPACITIES: () = {
+        assert!(SQ == 0 || SQ.is_power_of_two() && SQ <= 1 << 15, "SQ is a power of two, 32768 at most");
+        assert!(RQ == 0 || RQ.is_power_of_two() && RQ <= 1 << 15, "RQ is a power of two, 32768 at most");
+    };
+
+    /// Rings without a request.
+    pub const fn new() -> Self {
+        const { Self::CAPACITIES };
+        Self { send: [const { SendEntry::new() }; SQ], recv: [const { Word64::new(0) }; RQ] }
+    }
+
+    /// What a [`Storage`] is made of. One pair of rings serves one [`Storage`]: in two, one would tell the other's `wr_id`s.
+    pub const fn view(&self) -> RingsView<'_> {
+        RingsView { send: &self.send, recv: &self.recv }
+    }
+
+    /// The same for each of several.
+    pub fn views<const N: usize>(rings: &[Self; N]) -> [RingsView<'_>; N] {
+        rings.each_ref().map(Self::view)
+    }
+}
+
+impl<const SQ: usize, const RQ: usize> Default for QpRings<SQ, RQ> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// [`QpRings`] of any size.
+#[derive(Clone, Copy, Debug)]
+pub struct RingsView<'r> {
+    pub(crate) send: &'r [SendEntry],
+    /// `wr_id` of each receive.
+    pub(crate) recv: &'r [Word64],
+}
+
+/// The tables of one device's objects, without heap: room for `PD` protection domains, `MR` regions, `MW` windows (and as many
+/// binds in flight), `CQ` completion queues and `QP` queue pairs, whose rings are apart ([`QpRings`]), each of its own size.
+///
+/// Each number is 65,535 at most. Other numbers do not compile.
+pub struct Storage<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize> {
+    pub(crate) pds: TableOf<kind::Pd, Pd<P>, PD>,
+    pub(crate) mrs: TableOf<kind::Mr, Mr<P>, MR>,
+    pub(crate) mws: TableOf<kind::Mw, Mw<P>, MW>,
+    pub(crate) cqs: TableOf<kind::Cq, Cq<P>, CQ>,
+    pub(crate) qps: TableOf<kind::Qp, Qp<P>, QP>,
+    pub(crate) region_slots: [RegionSlot; MR],
+    pub(crate) cq_slots: [CqSlot; CQ],
+    pub(crate) qp_slots: [QpSlot<'r>; QP],
+    pub(crate) windows: Lock<Windows<[WindowCell; MW]>>,
+}
+
+impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize>
+    Storage<'r, P, PD, MR, MW, CQ, QP>
+{
+    const CAPACITIES: () = assert!(
+        PD <= 65_535 && MR <= 65_535 && MW <= 65_535 && CQ <= 65_535 && QP <= 65_535,
+        "a table has 65535 slots at most"
+    );
+
+    /// Empty tables, and the rings for each queue pair.
+    pub const fn new(rings: [RingsView<'r>; QP]) -> Self {
+        const { Self::CAPACITIES };
+        let mut qp_slots = [const { QpSlot::new(RingsView { send: &[], recv: &[] }) }; QP];
+        let mut index = 0;
+        while index < QP {
+            #[expect(clippy::indexing_slicing, reason = "both arrays have QP elements, and `get` is not const")]
+            {
+                qp_slots[index].rings = rings[index];
+            }
+            index += 1;
+        }
+        Self {
+            pds: TableOf::new(),
+            mrs: TableOf::new(),
+            mws: TableOf::new(),
+            cqs: TableOf::new(),
+            qps: TableOf::new(),
+            region_slots: [const { RegionSlot::new() }; MR],
+            cq_slots: [const { CqSlot::new() }; CQ],
+            qp_slots,
+            windows: Lock::new(Windows::new([const { WindowCell::EMPTY }; MW])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_remembers_every_fact() {
+        use WcOpcode::{BindMw, CompSwap, FetchAdd, LocalInv, RdmaRead, RdmaWrite, Send};
+        let entry = SendEntry::new();
+        assert_eq!(entry.get().blocks, 0);
+        for opcode in [Send, RdmaWrite, RdmaRead, CompSwap, FetchAdd, BindMw, LocalInv] {
+            let facts = SendFacts { wr_id: u64::MAX, bytes: u32::MAX, blocks: u16::MAX, opcode };
+            entry.set(facts);
+            assert_eq!(entry.get(), facts);
+        }
+        entry.clear();
+        assert_eq!(entry.get().blocks, 0);
+    }
+}

@@ -1,0 +1,97 @@
+//! What cores share: words that are read and written whole, and the one lock.
+//!
+//! Nothing here needs compare-and-swap but the lock, and that only with the feature `multicore`: every shared word has one
+//! writer, or its writers hold the lock.
+
+pub(crate) use core::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Eight bytes that are written by one core and read by another after it has seen a counter that was published later.
+#[cfg(target_has_atomic = "64")]
+#[derive(Debug)]
+pub(crate) struct Word64(core::sync::atomic::AtomicU64);
+
+#[cfg(target_has_atomic = "64")]
+impl Word64 {
+    pub(crate) const fn new(value: u64) -> Self {
+        Self(core::sync::atomic::AtomicU64::new(value))
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Eight bytes that are written by one core and read by another after it has seen a counter that was published later.
+#[cfg(not(target_has_atomic = "64"))]
+#[derive(Debug)]
+pub(crate) struct Word64 {
+    low: AtomicU32,
+    high: AtomicU32,
+}
+
+#[cfg(not(target_has_atomic = "64"))]
+impl Word64 {
+    pub(crate) const fn new(value: u64) -> Self {
+        Self { low: AtomicU32::new(value as u32), high: AtomicU32::new((value >> 32) as u32) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self) -> u64 {
+        u64::from(self.high.load(Ordering::Relaxed)) << 32 | u64::from(self.low.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self, value: u64) {
+        self.low.store(value as u32, Ordering::Relaxed);
+        self.high.store((value >> 32) as u32, Ordering::Relaxed);
+    }
+}
+
+/// A lock that is held for a few dozen instructions, never across a firmware command, and never by an interrupt handler.
+#[cfg(feature = "multicore")]
+#[derive(Debug)]
+pub(crate) struct Lock<T: ?Sized>(spin::Mutex<T>);
+
+#[cfg(feature = "multicore")]
+impl<T> Lock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(spin::Mutex::new(value))
+    }
+}
+
+#[cfg(feature = "multicore")]
+impl<T: ?Sized> Lock<T> {
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        work(&mut self.0.lock())
+    }
+}
+
+/// The same without a lock: what holds it is not [`Sync`], so that queues stay on their core.
+#[cfg(not(feature = "multicore"))]
+#[derive(Debug)]
+pub(crate) struct Lock<T: ?Sized>(core::cell::RefCell<T>);
+
+#[cfg(not(feature = "multicore"))]
+impl<T> Lock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(core::cell::RefCell::new(value))
+    }
+}
+
+#[cfg(not(feature = "multicore"))]
+impl<T: ?Sized> Lock<T> {
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        loop {
+            // Never borrowed here: no `work` calls back, and without `Sync` there is no other core.
+            if let Ok(mut value) = self.0.try_borrow_mut() {
+                return work(&mut value);
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Asynchronous events, completion events, and the interrupt handler.
+
+use super::Rig;
+use super::mock::MockError;
+use super::post::send;
+use crate::{
+    AsyncEvent, CompletionEvent, Cqn, DestroyCqError, Errno, Event, Interrupted, PollCqError, PollEventError, QpState, QpType,
+    Qpn, TakeError, WcStatus,
+};
+
+#[test]
+fn events_name_handles_and_break_queue_pairs() {
+    let mut rig = Rig::new();
+    let (qpn, qp) = (rig.qpn(), rig.qp);
+    let stray = AsyncEvent::QpFatal(Qpn::new(0xabc));
+    let told = [
+        (AsyncEvent::CommEstablished(qpn), Event::CommEstablished(qp)),
+        (AsyncEvent::SqDrained(qpn), Event::SqDrained(qp)),
+        (AsyncEvent::LastWqeReached(qpn), Event::LastWqeReached(qp)),
+        (AsyncEvent::PortActive(1), Event::PortActive(1)),
+        (AsyncEvent::PortDown(1), Event::PortDown(1)),
+        (AsyncEvent::PortChanged(1), Event::PortChanged(1)),
+        (AsyncEvent::Overflow, Event::EventsLost),
+        (AsyncEvent::Unknown(0x77, 0), Event::Unknown(0x77, 0)),
+        (stray, Event::Stray(stray)),
+    ];
+    for (raw, event) in told {
+        rig.device().events.push_back(raw);
+        assert_eq!(rig.verbs.poll_event(), Ok(Some(event)));
+    }
+    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Rts);
+    rig.device().break_qp(qpn);
+    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Rts, "nobody has told yet");
+    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::QpAccessError(qp))));
+    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Err);
+    assert_eq!(rig.verbs.poll_event(), Ok(None));
+    rig.device().fail_after = Some(0);
+    assert_eq!(rig.verbs.poll_event(), Err(PollEventError::Device(MockError::Refused)));
+}
+
+/// The event of a break comes when the queue pair was reset and connected again.
+#[test]
+fn an_event_of_before_a_reset_breaks_nothing() {
+    let mut rig = Rig::new();
+    let qpn = rig.qpn();
+    rig.device().break_qp(qpn);
+    rig.step(rig.qp, QpState::Reset);
+    rig.connect(rig.qp);
+    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
+    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts);
+    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
+}
+
+/// It comes when another queue pair has the number.
+#[test]
+fn an_event_of_a_queue_pair_that_is_gone_does_not_break_the_next_with_its_number() {
+    let mut rig = Rig::new();
+    let qpn = rig.qpn();
+    rig.device().break_qp(qpn);
+    rig.verbs.destroy_qp(rig.qp).unwrap();
+    rig.qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
+    rig.connect(rig.qp);
+    assert_eq!(rig.qpn(), qpn);
+    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
+    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts);
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_believed_that_a_queue_pair_is_broken() {
+    let mut rig = Rig::new();
+    let (qpn, qp) = (rig.qpn(), rig.qp);
+    rig.device().events.push_back(AsyncEvent::QpFatal(qpn));
+    // The first question takes the event, the second asks for the state.
+    rig.device().fail_after = Some(1);
+    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::QpFatal(qp))));
+    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Err);
+}
+
+#[test]
+fn arming_reaches_the_device_with_the_number_of_events() {
+    let mut rig = Rig::new();
+    let cqn = rig.cqn();
+    rig.verbs.req_notify_cq(rig.cq, true).unwrap();
+    rig.verbs.req_notify_cq(rig.cq, false).unwrap();
+    for _ in 0..2 {
+        rig.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
+    }
+    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(rig.cq))));
+    assert_eq!(rig.verbs.poll_event(), Ok(None), "two events of one queue tell the same");
+    rig.verbs.req_notify_cq(rig.cq, false).unwrap();
+    assert_eq!(rig.device().armed, [(cqn, 0, true), (cqn, 0, false), (cqn, 2, false)]);
+}
+
+#[test]
+fn completion_events_that_are_lost_count_for_every_queue() {
+    let mut rig = Rig::new();
+    let (_, other) = rig.second();
+    rig.device().completion_events.push_back((0, CompletionEvent::Overflow));
+    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::EventsLost)));
+    let mut woken = [rig.verbs.poll_event(), rig.verbs.poll_event()].map(|event| event.unwrap().unwrap());
+    woken.sort_by_key(|event| *event == Event::Completion(other));
+    assert_eq!(woken, [Event::Completion(rig.cq), Event::Completion(other)]);
+    assert_eq!(rig.verbs.poll_event(), Ok(None));
+    rig.verbs.req_notify_cq(other, false).unwrap();
+    let cqn = rig.verbs.cq(other).unwrap().cqn;
+    assert_eq!(rig.device().armed, [(cqn, 1, false)]);
+}
+
+#[test]
+fn a_broken_completion_queue_says_so_when_it_is_empty() {
+    let mut rig = Rig::new();
+    let (other, other_cq) = rig.second();
+    let cqn = rig.cqn();
+    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
+    rig.complete(0, WcStatus::Success);
+    rig.device().events.push_back(AsyncEvent::CqError(cqn, 2));
+    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::CqError(rig.cq, 2))));
+    assert_eq!(rig.poll_ids(), [1], "what came before is good");
+    for _ in 0..2 {
+        let error = rig.poll().unwrap_err();
+        assert_eq!((error, error.errno()), (PollCqError::Broken { cqn, syndrome: 2 }, Errno::Eio));
+    }
+    assert_eq!(rig.poll_of(other_cq), Ok(std::vec![]));
+    // A queue with the same place is a good one.
+    for qp in [rig.qp, other] {
+        rig.verbs.destroy_qp(qp).unwrap();
+    }
+    rig.verbs.destroy_cq(rig.cq).unwrap();
+    let again = rig.verbs.create_cq(4).unwrap();
+    assert_eq!(rig.poll_of(again), Ok(std::vec![]));
+}
+
+#[test]
+fn a_broken_device_breaks_every_completion_queue() {
+    for by_event in [true, false] {
+        let mut rig = Rig::new();
+        let (_, other) = rig.second();
+        assert!(rig.verbs.maintain().is_ok());
+        if by_event {
+            rig.device().events.push_back(AsyncEvent::DeviceFatal(1, 2));
+            assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::DeviceFatal(1, 2))));
+        } else {
+            rig.device().is_broken = true;
+            assert_eq!(rig.verbs.maintain(), Err(MockError::NoAnswer));
+        }
+        for cq in [rig.cq, other] {
+            let cqn = rig.verbs.cq(cq).unwrap().cqn;
+            assert_eq!(rig.poll_of(cq), Err(PollCqError::Broken { cqn, syndrome: 0xff }));
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_handler_takes_the_events_of_its_vector() {
+    let mut rig = Rig::new();
+    let (_, other) = rig.second();
+    let mut handler = rig.verbs.take_interrupt_handler().unwrap();
+    assert_eq!(rig.verbs.take_interrupt_handler().err(), Some(TakeError::Taken));
+    let (cqn, other_cqn) = (rig.cqn(), rig.verbs.cq(other).unwrap().cqn);
+    for (vector, cqn) in [(0, cqn), (1, other_cqn), (1, Cqn::new(0x999)), (1, other_cqn)] {
+        rig.device().completion_events.push_back((vector, CompletionEvent::Completion(cqn)));
+    }
+    let taken = Interrupted { completions: 2, overflow: false, asynchronous: false };
+    assert_eq!(handler.on_interrupt(1), taken, "an event of no queue is of no use");
+    assert_eq!(handler.on_interrupt(1), Interrupted::default());
+    let taken = Interrupted { completions: 1, overflow: false, asynchronous: true };
+    assert_eq!(handler.on_interrupt(0), taken);
+    let told = [rig.verbs.poll_event(), rig.verbs.poll_event()];
+    assert_eq!(told, [Ok(Some(Event::Completion(rig.cq))), Ok(Some(Event::Completion(other)))]);
+    // Without the handler nobody takes events.
+    rig.device().completion_events.push_back((1, CompletionEvent::Completion(other_cqn)));
+    assert_eq!(rig.verbs.poll_event(), Ok(None));
+    rig.verbs.req_notify_cq(other, false).unwrap();
+    assert_eq!(rig.device().armed, [(other_cqn, 2, false)]);
+    assert!(rig.verbs.return_interrupt_handler(handler).is_ok());
+    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(other))));
+}
+
+#[test]
+fn an_interrupt_handler_belongs_to_its_verbs() {
+    let (mut rig, mut other) = (Rig::new(), Rig::new());
+    let handler = rig.verbs.take_interrupt_handler().unwrap();
+    let theirs = other.verbs.take_interrupt_handler().unwrap();
+    let Err(handler) = other.verbs.return_interrupt_handler(handler) else { panic!("it is of other verbs") };
+    assert!(other.verbs.return_interrupt_handler(theirs).is_ok());
+    rig.verbs.destroy_qp(rig.qp).unwrap();
+    let error = rig.verbs.destroy_cq(rig.cq).unwrap_err();
+    assert_eq!((error, error.errno()), (DestroyCqError::EventsTaken, Errno::Ebusy));
+    let Err(mut verbs) = rig.verbs.into_provider() else { panic!("the handler is out") };
+    assert!(verbs.return_interrupt_handler(handler).is_ok());
+    verbs.destroy_cq(rig.cq).unwrap();
+    assert!(verbs.into_provider().is_ok());
+}
+
+/// Events of a completion queue that is destroyed are taken before its number can come again.
+#[test]
+fn an_event_of_a_completion_queue_that_is_gone_does_not_go_to_the_next() {
+    let mut rig = Rig::new();
+    let cqn = rig.cqn();
+    rig.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
+    rig.verbs.destroy_qp(rig.qp).unwrap();
+    rig.verbs.destroy_cq(rig.cq).unwrap();
+    rig.cq = rig.verbs.create_cq(4).unwrap();
+    assert_eq!(rig.cqn(), cqn, "the number came again");
+    assert_eq!(rig.verbs.poll_event(), Ok(None));
+    rig.verbs.req_notify_cq(rig.cq, false).unwrap();
+    assert_eq!(rig.device().armed, [(cqn, 0, false)]);
+}
+
+#[cfg(feature = "multicore")]
+mod ready {
+    use core::task::{Context, Poll, Waker};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::CompletionQueue;
+    use crate::tests::mock::Mock;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Waiting {
+        rig: Rig,
+        queue: CompletionQueue<'static, Mock>,
+        count: Arc<Count>,
+    }
+
+    impl Waiting {
+        fn new() -> Self {
+            let mut rig = Rig::new();
+            let queue = rig.verbs.take_cq(rig.cq).unwrap();
+            rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
+            Self { rig, queue, count: Arc::default() }
+        }
+
+        fn is_ready(&mut self) -> bool {
+            let waker = Waker::from(Arc::clone(&self.count));
+            self.queue.poll_ready(&mut Context::from_waker(&waker)) == Poll::Ready(())
+        }
+
+        fn woken(&self) -> u32 {
+            self.count.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn an_empty_queue_arms_and_the_event_wakes() {
+        let mut waiting = Waiting::new();
+        let cqn = waiting.rig.cqn();
+        assert!(!waiting.is_ready());
+        assert_eq!(waiting.rig.device().armed, [(cqn, 0, false)]);
+        assert_eq!(waiting.woken(), 0);
+        waiting.rig.complete(0, WcStatus::Success);
+        waiting.rig.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
+        let mut handler = waiting.rig.verbs.take_interrupt_handler().unwrap();
+        assert_eq!(handler.on_interrupt(0).completions, 1);
+        assert_eq!(waiting.woken(), 1);
+        assert!(waiting.is_ready());
+        assert_eq!(waiting.rig.device().armed.len(), 1, "a queue that has something is not armed");
+        let done = waiting.queue.completions().next().unwrap().unwrap();
+        assert_eq!(done.wr_id, 1);
+        assert!(!waiting.is_ready());
+        assert_eq!(waiting.rig.device().armed[1..], [(cqn, 1, false)]);
+    }
+
+    #[test]
+    fn an_overflow_and_a_broken_device_wake_too() {
+        let mut waiting = Waiting::new();
+        assert!(!waiting.is_ready());
+        waiting.rig.device().completion_events.push_back((1, CompletionEvent::Overflow));
+        let mut handler = waiting.rig.verbs.take_interrupt_handler().unwrap();
+        assert_eq!(handler.on_interrupt(1), Interrupted { completions: 0, overflow: true, asynchronous: false });
+        assert_eq!(waiting.woken(), 1);
+        assert!(!waiting.is_ready(), "nothing came");
+        waiting.rig.device().is_broken = true;
+        assert!(waiting.rig.verbs.maintain().is_err());
+        assert_eq!(waiting.woken(), 2);
+        assert!(waiting.is_ready());
+        let error = waiting.queue.completions().next().unwrap().unwrap_err();
+        assert!(matches!(error, PollCqError::Broken { .. }));
+    }
+
+    /// A completion that comes between the look and the arm gives no event.
+    #[test]
+    fn what_comes_while_the_queue_is_armed_is_seen() {
+        let mut waiting = Waiting::new();
+        waiting.rig.device().completes_when_armed = true;
+        assert!(waiting.is_ready());
+        assert_eq!(waiting.rig.device().armed.len(), 1);
+        let mut ready = core::pin::pin!(waiting.queue.ready());
+        assert!(ready.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+
+    /// An error that a poll has kept for the next is something to poll.
+    #[test]
+    fn an_error_that_waits_is_ready() {
+        let mut waiting = Waiting::new();
+        waiting.rig.complete(0, WcStatus::Success);
+        waiting.rig.complete(9, WcStatus::Success);
+        let mut out = [crate::Completion::EMPTY; 4];
+        assert_eq!(waiting.queue.poll(&mut out), Ok(1));
+        assert!(waiting.is_ready());
+        assert!(waiting.queue.poll(&mut out).is_err());
+        assert!(!waiting.is_ready());
+    }
+}

@@ -1,0 +1,253 @@
+//! The operations of the data path that are measured: each alone and in batches, with inputs that are fixed where the call
+//! stands and with inputs that the compiler cannot know.
+
+use std::hint::black_box;
+
+use bareverbs::{Payload, RecvWr, SendFlags, SendOp, SendWr, Sge};
+
+use crate::scene::Scene;
+
+/// Requests of a batch.
+pub(crate) const BATCH: usize = 32;
+
+/// What an operation uses up.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// Sends of so many blocks each.
+    Send {
+        /// Blocks of a request.
+        blocks: u32,
+    },
+    /// Receives.
+    Recv,
+    /// Completions, which are there before.
+    Poll {
+        /// Whether of receives.
+        recv: bool,
+    },
+}
+
+/// One operation.
+pub(crate) struct Operation {
+    /// Name, as tables and the file of expected instructions have it.
+    pub(crate) name: &'static str,
+    /// Name of its function, as a profile has it.
+    pub(crate) symbol: &'static str,
+    /// What it uses up.
+    pub(crate) kind: Kind,
+    /// Requests or completions of one run.
+    pub(crate) requests: u32,
+    /// Does it so many times.
+    pub(crate) run: fn(&mut Scene, u64),
+}
+
+/// A function for each operation, so that a profile tells them apart, and the list of all.
+macro_rules! operations {
+    ($($name:ident = $label:literal, $kind:expr, $requests:expr, |$scene:ident, $runs:ident| $body:block;)+) => {
+        $(
+            #[doc = $label]
+            #[inline(never)]
+            pub(crate) fn $name($scene: &mut Scene, $runs: u64) $body
+        )+
+
+        /// Every operation.
+        pub(crate) const OPERATIONS: &[Operation] = &[
+            $(Operation { name: $label, symbol: stringify!($name), kind: $kind, requests: $requests as u32, run: $name },)+
+        ];
+    };
+}
+
+const ONE: Kind = Kind::Send { blocks: 1 };
+const TWO: Kind = Kind::Send { blocks: 2 };
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+const INLINE: [u8; 32] = [0x5a; 32];
+
+/// A request that the compiler knows nothing of.
+fn opaque(scene: &mut Scene, runs: u64, op: SendOp<'_>) {
+    let wr = SendWr { wr_id: 7, flags: SIGNALED, op };
+    for _ in 0..runs {
+        scene.verbs.post_send(scene.qp, black_box(&wr)).expect("post");
+    }
+}
+
+/// A list of requests that the compiler knows nothing of.
+fn opaque_list(scene: &mut Scene, runs: u64, op: SendOp<'_>) {
+    let list = [SendWr { wr_id: 7, flags: SIGNALED, op }; BATCH];
+    for _ in 0..runs {
+        scene.verbs.post_send_list(scene.qp, black_box(&list)).expect("post");
+    }
+}
+
+operations! {
+    write_fixed = "WRITE, 1 SGE", ONE, 1, |scene, runs| {
+        let (sge, remote) = (scene.sge, scene.remote);
+        for _ in 0..runs {
+            // Made afresh each time, as programs do.
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
+            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+        }
+    };
+    write_typed = "WRITE, 1 SGE, typed call", ONE, 1, |scene, runs| {
+        let (sge, remote) = (scene.sge, scene.remote);
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            scene.verbs.send_batch(scene.qp).expect("batch").write(7, SIGNALED, remote, &sges).expect("post");
+        }
+    };
+    write_opaque = "WRITE, 1 SGE, opaque", ONE, 1, |scene, runs| {
+        let (sges, remote) = ([scene.sge], scene.remote);
+        opaque(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    };
+    write_2_fixed = "WRITE, 2 SGEs", ONE, 1, |scene, runs| {
+        let (sge, remote) = (scene.sge, scene.remote);
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }, Sge { addr: black_box(sge.addr + 512), ..sge }];
+            let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
+            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+        }
+    };
+    write_2_typed = "WRITE, 2 SGEs, typed call", ONE, 1, |scene, runs| {
+        let (sge, remote) = (scene.sge, scene.remote);
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }, Sge { addr: black_box(sge.addr + 512), ..sge }];
+            scene.verbs.send_batch(scene.qp).expect("batch").write(7, SIGNALED, remote, &sges).expect("post");
+        }
+    };
+    write_2_opaque = "WRITE, 2 SGEs, opaque", ONE, 1, |scene, runs| {
+        let (sges, remote) = ([scene.sge; 2], scene.remote);
+        opaque(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    };
+    write_3_opaque = "WRITE, 3 SGEs, opaque", TWO, 1, |scene, runs| {
+        let (sges, remote) = ([scene.sge; 3], scene.remote);
+        opaque(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    };
+    write_inline_fixed = "WRITE, 32 bytes inline", TWO, 1, |scene, runs| {
+        let remote = scene.remote;
+        for _ in 0..runs {
+            let op = SendOp::Write { payload: Payload::Inline(black_box(&INLINE)), remote };
+            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+        }
+    };
+    write_inline_opaque = "WRITE, 32 bytes inline, opaque", TWO, 1, |scene, runs| {
+        let remote = scene.remote;
+        opaque(scene, runs, SendOp::Write { payload: Payload::Inline(&INLINE), remote });
+    };
+    write_imm_fixed = "WRITE_WITH_IMM, 1 SGE, typed call", ONE, 1, |scene, runs| {
+        let (sge, remote) = (scene.sge, scene.remote);
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            scene.verbs.send_batch(scene.qp).expect("batch").write_imm(7, SIGNALED, remote, [1; 4], &sges).expect("post");
+        }
+    };
+    write_imm_opaque = "WRITE_WITH_IMM, 1 SGE, opaque", ONE, 1, |scene, runs| {
+        let (sges, remote) = ([scene.sge], scene.remote);
+        opaque(scene, runs, SendOp::WriteWithImm { payload: Payload::Sges(&sges), remote, imm: [1; 4] });
+    };
+    send_fixed = "SEND, 1 SGE", ONE, 1, |scene, runs| {
+        let sge = scene.sge;
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            let op = SendOp::Send { payload: Payload::Sges(&sges) };
+            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+        }
+    };
+    send_opaque = "SEND, 1 SGE, opaque", ONE, 1, |scene, runs| {
+        let sges = [scene.sge];
+        opaque(scene, runs, SendOp::Send { payload: Payload::Sges(&sges) });
+    };
+    send_imm_opaque = "SEND_WITH_IMM, 1 SGE, opaque", ONE, 1, |scene, runs| {
+        let sges = [scene.sge];
+        opaque(scene, runs, SendOp::SendWithImm { payload: Payload::Sges(&sges), imm: [1; 4] });
+    };
+    send_inline_opaque = "SEND, 24 bytes inline, opaque", ONE, 1, |scene, runs| {
+        opaque(scene, runs, SendOp::Send { payload: Payload::Inline(&INLINE[..24]) });
+    };
+    read_fixed = "READ, 1 SGE, typed call", ONE, 1, |scene, runs| {
+        let (sge, remote) = (scene.sge, scene.remote);
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            scene.verbs.send_batch(scene.qp).expect("batch").read(7, SIGNALED, remote, &sges).expect("post");
+        }
+    };
+    read_opaque = "READ, 1 SGE, opaque", ONE, 1, |scene, runs| {
+        let (sges, remote) = ([scene.sge], scene.remote);
+        opaque(scene, runs, SendOp::Read { sges: &sges, remote });
+    };
+    compare_swap_opaque = "compare-and-swap, opaque", ONE, 1, |scene, runs| {
+        let (sge, remote) = (Sge { length: 8, ..scene.sge }, scene.remote);
+        opaque(scene, runs, SendOp::CompareSwap { sge, remote, compare: 1, swap: 2 });
+    };
+    fetch_add_opaque = "fetch-and-add, opaque", ONE, 1, |scene, runs| {
+        let (sge, remote) = (Sge { length: 8, ..scene.sge }, scene.remote);
+        opaque(scene, runs, SendOp::FetchAdd { sge, remote, add: 1 });
+    };
+    write_batch_typed = "WRITE, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        let (sge, remote) = (scene.sge, scene.remote);
+        for _ in 0..runs {
+            let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
+            for n in 0..BATCH as u64 {
+                let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+                batch.write(n, SIGNALED, remote, &sges).expect("post");
+            }
+        }
+    };
+    write_batch_opaque = "WRITE, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        let (sges, remote) = ([scene.sge], scene.remote);
+        opaque_list(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    };
+    send_batch_opaque = "SEND, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        let sges = [scene.sge];
+        opaque_list(scene, runs, SendOp::Send { payload: Payload::Sges(&sges) });
+    };
+    recv_opaque = "post_recv, 1 SGE, opaque", Kind::Recv, 1, |scene, runs| {
+        let sges = [scene.sge];
+        let wr = RecvWr { wr_id: 7, sges: &sges };
+        for _ in 0..runs {
+            scene.verbs.post_recv(scene.qp, black_box(&wr)).expect("post");
+        }
+    };
+    recv_batch_opaque = "post_recv, batch of 32 from an array", Kind::Recv, BATCH, |scene, runs| {
+        let sges = [scene.sge];
+        let list = [RecvWr { wr_id: 7, sges: &sges }; BATCH];
+        for _ in 0..runs {
+            scene.verbs.post_recv_list(scene.qp, black_box(&list)).expect("post");
+        }
+    };
+    poll_1 = "poll_cq, one at a time", Kind::Poll { recv: false }, 1, |scene, runs| {
+        for _ in 0..runs {
+            let found = black_box(&mut scene.found).get_mut(..1).expect("one");
+            assert_eq!(scene.verbs.poll_cq(scene.cq, found).expect("poll"), 1);
+        }
+    };
+    poll_1_wr_id = "completions, one at a time, wr_id", Kind::Poll { recv: false }, 1, |scene, runs| {
+        let mut sum = 0;
+        for _ in 0..runs {
+            for done in scene.verbs.completions(scene.cq).expect("cq").take(1) {
+                sum += done.expect("completion").wr_id;
+            }
+        }
+        black_box(sum);
+    };
+    poll_batch = "poll_cq, 32 at a time", Kind::Poll { recv: false }, BATCH, |scene, runs| {
+        for _ in 0..runs {
+            let found = black_box(&mut scene.found);
+            assert_eq!(scene.verbs.poll_cq(scene.cq, found).expect("poll"), BATCH);
+        }
+    };
+    poll_batch_wr_id = "completions, 32 at a time, wr_id", Kind::Poll { recv: false }, BATCH, |scene, runs| {
+        let mut sum = 0;
+        for _ in 0..runs {
+            for done in scene.verbs.completions(scene.cq).expect("cq").take(BATCH) {
+                sum += done.expect("completion").wr_id;
+            }
+        }
+        black_box(sum);
+    };
+    poll_recv_batch = "poll_cq of receives, 32 at a time", Kind::Poll { recv: true }, BATCH, |scene, runs| {
+        for _ in 0..runs {
+            let found = black_box(&mut scene.found);
+            assert_eq!(scene.verbs.poll_cq(scene.cq, found).expect("poll"), BATCH);
+        }
+    };
+}

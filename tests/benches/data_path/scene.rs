@@ -1,0 +1,308 @@
+//! A queue pair made by the driver on the simulated device, which then stands still: only the driver's own work is left to be
+//! measured. Completions are written by hand where the device would.
+
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use bareverbs::{
+    Access, AddressVector, Clock, Completion, CqHandle, Instant, Lid, OffsetMap, OutOfRange, Payload, Platform, QpCap,
+    QpHandle, QpInit, QpRings, QpType, RecvWr, Registers, Remote, SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
+};
+use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedDoorbell, MappedMemory, MappedWord};
+use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Cqe, CqeOpcode, CreateCqIn, View, ViewMut};
+use bareverbs_sim::memory::{DmaFault, HostMemory};
+use bareverbs_sim::trace::{Record, Tracer};
+use bareverbs_sim::{Device, DeviceConfig};
+use bareverbs_tests::{Connection, rc_steps};
+
+use crate::operations::{BATCH, Kind, Operation};
+
+const PAGES: usize = 2048;
+const ARENA: usize = PAGES * 4096;
+/// Blocks of the send ring, entries of the receive ring and of the completion queue.
+const DEPTH: usize = 256;
+
+/// Zeroed memory for the whole run.
+fn plain(len: usize) -> NonNull<u8> {
+    let layout = Layout::from_size_align(len, 4096).expect("a layout");
+    // SAFETY: the layout has a size, and the memory is never freed.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory")
+}
+
+/// The arena as the device reaches it; device addresses are pointers.
+#[derive(Clone, Copy)]
+struct Arena(NonNull<u8>);
+
+// SAFETY: the memory lives for ever and belongs to no thread. `Device` wants memory that may go to another thread; here it
+// stays in the one that also runs the driver.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    fn at(self, addr: u64, len: usize) -> Result<*mut u8, DmaFault> {
+        let offset = addr.wrapping_sub(self.0.as_ptr() as u64);
+        let end = offset.checked_add(len as u64).filter(|end| *end <= ARENA as u64);
+        end.map(|_| self.0.as_ptr().wrapping_add(offset as usize)).ok_or(DmaFault { addr, len })
+    }
+}
+
+impl HostMemory for Arena {
+    fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
+        let from = self.at(addr, into.len())?;
+        // SAFETY: the bytes lie in the arena, which lives for ever, and nothing else runs meanwhile.
+        unsafe { std::ptr::copy(from, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
+        let to = self.at(addr, from.len())?;
+        // SAFETY: the bytes lie in the arena, which lives for ever, and nothing else runs meanwhile.
+        unsafe { std::ptr::copy(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+}
+
+/// The device's registers for the control path; doorbells go to plain memory, because the device stands still.
+pub(crate) struct Bar {
+    device: Arc<Mutex<Device>>,
+    plain: MappedBar,
+}
+
+impl Registers for Bar {
+    type Doorbell = MappedDoorbell;
+    type Word = MappedWord;
+
+    fn len(&self) -> usize {
+        Device::bar_len() as usize
+    }
+
+    fn read32(&self, offset: usize) -> Result<u32, OutOfRange> {
+        let mut bytes = [0; 4];
+        self.device.lock().expect("no panic before").bar_read(offset as u64, &mut bytes);
+        Ok(u32::from_ne_bytes(bytes))
+    }
+
+    fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange> {
+        self.device.lock().expect("no panic before").bar_write(offset as u64, &value.to_ne_bytes());
+        Ok(())
+    }
+
+    fn doorbell(&self, offset: usize, count: usize) -> Result<MappedDoorbell, OutOfRange> {
+        self.plain.doorbell(offset, count)
+    }
+
+    fn word(&self, offset: usize) -> Result<MappedWord, OutOfRange> {
+        self.plain.word(offset)
+    }
+}
+
+/// Time in which the device works while things are made.
+pub(crate) struct DeviceClock {
+    device: Arc<Mutex<Device>>,
+    now: Cell<u64>,
+}
+
+impl Clock for DeviceClock {
+    fn now(&self) -> Instant {
+        self.now.set(self.now.get() + 20);
+        Instant::from_nanos(self.now.get())
+    }
+
+    fn relax(&self, _deadline: Instant) {
+        self.now.set(self.now.get() + 1000);
+        self.device.lock().expect("no panic before").advance(Instant::from_nanos(self.now.get()));
+    }
+}
+
+/// The driver's own register file and memory.
+pub(crate) struct Bench;
+
+impl Platform for Bench {
+    type Registers = Bar;
+    type Memory = MappedMemory;
+    type Fence = CpuFence;
+    type Clock = DeviceClock;
+}
+
+type Driver = Mlx5<Bench, PAGES>;
+
+/// Sees where the rings lie.
+#[derive(Clone, Default)]
+struct Watch(Arc<Mutex<Option<u64>>>);
+
+impl Tracer for Watch {
+    fn record(&mut self, _: Instant, record: Record<'_>) {
+        let Record::Command { input, .. } = record else { return };
+        let Some(create) = View::<CreateCqIn>::new(input) else { return };
+        if create.get(CreateCqIn::OPCODE) == CmdOpcode::CreateCq.code() {
+            assert_eq!(create.sub(CreateCqIn::CQ_CONTEXT).get(Cqc::LOG_PAGE_SIZE), 0);
+            *self.0.lock().expect("no panic before") = create.tail64(CreateCqIn::PAS, 0);
+        }
+    }
+}
+
+/// A queue pair whose device stands still.
+pub(crate) struct Scene {
+    /// The verbs.
+    pub(crate) verbs: Verbs<'static, Driver>,
+    /// The queue pair.
+    pub(crate) qp: QpHandle,
+    /// Its completion queue.
+    pub(crate) cq: CqHandle,
+    /// 64 bytes of a region.
+    pub(crate) sge: Sge,
+    /// Somewhere at the peer.
+    pub(crate) remote: Remote,
+    /// Where completions are put.
+    pub(crate) found: [Completion; BATCH],
+    cq_entries: u32,
+    ring: *mut u8,
+    qpn: u32,
+    /// Completions written so far, blocks and receives completed so far.
+    produced: u32,
+    retired: u32,
+    received: u32,
+}
+
+impl Scene {
+    /// A connected queue pair on a device that then stands still.
+    pub(crate) fn new(fence: CpuFence) -> Self {
+        let arena = Arena(plain(ARENA));
+        let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(arena));
+        let watch = Watch::default();
+        device.set_tracer(Some(Box::new(watch.clone())));
+        device.enable_function();
+        let device = Arc::new(Mutex::new(device));
+        // SAFETY: the arena is aligned to a page, lives for ever, and is accessed by pointer only.
+        let memory = unsafe { MappedMemory::new(arena.0, ARENA, arena.0.as_ptr() as u64) };
+        let bar = plain(Device::bar_len() as usize);
+        // SAFETY: the memory is aligned to a page, lives for ever, and is accessed through the value only.
+        let registers = Bar { device: device.clone(), plain: unsafe { MappedBar::new(bar, Device::bar_len() as usize) } };
+        let machine = Machine { registers, memory, fence, clock: DeviceClock { device, now: Cell::new(0) } };
+        let driver = Mlx5::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).expect("bring-up");
+        let rings: &'static QpRings<DEPTH, DEPTH> = Box::leak(Box::default());
+        let storage: &'static mut Storage<'static, Driver, 1, 4, 1, 1, 1> = Box::leak(Box::new(Storage::new([rings.view()])));
+        let mut verbs = Verbs::new(driver, storage);
+        let pd = verbs.alloc_pd().expect("pd");
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let map = OffsetMap::default();
+        // Three more regions, so that the one in use is not the only one.
+        // SAFETY: the device stands still from here on and moves no byte.
+        let mr = (0..4).map(|n| unsafe { verbs.reg_mr_raw(pd, n << 20, 1 << 20, access, &map) }.expect("mr")).last();
+        let info = verbs.mr(mr.expect("regions")).expect("mr");
+        let cq = verbs.create_cq(DEPTH as u32).expect("cq");
+        let cap = QpCap { max_send_wr: 80, max_recv_wr: DEPTH as u32, max_send_sge: 4, max_recv_sge: 1, max_inline_data: 64 };
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
+        let qp = verbs.create_qp(&init).expect("qp");
+        let qpn = verbs.qp(qp).expect("qp").qpn;
+        for (attr, mask) in rc_steps(&Connection::default(), Lid::new(1), qpn, 0, 0) {
+            let av = AddressVector { dlid: Lid::new(1), port_num: 1, ..AddressVector::default() };
+            verbs.modify_qp(qp, &bareverbs::QpAttr { av, ..attr }, mask).expect("modify");
+        }
+        let cq_entries = verbs.cq(cq).expect("cq").entries;
+        let ring = watch.0.lock().expect("no panic before").expect("CREATE_CQ");
+        let ring = arena.at(ring, cq_entries as usize * 64).expect("inside");
+        Self {
+            verbs,
+            qp,
+            cq,
+            sge: Sge { addr: info.addr + 4096, length: 64, lkey: info.lkey },
+            remote: Remote { addr: 0x1234_5678, rkey: info.rkey },
+            found: [Completion::EMPTY; BATCH],
+            cq_entries,
+            ring,
+            qpn: qpn.get(),
+            produced: 0,
+            retired: 0,
+            received: 0,
+        }
+    }
+
+    /// Writes the completion of the request with this index, as the device does: owner byte last.
+    fn complete(&mut self, index: u32, opcode: CqeOpcode) {
+        let mut cqe = [0; 64];
+        let owner = (self.produced / self.cq_entries) & 1;
+        ViewMut::<Cqe>::new(&mut cqe)
+            .expect("64 bytes")
+            .set(Cqe::SRQN_UIDX, 0)
+            .set(Cqe::SEND_OPCODE, 8)
+            .set(Cqe::QPN, self.qpn)
+            .set(Cqe::WQE_COUNTER, index & 0xffff)
+            .set(Cqe::OPCODE, opcode.code())
+            .set(Cqe::OWNER, owner);
+        let at = (self.produced % self.cq_entries) as usize * 64;
+        // SAFETY: the ring has `cq_entries` entries of 64 bytes, and the driver is not reading now.
+        unsafe { std::ptr::copy(cqe.as_ptr(), self.ring.add(at), 64) };
+        self.produced += 1;
+    }
+
+    /// Runs of `operation` that fit in its queue.
+    fn room(&mut self, operation: &Operation) -> u64 {
+        match operation.kind {
+            Kind::Send { blocks } => {
+                u64::from(self.verbs.send_batch(self.qp).expect("batch").free_blocks() / (blocks * operation.requests))
+            }
+            Kind::Recv | Kind::Poll { .. } => DEPTH as u64 / 2 / u64::from(operation.requests),
+        }
+    }
+
+    /// Calls `run` with the operation in turns of as many as fit, until there were `count` runs.
+    pub(crate) fn run(&mut self, operation: &Operation, count: u64, mut run: impl FnMut(&mut Self, u64)) {
+        let mut left = count;
+        while left > 0 {
+            let turns = self.room(operation).min(left);
+            let requests = turns as u32 * operation.requests;
+            if let Kind::Poll { recv } = operation.kind {
+                self.fill(requests, recv);
+            }
+            run(self, turns);
+            match operation.kind {
+                Kind::Send { blocks } => {
+                    self.retired = self.retired.wrapping_add(requests * blocks);
+                    self.complete(self.retired.wrapping_sub(blocks), CqeOpcode::Req);
+                    assert_eq!(self.verbs.poll_cq(self.cq, &mut [Completion::EMPTY; 2]).expect("poll"), 1);
+                }
+                Kind::Recv => {
+                    self.complete_receives(requests);
+                    self.drain(requests);
+                }
+                Kind::Poll { .. } => {}
+            }
+            left -= turns;
+        }
+    }
+
+    /// Posts requests and completes them, to be polled.
+    fn fill(&mut self, requests: u32, recv: bool) {
+        let sges = [self.sge];
+        for n in 0..requests {
+            if recv {
+                self.verbs.post_recv(self.qp, &RecvWr { wr_id: u64::from(n), sges: &sges }).expect("post");
+            } else {
+                let op = SendOp::Write { payload: Payload::Sges(&sges), remote: self.remote };
+                self.verbs.post_send(self.qp, &SendWr { wr_id: u64::from(n), flags: SendFlags::SIGNALED, op }).expect("post");
+                self.complete(self.retired, CqeOpcode::Req);
+                self.retired = self.retired.wrapping_add(1);
+            }
+        }
+        if recv {
+            self.complete_receives(requests);
+        }
+    }
+
+    fn complete_receives(&mut self, requests: u32) {
+        for _ in 0..requests {
+            self.complete(self.received, CqeOpcode::RespSend);
+            self.received = self.received.wrapping_add(1);
+        }
+    }
+
+    fn drain(&mut self, requests: u32) {
+        let mut left = requests as usize;
+        while left > 0 {
+            left -= self.verbs.poll_cq(self.cq, &mut [Completion::EMPTY; BATCH]).expect("poll");
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The statics that the verbs work in.
+
+use bareverbs::{QpRings, Storage};
+use static_cell::ConstStaticCell;
+
+use crate::machine::{ProbeRings, ProbeTables};
+
+static RINGS: [ProbeRings; 2] = [const { QpRings::new() }; 2];
+
+/// The tables, made by the compiler: no copy of them is ever on a stack.
+pub static TABLES: ConstStaticCell<ProbeTables> = {
+    let [first, second] = &RINGS;
+    ConstStaticCell::new(Storage::new([first.view(), second.view()]))
+};

@@ -1,0 +1,237 @@
+//! Events that come late, or not at all: of queues that are gone, of an earlier life of a queue pair, and those for which the
+//! queue of events had no room.
+
+use core::time::Duration;
+
+use bareverbs::{AsyncEvent, CqHandle, DestroyCqError, Event, Payload, QpAttrMask, QpState, QpType, Remote, SendOp, WcStatus};
+use bareverbs_mlx5::Config;
+use bareverbs_sim::in_process::{World, WorldConfig};
+use bareverbs_sim::{DeviceConfig, Limits};
+use bareverbs_tests::{ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end, end_in, refused, signaled, to_state};
+
+/// Entries of the queue of completion events, as configured by default.
+const ENTRIES: usize = 256;
+
+/// Events that are waiting now.
+fn waiting(node: &mut Node) -> Vec<Event> {
+    let mut events = Vec::new();
+    while let Some(event) = node.verbs.poll_event().unwrap() {
+        events.push(event);
+    }
+    events
+}
+
+/// Writes from the first host to the second and waits for the completion.
+fn write(pair: &mut Pair, end: &End, remote: Remote) -> WcStatus {
+    let op = SendOp::Write { payload: Payload::Inline(b"12345678"), remote };
+    pair.a.verbs.post_send(end.qp, &signaled(1, op)).unwrap();
+    pair.a.completions(end.cq, 1)[0].status
+}
+
+/// An access that the second host refuses: its queue pair breaks, and says so by an event.
+fn break_peer(pair: &mut Pair, end: &End, there: &Region) {
+    let wrong = Remote { addr: 0, ..there.remote(0) };
+    assert_eq!(write(pair, end, wrong), WcStatus::RemAccessErr);
+    pair.world.advance(Duration::from_millis(1));
+}
+
+/// Takes both through RESET back to RTS.
+fn reconnect(pair: &mut Pair, a: &End, b: &End) {
+    pair.a.verbs.modify_qp(a.qp, &to_state(QpState::Reset), QpAttrMask::STATE).unwrap();
+    pair.b.verbs.modify_qp(b.qp, &to_state(QpState::Reset), QpAttrMask::STATE).unwrap();
+    pair.connect(a, b, &Connection::default());
+}
+
+/// Arms a completion queue and lets it have a completion, so often that the events of it fill their queue.
+fn flood(pair: &mut Pair, a: &End, remote: Remote, count: usize) {
+    for n in 0..count {
+        pair.a.verbs.req_notify_cq(a.cq, false).unwrap();
+        assert_eq!(write(pair, a, remote), WcStatus::Success, "{n}");
+    }
+}
+
+#[test]
+fn more_completion_events_than_their_queue_holds() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    // Another queue, armed, whose only event finds no room.
+    let other = end_in(&mut pair.a, a.pd, QpType::Rc, CAP, true);
+    let opposite = end(&mut pair.b, true);
+    pair.connect(&other, &opposite, &Connection::default());
+    let far = pair.b.region(opposite.pd, 4096, ALL_ACCESS);
+    let idle = pair.a.verbs.create_cq(4).unwrap();
+    for round in 0..3 {
+        flood(&mut pair, &a, there.remote(0), ENTRIES + 50);
+        pair.a.verbs.req_notify_cq(other.cq, false).unwrap();
+        assert_eq!(write(&mut pair, &other, far.remote(0)), WcStatus::Success);
+        let dropped = pair.a.host.with_device(|device| device.stats().events_dropped);
+        assert!(dropped > 0, "the device had no room");
+        let events = waiting(&mut pair.a);
+        assert_eq!(events[0], Event::EventsLost, "{events:?}");
+        let told = |cq: CqHandle| events[1..].iter().filter(|event| **event == Event::Completion(cq)).count();
+        assert_eq!((told(a.cq), told(other.cq), told(idle), events.len()), (1, 1, 1, 4), "round {round}: every queue, once");
+        // Everything works on: whoever arms is told, and only then.
+        assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
+        assert_eq!(waiting(&mut pair.a), []);
+        for end in [&a, &other] {
+            pair.a.verbs.req_notify_cq(end.cq, false).unwrap();
+            assert_eq!(waiting(&mut pair.a), []);
+            let remote = if end.cq == a.cq { there.remote(0) } else { far.remote(0) };
+            assert_eq!(write(&mut pair, end, remote), WcStatus::Success);
+            assert_eq!(waiting(&mut pair.a), [Event::Completion(end.cq)]);
+        }
+    }
+}
+
+#[test]
+fn a_queue_of_events_that_is_just_not_full() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    for _ in 0..3 {
+        flood(&mut pair, &a, there.remote(0), ENTRIES - 1);
+        assert_eq!(waiting(&mut pair.a), [Event::Completion(a.cq)]);
+    }
+    assert_eq!(pair.a.host.with_device(|device| device.stats().events_dropped), 0);
+    pair.assert_no_findings();
+}
+
+#[test]
+fn an_interrupt_handler_is_told_of_the_overflow() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    let vector = pair.a.verbs.cq(a.cq).unwrap().vector;
+    let mut handler = pair.a.verbs.take_interrupt_handler().unwrap();
+    flood(&mut pair, &a, there.remote(0), ENTRIES + 50);
+    let taken = handler.on_interrupt(vector);
+    assert!(taken.overflow && !taken.asynchronous, "{taken:?}");
+    assert_eq!(waiting(&mut pair.a), [Event::Completion(a.cq)]);
+    pair.a.verbs.req_notify_cq(a.cq, false).unwrap();
+    assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
+    let taken = handler.on_interrupt(vector);
+    assert_eq!((taken.completions, taken.overflow), (1, false));
+    assert_eq!(handler.on_interrupt(vector).completions, 0);
+    assert!(pair.a.verbs.return_interrupt_handler(handler).is_ok());
+    assert_eq!(waiting(&mut pair.a), [Event::Completion(a.cq)]);
+}
+
+#[test]
+fn more_asynchronous_events_than_their_queue_holds() {
+    let config = Config { async_events: 64, ..Config::DEFAULT };
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1));
+    let mut node = Node::with_config(host, &config);
+    for _ in 0..3 {
+        for _ in 0..40 {
+            node.host.with_device(|device| device.set_link(false));
+            node.host.with_device(|device| device.set_link(true));
+        }
+        let events = waiting(&mut node);
+        assert!(events.contains(&Event::EventsLost), "{events:?}");
+        assert!(events.iter().filter(|event| **event == Event::EventsLost).count() == 1, "{events:?}");
+        // Those that were not lost are there, in their order.
+        let ports: Vec<_> = events.iter().filter(|event| **event != Event::EventsLost).collect();
+        assert!(ports.len() >= 60, "{}", ports.len());
+        for (n, event) in ports.iter().enumerate() {
+            assert_eq!(**event, if n % 2 == 0 { Event::PortDown(1) } else { Event::PortActive(1) });
+        }
+        node.host.with_device(|device| device.set_link(false));
+        assert_eq!(waiting(&mut node), [Event::PortDown(1)]);
+        node.host.with_device(|device| device.set_link(true));
+        assert_eq!(waiting(&mut node), [Event::PortActive(1)]);
+    }
+}
+
+#[test]
+fn an_event_of_a_destroyed_completion_queue_is_not_its_successor_s() {
+    let limits = Limits { log_max_cq: 2, ..Limits::default() };
+    let mut pair = Pair::of_devices(DeviceConfig { limits, ..DeviceConfig::with_lid(1) }, DeviceConfig::with_lid(2));
+    let (a, b) = pair.connected();
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    pair.a.verbs.req_notify_cq(a.cq, false).unwrap();
+    assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
+    let old = pair.a.verbs.cq(a.cq).unwrap().cqn;
+    pair.a.verbs.destroy_qp(a.qp).unwrap();
+    // Its event waits to be taken by somebody who handles interrupts: until then the number must not come again.
+    let handler = pair.a.verbs.take_interrupt_handler().unwrap();
+    refused!(pair.a.verbs.destroy_cq(a.cq), Ebusy, DestroyCqError::EventsTaken);
+    assert!(pair.a.verbs.return_interrupt_handler(handler).is_ok());
+    pair.a.verbs.destroy_cq(a.cq).unwrap();
+    let same = (0..8).any(|_| {
+        let cq = pair.a.verbs.create_cq(16).unwrap();
+        let same = pair.a.verbs.cq(cq).unwrap().cqn == old;
+        assert_eq!(waiting(&mut pair.a), [], "it was never armed");
+        pair.a.verbs.destroy_cq(cq).unwrap();
+        same
+    });
+    assert!(same, "the number came again");
+}
+
+#[test]
+fn an_error_event_from_before_a_reset() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    break_peer(&mut pair, &a, &there);
+    reconnect(&mut pair, &a, &b);
+    assert_eq!(waiting(&mut pair.b), [Event::Stray(AsyncEvent::QpAccessError(b.qpn))]);
+    assert_eq!(pair.b.verbs.qp(b.qp).unwrap().state, QpState::Rts);
+    // Both directions, so that the state is what posting finds too.
+    assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
+    pair.b
+        .verbs
+        .post_send(b.qp, &signaled(2, SendOp::Write { payload: Payload::Inline(b""), remote: there.remote(0) }))
+        .unwrap();
+    assert_eq!(pair.b.completions(b.cq, 1)[0].wr_id, 2);
+    // In its own life it is told.
+    reconnect(&mut pair, &a, &b);
+    break_peer(&mut pair, &a, &there);
+    assert_eq!(waiting(&mut pair.b), [Event::QpAccessError(b.qp)]);
+    assert_eq!(pair.b.verbs.qp(b.qp).unwrap().state, QpState::Err);
+    pair.assert_no_findings();
+}
+
+#[test]
+fn an_error_event_of_a_number_that_came_again() {
+    for connected in [false, true] {
+        let limits = Limits { log_max_qp: 3, ..Limits::default() };
+        let mut pair = Pair::of_devices(DeviceConfig::with_lid(1), DeviceConfig { limits, ..DeviceConfig::with_lid(2) });
+        let (a, b) = pair.connected();
+        let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+        break_peer(&mut pair, &a, &there);
+        pair.b.verbs.destroy_qp(b.qp).unwrap();
+        let init =
+            bareverbs::QpInit { pd: b.pd, qp_type: QpType::Rc, send_cq: b.cq, recv_cq: b.cq, cap: CAP, sq_sig_all: true };
+        let qp = loop {
+            let qp = pair.b.verbs.create_qp(&init).unwrap();
+            if pair.b.verbs.qp(qp).unwrap().qpn == b.qpn {
+                break qp;
+            }
+            pair.b.verbs.destroy_qp(qp).unwrap();
+        };
+        let b = End { qp, ..b };
+        pair.a.verbs.modify_qp(a.qp, &to_state(QpState::Reset), QpAttrMask::STATE).unwrap();
+        if connected {
+            pair.connect(&a, &b, &Connection::default());
+        }
+        assert_eq!(waiting(&mut pair.b), [Event::Stray(AsyncEvent::QpAccessError(b.qpn))]);
+        let state = if connected { QpState::Rts } else { QpState::Reset };
+        assert_eq!(pair.b.verbs.qp(b.qp).unwrap().state, state);
+        if !connected {
+            pair.connect(&a, &b, &Connection::default());
+        }
+        assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
+        pair.assert_no_findings();
+    }
+}
+
+#[test]
+fn an_error_event_of_a_queue_pair_that_is_gone() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connected();
+    let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
+    break_peer(&mut pair, &a, &there);
+    pair.b.verbs.destroy_qp(b.qp).unwrap();
+    assert_eq!(waiting(&mut pair.b), [Event::Stray(AsyncEvent::QpAccessError(b.qpn))]);
+}

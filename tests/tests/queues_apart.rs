@@ -1,0 +1,392 @@
+//! One device whose send queue, receive queue, completion queue, control path and interrupt handler are each in the hands of a
+//! thread of its own, while queue pairs break and are made anew.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant as WallClock};
+
+use bareverbs::{
+    Clock, Completion, CompletionQueue, CreateQpError, DestroyCqError, DestroyQpError, Event, Instant, InterruptHandler,
+    ModifyQpError, Payload, PostRecvError, PostSendError, QpAttrMask, QpHandle, QpInit, QpState, QpType, RecvQueue, RecvWr,
+    Remote, SendOp, SendQueue, SharedVerbs, WcStatus,
+};
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::in_process::{Host, World, WorldConfig};
+use bareverbs_tests::{ALL_ACCESS, CAP, Connection, Driver, End, Node, Region, pattern, rc_steps, refused, signaled, to_state};
+
+/// Queue pairs that the stream of messages goes over, one after the other.
+const LIVES: u64 = 8;
+/// Messages of each.
+const MESSAGES: u64 = 500;
+/// Sends in flight, and receives posted.
+const DEPTH: u64 = 16;
+const LEN: usize = 120;
+/// Sends that are tried behind the one that breaks the queue pair.
+const BEHIND: u64 = 5;
+/// How long the machine may hold a thread up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who waits for a completion: the upper four bits of its identifier. Below are the life (28 bits) and the number.
+#[derive(Clone, Copy)]
+enum Of {
+    Send,
+    Recv,
+    Control,
+}
+
+fn id(of: Of, life: u64, number: u64) -> u64 {
+    (of as u64) << 60 | life << 32 | number
+}
+
+fn message(life: u64, number: u64) -> Vec<u8> {
+    pattern(life << 32 | number, LEN)
+}
+
+fn slot(number: u64) -> usize {
+    (number % DEPTH) as usize * LEN
+}
+
+fn take<T>(from: &Receiver<T>, what: &str) -> T {
+    from.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+/// Ends the threads that run until they are told, also when the thread that would tell them fails.
+struct Ending<'a> {
+    stop: &'a AtomicBool,
+    parked: Thread,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.parked.unpark();
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Hands each completion to whoever waits for it, and sleeps while there is none.
+fn poll(
+    mut queue: CompletionQueue<'static, Driver>,
+    routes: &[Sender<Completion>; 3],
+    stop: &AtomicBool,
+) -> CompletionQueue<'static, Driver> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut some = [Completion::EMPTY; 8];
+    loop {
+        let count = queue.poll(&mut some).unwrap();
+        for completion in &some[..count] {
+            // Who waits for nothing more has gone.
+            let _ = routes[(completion.wr_id >> 60) as usize].send(*completion);
+        }
+        while count == 0 && queue.poll_ready(&mut context).is_pending() {
+            if stop.load(Ordering::Acquire) {
+                return queue;
+            }
+            let asleep = WallClock::now();
+            thread::park_timeout(PATIENCE);
+            assert!(asleep.elapsed() < PATIENCE, "nobody woke the thread");
+        }
+    }
+}
+
+/// Sends the messages of each life, breaks its queue pair, and gives the queue back when every send has completed.
+fn send(
+    lives: &Receiver<SendQueue<'static, Driver>>,
+    back: &Sender<SendQueue<'static, Driver>>,
+    done: &Receiver<Completion>,
+    mut from: Region,
+    good: Remote,
+) {
+    for (life, mut queue) in (0..).zip(lives) {
+        let (mut posted, mut completed) = (0, 0);
+        while completed < MESSAGES {
+            let mut batch = queue.batch().unwrap();
+            while posted < MESSAGES && posted < completed + DEPTH {
+                from.buffer.write(slot(posted), &message(life, posted));
+                let sges = [from.sge(slot(posted), LEN)];
+                let op = SendOp::Send { payload: Payload::Sges(&sges) };
+                batch.post(&signaled(id(Of::Send, life, posted), op)).unwrap();
+                posted += 1;
+            }
+            drop(batch);
+            let completion = take(done, "a send completes");
+            assert_eq!((completion.wr_id, completion.status), (id(Of::Send, life, completed), WcStatus::Success));
+            completed += 1;
+        }
+        let wrong = SendOp::Write { payload: Payload::Inline(b"x"), remote: Remote { addr: 0, ..good } };
+        queue.post_send(&signaled(id(Of::Send, life, posted), wrong)).unwrap();
+        posted += 1;
+        for _ in 0..BEHIND {
+            match queue.post_send(&signaled(id(Of::Send, life, posted), SendOp::Send { payload: Payload::Inline(b"late") })) {
+                Ok(()) => posted += 1,
+                Err(error) => assert_eq!(error, PostSendError::NotReady { state: QpState::Err }),
+            }
+        }
+        for number in completed..posted {
+            let completion = take(done, "a send that fails completes");
+            let status = if number == MESSAGES { WcStatus::RemAccessErr } else { WcStatus::WrFlushErr };
+            assert_eq!((completion.wr_id, completion.status), (id(Of::Send, life, number), status));
+        }
+        back.send(queue).unwrap();
+    }
+}
+
+/// Receives the messages of each life, and gives the queue back when every receive has completed.
+fn receive(
+    lives: &Receiver<RecvQueue<'static, Driver>>,
+    back: &Sender<RecvQueue<'static, Driver>>,
+    done: &Receiver<Completion>,
+    to: &Region,
+) {
+    for (life, mut queue) in (0..).zip(lives) {
+        let mut post = |number| {
+            let sges = [to.sge(slot(number), LEN)];
+            queue.post_recv(&RecvWr { wr_id: id(Of::Recv, life, number), sges: &sges })
+        };
+        for number in 0..DEPTH {
+            post(number).unwrap();
+        }
+        let (mut posted, mut completed, mut received) = (DEPTH, 0, 0);
+        while completed < posted {
+            let completion = take(done, "a receive completes");
+            assert_eq!(completion.wr_id, id(Of::Recv, life, completed));
+            completed += 1;
+            if completion.status == WcStatus::Success {
+                assert_eq!(completion.byte_len as usize, LEN);
+                let bytes = to.buffer.read(slot(received), LEN);
+                assert!(bytes == message(life, received), "message {received} of life {life} is not what was sent");
+                received += 1;
+                match post(posted) {
+                    Ok(()) => posted += 1,
+                    Err(error) => assert_eq!(error, PostRecvError::NotReady { state: QpState::Err }),
+                }
+            } else {
+                assert_eq!(completion.status, WcStatus::WrFlushErr);
+            }
+        }
+        assert_eq!(received, MESSAGES, "all of life {life}");
+        back.send(queue).unwrap();
+    }
+}
+
+/// Lets the device work, and does what its interrupts ask for.
+fn interrupts(
+    host: &Host,
+    mut handler: InterruptHandler<'static, Driver>,
+    stop: &AtomicBool,
+) -> InterruptHandler<'static, Driver> {
+    let clock = host.clock();
+    let mut woken = 0;
+    while !stop.load(Ordering::Acquire) {
+        clock.relax(Instant::default());
+        for vector in host.take_interrupts() {
+            woken += handler.on_interrupt(vector).completions;
+        }
+    }
+    assert!(woken > 0);
+    handler
+}
+
+/// The control path: makes queue pairs, breaks them, resets them, destroys them.
+struct Control<'a> {
+    verbs: &'a SharedVerbs<'static, Driver>,
+    end: End,
+    remote: Remote,
+    done: Receiver<Completion>,
+    /// Completions of its own requests so far.
+    seen: HashSet<u64>,
+    /// Events that nobody has asked for yet.
+    told: Vec<Event>,
+    next: u64,
+}
+
+impl Control<'_> {
+    fn create(&self) -> QpHandle {
+        let End { pd, cq, .. } = self.end;
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
+        let start = WallClock::now();
+        loop {
+            let made = { self.verbs.lock().create_qp(&init) };
+            match made {
+                Ok(qp) => return qp,
+                // The places of queue pairs that are gone are free once their completions are polled.
+                Err(error) => assert_eq!(error, CreateQpError::Full),
+            }
+            assert!(start.elapsed() < PATIENCE, "nobody polls what is to be drained");
+            thread::yield_now();
+        }
+    }
+
+    fn modify(&self, qp: QpHandle, attr: &bareverbs::QpAttr, mask: QpAttrMask) {
+        let start = WallClock::now();
+        // Completions of before the RESET may have to be polled first.
+        while let Err(error) = self.verbs.lock().modify_qp(qp, attr, mask) {
+            assert_eq!(error, ModifyQpError::Draining);
+            assert!(start.elapsed() < PATIENCE, "nobody polls what is to be drained");
+            thread::yield_now();
+        }
+    }
+
+    fn connect(&self, first: QpHandle, second: QpHandle) {
+        let lid = self.verbs.lock().query_port(1).unwrap().lid;
+        for (qp, peer) in [(first, second), (second, first)] {
+            let dest = self.verbs.lock().qp(peer).unwrap().qpn;
+            for (attr, mask) in rc_steps(&Connection { timeout: 14, ..Connection::default() }, lid, dest, 7, 7) {
+                self.modify(qp, &attr, mask);
+            }
+        }
+    }
+
+    fn post(&mut self, qp: QpHandle, remote: Remote) -> u64 {
+        self.next += 1;
+        let op = SendOp::Write { payload: Payload::Inline(b"x"), remote };
+        let wr_id = id(Of::Control, 0, self.next);
+        self.verbs.lock().post_send(qp, &signaled(wr_id, op)).unwrap();
+        wr_id
+    }
+
+    /// The completion of a request. Those of requests whose queue pair was destroyed may come before, each once.
+    fn wait(&mut self, wr_id: u64) -> WcStatus {
+        loop {
+            let completion = take(&self.done, "a request of the control path completes");
+            assert!(self.seen.insert(completion.wr_id), "twice: {completion:?}");
+            if completion.wr_id == wr_id {
+                return completion.status;
+            }
+        }
+    }
+
+    fn wait_event(&mut self, event: Event) {
+        let start = WallClock::now();
+        loop {
+            while let Some(event) = { self.verbs.lock().poll_event().unwrap() } {
+                self.told.push(event);
+            }
+            if let Some(index) = self.told.iter().position(|told| *told == event) {
+                self.told.remove(index);
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "no {event:?} in {:?}", self.told);
+            thread::yield_now();
+        }
+    }
+
+    /// A queue pair from its creation over an error to its destruction.
+    fn churn(&mut self, round: u64) {
+        let (near, far) = (self.create(), self.create());
+        self.connect(near, far);
+        let wrong = Remote { addr: 0, ..self.remote };
+        let failing = self.post(near, wrong);
+        if !round.is_multiple_of(3) {
+            assert_eq!(self.wait(failing), WcStatus::RemAccessErr);
+            assert_eq!(self.verbs.lock().qp(near).unwrap().state, QpState::Err);
+            self.wait_event(Event::QpAccessError(far));
+        }
+        if round % 3 == 1 {
+            for qp in [near, far] {
+                self.modify(qp, &to_state(QpState::Reset), QpAttrMask::STATE);
+            }
+            self.connect(near, far);
+            let good = self.post(near, self.remote);
+            assert_eq!(self.wait(good), WcStatus::Success);
+        }
+        // In a round of the third kind the request is still on its way.
+        self.verbs.lock().destroy_qp(near).unwrap();
+        self.verbs.lock().destroy_qp(far).unwrap();
+    }
+}
+
+#[test]
+fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
+    // Long steps would end a thread's waits while the scheduler holds up the others.
+    let longest_step = Duration::from_micros(1);
+    let world = World::new(WorldConfig { longest_step, ..WorldConfig::default() });
+    let mut node = Node::new(world.add(DeviceConfig::with_lid(1)));
+    let pd = node.verbs.alloc_pd().unwrap();
+    let (from, to) = (node.region(pd, 4096, ALL_ACCESS), node.region(pd, 4096, ALL_ACCESS));
+    let spare = node.region(pd, 64, ALL_ACCESS);
+    let remote = spare.remote(0);
+    let cq = node.verbs.create_cq(1024).unwrap();
+    let queue = node.verbs.take_cq(cq).unwrap();
+    let handler = node.verbs.take_interrupt_handler().unwrap();
+    let (host, verbs) = (node.host.clone(), SharedVerbs::new(node.verbs));
+    let stop = AtomicBool::new(false);
+    let (send_route, sends) = channel();
+    let (recv_route, recvs) = channel();
+    let (control_route, controls) = channel();
+    let (send_lives, send_queues) = channel();
+    let (recv_lives, recv_queues) = channel();
+    let (send_back, used_sends) = channel();
+    let (recv_back, used_recvs) = channel();
+    thread::scope(|scope| {
+        let (stop, host, verbs, to) = (&stop, &host, &verbs, &to);
+        let poller = scope.spawn(move || poll(queue, &[send_route, recv_route, control_route], stop));
+        let ending = Ending { stop, parked: poller.thread().clone() };
+        let interrupts = scope.spawn(move || interrupts(host, handler, stop));
+        let sender = scope.spawn(move || send(&send_queues, &send_back, &sends, from, remote));
+        let receiver = scope.spawn(move || receive(&recv_queues, &recv_back, &recvs, to));
+        scope.spawn(move || {
+            // Housekeeping, from yet another thread.
+            while !stop.load(Ordering::Acquire) {
+                verbs.lock().maintain().unwrap();
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let end = End { pd, cq, qp: QpHandle::NONE, qpn: bareverbs::Qpn::new(0) };
+        let mut control = Control { verbs, end, remote, done: controls, seen: HashSet::new(), told: Vec::new(), next: 0 };
+        let mut round = 0;
+        for _ in 0..LIVES {
+            let (near, far) = (control.create(), control.create());
+            control.connect(near, far);
+            send_lives.send(verbs.lock().take_send_queue(near).unwrap()).unwrap();
+            recv_lives.send(verbs.lock().take_recv_queue(far).unwrap()).unwrap();
+            refused!(verbs.lock().destroy_qp(near), Ebusy, DestroyQpError::Taken);
+            let (mut used_send, mut used_recv) = (None, None);
+            let start = WallClock::now();
+            while used_send.is_none() || used_recv.is_none() {
+                assert!(start.elapsed() < 2 * PATIENCE, "the stream stands still");
+                assert!(!poller.is_finished() && !interrupts.is_finished(), "a thread ended");
+                round += 1;
+                control.churn(round);
+                used_send = used_send.or_else(|| used_sends.try_recv().ok());
+                used_recv = used_recv.or_else(|| used_recvs.try_recv().ok());
+            }
+            control.wait_event(Event::QpAccessError(far));
+            assert!(verbs.lock().return_send_queue(used_send.unwrap()).is_ok());
+            assert!(verbs.lock().return_recv_queue(used_recv.unwrap()).is_ok());
+            verbs.lock().destroy_qp(near).unwrap();
+            verbs.lock().destroy_qp(far).unwrap();
+        }
+        drop((send_lives, recv_lives));
+        sender.join().unwrap();
+        receiver.join().unwrap();
+        assert!(round >= LIVES, "{round} rounds");
+        let told = control.told.iter().filter(|event| !matches!(event, Event::Stray(_) | Event::Completion(_)));
+        assert_eq!(told.count(), 0, "{:?}", control.told);
+        refused!(verbs.lock().destroy_cq(cq), Ebusy, DestroyCqError::Taken);
+        drop(ending);
+        assert!(verbs.lock().return_cq(poller.join().unwrap()).is_ok());
+        assert!(verbs.lock().return_interrupt_handler(interrupts.join().unwrap()).is_ok());
+    });
+    let mut node = Node { host, verbs: verbs.into_inner() };
+    assert!(node.poll(cq).is_empty());
+    node.verbs.destroy_cq(cq).unwrap();
+    for region in [to.mr, spare.mr] {
+        node.verbs.dereg_mr_raw(region).unwrap();
+    }
+    node.assert_no_findings();
+    let Ok((_, report)) = node.into_driver().teardown() else { panic!("teardown") };
+    assert_eq!((report.pages_kept, report.cqs_left), (0, 0));
+}

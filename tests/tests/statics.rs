@@ -1,0 +1,136 @@
+//! Storage in statics, as firmware has it: rings as they are, tables behind a cell that gives them out once.
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use bareverbs::{Access, Payload, QpCap, QpInit, QpRings, QpType, RecvWr, RingsView, SendOp, Storage, Verbs, WcStatus};
+use bareverbs_mlx5::Config;
+use bareverbs_sim::DeviceConfig;
+use bareverbs_sim::in_process::{World, WorldConfig};
+use bareverbs_tests::{ALL_ACCESS, Connection, Driver, machine, rc_steps, register, signaled};
+
+/// Rings of different sizes: 16 requests of three blocks of 64 bytes and 16 receives; half of that, twice.
+static LONG: QpRings<64, 16> = QpRings::new();
+static SHORT: [QpRings<32, 8>; 2] = [const { QpRings::new() }; 2];
+
+type Tables = Storage<'static, Driver, 1, 2, 1, 1, 3>;
+
+/// The tables are made when the program is compiled. The lock stands for any cell that lends its value once.
+static TABLES: Mutex<Tables> = Mutex::new(Storage::new(rings()));
+
+const fn rings() -> [RingsView<'static>; 3] {
+    let [first, second] = &SHORT;
+    [LONG.view(), first.view(), second.view()]
+}
+
+#[test]
+fn verbs_over_statics() {
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1));
+    // Twice, because what the storage held before must not matter.
+    for round in 0..2 {
+        let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
+        let mut tables = TABLES.lock().unwrap();
+        let mut verbs = Verbs::new(driver, &mut *tables);
+        let pd = verbs.alloc_pd().unwrap();
+        let memory = host.memory(4096);
+        let mr = register(&mut verbs, pd, memory.whole(), ALL_ACCESS).unwrap();
+        let info = verbs.mr(mr).unwrap();
+        let cq = verbs.create_cq(64).unwrap();
+        let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        // The short rings first, then the long ones, and then there are none.
+        let qps = [(); 3].map(|()| verbs.create_qp(&init).unwrap());
+        assert_eq!(verbs.create_qp(&init), Err(bareverbs::CreateQpError::Full));
+        let lid = verbs.query_port(1).unwrap().lid;
+        for qp in qps {
+            let qpn = verbs.qp(qp).unwrap().qpn;
+            for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
+                verbs.modify_qp(qp, &attr, mask).unwrap();
+            }
+            let remote = bareverbs::Remote { addr: info.addr, rkey: info.rkey };
+            for number in 0..100 {
+                let op = SendOp::Write { payload: Payload::Inline(&[number as u8]), remote };
+                verbs.post_send(qp, &signaled(number, op)).unwrap();
+                let mut one = [bareverbs::Completion::EMPTY];
+                while verbs.poll_cq(cq, &mut one).unwrap() == 0 {
+                    host.world().advance(Duration::from_micros(1));
+                }
+                assert_eq!((one[0].wr_id, one[0].status, one[0].qp), (number, WcStatus::Success, qp), "round {round}");
+            }
+        }
+        assert_eq!(verbs.mr(mr).unwrap().access & Access::MW_BIND, Access::MW_BIND);
+        let Ok(driver) = verbs.into_provider() else { panic!("nothing is taken out") };
+        assert!(driver.teardown().is_ok());
+    }
+}
+
+/// Storage that is lent for ever: queues that are taken out of verbs over it may go to any thread.
+static LENT: Mutex<Storage<'static, Driver, 1, 0, 0, 1, 1>> = Mutex::new(Storage::new([LENT_RINGS.view()]));
+static LENT_RINGS: QpRings<64, 16> = QpRings::new();
+
+#[test]
+fn queues_over_statics_go_to_threads_of_their_own() {
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1));
+    let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
+    let mut verbs: Verbs<'static, Driver> = Verbs::new(driver, &mut **Box::leak(Box::new(LENT.lock().unwrap())));
+    let pd = verbs.alloc_pd().unwrap();
+    let cq = verbs.create_cq(16).unwrap();
+    let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true }).unwrap();
+    let (lid, qpn) = (verbs.query_port(1).unwrap().lid, verbs.qp(qp).unwrap().qpn);
+    for (attr, mask) in rc_steps(&Connection::default(), lid, qpn, 3, 3) {
+        verbs.modify_qp(qp, &attr, mask).unwrap();
+    }
+    let (mut send, mut recv) = (verbs.take_send_queue(qp).unwrap(), verbs.take_recv_queue(qp).unwrap());
+    let mut completions = verbs.take_cq(cq).unwrap();
+    let receiver = thread::spawn(move || {
+        recv.post_recv(&RecvWr { wr_id: 1, sges: &[] }).unwrap();
+        recv
+    });
+    let sender = thread::spawn(move || {
+        send.post_send(&signaled(2, SendOp::Send { payload: Payload::Inline(b"") })).unwrap();
+        send
+    });
+    let poller = thread::spawn(move || {
+        let mut found = Vec::new();
+        while found.len() < 2 {
+            found.extend(completions.completions().map(Result::unwrap));
+            host.world().advance(Duration::from_micros(1));
+        }
+        (completions, found)
+    });
+    let (completions, mut found) = poller.join().unwrap();
+    found.sort_by_key(|completion| completion.wr_id);
+    let facts: Vec<_> = found.iter().map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(facts, [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    let Err(mut verbs) = verbs.into_provider() else { panic!("queues are out") };
+    assert!(verbs.return_cq(completions).is_ok());
+    assert!(verbs.return_recv_queue(receiver.join().unwrap()).is_ok());
+    assert!(verbs.return_send_queue(sender.join().unwrap()).is_ok());
+    verbs.destroy_qp(qp).unwrap();
+    let Ok(driver) = verbs.into_provider() else { panic!("everything is back") };
+    assert!(driver.teardown().is_ok());
+}
+
+#[test]
+fn what_it_costs() {
+    // A block of a send ring is two words, a receive one.
+    assert_eq!(size_of_val(&LONG), 64 * 16 + 16 * 8);
+    assert_eq!(size_of_val(&SHORT), 2 * (32 * 16 + 8 * 8));
+    assert_eq!(size_of::<RingsView<'_>>(), 4 * size_of::<usize>());
+    let sizes = [
+        ("tables for 1 domain, 2 regions, 1 window, 1 completion queue, 3 queue pairs", size_of::<Tables>()),
+        ("each domain", (size_of::<Storage<'_, Driver, 17, 2, 1, 1, 3>>() - size_of::<Tables>()) / 16),
+        ("each region", (size_of::<Storage<'_, Driver, 1, 18, 1, 1, 3>>() - size_of::<Tables>()) / 16),
+        ("each window", (size_of::<Storage<'_, Driver, 1, 2, 17, 1, 3>>() - size_of::<Tables>()) / 16),
+        ("each completion queue", (size_of::<Storage<'_, Driver, 1, 2, 1, 17, 3>>() - size_of::<Tables>()) / 16),
+        ("each queue pair", (size_of::<Storage<'_, Driver, 1, 2, 1, 1, 19>>() - size_of::<Tables>()) / 16),
+        ("the verbs without driver", size_of::<Verbs<'_, Driver>>() - size_of::<Driver>()),
+        ("the driver", size_of::<Driver>()),
+    ];
+    for (what, size) in sizes {
+        println!("{size:6} bytes: {what}");
+    }
+    assert!(sizes[1..6].iter().all(|(_, size)| (1..1024).contains(size)), "{sizes:?}");
+}
