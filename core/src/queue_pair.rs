@@ -144,7 +144,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             }
         }
         let (handle, slot) = chosen.ok_or(CreateQpError::Full)?;
-        // Leads a completion to the slot without a search, and tells two lives of it apart.
+        // Leads a completion to the slot without a search; the life of the slot above it is for those who read traces.
         let cookie = u32::from(handle.index()) | (handle.generation() & 0xff) << 16;
         let params = CreateQpParams {
             qp_type: init.qp_type,

@@ -271,7 +271,8 @@ pub struct MappedDoorbell {
     mask: usize,
 }
 
-// SAFETY: a register is written in one access, whoever does it; the BAR stays mapped (promised to `MappedBar::new`).
+// SAFETY: writing a register from any thread touches no memory of the program; the BAR stays mapped (promised to
+// `MappedBar::new`). On a CPU of 32 bits a doorbell is two accesses, and another thread's may come between: a doorbell is lost then.
 unsafe impl Send for MappedDoorbell {}
 
 impl Doorbell for MappedDoorbell {

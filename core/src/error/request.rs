@@ -248,7 +248,7 @@ impl core::error::Error for PostRecvError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BadWr<E> {
-    /// Its index in the list; the length of the list if only the doorbell failed.
+    /// Its index in the list.
     pub index: usize,
     /// Why.
     pub error: E,
