@@ -2,8 +2,8 @@
 
 use crate::log::log_event;
 use crate::ring::{locate, place as ring_place};
-use crate::shared::{CqSlot, NO_NUMBER, QpSlot, Shared};
-use crate::storage::{RingsView, SendFacts};
+use crate::shared::{CqSlot, NO_NUMBER, NO_QP, QpSlot, Shared};
+use crate::storage::SendFacts;
 use crate::sync::Ordering;
 use crate::verbs::{Half, Verbs};
 use crate::{
@@ -132,8 +132,9 @@ pub(crate) fn poll<P: Provider>(
     shared: &Shared<'_>,
     out: &mut [Completion],
 ) -> Result<usize, PollCqError> {
-    if state.held.is_some() {
-        return Err(state.held.take().unwrap_or(PollCqError::Stale));
+    if let Some(error) = state.held {
+        state.held = None;
+        return Err(error);
     }
     // Each usual completion goes from registers to its place: no `Result` between.
     let mut open = OpenCq::new(state, shared);
@@ -191,9 +192,6 @@ impl<'a, P: Provider> Completions<'a, P> {
         Self { open: OpenCq::new(state, shared), taken: false }
     }
 }
-
-/// The slot of no queue pair.
-static NO_QP: QpSlot<'static> = QpSlot::new(RingsView { send: &[], recv: &[] });
 
 impl<'a, P: Provider> OpenCq<'a, P> {
     #[inline(always)]
@@ -308,7 +306,7 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         let named = cookie.and_then(|cookie| u16::try_from(cookie & 0xffff).ok());
         let is_it = |index: &u16| {
             let slot = self.shared.qps.get(usize::from(*index));
-            slot.is_some_and(|slot| slot.qpn.load(Ordering::Acquire) == raw.qpn.get())
+            slot.is_some_and(|slot| is_of(slot, raw.qpn))
         };
         let all = 0..self.shared.qps.len().min(usize::from(u16::MAX)) as u16;
         let index = named.filter(is_it).or_else(|| all.into_iter().find(is_it)).ok_or(unknown)?;

@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use crate::log::log_event;
 use crate::ring::place;
-use crate::shared::{QpSlot, Shared, UsableRegion, check_sge};
+use crate::shared::{NO_QP, QpSlot, Shared, UsableRegion, check_sge};
 use crate::storage::{SendEntry, SendFacts};
 use crate::sync::Ordering;
 use crate::window::{BindRequest, Binding, CheckedBind, MwBind};
@@ -353,15 +353,12 @@ struct OpenQueue<'a, P: Provider> {
     known: UsableRegion,
 }
 
-/// What is wrong with the slot of a queue that exists: nothing ever, but a table has no index that cannot be missing.
-static NO_SLOT: QpSlot<'static> = QpSlot::new(crate::storage::RingsView { send: &[], recv: &[] });
-
 /// The slot of a queue pair whose queue is at hand.
 #[inline(always)]
 pub(crate) fn slot_of<'a>(shared: &Shared<'a>, handle: QpHandle) -> &'a QpSlot<'a> {
     match shared.qps.get(usize::from(handle.index())) {
         Some(slot) => slot,
-        None => &NO_SLOT,
+        None => &NO_QP,
     }
 }
 

@@ -372,6 +372,9 @@ impl RingCounters {
     }
 }
 
+/// The slot of no queue pair: for a queue whose index is not in the table, which never happens.
+pub(crate) static NO_QP: QpSlot<'static> = QpSlot::new(RingsView { send: &[], recv: &[] });
+
 impl<'r> QpSlot<'r> {
     pub(crate) const fn new(rings: RingsView<'r>) -> Self {
         Self {
