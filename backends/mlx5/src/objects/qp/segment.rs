@@ -1,10 +1,11 @@
 //! Segments of requests as they lie in memory: whole words, big-endian (PRM "Work Request (WQE) Format").
 
 use bareverbs::{Access, Bind, MwType, Remote, SendFlags, Sge};
-use bareverbs_mlx5_spec::{DS_UNIT, MKEY_ANY_QPN, Mkc, WqeCtrlSeg, WqeInlineSeg, WqeOpcode, WqeUmrCtrlSeg, ce, fm, mkey_mask};
+use bareverbs_mlx5_spec::{
+    DS_UNIT, MKEY_ANY_QPN, Mkc, WqeCtrlSeg, WqeDataSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg, ce, fm,
+    mkey_mask,
+};
 
-/// The longest SGE, and the longest window: what a KLM and a data segment can say.
-pub(crate) const LONGEST: u32 = 1 << 31;
 /// Octowords of a bind's translation area: one entry, filled up to a block.
 const KLM_OCTOWORDS: u32 = 4;
 /// Blocks of a bind that has a translation, and of one that has none.
@@ -53,29 +54,28 @@ fn short_word(bytes: &[u8]) -> u64 {
 /// First word of an inline segment: its head and four bytes of the payload.
 #[inline(always)]
 pub(super) fn inline_head(bytes: &[u8]) -> u64 {
-    let head = WqeInlineSeg::INLINE.place(1) | WqeInlineSeg::BYTE_COUNT.place(bytes.len() as u32);
     let start = match bytes.first_chunk() {
         Some(start) => u32::from_be_bytes(*start),
         None => (u64::from_be(short_word(bytes)) >> 32) as u32,
     };
-    pair(head, start)
+    pair(WqeInlineSeg::dword(bytes.len() as u32), start)
 }
 
 /// A data segment. 2^31 bytes are written as 0: bit 31 says inline.
 #[inline(always)]
 pub(super) const fn data(sge: &Sge) -> [u64; 2] {
-    [pair(sge.length & (LONGEST - 1), sge.lkey.get()), sge.addr.to_be()]
+    WqeDataSeg::be_words(sge.length, sge.lkey.get(), sge.addr)
 }
 
 #[inline(always)]
 pub(super) const fn remote_address(remote: &Remote) -> [u64; 2] {
-    [remote.addr.to_be(), pair(remote.rkey.get(), 0)]
+    WqeRaddrSeg::be_words(remote.addr, remote.rkey.get())
 }
 
 /// The two words of a control segment: opcode and index, number and units, flags, and what the opcode has in the last dword.
 #[inline(always)]
 pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32, last: u32) -> [u64; 2] {
-    [pair(WqeCtrlSeg::WQE_INDEX.place(at) | opcode as u32, qpn_ds), pair(flags, last)]
+    WqeCtrlSeg::be_words(WqeCtrlSeg::opcode_dword(opcode, at), qpn_ds, flags, last)
 }
 
 /// Blocks of a UMR that binds a window: control and UMR control; key context; translation.
@@ -105,12 +105,11 @@ pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> ([u64; 8]
         let owner = if type2 { qpn } else { MKEY_ANY_QPN };
         let start = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
         context = [pair(rights, Mkc::QPN.place(owner) | tag), 0, start.to_be(), bind.length.to_be(), 0, 0, 0, 0];
-        translation[0] = pair(bind.length as u32, bind.lkey.get());
-        translation[1] = bind.addr.to_be();
+        [translation[0], translation[1]] = WqeKlm::be_words(bind.length as u32, bind.lkey.get(), bind.addr);
     }
     let [first, second] = control;
-    let umr_control = [pair(umr, WqeUmrCtrlSeg::KLM_OCTOWORDS.place(octowords)), mask.to_be()];
-    ([first, second, umr_control[0], umr_control[1], 0, 0, 0, 0], context, translation)
+    let [umr, mask] = WqeUmrCtrlSeg::be_words(umr, octowords, mask);
+    ([first, second, umr, mask, 0, 0, 0, 0], context, translation)
 }
 
 /// The same for an invalidation: the window is free, its tag is 0, and it must belong to this queue pair.
@@ -120,7 +119,8 @@ pub(super) fn invalidate_blocks(control: [u64; 2]) -> ([u64; 8], [u64; 8]) {
     let mask = mkey_mask::FREE | mkey_mask::KEY | mkey_mask::QPN;
     let [first, second] = control;
     let context = [pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN)), 0, 0, 0, 0, 0, 0, 0];
-    ([first, second, pair(umr, 0), mask.to_be(), 0, 0, 0, 0], context)
+    let [umr, mask] = WqeUmrCtrlSeg::be_words(umr, 0, mask);
+    ([first, second, umr, mask, 0, 0, 0, 0], context)
 }
 
 /// 16-byte units of an inline segment with `len` bytes; without a byte there is none.
@@ -134,9 +134,8 @@ pub(super) const fn inline_units(len: usize) -> u32 {
 pub(super) const fn control_flags(pending: u32, flags: SendFlags) -> u32 {
     // The verbs' fence waits for more than the one that a bind leaves behind for the request after it.
     let fence = if flags.contains(SendFlags::FENCE) { fm::FENCE } else { pending };
-    WqeCtrlSeg::FM.place(fence)
-        | WqeCtrlSeg::CE.place(if flags.contains(SendFlags::SIGNALED) { ce::ALWAYS } else { ce::ERROR_ONLY })
-        | WqeCtrlSeg::SE.place(flags.contains(SendFlags::SOLICITED) as u32)
+    let completion = if flags.contains(SendFlags::SIGNALED) { ce::ALWAYS } else { ce::ERROR_ONLY };
+    WqeCtrlSeg::flags_dword(fence, completion, flags.contains(SendFlags::SOLICITED))
 }
 
 /// The same where nothing was left behind: looked up, because it is computed for almost every request.

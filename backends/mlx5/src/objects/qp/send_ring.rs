@@ -9,7 +9,7 @@ use bareverbs::{
     AtomicOp, AtomicOpcode, Bind, DataOp, DataOpcode, DmaFence, DmaMemory, DmaRing, Platform, Registers, RingView, Rkey,
     SendFlags, Sge,
 };
-use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeCtrlSeg, WqeOpcode, fm};
+use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, fm};
 
 use super::segment::{
     BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, inline_head, inline_units, invalidate_blocks,
@@ -249,7 +249,8 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         };
         let [first, second] = self.control(opcode, at, 4, flags, 0);
         let ([addr, key], [head, start]) = (remote_address(&op.remote), data(sge));
-        self.source.ring.view().put(at, &[first, second, addr, key, op.swap_add.to_be(), op.compare.to_be(), head, start]);
+        let [swap_add, compare] = WqeAtomicSeg::be_words(op.swap_add, op.compare);
+        self.source.ring.view().put(at, &[first, second, addr, key, swap_add, compare, head, start]);
     }
 
     fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
