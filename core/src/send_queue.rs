@@ -249,59 +249,34 @@ fn append_copy<P: Provider>(
             again(SendOp::Write { payload: Payload::Sges(&[one, two]), remote })
         }
         SendOp::Send { payload: Payload::Sges(&[sge]) } if IN_CALLER => again(SendOp::Send { payload: Payload::Sges(&[sge]) }),
-        op @ SendOp::Write { payload: Payload::Inline(_), .. } if IN_CALLER => again(op),
+        SendOp::Write { payload: Payload::Inline(bytes), remote } if IN_CALLER => {
+            again(SendOp::Write { payload: Payload::Inline(bytes), remote })
+        }
         _ => append(state, shared, wr, ring),
     }
 }
 
-/// Posts one request of any kind, on what is kept; tells the device if `ring`. The one copy of this code for every operation:
-/// which one it is, is not known here.
+/// Posts one request of any kind, on what is kept; tells the device if `ring`. Each operation has code of its own here, which knows
+/// what it is (not with the feature `small`: there all share one copy).
 #[inline(never)]
 fn append<P: Provider>(state: &SendState<P>, shared: &Shared<'_>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
     let mut open = OpenQueue::new(state, shared);
     let (id, flags) = (wr.wr_id, wr.flags);
-    let (op, payload) = match wr.op {
-        SendOp::Send { payload } => (DataOp::send(), payload),
-        SendOp::SendWithImm { payload, imm } => (DataOp::send_imm(imm), payload),
-        SendOp::SendWithInv { payload, rkey } => (DataOp::send_inv(rkey), payload),
-        SendOp::Write { payload, remote } => (DataOp::write(remote), payload),
-        SendOp::WriteWithImm { payload, remote, imm } => (DataOp::write_imm(remote, imm), payload),
-        SendOp::Read { sges, remote } => (DataOp::read(remote), Payload::Sges(sges)),
-        _ => return append_other(state, shared, wr, ring),
-    };
-    let posted = match payload {
-        Payload::Sges(sges) => open.put_sges(id, flags, op, sges),
-        Payload::Inline(bytes) => open.put_inline(id, flags, op, bytes),
-    };
-    open.finish(ring);
-    posted
-}
-
-/// [`append`] for atomics, binds and invalidations.
-#[inline(never)]
-fn append_other<P: Provider>(
-    state: &SendState<P>,
-    shared: &Shared<'_>,
-    wr: &SendWr<'_>,
-    ring: bool,
-) -> Result<(), PostSendError> {
-    let mut open = OpenQueue::new(state, shared);
-    let (id, flags) = (wr.wr_id, wr.flags);
     let posted = match wr.op {
+        SendOp::Send { payload } => open.put(id, flags, DataOp::send(), payload),
+        SendOp::SendWithImm { payload, imm } => open.put(id, flags, DataOp::send_imm(imm), payload),
+        SendOp::SendWithInv { payload, rkey } => open.put(id, flags, DataOp::send_inv(rkey), payload),
+        SendOp::Write { payload, remote } => open.put(id, flags, DataOp::write(remote), payload),
+        SendOp::WriteWithImm { payload, remote, imm } => open.put(id, flags, DataOp::write_imm(remote, imm), payload),
+        SendOp::Read { sges, remote } => open.put_sges(id, flags, DataOp::read(remote), sges),
         SendOp::CompareSwap { sge, remote, compare, swap } => {
-            let op = AtomicOp { opcode: AtomicOpcode::CompareSwap, remote, swap_add: swap, compare };
-            open.put_atomic(id, flags, op, sge)
+            open.put_atomic(id, flags, AtomicOp::compare_swap(remote, compare, swap), sge)
         }
-        SendOp::FetchAdd { sge, remote, add } => {
-            let op = AtomicOp { opcode: AtomicOpcode::FetchAdd, remote, swap_add: add, compare: 0 };
-            open.put_atomic(id, flags, op, sge)
-        }
+        SendOp::FetchAdd { sge, remote, add } => open.put_atomic(id, flags, AtomicOp::fetch_add(remote, add), sge),
         SendOp::BindMw { mw, key, info } => {
             open.call(|state, shared| append_bind_type2(state, shared, id, flags, mw, key, &info))
         }
         SendOp::LocalInv { rkey } => open.call(|state, shared| append_local_inv(state, shared, id, flags, rkey)),
-        // [`append`] takes these.
-        _ => Ok(()),
     };
     open.finish(ring);
     posted
@@ -509,8 +484,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
         swap: u64,
         sge: &Sge,
     ) -> Result<(), PostSendError> {
-        let op = AtomicOp { opcode: AtomicOpcode::CompareSwap, remote, swap_add: swap, compare };
-        self.open.put_atomic(wr_id, flags, op, *sge)
+        self.open.put_atomic(wr_id, flags, AtomicOp::compare_swap(remote, compare, swap), *sge)
     }
 
     /// Posts an ATOMIC_FETCH_AND_ADD; `sge` gets the old value.
@@ -526,8 +500,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
         add: u64,
         sge: &Sge,
     ) -> Result<(), PostSendError> {
-        let op = AtomicOp { opcode: AtomicOpcode::FetchAdd, remote, swap_add: add, compare: 0 };
-        self.open.put_atomic(wr_id, flags, op, *sge)
+        self.open.put_atomic(wr_id, flags, AtomicOp::fetch_add(remote, add), *sge)
     }
 
     /// Posts a type 1 bind: [`crate::Verbs::bind_mw`] as part of a batch.
@@ -679,6 +652,36 @@ fn append_unusual_sges<P: Provider>(
     Ok(())
 }
 
+/// What [`OpenQueue::try_inline`] does not post: requests without a byte; or finds out what is wrong. Takes values, as
+/// [`append_unusual_sges`].
+#[cold]
+#[inline(never)]
+fn append_unusual_inline<P: Provider>(
+    state: &SendState<P>,
+    shared: &Shared<'_>,
+    (wr_id, flags): (u64, SendFlags),
+    opcode: DataOpcode,
+    remote: Remote,
+    immediate: u32,
+    bytes: &[u8],
+) -> Result<(), PostSendError> {
+    let mut open = OpenQueue::new(state, shared);
+    let (kind, max) = (Kind::of(opcode), state.limits.max_inline);
+    if let Some(error) = refusal(&state.limits, kind.set, kind.legal_inline(), flags, kind.opcode, 0) {
+        return Err(error);
+    }
+    if bytes.len() > max as usize {
+        return Err(PostSendError::InlineSize { length: bytes.len(), max });
+    }
+    let blocks = <P::SendRing as SendRing>::Writer::<'_>::inline_blocks(opcode, bytes.len());
+    if !open.has_room(blocks) {
+        return Err(open.full(blocks));
+    }
+    open.write_inline(wr_id, flags, DataOp { opcode, remote, immediate }, bytes, blocks);
+    open.keep();
+    Ok(())
+}
+
 impl<'a, P: Provider> OpenQueue<'a, P> {
     #[inline(always)]
     fn new(state: &'a SendState<P>, shared: &'a Shared<'a>) -> Self {
@@ -774,6 +777,15 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     }
 
     #[cfg_attr(not(feature = "small"), inline(always))]
+    #[cfg_attr(feature = "small", inline(never))]
+    fn put(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, payload: Payload<'_>) -> Result<(), PostSendError> {
+        match payload {
+            Payload::Sges(sges) => self.put_sges(wr_id, flags, op, sges),
+            Payload::Inline(bytes) => self.put_inline(wr_id, flags, op, bytes),
+        }
+    }
+
+    #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> Result<(), PostSendError> {
         // Each SGE is read twice, to be checked and to be written. The few of a short request are copied before, into registers;
         // what is called gets another copy.
@@ -864,25 +876,35 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         if self.try_inline(wr_id, flags, op, bytes) {
             return Ok(());
         }
-        let blocks = <P::SendRing as SendRing>::Writer::<'a>::inline_blocks(op.opcode, bytes.len());
-        let free = self.end.wrapping_sub(self.head);
-        Err(inline_refusal(&self.state.limits, flags, op.opcode, bytes.len(), blocks, free))
+        self.keep();
+        let DataOp { opcode, remote, immediate } = op;
+        let posted = append_unusual_inline(self.state, self.shared, (wr_id, flags), opcode, remote, immediate, bytes);
+        self.resume();
+        posted
     }
 
-    /// Posts a request with bytes inline. `false`: it is refused.
+    /// Posts a request with bytes inline. `false`: it has no byte, or is refused, and nothing has happened.
     #[inline(always)]
     fn try_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8]) -> bool {
         let kind = Kind::of(op.opcode);
-        if !self.admits(kind.set, kind.legal_inline(), flags) || bytes.len() > self.state.limits.max_inline as usize {
+        // No byte and too many bytes in one comparison.
+        let too_long = bytes.len().wrapping_sub(1) >= self.state.limits.max_inline as usize;
+        if too_long || !self.admits(kind.set, kind.legal_inline(), flags) {
             return false;
         }
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::inline_blocks(op.opcode, bytes.len());
         if !self.has_room(blocks) {
             return false;
         }
-        self.writer.put_inline(self.head, &op, bytes, flags | self.state.limits.always);
-        self.remember(wr_id, bytes.len() as u32, blocks, kind.opcode);
+        self.write_inline(wr_id, flags, op, bytes, blocks);
         true
+    }
+
+    /// Writes a request that was checked.
+    #[inline(always)]
+    fn write_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8], blocks: u32) {
+        self.writer.put_inline(self.head, &op, bytes, flags | self.state.limits.always);
+        self.remember(wr_id, bytes.len() as u32, blocks, Kind::of(op.opcode).opcode);
     }
 
     #[cfg_attr(not(feature = "small"), inline(always))]
@@ -1115,25 +1137,6 @@ fn refused(
     }
 }
 
-/// What is wrong with a request of `length` bytes inline that takes `needed` blocks of `free` ones.
-#[cold]
-#[inline(never)]
-fn inline_refusal(
-    limits: &SendLimits,
-    flags: SendFlags,
-    opcode: DataOpcode,
-    length: usize,
-    needed: u32,
-    free: u32,
-) -> PostSendError {
-    let kind = Kind::of(opcode);
-    if let Some(error) = refusal(limits, kind.set, kind.legal_inline(), flags, kind.opcode, 0) {
-        return error;
-    }
-    let max = limits.max_inline;
-    if length > max as usize { PostSendError::InlineSize { length, max } } else { PostSendError::QueueFull { needed, free } }
-}
-
 /// What is wrong with an SGE, if anything is. By values: a reference would keep the caller's SGE out of its registers.
 #[cold]
 #[inline(never)]
@@ -1215,6 +1218,18 @@ impl DataOp {
     #[inline(always)]
     const fn read(remote: Remote) -> Self {
         Self { opcode: DataOpcode::Read, remote, immediate: 0 }
+    }
+}
+
+impl AtomicOp {
+    #[inline(always)]
+    const fn compare_swap(remote: Remote, compare: u64, swap: u64) -> Self {
+        Self { opcode: AtomicOpcode::CompareSwap, remote, swap_add: swap, compare }
+    }
+
+    #[inline(always)]
+    const fn fetch_add(remote: Remote, add: u64) -> Self {
+        Self { opcode: AtomicOpcode::FetchAdd, remote, swap_add: add, compare: 0 }
     }
 }
 

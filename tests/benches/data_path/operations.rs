@@ -125,7 +125,8 @@ operations! {
     write_inline_fixed = "WRITE, 32 bytes inline", TWO, 1, |scene, runs| {
         let remote = scene.remote;
         for _ in 0..runs {
-            let op = SendOp::Write { payload: Payload::Inline(black_box(&INLINE)), remote };
+            let bytes: &[u8; 32] = black_box(&INLINE);
+            let op = SendOp::Write { payload: Payload::Inline(bytes), remote };
             scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };

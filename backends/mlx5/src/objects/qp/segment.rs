@@ -22,21 +22,22 @@ pub(super) const fn pair(high: u32, low: u32) -> u64 {
 /// Eight bytes of the payload as they lie in memory, zeros after its end.
 #[inline(always)]
 pub(super) fn word_of(bytes: &[u8], at: usize) -> u64 {
-    match bytes.get(at..at.wrapping_add(8)).and_then(<[u8]>::first_chunk) {
-        Some(chunk) => u64::from_ne_bytes(*chunk),
-        None if at >= bytes.len() => 0,
-        None => last_word(bytes, at),
+    match bytes.get(at..) {
+        None | Some([]) => 0,
+        Some(rest) => match rest.first_chunk() {
+            Some(chunk) => u64::from_ne_bytes(*chunk),
+            None => last_word(bytes, rest),
+        },
     }
 }
 
-/// The same of fewer than eight bytes at the end.
-#[inline(never)]
-fn last_word(bytes: &[u8], at: usize) -> u64 {
-    let rest = bytes.get(at..).unwrap_or_default();
+/// The same of fewer than eight bytes at the end, `rest`.
+#[cfg_attr(not(feature = "small"), inline(always))]
+#[cfg_attr(feature = "small", inline(never))]
+pub(super) fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
     match bytes.last_chunk() {
-        _ if rest.is_empty() => 0,
-        // The last eight bytes without those before `at`.
-        Some(last) => (u64::from_le_bytes(*last) >> (64 - 8 * rest.len())).to_le(),
+        // The last eight bytes without those before `rest`.
+        Some(last) => u64::from_le_bytes(*last).wrapping_shr(64_u32.wrapping_sub((rest.len() as u32).wrapping_mul(8))).to_le(),
         None => short_word(rest),
     }
 }
@@ -126,7 +127,7 @@ pub(super) fn invalidate_blocks(control: [u64; 2]) -> ([u64; 8], [u64; 8]) {
 /// 16-byte units of an inline segment with `len` bytes; without a byte there is none.
 #[inline(always)]
 pub(super) const fn inline_units(len: usize) -> u32 {
-    if len == 0 { 0 } else { (len as u32 + 4).div_ceil(DS_UNIT as u32) }
+    if len == 0 { 0 } else { (len as u32).wrapping_add(4 + DS_UNIT as u32 - 1) / DS_UNIT as u32 }
 }
 
 /// The flags of a control segment. `pending` is the fence that the request before left behind.

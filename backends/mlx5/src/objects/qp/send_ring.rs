@@ -13,7 +13,7 @@ use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, f
 
 use super::segment::{
     BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, inline_head, inline_units, invalidate_blocks,
-    remote_address, usual_control_flags, word_of,
+    last_word, remote_address, usual_control_flags, word_of,
 };
 use crate::dma::uar::SendDoorbell;
 
@@ -21,6 +21,8 @@ use crate::dma::uar::SendDoorbell;
 const UNITS: u32 = (WQEBB / DS_UNIT) as u32;
 /// Words of a block.
 const WORDS: u32 = (WQEBB / 8) as u32;
+/// Whether the first block of a request with SGEs is written at once, by code for each number of them.
+const WHOLE_BLOCKS: bool = cfg!(not(feature = "small"));
 
 /// The send ring of one queue pair.
 pub struct SendRing<P: Platform> {
@@ -116,6 +118,12 @@ const fn head_units(opcode: DataOpcode) -> u32 {
     if is_remote(opcode) { 2 } else { 1 }
 }
 
+/// Blocks that so many units take; there are never so many that the sum overflows.
+#[inline(always)]
+const fn blocks_of(units: u32) -> u32 {
+    units.wrapping_add(UNITS - 1) / UNITS
+}
+
 impl<P: Platform> SendWriter<'_, P> {
     /// The control segment of a request of `units` at block `at`.
     #[inline(always)]
@@ -172,12 +180,12 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
 
     #[inline(always)]
     fn sge_blocks(opcode: DataOpcode, count: usize) -> u32 {
-        (head_units(opcode) + count as u32).div_ceil(UNITS)
+        blocks_of(head_units(opcode).wrapping_add(count as u32))
     }
 
     #[inline(always)]
     fn inline_blocks(opcode: DataOpcode, len: usize) -> u32 {
-        (head_units(opcode) + inline_units(len)).div_ceil(UNITS)
+        blocks_of(head_units(opcode).wrapping_add(inline_units(len)))
     }
 
     fn bind_blocks(bind: &Bind) -> u32 {
@@ -189,29 +197,31 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         let units = head_units(op.opcode) + sges.len() as u32;
         let [first, second] = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
         let [addr, key] = remote_address(&op.remote);
+        let view = self.source.ring.view();
         match (sges, is_remote(op.opcode)) {
-            ([one], false) => {
+            ([one], false) if WHOLE_BLOCKS => {
                 let [head, start] = data(one);
-                self.source.ring.view().put(at, &[first, second, head, start]);
+                view.put(at, &[first, second, head, start]);
             }
-            ([one], true) => {
+            ([one], true) if WHOLE_BLOCKS => {
                 let [head, start] = data(one);
-                self.source.ring.view().put(at, &[first, second, addr, key, head, start]);
+                view.put(at, &[first, second, addr, key, head, start]);
             }
-            ([one, two], false) => {
+            ([one, two], false) if WHOLE_BLOCKS => {
                 let ([head, start], [head2, start2]) = (data(one), data(two));
-                self.source.ring.view().put(at, &[first, second, head, start, head2, start2]);
+                view.put(at, &[first, second, head, start, head2, start2]);
             }
-            ([one, two], true) => {
+            ([one, two, rest @ ..], true) if WHOLE_BLOCKS => {
                 let ([head, start], [head2, start2]) = (data(one), data(two));
-                self.source.ring.view().put(at, &[first, second, addr, key, head, start, head2, start2]);
+                view.put(at, &[first, second, addr, key, head, start, head2, start2]);
+                self.put_data(at.wrapping_add(1).wrapping_mul(WORDS), rest);
             }
             (_, false) => {
-                self.source.ring.view().put(at, &[first, second]);
+                view.put(at, &[first, second]);
                 self.put_data(at.wrapping_mul(WORDS).wrapping_add(2), sges);
             }
             (_, true) => {
-                self.source.ring.view().put(at, &[first, second, addr, key]);
+                view.put(at, &[first, second, addr, key]);
                 self.put_data(at.wrapping_mul(WORDS).wrapping_add(4), sges);
             }
         }
@@ -223,21 +233,26 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
         let head = if units == 0 { 0 } else { inline_head(bytes) };
         // The whole first block, whatever of it the payload fills: what comes after its end is not looked at.
-        let mut done = if is_remote(op.opcode) {
+        let done = if is_remote(op.opcode) {
             let [addr, key] = remote_address(&op.remote);
             let words = [first, second, addr, key, head, word_of(bytes, 4), word_of(bytes, 12), word_of(bytes, 20)];
             self.source.ring.view().put(at, &words);
             28
         } else {
-            let [a, b, c, d, e] = [4, 12, 20, 28, 36].map(|at| word_of(bytes, at));
+            let (a, b, c) = (word_of(bytes, 4), word_of(bytes, 12), word_of(bytes, 20));
+            let (d, e) = (word_of(bytes, 28), word_of(bytes, 36));
             self.source.ring.view().put(at, &[first, second, head, a, b, c, d, e]);
             44
         };
+        let Some(rest) = bytes.get(done..) else { return };
+        let (chunks, last) = rest.as_chunks();
         let mut word = at.wrapping_add(1).wrapping_mul(WORDS);
-        while done < bytes.len() {
-            self.source.ring.view().put_word(word, word_of(bytes, done));
+        for chunk in chunks {
+            self.source.ring.view().put_word(word, u64::from_ne_bytes(*chunk));
             word = word.wrapping_add(1);
-            done = done.wrapping_add(8);
+        }
+        if !last.is_empty() {
+            self.source.ring.view().put_word(word, last_word(bytes, last));
         }
     }
 
