@@ -136,6 +136,23 @@ pub(crate) fn poll<P: Provider>(
         state.held = None;
         return Err(error);
     }
+    // One by itself, without what a loop wants.
+    if cfg!(not(feature = "small"))
+        && let [place] = out
+    {
+        let mut open = OpenCq::new(state, shared);
+        if let Some(completion) = open.take_first() {
+            *place = completion;
+            open.reader.close();
+            return Ok(1);
+        }
+    }
+    poll_all(state, shared, out)
+}
+
+/// [`poll`] where no error is held.
+#[inline(never)]
+fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut [Completion]) -> Result<usize, PollCqError> {
     // Each usual completion goes from registers to its place: no `Result` between.
     let mut open = OpenCq::new(state, shared);
     let mut count = 0_usize;
@@ -205,22 +222,18 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         (self.sender, self.receiver) = (&NO_QP, &NO_QP);
     }
 
-    /// Finds the queue pair of a send, if its sends complete here and none of them ends a bind.
+    /// The first completion of a queue that was just opened, if it is of a usual request. `None` as of [`Self::take_usual`].
     #[inline(always)]
-    fn find_sender(&mut self, qpn: Qpn) -> bool {
-        let Some(cookie) = self.reader.cookie() else { return false };
-        let Some((slot, head)) = find_sender(self.shared, self.state.handle, qpn, cookie) else { return false };
-        (self.sender, self.head) = (slot, head);
-        true
-    }
-
-    /// Finds the queue pair of a receive, if its receives complete here.
-    #[inline(always)]
-    fn find_receiver(&mut self, qpn: Qpn) -> bool {
-        let Some(cookie) = self.reader.cookie() else { return false };
-        let Some(slot) = find_receiver(self.shared, self.state.handle, qpn, cookie) else { return false };
-        self.receiver = slot;
-        true
+    fn take_first(&mut self) -> Option<Completion> {
+        let Look::Usual { qpn, recv, index } = self.reader.look() else { return None };
+        let cookie = self.reader.cookie()?;
+        let slot = look_up(self.shared, qpn, cookie)?;
+        if recv {
+            self.receiver = receiver(slot, self.state.handle)?;
+            return self.complete_recv(qpn, index);
+        }
+        (self.sender, self.head) = sender(slot, self.state.handle)?;
+        self.complete_send(qpn, index)
     }
 
     /// The next completion, if it is of a usual request. `None`: it takes [`Self::take_other`], and nothing has happened.
@@ -229,16 +242,34 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         let Look::Usual { qpn, recv, index } = self.reader.look() else { return None };
         // Two ways to the end, so that what was found of one kind is not moved about for the other.
         if recv {
-            if !is_of(self.receiver, qpn) && !self.find_receiver(qpn) || self.receiver.is_draining() {
-                return None;
+            if !is_of(self.receiver, qpn) {
+                self.receiver = find_receiver(self.shared, self.state.handle, qpn, self.reader.cookie()?)?;
             }
-            let at = self.receiver.recv.locate(index)?;
-            let wr_id = retire_recv(self.receiver, at)?;
-            let byte_len = self.reader.byte_len();
-            self.reader.skip();
-            return Some(usual(self.receiver, qpn, wr_id, WcOpcode::Recv, byte_len));
+            return self.complete_recv(qpn, index);
         }
-        if !is_of(self.sender, qpn) && !self.find_sender(qpn) || self.sender.is_draining() {
+        if !is_of(self.sender, qpn) {
+            (self.sender, self.head) = find_sender(self.shared, self.state.handle, qpn, self.reader.cookie()?)?;
+        }
+        self.complete_send(qpn, index)
+    }
+
+    /// Completes a receive of the queue pair that was found.
+    #[inline(always)]
+    fn complete_recv(&mut self, qpn: Qpn, index: u16) -> Option<Completion> {
+        if self.receiver.is_draining() {
+            return None;
+        }
+        let at = self.receiver.recv.locate(index)?;
+        let wr_id = retire_recv(self.receiver, at)?;
+        let byte_len = self.reader.byte_len();
+        self.reader.skip();
+        Some(usual(self.receiver, qpn, wr_id, WcOpcode::Recv, byte_len))
+    }
+
+    /// Completes a send of the queue pair that was found.
+    #[inline(always)]
+    fn complete_send(&mut self, qpn: Qpn, index: u16) -> Option<Completion> {
+        if self.sender.is_draining() {
             return None;
         }
         let at = locate(self.head, self.sender.send.tail.load(Ordering::Relaxed), index)?;
@@ -373,21 +404,31 @@ fn look_up<'a>(shared: &Shared<'a>, qpn: Qpn, cookie: u32) -> Option<&'a QpSlot<
     }
 }
 
-/// [`OpenCq::find_sender`]; gives the head of the send ring too. A call, because it is rare and would take registers from the
-/// loop.
-#[inline(never)]
-fn find_sender<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -> Option<(&'a QpSlot<'a>, u32)> {
-    let slot = look_up(shared, qpn, cookie)?;
+/// The queue pair of a send and the head of its send ring, if its sends complete here and none of them ends a bind.
+#[inline(always)]
+fn sender<'a>(slot: &'a QpSlot<'a>, cq: CqHandle) -> Option<(&'a QpSlot<'a>, u32)> {
     // A bind is counted before the head is moved past it.
     let head = slot.send.head.load(Ordering::Acquire);
     let good = slot.send_cq() == cq.index() && slot.binds.load(Ordering::Relaxed) == 0;
     if good { Some((slot, head)) } else { None }
 }
 
-/// [`OpenCq::find_receiver`].
+/// The queue pair of a receive, if its receives complete here.
+#[inline(always)]
+fn receiver<'a>(slot: &'a QpSlot<'a>, cq: CqHandle) -> Option<&'a QpSlot<'a>> {
+    if slot.recv_cq() == cq.index() { Some(slot) } else { None }
+}
+
+/// [`look_up`] and [`sender`]. A call, because it is rare and would take registers from the loop.
+#[inline(never)]
+fn find_sender<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -> Option<(&'a QpSlot<'a>, u32)> {
+    sender(look_up(shared, qpn, cookie)?, cq)
+}
+
+/// [`look_up`] and [`receiver`].
 #[inline(never)]
 fn find_receiver<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -> Option<&'a QpSlot<'a>> {
-    look_up(shared, qpn, cookie).filter(|slot| slot.recv_cq() == cq.index())
+    receiver(look_up(shared, qpn, cookie)?, cq)
 }
 
 /// The completion of a usual request.
