@@ -193,6 +193,15 @@ operations! {
             }
         }
     };
+    write_batch_array = "WRITE, batch of 32, typed calls, from an array", ONE, BATCH, |scene, runs| {
+        let list = [(7_u64, SIGNALED, scene.remote, [scene.sge]); BATCH];
+        for _ in 0..runs {
+            let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
+            for (wr_id, flags, remote, sges) in black_box(&list) {
+                batch.write(*wr_id, *flags, *remote, sges).expect("post");
+            }
+        }
+    };
     write_batch_opaque = "WRITE, batch of 32 from an array", ONE, BATCH, |scene, runs| {
         let (sges, remote) = ([scene.sge], scene.remote);
         opaque_list(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
