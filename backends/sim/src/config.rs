@@ -21,7 +21,7 @@ pub struct PageDemand {
     pub boot: u32,
     /// Asked before INIT_HCA.
     pub init: u32,
-    /// Pages a request in operation asks for or gives back; 0 for no such requests.
+    /// Free pages that requests in operation keep; 0 for no such requests.
     pub chunk: u32,
 }
 

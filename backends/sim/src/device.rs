@@ -315,8 +315,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             return Some(ready);
         }
         let commands = self.commands.next_due(self.outside.now);
-        let engine = (self.firmware.state == HcaState::Running).then(|| self.firmware.engine.next_due()).flatten();
-        commands.into_iter().chain(engine).min()
+        commands.into_iter().chain(self.firmware.next_due()).min()
     }
 
     /// Takes a frame (LRH to ICRC) from the wire; it is lost while the port is down.

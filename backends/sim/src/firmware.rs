@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType};
 
 use crate::capability::Capabilities;
@@ -187,12 +188,23 @@ impl Firmware {
                 EngineEvent::UnknownRequest { opcode } => self.lacks.report(Lack::Request(opcode)),
             }
         }
-        if self.state == HcaState::Running
-            && self.eqs.for_type(EventType::PageRequest).is_some()
-            && let Some(pages) = self.pages.request()
+        if self.asks_for_pages()
+            && let Some(pages) = self.pages.request(env.now)
         {
             self.eqs.post(env, Event::page_request(pages));
         }
+    }
+
+    /// Whether page requests reach anyone.
+    fn asks_for_pages(&self) -> bool {
+        self.state == HcaState::Running && self.eqs.for_type(EventType::PageRequest).is_some()
+    }
+
+    /// When there is work that no command and no packet brings.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let engine = (self.state == HcaState::Running).then(|| self.engine.next_due()).flatten();
+        let pages = self.asks_for_pages().then(|| self.pages.next_due()).flatten();
+        engine.into_iter().chain(pages).min()
     }
 
     /// Answers the datagrams for the agents of the port.

@@ -3,8 +3,10 @@
 //! The firmware keeps its objects in it. Each page is filled with a pattern of its own when it is given and looked at
 //! when it goes back, so that a host that writes to a page that it gave away is found out.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 
+use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdStatus, FIRMWARE_PAGE};
 
 use crate::audit::Finding;
@@ -25,6 +27,17 @@ pub(crate) mod cost {
     pub(crate) const MKEY: u64 = 128;
 }
 
+/// Time without a new object, an object's end or a page that moved, after which spare pages go back.
+///
+/// A driver that unloads destroys its objects and then its event queues, one command after the other. A request to take pages
+/// back must not be under way by then: Linux refuses its own MANAGE_PAGES while it destroys the event queues, takes that for
+/// a firmware that is gone, and frees pages that the firmware still holds (`reclaim_pages_cmd` of mlx5_core since Linux 6.18 and
+/// the stable kernels of October 2025).
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Most pages that one request offers back: a host needs milliseconds to free so many, also behind an IOMMU.
+const MOST_OFFERED: u32 = 256;
+
 /// Firmware memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
@@ -37,6 +50,10 @@ pub(crate) struct Pages {
     asked: u32,
     /// Pages that the host was asked to take back by event.
     offered: u32,
+    /// Whether an object or a page came or went since the last look.
+    changed: bool,
+    /// When that was seen last.
+    quiet_since: Instant,
     refused: bool,
     lost: usize,
 }
@@ -54,7 +71,17 @@ fn pattern(addr: u64) -> [u8; FIRMWARE_PAGE] {
 
 impl Pages {
     pub(crate) fn new(demand: PageDemand) -> Self {
-        Self { demand, held: BTreeSet::new(), used: 0, asked: 0, offered: 0, refused: false, lost: 0 }
+        Self {
+            demand,
+            held: BTreeSet::new(),
+            used: 0,
+            asked: 0,
+            offered: 0,
+            changed: true,
+            quiet_since: Instant::from_nanos(0),
+            refused: false,
+            lost: 0,
+        }
     }
 
     /// Pages held.
@@ -94,6 +121,7 @@ impl Pages {
 
     /// Room for an object of `bytes`, taken now; refused only when the host has refused to give more.
     pub(crate) fn take_room(&mut self, bytes: u64) -> Result<(), CmdStatus> {
+        self.changed = true;
         self.used = self.used.saturating_add(bytes);
         if self.demand.chunk != 0 && self.refused && self.in_use() > self.held32() {
             self.used = self.used.saturating_sub(bytes);
@@ -104,34 +132,54 @@ impl Pages {
 
     /// The room of an object is free again.
     pub(crate) fn free_room(&mut self, bytes: u64) {
+        self.changed = true;
         self.used = self.used.saturating_sub(bytes);
     }
 
-    /// Pages to ask for (positive) or to offer back (negative) by event now.
-    pub(crate) fn request(&mut self) -> Option<i32> {
+    /// Pages held beyond those in use, negative if some are missing.
+    fn free(&self) -> i64 {
+        i64::from(self.held32()) - i64::from(self.in_use())
+    }
+
+    /// Pages that could go back: of those asked for in operation, all but a chunk of free ones.
+    fn spare(&self) -> u32 {
+        let first = self.demand.boot.saturating_add(self.demand.init);
+        let free = u32::try_from(self.free()).unwrap_or(0);
+        free.saturating_sub(self.demand.chunk).min(self.held32().saturating_sub(first))
+    }
+
+    /// Whether so many are spare that the host is to take some back, once it is quiet. A page or two are not worth an event.
+    fn has_spare(&self) -> bool {
         let chunk = self.demand.chunk;
+        let enough = chunk.div_ceil(2).max(1);
+        chunk != 0 && self.offered == 0 && self.asked == 0 && self.spare() >= enough
+    }
+
+    /// When spare pages are offered back if nothing happens before.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.has_spare().then(|| self.quiet_since.after(QUIET))
+    }
+
+    /// Pages to ask for (positive) or to offer back (negative) by event now. One request of each kind is under way at most.
+    pub(crate) fn request(&mut self, now: Instant) -> Option<i32> {
+        if core::mem::take(&mut self.changed) {
+            self.quiet_since = now;
+        }
+        let chunk = i64::from(self.demand.chunk);
         if chunk == 0 {
             return None;
         }
-        let free = i64::from(self.held32()) - i64::from(self.in_use());
-        let chunk64 = i64::from(chunk);
-        let first = self.demand.boot.saturating_add(self.demand.init);
-        if free < chunk64 / 2 && self.asked == 0 && !self.refused {
-            let pages = (chunk64 - free).clamp(1, 1 << 16);
+        let free = self.free();
+        if free < chunk / 2 && self.asked == 0 && !self.refused {
+            let pages = (chunk - free).clamp(1, 1 << 16);
             self.asked = pages as u32;
-            Some(pages as i32)
-        } else if self.held32() > first && self.offered == 0 && self.asked == 0 {
-            let spare = (free - chunk64).min(i64::from(self.held32() - first)).min(50_000);
-            // A page or two are not worth an event.
-            if spare > 0 && spare * 2 >= chunk64 {
-                self.offered = spare as u32;
-                Some(-(spare as i32))
-            } else {
-                None
-            }
-        } else {
-            None
+            return Some(pages as i32);
         }
+        if self.next_due()? > now {
+            return None;
+        }
+        self.offered = self.spare().min(MOST_OFFERED);
+        Some(-(self.offered as i32))
     }
 
     /// The host gives a page.
@@ -148,6 +196,7 @@ impl Pages {
             return Err(CmdStatus::BadParam);
         }
         self.held.insert(addr);
+        self.changed = true;
         self.asked = self.asked.saturating_sub(1);
         self.refused = false;
         Ok(())
@@ -182,6 +231,7 @@ impl Pages {
             taken.push(addr);
         }
         self.offered = 0;
+        self.changed = true;
         taken
     }
 

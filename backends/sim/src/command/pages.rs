@@ -12,7 +12,7 @@ use crate::firmware::{Firmware, HcaState};
 /// QUERY_PAGES.
 pub(super) fn query_pages(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    env: &mut Env<'_>,
     input: View<'_, QueryPagesIn>,
     output: &mut ViewMut<'_, QueryPagesOut>,
 ) -> Outcome {
@@ -20,7 +20,7 @@ pub(super) fn query_pages(
         when::BOOT => firmware.pages.missing_to_boot(),
         when::INIT => firmware.pages.missing_to_init(),
         when::REGULAR if firmware.state != HcaState::Running => 0,
-        when::REGULAR => firmware.pages.request().unwrap_or(0) as u32,
+        when::REGULAR => firmware.pages.request(env.now).unwrap_or(0) as u32,
         _ => return Err(Refusal::new(CmdStatus::BadParam, "no such demand")),
     };
     output.set(QueryPagesOut::NUM_PAGES, pages);

@@ -106,11 +106,87 @@ fn objects_make_the_firmware_ask_and_their_end_makes_it_offer() {
     while let Some(eqn) = eqns.pop() {
         host.ok(&input(0x302, 16, &[(8, eqn)]), 16);
     }
+    assert_eq!((1..4).find_map(|index| request(&host, index).filter(|(_, pages)| *pages < 0)), None, "not while objects go");
+    host.run(6_000_000_000);
     let (event, offered) = (1..4).rev().find_map(|index| request(&host, index)).expect("pages are offered back");
     assert_eq!(event, 0x0b);
     assert!(offered < 0, "{offered}");
     let out = host.ok(&input(0x108, 16, &[(4, 2), (12, -offered as u32)]), 16 + 100 * 8);
     assert_eq!(be32(&out, 8), -offered as u32);
+}
+
+/// A host whose firmware was given `count` pages more than it needs, and the ring of its page requests.
+fn with_spare(count: u64) -> (MiniHost, u32, usize) {
+    let ring = 0x10_0000;
+    let mut host = running();
+    let uar = host.uar();
+    host.eq(uar, ring, 6, 1 << 11, 0);
+    for first in (7..7 + count).step_by(100) {
+        let pages: Vec<u64> = (first..(first + 100).min(7 + count)).collect();
+        assert_eq!(give(&mut host, &pages), 0);
+    }
+    (host, uar, ring)
+}
+
+/// Numbers of pages of all requests so far.
+fn requests(host: &MiniHost, ring: usize) -> Vec<i32> {
+    let eqes = (0..64).map(|index| host.bytes(ring + index * 64, 64));
+    eqes.take_while(|eqe| eqe[63] == 0).map(|eqe| be32(&eqe, 36) as i32).collect()
+}
+
+#[test]
+fn many_spare_pages_go_back_in_portions_one_after_the_other() {
+    let (mut host, _, ring) = with_spare(1000);
+    let mut back = 0;
+    for turn in 1.. {
+        host.run(60_000_000_000);
+        let offers = requests(&host, ring);
+        if offers.len() < turn {
+            break;
+        }
+        assert_eq!(offers.len(), turn, "one at a time: {offers:?}");
+        let offer = offers.last().map_or(0, |pages| -pages);
+        assert!((1..=256).contains(&offer), "{offers:?}");
+        host.run(60_000_000_000);
+        assert_eq!(requests(&host, ring).len(), turn, "not again before the answer");
+        let out = host.ok(&input(0x108, 16, &[(4, 2), (12, offer as u32)]), 16 + offer as usize * 8);
+        assert_eq!(be32(&out, 8), offer as u32);
+        back += offer;
+    }
+    assert!((990..=1000).contains(&back), "{back}");
+}
+
+#[test]
+fn spare_pages_stay_while_objects_come_and_go() {
+    let (mut host, uar, ring) = with_spare(600);
+    // As an unloading driver: never long without a command.
+    for _ in 0..60 {
+        let eqn = host.eq(uar, 0x14_0000, 0, 0, 0);
+        host.run(1_000_000_000);
+        host.ok(&input(0x302, 16, &[(8, eqn)]), 16);
+        host.run(1_000_000_000);
+    }
+    assert_eq!(requests(&host, ring), []);
+    host.run(3_000_000_000);
+    let due = host.device.next_due().expect("pages are offered back").as_nanos();
+    assert_eq!(requests(&host, ring), []);
+    host.run(due - host.now);
+    assert_eq!(requests(&host, ring), [-256]);
+}
+
+#[test]
+fn nothing_is_asked_after_the_event_queue_went() {
+    let ring = 0x10_0000;
+    let mut host = running();
+    let uar = host.uar();
+    let eqn = host.eq(uar, ring, 6, 1 << 11, 0);
+    assert_eq!(give(&mut host, &(7..107).collect::<Vec<u64>>()), 0);
+    host.ok(&input(0x302, 16, &[(8, eqn)]), 16);
+    host.run(60_000_000_000);
+    assert_eq!((requests(&host, ring), host.device.next_due()), (vec![], None));
+    host.ok(&input(0x103, 16, &[]), 16);
+    let out = host.ok(&input(0x108, 16, &[(4, 2), (12, 107)]), 16 + 107 * 8);
+    assert_eq!(be32(&out, 8), 107, "all come at once when the host asks");
 }
 
 #[test]
