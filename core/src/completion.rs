@@ -64,7 +64,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
     ///
     /// # Errors
     /// As there.
-    #[inline]
+    #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
         poll(&mut self.state, &self.shared, out)
     }
@@ -126,7 +126,7 @@ fn arm<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, solicited_only:
 }
 
 /// [`CompletionQueue::poll`].
-#[inline]
+#[cfg_attr(not(feature = "small"), inline(always))]
 pub(crate) fn poll<P: Provider>(
     state: &mut CqState<P>,
     shared: &Shared<'_>,
@@ -590,7 +590,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     ///
     /// # Errors
     /// The handle is stale, the queue is taken out, a completion makes no sense, or the queue is broken.
-    #[inline]
+    #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError> {
         match self.cqs.get_mut(cq) {
             Some(Cq { queue: Half::Here(queue), .. }) => poll(queue, &self.shared, out),
