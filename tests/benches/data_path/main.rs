@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bareverbs_mlx5::mmio::CpuFence;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-use operations::{Kind, OPERATIONS};
+use operations::OPERATIONS;
 use scene::Scene;
 
 /// Every operation, with both kinds of mapping that a BAR can have on this CPU; the second has the fences of libmlx5.
@@ -20,10 +20,6 @@ fn data_path(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(name);
         let mut scene = Scene::new(fence);
         for operation in OPERATIONS {
-            // Polling touches no register.
-            if name != "uncached BAR" && matches!(operation.kind, Kind::Poll { .. }) {
-                continue;
-            }
             group.throughput(Throughput::Elements(u64::from(operation.requests)));
             group.bench_function(operation.name, |bencher| {
                 bencher.iter_custom(|iterations| {

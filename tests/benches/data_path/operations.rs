@@ -3,9 +3,9 @@
 
 use std::hint::black_box;
 
-use bareverbs::{Payload, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use bareverbs::{Access, BindInfo, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
 
-use crate::scene::Scene;
+use crate::scene::{Driver, Scene};
 
 /// Requests of a batch.
 pub(crate) const BATCH: usize = 32;
@@ -15,6 +15,11 @@ pub(crate) const BATCH: usize = 32;
 pub(crate) enum Kind {
     /// Sends of so many blocks each.
     Send {
+        /// Blocks of a request.
+        blocks: u32,
+    },
+    /// Binds and invalidations of windows, of which only so many are in flight as there are windows.
+    Window {
         /// Blocks of a request.
         blocks: u32,
     },
@@ -76,6 +81,33 @@ fn opaque_list(scene: &mut Scene, runs: u64, op: SendOp<'_>) {
     for _ in 0..runs {
         scene.verbs.post_send_list(scene.qp, black_box(&list)).expect("post");
     }
+}
+
+/// A typed call with its own doorbell. The SGE is made afresh each time, as programs do.
+#[inline(always)]
+fn typed(scene: &mut Scene, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
+    let sge = scene.sge;
+    for _ in 0..runs {
+        let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
+        post(&mut batch, 7, Sge { addr: black_box(sge.addr), ..sge });
+    }
+}
+
+/// Typed calls with one doorbell for all.
+#[inline(always)]
+fn typed_batch(scene: &mut Scene, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
+    let sge = scene.sge;
+    for _ in 0..runs {
+        let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
+        for n in 0..BATCH as u64 {
+            post(&mut batch, n, Sge { addr: black_box(sge.addr), ..sge });
+        }
+    }
+}
+
+/// What a window is bound to.
+fn binding(scene: &Scene) -> BindInfo {
+    BindInfo { mr: scene.mr, addr: scene.sge.addr, length: 64, access: Access::REMOTE_WRITE }
 }
 
 operations! {
@@ -210,6 +242,144 @@ operations! {
         let sges = [scene.sge];
         opaque_list(scene, runs, SendOp::Send { payload: Payload::Sges(&sges) });
     };
+    write_inline_typed = "WRITE, 32 bytes inline, typed call", TWO, 1, |scene, runs| {
+        let remote = scene.remote;
+        typed(scene, runs, |batch, n, _| batch.write_inline(n, SIGNALED, remote, black_box(&INLINE)).expect("post"));
+    };
+    write_inline_batch_typed = "WRITE, 32 bytes inline, batch of 32, typed calls", TWO, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        typed_batch(scene, runs, |batch, n, _| batch.write_inline(n, SIGNALED, remote, black_box(&INLINE)).expect("post"));
+    };
+    write_inline_batch_opaque = "WRITE, 32 bytes inline, batch of 32 from an array", TWO, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        opaque_list(scene, runs, SendOp::Write { payload: Payload::Inline(&INLINE), remote });
+    };
+    write_imm_batch_typed = "WRITE_WITH_IMM, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        typed_batch(scene, runs, |batch, n, sge| batch.write_imm(n, SIGNALED, remote, [1; 4], &[sge]).expect("post"));
+    };
+    write_imm_batch_opaque = "WRITE_WITH_IMM, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        let sge = scene.sge;
+        opaque_list(scene, runs, SendOp::WriteWithImm { payload: Payload::Sges(&[sge]), remote, imm: [1; 4] });
+    };
+    send_typed = "SEND, 1 SGE, typed call", ONE, 1, |scene, runs| {
+        typed(scene, runs, |batch, n, sge| batch.send(n, SIGNALED, &[sge]).expect("post"));
+    };
+    send_batch_typed = "SEND, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        typed_batch(scene, runs, |batch, n, sge| batch.send(n, SIGNALED, &[sge]).expect("post"));
+    };
+    send_inline_typed = "SEND, 24 bytes inline, typed call", ONE, 1, |scene, runs| {
+        typed(scene, runs, |batch, n, _| batch.send_inline(n, SIGNALED, black_box(&INLINE[..24])).expect("post"));
+    };
+    send_inline_batch_typed = "SEND, 24 bytes inline, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        typed_batch(scene, runs, |batch, n, _| batch.send_inline(n, SIGNALED, black_box(&INLINE[..24])).expect("post"));
+    };
+    send_inline_batch_opaque = "SEND, 24 bytes inline, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        opaque_list(scene, runs, SendOp::Send { payload: Payload::Inline(&INLINE[..24]) });
+    };
+    send_imm_typed = "SEND_WITH_IMM, 1 SGE, typed call", ONE, 1, |scene, runs| {
+        typed(scene, runs, |batch, n, sge| batch.send_imm(n, SIGNALED, [1; 4], &[sge]).expect("post"));
+    };
+    send_imm_batch_typed = "SEND_WITH_IMM, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        typed_batch(scene, runs, |batch, n, sge| batch.send_imm(n, SIGNALED, [1; 4], &[sge]).expect("post"));
+    };
+    send_imm_batch_opaque = "SEND_WITH_IMM, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        let sge = scene.sge;
+        opaque_list(scene, runs, SendOp::SendWithImm { payload: Payload::Sges(&[sge]), imm: [1; 4] });
+    };
+    send_inv_typed = "SEND_WITH_INV, 1 SGE, typed call", ONE, 1, |scene, runs| {
+        let rkey = scene.remote.rkey;
+        typed(scene, runs, |batch, n, sge| batch.send_inv(n, SIGNALED, rkey, &[sge]).expect("post"));
+    };
+    send_inv_opaque = "SEND_WITH_INV, 1 SGE, opaque", ONE, 1, |scene, runs| {
+        let rkey = scene.remote.rkey;
+        let sge = scene.sge;
+        opaque(scene, runs, SendOp::SendWithInv { payload: Payload::Sges(&[sge]), rkey });
+    };
+    send_inv_batch_typed = "SEND_WITH_INV, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        let rkey = scene.remote.rkey;
+        typed_batch(scene, runs, |batch, n, sge| batch.send_inv(n, SIGNALED, rkey, &[sge]).expect("post"));
+    };
+    send_inv_batch_opaque = "SEND_WITH_INV, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        let rkey = scene.remote.rkey;
+        let sge = scene.sge;
+        opaque_list(scene, runs, SendOp::SendWithInv { payload: Payload::Sges(&[sge]), rkey });
+    };
+    read_batch_typed = "READ, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        typed_batch(scene, runs, |batch, n, sge| batch.read(n, SIGNALED, remote, &[sge]).expect("post"));
+    };
+    read_batch_opaque = "READ, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        let sge = scene.sge;
+        opaque_list(scene, runs, SendOp::Read { sges: &[sge], remote });
+    };
+    compare_swap_typed = "compare-and-swap, typed call", ONE, 1, |scene, runs| {
+        let remote = scene.remote;
+        typed(scene, runs, |batch, n, sge| batch.compare_swap(n, SIGNALED, remote, 1, 2, &Sge { length: 8, ..sge }).expect("post"));
+    };
+    compare_swap_batch_typed = "compare-and-swap, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        typed_batch(scene, runs, |batch, n, sge| batch.compare_swap(n, SIGNALED, remote, 1, 2, &Sge { length: 8, ..sge }).expect("post"));
+    };
+    compare_swap_batch_opaque = "compare-and-swap, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        let sge = scene.sge;
+        opaque_list(scene, runs, SendOp::CompareSwap { sge: Sge { length: 8, ..sge }, remote, compare: 1, swap: 2 });
+    };
+    fetch_add_typed = "fetch-and-add, typed call", ONE, 1, |scene, runs| {
+        let remote = scene.remote;
+        typed(scene, runs, |batch, n, sge| batch.fetch_add(n, SIGNALED, remote, 1, &Sge { length: 8, ..sge }).expect("post"));
+    };
+    fetch_add_batch_typed = "fetch-and-add, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        typed_batch(scene, runs, |batch, n, sge| batch.fetch_add(n, SIGNALED, remote, 1, &Sge { length: 8, ..sge }).expect("post"));
+    };
+    fetch_add_batch_opaque = "fetch-and-add, batch of 32 from an array", ONE, BATCH, |scene, runs| {
+        let remote = scene.remote;
+        let sge = scene.sge;
+        opaque_list(scene, runs, SendOp::FetchAdd { sge: Sge { length: 8, ..sge }, remote, add: 1 });
+    };
+    bind_typed = "BIND_MW, type 2, typed call", Kind::Window { blocks: 3 }, 1, |scene, runs| {
+        let (mw, info) = (scene.mw, binding(scene));
+        typed(scene, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, 5, &info).expect("post"));
+    };
+    bind_opaque = "BIND_MW, type 2, opaque", Kind::Window { blocks: 3 }, 1, |scene, runs| {
+        let (mw, info) = (scene.mw, binding(scene));
+        opaque(scene, runs, SendOp::BindMw { mw, key: 5, info });
+    };
+    bind_batch_typed = "BIND_MW, type 2, batch of 32, typed calls", Kind::Window { blocks: 3 }, BATCH, |scene, runs| {
+        let (mw, info) = (scene.mw, binding(scene));
+        typed_batch(scene, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, 5, &info).expect("post"));
+    };
+    bind_batch_opaque = "BIND_MW, type 2, batch of 32 from an array", Kind::Window { blocks: 3 }, BATCH, |scene, runs| {
+        let (mw, info) = (scene.mw, binding(scene));
+        opaque_list(scene, runs, SendOp::BindMw { mw, key: 5, info });
+    };
+    local_inv_typed = "LOCAL_INV, typed call", Kind::Window { blocks: 2 }, 1, |scene, runs| {
+        let rkey = scene.window_key();
+        typed(scene, runs, |batch, n, _| batch.local_inv(n, SIGNALED, rkey).expect("post"));
+    };
+    local_inv_opaque = "LOCAL_INV, opaque", Kind::Window { blocks: 2 }, 1, |scene, runs| {
+        let rkey = scene.window_key();
+        opaque(scene, runs, SendOp::LocalInv { rkey });
+    };
+    local_inv_batch_typed = "LOCAL_INV, batch of 32, typed calls", Kind::Window { blocks: 2 }, BATCH, |scene, runs| {
+        let rkey = scene.window_key();
+        typed_batch(scene, runs, |batch, n, _| batch.local_inv(n, SIGNALED, rkey).expect("post"));
+    };
+    local_inv_batch_opaque = "LOCAL_INV, batch of 32 from an array", Kind::Window { blocks: 2 }, BATCH, |scene, runs| {
+        let rkey = scene.window_key();
+        opaque_list(scene, runs, SendOp::LocalInv { rkey });
+    };
+    recv_fixed = "post_recv, 1 SGE", Kind::Recv, 1, |scene, runs| {
+        let sge = scene.sge;
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            scene.verbs.post_recv(scene.qp, &RecvWr { wr_id: 7, sges: &sges }).expect("post");
+        }
+    };
     recv_opaque = "post_recv, 1 SGE, opaque", Kind::Recv, 1, |scene, runs| {
         let sges = [scene.sge];
         let wr = RecvWr { wr_id: 7, sges: &sges };
@@ -222,6 +392,13 @@ operations! {
         let list = [RecvWr { wr_id: 7, sges: &sges }; BATCH];
         for _ in 0..runs {
             scene.verbs.post_recv_list(scene.qp, black_box(&list)).expect("post");
+        }
+    };
+    recv_batch_fixed = "post_recv, batch of 32", Kind::Recv, BATCH, |scene, runs| {
+        let sge = scene.sge;
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            scene.verbs.post_recv_list(scene.qp, &[RecvWr { wr_id: 7, sges: &sges }; BATCH]).expect("post");
         }
     };
     poll_1 = "poll_cq, one at a time", Kind::Poll { recv: false }, 1, |scene, runs| {
@@ -253,6 +430,12 @@ operations! {
             }
         }
         black_box(sum);
+    };
+    poll_recv_1 = "poll_cq of receives, one at a time", Kind::Poll { recv: true }, 1, |scene, runs| {
+        for _ in 0..runs {
+            let found = black_box(&mut scene.found).get_mut(..1).expect("one");
+            assert_eq!(scene.verbs.poll_cq(scene.cq, found).expect("poll"), 1);
+        }
     };
     poll_recv_batch = "poll_cq of receives, 32 at a time", Kind::Poll { recv: true }, BATCH, |scene, runs| {
         for _ in 0..runs {

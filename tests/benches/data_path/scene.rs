@@ -7,8 +7,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CqHandle, Instant, Lid, OffsetMap, OutOfRange, Payload, Platform, QpCap,
-    QpHandle, QpInit, QpRings, QpType, RecvWr, Registers, Remote, SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
+    Access, AddressVector, Clock, Completion, CqHandle, Instant, Lid, MrHandle, MwHandle, MwType, OffsetMap, OutOfRange,
+    Payload, Platform, QpCap, QpHandle, QpInit, QpRings, QpType, RecvWr, Registers, Remote, Rkey, SendFlags, SendOp, SendWr,
+    Sge, Storage, Verbs,
 };
 use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedDoorbell, MappedMemory, MappedWord};
 use bareverbs_mlx5::{Config, Machine, Mlx5};
@@ -126,7 +127,8 @@ impl Platform for Bench {
     type Clock = DeviceClock;
 }
 
-type Driver = Mlx5<Bench, PAGES>;
+/// The driver that is measured.
+pub(crate) type Driver = Mlx5<Bench, PAGES>;
 
 /// Sees where the rings lie.
 #[derive(Clone, Default)]
@@ -155,6 +157,10 @@ pub(crate) struct Scene {
     pub(crate) sge: Sge,
     /// Somewhere at the peer.
     pub(crate) remote: Remote,
+    /// The region of `sge`.
+    pub(crate) mr: MrHandle,
+    /// A type 2 window.
+    pub(crate) mw: MwHandle,
     /// Where completions are put.
     pub(crate) found: [Completion; BATCH],
     cq_entries: u32,
@@ -183,15 +189,18 @@ impl Scene {
         let machine = Machine { registers, memory, fence, clock: DeviceClock { device, now: Cell::new(0) } };
         let driver = Mlx5::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).expect("bring-up");
         let rings: &'static QpRings<DEPTH, DEPTH> = Box::leak(Box::default());
-        let storage: &'static mut Storage<'static, Driver, 1, 4, 1, 1, 1> = Box::leak(Box::new(Storage::new([rings.view()])));
+        let storage: &'static mut Storage<'static, Driver, 1, 4, BATCH, 1, 1> =
+            Box::leak(Box::new(Storage::new([rings.view()])));
         let mut verbs = Verbs::new(driver, storage);
         let pd = verbs.alloc_pd().expect("pd");
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;
         let map = OffsetMap::default();
         // Three more regions, so that the one in use is not the only one.
         // SAFETY: the device stands still from here on and moves no byte.
         let mr = (0..4).map(|n| unsafe { verbs.reg_mr_raw(pd, n << 20, 1 << 20, access, &map) }.expect("mr")).last();
-        let info = verbs.mr(mr.expect("regions")).expect("mr");
+        let mr = mr.expect("regions");
+        let info = verbs.mr(mr).expect("mr");
+        let mw = verbs.alloc_mw(pd, MwType::Type2).expect("mw");
         let cq = verbs.create_cq(DEPTH as u32).expect("cq");
         let cap = QpCap { max_send_wr: 80, max_recv_wr: DEPTH as u32, max_send_sge: 4, max_recv_sge: 1, max_inline_data: 64 };
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
@@ -210,6 +219,8 @@ impl Scene {
             cq,
             sge: Sge { addr: info.addr + 4096, length: 64, lkey: info.lkey },
             remote: Remote { addr: 0x1234_5678, rkey: info.rkey },
+            mr,
+            mw,
             found: [Completion::EMPTY; BATCH],
             cq_entries,
             ring,
@@ -238,12 +249,19 @@ impl Scene {
         self.produced += 1;
     }
 
+    /// The present key of the window.
+    pub(crate) fn window_key(&self) -> Rkey {
+        self.verbs.mw(self.mw).expect("mw").rkey
+    }
+
     /// Runs of `operation` that fit in its queue.
     fn room(&mut self, operation: &Operation) -> u64 {
         match operation.kind {
             Kind::Send { blocks } => {
                 u64::from(self.verbs.send_batch(self.qp).expect("batch").free_blocks() / (blocks * operation.requests))
             }
+            // As many binds in flight as there are windows.
+            Kind::Window { .. } => (BATCH as u64) / u64::from(operation.requests),
             Kind::Recv | Kind::Poll { .. } => DEPTH as u64 / 2 / u64::from(operation.requests),
         }
     }
@@ -259,7 +277,7 @@ impl Scene {
             }
             run(self, turns);
             match operation.kind {
-                Kind::Send { blocks } => {
+                Kind::Send { blocks } | Kind::Window { blocks } => {
                     self.retired = self.retired.wrapping_add(requests * blocks);
                     self.complete(self.retired.wrapping_sub(blocks), CqeOpcode::Req);
                     assert_eq!(self.verbs.poll_cq(self.cq, &mut [Completion::EMPTY; 2]).expect("poll"), 1);
