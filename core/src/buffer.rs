@@ -208,6 +208,13 @@ impl<T, E: core::fmt::Debug> core::fmt::Debug for Refused<T, E> {
     }
 }
 
+#[cfg(feature = "defmt")]
+impl<T, E: defmt::Format> defmt::Format for Refused<T, E> {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "Refused({:?}, returned: {})", self.error, self.returned.is_some());
+    }
+}
+
 impl<T, E: core::fmt::Display> core::fmt::Display for Refused<T, E> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         self.error.fmt(f)

@@ -1,6 +1,6 @@
 //! Completion queues: made, polled, armed, destroyed.
 
-use crate::log::log_event;
+use crate::log::{format_as, log_event};
 use crate::ring::{locate, place as ring_place};
 use crate::shared::{CqSlot, NO_NUMBER, NO_QP, QpSlot, Shared};
 use crate::storage::SendFacts;
@@ -47,6 +47,8 @@ pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) state: CqState<P>,
     pub(crate) shared: Shared<'s>,
 }
+
+format_as!([P: Provider] CompletionQueue<'_, P>, "CompletionQueue({:?})", |this| this.handle());
 
 impl<P: Provider> Cq<P> {
     pub(crate) const fn info(&self) -> CqInfo {
@@ -188,6 +190,8 @@ pub struct Completions<'a, P: Provider> {
     /// Whether the device does not know of everything that was taken.
     taken: bool,
 }
+
+format_as!([P: Provider] Completions<'_, P>, "Completions({:?})", |this| this.open.state.handle);
 
 /// What [`Completions`] have at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it:
 /// calls work on what is kept in `state`. What is read once for a completion stays where it lies.

@@ -69,14 +69,24 @@ impl<K> defmt::Format for Handle<K> {
 /// Kinds of object that a [`Handle`] can name.
 pub mod kind {
     /// Protection domain.
+    #[derive(Debug)]
+    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
     pub enum Pd {}
     /// Memory region.
+    #[derive(Debug)]
+    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
     pub enum Mr {}
     /// Memory window.
+    #[derive(Debug)]
+    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
     pub enum Mw {}
     /// Completion queue.
+    #[derive(Debug)]
+    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
     pub enum Cq {}
     /// Queue pair.
+    #[derive(Debug)]
+    #[cfg_attr(feature = "defmt", derive(defmt::Format))]
     pub enum Qp {}
 }
 

@@ -1,6 +1,6 @@
 //! Completion events: what an interrupt handler does by itself, without the verbs.
 
-use crate::log::log_event;
+use crate::log::{format_as, log_event};
 use crate::shared::Shared;
 use crate::sync::Ordering;
 use crate::verbs::{Half, Verbs};
@@ -14,6 +14,8 @@ pub struct InterruptHandler<'s, P: Provider> {
     events: P::CompletionEvents,
     shared: Shared<'s>,
 }
+
+format_as!([P: Provider] InterruptHandler<'_, P>, "InterruptHandler({} completion queues)", |this| this.shared.cqs.len());
 
 /// What an interrupt was about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

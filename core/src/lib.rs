@@ -5,6 +5,7 @@
 //! flight. A backend implements [`Provider`]; a machine implements [`Platform`].
 #![no_std]
 #![deny(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 #[cfg(test)]
 extern crate std;

@@ -3,6 +3,7 @@
 //! The core checks what the verbs promise and keeps the tables; a backend turns checked requests into its device's
 //! language. It may rely on the checks, and it must not rely on its device: whatever the device says becomes an error value.
 
+use crate::log::format_as;
 use crate::{
     Access, AddressMap, Cqn, DeviceAttr, Gid, Instant, Lkey, PortAttr, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn,
     Remote, Rkey, SendFlags, Sge, WcData, WcStatus, errno::Errno,
@@ -19,6 +20,7 @@ pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
 /// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. Nobody else
 /// can make one.
 #[derive(Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CoreCall(());
 
 impl CoreCall {
@@ -36,6 +38,8 @@ pub struct MrRequest<'a> {
     /// Where the bytes lie for the device.
     pub map: &'a dyn AddressMap,
 }
+
+format_as!([] MrRequest<'_>, "MrRequest({} bytes at {:x}, {:?})", |this| this.length, this.addr, this.access);
 
 /// Kind of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +64,12 @@ pub struct CreatedCq<P: Provider + ?Sized> {
     /// Interrupt vector of its events.
     pub vector: u16,
 }
+
+format_as!(
+    [P: Provider + ?Sized] CreatedCq<P>,
+    "CreatedCq({:?}, {} entries, vector {})",
+    |this| this.cqn, this.entries, this.vector,
+);
 
 /// Sizes of the rings of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +99,12 @@ pub struct CreateQpParams<'a, P: Provider + ?Sized> {
     pub cookie: u32,
 }
 
+format_as!(
+    [P: Provider + ?Sized] CreateQpParams<'_, P>,
+    "CreateQpParams({:?}, {:?}, cookie {:x})",
+    |this| this.qp_type, this.sizes, this.cookie,
+);
+
 /// A queue pair that was made.
 pub struct CreatedQp<P: Provider + ?Sized> {
     /// The control path's part.
@@ -100,6 +116,8 @@ pub struct CreatedQp<P: Provider + ?Sized> {
     /// Number.
     pub qpn: Qpn,
 }
+
+format_as!([P: Provider + ?Sized] CreatedQp<P>, "CreatedQp({:?})", |this| this.qpn);
 
 /// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreCall`]: only the core calls it.
 pub trait Provider {

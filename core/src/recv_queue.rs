@@ -1,5 +1,6 @@
 //! Receive queues: posting of receive requests.
 
+use crate::log::format_as;
 use crate::ring::place;
 use crate::send_queue::slot_of;
 use crate::shared::{QpSlot, Shared, UsableRegion, check_sge};
@@ -24,6 +25,8 @@ pub struct RecvQueue<'s, P: Provider> {
     pub(crate) state: RecvState<P>,
     pub(crate) shared: Shared<'s>,
 }
+
+format_as!([P: Provider] RecvQueue<'_, P>, "RecvQueue({:?})", |this| this.qp());
 
 impl<P: Provider> RecvQueue<'_, P> {
     /// The queue pair that it belongs to.

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use crate::log::log_event;
+use crate::log::{format_as, log_event};
 use crate::ring::place;
 use crate::shared::{NO_QP, QpSlot, Shared, UsableRegion, check_sge};
 use crate::storage::{SendEntry, SendFacts};
@@ -138,6 +138,8 @@ pub struct SendQueue<'s, P: Provider> {
     pub(crate) state: SendState<P>,
     pub(crate) shared: Shared<'s>,
 }
+
+format_as!([P: Provider] SendQueue<'_, P>, "SendQueue({:?})", |this| this.qp());
 
 impl<'s, P: Provider> SendQueue<'s, P> {
     /// The queue pair that it belongs to.
@@ -311,6 +313,8 @@ pub(crate) fn ring_left_over<P: Provider>(state: &mut SendState<P>, shared: &Sha
 pub struct SendBatch<'a, P: Provider> {
     open: OpenQueue<'a, P>,
 }
+
+format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.state.limits.handle);
 
 /// What a batch has at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it: calls
 /// work on what is kept in `state` ([`Self::keep`], [`Self::resume`]). Only what changes from request to request is here: the rest

@@ -2,6 +2,7 @@
 
 use spin::{Mutex, MutexGuard};
 
+use crate::log::format_as;
 use crate::{Provider, Verbs};
 
 /// [`Verbs`] behind a spin lock: the control path for several cores without an operating system.
@@ -11,6 +12,8 @@ use crate::{Provider, Verbs};
 pub struct SharedVerbs<'s, P: Provider> {
     verbs: Mutex<Verbs<'s, P>>,
 }
+
+format_as!([P: Provider] SharedVerbs<'_, P>, "SharedVerbs(locked: {})", |this| this.verbs.is_locked());
 
 impl<'s, P: Provider> SharedVerbs<'s, P> {
     /// Puts verbs behind a lock.

@@ -3,6 +3,7 @@
 //! Capacities stand here and nowhere else. All of it can stand in a `static`.
 
 use crate::completion::Cq;
+use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
 use crate::shared::{CqSlot, QpSlot, RegionSlot};
@@ -80,11 +81,16 @@ const fn opcode(code: u8) -> WcOpcode {
 /// at most. Other numbers do not compile.
 ///
 /// A send takes as many blocks as the backend says; for mlx5 a block is 64 bytes of the send ring.
-#[derive(Debug)]
 pub struct QpRings<const SQ: usize, const RQ: usize> {
     send: [SendEntry; SQ],
     recv: [Word64; RQ],
 }
+
+format_as!(
+    [const SQ: usize, const RQ: usize] QpRings<SQ, RQ>,
+    "QpRings({} send blocks, {} receives)",
+    |_| SQ, RQ,
+);
 
 impl<const SQ: usize, const RQ: usize> QpRings<SQ, RQ> {
     const CAPACITIES: () = {
@@ -116,12 +122,18 @@ impl<const SQ: usize, const RQ: usize> Default for QpRings<SQ, RQ> {
 }
 
 /// [`QpRings`] of any size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct RingsView<'r> {
     pub(crate) send: &'r [SendEntry],
     /// `wr_id` of each receive.
     pub(crate) recv: &'r [Word64],
 }
+
+format_as!(
+    [] RingsView<'_>,
+    "RingsView({} send blocks, {} receives)",
+    |this| this.send.len(), this.recv.len(),
+);
 
 /// The tables of one device's objects, without heap: room for `PD` protection domains, `MR` regions, `MW` windows (and as many
 /// binds in flight), `CQ` completion queues and `QP` queue pairs, whose rings are apart ([`QpRings`]), each of its own size.
@@ -138,6 +150,13 @@ pub struct Storage<'r, P: Provider, const PD: usize, const MR: usize, const MW: 
     pub(crate) qp_slots: [QpSlot<'r>; QP],
     pub(crate) windows: Lock<Windows<[WindowCell; MW]>>,
 }
+
+format_as!(
+    [P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize]
+    Storage<'_, P, PD, MR, MW, CQ, QP>,
+    "Storage({} domains, {} regions, {} windows, {} completion queues, {} queue pairs)",
+    |_| PD, MR, MW, CQ, QP,
+);
 
 impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize>
     Storage<'r, P, PD, MR, MW, CQ, QP>

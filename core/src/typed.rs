@@ -54,6 +54,7 @@
 
 use core::marker::PhantomData;
 
+use crate::log::format_as;
 use crate::{
     BindInfo, MwHandle, Payload, PostSendError, Provider, QpHandle, QpState, QpType, Remote, Rkey, SendBatch, SendBatchError,
     SendFlags, SendOp, SendWr, Sge, Verbs,
@@ -79,6 +80,7 @@ macro_rules! transports {
     ($($(#[$meta:meta])* $name:ident: $($kind:ident),+;)+) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
+        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         pub enum $name {}
 
         impl sealed::Sealed for $name {}
@@ -105,18 +107,22 @@ transports! {
 
 /// A request whose completion at the peer can be a solicited one.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Solicitable {}
 
 /// A request that completes nothing at the peer.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Unsolicitable {}
 
 /// A send request for transport `T`. `N` is [`Solicitable`] or [`Unsolicitable`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Wr<'a, T, N = Unsolicitable> {
     wr: SendWr<'a>,
     kind: PhantomData<fn() -> (T, N)>,
 }
+
+format_as!([T: Transport, N] Wr<'_, T, N>, "Wr({:?}, {:?})", |this| T::TYPE, this.wr);
 
 impl<'a, T: Transport, N> Wr<'a, T, N> {
     const fn new(wr_id: u64, op: SendOp<'a>) -> Self {
@@ -241,11 +247,13 @@ impl<'a, T: Transport> Wr<'a, T> {
 
 /// A queue pair whose transport is known, and which was ready to send when it was asked for. It can break at any time, so
 /// posting still looks at the state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct TypedQp<T> {
     handle: QpHandle,
     transport: PhantomData<fn() -> T>,
 }
+
+format_as!([T: Transport] TypedQp<T>, "TypedQp({:?}, {:?})", |this| T::TYPE, this.handle);
 
 impl<T> TypedQp<T> {
     /// The handle without its type.
@@ -299,6 +307,8 @@ pub struct TypedSendBatch<'a, P: Provider, T> {
     batch: SendBatch<'a, P>,
     transport: PhantomData<fn() -> T>,
 }
+
+format_as!([P: Provider, T: Transport] TypedSendBatch<'_, P, T>, "TypedSendBatch({:?}, {:?})", |this| T::TYPE, this.batch);
 
 impl<P: Provider, T: Transport> TypedSendBatch<'_, P, T> {
     /// [`SendBatch::post`].

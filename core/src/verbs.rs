@@ -1,6 +1,7 @@
 //! The verbs on one device: its tables, and every operation on them.
 
 use crate::completion::Cq;
+use crate::log::format_as;
 use crate::queue_pair::Qp;
 use crate::region::{Mr, Pd};
 use crate::send_queue::{SendState, bind_one, post_list, post_one};
@@ -104,6 +105,12 @@ pub struct Verbs<'s, P: Provider> {
     /// Generation that slots start with: differs between devices, so that no handle of one fits the other.
     pub(crate) first_generation: u32,
 }
+
+format_as!(
+    [P: Provider] Verbs<'_, P>,
+    "Verbs(node {:x}, {} queue pairs)",
+    |this| this.provider.device_attr().node_guid.0, this.qps.iter().count(),
+);
 
 impl<'s, P: Provider> Verbs<'s, P> {
     /// The verbs on a device that is up, without any object. What the storage held before is forgotten.
