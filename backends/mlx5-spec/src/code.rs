@@ -6,6 +6,7 @@ macro_rules! codes {
     ($(#[$meta:meta])* $name:ident { $($(#[$vm:meta])* $variant:ident = $code:literal $text:literal,)+ }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         #[repr(u16)]
         pub enum $name {
             $(#[doc = concat!("`", $text, "`, ", stringify!($code), ".")] $(#[$vm])* $variant = $code,)+

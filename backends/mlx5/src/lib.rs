@@ -8,6 +8,7 @@
 //! [`mmio`] is the only place that touches raw memory, and only those who have raw memory need it.
 #![no_std]
 #![deny(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 #[cfg(test)]
 extern crate std;
@@ -47,6 +48,7 @@ pub use objects::qp::send_ring::{SendRing, SendWriter};
 
 use dma::arena::{self, PAGE, PageUse};
 use driver::Driver;
+use log::format_as;
 
 /// What the driver has counted since its bring-up; counters wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +82,12 @@ pub struct Statistics {
 pub struct Mlx5<P: Platform, const PAGES: usize> {
     driver: Driver<P, [PageUse; PAGES]>,
 }
+
+format_as!(
+    [P: Platform, const PAGES: usize] Mlx5<P, PAGES>,
+    "Mlx5(node {:x}, {} pages)",
+    |this| this.driver.attr.node_guid.0, PAGES,
+);
 
 impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Bytes of memory that a machine must have.

@@ -12,3 +12,25 @@ macro_rules! log_event {
     }};
 }
 pub(crate) use log_event;
+
+/// `format_as!([generics] Type, "…", |this| args)`: `Debug` and `defmt::Format` of a type that cannot derive them, because it holds
+/// what has neither, or because too much would be printed. Placeholders as in [`log_event`].
+macro_rules! format_as {
+    ([$($generics:tt)*] $type:ty, $format:literal, |$this:pat_param| $($arg:expr),* $(,)?) => {
+        impl<$($generics)*> core::fmt::Debug for $type {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                let $this = self;
+                core::write!(f, $format $(, $arg)*)
+            }
+        }
+
+        #[cfg(feature = "defmt")]
+        impl<$($generics)*> ::defmt::Format for $type {
+            fn format(&self, f: ::defmt::Formatter<'_>) {
+                let $this = self;
+                ::defmt::write!(f, $format $(, $arg)*);
+            }
+        }
+    };
+}
+pub(crate) use format_as;

@@ -16,6 +16,8 @@ use bareverbs::{DmaFence, DmaMemory, DmaRing, Doorbell, OutOfRange, Registers, R
 use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, UAR_PAGE};
 use volatile_register::{RO, RW, WO};
 
+use crate::log::format_as;
+
 /// The initialization segment as registers, big-endian as they lie (PRM "Initialization Segment").
 #[repr(C)]
 pub struct InitializationSegment {
@@ -45,6 +47,8 @@ pub struct InitializationSegment {
     pub health_counter: RO<u32>,
 }
 
+format_as!([] InitializationSegment, "InitializationSegment({:#x})", |this| core::ptr::from_ref(this).addr());
+
 const _: () = {
     assert!(offset_of!(InitializationSegment, fw_rev) == InitialSeg::FW_REV_MAJOR.dword());
     assert!(offset_of!(InitializationSegment, cmdif_rev) == InitialSeg::CMD_INTERFACE_REV.dword());
@@ -66,6 +70,8 @@ pub struct DoorbellRegister {
     #[cfg(not(target_pointer_width = "64"))]
     halves: [WO<u32>; 2],
 }
+
+format_as!([] DoorbellRegister, "DoorbellRegister({:#x})", |this| core::ptr::from_ref(this).addr());
 
 impl DoorbellRegister {
     /// Writes the register as the CPU stores the value: in one access, or, on a CPU of 32 bits, in two of four bytes, the lower
@@ -108,6 +114,8 @@ pub struct UarPage {
     pub blue_flame: [DoorbellRegister; 0x100],
 }
 
+format_as!([] UarPage, "UarPage({:#x})", |this| core::ptr::from_ref(this).addr());
+
 const _: () = {
     assert!(offset_of!(UarPage, cq_arm) == UAR_CQ_ARM);
     assert!(offset_of!(UarPage, eq_arm) == UAR_EQ_ARM);
@@ -117,11 +125,12 @@ const _: () = {
 };
 
 /// BAR0 of a device, mapped.
-#[derive(Debug)]
 pub struct MappedBar {
     base: NonNull<u8>,
     len: usize,
 }
+
+format_as!([] MappedBar, "MappedBar({:#x}, {} bytes)", |this| this.base.addr().get(), this.len);
 
 impl MappedBar {
     /// Registers at `base`.
@@ -264,12 +273,13 @@ impl Registers for MappedBar {
 }
 
 /// Doorbell registers of a mapped BAR.
-#[derive(Debug)]
 pub struct MappedDoorbell {
     first: NonNull<DoorbellRegister>,
     /// Registers less one: a power of two.
     mask: usize,
 }
+
+format_as!([] MappedDoorbell, "MappedDoorbell({:#x})", |this| this.first.addr().get());
 
 // SAFETY: writing a register from any thread touches no memory of the program; the BAR stays mapped (promised to
 // `MappedBar::new`). On a CPU of 32 bits a doorbell is two accesses, and another thread's may come between: a doorbell is lost then.
@@ -286,10 +296,11 @@ impl Doorbell for MappedDoorbell {
 }
 
 /// A register of four bytes of a mapped BAR.
-#[derive(Debug)]
 pub struct MappedWord {
     register: NonNull<WO<u32>>,
 }
+
+format_as!([] MappedWord, "MappedWord({:#x})", |this| this.register.addr().get());
 
 // SAFETY: as of `MappedDoorbell`.
 unsafe impl Send for MappedWord {}
@@ -314,12 +325,17 @@ fn place(base: NonNull<u8>, len: usize, offset: usize, width: usize) -> Result<N
 }
 
 /// Memory that CPU and device both see, at a pointer.
-#[derive(Debug)]
 pub struct MappedMemory {
     base: NonNull<u8>,
     len: usize,
     device_addr: u64,
 }
+
+format_as!(
+    [] MappedMemory,
+    "MappedMemory({:#x}, {} bytes, for the device {:#x})",
+    |this| this.base.addr().get(), this.len, this.device_addr,
+);
 
 impl MappedMemory {
     /// Memory at `base` that the device sees at `device_addr`.
@@ -468,13 +484,15 @@ impl MappedMemory {
 }
 
 /// A ring in [`MappedMemory`] with its doorbell record.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct MappedRing {
     ring: NonNull<u8>,
     /// Bits of a byte offset that a word's start may have.
     mask: usize,
     record: NonNull<u32>,
 }
+
+format_as!([] MappedRing, "MappedRing({:#x})", |this| this.ring.addr().get());
 
 // SAFETY: every access is volatile, and the bytes stay where they are as long as the ring lives (promised to `MappedMemory::new`).
 unsafe impl Send for MappedRing {}
@@ -489,11 +507,13 @@ impl DmaRing for MappedRing {
 }
 
 /// [`MappedRing`] while it is used: a copy, which can live in registers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct MappedRingView<'a> {
     ring: MappedRing,
     borrowed: PhantomData<&'a MappedRing>,
 }
+
+format_as!([] MappedRingView<'_>, "MappedRingView({:#x})", |this| this.ring.ring.addr().get());
 
 impl MappedRingView<'_> {
     #[inline(always)]
@@ -546,6 +566,7 @@ impl RingView for MappedRingView<'_> {
 /// Each is a barrier for the compiler too. On other CPUs this does not compile: a compiler barrier alone would be wrong on those
 /// that reorder, and a machine of such a kind brings a [`DmaFence`] of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CpuFence {
     write_combining: bool,
 }

@@ -153,12 +153,21 @@ pub struct TeardownError {
 
 /// A firmware command by number; prints as its published name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CmdName(pub u16);
 
 impl fmt::Debug for CmdName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(CmdOpcode::from_code(u32::from(self.0)).map_or("unknown command", CmdOpcode::name))
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for CmdName {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        match CmdOpcode::from_code(u32::from(self.0)) {
+            Some(opcode) => defmt::write!(f, "{}", opcode),
+            None => defmt::write!(f, "unknown command"),
+        }
     }
 }
 

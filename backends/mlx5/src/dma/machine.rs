@@ -1,6 +1,7 @@
 //! The machine under the driver: registers, memory, fences, time.
 
-use bareverbs::{OutOfRange, Platform, Registers};
+use crate::log::format_as;
+use bareverbs::{DmaMemory, OutOfRange, Platform, Registers};
 
 /// What the integrator hands in and gets back.
 pub struct Machine<P: Platform> {
@@ -13,6 +14,12 @@ pub struct Machine<P: Platform> {
     /// Time.
     pub clock: P::Clock,
 }
+
+format_as!(
+    [P: Platform] Machine<P>,
+    "Machine({} bytes of registers, {} bytes of memory)",
+    |this| this.registers.len(), this.memory.len(),
+);
 
 impl<P: Platform> Machine<P> {
     /// A register of the initialization segment, in host byte order.

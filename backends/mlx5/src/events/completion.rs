@@ -6,6 +6,7 @@ use heapless::Vec;
 
 use crate::driver::COMPLETION_EQS;
 use crate::events::eq::{Eq, event_data, event_type};
+use crate::log::format_as;
 
 /// The queues of completion events, in the hands of whoever handles interrupts.
 pub struct CompletionEvents<P: Platform> {
@@ -15,6 +16,8 @@ pub struct CompletionEvents<P: Platform> {
     /// Vector of all other events.
     control_vector: u16,
 }
+
+format_as!([P: Platform] CompletionEvents<P>, "CompletionEvents({} queues)", |this| this.queues.len());
 
 impl<P: Platform> CompletionEvents<P> {
     pub(crate) const fn new(control_vector: u16) -> Self {

@@ -10,7 +10,7 @@ use crate::Mlx5;
 use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
-use crate::log::log_event;
+use crate::log::{format_as, log_event};
 use crate::objects::pd::Pd;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
@@ -36,18 +36,20 @@ impl Key {
 }
 
 /// A memory region of this backend.
-#[derive(Debug)]
 pub struct Mr {
     key: Key,
     /// The key that callers use, if the region needs one of its own over the page list.
     indirect: Option<Key>,
 }
 
+format_as!([] Mr, "Mr({:x}, over another key: {})", |this| this.key.index, this.indirect.is_some());
+
 /// A memory window of this backend.
-#[derive(Debug)]
 pub struct Mw {
     key: Key,
 }
+
+format_as!([] Mw, "Mw({:x})", |this| this.key.index);
 
 /// What the device knows of a key, as QUERY_MKEY gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,14 +6,15 @@ use bareverbs_mlx5_spec::{AllocPdIn, CmdOpcode, Layout};
 use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::log::log_event;
+use crate::log::{format_as, log_event};
 
 /// A protection domain of this backend.
-#[derive(Debug)]
 pub struct Pd {
     pub(crate) number: u32,
     pub(crate) destroy: PendingDestroy,
 }
+
+format_as!([] Pd, "Pd({:x})", |this| this.number);
 
 impl Pd {
     /// Number.

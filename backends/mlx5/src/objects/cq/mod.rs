@@ -9,7 +9,7 @@ use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::log::log_event;
+use crate::log::{format_as, log_event};
 use ring::{CqRing, Shape};
 
 /// Byte of an entry that holds opcode and owner.
@@ -18,13 +18,14 @@ const OP_OWN: usize = 63;
 const NOT_WRITTEN: u8 = (CqeOpcode::Invalid.code() as u8) << 4 | 1;
 
 /// A completion queue of this backend.
-#[derive(Debug)]
 pub struct Cq {
     cqn: u32,
     record: usize,
     run: Run,
     destroy: PendingDestroy,
 }
+
+format_as!([] Cq, "Cq({:x})", |this| this.cqn);
 
 impl Cq {
     /// Number.

@@ -9,6 +9,7 @@
 
 use core::cell::Cell;
 
+use crate::log::format_as;
 use bareverbs::{
     DmaFence, DmaMemory, DmaRing, Doorbell, Look, Platform, Qpn, RawCompletion, RawKind, Registers, RingView, Rkey, WcData,
     WcStatus,
@@ -30,6 +31,12 @@ pub struct CqRing<P: Platform> {
     shape: Shape,
     consumer: Cell<u32>,
 }
+
+format_as!(
+    [P: Platform] CqRing<P>,
+    "CqRing({:x}, consumer index {})",
+    |this| this.shape.cqn, this.consumer.get(),
+);
 
 /// What never changes of a completion queue.
 #[derive(Clone, Copy, Debug)]
@@ -189,6 +196,8 @@ impl<P: Platform> bareverbs::CqRing for CqRing<P> {
 pub struct CqReader<'a, P: Platform> {
     source: &'a CqRing<P>,
 }
+
+format_as!([P: Platform] CqReader<'_, P>, "CqReader({:x})", |this| this.source.shape.cqn);
 
 impl<P: Platform> Clone for CqReader<'_, P> {
     #[inline(always)]

@@ -13,7 +13,7 @@ use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::dma::arena::{PAGE, Run};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
-use crate::log::log_event;
+use crate::log::{format_as, log_event};
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
 
@@ -37,7 +37,6 @@ const NO_USER_INDEX: u32 = 0xff_ffff;
 type MemoryRing<P> = <<P as Platform>::Memory as DmaMemory>::Ring;
 
 /// A queue pair of this backend.
-#[derive(Debug)]
 pub struct Qp {
     qpn: u32,
     service: QpcSt,
@@ -50,6 +49,8 @@ pub struct Qp {
     run: Option<Run>,
     destroy: PendingDestroy,
 }
+
+format_as!([] Qp, "Qp({:x})", |this| this.qpn);
 
 impl Qp {
     /// Number.

@@ -4,6 +4,7 @@ use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, RingView, Sge};
 use bareverbs_mlx5_spec::INVALID_LKEY;
 
 use super::segment::{data, pair};
+use crate::log::format_as;
 
 /// The receive ring of one queue pair.
 pub struct RecvRing<P: Platform> {
@@ -12,6 +13,8 @@ pub struct RecvRing<P: Platform> {
     /// Data segments of an entry.
     units: u32,
 }
+
+format_as!([P: Platform] RecvRing<P>, "RecvRing({} bytes an entry)", |this| this.units * 16);
 
 impl<P: Platform> RecvRing<P> {
     /// A ring whose entries have `units` data segments.

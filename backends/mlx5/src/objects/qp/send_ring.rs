@@ -16,6 +16,7 @@ use super::segment::{
     last_word, remote_address, usual_control_flags, word_of,
 };
 use crate::dma::uar::SendDoorbell;
+use crate::log::format_as;
 
 /// 16-byte units of a block.
 const UNITS: u32 = (WQEBB / DS_UNIT) as u32;
@@ -33,6 +34,8 @@ pub struct SendRing<P: Platform> {
     /// Number, in the place of the control segment.
     qpn_ds: u32,
 }
+
+format_as!([P: Platform] SendRing<P>, "SendRing({:x})", |this| this.qpn_ds >> 8);
 
 /// What one request leaves behind for the next and for the doorbell.
 #[derive(Debug)]
@@ -83,6 +86,8 @@ pub struct SendWriter<'a, P: Platform> {
     source: &'a SendRing<P>,
     last: u64,
 }
+
+format_as!([P: Platform] SendWriter<'_, P>, "SendWriter({:x})", |this| this.source.qpn_ds >> 8);
 
 impl<P: Platform> Clone for SendWriter<'_, P> {
     #[inline(always)]
