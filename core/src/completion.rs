@@ -372,6 +372,9 @@ impl<'a, P: Provider> OpenCq<'a, P> {
             let at = slot.recv.locate(raw.index).ok_or(lost)?;
             let wr_id = retire_recv(slot, at).ok_or(lost)?;
             if raw.status != WcStatus::Success {
+                if raw.status != WcStatus::WrFlushErr {
+                    log_event!(warn, "a receive of queue pair {:?} failed: {:?}", raw.qpn, raw.status);
+                }
                 slot.set_state(QpState::Err);
             }
             if let WcData::Invalidated(rkey) = raw.data {
@@ -450,6 +453,9 @@ fn next_unusual<P: Provider>(state: &CqState<P>, shared: &Shared<'_>) -> Option<
     let mut open = OpenCq::new(state, shared);
     let found = open.next_unusual();
     open.reader.close();
+    if let Some(Err(error)) = &found {
+        log_event!(error, "completion queue {:?}: {:?}", state.handle, error);
+    }
     found
 }
 

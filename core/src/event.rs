@@ -90,7 +90,10 @@ impl<P: Provider> Verbs<'_, P> {
             AsyncEvent::Overflow => Some(Event::EventsLost),
             AsyncEvent::Unknown(kind, subtype) => Some(Event::Unknown(kind, subtype)),
         };
-        translated.unwrap_or(Event::Stray(event))
+        translated.unwrap_or_else(|| {
+            log_event!(debug, "event {:?} is of no queue that there is, or of its past", event);
+            Event::Stray(event)
+        })
     }
 
     /// Does what is due for the device: gives it the memory that it asks for, looks whether it lives. To be called again at the
@@ -109,6 +112,10 @@ impl<P: Provider> Verbs<'_, P> {
     /// No completion comes any more.
     fn break_all_cqs(&self) {
         for slot in self.shared.cqs {
+            let cqn = slot.cqn.load(Ordering::Relaxed);
+            if cqn != crate::shared::NO_NUMBER && slot.broken.load(Ordering::Relaxed) != DEVICE_FATAL {
+                log_event!(error, "completion queue {:x} is broken with its device", cqn);
+            }
             slot.broken.store(DEVICE_FATAL, Ordering::Relaxed);
             slot.wake();
         }
@@ -118,6 +125,7 @@ impl<P: Provider> Verbs<'_, P> {
         let named = |(_, cq): &(CqHandle, &Cq<P>)| cq.info().cqn == cqn;
         let handle = self.cqs.iter().find(named).map(|(handle, _)| handle)?;
         let slot = self.shared.cqs.get(usize::from(handle.index()))?;
+        log_event!(error, "completion queue {:?} is broken, syndrome {:x}", handle, syndrome);
         slot.broken.store(u32::from(syndrome).wrapping_add(1), Ordering::Relaxed);
         slot.wake();
         Some(handle)
@@ -140,6 +148,7 @@ impl<P: Provider> Verbs<'_, P> {
         if !matches!(state, QpState::Err | QpState::Sqe) {
             return None;
         }
+        log_event!(warn, "the device has moved queue pair {:?} to {:?}", handle, state);
         self.shared.qps.get(usize::from(handle.index()))?.set_state(state);
         Some(handle)
     }

@@ -227,12 +227,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         if slot.draining.load(Ordering::Relaxed) != 0 && to != QpState::Reset {
             if !is_drained(self.shared, slot) {
+                log_event!(debug, "queue pair {:?} is still draining", handle);
                 return Err(ModifyQpError::Draining);
             }
             // Whoever polled at the time of the RESET may have moved the tails after it.
             slot.send.start_at(0);
             slot.recv.start_at(0);
             slot.draining.store(0, Ordering::Relaxed);
+            log_event!(debug, "queue pair {:?} is drained", handle);
         }
         let mut all = merged(&qp.attr, attr, mask);
         all.state = to;
@@ -351,6 +353,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
             if why == GONE {
                 slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
             }
+        } else {
+            log_event!(debug, "queue pair {:?} is draining: a completion queue of it is taken out", handle);
         }
     }
 
