@@ -1,5 +1,7 @@
 //! Log lines, to `log` and to `defmt`, whichever is compiled in.
 
+use crate::error::Error;
+
 /// `log_event!(info, "…", args)`: a line at that level. Placeholders are those that `log` and `defmt` share.
 macro_rules! log_event {
     ($level:ident, $format:literal $(, $arg:expr)* $(,)?) => {{
@@ -12,6 +14,15 @@ macro_rules! log_event {
     }};
 }
 pub(crate) use log_event;
+
+/// Tells the log of an operation that failed.
+#[inline]
+pub(crate) fn logged<T>(operation: &str, result: Result<T, Error>) -> Result<T, Error> {
+    if let Err(error) = &result {
+        log_event!(error, "{} failed: {:?}", operation, error);
+    }
+    result
+}
 
 /// `format_as!([generics] Type, "…", |this| args)`: `Debug` and `defmt::Format` of a type that cannot derive them, because it holds
 /// what has neither, or because too much would be printed. Placeholders as in [`log_event`].

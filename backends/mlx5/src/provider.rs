@@ -8,6 +8,7 @@ use bareverbs::{
 use crate::Mlx5;
 use crate::error::Error;
 use crate::events::completion::CompletionEvents;
+use crate::log::logged;
 use crate::objects::cq::Cq;
 use crate::objects::cq::ring::CqRing;
 use crate::objects::mkey::{Mr, Mw};
@@ -36,74 +37,75 @@ where
     }
 
     fn query_port(&mut self, port: u8) -> Result<PortAttr, Error> {
-        self.view().query_port(port)
+        logged("query_port", self.view().query_port(port))
     }
 
     fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Error> {
-        self.view().query_gid(port, index)
+        logged("query_gid", self.view().query_gid(port, index))
     }
 
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Error> {
-        self.view().query_pkey(port, index)
+        logged("query_pkey", self.view().query_pkey(port, index))
     }
 
     fn alloc_pd(&mut self, _: CoreCall) -> Result<Pd, Error> {
-        self.view().alloc_pd()
+        logged("alloc_pd", self.view().alloc_pd())
     }
 
     fn dealloc_pd(&mut self, _: CoreCall, pd: &mut Pd) -> Result<(), Error> {
-        self.view().dealloc_pd(pd)
+        logged("dealloc_pd", self.view().dealloc_pd(pd))
     }
 
     fn create_mr(&mut self, _: CoreCall, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
-        self.view().create_mr(pd, request)
+        logged("create_mr", self.view().create_mr(pd, request))
     }
 
     fn destroy_mr(&mut self, _: CoreCall, mr: &mut Mr) -> Result<(), Error> {
-        self.view().destroy_mr(mr)
+        logged("destroy_mr", self.view().destroy_mr(mr))
     }
 
     fn create_mw(&mut self, _: CoreCall, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), Error> {
-        self.view().create_mw(pd, kind)
+        logged("create_mw", self.view().create_mw(pd, kind))
     }
 
     fn query_mw(&mut self, _: CoreCall, mw: &Mw) -> Result<Rkey, Error> {
-        self.view().query_mw(mw)
+        logged("query_mw", self.view().query_mw(mw))
     }
 
     fn destroy_mw(&mut self, _: CoreCall, mw: &mut Mw) -> Result<(), Error> {
-        self.view().destroy_mw(mw)
+        logged("destroy_mw", self.view().destroy_mw(mw))
     }
 
     fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Error> {
-        self.view().create_cq(entries)
+        logged("create_cq", self.view().create_cq(entries))
     }
 
     fn destroy_cq(&mut self, _: CoreCall, cq: &mut Cq) -> Result<(), Error> {
-        self.view().destroy_cq(cq)
+        logged("destroy_cq", self.view().destroy_cq(cq))
     }
 
     fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Error> {
-        ring_sizes(qp_type, cap, &self.driver.caps)
+        logged("ring_sizes", ring_sizes(qp_type, cap, &self.driver.caps))
     }
 
     fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
         let CreateQpParams { qp_type, pd, send_cq, recv_cq, ref sizes, cookie } = *params;
-        let (qp, send, recv) = self.view().create_qp(qp_type, pd, (send_cq, recv_cq), &sizes.cap, cookie)?;
+        let made = self.view().create_qp(qp_type, pd, (send_cq, recv_cq), &sizes.cap, cookie);
+        let (qp, send, recv) = logged("create_qp", made)?;
         let qpn = qp.qpn();
         Ok(CreatedQp { qp, send, recv, qpn })
     }
 
     fn modify_qp(&mut self, _: CoreCall, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
-        self.view().modify_qp(qp, from, attr, mask)
+        logged("modify_qp", self.view().modify_qp(qp, from, attr, mask))
     }
 
     fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), Error> {
-        self.view().query_qp(qp)
+        logged("query_qp", self.view().query_qp(qp))
     }
 
     fn destroy_qp(&mut self, _: CoreCall, qp: &mut Qp) -> Result<(), Error> {
-        self.view().destroy_qp(qp)
+        logged("destroy_qp", self.view().destroy_qp(qp))
     }
 
     fn now(&self) -> Instant {
@@ -111,7 +113,7 @@ where
     }
 
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
-        self.view().next_event()
+        logged("poll_event", self.view().next_event())
     }
 
     fn maintain(&mut self) -> Result<Instant, Error> {

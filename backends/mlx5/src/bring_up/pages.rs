@@ -67,6 +67,7 @@ impl<P: Platform> CommandInterface<'_, P> {
             }
             self.stats.pages_given = self.stats.pages_given.wrapping_add(entries);
             left = left.saturating_sub(entries);
+            log_event!(debug, "the firmware was given {} pages for function {}", entries, function);
         }
         Ok(())
     }
@@ -180,6 +181,9 @@ impl<P: Platform> IdleWork<'_, P> {
                 let count = wanted.unsigned_abs().min(RECLAIM_LIMIT).min(interface.arena.firmware_pages());
                 interface.reclaim_pages(function, count, idle).map(|_| ())
             };
+            if let Err(error) = &served {
+                log_event!(warn, "{} pages for function {} were refused: {:?}", wanted, function, error);
+            }
             result = result.and(served);
         }
         result

@@ -350,9 +350,10 @@ impl<P: Platform> Driver<P> {
     /// error is given.
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
         let mut first: Option<(CmdOpcode, Error)> = None;
-        let mut note = |opcode: CmdOpcode, result: Result<(), Error>| {
-            if let Err(error) = result {
-                log_event!(warn, "teardown, {:x}: {:?}", opcode.code(), error);
+        let mut note = |opcode: CmdOpcode, result: Result<(), Error>| match result {
+            Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
+            Err(error) => {
+                log_event!(error, "teardown failed at {:?}: {:?}", CmdName(opcode.code() as u16), error);
                 first.get_or_insert((opcode, error));
             }
         };
@@ -373,12 +374,16 @@ impl<P: Platform> Driver<P> {
         if let Some(eq) = self.eqs.command.take() {
             note(CmdOpcode::DestroyEq, self.destroy_eq(&eq.info));
         }
-        note(CmdOpcode::DeallocUar, self.dealloc_uar());
+        if self.uar.page().is_some() {
+            note(CmdOpcode::DeallocUar, self.dealloc_uar());
+        }
         if core::mem::take(&mut self.state.initialized) {
             let result = self.command(CmdOpcode::TeardownHca, &[0; TeardownHcaIn::SIZE], &mut [0; TeardownHcaOut::SIZE]);
             note(CmdOpcode::TeardownHca, result);
         }
-        note(CmdOpcode::ManagePages, self.reclaim_all());
+        if self.arena.firmware_pages() != 0 {
+            note(CmdOpcode::ManagePages, self.reclaim_all());
+        }
         if core::mem::take(&mut self.state.enabled) {
             let result = self.command(CmdOpcode::DisableHca, &[0; DisableHcaIn::SIZE], &mut [0; DisableHcaOut::SIZE]);
             note(CmdOpcode::DisableHca, result);

@@ -16,6 +16,7 @@ use heapless::Vec;
 
 use super::mailbox::Row;
 use super::{Call, CommandInterface, Lane, Mailboxes, SHORT, naming, number_of};
+use crate::CmdName;
 use crate::bring_up::pages::RECLAIM_OUTPUT;
 use crate::dma::arena::{PageUse, RECORD, Run};
 use crate::driver::Driver;
@@ -186,19 +187,19 @@ impl<P: Platform> CommandInterface<'_, P> {
     /// Acts on a late answer and frees its slot; whether the command was carried out.
     fn handle_late_answer(&mut self, unanswered: &Unanswered, status_own: u8) -> bool {
         let Unanswered { ticket, opcode, output_len, output: row, action } = *unanswered;
-        log_event!(info, "command {:x} in slot {} answered late", opcode, ticket.slot());
         let mut output = [0; RECLAIM_OUTPUT];
         // The longest that an action looks at is a list of pages.
         let bytes = output.get_mut(..usize::from(output_len).min(RECLAIM_OUTPUT)).unwrap_or_default();
         let result = self.collect(ticket.slot(), opcode, row, bytes, status_own);
         let done = result.is_ok();
+        log_event!(warn, "command {:?} in slot {} answered late: {:?}", CmdName(opcode), ticket.slot(), result);
         match (action, result) {
             (LateAction::None | LateAction::Note, _) => {}
             (LateAction::Destroy { memory }, Ok(())) => {
                 let number = output.first_chunk().map_or(0, number_of);
                 let orphan = undo(opcode).map(|destroy| Orphan { destroy, number, memory });
                 if orphan.is_none_or(|orphan| self.commands.orphans.push(orphan).is_err()) {
-                    log_event!(warn, "object {:x} that command {:x} created late is given up", number, opcode);
+                    log_event!(warn, "object {:x} that command {:?} created late is given up", number, CmdName(opcode));
                 }
             }
             (LateAction::Free { memory }, Ok(())) => self.free_memory(memory),
@@ -206,21 +207,22 @@ impl<P: Platform> CommandInterface<'_, P> {
             (LateAction::Given { .. }, Err(error)) if error.may_still_complete() => {
                 // The firmware may have the pages.
                 let pages = self.arena.replace(PageUse::offered(ticket.slot()), PageUse::LOST);
-                log_event!(warn, "late answer to command {:x}, {} pages are given up: {:?}", opcode, pages, error);
+                log_event!(warn, "{} pages that were offered for this are given up: {:?}", pages, error);
             }
             (LateAction::Given { function }, _) => {
                 let given = self.arena.end_offer(ticket.slot(), function, done);
+                log_event!(debug, "{} pages for function {}, taken by the firmware: {}", given, function, done);
                 if done {
                     self.stats.pages_given = self.stats.pages_given.wrapping_add(given);
                 }
             }
             (LateAction::Returned { function }, Ok(())) => {
                 if let Err(error) = self.take_returned_pages(function, &output) {
-                    log_event!(warn, "late answer to command {:x}: {:?}", opcode, error);
+                    log_event!(warn, "pages of function {} that came late: {:?}", function, error);
                 }
             }
             (LateAction::Destroy { .. } | LateAction::Free { .. } | LateAction::Returned { .. }, Err(error)) => {
-                log_event!(warn, "late answer to command {:x}, its memory is given up: {:?}", opcode, error);
+                log_event!(warn, "the memory of command {:?} is given up: {:?}", CmdName(opcode), error);
             }
         }
         self.release(ticket.slot(), true);
@@ -248,7 +250,7 @@ impl<P: Platform> Driver<P> {
             // Without memory to look into there are no answers either.
             let _ = self.command_interface().0.collect_late_answers();
             let Some(Orphan { destroy, number, memory }) = self.commands.orphans.pop() else { break };
-            log_event!(info, "object {:x} was created late, it is destroyed again", number);
+            log_event!(warn, "object {:x} was created late: {:?} follows", number, CmdName(destroy.code() as u16));
             if let Err(error) = self.destroy_for_good(destroy, number, memory) {
                 log_event!(warn, "object {:x} and its memory are given up: {:?}", number, error);
             }
@@ -276,6 +278,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn destroy(&mut self, opcode: CmdOpcode, number: u32, pending: &mut PendingDestroy) -> Result<(), Error> {
         self.destroy_orphans();
         if let Some(ticket) = pending.0 {
+            log_event!(debug, "object {:x}: an earlier {:?} may still be answered", number, CmdName(opcode.code() as u16));
             let gone = self.wait_for_late_answer(opcode, ticket)?;
             pending.0 = None;
             if gone {

@@ -18,7 +18,7 @@ use crate::dma::machine::Machine;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
-use crate::{Config, Statistics};
+use crate::{CmdName, Config, Statistics};
 use late::{LateAction, ObjectMemory, Orphan, Ticket, Unanswered};
 use mailbox::{Chain, Row};
 use queue::{CommandQueue, Post};
@@ -164,9 +164,10 @@ impl<P: Platform> CommandInterface<'_, P> {
         self.collect_late_answers()?;
         let opcode = call.opcode.code() as u16;
         let Some(slot) = self.commands.queue.reserve(lane) else {
-            log_event!(warn, "command {:x}: every slot waits for an answer", opcode);
+            log_event!(warn, "command {:?}: every slot waits for an answer", CmdName(opcode));
             return Err(Error::NoCommandSlot.into());
         };
+        log_event!(trace, "command {:?} in slot {}", CmdName(opcode), slot);
         let mailboxes = match self.allocate_mailboxes(lane, slot, call) {
             Ok(mailboxes) => mailboxes,
             Err(error) => {
@@ -188,7 +189,7 @@ impl<P: Platform> CommandInterface<'_, P> {
         let result = self.collect(slot, opcode, mailboxes.output, call.output, status_own);
         self.release(slot, mailboxes.input.is_scattered());
         if let Err(error) = result {
-            log_event!(debug, "command {:x} failed: {:?}", opcode, error);
+            log_event!(debug, "command {:?} failed: {:?}", CmdName(opcode), error);
         }
         Ok(result?)
     }
@@ -266,7 +267,7 @@ impl<P: Platform> CommandInterface<'_, P> {
             }
             if late {
                 self.check_device()?;
-                log_event!(warn, "command {:x} in slot {} did not answer in time", opcode, slot);
+                log_event!(warn, "command {:?} in slot {} did not answer in time", CmdName(opcode), slot);
                 self.stats.timeouts = self.stats.timeouts.wrapping_add(1);
                 return Err(Error::CommandTimeout { opcode });
             }

@@ -9,6 +9,7 @@ use crate::command::CommandInterface;
 use crate::driver::{Driver, IdleWork};
 use crate::error::Error;
 use crate::events::eq::{Entry, event_data, event_type};
+use crate::log::log_event;
 
 /// The types that the queue for asynchronous events subscribes.
 pub(crate) const ASYNC_EVENTS: &[EventType] = &[
@@ -66,6 +67,7 @@ impl<P: Platform> Driver<P> {
         eq.update_consumer_index();
         self.stats.async_events = self.stats.async_events.wrapping_add(1);
         if eq.overflowed() {
+            log_event!(warn, "the queue of asynchronous events was full: some may be lost");
             // The entry is one of those that were not lost.
             self.eqs.after_overflow = Some(parse(&entry));
             return Ok(Some(AsyncEvent::Overflow));
@@ -73,6 +75,7 @@ impl<P: Platform> Driver<P> {
         if event_type(&entry) == Some(EventType::InternalError) {
             let word = self.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword())?;
             let (syndrome, ext) = (HealthBuffer::SYND.take(word), HealthBuffer::EXT_SYND.take(word));
+            log_event!(error, "the device reports an internal error, health syndrome {:x}, {:x}", syndrome, ext);
             return Ok(Some(AsyncEvent::DeviceFatal(syndrome as u8, ext as u16)));
         }
         Ok(Some(parse(&entry)))

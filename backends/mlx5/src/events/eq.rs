@@ -207,7 +207,9 @@ impl<P: Platform> Driver<P> {
     /// Destroys an event queue.
     pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), Error> {
         let memory = ObjectMemory::new(Some(eq.run), None);
-        self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), memory)
+        self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), memory)?;
+        log_event!(debug, "event queue {} is gone", eq.number);
+        Ok(())
     }
 }
 

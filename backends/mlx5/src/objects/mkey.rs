@@ -10,7 +10,7 @@ use crate::Mlx5;
 use crate::command::late::{ObjectMemory, PendingDestroy};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
-use crate::log::{format_as, log_event};
+use crate::log::{format_as, log_event, logged};
 use crate::objects::pd::Pd;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
@@ -360,7 +360,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// # Errors
     /// If there is no such key, or the command fails.
     pub fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
-        self.view().query_mkey(index)
+        logged("query_mkey", self.view().query_mkey(index))
     }
 }
 
