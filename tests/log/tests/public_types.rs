@@ -1,0 +1,282 @@
+//! Every public type of core and driver has `defmt::Format` and `Debug`. The compiler checks the lists; the sources are searched for
+//! types that are in no list.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bareverbs::typed::{Rc, Solicitable, TypedQp, TypedQpError, TypedSendBatch, Uc, Ud, Unsolicitable, Wr, XrcSend};
+use bareverbs::{kind, *};
+use bareverbs_mlx5::mmio::*;
+use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeSyndrome, EventType, QpcState};
+use bareverbs_sim::in_process::{SimBuffer, SimPlatform};
+use bareverbs_tests::Driver;
+use log_tests as _;
+
+const fn can_be_logged<T: defmt::Format + core::fmt::Debug>() {}
+
+/// The names of types that can be logged. One that cannot does not compile.
+macro_rules! logged {
+    ($($type:ty),+ $(,)?) => {{
+        const { $(can_be_logged::<$type>();)+ }
+        [$(name_of(stringify!($type))),+]
+    }};
+}
+
+/// A type without its path and its parameters.
+fn name_of(written: &str) -> &str {
+    let path = written.split('<').next().unwrap_or(written).trim();
+    path.rsplit("::").next().unwrap_or(path).trim()
+}
+
+/// What the sources of a crate define and export.
+#[derive(Default)]
+struct Found {
+    types: BTreeSet<String>,
+    traits: BTreeSet<String>,
+}
+
+fn identifier(text: &str) -> &str {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').next().unwrap_or("")
+}
+
+impl Found {
+    fn read(&mut self, file: &Path) {
+        let text = fs::read_to_string(file).unwrap();
+        for line in text.lines().map(str::trim_start) {
+            if let Some(name) = ["pub struct ", "pub enum ", "pub union "].iter().find_map(|start| line.strip_prefix(start)) {
+                self.types.insert(identifier(name).to_owned());
+            }
+            if let Some(name) = ["pub trait ", "pub unsafe trait "].iter().find_map(|start| line.strip_prefix(start)) {
+                self.traits.insert(identifier(name).to_owned());
+            }
+            // As `transports!` of the typed requests names its types.
+            if let Some((name, _)) = line.split_once(": Transport")
+                && line.ends_with(';')
+                && name.chars().all(char::is_alphanumeric)
+            {
+                self.types.insert(name.to_owned());
+            }
+        }
+        if file.ends_with("src/lib.rs") {
+            // What macros define is found where it is exported.
+            for exported in text.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next()) {
+                let names = exported.split(['{', '}', ',', ':']).map(str::trim);
+                self.types.extend(names.filter(|name| name.starts_with(char::is_uppercase)).map(str::to_owned));
+            }
+        }
+    }
+
+    /// The types that are in none of the lists.
+    fn missing(mut self, folder: &str, listed: &[&str], exceptions: &[(&str, &str)]) -> Vec<String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join("src");
+        let mut folders = vec![root];
+        while let Some(next) = folders.pop() {
+            for entry in fs::read_dir(next).unwrap() {
+                let path: PathBuf = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                match (path.is_dir(), name.as_str()) {
+                    (_, "tests" | "tests.rs" | "mock.rs") => {}
+                    (true, _) => folders.push(path),
+                    (false, _) => self.read(&path),
+                }
+            }
+        }
+        assert!(self.types.len() > 30, "{folder}: {:?}", self.types);
+        for name in listed.iter().chain(exceptions.iter().map(|(name, _)| name)) {
+            assert!(self.types.contains(*name), "{name} of {folder} is listed and is no public type");
+        }
+        let excepted: Vec<_> = exceptions.iter().map(|(name, _)| *name).collect();
+        let known = |name: &String| listed.contains(&name.as_str()) || excepted.contains(&name.as_str());
+        self.types.into_iter().filter(|name| !known(name) && !self.traits.contains(name)).collect()
+    }
+}
+
+/// Of the layouts: what errors and lines carry.
+const _: () = {
+    can_be_logged::<CmdOpcode>();
+    can_be_logged::<CmdStatus>();
+    can_be_logged::<CmdDeliveryStatus>();
+    can_be_logged::<CqeSyndrome>();
+    can_be_logged::<EventType>();
+    can_be_logged::<QpcState>();
+};
+
+#[test]
+fn of_the_core() {
+    type E = bareverbs_mlx5::Error;
+    let listed = logged![
+        Access,
+        AddressVector,
+        AllocMwError<E>,
+        AllocPdError<E>,
+        AsyncEvent,
+        AtomicOp,
+        AtomicOpcode,
+        BadWr<PostSendError>,
+        Bind,
+        BindInfo,
+        BindMwError,
+        BindRefused,
+        Binding,
+        Completion,
+        CompletionEvent,
+        CompletionQueue<'static, Driver>,
+        Completions<'static, Driver>,
+        CoreCall,
+        kind::Cq,
+        CqHandle,
+        CqInfo,
+        Cqn,
+        CreateCqError<E>,
+        CreateQpError<E>,
+        CreateQpParams<'static, Driver>,
+        CreatedCq<Driver>,
+        CreatedQp<Driver>,
+        DataOp,
+        DataOpcode,
+        DeallocMwError<E>,
+        DeallocPdError<E>,
+        DeregMrError<E>,
+        DestroyCqError<E>,
+        DestroyQpError<E>,
+        DeviceAttr,
+        Eqn,
+        Errno,
+        Event,
+        Extent,
+        Gid,
+        GlobalRoute,
+        Guid,
+        Handle<kind::Qp>,
+        Instant,
+        InterruptHandler<'static, Driver>,
+        Interrupted,
+        Lid,
+        Lkey,
+        Look,
+        ModifyQpError<E>,
+        kind::Mr,
+        MrHandle,
+        MrInfo,
+        MrRequest<'static>,
+        Mtu,
+        kind::Mw,
+        MwBind,
+        MwHandle,
+        MwInfo,
+        MwType,
+        NotifyCqError,
+        OffsetMap,
+        OutOfRange,
+        PathMigState,
+        Payload<'static>,
+        kind::Pd,
+        PdHandle,
+        Pdn,
+        PollCqError,
+        PollEventError<E>,
+        PortAttr,
+        PortState,
+        PostRecvError,
+        PostSendError,
+        Psn,
+        Qkey,
+        kind::Qp,
+        QpAttr,
+        QpAttrMask,
+        QpCap,
+        QpHandle,
+        QpInfo,
+        QpInit,
+        QpRings<8, 4>,
+        QpState,
+        QpType,
+        Qpn,
+        QueryError<E>,
+        QueryQpError<E>,
+        RawCompletion,
+        RawKind,
+        Rc,
+        RecvQueue<'static, Driver>,
+        RecvWr<'static>,
+        Refused<SimBuffer, AllocPdError<E>>,
+        RegMrError<E>,
+        Region<SimBuffer>,
+        Remote,
+        RingSizes,
+        RingsView<'static>,
+        Rkey,
+        SendBatch<'static, Driver>,
+        SendBatchError,
+        SendFlags,
+        SendOp<'static>,
+        SendQueue<'static, Driver>,
+        SendWr<'static>,
+        Sge,
+        SgeFault,
+        SharedVerbs<'static, Driver>,
+        Solicitable,
+        Span,
+        StaleHandle,
+        Storage<'static, Driver, 1, 1, 1, 1, 1>,
+        TakeError,
+        TypedQp<Rc>,
+        TypedQpError,
+        TypedSendBatch<'static, Driver, Rc>,
+        Uc,
+        Ud,
+        Unsolicitable,
+        Verbs<'static, Driver>,
+        WcData,
+        WcOpcode,
+        WcStatus,
+        Wr<'static, Rc>,
+        XrcSend,
+    ];
+    let exceptions = [("$name", "a macro's; the types that it defines are exported, or named where it is called")];
+    assert_eq!(Found::default().missing("core", &listed, &exceptions), [""; 0]);
+}
+
+#[test]
+fn of_the_driver() {
+    type P = SimPlatform;
+    let listed = logged![
+        bareverbs_mlx5::BringUpError,
+        bareverbs_mlx5::CmdName,
+        bareverbs_mlx5::CompletionEvents<P>,
+        bareverbs_mlx5::Config,
+        CpuFence,
+        bareverbs_mlx5::Cq,
+        bareverbs_mlx5::CqReader<'static, P>,
+        bareverbs_mlx5::CqRing<P>,
+        DoorbellRegister,
+        bareverbs_mlx5::Error,
+        bareverbs_mlx5::Feature,
+        bareverbs_mlx5::Health,
+        InitializationSegment,
+        bareverbs_mlx5::Machine<P>,
+        MappedBar,
+        MappedDoorbell,
+        MappedMemory,
+        MappedRing,
+        MappedRingView<'static>,
+        MappedWord,
+        bareverbs_mlx5::MkeyState,
+        bareverbs_mlx5::Mlx5<P, 4096>,
+        bareverbs_mlx5::Mr,
+        bareverbs_mlx5::Mw,
+        bareverbs_mlx5::Pd,
+        bareverbs_mlx5::Qp,
+        bareverbs_mlx5::RecvRing<P>,
+        bareverbs_mlx5::SendRing<P>,
+        bareverbs_mlx5::SendWriter<'static, P>,
+        bareverbs_mlx5::Statistics,
+        bareverbs_mlx5::Step,
+        bareverbs_mlx5::TeardownError,
+        bareverbs_mlx5::TeardownReport,
+        UarPage,
+    ];
+    let exceptions = [("Readme", "README.md as a test of the documentation")];
+    assert_eq!(Found::default().missing("backends/mlx5", &listed, &exceptions), [""; 0]);
+}
