@@ -6,7 +6,7 @@ use crate::completion::Cq;
 use crate::log::log_event;
 use crate::recv_queue::{RecvQueue, RecvState};
 use crate::send_queue::{SendLimits, SendQueue, SendState, ring_left_over};
-use crate::shared::{NO_NUMBER, QpSlot, Shared};
+use crate::shared::{NO_NUMBER, QpSlot, RingCounters, Shared};
 use crate::sync::Ordering;
 use crate::table::TableView;
 use crate::transition;
@@ -88,7 +88,9 @@ impl<P: Provider> Qp<P> {
     }
 
     fn info(&self, slot: &QpSlot<'_>) -> QpInfo {
-        let state = slot.state();
+        let state = slot.lasting_state();
+        // What is left in rings that are draining was dropped.
+        let in_flight = |ring: &RingCounters| if slot.is_draining() { 0 } else { ring.in_flight() };
         QpInfo {
             qpn: self.qpn,
             qp_type: self.qp_type,
@@ -99,8 +101,8 @@ impl<P: Provider> Qp<P> {
             cap: self.cap,
             sq_sig_all: self.sq_sig_all,
             attr: QpAttr { state, cur_state: state, ..self.attr },
-            send_blocks: slot.send.in_flight(),
-            recvs: slot.recv.in_flight(),
+            send_blocks: in_flight(&slot.send),
+            recvs: in_flight(&slot.recv),
         }
     }
 }
@@ -208,7 +210,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let device = *self.provider.device_attr();
         let qp = self.qps.get_mut(handle).ok_or(ModifyQpError::Stale)?;
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(ModifyQpError::Stale)?;
-        let actual = slot.state();
+        let actual = slot.lasting_state();
         let from =
             assumed_state(qp.qp_type, actual, attr, mask).ok_or(ModifyQpError::CurState { assumed: attr.cur_state, actual })?;
         let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
@@ -230,9 +232,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 log_event!(debug, "queue pair {:?} is still draining", handle);
                 return Err(ModifyQpError::Draining);
             }
-            // Whoever polled at the time of the RESET may have moved the tails after it.
             slot.send.start_at(0);
             slot.recv.start_at(0);
+            // Whoever polled at the time of the RESET may have said ERR after it.
+            slot.set_state(QpState::Reset);
             slot.draining.store(0, Ordering::Relaxed);
             log_event!(debug, "queue pair {:?} is drained", handle);
         }
@@ -346,9 +349,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 }
             }
         }
-        slot.send.start_at(0);
-        slot.recv.start_at(0);
+        // Whoever polls elsewhere goes on with the counters until it has seen that the slot is draining.
         if all_here {
+            slot.send.start_at(0);
+            slot.recv.start_at(0);
             slot.draining.store(0, Ordering::Relaxed);
             if why == GONE {
                 slot.qpn.store(NO_NUMBER, Ordering::Relaxed);

@@ -402,6 +402,12 @@ impl<'r> QpSlot<'r> {
             Some(state) => *state,
             None => QpState::Err,
         }
+    /// [`Self::state`] for the control path. Of a queue pair that was reset, whoever polls may take a completion of before, and say
+    /// ERR, until it has seen that the slot is draining.
+    pub(crate) fn lasting_state(&self) -> QpState {
+        if self.is_draining() { QpState::Reset } else { self.state() }
+    }
+
     }
 
     /// Whether send requests can be posted: [`QpState::Rts`] or [`QpState::Sqd`].
