@@ -162,7 +162,7 @@ fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut 
         if let Some(completion) = open.take_usual() {
             *place = completion;
         } else {
-            match open.take_other() {
+            match open.take_other(count != 0) {
                 Some(Ok(completion)) => *place = completion,
                 None => break,
                 Some(Err(error)) => {
@@ -282,25 +282,26 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         Some(usual(self.sender, qpn, facts.wr_id, facts.opcode, facts.bytes))
     }
 
-    /// The next completion where [`Self::take_usual`] has found none.
+    /// The next completion where [`Self::take_usual`] has found none. `held_back`: completions were taken that the caller does not
+    /// have yet.
     #[inline(always)]
-    fn take_other(&mut self) -> Option<Result<Completion, PollCqError>> {
+    fn take_other(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
         if self.reader.look() == Look::Empty {
-            return self.found_empty();
+            return self.found_empty(held_back);
         }
         // From here on a queue pair may be in another state.
         self.forget();
-        let found = next_unusual(self.state, self.shared);
+        let found = next_unusual(self.state, self.shared, held_back);
         self.reader = self.state.ring.reader();
         found
     }
 
     /// Takes the next completion, whatever it is.
-    fn next_unusual(&mut self) -> Option<Result<Completion, PollCqError>> {
+    fn next_unusual(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
         // Bounded by the entries of the ring: each turn takes one.
         loop {
             if self.reader.look() == Look::Empty {
-                return self.found_empty();
+                return self.found_empty(held_back);
             }
             let parsed = self.reader.parse();
             let cookie = self.reader.cookie();
@@ -320,13 +321,13 @@ impl<'a, P: Provider> OpenCq<'a, P> {
 
     /// What an empty queue says: nothing, or that no more will come.
     #[inline(always)]
-    fn found_empty(&mut self) -> Option<Result<Completion, PollCqError>> {
+    fn found_empty(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
         let slot = slot_of(self.shared, self.state.handle);
         let wanted = slot.clean_wanted.load(Ordering::Acquire);
         if wanted != slot.clean_done.load(Ordering::Relaxed) || slot.broken.load(Ordering::Relaxed) != 0 {
             // From here on a queue pair that was drained may have another life.
             self.forget();
-            return found_empty_with_news(self.state, slot, wanted);
+            return found_empty_with_news(self.state, slot, wanted, held_back);
         }
         None
     }
@@ -449,9 +450,13 @@ fn usual(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: u3
 /// [`OpenCq::next_unusual`] on what is kept; tells the device what was taken.
 #[cold]
 #[inline(never)]
-fn next_unusual<P: Provider>(state: &CqState<P>, shared: &Shared<'_>) -> Option<Result<Completion, PollCqError>> {
+fn next_unusual<P: Provider>(
+    state: &CqState<P>,
+    shared: &Shared<'_>,
+    held_back: bool,
+) -> Option<Result<Completion, PollCqError>> {
     let mut open = OpenCq::new(state, shared);
-    let found = open.next_unusual();
+    let found = open.next_unusual(held_back);
     open.reader.close();
     if let Some(Err(error)) = &found {
         log_event!(error, "completion queue {:?}: {:?}", state.handle, error);
@@ -465,9 +470,11 @@ fn found_empty_with_news<P: Provider>(
     state: &CqState<P>,
     slot: &CqSlot,
     wanted: u32,
+    held_back: bool,
 ) -> Option<Result<Completion, PollCqError>> {
-    // The queue may have been filled between the look and the load of what was wanted.
-    if state.ring.reader().look() == Look::Empty {
+    // The queue may have been filled between the look and the load of what was wanted. And what was taken before it was drained must
+    // not reach the caller after.
+    if !held_back && state.ring.reader().look() == Look::Empty {
         slot.clean_done.store(wanted, Ordering::Release);
     }
     match slot.broken.load(Ordering::Relaxed) {
@@ -486,7 +493,7 @@ impl<P: Provider> Iterator for Completions<'_, P> {
                 self.taken = true;
                 Some(Ok(completion))
             }
-            None => self.open.take_other(),
+            None => self.open.take_other(false),
         }
     }
 }
