@@ -559,7 +559,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let slot = self.shared.cqs.get(usize::from(handle.index())).ok_or(CreateCqError::Full)?;
         let created = self.provider.create_cq(CoreCall::NEW, entries).map_err(CreateCqError::Device)?;
         let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;
-        for word in [&slot.events, &slot.fired, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
+        for word in [&slot.events, &slot.told, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
             word.store(0, Ordering::Relaxed);
         }
         slot.generation.store(handle.generation(), Ordering::Relaxed);
@@ -596,7 +596,6 @@ impl<'s, P: Provider> Verbs<'s, P> {
         crate::interrupt::drain(events, self.shared, None);
         if let Some(slot) = self.shared.cqs.get(usize::from(handle.index())) {
             slot.cqn.store(NO_NUMBER, Ordering::Release);
-            slot.fired.store(0, Ordering::Relaxed);
         }
         self.cqs.remove(handle);
         Ok(())

@@ -2,6 +2,7 @@
 
 use crate::completion::Cq;
 use crate::log::log_event;
+use crate::shared::NO_NUMBER;
 use crate::sync::Ordering;
 use crate::verbs::{Half, Verbs};
 use crate::{AsyncEvent, CqHandle, Cqn, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn};
@@ -61,12 +62,13 @@ impl<P: Provider> Verbs<'_, P> {
         {
             return Ok(Some(Event::EventsLost));
         }
-        let fired = self.shared.cqs.iter().zip(0_u16..).find(|(slot, _)| {
-            slot.fired.load(Ordering::Acquire) != 0 && slot.cqn.load(Ordering::Relaxed) != crate::shared::NO_NUMBER
-        });
-        Ok(fired.map(|(slot, index)| {
-            slot.fired.store(0, Ordering::Relaxed);
-            Event::Completion(Handle::new(index, slot.generation.load(Ordering::Relaxed)))
+        Ok(self.shared.cqs.iter().zip(0_u16..).find_map(|(slot, index)| {
+            let events = slot.events.load(Ordering::Acquire);
+            if slot.cqn.load(Ordering::Relaxed) == NO_NUMBER || events == slot.told.load(Ordering::Relaxed) {
+                return None;
+            }
+            slot.told.store(events, Ordering::Relaxed);
+            Some(Event::Completion(Handle::new(index, slot.generation.load(Ordering::Relaxed))))
         }))
     }
 

@@ -264,9 +264,8 @@ pub(crate) struct CqSlot {
     pub(crate) generation: AtomicU32,
     /// Events that the queue has given. Written by whoever takes completion events.
     pub(crate) events: AtomicU32,
-    /// Whether an event came that [`crate::Verbs::poll_event`] has not told of. Set by whoever takes completion events, cleared
-    /// by the control path.
-    pub(crate) fired: AtomicU32,
+    /// The events that [`crate::Verbs::poll_event`] has told of. Written by the control path.
+    pub(crate) told: AtomicU32,
     /// 1 above the syndrome with which the queue broke, 0 if it did not. Written by the control path.
     pub(crate) broken: AtomicU32,
     /// Counts the queue pairs whose completions are to be dropped. Written by the control path.
@@ -287,7 +286,7 @@ impl CqSlot {
             cqn: AtomicU32::new(NO_NUMBER),
             generation: AtomicU32::new(0),
             events: AtomicU32::new(0),
-            fired: AtomicU32::new(0),
+            told: AtomicU32::new(0),
             broken: AtomicU32::new(0),
             clean_wanted: AtomicU32::new(0),
             clean_done: AtomicU32::new(0),
@@ -299,7 +298,6 @@ impl CqSlot {
     /// An event came: whoever arms next asks for the one after it.
     pub(crate) fn event(&self) {
         self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        self.fired.store(1, Ordering::Release);
         self.wake();
     }
 

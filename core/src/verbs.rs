@@ -126,7 +126,6 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         for slot in shared.cqs {
             slot.cqn.store(NO_NUMBER, Ordering::Relaxed);
-            slot.fired.store(0, Ordering::Relaxed);
         }
         for slot in shared.qps {
             slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
