@@ -19,6 +19,9 @@ mod event;
 mod flags;
 mod handle;
 mod id;
+#[cfg(test)]
+#[cfg(loom)]
+mod interleavings;
 mod interrupt;
 mod log;
 mod platform;
@@ -35,6 +38,7 @@ mod storage;
 mod sync;
 mod table;
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 mod transition;
 pub mod typed;

@@ -274,7 +274,7 @@ pub(crate) struct CqSlot {
     pub(crate) clean_done: AtomicU32,
     /// Who waits for an event.
     #[cfg(feature = "multicore")]
-    pub(crate) waker: atomic_waker::AtomicWaker,
+    pub(crate) waker: crate::sync::AtomicWaker,
 }
 
 /// The number of no queue.
@@ -291,7 +291,7 @@ impl CqSlot {
             clean_wanted: AtomicU32::new(0),
             clean_done: AtomicU32::new(0),
             #[cfg(feature = "multicore")]
-            waker: atomic_waker::AtomicWaker::new(),
+            waker: crate::sync::AtomicWaker::new(),
         }
     }
 
@@ -400,12 +400,12 @@ impl<'r> QpSlot<'r> {
             Some(state) => *state,
             None => QpState::Err,
         }
+    }
+
     /// [`Self::state`] for the control path. Of a queue pair that was reset, whoever polls may take a completion of before, and say
     /// ERR, until it has seen that the slot is draining.
     pub(crate) fn lasting_state(&self) -> QpState {
         if self.is_draining() { QpState::Reset } else { self.state() }
-    }
-
     }
 
     /// Whether send requests can be posted: [`QpState::Rts`] or [`QpState::Sqd`].

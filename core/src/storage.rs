@@ -193,6 +193,7 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
 }
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

@@ -2,15 +2,26 @@
 //!
 //! Nothing here needs compare-and-swap but the lock, and that only with the feature `multicore`: every shared word has one
 //! writer, or its writers hold the lock.
+//!
+//! Under the model checker (`--cfg loom`, in tests only) words, lock and waker are loom's.
 
+#[cfg(test)]
+#[cfg(loom)]
+pub(crate) mod modelled;
+
+#[cfg(all(feature = "multicore", not(all(test, loom))))]
+pub(crate) use atomic_waker::AtomicWaker;
+#[cfg(not(all(test, loom)))]
 pub(crate) use core::sync::atomic::{AtomicU32, Ordering, fence};
+#[cfg(all(test, loom))]
+pub(crate) use modelled::{AtomicU32, AtomicWaker, Lock, Ordering, fence};
 
 /// Eight bytes that are written by one core and read by another after it has seen a counter that was published later.
-#[cfg(target_has_atomic = "64")]
+#[cfg(all(target_has_atomic = "64", not(all(test, loom))))]
 #[derive(Debug)]
 pub(crate) struct Word64(core::sync::atomic::AtomicU64);
 
-#[cfg(target_has_atomic = "64")]
+#[cfg(all(target_has_atomic = "64", not(all(test, loom))))]
 impl Word64 {
     pub(crate) const fn new(value: u64) -> Self {
         Self(core::sync::atomic::AtomicU64::new(value))
@@ -27,15 +38,16 @@ impl Word64 {
     }
 }
 
-/// Eight bytes that are written by one core and read by another after it has seen a counter that was published later.
-#[cfg(not(target_has_atomic = "64"))]
+/// Eight bytes that are written by one core and read by another after it has seen a counter that was published later. What holds
+/// for two halves holds for a whole word, so the model has these.
+#[cfg(any(not(target_has_atomic = "64"), all(test, loom)))]
 #[derive(Debug)]
 pub(crate) struct Word64 {
     low: AtomicU32,
     high: AtomicU32,
 }
 
-#[cfg(not(target_has_atomic = "64"))]
+#[cfg(any(not(target_has_atomic = "64"), all(test, loom)))]
 impl Word64 {
     pub(crate) const fn new(value: u64) -> Self {
         Self { low: AtomicU32::new(value as u32), high: AtomicU32::new((value >> 32) as u32) }
@@ -54,18 +66,18 @@ impl Word64 {
 }
 
 /// A lock that is held for a few dozen instructions, never across a firmware command, and never by an interrupt handler.
-#[cfg(feature = "multicore")]
+#[cfg(all(feature = "multicore", not(all(test, loom))))]
 #[derive(Debug)]
 pub(crate) struct Lock<T: ?Sized>(spin::Mutex<T>);
 
-#[cfg(feature = "multicore")]
+#[cfg(all(feature = "multicore", not(all(test, loom))))]
 impl<T> Lock<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(spin::Mutex::new(value))
     }
 }
 
-#[cfg(feature = "multicore")]
+#[cfg(all(feature = "multicore", not(all(test, loom))))]
 impl<T: ?Sized> Lock<T> {
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         work(&mut self.0.lock())
@@ -73,18 +85,18 @@ impl<T: ?Sized> Lock<T> {
 }
 
 /// The same without a lock: what holds it is not [`Sync`], so that queues stay on their core.
-#[cfg(not(feature = "multicore"))]
+#[cfg(not(any(feature = "multicore", all(test, loom))))]
 #[derive(Debug)]
 pub(crate) struct Lock<T: ?Sized>(core::cell::RefCell<T>);
 
-#[cfg(not(feature = "multicore"))]
+#[cfg(not(any(feature = "multicore", all(test, loom))))]
 impl<T> Lock<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(core::cell::RefCell::new(value))
     }
 }
 
-#[cfg(not(feature = "multicore"))]
+#[cfg(not(any(feature = "multicore", all(test, loom))))]
 impl<T: ?Sized> Lock<T> {
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         loop {

@@ -1,0 +1,399 @@
+//! A device for the model: it completes each request when it is told of it, into one completion queue.
+//!
+//! Its memory and its registers are words of the model. Between a doorbell and the completion it carries what its owner's stores
+//! are ordered by, as a real one does, or not, which is the least that words of the core can count on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::vec::Vec;
+
+use crate::sync::Ordering;
+use crate::{
+    AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreCall, CqReader, CqRing, Cqn, CreateQpParams, CreatedCq,
+    CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Instant, Lkey, Look, MrRequest, MwType, PortAttr,
+    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags,
+    SendRing, SendWriter, Sge, WcData, WcStatus,
+};
+
+const QPN: u32 = 0x100;
+const CQN: u32 = 0x40;
+
+/// The device broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+impl core::fmt::Display for Broken {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl DeviceError for Broken {
+    fn errno(&self) -> Errno {
+        Errno::Eio
+    }
+
+    fn may_still_complete(&self) -> bool {
+        false
+    }
+}
+
+/// A completion in its ring, as one word: bit 31 says that it is there, bits 30 and 29 whether it is of a receive and whether it
+/// failed, the lower 16 are the index of the request.
+const THERE: u32 = 1 << 31;
+const RECV: u32 = 1 << 30;
+const FAILED: u32 = 1 << 29;
+
+/// What only one at a time may look at of the arming of the completion queue and its events.
+#[derive(Default)]
+struct Arming {
+    armed: bool,
+    /// Events that the queue has given.
+    given: u32,
+    /// Events that nobody has taken.
+    waiting: u32,
+}
+
+pub(super) struct Memory {
+    ring: [loom::sync::atomic::AtomicU32; 8],
+    /// Completions written. The device's own.
+    written: AtomicUsize,
+    arming: loom::sync::Mutex<Arming>,
+    /// Whether completions carry the order of stores before the doorbell.
+    carries: bool,
+    /// Whether receives fail.
+    fails: AtomicBool,
+}
+
+impl Memory {
+    /// A completion comes; of an armed queue there is an event then.
+    fn complete(&self, word: u32) {
+        let mut arming = self.arming.lock().unwrap();
+        let index = self.written.fetch_add(1, Ordering::Relaxed);
+        self.ring[index].store(THERE | word, if self.carries { Ordering::Release } else { Ordering::Relaxed });
+        if core::mem::take(&mut arming.armed) {
+            arming.given += 1;
+            arming.waiting += 1;
+        }
+    }
+}
+
+/// The device.
+pub(super) struct Device {
+    attr: DeviceAttr,
+    memory: Arc<Memory>,
+    events: Option<Events>,
+    keys: u32,
+    pub(super) is_broken: bool,
+}
+
+impl Device {
+    pub(super) fn new(carries: bool) -> Self {
+        let attr = DeviceAttr {
+            max_mr_size: 1 << 40,
+            max_mw_size: 1 << 31,
+            max_qp_wr: 8,
+            max_sge: 4,
+            max_cqe: 8,
+            access: crate::Access::KNOWN - crate::Access::RELAXED_ORDERING,
+            max_msg_size: 1 << 31,
+            phys_port_cnt: 1,
+            max_qp_rd_atom: 1,
+            max_qp_init_rd_atom: 1,
+            ..DeviceAttr::default()
+        };
+        let memory = Arc::new(Memory {
+            ring: core::array::from_fn(|_| loom::sync::atomic::AtomicU32::new(0)),
+            written: AtomicUsize::new(0),
+            arming: loom::sync::Mutex::default(),
+            carries,
+            fails: AtomicBool::new(false),
+        });
+        Self { attr, events: Some(Events(Arc::clone(&memory))), memory, keys: 0, is_broken: false }
+    }
+
+    fn memory(&self) -> Arc<Memory> {
+        Arc::clone(&self.memory)
+    }
+
+    /// Receives fail from now on, or do not.
+    pub(super) fn fail(&self, fails: bool) {
+        self.memory.fails.store(fails, Ordering::Relaxed);
+    }
+
+    fn key(&mut self) -> u32 {
+        self.keys += 1;
+        self.keys << 8 | self.keys
+    }
+}
+
+impl Provider for Device {
+    type Error = Broken;
+    type Pd = ();
+    type Mr = ();
+    type Mw = u32;
+    type Cq = ();
+    type Qp = ();
+    type SendRing = Sends;
+    type RecvRing = Recvs;
+    type CqRing = Ring;
+    type CompletionEvents = Events;
+
+    fn device_attr(&self) -> &DeviceAttr {
+        &self.attr
+    }
+
+    fn query_port(&mut self, _port: u8) -> Result<PortAttr, Broken> {
+        Ok(PortAttr::default())
+    }
+
+    fn query_gid(&mut self, _port: u8, _index: u16) -> Result<Gid, Broken> {
+        Ok(Gid::default())
+    }
+
+    fn query_pkey(&mut self, _port: u8, _index: u16) -> Result<u16, Broken> {
+        Ok(0)
+    }
+
+    fn alloc_pd(&mut self, _: CoreCall) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn dealloc_pd(&mut self, _: CoreCall, (): &mut ()) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn create_mr(&mut self, _: CoreCall, (): &(), _request: &MrRequest<'_>) -> Result<((), Lkey, Rkey), Broken> {
+        let key = self.key();
+        Ok(((), Lkey::new(key), Rkey::new(key)))
+    }
+
+    fn destroy_mr(&mut self, _: CoreCall, (): &mut ()) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn create_mw(&mut self, _: CoreCall, (): &(), _kind: MwType) -> Result<(u32, Rkey), Broken> {
+        let key = self.key();
+        Ok((key, Rkey::new(key)))
+    }
+
+    fn query_mw(&mut self, _: CoreCall, mw: &u32) -> Result<Rkey, Broken> {
+        Ok(Rkey::new(*mw))
+    }
+
+    fn destroy_mw(&mut self, _: CoreCall, _mw: &mut u32) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Broken> {
+        let ring = Ring { memory: self.memory(), next: AtomicUsize::new(0) };
+        Ok(CreatedCq { cq: (), ring, cqn: Cqn::new(CQN), entries, vector: 1 })
+    }
+
+    fn destroy_cq(&mut self, _: CoreCall, (): &mut ()) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn ring_sizes(&self, _qp_type: crate::QpType, cap: &QpCap) -> Result<RingSizes, Broken> {
+        Ok(RingSizes { send_blocks: cap.max_send_wr, recv_entries: cap.max_recv_wr, cap: *cap })
+    }
+
+    fn create_qp(&mut self, _: CoreCall, _params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Broken> {
+        let (send, recv) = (Sends(self.memory()), Recvs { memory: self.memory(), told: 0 });
+        Ok(CreatedQp { qp: (), send, recv, qpn: Qpn::new(QPN) })
+    }
+
+    fn modify_qp(&mut self, _: CoreCall, (): &mut (), _from: QpState, _attr: &QpAttr, _mask: QpAttrMask) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn query_qp(&mut self, (): &()) -> Result<(QpState, Psn, Psn), Broken> {
+        Ok((QpState::Rts, Psn::new(0), Psn::new(0)))
+    }
+
+    fn destroy_qp(&mut self, _: CoreCall, (): &mut ()) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        Instant::default()
+    }
+
+    fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Broken> {
+        Ok(None)
+    }
+
+    fn maintain(&mut self) -> Result<Instant, Broken> {
+        if self.is_broken { Err(Broken) } else { Ok(Instant::default()) }
+    }
+
+    fn take_completion_events(&mut self, _: CoreCall) -> Option<Events> {
+        self.events.take()
+    }
+
+    fn return_completion_events(&mut self, _: CoreCall, events: Events) {
+        self.events = Some(events);
+    }
+}
+
+/// The queue of completion events.
+pub(super) struct Events(Arc<Memory>);
+
+impl CompletionEvents for Events {
+    fn next(&mut self, _vector: Option<u16>) -> CompletionEvent {
+        let mut arming = self.0.arming.lock().unwrap();
+        match arming.waiting.checked_sub(1) {
+            Some(rest) => {
+                arming.waiting = rest;
+                CompletionEvent::Completion(Cqn::new(CQN))
+            }
+            None => CompletionEvent::Empty,
+        }
+    }
+
+    fn is_control(&self, _vector: u16) -> bool {
+        false
+    }
+}
+
+/// The send ring: a request is one block, and completes successfully when the device is told of it.
+pub(super) struct Sends(Arc<Memory>);
+
+impl SendRing for Sends {
+    type Writer<'a> = Writer<'a>;
+
+    fn writer(&self) -> Writer<'_> {
+        Writer(&self.0)
+    }
+
+    fn reset(&mut self) {}
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Writer<'a>(&'a Memory);
+
+impl SendWriter for Writer<'_> {
+    const ATOMIC_BLOCKS: u32 = 1;
+    const LOCAL_INV_BLOCKS: u32 = 1;
+
+    fn sge_blocks(_opcode: DataOpcode, _count: usize) -> u32 {
+        1
+    }
+
+    fn inline_blocks(_opcode: DataOpcode, _len: usize) -> u32 {
+        1
+    }
+
+    fn bind_blocks(_bind: &Bind) -> u32 {
+        1
+    }
+
+    fn put_sges(&mut self, _at: u32, _op: &DataOp, _sges: &[Sge], _flags: SendFlags) {}
+
+    fn put_inline(&mut self, _at: u32, _op: &DataOp, _bytes: &[u8], _flags: SendFlags) {}
+
+    fn put_atomic(&mut self, _at: u32, _op: &AtomicOp, _sge: &Sge, _flags: SendFlags) {}
+
+    fn put_bind(&mut self, _at: u32, _bind: &Bind, _flags: SendFlags) {}
+
+    fn put_local_inv(&mut self, _at: u32, _rkey: Rkey, _flags: SendFlags) {}
+
+    fn ring(&mut self, from: u32, end: u32) {
+        for at in from..end {
+            self.0.complete(at & 0xffff);
+        }
+    }
+
+    fn close(&mut self) {}
+}
+
+/// The receive ring: a message is there for each receive.
+pub(super) struct Recvs {
+    memory: Arc<Memory>,
+    told: u32,
+}
+
+impl RecvRing for Recvs {
+    fn put(&mut self, _at: u32, _sges: &[Sge]) {}
+
+    fn ring(&mut self, end: u32) {
+        for at in self.told..end {
+            let failed = if self.memory.fails.load(Ordering::Relaxed) { FAILED } else { 0 };
+            self.memory.complete(RECV | failed | at & 0xffff);
+        }
+        self.told = end;
+    }
+
+    fn reset(&mut self) {
+        self.told = 0;
+    }
+}
+
+/// The completion queue.
+pub(super) struct Ring {
+    memory: Arc<Memory>,
+    /// The next completion to take.
+    next: AtomicUsize,
+}
+
+impl CqRing for Ring {
+    type Reader<'a> = Reader<'a>;
+
+    fn reader(&self) -> Reader<'_> {
+        Reader { ring: self, word: 0 }
+    }
+
+    fn arm(&mut self, events: u32, _solicited_only: bool) {
+        let mut arming = self.memory.arming.lock().unwrap();
+        // A count of before the last event is of an arm that it has answered.
+        if events == arming.given {
+            arming.armed = true;
+        }
+    }
+
+    fn clean(&mut self, _qpn: Qpn) {
+        let left: Vec<u32> = self.memory.ring.iter().map(|entry| entry.load(Ordering::Acquire)).collect();
+        self.next.store(left.iter().position(|word| *word == 0).unwrap(), Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    ring: &'a Ring,
+    /// What the last look has found.
+    word: u32,
+}
+
+impl CqReader for Reader<'_> {
+    fn look(&mut self) -> Look {
+        let memory = &self.ring.memory;
+        let order = if memory.carries { Ordering::Acquire } else { Ordering::Relaxed };
+        self.word = memory.ring[self.ring.next.load(Ordering::Relaxed)].load(order);
+        match self.word {
+            0 => Look::Empty,
+            word if word & FAILED != 0 => Look::Other,
+            word => Look::Usual { qpn: Qpn::new(QPN), recv: word & RECV != 0, index: word as u16 },
+        }
+    }
+
+    fn cookie(&self) -> Option<u32> {
+        Some(0)
+    }
+
+    fn byte_len(&self) -> u32 {
+        0
+    }
+
+    fn parse(&self) -> Result<RawCompletion, u8> {
+        let kind = if self.word & RECV != 0 { RawKind::Recv } else { RawKind::Send };
+        let status = if self.word & FAILED != 0 { WcStatus::WrFlushErr } else { WcStatus::Success };
+        let index = self.word as u16;
+        Ok(RawCompletion { qpn: Qpn::new(QPN), kind, index, status, vendor_err: 0, byte_len: 0, data: WcData::None })
+    }
+
+    fn skip(&mut self) {
+        self.ring.next.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn close(&mut self) {}
+}

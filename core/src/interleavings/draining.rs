@@ -1,0 +1,136 @@
+//! A queue pair is reset or destroyed while its completion queue is polled elsewhere.
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicBool;
+use loom::thread;
+use std::vec::Vec;
+
+use super::device::Device;
+use super::{Between, Rig, send};
+use crate::sync::Ordering;
+use crate::sync::modelled::check;
+use crate::{Completion, CompletionQueue, QpState, RecvWr};
+
+/// What is given to whoever polls: requests of before the RESET count from here on, those after it from 100.
+const OLD: u64 = 1;
+const NEW: u64 = 100;
+
+/// How completions are taken.
+type Take = fn(&mut CompletionQueue<'static, Device>, &mut dyn FnMut(u64));
+
+/// Several at a time.
+fn poll(queue: &mut CompletionQueue<'static, Device>, give: &mut dyn FnMut(u64)) {
+    let mut out = [Completion::EMPTY; 3];
+    let count = queue.poll(&mut out).unwrap();
+    out[..count].iter().for_each(|done| give(done.wr_id));
+}
+
+/// One after the other.
+fn iterate(queue: &mut CompletionQueue<'static, Device>, give: &mut dyn FnMut(u64)) {
+    queue.completions().for_each(|done| give(done.unwrap().wr_id));
+}
+
+/// `prepare` posts requests, `end` ends this life of the queue pair and `begin` begins the next as soon as it can. After that, none of
+/// the requests of before completes, and each of after it does. Nothing that the poller sees makes no sense.
+fn nothing_of_before_comes_after(take: Take, prepare: fn(&mut Rig), end: fn(&mut Rig), begin: fn(&mut Rig) -> bool) {
+    check(move || {
+        let mut rig = Rig::new(true);
+        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let between = Arc::new(Between::default());
+        let poller = {
+            let (is_over, between) = (Arc::clone(&is_over), Arc::clone(&between));
+            thread::spawn(move || {
+                let mut given = Vec::new();
+                for _ in 0..2 {
+                    between.others_run();
+                    take(&mut queue, &mut |wr_id| {
+                        let is_late = wr_id < NEW && is_over.load(Ordering::Relaxed);
+                        assert!(!is_late, "{wr_id} is given when it cannot be");
+                        given.push(wr_id);
+                    });
+                }
+                between.others_run();
+                (queue, given)
+            })
+        };
+        prepare(&mut rig);
+        between.others_run();
+        end(&mut rig);
+        between.others_run();
+        let begun = begin(&mut rig);
+        if begun {
+            is_over.store(true, Ordering::Relaxed);
+            between.others_run();
+            post_new(&mut rig);
+        }
+        let (mut queue, mut given) = poller.join().unwrap();
+        if !begun {
+            while !begin(&mut rig) {
+                take(&mut queue, &mut |wr_id| panic!("{wr_id} is given when it cannot be"));
+            }
+            post_new(&mut rig);
+        }
+        take(&mut queue, &mut |wr_id| given.push(wr_id));
+        given.retain(|wr_id| *wr_id >= NEW);
+        assert_eq!(given, [NEW, NEW + 1]);
+        let info = rig.verbs.qp(rig.qp).unwrap();
+        assert_eq!((info.state, info.send_blocks, info.recvs), (QpState::Rts, 0, 0));
+    });
+}
+
+fn post_new(rig: &mut Rig) {
+    rig.connect();
+    rig.verbs.post_send(rig.qp, &send(NEW)).unwrap();
+    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: NEW + 1, sges: &[] }).unwrap();
+}
+
+fn post_a_send(rig: &mut Rig) {
+    rig.verbs.post_send(rig.qp, &send(OLD)).unwrap();
+}
+
+fn post_a_receive(rig: &mut Rig) {
+    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: OLD, sges: &[] }).unwrap();
+}
+
+#[test]
+fn reset_while_completions_are_polled() {
+    nothing_of_before_comes_after(poll, post_a_send, Rig::reset, Rig::leaves_reset);
+}
+
+#[test]
+fn reset_while_completions_are_taken() {
+    nothing_of_before_comes_after(iterate, post_a_send, Rig::reset, Rig::leaves_reset);
+}
+
+#[test]
+fn reset_while_receives_complete() {
+    nothing_of_before_comes_after(iterate, post_a_receive, Rig::reset, Rig::leaves_reset);
+}
+
+/// The failed receive says that the queue pair is in ERR, and the control path that it is in RESET.
+#[test]
+fn reset_while_a_receive_fails() {
+    nothing_of_before_comes_after(
+        iterate,
+        |rig| {
+            rig.verbs.provider().fail(true);
+            post_a_receive(rig);
+        },
+        |rig| {
+            rig.verbs.provider().fail(false);
+            rig.reset();
+        },
+        Rig::leaves_reset,
+    );
+}
+
+#[test]
+fn destroyed_while_completions_are_polled() {
+    nothing_of_before_comes_after(poll, post_a_send, Rig::destroy, Rig::create);
+}
+
+#[test]
+fn destroyed_while_completions_are_taken() {
+    nothing_of_before_comes_after(iterate, post_a_send, Rig::destroy, Rig::create);
+}

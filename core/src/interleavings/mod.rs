@@ -1,0 +1,133 @@
+//! What cores share, in every order that they may see: run by the model checker (loom), `tests/loom/run`.
+//!
+//! The code that runs is the one that programs call: verbs, queues and the interrupt handler, on a small device ([`device`]).
+//!
+//! Loom does not let a load see a store that comes later in its execution, and does not move a load past a later store of its
+//! thread: it sees that a store was moved up, but not that a store which has to come after loads is not a release. It compares a
+//! store with the last access of the word only: where the thread has loaded the word just before, an earlier load of another thread
+//! is not tried after the store. Where that matters, [`Between`] helps.
+
+mod device;
+mod draining;
+mod regions;
+mod rings;
+mod waking;
+mod windows;
+
+use std::boxed::Box;
+
+use self::device::Device;
+use crate::storage::SendFacts;
+use crate::sync::Ordering;
+use crate::{
+    Access, CqHandle, CreateQpError, ModifyQpError, MrHandle, OffsetMap, Payload, PdHandle, Psn, QpAttr, QpAttrMask, QpCap,
+    QpHandle, QpInit, QpRings, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Storage, Verbs, WcOpcode,
+};
+
+/// Verbs with one region, one completion queue and one queue pair, which sends.
+struct Rig {
+    verbs: Verbs<'static, Device>,
+    pd: PdHandle,
+    mr: MrHandle,
+    cq: CqHandle,
+    qp: QpHandle,
+    init: QpInit,
+}
+
+/// First byte and length of the region.
+const BASE: u64 = 0x1_0000;
+const LENGTH: u64 = 0x4000;
+
+impl Rig {
+    /// `carries`: see [`device`].
+    fn new(carries: bool) -> Self {
+        // An execution of the model lives for milliseconds, and a queue on another thread for as long as it likes.
+        let rings: &'static [QpRings<2, 2>; 1] = Box::leak(Box::new([const { QpRings::new() }]));
+        // The model sees a word from its first store on.
+        let view = rings[0].view();
+        view.send.iter().for_each(|entry| entry.set(SendFacts { wr_id: 0, bytes: 0, blocks: 0, opcode: WcOpcode::Send }));
+        view.recv.iter().for_each(|entry| entry.set(0));
+        let storage = Box::leak(Box::new(Storage::<Device, 1, 1, 2, 1, 1>::new(QpRings::views(rings))));
+        let mut verbs = Verbs::new(Device::new(carries), storage);
+        let pd = verbs.alloc_pd().unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;
+        // SAFETY: the device reads and writes no memory.
+        #[expect(unsafe_code, reason = "the numbers name no memory")]
+        let mr = unsafe { verbs.reg_mr_raw(pd, BASE, LENGTH, access, &OffsetMap::default()) }.unwrap();
+        let cq = verbs.create_cq(8).unwrap();
+        let cap = QpCap { max_send_wr: 2, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
+        let qp = verbs.create_qp(&init).unwrap();
+        let mut rig = Self { verbs, pd, mr, cq, qp, init };
+        rig.connect();
+        rig
+    }
+
+    /// From RESET or INIT to RTS.
+    fn connect(&mut self) {
+        if self.verbs.qp(self.qp).unwrap().state == QpState::Reset {
+            assert!(self.leaves_reset());
+        }
+        for state in [QpState::Rtr, QpState::Rts] {
+            let rule = crate::transition::rule(QpType::Rc, self.verbs.qp(self.qp).unwrap().state, state).unwrap();
+            self.verbs.modify_qp(self.qp, &attributes(state), rule.required | QpAttrMask::STATE).unwrap();
+        }
+    }
+
+    /// Ends an execution in which somebody has waited: loom counts the wakers that are left.
+    fn forget_waker(&self) {
+        self.verbs.shared.cqs[0].wake();
+    }
+
+    fn reset(&mut self) {
+        self.verbs.modify_qp(self.qp, &QpAttr::default(), QpAttrMask::STATE).unwrap();
+    }
+
+    /// From RESET to INIT; `false` if completions of before the RESET may still come.
+    fn leaves_reset(&mut self) -> bool {
+        let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+        match self.verbs.modify_qp(self.qp, &attributes(QpState::Init), mask) {
+            Ok(()) => true,
+            Err(ModifyQpError::Draining) => false,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+
+    fn destroy(&mut self) {
+        self.verbs.destroy_qp(self.qp).unwrap();
+    }
+
+    /// Another queue pair in the same place; `false` if completions of the last one may still come.
+    fn create(&mut self) -> bool {
+        match self.verbs.create_qp(&self.init) {
+            Ok(qp) => {
+                self.qp = qp;
+                true
+            }
+            Err(CreateQpError::Full) => false,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// A place between two steps of a thread where another may do its own, however the words that they share are accessed.
+#[derive(Default)]
+struct Between(loom::sync::atomic::AtomicUsize);
+
+impl Between {
+    /// Orders no other accesses.
+    fn others_run(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Values that fit every transition.
+fn attributes(state: QpState) -> QpAttr {
+    let psn = Psn::new(1);
+    QpAttr { state, port_num: 1, dest_qpn: Qpn::new(1), rq_psn: psn, sq_psn: psn, ..QpAttr::default() }
+}
+
+/// A request without bytes.
+const fn send(wr_id: u64) -> SendWr<'static> {
+    SendWr { wr_id, flags: SendFlags::SIGNALED, op: SendOp::Send { payload: Payload::Sges(&[]) } }
+}

@@ -1,0 +1,63 @@
+//! Slots of regions: who posts reads them while the control path writes.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::Between;
+use crate::shared::{RegionFacts, RegionSlot, Regions};
+use crate::sync::modelled::check;
+use crate::{Access, Lkey};
+
+/// A region, every fact of which names `n`.
+fn region(key: u32, n: u32) -> RegionFacts {
+    let all = u64::from(n) << 32 | u64::from(n);
+    let access = Access::from_bits_retain(n);
+    RegionFacts { lkey: Lkey::new(key), generation: n, pd: n as u16, access, base: all, length: all }
+}
+
+/// What is found of a slot in which one region follows another with the same key: the one, the other, or nothing.
+fn one_or_the_other<T: PartialEq + core::fmt::Debug + 'static>(
+    find: impl Fn(&RegionSlot) -> Option<T> + Copy + Send + Sync + 'static,
+) {
+    check(move || {
+        let expected = [1, 2].map(|n| {
+            let slot = RegionSlot::new();
+            slot.set(Some(&region(7, n)));
+            find(&slot)
+        });
+        let slot = Arc::new(RegionSlot::new());
+        slot.set(Some(&region(7, 1)));
+        let between = Arc::new(Between::default());
+        let writer = {
+            let (slot, between) = (Arc::clone(&slot), Arc::clone(&between));
+            thread::spawn(move || {
+                between.others_run();
+                slot.set(Some(&region(7, 2)));
+            })
+        };
+        between.others_run();
+        let found = find(&slot);
+        assert!(found.is_none() || expected.contains(&found), "{found:?}");
+        writer.join().unwrap();
+        assert_eq!(find(&slot), expected[1]);
+    });
+}
+
+#[test]
+fn facts_are_of_one_region() {
+    one_or_the_other(RegionSlot::facts);
+}
+
+#[test]
+fn facts_found_by_key_are_of_one_region() {
+    one_or_the_other(|slot| Regions::new(core::slice::from_ref(slot)).find(Lkey::new(7)));
+}
+
+#[test]
+fn facts_for_posting_are_of_one_region() {
+    one_or_the_other(|slot| {
+        let found = Regions::new(core::slice::from_ref(slot)).find_usable(Lkey::new(7))?;
+        let holds = |n: u64| found.holds(n << 32 | n, 1) && !found.holds((n << 32 | n) - 1, 1);
+        Some((found.pd, found.access.bits(), holds(1), holds(2)))
+    });
+}

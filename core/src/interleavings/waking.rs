@@ -1,0 +1,91 @@
+//! Who waits for a completion is woken.
+
+use loom::future::block_on;
+use loom::thread;
+
+use super::{Rig, send};
+use crate::sync::modelled::check;
+use crate::{Completion, Event};
+
+/// A lost wake-up is a deadlock of the model. The first completion may come before the queue is armed, while it is, or after;
+/// the event of an earlier arm may be taken at any time.
+#[test]
+fn an_event_wakes_who_waits() {
+    check(|| {
+        let mut rig = Rig::new(true);
+        let (mut sends, mut queue) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
+        let mut handler = rig.verbs.take_interrupt_handler().unwrap();
+        let device = thread::spawn(move || {
+            for wr_id in 1..=2 {
+                sends.post_send(&send(wr_id)).unwrap();
+                handler.on_interrupt(1);
+            }
+        });
+        let mut given = 0;
+        while given < 2 {
+            block_on(queue.ready());
+            given += queue.poll(&mut [Completion::EMPTY; 2]).unwrap();
+        }
+        device.join().unwrap();
+        rig.forget_waker();
+    });
+}
+
+/// A queue pair that is reset wakes who waits, since nothing else would make it look.
+#[test]
+fn a_reset_wakes_who_waits() {
+    check(|| {
+        let mut rig = Rig::new(true);
+        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+        let poller = thread::spawn(move || {
+            block_on(queue.ready());
+            assert_eq!(queue.poll(&mut [Completion::EMPTY]), Ok(0));
+        });
+        rig.reset();
+        poller.join().unwrap();
+        rig.forget_waker();
+        assert!(rig.leaves_reset());
+    });
+}
+
+/// A device that broke wakes who waits.
+#[test]
+fn a_broken_device_wakes_who_waits() {
+    check(|| {
+        let mut rig = Rig::new(true);
+        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+        let poller = thread::spawn(move || {
+            block_on(queue.ready());
+            assert!(queue.poll(&mut [Completion::EMPTY]).is_err());
+        });
+        rig.verbs.provider_mut().is_broken = true;
+        assert!(rig.verbs.maintain().is_err());
+        poller.join().unwrap();
+        rig.forget_waker();
+    });
+}
+
+/// What the control path does not tell as an event was there to be polled when it told the last one.
+#[test]
+fn an_event_is_told_after_its_completion() {
+    check(|| {
+        let mut rig = Rig::new(true);
+        let (mut sends, mut queue) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
+        let mut handler = rig.verbs.take_interrupt_handler().unwrap();
+        // Armed twice, as by somebody who looks from time to time.
+        queue.req_notify(false);
+        sends.post_send(&send(1)).unwrap();
+        handler.on_interrupt(1);
+        queue.req_notify(false);
+        let device = thread::spawn(move || {
+            sends.post_send(&send(2)).unwrap();
+            handler.on_interrupt(1);
+        });
+        assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(rig.cq))));
+        let given = queue.poll(&mut [Completion::EMPTY; 2]).unwrap();
+        device.join().unwrap();
+        if given == 1 {
+            assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(rig.cq))));
+        }
+    });
+}

@@ -1,0 +1,55 @@
+//! Windows: who posts binds, who polls them, and the control path.
+
+use loom::thread;
+
+use super::{BASE, Rig};
+use crate::sync::Ordering;
+use crate::sync::modelled::check;
+use crate::{Access, BindMwError, BindRefused, Completion, DeregMrError, MrHandle, MwBind, MwType, SendFlags};
+
+const fn bind(mr: MrHandle, wr_id: u64) -> MwBind {
+    MwBind { wr_id, flags: SendFlags::SIGNALED, mr, addr: BASE, length: 64, access: Access::REMOTE_WRITE }
+}
+
+/// A window is never bound to a region that is gone.
+#[test]
+fn a_bind_holds_its_region_or_comes_too_late() {
+    check(|| {
+        let mut rig = Rig::new(true);
+        let mw = rig.verbs.alloc_mw(rig.pd, MwType::Type1).unwrap();
+        let (mut sends, mr) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.mr);
+        let sender = thread::spawn(move || sends.bind_mw(mw, &bind(mr, 1)));
+        let gone = rig.verbs.dereg_mr_raw(mr);
+        match (sender.join().unwrap(), gone) {
+            (Ok(_), Err(DeregMrError::Busy { bindings: 1 })) => {}
+            (Err(BindMwError::Refused(BindRefused::StaleRegion)), Ok(())) => {}
+            wrong => panic!("{wrong:?}"),
+        }
+    });
+}
+
+/// A completion of a bind ends it, however it is taken, and the binds in flight of the queue pair are counted right.
+#[test]
+fn a_completion_of_a_bind_ends_it() {
+    check(|| {
+        let mut rig = Rig::new(true);
+        let mw = rig.verbs.alloc_mw(rig.pd, MwType::Type1).unwrap();
+        let (mut sends, mr) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.mr);
+        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+        sends.bind_mw(mw, &bind(mr, 1)).unwrap();
+        let sender = thread::spawn(move || {
+            sends.bind_mw(mw, &bind(mr, 2)).unwrap();
+        });
+        let mut given = 0;
+        let mut out = [Completion::EMPTY; 2];
+        for _ in 0..2 {
+            given += queue.poll(&mut out).unwrap();
+        }
+        sender.join().unwrap();
+        given += queue.poll(&mut out).unwrap();
+        assert_eq!(given, 2);
+        assert_eq!(rig.verbs.shared.qps[0].binds.load(Ordering::Relaxed), 0);
+        rig.verbs.dealloc_mw(mw).unwrap();
+        rig.verbs.dereg_mr_raw(mr).unwrap();
+    });
+}
