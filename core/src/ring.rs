@@ -19,12 +19,15 @@ pub(crate) fn locate(head: u32, tail: u32, low: u16) -> Option<u32> {
 mod tests {
     use super::*;
 
+    /// Of so many steps one is taken: Miri takes minutes over all.
+    const STEP: usize = if cfg!(miri) { 4099 } else { 1 };
+
     #[test]
     fn lookup_is_right_across_each_wrap() {
         for (wrap, _) in [(1_u32 << 16, "16 bits"), (1 << 24, "24 bits"), (0, "32 bits")] {
             for limit in [1_u32, 2, 64, 32_768] {
                 let start = wrap.wrapping_sub(limit).wrapping_sub(3);
-                for step in 0..limit.wrapping_mul(2).wrapping_add(6) {
+                for step in (0..limit.wrapping_mul(2).wrapping_add(6)).step_by(STEP) {
                     let tail = start.wrapping_add(step);
                     let head = tail.wrapping_add(limit);
                     assert_eq!(locate(head, tail, tail as u16), Some(tail));
@@ -41,7 +44,7 @@ mod tests {
     fn the_largest_ring_full_has_every_counter_once() {
         let tail = u32::MAX.wrapping_sub(100);
         let head = tail.wrapping_add(32_768);
-        for distance in 0..32_768 {
+        for distance in (0..32_768).step_by(STEP) {
             let at = tail.wrapping_add(distance);
             assert_eq!(locate(head, tail, at as u16), Some(at));
         }

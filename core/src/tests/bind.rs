@@ -130,6 +130,7 @@ fn the_key_changes_at_once_and_the_device_gets_both() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "256 binds take a minute")]
 fn the_low_byte_of_the_key_wraps_without_touching_the_rest() {
     let mut rig = Rig::new();
     let mw = rig.window(MwType::Type1);

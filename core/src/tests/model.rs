@@ -130,7 +130,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     .boxed();
     let open = (0..QPS, batch(), prop::collection::vec(simple.clone(), 1..6), requests(), any::<bool>())
         .prop_map(|(qp, requests, meanwhile, last, forget)| Op::Open { qp, requests, meanwhile, last, forget });
-    prop::collection::vec(prop_oneof![12 => simple, 1 => open], 0..100)
+    prop::collection::vec(prop_oneof![12 => simple, 1 => open], 0..OPS)
 }
 
 /// A request in flight as the model remembers it.
@@ -603,8 +603,12 @@ impl Model {
     }
 }
 
+/// Programs of random calls, and calls of one at most. Miri takes minutes over a long one.
+const CASES: u32 = if cfg!(miri) { 2 } else { 4096 };
+const OPS: usize = if cfg!(miri) { 20 } else { 100 };
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn tables_and_device_agree(

@@ -195,7 +195,8 @@ fn an_error_moves_the_queue_pair_and_the_rest_is_flushed_in_order() {
 #[test]
 fn rings_cross_each_wrap() {
     for wrap in [1_u64 << 16, 1 << 24, 1 << 32] {
-        for before in 0..20 {
+        // Miri takes minutes over all.
+        for before in (0..20).step_by(if cfg!(miri) { 19 } else { 1 }) {
             let start = u32::try_from(wrap - 1 - before).unwrap();
             let mut rig = Rig::new();
             start_rings(&mut rig.verbs, rig.qp, start);
