@@ -38,8 +38,6 @@ pub(crate) struct CqState<P: Provider> {
     pub(crate) ring: P::CqRing,
     pub(crate) handle: CqHandle,
     cqn: Cqn,
-    /// What the next poll says, because this one had completions to give.
-    held: Option<PollCqError>,
 }
 
 /// A completion queue, taken out of [`Verbs`] to be used by itself, on any core: see [`Verbs::take_cq`].
@@ -90,7 +88,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
     pub fn poll_ready(&mut self, cx: &mut core::task::Context<'_>) -> core::task::Poll<()> {
         use core::task::Poll;
         let slot = slot_of(&self.shared, self.state.handle);
-        if self.state.held.is_some() || self.state.ring.reader().look() != Look::Empty {
+        if self.state.ring.reader().look() != Look::Empty {
             return Poll::Ready(());
         }
         slot.waker.register(cx.waker());
@@ -134,10 +132,6 @@ pub(crate) fn poll<P: Provider>(
     shared: &Shared<'_>,
     out: &mut [Completion],
 ) -> Result<usize, PollCqError> {
-    if let Some(error) = state.held {
-        state.held = None;
-        return Err(error);
-    }
     // One by itself, without what a loop wants.
     if cfg!(not(feature = "small"))
         && let [place] = out
@@ -152,7 +146,7 @@ pub(crate) fn poll<P: Provider>(
     poll_all(state, shared, out)
 }
 
-/// [`poll`] where no error is held.
+/// [`poll`] by a loop.
 #[inline(never)]
 fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut [Completion]) -> Result<usize, PollCqError> {
     // Each usual completion goes from registers to its place: no `Result` between.
@@ -162,16 +156,11 @@ fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut 
         if let Some(completion) = open.take_usual() {
             *place = completion;
         } else {
+            // Behind completions an error waits in the ring.
             match open.take_other(count != 0) {
                 Some(Ok(completion)) => *place = completion,
-                None => break,
-                Some(Err(error)) => {
-                    if count == 0 {
-                        return Err(error);
-                    }
-                    state.held = Some(error);
-                    return Ok(count);
-                }
+                Some(Err(error)) if count == 0 => return Err(error),
+                _ => break,
             }
         }
         count = count.wrapping_add(1);
@@ -283,7 +272,7 @@ impl<'a, P: Provider> OpenCq<'a, P> {
     }
 
     /// The next completion where [`Self::take_usual`] has found none. `held_back`: completions were taken that the caller does not
-    /// have yet.
+    /// have yet; then one that makes no sense stays, and there is none.
     #[inline(always)]
     fn take_other(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
         if self.reader.look() == Look::Empty {
@@ -303,14 +292,15 @@ impl<'a, P: Provider> OpenCq<'a, P> {
             if self.reader.look() == Look::Empty {
                 return self.found_empty(held_back);
             }
-            let parsed = self.reader.parse();
-            let cookie = self.reader.cookie();
-            self.reader.skip();
-            let raw = match parsed {
-                Ok(raw) => raw,
-                Err(opcode) => return Some(Err(PollCqError::BadCompletion { cqn: self.state.cqn, opcode })),
+            let found = match self.reader.parse() {
+                Ok(raw) => self.complete(&raw, self.reader.cookie()),
+                Err(opcode) => Err(PollCqError::BadCompletion { cqn: self.state.cqn, opcode }),
             };
-            match self.complete(&raw, cookie) {
+            if found.is_err() && held_back {
+                return None;
+            }
+            self.reader.skip();
+            match found {
                 Ok(Some(completion)) => return Some(Ok(completion)),
                 // Of a queue pair that is gone or was reset: nobody waits for it.
                 Ok(None) => {}
@@ -332,7 +322,8 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         None
     }
 
-    /// Finds the request that a completion completes and retires it; `None` if its queue pair is gone or was reset.
+    /// Finds the request that a completion completes and retires it; `None` if its queue pair is gone or was reset. An error
+    /// changes nothing.
     fn complete(&mut self, raw: &RawCompletion, cookie: Option<u32>) -> Result<Option<Completion>, PollCqError> {
         let unknown = PollCqError::UnknownQp { qpn: raw.qpn, cqn: self.state.cqn };
         if raw.qpn.get() == NO_NUMBER {
@@ -564,7 +555,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         slot.generation.store(handle.generation(), Ordering::Relaxed);
         slot.cqn.store(cqn.get(), Ordering::Release);
-        let queue = Half::Here(CqState { ring, handle, cqn, held: None });
+        let queue = Half::Here(CqState { ring, handle, cqn });
         self.cqs.occupy(handle, Cq { inner, info: CqInfo { cqn, entries, vector }, users: 0, queue });
         log_event!(debug, "completion queue {:?}: number {:?}, {} entries", handle, cqn, entries);
         Ok(handle)
@@ -601,8 +592,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(())
     }
 
-    /// Takes completions into `out`, as many as there are and fit. A completion that makes no sense is an error of its own:
-    /// those before it are given first, the error by the next call, and those after it by the call after that.
+    /// Takes completions into `out`, as many as there are and fit. A completion that makes no sense is an error of its own: it
+    /// stays in the queue until all before it were given, and is taken by the call that gives the error, this one or
+    /// [`Self::completions`]; those after it are there for the next.
     ///
     /// # Errors
     /// The handle is stale, the queue is taken out, a completion makes no sense, or the queue is broken.
@@ -615,7 +607,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Takes completions one after the other, with no array between.
+    /// Takes completions one after the other, with no array between. What [`Self::poll_cq`] gives as an error is an item that is one,
+    /// at its place in the order; the iterator goes on behind it. A broken queue gives [`PollCqError::Broken`] where it would end, as
+    /// often as it is asked.
     ///
     /// # Errors
     /// The handle is stale, or the queue is taken out.

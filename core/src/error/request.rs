@@ -263,7 +263,7 @@ impl<E: fmt::Display> fmt::Display for BadWr<E> {
 impl<E: core::error::Error> core::error::Error for BadWr<E> {}
 
 operation_error! {
-    /// What is wrong with a completion, or with the queue. The completion in question is taken, the others stay.
+    /// What is wrong with a completion, or with the queue. The completion in question is taken with the error, the others stay.
     pub enum PollCqError {
         /// The completion queue's handle is stale.
         Stale => Einval, "the completion queue's handle is stale";

@@ -148,6 +148,42 @@ fn what_is_no_completion_waits_behind_those_before_it() {
     assert_eq!(rig.poll(), Ok(std::vec![]));
 }
 
+/// An error that a poll has left behind comes to whoever asks next, in whichever way, at its place in the order.
+#[test]
+fn an_error_that_waits_comes_by_each_way_of_polling() {
+    let mut rig = Rig::new();
+    let cqn = rig.cqn();
+    let bad = PollCqError::BadCompletion { cqn, opcode: 7 };
+    for n in 0..8 {
+        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+    }
+    for n in [0, 2, 4] {
+        rig.complete(n, WcStatus::Success);
+        rig.device().put_entry(cqn, Entry { raw: Err(7), cookie: None });
+        rig.complete(n + 1, WcStatus::Success);
+    }
+    let given = |item: Result<crate::Completion, PollCqError>| item.map(|done| done.wr_id);
+    assert_eq!(rig.poll_ids(), [0]);
+    let items: std::vec::Vec<_> = rig.verbs.completions(rig.cq).unwrap().take(3).map(given).collect();
+    assert_eq!(items, [Err(bad), Ok(1), Ok(2)]);
+    assert_eq!(rig.poll(), Err(bad));
+    assert_eq!(rig.poll_ids(), [3, 4]);
+    let items: std::vec::Vec<_> = rig.verbs.completions(rig.cq).unwrap().map(given).collect();
+    assert_eq!(items, [Err(bad), Ok(5)]);
+}
+
+/// What makes no sense and waits is not given any more when its queue pair is reset.
+#[test]
+fn an_error_that_waits_ends_with_its_queue_pair() {
+    let mut rig = Rig::new();
+    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
+    rig.complete(0, WcStatus::Success);
+    rig.complete(9, WcStatus::Success);
+    assert_eq!(rig.poll_ids(), [1]);
+    rig.step(rig.qp, QpState::Reset);
+    assert_eq!(rig.poll(), Ok(std::vec![]));
+}
+
 #[test]
 fn polling_takes_no_more_than_fits_and_tells_the_device_once() {
     let mut rig = Rig::new();
