@@ -111,8 +111,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Makes a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit.
     ///
     /// # Errors
-    /// A handle is stale, the capacities exceed the device's or those of all rings, the table is full, or the device refuses;
-    /// nothing was made.
+    /// A handle is stale, the capacities exceed the device's or those of all rings, the table is full, completions of a queue pair
+    /// that had the place are not polled yet, or the device refuses; nothing was made.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandle, CreateQpError<P::Error>> {
         let pd = self.pds.get_mut(init.pd).ok_or(CreateQpError::StalePd)?;
         let send_cq = self.cqs.get(init.send_cq).ok_or(CreateQpError::StaleCq)?;
@@ -132,20 +132,21 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !self.shared.qps.iter().any(fits) {
             return Err(CreateQpError::Rings { send: sizes.send_blocks, recv: sizes.recv_entries });
         }
-        let free = |slot: &QpSlot<'_>| {
-            slot.qpn.load(Ordering::Relaxed) == NO_NUMBER
-                || slot.draining.load(Ordering::Relaxed) == GONE && is_drained(self.shared, slot)
-        };
         let size = |slot: &QpSlot<'_>| slot.rings.send.len().saturating_add(slot.rings.recv.len());
         let mut chosen: Option<(QpHandle, &QpSlot<'_>)> = None;
-        for (index, slot) in self.shared.qps.iter().enumerate().filter(|(_, slot)| fits(slot) && free(slot)) {
+        let mut none = CreateQpError::Full;
+        for (index, slot) in self.shared.qps.iter().enumerate().filter(|(_, slot)| fits(slot)) {
             if chosen.is_none_or(|(_, other)| size(slot) < size(other))
                 && let Some(handle) = self.qps.vacancy_at(index, self.first_generation)
             {
-                chosen = Some((handle, slot));
+                if is_gone(slot) && !is_drained(self.shared, slot) {
+                    none = CreateQpError::Draining;
+                } else {
+                    chosen = Some((handle, slot));
+                }
             }
         }
-        let (handle, slot) = chosen.ok_or(CreateQpError::Full)?;
+        let (handle, slot) = chosen.ok_or(none)?;
         // Leads a completion to the slot without a search; the life of the slot above it is for those who read traces.
         let cookie = u32::from(handle.index()) | (handle.generation() & 0xff) << 16;
         let params = CreateQpParams {
@@ -419,6 +420,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
 const RESET: u32 = 1;
 /// [`QpSlot::draining`] of a queue pair that is gone.
 const GONE: u32 = 2;
+
+/// Whether a slot is that of a queue pair that is gone, and whose completions are to be dropped.
+fn is_gone(slot: &QpSlot<'_>) -> bool {
+    slot.draining.load(Ordering::Relaxed) == GONE
+}
 
 /// Whether the completion queues of a slot that is draining were found empty since.
 fn is_drained(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {

@@ -222,7 +222,7 @@ impl Control<'_> {
             match made {
                 Ok(qp) => return qp,
                 // The places of queue pairs that are gone are free once their completions are polled.
-                Err(error) => assert_eq!(error, CreateQpError::Full),
+                Err(error) => assert_eq!(error, CreateQpError::Draining),
             }
             assert!(start.elapsed() < PATIENCE, "nobody polls what is to be drained");
             thread::yield_now();

@@ -99,6 +99,9 @@ operation_error! {
         } => Einval, "the capacities exceed {max:?}";
         /// The table is full, or all rings that are long enough are in use.
         Full => Enomem, "the table of queue pairs is full";
+        /// Of the rings that are long enough, the last free ones had a queue pair whose completions may still be in a completion queue
+        /// that is taken out: it has to be polled empty.
+        Draining => Eagain, "completions of a queue pair that is gone are not polled yet";
         /// The backend made rings whose length is no power of two or exceeds 32,768.
         ForeignRings {
             /// Blocks of the send ring.

@@ -151,7 +151,8 @@ fn the_place_of_a_queue_pair_that_is_gone_is_free_when_its_completions_are() {
     let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
     rig.verbs.destroy_qp(rig.qp).unwrap();
     assert!(rig.verbs.qp(rig.qp).is_err());
-    assert_eq!(rig.verbs.create_qp(&rig.init(QpType::Rc)), Err(CreateQpError::Full));
+    let error = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap_err();
+    assert_eq!((error, error.errno()), (CreateQpError::Draining, Errno::Eagain));
     assert_eq!(ids(&mut queue), []);
     let next = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
     assert_eq!(rig.verbs.qp(next).unwrap().qpn, qpn, "the number came again");
@@ -160,6 +161,7 @@ fn the_place_of_a_queue_pair_that_is_gone_is_free_when_its_completions_are() {
     assert!(rig.device().execute(qpn));
     let done = queue.completions().next().unwrap().unwrap();
     assert_eq!((done.wr_id, done.qp), (10, next));
+    assert_eq!(rig.verbs.create_qp(&rig.init(QpType::Rc)), Err(CreateQpError::Full), "nothing is draining");
     rig.verbs.destroy_qp(other).unwrap();
 }
 
