@@ -330,19 +330,17 @@ impl<'a, P: Provider> OpenCq<'a, P> {
             // A slot without a queue pair is none of this number.
             return Err(unknown);
         }
-        let named = cookie.and_then(|cookie| u16::try_from(cookie & 0xffff).ok());
-        let is_it = |index: &u16| {
-            let slot = self.shared.qps.get(usize::from(*index));
-            slot.is_some_and(|slot| is_of(slot, raw.qpn))
-        };
-        let all = 0..self.shared.qps.len().min(usize::from(u16::MAX)) as u16;
-        let index = named.filter(is_it).or_else(|| all.into_iter().find(is_it)).ok_or(unknown)?;
-        let Some(slot) = self.shared.qps.get(usize::from(index)) else { return Err(unknown) };
         let send = raw.kind == RawKind::Send;
-        let cq = if send { slot.send_cq() } else { slot.recv_cq() };
-        if cq != self.state.handle.index() {
-            return Err(unknown);
-        }
+        let is_it = |slot: &QpSlot<'_>| {
+            let cq = if send { slot.send_cq() } else { slot.recv_cq() };
+            is_of(slot, raw.qpn) && cq == self.state.handle.index()
+        };
+        let mut all = (0..u16::MAX).zip(self.shared.qps).filter(|(_, slot)| is_it(slot));
+        let named = cookie.map(|cookie| cookie as u16);
+        let named = named.and_then(|index| Some((index, self.shared.qps.get(usize::from(index)).filter(|slot| is_it(slot))?)));
+        // While a queue pair that had the number is draining, the next one with it is in RESET.
+        let draining = || all.clone().find(|(_, slot)| slot.is_draining());
+        let (index, slot) = named.or_else(draining).or_else(|| all.next()).ok_or(unknown)?;
         if slot.draining.load(Ordering::Acquire) != 0 {
             return Ok(None);
         }

@@ -206,7 +206,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// A queue pair whose queues are out ([`Self::take_send_queue`]) is moved to every state but RESET.
     ///
     /// # Errors
-    /// The handle is stale, attributes or transition make no sense, or the device refuses; the queue pair is as before.
+    /// The handle is stale, attributes or transition make no sense, completions of before the last RESET, or of an earlier queue
+    /// pair with the number, are not polled yet, or the device refuses; the queue pair is as before.
     pub fn modify_qp(&mut self, handle: QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<(), ModifyQpError<P::Error>> {
         let device = *self.provider.device_attr();
         let qp = self.qps.get_mut(handle).ok_or(ModifyQpError::Stale)?;
@@ -239,6 +240,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
             slot.set_state(QpState::Reset);
             slot.draining.store(0, Ordering::Relaxed);
             log_event!(debug, "queue pair {:?} is drained", handle);
+        }
+        if from == QpState::Reset && to != QpState::Reset && !free_number(self.shared, qp.qpn) {
+            return Err(ModifyQpError::Draining);
         }
         let mut all = merged(&qp.attr, attr, mask);
         all.state = to;
@@ -433,6 +437,20 @@ fn is_drained(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
             cq.clean_done.load(Ordering::Acquire) == cq.clean_wanted.load(Ordering::Relaxed)
                 || cq.cqn.load(Ordering::Relaxed) == NO_NUMBER
         })
+    })
+}
+
+/// Frees the slots of queue pairs that are gone and had this number; `false` if completions of one of them are not polled yet. A
+/// queue pair in RESET gives no completions: until it leaves that, all with its number are of those before it.
+fn free_number(shared: Shared<'_>, qpn: Qpn) -> bool {
+    let mut gone = shared.qps.iter().filter(|slot| is_gone(slot) && slot.qpn() == qpn);
+    gone.all(|slot| {
+        let free = is_drained(shared, slot);
+        if free {
+            slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
+            slot.draining.store(0, Ordering::Relaxed);
+        }
+        free
     })
 }
 

@@ -111,6 +111,10 @@ pub(super) struct Device {
     pub(super) error: MockError,
     /// Keys of the next regions, if not its own choice.
     pub(super) keys: VecDeque<u32>,
+    /// Whether completions come without cookies.
+    pub(super) is_without_cookies: bool,
+    /// Number of the next queue pair, if not its own choice.
+    pub(super) next_qpn: Option<Qpn>,
     /// Lengths of the rings that it makes, if not as asked.
     pub(super) rings: Option<(u32, u32)>,
     /// Whether a bind must name the key that its window has; if not, it must only be newer than the last one that was done.
@@ -159,6 +163,8 @@ impl Device {
             fail_after: None,
             error: MockError::Refused,
             keys: VecDeque::new(),
+            is_without_cookies: false,
+            next_qpn: None,
             rings: None,
             strict: true,
             variant: 0,
@@ -185,7 +191,7 @@ impl Device {
 
     /// Puts a completion into a queue, with the cookie of its queue pair.
     pub(super) fn complete(&mut self, cqn: Cqn, raw: RawCompletion) {
-        let cookie = self.qps.get(&raw.qpn).map(|qp| qp.cookie);
+        let cookie = self.qps.get(&raw.qpn).map(|qp| qp.cookie).filter(|_| !self.is_without_cookies);
         self.put_entry(cqn, Entry { raw: Ok(raw), cookie });
     }
 
@@ -499,8 +505,8 @@ impl Provider for Mock {
     fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, MockError> {
         let mut device = self.step()?;
         device.alive[4] += 1;
-        let number = (0x100..).find(|number| !device.qps.contains_key(&Qpn::new(*number))).unwrap();
-        let qpn = Qpn::new(number);
+        let free = (0x100..).map(Qpn::new).find(|qpn| !device.qps.contains_key(qpn));
+        let qpn = device.next_qpn.take().or(free).unwrap();
         let qp = QueuePair {
             cookie: params.cookie,
             state: QpState::Reset,
