@@ -95,7 +95,7 @@ pub struct CreateQpParams<'a, P: Provider + ?Sized> {
     pub recv_cq: &'a P::Cq,
     /// As [`Provider::ring_sizes`] gave them.
     pub sizes: RingSizes,
-    /// Given back with each completion: 24 bits.
+    /// Given back with each completion: 16 bits.
     pub cookie: u32,
 }
 

@@ -147,8 +147,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
             }
         }
         let (handle, slot) = chosen.ok_or(none)?;
-        // Leads a completion to the slot without a search; the life of the slot above it is for those who read traces.
-        let cookie = u32::from(handle.index()) | (handle.generation() & 0xff) << 16;
+        // Leads a completion to the slot without a search.
+        let cookie = u32::from(handle.index());
         let params = CreateQpParams {
             qp_type: init.qp_type,
             pd: &pd.inner,

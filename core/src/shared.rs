@@ -315,7 +315,7 @@ pub(crate) struct QpSlot<'r> {
     pub(crate) rings: RingsView<'r>,
     /// Number, [`NO_NUMBER`] for none. Written by the control path.
     pub(crate) qpn: AtomicU32,
-    /// What the device gives back with each completion: slot in the lower 16 bits. Written by the control path.
+    /// What the device gives back with each completion: the slot. Written by the control path.
     pub(crate) cookie: AtomicU32,
     /// Generation of its handle. Written by the control path.
     pub(crate) generation: AtomicU32,

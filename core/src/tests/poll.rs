@@ -120,6 +120,18 @@ fn a_cookie_is_believed_no_more_than_the_number() {
     }
 }
 
+/// What is not compared is not given to the device either.
+#[test]
+fn a_cookie_is_the_slot_in_each_life() {
+    let mut rig = Rig::new();
+    for _ in 0..3 {
+        let cookie = rig.device().qps[&rig.qpn()].cookie;
+        assert_eq!(cookie, u32::from(rig.qp.index()));
+        rig.verbs.destroy_qp(rig.qp).unwrap();
+        rig.qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
+    }
+}
+
 #[test]
 fn a_completion_in_the_wrong_queue_is_refused() {
     let mut rig = Rig::new();

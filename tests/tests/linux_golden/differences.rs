@@ -70,7 +70,7 @@ const RECORD: &str = "this driver repeats where the doorbell record is; the devi
 const ACK: &str = "Linux says it in every step; this driver in the one that begins sending, where it first counts";
 const ATOMICS: &str = "this driver sends the page as it read it with one field changed; Linux sends that field alone";
 
-const USER_INDEX: &str = "this driver asks for completions that name its own slot and life of the queue pair; Linux finds queue \
+const USER_INDEX: &str = "this driver asks for completions that name its own slot of the queue pair; Linux finds queue \
                           pairs by their number where programs ask for no entries of version 1";
 
 pub(crate) const DIFFERENCES: &[Difference] = &[
