@@ -537,6 +537,11 @@ fn fail_send(slot: &QpSlot<'_>, status: WcStatus) {
 impl<'s, P: Provider> Verbs<'s, P> {
     /// Makes a completion queue of at least `entries`.
     ///
+    /// A queue that is full when a completion comes is broken for ever, and so is the queue pair whose completion it was. So it needs
+    /// an entry for each completion that can wait: for each queue pair that completes into it, all that its rings admit, which is more
+    /// than was asked for ([`Self::ring_sizes`]), or as many signaled requests as the program has in flight at most. While a queue is
+    /// taken out, completions of a queue pair that was reset or destroyed take their entries until they are polled.
+    ///
     /// # Errors
     /// The device has none of that size, the table is full, or the device refuses; nothing was made.
     pub fn create_cq(&mut self, entries: u32) -> Result<CqHandle, CreateCqError<P::Error>> {
@@ -593,6 +598,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Takes completions into `out`, as many as there are and fit. A completion that makes no sense is an error of its own: it
     /// stays in the queue until all before it were given, and is taken by the call that gives the error, this one or
     /// [`Self::completions`]; those after it are there for the next.
+    ///
+    /// A queue that broke gives what came before, and then [`PollCqError::Broken`], each time. The device tells of that by an event, as
+    /// when too many completions came ([`Self::create_cq`]): until [`Self::poll_event`] has taken it, the queue is just empty. Where
+    /// interrupts are handled, [`crate::Interrupted::asynchronous`] says that an event is to be taken.
     ///
     /// # Errors
     /// The handle is stale, the queue is taken out, a completion makes no sense, or the queue is broken.

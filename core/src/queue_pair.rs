@@ -14,7 +14,7 @@ use crate::verbs::{Half, Verbs};
 use crate::{
     Access, AddressVector, CoreCall, CqHandle, CqRing, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError, DeviceAttr,
     ModifyQpError, PdHandle, Provider, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, RecvRing,
-    SendRing, StaleHandle, TakeError, kind,
+    RingSizes, SendRing, StaleHandle, TakeError, kind,
 };
 
 /// A queue pair to make (`ibv_qp_init_attr`).
@@ -108,7 +108,18 @@ impl<P: Provider> Qp<P> {
 }
 
 impl<'s, P: Provider> Verbs<'s, P> {
-    /// Makes a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit.
+    /// The rings of a queue pair with at least these capacities. They have room for more requests than that, and so many may complete
+    /// before they are polled: up to `send_blocks` sends, since a short one takes one block, and `recv_entries` receives. See
+    /// [`Self::create_cq`].
+    ///
+    /// # Errors
+    /// The capacities exceed the device's.
+    pub fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, CreateQpError<P::Error>> {
+        ring_sizes(&self.provider, qp_type, cap)
+    }
+
+    /// Makes a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit. Its completion queues must have
+    /// room for what these rings admit ([`Self::ring_sizes`]), or the program for less in flight.
     ///
     /// # Errors
     /// A handle is stale, the capacities exceed the device's or those of all rings, the table is full, completions of a queue pair
@@ -118,16 +129,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let send_cq = self.cqs.get(init.send_cq).ok_or(CreateQpError::StaleCq)?;
         let recv_cq = self.cqs.get(init.recv_cq).ok_or(CreateQpError::StaleCq)?;
         let device = *self.provider.device_attr();
-        let max = most(&device);
-        if exceeds(&init.cap, &max) {
-            return Err(CreateQpError::Capacity { max });
-        }
-        let sizes = self.provider.ring_sizes(init.qp_type, &init.cap).map_err(CreateQpError::Device)?;
+        let sizes = ring_sizes(&self.provider, init.qp_type, &init.cap)?;
         let (send, recv) = (sizes.send_blocks as usize, sizes.recv_entries as usize);
-        let sensible = |length: usize| length == 0 || length.is_power_of_two() && length <= 1 << 15;
-        if !sensible(send) || !sensible(recv) {
-            return Err(CreateQpError::ForeignRings { send: sizes.send_blocks, recv: sizes.recv_entries });
-        }
         let fits = |slot: &QpSlot<'_>| slot.rings.send.len() >= send && slot.rings.recv.len() >= recv;
         if !self.shared.qps.iter().any(fits) {
             return Err(CreateQpError::Rings { send: sizes.send_blocks, recv: sizes.recv_entries });
@@ -418,6 +421,20 @@ impl<'s, P: Provider> Verbs<'s, P> {
             _ => Err(queue),
         }
     }
+}
+
+/// [`Verbs::ring_sizes`].
+fn ring_sizes<P: Provider>(provider: &P, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, CreateQpError<P::Error>> {
+    let max = most(provider.device_attr());
+    if exceeds(cap, &max) {
+        return Err(CreateQpError::Capacity { max });
+    }
+    let sizes = provider.ring_sizes(qp_type, cap).map_err(CreateQpError::Device)?;
+    let sensible = |length: u32| length == 0 || length.is_power_of_two() && length <= 1 << 15;
+    if !sensible(sizes.send_blocks) || !sensible(sizes.recv_entries) {
+        return Err(CreateQpError::ForeignRings { send: sizes.send_blocks, recv: sizes.recv_entries });
+    }
+    Ok(sizes)
 }
 
 /// [`QpSlot::draining`] of a queue pair that was reset.

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use bareverbs::{
-    Completion, Errno, Event, Payload, PollCqError, QpInit, QpState, QpType, Qpn, RawKind, RecvWr, SendOp, WcStatus,
+    Completion, Errno, Event, Payload, PollCqError, QpCap, QpInit, QpState, QpType, Qpn, RawKind, RecvWr, SendOp, WcStatus,
 };
 use bareverbs_mlx5_spec::EventType;
 use bareverbs_sim::fault::Fault;
@@ -262,6 +262,63 @@ fn an_overrun_queue_is_an_event_and_ends_its_queue_pair() {
     pair.a.verbs.destroy_qp(qp).unwrap();
     pair.a.verbs.destroy_cq(cq).unwrap();
     pair.assert_no_findings();
+}
+
+/// Two queue pairs share a completion queue. One of the size that was asked for overruns, since the rings admit more, and whoever polls
+/// it apart is told when the control path has taken the event; one of the size of the rings does not.
+#[test]
+fn a_queue_of_two_queue_pairs_has_room_for_what_their_rings_admit() {
+    let cap = QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 16 };
+    for by_rings in [false, true] {
+        let mut pair = Pair::new();
+        let pd = pair.a.verbs.alloc_pd().unwrap();
+        let sizes = pair.a.verbs.ring_sizes(QpType::Rc, &cap).unwrap();
+        assert!(sizes.send_blocks > 2 * cap.max_send_wr, "{sizes:?}");
+        let cq = pair.a.verbs.create_cq(2 * if by_rings { sizes.send_blocks } else { cap.max_send_wr }).unwrap();
+        let info = pair.a.verbs.cq(cq).unwrap();
+        let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let mut there = None;
+        let qps = [(); 2].map(|()| {
+            let qp = pair.a.verbs.create_qp(&init).unwrap();
+            let qpn = pair.a.verbs.qp(qp).unwrap().qpn;
+            let (a, b) = (End { pd, cq, qp, qpn }, end(&mut pair.b, true));
+            pair.connect(&a, &b, &Connection::default());
+            let region = pair.b.region(b.pd, 4096, ALL_ACCESS);
+            let write = signaled(1, SendOp::Write { payload: Payload::Inline(b"x"), remote: region.remote(0) });
+            let mut posted = 0;
+            while pair.a.verbs.post_send(qp, &write).is_ok() {
+                posted += 1;
+            }
+            assert_eq!(posted, sizes.send_blocks);
+            there = Some(region);
+            qp
+        });
+        let mut queue = pair.a.verbs.take_cq(cq).unwrap();
+        let mut handler = pair.a.verbs.take_interrupt_handler().unwrap();
+        pair.world.advance(Duration::from_millis(1));
+        let good = queue.completions().map_while(Result::ok).filter(|done| done.status == WcStatus::Success).count() as u32;
+        assert_eq!(queue.poll(&mut [Completion::EMPTY]), Ok(0), "the event was not taken");
+        let vectors = pair.a.host.take_interrupts();
+        let asynchronous = vectors.into_iter().filter(|vector| handler.on_interrupt(*vector).asynchronous).count();
+        assert!(asynchronous != 0 || by_rings);
+        let mut events = Vec::new();
+        while let Some(event) = pair.a.verbs.poll_event().unwrap() {
+            events.push(event);
+        }
+        assert_eq!(events.contains(&Event::CqError(cq, 1)), !by_rings, "{events:?}");
+        for qp in qps {
+            assert_eq!(events.contains(&Event::QpFatal(qp)), !by_rings, "{events:?}");
+        }
+        let polled = queue.poll(&mut [Completion::EMPTY]);
+        if by_rings {
+            assert_eq!((good, polled), (2 * sizes.send_blocks, Ok(0)));
+        } else {
+            assert_eq!((good, polled), (info.entries, Err(PollCqError::Broken { cqn: info.cqn, syndrome: 1 })));
+            assert_eq!(queue.completions().next(), Some(Err(PollCqError::Broken { cqn: info.cqn, syndrome: 1 })));
+        }
+        drop(there);
+        pair.assert_no_findings();
+    }
 }
 
 #[test]

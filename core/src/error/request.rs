@@ -290,7 +290,7 @@ operation_error! {
             /// The opcode.
             opcode: u8
         } => Ebadmsg, "a completion with opcode {opcode:#x} in queue {cqn}";
-        /// The queue is broken, or the device is: no completion comes any more.
+        /// The queue is broken, by an overrun for example, or the device is: no completion comes any more.
         Broken {
             /// The queue.
             cqn: Cqn,

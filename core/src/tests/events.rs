@@ -4,8 +4,8 @@ use super::Rig;
 use super::mock::MockError;
 use super::post::send;
 use crate::{
-    AsyncEvent, CompletionEvent, Cqn, DestroyCqError, Errno, Event, Interrupted, PollCqError, PollEventError, QpState, QpType,
-    Qpn, TakeError, WcStatus,
+    AsyncEvent, CompletionEvent, Cqn, DestroyCqError, Errno, Event, Interrupted, PollCqError, PollEventError, QpInit, QpState,
+    QpType, Qpn, TakeError, WcStatus,
 };
 
 #[test]
@@ -128,6 +128,40 @@ fn a_broken_completion_queue_says_so_when_it_is_empty() {
     rig.verbs.destroy_cq(rig.cq).unwrap();
     let again = rig.verbs.create_cq(4).unwrap();
     assert_eq!(rig.poll_of(again), Ok(std::vec![]));
+}
+
+/// A queue pair of five requests has a ring for 16: so many completions may wait. Too few entries are an error as soon as the event was
+/// taken, whichever way is polled.
+#[test]
+fn a_queue_that_overran_says_so_when_its_event_was_taken() {
+    for (entries, fits) in [(8, false), (16, false), (32, true)] {
+        let mut rig = Rig::new();
+        let sizes = rig.verbs.ring_sizes(QpType::Rc, &super::CAP).unwrap();
+        assert_eq!(fits, sizes.send_blocks + sizes.recv_entries <= entries);
+        rig.verbs.destroy_qp(rig.qp).unwrap();
+        let cq = rig.verbs.create_cq(entries).unwrap();
+        let cqn = rig.verbs.cq(cq).unwrap().cqn;
+        let init = QpInit { send_cq: cq, recv_cq: cq, ..rig.init(QpType::Rc) };
+        rig.qp = rig.verbs.create_qp(&init).unwrap();
+        rig.connect(rig.qp);
+        let (qp, qpn) = (rig.qp, rig.qpn());
+        while rig.verbs.post_send(qp, &send(1, &[])).is_ok() {}
+        while rig.verbs.post_recv(qp, &crate::RecvWr { wr_id: 2, sges: &[] }).is_ok() {}
+        while rig.device().execute(qpn) {}
+        rig.device().break_qp(qpn);
+        while rig.device().flush_receive(qpn) {}
+        let mut queue = rig.verbs.take_cq(cq).unwrap();
+        let good = queue.completions().map_while(Result::ok).count();
+        let broken = Err(PollCqError::Broken { cqn, syndrome: 1 });
+        let event = core::iter::from_fn(|| rig.verbs.poll_event().unwrap()).find(|event| *event == Event::CqError(cq, 1));
+        assert_eq!((event.is_none(), good == 24), (fits, fits), "{entries}");
+        let (polled, given) = (queue.poll(&mut [crate::Completion::EMPTY]), queue.completions().next());
+        if fits {
+            assert_eq!((polled, given), (Ok(0), None));
+        } else {
+            assert_eq!((good, polled, given), (entries as usize, broken, Some(broken.map(|_| crate::Completion::EMPTY))));
+        }
+    }
 }
 
 #[test]

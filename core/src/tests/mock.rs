@@ -127,6 +127,8 @@ pub(super) struct Device {
     /// Windows by number.
     pub(super) windows: BTreeMap<u32, Window>,
     queues: BTreeMap<Cqn, VecDeque<Entry>>,
+    /// Entries that a queue has; 0 once it has overrun.
+    capacities: BTreeMap<Cqn, usize>,
     pub(super) qps: BTreeMap<Qpn, QueuePair>,
     pub(super) sent: Vec<Sent>,
     pub(super) received: Vec<(Qpn, u32, usize)>,
@@ -172,6 +174,7 @@ impl Device {
             regions: BTreeMap::new(),
             windows: BTreeMap::new(),
             queues: BTreeMap::new(),
+            capacities: BTreeMap::new(),
             qps: BTreeMap::new(),
             sent: Vec::new(),
             received: Vec::new(),
@@ -196,7 +199,18 @@ impl Device {
     }
 
     pub(super) fn put_entry(&mut self, cqn: Cqn, entry: Entry) {
-        self.queues.get_mut(&cqn).unwrap().push_back(entry);
+        let (queue, capacity) = (self.queues.get_mut(&cqn).unwrap(), self.capacities.get_mut(&cqn).unwrap());
+        if queue.len() < *capacity {
+            queue.push_back(entry);
+        } else {
+            if core::mem::take(capacity) != 0 {
+                self.events.push_back(AsyncEvent::CqError(cqn, 1));
+            }
+            if let Ok(raw) = entry.raw {
+                self.qps.get_mut(&raw.qpn).unwrap().state = QpState::Err;
+                self.events.push_back(AsyncEvent::QpFatal(raw.qpn));
+            }
+        }
     }
 
     pub(super) fn entries(&self, cqn: Cqn) -> &VecDeque<Entry> {
@@ -480,9 +494,11 @@ impl Provider for Mock {
         device.alive[3] += 1;
         let number = (0x40..).find(|number| !device.queues.contains_key(&Cqn::new(*number))).unwrap();
         let cqn = Cqn::new(number);
+        let entries = entries.next_power_of_two();
         device.queues.insert(cqn, VecDeque::new());
+        device.capacities.insert(cqn, entries as usize);
         let ring = MockCqRing { shared: self.shared(), cqn };
-        Ok(CreatedCq { cq: cqn, ring, cqn, entries: entries.next_power_of_two(), vector: (number & 1) as u16 })
+        Ok(CreatedCq { cq: cqn, ring, cqn, entries, vector: (number & 1) as u16 })
     }
 
     fn destroy_cq(&mut self, _: CoreCall, cq: &mut Cqn) -> Result<(), MockError> {
