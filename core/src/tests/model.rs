@@ -175,11 +175,12 @@ struct Model {
 const COMPLETES: [(usize, usize); QPS] = [(0, 1), (1, 1), (1, 0)];
 
 impl Model {
-    fn new(strict: bool, start: u32) -> Self {
+    fn new(strict: bool, has_cookies: bool, start: u32) -> Self {
         let rings: &'static [QpRings<16, 8>; QPS] = Box::leak(Box::new([const { QpRings::new() }; QPS]));
         let storage = Storage::<Mock, 1, MRS, MWS, CQS, QPS>::new(QpRings::views(rings));
         let mut verbs = Verbs::new(Mock::new(), Box::leak(Box::new(storage)));
         verbs.provider().lock().strict = strict;
+        verbs.provider().lock().is_without_cookies = !has_cookies;
         let pd = verbs.alloc_pd().unwrap();
         let mrs = core::array::from_fn(|_| register(&mut verbs, pd, BASE, LENGTH, ALL_RIGHTS).unwrap());
         let kinds = [MwType::Type1, MwType::Type1, MwType::Type2];
@@ -613,10 +614,11 @@ proptest! {
     #[test]
     fn tables_and_device_agree(
         strict in any::<bool>(),
+        has_cookies in any::<bool>(),
         start in prop_oneof![Just(0), any::<u32>(), (u32::MAX - 40)..=u32::MAX, 65_500_u32..65_540],
         ops in ops(),
     ) {
-        let mut model = Model::new(strict, start);
+        let mut model = Model::new(strict, has_cookies, start);
         for op in &ops {
             model.apply(op);
         }
