@@ -4,6 +4,7 @@
 
 use std::error::Error;
 use std::time::Duration;
+use std::{panic, process};
 
 use bareverbs::{
     Access, AddressVector, Clock, CqHandle, Instant, Mtu, PdHandle, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType, Storage,
@@ -50,11 +51,20 @@ pub fn relax(host: &Host) {
     host.clock().relax(Instant::default());
 }
 
-/// Two hosts with one device each, joined by a wire.
+/// The status of a program that ends by a panic.
+const FAILED: i32 = 101;
+
+/// Two hosts with one device each, joined by a wire. From here on a thread that panics ends the program: another one would wait for
+/// ever for what it no longer does.
 ///
 /// # Errors
 /// The driver cannot bring a device up.
 pub fn devices() -> Result<[Node; 2], Box<dyn Error>> {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        print(panicked);
+        process::exit(FAILED);
+    }));
     // Short steps: in a long one, time would run away from a thread that the scheduler holds up.
     let config = WorldConfig { longest_step: Duration::from_micros(1), ..WorldConfig::default() };
     let (_, a, b) = World::pair(config);

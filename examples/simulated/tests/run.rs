@@ -5,7 +5,12 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a program may run: each takes less than a second on an idle machine.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints, from the start of its line.
 const LINES: [(&str, &str); 5] = [
@@ -23,6 +28,23 @@ fn examples() -> BTreeMap<String, String> {
     files.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(path).unwrap())).collect()
 }
 
+/// Runs a program to its end; one that is still running after the limit is killed, which is a status of its own.
+fn run(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap_or_else(|error| {
+        panic!("{command:?}: {error}; `cargo test -p bareverbs-examples` builds the examples too");
+    });
+    let start = Instant::now();
+    // What they print is shorter than the buffer of a pipe.
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > LIMIT {
+            child.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
 #[test]
 fn each_runs() {
     assert!(examples().keys().eq(LINES.map(|(name, _)| name)), "an example is not run");
@@ -30,9 +52,7 @@ fn each_runs() {
     let folder = env::current_exe().unwrap().parent().unwrap().with_file_name("examples");
     for (name, start) in LINES {
         let program = folder.join(name).with_extension(env::consts::EXE_EXTENSION);
-        let output = Command::new(&program).output().unwrap_or_else(|error| {
-            panic!("{}: {error}; `cargo test -p bareverbs-examples` builds the examples too", program.display())
-        });
+        let output = run(&mut Command::new(program));
         assert!(output.status.success(), "{name}: {output:?}");
         let printed = String::from_utf8(output.stdout).unwrap();
         assert!(printed.starts_with(start) && printed.lines().count() == 1, "{name}: {printed}");
@@ -45,4 +65,26 @@ fn none_has_more_than_60_lines() {
         let lines = text.lines().count();
         assert!(lines <= 60, "{name}: {lines} lines");
     }
+}
+
+/// A thread that panics ends its program while another waits for it.
+#[test]
+fn a_thread_that_fails_ends_the_program() {
+    let output =
+        run(Command::new(env::current_exe().unwrap()).args(["--ignored", "--exact", "fails_in_a_thread", "--nocapture"]));
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(101) && printed.contains("no write"), "{}: {printed}", output.status);
+}
+
+#[test]
+#[ignore = "it fails: the program of the test above"]
+fn fails_in_a_thread() {
+    let written = bareverbs_examples::devices().unwrap().is_empty();
+    thread::scope(|scope| {
+        scope.spawn(move || assert!(written, "no write"));
+        // Waits for what only the other thread would do.
+        loop {
+            thread::park();
+        }
+    });
 }
