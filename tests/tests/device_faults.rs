@@ -362,6 +362,35 @@ fn an_object_that_is_destroyed_late_is_waited_for_and_not_its_successor() {
     node.assert_no_findings();
 }
 
+/// A change that has no answer may still be carried out, and by then another queue pair may have the number: until it is answered the
+/// queue pair is not destroyed.
+#[test]
+fn a_queue_pair_is_destroyed_after_its_late_changes() {
+    let mut node = Node::with_config(host(), &IMPATIENT);
+    let opcodes = Opcodes::on(&node.host);
+    let made = end(&mut node, true);
+    let [(attr, mask), ..] = rc_steps(&Connection::default(), node.verbs.query_port(1).unwrap().lid, made.qpn, 1, 1);
+    for (state, delay) in [(QpState::Init, 90), (QpState::Reset, 60)] {
+        let (attr, mask, opcode) = match state {
+            QpState::Init => (attr, mask, CmdOpcode::Rst2InitQp),
+            _ => (to_state(state), QpAttrMask::STATE, CmdOpcode::Qp2Rst),
+        };
+        let opcode = opcode.code() as u16;
+        arm(&node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(delay) });
+        refused!(node.verbs.modify_qp(made.qp, &attr, mask), Etimedout, bareverbs::ModifyQpError::Device(_));
+    }
+    let before = opcodes.0.lock().unwrap().len();
+    for _ in 0..2 {
+        refused!(node.verbs.destroy_qp(made.qp), Etimedout, bareverbs::DestroyQpError::Device(_));
+    }
+    assert_eq!(opcodes.0.lock().unwrap()[before..], [], "the device is told nothing more of it");
+    node.host.world().advance(Duration::from_millis(20));
+    node.verbs.destroy_qp(made.qp).unwrap();
+    assert_eq!(node.host.with_device(|device| device.counts().engine.qps), 0);
+    assert_eq!(node.verbs.provider().statistics().pages_lost, 0);
+    node.assert_no_findings();
+}
+
 #[test]
 fn a_device_that_answers_no_command_any_more() {
     let mut scene = Scene::new();

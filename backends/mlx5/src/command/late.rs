@@ -54,6 +54,11 @@ pub(crate) enum LateAction {
     },
     /// An object was destroyed: note it for who tries again.
     Note,
+    /// A queue pair was changed: until then it is not destroyed.
+    Modified {
+        /// Its number.
+        number: u32,
+    },
     /// An object that nobody knows was destroyed: free its memory.
     Free {
         /// Memory of the object.
@@ -194,7 +199,7 @@ impl<P: Platform> CommandInterface<'_, P> {
         let done = result.is_ok();
         log_event!(warn, "command {:?} in slot {} answered late: {:?}", CmdName(opcode), ticket.slot(), result);
         match (action, result) {
-            (LateAction::None | LateAction::Note, _) => {}
+            (LateAction::None | LateAction::Note | LateAction::Modified { .. }, _) => {}
             (LateAction::Destroy { memory }, Ok(())) => {
                 let number = output.first_chunk().map_or(0, number_of);
                 let orphan = undo(opcode).map(|destroy| Orphan { destroy, number, memory });
@@ -300,28 +305,54 @@ impl<P: Platform> Driver<P> {
         })
     }
 
+    /// Changes the queue pair of this number.
+    pub(crate) fn modify<const I: usize>(&mut self, opcode: CmdOpcode, input: &[u8; I], number: u32) -> Result<(), Error> {
+        let list = &mut core::iter::empty();
+        let (output, output_len, late) = (&mut [0; SHORT], SHORT, LateAction::Modified { number });
+        Ok(self.call(Call { opcode, head: input, list, input_len: I, output, output_len, late })?)
+    }
+
+    /// Waits for the answers to changes of a queue pair that had none. Until then the device may still carry them out, on another
+    /// queue pair if that has got the number.
+    pub(crate) fn wait_for_modify(&mut self, number: u32) -> Result<(), Error> {
+        self.destroy_orphans();
+        let of = |unanswered: &&Unanswered| unanswered.action == LateAction::Modified { number };
+        while let Some(Unanswered { opcode, ticket, .. }) = self.commands.unanswered.iter().find(of).copied() {
+            self.take_late_answer(opcode, ticket)?;
+        }
+        Ok(())
+    }
+
     /// Whether the object of an earlier attempt is gone; `false` if the device refused that.
     fn wait_for_late_answer(&mut self, opcode: CmdOpcode, ticket: Ticket) -> Result<bool, Error> {
         let timeout = Error::CommandTimeout { opcode: opcode.code() as u16 };
+        if let Some(gone) = self.take_late_answer(opcode.code() as u16, ticket)? {
+            return Ok(gone);
+        }
+        let outcomes = &mut self.commands.outcomes;
+        let index = outcomes.iter().position(|(of, _)| *of == ticket).ok_or(timeout)?;
+        let gone = outcomes.get(index).is_some_and(|(_, gone)| *gone);
+        remove(outcomes, index);
+        Ok(gone)
+    }
+
+    /// Waits for a late answer and takes it; whether the command was carried out. `None` if it was taken before.
+    fn take_late_answer(&mut self, opcode: u16, ticket: Ticket) -> Result<Option<bool>, Error> {
         if let Some(reason) = self.commands.dead {
             return Err(reason);
         }
         let (mut interface, mut work) = self.command_interface();
         if interface.commands.unanswered.iter().any(|unanswered| unanswered.ticket == ticket) {
-            let status_own = interface.wait(ticket.slot(), opcode.code() as u16, &mut |interface| work.serve(interface))?;
+            let status_own = interface.wait(ticket.slot(), opcode, &mut |interface| work.serve(interface))?;
             let list = &interface.commands.unanswered;
             // Unless it was noted while this waited.
             if let Some(index) = list.iter().position(|unanswered| unanswered.ticket == ticket)
                 && let Some(unanswered) = list.get(index).copied()
             {
                 remove(&mut interface.commands.unanswered, index);
-                return Ok(interface.handle_late_answer(&unanswered, status_own));
+                return Ok(Some(interface.handle_late_answer(&unanswered, status_own)));
             }
         }
-        let outcomes = &mut interface.commands.outcomes;
-        let index = outcomes.iter().position(|(of, _)| *of == ticket).ok_or(timeout)?;
-        let gone = outcomes.get(index).is_some_and(|(_, gone)| *gone);
-        remove(outcomes, index);
-        Ok(gone)
+        Ok(None)
     }
 }

@@ -273,8 +273,9 @@ impl<P: Platform> Driver<P> {
         self.create(CmdOpcode::CreateQp, &input, &mut pages, count, memory)
     }
 
-    /// Destroys a queue pair.
+    /// Destroys a queue pair, after every change of it that had no answer yet.
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Error> {
+        self.wait_for_modify(qp.qpn)?;
         self.destroy(CmdOpcode::DestroyQp, qp.qpn, &mut qp.destroy)?;
         log_event!(debug, "queue pair {:x} is gone", qp.qpn);
         if let Some(run) = qp.run {

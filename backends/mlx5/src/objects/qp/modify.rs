@@ -2,8 +2,7 @@
 
 use bareverbs::{Access, AddressVector, DmaMemory, Mtu, PathMigState, Platform, Psn, QpAttr, QpAttrMask, QpState};
 use bareverbs_mlx5_spec::{
-    Ads, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, Rst2initQpOut, View, ViewMut,
-    opt_param, pm_state,
+    Ads, CmdOpcode, Layout, Qp2rstIn, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, View, ViewMut, opt_param, pm_state,
 };
 
 use super::{Qp, state_of};
@@ -50,7 +49,7 @@ impl<P: Platform> Driver<P> {
         if matches!(to, QpState::Reset | QpState::Err) {
             let mut input = [0; Qp2rstIn::SIZE];
             ViewMut::<Qp2rstIn>::of(&mut input).set(Qp2rstIn::QPN, qp.qpn);
-            self.command(opcode, &input, &mut [0; Qp2rstOut::SIZE])?;
+            self.modify(opcode, &input, qp.qpn)?;
             if to == QpState::Reset {
                 self.reset_record(qp)?;
             }
@@ -125,7 +124,7 @@ impl<P: Platform> Driver<P> {
                 .set(Ads::ACK_TIMEOUT, u32::from(attr.alt_timeout));
             fill_path(&mut path, &attr.alt_av, self.caps.stat_rates)?;
         }
-        self.command(opcode, &input, &mut [0; Rst2initQpOut::SIZE])?;
+        self.modify(opcode, &input, qp.qpn)?;
         (qp.pkey_index, qp.port) = (pkey_index, port);
         Ok(())
     }
