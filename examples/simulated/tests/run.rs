@@ -1,5 +1,5 @@
 //! Every example runs to its end, prints its line, and is short.
-#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::collections::BTreeMap;
 use std::env;
