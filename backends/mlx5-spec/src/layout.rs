@@ -139,10 +139,26 @@ impl Place {
     }
 }
 
-/// A field of at most 32 bits of layout `L`.
+/// A field of at most 32 bits of layout `L`. Its place is one word, so that code that sets fields is short.
 pub struct Field<L> {
-    bits: Bits,
+    place: FieldPlace,
     layout: PhantomData<fn() -> L>,
+}
+
+/// [`Bits`] in one word: the byte offset of the dword, a multiple of four, shifted left by 8; above it nothing, below it highest and
+/// lowest bit in five bits each.
+#[derive(Clone, Copy)]
+pub(crate) struct FieldPlace(u32);
+
+impl FieldPlace {
+    const fn new(bits: Bits) -> Self {
+        Self((bits.dword as u32) << 8 | bits.hi << 5 | bits.lo)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn bits(self) -> Bits {
+        Bits { dword: (self.0 >> 10) as usize * 4, hi: self.0 >> 5 & 31, lo: self.0 & 31 }
+    }
 }
 
 /// A big-endian 64-bit field of layout `L`.
@@ -188,55 +204,62 @@ impl<L> Field<L> {
     pub const fn new(dword: usize, hi: u32, lo: u32) -> Self {
         assert!(dword.is_multiple_of(4), "a dword starts at a multiple of four");
         assert!(hi <= 31 && lo <= hi, "a field lies inside one dword");
-        Self { bits: Bits { dword, hi, lo }, layout: PhantomData }
+        assert!(dword < 1 << 24, "a structure has less than 16 MiB");
+        Self { place: FieldPlace::new(Bits { dword, hi, lo }), layout: PhantomData }
     }
 
     /// Its place, without the layout.
     #[inline(always)]
     pub const fn bits(self) -> Bits {
-        self.bits
+        self.place.bits()
+    }
+
+    /// Its place, in one word.
+    #[inline(always)]
+    pub(crate) const fn place_word(self) -> FieldPlace {
+        self.place
     }
 
     /// Byte offset of the dword.
     #[inline(always)]
     pub const fn dword(self) -> usize {
-        self.bits.dword
+        self.bits().dword
     }
 
     /// Number of bits.
     #[inline(always)]
     pub const fn width(self) -> u32 {
-        self.bits.width()
+        self.bits().width()
     }
 
     /// The greatest value that fits.
     #[inline(always)]
     pub const fn max(self) -> u32 {
-        self.bits.max()
+        self.bits().max()
     }
 
     /// The field's bits in their dword, host byte order.
     #[inline(always)]
     pub const fn mask(self) -> u32 {
-        self.bits.mask()
+        self.bits().mask()
     }
 
     /// `value` at its place in the dword, other bits zero; what does not fit is cut off.
     #[inline(always)]
     pub const fn place(self, value: u32) -> u32 {
-        self.bits.place(value)
+        self.bits().place(value)
     }
 
     /// The field's value out of its dword (host byte order).
     #[inline(always)]
     pub const fn take(self, dword: u32) -> u32 {
-        self.bits.take(dword)
+        self.bits().take(dword)
     }
 
     /// `dword` with the field set to `value`.
     #[inline(always)]
     pub const fn replace(self, dword: u32, value: u32) -> u32 {
-        self.bits.replace(dword, value)
+        self.bits().replace(dword, value)
     }
 }
 
@@ -283,7 +306,8 @@ impl<L, M> Sub<L, M> {
 
     /// A field of the structure inside, as a field of the one around it.
     pub const fn field(self, field: Field<M>) -> Field<L> {
-        Field::new(self.offset + field.bits.dword, field.bits.hi, field.bits.lo)
+        let Bits { dword, hi, lo } = field.bits();
+        Field::new(self.offset + dword, hi, lo)
     }
 
     /// A structure inside the structure inside, as one of the outermost.

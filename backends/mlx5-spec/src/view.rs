@@ -2,6 +2,7 @@
 
 use core::marker::PhantomData;
 
+use crate::layout::FieldPlace;
 use crate::{Bytes, Field, Field64, Layout, Sub, Tail};
 
 /// Bytes read as layout `L`. After [`View::new`] no accessor can fail or panic.
@@ -37,6 +38,19 @@ fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
         *place = value;
     }
+}
+
+/// Value of a field: one function for all layouts, since there are many calls.
+fn get_field(bytes: &[u8], place: FieldPlace) -> u32 {
+    let bits = place.bits();
+    bits.take(u32::from_be_bytes(get(bytes, bits.dword)))
+}
+
+/// Sets a field: one function for all layouts.
+fn set_field(bytes: &mut [u8], place: FieldPlace, value: u32) {
+    let bits = place.bits();
+    let dword = u32::from_be_bytes(get(bytes, bits.dword));
+    put(bytes, bits.dword, bits.replace(dword, value).to_be_bytes());
 }
 
 impl<L: Layout> Clone for Buffer<L> {
@@ -87,8 +101,9 @@ impl<'a, L: Layout> View<'a, L> {
     }
 
     /// Value of a field.
+    #[inline(always)]
     pub fn get(&self, field: Field<L>) -> u32 {
-        field.take(u32::from_be_bytes(get(self.bytes, field.dword())))
+        get_field(self.bytes, field.place_word())
     }
 
     /// Whether a field is not zero.
@@ -156,9 +171,9 @@ impl<'a, L: Layout> ViewMut<'a, L> {
     }
 
     /// Sets a field and leaves its neighbours; what does not fit in the field is cut off.
+    #[inline(always)]
     pub fn set(&mut self, field: Field<L>, value: u32) -> &mut Self {
-        let dword = u32::from_be_bytes(get(self.bytes, field.dword()));
-        put(self.bytes, field.dword(), field.replace(dword, value).to_be_bytes());
+        set_field(self.bytes, field.place_word(), value);
         self
     }
 
