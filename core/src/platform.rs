@@ -237,6 +237,7 @@ impl Instant {
     }
 
     /// The moment `duration` later; the end of time if that is later still.
+    #[inline(never)]
     pub fn after(self, duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self { nanos: self.nanos.saturating_add(nanos) }

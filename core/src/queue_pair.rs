@@ -247,12 +247,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if from == QpState::Reset && to != QpState::Reset && !free_number(self.shared, qp.qpn) {
             return Err(ModifyQpError::Draining);
         }
-        let mut all = merged(&qp.attr, attr, mask);
-        all.state = to;
-        all.cur_state = from;
+        let mut all = qp.attr;
+        merge(&mut all, attr, mask, from, to);
         self.provider.modify_qp(CoreCall::NEW, &mut qp.inner, from, &all, mask).map_err(ModifyQpError::Device)?;
         log_event!(debug, "queue pair {:?}: {:?} to {:?}", handle, from, to);
-        qp.attr = all;
+        // Again, since that is less code than a copy that may overlap.
+        merge(&mut qp.attr, attr, mask, from, to);
         if to != actual {
             slot.set_state(to);
         }
@@ -309,8 +309,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(QueryQpError::Stale)?;
         let (state, rq_psn, sq_psn) = self.provider.query_qp(&qp.inner).map_err(QueryQpError::Device)?;
         slot.set_state(state);
-        let info = qp.info(slot);
-        Ok(QpInfo { attr: QpAttr { rq_psn, sq_psn, ..info.attr }, ..info })
+        let mut info = qp.info(slot);
+        (info.attr.rq_psn, info.attr.sq_psn) = (rq_psn, sq_psn);
+        Ok(info)
     }
 
     /// Destroys a queue pair with all that is posted. No completion of it is given after.
@@ -519,27 +520,35 @@ fn out_of_range(device: &DeviceAttr, attr: &QpAttr, mask: QpAttrMask) -> Option<
     let path = |av: &AddressVector| {
         av.sl < 16 && av.grh.is_none_or(|grh| grh.flow_label < 1 << 20) && (av.port_num == 0 || port(av.port_num))
     };
-    let checks = [
-        (QpAttrMask::ACCESS_FLAGS, QP_ACCESS.contains(attr.access)),
-        (QpAttrMask::PORT, port(attr.port_num)),
-        (QpAttrMask::AV, path(&attr.av)),
-        (QpAttrMask::ALT_PATH, path(&attr.alt_av) && attr.alt_timeout < 32),
-        (QpAttrMask::TIMEOUT, attr.timeout < 32),
-        (QpAttrMask::RETRY_CNT, attr.retry_cnt < 8),
-        (QpAttrMask::RNR_RETRY, attr.rnr_retry < 8),
-        (QpAttrMask::RQ_PSN, attr.rq_psn.get() < 1 << 24),
-        (QpAttrMask::SQ_PSN, attr.sq_psn.get() < 1 << 24),
-        (QpAttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= device.max_qp_init_rd_atom),
-        (QpAttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= device.max_qp_rd_atom),
-        (QpAttrMask::MIN_RNR_TIMER, attr.min_rnr_timer < 32),
-        (QpAttrMask::DEST_QPN, attr.dest_qpn.get() < 1 << 24),
-    ];
-    checks.into_iter().find(|&(attribute, fits)| mask.contains(attribute) && !fits).map(|(attribute, _)| attribute)
+    macro_rules! check {
+        ($($attribute:ident: $fits:expr;)+) => {
+            $(if mask.contains(QpAttrMask::$attribute) && !$fits {
+                return Some(QpAttrMask::$attribute);
+            })+
+        };
+    }
+    check! {
+        ACCESS_FLAGS: QP_ACCESS.contains(attr.access);
+        PORT: port(attr.port_num);
+        AV: path(&attr.av);
+        ALT_PATH: path(&attr.alt_av) && attr.alt_timeout < 32;
+        TIMEOUT: attr.timeout < 32;
+        RETRY_CNT: attr.retry_cnt < 8;
+        RNR_RETRY: attr.rnr_retry < 8;
+        RQ_PSN: attr.rq_psn.get() < 1 << 24;
+        SQ_PSN: attr.sq_psn.get() < 1 << 24;
+        MAX_QP_RD_ATOMIC: attr.max_rd_atomic <= device.max_qp_init_rd_atom;
+        MAX_DEST_RD_ATOMIC: attr.max_dest_rd_atomic <= device.max_qp_rd_atom;
+        MIN_RNR_TIMER: attr.min_rnr_timer < 32;
+        DEST_QPN: attr.dest_qpn.get() < 1 << 24;
+    }
+    None
 }
 
-/// `old` with those attributes of `new` that `mask` names.
-fn merged(old: &QpAttr, new: &QpAttr, mask: QpAttrMask) -> QpAttr {
-    let mut all = *old;
+/// Puts those attributes of `new` into `all` that `mask` names, and the states.
+#[inline(never)]
+fn merge(all: &mut QpAttr, new: &QpAttr, mask: QpAttrMask, from: QpState, to: QpState) {
+    (all.cur_state, all.state) = (from, to);
     macro_rules! take {
         ($($flag:ident: $($field:ident),+;)+) => {
             $(if mask.contains(QpAttrMask::$flag) { $(all.$field = new.$field;)+ })+
@@ -565,5 +574,4 @@ fn merged(old: &QpAttr, new: &QpAttr, mask: QpAttrMask) -> QpAttr {
         PATH_MIG_STATE: path_mig_state;
         DEST_QPN: dest_qpn;
     }
-    all
 }

@@ -95,6 +95,13 @@ pub(crate) struct PendingBind {
     previous: WindowState,
 }
 
+impl PendingBind {
+    /// Whether `other` is a newer bind of the same window.
+    fn is_before(&self, other: &Self) -> bool {
+        other.mw == self.mw && other.sequence > self.sequence
+    }
+}
+
 /// Room for a window and for a bind in flight, which need not be one of that window.
 #[derive(Debug)]
 pub(crate) struct WindowCell {
@@ -292,7 +299,18 @@ impl Windows {
 
     /// The oldest bind in flight of a queue pair.
     fn oldest(&self, qp: QpHandle) -> Option<PendingBind> {
-        self.binds().filter(|bind| bind.qp == qp).min_by_key(|bind| bind.sequence).copied()
+        self.oldest_of(&|bind| bind.qp == qp).copied()
+    }
+
+    /// The oldest of those binds in flight that are `wanted`.
+    fn oldest_of(&self, wanted: &dyn Fn(&PendingBind) -> bool) -> Option<&PendingBind> {
+        let mut oldest: Option<&PendingBind> = None;
+        for bind in self.binds() {
+            if wanted(bind) && oldest.is_none_or(|other| bind.sequence < other.sequence) {
+                oldest = Some(bind);
+            }
+        }
+        oldest
     }
 
     /// Ends every bind of a queue pair up to its block `last`, counted from `tail`: that one `failed` or not, those before it
@@ -325,14 +343,15 @@ impl Windows {
         if window.done > bind.sequence {
             return;
         }
-        let newer = self.cells.iter_mut().filter_map(|cell| cell.bind.as_mut());
-        match newer.filter(|other| other.mw == bind.mw && other.sequence > bind.sequence).min_by_key(|other| other.sequence) {
-            Some(newer) => newer.previous = bind.previous,
-            None => {
-                if let Some(window) = self.get_mut(bind.mw) {
-                    window.state = bind.previous;
-                }
+        let state = match self.oldest_of(&|other| bind.is_before(other)).map(|newer| newer.sequence) {
+            Some(newer) => {
+                let mut binds = self.cells.iter_mut().filter_map(|cell| cell.bind.as_mut());
+                binds.find(|other| other.sequence == newer).map(|newer| &mut newer.previous)
             }
+            None => self.get_mut(bind.mw).map(|window| &mut window.state),
+        };
+        if let Some(state) = state {
+            *state = bind.previous;
         }
     }
 
@@ -343,14 +362,13 @@ impl Windows {
     /// is what it was or what it was to be, so that the region stays held.
     fn key_shows(&self, bind: &PendingBind, rkey: Rkey) -> bool {
         // Each newer bind remembers what the one before it gave; what the newest gave is the window's.
-        let newer = self.binds().filter(|other| other.mw == bind.mw && other.sequence > bind.sequence);
-        let given = newer.map(|other| (other.sequence, other.previous));
-        let given = given.chain(self.get(bind.mw).map(|window| (u64::MAX, window.state)));
-        if given.clone().any(|(_, state)| state.rkey == rkey && rkey != bind.previous.rkey) {
-            return true;
+        let newest = self.get(bind.mw).map(|window| &window.state);
+        if rkey != bind.previous.rkey {
+            let given = |other: &PendingBind| bind.is_before(other) && other.previous.rkey == rkey;
+            return self.binds().any(given) || newest.is_some_and(|state| state.rkey == rkey);
         }
-        let own = given.min_by_key(|(sequence, _)| *sequence);
-        own.is_some_and(|(_, state)| state.rkey == rkey && state.binding.is_some() && bind.previous.binding.is_none())
+        let own = self.oldest_of(&|other| bind.is_before(other)).map(|other| &other.previous).or(newest);
+        own.is_some_and(|state| state.rkey == rkey && state.binding.is_some() && bind.previous.binding.is_none())
     }
 
     /// The peer has invalidated the type 2 window of the domain in slot `pd` with this key.

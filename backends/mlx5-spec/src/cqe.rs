@@ -1,7 +1,7 @@
 //! Completion queue entries (`mlx5_cqe64` and `mlx5_err_cqe` of rdma-core's `providers/mlx5/mlx5dv.h`; the hash and
 //! checksum fields are those of Linux's `include/linux/mlx5/device.h`).
 
-use crate::{be_word, codes, from_be_word};
+use crate::codes;
 
 /// Bytes of an entry.
 pub const CQE: usize = 64;
@@ -105,140 +105,36 @@ impl Cqe {
     }
 }
 
-/// The second half of an entry, as four words: what completions of InfiniBand are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CqeTail {
-    words: [u64; 4],
-}
-
-impl CqeTail {
-    /// Byte of the entry where it begins.
-    pub const OFFSET: usize = CQE / 2;
-
-    /// The words as they were loaded.
-    #[inline(always)]
-    pub const fn from_be_words(words: [u64; 4]) -> Self {
-        Self { words }
-    }
-
-    /// The dword at byte `AT` of the entry, host byte order.
-    #[inline(always)]
-    const fn dword<const AT: usize>(self) -> u32 {
-        const { assert!(AT >= Self::OFFSET && AT < CQE && AT.is_multiple_of(4), "a dword of the second half") };
-        let [first, second, third, last] = self.words;
-        let word = match (AT - Self::OFFSET) / 8 {
-            0 => first,
-            1 => second,
-            2 => third,
-            _ => last,
-        };
-        let [high, low] = from_be_word(word);
-        if AT.is_multiple_of(8) { high } else { low }
-    }
-
-    /// [`Cqe::SRQN_UIDX`]: the user index of a queue pair, or the number of a shared receive queue.
-    #[inline(always)]
-    pub const fn srqn_uidx(self) -> u32 {
-        Cqe::SRQN_UIDX.take(self.dword::<{ Cqe::SRQN_UIDX.dword() }>())
-    }
-
-    /// [`Cqe::IMM_INVAL_PKEY`]: immediate data, invalidated key, or P_Key.
-    #[inline(always)]
-    pub const fn imm_inval_pkey(self) -> u32 {
-        Cqe::IMM_INVAL_PKEY.take(self.dword::<{ Cqe::IMM_INVAL_PKEY.dword() }>())
-    }
-
-    /// [`Cqe::BYTE_CNT`]: bytes of the message.
-    #[inline(always)]
-    pub const fn byte_cnt(self) -> u32 {
-        Cqe::BYTE_CNT.take(self.dword::<{ Cqe::BYTE_CNT.dword() }>())
-    }
-
-    /// [`ErrCqe::VENDOR_ERR_SYND`] of an error entry.
-    #[inline(always)]
-    pub const fn vendor_err_synd(self) -> u8 {
-        ErrCqe::VENDOR_ERR_SYND.take(self.dword::<{ ErrCqe::VENDOR_ERR_SYND.dword() }>()) as u8
-    }
-
-    /// [`ErrCqe::SYNDROME`] of an error entry, a [`CqeSyndrome`].
-    #[inline(always)]
-    pub const fn syndrome(self) -> u32 {
-        ErrCqe::SYNDROME.take(self.dword::<{ ErrCqe::SYNDROME.dword() }>())
-    }
-
-    /// [`Cqe::QPN`]: the queue pair.
-    #[inline(always)]
-    pub const fn qpn(self) -> u32 {
-        Cqe::QPN.take(self.dword::<{ Cqe::QPN.dword() }>())
-    }
-
-    /// [`Cqe::WQE_COUNTER`]: index of the request.
-    #[inline(always)]
-    pub const fn wqe_counter(self) -> u16 {
-        Cqe::WQE_COUNTER.take(self.dword::<{ Cqe::WQE_COUNTER.dword() }>()) as u16
-    }
-
-    /// [`Cqe::OPCODE`], a [`CqeOpcode`].
-    #[inline(always)]
-    pub const fn opcode(self) -> u32 {
-        Cqe::OPCODE.take(self.dword::<{ Cqe::OPCODE.dword() }>())
-    }
-
-    /// [`Cqe::OWNER`]: the round of the ring in which the entry was written, one bit.
-    #[inline(always)]
-    pub const fn owner(self) -> u32 {
-        Cqe::OWNER.take(self.dword::<{ Cqe::OWNER.dword() }>())
-    }
-
-    /// The words to store, with another owner bit.
-    #[inline(always)]
-    pub const fn with_owner(self, owner: u32) -> [u64; 4] {
-        let [first, second, third, last] = self.words;
-        let [high, low] = from_be_word(last);
-        [first, second, third, be_word(high, Cqe::OWNER.replace(low, owner))]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Field;
 
-    /// The second half of an entry by the offsets of `mlx5_cqe64` (mlx5dv.h), less 32.
-    const TAIL: [u8; 32] = [
-        0xff, 0x12, 0x34, 0x56, // srqn_uidx
-        0xde, 0xad, 0xbe, 0xef, // imm_inval_pkey
-        1, 2, 3, 4, // app, app_op, app_info
-        0, 0, 0x10, 2, // byte_cnt
-        0, 0, 0, 0, // timestamp; mlx5_err_cqe: rsvd1
-        0, 0, 0x68, 0x13, // vendor_err_synd and syndrome
-        0x0a, 0x45, 0x67, 0x89, // sop_drop_qpn
-        0xab, 0xcd, 0x77, 0xd1, // wqe_counter, signature, op_own
+    /// Words 4 to 7 of an entry, as numbers, by the offsets of `mlx5_cqe64` (mlx5dv.h).
+    const WORDS: [u64; 4] = [
+        0xff12_3456_dead_beef, // srqn_uidx at 32, imm_inval_pkey at 36
+        0x0102_0304_0000_1002, // app, app_op, app_info at 40, byte_cnt at 44
+        0x0000_0000_0000_6813, // timestamp at 48; mlx5_err_cqe: vendor_err_synd at 54, syndrome at 55
+        0x0a45_6789_abcd_77d1, // sop_drop_qpn at 56, wqe_counter at 60, signature at 62, op_own at 63
     ];
 
-    fn tail() -> CqeTail {
-        let mut words = [0; 4];
-        for (word, bytes) in words.iter_mut().zip(TAIL.chunks_exact(8)) {
-            *word = u64::from_ne_bytes(bytes.try_into().unwrap());
-        }
-        CqeTail::from_be_words(words)
+    fn take<L>(field: Field<L>) -> u32 {
+        field.take_word(WORDS[field.word() - 4])
     }
 
     #[test]
-    fn the_second_half_is_read_by_the_published_offsets() {
-        let tail = tail();
-        assert_eq!((tail.srqn_uidx(), tail.imm_inval_pkey(), tail.byte_cnt()), (0x12_3456, 0xdead_beef, 0x1002));
-        assert_eq!((tail.vendor_err_synd(), tail.syndrome()), (0x68, 0x13));
-        assert_eq!((tail.qpn(), tail.wqe_counter()), (0x45_6789, 0xabcd));
-        assert_eq!((tail.opcode(), tail.owner()), (CqeOpcode::ReqErr.code(), 1));
+    fn fields_are_read_out_of_words_by_the_published_offsets() {
+        let (key, bytes) = (take(Cqe::IMM_INVAL_PKEY), take(Cqe::BYTE_CNT));
+        assert_eq!((take(Cqe::SRQN_UIDX), key, bytes), (0x12_3456, 0xdead_beef, 0x1002));
+        assert_eq!((take(ErrCqe::VENDOR_ERR_SYND), take(ErrCqe::SYNDROME)), (0x68, 0x13));
+        assert_eq!((take(Cqe::QPN), take(Cqe::WQE_COUNTER)), (0x45_6789, 0xabcd));
+        assert_eq!((take(Cqe::OPCODE), take(Cqe::OWNER)), (CqeOpcode::ReqErr.code(), 1));
     }
 
     #[test]
     fn another_owner_changes_one_bit() {
-        let words = tail().with_owner(0);
-        let bytes: [[u8; 8]; 4] = words.map(u64::to_ne_bytes);
-        let mut expected = TAIL;
-        expected[31] = 0xd0;
-        assert_eq!(bytes.as_flattened(), expected);
+        assert_eq!(Cqe::OWNER.replace_word(WORDS[3], 0), 0x0a45_6789_abcd_77d0);
+        assert_eq!(Cqe::QPN.replace_word(WORDS[3], 0), 0x0a00_0000_abcd_77d1);
     }
 
     #[test]

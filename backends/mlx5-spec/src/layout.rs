@@ -261,6 +261,31 @@ impl<L> Field<L> {
     pub const fn replace(self, dword: u32, value: u32) -> u32 {
         self.bits().replace(dword, value)
     }
+
+    /// Which of the structure's words of eight bytes the field lies in.
+    #[inline(always)]
+    pub const fn word(self) -> usize {
+        self.dword() / 8
+    }
+
+    /// Where the field's dword begins in its word: the one at the lower address is the upper half.
+    #[inline(always)]
+    const fn shift(self) -> u32 {
+        if self.dword().is_multiple_of(8) { 32 } else { 0 }
+    }
+
+    /// The field's value out of its word of eight bytes (host byte order).
+    #[inline(always)]
+    pub const fn take_word(self, word: u64) -> u32 {
+        let Bits { lo, .. } = self.bits();
+        (word >> (self.shift() + lo)) as u32 & self.max()
+    }
+
+    /// The word of eight bytes (host byte order) with the field set to `value`.
+    #[inline(always)]
+    pub const fn replace_word(self, word: u64, value: u32) -> u64 {
+        word & !((self.mask() as u64) << self.shift()) | (self.place(value) as u64) << self.shift()
+    }
 }
 
 impl<L> Field64<L> {

@@ -88,6 +88,18 @@ impl<L: Layout> Buffer<L> {
     }
 }
 
+/// The longest structure that is sent with nothing in it.
+static ZEROS: [u8; 32] = [0; 32];
+
+impl<L: Layout> View<'static, L> {
+    /// A structure of at most 32 bytes, all of them zero.
+    #[inline(always)]
+    pub fn zeros() -> Self {
+        const { assert!(L::SIZE <= 32, "too long a structure") };
+        Self { bytes: ZEROS.get(..L::SIZE).unwrap_or_default(), layout: PhantomData }
+    }
+}
+
 impl<'a, L: Layout> View<'a, L> {
     /// The layout over bytes that are enough for it, which the compiler checks.
     pub fn of<const N: usize>(bytes: &'a [u8; N]) -> Self {
@@ -206,6 +218,11 @@ impl<'a, L: Layout> ViewMut<'a, L> {
 
     /// All bytes, what follows the layout included.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    /// All bytes, for as long as they are borrowed.
+    pub fn into_bytes(self) -> &'a mut [u8] {
         self.bytes
     }
 }

@@ -4,7 +4,7 @@ use bareverbs::{AsyncEvent, DeviceAttr, DmaMemory, Platform};
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
-use crate::command::{CommandInterface, Commands};
+use crate::command::Commands;
 use crate::dma::arena::{Arena, PageUse, Run};
 use crate::dma::uar::Uar;
 use crate::error::Error;
@@ -38,14 +38,6 @@ pub(crate) struct EventQueues<P: Platform> {
     pub(crate) after_overflow: Option<AsyncEvent>,
     /// Completion queues created, to spread them over `completion`.
     pub(crate) assigned: usize,
-}
-
-/// What is served while a command is under way.
-pub(crate) struct IdleWork<'a, P: Platform> {
-    /// The queue for completions of commands.
-    pub(crate) command: &'a mut Option<Eq<P>>,
-    /// The queue for page requests.
-    pub(crate) pages: &'a mut Option<Eq<P>>,
 }
 
 /// One device. `U` is the arena's array in [`crate::Mlx5`] and a slice everywhere else, so that the code exists once.
@@ -98,13 +90,6 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
 }
 
 impl<P: Platform> Driver<P> {
-    /// The command interface, and the event queues to serve while a command is under way.
-    pub(crate) fn command_interface(&mut self) -> (CommandInterface<'_, P>, IdleWork<'_, P>) {
-        let Self { machine, arena, commands, stats, eqs, .. } = self;
-        let work = IdleWork { command: &mut eqs.command, pages: &mut eqs.pages };
-        (CommandInterface { machine, arena, commands, stats }, work)
-    }
-
     /// Allocates a run of pages and fills it with zeros.
     pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<Run, Error> {
         let run = self.arena.allocate(pages)?;
@@ -115,27 +100,5 @@ impl<P: Platform> Driver<P> {
             }
         }
         Ok(run)
-    }
-
-    /// Frees a run after the command that needed it failed, or gives it up if the device may still use it.
-    pub(crate) fn release_run(&mut self, run: Run, error: Error) {
-        if error.may_still_complete() { self.arena.lose(run) } else { self.arena.free(run) }
-    }
-
-    /// Allocates a doorbell record and clears it.
-    pub(crate) fn allocate_record(&mut self) -> Result<usize, Error> {
-        let at = self.arena.allocate_record()?;
-        if let Err(error) = self.machine.memory.store(at, &[0; 1]) {
-            self.arena.free_record(at);
-            return Err(error.into());
-        }
-        Ok(at)
-    }
-
-    /// Frees a doorbell record after the command that needed it failed, unless the device may still read it.
-    pub(crate) fn release_record(&mut self, at: usize, error: Error) {
-        if !error.may_still_complete() {
-            self.arena.free_record(at);
-        }
     }
 }

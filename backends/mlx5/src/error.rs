@@ -6,15 +6,15 @@ use bareverbs::{DeviceError, Errno, OutOfRange, QpState};
 use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus};
 
 /// An error of the driver, with its facts.
+///
+/// No larger than two words, so that it is handed on in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Error {
-    /// The memory handed in is smaller than the arena that the type promises.
+    /// The memory handed in is smaller than the arena that the type promises ([`Mlx5::ARENA`](crate::Mlx5::ARENA)).
     ArenaTooSmall {
         /// Bytes handed in.
         have: usize,
-        /// Bytes promised.
-        need: usize,
     },
     /// No run of that many free pages is left in the arena.
     ArenaFull {
@@ -27,8 +27,6 @@ pub enum Error {
     OutOfRange {
         /// Byte offset.
         offset: usize,
-        /// Length in bytes.
-        len: usize,
     },
     /// The device did not finish its initialization in time.
     NotInitialized,
@@ -104,20 +102,15 @@ pub enum Error {
     },
     /// The caller's map has no device address for a page of the region.
     Unmapped {
-        /// The address in the region.
-        addr: u64,
+        /// The page: how many of 4096 bytes lie between the start of the region and the address without one.
+        page: u32,
     },
     /// Address and device address of a page differ in their low bits, or what is contiguous ends within a page.
-    Misaligned {
-        /// The address in the region.
-        addr: u64,
-    },
+    Misaligned,
     /// More than the device, or this driver, can.
     LimitExceeded {
-        /// What was requested.
-        requested: u64,
         /// The most.
-        limit: u64,
+        limit: u32,
     },
     /// Not offered by the device, or not driven here.
     Unsupported(Feature),
@@ -136,6 +129,8 @@ pub enum Error {
         pages: u32,
     },
 }
+
+const _: () = assert!(size_of::<Result<(), Error>>() <= 2 * size_of::<usize>());
 
 /// A feature that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,8 +163,8 @@ impl Error {
 }
 
 impl From<OutOfRange> for Error {
-    fn from(OutOfRange { offset, len }: OutOfRange) -> Self {
-        Self::OutOfRange { offset, len }
+    fn from(OutOfRange { offset, .. }: OutOfRange) -> Self {
+        Self::OutOfRange { offset }
     }
 }
 
@@ -181,10 +176,10 @@ fn opcode_name(opcode: u16) -> &'static str {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::ArenaTooSmall { have, need } => write!(f, "the memory has {have} bytes, {need} were promised"),
+            Self::ArenaTooSmall { have } => write!(f, "the memory has {have} bytes, fewer than were promised"),
             Self::ArenaFull { pages } => write!(f, "no {pages} free pages in a row in the arena"),
             Self::RecordsFull => f.write_str("every doorbell record is in use"),
-            Self::OutOfRange { offset, len } => write!(f, "{len} bytes at {offset:#x} are outside registers or memory"),
+            Self::OutOfRange { offset } => write!(f, "byte {offset:#x} is outside registers or memory"),
             Self::NotInitialized => f.write_str("the device did not finish its initialization in time"),
             Self::CommandInterface { revision } => write!(f, "command interface revision {revision} instead of 5"),
             Self::CommandQueue { log_size, log_stride } => {
@@ -211,9 +206,9 @@ impl fmt::Display for Error {
             Self::BadAnswer { opcode, value } => {
                 write!(f, "{} ({opcode:#x}) answered with {value:#x}, which cannot be", opcode_name(opcode))
             }
-            Self::Unmapped { addr } => write!(f, "no device address for {addr:#x}"),
-            Self::Misaligned { addr } => write!(f, "{addr:#x} and its device address lie differently in their pages"),
-            Self::LimitExceeded { requested, limit } => write!(f, "{requested} requested, the limit is {limit}"),
+            Self::Unmapped { page } => write!(f, "no device address for page {page} of the region"),
+            Self::Misaligned => f.write_str("addresses and device addresses of the region lie differently in their pages"),
+            Self::LimitExceeded { limit } => write!(f, "more than the limit of {limit}"),
             Self::Unsupported(feature) => write!(f, "not supported: {feature:?}"),
             Self::Transition { from, to } => write!(f, "no command from {from:?} to {to:?}"),
             Self::Stopped => f.write_str("stopped by the caller"),
@@ -234,7 +229,7 @@ impl DeviceError for Error {
             Self::ArenaFull { .. } | Self::RecordsFull => Errno::Enomem,
             Self::ArenaTooSmall { .. }
             | Self::NoPort { .. }
-            | Self::Misaligned { .. }
+            | Self::Misaligned
             | Self::LimitExceeded { .. }
             | Self::Transition { .. } => Errno::Einval,
             Self::CommandStatus { status, .. } => status_errno(status),

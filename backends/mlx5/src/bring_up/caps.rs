@@ -2,8 +2,8 @@
 
 use bareverbs::{Access, DeviceAttr, Platform};
 use bareverbs_mlx5_spec::{
-    AtomicCaps, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, Field, Layout, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn,
-    SetHcaCapOut, View, ViewMut,
+    AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, Field, Layout, QueryHcaCapIn, QueryHcaCapOut,
+    SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
 };
 
 use crate::command::Call;
@@ -15,8 +15,6 @@ use crate::log::log_event;
 
 /// Bytes of a capability page that carry fields.
 const CAPABILITY: usize = 256;
-/// Bytes of a whole capability page on its way in or out.
-const MESSAGE: usize = QueryHcaCapOut::SIZE;
 /// [`AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE`]: 8-byte atomics in the host's byte order.
 const ATOMIC_HOST_ENDIANNESS: u32 = 1;
 /// Bits of [`AtomicCaps::ATOMIC_OPERATIONS`]: compare-and-swap and fetch-and-add.
@@ -77,8 +75,7 @@ impl Capabilities {
         }
     }
 
-    fn read(page: &[u8; CAPABILITY], atomics: bool) -> Self {
-        let view = View::<CmdHcaCap>::of(page);
+    fn read(view: View<'_, CmdHcaCap>, atomics: bool) -> Self {
         let log = |field: Field<CmdHcaCap>, most: u32| view.get(field).min(most);
         Self {
             log_max_qp_sz: log(CmdHcaCap::LOG_MAX_QP_SZ, 15),
@@ -103,102 +100,119 @@ impl Capabilities {
     }
 }
 
+/// The start of the output of QUERY_HCA_CAP and of the input of SET_HCA_CAP: 16 bytes, then the page as far as it has fields.
+type Page = [u8; QueryHcaCapOut::CAPABILITY.offset() + CAPABILITY];
+
+const _: () = assert!(QueryHcaCapOut::CAPABILITY.offset() == SetHcaCapIn::CAPABILITY.offset());
+
+/// The capabilities in a page.
+const fn capabilities<M, L: Layout>() -> Sub<M, L> {
+    assert!(L::SIZE <= CAPABILITY);
+    Sub::new(QueryHcaCapOut::CAPABILITY.offset())
+}
+
+fn view<L: Layout>(page: &Page) -> View<'_, L> {
+    View::<CmdOut>::of(page).sub(capabilities())
+}
+
 impl<P: Platform> Driver<P> {
     /// Asks for a capability page.
-    pub(crate) fn query_page(&mut self, page: CapabilityType, values: Values) -> Result<[u8; CAPABILITY], Error> {
-        let mut head = [0; QueryHcaCapIn::SIZE];
-        ViewMut::<QueryHcaCapIn>::of(&mut head).set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
-        let mut output = [0; QueryHcaCapOut::CAPABILITY.offset() + CAPABILITY];
-        self.call(Call {
-            opcode: CmdOpcode::QueryHcaCap,
-            head: &head,
-            list: &mut core::iter::empty(),
-            input_len: QueryHcaCapIn::SIZE,
-            output: &mut output,
-            output_len: MESSAGE,
-            late: LateAction::None,
-        })?;
-        Ok(output.last_chunk().copied().unwrap_or([0; CAPABILITY]))
+    pub(crate) fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), Error> {
+        let mut input = Buffer::zeroed();
+        input.view_mut().set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
+        self.execute(CmdOpcode::QueryHcaCap, input.as_bytes(), output, QueryHcaCapOut::SIZE)
     }
 
-    /// Sets a capability page.
-    fn set_page(&mut self, page: CapabilityType, values: &[u8; CAPABILITY]) -> Result<(), Error> {
-        let mut head = [0; SetHcaCapIn::CAPABILITY.offset() + CAPABILITY];
-        if let Some(place) = head.last_chunk_mut() {
-            *place = *values;
+    /// Sets a capability page to what is in `page`.
+    fn set_page(&mut self, kind: CapabilityType, page: &mut Page) -> Result<(), Error> {
+        // What the answer to the query begins with.
+        for byte in page.iter_mut().take(SetHcaCapIn::CAPABILITY.offset()) {
+            *byte = 0;
         }
-        ViewMut::<CmdIn>::of(&mut head).set(CmdIn::OP_MOD, page.code() << 1);
-        Ok(self.call(Call {
+        ViewMut::<CmdIn>::of(page).set(CmdIn::OP_MOD, kind.code() << 1);
+        self.call_regular(&mut Call {
             opcode: CmdOpcode::SetHcaCap,
-            head: &head,
-            list: &mut core::iter::empty(),
+            head: page,
+            entry: &mut |_| 0,
             input_len: SetHcaCapIn::SIZE,
-            output: &mut [0; SetHcaCapOut::SIZE],
+            output: &mut [],
             output_len: SetHcaCapOut::SIZE,
             late: LateAction::None,
-        })?)
+        })
     }
 
     /// Chooses the general capabilities: as they are, but for what the driver wants its way.
+    // A frame of its own, so that the pages are on the stack only here.
+    #[inline(never)]
     pub(crate) fn set_general_capabilities(&mut self) -> Result<(), Error> {
-        let mut page = self.query_page(CapabilityType::General, Values::Current)?;
-        let greatest = self.query_page(CapabilityType::General, Values::Maximum)?;
-        let greatest = View::<CmdHcaCap>::of(&greatest);
+        let (mut page, mut greatest) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
+        self.query_page(CapabilityType::General, Values::Current, &mut page)?;
+        self.query_page(CapabilityType::General, Values::Maximum, &mut greatest)?;
+        let greatest = view::<CmdHcaCap>(&greatest);
         let sign = self.config.signatures && greatest.get(CmdHcaCap::CMDIF_CHECKSUM) == CHECKSUM_BOTH;
-        ViewMut::<CmdHcaCap>::of(&mut page)
+        ViewMut::<CmdIn>::of(&mut page)
+            .sub(capabilities())
             .set(CmdHcaCap::PKEY_TABLE_SIZE, 0)
             .set(CmdHcaCap::LOG_MAX_QP, greatest.get(CmdHcaCap::LOG_MAX_QP).min(LOG_MAX_QP))
             .set(CmdHcaCap::CMDIF_CHECKSUM, if sign { CHECKSUM_BOTH } else { 0 })
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
-        self.set_page(CapabilityType::General, &page)?;
+        self.set_page(CapabilityType::General, &mut page)?;
         self.commands.signatures = sign;
         log_event!(debug, "answers are signed: {}", sign);
         Ok(())
     }
 
     /// Asks for 8-byte atomics in the host's byte order, if the device has atomics and can do that.
+    // A frame of its own, so that the pages are on the stack only here.
+    #[inline(never)]
     pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), Error> {
-        let general = self.query_page(CapabilityType::General, Values::Current)?;
-        if !View::<CmdHcaCap>::of(&general).is_set(CmdHcaCap::ATOMIC) {
+        let mut page = [0; size_of::<Page>()];
+        self.query_page(CapabilityType::General, Values::Current, &mut page)?;
+        if !view(&page).is_set(CmdHcaCap::ATOMIC) {
             return Ok(());
         }
-        let greatest = self.query_page(CapabilityType::Atomic, Values::Maximum)?;
-        if !View::<AtomicCaps>::of(&greatest).is_set(AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1) {
+        self.query_page(CapabilityType::Atomic, Values::Maximum, &mut page)?;
+        if !view(&page).is_set(AtomicCaps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1) {
             return Ok(());
         }
-        let mut page = self.query_page(CapabilityType::Atomic, Values::Current)?;
-        ViewMut::<AtomicCaps>::of(&mut page).set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, ATOMIC_HOST_ENDIANNESS);
-        self.set_page(CapabilityType::Atomic, &page)
+        self.query_page(CapabilityType::Atomic, Values::Current, &mut page)?;
+        ViewMut::<CmdIn>::of(&mut page)
+            .sub(capabilities())
+            .set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, ATOMIC_HOST_ENDIANNESS);
+        self.set_page(CapabilityType::Atomic, &mut page)
     }
 
     /// Reads the capabilities in force.
+    // A frame of its own, so that the pages are on the stack only here.
+    #[inline(never)]
     pub(crate) fn read_capabilities(&mut self) -> Result<(), Error> {
-        let page = self.query_page(CapabilityType::General, Values::Current)?;
-        let view = View::<CmdHcaCap>::of(&page);
+        let (mut page, mut atomic) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
+        self.query_page(CapabilityType::General, Values::Current, &mut page)?;
+        let general = view::<CmdHcaCap>(&page);
         let mut atomics = false;
-        if view.is_set(CmdHcaCap::ATOMIC) {
-            let page = self.query_page(CapabilityType::Atomic, Values::Current)?;
-            let view = View::<AtomicCaps>::of(&page);
-            atomics = view.get(AtomicCaps::ATOMIC_OPERATIONS) & ATOMIC_OPERATIONS == ATOMIC_OPERATIONS
-                && view.get(AtomicCaps::ATOMIC_SIZE_QP) & ATOMIC_8_BYTES != 0
-                && view.get(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == ATOMIC_HOST_ENDIANNESS;
+        if general.is_set(CmdHcaCap::ATOMIC) {
+            self.query_page(CapabilityType::Atomic, Values::Current, &mut atomic)?;
+            let atomic = view::<AtomicCaps>(&atomic);
+            atomics = atomic.get(AtomicCaps::ATOMIC_OPERATIONS) & ATOMIC_OPERATIONS == ATOMIC_OPERATIONS
+                && atomic.get(AtomicCaps::ATOMIC_SIZE_QP) & ATOMIC_8_BYTES != 0
+                && atomic.get(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == ATOMIC_HOST_ENDIANNESS;
         }
-        let port_type = view.get(CmdHcaCap::PORT_TYPE);
+        let port_type = general.get(CmdHcaCap::PORT_TYPE);
         if port_type != 0 {
             return Err(Error::PortType { port_type: port_type as u8 });
         }
-        let caps = Capabilities::read(&page, atomics);
+        let caps = Capabilities::read(general, atomics);
         log_event!(debug, "{} ports, windows {}, atomics {}", caps.ports, caps.windows, caps.atomics);
-        let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << view.get(field).min(most);
+        let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << general.get(field).min(most);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
         access.set(Access::REMOTE_ATOMIC, caps.atomics);
         access.set(Access::MW_BIND, caps.windows);
         access.set(Access::RELAXED_ORDERING, caps.relaxed_write || caps.relaxed_read);
-        let log_region = view.get(CmdHcaCap::LOG_MAX_MRW_SZ);
+        let log_region = general.get(CmdHcaCap::LOG_MAX_MRW_SZ);
         self.caps = caps;
         self.attr = DeviceAttr {
             max_mr_size: if (1..64).contains(&log_region) { 1 << log_region } else { u64::MAX },
-            page_size_cap: u64::MAX << view.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
+            page_size_cap: u64::MAX << general.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
             max_qp: count(CmdHcaCap::LOG_MAX_QP, 24).min(MAX_QPS),
             max_qp_wr: 1 << caps.log_max_qp_sz,
             max_sge: crate::objects::qp::max_sge(&caps),

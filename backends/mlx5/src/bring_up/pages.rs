@@ -2,13 +2,13 @@
 
 use bareverbs::{Clock, Platform};
 use bareverbs_mlx5_spec::{
-    CmdOpcode, EventType, Layout, ManagePagesIn, ManagePagesOut, PagesReqEvent, QueryPagesIn, QueryPagesOut, View, ViewMut,
+    Buffer, CmdOpcode, EventType, Layout, ManagePagesIn, ManagePagesOut, PagesReqEvent, QueryPagesIn, QueryPagesOut, View, cmd,
     manage_pages,
 };
 
 use crate::command::late::LateAction;
-use crate::command::{Call, CallError, CommandInterface, Idle, Lane};
-use crate::driver::{Driver, IdleWork};
+use crate::command::{Call, Lane};
+use crate::driver::Driver;
 use crate::error::Error;
 use crate::events::eq::{event_data, event_type};
 use crate::log::log_event;
@@ -26,13 +26,13 @@ fn bad_answer(value: u32) -> Error {
     Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }
 }
 
-impl<P: Platform> CommandInterface<'_, P> {
+impl<P: Platform> Driver<P> {
     /// Gives `count` pages to the firmware for a function. If the arena has not so many the firmware is told that it gets none.
-    pub(crate) fn give_pages(&mut self, function: u16, count: u32, idle: Idle<'_, P>) -> Result<(), Error> {
+    pub(crate) fn give_pages(&mut self, function: u16, count: u32) -> Result<(), Error> {
         if count > self.arena.room_for_firmware() {
             let room = self.arena.room_for_firmware();
             log_event!(warn, "the firmware wants {} pages for function {}, the arena has {}", count, function, room);
-            return self.refuse_pages(function, count, idle);
+            return self.refuse_pages(function, count);
         }
         let mut left = count;
         while left > 0 {
@@ -46,12 +46,13 @@ impl<P: Platform> CommandInterface<'_, P> {
             let pages = batch.get(..filled).unwrap_or_default();
             if pages.is_empty() {
                 log_event!(warn, "the firmware wants pages for function {}, one too many", function);
-                return self.refuse_pages(function, left, idle);
+                return self.refuse_pages(function, left);
             }
             let entries = pages.len() as u32;
             let late = LateAction::Given { function };
-            let given = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE], late, idle);
-            if let Err(CallError { error, unanswered }) = given {
+            let given = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE], late);
+            if let Err(error) = given {
+                let unanswered = self.commands.abandoned();
                 for addr in pages {
                     match unanswered {
                         Some(ticket) => self.arena.offer_firmware_page(*addr, function, ticket.slot()),
@@ -72,14 +73,14 @@ impl<P: Platform> CommandInterface<'_, P> {
         Ok(())
     }
 
-    fn refuse_pages(&mut self, function: u16, count: u32, idle: Idle<'_, P>) -> Result<(), Error> {
+    fn refuse_pages(&mut self, function: u16, count: u32) -> Result<(), Error> {
         let output = &mut [0; ManagePagesOut::SIZE];
-        self.manage(function, manage_pages::CANT_GIVE, 0, &[], output, LateAction::None, idle)?;
+        self.manage(function, manage_pages::CANT_GIVE, 0, &[], output, LateAction::None)?;
         Err(Error::ArenaFull { pages: count })
     }
 
     /// Takes up to `count` pages of a function back; how many came.
-    pub(crate) fn reclaim_pages(&mut self, function: u16, count: u32, idle: Idle<'_, P>) -> Result<u32, Error> {
+    pub(crate) fn reclaim_pages(&mut self, function: u16, count: u32) -> Result<u32, Error> {
         let mut came = 0;
         while came < count {
             let ask = (count - came).min(BATCH as u32);
@@ -87,7 +88,7 @@ impl<P: Platform> CommandInterface<'_, P> {
             let length = ManagePagesOut::SIZE + 8 * ask as usize;
             let answer = output.get_mut(..length).unwrap_or_default();
             let late = LateAction::Returned { function };
-            self.manage(function, manage_pages::TAKE, ask, &[], answer, late, idle)?;
+            self.manage(function, manage_pages::TAKE, ask, &[], answer, late)?;
             let got = View::<ManagePagesOut>::of(&output).get(ManagePagesOut::OUTPUT_NUM_ENTRIES);
             if got > ask {
                 return Err(bad_answer(got));
@@ -124,7 +125,7 @@ impl<P: Platform> CommandInterface<'_, P> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one command")]
+    /// MANAGE_PAGES: `pages` go with the input, `output` comes back.
     fn manage(
         &mut self,
         function: u16,
@@ -133,34 +134,35 @@ impl<P: Platform> CommandInterface<'_, P> {
         pages: &[u64],
         output: &mut [u8],
         late: LateAction,
-        idle: Idle<'_, P>,
-    ) -> Result<(), CallError> {
-        let mut head = [0; ManagePagesIn::SIZE];
-        ViewMut::<ManagePagesIn>::of(&mut head)
+    ) -> Result<(), Error> {
+        let mut input = Buffer::<ManagePagesIn>::zeroed();
+        input
+            .view_mut()
             .set(ManagePagesIn::OP_MOD, mode)
             .set(ManagePagesIn::FUNCTION_ID, u32::from(function))
             .set(ManagePagesIn::INPUT_NUM_ENTRIES, entries);
-        let output_len = output.len();
-        let input_len = ManagePagesIn::SIZE + 8 * pages.len();
-        let list = &mut pages.iter().copied();
+        let (head, output_len) = (input.as_bytes(), output.len());
+        let input_len = head.len() + 8 * pages.len();
+        let entry = &mut |index| pages.get(index).copied().unwrap_or_default();
         let opcode = CmdOpcode::ManagePages;
-        self.call(Lane::Pages, &mut Call { opcode, head: &head, list, input_len, output, output_len, late }, idle)
+        self.call(Lane::Pages, &mut Call { opcode, head, entry, input_len, output, output_len, late })
     }
-}
 
-impl<P: Platform> IdleWork<'_, P> {
-    /// What is to be done while a command is under way: it may wait for pages that the firmware has asked for.
-    pub(crate) fn serve(&mut self, interface: &mut CommandInterface<'_, P>) {
-        self.drain_command_events(interface);
-        // If pages cannot be given the firmware was told so, and ends the command with a status of its own.
-        let _ = self.serve_page_requests(interface);
+    /// Does what can be done while a command is under way: takes the completions of commands off their queue and, unless it is
+    /// a command for pages itself, gives the firmware the pages that it asks for.
+    pub(crate) fn serve(&mut self, lane: Lane) {
+        self.drain_command_events();
+        if lane == Lane::Regular {
+            // If pages cannot be given the firmware was told so, and ends the command with a status of its own.
+            let _ = self.serve_page_requests();
+        }
     }
 
     /// Serves the page requests that the device has announced. The first error is given after all were tried.
-    pub(crate) fn serve_page_requests(&mut self, interface: &mut CommandInterface<'_, P>) -> Result<(), Error> {
+    pub(crate) fn serve_page_requests(&mut self) -> Result<(), Error> {
         let mut result = Ok(());
         for _ in 0..REQUESTS {
-            let Some(eq) = self.pages.as_mut() else { return Ok(()) };
+            let Some(eq) = self.eqs.pages.as_mut() else { return Ok(()) };
             let Some(entry) = eq.pop() else {
                 eq.arm();
                 break;
@@ -169,17 +171,15 @@ impl<P: Platform> IdleWork<'_, P> {
             if event_type(&entry) != Some(EventType::PageRequest) {
                 continue;
             }
-            interface.stats.page_requests = interface.stats.page_requests.wrapping_add(1);
-            let data = event_data::<PagesReqEvent>(&entry);
-            let view = View::<PagesReqEvent>::of(&data);
+            self.stats.page_requests = self.stats.page_requests.wrapping_add(1);
+            let view = event_data::<PagesReqEvent>(&entry);
             let (function, wanted) = (view.get(PagesReqEvent::FUNCTION_ID) as u16, view.get(PagesReqEvent::NUM_PAGES) as i32);
             log_event!(debug, "the firmware asks for {} pages for function {}", wanted, function);
-            let idle: Idle<'_, P> = &mut |interface| self.drain_command_events(interface);
             let served = if wanted >= 0 {
-                interface.give_pages(function, wanted as u32, idle)
+                self.give_pages(function, wanted as u32)
             } else {
-                let count = wanted.unsigned_abs().min(RECLAIM_LIMIT).min(interface.arena.firmware_pages());
-                interface.reclaim_pages(function, count, idle).map(|_| ())
+                let count = wanted.unsigned_abs().min(RECLAIM_LIMIT).min(self.arena.firmware_pages());
+                self.reclaim_pages(function, count).map(|_| ())
             };
             if let Err(error) = &served {
                 log_event!(warn, "{} pages for function {} were refused: {:?}", wanted, function, error);
@@ -188,30 +188,20 @@ impl<P: Platform> IdleWork<'_, P> {
         }
         result
     }
-}
 
-impl<P: Platform> Driver<P> {
     /// Asks how many pages the firmware needs now (`query_pages` of the specification) and gives them.
     pub(crate) fn give_startup_pages(&mut self, when: u32) -> Result<u32, Error> {
-        let mut input = [0; QueryPagesIn::SIZE];
-        ViewMut::<QueryPagesIn>::of(&mut input).set(QueryPagesIn::OP_MOD, when);
-        let mut output = [0; QueryPagesOut::SIZE];
-        self.command(CmdOpcode::QueryPages, &input, &mut output)?;
-        let view = View::<QueryPagesOut>::of(&output);
+        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
+        input.view_mut().set(QueryPagesIn::OP_MOD, when);
+        self.command::<cmd::QueryPages>(input.view(), output.view_mut())?;
+        let view = output.view();
         let (function, wanted) = (view.get(QueryPagesOut::FUNCTION_ID) as u16, view.get(QueryPagesOut::NUM_PAGES));
         if wanted > i32::MAX as u32 {
             return Err(Error::BadAnswer { opcode: CmdOpcode::QueryPages.code() as u16, value: wanted });
         }
         log_event!(debug, "the firmware needs {} pages for function {}", wanted, function);
-        let (mut interface, mut work) = self.command_interface();
-        interface.give_pages(function, wanted, &mut |interface| work.drain_command_events(interface))?;
+        self.give_pages(function, wanted)?;
         Ok(wanted)
-    }
-
-    /// Serves the page requests that the device has announced. The first error is given after all were tried.
-    pub(crate) fn serve_page_requests(&mut self) -> Result<(), Error> {
-        let (mut interface, mut work) = self.command_interface();
-        work.serve_page_requests(&mut interface)
     }
 
     /// Takes every page of every function back, or says how many the firmware kept.
@@ -222,9 +212,7 @@ impl<P: Platform> Driver<P> {
             let (mut came, mut index) = (0, 0);
             while let Some(of) = self.arena.firmware_function(index) {
                 index += 1;
-                let (mut interface, mut work) = self.command_interface();
-                let idle: Idle<'_, P> = &mut |interface| work.drain_command_events(interface);
-                match interface.reclaim_pages(of.function, of.pages, idle) {
+                match self.reclaim_pages(of.function, of.pages) {
                     Ok(pages) => came += pages,
                     // Another slot may do, once.
                     Err(error @ Error::CommandTimeout { .. }) if unanswered.is_none() => {

@@ -2,9 +2,9 @@
 
 use bareverbs::{Gid, Guid, Lid, Mtu, Platform, PortAttr, PortState};
 use bareverbs_mlx5_spec::{
-    AccessRegisterIn, AccessRegisterOut, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
+    AccessRegisterIn, Buffer, CmdOpcode, HcaVportContext, Layout, PmtuReg, PtysReg, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, REGISTER_READ,
-    REGISTER_WRITE, RegisterHostEndianness, RegisterId, View, ViewMut,
+    REGISTER_WRITE, RegisterHostEndianness, RegisterId, Sub, View, ViewMut, cmd,
 };
 
 use crate::driver::Driver;
@@ -12,6 +12,8 @@ use crate::error::Error;
 
 /// Bytes of the header of ACCESS_REG.
 const REGISTER_HEADER: usize = AccessRegisterIn::SIZE;
+/// Bytes of the longest register that is read or written here.
+const LONGEST_REGISTER: usize = PtysReg::SIZE;
 /// [`PtysReg::PROTO_MASK`] of InfiniBand.
 const PROTO_IB: u32 = 1;
 /// Megabits a second of one lane for each bit of [`PtysReg::IB_PROTO_OPER`]: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, XDR.
@@ -21,59 +23,51 @@ const LANES: [u8; 5] = [1, 2, 4, 8, 12];
 
 impl<P: Platform> Driver<P> {
     /// Context of a port.
-    pub(crate) fn port_context(&mut self, port: u8) -> Result<[u8; HcaVportContext::SIZE], Error> {
+    pub(crate) fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), Error> {
         self.check_port(port)?;
-        let mut input = [0; QueryHcaVportContextIn::SIZE];
-        ViewMut::<QueryHcaVportContextIn>::of(&mut input).set(QueryHcaVportContextIn::PORT_NUM, u32::from(port));
-        let mut output = [0; QueryHcaVportContextOut::SIZE];
-        self.command(CmdOpcode::QueryHcaVportContext, &input, &mut output)?;
-        Ok(output.last_chunk().copied().unwrap_or([0; HcaVportContext::SIZE]))
+        let mut input = Buffer::zeroed();
+        input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(port));
+        self.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())
     }
 
     fn check_port(&self, port: u8) -> Result<(), Error> {
         if (1..=self.caps.ports).contains(&port) { Ok(()) } else { Err(Error::NoPort { port }) }
     }
 
-    /// Reads the register `id` into `register`, whose fields that choose an instance are set.
-    fn read_register<const N: usize, const M: usize>(&mut self, id: RegisterId, register: &mut [u8; N]) -> Result<(), Error> {
-        const { assert!(M == N + REGISTER_HEADER, "header and register") };
-        let mut input = [0; M];
-        if let Some(place) = input.last_chunk_mut() {
-            *place = *register;
+    /// ACCESS_REG: reads or writes the register whose bytes follow the header in `message`. The answer takes their place.
+    fn access_register(&mut self, mode: u32, id: RegisterId, message: &mut [u8]) -> Result<(), Error> {
+        let mut input = [0; REGISTER_HEADER + LONGEST_REGISTER];
+        for (to, from) in input.iter_mut().zip(message.iter()) {
+            *to = *from;
         }
-        set_register_header(&mut input, REGISTER_READ, id);
-        let mut output = [0; M];
-        self.command(CmdOpcode::AccessReg, &input, &mut output)?;
-        *register = output.last_chunk().copied().unwrap_or([0; N]);
-        Ok(())
+        let mut view = ViewMut::<AccessRegisterIn>::of(&mut input);
+        view.set(AccessRegisterIn::OP_MOD, mode).set(AccessRegisterIn::REGISTER_ID, id.code());
+        let (head, len) = (input.get(..message.len()).unwrap_or_default(), message.len());
+        self.execute(CmdOpcode::AccessReg, head, message, len)
     }
 
     /// Tells the firmware the byte order of this host.
     pub(crate) fn set_host_endianness(&mut self) -> Result<(), Error> {
-        let mut register = [0; RegisterHostEndianness::SIZE];
-        ViewMut::<RegisterHostEndianness>::of(&mut register)
-            .set(RegisterHostEndianness::HE, u32::from(cfg!(target_endian = "big")));
-        let mut input = [0; REGISTER_HEADER + RegisterHostEndianness::SIZE];
-        if let Some(place) = input.last_chunk_mut() {
-            *place = register;
-        }
-        set_register_header(&mut input, REGISTER_WRITE, RegisterId::HostEndianness);
-        let mut output = [0; AccessRegisterOut::SIZE + RegisterHostEndianness::SIZE];
-        self.command(CmdOpcode::AccessReg, &input, &mut output)
+        let mut message = [0; REGISTER_HEADER + RegisterHostEndianness::SIZE];
+        let big_endian = u32::from(cfg!(target_endian = "big"));
+        ViewMut::of(&mut message).sub(register()).set(RegisterHostEndianness::HE, big_endian);
+        self.access_register(REGISTER_WRITE, RegisterId::HostEndianness, &mut message)
     }
 
     /// State of a port.
     pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, Error> {
-        let context = self.port_context(port)?;
-        let context = View::<HcaVportContext>::of(&context);
-        let mut mtu = [0; PmtuReg::SIZE];
-        ViewMut::<PmtuReg>::of(&mut mtu).set(PmtuReg::LOCAL_PORT, u32::from(port));
-        self.read_register::<_, { REGISTER_HEADER + PmtuReg::SIZE }>(RegisterId::Pmtu, &mut mtu)?;
-        let mtu = View::<PmtuReg>::of(&mtu);
-        let mut speed = [0; PtysReg::SIZE];
-        ViewMut::<PtysReg>::of(&mut speed).set(PtysReg::LOCAL_PORT, u32::from(port)).set(PtysReg::PROTO_MASK, PROTO_IB);
-        self.read_register::<_, { REGISTER_HEADER + PtysReg::SIZE }>(RegisterId::Ptys, &mut speed)?;
-        let speed = View::<PtysReg>::of(&speed);
+        let mut context = Buffer::zeroed();
+        self.port_context(port, &mut context)?;
+        let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
+        let mut mtu = [0; REGISTER_HEADER + PmtuReg::SIZE];
+        ViewMut::of(&mut mtu).sub(register()).set(PmtuReg::LOCAL_PORT, u32::from(port));
+        self.access_register(REGISTER_READ, RegisterId::Pmtu, &mut mtu)?;
+        let mtu = View::of(&mtu).sub(register());
+        let mut speed = [0; REGISTER_HEADER + PtysReg::SIZE];
+        let mut view = ViewMut::of(&mut speed);
+        view.sub(register()).set(PtysReg::LOCAL_PORT, u32::from(port)).set(PtysReg::PROTO_MASK, PROTO_IB);
+        self.access_register(REGISTER_READ, RegisterId::Ptys, &mut speed)?;
+        let speed = View::of(&speed).sub(register());
         let lanes = pick(&LANES, speed.get(PtysReg::IB_LINK_WIDTH_OPER));
         let lane = pick(&LANE_MBPS, speed.get(PtysReg::IB_PROTO_OPER));
         Ok(PortAttr {
@@ -99,37 +93,38 @@ impl<P: Platform> Driver<P> {
 
     /// Entry of a port's GID table.
     pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Error> {
-        self.check_port(port)?;
-        if index >= self.caps.gids {
-            return Err(Error::LimitExceeded { requested: u64::from(index), limit: u64::from(self.caps.gids) - 1 });
-        }
-        let mut input = [0; QueryHcaVportGidIn::SIZE];
-        ViewMut::<QueryHcaVportGidIn>::of(&mut input)
-            .set(QueryHcaVportGidIn::PORT_NUM, u32::from(port))
-            .set(QueryHcaVportGidIn::GID_INDEX, u32::from(index));
+        self.check_entry(port, index, self.caps.gids)?;
+        let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
+        let (port, index) = (u32::from(port), u32::from(index));
+        input.view_mut().set(QueryHcaVportGidIn::PORT_NUM, port).set(QueryHcaVportGidIn::GID_INDEX, index);
         let mut output = [0; QueryHcaVportGidOut::SIZE + 16];
-        self.command(CmdOpcode::QueryHcaVportGid, &input, &mut output)?;
+        let entries = ViewMut::<QueryHcaVportGidOut>::of(&mut output);
+        self.command::<cmd::QueryHcaVportGid>(input.view(), entries)?;
         Ok(Gid(output.last_chunk().copied().unwrap_or_default()))
     }
 
     /// Entry of a port's P_Key table.
     pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Error> {
-        self.check_port(port)?;
-        if index >= self.caps.pkeys {
-            return Err(Error::LimitExceeded { requested: u64::from(index), limit: u64::from(self.caps.pkeys) - 1 });
-        }
-        let mut input = [0; QueryHcaVportPkeyIn::SIZE];
-        ViewMut::<QueryHcaVportPkeyIn>::of(&mut input)
-            .set(QueryHcaVportPkeyIn::PORT_NUM, u32::from(port))
-            .set(QueryHcaVportPkeyIn::PKEY_INDEX, u32::from(index));
+        self.check_entry(port, index, self.caps.pkeys)?;
+        let mut input = Buffer::<QueryHcaVportPkeyIn>::zeroed();
+        let (port, index) = (u32::from(port), u32::from(index));
+        input.view_mut().set(QueryHcaVportPkeyIn::PORT_NUM, port).set(QueryHcaVportPkeyIn::PKEY_INDEX, index);
         let mut output = [0; QueryHcaVportPkeyOut::SIZE + 4];
-        self.command(CmdOpcode::QueryHcaVportPkey, &input, &mut output)?;
+        let entries = ViewMut::<QueryHcaVportPkeyOut>::of(&mut output);
+        self.command::<cmd::QueryHcaVportPkey>(input.view(), entries)?;
         Ok(u32::from_be_bytes(output.last_chunk().copied().unwrap_or_default()) as u16)
+    }
+
+    /// Checks that a port has a table of `count` entries with entry `index`.
+    fn check_entry(&self, port: u8, index: u16, count: u16) -> Result<(), Error> {
+        self.check_port(port)?;
+        if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }) }
     }
 }
 
-fn set_register_header<const N: usize>(input: &mut [u8; N], mode: u32, id: RegisterId) {
-    ViewMut::<AccessRegisterIn>::of(input).set(AccessRegisterIn::OP_MOD, mode).set(AccessRegisterIn::REGISTER_ID, id.code());
+/// The register behind the header of ACCESS_REG.
+const fn register<L>() -> Sub<AccessRegisterIn, L> {
+    Sub::new(REGISTER_HEADER)
 }
 
 /// The entry of a table for the lowest bit that is set.

@@ -5,16 +5,16 @@ use core::ops::ControlFlow;
 
 use bareverbs::{Clock, DmaFence, DmaMemory, Guid, Platform, Registers};
 use bareverbs_mlx5_spec::{
-    CmdOpcode, CmdStatus, DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, EventType, HcaVportContext, InitHcaIn,
-    InitHcaOut, InitialSeg, Layout, QueryAdapterIn, QueryAdapterOut, QueryAdapterParamBlock, QueryIssiIn, QueryIssiOut,
-    SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut, View, ViewMut, query_pages,
+    Buffer, CmdOpcode, CmdStatus, EventType, HcaVportContext, InitialSeg, QueryAdapterOut, QueryAdapterParamBlock,
+    QueryHcaVportContextOut, QueryIssiOut, SetIssiIn, View, cmd, query_pages,
 };
 
 use crate::dma::arena::PAGE;
-use crate::driver::{COMPLETION_EQS, Driver};
+use crate::driver::{COMPLETION_EQS, Driver, EventQueues};
 use crate::error::Error;
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::CompletionEvents;
+use crate::events::eq::Eq;
 use crate::log::log_event;
 
 /// Revision of the command interface that is spoken here.
@@ -179,11 +179,17 @@ impl fmt::Display for TeardownError {
 
 impl core::error::Error for TeardownError {}
 
+/// Where an event queue is kept.
+type EqPlace<P> = fn(&mut EventQueues<P>) -> &mut Option<Eq<P>>;
+
 /// Called before each step; `Break` stops the bring-up there and undoes it.
 pub(crate) type Hook<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
 
 impl<P: Platform> Driver<P> {
     /// All steps, in order. On failure the caller undoes what was reached.
+    // Not a part of its caller, in whose frame the driver lies: far from the stack pointer each access is two instructions. Nor
+    // are the steps parts of this: none has the buffers of all others on the stack.
+    #[inline(never)]
     pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, Error)> {
         for step in Step::ALL {
             log_event!(debug, "bring-up: {:?}", step);
@@ -205,13 +211,13 @@ impl<P: Platform> Driver<P> {
         match step {
             Step::CheckArena => {
                 let have = self.machine.memory.len();
-                if have < need { Err(Error::ArenaTooSmall { have, need }) } else { Ok(()) }
+                if have < need { Err(Error::ArenaTooSmall { have }) } else { Ok(()) }
             }
             Step::WaitBoot => self.wait_initialized(self.config.boot_timeout),
             Step::SetCommandQueue => self.set_command_queue(),
             Step::WaitInitialized => self.wait_initialized(self.config.init_timeout),
             Step::EnableHca => {
-                self.command(CmdOpcode::EnableHca, &[0; EnableHcaIn::SIZE], &mut [0; EnableHcaOut::SIZE])?;
+                self.tell::<cmd::EnableHca>(View::zeros())?;
                 self.state.enabled = true;
                 Ok(())
             }
@@ -223,41 +229,47 @@ impl<P: Platform> Driver<P> {
             Step::AtomicCapabilities => self.set_atomic_capabilities(),
             Step::InitPages => self.give_startup_pages(query_pages::INIT).map(|_| ()),
             Step::InitHca => {
-                self.command(CmdOpcode::InitHca, &[0; InitHcaIn::SIZE], &mut [0; InitHcaOut::SIZE])?;
+                self.tell::<cmd::InitHca>(View::zeros())?;
                 self.state.initialized = true;
                 Ok(())
             }
             Step::ReadCapabilities => self.read_capabilities(),
             Step::QueryAdapter => self.query_adapter(),
             Step::QueryPort => {
-                let context = self.port_context(1)?;
-                let context = View::<HcaVportContext>::of(&context);
+                let mut context = Buffer::zeroed();
+                self.port_context(1, &mut context)?;
+                let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
                 self.attr.node_guid = Guid(context.get64(HcaVportContext::NODE_GUID));
                 self.attr.sys_image_guid = Guid(context.get64(HcaVportContext::SYSTEM_IMAGE_GUID));
                 Ok(())
             }
             Step::AllocUar => self.alloc_uar(),
             Step::CommandEq => {
-                let eq = self.create_eq(self.config.command_events, &[EventType::Cmd], self.config.first_vector)?;
-                self.eqs.command = Some(eq);
+                self.create_control_eq(self.config.command_events, &[EventType::Cmd], |eqs| &mut eqs.command)?;
                 self.drain_command_events();
                 Ok(())
             }
             Step::AsyncEq => {
-                let eq = self.create_eq(self.config.async_events, ASYNC_EVENTS, self.config.first_vector)?;
-                self.eqs.events.insert(eq).arm();
+                self.create_control_eq(self.config.async_events, ASYNC_EVENTS, |eqs| &mut eqs.events)?.arm();
                 Ok(())
             }
             Step::PagesEq if !self.caps.page_requests => Ok(()),
             Step::PagesEq => {
-                let eq = self.create_eq(self.config.page_events, &[EventType::PageRequest], self.config.first_vector)?;
-                self.eqs.pages.insert(eq).arm();
+                self.create_control_eq(self.config.page_events, &[EventType::PageRequest], |eqs| &mut eqs.pages)?.arm();
                 Ok(())
             }
             Step::CompletionEqs => self.create_completion_eqs(),
         }
     }
 
+    /// Creates an event queue for types other than completions.
+    #[inline(never)]
+    fn create_control_eq(&mut self, entries: u32, types: &[EventType], place: EqPlace<P>) -> Result<&mut Eq<P>, Error> {
+        let eq = self.create_eq(entries, types, self.config.first_vector)?;
+        Ok(place(&mut self.eqs).insert(eq))
+    }
+
+    #[inline(never)]
     fn create_completion_eqs(&mut self) -> Result<(), Error> {
         self.eqs.completion_events = Some(CompletionEvents::new(self.config.first_vector));
         for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
@@ -293,6 +305,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
+    #[inline(never)]
     fn set_command_queue(&mut self) -> Result<(), Error> {
         self.check_device()?;
         let minor = self.segment(InitialSeg::FW_REV_MINOR)? as u16;
@@ -322,26 +335,28 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Agrees on an interface step: 1 if the device has it, otherwise 0, which a device has that does not know the question.
+    #[inline(never)]
     fn negotiate_issi(&mut self) -> Result<(), Error> {
-        let mut output = [0; QueryIssiOut::SIZE];
-        match self.command(CmdOpcode::QueryIssi, &[0; QueryIssiIn::SIZE], &mut output) {
+        let mut output = Buffer::zeroed();
+        match self.command::<cmd::QueryIssi>(View::zeros(), output.view_mut()) {
             Err(Error::CommandStatus { status, .. }) if u32::from(status) == CmdStatus::BadOp.code() => return Ok(()),
             other => other?,
         }
-        let supported = View::<QueryIssiOut>::of(&output).get(QueryIssiOut::SUPPORTED_ISSI_DW0);
+        let supported = output.view().get(QueryIssiOut::SUPPORTED_ISSI_DW0);
         log_event!(debug, "interface steps offered: {:x}", supported);
         if supported & 1 << 1 != 0 {
-            let mut input = [0; SetIssiIn::SIZE];
-            ViewMut::<SetIssiIn>::of(&mut input).set(SetIssiIn::CURRENT_ISSI, 1);
-            return self.command(CmdOpcode::SetIssi, &input, &mut [0; SetIssiOut::SIZE]);
+            let mut input = Buffer::zeroed();
+            input.view_mut().set(SetIssiIn::CURRENT_ISSI, 1);
+            return self.tell::<cmd::SetIssi>(input.view());
         }
         if supported & 1 != 0 || supported == 0 { Ok(()) } else { Err(Error::Issi { supported }) }
     }
 
+    #[inline(never)]
     fn query_adapter(&mut self) -> Result<(), Error> {
-        let mut output = [0; QueryAdapterOut::SIZE];
-        self.command(CmdOpcode::QueryAdapter, &[0; QueryAdapterIn::SIZE], &mut output)?;
-        let view = View::<QueryAdapterOut>::of(&output).sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
+        let mut output = Buffer::zeroed();
+        self.command::<cmd::QueryAdapter>(View::zeros(), output.view_mut())?;
+        let view = output.view().sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
         self.attr.vendor_id = view.get(QueryAdapterParamBlock::IEEE_VENDOR_ID);
         Ok(())
     }
@@ -349,14 +364,7 @@ impl<P: Platform> Driver<P> {
     /// Undoes what was reached, in reverse order. A failed step does not keep the later ones from being tried; the first
     /// error is given.
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
-        let mut first: Option<(CmdOpcode, Error)> = None;
-        let mut note = |opcode: CmdOpcode, result: Result<(), Error>| match result {
-            Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
-            Err(error) => {
-                log_event!(error, "teardown failed at {:?}: {:?}", CmdName(opcode.code() as u16), error);
-                first.get_or_insert((opcode, error));
-            }
-        };
+        let mut first = None;
         let cqs_left = self.cqs;
         log_event!(debug, "teardown: {} completion queues are left", cqs_left);
         while let Some(eq) = self.eqs.completion.pop() {
@@ -364,29 +372,27 @@ impl<P: Platform> Driver<P> {
                 // Completion queues that are left report to it; TEARDOWN_HCA takes both.
                 Err(Error::CommandStatus { status, .. }) if cqs_left != 0 && u32::from(status) == CmdStatus::ResBusy.code() => {
                 }
-                result => note(CmdOpcode::DestroyEq, result),
+                result => note(&mut first, CmdOpcode::DestroyEq, result),
             }
         }
-        for eq in [self.eqs.pages.take(), self.eqs.events.take()].into_iter().flatten() {
-            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq.info));
-        }
-        // The queue that would tell of the end of this very command: back to polling first.
-        if let Some(eq) = self.eqs.command.take() {
-            note(CmdOpcode::DestroyEq, self.destroy_eq(&eq.info));
+        // The last is the queue that would tell of the end of this very command: back to polling first.
+        let places: [EqPlace<P>; 3] = [|eqs| &mut eqs.pages, |eqs| &mut eqs.events, |eqs| &mut eqs.command];
+        for place in places {
+            if let Some(info) = place(&mut self.eqs).take().map(|eq| eq.info) {
+                note(&mut first, CmdOpcode::DestroyEq, self.destroy_eq(&info));
+            }
         }
         if self.uar.page().is_some() {
-            note(CmdOpcode::DeallocUar, self.dealloc_uar());
+            note(&mut first, CmdOpcode::DeallocUar, self.dealloc_uar());
         }
         if core::mem::take(&mut self.state.initialized) {
-            let result = self.command(CmdOpcode::TeardownHca, &[0; TeardownHcaIn::SIZE], &mut [0; TeardownHcaOut::SIZE]);
-            note(CmdOpcode::TeardownHca, result);
+            note(&mut first, CmdOpcode::TeardownHca, self.tell::<cmd::TeardownHca>(View::zeros()));
         }
         if self.arena.firmware_pages() != 0 {
-            note(CmdOpcode::ManagePages, self.reclaim_all());
+            note(&mut first, CmdOpcode::ManagePages, self.reclaim_all());
         }
         if core::mem::take(&mut self.state.enabled) {
-            let result = self.command(CmdOpcode::DisableHca, &[0; DisableHcaIn::SIZE], &mut [0; DisableHcaOut::SIZE]);
-            note(CmdOpcode::DisableHca, result);
+            note(&mut first, CmdOpcode::DisableHca, self.tell::<cmd::DisableHca>(View::zeros()));
         }
         let report = TeardownReport {
             pages_given: self.stats.pages_given,
@@ -404,6 +410,18 @@ impl<P: Platform> Driver<P> {
         match first {
             None => Ok(report),
             Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause, report }),
+        }
+    }
+}
+
+/// Keeps the first error of a teardown.
+#[inline(never)]
+fn note(first: &mut Option<(CmdOpcode, Error)>, opcode: CmdOpcode, result: Result<(), Error>) {
+    match result {
+        Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
+        Err(error) => {
+            log_event!(error, "teardown failed at {:?}: {:?}", CmdName(opcode.code() as u16), error);
+            first.get_or_insert((opcode, error));
         }
     }
 }

@@ -12,35 +12,16 @@ use core::num::NonZeroU32;
 
 use bareverbs::{DmaFence, Platform};
 use bareverbs_mlx5_spec::CmdOpcode;
-use heapless::Vec;
 
 use super::mailbox::Row;
-use super::{Call, CommandInterface, Lane, Mailboxes, SHORT, naming, number_of};
+use super::object::{ObjectMemory, number_of};
+use super::{Call, Lane, Mailboxes, SLOTS};
 use crate::CmdName;
 use crate::bring_up::pages::RECLAIM_OUTPUT;
-use crate::dma::arena::{PageUse, RECORD, Run};
+use crate::dma::arena::PageUse;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
-
-/// Memory that an object of the device lies in: its ring and its doorbell record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ObjectMemory {
-    run: Option<Run>,
-    /// Number of the record, counted from the start of the arena.
-    record: Option<NonZeroU32>,
-}
-
-impl ObjectMemory {
-    /// No memory of the driver's.
-    pub(crate) const NONE: Self = Self { run: None, record: None };
-
-    /// A ring, and the byte offset of a doorbell record, which is not at the start of the arena: the command queue lies there.
-    pub(crate) fn new(run: Option<Run>, record: Option<usize>) -> Self {
-        let record = record.and_then(|at| NonZeroU32::new(u32::try_from(at / RECORD).ok()?));
-        Self { run, record }
-    }
-}
 
 /// What a late answer is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +30,8 @@ pub(crate) enum LateAction {
     None,
     /// An object was created that nobody knows: destroy it, then free its memory.
     Destroy {
+        /// The command that destroys it.
+        with: CmdOpcode,
         /// Memory of the object.
         memory: ObjectMemory,
     },
@@ -78,15 +61,17 @@ pub(crate) enum LateAction {
 
 /// Names a command that did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
-    id: u32,
-    slot: u8,
-}
+pub(crate) struct Ticket(NonZeroU32);
 
 impl Ticket {
+    /// Command number `count` that did not answer, in `slot`. After 2^26 of them the numbers begin again.
+    fn new(count: u32, slot: u32) -> Self {
+        Self(NonZeroU32::MIN | count << 6 | (slot & 31) << 1)
+    }
+
     /// The slot of the command.
     pub(crate) const fn slot(self) -> u32 {
-        self.slot as u32
+        self.0.get() >> 1 & 31
     }
 }
 
@@ -110,64 +95,32 @@ pub(crate) struct Orphan {
     memory: ObjectMemory,
 }
 
-/// Removes an entry of a list; the last one takes its place.
-fn remove<T: Copy, const N: usize>(list: &mut Vec<T, N>, index: usize) {
-    if let Some(last) = list.pop()
-        && let Some(place) = list.get_mut(index)
-    {
-        *place = last;
-    }
-}
-
-/// What is known of an attempt to destroy an object that has not ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PendingDestroy(Option<Ticket>);
-
-impl PendingDestroy {
-    /// Nothing was tried.
-    pub(crate) const NONE: Self = Self(None);
-}
-
-/// The command that undoes another.
-fn undo(opcode: u16) -> Option<CmdOpcode> {
-    Some(match CmdOpcode::from_code(u32::from(opcode))? {
-        CmdOpcode::AllocPd => CmdOpcode::DeallocPd,
-        CmdOpcode::AllocUar => CmdOpcode::DeallocUar,
-        CmdOpcode::CreateMkey => CmdOpcode::DestroyMkey,
-        CmdOpcode::CreateEq => CmdOpcode::DestroyEq,
-        CmdOpcode::CreateCq => CmdOpcode::DestroyCq,
-        CmdOpcode::CreateQp => CmdOpcode::DestroyQp,
-        _ => return None,
-    })
-}
-
-impl<P: Platform> CommandInterface<'_, P> {
+impl<P: Platform> Driver<P> {
     /// Leaves slot, mailboxes and memory of a command to the device until it answers.
-    pub(super) fn abandon(&mut self, lane: Lane, slot: u32, call: &Call<'_>, mailboxes: &Mailboxes) -> Option<Ticket> {
+    pub(super) fn abandon(&mut self, lane: Lane, slot: u32, call: &Call<'_>, mailboxes: &Mailboxes) {
         if let Some(run) = mailboxes.standing {
             self.arena.mark(run, PageUse::mailbox(slot));
             self.commands.forget_standing(lane);
         }
-        if let LateAction::Destroy { memory } | LateAction::Free { memory } = call.late
-            && let Some(run) = memory.run
-        {
-            self.arena.lose(run);
+        if let LateAction::Destroy { memory, .. } | LateAction::Free { memory } = call.late {
+            self.lose_memory(memory);
         }
         self.commands.tickets = self.commands.tickets.wrapping_add(1);
-        let ticket = Ticket { id: self.commands.tickets, slot: slot as u8 };
+        let ticket = Ticket::new(self.commands.tickets, slot);
         let opcode = call.opcode.code() as u16;
         let output_len = u16::try_from(call.output.len()).unwrap_or(u16::MAX);
         let unanswered = Unanswered { ticket, opcode, output_len, output: mailboxes.output, action: call.late };
-        // There is a place for each slot.
-        self.commands.unanswered.push(unanswered).ok()?;
-        Some(ticket)
+        if let Some(place) = self.commands.unanswered.get_mut(slot as usize) {
+            *place = Some(unanswered);
+        }
+        self.commands.abandoned = Some(ticket);
     }
 
     /// Takes back what belongs to commands that have answered since they were abandoned.
     pub(crate) fn collect_late_answers(&mut self) -> Result<(), Error> {
-        let mut index = 0;
-        while let Some(unanswered) = self.commands.unanswered.get(index).copied() {
-            let status_own = self.commands.queue.status_own(&self.machine.memory, unanswered.ticket.slot())?;
+        for slot in 0..SLOTS {
+            let Some(unanswered) = self.commands.unanswered.get(slot).copied().flatten() else { continue };
+            let status_own = self.commands.queue.status_own(&self.machine.memory, slot as u32)?;
             // What there is no room to note waits in its slot.
             let full = match unanswered.action {
                 LateAction::Destroy { .. } => self.commands.orphans.is_full(),
@@ -175,11 +128,9 @@ impl<P: Platform> CommandInterface<'_, P> {
                 _ => false,
             };
             if status_own & 1 != 0 || full {
-                index += 1;
                 continue;
             }
             self.machine.fence.acquire();
-            remove(&mut self.commands.unanswered, index);
             let done = self.handle_late_answer(&unanswered, status_own);
             if unanswered.action == LateAction::Note {
                 // There is room.
@@ -192,6 +143,9 @@ impl<P: Platform> CommandInterface<'_, P> {
     /// Acts on a late answer and frees its slot; whether the command was carried out.
     fn handle_late_answer(&mut self, unanswered: &Unanswered, status_own: u8) -> bool {
         let Unanswered { ticket, opcode, output_len, output: row, action } = *unanswered;
+        if let Some(place) = self.commands.unanswered.get_mut(ticket.slot() as usize) {
+            *place = None;
+        }
         let mut output = [0; RECLAIM_OUTPUT];
         // The longest that an action looks at is a list of pages.
         let bytes = output.get_mut(..usize::from(output_len).min(RECLAIM_OUTPUT)).unwrap_or_default();
@@ -200,15 +154,12 @@ impl<P: Platform> CommandInterface<'_, P> {
         log_event!(warn, "command {:?} in slot {} answered late: {:?}", CmdName(opcode), ticket.slot(), result);
         match (action, result) {
             (LateAction::None | LateAction::Note | LateAction::Modified { .. }, _) => {}
-            (LateAction::Destroy { memory }, Ok(())) => {
-                let number = output.first_chunk().map_or(0, number_of);
-                let orphan = undo(opcode).map(|destroy| Orphan { destroy, number, memory });
-                if orphan.is_none_or(|orphan| self.commands.orphans.push(orphan).is_err()) {
-                    log_event!(warn, "object {:x} that command {:?} created late is given up", number, CmdName(opcode));
-                }
+            (LateAction::Destroy { with, memory }, Ok(())) => {
+                // There is room: `collect_late_answers` has looked.
+                let _ = self.commands.orphans.push(Orphan { destroy: with, number: number_of(&output), memory });
             }
             (LateAction::Free { memory }, Ok(())) => self.free_memory(memory),
-            (LateAction::Destroy { memory }, Err(error)) if !error.may_still_complete() => self.free_memory(memory),
+            (LateAction::Destroy { memory, .. }, Err(error)) if !error.may_still_complete() => self.free_memory(memory),
             (LateAction::Given { .. }, Err(error)) if error.may_still_complete() => {
                 // The firmware may have the pages.
                 let pages = self.arena.replace(PageUse::offered(ticket.slot()), PageUse::LOST);
@@ -234,18 +185,6 @@ impl<P: Platform> CommandInterface<'_, P> {
         done
     }
 
-    /// Frees the memory of an object that is gone.
-    fn free_memory(&mut self, memory: ObjectMemory) {
-        if let Some(run) = memory.run {
-            self.arena.free(run);
-        }
-        if let Some(record) = memory.record {
-            self.arena.free_record(record.get() as usize * RECORD);
-        }
-    }
-}
-
-impl<P: Platform> Driver<P> {
     /// Takes back what belongs to commands that have answered late, and destroys the objects that they created.
     pub(crate) fn destroy_orphans(&mut self) {
         if self.commands.dead.is_some() {
@@ -253,7 +192,7 @@ impl<P: Platform> Driver<P> {
         }
         loop {
             // Without memory to look into there are no answers either.
-            let _ = self.command_interface().0.collect_late_answers();
+            let _ = self.collect_late_answers();
             let Some(Orphan { destroy, number, memory }) = self.commands.orphans.pop() else { break };
             log_event!(warn, "object {:x} was created late: {:?} follows", number, CmdName(destroy.code() as u16));
             if let Err(error) = self.destroy_for_good(destroy, number, memory) {
@@ -262,77 +201,32 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// Destroys an object that nobody will try to destroy again, and frees its memory, now or when a late answer allows it.
-    pub(crate) fn destroy_for_good(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Error> {
-        let mut call = Call {
-            opcode,
-            head: &naming(number),
-            list: &mut core::iter::empty(),
-            input_len: SHORT,
-            output: &mut [0; SHORT],
-            output_len: SHORT,
-            late: LateAction::Free { memory },
-        };
-        self.call_regular(&mut call)?;
-        self.command_interface().0.free_memory(memory);
-        Ok(())
-    }
-
-    /// Destroys an object; its memory is the caller's to free after that. An attempt that had no answer is not repeated, it is
-    /// waited for again: the device may still carry it out, and by then may have given the number to another object.
-    pub(crate) fn destroy(&mut self, opcode: CmdOpcode, number: u32, pending: &mut PendingDestroy) -> Result<(), Error> {
-        self.destroy_orphans();
-        if let Some(ticket) = pending.0 {
-            log_event!(debug, "object {:x}: an earlier {:?} may still be answered", number, CmdName(opcode.code() as u16));
-            let gone = self.wait_for_late_answer(opcode, ticket)?;
-            pending.0 = None;
-            if gone {
-                return Ok(());
-            }
-        }
-        let call = Call {
-            opcode,
-            head: &naming(number),
-            list: &mut core::iter::empty(),
-            input_len: SHORT,
-            output: &mut [0; SHORT],
-            output_len: SHORT,
-            late: LateAction::Note,
-        };
-        self.call(call).map_err(|failed| {
-            pending.0 = failed.unanswered;
-            failed.error
-        })
-    }
-
-    /// Changes the queue pair of this number.
-    pub(crate) fn modify<const I: usize>(&mut self, opcode: CmdOpcode, input: &[u8; I], number: u32) -> Result<(), Error> {
-        let list = &mut core::iter::empty();
-        let (output, output_len, late) = (&mut [0; SHORT], SHORT, LateAction::Modified { number });
-        Ok(self.call(Call { opcode, head: input, list, input_len: I, output, output_len, late })?)
-    }
-
     /// Waits for the answers to changes of a queue pair that had none. Until then the device may still carry them out, on another
     /// queue pair if that has got the number.
     pub(crate) fn wait_for_modify(&mut self, number: u32) -> Result<(), Error> {
         self.destroy_orphans();
         let of = |unanswered: &&Unanswered| unanswered.action == LateAction::Modified { number };
-        while let Some(Unanswered { opcode, ticket, .. }) = self.commands.unanswered.iter().find(of).copied() {
+        while let Some(Unanswered { opcode, ticket, .. }) = self.commands.unanswered.iter().flatten().find(of).copied() {
             self.take_late_answer(opcode, ticket)?;
         }
         Ok(())
     }
 
     /// Whether the object of an earlier attempt is gone; `false` if the device refused that.
-    fn wait_for_late_answer(&mut self, opcode: CmdOpcode, ticket: Ticket) -> Result<bool, Error> {
-        let timeout = Error::CommandTimeout { opcode: opcode.code() as u16 };
-        if let Some(gone) = self.take_late_answer(opcode.code() as u16, ticket)? {
+    pub(super) fn wait_for_late_answer(&mut self, opcode: CmdOpcode, ticket: Ticket) -> Result<bool, Error> {
+        let opcode = opcode.code() as u16;
+        if let Some(gone) = self.take_late_answer(opcode, ticket)? {
             return Ok(gone);
         }
         let outcomes = &mut self.commands.outcomes;
-        let index = outcomes.iter().position(|(of, _)| *of == ticket).ok_or(timeout)?;
+        let index = outcomes.iter().position(|(of, _)| *of == ticket).ok_or(Error::CommandTimeout { opcode })?;
         let gone = outcomes.get(index).is_some_and(|(_, gone)| *gone);
-        remove(outcomes, index);
+        // The last takes its place.
+        if let Some(last) = outcomes.pop()
+            && let Some(place) = outcomes.get_mut(index)
+        {
+            *place = last;
+        }
         Ok(gone)
     }
 
@@ -341,18 +235,18 @@ impl<P: Platform> Driver<P> {
         if let Some(reason) = self.commands.dead {
             return Err(reason);
         }
-        let (mut interface, mut work) = self.command_interface();
-        if interface.commands.unanswered.iter().any(|unanswered| unanswered.ticket == ticket) {
-            let status_own = interface.wait(ticket.slot(), opcode, &mut |interface| work.serve(interface))?;
-            let list = &interface.commands.unanswered;
+        if self.unanswered(ticket).is_some() {
+            let status_own = self.wait(ticket.slot(), opcode, Lane::Regular)?;
             // Unless it was noted while this waited.
-            if let Some(index) = list.iter().position(|unanswered| unanswered.ticket == ticket)
-                && let Some(unanswered) = list.get(index).copied()
-            {
-                remove(&mut interface.commands.unanswered, index);
-                return Ok(Some(interface.handle_late_answer(&unanswered, status_own)));
+            if let Some(unanswered) = self.unanswered(ticket) {
+                return Ok(Some(self.handle_late_answer(&unanswered, status_own)));
             }
         }
         Ok(None)
+    }
+
+    fn unanswered(&self, ticket: Ticket) -> Option<Unanswered> {
+        let unanswered = self.commands.unanswered.get(ticket.slot() as usize)?;
+        unanswered.filter(|unanswered| unanswered.ticket == ticket)
     }
 }

@@ -59,21 +59,24 @@ impl Chain {
         self.offsets(arena).next().map_or(0, |at| arena.addr(at))
     }
 
-    /// Writes the blocks: `data` until it ends, then zeros, with numbers, links and signatures.
+    /// Writes the blocks: `data` by the index of its eight bytes, with numbers, links and signatures.
     pub(crate) fn write(
         self,
         memory: &mut impl DmaMemory,
         arena: &Arena,
         token: u8,
-        data: &mut dyn Iterator<Item = u8>,
+        data: &mut dyn FnMut(usize) -> [u8; 8],
     ) -> Result<(), OutOfRange> {
-        let mut offsets = self.offsets(arena).peekable();
-        let mut number = 0;
-        while let Some(at) = offsets.next() {
-            let next = offsets.peek().map_or(0, |next| arena.addr(*next));
+        let mut offsets = self.offsets(arena);
+        let mut following = offsets.next();
+        let (mut number, mut index) = (0, 0);
+        while let Some(at) = following {
+            following = offsets.next();
+            let next = following.map_or(0, |next| arena.addr(next));
             let mut block = [0; MAILBOX];
-            for (to, from) in block.iter_mut().take(MAILBOX_DATA).zip(&mut *data) {
-                *to = from;
+            for place in block.as_chunks_mut().0.iter_mut().take(MAILBOX_DATA / 8) {
+                *place = data(index);
+                index += 1;
             }
             ViewMut::<CmdIfBox>::of(&mut block)
                 .set(CmdIfBox::NEXT_POINTER_63_32, (next >> 32) as u32)

@@ -5,21 +5,21 @@
 
 pub(crate) mod late;
 mod mailbox;
+pub(crate) mod object;
 mod queue;
 
 use core::time::Duration;
 
 use bareverbs::{Clock, DmaFence, Platform, Registers};
-use bareverbs_mlx5_spec::{CMD_INLINE, CmdOpcode, CmdOut, HealthBuffer, InitialSeg, View};
+use bareverbs_mlx5_spec::{CMD_INLINE, CmdIn, CmdOpcode, CmdOut, Command, InitialSeg, Layout, View, ViewMut};
 use heapless::Vec;
 
 use crate::dma::arena::{Arena, PageUse, Run};
-use crate::dma::machine::Machine;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
-use crate::{CmdName, Config, Statistics};
-use late::{LateAction, ObjectMemory, Orphan, Ticket, Unanswered};
+use crate::{CmdName, Config};
+use late::{LateAction, Orphan, Ticket, Unanswered};
 use mailbox::{Chain, Row};
 use queue::{CommandQueue, Post};
 
@@ -37,8 +37,6 @@ const STANDING_BLOCKS: usize = 8;
 const PAGE_LANE_BLOCKS: usize = 2;
 /// How often a wait looks whether the device is still there.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes of the input of most commands that destroy, and of the output of those that create.
-const SHORT: usize = 16;
 
 /// A command: its lengths and where its bytes come from and go.
 pub(crate) struct Call<'a> {
@@ -46,9 +44,9 @@ pub(crate) struct Call<'a> {
     pub(crate) opcode: CmdOpcode,
     /// Start of the input.
     pub(crate) head: &'a [u8],
-    /// 64-bit entries that follow the head.
-    pub(crate) list: &'a mut dyn Iterator<Item = u64>,
-    /// Bytes of the whole input: head and list, then zeros.
+    /// The 64-bit entries that follow the head, by their index.
+    pub(crate) entry: &'a mut dyn FnMut(usize) -> u64,
+    /// Bytes of the whole input: head, entries, zeros.
     pub(crate) input_len: usize,
     /// Start of the output.
     pub(crate) output: &'a mut [u8],
@@ -56,27 +54,6 @@ pub(crate) struct Call<'a> {
     pub(crate) output_len: usize,
     /// What is left to do if the answer comes after the deadline.
     pub(crate) late: LateAction,
-}
-
-/// Why a command failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CallError {
-    /// The reason.
-    pub(crate) error: Error,
-    /// The command, if the device may still answer it.
-    pub(crate) unanswered: Option<Ticket>,
-}
-
-impl From<Error> for CallError {
-    fn from(error: Error) -> Self {
-        Self { error, unanswered: None }
-    }
-}
-
-impl From<CallError> for Error {
-    fn from(failed: CallError) -> Self {
-        failed.error
-    }
 }
 
 /// State of the command interface.
@@ -89,11 +66,14 @@ pub(crate) struct Commands {
     /// Mailboxes that stay allocated: no command with a short list fails for lack of memory.
     regular: Option<Run>,
     pages: Option<Run>,
-    unanswered: Vec<Unanswered, SLOTS>,
+    /// Commands that did not answer, each at its slot.
+    unanswered: [Option<Unanswered>; SLOTS],
     /// Outcomes of commands that destroy and answered late, for whoever tries again: whether the object is gone.
     outcomes: Vec<(Ticket, bool), OUTCOMES>,
     orphans: Vec<Orphan, ORPHANS>,
     tickets: u32,
+    /// What the last command left to the device, which had no answer in time.
+    abandoned: Option<Ticket>,
     /// Set once the device is known to answer no more, with the reason: no command is sent any more.
     pub(crate) dead: Option<Error>,
 }
@@ -111,7 +91,7 @@ impl Commands {
 
     /// Slots whose commands have not answered.
     pub(crate) fn lost_slots(&self) -> u32 {
-        self.unanswered.len() as u32
+        self.unanswered.iter().flatten().count() as u32
     }
 
     /// The standing mailboxes of a lane, input blocks before output blocks, and the number of each.
@@ -125,6 +105,11 @@ impl Commands {
             None => *place.insert(arena.allocate(Chain::pages(2 * blocks))?),
         };
         Ok((run, blocks))
+    }
+
+    /// The last command, if it had no answer in time.
+    pub(crate) const fn abandoned(&self) -> Option<Ticket> {
+        self.abandoned
     }
 
     const fn forget_standing(&mut self, lane: Lane) {
@@ -144,54 +129,44 @@ struct Mailboxes {
     standing: Option<Run>,
 }
 
-/// What the command interface does while a command is under way.
-pub(crate) type Idle<'a, P> = &'a mut dyn FnMut(&mut CommandInterface<'_, P>);
-
-/// The command interface of a device, with what it needs of the driver.
-pub(crate) struct CommandInterface<'a, P: Platform> {
-    pub(crate) machine: &'a mut Machine<P>,
-    pub(crate) arena: &'a mut Arena,
-    pub(crate) commands: &'a mut Commands,
-    pub(crate) stats: &'a mut Statistics,
-}
-
-impl<P: Platform> CommandInterface<'_, P> {
-    /// Does a command, and `idle` again and again until it answers.
-    pub(crate) fn call(&mut self, lane: Lane, call: &mut Call<'_>, idle: Idle<'_, P>) -> Result<(), CallError> {
+impl<P: Platform> Driver<P> {
+    /// Does a command, and serves the firmware until it answers.
+    pub(crate) fn call(&mut self, lane: Lane, call: &mut Call<'_>) -> Result<(), Error> {
+        self.commands.abandoned = None;
         if let Some(reason) = self.commands.dead {
-            return Err(reason.into());
+            return Err(reason);
         }
         self.collect_late_answers()?;
         let opcode = call.opcode.code() as u16;
         let Some(slot) = self.commands.queue.reserve(lane) else {
             log_event!(warn, "command {:?}: every slot waits for an answer", CmdName(opcode));
-            return Err(Error::NoCommandSlot.into());
+            return Err(Error::NoCommandSlot);
         };
         log_event!(trace, "command {:?} in slot {}", CmdName(opcode), slot);
         let mailboxes = match self.allocate_mailboxes(lane, slot, call) {
             Ok(mailboxes) => mailboxes,
             Err(error) => {
                 self.commands.queue.release(slot);
-                return Err(error.into());
+                return Err(error);
             }
         };
-        if let Err(error) = self.post(slot, &mailboxes, call) {
-            self.release(slot, mailboxes.input.is_scattered());
-            return Err(error.into());
-        }
-        let status_own = match self.wait(slot, opcode, idle) {
-            Ok(status_own) => status_own,
-            Err(error) => {
-                let unanswered = self.abandon(lane, slot, call, &mailboxes);
-                return Err(CallError { error, unanswered });
-            }
+        let result = match self.post(slot, &mailboxes, call) {
+            Ok(()) => match self.wait(slot, opcode, lane) {
+                Ok(status_own) => self.collect(slot, opcode, mailboxes.output, call.output, status_own),
+                Err(error) => {
+                    self.abandon(lane, slot, call, &mailboxes);
+                    return Err(error);
+                }
+            },
+            Err(error) => Err(error),
         };
-        let result = self.collect(slot, opcode, mailboxes.output, call.output, status_own);
         self.release(slot, mailboxes.input.is_scattered());
+        // A command for pages may have been given up while this one was under way.
+        self.commands.abandoned = None;
         if let Err(error) = result {
             log_event!(debug, "command {:?} failed: {:?}", CmdName(opcode), error);
         }
-        Ok(result?)
+        result
     }
 
     /// Frees a slot, and the mailboxes that were its own, if it had any.
@@ -208,9 +183,9 @@ impl<P: Platform> CommandInterface<'_, P> {
         if input == 0 && output == 0 {
             return Ok(Mailboxes { input: Chain::EMPTY, output: Row::EMPTY, standing: None });
         }
-        let (standing, blocks) = self.commands.standing(self.arena, lane)?;
+        let (standing, blocks) = self.commands.standing(&mut self.arena, lane)?;
         if output > blocks {
-            return Err(Error::LimitExceeded { requested: output as u64, limit: blocks as u64 });
+            return Err(Error::LimitExceeded { limit: blocks as u32 });
         }
         let input = if input <= blocks {
             Row::new(standing.at(), input).chain()
@@ -225,7 +200,7 @@ impl<P: Platform> CommandInterface<'_, P> {
 
     /// Writes a command and rings its doorbell.
     fn post(&mut self, slot: u32, mailboxes: &Mailboxes, call: &mut Call<'_>) -> Result<(), Error> {
-        let Self { machine, arena, commands, stats } = self;
+        let Self { machine, arena, commands, stats, .. } = self;
         let memory = &mut machine.memory;
         let token = commands.queue.next_token();
         let mut inline = [0; CMD_INLINE];
@@ -233,12 +208,21 @@ impl<P: Platform> CommandInterface<'_, P> {
         for (to, from) in inline.iter_mut().zip(first) {
             *to = *from;
         }
-        for (to, from) in inline.iter_mut().zip((call.opcode.code() as u16).to_be_bytes()) {
-            *to = from;
-        }
-        let mut data = rest.iter().copied().chain((&mut *call.list).flat_map(u64::to_be_bytes));
-        mailboxes.input.write(memory, arena, token, &mut data)?;
-        mailboxes.output.chain().write(memory, arena, token, &mut core::iter::empty())?;
+        ViewMut::<CmdIn>::of(&mut inline).set(CmdIn::OPCODE, call.opcode.code());
+        let words = rest.len().div_ceil(8);
+        let entries = call.input_len.saturating_sub(call.head.len()) / 8;
+        mailboxes.input.write(memory, arena, token, &mut |index| match index.checked_sub(words) {
+            Some(entry) if entry < entries => (call.entry)(entry).to_be_bytes(),
+            Some(_) => [0; 8],
+            None => {
+                let mut bytes = [0; 8];
+                for (to, from) in bytes.iter_mut().zip(rest.get(index * 8..).unwrap_or_default()) {
+                    *to = *from;
+                }
+                bytes
+            }
+        })?;
+        mailboxes.output.chain().write(memory, arena, token, &mut |_| [0; 8])?;
         let input_len = u32::try_from(call.input_len).unwrap_or(u32::MAX);
         let output_len = u32::try_from(call.output_len).unwrap_or(u32::MAX);
         let (input_addr, output_addr) = (mailboxes.input.addr(arena), mailboxes.output.chain().addr(arena));
@@ -253,13 +237,13 @@ impl<P: Platform> CommandInterface<'_, P> {
     /// Waits for the device to give a slot back; its delivery status and owner bit.
     ///
     /// The owner bit decides, also when events announce completions: an event may be late or lost.
-    fn wait(&mut self, slot: u32, opcode: u16, idle: Idle<'_, P>) -> Result<u8, Error> {
+    fn wait(&mut self, slot: u32, opcode: u16, lane: Lane) -> Result<u8, Error> {
         let start = self.machine.clock.now();
         let deadline = start.after(self.commands.timeout);
         let mut look = start.after(LOOK);
         loop {
             let late = self.machine.clock.now() >= deadline;
-            idle(self);
+            self.serve(lane);
             let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
             if status_own & 1 == 0 {
                 self.machine.fence.acquire();
@@ -279,39 +263,13 @@ impl<P: Platform> CommandInterface<'_, P> {
         }
     }
 
-    /// [`Error::DeviceGone`] if reads give all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. No command is
-    /// sent after either.
-    pub(crate) fn check_device(&mut self) -> Result<(), Error> {
-        let revision = self.machine.register(InitialSeg::FW_REV_MAJOR.dword())?;
-        let interface = self.machine.register(InitialSeg::CMD_INTERFACE_REV.dword())?;
-        if revision == u32::MAX && interface == u32::MAX {
-            log_event!(error, "the device is gone");
-            return self.mark_dead(Error::DeviceGone);
-        }
-        let buffer = InitialSeg::HEALTH_BUFFER.offset();
-        if HealthBuffer::RFR.take(self.machine.register(buffer + HealthBuffer::RFR.dword())?) != 0 {
-            let syndrome = HealthBuffer::SYND.take(self.machine.register(buffer + HealthBuffer::SYND.dword())?) as u8;
-            if syndrome != 0 {
-                log_event!(error, "the firmware stopped, health syndrome {:x}", syndrome);
-                return self.mark_dead(Error::DeviceFatal { syndrome });
-            }
-        }
-        Ok(())
-    }
-
-    /// Has every command end with `reason` from now on.
-    fn mark_dead(&mut self, reason: Error) -> Result<(), Error> {
-        self.commands.dead = Some(reason);
-        Err(reason)
-    }
-
     /// Checks the answer of a command and copies it out.
     fn collect(&self, slot: u32, opcode: u16, row: Row, output: &mut [u8], status_own: u8) -> Result<(), Error> {
         let (memory, queue, chain) = (&self.machine.memory, &self.commands.queue, row.chain());
         if status_own >> 1 != 0 {
             return Err(Error::CommandDelivery { opcode, status: status_own >> 1 });
         }
-        if self.commands.signatures && !(queue.verify(memory, slot)? && chain.verify(memory, self.arena)?) {
+        if self.commands.signatures && !(queue.verify(memory, slot)? && chain.verify(memory, &self.arena)?) {
             return Err(Error::CommandSignature { opcode });
         }
         let first = queue.output(memory, slot)?;
@@ -324,73 +282,49 @@ impl<P: Platform> CommandInterface<'_, P> {
             *to = from;
         }
         match output.get_mut(CMD_INLINE..) {
-            Some(rest) => Ok(chain.read(memory, self.arena, rest)?),
+            Some(rest) => Ok(chain.read(memory, &self.arena, rest)?),
             None => Ok(()),
         }
     }
 }
 
-/// The number of an object in the output of a command that creates, and in the input of one that destroys.
-const NUMBER: core::ops::Range<usize> = 8..12;
-
-fn number_of(output: &[u8; SHORT]) -> u32 {
-    let bytes = output.get(NUMBER).and_then(|bytes| bytes.first_chunk());
-    bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes) & 0xff_ffff)
-}
-
-fn naming(number: u32) -> [u8; SHORT] {
-    let mut input = [0; SHORT];
-    for (to, from) in input.iter_mut().skip(NUMBER.start).zip(number.to_be_bytes()) {
-        *to = from;
-    }
-    input
-}
-
 impl<P: Platform> Driver<P> {
-    /// A command that creates nothing and destroys nothing, with input and output of fixed sizes.
-    pub(crate) fn command<const I: usize, const O: usize>(
+    /// Does command `C`, which creates nothing and destroys nothing.
+    #[inline(always)]
+    pub(crate) fn command<C: Command>(&mut self, input: View<'_, C::In>, output: ViewMut<'_, C::Out>) -> Result<(), Error> {
+        let output = output.into_bytes();
+        let len = output.len();
+        self.execute(C::OPCODE, input.as_bytes(), output, len)
+    }
+
+    /// Does command `C`, of whose output only the status is looked at.
+    #[inline(always)]
+    pub(crate) fn tell<C: Command>(&mut self, input: View<'_, C::In>) -> Result<(), Error> {
+        self.execute(C::OPCODE, input.as_bytes(), &mut [], C::Out::SIZE)
+    }
+
+    /// Does a command that creates nothing and destroys nothing. Its whole output has `output_len` bytes.
+    pub(crate) fn execute(
         &mut self,
         opcode: CmdOpcode,
-        input: &[u8; I],
-        output: &mut [u8; O],
+        head: &[u8],
+        output: &mut [u8],
+        output_len: usize,
     ) -> Result<(), Error> {
-        let list = &mut core::iter::empty();
-        let call = Call { opcode, head: input, list, input_len: I, output, output_len: O, late: LateAction::None };
-        Ok(self.call(call)?)
+        let entry = &mut |_| 0;
+        self.call_regular(&mut Call { opcode, head, entry, input_len: head.len(), output, output_len, late: LateAction::None })
     }
 
-    /// A command that creates an object; its number. `list` are `len` 64-bit entries after the input. If the answer comes too
-    /// late the object is destroyed again, and its memory freed; after an error that [may still
-    /// complete](Error::may_still_complete) the memory is not the caller's to free.
-    pub(crate) fn create<const I: usize>(
-        &mut self,
-        opcode: CmdOpcode,
-        input: &[u8; I],
-        list: &mut dyn Iterator<Item = u64>,
-        len: usize,
-        memory: ObjectMemory,
-    ) -> Result<u32, Error> {
-        let input_len = len.saturating_mul(8).saturating_add(I);
-        let mut output = [0; SHORT];
-        let late = LateAction::Destroy { memory };
-        self.call(Call { opcode, head: input, list, input_len, output: &mut output, output_len: SHORT, late })?;
-        Ok(number_of(&output))
+    /// Changes the queue pair of this number. The output has `output_len` bytes, of which none is of interest.
+    pub(crate) fn modify(&mut self, opcode: CmdOpcode, head: &[u8], output_len: usize, number: u32) -> Result<(), Error> {
+        let (entry, output, late) = (&mut |_| 0, &mut [], LateAction::Modified { number });
+        self.call_regular(&mut Call { opcode, head, entry, input_len: head.len(), output, output_len, late })
     }
 
-    /// Any command. An error is the delivery's, the device's or the deadline's; the output is then not to be looked at.
-    pub(crate) fn call(&mut self, mut call: Call<'_>) -> Result<(), CallError> {
+    /// Any command but those of the page lane.
+    pub(crate) fn call_regular(&mut self, call: &mut Call<'_>) -> Result<(), Error> {
         self.destroy_orphans();
-        self.call_regular(&mut call)
-    }
-
-    fn call_regular(&mut self, call: &mut Call<'_>) -> Result<(), CallError> {
-        let (mut interface, mut work) = self.command_interface();
-        interface.call(Lane::Regular, call, &mut |interface| work.serve(interface))
-    }
-
-    /// [`CommandInterface::check_device`].
-    pub(crate) fn check_device(&mut self) -> Result<(), Error> {
-        self.command_interface().0.check_device()
+        self.call(Lane::Regular, call)
     }
 }
 

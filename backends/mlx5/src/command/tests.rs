@@ -4,9 +4,9 @@ use core::cell::RefCell;
 use std::rc::Rc;
 use std::vec::Vec;
 
-use bareverbs_mlx5_spec::CmdOpcode;
+use bareverbs_mlx5_spec::{Buffer, CmdOpcode, cmd};
 
-use super::late::PendingDestroy;
+use super::object::{Object, ObjectMemory};
 use super::*;
 
 use crate::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
@@ -31,7 +31,11 @@ fn an_entry_and_its_chains_lie_as_published() {
         *byte = index as u8;
     }
     let mut output = [0u8; 16 + 512 + 4];
-    view.command(CmdOpcode::QueryMkey, &input, &mut output).unwrap();
+    {
+        let len = output.len();
+        view.execute(CmdOpcode::QueryMkey, &input, &mut output, len)
+    }
+    .unwrap();
     assert_eq!(output[16 + 512..], [0xca, 0xfe, 0xba, 0xbe]);
 
     let state = shared.borrow();
@@ -75,10 +79,10 @@ fn a_slot_without_answer_is_not_used_again_and_the_last_one_is_kept_for_pages() 
     let view: &mut Driver<MockPlatform> = &mut driver;
     let opcode = CmdOpcode::QueryIssi.code() as u16;
     for _ in 0..3 {
-        let result = view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]);
+        let result = view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
         assert_eq!(result, Err(Error::CommandTimeout { opcode }));
     }
-    assert_eq!(view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]), Err(Error::NoCommandSlot));
+    assert_eq!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(Error::NoCommandSlot));
     assert_eq!(view.arena.lost_pages(), 3 * 4, "the buffers of three commands");
     let doorbells: Vec<Done> =
         shared.borrow().log.iter().filter(|done| matches!(done, Done::Register(0x18, _))).cloned().collect();
@@ -102,18 +106,18 @@ fn what_the_device_answers_becomes_an_error_value() {
     let view: &mut Driver<MockPlatform> = &mut driver;
     let opcode = CmdOpcode::AllocPd.code() as u16;
     answer(0, 5);
-    let result = view.command(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16]);
+    let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandStatus { opcode, status: 5, syndrome: 0x1234 }));
     answer(2 << 1, 0);
-    let result = view.command(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16]);
+    let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }));
     view.commands.signatures = true;
     answer(0, 0);
-    let result = view.command(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16]);
+    let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandSignature { opcode }));
     shared.borrow_mut().registers.fill(0xff);
     shared.borrow_mut().device = None;
-    let result = view.command(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16]);
+    let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::DeviceGone));
 }
 
@@ -150,13 +154,13 @@ fn a_late_answer_gives_slot_and_mailboxes_back() {
     let free = view.arena.free_pages();
     let opcode = CmdOpcode::QueryIssi.code() as u16;
     for _ in 0..3 {
-        let result = view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]);
+        let result = view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
         assert_eq!(result, Err(Error::CommandTimeout { opcode }));
     }
     assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (3, 12));
     answer_late(&shared, 1, 0);
     let seen = answer_all(&shared, 0);
-    view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]).unwrap();
+    view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).unwrap();
     assert_eq!(*seen.borrow(), [(1, opcode, 0)], "in the slot that came back");
     assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (2, 8));
     answer_late(&shared, 0, 0);
@@ -171,13 +175,10 @@ fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back(
     let (mut driver, shared) = started();
     let view: &mut Driver<MockPlatform> = &mut driver;
     let create = |view: &mut Driver<MockPlatform>| {
-        let run = view.arena.allocate(2).unwrap();
-        let record = view.arena.allocate_record().unwrap();
-        let memory = ObjectMemory::new(Some(run), Some(record));
-        let error = view.create(CmdOpcode::CreateQp, &[0; 16], &mut core::iter::empty(), 0, memory).unwrap_err();
+        let memory = view.allocate_memory(2, true).unwrap();
+        let error = view.create_object(CmdOpcode::CreateQp, CmdOpcode::DestroyQp, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
         assert_eq!(error, Error::CommandTimeout { opcode: CmdOpcode::CreateQp.code() as u16 });
-        view.release_run(run, error);
-        view.release_record(record, error);
+        view.release_memory(memory, error);
     };
     let free = view.arena.free_pages();
     create(view);
@@ -221,25 +222,26 @@ fn a_late_answer_to_destroy_counts_for_who_tries_again() {
     let (mut driver, shared) = started();
     let view: &mut Driver<MockPlatform> = &mut driver;
     let opcode = CmdOpcode::DestroyQp.code() as u16;
-    let mut pending = PendingDestroy::NONE;
+    let mut object = Object::new(5);
     let timeout = Err(Error::CommandTimeout { opcode });
-    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 5, &mut pending), timeout);
-    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 5, &mut pending), timeout, "waited for again, not sent again");
+    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
+    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout, "waited for again, not sent again");
     assert_eq!(view.commands.lost_slots(), 1);
     // It was carried out. By then the number may be another object's, which is to be left alone.
     answer_late(&shared, 0, 0);
     let seen = answer_all(&shared, 0);
-    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 5, &mut pending), Ok(()));
+    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), Ok(()));
     assert_eq!(*seen.borrow(), []);
-    assert_eq!((pending, view.commands.lost_slots()), (PendingDestroy::NONE, 0));
+    assert_eq!((object.pending, view.commands.lost_slots()), (None, 0));
 
     // It was refused, late: the object is still there, and destroyed by the next attempt.
+    let mut object = Object::new(6);
     shared.borrow_mut().device = None;
-    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 6, &mut pending), timeout);
+    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
     shared.borrow_mut().memory[32] = 6;
     shared.borrow_mut().memory[63] = 0;
     let seen = answer_all(&shared, 0);
-    assert_eq!(view.destroy(CmdOpcode::DestroyQp, 6, &mut pending), Ok(()));
+    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), Ok(()));
     assert_eq!(*seen.borrow(), [(0, opcode, 6)]);
 }
 
@@ -248,7 +250,7 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     let (mut driver, shared) = started();
     let view: &mut Driver<MockPlatform> = &mut driver;
     // Every other page is free, so that no two lie together; the standing mailboxes come first.
-    assert!(view.command(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112]).is_err());
+    assert!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).is_err());
     let standing = view.commands.standing(&mut view.arena, Lane::Regular).unwrap().0;
     assert_eq!(standing.pages(), 4);
     let runs: Vec<Run> = core::iter::from_fn(|| view.arena.allocate(1).ok()).collect();
@@ -276,16 +278,17 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     }));
     let len = 9 * 4 * 64;
     let list: Vec<u64> = (0..len as u64).map(|n| n.wrapping_mul(0x0123_4567_89ab_cdef)).collect();
-    let created = view.create(CmdOpcode::CreateMkey, &[7; 20], &mut list.iter().copied(), len, ObjectMemory::NONE);
+    let mut input = Buffer::zeroed();
+    input.as_bytes_mut().fill(7);
+    let created = view.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |index| list[index]);
     assert_eq!(created, Ok(0));
-    let expected: Vec<u8> = [7; 4].into_iter().chain(list.iter().flat_map(|entry| entry.to_be_bytes())).collect();
+    let expected: Vec<u8> = [7; 256].into_iter().chain(list.iter().flat_map(|entry| entry.to_be_bytes())).collect();
     assert_eq!(sent.borrow()[..expected.len()], expected[..]);
     assert!(sent.borrow()[expected.len()..].iter().all(|byte| *byte == 0), "zeros after the end");
     assert_eq!(view.arena.free_pages(), free);
     // One page more than there are.
     let len = (free as usize + 1) * 4 * 64;
-    let list = &mut core::iter::repeat_n(0, len);
-    let created = view.create(CmdOpcode::CreateMkey, &[7; 20], list, len, ObjectMemory::NONE);
+    let created = view.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |_| 0);
     assert!(matches!(created, Err(Error::ArenaFull { .. })), "{created:?}");
     assert_eq!(view.arena.free_pages(), free);
 }
@@ -295,10 +298,7 @@ fn pages_go_through_another_slot_after_one_had_no_answer() {
     let (mut driver, shared) = started();
     let view: &mut Driver<MockPlatform> = &mut driver;
     let opcode = CmdOpcode::ManagePages.code() as u16;
-    let give = |view: &mut Driver<MockPlatform>| {
-        let (mut interface, mut work) = view.command_interface();
-        interface.give_pages(3, 2, &mut |interface| work.drain_command_events(interface))
-    };
+    let give = |view: &mut Driver<MockPlatform>| view.give_pages(3, 2);
     let free = view.arena.free_pages();
     assert_eq!(give(view), Err(Error::CommandTimeout { opcode }));
     assert_eq!((view.arena.firmware_pages(), view.arena.lost_pages()), (0, 3), "two pages and the mailboxes");
@@ -319,8 +319,7 @@ fn pages_that_came_back_late_are_free() {
     let (mut driver, shared) = started();
     let view: &mut Driver<MockPlatform> = &mut driver;
     let given: Vec<u64> = (0..2).map(|_| view.arena.allocate_firmware_page(0).unwrap()).collect();
-    let (mut interface, mut work) = view.command_interface();
-    let result = interface.reclaim_pages(0, 2, &mut |interface| work.drain_command_events(interface));
+    let result = view.reclaim_pages(0, 2);
     assert!(matches!(result, Err(Error::CommandTimeout { .. })));
     let free = view.arena.free_pages();
     // The output lies where the entry in slot 3 says: two addresses.
@@ -370,8 +369,7 @@ fn pages_are_asked_back_for_each_function_that_has_some() {
         memory[slot * 64 + 63] = 0;
     }));
     for (function, count) in [(0, 2), (3, 5), (0x107, 1)] {
-        let (mut interface, mut work) = view.command_interface();
-        interface.give_pages(function, count, &mut |interface| work.drain_command_events(interface)).unwrap();
+        view.give_pages(function, count).unwrap();
     }
     assert_eq!(view.arena.firmware_pages(), 8);
     assert_eq!(view.reclaim_all(), Ok(()));
@@ -387,8 +385,8 @@ fn as_many_late_objects_as_slots_are_destroyed_again() {
     view.commands.start(run, 5, 6);
     let at = run.at();
     for _ in 0..31 {
-        let memory = ObjectMemory::new(Some(view.arena.allocate(1).unwrap()), None);
-        view.create(CmdOpcode::CreateCq, &[0; 16], &mut core::iter::empty(), 0, memory).unwrap_err();
+        let Ok(memory) = view.allocate_memory(1, false) else { break };
+        view.create_object(CmdOpcode::CreateCq, CmdOpcode::DestroyCq, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
         if view.arena.free_pages() == 0 {
             break;
         }
@@ -424,8 +422,7 @@ fn pages_stay_out_of_use_after_a_late_answer_that_cannot_be_trusted() {
         let (mut driver, shared) = started();
         let view: &mut Driver<MockPlatform> = &mut driver;
         let free = view.arena.free_pages();
-        let (mut interface, mut work) = view.command_interface();
-        let result = interface.give_pages(0, 2, &mut |interface| work.drain_command_events(interface));
+        let result = view.give_pages(0, 2);
         assert!(matches!(result, Err(Error::CommandTimeout { .. })));
         view.commands.signatures = signed;
         shared.borrow_mut().memory[3 * 64 + 32] = status;

@@ -128,12 +128,6 @@ impl Arena {
         self.device_addr.wrapping_add(at as u64)
     }
 
-    /// Device addresses of the pages of a run.
-    pub(crate) fn page_addrs(&self, run: Run) -> impl Iterator<Item = u64> + use<> {
-        let start = self.addr(run.at());
-        (0..u64::from(run.pages.get())).map(move |page| start.wrapping_add(page * PAGE as u64))
-    }
-
     /// Changes the use of a page, and all that is counted of it.
     fn set(&mut self, page: usize, to: PageUse) {
         let Some(place) = self.uses.get_mut(page) else { return };

@@ -3,9 +3,9 @@
 use core::cell::Cell;
 
 use bareverbs::{Doorbell, Platform, Registers};
-use bareverbs_mlx5_spec::{AllocUarIn, CmdOpcode, Layout, UAR_BLUEFLAME, UAR_PAGE};
+use bareverbs_mlx5_spec::{CmdOpcode, UAR_BLUEFLAME, UAR_PAGE, View, cmd};
 
-use crate::command::late::ObjectMemory;
+use crate::command::object::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
@@ -108,8 +108,7 @@ fn page_lies_in(page: u32, bar: usize) -> bool {
 impl<P: Platform> Driver<P> {
     /// Gets a UAR page from the device.
     pub(crate) fn alloc_uar(&mut self) -> Result<(), Error> {
-        let input = [0; AllocUarIn::SIZE];
-        let page = self.create(CmdOpcode::AllocUar, &input, &mut core::iter::empty(), 0, ObjectMemory::NONE)?;
+        let page = self.create::<cmd::AllocUar>(View::zeros(), ObjectMemory::NONE)?;
         if !page_lies_in(page, self.machine.registers.len()) {
             log_event!(error, "the device names UAR page {}, outside its BAR", page);
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });

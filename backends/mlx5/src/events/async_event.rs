@@ -5,8 +5,7 @@ use bareverbs_mlx5_spec::{
     CqError, Eqe, EventType, HealthBuffer, InitialSeg, PortChange, PortStateChangeEvent, QpEvents, View,
 };
 
-use crate::command::CommandInterface;
-use crate::driver::{Driver, IdleWork};
+use crate::driver::Driver;
 use crate::error::Error;
 use crate::events::eq::{Entry, event_data, event_type};
 use crate::log::log_event;
@@ -31,26 +30,18 @@ pub(crate) const ASYNC_EVENTS: &[EventType] = &[
 /// Entries that one call takes at most before it gives up looking for one that concerns the caller.
 const ENTRIES: usize = 64;
 
-impl<P: Platform> IdleWork<'_, P> {
+impl<P: Platform> Driver<P> {
     /// Takes the completions of commands off their queue: the owner bits say the same.
-    pub(crate) fn drain_command_events(&mut self, interface: &mut CommandInterface<'_, P>) {
-        let Some(eq) = self.command.as_mut() else { return };
+    pub(crate) fn drain_command_events(&mut self) {
+        let Some(eq) = self.eqs.command.as_mut() else { return };
         for _ in 0..ENTRIES {
             if eq.pop().is_none() {
                 eq.arm();
                 break;
             }
-            interface.stats.command_events = interface.stats.command_events.wrapping_add(1);
+            self.stats.command_events = self.stats.command_events.wrapping_add(1);
             eq.update_consumer_index();
         }
-    }
-}
-
-impl<P: Platform> Driver<P> {
-    /// Takes the completions of commands off their queue.
-    pub(crate) fn drain_command_events(&mut self) {
-        let (mut interface, mut work) = self.command_interface();
-        work.drain_command_events(&mut interface);
     }
 
     /// Serves page requests, then takes the next asynchronous event for the caller.
@@ -86,10 +77,7 @@ impl<P: Platform> Driver<P> {
 fn parse(entry: &Entry) -> AsyncEvent {
     let view = View::<Eqe>::of(entry);
     let sub_type = view.get(Eqe::EVENT_SUB_TYPE);
-    let qpn = || {
-        let data = event_data::<QpEvents>(entry);
-        Qpn::new(View::<QpEvents>::of(&data).get(QpEvents::QPN_RQN_SQN))
-    };
+    let qpn = || Qpn::new(event_data(entry).get(QpEvents::QPN_RQN_SQN));
     match event_type(entry) {
         Some(EventType::CommEstablished) => AsyncEvent::CommEstablished(qpn()),
         Some(EventType::SqDrained) => AsyncEvent::SqDrained(qpn()),
@@ -98,13 +86,11 @@ fn parse(entry: &Entry) -> AsyncEvent {
         Some(EventType::WqInvalReqError) => AsyncEvent::QpRequestError(qpn()),
         Some(EventType::WqAccessError) => AsyncEvent::QpAccessError(qpn()),
         Some(EventType::CqError) => {
-            let data = event_data::<CqError>(entry);
-            let view = View::<CqError>::of(&data);
+            let view = event_data(entry);
             AsyncEvent::CqError(Cqn::new(view.get(CqError::CQN)), view.get(CqError::SYNDROME) as u8)
         }
         Some(EventType::PortChange) => {
-            let data = event_data::<PortStateChangeEvent>(entry);
-            let port = View::<PortStateChangeEvent>::of(&data).get(PortStateChangeEvent::PORT_NUM) as u8;
+            let port = event_data(entry).get(PortStateChangeEvent::PORT_NUM) as u8;
             match PortChange::from_code(sub_type) {
                 Some(PortChange::Active) => AsyncEvent::PortActive(port),
                 Some(PortChange::Down) => AsyncEvent::PortDown(port),

@@ -1,7 +1,7 @@
 //! Queues of completion events.
 
 use bareverbs::{CompletionEvent, Cqn, Platform};
-use bareverbs_mlx5_spec::{CompEvent, EventType, View};
+use bareverbs_mlx5_spec::{CompEvent, EventType};
 use heapless::Vec;
 
 use crate::driver::COMPLETION_EQS;
@@ -47,8 +47,7 @@ impl<P: Platform> bareverbs::CompletionEvents for CompletionEvents<P> {
                     return CompletionEvent::Overflow;
                 }
                 if event_type(&entry) == Some(EventType::Completion) {
-                    let data = event_data::<CompEvent>(&entry);
-                    let cqn = View::<CompEvent>::of(&data).get(CompEvent::CQ_NUMBER);
+                    let cqn = event_data(&entry).get(CompEvent::CQ_NUMBER);
                     return CompletionEvent::Completion(Cqn::new(cqn));
                 }
             }

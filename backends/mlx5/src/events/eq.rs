@@ -2,11 +2,11 @@
 
 use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, Registers, RingView, Span, WordRegister};
 use bareverbs_mlx5_spec::{
-    CmdOpcode, CreateEqIn, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, ViewMut,
+    Buffer, CmdOpcode, CreateEqIn, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, Sub, UAR_EQ_ARM, UAR_EQ_UPDATE, View, cmd,
 };
 
-use crate::command::late::ObjectMemory;
-use crate::dma::arena::{PAGE, Run};
+use crate::command::object::ObjectMemory;
+use crate::dma::arena::PAGE;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::log::log_event;
@@ -30,7 +30,7 @@ pub(crate) struct EqInfo {
     pub(crate) number: u8,
     /// Interrupt vector.
     pub(crate) vector: u16,
-    run: Run,
+    memory: ObjectMemory,
 }
 
 /// An event queue.
@@ -124,11 +124,10 @@ pub(crate) fn event_type(entry: &Entry) -> Option<EventType> {
     EventType::from_code(View::<Eqe>::of(entry).get(Eqe::EVENT_TYPE))
 }
 
-/// Data of an entry as its layout `L` of 28 bytes has it.
-pub(crate) fn event_data<L: Layout>(entry: &Entry) -> [u8; 28] {
-    const { assert!(L::SIZE == 28, "event data has 28 bytes") };
-    let bytes = View::<Eqe>::of(entry).bytes(Eqe::EVENT_DATA);
-    bytes.first_chunk().copied().unwrap_or([0; 28])
+/// Data of an entry, with layout `L`.
+pub(crate) fn event_data<L: Layout>(entry: &Entry) -> View<'_, L> {
+    const { assert!(L::SIZE == Eqe::EVENT_DATA.len(), "event data has 28 bytes") };
+    View::<Eqe>::of(entry).sub(Sub::new(Eqe::EVENT_DATA.offset()))
 }
 
 impl<P: Platform> Driver<P> {
@@ -136,27 +135,21 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, Error> {
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
         if !LOG_SIZE.contains(&log_size) {
-            return Err(Error::LimitExceeded { requested: u64::from(entries), limit: 1 << LOG_SIZE.end() });
+            return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() });
         }
         let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
-        // 64 entries are a page: the run is the queue.
-        let run = self.allocate_cleared((EQE << log_size).div_ceil(PAGE) as u32)?;
-        let made = self.open_eq(run).and_then(|io| Ok((io, self.create_eq_command(run, log_size, types, vector, uar_page)?)));
-        match made {
-            Ok((io, number)) => Ok(Eq::new(io, EqInfo { number, vector, run }, log_size)),
-            Err(error) => {
-                self.release_run(run, error);
-                Err(error)
-            }
-        }
+        // 64 entries are a page: the pages are the queue.
+        let memory = self.allocate_memory((EQE << log_size).div_ceil(PAGE) as u32, false)?;
+        let made = self.create_eq_in(memory, log_size, types, vector, uar_page);
+        made.inspect_err(|error| self.release_memory(memory, *error))
     }
 
     /// The queue's memory and registers.
-    fn open_eq(&self, run: Run) -> Result<EqIo<P>, Error> {
+    fn open_eq(&self, memory: ObjectMemory, log_size: u32) -> Result<EqIo<P>, Error> {
         let base = self.uar.base()?;
         // An event queue has no record; nothing is written to the one that its span names.
-        let span =
-            Span::new(run.at(), run.bytes(), run.at()).ok_or(Error::OutOfRange { offset: run.at(), len: run.bytes() })?;
+        let at = memory.at();
+        let span = Span::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at })?;
         Ok(EqIo {
             ring: self.machine.memory.ring(&span)?,
             update: self.machine.registers.word(base + UAR_EQ_UPDATE)?,
@@ -165,16 +158,17 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    fn create_eq_command(
+    fn create_eq_in(
         &mut self,
-        run: Run,
+        memory: ObjectMemory,
         log_size: u32,
         types: &[EventType],
         vector: u16,
         uar_page: u32,
-    ) -> Result<u8, Error> {
+    ) -> Result<Eq<P>, Error> {
+        let io = self.open_eq(memory, log_size)?;
         for index in 0..1usize << log_size {
-            self.machine.memory.write(run.at() + index * EQE + OWNER, &[1])?;
+            self.machine.memory.write(memory.at() + index * EQE + OWNER, &[1])?;
         }
         let mut mask = [0u8; 32];
         for event in types {
@@ -184,30 +178,28 @@ impl<P: Platform> Driver<P> {
                 *byte |= 1 << (bit % 8);
             }
         }
-        let mut input = [0; CreateEqIn::SIZE];
-        let mut view = ViewMut::<CreateEqIn>::of(&mut input);
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
         view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask);
         view.sub(CreateEqIn::EQ_CONTEXT_ENTRY)
             .set(Eqc::LOG_EQ_SIZE, log_size)
             .set(Eqc::UAR_PAGE, uar_page)
             .set(Eqc::INTR, u32::from(vector));
-        let mut pages = self.arena.page_addrs(run);
-        let memory = ObjectMemory::new(Some(run), None);
-        let number = self.create(CmdOpcode::CreateEq, &input, &mut pages, run.pages() as usize, memory)? as u8;
+        let number = self.create::<cmd::CreateEq>(input.view(), memory)? as u8;
         log_event!(debug, "event queue {} of {} entries, vector {}", number, 1u32 << log_size, vector);
-        Ok(number)
+        Ok(Eq::new(io, EqInfo { number, vector, memory }, log_size))
     }
 
     /// A queue that no device knows.
     #[cfg(test)]
-    pub(crate) fn eq_for_tests(&self, run: Run, log_size: u32, vector: u16) -> Eq<P> {
-        Eq::new(self.open_eq(run).unwrap(), EqInfo { number: 1, vector, run }, log_size)
+    pub(crate) fn eq_for_tests(&self, run: crate::dma::arena::Run, log_size: u32, vector: u16) -> Eq<P> {
+        let memory = ObjectMemory::new(Some(run), None);
+        Eq::new(self.open_eq(memory, log_size).unwrap(), EqInfo { number: 1, vector, memory }, log_size)
     }
 
     /// Destroys an event queue.
     pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), Error> {
-        let memory = ObjectMemory::new(Some(eq.run), None);
-        self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), memory)?;
+        self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), eq.memory)?;
         log_event!(debug, "event queue {} is gone", eq.number);
         Ok(())
     }
@@ -233,11 +225,12 @@ mod tests {
         driver.uar = crate::dma::uar::Uar::at(4, 0, false);
         let view: &mut Driver<MockPlatform> = &mut driver;
         let run = view.arena.allocate(1).unwrap();
-        let io = view.open_eq(run).unwrap();
+        let memory = ObjectMemory::new(Some(run), None);
+        let io = view.open_eq(memory, 6).unwrap();
         for back in 1..=64 {
             put(&shared, start.wrapping_sub(back), 0x77);
         }
-        let info = EqInfo { number: 9, vector: 0, run };
+        let info = EqInfo { number: 9, vector: 0, memory };
         (Eq { io, info, log_size: 6, consumer: start, reported: start, armed: true, streak: 0 }, shared)
     }
 

@@ -45,51 +45,64 @@ pub(crate) struct HealthWatch {
     last: Option<u32>,
     misses: u8,
     /// When [`Driver::maintain`] looks again.
-    next: Option<Instant>,
+    next: Instant,
 }
 
 impl<P: Platform> Driver<P> {
     /// Looks at the health counter and the health buffer, and takes back what commands that answered late had.
     pub(crate) fn check_health(&mut self) -> Result<Health, Error> {
         self.destroy_orphans();
-        let buffer = InitialSeg::HEALTH_BUFFER.offset();
-        let version = self.register(buffer + HealthBuffer::FW_VERSION.dword())?;
+        let (reset_wanted, complaint) = self.read_complaint()?;
         let word = self.register(InitialSeg::HEALTH_COUNTER.dword())?;
-        if version == u32::MAX && word == u32::MAX {
+        let counter = InitialSeg::HEALTH_COUNTER.take(word);
+        self.health.misses = if self.health.last == Some(counter) { self.health.misses.saturating_add(1) } else { 0 };
+        self.health.last = Some(counter);
+        if self.health.misses == MISSES {
+            log_event!(error, "the health counter stands still at {:x}", counter);
+        }
+        Ok(Health {
+            counter,
+            misses: self.health.misses,
+            stuck: self.health.misses >= MISSES,
+            syndrome: HealthBuffer::SYND.take(complaint) as u8,
+            ext_syndrome: HealthBuffer::EXT_SYND.take(complaint) as u16,
+            reset_wanted,
+        })
+    }
+
+    /// [`Error::DeviceGone`] if reads give all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. No command is
+    /// sent after either: it would wait for its deadline.
+    pub(crate) fn check_device(&mut self) -> Result<(), Error> {
+        self.read_complaint()?;
+        self.commands.dead.map_or(Ok(()), Err)
+    }
+
+    /// Whether the firmware asks for a reset, and the dword with its syndrome.
+    fn read_complaint(&mut self) -> Result<(bool, u32), Error> {
+        let revision = self.register(InitialSeg::FW_REV_MAJOR.dword())?;
+        let interface = self.register(InitialSeg::CMD_INTERFACE_REV.dword())?;
+        if revision == u32::MAX && interface == u32::MAX {
             log_event!(error, "the device is gone");
             self.commands.dead = Some(Error::DeviceGone);
             return Err(Error::DeviceGone);
         }
-        let counter = InitialSeg::HEALTH_COUNTER.take(word);
-        self.health.misses = if self.health.last == Some(counter) { self.health.misses.saturating_add(1) } else { 0 };
-        self.health.last = Some(counter);
-        let reset = self.register(buffer + HealthBuffer::RFR.dword())?;
-        let syndrome = self.register(buffer + HealthBuffer::SYND.dword())?;
-        if self.health.misses == MISSES {
-            log_event!(error, "the health counter stands still at {:x}", counter);
+        let buffer = InitialSeg::HEALTH_BUFFER.offset();
+        let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())?) != 0;
+        let complaint = self.register(buffer + HealthBuffer::SYND.dword())?;
+        let syndrome = HealthBuffer::SYND.take(complaint) as u8;
+        if reset_wanted && syndrome != 0 {
+            log_event!(error, "the firmware asks for a reset, health syndrome {:x}", syndrome);
+            self.commands.dead = Some(Error::DeviceFatal { syndrome });
         }
-        let health = Health {
-            counter,
-            misses: self.health.misses,
-            stuck: self.health.misses >= MISSES,
-            syndrome: HealthBuffer::SYND.take(syndrome) as u8,
-            ext_syndrome: HealthBuffer::EXT_SYND.take(syndrome) as u16,
-            reset_wanted: HealthBuffer::RFR.take(reset) != 0,
-        };
-        if health.reset_wanted && health.syndrome != 0 {
-            log_event!(error, "the firmware asks for a reset, health syndrome {:x}", health.syndrome);
-            // Commands would wait for their deadlines, one after the other.
-            self.commands.dead = Some(Error::DeviceFatal { syndrome: health.syndrome });
-        }
-        Ok(health)
+        Ok((reset_wanted, complaint))
     }
 
     /// Gives the firmware the pages that it asks for and, once a second, looks at its health. Gives the moment of the next call.
     pub(crate) fn maintain(&mut self) -> Result<Instant, Error> {
         self.serve_page_requests()?;
         let now = self.machine.clock.now();
-        if self.health.next.is_none_or(|next| now >= next) {
-            self.health.next = Some(now.after(HEALTH_PERIOD));
+        if now >= self.health.next {
+            self.health.next = now.after(HEALTH_PERIOD);
             let health = self.check_health()?;
             // It may count again some day, but nobody can wait for that.
             if health.stuck {
@@ -98,7 +111,7 @@ impl<P: Platform> Driver<P> {
         }
         match self.commands.dead {
             Some(reason) => Err(reason),
-            None => Ok(self.health.next.unwrap_or(now)),
+            None => Ok(self.health.next),
         }
     }
 

@@ -2,12 +2,12 @@
 
 use bareverbs::{Access, AddressMap, Extent, Lkey, MrRequest, MwType, Platform, Rkey};
 use bareverbs_mlx5_spec::{
-    AccessMode, CmdOpcode, CreateMkeyIn, INVALID_LKEY, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, QueryMkeyIn, QueryMkeyOut, View,
-    ViewMut, WqeKlm,
+    AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, OCTWORD, QueryMkeyIn, QueryMkeyOut, ViewMut,
+    WqeKlm, cmd,
 };
 
 use crate::Mlx5;
-use crate::command::late::{ObjectMemory, PendingDestroy};
+use crate::command::object::{Object, ObjectMemory};
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event, logged};
@@ -22,34 +22,21 @@ const KLM_REACH: u64 = 1 << 30;
 /// Octowords of a translation are counted in blocks of this many.
 const OCTWORD_BLOCK: u32 = 4;
 
-/// A key of the device: its index, and whether an attempt to destroy it had no answer.
-#[derive(Debug)]
-struct Key {
-    index: u32,
-    destroy: PendingDestroy,
-}
-
-impl Key {
-    const fn new(index: u32) -> Self {
-        Self { index, destroy: PendingDestroy::NONE }
-    }
-}
-
 /// A memory region of this backend.
 pub struct Mr {
-    key: Key,
+    key: Object,
     /// The key that callers use, if the region needs one of its own over the page list.
-    indirect: Option<Key>,
+    indirect: Option<Object>,
 }
 
-format_as!([] Mr, "Mr({:x}, over another key: {})", |this| this.key.index, this.indirect.is_some());
+format_as!([] Mr, "Mr({:x}, over another key: {})", |this| this.key.number, this.indirect.is_some());
 
 /// A memory window of this backend.
 pub struct Mw {
-    key: Key,
+    key: Object,
 }
 
-format_as!([] Mw, "Mw({:x})", |this| this.key.index);
+format_as!([] Mw, "Mw({:x})", |this| this.key.number);
 
 /// What the device knows of a key, as QUERY_MKEY gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,13 +90,13 @@ impl Pages {
         if length == 0 {
             return Ok(Self { log_size: smallest, count: 0 });
         }
-        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { addr })?;
+        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { page: 0 })?;
         // A bit is set in `unlike` if pages of that size, or larger, would not do.
         let mut unlike = 0;
         let mut expected = None;
         let mut at = addr;
         loop {
-            let Extent { device_addr, len } = walk.extent(at).ok_or(Error::Unmapped { addr: at })?;
+            let Extent { device_addr, len } = walk.extent(at).ok_or_else(|| unmapped(at.wrapping_sub(addr)))?;
             match expected {
                 None => unlike |= at ^ device_addr,
                 Some(expected) if expected == device_addr => {}
@@ -122,7 +109,7 @@ impl Pages {
             }
         }
         if unlike.trailing_zeros() < smallest {
-            return Err(Error::Misaligned { addr });
+            return Err(Error::Misaligned);
         }
         // No larger than what covers the whole region.
         let cover = u64::BITS - (addr ^ last).leading_zeros();
@@ -164,7 +151,7 @@ impl<P: Platform> Driver<P> {
         let variant = self.next_variant();
         let mut walk = Walk::new(request.map);
         let mut pages = Pages::find(addr, length, &mut walk)?;
-        let mut region = Region { pd: pd.number, access, start: addr, addr, length, variant };
+        let mut region = Region { pd: pd.object.number, access, start: addr, addr, length, variant };
         let within = addr & ((1 << pages.log_size) - 1);
         if access.contains(Access::ZERO_BASED) {
             if length != 0 && addr.trailing_zeros() < *LOG_PAGE.start() {
@@ -180,7 +167,7 @@ impl<P: Platform> Driver<P> {
         let index = self.create_page_list(&region, pages, &mut walk)?;
         let key = index << 8 | u32::from(variant);
         log_event!(debug, "region {:x}: {} pages of 2^{} bytes", key, pages.count, pages.log_size);
-        Ok((Mr { key: Key::new(index), indirect: None }, Lkey::new(key), Rkey::new(key)))
+        Ok((Mr { key: Object::new(index), indirect: None }, Lkey::new(key), Rkey::new(key)))
     }
 
     /// A zero-based region that does not begin with a page: a key over its addresses, and an indirect key from zero over that.
@@ -197,23 +184,26 @@ impl<P: Platform> Driver<P> {
         let lkey = index << 8 | u32::from(region.variant);
         let entries = region.length.div_ceil(KLM_REACH);
         let octwords = octwords(entries)?.next_multiple_of(OCTWORD_BLOCK);
-        let mut input = [0; CreateMkeyIn::SIZE];
-        let mut view = ViewMut::<CreateMkeyIn>::of(&mut input);
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
         view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octwords);
         self.set_context(&mut view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), &Region { start: 0, ..*region })
             .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octwords);
         let (addr, length) = (region.addr, region.length);
-        let mut list = (0..u64::from(octwords)).flat_map(|entry| {
-            let done = entry.saturating_mul(KLM_REACH);
-            let reach = length.saturating_sub(done).min(KLM_REACH);
-            klm(reach as u32, if reach == 0 { 0 } else { lkey }, if reach == 0 { 0 } else { addr.wrapping_add(done) })
-        });
+        // Each entry is two 64-bit words; what has no bytes is zeros.
+        let mut list = |index: usize| {
+            let done = (index as u64 / 2).saturating_mul(KLM_REACH);
+            match length.saturating_sub(done).min(KLM_REACH) {
+                0 => 0,
+                reach => klm_word(reach as u32, lkey, addr.wrapping_add(done), index),
+            }
+        };
         match self.create_mkey(&input, &mut list, octwords as usize * 2) {
             Ok(outer) => {
                 let key = outer << 8 | u32::from(region.variant);
                 log_event!(debug, "region {:x} from zero over key {:x}", key, lkey);
-                Ok((Mr { key: Key::new(index), indirect: Some(Key::new(outer)) }, Lkey::new(key), Rkey::new(key)))
+                Ok((Mr { key: Object::new(index), indirect: Some(Object::new(outer)) }, Lkey::new(key), Rkey::new(key)))
             }
             Err(error) => {
                 if let Err(error) = self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE) {
@@ -251,25 +241,29 @@ impl<P: Platform> Driver<P> {
         walk: &mut Walk<'_, M>,
     ) -> Result<u32, Error> {
         let octwords = octwords(pages.count.div_ceil(2))?;
-        let mut input = [0; CreateMkeyIn::SIZE];
-        let mut view = ViewMut::<CreateMkeyIn>::of(&mut input);
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
         view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octwords);
         self.set_context(&mut view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), region)
             .set(Mkc::ACCESS_MODE_1_0, AccessMode::Mtt.code())
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octwords)
             .set(Mkc::LOG_PAGE_SIZE, pages.log_size);
         let mut missing = None;
-        let mut list = (0..pages.count).map(|index| {
+        // The list is whole octowords: an odd last one is filled up with a zero.
+        let mut list = |index: usize| {
+            let index = index as u64;
+            if index == pages.count {
+                return 0;
+            }
             pages.device_addr(region.addr, index, walk).unwrap_or_else(|| {
-                missing = Some(region.addr);
+                missing = Some(index << pages.log_size);
                 0
             })
-        });
-        // The list is whole octowords: an odd last one is filled up with a zero.
+        };
         let index = self.create_mkey(&input, &mut list, octwords as usize * 2)?;
-        if let Some(addr) = missing {
+        if let Some(at) = missing {
             self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE)?;
-            return Err(Error::Unmapped { addr });
+            return Err(unmapped(at));
         }
         Ok(index)
     }
@@ -289,8 +283,9 @@ impl<P: Platform> Driver<P> {
             return Err(Error::Unsupported(Feature::MemoryWindows));
         }
         let variant = self.next_variant();
-        let mut input = [0; CreateMkeyIn::SIZE];
-        ViewMut::<CreateMkeyIn>::of(&mut input)
+        let mut input = Buffer::zeroed();
+        input
+            .view_mut()
             .sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY)
             .set(Mkc::FREE, 1)
             .set(Mkc::UMR_EN, 1)
@@ -299,12 +294,12 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::QPN, MKEY_ANY_QPN)
             .set(Mkc::MKEY_7_0, u32::from(variant))
             .set(Mkc::EN_RINVAL, u32::from(kind == MwType::Type2))
-            .set(Mkc::PD, pd.number)
+            .set(Mkc::PD, pd.object.number)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, WINDOW_OCTWORDS);
-        let index = self.create_mkey(&input, &mut core::iter::empty(), 0)?;
+        let index = self.create_mkey(&input, &mut |_| 0, 0)?;
         let key = index << 8 | u32::from(variant);
         log_event!(debug, "window {:x}", key);
-        Ok((Mw { key: Key::new(index) }, Rkey::new(key)))
+        Ok((Mw { key: Object::new(index) }, Rkey::new(key)))
     }
 
     /// Destroys a window.
@@ -314,11 +309,11 @@ impl<P: Platform> Driver<P> {
 
     fn create_mkey(
         &mut self,
-        input: &[u8; CreateMkeyIn::SIZE],
-        list: &mut dyn Iterator<Item = u64>,
+        input: &Buffer<CreateMkeyIn>,
+        list: &mut dyn FnMut(usize) -> u64,
         len: usize,
     ) -> Result<u32, Error> {
-        let index = self.create(CmdOpcode::CreateMkey, input, list, len, ObjectMemory::NONE)?;
+        let index = self.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
         // Index 0 is no key, and index 1 holds the key that ends a receive list.
         if index <= INVALID_LKEY >> 8 {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index });
@@ -326,19 +321,18 @@ impl<P: Platform> Driver<P> {
         Ok(index)
     }
 
-    fn destroy_mkey(&mut self, key: &mut Key) -> Result<(), Error> {
-        self.destroy(CmdOpcode::DestroyMkey, key.index, &mut key.destroy)?;
-        log_event!(debug, "key with index {:x} is gone", key.index);
+    fn destroy_mkey(&mut self, key: &mut Object) -> Result<(), Error> {
+        self.destroy::<cmd::DestroyMkey>(key, ObjectMemory::NONE)?;
+        log_event!(debug, "key with index {:x} is gone", key.number);
         Ok(())
     }
 
     /// Asks the device for a key by its index, the upper 24 bits of a key.
     pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
-        let mut input = [0; QueryMkeyIn::SIZE];
-        ViewMut::<QueryMkeyIn>::of(&mut input).set(QueryMkeyIn::MKEY_INDEX, index);
-        let mut output = [0; QueryMkeyOut::SIZE];
-        self.command(CmdOpcode::QueryMkey, &input, &mut output)?;
-        let context = View::<QueryMkeyOut>::of(&output).sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
+        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
+        input.view_mut().set(QueryMkeyIn::MKEY_INDEX, index);
+        self.command::<cmd::QueryMkey>(input.view(), output.view_mut())?;
+        let context = output.view().sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
         Ok(MkeyState {
             variant: context.get(Mkc::MKEY_7_0) as u8,
             free: context.is_set(Mkc::FREE),
@@ -349,8 +343,8 @@ impl<P: Platform> Driver<P> {
 
     /// The key that a window has now: after a reset of its queue pair the only way to learn whether a bind was carried out.
     pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, Error> {
-        let state = self.query_mkey(mw.key.index)?;
-        Ok(Rkey::new(mw.key.index << 8 | u32::from(state.variant)))
+        let state = self.query_mkey(mw.key.number)?;
+        Ok(Rkey::new(mw.key.number << 8 | u32::from(state.variant)))
     }
 }
 
@@ -377,23 +371,23 @@ struct Region {
     variant: u8,
 }
 
-/// A number of octowords, if a command can carry them.
-fn octwords(count: u64) -> Result<u32, Error> {
-    let limit = u64::from(u32::MAX / OCTWORD as u32);
-    let within = u32::try_from(count).ok().filter(|_| count <= limit);
-    within.ok_or(Error::LimitExceeded { requested: count, limit })
+/// A region whose byte `at` has no device address.
+fn unmapped(at: u64) -> Error {
+    Error::Unmapped { page: u32::try_from(at >> LOG_PAGE.start()).unwrap_or(u32::MAX) }
 }
 
-/// An entry of an indirect key, in two 64-bit words.
-fn klm(byte_count: u32, key: u32, addr: u64) -> [u64; 2] {
-    let mut bytes = [0; WqeKlm::SIZE];
-    ViewMut::<WqeKlm>::of(&mut bytes).set(WqeKlm::BYTE_COUNT, byte_count).set(WqeKlm::MKEY, key).set64(WqeKlm::ADDRESS, addr);
-    let (words, _) = bytes.as_chunks();
-    let mut list = [0; 2];
-    for (to, from) in list.iter_mut().zip(words) {
-        *to = u64::from_be_bytes(*from);
-    }
-    list
+/// A number of octowords, if a command can carry them.
+fn octwords(count: u64) -> Result<u32, Error> {
+    let limit = u32::MAX / OCTWORD as u32;
+    let within = u32::try_from(count).ok().filter(|count| *count <= limit);
+    within.ok_or(Error::LimitExceeded { limit })
+}
+
+/// An entry of an indirect key: its first 64-bit word, or with an odd `index` its second.
+fn klm_word(byte_count: u32, key: u32, addr: u64, index: usize) -> u64 {
+    const { assert!(WqeKlm::BYTE_COUNT.dword() == 0 && WqeKlm::MKEY.dword() == 4 && WqeKlm::ADDRESS.offset() == 8) };
+    let [low, high] = [WqeKlm::MKEY.place(key), WqeKlm::BYTE_COUNT.place(byte_count)].map(u64::from);
+    if index.is_multiple_of(2) { high << 32 | low } else { addr }
 }
 
 #[cfg(test)]
@@ -447,7 +441,7 @@ mod tests {
         assert_eq!(list(0x10_0000, 0x4000, &offset), Ok((12, std::vec![0x10_3000, 0x10_4000, 0x10_5000, 0x10_6000])));
         assert_eq!(list(0x1000, 0, &same), Ok((12, std::vec![])));
         assert_eq!(list(u64::MAX - 7, 8, &same), Ok((12, std::vec![!4095])), "the last bytes of all");
-        assert_eq!(list(u64::MAX - 7, 9, &same), Err(Error::Unmapped { addr: u64::MAX - 7 }));
+        assert_eq!(list(u64::MAX - 7, 9, &same), Err(Error::Unmapped { page: 0 }));
     }
 
     #[test]
@@ -466,9 +460,9 @@ mod tests {
         assert_eq!(list(base + 0x10, 0x2ff0, &map), Ok((13, std::vec![0x9000_0000, 0x5000_2000])));
         let map = Scattered { base, pages: &[0x9000_1000, 0x9000_0000] };
         assert_eq!(list(base, 0x2000, &map), Ok((12, std::vec![0x9000_1000, 0x9000_0000])));
-        assert_eq!(list(base, 0x2001, &map), Err(Error::Unmapped { addr: base + 0x2000 }));
+        assert_eq!(list(base, 0x2001, &map), Err(Error::Unmapped { page: 2 }));
         let odd = Offset { offset: 8, ..Offset::default() };
-        assert_eq!(list(base, 0x1000, &odd), Err(Error::Misaligned { addr: base }));
+        assert_eq!(list(base, 0x1000, &odd), Err(Error::Misaligned));
     }
 
     #[test]
@@ -479,13 +473,13 @@ mod tests {
                 Some(Extent { device_addr: if addr < 0x1800 { addr } else { addr + 0x10_0000 }, len: 0x800 })
             }
         }
-        assert_eq!(list(0x1000, 0x1000, &Broken), Err(Error::Misaligned { addr: 0x1000 }));
+        assert_eq!(list(0x1000, 0x1000, &Broken), Err(Error::Misaligned));
         struct Empty;
         impl AddressMap for Empty {
             fn extent(&self, addr: u64) -> Option<Extent> {
                 Some(Extent { device_addr: addr, len: 0 })
             }
         }
-        assert_eq!(list(0x1000, 0x1000, &Empty), Err(Error::Unmapped { addr: 0x1000 }));
+        assert_eq!(list(0x1000, 0x1000, &Empty), Err(Error::Unmapped { page: 0 }));
     }
 }

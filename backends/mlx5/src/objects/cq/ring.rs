@@ -1,11 +1,4 @@
-//! The ring of one completion queue: completions as the device writes them.
-//!
-//! | word | bytes | high half | low half |
-//! |---|---|---|---|
-//! | 4 | 32 | `srqn_uidx` | immediate, key |
-//! | 5 | 40 | – | `byte_cnt` |
-//! | 6 | 48 | – | vendor code and syndrome in the two low bytes, of an error |
-//! | 7 | 56 | send opcode, `qpn` | `wqe_counter`, signature, `op_own` |
+//! The ring of one completion queue: completions as the device writes them, read by words of eight bytes.
 
 use core::cell::Cell;
 
@@ -14,10 +7,15 @@ use bareverbs::{
     DmaFence, DmaMemory, DmaRing, Doorbell, Look, Platform, Qpn, RawCompletion, RawKind, Registers, RingView, Rkey, WcData,
     WcStatus,
 };
-use bareverbs_mlx5_spec::{CQE, CqeOpcode, CqeSyndrome};
+use bareverbs_mlx5_spec::{CQE, CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
 
 /// Words of an entry.
 const WORDS: u32 = (CQE / 8) as u32;
+
+/// The word that the device writes last: owner, opcode, number and counter lie in it, so one load tells all.
+const LAST: usize = Cqe::OWNER.word();
+const _: () = assert!(LAST == Cqe::OPCODE.word() && LAST == Cqe::QPN.word() && LAST == Cqe::WQE_COUNTER.word());
+const _: () = assert!(Cqe::OPCODE.dword() == LAST * 8 + 4 && Cqe::OWNER.dword() == LAST * 8 + 4, "low half");
 
 /// The bit that tells the opcode of a receive from that of a send, where both are usual.
 const RECV: u32 = CqeOpcode::RespSend as u32;
@@ -86,46 +84,10 @@ fn status(syndrome: u32) -> WcStatus {
     }
 }
 
-/// The second half of an entry, read apart; its opcode if it is no completion.
-fn parse(words: [u64; 4]) -> Result<RawCompletion, u8> {
-    let [first, second, third, last] = words.map(u64::from_be);
-    let opcode = (last >> 4) as u8 & 0xf;
-    let mut completion = RawCompletion {
-        qpn: Qpn::new((last >> 32) as u32 & 0xff_ffff),
-        kind: RawKind::Recv,
-        index: (last >> 16) as u16,
-        status: WcStatus::Success,
-        vendor_err: 0,
-        byte_len: second as u32,
-        data: WcData::None,
-    };
-    let word = first as u32;
-    match CqeOpcode::from_code(u32::from(opcode)) {
-        Some(CqeOpcode::Req) => completion.kind = RawKind::Send,
-        Some(CqeOpcode::RespSend) => {}
-        Some(CqeOpcode::RespSendImm) => completion.data = WcData::Imm(word.to_be_bytes()),
-        Some(CqeOpcode::RespSendInv) => completion.data = WcData::Invalidated(Rkey::new(word)),
-        Some(CqeOpcode::RespWrImm) => {
-            completion.kind = RawKind::RecvRdmaWithImm;
-            completion.data = WcData::Imm(word.to_be_bytes());
-        }
-        Some(kind @ (CqeOpcode::ReqErr | CqeOpcode::RespErr)) => {
-            if kind == CqeOpcode::ReqErr {
-                completion.kind = RawKind::Send;
-            }
-            completion.status = status(third as u32 & 0xff);
-            completion.vendor_err = (third >> 8) as u8;
-            completion.byte_len = 0;
-        }
-        _ => return Err(opcode),
-    }
-    Ok(completion)
-}
-
-/// Whether an entry was written by the device in this round.
+/// Whether an entry whose last word is this was written by the device in this round.
 #[inline(always)]
-const fn is_ours(op_own: u8, index: u32, log_size: u32) -> bool {
-    op_own >> 4 != CqeOpcode::Invalid as u8 && (op_own & 1) as u32 == (index >> log_size) & 1
+const fn is_ours(last: u64, index: u32, log_size: u32) -> bool {
+    Cqe::OPCODE.take_word(last) != CqeOpcode::Invalid.code() && Cqe::OWNER.take_word(last) == (index >> log_size) & 1
 }
 
 impl<P: Platform> bareverbs::CqRing for CqRing<P> {
@@ -141,10 +103,10 @@ impl<P: Platform> bareverbs::CqRing for CqRing<P> {
 
     /// The record first, then the register.
     fn arm(&mut self, events: u32, solicited_only: bool) {
-        let high = (events & 3) << 28 | u32::from(solicited_only) << 24 | self.consumer.get() & 0xff_ffff;
-        self.ring.view().record(true, high.to_be());
+        let consumer = self.consumer.get();
+        self.ring.view().record(true, CqDoorbellRecord::arm_dword(events, solicited_only, consumer).to_be());
         self.fence.release();
-        self.doorbell.write(0, (u64::from(high) << 32 | u64::from(self.shape.cqn)).to_be());
+        self.doorbell.write(0, CqArm::be_word(events, solicited_only, consumer, self.shape.cqn));
         if self.shape.combining {
             self.fence.flush();
         }
@@ -155,11 +117,9 @@ impl<P: Platform> bareverbs::CqRing for CqRing<P> {
         let (entries, log_size) = (1_u32 << self.shape.log_size, self.shape.log_size);
         let ring = self.ring.view();
         let consumer = self.consumer.get();
-        let last = |index: u32| index.wrapping_mul(WORDS).wrapping_add(WORDS - 1);
+        let last = |index: u32| u64::from_be(ring.word(index.wrapping_mul(WORDS).wrapping_add(LAST as u32)));
         let mut produced = consumer;
-        while produced.wrapping_sub(consumer) < entries
-            && is_ours(u64::from_be(ring.word(last(produced))) as u8, produced, log_size)
-        {
+        while produced.wrapping_sub(consumer) < entries && is_ours(last(produced), produced, log_size) {
             produced = produced.wrapping_add(1);
         }
         self.fence.acquire();
@@ -167,8 +127,8 @@ impl<P: Platform> bareverbs::CqRing for CqRing<P> {
         let mut index = produced;
         while index != consumer {
             index = index.wrapping_sub(1);
-            let value = u64::from_be(ring.word(last(index)));
-            if (value >> 32) as u32 & 0xff_ffff == qpn.get() {
+            let value = last(index);
+            if Cqe::QPN.take_word(value) == qpn.get() {
                 freed = freed.wrapping_add(1);
             } else if freed != 0 {
                 let target = index.wrapping_add(freed);
@@ -177,8 +137,8 @@ impl<P: Platform> bareverbs::CqRing for CqRing<P> {
                     *place = ring.word(index.wrapping_mul(WORDS).wrapping_add(word));
                 }
                 // The owner bit belongs to the place, not to the entry.
-                if let Some(place) = entry.last_mut() {
-                    *place = (value & !1 | u64::from(target >> log_size & 1)).to_be();
+                if let Some(place) = entry.get_mut(LAST) {
+                    *place = Cqe::OWNER.replace_word(value, target >> log_size).to_be();
                 }
                 ring.put(target, &entry);
             }
@@ -187,7 +147,7 @@ impl<P: Platform> bareverbs::CqRing for CqRing<P> {
             let consumer = consumer.wrapping_add(freed);
             self.consumer.set(consumer);
             self.fence.publish();
-            ring.record(false, (consumer & 0xff_ffff).to_be());
+            ring.record(false, CqDoorbellRecord::CONSUMER_INDEX.place(consumer).to_be());
         }
     }
 }
@@ -211,25 +171,31 @@ impl<P: Platform> Copy for CqReader<'_, P> {}
 impl<P: Platform> CqReader<'_, P> {
     /// Word `word` of the entry, in host byte order.
     #[inline(always)]
-    fn word(&self, word: u32) -> u64 {
-        u64::from_be(self.source.ring.view().word(self.source.consumer.get().wrapping_mul(WORDS).wrapping_add(word)))
+    fn word(&self, word: usize) -> u64 {
+        let first = self.source.consumer.get().wrapping_mul(WORDS);
+        u64::from_be(self.source.ring.view().word(first.wrapping_add(word as u32)))
+    }
+
+    /// A field of the entry.
+    #[inline(always)]
+    fn get<L>(&self, field: Field<L>) -> u32 {
+        field.take_word(self.word(field.word()))
     }
 }
 
 impl<P: Platform> bareverbs::CqReader for CqReader<'_, P> {
     #[inline(always)]
     fn look(&mut self) -> Look {
-        // Owner, opcode, number and counter lie in one word, so one load tells all.
-        let last = self.word(7);
+        let last = self.word(LAST);
         let (index, log_size) = (self.source.consumer.get(), self.source.shape.log_size);
         // One test finds a usual completion: an opcode that is 0 but for the bit of the receive, and the owner of this round.
-        let usual = last as u32 ^ (index >> log_size) & 1;
-        if usual & (0xd << 4 | 1) == 0 {
+        let usual = last as u32 ^ Cqe::OWNER.place(index >> log_size);
+        if usual & (Cqe::OPCODE.place(!RECV) | Cqe::OWNER.mask()) == 0 {
             self.source.fence.acquire();
-            let qpn = Qpn::new((last >> 32) as u32 & 0xff_ffff);
-            return Look::Usual { qpn, recv: usual & RECV << 4 != 0, index: (last >> 16) as u16 };
+            let (qpn, counter) = (Qpn::new(Cqe::QPN.take_word(last)), Cqe::WQE_COUNTER.take_word(last));
+            return Look::Usual { qpn, recv: usual & Cqe::OPCODE.place(RECV) != 0, index: counter as u16 };
         }
-        if !is_ours(last as u8, index, log_size) {
+        if Cqe::OPCODE.take(last as u32) == CqeOpcode::Invalid.code() || usual & Cqe::OWNER.mask() != 0 {
             return Look::Empty;
         }
         self.source.fence.acquire();
@@ -238,16 +204,49 @@ impl<P: Platform> bareverbs::CqReader for CqReader<'_, P> {
 
     #[inline(always)]
     fn cookie(&self) -> Option<u32> {
-        if self.source.shape.user_index { Some((self.word(4) >> 32) as u32 & 0xff_ffff) } else { None }
+        if self.source.shape.user_index { Some(self.get(Cqe::SRQN_UIDX)) } else { None }
     }
 
     #[inline(always)]
     fn byte_len(&self) -> u32 {
-        self.word(5) as u32
+        self.get(Cqe::BYTE_CNT)
     }
 
     fn parse(&self) -> Result<RawCompletion, u8> {
-        parse([4, 5, 6, 7].map(|word| self.word(word).to_be()))
+        let words = [Cqe::IMM_INVAL_PKEY.word(), Cqe::BYTE_CNT.word(), ErrCqe::SYNDROME.word(), LAST];
+        let [key, bytes, error, last] = words.map(|word| self.word(word));
+        let opcode = Cqe::OPCODE.take_word(last);
+        let kind = CqeOpcode::from_code(opcode).ok_or(opcode as u8)?;
+        let mut completion = RawCompletion {
+            qpn: Qpn::new(Cqe::QPN.take_word(last)),
+            kind: RawKind::Recv,
+            index: Cqe::WQE_COUNTER.take_word(last) as u16,
+            status: WcStatus::Success,
+            vendor_err: 0,
+            byte_len: Cqe::BYTE_CNT.take_word(bytes),
+            data: WcData::None,
+        };
+        let word = Cqe::IMM_INVAL_PKEY.take_word(key);
+        match kind {
+            CqeOpcode::Req => completion.kind = RawKind::Send,
+            CqeOpcode::RespSend => {}
+            CqeOpcode::RespSendImm => completion.data = WcData::Imm(word.to_be_bytes()),
+            CqeOpcode::RespSendInv => completion.data = WcData::Invalidated(Rkey::new(word)),
+            CqeOpcode::RespWrImm => {
+                completion.kind = RawKind::RecvRdmaWithImm;
+                completion.data = WcData::Imm(word.to_be_bytes());
+            }
+            CqeOpcode::ReqErr | CqeOpcode::RespErr => {
+                if kind == CqeOpcode::ReqErr {
+                    completion.kind = RawKind::Send;
+                }
+                completion.status = status(ErrCqe::SYNDROME.take_word(error));
+                completion.vendor_err = ErrCqe::VENDOR_ERR_SYND.take_word(error) as u8;
+                completion.byte_len = 0;
+            }
+            _ => return Err(opcode as u8),
+        }
+        Ok(completion)
     }
 
     #[inline(always)]
@@ -258,7 +257,7 @@ impl<P: Platform> bareverbs::CqReader for CqReader<'_, P> {
     #[inline(always)]
     fn close(&mut self) {
         self.source.fence.read_before_write();
-        self.source.ring.view().record(false, (self.source.consumer.get() & 0xff_ffff).to_be());
+        self.source.ring.view().record(false, CqDoorbellRecord::CONSUMER_INDEX.place(self.source.consumer.get()).to_be());
     }
 }
 

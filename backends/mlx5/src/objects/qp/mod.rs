@@ -6,11 +6,11 @@ pub(crate) mod segment;
 pub(crate) mod send_ring;
 
 use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingSizes, Span};
-use bareverbs_mlx5_spec::{CmdOpcode, CreateQpIn, DS_UNIT, Layout, Qpc, QpcSt, ViewMut, WQEBB, pm_state, rq_type};
+use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
 use crate::bring_up::caps::Capabilities;
-use crate::command::late::{ObjectMemory, PendingDestroy};
-use crate::dma::arena::{PAGE, Run};
+use crate::command::object::{Object, ObjectMemory};
+use crate::dma::arena::PAGE;
 use crate::driver::Driver;
 use crate::error::{Error, Feature};
 use crate::log::{format_as, log_event};
@@ -38,24 +38,22 @@ type MemoryRing<P> = <<P as Platform>::Memory as DmaMemory>::Ring;
 
 /// A queue pair of this backend.
 pub struct Qp {
-    qpn: u32,
+    object: Object,
+    memory: ObjectMemory,
     service: QpcSt,
     pd: u32,
     send_cqn: u32,
     recv_cqn: u32,
     pkey_index: u16,
     port: u8,
-    record: usize,
-    run: Option<Run>,
-    destroy: PendingDestroy,
 }
 
-format_as!([] Qp, "Qp({:x})", |this| this.qpn);
+format_as!([] Qp, "Qp({:x})", |this| this.object.number);
 
 impl Qp {
     /// Number.
     pub const fn qpn(&self) -> Qpn {
-        Qpn::new(self.qpn)
+        Qpn::new(self.object.number)
     }
 }
 
@@ -86,12 +84,8 @@ impl Rings {
     /// Rings in which `cap.max_send_wr` requests of the longest kind that the queue pair may post have room, whatever their
     /// order.
     fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, Error> {
-        let within = |requested: u64, limit: u32| {
-            if requested <= u64::from(limit) {
-                Ok(requested as u32)
-            } else {
-                Err(Error::LimitExceeded { requested, limit: u64::from(limit) })
-            }
+        let within = |requested: u32, limit: u32| {
+            if requested <= limit { Ok(requested) } else { Err(Error::LimitExceeded { limit }) }
         };
         let unit = DS_UNIT as u32;
         let block = WQEBB as u32;
@@ -100,28 +94,28 @@ impl Rings {
         let head = if connected { CONNECTED_HEAD } else { DATAGRAM_HEAD };
         let most_sges = max_sge(caps).min(caps.max_send_wqe.saturating_sub(head) / unit);
         let most_inline = caps.max_send_wqe.saturating_sub(head + INLINE_HEAD);
-        let sges = within(u64::from(cap.max_send_sge), most_sges)?;
-        let inline = within(u64::from(cap.max_inline_data), most_inline)?;
+        let sges = within(cap.max_send_sge, most_sges)?;
+        let inline = within(cap.max_inline_data, most_inline)?;
         let mut made = Self { send_blocks: 0, recv_entries: 0, recv_units: 1, cap: QpCap::default() };
         if cap.max_send_wr != 0 {
             let with_sges = head + unit * sges;
             let with_inline = if inline == 0 { 0 } else { head + (INLINE_HEAD + inline).next_multiple_of(unit) };
             let bind = if connected && caps.windows { BIND } else { 0 };
-            let longest = within(u64::from(with_sges.max(with_inline).max(bind)), caps.max_send_wqe)?;
+            let longest = within(with_sges.max(with_inline).max(bind), caps.max_send_wqe)?;
             let each = longest.div_ceil(block).max(1);
             let wqe = each.saturating_mul(block);
-            let blocks = u64::from(cap.max_send_wr).saturating_mul(u64::from(each));
-            made.send_blocks = within(blocks.next_power_of_two(), ring)?;
+            let blocks = cap.max_send_wr.saturating_mul(each);
+            made.send_blocks = within(blocks.checked_next_power_of_two().unwrap_or(u32::MAX), ring)?;
             made.cap.max_send_wr = made.send_blocks / each;
             made.cap.max_send_sge = ((wqe - head) / unit).min(most_sges);
             made.cap.max_inline_data = (wqe - head - INLINE_HEAD).min(most_inline);
         }
         if cap.max_recv_wr != 0 {
-            let units = within(u64::from(cap.max_recv_sge), max_sge(caps))?.max(1).next_power_of_two();
+            let units = within(cap.max_recv_sge, max_sge(caps))?.max(1).next_power_of_two();
             // The send ring behind it starts with a block.
             let least = (WQEBB as u32 / DS_UNIT as u32).div_ceil(units);
-            let entries = within(u64::from(cap.max_recv_wr), ring)?.next_power_of_two().max(least);
-            made.recv_entries = within(u64::from(entries), ring)?;
+            let entries = within(cap.max_recv_wr, ring)?.next_power_of_two().max(least);
+            made.recv_entries = within(entries, ring)?;
             made.recv_units = units;
             made.cap.max_recv_wr = made.recv_entries;
             made.cap.max_recv_sge = units;
@@ -137,18 +131,6 @@ impl Rings {
     const fn send_bytes(&self) -> usize {
         self.send_blocks as usize * WQEBB
     }
-}
-
-/// Parameters of CREATE_QP.
-struct CreateQpParams<'a> {
-    service: QpcSt,
-    rings: Rings,
-    run: Option<Run>,
-    record: usize,
-    pd: &'a Pd,
-    send_cqn: u32,
-    recv_cqn: u32,
-    cookie: u32,
 }
 
 /// The device's number of a transport.
@@ -180,80 +162,51 @@ impl<P: Platform> Driver<P> {
         let service = service_of(qp_type)?;
         let rings = Rings::new(cap, service, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
-        let run = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
-        let record = match self.allocate_record() {
-            Ok(record) => record,
-            Err(error) => {
-                if let Some(run) = run {
-                    self.arena.free(run);
-                }
-                return Err(error);
-            }
-        };
+        let memory = self.allocate_memory(pages, true)?;
         let (send_cqn, recv_cqn) = (cqs.0.cqn().get(), cqs.1.cqn().get());
-        let params = CreateQpParams { service, rings, run, record, pd, send_cqn, recv_cqn, cookie };
-        // The rings first: what the device has made could not be kept without them.
-        let made = self.open_rings(&params).and_then(|(send, recv)| {
-            let doorbell = self.uar.send_doorbell(&self.machine.registers)?;
-            Ok((self.create_qp_command(&params)?, send, recv, doorbell))
-        });
-        match made {
-            Ok((qpn, send, recv, doorbell)) => {
-                let send = SendRing::new(send, doorbell, self.machine.fence.clone(), qpn);
-                let recv = RecvRing::new(recv, self.machine.fence.clone(), rings.recv_units);
-                log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
-                let pd = pd.number;
-                let qp = Qp {
-                    qpn,
-                    service,
-                    pd,
-                    send_cqn,
-                    recv_cqn,
-                    pkey_index: 0,
-                    port: 1,
-                    record,
-                    run,
-                    destroy: PendingDestroy::NONE,
-                };
-                Ok((qp, send, recv))
-            }
+        let pd = pd.object.number;
+        let object = Object::new(0);
+        let mut qp = Qp { object, memory, service, pd, send_cqn, recv_cqn, pkey_index: 0, port: 1 };
+        match self.create_qp_in(&mut qp, &rings, cookie) {
+            Ok((send, recv)) => Ok((qp, send, recv)),
             Err(error) => {
-                if let Some(run) = run {
-                    self.release_run(run, error);
-                }
-                self.release_record(record, error);
+                self.release_memory(memory, error);
                 Err(error)
             }
         }
     }
 
-    /// Send and receive ring in their memory. A ring without entries is the record's own place, into which nothing is written.
-    fn open_rings(&self, params: &CreateQpParams<'_>) -> Result<(MemoryRing<P>, MemoryRing<P>), Error> {
-        let CreateQpParams { rings, record, .. } = params;
-        let start = params.run.map_or(0, Run::at);
-        let open = |at: usize, len: usize| {
-            let (at, len) = if len == 0 { (*record, WQEBB) } else { (at, len) };
-            let span = Span::new(at, len, *record).ok_or(Error::OutOfRange { offset: at, len })?;
-            Ok::<_, Error>(self.machine.memory.ring(&span)?)
-        };
-        Ok((open(start + rings.recv_bytes(), rings.send_bytes())?, open(start, rings.recv_bytes())?))
+    /// Creates the queue pair that `qp` says, and its rings.
+    fn create_qp_in(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(SendRing<P>, RecvRing<P>), Error> {
+        // The rings first: what the device has made could not be kept without them.
+        let (recv_at, record) = (qp.memory.at(), qp.memory.record());
+        let send = self.open_ring(recv_at + rings.recv_bytes(), rings.send_bytes(), record)?;
+        let recv = self.open_ring(recv_at, rings.recv_bytes(), record)?;
+        let doorbell = self.uar.send_doorbell(&self.machine.registers)?;
+        self.create_qp_command(qp, rings, cookie)?;
+        let qpn = qp.object.number;
+        log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
+        let send = SendRing::new(send, doorbell, self.machine.fence.clone(), qpn);
+        Ok((send, RecvRing::new(recv, self.machine.fence.clone(), rings.recv_units)))
     }
 
-    fn create_qp_command(&mut self, params: &CreateQpParams<'_>) -> Result<u32, Error> {
-        let CreateQpParams { rings, .. } = params;
+    /// A ring in its memory. One without entries is the record's own place, into which nothing is written.
+    fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, Error> {
+        let (at, len) = if len == 0 { (record, WQEBB) } else { (at, len) };
+        let span = Span::new(at, len, record).ok_or(Error::OutOfRange { offset: at })?;
+        Ok(self.machine.memory.ring(&span)?)
+    }
+
+    fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(), Error> {
         let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
-        let mut input = [0; CreateQpIn::SIZE];
-        let mut view = ViewMut::<CreateQpIn>::of(&mut input);
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
         let mut context = view.sub(CreateQpIn::QPC);
         context
-            .set(Qpc::ST, params.service.code())
             .set(Qpc::PM_STATE, pm_state::MIGRATED)
-            .set(Qpc::PD, params.pd.number)
             .set(Qpc::UAR_PAGE, uar_page)
-            .set(Qpc::USER_INDEX, if self.caps.user_index { params.cookie } else { NO_USER_INDEX })
-            .set(Qpc::CQN_SND, params.send_cqn)
-            .set(Qpc::CQN_RCV, params.recv_cqn)
-            .set64(Qpc::DBR_ADDR, self.arena.addr(params.record));
+            .set(Qpc::USER_INDEX, if self.caps.user_index { cookie } else { NO_USER_INDEX });
+        self.fill_context(&mut context, qp);
         if rings.send_blocks == 0 {
             context.set(Qpc::NO_SQ, 1);
         } else {
@@ -267,21 +220,25 @@ impl<P: Platform> Driver<P> {
                 .set(Qpc::LOG_RQ_SIZE, rings.recv_entries.trailing_zeros())
                 .set(Qpc::LOG_RQ_STRIDE, rings.recv_units.trailing_zeros());
         }
-        let mut pages = params.run.map(|run| self.arena.page_addrs(run)).into_iter().flatten();
-        let count = params.run.map_or(0, Run::pages) as usize;
-        let memory = ObjectMemory::new(params.run, Some(params.record));
-        self.create(CmdOpcode::CreateQp, &input, &mut pages, count, memory)
+        qp.object.number = self.create::<cmd::CreateQp>(input.view(), qp.memory)?;
+        Ok(())
+    }
+
+    /// Fills in what every command that takes a context wants of a queue pair.
+    fn fill_context(&self, context: &mut ViewMut<'_, Qpc>, qp: &Qp) {
+        context
+            .set(Qpc::ST, qp.service.code())
+            .set(Qpc::PD, qp.pd)
+            .set(Qpc::CQN_SND, qp.send_cqn)
+            .set(Qpc::CQN_RCV, qp.recv_cqn)
+            .set64(Qpc::DBR_ADDR, self.arena.addr(qp.memory.record()));
     }
 
     /// Destroys a queue pair, after every change of it that had no answer yet.
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Error> {
-        self.wait_for_modify(qp.qpn)?;
-        self.destroy(CmdOpcode::DestroyQp, qp.qpn, &mut qp.destroy)?;
-        log_event!(debug, "queue pair {:x} is gone", qp.qpn);
-        if let Some(run) = qp.run {
-            self.arena.free(run);
-        }
-        self.arena.free_record(qp.record);
+        self.wait_for_modify(qp.object.number)?;
+        self.destroy::<cmd::DestroyQp>(&mut qp.object, qp.memory)?;
+        log_event!(debug, "queue pair {:x} is gone", qp.object.number);
         Ok(())
     }
 }

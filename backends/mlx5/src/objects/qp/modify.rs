@@ -2,7 +2,8 @@
 
 use bareverbs::{Access, AddressVector, DmaMemory, Mtu, PathMigState, Platform, Psn, QpAttr, QpAttrMask, QpState};
 use bareverbs_mlx5_spec::{
-    Ads, CmdOpcode, Layout, Qp2rstIn, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, View, ViewMut, opt_param, pm_state,
+    Ads, Buffer, CmdOpcode, Layout, Qp2rstIn, Qp2rstOut, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, Rst2initQpOut,
+    ViewMut, cmd, opt_param, pm_state,
 };
 
 use super::{Qp, state_of};
@@ -47,11 +48,13 @@ impl<P: Platform> Driver<P> {
         let to = attr.state;
         let opcode = command(from, to).ok_or(Error::Transition { from, to })?;
         if matches!(to, QpState::Reset | QpState::Err) {
-            let mut input = [0; Qp2rstIn::SIZE];
-            ViewMut::<Qp2rstIn>::of(&mut input).set(Qp2rstIn::QPN, qp.qpn);
-            self.modify(opcode, &input, qp.qpn)?;
+            // 2ERR_QP has the layout of 2RST_QP.
+            let mut input = Buffer::zeroed();
+            input.view_mut().set(Qp2rstIn::QPN, qp.object.number);
+            self.modify(opcode, input.as_bytes(), Qp2rstOut::SIZE, qp.object.number)?;
             if to == QpState::Reset {
-                self.reset_record(qp)?;
+                // The device starts again at block 0 and entry 0.
+                self.machine.memory.store(qp.memory.record(), &[0; 1])?;
             }
             return Ok(());
         }
@@ -61,21 +64,13 @@ impl<P: Platform> Driver<P> {
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
         let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.port };
         // Every one of these commands has the layout of the first.
-        let mut input = [0; Rst2initQpIn::SIZE];
-        let mut view = ViewMut::<Rst2initQpIn>::of(&mut input);
-        view.set(Rst2initQpIn::QPN, qp.qpn);
-        view.set(Rst2initQpIn::OPT_PARAM_MASK, optional(qp.service, to, mask, from));
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set(Rst2initQpIn::QPN, qp.object.number).set(Rst2initQpIn::OPT_PARAM_MASK, optional(qp.service, to, mask, from));
         let mut context = view.sub(Rst2initQpIn::QPC);
-        context
-            .set(Qpc::ST, qp.service.code())
-            .set(Qpc::PD, qp.pd)
-            .set(Qpc::CQN_SND, qp.send_cqn)
-            .set(Qpc::CQN_RCV, qp.recv_cqn)
-            .set(
-                Qpc::PM_STATE,
-                migration(if mask.contains(QpAttrMask::PATH_MIG_STATE) { attr.path_mig_state } else { PathMigState::Migrated }),
-            )
-            .set64(Qpc::DBR_ADDR, self.arena.addr(qp.record));
+        self.fill_context(&mut context, qp);
+        let state = if mask.contains(QpAttrMask::PATH_MIG_STATE) { attr.path_mig_state } else { PathMigState::Migrated };
+        context.set(Qpc::PM_STATE, migration(state));
         if mask.contains(QpAttrMask::ACCESS_FLAGS) {
             let atomic = attr.access.contains(Access::REMOTE_ATOMIC);
             context
@@ -124,24 +119,17 @@ impl<P: Platform> Driver<P> {
                 .set(Ads::ACK_TIMEOUT, u32::from(attr.alt_timeout));
             fill_path(&mut path, &attr.alt_av, self.caps.stat_rates)?;
         }
-        self.modify(opcode, &input, qp.qpn)?;
+        self.modify(opcode, input.as_bytes(), Rst2initQpOut::SIZE, qp.object.number)?;
         (qp.pkey_index, qp.port) = (pkey_index, port);
-        Ok(())
-    }
-
-    /// The device starts again at block 0 and entry 0.
-    fn reset_record(&mut self, qp: &Qp) -> Result<(), Error> {
-        self.machine.memory.store(qp.record, &[0; 1])?;
         Ok(())
     }
 
     /// State, next PSN to receive, next PSN to send.
     pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), Error> {
-        let mut input = [0; QueryQpIn::SIZE];
-        ViewMut::<QueryQpIn>::of(&mut input).set(QueryQpIn::QPN, qp.qpn);
-        let mut output = [0; QueryQpOut::SIZE];
-        self.command(CmdOpcode::QueryQp, &input, &mut output)?;
-        let context = View::<QueryQpOut>::of(&output).sub(QueryQpOut::QPC);
+        let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
+        input.view_mut().set(QueryQpIn::QPN, qp.object.number);
+        self.command::<cmd::QueryQp>(input.view(), output.view_mut())?;
+        let context = output.view().sub(QueryQpOut::QPC);
         let code = context.get(Qpc::STATE);
         let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code })?;
         Ok((state, Psn::new(context.get(Qpc::NEXT_RCV_PSN)), Psn::new(context.get(Qpc::NEXT_SEND_PSN))))
@@ -212,7 +200,7 @@ fn stat_rate(rate: u8, rates: u32) -> Result<u32, Error> {
     let most = Ads::STAT_RATE.max() - RATE_OFFSET;
     match u32::from(rate) {
         0 => Ok(0),
-        asked if asked > most => Err(Error::LimitExceeded { requested: u64::from(asked), limit: u64::from(most) }),
+        asked if asked > most => Err(Error::LimitExceeded { limit: most }),
         asked => Ok((1..=asked).rev().map(|rate| rate + RATE_OFFSET).find(|code| rates & 1 << code != 0).unwrap_or(0)),
     }
 }
@@ -232,8 +220,8 @@ mod tests {
         let view: &mut Driver<MockPlatform> = &mut driver;
         acknowledge(&shared);
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
-        let run = view.arena.allocate(1).unwrap();
-        let (pd, cq) = (Pd { number: 1, destroy: Default::default() }, Cq::for_tests(run));
+        view.arena.allocate(1).unwrap();
+        let (pd, cq) = (Pd { object: crate::command::object::Object::new(1) }, Cq::for_tests());
         let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq), &QpCap::default(), 0).unwrap();
         qp.port = 2;
         for (given, expected) in [(0, 2), (1, 1), (2, 2)] {

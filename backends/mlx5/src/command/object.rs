@@ -1,0 +1,234 @@
+//! Objects of the device: one way to make them and two to destroy them, with the memory that they lie in.
+
+use core::num::NonZeroU32;
+
+use bareverbs::{DmaMemory, Platform};
+use bareverbs_mlx5_spec::{
+    AllocPdOut, AllocUarOut, CmdOpcode, Command, CreateCqOut, CreateEqOut, CreateMkeyOut, CreateQpOut, DeallocPdIn,
+    DeallocUarIn, DestroyCqIn, DestroyEqIn, DestroyMkeyIn, DestroyQpIn, Field, Layout, View, ViewMut, cmd,
+};
+
+use super::late::{LateAction, Ticket};
+use super::{Call, Lane};
+use crate::CmdName;
+use crate::dma::arena::{PAGE, RECORD, Run};
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::log::log_event;
+
+/// Bytes of the output of every command that creates, of the input of every command that destroys, and of its output.
+const SHORT: usize = 16;
+
+/// A command that creates an object.
+pub(crate) trait Creates: Command {
+    /// The command that destroys it.
+    type Undo: Command;
+}
+
+/// Whether a field lies where [`number_of`] and [`naming`] have the number of an object.
+const fn is_number<L>(field: Field<L>) -> bool {
+    field.dword() == DestroyQpIn::QPN.dword() && field.mask() & !DestroyQpIn::QPN.mask() == 0 && field.mask() & 1 != 0
+}
+
+macro_rules! creates {
+    ($($create:ident $made:ident::$new:ident, $destroy:ident $input:ident::$number:ident;)+) => {$(
+        impl Creates for cmd::$create {
+            type Undo = cmd::$destroy;
+        }
+
+        const _: () = {
+            assert!(is_number::<<cmd::$create as Command>::Out>($made::$new), "the number of a new object");
+            assert!(is_number::<<cmd::$destroy as Command>::In>($input::$number), "the number of an object to destroy");
+            assert!($made::SIZE == SHORT && $input::SIZE == SHORT && <cmd::$destroy as Command>::Out::SIZE == SHORT);
+        };
+    )+};
+}
+
+creates! {
+    AllocPd AllocPdOut::PD, DeallocPd DeallocPdIn::PD;
+    AllocUar AllocUarOut::UAR, DeallocUar DeallocUarIn::UAR;
+    CreateMkey CreateMkeyOut::MKEY_INDEX, DestroyMkey DestroyMkeyIn::MKEY_INDEX;
+    CreateEq CreateEqOut::EQ_NUMBER, DestroyEq DestroyEqIn::EQ_NUMBER;
+    CreateCq CreateCqOut::CQN, DestroyCq DestroyCqIn::CQN;
+    CreateQp CreateQpOut::QPN, DestroyQp DestroyQpIn::QPN;
+}
+
+/// The number of an object in the output of the command that created it.
+pub(super) fn number_of<const N: usize>(output: &[u8; N]) -> u32 {
+    View::<CreateQpOut>::of(output).get(CreateQpOut::QPN)
+}
+
+/// The input of a command that destroys an object.
+fn naming(number: u32) -> [u8; SHORT] {
+    let mut input = [0; SHORT];
+    ViewMut::<DestroyQpIn>::of(&mut input).set(DestroyQpIn::QPN, number);
+    input
+}
+
+/// Memory that an object of the device lies in: its ring and its doorbell record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObjectMemory {
+    run: Option<Run>,
+    /// Number of the record, counted from the start of the arena, where none lies: the command queue does.
+    record: Option<NonZeroU32>,
+}
+
+impl ObjectMemory {
+    /// No memory of the driver's.
+    pub(crate) const NONE: Self = Self { run: None, record: None };
+
+    /// A ring, and the byte offset of a doorbell record.
+    pub(crate) fn new(run: Option<Run>, record: Option<usize>) -> Self {
+        let record = record.and_then(|at| NonZeroU32::new(u32::try_from(at / RECORD).ok()?));
+        Self { run, record }
+    }
+
+    /// Byte offset of the ring, 0 if there is none.
+    pub(crate) fn at(&self) -> usize {
+        self.run.map_or(0, Run::at)
+    }
+
+    fn pages(&self) -> u32 {
+        self.run.map_or(0, Run::pages)
+    }
+
+    /// Byte offset of the doorbell record, 0 if there is none.
+    pub(crate) fn record(&self) -> usize {
+        self.record.map_or(0, |record| record.get() as usize * RECORD)
+    }
+}
+
+/// An object of the device.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) number: u32,
+    /// The attempt to destroy it that had no answer.
+    pub(super) pending: Option<Ticket>,
+}
+
+impl Object {
+    /// A new object.
+    pub(crate) const fn new(number: u32) -> Self {
+        Self { number, pending: None }
+    }
+}
+
+impl<P: Platform> Driver<P> {
+    /// Allocates memory for an object, of zeros: a ring of so many pages, unless that is 0, and a doorbell record if wanted.
+    pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, Error> {
+        let run = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
+        let mut memory = ObjectMemory { run, record: None };
+        if record {
+            let made = self.arena.allocate_record().and_then(|at| {
+                memory = ObjectMemory::new(run, Some(at));
+                Ok(self.machine.memory.store(at, &[0; 1])?)
+            });
+            if let Err(error) = made {
+                self.free_memory(memory);
+                return Err(error);
+            }
+        }
+        Ok(memory)
+    }
+
+    /// Frees the memory of an object that is gone.
+    pub(crate) fn free_memory(&mut self, memory: ObjectMemory) {
+        if let Some(run) = memory.run {
+            self.arena.free(run);
+        }
+        if memory.record.is_some() {
+            self.arena.free_record(memory.record());
+        }
+    }
+
+    /// Gives memory up that the device may still use. A doorbell record stays allocated.
+    pub(super) fn lose_memory(&mut self, memory: ObjectMemory) {
+        if let Some(run) = memory.run {
+            self.arena.lose(run);
+        }
+    }
+
+    /// Frees the memory of an object that was not created, or gives it up if the device may still use it.
+    pub(crate) fn release_memory(&mut self, memory: ObjectMemory, error: Error) {
+        if error.may_still_complete() { self.lose_memory(memory) } else { self.free_memory(memory) }
+    }
+
+    /// Creates an object that lies in `memory`, whose pages follow the input; its number.
+    ///
+    /// If the answer comes too late the object is destroyed again, and its memory freed; after an error that [may still
+    /// complete](Error::may_still_complete) the memory is not the caller's to free.
+    #[inline(always)]
+    pub(crate) fn create<C: Creates>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, Error> {
+        self.create_in(C::OPCODE, C::Undo::OPCODE, input.as_bytes(), memory)
+    }
+
+    fn create_in(&mut self, opcode: CmdOpcode, undo: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, Error> {
+        let start = self.arena.addr(memory.at());
+        let entry = &mut |page| start.wrapping_add((page * PAGE) as u64);
+        self.create_object(opcode, undo, head, memory.pages() as usize, entry, memory)
+    }
+
+    /// [`Driver::create`] of an object without memory of the driver's: `len` 64-bit entries follow the input.
+    #[inline(always)]
+    pub(crate) fn create_with_list<C: Creates>(
+        &mut self,
+        input: View<'_, C::In>,
+        len: usize,
+        entry: &mut dyn FnMut(usize) -> u64,
+    ) -> Result<u32, Error> {
+        self.create_object(C::OPCODE, C::Undo::OPCODE, input.as_bytes(), len, entry, ObjectMemory::NONE)
+    }
+
+    pub(super) fn create_object(
+        &mut self,
+        opcode: CmdOpcode,
+        undo: CmdOpcode,
+        head: &[u8],
+        len: usize,
+        entry: &mut dyn FnMut(usize) -> u64,
+        memory: ObjectMemory,
+    ) -> Result<u32, Error> {
+        let input_len = len.saturating_mul(8).saturating_add(head.len());
+        let mut output = [0; SHORT];
+        let late = LateAction::Destroy { with: undo, memory };
+        self.call_regular(&mut Call { opcode, head, entry, input_len, output: &mut output, output_len: SHORT, late })?;
+        Ok(number_of(&output))
+    }
+
+    /// Destroys an object that nobody will try to destroy again, and frees its memory, now or when a late answer allows it.
+    pub(crate) fn destroy_for_good(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Error> {
+        self.send_destroy(opcode, number, LateAction::Free { memory })?;
+        self.free_memory(memory);
+        Ok(())
+    }
+
+    /// Destroys an object and frees its memory. An attempt that had no answer is not repeated, it is waited for again: the
+    /// device may still carry it out, and by then may have given the number to another object.
+    #[inline(always)]
+    pub(crate) fn destroy<C: Command>(&mut self, object: &mut Object, memory: ObjectMemory) -> Result<(), Error> {
+        self.destroy_object(C::OPCODE, object, memory)
+    }
+
+    fn destroy_object(&mut self, opcode: CmdOpcode, object: &mut Object, memory: ObjectMemory) -> Result<(), Error> {
+        self.destroy_orphans();
+        let mut gone = false;
+        if let Some(ticket) = object.pending {
+            let name = CmdName(opcode.code() as u16);
+            log_event!(debug, "object {:x}: an earlier {:?} may still be answered", object.number, name);
+            gone = self.wait_for_late_answer(opcode, ticket)?;
+            object.pending = None;
+        }
+        if !gone {
+            let result = self.send_destroy(opcode, object.number, LateAction::Note);
+            object.pending = self.commands.abandoned();
+            result?;
+        }
+        self.free_memory(memory);
+        Ok(())
+    }
+
+    fn send_destroy(&mut self, opcode: CmdOpcode, number: u32, late: LateAction) -> Result<(), Error> {
+        let (head, entry) = (&naming(number), &mut |_| 0);
+        self.call(Lane::Regular, &mut Call { opcode, head, entry, input_len: SHORT, output: &mut [], output_len: SHORT, late })
+    }
+}
