@@ -117,12 +117,16 @@ impl WindowCell {
 #[derive(Debug)]
 pub(crate) struct Windows<C: ?Sized = [WindowCell]> {
     next: u64,
+    /// Before this cell none has room for a bind.
+    vacant: usize,
+    /// From this cell on none has a bind: what is done with every bind costs what is in flight, not what the table holds.
+    used: usize,
     cells: C,
 }
 
 impl<C> Windows<C> {
     pub(crate) const fn new(cells: C) -> Self {
-        Self { next: 1, cells }
+        Self { next: 1, vacant: 0, used: 0, cells }
     }
 }
 
@@ -169,6 +173,7 @@ impl Windows {
         for cell in &mut self.cells {
             *cell = WindowCell::EMPTY;
         }
+        (self.vacant, self.used) = (0, 0);
     }
 
     pub(crate) fn insert(&mut self, handle: MwHandle, pd: PdHandle, kind: MwType, rkey: Rkey) {
@@ -203,7 +208,7 @@ impl Windows {
     }
 
     fn binds(&self) -> impl Iterator<Item = &PendingBind> + Clone {
-        self.cells.iter().filter_map(|cell| cell.bind.as_ref())
+        self.cells.iter().take(self.used).filter_map(|cell| cell.bind.as_ref())
     }
 
     /// The type 2 window of the domain in slot `pd` with this key.
@@ -283,7 +288,7 @@ impl Windows {
 
     /// Whether one more bind can be remembered.
     pub(crate) fn has_room(&self) -> bool {
-        self.cells.iter().any(|cell| cell.bind.is_none())
+        self.cells.iter().skip(self.vacant).any(|cell| cell.bind.is_none())
     }
 
     /// Puts a window into the state that a posted bind will give it and remembers how it was. There is room.
@@ -291,9 +296,12 @@ impl Windows {
         let sequence = self.next;
         let Some(window) = self.get_mut(bind.mw) else { return };
         let previous = core::mem::replace(&mut window.state, bind.next);
-        if let Some(cell) = self.cells.iter_mut().find(|cell| cell.bind.is_none()) {
+        let mut cells = self.cells.iter_mut().enumerate().skip(self.vacant);
+        if let Some((index, cell)) = cells.find(|(_, cell)| cell.bind.is_none()) {
             cell.bind = Some(PendingBind { sequence, qp, at, mw: bind.mw, previous });
             self.next = sequence.wrapping_add(1);
+            self.vacant = index.wrapping_add(1);
+            self.used = self.used.max(self.vacant);
         }
     }
 
@@ -330,10 +338,15 @@ impl Windows {
     /// A bind that failed never was: the next newer one in flight, or the window, gets what it had found. But if a newer one is
     /// known to have been done, what was before both is of no interest any more.
     fn end(&mut self, bind: &PendingBind, failed: bool) {
-        for cell in &mut self.cells {
-            if cell.bind.is_some_and(|other| other.sequence == bind.sequence) {
-                cell.bind = None;
-            }
+        let is_it = |cell: &WindowCell| cell.bind.as_ref().is_some_and(|other| other.sequence == bind.sequence);
+        if let Some((index, cell)) = self.cells.iter_mut().enumerate().take(self.used).find(|(_, cell)| is_it(cell)) {
+            cell.bind = None;
+            self.vacant = self.vacant.min(index);
+        }
+        while let Some(last) = self.used.checked_sub(1)
+            && self.cells.get(last).is_some_and(|cell| cell.bind.is_none())
+        {
+            self.used = last;
         }
         let Some(window) = self.get_mut(bind.mw) else { return };
         if !failed {
@@ -345,7 +358,7 @@ impl Windows {
         }
         let state = match self.oldest_of(&|other| bind.is_before(other)).map(|newer| newer.sequence) {
             Some(newer) => {
-                let mut binds = self.cells.iter_mut().filter_map(|cell| cell.bind.as_mut());
+                let mut binds = self.cells.iter_mut().take(self.used).filter_map(|cell| cell.bind.as_mut());
                 binds.find(|other| other.sequence == newer).map(|newer| &mut newer.previous)
             }
             None => self.get_mut(bind.mw).map(|window| &mut window.state),
@@ -377,7 +390,7 @@ impl Windows {
             window.state.binding = None;
         }
         // Nor does a bind that was posted meanwhile, and fails, bring it back.
-        for index in 0..self.cells.len() {
+        for index in 0..self.used {
             let Some(bind) = self.cells.get(index).and_then(|cell| cell.bind) else { continue };
             let named = |window: &Window| window.kind == MwType::Type2 && window.pd.index() == pd;
             if bind.previous.rkey == rkey
