@@ -142,8 +142,22 @@ pub(crate) fn poll<P: Provider>(
             open.reader.close();
             return Ok(1);
         }
+        return poll_other(state, shared, place);
     }
     poll_all(state, shared, out)
+}
+
+/// [`poll`] of one completion where [`OpenCq::take_first`] has found none.
+#[inline(never)]
+fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut Completion) -> Result<usize, PollCqError> {
+    match OpenCq::new(state, shared).take_other(false) {
+        Some(Ok(completion)) => {
+            *place = completion;
+            Ok(1)
+        }
+        Some(Err(error)) => Err(error),
+        None => Ok(0),
+    }
 }
 
 /// [`poll`] by a loop.
