@@ -104,7 +104,7 @@ impl Rig {
                 self.qp = qp;
                 true
             }
-            Err(CreateQpError::Full) => false,
+            Err(CreateQpError::Draining) => false,
             Err(error) => panic!("{error:?}"),
         }
     }
