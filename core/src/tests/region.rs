@@ -154,6 +154,7 @@ fn lkey(verbs: &Verbs<'static, Mock>, mr: MrHandle) -> Lkey {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "searches in a large table take minutes")]
 fn keys_find_their_region_in_a_table_of_more_than_a_byte() {
     let (mut verbs, pd) = large::<600>();
     let regions: Vec<_> = (0..600).map(|n| register(&mut verbs, pd, n * 0x1000, 0x1000, ALL_RIGHTS).unwrap()).collect();
@@ -194,6 +195,7 @@ fn keys_that_begin_in_the_same_slot_are_all_found() {
 /// A device whose numbers come again tells the lives of a number apart by the low byte of the key. Whatever the size of the
 /// table, an old key leads nowhere.
 #[test]
+#[cfg_attr(miri, ignore = "searches in a large table take minutes")]
 fn the_key_of_a_region_that_is_gone_leads_nowhere() {
     fn lives<const MR: usize>() {
         let (mut verbs, pd) = large::<MR>();
