@@ -315,3 +315,6 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         self.source.kept.last.set(self.last);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use bareverbs::{Access, Lkey, MwType, RecvRing as _, SendRing as _, SendWriter as _, Span};
+use bareverbs::{Access, Lkey, MwType, RecvRing as _, Remote, SendRing as _, SendWriter as _, Span};
 
 use super::*;
 use crate::dma::uar::Uar;
@@ -62,25 +62,27 @@ fn sge(addr: u64, length: u32) -> Sge {
 }
 
 const REMOTE: Remote = Remote { addr: 0x1122_3344_5566_7788, rkey: Rkey::new(0x99aa_bbcc) };
+const SEND: DataOp = DataOp { opcode: DataOpcode::Send, remote: Remote::NONE, immediate: 0 };
+const WRITE: DataOp = DataOp { opcode: DataOpcode::Write, remote: REMOTE, immediate: 0 };
 
 #[test]
 fn a_write_is_three_segments() {
     let (mut sq, shared) = made(8);
-    let op = DataOp::Write(REMOTE);
+    let op = WRITE;
     sges(&mut sq, 0x1_0005, &op, &[sge(0x7000_0000_1000, 64)], SendFlags::SOLICITED | SIGNALED);
     let expected = hex("00 0005 08  123456 03  00 0000 0a  00000000
          1122334455667788 99aabbcc 00000000
          00000040 a1b2c3d4 0000700000001000");
     assert_eq!(ring(&shared, 5, 48), expected, "index 5 of the second round");
-    assert_eq!(Writer::sge_blocks(&op, 1), 1);
+    assert_eq!(Writer::sge_blocks(op.opcode, 1), 1);
 }
 
 #[test]
 fn lists_wrap_with_the_ring() {
     let (mut sq, shared) = made(4);
     let list = [sge(0x10, 1), sge(0x20, 2), sge(0x40, 1 << 31)];
-    let op = DataOp::WriteWithImm(REMOTE, [1, 2, 3, 4]);
-    assert_eq!(Writer::sge_blocks(&op, 3), 2);
+    let op = DataOp { opcode: DataOpcode::WriteWithImm, remote: REMOTE, immediate: 0x0102_0304 };
+    assert_eq!(Writer::sge_blocks(op.opcode, 3), 2);
     sges(&mut sq, 7, &op, &list, SendFlags::FENCE);
     let expected = hex("00 0007 09  123456 05  00 0000 80  01020304
          1122334455667788 99aabbcc 00000000
@@ -99,7 +101,7 @@ fn lists_wrap_with_the_ring() {
 fn every_number_of_segments_is_written_alike() {
     let list: Vec<Sge> = (1..=6).map(|n| sge(0x1000 * n, n as u32)).collect();
     for count in 0..=6 {
-        for (op, code, head) in [(DataOp::Send, "0a", 1), (DataOp::Write(REMOTE), "08", 2)] {
+        for (op, code, head) in [(SEND, "0a", 1), (WRITE, "08", 2)] {
             let (mut sq, shared) = made(4);
             sges(&mut sq, 0, &op, &list[..count], SIGNALED);
             let mut expected = hex(&std::format!("00 0000 {code} 123456 {:02x} 00 0000 08 00000000", head + count));
@@ -110,7 +112,7 @@ fn every_number_of_segments_is_written_alike() {
                 expected.extend(hex(&std::format!("{n:08x} a1b2c3d4 {:016x}", 0x1000 * n)));
             }
             assert_eq!(ring(&shared, 0, expected.len()), expected, "{op:?} with {count}");
-            assert_eq!(Writer::sge_blocks(&op, count) as usize, expected.len().div_ceil(64));
+            assert_eq!(Writer::sge_blocks(op.opcode, count) as usize, expected.len().div_ceil(64));
         }
     }
 }
@@ -119,15 +121,15 @@ fn every_number_of_segments_is_written_alike() {
 fn inline_payloads_follow_their_head_and_wrap() {
     for len in 0..150usize {
         let bytes: Vec<u8> = (1..=len as u8).collect();
-        for (op, start, code) in [(DataOp::Write(REMOTE), 32, 8), (DataOp::Send, 16, 0xa)] {
-            let (mut sq, shared) = made(4);
+        for (op, start, code) in [(WRITE, 32, 8), (SEND, 16, 0xa)] {
+            let (sq, shared) = made(4);
             sq.writer().put_inline(2, &op, &bytes, SIGNALED);
             let mut linear = ring(&shared, 2, 128);
             linear.extend(ring(&shared, 0, 128));
             let units = if len == 0 { start / 16 } else { start / 16 + (len + 4).div_ceil(16) };
             assert_eq!(linear[3], code);
             assert_eq!(usize::from(linear[7]), units, "{len}");
-            assert_eq!(Writer::inline_blocks(&op, len) as usize, units.div_ceil(4));
+            assert_eq!(Writer::inline_blocks(op.opcode, len) as usize, units.div_ceil(4));
             if len != 0 {
                 assert_eq!(linear[start..start + 4], (0x8000_0000 | len as u32).to_be_bytes());
                 assert_eq!(linear[start + 4..start + 4 + len], bytes[..]);
@@ -140,19 +142,23 @@ fn inline_payloads_follow_their_head_and_wrap() {
 #[test]
 fn atomics_and_reads() {
     let (mut sq, shared) = made(4);
-    let op = AtomicOp::CompareSwap { compare: 0x0102_0304_0506_0708, swap: 0x1112_1314_1516_1718 };
-    sq.writer().put_atomic(0, &op, &sge(0x50, 8), REMOTE, SIGNALED);
+    let (compare, swap_add) = (0x0102_0304_0506_0708, 0x1112_1314_1516_1718);
+    let op = AtomicOp { opcode: AtomicOpcode::CompareSwap, remote: REMOTE, swap_add, compare };
+    sq.writer().put_atomic(0, &op, &sge(0x50, 8), SIGNALED);
     let expected = hex("00 0000 11  123456 04  00 0000 08  00000000
          1122334455667788 99aabbcc 00000000
          1112131415161718 0102030405060708
          00000008 a1b2c3d4 0000000000000050");
     assert_eq!(ring(&shared, 0, 64), expected, "swap first, then compare");
-    sq.writer().put_atomic(1, &AtomicOp::FetchAdd { add: 5 }, &sge(0x50, 8), REMOTE, SIGNALED);
+    let op = AtomicOp { opcode: AtomicOpcode::FetchAdd, remote: REMOTE, swap_add: 5, compare: 0 };
+    sq.writer().put_atomic(1, &op, &sge(0x50, 8), SIGNALED);
     assert_eq!(ring(&shared, 1, 8), hex("00 0001 12 123456 04"));
     assert_eq!(ring(&shared, 1, 64)[32..48], hex("0000000000000005 0000000000000000"));
-    sges(&mut sq, 2, &DataOp::Read(REMOTE), &[sge(0x60, 9)], SendFlags::empty());
+    let op = DataOp { opcode: DataOpcode::Read, ..WRITE };
+    sges(&mut sq, 2, &op, &[sge(0x60, 9)], SendFlags::empty());
     assert_eq!(ring(&shared, 2, 16), hex("00 0002 10 123456 03 00 0000 00 00000000"));
-    sges(&mut sq, 3, &DataOp::SendWithInv(Rkey::new(0x0000_4202)), &[], SIGNALED);
+    let op = DataOp { opcode: DataOpcode::SendWithInv, immediate: 0x4202, ..SEND };
+    sges(&mut sq, 3, &op, &[], SIGNALED);
     assert_eq!(ring(&shared, 3, 16), hex("00 0003 01 123456 01 00 0000 08 00004202"));
 }
 
@@ -181,35 +187,36 @@ fn a_bind_is_a_umr_of_three_blocks_and_fences_the_next_request() {
 
     // Whichever writer writes it, the next request waits for the bind, and only that one.
     let mut writer = sq.writer();
-    writer.put_inline(5, &DataOp::Send, &[], SIGNALED);
-    writer.put_inline(6, &DataOp::Send, &[], SIGNALED);
+    writer.put_inline(5, &SEND, &[], SIGNALED);
+    writer.put_inline(6, &SEND, &[], SIGNALED);
     assert_eq!(ring(&shared, 1, 16)[11], 0x28, "small fence, completion");
     assert_eq!(ring(&shared, 2, 16)[11], 0x08, "once");
     // After a RESET none is left.
     sq.writer().put_bind(7, &op, SIGNALED);
     sq.reset();
-    sq.writer().put_inline(0, &DataOp::Send, &[], SIGNALED);
+    sq.writer().put_inline(0, &SEND, &[], SIGNALED);
     assert_eq!(ring(&shared, 0, 16)[11], 0x08);
 }
 
 #[test]
 fn unbinds_type_2_and_invalidations() {
-    let (mut sq, shared) = made(4);
+    let (sq, shared) = made(4);
     let op = bind(MwType::Type1, 0, Access::empty());
     assert_eq!((Writer::bind_blocks(&op), Writer::LOCAL_INV_BLOCKS), (2, 2));
     sq.writer().put_bind(0, &op, SIGNALED);
     assert_eq!(ring(&shared, 0, 32), hex("00 0000 25 123456 08 00 0000 08 00004201 90000000 0000 0000 0000000020002000"));
     assert_eq!(ring(&shared, 1, 16), hex("40000000 ffffff02 00000000 00000000"));
 
-    let (mut sq, shared) = made(4);
+    let (sq, shared) = made(4);
     let op = bind(MwType::Type2, 0x10, Access::REMOTE_READ | Access::ZERO_BASED);
     sq.writer().put_bind(0, &op, SIGNALED);
     assert_eq!(ring(&shared, 0, 32)[16..], hex("b0000000 0004 0000 00000000203c6041"), "check free; QPN too");
     assert_eq!(ring(&shared, 1, 32), hex("00001000 12345602 00000000 00000000 0000000000000000 0000000000000010"));
 
-    sq.writer().put_local_inv(0, Rkey::new(0x0000_4202), SendFlags::empty());
-    assert_eq!(ring(&shared, 0, 32), hex("00 0000 25 123456 08 00 0000 20 00004202 98000000 0000 0000 0000000020006000"));
-    assert_eq!(ring(&shared, 1, 16), hex("40000000 ffffff00 00000000 00000000"), "the tag goes back to 0");
+    // The request after the bind, and at the end of the ring.
+    sq.writer().put_local_inv(3, Rkey::new(0x0000_4202), SendFlags::empty());
+    assert_eq!(ring(&shared, 3, 32), hex("00 0003 25 123456 08 00 0000 20 00004202 98000000 0000 0000 0000000020006000"));
+    assert_eq!(ring(&shared, 0, 16), hex("40000000 ffffff00 00000000 00000000"), "the tag goes back to 0");
 }
 
 #[test]
@@ -217,7 +224,7 @@ fn a_doorbell_comes_after_the_record_and_the_record_after_the_request() {
     let (mut sq, shared) = made(8);
     ring_from(&mut sq, 0xfffe, 0x1_0001, |writer| {
         for at in 0xfffe..0x1_0001 {
-            writer.put_sges(at, &DataOp::Write(REMOTE), &[sge(0x1000, 64)], SIGNALED);
+            writer.put_sges(at, &WRITE, &[sge(0x1000, 64)], SIGNALED);
         }
         shared.borrow_mut().log.clear();
     });
@@ -233,9 +240,9 @@ fn a_doorbell_comes_after_the_record_and_the_record_after_the_request() {
 /// Requests that a writer closed without a doorbell are announced by the next one, with the last of them in the register.
 #[test]
 fn what_was_closed_is_announced_by_the_next_writer() {
-    let (mut sq, shared) = made(8);
+    let (sq, shared) = made(8);
     let mut writer = sq.writer();
-    writer.put_inline(3, &DataOp::Send, &[], SIGNALED);
+    writer.put_inline(3, &SEND, &[], SIGNALED);
     writer.close();
     shared.borrow_mut().log.clear();
     sq.writer().ring(3, 4);
@@ -245,9 +252,7 @@ fn what_was_closed_is_announced_by_the_next_writer() {
 #[test]
 fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
     let (mut sq, shared) = made_with(4, &Uar::at(4, 256, true));
-    let write = |at: u32| {
-        move |writer: &mut SendWriter<'_, MockPlatform>| writer.put_inline(at, &DataOp::Write(REMOTE), &[7; 40], SIGNALED)
-    };
+    let write = |at: u32| move |writer: &mut SendWriter<'_, MockPlatform>| writer.put_inline(at, &WRITE, &[7; 40], SIGNALED);
     ring_from(&mut sq, 0, 2, write(0));
     let copied = |half: usize, block: usize| -> Vec<Done> {
         let bytes = [ring(&shared, block, 64), ring(&shared, (block + 1) % 4, 64)].concat();
