@@ -247,6 +247,24 @@ fn each_queue_that_is_out_is_drained_for_itself() {
     initialize(&mut rig).unwrap();
 }
 
+/// Receives are dropped as sends are, and nothing of before is counted or given meanwhile.
+#[test]
+fn receives_of_before_are_dropped_too() {
+    let mut rig = Rig::new();
+    for wr_id in 0..3 {
+        rig.verbs.post_recv(rig.qp, &crate::RecvWr { wr_id, sges: &[] }).unwrap();
+    }
+    let raw = rig.raw(crate::RawKind::Recv, 0, WcStatus::Success);
+    rig.push(raw);
+    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+    rig.step(rig.qp, QpState::Reset);
+    assert_eq!(rig.verbs.qp(rig.qp).unwrap().recvs, 0);
+    assert_eq!(ids(&mut queue), []);
+    rig.connect(rig.qp);
+    rig.verbs.post_recv(rig.qp, &crate::RecvWr { wr_id: 10, sges: &[] }).unwrap();
+    assert_eq!(rig.verbs.qp(rig.qp).unwrap().recvs, 1);
+}
+
 /// What a completion says of a bind is known before the queue pair is reset, or the device is asked: never both.
 #[test]
 fn a_dropped_completion_of_a_bind_ends_no_bind_of_the_next_life() {

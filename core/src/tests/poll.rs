@@ -145,6 +145,42 @@ fn a_completion_in_the_wrong_queue_is_refused() {
 }
 
 #[test]
+fn a_receive_in_the_wrong_queue_is_refused() {
+    let mut rig = Rig::new();
+    let other = rig.verbs.create_cq(4).unwrap();
+    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap();
+    let raw = rig.raw(RawKind::Recv, 0, WcStatus::Success);
+    let cqn = rig.verbs.cq(other).unwrap().cqn;
+    // By a poll of one and by a loop.
+    for mut out in [std::vec![crate::Completion::EMPTY], std::vec![crate::Completion::EMPTY; 2]] {
+        rig.device().complete(cqn, raw);
+        assert_eq!(rig.verbs.poll_cq(other, &mut out), Err(PollCqError::UnknownQp { qpn: rig.qpn(), cqn }));
+        assert_eq!(rig.verbs.qp(rig.qp).unwrap().recvs, 1);
+    }
+}
+
+/// The device learns of every place that is free, by whichever way the completion was taken.
+#[test]
+fn each_way_of_polling_tells_the_device_what_it_took() {
+    let mut rig = Rig::new();
+    for n in 0..4 {
+        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+    }
+    let mut one = [crate::Completion::EMPTY];
+    rig.complete(0, WcStatus::Success);
+    assert_eq!((rig.verbs.poll_cq(rig.cq, &mut one), rig.device().consumed), (Ok(1), 1), "one, usual");
+    rig.complete(9, WcStatus::Success);
+    assert!(rig.verbs.poll_cq(rig.cq, &mut one).is_err());
+    assert_eq!(rig.device().consumed, 2, "an error");
+    rig.complete(1, WcStatus::Success);
+    assert_eq!(rig.verbs.completions(rig.cq).unwrap().count(), 1);
+    assert_eq!(rig.device().consumed, 3, "the iterator");
+    rig.complete(2, WcStatus::RemAccessErr);
+    assert_eq!(rig.verbs.completions(rig.cq).unwrap().count(), 1);
+    assert_eq!(rig.device().consumed, 4, "the iterator, not usual");
+}
+
+#[test]
 fn what_is_no_completion_waits_behind_those_before_it() {
     let mut rig = Rig::new();
     let cqn = rig.cqn();

@@ -376,6 +376,28 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
     }
 }
 
+/// Requests that are not posted on the short way, for an SGE without a byte or a payload without one, keep their blocks: alone, in a
+/// list and in a batch, also between requests that are.
+#[test]
+fn requests_with_nothing_in_them_take_their_place_among_others() {
+    let mut rig = Rig::new();
+    let qpn = rig.qpn();
+    let (some, none) = (rig.sge(0, 64), rig.sge(0, 0));
+    let (mixed, alone) = ([none, some], [some]);
+    let empty =
+        |wr_id| SendWr { wr_id, ..wr(SendOp::Write { payload: Payload::Inline(&[]), remote: REMOTE }, SendFlags::SIGNALED) };
+    rig.verbs.post_send(rig.qp, &send(0, &mixed)).unwrap();
+    rig.verbs.post_send(rig.qp, &empty(1)).unwrap();
+    rig.verbs.post_send_list(rig.qp, &[send(2, &alone), send(3, &mixed), empty(4), send(5, &alone)]).unwrap();
+    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
+    batch.send(6, SendFlags::SIGNALED, &mixed).unwrap();
+    batch.write_inline(7, SendFlags::SIGNALED, REMOTE, &[]).unwrap();
+    drop(batch);
+    assert_eq!(rig.device().sent.iter().map(|sent| sent.at).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    while rig.device().execute(qpn) {}
+    assert_eq!(rig.poll_ids(), [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
 /// A batch that is dropped rings. Of one that is forgotten nobody knows what it leaves in the queue but that binds, and what comes
 /// before them, stay; whatever it is, the device does it in order with the next doorbell.
 #[test]
