@@ -122,15 +122,18 @@ fn owner_and_record_are_right_at_every_wrap() {
 
 #[test]
 fn the_rest_is_read_after_the_owner_and_the_index_is_told_after_the_rest() {
-    let (cq, shared) = made(0);
-    put(&shared, 0, 0, 5, 0);
-    shared.borrow_mut().log.clear();
-    let mut reader = cq.reader();
-    assert_ne!(reader.look(), Look::Empty);
-    reader.skip();
-    reader.close();
-    let told = Done::Store(RECORD, std::vec![0, 0, 0, 1]);
-    assert_eq!(shared.borrow().log, [Done::Acquire, Done::ReadBeforeWrite, told]);
+    // A send, a receive, a receive with immediate data, a failed send.
+    for opcode in [0, 2, 3, 13] {
+        let (cq, shared) = made(0);
+        put(&shared, 0, opcode, 5, 0);
+        shared.borrow_mut().log.clear();
+        let mut reader = cq.reader();
+        assert_ne!(reader.look(), Look::Empty);
+        reader.skip();
+        reader.close();
+        let told = Done::Store(RECORD, std::vec![0, 0, 0, 1]);
+        assert_eq!(shared.borrow().log, [Done::Acquire, Done::ReadBeforeWrite, told], "{opcode}");
+    }
 }
 
 /// What was taken stays taken, also if the device was not told.
