@@ -7,6 +7,8 @@
 //! - An object that was created after all, and that nobody knows, is destroyed again.
 //! - An object that was destroyed after all is gone for whoever tries to destroy it again.
 //! - Pages that the firmware took or returned after all are counted.
+//!
+//! A queue pair is not destroyed before every change of it was answered.
 
 use core::num::NonZeroU32;
 
