@@ -1,7 +1,7 @@
 //! What queues on different cores share: the facts of regions, completion queues and queue pairs that posting, polling and
 //! interrupt handlers need.
 //!
-//! Every word has one writer, named here; others read it.
+//! Each word names who writes it: one, but for the state of a queue pair, which has two. Others read it.
 
 use crate::ring::locate;
 use crate::storage::RingsView;
