@@ -194,8 +194,8 @@ fn a_bind_is_a_umr_of_three_blocks_and_fences_the_next_request() {
     // After a RESET none is left.
     sq.writer().put_bind(7, &op, SIGNALED);
     sq.reset();
-    sq.writer().put_inline(0, &SEND, &[], SIGNALED);
-    assert_eq!(ring(&shared, 0, 16)[11], 0x08);
+    sq.writer().put_inline(10, &SEND, &[], SIGNALED);
+    assert_eq!(ring(&shared, 2, 16)[11], 0x08, "at the block behind the bind");
 }
 
 #[test]
