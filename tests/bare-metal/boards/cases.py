@@ -232,7 +232,7 @@ CASES = [
         "short-arena",
         "memory that is shorter than the driver's type says",
         "short-arena",
-        r"bring-up failed at CheckArena: the memory has 262144 bytes, 2097152 were promised",
+        r"bring-up failed at CheckArena: the memory has 262144 bytes, fewer than were promised",
     ),
     failing(
         "x86_64",
