@@ -217,6 +217,8 @@ fn unbinds_type_2_and_invalidations() {
     sq.writer().put_local_inv(3, Rkey::new(0x0000_4202), SendFlags::empty());
     assert_eq!(ring(&shared, 3, 32), hex("00 0003 25 123456 08 00 0000 20 00004202 98000000 0000 0000 0000000020006000"));
     assert_eq!(ring(&shared, 0, 16), hex("40000000 ffffff00 00000000 00000000"), "the tag goes back to 0");
+    sq.writer().put_inline(5, &SEND, &[], SIGNALED);
+    assert_eq!(ring(&shared, 1, 16)[11], 0x28, "what follows an invalidation waits for it");
 }
 
 #[test]
