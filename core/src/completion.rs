@@ -294,13 +294,13 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         }
         // From here on a queue pair may be in another state.
         self.forget();
-        let found = next_unusual(self.state, self.shared, held_back);
+        let found = next_slow(self.state, self.shared, held_back);
         self.reader = self.state.ring.reader();
         found
     }
 
     /// Takes the next completion, whatever it is.
-    fn next_unusual(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
+    fn next_slow(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
         // Bounded by the entries of the ring: each turn takes one.
         loop {
             if self.reader.look() == Look::Empty {
@@ -331,7 +331,7 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         if wanted != slot.clean_done.load(Ordering::Relaxed) || slot.broken.load(Ordering::Relaxed) != 0 {
             // From here on a queue pair that was drained may have another life.
             self.forget();
-            return found_empty_with_news(self.state, slot, wanted, held_back);
+            return end_drain_or_report(self.state, slot, wanted, held_back);
         }
         None
     }
@@ -450,16 +450,12 @@ fn usual(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: u3
     Completion { wr_id, qp, qpn, opcode, status, vendor_err: 0, byte_len, data }
 }
 
-/// [`OpenCq::next_unusual`] on what is kept; tells the device what was taken.
+/// [`OpenCq::next_slow`] on what is kept; tells the device what was taken.
 #[cold]
 #[inline(never)]
-fn next_unusual<P: Provider>(
-    state: &CqState<P>,
-    shared: &Shared<'_>,
-    held_back: bool,
-) -> Option<Result<Completion, PollCqError>> {
+fn next_slow<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, held_back: bool) -> Option<Result<Completion, PollCqError>> {
     let mut open = OpenCq::new(state, shared);
-    let found = open.next_unusual(held_back);
+    let found = open.next_slow(held_back);
     open.reader.close();
     if let Some(Err(error)) = &found {
         log_event!(error, "completion queue {:?}: {:?}", state.handle, error);
@@ -469,7 +465,7 @@ fn next_unusual<P: Provider>(
 
 #[cold]
 #[inline(never)]
-fn found_empty_with_news<P: Provider>(
+fn end_drain_or_report<P: Provider>(
     state: &CqState<P>,
     slot: &CqSlot,
     wanted: u32,

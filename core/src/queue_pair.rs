@@ -5,7 +5,7 @@ use core::cell::Cell;
 use crate::completion::Cq;
 use crate::log::log_event;
 use crate::recv_queue::{RecvQueue, RecvState};
-use crate::send_queue::{SendLimits, SendQueue, SendState, ring_left_over};
+use crate::send_queue::{SendLimits, SendQueue, SendState, ring_unannounced};
 use crate::shared::{NO_NUMBER, QpSlot, RingCounters, Shared};
 use crate::sync::Ordering;
 use crate::table::TableView;
@@ -260,7 +260,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             && let Half::Here(send) = &mut qp.send
         {
             // The device flushes only what it knows of.
-            ring_left_over(send, &self.shared);
+            ring_unannounced(send, &self.shared);
         }
         if to == QpState::Reset {
             qp.attr = QpAttr::default();

@@ -184,7 +184,7 @@ impl<'s, P: Provider> SendQueue<'s, P> {
     /// Tells the device of requests whose batch was forgotten before its end, whatever the state of the queue pair is: then they
     /// complete, if only as flushed. Nothing if there are none.
     pub fn ring(&mut self) {
-        ring_left_over(&mut self.state, &self.shared);
+        ring_unannounced(&mut self.state, &self.shared);
     }
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn bind_one<P: Provider>(
 }
 
 /// [`SendQueue::ring`].
-pub(crate) fn ring_left_over<P: Provider>(state: &mut SendState<P>, shared: &Shared<'_>) {
+pub(crate) fn ring_unannounced<P: Provider>(state: &mut SendState<P>, shared: &Shared<'_>) {
     OpenQueue::new(state, shared).ring();
 }
 
@@ -629,7 +629,7 @@ fn append_local_inv<P: Provider>(
 /// caller has in memory.
 #[cold]
 #[inline(never)]
-fn append_unusual_sges<P: Provider>(
+fn append_sges_slow<P: Provider>(
     state: &SendState<P>,
     shared: &Shared<'_>,
     (wr_id, flags): (u64, SendFlags),
@@ -657,10 +657,10 @@ fn append_unusual_sges<P: Provider>(
 }
 
 /// What [`OpenQueue::try_inline`] does not post: requests without a byte; or finds out what is wrong. Takes values, as
-/// [`append_unusual_sges`].
+/// [`append_sges_slow`].
 #[cold]
 #[inline(never)]
-fn append_unusual_inline<P: Provider>(
+fn append_inline_slow<P: Provider>(
     state: &SendState<P>,
     shared: &Shared<'_>,
     (wr_id, flags): (u64, SendFlags),
@@ -805,9 +805,9 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         self.keep();
         let (state, shared) = (self.state, self.shared);
         let posted = match *sges {
-            [one] if IN_CALLER => append_unusual_sges(state, shared, request, opcode, remote, immediate, &[one]),
-            [one, two] if IN_CALLER => append_unusual_sges(state, shared, request, opcode, remote, immediate, &[one, two]),
-            _ => append_unusual_sges(state, shared, request, opcode, remote, immediate, sges),
+            [one] if IN_CALLER => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one]),
+            [one, two] if IN_CALLER => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one, two]),
+            _ => append_sges_slow(state, shared, request, opcode, remote, immediate, sges),
         };
         self.resume();
         posted
@@ -882,7 +882,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         }
         self.keep();
         let DataOp { opcode, remote, immediate } = op;
-        let posted = append_unusual_inline(self.state, self.shared, (wr_id, flags), opcode, remote, immediate, bytes);
+        let posted = append_inline_slow(self.state, self.shared, (wr_id, flags), opcode, remote, immediate, bytes);
         self.resume();
         posted
     }

@@ -273,7 +273,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// The handle is stale, or the queue is taken out.
     pub fn ring_send_queue(&mut self, qp: QpHandle) -> Result<(), PostSendError> {
         let (state, shared) = self.send_state(qp)?;
-        crate::send_queue::ring_left_over(state, shared);
+        crate::send_queue::ring_unannounced(state, shared);
         Ok(())
     }
 
