@@ -225,7 +225,7 @@ operations! {
             }
         }
     };
-    write_batch_array = "WRITE, batch of 32, typed calls, from an array", ONE, BATCH, |scene, runs| {
+    write_batch_array = "WRITE, typed batch of 32 from an array", ONE, BATCH, |scene, runs| {
         let list = [(7_u64, SIGNALED, scene.remote, [scene.sge]); BATCH];
         for _ in 0..runs {
             let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
