@@ -329,7 +329,7 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         let slot = slot_of(self.shared, self.state.handle);
         let wanted = slot.clean_wanted.load(Ordering::Acquire);
         if wanted != slot.clean_done.load(Ordering::Relaxed) || slot.broken.load(Ordering::Relaxed) != 0 {
-            // From here on a queue pair that was drained may have another life.
+            // From here on the slot of a queue pair that was drained may be another's.
             self.forget();
             return end_drain_or_report(self.state, slot, wanted, held_back);
         }

@@ -588,6 +588,7 @@ fn append_bind_mw<P: Provider>(
 ) -> Result<Rkey, BindMwError> {
     let mut open = OpenQueue::new(state, shared);
     let bound = open.put_bind_mw(mw, bind);
+    // The window's state counts on the bind, so it stays in the queue even if the batch is forgotten.
     open.keep();
     bound
 }
@@ -1047,8 +1048,6 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         windows.post(handle, self.head, checked);
         self.slot.binds.store(self.slot.binds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.remember(wr_id, 0, blocks, opcode);
-        // The window's state counts on the bind, so it stays in the queue even if the batch is forgotten.
-        self.keep();
         log_event!(trace, "bind of {:?} posted on {:?}", checked.mw, handle);
     }
 
