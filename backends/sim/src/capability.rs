@@ -5,8 +5,9 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::audit::Finding;
+use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::config::DeviceConfig;
-use crate::engine::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START, LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MIN_PIECE, MAX_MEMBERS};
+use crate::engine::{LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MIN_PIECE, MAX_MEMBERS};
 use crate::env::Env;
 use crate::init_segment::TIMER_KHZ;
 use crate::user::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS};

@@ -6,9 +6,10 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::UAR_PAGE;
 
 use crate::audit::Audit;
+use crate::bar0::{BAR0_SIZE, DEVICE_MEMORY_START, FIRST_UAR, MSIX_PENDING, MSIX_TABLE};
 use crate::command::CommandQueue;
 use crate::config::{DeviceConfig, InterruptRouting};
-use crate::engine::{DEVICE_MEMORY_START, EngineCounts, EngineStats};
+use crate::engine::{EngineCounts, EngineStats};
 use crate::env::Env;
 use crate::eq::Event;
 use crate::fault::Faults;
@@ -18,9 +19,9 @@ use crate::init_segment::{InitSegment, NicInterface, SCAN_SIZE};
 use crate::memory::{DmaFault, HostMemory};
 use crate::msix::{Gate, Msix};
 use crate::packet::is_subnet_management;
-use crate::pci::{BAR0_SIZE, ConfigEffect, ConfigSpace, MSIX_PENDING, MSIX_TABLE};
+use crate::pci::{ConfigEffect, ConfigSpace};
 use crate::trace::Tracer;
-use crate::uar::{Doorbells, FIRST_UAR};
+use crate::uar::Doorbells;
 
 /// The device's own objects and what it was given: for leak tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

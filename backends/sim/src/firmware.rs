@@ -1,20 +1,21 @@
 //! What the firmware keeps: the state of the function, its objects, and the half that moves data.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType};
+use bareverbs_mlx5_spec::{CmdHcaCap, EventType};
 
+use crate::bar0::{DEVICE_MEMORY_START, FIRST_UAR};
 use crate::capability::Capabilities;
 use crate::config::DeviceConfig;
-use crate::engine::{DEVICE_MEMORY_START, Engine, EngineConfig, EngineEvent, EngineStats};
+use crate::engine::{Engine, EngineConfig, EngineEvent, EngineStats};
 use crate::env::Env;
 use crate::eq::{Event, EventQueues};
+use crate::id_allocator::IdAllocator;
 use crate::lack::{Lack, Lacks};
 use crate::management::{self, Agents, Cleared};
 use crate::pages::Pages;
 use crate::port::{PKEYS, Port};
-use crate::uar::FIRST_UAR;
 use crate::user::Users;
 
 /// How far the driver has brought the function.
@@ -29,48 +30,6 @@ pub enum HcaState {
     Running,
 }
 
-/// Numbers that are handed out, lowest free one first.
-#[derive(Clone, Debug)]
-pub(crate) struct Numbers {
-    used: BTreeSet<u32>,
-    first: u32,
-    most: u32,
-    next: u32,
-}
-
-impl Numbers {
-    /// `most` numbers from `first` on.
-    pub(crate) fn new(first: u32, most: u32) -> Self {
-        Self { used: BTreeSet::new(), first, most, next: first }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.used.len()
-    }
-
-    pub(crate) fn contains(&self, number: u32) -> bool {
-        self.used.contains(&number)
-    }
-
-    /// A free number. A number that was just given back is not the next one, so that a stale one is noticed.
-    pub(crate) fn take(&mut self) -> Result<u32, CmdStatus> {
-        if u32::try_from(self.used.len()).is_ok_and(|len| len >= self.most) {
-            return Err(CmdStatus::LimErr);
-        }
-        let end = self.first.saturating_add(self.most);
-        let free = (self.next..end).chain(self.first..self.next).find(|number| !self.used.contains(number));
-        let number = free.ok_or(CmdStatus::LimErr)?;
-        self.next = if number + 1 < end { number + 1 } else { self.first };
-        self.used.insert(number);
-        Ok(number)
-    }
-
-    /// Gives a number back.
-    pub(crate) fn free(&mut self, number: u32) -> Result<(), CmdStatus> {
-        if self.used.remove(&number) { Ok(()) } else { Err(CmdStatus::BadRes) }
-    }
-}
-
 /// State and objects of the function.
 pub(crate) struct Firmware {
     pub(crate) config: DeviceConfig,
@@ -81,11 +40,11 @@ pub(crate) struct Firmware {
     pub(crate) port: Port,
     pub(crate) eqs: EventQueues,
     pub(crate) engine: Engine,
-    pub(crate) uars: Numbers,
-    pub(crate) pds: Numbers,
-    pub(crate) xrcds: Numbers,
-    pub(crate) transport_domains: Numbers,
-    pub(crate) counters: Numbers,
+    pub(crate) uars: IdAllocator,
+    pub(crate) pds: IdAllocator,
+    pub(crate) xrcds: IdAllocator,
+    pub(crate) transport_domains: IdAllocator,
+    pub(crate) counters: IdAllocator,
     /// What the port had counted when each set of counters was last cleared.
     pub(crate) cleared_counters: BTreeMap<u32, EngineStats>,
     /// What the port had counted when a performance manager last cleared each count.
@@ -113,11 +72,11 @@ impl Firmware {
             port: Port::new(&config),
             eqs: EventQueues::new(1 << config.limits.log_max_eq.min(8)),
             engine: Engine::new(EngineConfig::default()),
-            uars: Numbers::new(FIRST_UAR, uar_pages),
-            pds: Numbers::new(1, (1 << config.limits.log_max_pd.min(23)) - 1),
-            xrcds: Numbers::new(1, 255),
-            transport_domains: Numbers::new(1, 255),
-            counters: Numbers::new(1, 255),
+            uars: IdAllocator::new(FIRST_UAR, uar_pages),
+            pds: IdAllocator::new(1, (1 << config.limits.log_max_pd.min(23)) - 1),
+            xrcds: IdAllocator::new(1, 255),
+            transport_domains: IdAllocator::new(1, 255),
+            counters: IdAllocator::new(1, 255),
             cleared_counters: BTreeMap::new(),
             cleared_traffic: Cleared::default(),
             users: Users::default(),

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod audit;
+mod bar0;
 mod capability;
 mod command;
 mod config;
@@ -17,6 +18,7 @@ mod eq;
 pub mod fault;
 mod firmware;
 mod health;
+mod id_allocator;
 pub mod in_process;
 mod init_segment;
 mod lack;
@@ -34,9 +36,10 @@ mod user;
 pub mod wire;
 pub mod wqe;
 
+pub use bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
 pub use config::{DeviceConfig, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth, PageDemand};
 pub use device::{Device, DeviceCounts, DeviceStats};
 pub use firmware::HcaState;
 pub use health::HealthReport;
 pub use limits::{Limit, LimitError, Limits};
-pub use pci::{BAR0_SIZE, CONFIG_SPACE, MSIX_PENDING, MSIX_TABLE};
+pub use pci::CONFIG_SPACE;

@@ -3,13 +3,8 @@
 mod gateway;
 
 use self::gateway::Gateway;
+use crate::bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
 
-/// Bytes of BAR0.
-pub const BAR0_SIZE: u64 = 32 << 20;
-/// Byte of BAR0 where the MSI-X table begins.
-pub const MSIX_TABLE: usize = 0x2000;
-/// Byte of BAR0 where the MSI-X pending bits begin.
-pub const MSIX_PENDING: usize = 0x3000;
 /// Bytes of configuration space.
 pub const CONFIG_SPACE: usize = 4096;
 

@@ -9,8 +9,6 @@ use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::trace::Record;
 
-/// First page that is handed out: those before hold the initialization segment and the MSI-X table.
-pub(crate) const FIRST_UAR: u32 = 8;
 /// A send doorbell lies at the start of a BlueFlame buffer; what follows in the buffer is a copy of the WQE.
 const BLUEFLAME_BUFFER: usize = 256;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::{CmdStatus, ObjectKind};
 
-use crate::firmware::Numbers;
+use crate::id_allocator::IdAllocator;
 
 /// The context under which a kernel makes what all may use (Linux `MLX5_SHARED_RESOURCE_UID`).
 const SHARED: u32 = 0xffff;
@@ -49,8 +49,8 @@ pub(crate) struct UmemBinding {
 /// Contexts and what belongs to them.
 #[derive(Clone, Debug)]
 pub(crate) struct Users {
-    contexts: Numbers,
-    numbers: Numbers,
+    contexts: IdAllocator,
+    numbers: IdAllocator,
     umems: BTreeMap<u32, Umem>,
     pages: usize,
     /// Objects of contexts other than the kernel's.
@@ -62,8 +62,8 @@ pub(crate) struct Users {
 impl Default for Users {
     fn default() -> Self {
         Self {
-            contexts: Numbers::new(1, (1 << LOG_MAX_CONTEXTS) - 1),
-            numbers: Numbers::new(1, (1 << LOG_MAX_UMEMS) - 1),
+            contexts: IdAllocator::new(1, (1 << LOG_MAX_CONTEXTS) - 1),
+            numbers: IdAllocator::new(1, (1 << LOG_MAX_UMEMS) - 1),
             umems: BTreeMap::new(),
             pages: 0,
             owners: BTreeMap::new(),
@@ -79,7 +79,7 @@ impl Users {
     }
 
     pub(crate) fn create(&mut self) -> Result<u32, CmdStatus> {
-        self.contexts.take()
+        self.contexts.allocate()
     }
 
     /// Ends a context; refused while objects are left in it.
@@ -147,7 +147,7 @@ impl Users {
         if pages.iter().any(|address| address & (page - 1) != 0) {
             return Err(CmdStatus::BadParam);
         }
-        let number = self.numbers.take()?;
+        let number = self.numbers.allocate()?;
         self.pages += pages.len();
         self.umems.insert(number, Umem { pages, log_page, offset: offset.into() });
         Ok(number)

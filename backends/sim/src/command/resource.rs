@@ -23,7 +23,7 @@ macro_rules! numbers {
             _: View<'_, $alloc_in>,
             output: &mut ViewMut<'_, $alloc_out>,
         ) -> Outcome {
-            output.set($alloc_out::$out, firmware.$table.take()?);
+            output.set($alloc_out::$out, firmware.$table.allocate()?);
             Ok(())
         }
 

@@ -1,6 +1,6 @@
 //! Datagrams for the agents of the port: taken before any queue pair sees them, as firmware does, and answered.
 
-use super::run::same_partition;
+use super::qp::run::same_partition;
 use super::{Engine, Work};
 use crate::env::Env;
 use crate::management::{self, MAD};

@@ -5,34 +5,16 @@
 //! thread: [`Engine::advance`] does a bounded piece of whatever is due.
 
 mod agent;
-mod build;
-mod completer;
 mod config;
 mod cq;
-mod device_memory;
-mod execute;
-mod fetch;
-mod flush;
-mod key;
-mod message;
-mod modify;
+mod memory;
 mod multicast;
 mod objects;
-mod pieces;
-mod psn;
 mod qp;
-mod receive;
-mod reply;
 mod requester;
 mod responder;
-mod retry;
 mod ring;
-mod run;
 mod srq;
-mod translate;
-mod umr;
-mod unreliable;
-mod xrc;
 
 #[cfg(test)]
 mod testing;
@@ -49,13 +31,13 @@ use crate::packet::{NO_LID, Packet};
 use crate::trace::Record;
 
 use cq::CqTable;
-use key::KeyTable;
+use memory::key::KeyTable;
 use multicast::{Groups, is_multicast};
 use qp::Qp;
 use srq::SrqTable;
 
 pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats, Traffic};
-pub(crate) use device_memory::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START, LOG_MAX_ALIGNMENT, LOG_MIN_PIECE};
+pub(crate) use memory::device_memory::{LOG_MAX_ALIGNMENT, LOG_MIN_PIECE};
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
 pub use srq::{SrqKind, SrqSpec};
 

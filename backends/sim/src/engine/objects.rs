@@ -2,8 +2,8 @@
 
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
-use super::qp::Qp;
-use super::{Engine, EngineCounts, EngineEvent, FIRST_QPN, SrqKind, SrqSpec, Work, modify};
+use super::qp::{Qp, modify};
+use super::{Engine, EngineCounts, EngineEvent, FIRST_QPN, SrqKind, SrqSpec, Work};
 use crate::env::Env;
 
 impl Engine {

@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
     Ads, CmdOpcode, CmdStatus, Cqc, Layout, MKEY_ANY_QPN, Mkc, Qpc, QpcSt, View, ViewMut, opt_param, rq_type,
 };
 
-use super::key::{Access, Right};
+use super::memory::key::{Access, Right};
 use super::{Engine, EngineConfig, EngineEvent};
 use crate::audit::Audit;
 use crate::env::Env;

@@ -122,7 +122,7 @@ impl Cq {
 
 impl CqTable {
     /// Tells of what was held back until now.
-    pub(in super::super) fn tell_due(&mut self, now: Instant, events: &mut VecDeque<EngineEvent>) {
+    pub(in crate::engine) fn tell_due(&mut self, now: Instant, events: &mut VecDeque<EngineEvent>) {
         while let Some(cqn) = self.due.pop(now) {
             if let Some(cq) = self.cqs.get_mut(&cqn) {
                 cq.fire(cqn, now, events);
@@ -131,7 +131,7 @@ impl CqTable {
     }
 
     /// When [`CqTable::tell_due`] next has work.
-    pub(in super::super) fn next_due(&self) -> Option<Instant> {
+    pub(in crate::engine) fn next_due(&self) -> Option<Instant> {
         self.due.times.first().map(|&(at, _)| at)
     }
 

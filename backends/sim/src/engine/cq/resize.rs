@@ -3,8 +3,8 @@
 use bareverbs_mlx5_spec::{CQE, CmdStatus, Cqc, Cqe, CqeOpcode, ViewMut};
 use bareverbs_mlx5_spec::{Field, View};
 
-use super::super::ring::{Pages, Ring};
 use super::{COUNTER, Cq, CqTable, MAX_LOG_SIZE, ahead, log_stride};
+use crate::engine::ring::{Pages, Ring};
 use crate::env::Env;
 use crate::trace::Record;
 
@@ -20,7 +20,7 @@ const PERIOD_MODE: (u32, Field<Cqc>) = (1 << 4, Cqc::CQ_PERIOD_MODE);
 
 impl CqTable {
     /// Takes the moderation that `select` names.
-    pub(in super::super) fn moderate(&mut self, cqn: u32, select: u32, cqc: View<'_, Cqc>) -> Result<(), CmdStatus> {
+    pub(in crate::engine) fn moderate(&mut self, cqn: u32, select: u32, cqc: View<'_, Cqc>) -> Result<(), CmdStatus> {
         let cq = self.cqs.get_mut(&cqn).ok_or(CmdStatus::BadRes)?;
         let fields = MODERATION.into_iter().chain([PERIOD_MODE]);
         if select & !fields.clone().fold(0, |known, (bit, _)| known | bit) != 0 {
@@ -38,7 +38,7 @@ impl CqTable {
 
     /// Moves a queue to the buffer that `cqc` and `pas` describe. The last entry in the old one says so; the next entry goes
     /// to the new one, with the counter that follows. The host copies what it has not seen, one place further each.
-    pub(in super::super) fn resize(
+    pub(in crate::engine) fn resize(
         &mut self,
         env: &mut Env<'_>,
         cqn: u32,

@@ -3,9 +3,9 @@
 
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Field, Qpc, QpcState, View, ViewMut, opt_param};
 
-use super::qp::{Qp, Service};
-use super::requester::Requester;
-use super::responder::Responder;
+use crate::engine::qp::{Qp, Service};
+use crate::engine::requester::Requester;
+use crate::engine::responder::Responder;
 
 /// One transition.
 struct Transition {
@@ -96,7 +96,7 @@ fn transition(opcode: CmdOpcode, service: Service) -> Option<Transition> {
 }
 
 /// Takes `qp` through the transition that `opcode` names.
-pub(super) fn modify(qp: &mut Qp, opcode: CmdOpcode, opt_mask: u32, new: View<'_, Qpc>) -> Result<(), CmdStatus> {
+pub(in crate::engine) fn modify(qp: &mut Qp, opcode: CmdOpcode, opt_mask: u32, new: View<'_, Qpc>) -> Result<(), CmdStatus> {
     let step = transition(opcode, qp.service).ok_or(CmdStatus::BadOp)?;
     if !step.from.contains(&qp.state) {
         return Err(CmdStatus::BadQpState);

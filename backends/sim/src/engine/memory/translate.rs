@@ -2,8 +2,8 @@
 
 use bareverbs_mlx5_spec::{AccessMode, Mkc};
 
-use super::key::{Access, KeyError, KeyTable, MIN_LOG_PAGE, Mkey, Right};
-use super::pieces::Run;
+use crate::engine::memory::key::{Access, KeyError, KeyTable, MIN_LOG_PAGE, Mkey, Right};
+use crate::engine::memory::klm_list::Run;
 use crate::memory::HostMemory;
 
 /// Keys inside keys are followed this deep.
@@ -12,16 +12,16 @@ const MAX_DEPTH: u32 = 4;
 const MAX_EXTENTS: usize = 8192;
 /// A run of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(in crate::engine) struct Extent {
     /// In the device, at this place in BAR0; otherwise in the host's memory, at this device address.
     in_device: bool,
-    pub(super) addr: u64,
-    pub(super) len: usize,
+    pub(in crate::engine) addr: u64,
+    pub(in crate::engine) len: usize,
 }
 
 impl KeyTable {
     /// Appends to `out` the host memory behind `len` bytes at `addr` of `key`, checked all the way down.
-    pub(super) fn translate(
+    pub(in crate::engine) fn translate(
         &self,
         key: u32,
         addr: u64,
@@ -125,7 +125,7 @@ impl KeyTable {
     }
 
     /// Reads bytes behind a key.
-    pub(super) fn read(
+    pub(in crate::engine) fn read(
         &self,
         memory: &dyn HostMemory,
         (key, addr): (u32, u64),
@@ -148,7 +148,7 @@ impl KeyTable {
     }
 
     /// Writes bytes behind a key; nothing is written unless all of them may be.
-    pub(super) fn write(
+    pub(in crate::engine) fn write(
         &self,
         memory: &dyn HostMemory,
         (key, addr): (u32, u64),

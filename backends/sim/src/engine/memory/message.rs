@@ -1,13 +1,13 @@
 //! Bytes of a message gathered from host memory and scattered into it, through keys.
 
-use super::Work;
-use super::key::{Access, KeyError};
 use crate::audit::Finding;
+use crate::engine::Work;
+use crate::engine::memory::key::{Access, KeyError};
 use crate::wqe::{DataPointer, DataSegment};
 
 /// Why bytes found no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScatterError {
+pub(in crate::engine) enum ScatterError {
     /// The buffers together are shorter than the message.
     TooLong,
     /// A key does not open its bytes.
@@ -23,7 +23,7 @@ fn note(work: &mut Work<'_, '_>, key: u32, error: KeyError) -> KeyError {
 }
 
 /// The `len` bytes from byte `offset` of a message.
-pub(super) fn gather(
+pub(in crate::engine) fn gather(
     work: &mut Work<'_, '_>,
     access: Access,
     segments: &[DataSegment],
@@ -63,7 +63,7 @@ pub(super) fn gather(
 }
 
 /// Puts `bytes` at byte `offset` of a message that lies in `pointers`.
-pub(super) fn scatter(
+pub(in crate::engine) fn scatter(
     work: &mut Work<'_, '_>,
     access: Access,
     pointers: impl IntoIterator<Item = DataPointer>,
@@ -91,7 +91,7 @@ pub(super) fn scatter(
 }
 
 /// The memory pieces of a list without inline data.
-pub(super) fn pointers(segments: &[DataSegment]) -> Vec<DataPointer> {
+pub(in crate::engine) fn pointers(segments: &[DataSegment]) -> Vec<DataPointer> {
     let pointer = |segment: &DataSegment| match segment {
         DataSegment::Pointer(pointer) => Some(*pointer),
         DataSegment::Inline(_) => None,

@@ -3,20 +3,20 @@
 /// Numbers that there are.
 const SPAN: u32 = 1 << 24;
 /// Half of them: of two numbers, the one less than this far ahead is the later.
-pub(super) const HALF: u32 = SPAN / 2;
+pub(in crate::engine) const HALF: u32 = SPAN / 2;
 
 /// The number `count` after `psn`.
-pub(super) const fn add(psn: u32, count: u32) -> u32 {
+pub(in crate::engine) const fn add(psn: u32, count: u32) -> u32 {
     psn.wrapping_add(count) & (SPAN - 1)
 }
 
 /// How far `a` is ahead of `b`, negative if behind.
-pub(super) const fn ahead(a: u32, b: u32) -> i32 {
+pub(in crate::engine) const fn ahead(a: u32, b: u32) -> i32 {
     (a.wrapping_sub(b) << 8).cast_signed() >> 8
 }
 
 /// How many numbers from `b` up to `a`, which is not behind.
-pub(super) const fn distance(a: u32, b: u32) -> u32 {
+pub(in crate::engine) const fn distance(a: u32, b: u32) -> u32 {
     a.wrapping_sub(b) & (SPAN - 1)
 }
 

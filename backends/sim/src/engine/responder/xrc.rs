@@ -3,23 +3,23 @@
 
 use bareverbs_mlx5_spec::Qpc;
 
-use super::qp::{Qp, Service};
-use super::responder::Refusal;
-use super::{SrqKind, Work};
+use crate::engine::qp::{Qp, Service};
+use crate::engine::responder::Refusal;
+use crate::engine::{SrqKind, Work};
 use crate::packet::Packet;
 
 /// What the shared receive queue of a request lends to the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) srqn: u32,
-    pub(super) pd: u32,
-    pub(super) cqn: u32,
-    pub(super) user_index: u32,
+pub(in crate::engine) struct Target {
+    pub(in crate::engine) srqn: u32,
+    pub(in crate::engine) pd: u32,
+    pub(in crate::engine) cqn: u32,
+    pub(in crate::engine) user_index: u32,
 }
 
 impl Qp {
     /// Takes the target of an XRC request; nothing to do on other services.
-    pub(super) fn aim(&mut self, work: &Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
+    pub(in crate::engine) fn aim(&mut self, work: &Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
         if self.service != Service::Xrc {
             return Ok(());
         }
@@ -35,7 +35,7 @@ impl Qp {
     }
 
     /// Domain in which the keys of a request are looked up.
-    pub(super) fn key_domain(&self) -> u32 {
+    pub(in crate::engine) fn key_domain(&self) -> u32 {
         self.responder.target.map_or(self.pd(), |target| target.pd)
     }
 }

@@ -2,20 +2,20 @@
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, QpcState};
 
-use super::Work;
-use super::key::{Access, Right};
-use super::psn;
-use super::qp::Qp;
+use crate::engine::Work;
+use crate::engine::memory::key::{Access, Right};
+use crate::engine::qp::Qp;
+use crate::engine::qp::psn;
 use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
 /// Answers that one queue pair sends in one go.
 const BUDGET: u32 = 64;
 /// Acknowledged, with a credit count that leaves the flow alone.
-pub(super) const UNLIMITED: Syndrome = Syndrome::Ack(31);
+pub(in crate::engine) const UNLIMITED: Syndrome = Syndrome::Ack(31);
 
 /// An answer that waits to be sent.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(in crate::engine) enum Reply {
     Acknowledge {
         psn: u32,
         syndrome: Syndrome,
@@ -43,21 +43,21 @@ pub(super) enum Reply {
 
 /// The last answer of a queue pair: what it says, and what becomes of this side.
 #[derive(Debug)]
-pub(super) struct Fatal {
-    pub(super) psn: u32,
-    pub(super) syndrome: Syndrome,
-    pub(super) receive: Option<(u16, CqeSyndrome)>,
-    pub(super) event: Option<EventType>,
+pub(in crate::engine) struct Fatal {
+    pub(in crate::engine) psn: u32,
+    pub(in crate::engine) syndrome: Syndrome,
+    pub(in crate::engine) receive: Option<(u16, CqeSyndrome)>,
+    pub(in crate::engine) event: Option<EventType>,
 }
 
 impl Qp {
-    pub(super) fn queue_read(&mut self, psn: u32, source: Reth, again: bool) {
+    pub(in crate::engine) fn queue_read(&mut self, psn: u32, source: Reth, again: bool) {
         let (packets, pd, msn) = (self.packets_of(source.len), self.key_domain(), self.responder.msn);
         self.responder.replies.push_back(Reply::Read { psn, packets, sent: 0, source, pd, msn, again });
     }
 
     /// Sends queued answers. `true` if there are more.
-    pub(super) fn respond(&mut self, work: &mut Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn respond(&mut self, work: &mut Work<'_, '_>) -> bool {
         for _ in 0..BUDGET {
             if !work.shared.has_room() {
                 break;
@@ -92,13 +92,13 @@ impl Qp {
         !self.responder.replies.is_empty()
     }
 
-    pub(super) fn send_acknowledge(&self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome, msn: u32) {
+    pub(in crate::engine) fn send_acknowledge(&self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome, msn: u32) {
         let mut packet = self.packet(work.shared, Operation::Acknowledge, psn);
         packet.aeth = Some(Aeth { syndrome, msn });
         work.transmit(&packet);
     }
 
-    pub(super) fn send_read_response(
+    pub(in crate::engine) fn send_read_response(
         &self,
         work: &mut Work<'_, '_>,
         psn: u32,
@@ -122,7 +122,7 @@ impl Qp {
     }
 
     /// Sends the last answer and moves to the error state.
-    pub(super) fn die(&mut self, work: &mut Work<'_, '_>, fatal: &Fatal) {
+    pub(in crate::engine) fn die(&mut self, work: &mut Work<'_, '_>, fatal: &Fatal) {
         let msn = self.responder.msn;
         self.send_acknowledge(work, fatal.psn, fatal.syndrome, msn);
         if let Some((index, syndrome)) = fatal.receive {

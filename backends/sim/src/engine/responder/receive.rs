@@ -2,26 +2,26 @@
 
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc};
 
-use super::cq::Source;
-use super::qp::{Qp, ReceiveDone};
-use super::reply::Reply;
-use super::responder::{Inbound, Refusal, Stop};
-use super::{EngineEvent, Work};
 use crate::audit::Finding;
+use crate::engine::cq::Source;
+use crate::engine::qp::{Qp, ReceiveDone};
+use crate::engine::responder::reply::Reply;
+use crate::engine::responder::{Inbound, Refusal, Stop};
+use crate::engine::{EngineEvent, Work};
 use crate::packet::{Packet, Syndrome};
 use crate::trace::Record;
 use crate::wqe::{DataPointer, decode_receive};
 
 /// A receive in use.
 #[derive(Debug)]
-pub(super) struct Receive {
-    pub(super) index: u16,
-    pub(super) list: Vec<DataPointer>,
+pub(in crate::engine) struct Receive {
+    pub(in crate::engine) index: u16,
+    pub(in crate::engine) list: Vec<DataPointer>,
 }
 
 impl Qp {
     /// Takes the oldest posted receive.
-    pub(super) fn take_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, ()>> {
+    pub(in crate::engine) fn take_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, ()>> {
         if let Some(spare) = self.responder.take_spare() {
             return Some(Ok(spare));
         }
@@ -52,7 +52,7 @@ impl Qp {
         })
     }
 
-    pub(super) fn take_shared(&mut self, work: &mut Work<'_, '_>, srqn: u32) -> Option<Result<Receive, ()>> {
+    pub(in crate::engine) fn take_shared(&mut self, work: &mut Work<'_, '_>, srqn: u32) -> Option<Result<Receive, ()>> {
         let taken = work.shared.srqs.take(work.env.memory, srqn)?;
         let index = taken.index;
         if taken.below_limit {
@@ -67,7 +67,7 @@ impl Qp {
         }))
     }
 
-    pub(super) fn need_receive(&mut self, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
+    pub(in crate::engine) fn need_receive(&mut self, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
         match self.take_receive(work) {
             None => Err(Stop::NotReady),
             Some(Ok(receive)) => Ok(receive),
@@ -75,7 +75,7 @@ impl Qp {
         }
     }
 
-    pub(super) fn finish_receive(
+    pub(in crate::engine) fn finish_receive(
         &mut self,
         work: &mut Work<'_, '_>,
         packet: &Packet,
@@ -96,7 +96,7 @@ impl Qp {
         self.complete_receive(work, done);
     }
 
-    pub(super) fn source(&self, packet: &Packet) -> Source {
+    pub(in crate::engine) fn source(&self, packet: &Packet) -> Source {
         Source {
             lid: packet.lrh.slid,
             sl: packet.lrh.sl,
@@ -106,7 +106,7 @@ impl Qp {
     }
 
     /// Completes a receive with an error.
-    pub(super) fn fail_receive(&mut self, work: &mut Work<'_, '_>, index: u16, syndrome: CqeSyndrome) {
+    pub(in crate::engine) fn fail_receive(&mut self, work: &mut Work<'_, '_>, index: u16, syndrome: CqeSyndrome) {
         let done = ReceiveDone {
             opcode: CqeOpcode::RespErr,
             index,
@@ -120,7 +120,7 @@ impl Qp {
     }
 
     /// The index of the receive that a half-arrived message or an unsent fatal answer holds.
-    pub(super) fn held_receive(&self) -> Option<u16> {
+    pub(in crate::engine) fn held_receive(&self) -> Option<u16> {
         let fatal = self.responder.replies.iter().find_map(|reply| match reply {
             Reply::Fatal(fatal) => fatal.receive.map(|(index, _)| index),
             _ => None,

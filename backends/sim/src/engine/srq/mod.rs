@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::{CmdStatus, View, WqeSrqNextSeg};
 
-use super::QUEUE_COST;
-use super::ring::{Pages, Ring};
+use crate::engine::QUEUE_COST;
+use crate::engine::ring::{Pages, Ring};
 use crate::memory::{HostMemory, read_array};
 
 /// Bytes of the link at the head of an element.
@@ -53,8 +53,8 @@ pub struct SrqSpec {
 }
 
 #[derive(Debug)]
-pub(super) struct Srq {
-    pub(super) spec: SrqSpec,
+pub(in crate::engine) struct Srq {
+    pub(in crate::engine) spec: SrqSpec,
     ring: Ring,
     /// Element that is taken next.
     head: u16,
@@ -64,43 +64,43 @@ pub(super) struct Srq {
 
 /// An element taken.
 #[derive(Debug)]
-pub(super) struct Taken {
-    pub(super) index: u16,
+pub(in crate::engine) struct Taken {
+    pub(in crate::engine) index: u16,
     /// Its data segments; `None` if it could not be read.
-    pub(super) segments: Option<Vec<u8>>,
+    pub(in crate::engine) segments: Option<Vec<u8>>,
     /// Fewer elements than the limit are left: that is to be told, once.
-    pub(super) below_limit: bool,
+    pub(in crate::engine) below_limit: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct SrqTable {
+pub(in crate::engine) struct SrqTable {
     srqs: BTreeMap<u32, Srq>,
     next: u32,
 }
 
 impl SrqTable {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::engine) fn len(&self) -> usize {
         self.srqs.len()
     }
 
     /// Bytes that a queue takes here, 0 for none.
-    pub(super) fn cost(&self, srqn: u32) -> u64 {
+    pub(in crate::engine) fn cost(&self, srqn: u32) -> u64 {
         self.srqs.get(&srqn).map_or(0, |srq| QUEUE_COST + srq.ring.cost())
     }
 
-    pub(super) fn get(&self, srqn: u32) -> Option<&Srq> {
+    pub(in crate::engine) fn get(&self, srqn: u32) -> Option<&Srq> {
         self.srqs.get(&srqn)
     }
 
-    pub(super) fn uses_pd(&self, pd: u32) -> bool {
+    pub(in crate::engine) fn uses_pd(&self, pd: u32) -> bool {
         self.srqs.values().any(|srq| srq.spec.pd == pd)
     }
 
-    pub(super) fn uses_cq(&self, cqn: u32) -> bool {
+    pub(in crate::engine) fn uses_cq(&self, cqn: u32) -> bool {
         self.srqs.values().any(|srq| srq.spec.kind == SrqKind::Xrc && srq.spec.cqn == cqn)
     }
 
-    pub(super) fn create(&mut self, max: u32, spec: SrqSpec, pas: &[u64]) -> Result<u32, CmdStatus> {
+    pub(in crate::engine) fn create(&mut self, max: u32, spec: SrqSpec, pas: &[u64]) -> Result<u32, CmdStatus> {
         let max = max.min(1 << 24);
         if self.srqs.len() as u64 + 1 >= u64::from(max) {
             return Err(CmdStatus::NoResources);
@@ -120,12 +120,18 @@ impl SrqTable {
         Ok(srqn)
     }
 
-    pub(super) fn remove(&mut self, srqn: u32) {
+    pub(in crate::engine) fn remove(&mut self, srqn: u32) {
         self.srqs.remove(&srqn);
     }
 
     /// Sets the limit. `true` if fewer elements are posted already: that is to be told, and the limit is gone.
-    pub(super) fn arm(&mut self, memory: &dyn HostMemory, srqn: u32, kind: SrqKind, limit: u16) -> Result<bool, CmdStatus> {
+    pub(in crate::engine) fn arm(
+        &mut self,
+        memory: &dyn HostMemory,
+        srqn: u32,
+        kind: SrqKind,
+        limit: u16,
+    ) -> Result<bool, CmdStatus> {
         let srq = self.srqs.get_mut(&srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
         let below = srq.posted(memory) < limit;
         srq.spec.limit = if below { 0 } else { limit };
@@ -133,7 +139,7 @@ impl SrqTable {
     }
 
     /// Takes the oldest posted element; `None` if there is none.
-    pub(super) fn take(&mut self, memory: &dyn HostMemory, srqn: u32) -> Option<Taken> {
+    pub(in crate::engine) fn take(&mut self, memory: &dyn HostMemory, srqn: u32) -> Option<Taken> {
         let srq = self.srqs.get_mut(&srqn)?;
         let record: [u8; 4] = read_array(memory, srq.spec.dbr_addr).ok()?;
         let posted = u32::from_be_bytes(record) as u16;
@@ -155,7 +161,7 @@ impl SrqTable {
 
 impl Srq {
     /// Elements posted and not taken.
-    pub(super) fn posted(&self, memory: &dyn HostMemory) -> u16 {
+    pub(in crate::engine) fn posted(&self, memory: &dyn HostMemory) -> u16 {
         let record: [u8; 4] = read_array(memory, self.spec.dbr_addr).unwrap_or_default();
         (u32::from_be_bytes(record) as u16).wrapping_sub(self.taken)
     }

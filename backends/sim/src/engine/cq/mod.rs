@@ -9,9 +9,9 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, View, ViewMut};
 
 use self::moderation::{Due, Moderation};
-use super::ring::{Pages, Ring};
-use super::{EngineEvent, QUEUE_COST};
 use crate::audit::Finding;
+use crate::engine::ring::{Pages, Ring};
+use crate::engine::{EngineEvent, QUEUE_COST};
 use crate::env::Env;
 use crate::fault::Fault;
 use crate::memory::{DmaFault, read_array};
@@ -33,19 +33,19 @@ const NO_MEMORY: u8 = 2;
 
 /// What an entry shall say.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Completion {
-    pub(super) opcode: CqeOpcode,
-    pub(super) qpn: u32,
-    pub(super) user_index: u32,
-    pub(super) wqe_counter: u16,
-    pub(super) send_opcode: u8,
-    pub(super) byte_cnt: u32,
-    pub(super) immediate: u32,
-    pub(super) solicited: bool,
+pub(in crate::engine) struct Completion {
+    pub(in crate::engine) opcode: CqeOpcode,
+    pub(in crate::engine) qpn: u32,
+    pub(in crate::engine) user_index: u32,
+    pub(in crate::engine) wqe_counter: u16,
+    pub(in crate::engine) send_opcode: u8,
+    pub(in crate::engine) byte_cnt: u32,
+    pub(in crate::engine) immediate: u32,
+    pub(in crate::engine) solicited: bool,
     /// Service level and queue pair of the sender, for receives.
-    pub(super) source: Source,
+    pub(in crate::engine) source: Source,
     /// For errors: the syndrome and the vendor's own one.
-    pub(super) error: Option<(CqeSyndrome, u8)>,
+    pub(in crate::engine) error: Option<(CqeSyndrome, u8)>,
 }
 
 impl Completion {
@@ -57,11 +57,11 @@ impl Completion {
 
 /// Where a received message came from.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Source {
-    pub(super) lid: u16,
-    pub(super) sl: u8,
-    pub(super) qpn: u32,
-    pub(super) global: bool,
+pub(in crate::engine) struct Source {
+    pub(in crate::engine) lid: u16,
+    pub(in crate::engine) sl: u8,
+    pub(in crate::engine) qpn: u32,
+    pub(in crate::engine) global: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ enum Armed {
 }
 
 #[derive(Debug)]
-pub(super) struct Cq {
+pub(in crate::engine) struct Cq {
     context: [u8; 64],
     ring: Ring,
     log_size: u32,
@@ -91,10 +91,10 @@ pub(super) struct Cq {
 
 /// An entry could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CqFailed;
+pub(in crate::engine) struct CqFailed;
 
 #[derive(Debug, Default)]
-pub(super) struct CqTable {
+pub(in crate::engine) struct CqTable {
     cqs: BTreeMap<u32, Cq>,
     next: u32,
     /// Events that moderation holds back.
@@ -116,20 +116,20 @@ fn log_stride(cqc: View<'_, Cqc>) -> Option<u32> {
 }
 
 impl CqTable {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::engine) fn len(&self) -> usize {
         self.cqs.len()
     }
 
     /// Bytes that a queue takes here, 0 for none.
-    pub(super) fn cost(&self, cqn: u32) -> u64 {
+    pub(in crate::engine) fn cost(&self, cqn: u32) -> u64 {
         self.cqs.get(&cqn).map_or(0, |cq| QUEUE_COST + cq.ring.cost())
     }
 
-    pub(super) fn contains(&self, cqn: u32) -> bool {
+    pub(in crate::engine) fn contains(&self, cqn: u32) -> bool {
         self.cqs.contains_key(&cqn)
     }
 
-    pub(super) fn create(&mut self, max: u32, cqc: View<'_, Cqc>, pas: &[u64]) -> Result<u32, CmdStatus> {
+    pub(in crate::engine) fn create(&mut self, max: u32, cqc: View<'_, Cqc>, pas: &[u64]) -> Result<u32, CmdStatus> {
         let max = max.min(COUNTER);
         if self.cqs.len() as u64 + 1 >= u64::from(max) {
             return Err(CmdStatus::NoResources);
@@ -166,7 +166,7 @@ impl CqTable {
         Ok(cqn)
     }
 
-    pub(super) fn query(&self, cqn: u32, env: &Env<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
+    pub(in crate::engine) fn query(&self, cqn: u32, env: &Env<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
         let cq = self.cqs.get(&cqn).ok_or(CmdStatus::BadRes)?;
         for (to, from) in out.as_bytes_mut().iter_mut().zip(cq.context) {
             *to = from;
@@ -187,19 +187,25 @@ impl CqTable {
 
     /// Lets the producer counter start elsewhere.
     #[cfg(test)]
-    pub(super) fn start_at(&mut self, cqn: u32, producer: u32) {
+    pub(in crate::engine) fn start_at(&mut self, cqn: u32, producer: u32) {
         if let Some(cq) = self.cqs.get_mut(&cqn) {
             cq.producer = producer;
         }
     }
 
-    pub(super) fn remove(&mut self, cqn: u32) {
+    pub(in crate::engine) fn remove(&mut self, cqn: u32) {
         self.cqs.remove(&cqn);
         self.due.forget(cqn);
     }
 
     /// Arms a queue. What the host has not seen is told of at once, moderation or not: it asks late already.
-    pub(super) fn arm(&mut self, cqn: u32, now: Instant, arm: View<'_, CqArm>, events: &mut VecDeque<EngineEvent>) -> bool {
+    pub(in crate::engine) fn arm(
+        &mut self,
+        cqn: u32,
+        now: Instant,
+        arm: View<'_, CqArm>,
+        events: &mut VecDeque<EngineEvent>,
+    ) -> bool {
         let Some(cq) = self.cqs.get_mut(&cqn) else { return false };
         self.due.forget(cqn);
         cq.moderation.start();
@@ -216,7 +222,7 @@ impl CqTable {
     }
 
     /// Writes an entry, and an event if the queue is armed for it.
-    pub(super) fn write(
+    pub(in crate::engine) fn write(
         &mut self,
         env: &mut Env<'_>,
         cqn: u32,

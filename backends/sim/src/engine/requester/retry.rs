@@ -5,14 +5,14 @@ use std::time::Duration;
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Ads, CqeSyndrome, Qpc};
 
-use super::Work;
-use super::qp::Qp;
+use crate::engine::Work;
+use crate::engine::qp::Qp;
 
 /// Unit of the local acknowledge timeout.
 const TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
 
 /// Delay that a timer code of an RNR NAK names (InfiniBand Architecture, table 45).
-pub(super) fn rnr_delay(timer: u8) -> Duration {
+pub(in crate::engine) fn rnr_delay(timer: u8) -> Duration {
     const UNITS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
         8192, 12288, 16384, 24576, 32768, 49152,
@@ -23,20 +23,20 @@ pub(super) fn rnr_delay(timer: u8) -> Duration {
 
 impl Qp {
     /// The local acknowledge timeout, if there is one.
-    pub(super) fn timeout(&self) -> Option<Duration> {
+    pub(in crate::engine) fn timeout(&self) -> Option<Duration> {
         match self.path(Ads::ACK_TIMEOUT) {
             0 => None,
             exponent => Some(TIMEOUT_UNIT * (1 << exponent.min(31))),
         }
     }
 
-    pub(super) fn note_progress(&mut self, now: Instant) {
+    pub(in crate::engine) fn note_progress(&mut self, now: Instant) {
         let (retries, rnr, timeout) = (self.get(Qpc::RETRY_COUNT), self.get(Qpc::RNR_RETRY), self.timeout());
         self.requester.progress(retries, rnr, timeout, now);
     }
 
     /// Something is missing: sends again from the oldest unacknowledged packet, or gives up.
-    pub(super) fn repeat(&mut self, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn repeat(&mut self, work: &mut Work<'_, '_>) {
         let Some(left) = self.requester.retries_left.checked_sub(1) else {
             self.fail_head(work, CqeSyndrome::TransportRetryExc);
             return;
@@ -49,7 +49,7 @@ impl Qp {
     }
 
     /// The peer had no receive: waits as long as it said, or gives up.
-    pub(super) fn wait_for_receive(&mut self, work: &mut Work<'_, '_>, timer: u8) {
+    pub(in crate::engine) fn wait_for_receive(&mut self, work: &mut Work<'_, '_>, timer: u8) {
         /// Retries without end.
         const FOREVER: u32 = 7;
         if self.get(Qpc::RNR_RETRY) != FOREVER {
@@ -66,7 +66,7 @@ impl Qp {
     }
 
     /// Timers that are due at `now`.
-    pub(super) fn check_timers(&mut self, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn check_timers(&mut self, work: &mut Work<'_, '_>) {
         let now = work.env.now;
         if self.requester.rnr_until.is_some_and(|due| due <= now) {
             self.requester.rnr_until = None;

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
-use super::device_memory::DeviceMemory;
-use super::pieces::{Pieces, is_reserved};
+use crate::engine::memory::device_memory::DeviceMemory;
+use crate::engine::memory::klm_list::{Pieces, is_reserved};
 use crate::memory::DmaFault;
 
 /// Smallest page of a page list.
-pub(super) const MIN_LOG_PAGE: u32 = 12;
+pub(in crate::engine) const MIN_LOG_PAGE: u32 = 12;
 
 /// Rights that an access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Right {
+pub(in crate::engine) enum Right {
     LocalRead,
     LocalWrite,
     RemoteRead,
@@ -23,15 +23,15 @@ pub(super) enum Right {
 
 /// Who reaches for memory, and why.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Access {
-    pub(super) right: Right,
-    pub(super) pd: u32,
-    pub(super) qpn: u32,
+pub(in crate::engine) struct Access {
+    pub(in crate::engine) right: Right,
+    pub(in crate::engine) pd: u32,
+    pub(in crate::engine) qpn: u32,
 }
 
 /// Why a key does not open the bytes asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyError {
+pub(in crate::engine) enum KeyError {
     /// No key with this index.
     Unknown,
     /// The key exists, and its variant (low byte) is another one.
@@ -60,13 +60,13 @@ impl From<DmaFault> for KeyError {
 
 /// A key.
 #[derive(Clone, Debug)]
-pub(super) struct Mkey {
+pub(in crate::engine) struct Mkey {
     /// The context as created and changed since.
     context: [u8; 64],
     /// Raw translation entries.
     translations: Vec<u8>,
     /// Its entries, if it is indirect.
-    pub(super) pieces: Pieces,
+    pub(in crate::engine) pieces: Pieces,
 }
 
 impl Mkey {
@@ -83,29 +83,29 @@ impl Mkey {
         KEY_COST + (self.translations.len() + self.pieces.cost()) as u64
     }
 
-    pub(super) fn context(&self) -> View<'_, Mkc> {
+    pub(in crate::engine) fn context(&self) -> View<'_, Mkc> {
         const { assert!(Mkc::SIZE == 64, "a context has the size of its layout") };
         View::of(&self.context)
     }
 
-    pub(super) fn mode(&self) -> Option<AccessMode> {
+    pub(in crate::engine) fn mode(&self) -> Option<AccessMode> {
         let context = self.context();
         AccessMode::from_code(context.get(Mkc::ACCESS_MODE_4_2) << 2 | context.get(Mkc::ACCESS_MODE_1_0))
     }
 
-    pub(super) fn pd(&self) -> u32 {
+    pub(in crate::engine) fn pd(&self) -> u32 {
         self.context().get(Mkc::PD)
     }
 
-    pub(super) fn is_free(&self) -> bool {
+    pub(in crate::engine) fn is_free(&self) -> bool {
         self.context().is_set(Mkc::FREE)
     }
 
-    pub(super) fn variant(&self) -> u32 {
+    pub(in crate::engine) fn variant(&self) -> u32 {
         self.context().get(Mkc::MKEY_7_0)
     }
 
-    pub(super) fn qpn(&self) -> u32 {
+    pub(in crate::engine) fn qpn(&self) -> u32 {
         self.context().get(Mkc::QPN)
     }
 
@@ -115,7 +115,7 @@ impl Mkey {
         !self.is_free() && context.is_set(Mkc::UMR_EN) && self.mode() == Some(AccessMode::Klms) && self.pieces.len() != 0
     }
 
-    pub(super) fn allows(&self, right: Right) -> bool {
+    pub(in crate::engine) fn allows(&self, right: Right) -> bool {
         let context = self.context();
         context.is_set(match right {
             Right::LocalRead => Mkc::LR,
@@ -127,7 +127,7 @@ impl Mkey {
     }
 
     /// Offset of `addr` from the start of the key, if `len` bytes from there lie inside it.
-    pub(super) fn offset(&self, addr: u64, len: u64) -> Result<u64, KeyError> {
+    pub(in crate::engine) fn offset(&self, addr: u64, len: u64) -> Result<u64, KeyError> {
         let context = self.context();
         if context.is_set(Mkc::LENGTH64) {
             return addr.checked_add(len).map(|_| addr).ok_or(KeyError::Range);
@@ -142,7 +142,7 @@ impl Mkey {
         Ok(offset)
     }
 
-    pub(super) fn page(&self, index: u64) -> Result<u64, KeyError> {
+    pub(in crate::engine) fn page(&self, index: u64) -> Result<u64, KeyError> {
         let at = usize::try_from(index).ok().and_then(|index| index.checked_mul(8)).ok_or(KeyError::Translation)?;
         let entry = self.translations.get(at..).and_then(|rest| rest.first_chunk()).ok_or(KeyError::Translation)?;
         // The low byte holds permission bits.
@@ -157,7 +157,7 @@ const MAX_DESTROYED: usize = 1 << 16;
 
 /// All keys of a device, by index.
 #[derive(Debug, Default)]
-pub(super) struct KeyTable {
+pub(in crate::engine) struct KeyTable {
     keys: BTreeMap<u32, Mkey>,
     next: u32,
     /// Bytes that all keys take here.
@@ -165,47 +165,52 @@ pub(super) struct KeyTable {
     /// Indices that had a key once and have none now.
     destroyed: BTreeSet<u32>,
     /// Memory in the device, which only keys open.
-    pub(super) device: DeviceMemory,
+    pub(in crate::engine) device: DeviceMemory,
 }
 
 /// Index of a key.
-pub(super) const fn index_of(key: u32) -> u32 {
+pub(in crate::engine) const fn index_of(key: u32) -> u32 {
     key >> 8
 }
 
 impl KeyTable {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::engine) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    pub(super) fn bound_windows(&self) -> usize {
+    pub(in crate::engine) fn bound_windows(&self) -> usize {
         self.keys.values().filter(|key| key.is_bound_window()).count()
     }
 
-    pub(super) fn uses_pd(&self, pd: u32) -> bool {
+    pub(in crate::engine) fn uses_pd(&self, pd: u32) -> bool {
         self.keys.values().any(|key| key.pd() == pd)
     }
 
     /// Whether a key opens device memory in this range.
-    pub(super) fn opens_memory(&self, at: u64, len: u64) -> bool {
+    pub(in crate::engine) fn opens_memory(&self, at: u64, len: u64) -> bool {
         self.keys.values().filter(|key| key.mode() == Some(AccessMode::Memic)).any(|key| {
             let (start, key_len) = (key.context().get64(Mkc::START_ADDR), key.context().get64(Mkc::LEN));
             start < at.saturating_add(len) && at < start.saturating_add(key_len)
         })
     }
 
-    pub(super) fn get(&self, index: u32) -> Option<&Mkey> {
+    pub(in crate::engine) fn get(&self, index: u32) -> Option<&Mkey> {
         self.keys.get(&index)
     }
 
     /// Whether the key was destroyed and nothing took its place.
-    pub(super) fn was_destroyed(&self, key: u32) -> bool {
+    pub(in crate::engine) fn was_destroyed(&self, key: u32) -> bool {
         self.destroyed.contains(&index_of(key))
     }
 
     /// Adds a key. Indices are given in turn, so that a destroyed one stays unknown for long; 0 and 1 never are, because
     /// key 0x100 ends receive lists.
-    pub(super) fn create(&mut self, limits: (u32, u64), mkc: View<'_, Mkc>, translations: &[u8]) -> Result<u32, CmdStatus> {
+    pub(in crate::engine) fn create(
+        &mut self,
+        limits: (u32, u64),
+        mkc: View<'_, Mkc>,
+        translations: &[u8],
+    ) -> Result<u32, CmdStatus> {
         let (max, memory) = (limits.0.min(1 << 24), limits.1);
         if u64::from(max) <= self.keys.len() as u64 + 2 {
             return Err(CmdStatus::NoResources);
@@ -258,7 +263,7 @@ impl KeyTable {
         Ok(index)
     }
 
-    pub(super) fn query(&self, index: u32, out: &mut ViewMut<'_, Mkc>) -> Result<(), CmdStatus> {
+    pub(in crate::engine) fn query(&self, index: u32, out: &mut ViewMut<'_, Mkc>) -> Result<(), CmdStatus> {
         let key = self.keys.get(&index).ok_or(CmdStatus::BadRes)?;
         for (to, from) in out.as_bytes_mut().iter_mut().zip(key.context) {
             *to = from;
@@ -266,7 +271,7 @@ impl KeyTable {
         Ok(())
     }
 
-    pub(super) fn destroy(&mut self, index: u32) -> Result<(), CmdStatus> {
+    pub(in crate::engine) fn destroy(&mut self, index: u32) -> Result<(), CmdStatus> {
         if !self.keys.contains_key(&index) {
             return Err(CmdStatus::BadRes);
         }
@@ -285,7 +290,7 @@ impl KeyTable {
     }
 
     /// The key, if its variant is right and it may be used by this queue pair and domain.
-    pub(super) fn open(&self, key: u32, access: Access) -> Result<&Mkey, KeyError> {
+    pub(in crate::engine) fn open(&self, key: u32, access: Access) -> Result<&Mkey, KeyError> {
         let mkey = self.keys.get(&index_of(key)).ok_or(KeyError::Unknown)?;
         if mkey.variant() != key & 0xff {
             return Err(KeyError::Variant);
@@ -303,7 +308,7 @@ impl KeyTable {
     }
 
     /// Whether `key` opens `len` bytes at `addr`; no memory is touched.
-    pub(super) fn check(&self, key: u32, addr: u64, len: u64, access: Access) -> Result<(), KeyError> {
+    pub(in crate::engine) fn check(&self, key: u32, addr: u64, len: u64, access: Access) -> Result<(), KeyError> {
         let mkey = self.open(key, access)?;
         if !mkey.allows(access.right) {
             return Err(KeyError::Right);
@@ -312,12 +317,12 @@ impl KeyTable {
     }
 
     /// Whether a translation list may grow by `more` bytes.
-    pub(super) fn has_room(&self, more: usize, memory: u64) -> bool {
+    pub(in crate::engine) fn has_room(&self, more: usize, memory: u64) -> bool {
         self.used.saturating_add(more as u64) <= memory
     }
 
     /// Replaces the context and translations of a key.
-    pub(super) fn replace(&mut self, index: u32, context: [u8; 64], translations: Vec<u8>) {
+    pub(in crate::engine) fn replace(&mut self, index: u32, context: [u8; 64], translations: Vec<u8>) {
         let key = Mkey::new(context, translations);
         self.used += key.cost();
         if let Some(old) = self.keys.insert(index, key) {
@@ -326,7 +331,7 @@ impl KeyTable {
     }
 
     /// Frees a key that a peer names (SEND with invalidate).
-    pub(super) fn invalidate_remotely(&mut self, key: u32, pd: u32, qpn: u32) -> Result<(), KeyError> {
+    pub(in crate::engine) fn invalidate_remotely(&mut self, key: u32, pd: u32, qpn: u32) -> Result<(), KeyError> {
         let access = Access { right: Right::RemoteRead, pd, qpn };
         let mkey = self.open(key, access)?;
         if !mkey.context().is_set(Mkc::EN_RINVAL) {
@@ -341,7 +346,7 @@ impl KeyTable {
     }
 
     /// The translations of a key, raw.
-    pub(super) fn translations(&self, index: u32) -> Option<&[u8]> {
+    pub(in crate::engine) fn translations(&self, index: u32) -> Option<&[u8]> {
         self.keys.get(&index).map(|key| key.translations.as_slice())
     }
 }

@@ -2,8 +2,8 @@
 
 use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, mkey_mask};
 
-use super::key::{Access, KeyTable, Mkey, Right, index_of};
-use super::pieces::Pieces;
+use crate::engine::memory::key::{Access, KeyTable, Mkey, Right, index_of};
+use crate::engine::memory::klm_list::Pieces;
 use crate::memory::HostMemory;
 use crate::wqe::{Umr, UmrTranslations};
 
@@ -15,11 +15,11 @@ const LARGEST_GROWTH: usize = 4;
 
 /// Who changes a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Changer {
-    pub(super) pd: u32,
-    pub(super) qpn: u32,
+pub(in crate::engine) struct Changer {
+    pub(in crate::engine) pd: u32,
+    pub(in crate::engine) qpn: u32,
     /// The queue is the one that serves memory registration: it may change keys of every domain.
-    pub(super) privileged: bool,
+    pub(in crate::engine) privileged: bool,
 }
 
 const FIELDS: [(u64, Field<Mkc>); 13] = [
@@ -39,7 +39,7 @@ const FIELDS: [(u64, Field<Mkc>); 13] = [
 ];
 
 /// Applies `umr` to the key `number` names by its index. On an error the key is as it was.
-pub(super) fn apply(
+pub(in crate::engine) fn apply(
     keys: &mut KeyTable,
     key_memory: u64,
     memory: &dyn HostMemory,

@@ -2,11 +2,11 @@
 
 use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDoorbell, View, WQEBB, WqeCtrlSeg};
 
-use super::psn;
-use super::qp::{Qp, Service};
-use super::requester::{Kind, SendOp};
-use super::{EngineEvent, Work};
 use crate::audit::Finding;
+use crate::engine::qp::psn;
+use crate::engine::qp::{Qp, Service};
+use crate::engine::requester::{Kind, SendOp};
+use crate::engine::{EngineEvent, Work};
 use crate::trace::Record;
 use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 
@@ -15,7 +15,7 @@ const MAX_MESSAGE: u64 = 1 << 31;
 
 impl Qp {
     /// Takes the next element from the ring. `false` if there is none to take.
-    pub(super) fn fetch(&mut self, work: &mut Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn fetch(&mut self, work: &mut Work<'_, '_>) -> bool {
         if self.state != QpcState::Rts || self.requester.fetched == self.requester.posted {
             return false;
         }
@@ -69,7 +69,7 @@ impl Qp {
     }
 
     /// Bytes of the element at `index` and its size in blocks, cut to what is posted.
-    pub(super) fn read_wqe(&self, work: &Work<'_, '_>, index: u16) -> Option<(Vec<u8>, u16)> {
+    pub(in crate::engine) fn read_wqe(&self, work: &Work<'_, '_>, index: u16) -> Option<(Vec<u8>, u16)> {
         let ring = self.sq.as_ref()?;
         let mut bytes = vec![0; WQEBB];
         ring.read(work.env.memory, u32::from(index), &mut bytes).ok()?;
@@ -86,7 +86,7 @@ impl Qp {
     }
 
     /// What is wrong with a request before anything of it is done.
-    pub(super) fn refuse(&self, wqe: &SendWqe, len: u64, work: &Work<'_, '_>) -> Option<CqeSyndrome> {
+    pub(in crate::engine) fn refuse(&self, wqe: &SendWqe, len: u64, work: &Work<'_, '_>) -> Option<CqeSyndrome> {
         let reliable_only = matches!(wqe.body, SendBody::Read { .. } | SendBody::Atomic { .. });
         let sends = !matches!(wqe.body, SendBody::Nop | SendBody::Umr(_));
         if (reliable_only && !self.service.is_reliable()) || (sends && self.service == Service::KeyChanges) {
@@ -112,7 +112,7 @@ impl Qp {
     }
 
     /// Holds a doorbell against the record and the ring.
-    pub(super) fn audit_doorbell(&mut self, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
+    pub(in crate::engine) fn audit_doorbell(&mut self, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
         let SendDoorbell { wqe_index: index, ds, .. } = SendDoorbell::from_be_word(u64::from_ne_bytes(doorbell));
         let end = index.wrapping_add(blocks(ds));
         let posted = self.requester.posted;

@@ -2,13 +2,13 @@
 
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc, QpcSt, QpcState};
 
-use super::Work;
-use super::agent::{GENERAL_QPN, SUBNET_QPN};
-use super::key::Right;
-use super::message::{ScatterError, scatter};
-use super::psn;
-use super::qp::Qp;
-use super::responder::Stop;
+use crate::engine::Work;
+use crate::engine::agent::{GENERAL_QPN, SUBNET_QPN};
+use crate::engine::memory::key::Right;
+use crate::engine::memory::message::{ScatterError, scatter};
+use crate::engine::qp::Qp;
+use crate::engine::qp::psn;
+use crate::engine::responder::Stop;
 use crate::packet::Packet;
 
 /// Bytes before the payload of a received datagram, where its global route lies if it had one.
@@ -17,7 +17,7 @@ const ROUTE_AREA: usize = 40;
 impl Qp {
     /// Takes a packet of an unreliable connection. A message with a gap is forgotten, and so is one that may not be
     /// carried out; the peer is not told.
-    pub(super) fn take_unacknowledged(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn take_unacknowledged(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         if !self.can_receive() {
             return;
         }
@@ -54,7 +54,7 @@ impl Qp {
     }
 
     /// Takes a datagram. One with the wrong queue key, or for which no receive is posted, is dropped.
-    pub(super) fn take_datagram(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn take_datagram(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         let Some(deth) = packet.deth else { return };
         if !self.can_receive() || (deth.qkey != self.get(Qpc::Q_KEY) && !self.is_subnet_management()) {
             work.env.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", self.qpn, deth.qkey));
@@ -108,7 +108,7 @@ impl Qp {
     }
 
     /// The number by which peers know it: management queue pairs have fixed ones.
-    pub(super) fn wire_qpn(&self) -> u32 {
+    pub(in crate::engine) fn wire_qpn(&self) -> u32 {
         match self.st() {
             Some(QpcSt::Qp0) => SUBNET_QPN,
             Some(QpcSt::Qp1) => GENERAL_QPN,

@@ -6,16 +6,16 @@ use bareverbs_mlx5_spec::{Layout, View, WqeKlm, WqeRepeatBlock, WqeRepeatEntry};
 const REPEATS: u32 = 0x400;
 
 /// Whether a key with this index and variant would be taken for the mark of a block that repeats.
-pub(super) const fn is_reserved(index: u32, variant: u32) -> bool {
+pub(in crate::engine) const fn is_reserved(index: u32, variant: u32) -> bool {
     index << 8 | variant == REPEATS
 }
 
 /// Bytes behind another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) len: u64,
-    pub(super) key: u32,
-    pub(super) addr: u64,
+pub(in crate::engine) struct Run {
+    pub(in crate::engine) len: u64,
+    pub(in crate::engine) key: u32,
+    pub(in crate::engine) addr: u64,
 }
 
 impl Run {
@@ -51,7 +51,7 @@ impl Piece {
 
 /// All entries of a key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pieces {
+pub(in crate::engine) struct Pieces {
     pieces: Vec<Piece>,
     /// The byte after each piece, counted from the start of the key.
     ends: Vec<u64>,
@@ -59,7 +59,7 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// Reads a raw list.
-    pub(super) fn read(raw: &[u8]) -> Self {
+    pub(in crate::engine) fn read(raw: &[u8]) -> Self {
         let mut pieces = Vec::new();
         let mut rest = raw;
         while let Some((entry, behind)) = rest.split_at_checked(WqeKlm::SIZE) {
@@ -83,7 +83,7 @@ impl Pieces {
     }
 
     /// Bytes that the entries take here.
-    pub(super) fn cost(&self) -> usize {
+    pub(in crate::engine) fn cost(&self) -> usize {
         let stripes = |piece: &Piece| match piece {
             Piece::Run(_) => 0,
             Piece::Rounds { stripes, .. } => stripes.len() * size_of::<Stripe>(),
@@ -93,12 +93,12 @@ impl Pieces {
     }
 
     /// Bytes that all entries together reach.
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::engine) fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
     /// What of other keys the entries reach, for each the whole range from its first byte to its last.
-    pub(super) fn reached(&self) -> impl Iterator<Item = Run> {
+    pub(in crate::engine) fn reached(&self) -> impl Iterator<Item = Run> {
         self.pieces.iter().flat_map(|piece| {
             let (run, count, stripes) = match piece {
                 Piece::Run(run) => (Some(*run), 0, &[][..]),
@@ -114,7 +114,7 @@ impl Pieces {
     }
 
     /// Where byte `at` of the key lies, and how many bytes follow it there.
-    pub(super) fn locate(&self, at: u64) -> Option<Run> {
+    pub(in crate::engine) fn locate(&self, at: u64) -> Option<Run> {
         let index = self.ends.partition_point(|&end| end <= at);
         let piece = self.pieces.get(index)?;
         let within = at - self.ends.get(index)?.saturating_sub(piece.len());
@@ -131,7 +131,7 @@ impl Pieces {
     }
 
     /// Entry `index`, whatever its length says, of a key whose entries all have one size.
-    pub(super) fn entry(&self, index: u64) -> Option<Run> {
+    pub(in crate::engine) fn entry(&self, index: u64) -> Option<Run> {
         match self.pieces.get(usize::try_from(index).ok()?)? {
             Piece::Run(run) => Some(*run),
             Piece::Rounds { .. } => None,

@@ -1,45 +1,51 @@
 //! The receiving half of a queue pair: requests checked and carried out in order, answers queued and sent.
 
+pub(super) mod execute;
+pub(super) mod receive;
+pub(super) mod reply;
+pub(super) mod unreliable;
+pub(super) mod xrc;
+
 use std::collections::VecDeque;
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState};
 
-use super::psn;
-use super::qp::Qp;
-use super::receive::Receive;
-use super::reply::{Fatal, Reply, UNLIMITED};
-use super::xrc::Target;
-use super::{EngineEvent, Work};
+use crate::engine::qp::Qp;
+use crate::engine::qp::psn;
+use crate::engine::responder::receive::Receive;
+use crate::engine::responder::reply::{Fatal, Reply, UNLIMITED};
+use crate::engine::responder::xrc::Target;
+use crate::engine::{EngineEvent, Work};
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
 /// The message that is arriving.
 #[derive(Debug)]
-pub(super) enum Inbound {
+pub(in crate::engine) enum Inbound {
     Send { receive: Receive, written: u64 },
     Write { addr: u64, rkey: u32, left: u64, total: u64 },
 }
 
 /// A request that cannot be carried out.
-pub(super) struct Refusal {
+pub(in crate::engine) struct Refusal {
     syndrome: Syndrome,
-    pub(super) receive: Option<CqeSyndrome>,
+    pub(in crate::engine) receive: Option<CqeSyndrome>,
     event: Option<EventType>,
 }
 
 impl Refusal {
-    pub(super) const INVALID: Self =
+    pub(in crate::engine) const INVALID: Self =
         Self { syndrome: Syndrome::InvalidRequest, receive: None, event: Some(EventType::WqInvalReqError) };
-    pub(super) const ACCESS: Self =
+    pub(in crate::engine) const ACCESS: Self =
         Self { syndrome: Syndrome::RemoteAccess, receive: None, event: Some(EventType::WqAccessError) };
 
     /// The receive that the request uses completes with an error, which tells the host instead of an event.
-    pub(super) const fn of_receive(syndrome: Syndrome, receive: CqeSyndrome) -> Self {
+    pub(in crate::engine) const fn of_receive(syndrome: Syndrome, receive: CqeSyndrome) -> Self {
         Self { syndrome, receive: Some(receive), event: None }
     }
 }
 
 /// Why a request was not carried out.
-pub(super) enum Stop {
+pub(in crate::engine) enum Stop {
     /// No receive is posted: the peer shall try again.
     NotReady,
     /// The queue pair fails.
@@ -54,16 +60,16 @@ impl From<Refusal> for Stop {
 
 /// State of the receiving half.
 #[derive(Debug, Default)]
-pub(super) struct Responder {
+pub(in crate::engine) struct Responder {
     /// Number of the next request packet.
-    pub(super) expected_psn: u32,
+    pub(in crate::engine) expected_psn: u32,
     /// Requests carried out, 24 bits.
-    pub(super) msn: u32,
+    pub(in crate::engine) msn: u32,
     /// Receives used.
-    pub(super) consumed: u16,
-    pub(super) message: Option<Inbound>,
+    pub(in crate::engine) consumed: u16,
+    pub(in crate::engine) message: Option<Inbound>,
     /// Of an XRC target: what the newest request is for.
-    pub(super) target: Option<Target>,
+    pub(in crate::engine) target: Option<Target>,
     /// A receive that a forgotten message leaves to the next one.
     spare: Option<Receive>,
     /// A gap or a missing receive was told; nothing more is said until the expected packet comes.
@@ -73,36 +79,36 @@ pub(super) struct Responder {
     /// A fatal answer is queued; requests are ignored.
     dead: bool,
     /// The host knows that nothing more is taken from the shared receive queue.
-    pub(super) told_last: bool,
-    pub(super) replies: VecDeque<Reply>,
+    pub(in crate::engine) told_last: bool,
+    pub(in crate::engine) replies: VecDeque<Reply>,
     /// Results of the newest atomics, by their packet's number.
-    pub(super) atomics: VecDeque<(u32, u64)>,
+    pub(in crate::engine) atomics: VecDeque<(u32, u64)>,
 }
 
 impl Responder {
-    pub(super) fn start(&mut self, psn: u32) {
+    pub(in crate::engine) fn start(&mut self, psn: u32) {
         self.expected_psn = psn;
     }
 
     /// The receive that a half-arrived message holds.
-    pub(super) fn abandon(&mut self) {
+    pub(in crate::engine) fn abandon(&mut self) {
         self.message = None;
         self.replies.clear();
     }
 
     /// Leaves the receive of the present message, which is forgotten, to the next one.
-    pub(super) fn keep_receive(&mut self) {
+    pub(in crate::engine) fn keep_receive(&mut self) {
         if let Some(Inbound::Send { receive, .. }) = self.message.take() {
             self.spare = Some(receive);
         }
     }
 
-    pub(super) fn take_spare(&mut self) -> Option<Receive> {
+    pub(in crate::engine) fn take_spare(&mut self) -> Option<Receive> {
         self.spare.take()
     }
 
     /// Whether more of the present message must come.
-    pub(super) fn is_amid_message(&self) -> bool {
+    pub(in crate::engine) fn is_amid_message(&self) -> bool {
         self.message.is_some()
     }
 
@@ -132,7 +138,7 @@ impl Responder {
 
 impl Qp {
     /// Takes a request packet of a connected peer.
-    pub(super) fn take_request(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn take_request(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         if !self.can_receive() || self.responder.dead {
             return;
         }
@@ -214,7 +220,7 @@ impl Qp {
         }
     }
 
-    pub(super) fn carry_out(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Stop> {
+    pub(in crate::engine) fn carry_out(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Stop> {
         let operation = packet.bth.opcode.operation;
         let place = operation.place();
         self.check_shape(packet, operation, place)?;
@@ -250,11 +256,11 @@ impl Qp {
         Ok(())
     }
 
-    pub(super) fn packets_of(&self, len: u32) -> u32 {
+    pub(in crate::engine) fn packets_of(&self, len: u32) -> u32 {
         len.div_ceil(self.mtu() as u32).max(1)
     }
 
-    pub(super) fn room_for_answer(&self) -> Result<(), Refusal> {
+    pub(in crate::engine) fn room_for_answer(&self) -> Result<(), Refusal> {
         if self.responder.answers_pending(false) < self.depth(Qpc::LOG_RRA_MAX) { Ok(()) } else { Err(Refusal::INVALID) }
     }
 

@@ -2,16 +2,16 @@
 
 use bareverbs_mlx5_spec::{CqeSyndrome, Qpc, WqeOpcode};
 
-use super::Work;
-use super::key::Right;
-use super::message::gather;
-use super::psn;
-use super::qp::Qp;
+use crate::engine::Work;
+use crate::engine::memory::key::Right;
+use crate::engine::memory::message::gather;
+use crate::engine::qp::Qp;
+use crate::engine::qp::psn;
 use crate::packet::{AtomicEth, Deth, Grh, Operation, Packet, Place, Reth};
 use crate::wqe::{AtomicOperation, SendBody, SendWqe};
 
 /// Operation of a packet of `wqe`, with what travels at the end of the message.
-pub(super) fn operation(wqe: &SendWqe, place: Place) -> (Operation, Option<u32>, Option<u32>) {
+pub(in crate::engine) fn operation(wqe: &SendWqe, place: Place) -> (Operation, Option<u32>, Option<u32>) {
     let end = place.is_end();
     match wqe.opcode {
         WqeOpcode::SendImm if end => (Operation::SendImmediate(place), Some(wqe.immediate), None),
@@ -27,7 +27,12 @@ pub(super) fn operation(wqe: &SendWqe, place: Place) -> (Operation, Option<u32>,
 
 impl Qp {
     /// Packet `packet_index` of request `at`: outer `None` if there is no such request, inner error if it cannot be made.
-    pub(super) fn build(&self, work: &mut Work<'_, '_>, at: usize, packet_index: u32) -> Option<Result<Packet, CqeSyndrome>> {
+    pub(in crate::engine) fn build(
+        &self,
+        work: &mut Work<'_, '_>,
+        at: usize,
+        packet_index: u32,
+    ) -> Option<Result<Packet, CqeSyndrome>> {
         let op = self.requester.ops.get(at)?;
         let wqe = op.wqe.as_ref()?;
         let mtu = self.mtu() as u64;

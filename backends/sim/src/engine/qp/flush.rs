@@ -3,21 +3,21 @@
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType};
 
-use super::qp::{Qp, SendDone};
-use super::requester::SendOp;
-use super::{EngineEvent, Work};
+use crate::engine::qp::{Qp, SendDone};
+use crate::engine::requester::SendOp;
+use crate::engine::{EngineEvent, Work};
 
 const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
 
 impl Qp {
     /// Completes all that is posted on both queues.
-    pub(super) fn flush(&mut self, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn flush(&mut self, work: &mut Work<'_, '_>) {
         self.flush_sends(work);
         self.flush_receives(work);
     }
 
     /// Completes all that is posted on the send queue. A ring has at most 2^16 entries, so this ends.
-    pub(super) fn flush_sends(&mut self, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn flush_sends(&mut self, work: &mut Work<'_, '_>) {
         self.requester.ack_due = None;
         self.requester.rnr_until = None;
         while let Some(op) = self.requester.ops.pop_front() {
@@ -66,7 +66,7 @@ impl Qp {
     }
 
     /// Whether receives were posted since the last flush.
-    pub(super) fn has_unflushed(&self, work: &Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn has_unflushed(&self, work: &Work<'_, '_>) -> bool {
         let receives = self.rq.is_some() && self.record(work).is_some_and(|(posted, _)| posted != self.responder.consumed);
         receives || (self.sq.is_some() && self.requester.fetched != self.requester.posted)
     }

@@ -2,20 +2,20 @@
 
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc};
 
-use super::Work;
-use super::key::Right;
-use super::message::{ScatterError, scatter};
-use super::psn;
-use super::qp::Qp;
-use super::reply::Reply;
-use super::responder::{Inbound, Refusal, Stop};
+use crate::engine::Work;
+use crate::engine::memory::key::Right;
+use crate::engine::memory::message::{ScatterError, scatter};
+use crate::engine::qp::Qp;
+use crate::engine::qp::psn;
+use crate::engine::responder::reply::Reply;
+use crate::engine::responder::{Inbound, Refusal, Stop};
 use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome};
 
 /// Longest message of any path.
 const MAX_MESSAGE: u32 = 1 << 31;
 
 impl Qp {
-    pub(super) fn take_send(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) -> Result<(), Stop> {
+    pub(in crate::engine) fn take_send(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) -> Result<(), Stop> {
         if place.is_start() {
             let receive = self.need_receive(work)?;
             self.responder.message = Some(Inbound::Send { receive, written: 0 });
@@ -54,7 +54,7 @@ impl Qp {
         Ok(())
     }
 
-    pub(super) fn take_write(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) -> Result<(), Stop> {
+    pub(in crate::engine) fn take_write(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) -> Result<(), Stop> {
         if place.is_start() {
             let reth = packet.reth.ok_or(Refusal::INVALID)?;
             if self.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
@@ -106,7 +106,7 @@ impl Qp {
         Ok(())
     }
 
-    pub(super) fn check_key(&self, work: &mut Work<'_, '_>, reth: &Reth, right: Right) -> Result<(), Refusal> {
+    pub(in crate::engine) fn check_key(&self, work: &mut Work<'_, '_>, reth: &Reth, right: Right) -> Result<(), Refusal> {
         // Nothing is touched for a message of no bytes, so its key is not looked at.
         if reth.len == 0 {
             return Ok(());
@@ -118,14 +118,14 @@ impl Qp {
         })
     }
 
-    pub(super) fn check_read(&self, work: &mut Work<'_, '_>, reth: &Reth) -> Result<(), Refusal> {
+    pub(in crate::engine) fn check_read(&self, work: &mut Work<'_, '_>, reth: &Reth) -> Result<(), Refusal> {
         if self.get(Qpc::RRE) == 0 || reth.len > MAX_MESSAGE {
             return Err(Refusal::INVALID);
         }
         self.check_key(work, reth, Right::RemoteRead)
     }
 
-    pub(super) fn take_atomic(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
+    pub(in crate::engine) fn take_atomic(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
         if self.get(Qpc::RAE) == 0 || !atomic.addr.is_multiple_of(8) {
             return Err(Refusal::INVALID);
@@ -145,7 +145,12 @@ impl Qp {
         Ok(())
     }
 
-    pub(super) fn execute_atomic(&self, work: &mut Work<'_, '_>, atomic: &AtomicEth, swaps: bool) -> Result<u64, Refusal> {
+    pub(in crate::engine) fn execute_atomic(
+        &self,
+        work: &mut Work<'_, '_>,
+        atomic: &AtomicEth,
+        swaps: bool,
+    ) -> Result<u64, Refusal> {
         let access = self.access(Right::RemoteAtomic);
         let place = (atomic.rkey, atomic.addr);
         let mut bytes = [0; 8];

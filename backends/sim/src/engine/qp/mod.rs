@@ -1,25 +1,30 @@
 //! Queue pairs: context, rings, and what both halves of the transport share.
 
+pub(super) mod flush;
+pub(super) mod modify;
+pub(super) mod psn;
+pub(super) mod run;
+
 use bareverbs_mlx5_spec::{Ads, CmdStatus, CqeOpcode, CqeSyndrome, EventType, Field, QpDoorbellRecord, Qpc, QpcSt, QpcState};
 use bareverbs_mlx5_spec::{View, ViewMut, rq_type};
 
-use super::agent::SUBNET_QPN;
-use super::cq::{Completion, Source};
-use super::key::{Access, Right};
-use super::requester::Requester;
-use super::responder::Responder;
-use super::ring::{Pages, Ring};
-use super::{EngineEvent, QUEUE_COST, Shared, SrqKind, Work};
+use crate::engine::agent::SUBNET_QPN;
+use crate::engine::cq::{Completion, Source};
+use crate::engine::memory::key::{Access, Right};
+use crate::engine::requester::Requester;
+use crate::engine::responder::Responder;
+use crate::engine::ring::{Pages, Ring};
+use crate::engine::{EngineEvent, QUEUE_COST, Shared, SrqKind, Work};
 use crate::memory::read_array;
 use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, Transport};
 use crate::wqe::WqeService;
 
 /// Bytes of a context.
-pub(super) const CONTEXT: usize = 232;
+pub(in crate::engine) const CONTEXT: usize = 232;
 
 /// What a queue pair speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+pub(in crate::engine) enum Service {
     /// Reliable connection.
     Rc,
     /// Reliable connection to shared receive queues: initiator (with a send queue) or target.
@@ -44,7 +49,7 @@ impl Service {
         }
     }
 
-    pub(super) fn transport(self) -> Transport {
+    pub(in crate::engine) fn transport(self) -> Transport {
         match self {
             Self::Rc | Self::KeyChanges => Transport::Rc,
             Self::Xrc => Transport::Xrc,
@@ -53,7 +58,7 @@ impl Service {
         }
     }
 
-    pub(super) fn wqe(self) -> WqeService {
+    pub(in crate::engine) fn wqe(self) -> WqeService {
         match self {
             Self::Ud => WqeService::Datagram,
             Self::Xrc => WqeService::Xrc,
@@ -62,35 +67,35 @@ impl Service {
     }
 
     /// Whether it has one peer.
-    pub(super) fn is_connected(self) -> bool {
+    pub(in crate::engine) fn is_connected(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc | Self::Uc)
     }
 
     /// Whether requests are acknowledged and repeated.
-    pub(super) fn is_reliable(self) -> bool {
+    pub(in crate::engine) fn is_reliable(self) -> bool {
         self.transport().is_reliable()
     }
 }
 
 /// A queue pair.
 #[derive(Debug)]
-pub(super) struct Qp {
-    pub(super) qpn: u32,
+pub(in crate::engine) struct Qp {
+    pub(in crate::engine) qpn: u32,
     /// The number that its completions carry.
-    pub(super) service: Service,
-    pub(super) state: QpcState,
+    pub(in crate::engine) service: Service,
+    pub(in crate::engine) state: QpcState,
     /// The context as created and merged since; live counters are elsewhere.
     context: [u8; CONTEXT],
-    pub(super) sq: Option<Ring>,
-    pub(super) rq: Option<Ring>,
+    pub(in crate::engine) sq: Option<Ring>,
+    pub(in crate::engine) rq: Option<Ring>,
     /// The shared receive queue that it takes from instead.
-    pub(super) srq: Option<u32>,
-    pub(super) requester: Requester,
-    pub(super) responder: Responder,
+    pub(in crate::engine) srq: Option<u32>,
+    pub(in crate::engine) requester: Requester,
+    pub(in crate::engine) responder: Responder,
 }
 
 impl Qp {
-    pub(super) fn new(qpn: u32, qpc: View<'_, Qpc>, pas: &[u64], shared: &Shared) -> Result<Self, CmdStatus> {
+    pub(in crate::engine) fn new(qpn: u32, qpc: View<'_, Qpc>, pas: &[u64], shared: &Shared) -> Result<Self, CmdStatus> {
         let context: [u8; CONTEXT] = qpc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
         let st = QpcSt::from_code(qpc.get(Qpc::ST)).ok_or(CmdStatus::BadParam)?;
         let service = Service::of(st).ok_or(CmdStatus::BadParam)?;
@@ -134,20 +139,20 @@ impl Qp {
     }
 
     /// Bytes that it takes here.
-    pub(super) fn cost(&self) -> u64 {
+    pub(in crate::engine) fn cost(&self) -> u64 {
         4 * QUEUE_COST + [&self.sq, &self.rq].into_iter().flatten().map(Ring::cost).sum::<u64>()
     }
 
     /// A field of the context.
-    pub(super) fn get(&self, field: Field<Qpc>) -> u32 {
+    pub(in crate::engine) fn get(&self, field: Field<Qpc>) -> u32 {
         View::<Qpc>::of(&self.context).get(field)
     }
 
-    pub(super) fn context(&self) -> View<'_, Qpc> {
+    pub(in crate::engine) fn context(&self) -> View<'_, Qpc> {
         View::of(&self.context)
     }
 
-    pub(super) fn context_mut(&mut self) -> Option<ViewMut<'_, Qpc>> {
+    pub(in crate::engine) fn context_mut(&mut self) -> Option<ViewMut<'_, Qpc>> {
         ViewMut::new(&mut self.context)
     }
 
@@ -157,27 +162,27 @@ impl Qp {
         }
     }
 
-    pub(super) fn path(&self, field: Field<Ads>) -> u32 {
+    pub(in crate::engine) fn path(&self, field: Field<Ads>) -> u32 {
         View::<Qpc>::of(&self.context).sub(Qpc::PRIMARY_ADDRESS_PATH).get(field)
     }
 
-    pub(super) fn pd(&self) -> u32 {
+    pub(in crate::engine) fn pd(&self) -> u32 {
         self.get(Qpc::PD)
     }
 
-    pub(super) fn uses_cq(&self, cqn: u32) -> bool {
+    pub(in crate::engine) fn uses_cq(&self, cqn: u32) -> bool {
         let snd = self.sq.is_some() && self.get(Qpc::CQN_SND) == cqn;
         snd || ((self.rq.is_some() || self.srq.is_some()) && self.get(Qpc::CQN_RCV) == cqn)
     }
 
     /// Moves to a state.
-    pub(super) fn enter(&mut self, state: QpcState) {
+    pub(in crate::engine) fn enter(&mut self, state: QpcState) {
         self.state = state;
         self.set(Qpc::STATE, state.code());
     }
 
     /// Payload of a full packet in bytes.
-    pub(super) fn mtu(&self) -> usize {
+    pub(in crate::engine) fn mtu(&self) -> usize {
         match self.service {
             Service::Ud => crate::packet::MAX_PAYLOAD,
             _ => 128 << self.get(Qpc::MTU).clamp(1, 5),
@@ -185,26 +190,26 @@ impl Qp {
     }
 
     /// Requests with a response of their own (reads, atomics) that a 3-bit log allows at a time.
-    pub(super) fn depth(&self, log: Field<Qpc>) -> usize {
+    pub(in crate::engine) fn depth(&self, log: Field<Qpc>) -> usize {
         1 << self.get(log)
     }
 
     /// Whether requests of a peer are taken.
-    pub(super) fn can_receive(&self) -> bool {
+    pub(in crate::engine) fn can_receive(&self) -> bool {
         matches!(self.state, QpcState::Rtr | QpcState::Rts | QpcState::Sqd | QpcState::SqDraining | QpcState::SqEr)
     }
 
     /// Whether requests that were begun go on.
-    pub(super) fn can_send(&self) -> bool {
+    pub(in crate::engine) fn can_send(&self) -> bool {
         matches!(self.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining)
     }
 
-    pub(super) fn access(&self, right: Right) -> Access {
+    pub(in crate::engine) fn access(&self, right: Right) -> Access {
         Access { right, pd: self.key_domain(), qpn: self.qpn }
     }
 
     /// The host's counters: receives posted, send blocks posted.
-    pub(super) fn record(&self, work: &Work<'_, '_>) -> Option<(u16, u16)> {
+    pub(in crate::engine) fn record(&self, work: &Work<'_, '_>) -> Option<(u16, u16)> {
         let record = read_array::<8>(work.env.memory, self.context().get64(Qpc::DBR_ADDR)).ok()?;
         let record = View::<QpDoorbellRecord>::of(&record);
         let rcv = record.get(QpDoorbellRecord::RECEIVE_COUNTER) as u16;
@@ -212,7 +217,7 @@ impl Qp {
     }
 
     /// A packet to the connected peer.
-    pub(super) fn packet(&self, shared: &Shared, operation: Operation, psn: u32) -> Packet {
+    pub(in crate::engine) fn packet(&self, shared: &Shared, operation: Operation, psn: u32) -> Packet {
         let opcode = Opcode { transport: self.service.transport(), operation };
         let vl = if self.wire_qpn() == SUBNET_QPN { SUBNET_LANE } else { 0 };
         let lrh = Lrh { vl, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.config.lid };
@@ -245,7 +250,7 @@ impl Qp {
     }
 
     /// Completes a send request.
-    pub(super) fn complete_send(&mut self, work: &mut Work<'_, '_>, done: SendDone) {
+    pub(in crate::engine) fn complete_send(&mut self, work: &mut Work<'_, '_>, done: SendDone) {
         let completion = Completion {
             opcode: if done.error.is_some() { CqeOpcode::ReqErr } else { CqeOpcode::Req },
             qpn: self.qpn,
@@ -262,7 +267,7 @@ impl Qp {
     }
 
     /// Completes a receive.
-    pub(super) fn complete_receive(&mut self, work: &mut Work<'_, '_>, done: ReceiveDone) {
+    pub(in crate::engine) fn complete_receive(&mut self, work: &mut Work<'_, '_>, done: ReceiveDone) {
         let (cqn, user_index) = match self.responder.target {
             Some(target) => (target.cqn, target.user_index),
             None => (self.get(Qpc::CQN_RCV), self.user_index(work.shared)),
@@ -291,7 +296,7 @@ impl Qp {
     }
 
     /// Moves to the error state; what is posted is flushed when the queue pair next runs.
-    pub(super) fn fail(&mut self, work: &mut Work<'_, '_>, event: Option<EventType>) {
+    pub(in crate::engine) fn fail(&mut self, work: &mut Work<'_, '_>, event: Option<EventType>) {
         self.enter(QpcState::Err);
         if let Some(event) = event {
             work.shared.events.push_back(EngineEvent::Qp { event, qpn: self.qpn });
@@ -301,23 +306,23 @@ impl Qp {
 
 /// A send request that ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SendDone {
-    pub(super) index: u16,
-    pub(super) send_opcode: u8,
-    pub(super) byte_cnt: u32,
-    pub(super) error: Option<CqeSyndrome>,
+pub(in crate::engine) struct SendDone {
+    pub(in crate::engine) index: u16,
+    pub(in crate::engine) send_opcode: u8,
+    pub(in crate::engine) byte_cnt: u32,
+    pub(in crate::engine) error: Option<CqeSyndrome>,
 }
 
 /// A receive that ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReceiveDone {
-    pub(super) opcode: CqeOpcode,
-    pub(super) index: u16,
-    pub(super) byte_cnt: u32,
-    pub(super) immediate: u32,
-    pub(super) solicited: bool,
-    pub(super) source: Source,
-    pub(super) error: Option<CqeSyndrome>,
+pub(in crate::engine) struct ReceiveDone {
+    pub(in crate::engine) opcode: CqeOpcode,
+    pub(in crate::engine) index: u16,
+    pub(in crate::engine) byte_cnt: u32,
+    pub(in crate::engine) immediate: u32,
+    pub(in crate::engine) solicited: bool,
+    pub(in crate::engine) source: Source,
+    pub(in crate::engine) error: Option<CqeSyndrome>,
 }
 
 /// The vendor's own syndrome: nothing is published about its values, so it only tells flushes from the rest, as devices

@@ -1,20 +1,25 @@
 //! The sending half of a queue pair: WQEs fetched, cut into packets, sent within a window, sent again when lost.
 
+pub(super) mod build;
+pub(super) mod completer;
+pub(super) mod fetch;
+pub(super) mod retry;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState, fm};
 
-use super::psn;
-use super::qp::{Qp, SendDone, Service};
-use super::umr::{self, Changer};
-use super::{EngineEvent, Work};
 use crate::audit::Finding;
+use crate::engine::memory::umr::{self, Changer};
+use crate::engine::qp::psn;
+use crate::engine::qp::{Qp, SendDone, Service};
+use crate::engine::{EngineEvent, Work};
 use crate::wqe::{DataSegment, SendBody, SendWqe};
 
 /// Packets sent and not acknowledged, at most.
-pub(super) const WINDOW: u32 = 128;
+pub(in crate::engine) const WINDOW: u32 = 128;
 /// An acknowledgement is asked for at least once in this many packets.
 const ACK_EVERY: u32 = 32;
 /// Packets that one queue pair sends in one go.
@@ -22,24 +27,24 @@ const BUDGET: u32 = 64;
 
 /// A request between its fetch and its completion.
 #[derive(Debug)]
-pub(super) struct SendOp {
+pub(in crate::engine) struct SendOp {
     /// The element, or what its completion needs if it could not be read.
-    pub(super) wqe: Option<SendWqe>,
-    pub(super) index: u16,
-    pub(super) send_opcode: u8,
-    pub(super) first_psn: u32,
+    pub(in crate::engine) wqe: Option<SendWqe>,
+    pub(in crate::engine) index: u16,
+    pub(in crate::engine) send_opcode: u8,
+    pub(in crate::engine) first_psn: u32,
     /// Sequence numbers that it takes: its packets, or those of the answer to a read.
-    pub(super) psns: u32,
-    pub(super) len: u64,
+    pub(in crate::engine) psns: u32,
+    pub(in crate::engine) len: u64,
     /// Packets of the answer that came.
-    pub(super) received: u32,
+    pub(in crate::engine) received: u32,
     /// It cannot go on; told when it is the oldest.
-    pub(super) failed: Option<CqeSyndrome>,
+    pub(in crate::engine) failed: Option<CqeSyndrome>,
 }
 
 /// How a request is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::engine) enum Kind {
     /// Nothing to do.
     Nop,
     /// Changes a key here.
@@ -53,7 +58,7 @@ pub(super) enum Kind {
 }
 
 impl SendOp {
-    pub(super) fn kind(&self) -> Kind {
+    pub(in crate::engine) fn kind(&self) -> Kind {
         match self.wqe.as_ref().map(|wqe| &wqe.body) {
             Some(SendBody::Send { .. } | SendBody::Write { .. }) => Kind::Push,
             Some(SendBody::Read { .. }) => Kind::Read,
@@ -64,7 +69,7 @@ impl SendOp {
     }
 
     /// Packets that ask for it.
-    pub(super) fn packets(&self) -> u32 {
+    pub(in crate::engine) fn packets(&self) -> u32 {
         match self.kind() {
             Kind::Push => self.psns,
             Kind::Read | Kind::Atomic => 1,
@@ -76,12 +81,12 @@ impl SendOp {
         matches!(self.kind(), Kind::Read | Kind::Atomic)
     }
 
-    pub(super) fn end_psn(&self) -> u32 {
+    pub(in crate::engine) fn end_psn(&self) -> u32 {
         psn::add(self.first_psn, self.psns)
     }
 
     /// Where the pieces of its message are.
-    pub(super) fn data(&self) -> &[DataSegment] {
+    pub(in crate::engine) fn data(&self) -> &[DataSegment] {
         match self.wqe.as_ref().map(|wqe| &wqe.body) {
             Some(
                 SendBody::Send { data, .. }
@@ -93,7 +98,7 @@ impl SendOp {
         }
     }
 
-    pub(super) fn done(&self, error: Option<CqeSyndrome>) -> SendDone {
+    pub(in crate::engine) fn done(&self, error: Option<CqeSyndrome>) -> SendDone {
         let byte_cnt = if error.is_some() { 0 } else { self.len as u32 };
         SendDone { index: self.index, send_opcode: self.send_opcode, byte_cnt, error }
     }
@@ -101,38 +106,38 @@ impl SendOp {
 
 /// State of the sending half.
 #[derive(Debug, Default)]
-pub(super) struct Requester {
+pub(in crate::engine) struct Requester {
     /// Blocks that the host announced, fetched, and retired.
-    pub(super) posted: u16,
-    pub(super) fetched: u16,
-    pub(super) retired: u16,
+    pub(in crate::engine) posted: u16,
+    pub(in crate::engine) fetched: u16,
+    pub(in crate::engine) retired: u16,
     /// Requests under way, oldest first.
-    pub(super) ops: VecDeque<SendOp>,
+    pub(in crate::engine) ops: VecDeque<SendOp>,
     /// The next packet: request among `ops`, packet of it.
     cursor: (usize, u32),
     /// Number of the next new packet, and of the oldest unacknowledged one.
-    pub(super) next_psn: u32,
-    pub(super) unacked: u32,
+    pub(in crate::engine) next_psn: u32,
+    pub(in crate::engine) unacked: u32,
     /// After the greatest number that was ever sent.
-    pub(super) sent_end: u32,
+    pub(in crate::engine) sent_end: u32,
     /// Where the window starts: the oldest unacknowledged packet, or the one after the newest read.
     window_start: u32,
     since_ack_req: u32,
-    pub(super) retries_left: u32,
-    pub(super) rnr_left: u32,
+    pub(in crate::engine) retries_left: u32,
+    pub(in crate::engine) rnr_left: u32,
     /// When an acknowledgement must have come.
-    pub(super) ack_due: Option<Instant>,
+    pub(in crate::engine) ack_due: Option<Instant>,
     /// When the peer may have a receive.
-    pub(super) rnr_until: Option<Instant>,
+    pub(in crate::engine) rnr_until: Option<Instant>,
     /// Packets are being sent again already because one was found missing.
-    pub(super) repeating: bool,
+    pub(in crate::engine) repeating: bool,
     /// The host wants to know when nothing is under way (SQD).
-    pub(super) tell_when_drained: bool,
+    pub(in crate::engine) tell_when_drained: bool,
 }
 
 impl Requester {
     /// Begins at a sequence number.
-    pub(super) fn start(&mut self, psn: u32, retries: u32, rnr: u32) {
+    pub(in crate::engine) fn start(&mut self, psn: u32, retries: u32, rnr: u32) {
         self.next_psn = psn;
         self.unacked = psn;
         self.sent_end = psn;
@@ -141,22 +146,22 @@ impl Requester {
         self.rnr_left = rnr;
     }
 
-    pub(super) fn next_psn(&self) -> u32 {
+    pub(in crate::engine) fn next_psn(&self) -> u32 {
         self.next_psn
     }
 
     /// Whether the packet at `psn` was sent and is not acknowledged.
-    pub(super) fn is_outstanding(&self, psn: u32) -> bool {
+    pub(in crate::engine) fn is_outstanding(&self, psn: u32) -> bool {
         psn::ahead(psn, self.unacked) >= 0 && psn::ahead(psn, self.sent_end) < 0
     }
 
     /// Whether the oldest request has been passed by the cursor.
-    pub(super) fn head_is_sent(&self) -> bool {
+    pub(in crate::engine) fn head_is_sent(&self) -> bool {
         self.cursor.0 > 0
     }
 
     /// Forgets the oldest request, which is complete.
-    pub(super) fn pop(&mut self) -> Option<SendOp> {
+    pub(in crate::engine) fn pop(&mut self) -> Option<SendOp> {
         let op = self.ops.pop_front()?;
         self.cursor = if self.cursor.0 == 0 { (0, 0) } else { (self.cursor.0 - 1, self.cursor.1) };
         self.advance_to(op.end_psn());
@@ -166,7 +171,7 @@ impl Requester {
     }
 
     /// Everything before `psn` is acknowledged.
-    pub(super) fn advance_to(&mut self, psn: u32) {
+    pub(in crate::engine) fn advance_to(&mut self, psn: u32) {
         if psn::ahead(psn, self.unacked) > 0 {
             self.unacked = psn;
         }
@@ -183,7 +188,7 @@ impl Requester {
     }
 
     /// Something new was acknowledged: counters and timer start afresh.
-    pub(super) fn progress(&mut self, retries: u32, rnr: u32, timeout: Option<Duration>, now: Instant) {
+    pub(in crate::engine) fn progress(&mut self, retries: u32, rnr: u32, timeout: Option<Duration>, now: Instant) {
         self.retries_left = retries;
         self.rnr_left = rnr;
         self.repeating = false;
@@ -192,7 +197,7 @@ impl Requester {
     }
 
     /// Nothing is under way: what comes next has new numbers.
-    pub(super) fn forget_sent(&mut self) {
+    pub(in crate::engine) fn forget_sent(&mut self) {
         self.cursor = (0, 0);
         self.unacked = self.next_psn;
         self.window_start = self.next_psn;
@@ -200,7 +205,7 @@ impl Requester {
     }
 
     /// Goes back to the oldest unacknowledged packet.
-    pub(super) fn rewind(&mut self) {
+    pub(in crate::engine) fn rewind(&mut self) {
         let acked = match self.ops.front() {
             Some(head) if head.kind() == Kind::Push => psn::ahead(self.unacked, head.first_psn).max(0).cast_unsigned(),
             _ => 0,
@@ -213,7 +218,7 @@ impl Requester {
 
 impl Qp {
     /// Sends what may be sent. `true` if there is more that could go on now.
-    pub(super) fn send(&mut self, work: &mut Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn send(&mut self, work: &mut Work<'_, '_>) -> bool {
         // What waited only for those before it may be the oldest now.
         self.retire_local(work);
         for _ in 0..BUDGET {
@@ -317,7 +322,7 @@ impl Qp {
     }
 
     /// Completes the oldest request successfully.
-    pub(super) fn retire(&mut self, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn retire(&mut self, work: &mut Work<'_, '_>) {
         let Some(op) = self.requester.pop() else { return };
         if op.wqe.as_ref().is_some_and(SendWqe::is_signaled) {
             self.complete_send(work, op.done(None));
@@ -325,7 +330,7 @@ impl Qp {
     }
 
     /// Completes requests at the head that wait for nothing.
-    pub(super) fn retire_local(&mut self, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn retire_local(&mut self, work: &mut Work<'_, '_>) {
         while self.can_send()
             && self.requester.head_is_sent()
             && self.requester.ops.front().is_some_and(|op| {
@@ -338,7 +343,7 @@ impl Qp {
 
     /// Completes the oldest request with an error; the queue pair is in error from then on, or its send queue alone if the
     /// peer is not told what is sent (InfiniBand Architecture 10.3.1.6).
-    pub(super) fn fail_head(&mut self, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
+    pub(in crate::engine) fn fail_head(&mut self, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
         if let Some(op) = self.requester.pop() {
             self.complete_send(work, op.done(Some(syndrome)));
         }

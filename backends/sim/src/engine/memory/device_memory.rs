@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::CmdStatus;
 
-/// Bytes of device memory. Commands and keys name a byte of it by its place in BAR0.
-pub(crate) const DEVICE_MEMORY_SIZE: u64 = 256 << 10;
-/// Byte of BAR0 where it begins.
-pub(crate) const DEVICE_MEMORY_START: u64 = 31 << 20;
+use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
+
 /// Most bits that the address of a piece can be asked to end with zero in.
 pub(crate) const LOG_MAX_ALIGNMENT: u32 = 12;
 /// Least bytes of a piece, as a power of two.
@@ -16,18 +14,23 @@ pub(crate) const LOG_MIN_PIECE: u32 = 6;
 
 /// The memory, there from the first piece on, and its pieces: first byte and length of each.
 #[derive(Debug, Default)]
-pub(super) struct DeviceMemory {
+pub(in crate::engine) struct DeviceMemory {
     bytes: RefCell<Vec<u8>>,
     pieces: BTreeMap<u64, u64>,
 }
 
 impl DeviceMemory {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::engine) fn len(&self) -> usize {
         self.pieces.len()
     }
 
     /// Allots `len` bytes within a range, at an address that ends with `log_alignment` zero bits.
-    pub(super) fn alloc(&mut self, (start, size): (u64, u64), len: u64, log_alignment: u32) -> Result<u64, CmdStatus> {
+    pub(in crate::engine) fn alloc(
+        &mut self,
+        (start, size): (u64, u64),
+        len: u64,
+        log_alignment: u32,
+    ) -> Result<u64, CmdStatus> {
         let end = DEVICE_MEMORY_START + DEVICE_MEMORY_SIZE;
         let inside = start >= DEVICE_MEMORY_START && start.checked_add(size).is_some_and(|range_end| range_end <= end);
         if !inside || len == 0 || !len.is_multiple_of(1 << LOG_MIN_PIECE) || log_alignment > LOG_MAX_ALIGNMENT {
@@ -54,7 +57,7 @@ impl DeviceMemory {
     }
 
     /// Takes a piece back, unless it is in use.
-    pub(super) fn free(&mut self, at: u64, len: u64, in_use: bool) -> Result<(), CmdStatus> {
+    pub(in crate::engine) fn free(&mut self, at: u64, len: u64, in_use: bool) -> Result<(), CmdStatus> {
         if self.pieces.get(&at) != Some(&len) {
             return Err(CmdStatus::BadRes);
         }
@@ -66,13 +69,13 @@ impl DeviceMemory {
     }
 
     /// Whether one piece holds all these bytes.
-    pub(super) fn holds(&self, at: u64, len: u64) -> bool {
+    pub(in crate::engine) fn holds(&self, at: u64, len: u64) -> bool {
         let piece = self.pieces.range(..=at).next_back();
         piece.is_some_and(|(&start, &piece_len)| at.checked_add(len).is_some_and(|end| end <= start + piece_len))
     }
 
     /// Copies bytes out; zero where nothing is.
-    pub(super) fn read(&self, at: u64, into: &mut [u8]) {
+    pub(in crate::engine) fn read(&self, at: u64, into: &mut [u8]) {
         let bytes = self.bytes.borrow();
         match place(at, into.len()).and_then(|place| bytes.get(place)) {
             Some(from) => into.copy_from_slice(from),
@@ -81,7 +84,7 @@ impl DeviceMemory {
     }
 
     /// Copies bytes in; nothing happens where nothing is.
-    pub(super) fn write(&self, at: u64, from: &[u8]) {
+    pub(in crate::engine) fn write(&self, at: u64, from: &[u8]) {
         let mut bytes = self.bytes.borrow_mut();
         if let Some(into) = place(at, from.len()).and_then(|place| bytes.get_mut(place)) {
             into.copy_from_slice(from);

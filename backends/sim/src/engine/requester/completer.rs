@@ -2,12 +2,12 @@
 
 use bareverbs_mlx5_spec::CqeSyndrome;
 
-use super::Work;
-use super::key::Right;
-use super::message::{ScatterError, pointers, scatter};
-use super::psn;
-use super::qp::Qp;
-use super::requester::Kind;
+use crate::engine::Work;
+use crate::engine::memory::key::Right;
+use crate::engine::memory::message::{ScatterError, pointers, scatter};
+use crate::engine::qp::Qp;
+use crate::engine::qp::psn;
+use crate::engine::requester::Kind;
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
 /// What an acknowledgement left behind.
@@ -21,7 +21,7 @@ enum Acknowledged {
 
 impl Qp {
     /// Takes an answer of the peer.
-    pub(super) fn take_answer(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn take_answer(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         let psn = packet.bth.psn;
         if !self.can_send() || !self.requester.is_outstanding(psn) {
             // Late or twice.

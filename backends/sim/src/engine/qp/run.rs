@@ -3,20 +3,20 @@
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Ads, Qpc, QpcState, ViewMut};
 
-use super::multicast::is_multicast;
-use super::psn;
-use super::qp::{Qp, Service};
-use super::{Shared, Work};
+use crate::engine::multicast::is_multicast;
+use crate::engine::qp::psn;
+use crate::engine::qp::{Qp, Service};
+use crate::engine::{Shared, Work};
 use crate::packet::{PERMISSIVE_LID, Packet};
 
 /// Whether two partition keys talk. The highest bit says full member; two limited ones do not.
-pub(super) fn same_partition(own: u16, theirs: u16) -> bool {
+pub(in crate::engine) fn same_partition(own: u16, theirs: u16) -> bool {
     (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0
 }
 
 impl Qp {
     /// Whether a packet is for this queue pair: service, partition and path.
-    pub(super) fn accepts(&self, packet: &Packet, shared: &Shared) -> bool {
+    pub(in crate::engine) fn accepts(&self, packet: &Packet, shared: &Shared) -> bool {
         let lid = packet.lrh.dlid;
         if lid != shared.config.lid && lid != PERMISSIVE_LID && !is_multicast(packet) {
             return false;
@@ -29,7 +29,7 @@ impl Qp {
             && (!self.service.is_connected() || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
     }
 
-    pub(super) fn take_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn take_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         match self.service {
             Service::Rc | Service::Xrc if packet.bth.opcode.operation.is_response() => self.take_answer(work, packet),
             Service::Rc => self.take_request(work, packet),
@@ -43,7 +43,7 @@ impl Qp {
     }
 
     /// Does what can be done now. `true` if there is more.
-    pub(super) fn run(&mut self, work: &mut Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn run(&mut self, work: &mut Work<'_, '_>) -> bool {
         self.check_timers(work);
         let mut more = false;
         if self.state != QpcState::Err {
@@ -61,11 +61,11 @@ impl Qp {
         more
     }
 
-    pub(super) fn next_timer(&self) -> Option<Instant> {
+    pub(in crate::engine) fn next_timer(&self) -> Option<Instant> {
         [self.requester.ack_due, self.requester.rnr_until].into_iter().flatten().min()
     }
 
-    pub(super) fn query(&self, out: &mut ViewMut<'_, Qpc>) {
+    pub(in crate::engine) fn query(&self, out: &mut ViewMut<'_, Qpc>) {
         for (to, from) in out.as_bytes_mut().iter_mut().zip(self.context().as_bytes()) {
             *to = *from;
         }

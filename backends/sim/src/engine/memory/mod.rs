@@ -1,0 +1,8 @@
+//! Memory as queue pairs reach it: keys, their translation, device memory, changes of keys from a send queue.
+
+pub(super) mod device_memory;
+pub(super) mod key;
+pub(super) mod klm_list;
+pub(super) mod message;
+pub(super) mod translate;
+pub(super) mod umr;
