@@ -302,8 +302,8 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// What hosts asked for and the device does not have: a line for each that came up since the last call. None comes up
     /// twice.
-    pub fn take_lacks(&mut self) -> Vec<String> {
-        self.firmware.lacks.take()
+    pub fn take_unsupported(&mut self) -> Vec<String> {
+        self.firmware.unsupported.take()
     }
 
     /// When [`Device::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.

@@ -12,10 +12,10 @@ use crate::engine::{Engine, EngineConfig, EngineEvent, EngineStats};
 use crate::env::Env;
 use crate::eq::{Event, EventQueues};
 use crate::id_allocator::IdAllocator;
-use crate::lack::{Lack, Lacks};
 use crate::management::{self, Agents, Cleared};
 use crate::pages::Pages;
 use crate::port::{PKEYS, Port};
+use crate::unsupported::{Unsupported, UnsupportedLog};
 use crate::user::Users;
 
 /// How far the driver has brought the function.
@@ -55,8 +55,8 @@ pub(crate) struct Firmware {
     pub(crate) cq_eqs: BTreeMap<u32, u32>,
     /// Firmware memory of each key.
     pub(crate) mkey_room: BTreeMap<u32, u64>,
-    /// What hosts asked for in vain.
-    pub(crate) lacks: Lacks,
+    /// Requests of hosts that the device does not support.
+    pub(crate) unsupported: UnsupportedLog,
 }
 
 impl Firmware {
@@ -82,7 +82,7 @@ impl Firmware {
             users: Users::default(),
             cq_eqs: BTreeMap::new(),
             mkey_room: BTreeMap::new(),
-            lacks: Lacks::default(),
+            unsupported: UnsupportedLog::default(),
             config,
         };
         firmware.configure_engine();
@@ -128,9 +128,9 @@ impl Firmware {
     /// Everything but the pages' account, the cable and what was told already as at power-on, as DISABLE_HCA leaves it.
     pub(crate) fn restart(&mut self) {
         let fresh = Self::new(self.config.clone());
-        let Self { pages, port, lacks, .. } = core::mem::replace(self, fresh);
+        let Self { pages, port, unsupported, .. } = core::mem::replace(self, fresh);
         self.pages = pages;
-        self.lacks = lacks;
+        self.unsupported = unsupported;
         self.port.set_cable(port.cable());
         // Nobody is there to be told.
         self.port.take_changes();
@@ -144,7 +144,7 @@ impl Firmware {
                 EngineEvent::CqError { cqn, syndrome } => self.eqs.post(env, Event::cq_error(cqn, syndrome)),
                 EngineEvent::Qp { event, qpn } => self.eqs.post(env, Event::qp(event, qpn)),
                 EngineEvent::Srq { event, srqn } => self.eqs.post(env, Event::qp(event, srqn)),
-                EngineEvent::UnknownRequest { opcode } => self.lacks.report(Lack::Request(opcode)),
+                EngineEvent::UnknownRequest { opcode } => self.unsupported.report(Unsupported::Request(opcode)),
             }
         }
         if self.asks_for_pages()

@@ -230,7 +230,7 @@ impl State {
             for vector in station.device.take_interrupts() {
                 station.vectors.raise(vector);
             }
-            for line in station.device.take_lacks() {
+            for line in station.device.take_unsupported() {
                 eprintln!("lid{}: {line}", station.device.config().lid);
             }
         }

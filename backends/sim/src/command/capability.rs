@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{CmdStatus, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn,
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::{Firmware, HcaState};
-use crate::lack::Lack;
+use crate::unsupported::Unsupported;
 
 /// QUERY_HCA_CAP.
 pub(super) fn query_hca_cap(
@@ -18,7 +18,7 @@ pub(super) fn query_hca_cap(
         return Err(Refusal::new(CmdStatus::BadParam, "another function"));
     }
     let page = firmware.caps.query(input.get(QueryHcaCapIn::OP_MOD)).map_err(|status| {
-        firmware.lacks.report(Lack::CapabilityPage(input.get(QueryHcaCapIn::OP_MOD) >> 1));
+        firmware.unsupported.report(Unsupported::CapabilityPage(input.get(QueryHcaCapIn::OP_MOD) >> 1));
         Refusal::new(status, "no such page")
     })?;
     output.set_bytes(QueryHcaCapOut::CAPABILITY, page);

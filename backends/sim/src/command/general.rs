@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{CmdStatus, GeneralObjInCmdHdr, GeneralObjOutCmdHdr, Vi
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
-use crate::lack::Lack;
+use crate::unsupported::Unsupported;
 
 /// CREATE_, MODIFY_, QUERY_ and DESTROY_GENERAL_OBJECT: the capabilities name no type, so there is none to work on.
 pub(super) fn refuse(
@@ -14,6 +14,6 @@ pub(super) fn refuse(
     input: View<'_, GeneralObjInCmdHdr>,
     _: &mut ViewMut<'_, GeneralObjOutCmdHdr>,
 ) -> Outcome {
-    firmware.lacks.report(Lack::GeneralObject(input.get(GeneralObjInCmdHdr::OBJ_TYPE)));
+    firmware.unsupported.report(Unsupported::GeneralObject(input.get(GeneralObjInCmdHdr::OBJ_TYPE)));
     Err(Refusal::new(CmdStatus::BadParam, "no such type of object"))
 }

@@ -25,7 +25,7 @@ use crate::audit::Finding;
 use crate::env::Env;
 use crate::fault::Fault;
 use crate::firmware::{Firmware, HcaState};
-use crate::lack::{Lack, command_name};
+use crate::unsupported::{Unsupported, command_name};
 use crate::user::Users;
 
 pub(crate) use queue::CommandQueue;
@@ -182,7 +182,7 @@ const LONGEST_OUTPUT: usize = 4112;
 /// Checks whose objects a command names, runs it, and records whose are those that it made.
 fn execute(firmware: &mut Firmware, env: &mut Env<'_>, opcode: u32, input: &[u8], output: &mut [u8], room: usize) -> Outcome {
     let Some(op) = CmdOpcode::from_code(opcode) else {
-        firmware.lacks.report(Lack::Command(opcode));
+        firmware.unsupported.report(Unsupported::Command(opcode));
         return Err(Refusal::new(CmdStatus::BadOp, "no such command"));
     };
     user::admit(firmware, op, input)?;
@@ -197,7 +197,7 @@ macro_rules! run {
         match $op {
             $(CmdOpcode::$command => $call.run::<cmd::$command>(Needs::$needs, $function),)+
             $(CmdOpcode::$unsupported)|+ => {
-                $call.firmware.lacks.report(Lack::Command($op.code()));
+                $call.firmware.unsupported.report(Unsupported::Command($op.code()));
                 Err(Refusal::new(CmdStatus::BadOp, "not supported"))
             }
         }

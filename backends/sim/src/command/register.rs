@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
-use crate::lack::Lack;
+use crate::unsupported::Unsupported;
 
 /// Bytes of the counters register, which reads as zero.
 const PPCNT: usize = 256;
@@ -104,7 +104,7 @@ pub(super) fn access_register(
 }
 
 fn missing(firmware: &mut Firmware, id: u32) -> Outcome {
-    firmware.lacks.report(Lack::Register(id));
+    firmware.unsupported.report(Unsupported::Register(id));
     Err(Refusal::new(CmdStatus::BadParam, "no such register"))
 }
 

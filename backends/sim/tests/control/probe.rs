@@ -166,8 +166,8 @@ fn commands_in_the_wrong_state_or_unknown() {
     assert_eq!(host.command(&input(0x10a, 16, &[]), 16).0, 0x51);
     assert_eq!(host.command(&input(0x10b, 16, &[(8, 2)]), 16).0, 3, "version 2 of the interface");
     host.ok(&input(0x80d, 16, &[]), 16);
-    let lacks = ["command without a name (0xbad) is not supported", "command GEN_EQE (0x304) is not supported"];
-    assert_eq!(host.device.take_lacks(), lacks);
+    let unsupported = ["command without a name (0xbad) is not supported", "command GEN_EQE (0x304) is not supported"];
+    assert_eq!(host.device.take_unsupported(), unsupported);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn capabilities_beyond_the_device_are_refused_and_unknown_bits_noticed() {
     let flow_tables = host.ok(&input(0x100, 16, &[(4, 7 << 1)]), 4112);
     assert!(flow_tables.iter().all(|byte| *byte == 0), "a page that there is nothing in");
     assert_eq!(host.command(&input(0x100, 16, &[(4, 0x99 << 1)]), 4112).0, 3, "no such page");
-    assert_eq!(host.device.take_lacks(), ["capability page 0x99 is not supported"]);
+    assert_eq!(host.device.take_unsupported(), ["capability page 0x99 is not supported"]);
     host.ok(&input(0x102, 16 + 16, &[]), 16);
     set[16 + 12] = 0;
     assert_eq!(host.command(&set, 16).0, 4, "too late");

@@ -195,7 +195,7 @@ fn general_objects_are_refused_by_their_type() {
     for opcode in 0xa00..=0xa03 {
         assert_eq!(host.command(&input(opcode, 64, &[(4, 0xc)]), 16).0, BAD_PARAM);
     }
-    assert_eq!(host.device.take_lacks(), ["general object of type 0x000c is not supported"]);
+    assert_eq!(host.device.take_unsupported(), ["general object of type 0x000c is not supported"]);
 }
 
 #[test]

@@ -1,16 +1,16 @@
-//! What hosts ask for and the device does not have: told once each, so that nobody searches long for the reason.
+//! What hosts ask for and the device does not support: each is reported once.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use bareverbs_mlx5_spec::{CmdOpcode, OtherCmdOpcode, WqeOpcode};
 
-/// Things that are told apart, at most; a host may ask for anything.
-const MOST: usize = 1000;
+/// Reports that are kept, at most: a host may ask for anything.
+const MAX_REPORTED: usize = 1000;
 
-/// Something that the device does not have.
+/// What the device does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Lack {
+pub(crate) enum Unsupported {
     /// A firmware command, by its opcode.
     Command(u32),
     /// A type of general objects.
@@ -28,7 +28,7 @@ pub(crate) fn command_name(opcode: u32) -> Option<&'static str> {
     CmdOpcode::from_code(opcode).map(CmdOpcode::name).or_else(|| OtherCmdOpcode::from_code(opcode).map(OtherCmdOpcode::name))
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match *self {
             Self::Command(opcode) => write!(f, "command {} ({opcode:#05x})", command_name(opcode).unwrap_or("without a name")),
@@ -44,25 +44,25 @@ impl fmt::Display for Lack {
     }
 }
 
-/// What was asked for so far.
+/// What hosts asked for so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lacks {
-    told: BTreeSet<Lack>,
+pub(crate) struct UnsupportedLog {
+    reported: BTreeSet<Unsupported>,
     /// Not fetched yet.
-    new: Vec<Lack>,
+    new: Vec<Unsupported>,
 }
 
-impl Lacks {
+impl UnsupportedLog {
     /// Notes that a host asked for it.
-    pub(crate) fn report(&mut self, lack: Lack) {
-        if self.told.len() < MOST && self.told.insert(lack) {
-            self.new.push(lack);
+    pub(crate) fn report(&mut self, item: Unsupported) {
+        if self.reported.len() < MAX_REPORTED && self.reported.insert(item) {
+            self.new.push(item);
         }
     }
 
     /// A line for each that came up since the last call.
     pub(crate) fn take(&mut self) -> Vec<String> {
-        self.new.drain(..).map(|lack| lack.to_string()).collect()
+        self.new.drain(..).map(|item| item.to_string()).collect()
     }
 }
 
@@ -71,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_told_once_by_its_name() {
-        let mut lacks = Lacks::default();
+    fn each_is_reported_once_by_its_name() {
+        let mut unsupported = UnsupportedLog::default();
         for _ in 0..2 {
-            lacks.report(Lack::Command(0x710));
-            lacks.report(Lack::Command(0xbad));
-            lacks.report(Lack::Request(0x14));
+            unsupported.report(Unsupported::Command(0x710));
+            unsupported.report(Unsupported::Command(0xbad));
+            unsupported.report(Unsupported::Request(0x14));
         }
-        let lines = lacks.take();
+        let lines = unsupported.take();
         assert_eq!(
             lines,
             [
@@ -87,16 +87,16 @@ mod tests {
                 "send request ATOMIC_MASKED_CS (0x14) is not supported"
             ]
         );
-        lacks.report(Lack::Command(0x710));
-        assert!(lacks.take().is_empty());
+        unsupported.report(Unsupported::Command(0x710));
+        assert!(unsupported.take().is_empty());
     }
 
     #[test]
     fn a_host_that_asks_for_everything_does_not_fill_the_log() {
-        let mut lacks = Lacks::default();
+        let mut unsupported = UnsupportedLog::default();
         for opcode in 0..0x1_0000 {
-            lacks.report(Lack::Command(opcode));
+            unsupported.report(Unsupported::Command(opcode));
         }
-        assert_eq!(lacks.take().len(), MOST);
+        assert_eq!(unsupported.take().len(), MAX_REPORTED);
     }
 }
