@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::{
 use crate::audit::Finding;
 use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::config::DeviceConfig;
-use crate::engine::{LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MIN_PIECE, MAX_MEMBERS};
+use crate::engine::{LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MIN_ALLOCATION, MAX_MEMBERS};
 use crate::env::Env;
 use crate::init_segment::TIMER_KHZ;
 use crate::user::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS};
@@ -147,7 +147,7 @@ impl Capabilities {
         }
         let device_memory = Pair::new::<DeviceMemCap>(|cap| {
             cap.set(DeviceMemCap::MEMIC, 1)
-                .set(DeviceMemCap::LOG_MIN_MEMIC_ALLOC_SIZE, LOG_MIN_PIECE)
+                .set(DeviceMemCap::LOG_MIN_MEMIC_ALLOC_SIZE, LOG_MIN_ALLOCATION)
                 .set(DeviceMemCap::LOG_MAX_MEMIC_ADDR_ALIGNMENT, LOG_MAX_ALIGNMENT)
                 .set64(DeviceMemCap::MEMIC_BAR_START_ADDR, DEVICE_MEMORY_START)
                 .set(DeviceMemCap::MEMIC_BAR_SIZE, DEVICE_MEMORY_SIZE as u32)

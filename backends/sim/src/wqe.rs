@@ -121,7 +121,7 @@ pub struct DataPointer {
     pub addr: u64,
 }
 
-/// One piece of a message.
+/// One segment of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataSegment {
     /// Memory.

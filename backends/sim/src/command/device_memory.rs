@@ -32,5 +32,5 @@ pub(super) fn dealloc(
 ) -> Outcome {
     let len = input.get(DeallocMemicIn::MEMIC_SIZE).into();
     let freed = firmware.engine.free_memory(input.get64(DeallocMemicIn::MEMIC_START_ADDR), len);
-    freed.map_err(|status| Refusal::new(status, "no such piece of device memory, or a key over it"))
+    freed.map_err(|status| Refusal::new(status, "no such allocation of device memory, or a key over it"))
 }

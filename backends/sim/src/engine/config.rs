@@ -97,7 +97,7 @@ pub struct EngineCounts {
     pub mkeys: usize,
     /// Memory windows that are bound.
     pub bound_windows: usize,
-    /// Pieces of device memory.
+    /// Allocations of device memory.
     pub device_memories: usize,
     /// Completion queues.
     pub cqs: usize,

@@ -2,7 +2,7 @@
 //!
 //! The other half (registers, firmware commands, event queues) creates and modifies the objects here by their contexts,
 //! passes on doorbells and frames, and takes frames and events away. Nothing here waits, reads a clock or starts a
-//! thread: [`Engine::advance`] does a bounded piece of whatever is due.
+//! thread: [`Engine::advance`] does work that is due, up to a bound.
 
 mod agent;
 mod config;
@@ -37,7 +37,7 @@ use qp::Qp;
 use srq::SrqTable;
 
 pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats, Traffic};
-pub(crate) use memory::device_memory::{LOG_MAX_ALIGNMENT, LOG_MIN_PIECE};
+pub(crate) use memory::device_memory::{LOG_MAX_ALIGNMENT, LOG_MIN_ALLOCATION};
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
 pub use srq::{SrqKind, SrqSpec};
 

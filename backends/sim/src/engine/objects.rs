@@ -27,12 +27,12 @@ impl Engine {
         self.shared.keys.destroy(index)
     }
 
-    /// Allots device memory within a range (first byte by its place in BAR0, and length); the place of the piece.
+    /// Allocates device memory within a range (first byte by its place in BAR0, and length); the place of the allocation.
     pub fn alloc_memory(&mut self, range: (u64, u64), len: u64, log_alignment: u32) -> Result<u64, CmdStatus> {
         self.shared.keys.device.alloc(range, len, log_alignment)
     }
 
-    /// Takes a piece of device memory back; refused with [`CmdStatus::ResBusy`] while a key opens it.
+    /// Frees device memory; refused with [`CmdStatus::ResBusy`] while a key opens it.
     pub fn free_memory(&mut self, at: u64, len: u64) -> Result<(), CmdStatus> {
         let busy = self.shared.keys.opens_memory(at, len);
         self.shared.keys.device.free(at, len, busy)

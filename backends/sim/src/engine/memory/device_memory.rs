@@ -1,4 +1,4 @@
-//! Memory in the device itself (MEMIC), allotted in pieces; hosts reach it through BAR0, queue pairs through keys.
+//! Memory in the device itself (MEMIC), allocated in ranges; hosts reach it through BAR0, queue pairs through keys.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,24 +7,24 @@ use bareverbs_mlx5_spec::CmdStatus;
 
 use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 
-/// Most bits that the address of a piece can be asked to end with zero in.
+/// Greatest alignment of an allocation, as a power of two.
 pub(crate) const LOG_MAX_ALIGNMENT: u32 = 12;
-/// Least bytes of a piece, as a power of two.
-pub(crate) const LOG_MIN_PIECE: u32 = 6;
+/// Fewest bytes of an allocation, as a power of two.
+pub(crate) const LOG_MIN_ALLOCATION: u32 = 6;
 
-/// The memory, there from the first piece on, and its pieces: first byte and length of each.
+/// The memory, there from the first allocation on, and its allocations: first byte and length of each.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct DeviceMemory {
     bytes: RefCell<Vec<u8>>,
-    pieces: BTreeMap<u64, u64>,
+    allocations: BTreeMap<u64, u64>,
 }
 
 impl DeviceMemory {
     pub(in crate::engine) fn len(&self) -> usize {
-        self.pieces.len()
+        self.allocations.len()
     }
 
-    /// Allots `len` bytes within a range, at an address that ends with `log_alignment` zero bits.
+    /// Allocates `len` bytes within a range, at an address that ends with `log_alignment` zero bits.
     pub(in crate::engine) fn alloc(
         &mut self,
         (start, size): (u64, u64),
@@ -33,45 +33,45 @@ impl DeviceMemory {
     ) -> Result<u64, CmdStatus> {
         let end = DEVICE_MEMORY_START + DEVICE_MEMORY_SIZE;
         let inside = start >= DEVICE_MEMORY_START && start.checked_add(size).is_some_and(|range_end| range_end <= end);
-        if !inside || len == 0 || !len.is_multiple_of(1 << LOG_MIN_PIECE) || log_alignment > LOG_MAX_ALIGNMENT {
+        if !inside || len == 0 || !len.is_multiple_of(1 << LOG_MIN_ALLOCATION) || log_alignment > LOG_MAX_ALIGNMENT {
             return Err(CmdStatus::BadParam);
         }
-        let align = |at: u64| at.next_multiple_of(1 << log_alignment.max(LOG_MIN_PIECE));
+        let align = |at: u64| at.next_multiple_of(1 << log_alignment.max(LOG_MIN_ALLOCATION));
         let mut at = align(start);
-        for (&piece, &piece_len) in self.pieces.range(..start + size) {
-            if piece < at + len && piece + piece_len > at {
-                at = align(piece + piece_len);
+        for (&used, &used_len) in self.allocations.range(..start + size) {
+            if used < at + len && used + used_len > at {
+                at = align(used + used_len);
             }
         }
         if at + len > start + size {
             return Err(CmdStatus::NoResources);
         }
-        // What the piece before held is nobody's business.
+        // No host sees what an earlier allocation held.
         let mut bytes = self.bytes.borrow_mut();
         bytes.resize(DEVICE_MEMORY_SIZE as usize, 0);
-        if let Some(piece) = place(at, len as usize).and_then(|place| bytes.get_mut(place)) {
-            piece.fill(0);
+        if let Some(allocated) = place(at, len as usize).and_then(|place| bytes.get_mut(place)) {
+            allocated.fill(0);
         }
-        self.pieces.insert(at, len);
+        self.allocations.insert(at, len);
         Ok(at)
     }
 
-    /// Takes a piece back, unless it is in use.
+    /// Frees an allocation, unless it is in use.
     pub(in crate::engine) fn free(&mut self, at: u64, len: u64, in_use: bool) -> Result<(), CmdStatus> {
-        if self.pieces.get(&at) != Some(&len) {
+        if self.allocations.get(&at) != Some(&len) {
             return Err(CmdStatus::BadRes);
         }
         if in_use {
             return Err(CmdStatus::ResBusy);
         }
-        self.pieces.remove(&at);
+        self.allocations.remove(&at);
         Ok(())
     }
 
-    /// Whether one piece holds all these bytes.
+    /// Whether one allocation holds all these bytes.
     pub(in crate::engine) fn holds(&self, at: u64, len: u64) -> bool {
-        let piece = self.pieces.range(..=at).next_back();
-        piece.is_some_and(|(&start, &piece_len)| at.checked_add(len).is_some_and(|end| end <= start + piece_len))
+        let allocation = self.allocations.range(..=at).next_back();
+        allocation.is_some_and(|(&start, &size)| at.checked_add(len).is_some_and(|end| end <= start + size))
     }
 
     /// Copies bytes out; zero where nothing is.
@@ -105,7 +105,7 @@ mod tests {
     const ALL: (u64, u64) = (DEVICE_MEMORY_START, DEVICE_MEMORY_SIZE);
 
     #[test]
-    fn pieces_do_not_overlap_and_come_back() {
+    fn allocations_do_not_overlap_and_are_reused() {
         let mut memory = DeviceMemory::default();
         let first = memory.alloc(ALL, 128, 0).unwrap();
         let second = memory.alloc(ALL, 64, 12).unwrap();
@@ -132,7 +132,7 @@ mod tests {
         let mut memory = DeviceMemory::default();
         let mut bytes = [7; 8];
         memory.read(ALL.0, &mut bytes);
-        assert_eq!(bytes, [0; 8], "before the first piece");
+        assert_eq!(bytes, [0; 8], "before the first allocation");
         memory.alloc(ALL, 64, 0).unwrap();
         let end = ALL.0 + ALL.1;
         memory.write(end - 4, &[9; 8]);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
 use crate::engine::memory::device_memory::DeviceMemory;
-use crate::engine::memory::klm_list::{Pieces, is_reserved};
+use crate::engine::memory::klm_list::{KlmList, is_reserved};
 use crate::memory::DmaFault;
 
 /// Smallest page of a page list.
@@ -66,21 +66,21 @@ pub(in crate::engine) struct Mkey {
     /// Raw translation entries.
     translations: Vec<u8>,
     /// Its entries, if it is indirect.
-    pub(in crate::engine) pieces: Pieces,
+    pub(in crate::engine) klm_list: KlmList,
 }
 
 impl Mkey {
     fn new(context: [u8; 64], translations: Vec<u8>) -> Self {
-        let mut key = Self { context, translations, pieces: Pieces::default() };
+        let mut key = Self { context, translations, klm_list: KlmList::default() };
         if matches!(key.mode(), Some(AccessMode::Klms | AccessMode::Ksm)) {
-            key.pieces = Pieces::read(&key.translations);
+            key.klm_list = KlmList::read(&key.translations);
         }
         key
     }
 
     /// Bytes that it takes here.
     fn cost(&self) -> u64 {
-        KEY_COST + (self.translations.len() + self.pieces.cost()) as u64
+        KEY_COST + (self.translations.len() + self.klm_list.cost()) as u64
     }
 
     pub(in crate::engine) fn context(&self) -> View<'_, Mkc> {
@@ -112,7 +112,7 @@ impl Mkey {
     /// Whether this is a window that is bound: changed from a send queue, indirect, not free, with something in it.
     fn is_bound_window(&self) -> bool {
         let context = self.context();
-        !self.is_free() && context.is_set(Mkc::UMR_EN) && self.mode() == Some(AccessMode::Klms) && self.pieces.len() != 0
+        !self.is_free() && context.is_set(Mkc::UMR_EN) && self.mode() == Some(AccessMode::Klms) && self.klm_list.len() != 0
     }
 
     pub(in crate::engine) fn allows(&self, right: Right) -> bool {
@@ -238,7 +238,7 @@ impl KeyTable {
             }
             Some(AccessMode::Klms | AccessMode::Ksm) => {}
             Some(AccessMode::Memic) => {
-                // It opens one piece for good: requests cannot move it to another.
+                // It opens one allocation for good: requests cannot move it to another.
                 let fixed = !mkc.is_set(Mkc::UMR_EN) && !mkc.is_set(Mkc::FREE) && !mkc.is_set(Mkc::LENGTH64);
                 if !fixed || !self.device.holds(mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN)) {
                     return Err(CmdStatus::BadParam);
@@ -275,7 +275,7 @@ impl KeyTable {
         if !self.keys.contains_key(&index) {
             return Err(CmdStatus::BadRes);
         }
-        let leads_here = |window: &Mkey| window.pieces.reached().any(|run| index_of(run.key) == index);
+        let leads_here = |window: &Mkey| window.klm_list.ranges().any(|range| index_of(range.key) == index);
         if self.keys.iter().any(|(&other, window)| other != index && window.is_bound_window() && leads_here(window)) {
             return Err(CmdStatus::ResBusy);
         }

@@ -41,18 +41,18 @@ pub(in crate::engine) fn gather(
             skip -= segment.len();
             continue;
         }
-        let piece_len = usize::try_from(segment.len() - skip).unwrap_or(usize::MAX).min(rest.len());
-        let (piece, tail) = rest.split_at_mut(piece_len);
+        let part_len = usize::try_from(segment.len() - skip).unwrap_or(usize::MAX).min(rest.len());
+        let (part, tail) = rest.split_at_mut(part_len);
         match segment {
             DataSegment::Inline(bytes) => {
                 let from = usize::try_from(skip).ok().and_then(|skip| bytes.get(skip..)).unwrap_or_default();
-                for (to, from) in piece.iter_mut().zip(from) {
+                for (to, from) in part.iter_mut().zip(from) {
                     *to = *from;
                 }
             }
             DataSegment::Pointer(pointer) => {
                 let addr = pointer.addr.checked_add(skip).ok_or(KeyError::Range)?;
-                let read = work.shared.keys.read(work.env.memory, (pointer.lkey, addr), access, piece);
+                let read = work.shared.keys.read(work.env.memory, (pointer.lkey, addr), access, part);
                 read.map_err(|error| note(work, pointer.lkey, error))?;
             }
         }
@@ -79,10 +79,10 @@ pub(in crate::engine) fn scatter(
             skip -= pointer.len;
             continue;
         }
-        let piece_len = usize::try_from(pointer.len - skip).unwrap_or(usize::MAX).min(rest.len());
-        let (piece, tail) = rest.split_at(piece_len);
+        let part_len = usize::try_from(pointer.len - skip).unwrap_or(usize::MAX).min(rest.len());
+        let (part, tail) = rest.split_at(part_len);
         let addr = pointer.addr.checked_add(skip).ok_or(ScatterError::Key(KeyError::Range))?;
-        let written = work.shared.keys.write(work.env.memory, (pointer.lkey, addr), access, piece);
+        let written = work.shared.keys.write(work.env.memory, (pointer.lkey, addr), access, part);
         written.map_err(|error| ScatterError::Key(note(work, pointer.lkey, error)))?;
         rest = tail;
         skip = 0;
@@ -90,7 +90,7 @@ pub(in crate::engine) fn scatter(
     if rest.is_empty() { Ok(()) } else { Err(ScatterError::TooLong) }
 }
 
-/// The memory pieces of a list without inline data.
+/// The memory pointers among data segments.
 pub(in crate::engine) fn pointers(segments: &[DataSegment]) -> Vec<DataPointer> {
     let pointer = |segment: &DataSegment| match segment {
         DataSegment::Pointer(pointer) => Some(*pointer),

@@ -1,16 +1,16 @@
-//! From a key and an address in it to bytes of memory, through keys behind keys.
+//! Translation of a key and an address in it to extents of memory, through indirect keys.
 
 use bareverbs_mlx5_spec::{AccessMode, Mkc};
 
 use crate::engine::memory::key::{Access, KeyError, KeyTable, MIN_LOG_PAGE, Mkey, Right};
-use crate::engine::memory::klm_list::Run;
+use crate::engine::memory::klm_list::KeyRange;
 use crate::memory::HostMemory;
 
 /// Keys inside keys are followed this deep.
 const MAX_DEPTH: u32 = 4;
-/// Most pieces that one translation may fall into.
+/// Extents of one translation, at most.
 const MAX_EXTENTS: usize = 8192;
-/// A run of memory.
+/// Contiguous memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Extent {
     /// In the device, at this place in BAR0; otherwise in the host's memory, at this device address.
@@ -20,7 +20,7 @@ pub(in crate::engine) struct Extent {
 }
 
 impl KeyTable {
-    /// Appends to `out` the host memory behind `len` bytes at `addr` of `key`, checked all the way down.
+    /// Appends to `out` the host memory of `len` bytes at `addr` of `key`, checked all the way down.
     pub(in crate::engine) fn translate(
         &self,
         key: u32,
@@ -71,10 +71,10 @@ impl KeyTable {
                 let end = at.checked_add(len).ok_or(KeyError::Range)?;
                 while at < end {
                     let within = at & (page - 1);
-                    let piece = (page - within).min(end - at);
+                    let part = (page - within).min(end - at);
                     let base = mkey.page(at >> log_page)?;
-                    push(base.checked_add(within).ok_or(KeyError::Translation)?, piece)?;
-                    at += piece;
+                    push(base.checked_add(within).ok_or(KeyError::Translation)?, part)?;
+                    at += part;
                 }
                 Ok(())
             }
@@ -97,7 +97,7 @@ impl KeyTable {
         depth: u32,
         out: &mut Vec<Extent>,
     ) -> Result<(), KeyError> {
-        // What an indirect key grants to a peer is its own matter: the key behind it need only let this device at its
+        // What an indirect key grants to a peer is its own matter: the key that it refers to need only let this device at its
         // bytes, which is how a window opens a region that has no remote access of its own.
         let right = match access.right {
             Right::LocalRead | Right::RemoteRead => Right::LocalRead,
@@ -107,24 +107,24 @@ impl KeyTable {
         let (mut at, end) = (offset, offset.checked_add(len).ok_or(KeyError::Range)?);
         let entry_len = 1u64.checked_shl(mkey.context().get(Mkc::LOG_PAGE_SIZE)).unwrap_or(0);
         while at < end {
-            let run = if mode == AccessMode::Klms {
-                mkey.pieces.locate(at)
+            let range = if mode == AccessMode::Klms {
+                mkey.klm_list.locate(at)
             } else {
                 let (index, within) = (at.checked_div(entry_len), at.checked_rem(entry_len));
-                let entry = index.and_then(|index| mkey.pieces.entry(index));
-                entry
-                    .zip(within)
-                    .and_then(|(run, within)| Some(Run { len: entry_len - within, addr: run.addr.checked_add(within)?, ..run }))
+                let entry = index.and_then(|index| mkey.klm_list.entry(index));
+                entry.zip(within).and_then(|(range, within)| {
+                    Some(KeyRange { len: entry_len - within, addr: range.addr.checked_add(within)?, ..range })
+                })
             };
-            let run = run.filter(|run| run.len != 0).ok_or(KeyError::Translation)?;
-            let piece = run.len.min(end - at);
-            self.translate_at(run.key, run.addr, piece, inner, depth, out)?;
-            at += piece;
+            let range = range.filter(|range| range.len != 0).ok_or(KeyError::Translation)?;
+            let part = range.len.min(end - at);
+            self.translate_at(range.key, range.addr, part, inner, depth, out)?;
+            at += part;
         }
         Ok(())
     }
 
-    /// Reads bytes behind a key.
+    /// Reads bytes through a key.
     pub(in crate::engine) fn read(
         &self,
         memory: &dyn HostMemory,
@@ -136,18 +136,18 @@ impl KeyTable {
         self.translate(key, addr, into.len(), access, &mut extents)?;
         let mut rest = into;
         for extent in extents {
-            let (piece, tail) = rest.split_at_mut_checked(extent.len).ok_or(KeyError::Range)?;
+            let (part, tail) = rest.split_at_mut_checked(extent.len).ok_or(KeyError::Range)?;
             if extent.in_device {
-                self.device.read(extent.addr, piece);
+                self.device.read(extent.addr, part);
             } else {
-                memory.read(extent.addr, piece)?;
+                memory.read(extent.addr, part)?;
             }
             rest = tail;
         }
         Ok(())
     }
 
-    /// Writes bytes behind a key; nothing is written unless all of them may be.
+    /// Writes bytes through a key; nothing is written unless all of them may be.
     pub(in crate::engine) fn write(
         &self,
         memory: &dyn HostMemory,
@@ -159,11 +159,11 @@ impl KeyTable {
         self.translate(key, addr, from.len(), access, &mut extents)?;
         let mut rest = from;
         for extent in extents {
-            let (piece, tail) = rest.split_at_checked(extent.len).ok_or(KeyError::Range)?;
+            let (part, tail) = rest.split_at_checked(extent.len).ok_or(KeyError::Range)?;
             if extent.in_device {
-                self.device.write(extent.addr, piece);
+                self.device.write(extent.addr, part);
             } else {
-                memory.write(extent.addr, piece)?;
+                memory.write(extent.addr, part)?;
             }
             rest = tail;
         }

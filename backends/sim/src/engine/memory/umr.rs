@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, mkey_mask};
 
 use crate::engine::memory::key::{Access, KeyTable, Mkey, Right, index_of};
-use crate::engine::memory::klm_list::Pieces;
+use crate::engine::memory::klm_list::KlmList;
 use crate::memory::HostMemory;
 use crate::wqe::{Umr, UmrTranslations};
 
@@ -166,16 +166,16 @@ fn check_targets(
         return Err(refused);
     }
     let writes = window.is_set(Mkc::RW) || window.is_set(Mkc::A) || window.is_set(Mkc::LW);
-    let pieces = Pieces::read(translations);
-    for run in pieces.reached() {
-        if index_of(run.key) == index {
+    let klm_list = KlmList::read(translations);
+    for range in klm_list.ranges() {
+        if index_of(range.key) == index {
             return Err(refused);
         }
         let rights = [Some(Right::LocalRead), writes.then_some(Right::LocalWrite)];
         for right in rights.into_iter().flatten() {
             let access = Access { right, pd: window.get(Mkc::PD), qpn: changer.qpn };
-            keys.check(run.key, run.addr, run.len, access).map_err(|_| refused)?;
+            keys.check(range.key, range.addr, range.len, access).map_err(|_| refused)?;
         }
     }
-    if window.get64(Mkc::LEN) > pieces.len() { Err(refused) } else { Ok(()) }
+    if window.get64(Mkc::LEN) > klm_list.len() { Err(refused) } else { Ok(()) }
 }

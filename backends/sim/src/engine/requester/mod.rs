@@ -85,7 +85,7 @@ impl SendOp {
         psn::add(self.first_psn, self.psns)
     }
 
-    /// Where the pieces of its message are.
+    /// Data segments of its message.
     pub(in crate::engine) fn data(&self) -> &[DataSegment] {
         match self.wqe.as_ref().map(|wqe| &wqe.body) {
             Some(

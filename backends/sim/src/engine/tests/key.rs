@@ -212,7 +212,7 @@ fn physical_keys_and_domains() {
 }
 
 #[test]
-fn device_memory_counts_from_zero_and_ends_with_its_piece() {
+fn device_memory_counts_from_zero_and_ends_with_its_allocation() {
     let mut pair = Pair::new();
     let ((at_a, key_a), _) = pair.buffers(4096);
     let place = pair.b.engine.alloc_memory((31 << 20, 4096), 128, 0).unwrap();
@@ -322,8 +322,8 @@ fn keys_of_keys() {
             entries.iter().flat_map(|&(count, key, addr)| words(&[count, key, (addr >> 32) as u32, addr as u32])).collect();
         host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &raw)).unwrap() << 8
     };
-    let pieces = [(10, key_b, at_b), (0, 0, 0), (20, key_b, at_b + 100), (5, key_b, at_b + 50)];
-    let klm = indirect(&mut pair.b, 2, 35, 0, &pieces);
+    let klms = [(10, key_b, at_b), (0, 0, 0), (20, key_b, at_b + 100), (5, key_b, at_b + 50)];
+    let klm = indirect(&mut pair.b, 2, 35, 0, &klms);
     let message: Vec<u8> = (1..=33).collect();
     pair.a.write(at_a, &message);
     let write = [raddr(2, klm), data(at_a, 33, key_a)].concat();
