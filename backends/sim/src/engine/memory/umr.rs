@@ -13,9 +13,9 @@ const LIST_UNIT: usize = 64;
 /// A list takes at most so many times its bytes, entries read out and their ends included.
 const LARGEST_GROWTH: usize = 4;
 
-/// Who changes a key.
+/// The queue pair that changes a key.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Changer {
+pub(in crate::engine) struct UmrIssuer {
     pub(in crate::engine) pd: u32,
     pub(in crate::engine) qpn: u32,
     /// The queue is the one that serves memory registration: it may change keys of every domain.
@@ -43,7 +43,7 @@ pub(in crate::engine) fn apply(
     keys: &mut KeyTable,
     key_memory: u64,
     memory: &dyn HostMemory,
-    changer: Changer,
+    issuer: UmrIssuer,
     number: u32,
     umr: &Umr,
 ) -> Result<(), CqeSyndrome> {
@@ -52,10 +52,10 @@ pub(in crate::engine) fn apply(
     let key = keys.get(index).ok_or(refused)?;
     let new = View::<Mkc>::of(&umr.context);
     let frees = umr.mask & mkey_mask::FREE != 0 && new.is_set(Mkc::FREE);
-    allowed(key, changer, number, umr, frees)?;
+    allowed(key, issuer, number, umr, frees)?;
     let mut context: [u8; 64] = key.context().as_bytes().first_chunk().copied().ok_or(refused)?;
-    merge(&mut context, new, umr.mask, changer.privileged);
-    let translations = match raw_translations(keys, memory, changer, umr)? {
+    merge(&mut context, new, umr.mask, issuer.privileged);
+    let translations = match raw_translations(keys, memory, issuer, umr)? {
         None => keys.translations(index).unwrap_or_default().to_vec(),
         Some(raw) => {
             let capacity = (key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE) as usize).saturating_mul(OCTWORD);
@@ -70,30 +70,30 @@ pub(in crate::engine) fn apply(
             splice(keys.translations(index).unwrap_or_default(), umr.offset, raw, capacity).ok_or(refused)?
         }
     };
-    if !frees && key.mode() == Some(AccessMode::Klms) && !changer.privileged {
-        check_targets(keys, changer, index, View::of(&context), &translations)?;
+    if !frees && key.mode() == Some(AccessMode::Klms) && !issuer.privileged {
+        check_targets(keys, issuer, index, View::of(&context), &translations)?;
     }
     keys.replace(index, context, translations);
     Ok(())
 }
 
-fn allowed(key: &Mkey, changer: Changer, number: u32, umr: &Umr, frees: bool) -> Result<(), CqeSyndrome> {
+fn allowed(key: &Mkey, issuer: UmrIssuer, number: u32, umr: &Umr, frees: bool) -> Result<(), CqeSyndrome> {
     let refused = Err(CqeSyndrome::MwBind);
-    if !key.context().is_set(Mkc::UMR_EN) || (key.pd() != changer.pd && !changer.privileged) {
+    if !key.context().is_set(Mkc::UMR_EN) || (key.pd() != issuer.pd && !issuer.privileged) {
         return refused;
     }
     if (umr.check_free && !key.is_free()) || (umr.check_in_use && key.is_free()) {
         return refused;
     }
     // A key of no queue pair in particular is every queue pair's (libmlx5 invalidates its indirect keys so).
-    if umr.check_qpn && (![changer.qpn, MKEY_ANY_QPN].contains(&key.qpn()) || key.is_free()) {
+    if umr.check_qpn && (![issuer.qpn, MKEY_ANY_QPN].contains(&key.qpn()) || key.is_free()) {
         return refused;
     }
     // A bind or registration may carry the new key; only one that takes away names what it takes.
     if frees && !key.is_free() && key.variant() != number & 0xff {
         return refused;
     }
-    if umr.mask & mkey_mask::PD != 0 && !changer.privileged {
+    if umr.mask & mkey_mask::PD != 0 && !issuer.privileged {
         return refused;
     }
     Ok(())
@@ -120,7 +120,7 @@ fn merge(context: &mut [u8; 64], new: View<'_, Mkc>, mask: u64, privileged: bool
 fn raw_translations(
     keys: &KeyTable,
     memory: &dyn HostMemory,
-    changer: Changer,
+    issuer: UmrIssuer,
     umr: &Umr,
 ) -> Result<Option<Vec<u8>>, CqeSyndrome> {
     match &umr.translations {
@@ -132,7 +132,7 @@ fn raw_translations(
                 return Err(CqeSyndrome::LocalLength);
             }
             let mut raw = vec![0; len];
-            let access = Access { right: Right::LocalRead, pd: changer.pd, qpn: changer.qpn };
+            let access = Access { right: Right::LocalRead, pd: issuer.pd, qpn: issuer.qpn };
             keys.read(memory, (pointer.lkey, pointer.addr), access, &mut raw).map_err(|_| CqeSyndrome::LocalProt)?;
             Ok(Some(raw))
         }
@@ -156,13 +156,13 @@ fn splice(old: &[u8], offset: Option<u64>, raw: Vec<u8>, capacity: usize) -> Opt
 /// the window lets a peer do.
 fn check_targets(
     keys: &KeyTable,
-    changer: Changer,
+    issuer: UmrIssuer,
     index: u32,
     window: View<'_, Mkc>,
     translations: &[u8],
 ) -> Result<(), CqeSyndrome> {
     let refused = CqeSyndrome::MwBind;
-    if window.get(Mkc::QPN) != MKEY_ANY_QPN && window.get(Mkc::QPN) != changer.qpn {
+    if window.get(Mkc::QPN) != MKEY_ANY_QPN && window.get(Mkc::QPN) != issuer.qpn {
         return Err(refused);
     }
     let writes = window.is_set(Mkc::RW) || window.is_set(Mkc::A) || window.is_set(Mkc::LW);
@@ -173,7 +173,7 @@ fn check_targets(
         }
         let rights = [Some(Right::LocalRead), writes.then_some(Right::LocalWrite)];
         for right in rights.into_iter().flatten() {
-            let access = Access { right, pd: window.get(Mkc::PD), qpn: changer.qpn };
+            let access = Access { right, pd: window.get(Mkc::PD), qpn: issuer.qpn };
             keys.check(range.key, range.addr, range.len, access).map_err(|_| refused)?;
         }
     }

@@ -33,8 +33,8 @@ pub(in crate::engine) enum Service {
     Uc,
     /// Unreliable datagram, management included.
     Ud,
-    /// Changes keys for the kernel; sends nothing.
-    KeyChanges,
+    /// Memory registration by UMR for the kernel; sends nothing.
+    RegUmr,
 }
 
 impl Service {
@@ -44,14 +44,14 @@ impl Service {
             QpcSt::Xrc => Some(Self::Xrc),
             QpcSt::Uc => Some(Self::Uc),
             QpcSt::Ud | QpcSt::Qp0 | QpcSt::Qp1 => Some(Self::Ud),
-            QpcSt::RegUmr => Some(Self::KeyChanges),
+            QpcSt::RegUmr => Some(Self::RegUmr),
             _ => None,
         }
     }
 
     pub(in crate::engine) fn transport(self) -> Transport {
         match self {
-            Self::Rc | Self::KeyChanges => Transport::Rc,
+            Self::Rc | Self::RegUmr => Transport::Rc,
             Self::Xrc => Transport::Xrc,
             Self::Uc => Transport::Uc,
             Self::Ud => Transport::Ud,

@@ -21,7 +21,7 @@ impl Qp {
         if lid != shared.config.lid && lid != PERMISSIVE_LID && !is_multicast(packet) {
             return false;
         }
-        if packet.bth.opcode.transport != self.service.transport() || self.service == Service::KeyChanges {
+        if packet.bth.opcode.transport != self.service.transport() || self.service == Service::RegUmr {
             return false;
         }
         let own = shared.pkey(self.path(Ads::PKEY_INDEX));
@@ -38,7 +38,7 @@ impl Qp {
             Service::Xrc => self.take_request(work, packet),
             Service::Uc => self.take_unacknowledged(work, packet),
             Service::Ud => self.take_datagram(work, packet),
-            Service::KeyChanges => {}
+            Service::RegUmr => {}
         }
     }
 

@@ -47,8 +47,8 @@ impl Qp {
         {
             match head.kind() {
                 Kind::Nop if self.requester.head_is_sent() => self.retire(work),
-                Kind::Push if head.failed.is_none() && psn::ahead(head.end_psn(), psn) <= 0 => self.retire(work),
-                Kind::Push => {
+                Kind::SendOrWrite if head.failed.is_none() && psn::ahead(head.end_psn(), psn) <= 0 => self.retire(work),
+                Kind::SendOrWrite => {
                     // An acknowledgement of the middle of a message; `psn` may also lie before it.
                     let reached = if psn::ahead(psn, head.end_psn()) < 0 { psn } else { self.requester.unacked };
                     self.requester.advance_to(reached);
@@ -60,7 +60,7 @@ impl Qp {
                     }
                     break;
                 }
-                Kind::Nop | Kind::Local => break,
+                Kind::Nop | Kind::Umr => break,
             }
         }
         if self.requester.unacked != before {

@@ -53,9 +53,9 @@ impl Qp {
                 op.failed = self.refuse(&wqe, op.len, work);
                 op.wqe = Some(wqe);
                 op.psns = match op.kind() {
-                    Kind::Nop | Kind::Local => 0,
+                    Kind::Nop | Kind::Umr => 0,
                     Kind::Atomic => 1,
-                    Kind::Push | Kind::Read => (op.len.div_ceil(self.mtu() as u64) as u32).max(1),
+                    Kind::SendOrWrite | Kind::Read => (op.len.div_ceil(self.mtu() as u64) as u32).max(1),
                 };
             }
         }
@@ -89,7 +89,7 @@ impl Qp {
     pub(in crate::engine) fn refuse(&self, wqe: &SendWqe, len: u64, work: &Work<'_, '_>) -> Option<CqeSyndrome> {
         let reliable_only = matches!(wqe.body, SendBody::Read { .. } | SendBody::Atomic { .. });
         let sends = !matches!(wqe.body, SendBody::Nop | SendBody::Umr(_));
-        if (reliable_only && !self.service.is_reliable()) || (sends && self.service == Service::KeyChanges) {
+        if (reliable_only && !self.service.is_reliable()) || (sends && self.service == Service::RegUmr) {
             return Some(CqeSyndrome::LocalQpOp);
         }
         let most = match self.service {

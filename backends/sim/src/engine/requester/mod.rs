@@ -12,7 +12,7 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState, fm};
 
 use crate::audit::Finding;
-use crate::engine::memory::umr::{self, Changer};
+use crate::engine::memory::umr::{self, UmrIssuer};
 use crate::engine::qp::psn;
 use crate::engine::qp::{Qp, SendDone, Service};
 use crate::engine::{EngineEvent, Work};
@@ -48,22 +48,22 @@ pub(in crate::engine) enum Kind {
     /// Nothing to do.
     Nop,
     /// Changes a key here.
-    Local,
-    /// Bytes to the peer, acknowledged.
-    Push,
-    /// Bytes from the peer.
+    Umr,
+    /// A send or a write: bytes to the peer.
+    SendOrWrite,
+    /// A read: bytes from the peer.
     Read,
-    /// Eight bytes there and back.
+    /// An atomic: eight bytes in each direction.
     Atomic,
 }
 
 impl SendOp {
     pub(in crate::engine) fn kind(&self) -> Kind {
         match self.wqe.as_ref().map(|wqe| &wqe.body) {
-            Some(SendBody::Send { .. } | SendBody::Write { .. }) => Kind::Push,
+            Some(SendBody::Send { .. } | SendBody::Write { .. }) => Kind::SendOrWrite,
             Some(SendBody::Read { .. }) => Kind::Read,
             Some(SendBody::Atomic { .. }) => Kind::Atomic,
-            Some(SendBody::Umr(_)) => Kind::Local,
+            Some(SendBody::Umr(_)) => Kind::Umr,
             Some(SendBody::Nop) | None => Kind::Nop,
         }
     }
@@ -71,9 +71,9 @@ impl SendOp {
     /// Packets that ask for it.
     pub(in crate::engine) fn packets(&self) -> u32 {
         match self.kind() {
-            Kind::Push => self.psns,
+            Kind::SendOrWrite => self.psns,
             Kind::Read | Kind::Atomic => 1,
-            Kind::Nop | Kind::Local => 0,
+            Kind::Nop | Kind::Umr => 0,
         }
     }
 
@@ -180,7 +180,7 @@ impl Requester {
         }
         // After a rewind an acknowledgement may overtake the cursor.
         if let (0, Some(head)) = (self.cursor.0, self.ops.front())
-            && head.kind() == Kind::Push
+            && head.kind() == Kind::SendOrWrite
         {
             let acked = psn::ahead(self.unacked, head.first_psn).max(0).cast_unsigned();
             self.cursor.1 = self.cursor.1.max(acked.min(head.psns));
@@ -207,7 +207,7 @@ impl Requester {
     /// Goes back to the oldest unacknowledged packet.
     pub(in crate::engine) fn rewind(&mut self) {
         let acked = match self.ops.front() {
-            Some(head) if head.kind() == Kind::Push => psn::ahead(self.unacked, head.first_psn).max(0).cast_unsigned(),
+            Some(head) if head.kind() == Kind::SendOrWrite => psn::ahead(self.unacked, head.first_psn).max(0).cast_unsigned(),
             _ => 0,
         };
         self.cursor = (0, acked);
@@ -269,8 +269,8 @@ impl Qp {
                 self.retire_local(work);
                 true
             }
-            Kind::Local => at == 0 && self.change_key(work),
-            Kind::Push | Kind::Read | Kind::Atomic => {
+            Kind::Umr => at == 0 && self.execute_umr(work),
+            Kind::SendOrWrite | Kind::Read | Kind::Atomic => {
                 if packet_index >= op.packets() {
                     self.requester.cursor = (at + 1, 0);
                     return true;
@@ -303,14 +303,14 @@ impl Qp {
     }
 
     /// Executes a key change, which is the oldest request.
-    fn change_key(&mut self, work: &mut Work<'_, '_>) -> bool {
-        let changer = Changer { pd: self.pd(), qpn: self.qpn, privileged: self.service == Service::KeyChanges };
+    fn execute_umr(&mut self, work: &mut Work<'_, '_>) -> bool {
+        let issuer = UmrIssuer { pd: self.pd(), qpn: self.qpn, privileged: self.service == Service::RegUmr };
         let changed = match self.requester.ops.front().and_then(|op| op.wqe.as_ref()) {
             Some(SendWqe { body: SendBody::Umr(umr), immediate, .. }) => {
                 if work.shared.keys.was_destroyed(*immediate) {
                     work.env.audit.report(Finding::KeyAfterDestroy { key: *immediate });
                 }
-                umr::apply(&mut work.shared.keys, work.shared.config.key_memory, work.env.memory, changer, *immediate, umr)
+                umr::apply(&mut work.shared.keys, work.shared.config.key_memory, work.env.memory, issuer, *immediate, umr)
             }
             _ => Ok(()),
         };
@@ -334,7 +334,8 @@ impl Qp {
         while self.can_send()
             && self.requester.head_is_sent()
             && self.requester.ops.front().is_some_and(|op| {
-                op.failed.is_none() && (op.kind() == Kind::Nop || (op.kind() == Kind::Push && !self.service.is_reliable()))
+                op.failed.is_none()
+                    && (op.kind() == Kind::Nop || (op.kind() == Kind::SendOrWrite && !self.service.is_reliable()))
             })
         {
             self.retire(work);
@@ -352,7 +353,7 @@ impl Qp {
         }
         match self.service {
             Service::Uc | Service::Ud => self.enter(QpcState::SqEr),
-            Service::Rc | Service::Xrc | Service::KeyChanges => self.fail(work, None),
+            Service::Rc | Service::Xrc | Service::RegUmr => self.fail(work, None),
         }
     }
 
