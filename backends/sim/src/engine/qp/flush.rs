@@ -38,7 +38,7 @@ impl Qp {
     }
 
     fn flush_receives(&mut self, work: &mut Work<'_, '_>) {
-        if self.rq.is_none() && self.srq.is_none() && self.responder.target.is_none() {
+        if self.rq.is_none() && self.srq.is_none() && self.responder.xrc_srq.is_none() {
             return;
         }
         let held = self.held_receive().or(self.responder.take_spare().map(|spare| spare.index));

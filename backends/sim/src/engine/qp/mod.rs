@@ -268,8 +268,8 @@ impl Qp {
 
     /// Completes a receive.
     pub(in crate::engine) fn complete_receive(&mut self, work: &mut Work<'_, '_>, done: ReceiveDone) {
-        let (cqn, user_index) = match self.responder.target {
-            Some(target) => (target.cqn, target.user_index),
+        let (cqn, user_index) = match self.responder.xrc_srq {
+            Some(srq) => (srq.cqn, srq.user_index),
             None => (self.get(Qpc::CQN_RCV), self.user_index(work.shared)),
         };
         let completion = Completion {

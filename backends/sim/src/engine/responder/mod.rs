@@ -14,7 +14,7 @@ use crate::engine::qp::Qp;
 use crate::engine::qp::psn;
 use crate::engine::responder::receive::Receive;
 use crate::engine::responder::reply::{Fatal, Reply, UNLIMITED};
-use crate::engine::responder::xrc::Target;
+use crate::engine::responder::xrc::XrcSrq;
 use crate::engine::{EngineEvent, Work};
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
@@ -68,8 +68,8 @@ pub(in crate::engine) struct Responder {
     /// Receives used.
     pub(in crate::engine) consumed: u16,
     pub(in crate::engine) message: Option<Inbound>,
-    /// Of an XRC target: what the newest request is for.
-    pub(in crate::engine) target: Option<Target>,
+    /// Of an XRC target: the shared receive queue of the newest request.
+    pub(in crate::engine) xrc_srq: Option<XrcSrq>,
     /// A receive that a forgotten message leaves to the next one.
     spare: Option<Receive>,
     /// A gap or a missing receive was told; nothing more is said until the expected packet comes.
@@ -165,7 +165,7 @@ impl Qp {
             return;
         }
         self.responder.told = false;
-        let done = match self.aim(work, packet) {
+        let done = match self.resolve_xrc_srq(work, packet) {
             Ok(()) => self.carry_out(work, packet),
             Err(refusal) => Err(refusal.into()),
         };
@@ -203,7 +203,7 @@ impl Qp {
             Operation::ReadRequest => {
                 let (Some(reth), true) = (packet.reth, room) else { return };
                 // A read repeated in the middle of a message to another queue can wait for the next repetition.
-                if self.aim(work, packet).is_ok() && self.check_read(work, &reth).is_ok() {
+                if self.resolve_xrc_srq(work, packet).is_ok() && self.check_read(work, &reth).is_ok() {
                     self.queue_read(packet.bth.psn, reth, true);
                 }
             }

@@ -25,7 +25,7 @@ impl Qp {
         if let Some(spare) = self.responder.take_spare() {
             return Some(Ok(spare));
         }
-        if let Some(srqn) = self.responder.target.map(|target| target.srqn).or(self.srq) {
+        if let Some(srqn) = self.responder.xrc_srq.map(|srq| srq.srqn).or(self.srq) {
             return self.take_shared(work, srqn);
         }
         let (posted, _) = self.record(work)?;

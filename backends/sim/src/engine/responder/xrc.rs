@@ -8,9 +8,9 @@ use crate::engine::responder::Refusal;
 use crate::engine::{SrqKind, Work};
 use crate::packet::Packet;
 
-/// What the shared receive queue of a request lends to the queue pair.
+/// The shared receive queue of a request, which stands in for that of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Target {
+pub(in crate::engine) struct XrcSrq {
     pub(in crate::engine) srqn: u32,
     pub(in crate::engine) pd: u32,
     pub(in crate::engine) cqn: u32,
@@ -18,24 +18,24 @@ pub(in crate::engine) struct Target {
 }
 
 impl Qp {
-    /// Takes the target of an XRC request; nothing to do on other services.
-    pub(in crate::engine) fn aim(&mut self, work: &Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
+    /// Looks up the shared receive queue that an XRC request names; nothing to do on other services.
+    pub(in crate::engine) fn resolve_xrc_srq(&mut self, work: &Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
         if self.service != Service::Xrc {
             return Ok(());
         }
         let srqn = packet.xrc_srqn.ok_or(Refusal::INVALID)?;
         let srq = work.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == SrqKind::Xrc);
         let spec = srq.map(|srq| srq.spec).filter(|spec| spec.xrcd == self.get(Qpc::XRCD)).ok_or(Refusal::INVALID)?;
-        let moved = self.responder.target.is_some_and(|target| target.srqn != srqn);
+        let moved = self.responder.xrc_srq.is_some_and(|srq| srq.srqn != srqn);
         if moved && self.responder.is_amid_message() {
             return Err(Refusal::INVALID);
         }
-        self.responder.target = Some(Target { srqn, pd: spec.pd, cqn: spec.cqn, user_index: spec.user_index });
+        self.responder.xrc_srq = Some(XrcSrq { srqn, pd: spec.pd, cqn: spec.cqn, user_index: spec.user_index });
         Ok(())
     }
 
     /// Domain in which the keys of a request are looked up.
     pub(in crate::engine) fn key_domain(&self) -> u32 {
-        self.responder.target.map_or(self.pd(), |target| target.pd)
+        self.responder.xrc_srq.map_or(self.pd(), |srq| srq.pd)
     }
 }
