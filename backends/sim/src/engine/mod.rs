@@ -227,7 +227,7 @@ impl Engine {
     fn deliver(&mut self, env: &mut Env<'_>, qpn: u32, packet: &Packet) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let mut work = Work { shared: &mut self.shared, env };
-        qp.take_packet(&mut work, packet);
+        qp.handle_packet(&mut work, packet);
         self.busy.insert(qpn);
         self.settle(qpn);
     }

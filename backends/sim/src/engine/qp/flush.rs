@@ -48,8 +48,8 @@ impl Qp {
         self.responder.abandon();
         if self.srq.is_some() {
             // What is posted there belongs to others too: the host only learns that this one takes no more.
-            if !self.responder.told_last {
-                self.responder.told_last = true;
+            if !self.responder.last_wqe_reported {
+                self.responder.last_wqe_reported = true;
                 work.shared.events.push_back(EngineEvent::Qp { event: EventType::SrqLastWqe, qpn: self.qpn });
             }
             return;

@@ -112,7 +112,7 @@ pub(in crate::engine) fn modify(qp: &mut Qp, opcode: CmdOpcode, opt_mask: u32, n
             let (psn, retries, rnr) = (qp.get(Qpc::NEXT_SEND_PSN), qp.get(Qpc::RETRY_COUNT), qp.get(Qpc::RNR_RETRY));
             qp.requester.start(psn, retries, rnr);
         }
-        CmdOpcode::Rts2SqdQp => qp.requester.tell_when_drained = true,
+        CmdOpcode::Rts2SqdQp => qp.requester.notify_drained = true,
         CmdOpcode::Qp2Rst => {
             qp.requester = Requester::default();
             qp.responder = Responder::default();

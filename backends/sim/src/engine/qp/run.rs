@@ -29,15 +29,15 @@ impl Qp {
             && (!self.service.is_connected() || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
     }
 
-    pub(in crate::engine) fn take_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn handle_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         match self.service {
-            Service::Rc | Service::Xrc if packet.bth.opcode.operation.is_response() => self.take_answer(work, packet),
-            Service::Rc => self.take_request(work, packet),
+            Service::Rc | Service::Xrc if packet.bth.opcode.operation.is_response() => self.handle_response(work, packet),
+            Service::Rc => self.handle_request(work, packet),
             // An initiator takes no requests.
             Service::Xrc if self.sq.is_some() => {}
-            Service::Xrc => self.take_request(work, packet),
-            Service::Uc => self.take_unacknowledged(work, packet),
-            Service::Ud => self.take_datagram(work, packet),
+            Service::Xrc => self.handle_request(work, packet),
+            Service::Uc => self.handle_uc_request(work, packet),
+            Service::Ud => self.handle_datagram(work, packet),
             Service::RegUmr => {}
         }
     }

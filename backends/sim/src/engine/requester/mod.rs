@@ -1,8 +1,8 @@
-//! The sending half of a queue pair: WQEs fetched, cut into packets, sent within a window, sent again when lost.
+//! The requester of a queue pair: WQEs fetched, cut into packets, sent within a window, sent again when lost.
 
 pub(super) mod build;
-pub(super) mod completer;
 pub(super) mod fetch;
+pub(super) mod response;
 pub(super) mod retry;
 
 use std::collections::VecDeque;
@@ -33,12 +33,12 @@ pub(in crate::engine) struct SendOp {
     pub(in crate::engine) index: u16,
     pub(in crate::engine) send_opcode: u8,
     pub(in crate::engine) first_psn: u32,
-    /// Sequence numbers that it takes: its packets, or those of the answer to a read.
+    /// Sequence numbers that it takes: its packets, or those of the response to a read.
     pub(in crate::engine) psns: u32,
     pub(in crate::engine) len: u64,
-    /// Packets of the answer that came.
+    /// Packets of the response that came.
     pub(in crate::engine) received: u32,
-    /// It cannot go on; told when it is the oldest.
+    /// It cannot go on; reported when it is the oldest.
     pub(in crate::engine) failed: Option<CqeSyndrome>,
 }
 
@@ -77,7 +77,7 @@ impl SendOp {
         }
     }
 
-    fn waits_for_answer(&self) -> bool {
+    fn expects_response(&self) -> bool {
         matches!(self.kind(), Kind::Read | Kind::Atomic)
     }
 
@@ -104,7 +104,7 @@ impl SendOp {
     }
 }
 
-/// State of the sending half.
+/// State of the requester.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Requester {
     /// Blocks that the host announced, fetched, and retired.
@@ -129,10 +129,10 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) ack_due: Option<Instant>,
     /// When the peer may have a receive.
     pub(in crate::engine) rnr_until: Option<Instant>,
-    /// Packets are being sent again already because one was found missing.
-    pub(in crate::engine) repeating: bool,
-    /// The host wants to know when nothing is under way (SQD).
-    pub(in crate::engine) tell_when_drained: bool,
+    /// Packets are being sent again because one was found missing.
+    pub(in crate::engine) retransmitting: bool,
+    /// Report an event when nothing is under way (SQD).
+    pub(in crate::engine) notify_drained: bool,
 }
 
 impl Requester {
@@ -191,7 +191,7 @@ impl Requester {
     pub(in crate::engine) fn progress(&mut self, retries: u32, rnr: u32, timeout: Option<Duration>, now: Instant) {
         self.retries_left = retries;
         self.rnr_left = rnr;
-        self.repeating = false;
+        self.retransmitting = false;
         let waiting = self.unacked != self.sent_end;
         self.ack_due = if waiting { timeout.map(|timeout| now.after(timeout)) } else { None };
     }
@@ -232,7 +232,7 @@ impl Qp {
                 return true;
             }
             if self.requester.cursor.0 >= self.requester.ops.len() && !self.fetch(work) {
-                self.tell_if_drained(work);
+                self.report_drained(work);
                 return false;
             }
             if !self.send_one(work) {
@@ -242,9 +242,9 @@ impl Qp {
         true
     }
 
-    fn tell_if_drained(&mut self, work: &mut Work<'_, '_>) {
-        if self.state == QpcState::Sqd && self.requester.tell_when_drained && self.requester.ops.is_empty() {
-            self.requester.tell_when_drained = false;
+    fn report_drained(&mut self, work: &mut Work<'_, '_>) {
+        if self.state == QpcState::Sqd && self.requester.notify_drained && self.requester.ops.is_empty() {
+            self.requester.notify_drained = false;
             work.shared.events.push_back(EngineEvent::Qp { event: EventType::SqDrained, qpn: self.qpn });
         }
     }
@@ -283,21 +283,21 @@ impl Qp {
     /// Whether the request waits for reads and atomics before it.
     fn is_fenced(&self, at: usize, wqe: &SendWqe) -> bool {
         // A small fence waits for key changes, which nothing passes anyway.
-        u32::from(wqe.fence) > fm::INITIATOR_SMALL_FENCE && self.answers_before(at) > 0
+        u32::from(wqe.fence) > fm::INITIATOR_SMALL_FENCE && self.responses_before(at) > 0
     }
 
-    fn answers_before(&self, at: usize) -> usize {
-        self.requester.ops.iter().take(at).filter(|op| op.waits_for_answer()).count()
+    fn responses_before(&self, at: usize) -> usize {
+        self.requester.ops.iter().take(at).filter(|op| op.expects_response()).count()
     }
 
     fn may_send(&self, at: usize, packet_index: u32) -> bool {
         let requester = &self.requester;
         let Some(op) = requester.ops.get(at) else { return false };
-        if op.waits_for_answer() && self.answers_before(at) >= self.depth(Qpc::LOG_SRA_MAX) {
+        if op.expects_response() && self.responses_before(at) >= self.depth(Qpc::LOG_SRA_MAX) {
             return false;
         }
         let psn = psn::add(op.first_psn, packet_index);
-        // Half of all numbers may be under way, or old and new could not be told apart.
+        // Half of all numbers may be under way, or old and new could not be distinguished.
         psn::distance(op.end_psn(), requester.unacked) < psn::HALF
             && (!self.service.is_reliable() || psn::ahead(psn, requester.window_start) < WINDOW.cast_signed())
     }
@@ -343,7 +343,7 @@ impl Qp {
     }
 
     /// Completes the oldest request with an error; the queue pair is in error from then on, or its send queue alone if the
-    /// peer is not told what is sent (InfiniBand Architecture 10.3.1.6).
+    /// peer does not acknowledge (InfiniBand Architecture 10.3.1.6).
     pub(in crate::engine) fn fail_head(&mut self, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
         if let Some(op) = self.requester.pop() {
             self.complete_send(work, op.done(Some(syndrome)));
@@ -365,14 +365,14 @@ impl Qp {
                 if let Some(op) = self.requester.ops.get_mut(at) {
                     op.failed = Some(syndrome);
                 }
-                // Told on the next turn, if nothing is before it.
+                // Reported on the next turn, if nothing is before it.
                 return true;
             }
         };
         let Some(op) = self.requester.ops.get(at) else { return false };
         let last = packet_index + 1 >= op.packets();
         let end = if last { op.end_psn() } else { psn::add(packet.bth.psn, 1) };
-        let answered = op.waits_for_answer();
+        let answered = op.expects_response();
         let requester = &mut self.requester;
         requester.since_ack_req += 1;
         if self.service.is_reliable() && !answered && (last || requester.since_ack_req >= ACK_EVERY) {

@@ -36,14 +36,14 @@ impl Qp {
     }
 
     /// Something is missing: sends again from the oldest unacknowledged packet, or gives up.
-    pub(in crate::engine) fn repeat(&mut self, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn retransmit(&mut self, work: &mut Work<'_, '_>) {
         let Some(left) = self.requester.retries_left.checked_sub(1) else {
             self.fail_head(work, CqeSyndrome::TransportRetryExc);
             return;
         };
         work.shared.stats.retries += 1;
         self.requester.retries_left = left;
-        self.requester.repeating = true;
+        self.requester.retransmitting = true;
         self.requester.rewind();
         self.requester.ack_due = self.timeout().map(|timeout| work.env.now.after(timeout));
     }
@@ -75,7 +75,7 @@ impl Qp {
             self.requester.ack_due = None;
             if self.requester.unacked != self.requester.sent_end {
                 work.env.note(|| format!("QP {:#x}: no acknowledgement in time", self.qpn));
-                self.repeat(work);
+                self.retransmit(work);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Requests of a connected peer carried out: bytes placed, keys checked, atomics executed.
+//! Execution of the requests of a connected peer: bytes placed, keys checked, atomics.
 
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc};
 
@@ -15,9 +15,14 @@ use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome};
 const MAX_MESSAGE: u32 = 1 << 31;
 
 impl Qp {
-    pub(in crate::engine) fn take_send(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) -> Result<(), Stop> {
+    pub(in crate::engine) fn handle_send(
+        &mut self,
+        work: &mut Work<'_, '_>,
+        packet: &Packet,
+        place: Place,
+    ) -> Result<(), Stop> {
         if place.is_start() {
-            let receive = self.need_receive(work)?;
+            let receive = self.require_receive(work)?;
             self.responder.message = Some(Inbound::Send { receive, written: 0 });
         }
         let access = self.access(Right::LocalWrite);
@@ -54,7 +59,12 @@ impl Qp {
         Ok(())
     }
 
-    pub(in crate::engine) fn take_write(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) -> Result<(), Stop> {
+    pub(in crate::engine) fn handle_write(
+        &mut self,
+        work: &mut Work<'_, '_>,
+        packet: &Packet,
+        place: Place,
+    ) -> Result<(), Stop> {
         if place.is_start() {
             let reth = packet.reth.ok_or(Refusal::INVALID)?;
             if self.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
@@ -75,7 +85,7 @@ impl Qp {
         let (at, key, total) = (*addr, *rkey, *total);
         // The receive that immediate data needs comes first: without one nothing of this packet happens.
         let receive = match packet.immediate {
-            Some(_) => match self.need_receive(work) {
+            Some(_) => match self.require_receive(work) {
                 Err(Stop::NotReady) => {
                     if place == Place::Only {
                         self.responder.message = None;
@@ -125,12 +135,12 @@ impl Qp {
         self.check_key(work, reth, Right::RemoteRead)
     }
 
-    pub(in crate::engine) fn take_atomic(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
+    pub(in crate::engine) fn handle_atomic(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
         if self.get(Qpc::RAE) == 0 || !atomic.addr.is_multiple_of(8) {
             return Err(Refusal::INVALID);
         }
-        self.room_for_answer()?;
+        self.room_for_response()?;
         let swaps = packet.bth.opcode.operation == Operation::CompareSwap;
         let original = self.execute_atomic(work, &atomic, swaps)?;
         let saved = self.depth(Qpc::LOG_RRA_MAX);

@@ -1,4 +1,4 @@
-//! The receiving half of a queue pair: requests checked and carried out in order, answers queued and sent.
+//! The responder of a queue pair: requests checked and executed in order, responses queued and sent.
 
 pub(super) mod execute;
 pub(super) mod receive;
@@ -38,7 +38,7 @@ impl Refusal {
     pub(in crate::engine) const ACCESS: Self =
         Self { syndrome: Syndrome::RemoteAccess, receive: None, event: Some(EventType::WqAccessError) };
 
-    /// The receive that the request uses completes with an error, which tells the host instead of an event.
+    /// The receive that the request uses completes with an error, which reports it instead of an event.
     pub(in crate::engine) const fn of_receive(syndrome: Syndrome, receive: CqeSyndrome) -> Self {
         Self { syndrome, receive: Some(receive), event: None }
     }
@@ -72,14 +72,14 @@ pub(in crate::engine) struct Responder {
     pub(in crate::engine) xrc_srq: Option<XrcSrq>,
     /// A receive that a forgotten message leaves to the next one.
     spare: Option<Receive>,
-    /// A gap or a missing receive was told; nothing more is said until the expected packet comes.
-    told: bool,
+    /// A gap or a missing receive was reported by a NAK; no other one is sent until the expected packet comes.
+    nak_sent: bool,
     /// The first request came.
     established: bool,
-    /// A fatal answer is queued; requests are ignored.
-    dead: bool,
-    /// The host knows that nothing more is taken from the shared receive queue.
-    pub(in crate::engine) told_last: bool,
+    /// A fatal response is queued; requests are ignored.
+    fatal_queued: bool,
+    /// The event that nothing more is taken from the shared receive queue was raised.
+    pub(in crate::engine) last_wqe_reported: bool,
     pub(in crate::engine) replies: VecDeque<Reply>,
     /// Results of the newest atomics, by their packet's number.
     pub(in crate::engine) atomics: VecDeque<(u32, u64)>,
@@ -90,7 +90,7 @@ impl Responder {
         self.expected_psn = psn;
     }
 
-    /// The receive that a half-arrived message holds.
+    /// Forgets the message that is arriving and the queued responses.
     pub(in crate::engine) fn abandon(&mut self) {
         self.message = None;
         self.replies.clear();
@@ -112,8 +112,8 @@ impl Responder {
         self.message.is_some()
     }
 
-    /// Reads and atomics whose answers are queued; of those asked for the first time, or again.
-    fn answers_pending(&self, repeated: bool) -> usize {
+    /// Reads and atomics whose responses are queued: of first requests, or of repeated ones.
+    fn pending_responses(&self, repeated: bool) -> usize {
         let counts = |reply: &&Reply| match reply {
             Reply::Read { again, .. } | Reply::Atomic { again, .. } => *again == repeated,
             _ => false,
@@ -137,9 +137,9 @@ impl Responder {
 }
 
 impl Qp {
-    /// Takes a request packet of a connected peer.
-    pub(in crate::engine) fn take_request(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
-        if !self.can_receive() || self.responder.dead {
+    /// Handles a request packet of a connected peer.
+    pub(in crate::engine) fn handle_request(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+        if !self.can_receive() || self.responder.fatal_queued {
             return;
         }
         if !self.responder.established {
@@ -152,8 +152,8 @@ impl Qp {
         let psn = packet.bth.psn;
         let ahead = psn::ahead(psn, self.responder.expected_psn);
         if ahead > 0 {
-            if !self.responder.told {
-                self.responder.told = true;
+            if !self.responder.nak_sent {
+                self.responder.nak_sent = true;
                 work.env.note(|| format!("QP {:#x}: PSN {psn:#x} with a gap before it", self.qpn));
                 let expected = self.responder.expected_psn;
                 self.responder.acknowledge(expected, Syndrome::SequenceError);
@@ -161,18 +161,18 @@ impl Qp {
             return;
         }
         if ahead < 0 {
-            self.answer_duplicate(work, packet);
+            self.handle_duplicate(work, packet);
             return;
         }
-        self.responder.told = false;
+        self.responder.nak_sent = false;
         let done = match self.resolve_xrc_srq(work, packet) {
-            Ok(()) => self.carry_out(work, packet),
+            Ok(()) => self.execute_request(work, packet),
             Err(refusal) => Err(refusal.into()),
         };
         match done {
             Ok(()) => {}
             Err(Stop::NotReady) => {
-                self.responder.told = true;
+                self.responder.nak_sent = true;
                 let timer = self.get(Qpc::MIN_RNR_NAK) as u8;
                 self.responder.acknowledge(psn, Syndrome::RnrNak(timer));
             }
@@ -185,20 +185,20 @@ impl Qp {
             Some(Inbound::Send { receive, .. }) => Some(receive.index),
             _ => None,
         };
-        // A receive in use tells the host; there is no event then.
+        // A receive in use completes with the error; there is no event then.
         let (receive, event) = match (held, refusal.receive) {
             (Some(index), syndrome) => (Some((index, syndrome.unwrap_or(CqeSyndrome::LocalQpOp))), None),
             (None, _) => (None, refusal.event),
         };
-        self.responder.dead = true;
+        self.responder.fatal_queued = true;
         let fatal = Fatal { psn, syndrome: refusal.syndrome, receive, event };
         self.responder.replies.push_back(Reply::Fatal(fatal));
     }
 
-    /// A packet that came before: acknowledged, read or answered again, never carried out again.
-    fn answer_duplicate(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    /// A packet that came before: acknowledged, read or answered again, never executed again.
+    fn handle_duplicate(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         work.shared.stats.duplicates += 1;
-        let room = self.responder.answers_pending(true) < self.depth(Qpc::LOG_RRA_MAX);
+        let room = self.responder.pending_responses(true) < self.depth(Qpc::LOG_RRA_MAX);
         match packet.bth.opcode.operation {
             Operation::ReadRequest => {
                 let (Some(reth), true) = (packet.reth, room) else { return };
@@ -220,19 +220,19 @@ impl Qp {
         }
     }
 
-    pub(in crate::engine) fn carry_out(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Stop> {
+    pub(in crate::engine) fn execute_request(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Stop> {
         let operation = packet.bth.opcode.operation;
         let place = operation.place();
         self.check_shape(packet, operation, place)?;
         match operation {
             Operation::Send(_) | Operation::SendImmediate(_) | Operation::SendInvalidate(_) => {
-                self.take_send(work, packet, place)?;
+                self.handle_send(work, packet, place)?;
             }
-            Operation::Write(_) | Operation::WriteImmediate(_) => self.take_write(work, packet, place)?,
+            Operation::Write(_) | Operation::WriteImmediate(_) => self.handle_write(work, packet, place)?,
             Operation::ReadRequest => {
                 let reth = packet.reth.ok_or(Refusal::INVALID)?;
                 self.check_read(work, &reth)?;
-                self.room_for_answer()?;
+                self.room_for_response()?;
                 self.responder.msn = psn::add(self.responder.msn, 1);
                 self.queue_read(packet.bth.psn, reth, false);
                 let packets = self.packets_of(reth.len);
@@ -240,7 +240,7 @@ impl Qp {
                 return Ok(());
             }
             Operation::CompareSwap | Operation::FetchAdd => {
-                self.take_atomic(work, packet)?;
+                self.handle_atomic(work, packet)?;
                 self.responder.expected_psn = psn::add(packet.bth.psn, 1);
                 return Ok(());
             }
@@ -260,8 +260,8 @@ impl Qp {
         len.div_ceil(self.mtu() as u32).max(1)
     }
 
-    pub(in crate::engine) fn room_for_answer(&self) -> Result<(), Refusal> {
-        if self.responder.answers_pending(false) < self.depth(Qpc::LOG_RRA_MAX) { Ok(()) } else { Err(Refusal::INVALID) }
+    pub(in crate::engine) fn room_for_response(&self) -> Result<(), Refusal> {
+        if self.responder.pending_responses(false) < self.depth(Qpc::LOG_RRA_MAX) { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
     /// Whether the packet fits the message that is arriving, and its length its place.

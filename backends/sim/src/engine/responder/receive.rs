@@ -21,12 +21,12 @@ pub(in crate::engine) struct Receive {
 
 impl Qp {
     /// Takes the oldest posted receive.
-    pub(in crate::engine) fn take_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, ()>> {
+    pub(in crate::engine) fn next_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, ()>> {
         if let Some(spare) = self.responder.take_spare() {
             return Some(Ok(spare));
         }
         if let Some(srqn) = self.responder.xrc_srq.map(|srq| srq.srqn).or(self.srq) {
-            return self.take_shared(work, srqn);
+            return self.next_srq_receive(work, srqn);
         }
         let (posted, _) = self.record(work)?;
         let ring = self.rq.as_ref()?;
@@ -52,13 +52,13 @@ impl Qp {
         })
     }
 
-    pub(in crate::engine) fn take_shared(&mut self, work: &mut Work<'_, '_>, srqn: u32) -> Option<Result<Receive, ()>> {
-        let taken = work.shared.srqs.take(work.env.memory, srqn)?;
-        let index = taken.index;
-        if taken.below_limit {
+    pub(in crate::engine) fn next_srq_receive(&mut self, work: &mut Work<'_, '_>, srqn: u32) -> Option<Result<Receive, ()>> {
+        let element = work.shared.srqs.pop(work.env.memory, srqn)?;
+        let index = element.index;
+        if element.below_limit {
             work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
         }
-        let list = taken.segments.and_then(|segments| {
+        let list = element.segments.and_then(|segments| {
             work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &segments });
             decode_receive(&segments).ok()
         });
@@ -67,8 +67,8 @@ impl Qp {
         }))
     }
 
-    pub(in crate::engine) fn need_receive(&mut self, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
-        match self.take_receive(work) {
+    pub(in crate::engine) fn require_receive(&mut self, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
+        match self.next_receive(work) {
             None => Err(Stop::NotReady),
             Some(Ok(receive)) => Ok(receive),
             Some(Err(())) => Err(Refusal::of_receive(Syndrome::RemoteOperational, CqeSyndrome::LocalQpOp).into()),
@@ -87,7 +87,7 @@ impl Qp {
             opcode,
             index,
             byte_cnt,
-            // Without either, a datagram's completion tells its partition, by which a host answers.
+            // Without either, a datagram's completion carries its P_Key, by which a host responds.
             immediate: packet.immediate.or(packet.invalidate).or(packet.deth.map(|_| packet.bth.pkey.into())).unwrap_or(0),
             solicited: packet.bth.solicited,
             source: self.source(packet),
@@ -119,7 +119,7 @@ impl Qp {
         self.complete_receive(work, done);
     }
 
-    /// The index of the receive that a half-arrived message or an unsent fatal answer holds.
+    /// The index of the receive that an arriving message or an unsent fatal response holds.
     pub(in crate::engine) fn held_receive(&self) -> Option<u16> {
         let fatal = self.responder.replies.iter().find_map(|reply| match reply {
             Reply::Fatal(fatal) => fatal.receive.map(|(index, _)| index),

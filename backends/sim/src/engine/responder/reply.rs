@@ -1,4 +1,4 @@
-//! Answers of the receiving half: queued in the order of the requests, sent when there is room.
+//! Responses of the responder: queued in the order of the requests, sent when there is room.
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, QpcState};
 
@@ -8,12 +8,12 @@ use crate::engine::qp::Qp;
 use crate::engine::qp::psn;
 use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
-/// Answers that one queue pair sends in one go.
+/// Responses that one queue pair sends in one go.
 const BUDGET: u32 = 64;
 /// Acknowledged, with a credit count that leaves the flow alone.
 pub(in crate::engine) const UNLIMITED: Syndrome = Syndrome::Ack(31);
 
-/// An answer that waits to be sent.
+/// A response that waits to be sent.
 #[derive(Debug)]
 pub(in crate::engine) enum Reply {
     Acknowledge {
@@ -41,7 +41,7 @@ pub(in crate::engine) enum Reply {
     Fatal(Fatal),
 }
 
-/// The last answer of a queue pair: what it says, and what becomes of this side.
+/// The last response of a queue pair: a NAK, and the error on this side.
 #[derive(Debug)]
 pub(in crate::engine) struct Fatal {
     pub(in crate::engine) psn: u32,
@@ -56,7 +56,7 @@ impl Qp {
         self.responder.replies.push_back(Reply::Read { psn, packets, sent: 0, source, pd, msn, again });
     }
 
-    /// Sends queued answers. `true` if there are more.
+    /// Sends queued responses. `true` if there are more.
     pub(in crate::engine) fn respond(&mut self, work: &mut Work<'_, '_>) -> bool {
         for _ in 0..BUDGET {
             if !work.shared.has_room() {
@@ -75,7 +75,7 @@ impl Qp {
                     if !self.send_read_response(work, psn, (sent, packets), (&source, pd), msn) {
                         let at = psn::add(psn, sent);
                         let event = Some(EventType::WqAccessError);
-                        self.die(work, &Fatal { psn: at, syndrome: Syndrome::RemoteAccess, receive: None, event });
+                        self.send_fatal(work, &Fatal { psn: at, syndrome: Syndrome::RemoteAccess, receive: None, event });
                         return false;
                     }
                     if sent + 1 < packets {
@@ -84,7 +84,7 @@ impl Qp {
                     }
                 }
                 Reply::Fatal(fatal) => {
-                    self.die(work, &fatal);
+                    self.send_fatal(work, &fatal);
                     return false;
                 }
             }
@@ -121,8 +121,8 @@ impl Qp {
         read.is_ok()
     }
 
-    /// Sends the last answer and moves to the error state.
-    pub(in crate::engine) fn die(&mut self, work: &mut Work<'_, '_>, fatal: &Fatal) {
+    /// Sends the last response and moves to the error state.
+    pub(in crate::engine) fn send_fatal(&mut self, work: &mut Work<'_, '_>, fatal: &Fatal) {
         let msn = self.responder.msn;
         self.send_acknowledge(work, fatal.psn, fatal.syndrome, msn);
         if let Some((index, syndrome)) = fatal.receive {

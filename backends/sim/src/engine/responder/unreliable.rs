@@ -15,19 +15,19 @@ use crate::packet::Packet;
 const ROUTE_AREA: usize = 40;
 
 impl Qp {
-    /// Takes a packet of an unreliable connection. A message with a gap is forgotten, and so is one that may not be
-    /// carried out; the peer is not told.
-    pub(in crate::engine) fn take_unacknowledged(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    /// Handles a packet of an unreliable connection. A message with a gap is forgotten, and so is one that may not be
+    /// executed; the peer gets no NAK.
+    pub(in crate::engine) fn handle_uc_request(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         if !self.can_receive() {
             return;
         }
         let place = packet.bth.opcode.operation.place();
         if packet.bth.psn != self.responder.expected_psn || place.is_start() {
-            self.give_back_receive();
+            self.drop_message();
         }
         self.responder.expected_psn = packet.bth.psn;
         if place.is_start() || self.responder.is_amid_message() {
-            match self.carry_out(work, packet) {
+            match self.execute_request(work, packet) {
                 Ok(()) => {}
                 Err(Stop::Refused(refusal)) if refusal.receive.is_some() => {
                     if let (Some(index), Some(syndrome)) = (self.held_receive(), refusal.receive) {
@@ -40,27 +40,27 @@ impl Qp {
                 }
                 Err(Stop::Refused(_) | Stop::NotReady) => {
                     work.env.note(|| format!("QP {:#x}: message dropped", self.qpn));
-                    self.give_back_receive();
+                    self.drop_message();
                 }
             }
         }
         self.responder.expected_psn = psn::add(packet.bth.psn, 1);
     }
 
-    /// A half-arrived message is forgotten; the next one gets its receive.
-    fn give_back_receive(&mut self) {
+    /// The message that is arriving is forgotten; the next one gets its receive.
+    fn drop_message(&mut self) {
         self.responder.keep_receive();
         self.responder.abandon();
     }
 
-    /// Takes a datagram. One with the wrong queue key, or for which no receive is posted, is dropped.
-    pub(in crate::engine) fn take_datagram(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    /// Handles a datagram. One with the wrong queue key, or for which no receive is posted, is dropped.
+    pub(in crate::engine) fn handle_datagram(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         let Some(deth) = packet.deth else { return };
         if !self.can_receive() || (deth.qkey != self.get(Qpc::Q_KEY) && !self.is_subnet_management()) {
             work.env.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", self.qpn, deth.qkey));
             return;
         }
-        let receive = match self.take_receive(work) {
+        let receive = match self.next_receive(work) {
             Some(Ok(receive)) => receive,
             Some(Err(())) => return self.fail_held(work, CqeSyndrome::LocalQpOp),
             None => {

@@ -62,13 +62,13 @@ pub(in crate::engine) struct Srq {
     taken: u16,
 }
 
-/// An element taken.
+/// An element taken from the list.
 #[derive(Debug)]
-pub(in crate::engine) struct Taken {
+pub(in crate::engine) struct SrqElement {
     pub(in crate::engine) index: u16,
     /// Its data segments; `None` if it could not be read.
     pub(in crate::engine) segments: Option<Vec<u8>>,
-    /// Fewer elements than the limit are left: that is to be told, once.
+    /// Fewer elements than the limit are left: an event reports it, once.
     pub(in crate::engine) below_limit: bool,
 }
 
@@ -124,7 +124,7 @@ impl SrqTable {
         self.srqs.remove(&srqn);
     }
 
-    /// Sets the limit. `true` if fewer elements are posted already: that is to be told, and the limit is gone.
+    /// Sets the limit. `true` if fewer elements are posted already: an event reports it, and the limit is cleared.
     pub(in crate::engine) fn arm(
         &mut self,
         memory: &dyn HostMemory,
@@ -139,7 +139,7 @@ impl SrqTable {
     }
 
     /// Takes the oldest posted element; `None` if there is none.
-    pub(in crate::engine) fn take(&mut self, memory: &dyn HostMemory, srqn: u32) -> Option<Taken> {
+    pub(in crate::engine) fn pop(&mut self, memory: &dyn HostMemory, srqn: u32) -> Option<SrqElement> {
         let srq = self.srqs.get_mut(&srqn)?;
         let record: [u8; 4] = read_array(memory, srq.spec.dbr_addr).ok()?;
         let posted = u32::from_be_bytes(record) as u16;
@@ -155,7 +155,7 @@ impl SrqTable {
         if below_limit {
             srq.spec.limit = 0;
         }
-        Some(Taken { index, segments: readable.then(|| bytes.split_off(LINK)), below_limit })
+        Some(SrqElement { index, segments: readable.then(|| bytes.split_off(LINK)), below_limit })
     }
 }
 

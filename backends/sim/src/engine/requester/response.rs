@@ -1,4 +1,4 @@
-//! Answers that come back to the sending half: acknowledgements, data of reads, results of atomics.
+//! Responses that come back to the requester: acknowledgements, data of reads, results of atomics.
 
 use bareverbs_mlx5_spec::CqeSyndrome;
 
@@ -10,29 +10,29 @@ use crate::engine::qp::psn;
 use crate::engine::requester::Kind;
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
-/// What an acknowledgement left behind.
+/// What an acknowledgement completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledged {
     /// Everything that it covers.
     All,
-    /// It covers a read or an atomic whose answer did not come: the answer was lost.
-    AnswerMissing,
+    /// It covers a read or an atomic whose response did not come: it was lost.
+    ResponseMissing,
 }
 
 impl Qp {
-    /// Takes an answer of the peer.
-    pub(in crate::engine) fn take_answer(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    /// Handles a response of the peer.
+    pub(in crate::engine) fn handle_response(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         let psn = packet.bth.psn;
         if !self.can_send() || !self.requester.is_outstanding(psn) {
-            // Late or twice.
+            // Late or duplicate.
             return;
         }
         match packet.bth.opcode.operation {
-            Operation::ReadResponse(place) => self.take_read_response(work, packet, place),
-            Operation::AtomicAcknowledge => self.take_atomic_result(work, packet),
+            Operation::ReadResponse(place) => self.handle_read_response(work, packet, place),
+            Operation::AtomicAcknowledge => self.handle_atomic_acknowledge(work, packet),
             Operation::Acknowledge => {
                 let Some(aeth) = packet.aeth else { return };
-                self.take_acknowledge(work, psn, aeth.syndrome);
+                self.handle_acknowledge(work, psn, aeth.syndrome);
             }
             _ => {}
         }
@@ -56,7 +56,7 @@ impl Qp {
                 }
                 Kind::Read | Kind::Atomic => {
                     if psn::ahead(psn, psn::add(head.first_psn, head.received)) > 0 {
-                        outcome = Acknowledged::AnswerMissing;
+                        outcome = Acknowledged::ResponseMissing;
                     }
                     break;
                 }
@@ -69,17 +69,17 @@ impl Qp {
         outcome
     }
 
-    /// An answer is missing: asks again, once until something new comes.
-    fn ask_again(&mut self, work: &mut Work<'_, '_>) {
-        if !self.requester.repeating {
-            self.repeat(work);
+    /// A response is missing: sends the request again, once until something new comes.
+    fn retransmit_once(&mut self, work: &mut Work<'_, '_>) {
+        if !self.requester.retransmitting {
+            self.retransmit(work);
         }
     }
 
-    fn take_acknowledge(&mut self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome) {
+    fn handle_acknowledge(&mut self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome) {
         let upto = if matches!(syndrome, Syndrome::Ack(_)) { psn::add(psn, 1) } else { psn };
-        if self.acknowledge(work, upto) == Acknowledged::AnswerMissing {
-            self.ask_again(work);
+        if self.acknowledge(work, upto) == Acknowledged::ResponseMissing {
+            self.retransmit_once(work);
             return;
         }
         if !self.can_send() || self.requester.unacked != psn {
@@ -90,7 +90,7 @@ impl Qp {
             Syndrome::Ack(_) | Syndrome::Other(_) => {}
             Syndrome::SequenceError => {
                 work.shared.stats.sequence_errors += 1;
-                self.ask_again(work);
+                self.retransmit_once(work);
             }
             Syndrome::RnrNak(timer) => {
                 if self.requester.rnr_until.is_none() {
@@ -103,10 +103,10 @@ impl Qp {
         }
     }
 
-    fn take_read_response(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) {
+    fn handle_read_response(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) {
         let psn = packet.bth.psn;
-        if self.acknowledge(work, psn) == Acknowledged::AnswerMissing {
-            self.ask_again(work);
+        if self.acknowledge(work, psn) == Acknowledged::ResponseMissing {
+            self.retransmit_once(work);
             return;
         }
         let (mtu, access) = (self.mtu() as u64, self.access(Right::LocalWrite));
@@ -138,9 +138,9 @@ impl Qp {
         self.note_progress(work.env.now);
     }
 
-    fn take_atomic_result(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
-        if self.acknowledge(work, packet.bth.psn) == Acknowledged::AnswerMissing {
-            self.ask_again(work);
+    fn handle_atomic_acknowledge(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+        if self.acknowledge(work, packet.bth.psn) == Acknowledged::ResponseMissing {
+            self.retransmit_once(work);
             return;
         }
         let access = self.access(Right::LocalWrite);
