@@ -282,7 +282,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             }
             if self.firmware.state == HcaState::Running {
                 self.firmware.engine.advance(&mut env);
-                self.firmware.answer_questions(&mut env);
+                self.firmware.answer_management_requests(&mut env);
             }
         }
         self.after_work();

@@ -166,12 +166,12 @@ impl Firmware {
         engine.into_iter().chain(pages).min()
     }
 
-    /// Answers the datagrams for the agents of the port.
-    pub(crate) fn answer_questions(&mut self, env: &mut Env<'_>) {
-        while let Some(question) = self.engine.take_question() {
-            let answer = question.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(), mad));
+    /// Answers the management requests to the agents of the port.
+    pub(crate) fn answer_management_requests(&mut self, env: &mut Env<'_>) {
+        while let Some(request) = self.engine.next_management_request() {
+            let answer = request.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(), mad));
             if let Some(answer) = answer {
-                self.engine.answer(env, &question, &answer);
+                self.engine.answer(env, &request, &answer);
             }
             self.port_changed(env);
         }

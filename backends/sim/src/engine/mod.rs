@@ -4,9 +4,9 @@
 //! passes on doorbells and frames, and takes frames and events away. Nothing here waits, reads a clock or starts a
 //! thread: [`Engine::advance`] does work that is due, up to a bound.
 
-mod agent;
 mod config;
 mod cq;
+mod management_datagram;
 mod memory;
 mod multicast;
 mod objects;
@@ -58,8 +58,8 @@ struct Shared {
     events: VecDeque<EngineEvent>,
     /// Frames for the wire, and those for this device itself.
     frames: VecDeque<Vec<u8>>,
-    /// Datagrams for the agents of the port.
-    questions: VecDeque<Packet>,
+    /// Requests to the management agents of the port.
+    management_requests: VecDeque<Packet>,
     loopback: VecDeque<Vec<u8>>,
     stats: EngineStats,
 }
@@ -204,14 +204,14 @@ impl Engine {
         if is_multicast(&packet) {
             return self.receive_multicast(env, &packet, frame.len());
         }
-        if self.is_question(&packet) {
-            if self.shared.questions.len() >= MAX_FRAMES {
+        if self.is_management_request(&packet) {
+            if self.shared.management_requests.len() >= MAX_FRAMES {
                 env.note(|| "datagram for an agent dropped: too many wait".to_owned());
                 self.shared.stats.dropped += 1;
                 return;
             }
             self.shared.stats.received.count(frame.len());
-            self.shared.questions.push_back(packet);
+            self.shared.management_requests.push_back(packet);
             return;
         }
         let qpn = self.local_qpn(packet.bth.dest_qpn);
@@ -296,7 +296,10 @@ impl Engine {
     /// When [`Engine::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.
     pub fn next_due(&self) -> Option<Instant> {
         let held_back = self.shared.frames.len() >= MAX_FRAMES;
-        if !self.shared.loopback.is_empty() || !self.shared.questions.is_empty() || (!self.busy.is_empty() && !held_back) {
+        if !self.shared.loopback.is_empty()
+            || !self.shared.management_requests.is_empty()
+            || (!self.busy.is_empty() && !held_back)
+        {
             return Some(Instant::default());
         }
         let timer = self.timers.first().map(|&(due, _)| due);

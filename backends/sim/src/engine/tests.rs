@@ -1,12 +1,12 @@
 //! Requests from WQE to CQE, on two devices.
 
-mod agent;
 mod answers;
 mod cache;
 mod failure;
 mod hostile;
 mod indirect_key;
 mod key;
+mod management_datagram;
 mod moderation;
 mod recovery;
 mod resize;

@@ -76,7 +76,7 @@ fn word(mad: &[u8; MAD], at: usize) -> u16 {
 
 /// Whether a datagram from the wire, for the queue pair of subnet management or the general one, is answered here. All others
 /// are for the host.
-pub(crate) fn is_question(mad: &[u8; MAD], subnet: bool) -> bool {
+pub(crate) fn is_request(mad: &[u8; MAD], subnet: bool) -> bool {
     if !matches!(mad[at::METHOD], method::GET | method::SET) {
         return false;
     }

@@ -120,7 +120,7 @@ fn a_directed_route_ends_here_and_leads_back() {
     question[6..8].copy_from_slice(&[1, 1]);
     let answer = from_wire(&question).unwrap();
     assert_eq!((&answer[4..8], answer[193]), (&[0x80, 0, 1, 1][..], 1));
-    assert!(is_question(&question, true) && !is_question(&question, false));
+    assert!(is_request(&question, true) && !is_request(&question, false));
     question[7] = 2;
     assert_eq!(from_wire(&question), None, "to a port behind this one");
     question[6..8].copy_from_slice(&[0xff, 0xff]);
@@ -138,9 +138,9 @@ fn what_no_agent_answers_is_for_the_host() {
         (4, 1, 0x12, true),
         (1, 1, 0x11, false),
     ] {
-        assert!(!is_question(&question(class, method, attribute, 0), subnet), "{class} {method} {attribute}");
+        assert!(!is_request(&question(class, method, attribute, 0), subnet), "{class} {method} {attribute}");
     }
-    assert!(is_question(&question(4, 2, 0x12, 0), false) && is_question(&question(1, 2, 0x15, 0), true));
+    assert!(is_request(&question(4, 2, 0x12, 0), false) && is_request(&question(1, 2, 0x15, 0), true));
 }
 
 #[test]

@@ -8,8 +8,8 @@ pub(super) mod run;
 use bareverbs_mlx5_spec::{Ads, CmdStatus, CqeOpcode, CqeSyndrome, EventType, Field, QpDoorbellRecord, Qpc, QpcSt, QpcState};
 use bareverbs_mlx5_spec::{View, ViewMut, rq_type};
 
-use crate::engine::agent::SUBNET_QPN;
 use crate::engine::cq::{Completion, Source};
+use crate::engine::management_datagram::SUBNET_QPN;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::requester::Requester;
 use crate::engine::responder::Responder;

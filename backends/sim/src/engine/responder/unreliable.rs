@@ -3,7 +3,7 @@
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc, QpcSt, QpcState};
 
 use crate::engine::Work;
-use crate::engine::agent::{GENERAL_QPN, SUBNET_QPN};
+use crate::engine::management_datagram::{GENERAL_QPN, SUBNET_QPN};
 use crate::engine::memory::key::Right;
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::qp::Qp;

@@ -3,8 +3,8 @@
 use super::super::testing::*;
 use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport};
 
-/// A question for the agents of LID 2: a class, the queue pair and the key that it is sent to.
-fn question(class: u8, dest_qpn: u32, qkey: u32) -> Packet {
+/// A request for the agents of LID 2: a class, the queue pair and the key that it is sent to.
+fn request(class: u8, dest_qpn: u32, qkey: u32) -> Packet {
     let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
     let bth = Bth { opcode, solicited: true, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn: 5 };
     let mut packet = Packet::new(Lrh { vl: 0, sl: 3, dlid: 2, slid: 9 }, bth);
@@ -16,7 +16,7 @@ fn question(class: u8, dest_qpn: u32, qkey: u32) -> Packet {
 }
 
 #[test]
-fn questions_for_an_agent_reach_no_queue_pair() {
+fn requests_to_an_agent_reach_no_queue_pair() {
     let mut host = Host::new(2);
     // General management has queue key 0x80010000 (IBTA 10.2.5), subnet management queue pair 0.
     for (class, qpn, qkey, taken) in [
@@ -29,41 +29,41 @@ fn questions_for_an_agent_reach_no_queue_pair() {
         (0x81, 0, 0, true),
         (1, 1, 0x8001_0000, false),
     ] {
-        let packet = question(class, qpn, qkey);
+        let packet = request(class, qpn, qkey);
         host.with(|engine, env| engine.receive(env, &packet.encode()));
         assert_eq!(host.engine.next_due().is_some(), taken, "it is work");
-        assert_eq!(host.engine.take_question().is_some(), taken, "class {class} to {qpn} with {qkey:#x}");
+        assert_eq!(host.engine.next_management_request().is_some(), taken, "class {class} to {qpn} with {qkey:#x}");
     }
     for wrong in [3, 0xc001] {
-        let mut packet = question(4, 1, 0x8001_0000);
+        let mut packet = request(4, 1, 0x8001_0000);
         packet.lrh.dlid = wrong;
         host.with(|engine, env| engine.receive(env, &packet.encode()));
-        assert_eq!(host.engine.take_question(), None, "for LID {wrong:#x}");
+        assert_eq!(host.engine.next_management_request(), None, "for LID {wrong:#x}");
     }
-    let mut short = question(4, 1, 0x8001_0000);
+    let mut short = request(4, 1, 0x8001_0000);
     short.payload.pop();
     host.with(|engine, env| engine.receive(env, &short.encode()));
-    assert_eq!(host.engine.take_question(), None);
+    assert_eq!(host.engine.next_management_request(), None);
 }
 
 #[test]
 fn a_port_without_an_identifier_is_answered_too() {
     let mut host = Host::new(0);
-    let mut question = question(0x81, 0, 0);
-    (question.lrh.slid, question.lrh.dlid) = (0, 0xffff);
-    host.with(|engine, env| engine.receive(env, &question.encode()));
-    assert!(host.engine.take_question().is_some());
-    host.with(|engine, env| engine.answer(env, &question, &[7; 256]));
+    let mut request = request(0x81, 0, 0);
+    (request.lrh.slid, request.lrh.dlid) = (0, 0xffff);
+    host.with(|engine, env| engine.receive(env, &request.encode()));
+    assert!(host.engine.next_management_request().is_some());
+    host.with(|engine, env| engine.answer(env, &request, &[7; 256]));
     let answer = Packet::decode(&host.engine.transmit().expect("for the wire, not for itself")).unwrap();
     assert_eq!((answer.lrh.dlid, answer.lrh.slid), (0xffff, 0));
 }
 
 #[test]
-fn answers_go_back_to_where_the_question_came_from() {
+fn answers_go_to_the_sender() {
     let mut host = Host::new(2);
     for (qpn, qkey, vl) in [(1, 0x8001_0000, 0), (0, 0, 15)] {
-        let question = question(1, qpn, qkey);
-        host.with(|engine, env| engine.answer(env, &question, &[7; 256]));
+        let request = request(1, qpn, qkey);
+        host.with(|engine, env| engine.answer(env, &request, &[7; 256]));
         let answer = Packet::decode(&host.engine.transmit().unwrap()).unwrap();
         assert_eq!(answer.lrh, Lrh { vl, sl: 3, dlid: 9, slid: 2 });
         assert_eq!((answer.bth.dest_qpn, answer.bth.pkey, answer.bth.solicited), (0x77, 0xffff, false));

@@ -1,4 +1,4 @@
-//! Datagrams for the agents of the port: taken before any queue pair sees them, as firmware does, and answered.
+//! Management datagrams for the agents of the port: taken before any queue pair gets them, as firmware does, and answered.
 
 use super::qp::run::same_partition;
 use super::{Engine, Work};
@@ -14,7 +14,7 @@ const GENERAL_QKEY: u32 = 0x8001_0000;
 
 impl Engine {
     /// Whether a packet is a datagram that an agent of the port answers.
-    pub(super) fn is_question(&self, packet: &Packet) -> bool {
+    pub(super) fn is_management_request(&self, packet: &Packet) -> bool {
         let config = &self.shared.config;
         let here = packet.lrh.dlid == config.lid || packet.lrh.dlid == PERMISSIVE_LID;
         let datagram = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
@@ -26,28 +26,28 @@ impl Engine {
             _ => false,
         };
         let subnet = packet.bth.dest_qpn == SUBNET_QPN;
-        here && allowed && packet.bth.opcode == datagram && management::is_question(mad, subnet)
+        here && allowed && packet.bth.opcode == datagram && management::is_request(mad, subnet)
     }
 
-    /// The next datagram for an agent.
-    pub(crate) fn take_question(&mut self) -> Option<Packet> {
-        self.shared.questions.pop_front()
+    /// The next request to an agent.
+    pub(crate) fn next_management_request(&mut self) -> Option<Packet> {
+        self.shared.management_requests.pop_front()
     }
 
-    /// Sends an agent's answer back to where the question came from.
-    pub(crate) fn answer(&mut self, env: &mut Env<'_>, question: &Packet, answer: &[u8; MAD]) {
-        let Some(asked) = question.deth else { return };
-        let to_subnet = question.bth.dest_qpn == SUBNET_QPN;
+    /// Sends an agent's answer back to where the request came from.
+    pub(crate) fn answer(&mut self, env: &mut Env<'_>, request: &Packet, answer: &[u8; MAD]) {
+        let Some(asked) = request.deth else { return };
+        let to_subnet = request.bth.dest_qpn == SUBNET_QPN;
         let vl = if to_subnet { SUBNET_LANE } else { 0 };
-        // Whoever has no local identifier yet is at the other end of the cable.
-        let dlid = if question.lrh.slid == NO_LID { PERMISSIVE_LID } else { question.lrh.slid };
-        let lrh = Lrh { vl, sl: question.lrh.sl, dlid, slid: self.shared.config.lid };
-        let bth = Bth { dest_qpn: asked.source_qpn, solicited: false, ..question.bth };
+        // A port without a local identifier is at the other end of the cable.
+        let dlid = if request.lrh.slid == NO_LID { PERMISSIVE_LID } else { request.lrh.slid };
+        let lrh = Lrh { vl, sl: request.lrh.sl, dlid, slid: self.shared.config.lid };
+        let bth = Bth { dest_qpn: asked.source_qpn, solicited: false, ..request.bth };
         let mut packet = Packet::new(lrh, bth);
         let qkey = if to_subnet { 0 } else { GENERAL_QKEY };
-        packet.deth = Some(Deth { qkey, source_qpn: question.bth.dest_qpn });
+        packet.deth = Some(Deth { qkey, source_qpn: request.bth.dest_qpn });
         packet.grh =
-            question.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid, dgid: route.sgid, ..route });
+            request.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid, dgid: route.sgid, ..route });
         packet.payload = answer.to_vec();
         Work { shared: &mut self.shared, env }.transmit(&packet);
     }
