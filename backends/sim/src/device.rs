@@ -293,7 +293,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         let gate = self.gate();
         let bus_master = self.pci.bus_master();
         let mut env = self.outside.env(bus_master);
-        self.firmware.settle(&mut env);
+        self.firmware.post_events(&mut env);
         for vector in self.firmware.eqs.take_interrupts() {
             self.stats.interrupts += 1;
             self.msix.raise(vector, gate);

@@ -136,9 +136,9 @@ impl Firmware {
         self.port.take_changes();
     }
 
-    /// Turns what the data path and the page account have to say into events.
-    pub(crate) fn settle(&mut self, env: &mut Env<'_>) {
-        while let Some(event) = self.engine.take_event() {
+    /// Posts the events of the data path and of the page account.
+    pub(crate) fn post_events(&mut self, env: &mut Env<'_>) {
+        while let Some(event) = self.engine.next_event() {
             match event {
                 EngineEvent::Completion { eqn, cqn } => self.eqs.post_to(env, eqn, Event::completion(cqn)),
                 EngineEvent::CqError { cqn, syndrome } => self.eqs.post(env, Event::cq_error(cqn, syndrome)),

@@ -229,7 +229,7 @@ impl Engine {
         let mut work = Work { shared: &mut self.shared, env };
         qp.handle_packet(&mut work, packet);
         self.busy.insert(qpn);
-        self.settle(qpn);
+        self.reschedule(qpn);
     }
 
     /// Does work that is due at `env.now`, up to a bound; more may be left ([`Engine::next_due`] says so).
@@ -246,14 +246,14 @@ impl Engine {
             self.timer_of.remove(&qpn);
             self.busy.insert(qpn);
         }
-        self.watch_errors(env);
+        self.poll_failed_queues(env);
         for qpn in std::mem::take(&mut self.busy) {
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             let mut work = Work { shared: &mut self.shared, env };
             if qp.run(&mut work) {
                 self.busy.insert(qpn);
             }
-            self.settle(qpn);
+            self.reschedule(qpn);
         }
     }
 
@@ -265,15 +265,15 @@ impl Engine {
         self.managers.range((wire_qpn, 0)..=(wire_qpn, u32::MAX)).next().map_or(wire_qpn, |&(_, qpn)| qpn)
     }
 
-    /// Receives have no doorbell, so those posted in the error state are looked for.
-    fn watch_errors(&mut self, env: &mut Env<'_>) {
+    /// Receives have no doorbell, so queue pairs in the error state are polled for new ones.
+    fn poll_failed_queues(&mut self, env: &mut Env<'_>) {
         let work = Work { shared: &mut self.shared, env };
         let posted = |qpn: &&u32| self.qps.get(qpn).is_some_and(|qp| qp.has_unflushed(&work));
         self.busy.extend(self.failed.iter().filter(posted));
     }
 
-    /// Notes when the queue pair next has something to do, and whether it is to be watched.
-    fn settle(&mut self, qpn: u32) {
+    /// Updates the timer of a queue pair, and whether it is polled for receives posted in the error state.
+    fn reschedule(&mut self, qpn: u32) {
         let qp = self.qps.get(&qpn);
         if qp.is_some_and(|qp| qp.state == QpcState::Err && qp.rq.is_some()) {
             self.failed.insert(qpn);
@@ -312,7 +312,7 @@ impl Engine {
     }
 
     /// The next event for the host.
-    pub fn take_event(&mut self) -> Option<EngineEvent> {
+    pub fn next_event(&mut self) -> Option<EngineEvent> {
         self.shared.events.pop_front()
     }
 }

@@ -175,7 +175,7 @@ impl Engine {
             qp.flush(&mut work);
         }
         self.busy.insert(qpn);
-        self.settle(qpn);
+        self.reschedule(qpn);
         Ok(())
     }
 

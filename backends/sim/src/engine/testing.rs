@@ -364,7 +364,7 @@ impl Host {
     }
 
     pub(super) fn events(&mut self) -> Vec<EngineEvent> {
-        std::iter::from_fn(|| self.engine.take_event()).collect()
+        std::iter::from_fn(|| self.engine.next_event()).collect()
     }
 
     pub(super) fn state(&self, qpn: u32) -> u32 {
@@ -468,7 +468,7 @@ impl<W: Wire> Pair<W> {
     }
 
     /// Works until nothing is left to do, skipping idle time; panics if that takes more than `limit` of it.
-    pub(super) fn settle(&mut self, limit: Duration) {
+    pub(super) fn run_until_idle(&mut self, limit: Duration) {
         let end = self.now.after(limit);
         loop {
             self.step();
@@ -480,7 +480,7 @@ impl<W: Wire> Pair<W> {
     }
 
     pub(super) fn run(&mut self) {
-        self.settle(Duration::from_secs(1));
+        self.run_until_idle(Duration::from_secs(1));
     }
 
     /// Buffers on both sides with every right, and their keys.

@@ -38,7 +38,7 @@ fn sends(pair: &mut Pair<FaultyWire<PerfectWire>>, count: u32, seed: u64) {
             pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &body);
             posted += 1;
         }
-        pair.settle(Duration::from_secs(10));
+        pair.run_until_idle(Duration::from_secs(10));
         while let Some(cqe) = pair.a.poll(&mut pair.qa.send) {
             assert_eq!((cqe.opcode(), cqe.counter()), (0, sent as u16));
             sent += 1;
@@ -83,14 +83,14 @@ fn atomics_are_executed_once() {
         body.extend(data(at_a + number % 32 * 8, 8, key_a));
         pair.a.post_send(&mut pair.qa, 0x12, SIGNALED, 0, &body);
         if number % 32 == 31 {
-            pair.settle(Duration::from_secs(10));
+            pair.run_until_idle(Duration::from_secs(10));
             for expected in number - 31..=number {
                 assert_eq!(pair.a.poll(&mut pair.qa.send).unwrap().opcode(), 0);
                 assert_eq!(pair.a.read(at_a + expected % 32 * 8, 8), expected.to_le_bytes());
             }
         }
     }
-    pair.settle(Duration::from_secs(10));
+    pair.run_until_idle(Duration::from_secs(10));
     assert_eq!(pair.b.read(at_b, 8), 1000u64.to_le_bytes());
     assert!(pair.b.engine.stats().duplicates > 300);
 }
@@ -110,7 +110,7 @@ fn reads_and_writes_over_a_bad_wire() {
         let mut body = raddr(at_b + round, key_b);
         body.extend(data(at_a + 40_000, len, key_a));
         pair.a.post_send(&mut pair.qa, 0x10, SIGNALED, 0, &body);
-        pair.settle(Duration::from_secs(10));
+        pair.run_until_idle(Duration::from_secs(10));
         assert_eq!(pair.a.poll(&mut pair.qa.send).unwrap().opcode(), 0);
         assert_eq!(pair.a.read(at_a + 40_000, len as usize), bytes, "round {round}");
     }
