@@ -43,7 +43,7 @@ pub enum Finding {
         key: u32,
     },
     /// A doorbell for a queue that does not exist.
-    DoorbellNowhere {
+    UnknownDoorbell {
         /// UAR page.
         uar: u32,
         /// Byte in the page.
@@ -80,7 +80,7 @@ pub enum Finding {
         addr: u64,
     },
     /// A doorbell has a length that no doorbell has, or lies where none is.
-    OddDoorbell {
+    MalformedDoorbell {
         /// UAR page.
         uar: u32,
         /// Byte in the page.

@@ -27,7 +27,7 @@ impl IdAllocator {
         self.used.contains(&number)
     }
 
-    /// A free number. A number that was just given back is not the next one, so that a stale one is noticed.
+    /// A free number. The number freed last is not the next one, so that a use of it fails.
     pub(crate) fn allocate(&mut self) -> Result<u32, CmdStatus> {
         if u32::try_from(self.used.len()).is_ok_and(|len| len >= self.most) {
             return Err(CmdStatus::LimErr);
@@ -40,7 +40,7 @@ impl IdAllocator {
         Ok(number)
     }
 
-    /// Gives a number back.
+    /// Frees a number.
     pub(crate) fn free(&mut self, number: u32) -> Result<(), CmdStatus> {
         if self.used.remove(&number) { Ok(()) } else { Err(CmdStatus::BadRes) }
     }

@@ -120,7 +120,7 @@ impl Pages {
     }
 
     /// Room for an object of `bytes`, taken now; refused only when the host has refused to give more.
-    pub(crate) fn take_room(&mut self, bytes: u64) -> Result<(), CmdStatus> {
+    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<(), CmdStatus> {
         self.changed = true;
         self.used = self.used.saturating_add(bytes);
         if self.demand.chunk != 0 && self.refused && self.in_use() > self.held32() {
@@ -131,7 +131,7 @@ impl Pages {
     }
 
     /// The room of an object is free again.
-    pub(crate) fn free_room(&mut self, bytes: u64) {
+    pub(crate) fn unreserve(&mut self, bytes: u64) {
         self.changed = true;
         self.used = self.used.saturating_sub(bytes);
     }
@@ -222,7 +222,7 @@ impl Pages {
     }
 
     /// The host takes back at most `most` pages; `all` if none is in use any more.
-    pub(crate) fn take_back(&mut self, env: &mut Env<'_>, most: u32, all: bool) -> Vec<u64> {
+    pub(crate) fn reclaim(&mut self, env: &mut Env<'_>, most: u32, all: bool) -> Vec<u64> {
         let spare = if all { self.held32() } else { self.held32().saturating_sub(self.in_use()) };
         let mut taken = Vec::new();
         for _ in 0..most.min(spare) {

@@ -31,7 +31,7 @@ impl Doorbells {
     pub(crate) fn write(&mut self, firmware: &mut Firmware, env: &mut Env<'_>, uar: u32, offset: usize, bytes: &[u8]) {
         env.trace(Record::Doorbell { uar, offset, bytes });
         if !firmware.uars.contains(uar) {
-            env.audit.report(Finding::DoorbellNowhere { uar, offset, number: 0 });
+            env.audit.report(Finding::UnknownDoorbell { uar, offset, number: 0 });
             return;
         }
         match offset {
@@ -39,10 +39,10 @@ impl Doorbells {
                 Some(bell) => {
                     let (eqn, ci) = (bell.get(EqDoorbell::EQN), bell.get(EqDoorbell::CONSUMER_INDEX));
                     if !firmware.eqs.doorbell(env, eqn, ci, offset == UAR_EQ_ARM) {
-                        env.audit.report(Finding::DoorbellNowhere { uar, offset, number: eqn });
+                        env.audit.report(Finding::UnknownDoorbell { uar, offset, number: eqn });
                     }
                 }
-                None => env.audit.report(Finding::OddDoorbell { uar, offset, len: bytes.len() }),
+                None => env.audit.report(Finding::MalformedDoorbell { uar, offset, len: bytes.len() }),
             },
             _ => {
                 if let Some((offset, eight)) = self.gather(env, uar, offset, bytes) {
@@ -77,7 +77,7 @@ impl Doorbells {
         } else if offset >= UAR_BLUEFLAME && offset + bytes.len() <= UAR_PAGE {
             return None;
         }
-        env.audit.report(Finding::OddDoorbell { uar, offset, len: bytes.len() });
+        env.audit.report(Finding::MalformedDoorbell { uar, offset, len: bytes.len() });
         None
     }
 
@@ -91,7 +91,7 @@ impl Doorbells {
             (qpn, firmware.engine.ring_send(env, qpn, eight))
         };
         if !known {
-            env.audit.report(Finding::DoorbellNowhere { uar, offset, number });
+            env.audit.report(Finding::UnknownDoorbell { uar, offset, number });
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn create_cq(
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
     let buffer = queue_buffer::of_cq(firmware, input)?;
-    firmware.pages.take_room(cost::CQ)?;
+    firmware.pages.reserve(cost::CQ)?;
     match firmware.engine.create_cq(View::of(&buffer.context), &buffer.pages) {
         Ok(cqn) => {
             firmware.users.bind(ObjectKind::Cq, cqn, buffer.binding);
@@ -36,7 +36,7 @@ pub(super) fn create_cq(
             Ok(())
         }
         Err(status) => {
-            firmware.pages.free_room(cost::CQ);
+            firmware.pages.unreserve(cost::CQ);
             Err(Refusal::new(status, "completion queue context or page list"))
         }
     }
@@ -54,7 +54,7 @@ pub(super) fn destroy_cq(
     if let Some(eqn) = firmware.cq_eqs.remove(&cqn) {
         firmware.eqs.attach(eqn, false);
     }
-    firmware.pages.free_room(cost::CQ);
+    firmware.pages.unreserve(cost::CQ);
     Ok(())
 }
 

@@ -29,14 +29,14 @@ pub(super) fn create_eq(
     let pages = page_list(input.tail(CreateEqIn::PAS));
     let mask = input.bytes(CreateEqIn::EVENT_BITMASK);
     let log_max_size = firmware.caps.general(CmdHcaCap::LOG_MAX_EQ_SZ);
-    firmware.pages.take_room(cost::EQ)?;
+    firmware.pages.reserve(cost::EQ)?;
     match firmware.eqs.create(context, mask, pages, log_max_size, firmware.config.vectors.into()) {
         Ok(eqn) => {
             output.set(CreateEqOut::EQ_NUMBER, eqn);
             Ok(())
         }
         Err(status) => {
-            firmware.pages.free_room(cost::EQ);
+            firmware.pages.unreserve(cost::EQ);
             Err(Refusal::new(status, "size, vector or page list"))
         }
     }
@@ -50,7 +50,7 @@ pub(super) fn destroy_eq(
     _: &mut ViewMut<'_, DestroyEqOut>,
 ) -> Outcome {
     firmware.eqs.destroy(input.get(DestroyEqIn::EQ_NUMBER))?;
-    firmware.pages.free_room(cost::EQ);
+    firmware.pages.unreserve(cost::EQ);
     Ok(())
 }
 

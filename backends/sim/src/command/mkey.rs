@@ -35,7 +35,7 @@ pub(super) fn create_mkey(
         None => listed.ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer translations than said"))?,
     };
     let room = cost::MKEY + u64::from(context.get(Mkc::TRANSLATIONS_OCTWORD_SIZE)).saturating_mul(OCTWORD as u64);
-    firmware.pages.take_room(room)?;
+    firmware.pages.reserve(room)?;
     match firmware.engine.create_mkey(env, context, translations) {
         Ok(index) => {
             firmware.mkey_room.insert(index, room);
@@ -44,7 +44,7 @@ pub(super) fn create_mkey(
             Ok(())
         }
         Err(status) => {
-            firmware.pages.free_room(room);
+            firmware.pages.unreserve(room);
             Err(Refusal::new(status, "key context or translations"))
         }
     }
@@ -60,7 +60,7 @@ pub(super) fn destroy_mkey(
     let index = input.get(DestroyMkeyIn::MKEY_INDEX);
     firmware.engine.destroy_mkey(index)?;
     if let Some(room) = firmware.mkey_room.remove(&index) {
-        firmware.pages.free_room(room);
+        firmware.pages.unreserve(room);
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ pub(super) fn manage_pages(
             let entries = room.saturating_sub(ManagePagesOut::PAS.offset()) / ManagePagesOut::PAS.entry();
             let most = count.min(u32::try_from(entries).unwrap_or(u32::MAX));
             let all = firmware.state != HcaState::Running;
-            let taken = firmware.pages.take_back(env, most, all);
+            let taken = firmware.pages.reclaim(env, most, all);
             output.set(ManagePagesOut::OUTPUT_NUM_ENTRIES, taken.len() as u32);
             for (index, addr) in taken.into_iter().enumerate() {
                 output.set_tail64(ManagePagesOut::PAS, index, addr);

@@ -38,7 +38,7 @@ pub(super) fn create_qp(
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
     let buffer = queue_buffer::of_qp(firmware, input)?;
-    firmware.pages.take_room(cost::QP)?;
+    firmware.pages.reserve(cost::QP)?;
     match firmware.engine.create_qp(View::of(&buffer.context), &buffer.pages) {
         Ok(qpn) => {
             firmware.users.bind(ObjectKind::Qp, qpn, buffer.binding);
@@ -46,7 +46,7 @@ pub(super) fn create_qp(
             Ok(())
         }
         Err(status) => {
-            firmware.pages.free_room(cost::QP);
+            firmware.pages.unreserve(cost::QP);
             Err(Refusal::new(status, "queue pair context, its queues or its page list"))
         }
     }
@@ -60,7 +60,7 @@ pub(super) fn destroy_qp(
     _: &mut ViewMut<'_, DestroyQpOut>,
 ) -> Outcome {
     firmware.engine.destroy_qp(input.get(DestroyQpIn::QPN))?;
-    firmware.pages.free_room(cost::QP);
+    firmware.pages.unreserve(cost::QP);
     Ok(())
 }
 

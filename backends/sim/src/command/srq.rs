@@ -26,16 +26,16 @@ fn create(firmware: &mut Firmware, spec: SrqSpec, pages: &[u64]) -> Result<u32, 
     if spec.log_size > firmware.caps.general(CmdHcaCap::LOG_MAX_SRQ_SZ) {
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
-    firmware.pages.take_room(cost::SRQ)?;
+    firmware.pages.reserve(cost::SRQ)?;
     firmware.engine.create_srq(spec, pages).map_err(|status| {
-        firmware.pages.free_room(cost::SRQ);
+        firmware.pages.unreserve(cost::SRQ);
         Refusal::new(status, "shared receive queue context or page list")
     })
 }
 
 fn destroy(firmware: &mut Firmware, srqn: u32, kind: SrqKind) -> Outcome {
     firmware.engine.destroy_srq(srqn, kind)?;
-    firmware.pages.free_room(cost::SRQ);
+    firmware.pages.unreserve(cost::SRQ);
     Ok(())
 }
 

@@ -179,8 +179,8 @@ fn doorbells_for_what_is_not_there() {
         .findings()
         .iter()
         .map(|finding| match finding {
-            Finding::DoorbellNowhere { offset, number, .. } => (*offset, *number),
-            Finding::OddDoorbell { offset, .. } => (*offset, u32::MAX),
+            Finding::UnknownDoorbell { offset, number, .. } => (*offset, *number),
+            Finding::MalformedDoorbell { offset, .. } => (*offset, u32::MAX),
             _ => (0, 0),
         })
         .collect();
@@ -199,7 +199,7 @@ fn a_blueflame_copy_in_eight_writes_rings_once() {
     host.device.bar_write(page + 0x800, &[0, 0, 0, 0x0a]);
     assert_eq!(host.device.audit().findings().len(), 1);
     host.device.bar_write(page + 0x804, &[0, 0, 0x56, 2]);
-    assert!(matches!(host.device.audit().findings(), [_, Finding::DoorbellNowhere { number: 0x56, .. }]));
+    assert!(matches!(host.device.audit().findings(), [_, Finding::UnknownDoorbell { number: 0x56, .. }]));
     host.device.bar_write(page + 0x800, &[0x55; 64]);
     assert_eq!(host.device.audit().findings().len(), 3);
 }
