@@ -1,4 +1,4 @@
-//! What the engine is told, and what it tells.
+//! Configuration, events and statistics of the engine.
 
 use bareverbs_mlx5_spec::EventType;
 
@@ -52,7 +52,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// Something that the event queues shall tell the host.
+/// An event for the event queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
     /// An armed completion queue has an entry.

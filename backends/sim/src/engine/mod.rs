@@ -238,7 +238,7 @@ impl Engine {
             let Some(frame) = self.shared.loopback.pop_front() else { break };
             self.receive(env, &frame);
         }
-        self.shared.cqs.tell_due(env.now, &mut self.shared.events);
+        self.shared.cqs.fire_due(env.now, &mut self.shared.events);
         while let Some(&(due, qpn)) = self.timers.first()
             && due <= env.now
         {

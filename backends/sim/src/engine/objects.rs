@@ -113,7 +113,7 @@ impl Engine {
         Ok((srq.spec, srq.posted(env.memory)))
     }
 
-    /// Sets the limit below which an event tells, once, that elements run out: at once if so few are posted now.
+    /// Sets the limit: one event when fewer elements are posted, at once if that is so now.
     pub fn arm_srq(&mut self, env: &Env<'_>, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
         if self.shared.srqs.arm(env.memory, srqn, kind, limit)? {
             self.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });

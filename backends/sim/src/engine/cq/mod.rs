@@ -49,7 +49,7 @@ pub(in crate::engine) struct Completion {
 }
 
 impl Completion {
-    /// Whether it is told of where only solicited ones are.
+    /// Whether it causes an event on a queue armed for solicited entries.
     fn is_solicited(&self) -> bool {
         self.solicited || self.error.is_some()
     }
@@ -198,7 +198,7 @@ impl CqTable {
         self.due.forget(cqn);
     }
 
-    /// Arms a queue. What the host has not seen is told of at once, moderation or not: it asks late already.
+    /// Arms a queue. Entries that the host has not seen cause an event at once, moderation or not.
     pub(in crate::engine) fn arm(
         &mut self,
         cqn: u32,
@@ -236,7 +236,7 @@ impl CqTable {
         let repeat = env.faults.take(|fault| matches!(fault, Fault::RepeatCqe { cqn: at } if *at == cqn).then_some(()));
         for _ in 0..1 + u32::from(repeat.is_some()) {
             cq.put(env, cqn, completion, events)?;
-            cq.tell(cqn, env.now, completion, &mut self.due, events);
+            cq.notify(cqn, env.now, completion, &mut self.due, events);
         }
         Ok(())
     }

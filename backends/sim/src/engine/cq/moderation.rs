@@ -12,34 +12,34 @@ use super::{Armed, Completion, Cq, CqTable, EngineEvent};
 /// newest event.
 const FROM_ENTRY: u32 = 1;
 
-/// What a queue waits for before it tells of its entries, and what it has.
+/// When a queue raises an event: the parameters and the count so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moderation {
     period: Duration,
-    /// Entries that are enough; with 0 of these or of the time every entry is told of at once.
-    enough: u32,
+    /// Entries that cause an event; with a count or a period of 0 every entry causes one at once.
+    max_count: u32,
     from_entry: bool,
     /// Entries since the queue was armed.
     entries: u32,
-    /// When it last told.
-    told: Option<Instant>,
+    /// Time of the newest event.
+    last_event: Option<Instant>,
 }
 
 impl Moderation {
-    /// What a context says.
+    /// The parameters of a context.
     pub(super) fn new(cqc: View<'_, Cqc>) -> Self {
         Self {
             period: Duration::from_micros(cqc.get(Cqc::CQ_PERIOD).into()),
-            enough: cqc.get(Cqc::CQ_MAX_COUNT),
+            max_count: cqc.get(Cqc::CQ_MAX_COUNT),
             from_entry: cqc.get(Cqc::CQ_PERIOD_MODE) == FROM_ENTRY,
             entries: 0,
-            told: None,
+            last_event: None,
         }
     }
 
-    /// Takes what a context says now; what was counted stays.
+    /// Takes the parameters of a context; the count so far stays.
     pub(super) fn change(&mut self, cqc: View<'_, Cqc>) {
-        *self = Self { entries: self.entries, told: self.told, ..Self::new(cqc) };
+        *self = Self { entries: self.entries, last_event: self.last_event, ..Self::new(cqc) };
     }
 
     /// The queue is armed: counts afresh.
@@ -47,18 +47,18 @@ impl Moderation {
         self.entries = 0;
     }
 
-    /// One entry more; when to tell of it.
+    /// Counts an entry. Returns when the event for it is due.
     fn count(&mut self, now: Instant) -> Instant {
         self.entries = self.entries.saturating_add(1);
-        if self.period.is_zero() || self.entries >= self.enough {
+        if self.period.is_zero() || self.entries >= self.max_count {
             return now;
         }
-        let from = if self.from_entry { None } else { self.told };
+        let from = if self.from_entry { None } else { self.last_event };
         from.unwrap_or(now).after(self.period)
     }
 }
 
-/// When queues tell of entries, of those that wait.
+/// Times at which queues raise events that are held back.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     times: BTreeSet<(Instant, u32)>,
@@ -91,8 +91,8 @@ impl Due {
 }
 
 impl Cq {
-    /// Tells of an entry that was just written, now or later, if the queue is armed for it.
-    pub(super) fn tell(
+    /// Raises the event for an entry that was just written, now or later, if the queue is armed for it.
+    pub(super) fn notify(
         &mut self,
         cqn: u32,
         now: Instant,
@@ -112,17 +112,17 @@ impl Cq {
         }
     }
 
-    /// Tells the host; it must arm the queue again.
+    /// Raises the event and disarms the queue.
     pub(super) fn fire(&mut self, cqn: u32, now: Instant, events: &mut VecDeque<EngineEvent>) {
         self.armed = Armed::No;
-        self.moderation.told = Some(now);
+        self.moderation.last_event = Some(now);
         events.push_back(EngineEvent::Completion { eqn: self.eqn, cqn });
     }
 }
 
 impl CqTable {
-    /// Tells of what was held back until now.
-    pub(in crate::engine) fn tell_due(&mut self, now: Instant, events: &mut VecDeque<EngineEvent>) {
+    /// Raises the events that are due.
+    pub(in crate::engine) fn fire_due(&mut self, now: Instant, events: &mut VecDeque<EngineEvent>) {
         while let Some(cqn) = self.due.pop(now) {
             if let Some(cq) = self.cqs.get_mut(&cqn) {
                 cq.fire(cqn, now, events);
@@ -130,13 +130,13 @@ impl CqTable {
         }
     }
 
-    /// When [`CqTable::tell_due`] next has work.
+    /// When [`CqTable::fire_due`] next has work.
     pub(in crate::engine) fn next_due(&self) -> Option<Instant> {
         self.due.times.first().map(|&(at, _)| at)
     }
 
-    /// The moderation of a queue changed: what waits by the old one is told of.
-    pub(super) fn hasten(&mut self, cqn: u32) {
+    /// The moderation of a queue changed: an event that it holds back is due at once.
+    pub(super) fn expedite(&mut self, cqn: u32) {
         if self.due.is_set(cqn) {
             self.due.set(cqn, Instant::default());
         }

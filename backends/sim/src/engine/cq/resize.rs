@@ -32,12 +32,12 @@ impl CqTable {
         }
         cq.overrun_ignored = context.get(Cqc::OI) != 0;
         cq.moderation.change(View::of(&cq.context));
-        self.hasten(cqn);
+        self.expedite(cqn);
         Ok(())
     }
 
-    /// Moves a queue to the buffer that `cqc` and `pas` describe. The last entry in the old one says so; the next entry goes
-    /// to the new one, with the counter that follows. The host copies what it has not seen, one place further each.
+    /// Moves a queue to the buffer that `cqc` and `pas` describe. The last entry in the old one marks the move; the next entry
+    /// goes to the new one, with the counter that follows. The host copies what it has not seen, one place further each.
     pub(in crate::engine) fn resize(
         &mut self,
         env: &mut Env<'_>,
@@ -62,7 +62,7 @@ impl CqTable {
             return Err(CmdStatus::BadResState);
         }
         let unread = cq.consumer(env).map(|consumer| ahead(cq.producer, consumer)).ok_or(CmdStatus::BadResState)?;
-        // The mark needs a place in the old buffer, and what is unread needs one behind it in the new one.
+        // The mark needs a place in the old buffer, and unread entries need one after it in the new one.
         if unread >= 1 << cq.log_size || unread >= 1 << log_size {
             return Err(CmdStatus::BadSize);
         }
@@ -78,7 +78,7 @@ impl CqTable {
 }
 
 impl Cq {
-    /// Writes the entry after which the host finds entries in the new buffer. It is nobody's completion: no event.
+    /// Writes the entry after which the host finds entries in the new buffer. It completes nothing: no event.
     fn mark_resize(&mut self, env: &mut Env<'_>, cqn: u32) -> Result<(), CmdStatus> {
         let mut entry = [0; CQE];
         ViewMut::<Cqe>::of(&mut entry)

@@ -45,13 +45,13 @@ fn wait(host: &mut Host, micros: u64) -> usize {
 }
 
 #[test]
-fn an_event_waits_for_enough_entries() {
+fn an_event_waits_for_the_count_of_entries() {
     let (mut host, mut qp) = alone(100, 3, true);
     for wanted in [0, 0, 1, 0] {
         complete(&mut host, &mut qp);
         assert_eq!(host.events().len(), wanted);
     }
-    // The fourth entry came after the event and before the next arming: that is told of at once.
+    // The fourth entry came after the event and before the next arming: that causes an event at once.
     host.arm(&qp.send, false);
     assert_eq!(host.events().len(), 1);
 }
@@ -107,7 +107,7 @@ fn what_waits_ends_with_its_queue_and_with_its_moderation() {
 }
 
 #[test]
-fn a_limit_that_is_not_reached_is_told_of_at_once_and_only_once() {
+fn a_limit_above_what_is_posted_causes_one_event_at_once() {
     let mut host = Host::new(1);
     let (ring, dbr_addr) = (host.alloc(4096), host.alloc(8));
     let spec = SrqSpec {
