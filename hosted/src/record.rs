@@ -39,10 +39,10 @@ const RUN: usize = 4;
 /// A file that takes what any number of devices do.
 #[derive(Clone)]
 pub struct Recording {
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<RecordingState>>,
 }
 
-struct Shared {
+struct RecordingState {
     output: Box<dyn Write + Send>,
     failed: Option<io::Error>,
 }
@@ -55,15 +55,15 @@ impl Recording {
 
     /// Begins a recording that goes to `output`.
     pub fn new(output: Box<dyn Write + Send>) -> Self {
-        let recording = Self { shared: Arc::new(Mutex::new(Shared { output, failed: None })) };
+        let recording = Self { state: Arc::new(Mutex::new(RecordingState { output, failed: None })) };
         recording.line(VERSION);
         recording
     }
 
     fn line(&self, line: &str) {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.failed.is_none() {
-            shared.failed = writeln!(shared.output, "{line}").err();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.failed.is_none() {
+            state.failed = writeln!(state.output, "{line}").err();
         }
     }
 
@@ -80,9 +80,9 @@ impl Recording {
 
     /// Writes out what is held back; the first error there was, if any.
     pub fn finish(&self) -> io::Result<()> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.failed.take().map_or(Ok(()), Err)?;
-        shared.output.flush()
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.failed.take().map_or(Ok(()), Err)?;
+        state.output.flush()
     }
 }
 

@@ -26,10 +26,10 @@ use crate::fields::{self, FieldValue, Value};
 /// Where the lines of all devices go.
 #[derive(Clone)]
 pub struct Sink {
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<SinkState>>,
 }
 
-struct Shared {
+struct SinkState {
     outputs: Vec<Box<dyn Write + Send>>,
     failed: Option<io::Error>,
 }
@@ -64,12 +64,12 @@ impl Sink {
 
     /// A sink that writes to each of `outputs`.
     pub fn new(outputs: Vec<Box<dyn Write + Send>>) -> Self {
-        Self { shared: Arc::new(Mutex::new(Shared { outputs, failed: None })) }
+        Self { state: Arc::new(Mutex::new(SinkState { outputs, failed: None })) }
     }
 
     fn line(&self, line: &str) {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let Shared { outputs, failed } = &mut *shared;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let SinkState { outputs, failed } = &mut *state;
         if failed.is_some() {
             return;
         }
@@ -79,11 +79,11 @@ impl Sink {
 
     /// Writes out what is held back; the first error there was, if any.
     pub fn finish(&self) -> io::Result<()> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = shared.failed.take() {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = state.failed.take() {
             return Err(error);
         }
-        shared.outputs.iter_mut().try_for_each(|output| output.flush())
+        state.outputs.iter_mut().try_for_each(|output| output.flush())
     }
 }
 

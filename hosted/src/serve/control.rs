@@ -1,4 +1,4 @@
-//! What whoever runs the server may do to its devices: one command a line, on standard input or as `--fault`.
+//! Control of the devices of a running server: one command a line, on standard input or as `--fault`.
 
 use std::fmt;
 use std::io::{self, BufRead as _};
@@ -10,7 +10,7 @@ use super::heap::bytes_in_use;
 use super::subnet::{Gone, Handle, Station};
 use crate::record::Recording;
 
-/// Every command, for a mistaken line.
+/// Every command, for the message about a line that is none.
 const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
                         stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, drop-cqe LID CQN, \
                         repeat-cqe LID CQN, wrong-owner LID CQN, foreign-qpn LID CQN QPN, wrong-counter LID CQN COUNTER, \
@@ -66,32 +66,32 @@ pub struct Line {
 
 /// A line that is no command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mistake;
+pub(super) struct ParseError;
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "not a command; there are: {COMMANDS}")
     }
 }
 
-fn wide(text: &str) -> Result<u32, Mistake> {
+fn wide(text: &str) -> Result<u32, ParseError> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
     }
-    .map_err(|_| Mistake)
+    .map_err(|_| ParseError)
 }
 
-fn number(text: &str) -> Result<u16, Mistake> {
-    wide(text)?.try_into().map_err(|_| Mistake)
+fn number(text: &str) -> Result<u16, ParseError> {
+    wide(text)?.try_into().map_err(|_| ParseError)
 }
 
-fn byte(text: &str) -> Result<u8, Mistake> {
-    wide(text)?.try_into().map_err(|_| Mistake)
+fn byte(text: &str) -> Result<u8, ParseError> {
+    wide(text)?.try_into().map_err(|_| ParseError)
 }
 
 /// The fault that the words name.
-fn parse_fault(name: &str, numbers: &[&str]) -> Result<Fault, Mistake> {
+fn parse_fault(name: &str, numbers: &[&str]) -> Result<Fault, ParseError> {
     Ok(match (name, numbers) {
         ("stick", [opcode]) => Fault::StuckCommand { opcode: number(opcode)? },
         ("refuse", [opcode, status]) => Fault::CommandStatus { opcode: number(opcode)?, status: byte(status)?, syndrome: 0 },
@@ -107,14 +107,14 @@ fn parse_fault(name: &str, numbers: &[&str]) -> Result<Fault, Mistake> {
         ("cqe-opcode", [cqn, opcode]) => Fault::CqeOpcode { cqn: wide(cqn)?, opcode: byte(opcode)? },
         ("lose-interrupt", [vector]) => Fault::LostInterrupt { vector: number(vector)? },
         ("event-type", [event_type]) => Fault::EventType { event_type: byte(event_type)? },
-        _ => return Err(Mistake),
+        _ => return Err(ParseError),
     })
 }
 
 /// The device that a line names by its LID, and what shall happen to it.
-pub(super) fn parse(line: &str) -> Result<Line, Mistake> {
+pub(super) fn parse(line: &str) -> Result<Line, ParseError> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [name, lid, rest @ ..] = words.as_slice() else { return Err(Mistake) };
+    let [name, lid, rest @ ..] = words.as_slice() else { return Err(ParseError) };
     let act = match (*name, rest) {
         ("link", ["up"]) => Act::Link { up: true },
         ("link", ["down"]) => Act::Link { up: false },
@@ -130,8 +130,8 @@ pub(super) fn parse(line: &str) -> Result<Line, Mistake> {
     Ok(Line { lid: number(lid)?, act })
 }
 
-/// Does it, and says so.
-pub(super) fn carry_out(station: &mut Station, act: Act) -> String {
+/// Applies it. Returns the reply.
+pub(super) fn apply(station: &mut Station, act: Act) -> String {
     let device = &mut station.device;
     match act {
         Act::Link { up } => device.set_link(up),
@@ -157,7 +157,7 @@ pub(super) fn listen(devices: &[(u16, Handle)], recording: Option<&Recording>) {
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { return };
         let line = line.trim();
-        let said = if line.is_empty() {
+        let reply = if line.is_empty() {
             continue;
         } else if let Some(text) = line.strip_prefix("mark ") {
             recording.inspect(|recording| recording.mark(text));
@@ -167,22 +167,22 @@ pub(super) fn listen(devices: &[(u16, Handle)], recording: Option<&Recording>) {
         } else if line == "memory" {
             Ok(bytes_in_use().map_or("not known".into(), |bytes| format!("{bytes} bytes in use")))
         } else {
-            obey(devices, line)
+            execute(devices, line)
         };
-        match said {
-            Ok(said) => eprintln!("control: {line}: {said}"),
+        match reply {
+            Ok(reply) => eprintln!("control: {line}: {reply}"),
             Err(Gone) => return,
         }
     }
 }
 
-fn obey(devices: &[(u16, Handle)], line: &str) -> Result<String, Gone> {
+fn execute(devices: &[(u16, Handle)], line: &str) -> Result<String, Gone> {
     let Line { lid, act } = match parse(line) {
         Ok(command) => command,
-        Err(mistake) => return Ok(mistake.to_string()),
+        Err(error) => return Ok(error.to_string()),
     };
     match devices.iter().find(|(known, _)| *known == lid) {
-        Some((_, handle)) => handle.ask(move |station| carry_out(station, act)),
+        Some((_, handle)) => handle.ask(move |station| apply(station, act)),
         None => Ok(format!("no device has LID {lid}")),
     }
 }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_commands_or_mistakes() {
+    fn lines_are_parsed_or_refused() {
         let line = |lid, act| Ok(Line { lid, act });
         assert_eq!(parse("link 2 down"), line(2, Act::Link { up: false }));
         assert_eq!(parse(" health 1  0x7 fatal "), line(1, Act::Health { syndrome: 7, fatal: true }));
@@ -203,12 +203,12 @@ mod tests {
         assert_eq!(parse("counts 65535"), line(0xffff, Act::Counts));
         let wrong = ["", "link", "link 1", "link x up", "link 1 up now", "health 1 256", "dance 1", "remove 1 2", "stick 1 x"];
         for line in wrong {
-            assert_eq!(parse(line), Err(Mistake), "{line}");
+            assert_eq!(parse(line), Err(ParseError), "{line}");
         }
     }
 
     #[test]
-    fn every_command_that_is_named_is_understood() {
+    fn every_documented_command_parses() {
         for command in COMMANDS.split(", ").filter(|command| !["memory", "mark TEXT"].contains(command)) {
             let words = command.split(' ').filter(|word| !word.starts_with('['));
             let line: Vec<&str> = words

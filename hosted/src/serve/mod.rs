@@ -159,7 +159,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeE
 fn arm(faults: &[Line], stations: &mut [Station]) -> Result<(), ServeError> {
     for Line { lid, act } in faults {
         let station = stations.iter_mut().find(|station| station.device.config().lid == *lid);
-        control::carry_out(station.ok_or(ServeError::NoSuchLid(*lid))?, *act);
+        control::apply(station.ok_or(ServeError::NoSuchLid(*lid))?, *act);
     }
     Ok(())
 }

@@ -100,9 +100,9 @@ pub(super) fn limit(text: &str) -> Result<LimitTo, String> {
     Ok(LimitTo { limit, number })
 }
 
-/// A line of `--control` that can be obeyed before anyone looks at the device.
+/// A line of `--control` that can be executed before a client connects.
 pub(super) fn fault(text: &str) -> Result<Line, String> {
-    let line = control::parse(text).map_err(|mistake| mistake.to_string())?;
+    let line = control::parse(text).map_err(|error| error.to_string())?;
     if line.act.lasts() { Ok(line) } else { Err("a reset, with which drivers begin, undoes it: use --control".into()) }
 }
 
