@@ -46,9 +46,9 @@ const MAX_FRAMES: usize = 1024;
 /// Bytes that a queue takes here beside its page list, generously.
 const QUEUE_COST: u64 = 1024;
 
-/// What all queue pairs share.
+/// What all queue pairs use together.
 #[derive(Debug, Default)]
-struct Shared {
+struct QpResources {
     config: EngineConfig,
     keys: KeyTable,
     cqs: CqTable,
@@ -64,7 +64,7 @@ struct Shared {
     stats: EngineStats,
 }
 
-impl Shared {
+impl QpResources {
     fn pkey(&self, index: u32) -> u16 {
         self.config.pkey(index)
     }
@@ -84,7 +84,7 @@ impl Shared {
 
 /// One step of work: what queue pairs share, and the surroundings.
 struct Work<'a, 'e> {
-    shared: &'a mut Shared,
+    shared: &'a mut QpResources,
     env: &'a mut Env<'e>,
 }
 
@@ -112,7 +112,7 @@ pub struct Engine {
     qps: BTreeMap<u32, Qp>,
     groups: Groups,
     next_qpn: u32,
-    shared: Shared,
+    shared: QpResources,
     /// Queue pairs that can go on at once.
     busy: BTreeSet<u32>,
     /// Timers of queue pairs, and which each has.
@@ -131,7 +131,7 @@ impl Engine {
             qps: BTreeMap::new(),
             groups: Groups::default(),
             next_qpn: FIRST_QPN,
-            shared: Shared { config, ..Shared::default() },
+            shared: QpResources { config, ..QpResources::default() },
             busy: BTreeSet::new(),
             timers: BTreeSet::new(),
             timer_of: BTreeMap::new(),
@@ -165,7 +165,7 @@ impl Engine {
     pub fn ring_send(&mut self, env: &mut Env<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.sq.is_some()) else { return false };
         if qp.state == QpcState::Rst {
-            // Whoever reset it need not be whoever posts, and a late doorbell must not count once it runs again.
+            // The reset and the doorbell may come from different threads, and a late doorbell must not count after the next start.
             env.note(|| format!("doorbell of QP {qpn:#x}, which is reset"));
             return true;
         }
@@ -216,7 +216,7 @@ impl Engine {
         }
         let qpn = self.local_qpn(packet.bth.dest_qpn);
         if !self.qps.get(&qpn).is_some_and(|qp| qp.accepts(&packet, &self.shared)) {
-            env.note(|| format!("packet for QP {qpn:#x} dropped: nobody takes it"));
+            env.note(|| format!("packet for QP {qpn:#x} dropped: no queue pair takes it"));
             self.shared.stats.dropped += 1;
             return;
         }

@@ -14,7 +14,7 @@ use crate::engine::memory::key::{Access, Right};
 use crate::engine::requester::Requester;
 use crate::engine::responder::Responder;
 use crate::engine::ring::{Pages, Ring};
-use crate::engine::{EngineEvent, QUEUE_COST, Shared, SrqKind, Work};
+use crate::engine::{EngineEvent, QUEUE_COST, QpResources, SrqKind, Work};
 use crate::memory::read_array;
 use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, Transport};
 use crate::wqe::WqeService;
@@ -95,7 +95,7 @@ pub(in crate::engine) struct Qp {
 }
 
 impl Qp {
-    pub(in crate::engine) fn new(qpn: u32, qpc: View<'_, Qpc>, pas: &[u64], shared: &Shared) -> Result<Self, CmdStatus> {
+    pub(in crate::engine) fn new(qpn: u32, qpc: View<'_, Qpc>, pas: &[u64], shared: &QpResources) -> Result<Self, CmdStatus> {
         let context: [u8; CONTEXT] = qpc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
         let st = QpcSt::from_code(qpc.get(Qpc::ST)).ok_or(CmdStatus::BadParam)?;
         let service = Service::of(st).ok_or(CmdStatus::BadParam)?;
@@ -217,7 +217,7 @@ impl Qp {
     }
 
     /// A packet to the connected peer.
-    pub(in crate::engine) fn packet(&self, shared: &Shared, operation: Operation, psn: u32) -> Packet {
+    pub(in crate::engine) fn packet(&self, shared: &QpResources, operation: Operation, psn: u32) -> Packet {
         let opcode = Opcode { transport: self.service.transport(), operation };
         let vl = if self.wire_qpn() == SUBNET_QPN { SUBNET_LANE } else { 0 };
         let lrh = Lrh { vl, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.config.lid };
@@ -245,7 +245,7 @@ impl Qp {
     }
 
     /// The number that completions carry for this queue pair.
-    fn user_index(&self, shared: &Shared) -> u32 {
+    fn user_index(&self, shared: &QpResources) -> u32 {
         if shared.config.cqe_version == 0 { 0 } else { self.get(Qpc::USER_INDEX) }
     }
 

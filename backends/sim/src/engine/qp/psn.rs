@@ -10,12 +10,12 @@ pub(in crate::engine) const fn add(psn: u32, count: u32) -> u32 {
     psn.wrapping_add(count) & (SPAN - 1)
 }
 
-/// How far `a` is ahead of `b`, negative if behind.
+/// How far `a` is ahead of `b`, negative if before.
 pub(in crate::engine) const fn ahead(a: u32, b: u32) -> i32 {
     (a.wrapping_sub(b) << 8).cast_signed() >> 8
 }
 
-/// How many numbers from `b` up to `a`, which is not behind.
+/// How many numbers from `b` up to `a`, which is not before it.
 pub(in crate::engine) const fn distance(a: u32, b: u32) -> u32 {
     a.wrapping_sub(b) & (SPAN - 1)
 }

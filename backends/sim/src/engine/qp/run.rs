@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{Ads, Qpc, QpcState, ViewMut};
 use crate::engine::multicast::is_multicast;
 use crate::engine::qp::psn;
 use crate::engine::qp::{Qp, Service};
-use crate::engine::{Shared, Work};
+use crate::engine::{QpResources, Work};
 use crate::packet::{PERMISSIVE_LID, Packet};
 
 /// Whether two partition keys talk. The highest bit says full member; two limited ones do not.
@@ -16,7 +16,7 @@ pub(in crate::engine) fn same_partition(own: u16, theirs: u16) -> bool {
 
 impl Qp {
     /// Whether a packet is for this queue pair: service, partition and path.
-    pub(in crate::engine) fn accepts(&self, packet: &Packet, shared: &Shared) -> bool {
+    pub(in crate::engine) fn accepts(&self, packet: &Packet, shared: &QpResources) -> bool {
         let lid = packet.lrh.dlid;
         if lid != shared.config.lid && lid != PERMISSIVE_LID && !is_multicast(packet) {
             return false;
