@@ -90,7 +90,7 @@ pub enum Finding {
     },
 }
 
-/// Mistakes that are kept: a driver that goes on making them shall not fill the memory of whoever runs the device.
+/// Mistakes that are kept: a driver that goes on making them must not fill the memory of this process.
 const KEPT: usize = 4096;
 
 /// The mistakes so far.
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_are_kept_and_the_rest_counted() {
+    fn the_first_findings_are_kept_and_the_rest_counted() {
         let mut audit = Audit::default();
         for key in 0..5000 {
             audit.report(Finding::KeyAfterDestroy { key });

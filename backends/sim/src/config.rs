@@ -1,4 +1,4 @@
-//! What a simulated device is: identity, limits, habits.
+//! What a simulated device is: identity, limits, options.
 
 use core::time::Duration;
 

@@ -431,7 +431,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.outside.tracer = tracer;
     }
 
-    /// Faults that wait to strike.
+    /// Faults that are armed.
     pub fn faults_mut(&mut self) -> &mut Faults {
         &mut self.outside.faults
     }
@@ -471,7 +471,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.firmware.state
     }
 
-    /// Identity, limits, habits.
+    /// Identity, limits, options.
     pub fn config(&self) -> &DeviceConfig {
         &self.firmware.config
     }

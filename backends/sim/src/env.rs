@@ -1,4 +1,4 @@
-//! What the parts of the device share while they work: time, host memory, listeners, faults.
+//! What the parts of the device share while they work: time, host memory, tracer, faults.
 
 use bareverbs::Instant;
 
@@ -13,23 +13,23 @@ pub struct Env<'a> {
     pub now: Instant,
     /// Host memory.
     pub memory: &'a dyn HostMemory,
-    /// Listener, if any.
+    /// Tracer, if any.
     pub tracer: Option<&'a mut (dyn Tracer + 'static)>,
-    /// Faults that wait to strike.
+    /// Faults that are armed.
     pub faults: &'a mut Faults,
-    /// Mistakes of the driver.
+    /// What the driver did wrong.
     pub audit: &'a mut Audit,
 }
 
 impl Env<'_> {
-    /// Tells the listener, if there is one.
+    /// Passes a record to the tracer, if there is one.
     pub fn trace(&mut self, record: Record<'_>) {
         if let Some(tracer) = self.tracer.as_deref_mut() {
             tracer.record(self.now, record);
         }
     }
 
-    /// Tells the listener a line that is made only if there is one.
+    /// Passes a line to the tracer; it is formatted only if there is one.
     pub fn note(&mut self, line: impl FnOnce() -> String) {
         if self.tracer.is_some() {
             let line = line();

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-/// One misbehaviour. Each strikes once; arm it again for more.
+/// One fault. Each happens once; arm it again for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The next command with this opcode is never completed.
@@ -82,7 +82,7 @@ pub enum Fault {
     },
 }
 
-/// Faults that wait to strike.
+/// Faults that are armed.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     armed: VecDeque<Fault>,

@@ -61,7 +61,7 @@ pub(crate) struct Firmware {
 
 impl Firmware {
     pub(crate) fn new(config: DeviceConfig) -> Self {
-        // Device memory is behind them.
+        // Device memory follows them.
         let uar_pages = (DEVICE_MEMORY_START / 4096) as u32 - FIRST_UAR;
         let caps = Capabilities::new(&config);
         let mut firmware = Self {

@@ -287,7 +287,7 @@ impl fmt::Display for PacketError {
 
 impl std::error::Error for PacketError {}
 
-/// Destination of a frame by its first bytes, for whoever forwards it. `None` if it is too short.
+/// Destination of a frame by its first bytes, for a switch. `None` if it is too short.
 pub fn destination(frame: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*frame.get(2..)?.first_chunk()?))
 }

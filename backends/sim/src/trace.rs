@@ -1,4 +1,4 @@
-//! What the device did, told to whoever listens.
+//! Trace: a record for each thing that the device does.
 
 use bareverbs::Instant;
 

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_asks_for_everything_does_not_fill_the_log() {
+    fn the_number_of_reports_is_bounded() {
         let mut unsupported = UnsupportedLog::default();
         for opcode in 0..0x1_0000 {
             unsupported.report(Unsupported::Command(opcode));

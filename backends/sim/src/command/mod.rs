@@ -37,7 +37,7 @@ const WHOLE_OUTPUT: usize = 272;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     status: CmdStatus,
-    /// For whoever listens; a driver gets a number.
+    /// For the trace; a driver gets a number.
     why: &'static str,
 }
 

@@ -140,9 +140,9 @@ pub struct EngineStats {
     pub sent_multicast: Traffic,
     /// Received and understood.
     pub received: Traffic,
-    /// Received for multicast groups that somebody here belongs to.
+    /// Received for multicast groups with a member here.
     pub received_multicast: Traffic,
-    /// Frames that were no packets, or for nobody here.
+    /// Frames that were no packets, or for no queue pair here.
     pub dropped: u64,
     /// Times that a requester went back and sent again.
     pub retries: u64,

@@ -339,7 +339,7 @@ impl Host {
         self.write(qp.dbr, &u32::from(qp.received).to_be_bytes());
     }
 
-    /// The bytes of entry `index`, whoever owns it.
+    /// The bytes of entry `index`, whatever its owner bit.
     pub(super) fn entry(&self, cq: &TestCq, index: u32) -> [u8; 64] {
         let at = u64::from(index) & ((1 << cq.log_size) - 1);
         self.read(cq.ring + at * 64, 64).try_into().unwrap()
@@ -380,7 +380,7 @@ impl Host {
 }
 
 impl Engine {
-    /// Host memory behind `len` bytes at `addr` of a key, as (address, length), for a local read.
+    /// Host memory of `len` bytes at `addr` of a key, as (address, length), for a local read.
     pub(super) fn extents(&self, key: u32, addr: u64, len: usize, pd: u32) -> Option<Vec<(u64, usize)>> {
         let access = Access { right: Right::LocalRead, pd, qpn: 0 };
         let mut extents = Vec::new();

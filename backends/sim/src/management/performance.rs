@@ -10,7 +10,7 @@ mod attribute {
     pub(super) const COUNTERS_EXTENDED: u16 = 0x1d;
 }
 
-/// Bytes behind the common header and what is reserved.
+/// Bytes after the common header and what is reserved.
 const DATA: usize = 192;
 /// Where both kinds of counters have their port and the choice of those to be cleared.
 const PORT_SELECT: usize = 1;

@@ -21,7 +21,7 @@ fn ask(config: &DeviceConfig, class: u8, method: u8, attribute: u16, modifier: u
 }
 
 #[test]
-fn a_port_tells_who_and_what_it_is() {
+fn a_port_reports_its_identity() {
     let config = DeviceConfig::with_lid(0x0102);
     let info = ask(&config, 1, 1, 0x15, 1).unwrap();
     assert_eq!((info[3], &info[4..6], &info[8..16]), (0x81, &[0, 0][..], &[0, 0, 0, 0, 0, 0, 0, 7][..]));
@@ -40,7 +40,7 @@ fn a_port_tells_who_and_what_it_is() {
 }
 
 #[test]
-fn what_it_cannot_answer_has_a_status() {
+fn what_it_cannot_answer_gets_a_status() {
     let config = DeviceConfig::default();
     let status =
         |class, method, attribute, modifier| ask(&config, class, method, attribute, modifier).map(|mad| [mad[4], mad[5]]);
@@ -76,7 +76,7 @@ fn long_at(mad: &[u8; MAD], at: usize) -> u64 {
 }
 
 #[test]
-fn counters_are_told_and_cleared_one_by_one() {
+fn counters_are_read_and_cleared_one_by_one() {
     let config = DeviceConfig::default();
     let mut cleared = Cleared::default();
     let mut ask = |method, attribute, choice: u16| {
@@ -98,7 +98,7 @@ fn counters_are_told_and_cleared_one_by_one() {
 }
 
 #[test]
-fn a_performance_manager_is_told_what_there_is() {
+fn a_performance_manager_reads_the_capabilities() {
     let config = DeviceConfig::default();
     // ClassPortInfo: versions, IsExtendedWidthSupported (bit 9).
     assert_eq!(ask(&config, 4, 1, 0x01, 0).unwrap()[64..68], [1, 1, 2, 0]);
@@ -181,7 +181,7 @@ fn a_subnet_manager_configures_the_port() {
 }
 
 #[test]
-fn a_subnet_manager_says_which_partitions_there_are() {
+fn a_subnet_manager_sets_the_partition_table() {
     let config = DeviceConfig::default();
     let mut port = Port::new(&config);
     let mut question = question(1, 2, 0x16, 1);

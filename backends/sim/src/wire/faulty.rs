@@ -46,7 +46,7 @@ pub struct WireStats {
     pub lost: u64,
     /// Frames sent twice.
     pub duplicated: u64,
-    /// Frames held back behind the next one.
+    /// Frames held back until after the next one.
     pub reordered: u64,
     /// Frames delayed.
     pub delayed: u64,
@@ -66,7 +66,7 @@ pub struct FaultyWire<W> {
 }
 
 impl<W: Wire> FaultyWire<W> {
-    /// Puts `faults` on a wire; `seed` decides which frames they strike.
+    /// Puts `faults` on a wire; `seed` decides which frames they hit.
     pub fn new(inner: W, faults: WireFaults, seed: u64) -> Self {
         let (stats, held) = (WireStats::default(), BTreeMap::new());
         Self { inner, faults, random: Random::new(seed), stats, held, behind_next: None, count: 0 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_strikes_about_as_often_as_asked_and_repeatably() {
+    fn each_fault_has_its_rate_and_repeats_with_the_seed() {
         let (stats, got) = run(WireFaults::all(10), 7);
         for count in [stats.lost, stats.duplicated, stats.reordered, stats.delayed] {
             assert!((50..200).contains(&count), "{stats:?}");

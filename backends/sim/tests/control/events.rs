@@ -87,7 +87,7 @@ fn masked_vectors_wait() {
 }
 
 #[test]
-fn whoever_keeps_the_table_gets_every_vector() {
+fn a_host_that_keeps_the_table_gets_every_vector() {
     let (mut host, uar, eqn) = with_command_eq(DeviceConfig { interrupts: InterruptRouting::External, ..plain() }, 6);
     host.device.bar_write(0x2000 + 3 * 16 + 12, &1_u32.to_le_bytes());
     host.arm_eq(uar, eqn, 0);
@@ -126,7 +126,7 @@ fn the_cable() {
     assert_eq!((entry(&host, 2)[3], host.device.link_is_up()), (1, false));
 }
 
-/// Keeps what it is told, one line each.
+/// Keeps each record as a line.
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Tracer for Lines {

@@ -64,7 +64,7 @@ fn a_page_that_the_host_wrote_to_is_found_when_it_comes_back() {
 }
 
 #[test]
-fn pages_left_behind_are_counted() {
+fn pages_not_returned_are_counted() {
     let mut host = running();
     host.ok(&input(0x103, 16, &[]), 16);
     host.ok(&input(0x108, 16, &[(4, 2), (12, 3)]), 16 + 3 * 8);

@@ -171,7 +171,7 @@ fn commands_in_the_wrong_state_or_unknown() {
 }
 
 #[test]
-fn capabilities_beyond_the_device_are_refused_and_unknown_bits_noticed() {
+fn capabilities_beyond_the_device_are_refused_and_unknown_bits_reported() {
     let mut host = MiniHost::new(plain());
     host.ok(&input(0x104, 16, &[]), 16);
     let most = host.ok(&input(0x100, 16, &[]), 4112);
@@ -214,7 +214,7 @@ fn objects_need_what_they_refer_to() {
     let mut host = MiniHost::running(plain());
     let uar = host.uar();
     let eqn = host.eq(uar, 0x10_0000, 6, 0, 0);
-    // CREATE_CQ: 64 entries in a page, doorbell record behind it.
+    // CREATE_CQ: 64 entries in a page, doorbell record after it.
     let create_cq = |uar: u32, eqn: u32| {
         let mut bytes = input(0x400, 272, &[(16 + 12, 6 << 24 | uar), (16 + 20, eqn)]);
         bytes[16 + 56..16 + 64].copy_from_slice(&(BASE + 0x13_0000).to_be_bytes());

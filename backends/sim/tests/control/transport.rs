@@ -88,7 +88,7 @@ fn a_doorbell_for_a_slot_of_the_host_does_nothing() {
 }
 
 #[test]
-fn faults_strike_once() {
+fn faults_happen_once() {
     let mut host = MiniHost::running(plain());
     host.device.faults_mut().arm(Fault::StuckCommand { opcode: 0x800 });
     host.stage(0, &input(0x800, 16, &[]), 16);

@@ -242,7 +242,7 @@ fn what_is_shared_is_for_all() {
 }
 
 #[test]
-fn memory_that_says_more_than_it_brings_is_refused() {
+fn a_umem_with_fewer_pages_than_its_length_is_refused() {
     let mut host = MiniHost::running(plain());
     let uid = context(&mut host);
     for count in [4, u64::MAX] {

@@ -44,7 +44,7 @@ fn the_ports_agent_answers_datagrams() {
     assert_eq!((out[16 + 3], be16(&out, 16 + 4)), (0x81, 0));
     let info = &out[16 + 64..];
     assert_eq!((be16(info, 16), info[32] & 15), (7, 4), "LID, active");
-    // A class that nobody serves.
+    // A class without an agent.
     ask[17] = 3;
     assert_eq!(host.command(&ask, 272).0, BAD_PACKET);
     ask[11] = 2;

@@ -101,7 +101,7 @@ pub(in crate::engine) struct CqTable {
     due: Due,
 }
 
-/// How far `a` is ahead of `b` in 24 bits, negative if behind.
+/// How far `a` is ahead of `b` in 24 bits, negative if before.
 fn ahead(a: u32, b: u32) -> i32 {
     ((a.wrapping_sub(b) << 8) as i32) >> 8
 }

@@ -117,7 +117,7 @@ fn an_acknowledgement_past_an_unfinished_read() {
     assert_eq!(lone.sent().len(), 2);
     lone.read_response(0, Place::First, &[1; 256]);
     lone.acknowledge(3, ACK);
-    // The rest of the read, and the send behind it again.
+    // The rest of the read, and the send after it again.
     let again = lone.sent();
     let told: Vec<_> = again.iter().map(|packet| (packet.bth.opcode.operation, packet.bth.psn)).collect();
     assert_eq!(told, [(Operation::ReadRequest, 0xff_ffff), (Operation::Send(Place::Only), 1)]);
@@ -159,7 +159,7 @@ fn a_refusal_of_the_middle_completes_what_was_before() {
 }
 
 #[test]
-fn local_work_completes_in_order_behind_reads() {
+fn local_work_completes_in_order_after_reads() {
     let mut lone = Lone::new();
     lone.post(0x10, 8);
     lone.host.post_send(&mut lone.qp, 0x00, SIGNALED, 0, &[]);

@@ -31,7 +31,7 @@ impl Failure {
         Self { pair, at_a, key_a, at_b, key_b }
     }
 
-    /// Posts the request, another behind it, and two receives at the peer; returns what both sides were told.
+    /// Posts the request, another after it, and two receives at the peer; returns what both sides were told.
     fn run(&mut self, opcode: u8, body: &[u8]) -> (Told, Told, Vec<EngineEvent>) {
         let pair = &mut self.pair;
         for _ in 0..2 {
@@ -171,7 +171,7 @@ fn error_state_flushes_what_is_posted_later() {
     pair.run();
     assert_eq!(syndromes(&mut pair.a, &mut pair.qa.receive), [(0xe, 5, 1)]);
     assert_eq!(syndromes(&mut pair.a, &mut pair.qa.send), [(0xd, 5, 0), (0xd, 5, 3)]);
-    // Destroying leaves nothing behind.
+    // Destroying leaves nothing.
     pair.a.engine.destroy_qp(qpn).unwrap();
     pair.run();
     assert_eq!(pair.a.engine.counts().qps, 0);

@@ -20,7 +20,7 @@ fn layout_key(host: &mut Host) -> u32 {
     host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8
 }
 
-/// What `mlx5dv_wr_mkey_configure` with access flags and a layout writes behind the control segment, recorded from
+/// What `mlx5dv_wr_mkey_configure` with access flags and a layout writes after the control segment, recorded from
 /// rdma-core 56.1: inline, four octowords; length, variant, rights and the free bit change; local write.
 fn configure(len: u32, entries: [u32; 16]) -> Vec<u8> {
     let mut body = words(&[1 << 31, 4 << 16, 0, 0x203c_2001]);

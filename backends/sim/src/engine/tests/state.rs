@@ -38,7 +38,7 @@ fn transitions_take_only_their_fields() {
 }
 
 #[test]
-fn error_reset_and_a_second_life() {
+fn error_reset_and_use_again() {
     let mut pair = Pair::new();
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
     pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 4, key_a ^ 1));
@@ -61,7 +61,7 @@ fn error_reset_and_a_second_life() {
 }
 
 #[test]
-fn a_doorbell_of_a_reset_queue_pair_is_nothing() {
+fn a_doorbell_of_a_reset_queue_pair_does_nothing() {
     let mut pair = Pair::new();
     let ((at_a, key_a), _) = pair.buffers(4096);
     for _ in 0..65 {
@@ -69,7 +69,7 @@ fn a_doorbell_of_a_reset_queue_pair_is_nothing() {
         pair.run();
     }
     pair.a.modify(pair.qa.qpn, CmdOpcode::Qp2Rst, 0, |_| {}).unwrap();
-    // Whoever posts has not heard of it; the record is the old life's.
+    // The posting thread does not know of the reset; the record is from before it.
     pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 4, key_a));
     pair.a.write(pair.qa.dbr, &[0; 8]);
     pair.a.connect(pair.qa.qpn, 2, pair.qb.qpn, Link::default());

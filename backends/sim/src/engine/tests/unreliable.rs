@@ -139,7 +139,7 @@ fn datagrams() {
         assert_eq!(route[0] >> 4, if global { 6 } else { 0 });
         assert_eq!(route[39], if global { 2 } else { 0 });
     }
-    // Wrong key, no receive, nobody there: it completes here and is heard of nowhere.
+    // Wrong key, no receive, no queue pair: it completes here and arrives nowhere.
     pair.b.post_receive(&mut qb, &[(at_b, 4096, key_b)]);
     for (qkey, qpn, lid) in [(QKEY + 1, qb.qpn, 2), (QKEY, 0x999, 2), (QKEY, qb.qpn, 77)] {
         let body = [address(qkey, qpn, lid, false), data(at_a, 22, key_a)].concat();
