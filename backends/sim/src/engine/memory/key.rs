@@ -275,7 +275,8 @@ impl KeyTable {
         if !self.keys.contains_key(&index) {
             return Err(CmdStatus::BadRes);
         }
-        let leads_here = |window: &Mkey| window.klm_list.ranges().any(|range| index_of(range.key) == index);
+        let leads_here =
+            |window: &Mkey| window.klm_list.ranges(window.context().get64(Mkc::LEN)).any(|range| index_of(range.key) == index);
         if self.keys.iter().any(|(&other, window)| other != index && window.is_bound_window() && leads_here(window)) {
             return Err(CmdStatus::ResBusy);
         }

@@ -97,12 +97,19 @@ impl KlmList {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The ranges of other keys that the entries reach; of a repeated entry the whole range from first byte to last.
-    pub(in crate::engine) fn ranges(&self) -> impl Iterator<Item = KeyRange> {
-        self.entries.iter().flat_map(|entry| {
+    /// The ranges of other keys that the first `len` bytes reach; of a repeated entry the whole range from first byte to last.
+    /// Lists are padded to a whole unit, so what is beyond the bytes of the key may be anything.
+    pub(in crate::engine) fn ranges(&self, len: u64) -> impl Iterator<Item = KeyRange> {
+        let used = self.ends.partition_point(|&end| end < len).saturating_add(1);
+        self.entries.iter().zip(&self.ends).take(used).flat_map(move |(entry, &end)| {
+            let rest = len.saturating_sub(end.saturating_sub(entry.len()));
             let (klm, count, repeated) = match entry {
-                Entry::Klm(range) => (Some(*range), 0, &[][..]),
-                Entry::RepeatBlock { count, entries } => (None, *count, entries.as_slice()),
+                Entry::Klm(range) => (Some(KeyRange { len: range.len.min(rest), ..*range }), 0, &[][..]),
+                Entry::RepeatBlock { count, entries } => {
+                    let round = entries.last().map_or(0, |entry| entry.end);
+                    let rounds = if round == 0 { 0 } else { rest.div_ceil(round) };
+                    (None, rounds.min(*count), entries.as_slice())
+                }
             };
             let whole = move |entry: &RepeatEntry| {
                 let more = count.checked_sub(1)?.saturating_mul(entry.stride);
@@ -178,9 +185,15 @@ mod tests {
         assert_eq!(list.locate(47), range(1, 0x17d5d4, 0x505b));
         assert_eq!(list.locate(48), range(5, 0x77, 1 << 32));
         assert_eq!(list.locate(53), None);
-        let ranges: Vec<KeyRange> = list.ranges().collect();
+        let ranges: Vec<KeyRange> = list.ranges(list.len()).collect();
         let expected = [range(28, 0x17d5d4, 0x5000), range(28, 0x17d5d4, 0x5040), range(5, 0x77, 1 << 32)];
         assert_eq!(ranges, expected.map(Option::unwrap));
+        // The bytes end in the second round, or in the last entry.
+        let ranges = |len| list.ranges(len).map(|range| (range.len, range.addr)).collect::<Vec<_>>();
+        assert_eq!(ranges(17), [(18, 0x5000), (18, 0x5040)]);
+        assert_eq!(ranges(48), [(28, 0x5000), (28, 0x5040)]);
+        assert_eq!(ranges(50), [(28, 0x5000), (28, 0x5040), (2, 1 << 32)]);
+        assert_eq!(ranges(0), []);
     }
 
     #[test]
@@ -188,7 +201,7 @@ mod tests {
         let mut raw = strided();
         // No repetitions.
         raw[8..12].fill(0);
-        assert_eq!((KlmList::read(&raw).len(), KlmList::read(&raw).ranges().count()), (5, 1));
+        assert_eq!((KlmList::read(&raw).len(), KlmList::read(&raw).ranges(5).count()), (5, 1));
         // Entries of no bytes.
         let mut raw = strided();
         raw[18..20].fill(0);

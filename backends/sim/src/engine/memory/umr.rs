@@ -153,7 +153,8 @@ fn splice(old: &[u8], offset: Option<u64>, raw: Vec<u8>, capacity: usize) -> Opt
 }
 
 /// What a window is bound to must exist, belong to the same domain, cover the range, and let the device do locally what
-/// the window lets a peer do.
+/// the window lets a peer do. Only the entries that cover the length of the window count: Linux pads an inline list to 64
+/// bytes with whatever its send ring held there.
 fn check_targets(
     keys: &KeyTable,
     issuer: UmrIssuer,
@@ -167,7 +168,7 @@ fn check_targets(
     }
     let writes = window.is_set(Mkc::RW) || window.is_set(Mkc::A) || window.is_set(Mkc::LW);
     let klm_list = KlmList::read(translations);
-    for range in klm_list.ranges() {
+    for range in klm_list.ranges(window.get64(Mkc::LEN)) {
         if index_of(range.key) == index {
             return Err(refused);
         }

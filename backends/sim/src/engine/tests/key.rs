@@ -136,6 +136,26 @@ fn binds_that_fail_change_nothing() {
 }
 
 #[test]
+fn entries_beyond_the_length_of_a_window_are_padding() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, region)) = pair.buffers(4096);
+    let other = pair.b.mkey(at_b, 4096, 0x1f);
+    let window = pair.b.window(false);
+    let mut body = bind(window | 1, (at_b, 64), RW, (region, at_b));
+    // What a send ring may hold from requests before: text, a key that is gone, a key of somebody else.
+    body[48 + 64 + 16..48 + 64 + 48].copy_from_slice(&words(&[0x2020_2020; 8]));
+    body[48 + 64 + 48..].copy_from_slice(&words(&[64, other, (at_b >> 32) as u32, at_b as u32]));
+    assert_eq!(bind_at_b(&mut pair, window, &body), 0);
+    pair.a.write(at_a, &[3; 64]);
+    let write = [raddr(at_b, window | 1), data(at_a, 64, key_a)].concat();
+    assert_eq!(one(&mut pair, 0x08, 0, &write), 0);
+    assert_eq!(pair.b.read(at_b, 64), [3; 64]);
+    // The window holds what it is bound to, and nothing that the padding names.
+    assert_eq!(pair.b.engine.destroy_mkey(other >> 8), Ok(()));
+    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
+}
+
+#[test]
 fn writing_through_a_window_needs_a_writable_region() {
     let mut pair = Pair::new();
     let (_, (at_b, _)) = pair.buffers(4096);
