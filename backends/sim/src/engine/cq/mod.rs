@@ -210,7 +210,8 @@ impl CqTable {
         self.due.forget(cqn);
         cq.moderation.start();
         let seen = arm.get(CqArm::CONSUMER_INDEX);
-        let solicited = arm.is_set(CqArm::SOLICITED);
+        // Armed for any entry it stays so, until it told of one (InfiniBand Architecture C11-31).
+        let solicited = arm.is_set(CqArm::SOLICITED) && cq.armed != Armed::Next;
         let unseen =
             if solicited { cq.solicited_end.is_some_and(|end| ahead(end, seen) > 0) } else { ahead(cq.producer, seen) > 0 };
         if unseen {

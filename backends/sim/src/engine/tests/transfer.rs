@@ -162,6 +162,15 @@ fn events_when_armed() {
     while pair.b.poll(&mut pair.qb.receive).is_some() {}
     pair.b.arm(&pair.qb.receive, false);
     assert_eq!(exchange(&mut pair, 0), [event]);
+    // Armed for any entry, then for a solicited one: any entry is still told of.
+    while pair.b.poll(&mut pair.qb.receive).is_some() {}
+    pair.b.arm(&pair.qb.receive, false);
+    pair.b.arm(&pair.qb.receive, true);
+    assert_eq!(exchange(&mut pair, 0), [event]);
+    // The event ended that.
+    while pair.b.poll(&mut pair.qb.receive).is_some() {}
+    pair.b.arm(&pair.qb.receive, true);
+    assert_eq!(exchange(&mut pair, 0), []);
 }
 
 #[test]
