@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::memory::key::{Access, Right};
-use super::{Engine, EngineConfig, EngineEvent};
+use super::{Engine, EngineConfig, EngineEvent, SrqKind, SrqSpec};
 use crate::audit::Audit;
 use crate::env::Env;
 use crate::fault::Faults;
@@ -147,6 +147,21 @@ pub(super) struct TestQp {
 /// Receive WQE of four data segments.
 const RQ_STRIDE: u64 = 64;
 
+/// A shared receive queue whose entries have a link and three data segments.
+pub(super) struct TestSrq {
+    pub(super) srqn: u32,
+    pub(super) ring: u64,
+    pub(super) dbr: u64,
+    log_size: u32,
+    pub(super) posted: u16,
+}
+
+impl TestSrq {
+    fn place(&self, index: u16) -> u64 {
+        self.ring + u64::from(index) * RQ_STRIDE
+    }
+}
+
 pub(super) struct Host {
     pub(super) engine: Engine,
     pub(super) memory: TestMemory,
@@ -192,13 +207,18 @@ impl Host {
 
     /// A key over `len` bytes at `addr`, translated page by page; `rights` as bits a, rw, rr, lw, lr from 4 down to 0.
     pub(super) fn mkey(&mut self, addr: u64, len: u64, rights: u32) -> u32 {
+        self.mkey_of(PD, addr, len, rights)
+    }
+
+    /// [`Host::mkey`] of another domain.
+    pub(super) fn mkey_of(&mut self, pd: u32, addr: u64, len: u64, rights: u32) -> u32 {
         let mut mkc = [0; 64];
         let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
         set_rights(&mut view, rights);
         view.set(Mkc::ACCESS_MODE_1_0, 1)
             .set(Mkc::QPN, MKEY_ANY_QPN)
             .set(Mkc::MKEY_7_0, 0x42)
-            .set(Mkc::PD, PD)
+            .set(Mkc::PD, pd)
             .set64(Mkc::START_ADDR, addr)
             .set64(Mkc::LEN, len)
             .set(Mkc::LOG_PAGE_SIZE, 12);
@@ -246,9 +266,47 @@ impl Host {
         self.qp_of(QpcSt::Rc, log_rq, log_sq, log_cq)
     }
 
+    /// A shared receive queue of domain `pd`, its entries linked one after another.
+    pub(super) fn srq(&mut self, pd: u32, log_size: u32, limit: u16) -> TestSrq {
+        let len = RQ_STRIDE << log_size;
+        let (ring, dbr) = (self.alloc(len), self.alloc(8));
+        let spec = SrqSpec {
+            kind: SrqKind::Basic,
+            log_size,
+            log_stride: 6,
+            log_page_size: 0,
+            page_offset: 0,
+            dbr_addr: dbr,
+            pd,
+            xrcd: 0,
+            cqn: 0,
+            user_index: 0,
+            limit,
+        };
+        let srqn = self.engine.create_srq(spec, &Self::pages(ring, len)).unwrap();
+        for index in 0..1_u32 << log_size {
+            self.write(ring + u64::from(index) * RQ_STRIDE, &words(&[(index + 1) & ((1 << log_size) - 1)]));
+        }
+        TestSrq { srqn, ring, dbr, log_size, posted: 0 }
+    }
+
+    pub(super) fn post_shared(&mut self, srq: &mut TestSrq, list: &[(u64, u32, u32)]) {
+        let mut wqe: Vec<u8> = list.iter().flat_map(|&(addr, len, lkey)| data(addr, len, lkey)).collect();
+        wqe.extend(words(&[0, 0x100, 0, 0]));
+        wqe.truncate(RQ_STRIDE as usize - 16);
+        self.write(srq.place(srq.posted & ((1 << srq.log_size) - 1)) + 16, &wqe);
+        srq.posted = srq.posted.wrapping_add(1);
+        self.write(srq.dbr, &u32::from(srq.posted).to_be_bytes());
+    }
+
     pub(super) fn qp_of(&mut self, st: QpcSt, log_rq: u32, log_sq: u32, log_cq: u32) -> TestQp {
+        self.qp_on(st, None, log_rq, log_sq, log_cq)
+    }
+
+    /// A queue pair that takes its receives from a shared receive queue, if there is one.
+    pub(super) fn qp_on(&mut self, st: QpcSt, srqn: Option<u32>, log_rq: u32, log_sq: u32, log_cq: u32) -> TestQp {
         let (send, receive) = (self.cq(log_cq), self.cq(log_cq));
-        let rq_len = RQ_STRIDE << log_rq;
+        let rq_len = if srqn.is_some() { 0 } else { RQ_STRIDE << log_rq };
         let len = rq_len + (64 << log_sq);
         let (buffer, dbr) = (self.alloc(len), self.alloc(8));
         let mut qpc = [0; 232];
@@ -259,7 +317,8 @@ impl Host {
             .set(Qpc::LOG_RQ_SIZE, log_rq)
             .set(Qpc::LOG_RQ_STRIDE, 2)
             .set(Qpc::LOG_SQ_SIZE, log_sq)
-            .set(Qpc::RQ_TYPE, rq_type::OWN)
+            .set(Qpc::RQ_TYPE, if srqn.is_some() { rq_type::SRQ } else { rq_type::OWN })
+            .set(Qpc::SRQN_RMPN_XRQN, srqn.unwrap_or(0))
             .set(Qpc::USER_INDEX, 0x77)
             .set(Qpc::CQN_SND, send.cqn)
             .set(Qpc::CQN_RCV, receive.cqn)

@@ -10,6 +10,7 @@ mod management_datagram;
 mod moderation;
 mod recovery;
 mod resize;
+mod shared_receive;
 mod state;
 mod transfer;
 mod unreliable;

@@ -25,10 +25,11 @@ impl Qp {
             let receive = self.require_receive(work)?;
             self.responder.message = Some(Inbound::Send { receive, written: 0 });
         }
-        let access = self.access(Right::LocalWrite);
+        let (qpn, domain) = (self.qpn, self.key_domain());
         let Some(Inbound::Send { receive, written }) = &mut self.responder.message else {
             return Err(Refusal::INVALID.into());
         };
+        let access = receive.access(qpn);
         let list = receive.list.iter().copied();
         match scatter(work, access, list, *written, &packet.payload) {
             Ok(()) => *written += packet.payload.len() as u64,
@@ -44,7 +45,7 @@ impl Qp {
         }
         let (index, byte_cnt) = (receive.index, *written as u32);
         if let Some(key) = packet.invalidate
-            && let Err(error) = work.shared.keys.invalidate_remotely(key, access.pd, access.qpn)
+            && let Err(error) = work.shared.keys.invalidate_remotely(key, domain, qpn)
         {
             work.env.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
             return Err(Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into());

@@ -4,6 +4,7 @@ use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc};
 
 use crate::audit::Finding;
 use crate::engine::cq::Source;
+use crate::engine::memory::key::{Access, Right};
 use crate::engine::qp::{Qp, ReceiveDone};
 use crate::engine::responder::reply::Reply;
 use crate::engine::responder::{Inbound, Refusal, Stop};
@@ -16,7 +17,16 @@ use crate::wqe::{DataPointer, decode_receive};
 #[derive(Debug)]
 pub(in crate::engine) struct Receive {
     pub(in crate::engine) index: u16,
+    /// Domain of its keys: that of the queue it was posted to, which a shared one has for itself.
+    pub(in crate::engine) pd: u32,
     pub(in crate::engine) list: Vec<DataPointer>,
+}
+
+impl Receive {
+    /// Right of a queue pair to place bytes in it.
+    pub(super) fn access(&self, qpn: u32) -> Access {
+        Access { right: Right::LocalWrite, pd: self.pd, qpn }
+    }
 }
 
 impl Qp {
@@ -29,6 +39,7 @@ impl Qp {
             return self.next_srq_receive(work, srqn);
         }
         let (posted, _) = self.record(work)?;
+        let pd = self.pd();
         let ring = self.rq.as_ref()?;
         let index = self.responder.consumed;
         let available = posted.wrapping_sub(index);
@@ -43,10 +54,10 @@ impl Qp {
         self.responder.consumed = index.wrapping_add(1);
         work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &bytes });
         Some(match (read, decode_receive(&bytes)) {
-            (Ok(()), Ok(list)) => Ok(Receive { index, list }),
+            (Ok(()), Ok(list)) => Ok(Receive { index, pd, list }),
             _ => {
                 // It can name no buffer, but it can fail.
-                self.responder.message = Some(Inbound::Send { receive: Receive { index, list: Vec::new() }, written: 0 });
+                self.responder.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
                 Err(())
             }
         })
@@ -54,7 +65,7 @@ impl Qp {
 
     pub(in crate::engine) fn next_srq_receive(&mut self, work: &mut Work<'_, '_>, srqn: u32) -> Option<Result<Receive, ()>> {
         let element = work.shared.srqs.pop(work.env.memory, srqn)?;
-        let index = element.index;
+        let (index, pd) = (element.index, element.pd);
         if element.below_limit {
             work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
         }
@@ -62,8 +73,8 @@ impl Qp {
             work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &segments });
             decode_receive(&segments).ok()
         });
-        Some(list.map(|list| Receive { index, list }).ok_or_else(|| {
-            self.responder.message = Some(Inbound::Send { receive: Receive { index, list: Vec::new() }, written: 0 });
+        Some(list.map(|list| Receive { index, pd, list }).ok_or_else(|| {
+            self.responder.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
         }))
     }
 

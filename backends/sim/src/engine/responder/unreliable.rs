@@ -4,7 +4,6 @@ use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc, QpcSt, QpcState};
 
 use crate::engine::Work;
 use crate::engine::management_datagram::{GENERAL_QPN, SUBNET_QPN};
-use crate::engine::memory::key::Right;
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::qp::Qp;
 use crate::engine::qp::psn;
@@ -73,7 +72,7 @@ impl Qp {
             bytes = route.encode(packet.transport_len()).to_vec();
         }
         bytes.extend(&packet.payload);
-        let access = self.access(Right::LocalWrite);
+        let access = receive.access(self.qpn);
         let syndrome = match scatter(work, access, receive.list.iter().copied(), 0, &bytes) {
             Ok(()) => {
                 let opcode = if packet.immediate.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };

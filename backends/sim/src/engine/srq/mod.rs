@@ -66,6 +66,8 @@ pub(in crate::engine) struct Srq {
 #[derive(Debug)]
 pub(in crate::engine) struct SrqElement {
     pub(in crate::engine) index: u16,
+    /// Protection domain of the queue.
+    pub(in crate::engine) pd: u32,
     /// Its data segments; `None` if it could not be read.
     pub(in crate::engine) segments: Option<Vec<u8>>,
     /// Fewer elements than the limit are left: an event reports it, once.
@@ -155,7 +157,7 @@ impl SrqTable {
         if below_limit {
             srq.spec.limit = 0;
         }
-        Some(SrqElement { index, segments: readable.then(|| bytes.split_off(LINK)), below_limit })
+        Some(SrqElement { index, pd: srq.spec.pd, segments: readable.then(|| bytes.split_off(LINK)), below_limit })
     }
 }
 
