@@ -48,7 +48,7 @@ impl Qp {
             && let Err(error) = work.shared.keys.invalidate_remotely(key, domain, qpn)
         {
             work.env.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
-            return Err(Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into());
+            return Err(Refusal::INVALIDATION.into());
         }
         self.responder.message = None;
         let opcode = match (packet.immediate, packet.invalidate) {

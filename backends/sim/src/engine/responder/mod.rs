@@ -27,21 +27,27 @@ pub(in crate::engine) enum Inbound {
 
 /// A request that cannot be carried out.
 pub(in crate::engine) struct Refusal {
-    syndrome: Syndrome,
+    /// What the peer is told; `None`: nothing.
+    syndrome: Option<Syndrome>,
     pub(in crate::engine) receive: Option<CqeSyndrome>,
     event: Option<EventType>,
 }
 
 impl Refusal {
     pub(in crate::engine) const INVALID: Self =
-        Self { syndrome: Syndrome::InvalidRequest, receive: None, event: Some(EventType::WqInvalReqError) };
+        Self { syndrome: Some(Syndrome::InvalidRequest), receive: None, event: Some(EventType::WqInvalReqError) };
     pub(in crate::engine) const ACCESS: Self =
-        Self { syndrome: Syndrome::RemoteAccess, receive: None, event: Some(EventType::WqAccessError) };
+        Self { syndrome: Some(Syndrome::RemoteAccess), receive: None, event: Some(EventType::WqAccessError) };
 
     /// The receive that the request uses completes with an error, which reports it instead of an event.
     pub(in crate::engine) const fn of_receive(syndrome: Syndrome, receive: CqeSyndrome) -> Self {
-        Self { syndrome, receive: Some(receive), event: None }
+        Self { syndrome: Some(syndrome), receive: Some(receive), event: None }
     }
+
+    /// The key that a message shall invalidate cannot be: the message arrived, so that the peer is told nothing, neither
+    /// good nor bad (class J of InfiniBand Architecture 9.9.6.3). The receive says that the request was invalid, as with
+    /// Linux's software device (`rxe_resp.c`, `RESPST_ERR_INVALIDATE_RKEY`).
+    pub(super) const INVALIDATION: Self = Self { syndrome: None, receive: Some(CqeSyndrome::RemoteInvalReq), event: None };
 }
 
 /// Why a request was not carried out.

@@ -41,11 +41,11 @@ pub(in crate::engine) enum Reply {
     Fatal(Fatal),
 }
 
-/// The last response of a queue pair: a NAK, and the error on this side.
+/// The last response of a queue pair: a NAK, if the peer is told, and the error on this side.
 #[derive(Debug)]
 pub(in crate::engine) struct Fatal {
     pub(in crate::engine) psn: u32,
-    pub(in crate::engine) syndrome: Syndrome,
+    pub(in crate::engine) syndrome: Option<Syndrome>,
     pub(in crate::engine) receive: Option<(u16, CqeSyndrome)>,
     pub(in crate::engine) event: Option<EventType>,
 }
@@ -75,7 +75,7 @@ impl Qp {
                     if !self.send_read_response(work, psn, (sent, packets), (&source, pd), msn) {
                         let at = psn::add(psn, sent);
                         let event = Some(EventType::WqAccessError);
-                        self.send_fatal(work, &Fatal { psn: at, syndrome: Syndrome::RemoteAccess, receive: None, event });
+                        self.send_fatal(work, &Fatal { psn: at, syndrome: Some(Syndrome::RemoteAccess), receive: None, event });
                         return false;
                     }
                     if sent + 1 < packets {
@@ -123,8 +123,9 @@ impl Qp {
 
     /// Sends the last response and moves to the error state.
     pub(in crate::engine) fn send_fatal(&mut self, work: &mut Work<'_, '_>, fatal: &Fatal) {
-        let msn = self.responder.msn;
-        self.send_acknowledge(work, fatal.psn, fatal.syndrome, msn);
+        if let Some(syndrome) = fatal.syndrome {
+            self.send_acknowledge(work, fatal.psn, syndrome, self.responder.msn);
+        }
         if let Some((index, syndrome)) = fatal.receive {
             self.fail_receive(work, index, syndrome);
         }

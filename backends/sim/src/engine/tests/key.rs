@@ -175,9 +175,40 @@ fn send_with_invalidate() {
     let got = pair.b.poll(&mut pair.qb.receive).unwrap();
     assert_eq!((got.opcode(), got.immediate()), (4, window | 3));
     assert_eq!(pair.b.engine.counts().bound_windows, 0);
-    pair.b.post_receive(&mut pair.qb, &[(at_b, 64, region)]);
-    assert_eq!(one(&mut pair, 0x01, window | 3, &data(at_a, 4, key_a)), 0x13, "free already");
-    assert_eq!(pair.b.poll(&mut pair.qb.receive).unwrap().syndrome(), 0x11);
+}
+
+#[test]
+fn a_key_that_cannot_be_invalidated_fails_the_receiver_alone() {
+    for case in ["free", "type 1", "another's", "region", "unknown"] {
+        let mut pair = Pair::<PerfectWire>::on(perfect(), Link { retries: 1, ..Link::default() }, 6);
+        let ((at_a, key_a), (at_b, region)) = pair.buffers(4096);
+        let key = match case {
+            "free" => pair.b.window(true),
+            "type 1" => {
+                let window = pair.b.window(false);
+                assert_eq!(bind_at_b(&mut pair, window, &bind(window | 3, (at_b, 64), RW, (region, at_b))), 0);
+                window | 3
+            }
+            "another's" => {
+                let mut mkc = [0; Mkc::SIZE];
+                let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+                view.set(Mkc::EN_RINVAL, 1).set(Mkc::QPN, pair.qb.qpn + 1).set(Mkc::PD, PD);
+                let index = pair.b.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), &[])).unwrap();
+                index << 8
+            }
+            "region" => region,
+            _ => 0x7777_7700,
+        };
+        pair.a.write(at_a, b"kept");
+        pair.b.post_receive(&mut pair.qb, &[(at_b, 64, region)]);
+        let sent = pair.b.engine.stats().sent.packets;
+        // Nobody answers, so the sender gives up after its retries.
+        assert_eq!(one(&mut pair, 0x01, key, &data(at_a, 4, key_a)), 0x15, "{case}");
+        assert_eq!(pair.b.engine.stats().sent.packets, sent, "{case}: neither ACK nor NAK");
+        let got = pair.b.poll(&mut pair.qb.receive).unwrap();
+        assert_eq!((got.opcode(), got.syndrome()), (0xe, 0x12), "{case}");
+        assert_eq!((pair.b.state(pair.qb.qpn), pair.b.read(at_b, 4)), (6, b"kept".to_vec()), "{case}");
+    }
 }
 
 #[test]
