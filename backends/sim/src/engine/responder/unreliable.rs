@@ -7,7 +7,7 @@ use crate::engine::management_datagram::{GENERAL_QPN, SUBNET_QPN};
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::qp::Qp;
 use crate::engine::qp::psn;
-use crate::engine::responder::Stop;
+use crate::engine::responder::{Inbound, Refusal, Stop};
 use crate::packet::Packet;
 
 /// Bytes before the payload of a received datagram, where its global route lies if it had one.
@@ -28,6 +28,7 @@ impl Qp {
         if place.is_start() || self.responder.is_amid_message() {
             match self.execute_request(work, packet) {
                 Ok(()) => {}
+                Err(Stop::Refused(Refusal { receive: Some(CqeSyndrome::LocalLength), .. })) => self.too_long(work),
                 Err(Stop::Refused(refusal)) if refusal.receive.is_some() => {
                     if let (Some(index), Some(syndrome)) = (self.held_receive(), refusal.receive) {
                         self.responder.abandon();
@@ -46,13 +47,27 @@ impl Qp {
         self.responder.expected_psn = psn::add(packet.bth.psn, 1);
     }
 
+    /// The message in progress does not fit its receive. The next message gets that; one of a shared queue has left it and
+    /// completes instead. The queue pair goes on either way: classes D and E of InfiniBand Architecture 9.9.6.3, as Linux's
+    /// software device has them (`rxe_resp.c`, `RESPST_ERR_LENGTH`). What cards do is not published.
+    fn too_long(&mut self, work: &mut Work<'_, '_>) {
+        work.env.note(|| format!("QP {:#x}: message dropped, longer than its receive", self.qpn));
+        match self.held_receive() {
+            Some(index) if self.srq.is_some() => {
+                self.responder.abandon();
+                self.fail_receive(work, index, CqeSyndrome::LocalLength);
+            }
+            _ => self.drop_message(),
+        }
+    }
+
     /// The message that is arriving is forgotten; the next one gets its receive.
     fn drop_message(&mut self) {
         self.responder.keep_receive();
         self.responder.abandon();
     }
 
-    /// Handles a datagram. One with the wrong queue key, or for which no receive is posted, is dropped.
+    /// Handles a datagram. One with the wrong queue key, for which no receive is posted, or that does not fit, is dropped.
     pub(in crate::engine) fn handle_datagram(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         let Some(deth) = packet.deth else { return };
         if !self.can_receive() || (deth.qkey != self.get(Qpc::Q_KEY) && !self.is_subnet_management()) {
@@ -67,16 +82,19 @@ impl Qp {
                 return;
             }
         };
-        let mut bytes = vec![0; ROUTE_AREA];
-        if let Some(route) = packet.grh {
-            bytes = route.encode(packet.transport_len()).to_vec();
+        let len = ROUTE_AREA + packet.payload.len();
+        if receive.list.iter().map(|pointer| pointer.len).sum::<u64>() < len as u64 {
+            self.responder.message = Some(Inbound::Send { receive, written: 0 });
+            return self.too_long(work);
         }
-        bytes.extend(&packet.payload);
         let access = receive.access(self.qpn);
-        let syndrome = match scatter(work, access, receive.list.iter().copied(), 0, &bytes) {
+        let mut place = |at, bytes: &[u8]| scatter(work, access, receive.list.iter().copied(), at, bytes);
+        // Without a route its place stays as it is.
+        let route = packet.grh.map_or(Ok(()), |route| place(0, &route.encode(packet.transport_len())));
+        let syndrome = match route.and_then(|()| place(ROUTE_AREA as u64, &packet.payload)) {
             Ok(()) => {
                 let opcode = if packet.immediate.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
-                self.finish_receive(work, packet, opcode, receive.index, bytes.len() as u32);
+                self.finish_receive(work, packet, opcode, receive.index, len as u32);
                 return;
             }
             Err(ScatterError::TooLong) => CqeSyndrome::LocalLength,

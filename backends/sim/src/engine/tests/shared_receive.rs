@@ -37,14 +37,11 @@ fn keys_of_receives_belong_to_the_domain_of_the_shared_queue() {
     assert_eq!((pair.b.read(at_b, 6), pair.b.read(at_b + 64, 6)), (b"shared".to_vec(), vec![0; 6]));
 }
 
-#[test]
-fn keys_of_datagrams_too() {
-    let mut pair = Pair::new();
-    let mut srq = pair.b.srq(SHARED_PD, 4, 0);
-    let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
-    let shared = pair.b.mkey_of(SHARED_PD, at_b, 4096, 0x1f);
-    let mut qb = pair.b.qp_on(QpcSt::Ud, Some(srq.srqn), 0, 4, 6);
-    let mut qa = pair.a.qp_of(QpcSt::Ud, 4, 4, 6);
+/// Queue pairs for datagrams, that of `b` with a shared receive queue.
+fn datagrams(pair: &mut Pair<PerfectWire>) -> (TestQp, TestQp, TestSrq) {
+    let srq = pair.b.srq(SHARED_PD, 4, 0);
+    let qb = pair.b.qp_on(QpcSt::Ud, Some(srq.srqn), 0, 4, 6);
+    let qa = pair.a.qp_of(QpcSt::Ud, 4, 4, 6);
     for (host, qpn) in [(&mut pair.a, qa.qpn), (&mut pair.b, qb.qpn)] {
         for opcode in [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp] {
             host.modify(qpn, opcode, 0, |qpc| {
@@ -53,11 +50,41 @@ fn keys_of_datagrams_too() {
             .unwrap();
         }
     }
+    (qa, qb, srq)
+}
+
+fn address(qpn: u32) -> Vec<u8> {
+    words(&[7, 0, 1 << 31 | qpn, 2, 0, 0, 0, 0, 0, 0, 0, 0])
+}
+
+#[test]
+fn keys_of_datagrams_too() {
+    let mut pair = Pair::new();
+    let (mut qa, mut qb, mut srq) = datagrams(&mut pair);
+    let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
+    let shared = pair.b.mkey_of(SHARED_PD, at_b, 4096, 0x1f);
     pair.b.post_shared(&mut srq, &[(at_b, 128, shared)]);
     pair.a.write(at_a, b"shared");
-    let address = words(&[7, 0, 1 << 31 | qb.qpn, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
-    pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[address, data(at_a, 6, key_a)].concat());
+    pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[address(qb.qpn), data(at_a, 6, key_a)].concat());
     pair.run();
     assert_eq!(pair.b.poll(&mut qb.receive).map(|cqe| (cqe.opcode(), cqe.byte_cnt())), Some((2, 46)));
     assert_eq!(pair.b.read(at_b + 40, 6), b"shared");
+}
+
+#[test]
+fn a_datagram_longer_than_a_shared_receive_completes_it() {
+    let mut pair = Pair::new();
+    let (mut qa, mut qb, mut srq) = datagrams(&mut pair);
+    let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
+    let shared = pair.b.mkey_of(SHARED_PD, at_b, 4096, 0x1f);
+    for _ in 0..2 {
+        pair.b.post_shared(&mut srq, &[(at_b, 64, shared)]);
+    }
+    for (len, opcode, syndrome) in [(25, 0xe, 0x01), (24, 2, 0)] {
+        pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[address(qb.qpn), data(at_a, len, key_a)].concat());
+        pair.run();
+        let got = pair.b.poll(&mut qb.receive).unwrap();
+        assert_eq!((got.opcode(), if opcode == 0xe { got.syndrome() } else { 0 }), (opcode, syndrome));
+        assert_eq!(pair.b.state(qb.qpn), 3, "it goes on");
+    }
 }

@@ -123,6 +123,7 @@ fn datagrams() {
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
     let (mut qa, mut qb) = (datagram_qp(&mut pair.a), datagram_qp(&mut pair.b));
     pair.a.write(at_a, b"to whom it may concern");
+    pair.b.write(at_b, &[0x5a; 40]);
     for global in [false, true] {
         pair.b.post_receive(&mut qb, &[(at_b, 4096, key_b)]);
         let body = [address(QKEY, qb.qpn, 2, global), data(at_a, 22, key_a)].concat();
@@ -136,8 +137,11 @@ fn datagrams() {
         assert_eq!(got.0[24..28], (u32::from(global) << 28 | 2 << 24 | qa.qpn).to_be_bytes());
         assert_eq!(pair.b.read(at_b + 40, 22), b"to whom it may concern");
         let route = pair.b.read(at_b, 40);
-        assert_eq!(route[0] >> 4, if global { 6 } else { 0 });
-        assert_eq!(route[39], if global { 2 } else { 0 });
+        if global {
+            assert_eq!((route[0] >> 4, route[39]), (6, 2));
+        } else {
+            assert_eq!(route, [0x5a; 40], "nothing is written without a route");
+        }
     }
     // Wrong key, no receive, no queue pair: it completes here and arrives nowhere.
     pair.b.post_receive(&mut qb, &[(at_b, 4096, key_b)]);
@@ -147,6 +151,46 @@ fn datagrams() {
         pair.run();
         assert_eq!(pair.a.poll(&mut qa.send).unwrap().opcode(), 0);
         assert_eq!(pair.b.poll(&mut qb.receive), None);
+    }
+}
+
+#[test]
+fn a_datagram_longer_than_the_receive_is_dropped() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
+    let (mut qa, mut qb) = (datagram_qp(&mut pair.a), datagram_qp(&mut pair.b));
+    pair.b.post_receive(&mut qb, &[(at_b, 139, key_b)]);
+    for (len, fits) in [(100, false), (0, true), (99, true), (100, false)] {
+        if qb.received == 1 && len == 99 {
+            pair.b.post_receive(&mut qb, &[(at_b, 139, key_b)]);
+        }
+        // A pointer to no bytes would stand for 2 GiB.
+        let pointer = if len == 0 { Vec::new() } else { data(at_a, len, key_a) };
+        pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[address(QKEY, qb.qpn, 2, false), pointer].concat());
+        pair.run();
+        assert_eq!(pair.a.poll(&mut qa.send).unwrap().opcode(), 0);
+        let got = pair.b.poll(&mut qb.receive).map(|cqe| (cqe.opcode(), cqe.byte_cnt()));
+        assert_eq!(got, fits.then_some((2, 40 + len)), "{len} bytes");
+    }
+    assert_eq!(pair.b.state(qb.qpn), 3);
+    // One without room for a route holds no datagram at all.
+    pair.b.post_receive(&mut qb, &[(at_b, 39, key_b)]);
+    pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &address(QKEY, qb.qpn, 2, false));
+    pair.run();
+    assert_eq!(pair.b.poll(&mut qb.receive), None);
+}
+
+#[test]
+fn an_unconfirmed_message_longer_than_the_receive_is_dropped() {
+    let mut pair = Pair::of(QpcSt::Uc, perfect(), Link::default(), 6);
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
+    pair.b.post_receive(&mut pair.qb, &[(at_b, 1000, key_b)]);
+    for (len, fits) in [(1001, false), (3000, false), (1000, true)] {
+        pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, len, key_a));
+        pair.run();
+        assert_eq!(pair.a.poll(&mut pair.qa.send).unwrap().opcode(), 0);
+        let got = pair.b.poll(&mut pair.qb.receive).map(|cqe| (cqe.opcode(), cqe.byte_cnt()));
+        assert_eq!(got, fits.then_some((2, len)), "{len} bytes");
     }
 }
 
