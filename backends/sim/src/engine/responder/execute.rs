@@ -71,7 +71,9 @@ impl Qp {
             if self.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
                 return Err(Refusal::INVALID.into());
             }
-            self.check_key(work, &reth, Right::RemoteWrite)?;
+            if let Err(refusal) = self.check_key(work, &reth, Right::RemoteWrite) {
+                return Err(self.refuse_write(work, packet, refusal));
+            }
             let total = u64::from(reth.len);
             self.responder.message = Some(Inbound::Write { addr: reth.addr, rkey: reth.rkey, left: total, total });
         }
@@ -115,6 +117,22 @@ impl Qp {
             self.finish_receive(work, packet, CqeOpcode::RespWrImm, receive.index, total as u32);
         }
         Ok(())
+    }
+
+    /// A key does not open the bytes of a write. The receive that the immediate data of the same packet needs tells the host
+    /// (Local Access Error, InfiniBand Architecture 11.6.2), on services that tell the peer too.
+    fn refuse_write(&mut self, work: &mut Work<'_, '_>, packet: &Packet, refusal: Refusal) -> Stop {
+        if packet.immediate.is_none() || !self.service.is_reliable() {
+            return refusal.into();
+        }
+        match self.need_receive(work) {
+            Ok(receive) => {
+                self.responder.message = Some(Inbound::Send { receive, written: 0 });
+                Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into()
+            }
+            Err(Stop::NotReady) => refusal.into(),
+            Err(stop) => stop,
+        }
     }
 
     pub(in crate::engine) fn check_key(&self, work: &mut Work<'_, '_>, reth: &Reth, right: Right) -> Result<(), Refusal> {

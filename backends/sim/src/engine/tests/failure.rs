@@ -302,3 +302,25 @@ fn an_element_of_another_place_is_refused() {
     let mismatch = Finding::WqeMismatch { qpn, index: 0, wqe_index: 64, wqe_qpn: qpn };
     assert_eq!(other.a.audit.findings().last(), Some(&mismatch));
 }
+
+#[test]
+fn a_receive_tells_of_a_refused_write_with_immediate_data() {
+    for (posted, len) in [(true, 8), (false, 8), (true, 1000)] {
+        let mut pair = Pair::new();
+        let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+        pair.b.events();
+        if posted {
+            pair.b.post_receive(&mut pair.qb, &[]);
+        }
+        let body = [raddr(at_b, key_b ^ 1), data(at_a, len, key_a)].concat();
+        pair.a.post_send(&mut pair.qa, 0x09, SIGNALED, 0, &body);
+        pair.run();
+        assert_eq!(pair.a.poll(&mut pair.qa.send).map(|cqe| cqe.syndrome()), Some(0x13));
+        let got = pair.b.poll(&mut pair.qb.receive).map(|cqe| (cqe.opcode(), cqe.syndrome()));
+        // Of a longer message nothing says yet that immediate data will come.
+        let expected = if len == 8 { (0xe, 0x11) } else { (0xe, 0x05) };
+        assert_eq!(got, posted.then_some(expected), "{len} bytes");
+        let told = [EngineEvent::Qp { event: EventType::WqAccessError, qpn: pair.qb.qpn }];
+        assert_eq!(pair.b.events(), if expected.1 == 0x11 && posted { &[][..] } else { &told[..] });
+    }
+}
