@@ -38,6 +38,18 @@ const FIELDS: [(u64, Field<Mkc>); 13] = [
     (mkey_mask::RELAXED_ORDERING_READ, Mkc::RELAXED_ORDERING_READ),
 ];
 
+/// Bits of a change mask that mean something here. The rest belongs to what the device does not have: signatures
+/// ([`mkey_mask::EN_SIGERR`], [`mkey_mask::BSF_EN`]) and what later devices added.
+const KNOWN: u64 = {
+    let mut known = mkey_mask::PD | mkey_mask::START_ADDR | mkey_mask::LEN;
+    let mut fields: &[(u64, Field<Mkc>)] = &FIELDS;
+    while let [(bit, _), rest @ ..] = fields {
+        known |= *bit;
+        fields = rest;
+    }
+    known
+};
+
 /// Applies `umr` to the key `number` names by its index. On an error the key is as it was.
 pub(in crate::engine) fn apply(
     keys: &mut KeyTable,
@@ -79,6 +91,10 @@ pub(in crate::engine) fn apply(
 
 fn allowed(key: &Mkey, issuer: UmrIssuer, number: u32, umr: &Umr, frees: bool) -> Result<(), CqeSyndrome> {
     let refused = Err(CqeSyndrome::MwBind);
+    // A request that asks for more than is done must not seem to have succeeded.
+    if umr.mask & !KNOWN != 0 {
+        return refused;
+    }
     if !key.context().is_set(Mkc::UMR_EN) || (key.pd() != issuer.pd && !issuer.privileged) {
         return refused;
     }

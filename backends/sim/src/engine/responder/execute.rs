@@ -125,7 +125,7 @@ impl Qp {
         if packet.immediate.is_none() || !self.service.is_reliable() {
             return refusal.into();
         }
-        match self.need_receive(work) {
+        match self.require_receive(work) {
             Ok(receive) => {
                 self.responder.message = Some(Inbound::Send { receive, written: 0 });
                 Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into()

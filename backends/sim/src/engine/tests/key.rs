@@ -106,6 +106,20 @@ fn a_window_grants_only_what_it_was_bound_with() {
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
 }
 
+#[test]
+fn a_change_of_what_a_key_does_not_have_fails() {
+    // Signature errors, signatures, and bits that no document names.
+    for bit in [9, 12, 2, 30, 63] {
+        let mut pair = Pair::new();
+        let (_, (at_b, region)) = pair.buffers(4096);
+        let window = pair.b.window(false);
+        let mut body = bind(window | 1, (at_b, 64), RW, (region, at_b));
+        body[8..16].copy_from_slice(&(BIND_MASK | 1 << bit).to_be_bytes());
+        assert_eq!(bind_at_b(&mut pair, window, &body), 6, "bit {bit}");
+        assert_eq!((pair.b.engine.counts().bound_windows, pair.b.state(pair.qb.qpn)), (0, 6));
+    }
+}
+
 /// Makes the bind of a window to a region at an address.
 type Body = fn(u32, u32, u64) -> Vec<u8>;
 
