@@ -110,7 +110,7 @@ impl Engine {
     /// What a shared receive queue is, and how many elements wait in it.
     pub fn query_srq(&self, env: &Env<'_>, srqn: u32, kind: SrqKind) -> Result<(SrqSpec, u16), CmdStatus> {
         let srq = self.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
-        Ok((srq.spec, srq.posted(env.memory)))
+        Ok((srq.spec, srq.posted(env.memory).unwrap_or(0)))
     }
 
     /// Sets the limit: one event when fewer elements are posted, at once if that is so now.

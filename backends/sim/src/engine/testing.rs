@@ -27,6 +27,11 @@ impl TestMemory {
         Self { base, bytes: RefCell::new(vec![0; len]) }
     }
 
+    /// There is no memory from `addr` on any more.
+    pub(super) fn end_at(&self, addr: u64) {
+        self.bytes.borrow_mut().truncate((addr - self.base) as usize);
+    }
+
     fn range(&self, addr: u64, len: usize) -> Result<std::ops::Range<usize>, DmaFault> {
         let fault = DmaFault { addr, len };
         let start = usize::try_from(addr.checked_sub(self.base).ok_or(fault)?).map_err(|_| fault)?;

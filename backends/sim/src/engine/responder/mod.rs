@@ -39,6 +39,10 @@ impl Refusal {
     pub(in crate::engine) const ACCESS: Self =
         Self { syndrome: Some(Syndrome::RemoteAccess), receive: None, event: Some(EventType::WqAccessError) };
 
+    /// The shared receive queue has failed, and with it the receive queue of who takes from it.
+    pub(in crate::engine) const QUEUE: Self =
+        Self { syndrome: Some(Syndrome::RemoteOperational), receive: None, event: Some(EventType::WqCatasError) };
+
     /// The receive that the request uses completes with an error, which reports it instead of an event.
     pub(in crate::engine) const fn of_receive(syndrome: Syndrome, receive: CqeSyndrome) -> Self {
         Self { syndrome: Some(syndrome), receive: Some(receive), event: None }

@@ -22,6 +22,15 @@ pub(in crate::engine) struct Receive {
     pub(in crate::engine) list: Vec<DataPointer>,
 }
 
+/// Why a posted receive cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum NoReceive {
+    /// It could not be read or makes no sense. The message in progress holds what of it can complete.
+    Element,
+    /// The shared queue has failed, and so does who takes from it.
+    Queue,
+}
+
 impl Receive {
     /// Right of a queue pair to place bytes in it.
     pub(super) fn access(&self, qpn: u32) -> Access {
@@ -31,7 +40,7 @@ impl Receive {
 
 impl Qp {
     /// Takes the oldest posted receive.
-    pub(in crate::engine) fn next_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, ()>> {
+    pub(in crate::engine) fn next_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, NoReceive>> {
         if let Some(spare) = self.responder.take_spare() {
             return Some(Ok(spare));
         }
@@ -58,23 +67,35 @@ impl Qp {
             _ => {
                 // It can name no buffer, but it can fail.
                 self.responder.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
-                Err(())
+                Err(NoReceive::Element)
             }
         })
     }
 
-    pub(in crate::engine) fn next_srq_receive(&mut self, work: &mut Work<'_, '_>, srqn: u32) -> Option<Result<Receive, ()>> {
-        let element = work.shared.srqs.pop(work.env.memory, srqn)?;
+    pub(in crate::engine) fn next_srq_receive(
+        &mut self,
+        work: &mut Work<'_, '_>,
+        srqn: u32,
+    ) -> Option<Result<Receive, NoReceive>> {
+        let element = match work.shared.srqs.pop(work.env.memory, srqn)? {
+            Ok(element) => element,
+            Err(failed) => {
+                work.env.note(|| format!("SRQ {srqn:#x}: its record, a link or an element leads nowhere"));
+                if failed.first {
+                    work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqCatasError, srqn });
+                }
+                return Some(Err(NoReceive::Queue));
+            }
+        };
         let (index, pd) = (element.index, element.pd);
         if element.below_limit {
             work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
         }
-        let list = element.segments.and_then(|segments| {
-            work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &segments });
-            decode_receive(&segments).ok()
-        });
-        Some(list.map(|list| Receive { index, pd, list }).ok_or_else(|| {
+        work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &element.segments });
+        let list = decode_receive(&element.segments);
+        Some(list.map(|list| Receive { index, pd, list }).map_err(|_| {
             self.responder.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
+            NoReceive::Element
         }))
     }
 
@@ -82,7 +103,10 @@ impl Qp {
         match self.next_receive(work) {
             None => Err(Stop::NotReady),
             Some(Ok(receive)) => Ok(receive),
-            Some(Err(())) => Err(Refusal::of_receive(Syndrome::RemoteOperational, CqeSyndrome::LocalQpOp).into()),
+            Some(Err(NoReceive::Element)) => {
+                Err(Refusal::of_receive(Syndrome::RemoteOperational, CqeSyndrome::LocalQpOp).into())
+            }
+            Some(Err(NoReceive::Queue)) => Err(Refusal::QUEUE.into()),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Receiving without acknowledgements: unreliable connections and datagrams.
 
-use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc, QpcSt, QpcState};
+use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc, QpcSt, QpcState};
 
 use crate::engine::Work;
 use crate::engine::management_datagram::{GENERAL_QPN, SUBNET_QPN};
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::qp::Qp;
 use crate::engine::qp::psn;
+use crate::engine::responder::receive::NoReceive;
 use crate::engine::responder::{Inbound, Refusal, Stop};
 use crate::packet::Packet;
 
@@ -38,6 +39,7 @@ impl Qp {
                         self.fail(work, None);
                     }
                 }
+                Err(Stop::Refused(Refusal { event: event @ Some(EventType::WqCatasError), .. })) => self.fail(work, event),
                 Err(Stop::Refused(_) | Stop::NotReady) => {
                     work.env.note(|| format!("QP {:#x}: message dropped", self.qpn));
                     self.drop_message();
@@ -76,7 +78,8 @@ impl Qp {
         }
         let receive = match self.next_receive(work) {
             Some(Ok(receive)) => receive,
-            Some(Err(())) => return self.fail_held(work, CqeSyndrome::LocalQpOp),
+            Some(Err(NoReceive::Element)) => return self.fail_held(work, CqeSyndrome::LocalQpOp),
+            Some(Err(NoReceive::Queue)) => return self.fail(work, Some(EventType::WqCatasError)),
             None => {
                 work.env.note(|| format!("QP {:#x}: datagram dropped, no receive", self.qpn));
                 return;

@@ -60,6 +60,15 @@ pub(in crate::engine) struct Srq {
     head: u16,
     /// Elements taken.
     taken: u16,
+    /// Its record, a link or an element led nowhere: nothing can be taken any more.
+    failed: bool,
+}
+
+/// A queue from which nothing can be taken any more.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct SrqFailed {
+    /// It was found just now: an event reports it, once.
+    pub(in crate::engine) first: bool,
 }
 
 /// An element taken from the list.
@@ -68,8 +77,8 @@ pub(in crate::engine) struct SrqElement {
     pub(in crate::engine) index: u16,
     /// Protection domain of the queue.
     pub(in crate::engine) pd: u32,
-    /// Its data segments; `None` if it could not be read.
-    pub(in crate::engine) segments: Option<Vec<u8>>,
+    /// Its data segments.
+    pub(in crate::engine) segments: Vec<u8>,
     /// Fewer elements than the limit are left: an event reports it, once.
     pub(in crate::engine) below_limit: bool,
 }
@@ -118,7 +127,7 @@ impl SrqTable {
         }
         self.next = srqn + 1;
         let ring = Ring::new(pages, 0, spec.log_size, spec.log_stride);
-        self.srqs.insert(srqn, Srq { spec, ring, head: 0, taken: 0 });
+        self.srqs.insert(srqn, Srq { spec, ring, head: 0, taken: 0, failed: false });
         Ok(srqn)
     }
 
@@ -135,36 +144,45 @@ impl SrqTable {
         limit: u16,
     ) -> Result<bool, CmdStatus> {
         let srq = self.srqs.get_mut(&srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
-        let below = srq.posted(memory) < limit;
+        let below = srq.posted(memory).unwrap_or(0) < limit;
         srq.spec.limit = if below { 0 } else { limit };
         Ok(below)
     }
 
     /// Takes the oldest posted element; `None` if there is none.
-    pub(in crate::engine) fn pop(&mut self, memory: &dyn HostMemory, srqn: u32) -> Option<SrqElement> {
+    pub(in crate::engine) fn pop(&mut self, memory: &dyn HostMemory, srqn: u32) -> Option<Result<SrqElement, SrqFailed>> {
         let srq = self.srqs.get_mut(&srqn)?;
-        let record: [u8; 4] = read_array(memory, srq.spec.dbr_addr).ok()?;
-        let posted = u32::from_be_bytes(record) as u16;
-        let left = posted.wrapping_sub(srq.taken).checked_sub(1)?;
+        if srq.failed {
+            return Some(Err(SrqFailed { first: false }));
+        }
+        let Some(posted) = srq.posted(memory) else { return Some(Err(srq.fail())) };
+        let left = posted.checked_sub(1)?;
         let index = srq.head;
         let mut bytes = vec![0; srq.ring.stride()];
-        let readable = u32::from(index) < srq.ring.entries() && srq.ring.read(memory, u32::from(index), &mut bytes).is_ok();
+        if u32::from(index) >= srq.ring.entries() || srq.ring.read(memory, u32::from(index), &mut bytes).is_err() {
+            return Some(Err(srq.fail()));
+        }
         srq.taken = srq.taken.wrapping_add(1);
-        if let Some(link) = View::<WqeSrqNextSeg>::new(&bytes).filter(|_| readable) {
+        if let Some(link) = View::<WqeSrqNextSeg>::new(&bytes) {
             srq.head = link.get(WqeSrqNextSeg::NEXT_WQE_INDEX) as u16;
         }
         let below_limit = left < srq.spec.limit;
         if below_limit {
             srq.spec.limit = 0;
         }
-        Some(SrqElement { index, pd: srq.spec.pd, segments: readable.then(|| bytes.split_off(LINK)), below_limit })
+        Some(Ok(SrqElement { index, pd: srq.spec.pd, segments: bytes.split_off(LINK), below_limit }))
     }
 }
 
 impl Srq {
-    /// Elements posted and not taken.
-    pub(in crate::engine) fn posted(&self, memory: &dyn HostMemory) -> u16 {
-        let record: [u8; 4] = read_array(memory, self.spec.dbr_addr).unwrap_or_default();
-        (u32::from_be_bytes(record) as u16).wrapping_sub(self.taken)
+    fn fail(&mut self) -> SrqFailed {
+        self.failed = true;
+        SrqFailed { first: true }
+    }
+
+    /// Elements posted and not taken; `None` if the doorbell record cannot be read.
+    pub(in crate::engine) fn posted(&self, memory: &dyn HostMemory) -> Option<u16> {
+        let record: [u8; 4] = read_array(memory, self.spec.dbr_addr).ok()?;
+        Some((u32::from_be_bytes(record) as u16).wrapping_sub(self.taken))
     }
 }

@@ -1,8 +1,9 @@
 //! Receives taken from a shared receive queue.
 
+use super::super::EngineEvent;
 use super::super::testing::*;
 use crate::wire::PerfectWire;
-use bareverbs_mlx5_spec::{CmdOpcode, Qpc, QpcSt};
+use bareverbs_mlx5_spec::{CmdOpcode, EventType, Qpc, QpcSt};
 
 /// Domain of the shared receive queue, another than that of the queue pairs.
 const SHARED_PD: u32 = PD + 1;
@@ -87,4 +88,77 @@ fn a_datagram_longer_than_a_shared_receive_completes_it() {
         assert_eq!((got.opcode(), if opcode == 0xe { got.syndrome() } else { 0 }), (opcode, syndrome));
         assert_eq!(pair.b.state(qb.qpn), 3, "it goes on");
     }
+}
+
+#[test]
+fn a_shared_queue_that_leads_nowhere_fails_once_and_its_queue_pairs_each() {
+    // The first element links beyond the ring; or the doorbell record lies where no memory is.
+    for unreadable in [false, true] {
+        let (mut pair, mut srq) = sharing(0);
+        let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
+        let shared = pair.b.mkey_of(SHARED_PD, at_b, 4096, 0x1f);
+        pair.b.write(srq.ring, &words(&[0x4000]));
+        for _ in 0..3 {
+            pair.b.post_shared(&mut srq, &[(at_b, 64, shared)]);
+        }
+        let good = if unreadable { 0 } else { 1 };
+        if unreadable {
+            pair.b.memory.end_at(srq.dbr);
+        }
+        let body = data(at_a, 6, key_a);
+        for turn in 0..=good {
+            pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &body);
+            pair.run();
+            let expected = if turn < good { 0 } else { 0xd };
+            let cqe = pair.a.poll(&mut pair.qa.send).unwrap();
+            assert_eq!(cqe.opcode(), expected);
+            if expected == 0xd {
+                assert_eq!(cqe.syndrome(), 0x14, "a remote operation error, not a receiver that is never ready");
+            }
+        }
+        let (qpn, srqn) = (pair.qb.qpn, srq.srqn);
+        let of_qp = |qpn| [EventType::WqCatasError, EventType::SrqLastWqe].map(|event| EngineEvent::Qp { event, qpn });
+        let of_srq = EngineEvent::Srq { event: EventType::SrqCatasError, srqn };
+        let told = pair.b.events();
+        assert_eq!(told, [vec![of_srq], of_qp(qpn).to_vec()].concat(), "unreadable: {unreadable}");
+        assert_eq!(pair.b.state(qpn), 6);
+        if unreadable {
+            continue;
+        }
+        // Another queue pair learns it by itself; the queue is not told of again.
+        let next = pair.b.qp_on(QpcSt::Rc, Some(srqn), 0, 4, 6);
+        let mut from = pair.a.qp(4, 4, 6);
+        pair.a.connect(from.qpn, 2, next.qpn, Link::default());
+        pair.b.connect(next.qpn, 1, from.qpn, Link::default());
+        pair.b.events();
+        pair.a.post_send(&mut from, 0x0a, SIGNALED, 0, &body);
+        pair.run();
+        assert_eq!(pair.a.poll(&mut from.send).map(|cqe| cqe.syndrome()), Some(0x14));
+        let told: Vec<_> = pair.b.events().into_iter().filter(|event| !is_established(event)).collect();
+        assert_eq!(told, of_qp(next.qpn));
+    }
+}
+
+fn is_established(event: &EngineEvent) -> bool {
+    matches!(event, EngineEvent::Qp { event: EventType::CommEstablished, .. })
+}
+
+#[test]
+fn the_limit_is_told_of_once_when_elements_run_out() {
+    let (mut pair, mut srq) = sharing(2);
+    let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
+    let shared = pair.b.mkey_of(SHARED_PD, at_b, 4096, 0x1f);
+    for _ in 0..4 {
+        pair.b.post_shared(&mut srq, &[(at_b, 64, shared)]);
+    }
+    let limit = EngineEvent::Srq { event: EventType::SrqRqLimit, srqn: srq.srqn };
+    let told: Vec<_> = (0..4)
+        .map(|_| {
+            pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 6, key_a));
+            pair.run();
+            pair.b.events().into_iter().filter(|event| *event == limit).count()
+        })
+        .collect();
+    // Three left, two left, one left, none.
+    assert_eq!(told, [0, 0, 1, 0]);
 }
