@@ -127,6 +127,8 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) rnr_left: u32,
     /// When an acknowledgement must have come.
     pub(in crate::engine) ack_due: Option<Instant>,
+    /// The timer ran out unwatched and was restarted; no retry or progress since.
+    pub(in crate::engine) timer_restarted: bool,
     /// When the peer may have a receive.
     pub(in crate::engine) rnr_until: Option<Instant>,
     /// Packets are being sent again because one was found missing.
@@ -192,6 +194,7 @@ impl Requester {
         self.retries_left = retries;
         self.rnr_left = rnr;
         self.retransmitting = false;
+        self.timer_restarted = false;
         let waiting = self.unacked != self.sent_end;
         self.ack_due = if waiting { timeout.map(|timeout| now.after(timeout)) } else { None };
     }

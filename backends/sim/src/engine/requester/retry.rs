@@ -11,6 +11,9 @@ use crate::engine::qp::Qp;
 /// Unit of the local acknowledge timeout.
 const TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
 
+/// A timer that is seen later than this part of its value was not watched.
+const LATE: u32 = 4;
+
 /// Delay that a timer code of an RNR NAK names (InfiniBand Architecture, table 45).
 pub(in crate::engine) fn rnr_delay(timer: u8) -> Duration {
     const UNITS: [u32; 32] = [
@@ -44,6 +47,7 @@ impl Qp {
         work.shared.stats.retries += 1;
         self.requester.retries_left = left;
         self.requester.retransmitting = true;
+        self.requester.timer_restarted = false;
         self.requester.rewind();
         self.requester.ack_due = self.timeout().map(|timeout| work.env.now.after(timeout));
     }
@@ -71,12 +75,22 @@ impl Qp {
         if self.requester.rnr_until.is_some_and(|due| due <= now) {
             self.requester.rnr_until = None;
         }
-        if self.can_send() && self.requester.ack_due.is_some_and(|due| due <= now) {
-            self.requester.ack_due = None;
-            if self.requester.unacked != self.requester.sent_end {
-                work.env.note(|| format!("QP {:#x}: no acknowledgement in time", self.qpn));
-                self.retransmit(work);
-            }
+        let Some(due) = self.requester.ack_due.filter(|&due| due <= now && self.can_send()) else { return };
+        self.requester.ack_due = None;
+        if self.requester.unacked == self.requester.sent_end {
+            return;
         }
+        let timeout = self.timeout().unwrap_or_default();
+        // Nobody looked at this timer for long after it was due: the process stood still, and with it whatever brings the
+        // acknowledgement. The peer gets the time again, once for each retry. The architecture lets the timer run for up to
+        // four times its value (9.7.6.1.3).
+        if now.since(due) > timeout / LATE && !self.requester.timer_restarted {
+            work.env.note(|| format!("QP {:#x}: the device stood still, acknowledge timer restarted", self.qpn));
+            self.requester.timer_restarted = true;
+            self.requester.ack_due = Some(now.after(timeout));
+            return;
+        }
+        work.env.note(|| format!("QP {:#x}: no acknowledgement in time", self.qpn));
+        self.retransmit(work);
     }
 }

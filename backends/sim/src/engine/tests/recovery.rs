@@ -208,3 +208,29 @@ fn no_receive_for_too_long() {
     // Timer code 1 is 10 us, twice, and three times there and back.
     assert_eq!(pair.now, Instant::from_nanos(2 * 10_000 + 3 * 1000));
 }
+
+#[test]
+fn time_in_which_the_device_stood_still_is_no_retry() {
+    let link = Link { retries: 0, ..Link::default() };
+    let timeout = 4096 << 6;
+    for (lates, fails) in [(&[timeout * 100][..], false), (&[timeout / 8], true), (&[timeout * 100; 2], true)] {
+        let mut pair = Pair::on(perfect(), link, 6);
+        let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+        let body = [raddr(at_b, key_b), data(at_a, 4, key_a)].concat();
+        pair.a.post_send(&mut pair.qa, 0x08, SIGNALED, 0, &body);
+        // Sent, and then nobody works for so long after the timer is due.
+        for late in lates {
+            pair.a.now = pair.now;
+            pair.a.with(|engine, env| engine.advance(env));
+            let due = pair.a.engine.next_due().unwrap();
+            pair.now = due.after(Duration::from_nanos(*late));
+        }
+        pair.a.now = pair.now;
+        pair.a.with(|engine, env| engine.advance(env));
+        let failed = pair.a.poll(&mut pair.qa.send).map(|cqe| (cqe.opcode(), cqe.syndrome()));
+        assert_eq!(failed, fails.then_some((0xd, 0x15)), "{lates:?}");
+        pair.run();
+        let done = pair.a.poll(&mut pair.qa.send).map(|cqe| cqe.opcode());
+        assert_eq!(done, (!fails).then_some(0), "{lates:?}");
+    }
+}
