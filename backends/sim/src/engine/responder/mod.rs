@@ -13,7 +13,7 @@ use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState};
 use crate::engine::qp::Qp;
 use crate::engine::qp::psn;
 use crate::engine::responder::receive::Receive;
-use crate::engine::responder::reply::{Fatal, Reply, UNLIMITED};
+use crate::engine::responder::reply::{ACKNOWLEDGED, Fatal, Reply};
 use crate::engine::responder::xrc::XrcSrq;
 use crate::engine::{EngineEvent, Work};
 use crate::packet::{Operation, Packet, Place, Syndrome};
@@ -225,7 +225,7 @@ impl Qp {
             }
             _ => {
                 let newest = psn::add(self.responder.expected_psn, psn::HALF * 2 - 1);
-                self.responder.acknowledge(newest, UNLIMITED);
+                self.responder.acknowledge(newest, ACKNOWLEDGED);
             }
         }
     }
@@ -261,7 +261,7 @@ impl Qp {
             self.responder.msn = psn::add(self.responder.msn, 1);
         }
         if packet.bth.ack_req && self.service.is_reliable() {
-            self.responder.acknowledge(packet.bth.psn, UNLIMITED);
+            self.responder.acknowledge(packet.bth.psn, ACKNOWLEDGED);
         }
         Ok(())
     }

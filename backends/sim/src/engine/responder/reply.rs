@@ -10,8 +10,19 @@ use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
 /// Responses that one queue pair sends in one go.
 const BUDGET: u32 = 64;
-/// Acknowledged, with a credit count that leaves the flow alone.
-pub(in crate::engine) const UNLIMITED: Syndrome = Syndrome::Ack(31);
+/// Acknowledged. How many receives are posted is filled in when it is sent.
+pub(in crate::engine) const ACKNOWLEDGED: Syndrome = Syndrome::Ack(NO_COUNT);
+/// Credit count that says nothing: shared receives are nobody's in particular.
+const NO_COUNT: u8 = 31;
+
+/// The credit count of an acknowledgement: the greatest that `receives` cover (InfiniBand Architecture 9.7.7.2.4, table 46).
+fn credits(receives: u32) -> u8 {
+    const COUNTS: [u32; 31] = [
+        0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
+        8192, 12288, 16384, 24576, 32768,
+    ];
+    COUNTS.partition_point(|&count| count <= receives).saturating_sub(1) as u8
+}
 
 /// A response that waits to be sent.
 #[derive(Debug)]
@@ -67,7 +78,7 @@ impl Qp {
                 Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(work, psn, syndrome, msn),
                 Reply::Atomic { psn, original, msn, .. } => {
                     let mut packet = self.packet(work.shared, Operation::AtomicAcknowledge, psn);
-                    packet.aeth = Some(Aeth { syndrome: UNLIMITED, msn });
+                    packet.aeth = Some(Aeth { syndrome: self.acknowledged(work), msn });
                     packet.atomic_ack = Some(original);
                     work.transmit(&packet);
                 }
@@ -92,8 +103,15 @@ impl Qp {
         !self.responder.replies.is_empty()
     }
 
+    /// An acknowledgement with the receives that are posted now.
+    fn acknowledged(&self, work: &Work<'_, '_>) -> Syndrome {
+        let posted = self.rq.as_ref().and(self.record(work));
+        posted.map_or(ACKNOWLEDGED, |(posted, _)| Syndrome::Ack(credits(posted.wrapping_sub(self.responder.consumed).into())))
+    }
+
     pub(in crate::engine) fn send_acknowledge(&self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome, msn: u32) {
         let mut packet = self.packet(work.shared, Operation::Acknowledge, psn);
+        let syndrome = if let Syndrome::Ack(_) = syndrome { self.acknowledged(work) } else { syndrome };
         packet.aeth = Some(Aeth { syndrome, msn });
         work.transmit(&packet);
     }
@@ -110,7 +128,7 @@ impl Qp {
         let offset = u64::from(sent) * self.mtu() as u64;
         let len = u64::from(source.len).saturating_sub(offset).min(self.mtu() as u64) as usize;
         let mut packet = self.packet(work.shared, Operation::ReadResponse(place), psn::add(psn, sent));
-        packet.aeth = (place != Place::Middle).then_some(Aeth { syndrome: UNLIMITED, msn });
+        packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(work), msn });
         packet.payload = vec![0; len];
         let addr = source.addr.wrapping_add(offset);
         let access = Access { pd, ..self.access(Right::RemoteRead) };
@@ -132,5 +150,16 @@ impl Qp {
         if self.state != QpcState::Err {
             self.fail(work, fatal.event);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::credits;
+
+    #[test]
+    fn credit_counts_are_rounded_down() {
+        let counts = [0, 1, 4, 5, 6, 7, 8, 11, 12, 1000, 32767, 32768, 65535].map(credits);
+        assert_eq!(counts, [0, 1, 4, 4, 5, 5, 6, 6, 7, 19, 29, 30, 30]);
     }
 }

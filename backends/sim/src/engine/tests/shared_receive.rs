@@ -162,3 +162,15 @@ fn the_limit_is_told_of_once_when_elements_run_out() {
     // Three left, two left, one left, none.
     assert_eq!(told, [0, 0, 1, 0]);
 }
+
+#[test]
+fn acknowledgements_count_no_shared_receives() {
+    let (mut pair, _) = sharing(0);
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    pair.a.post_send(&mut pair.qa, 0x08, SIGNALED, 0, &[raddr(at_b, key_b), data(at_a, 8, key_a)].concat());
+    pair.a.with(|engine, env| engine.advance(env));
+    let request = pair.a.engine.transmit().unwrap();
+    pair.b.with(|engine, env| engine.receive(env, &request));
+    pair.b.with(|engine, env| engine.advance(env));
+    assert_eq!(pair.b.engine.transmit().unwrap()[20], 0x1f);
+}

@@ -218,3 +218,35 @@ fn loopback_needs_no_wire() {
     assert_eq!(host.read(at + 4096, 2000), pattern(2000, 4));
     assert_eq!(host.poll(&mut qa.send).unwrap().opcode(), 0);
 }
+
+#[test]
+fn acknowledgements_count_the_posted_receives() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    let write = [raddr(at_b, key_b), data(at_a, 8, key_a)].concat();
+    let read = [raddr(at_b, key_b), data(at_a, 8, key_a)].concat();
+    // Posted before, opcode, credits told.
+    let steps = [(0, 0x08, 0), (5, 0x08, 4), (1, 0x10, 5), (0, 0x0a, 4), (20, 0x08, 9)];
+    for (posted, opcode, expected) in steps {
+        for _ in 0..posted {
+            pair.b.post_receive(&mut pair.qb, &[(at_b, 64, key_b)]);
+        }
+        let body = if opcode == 0x0a {
+            data(at_a, 8, key_a)
+        } else if opcode == 0x10 {
+            read.clone()
+        } else {
+            write.clone()
+        };
+        pair.a.post_send(&mut pair.qa, opcode, SIGNALED, 0, &body);
+        pair.a.with(|engine, env| engine.advance(env));
+        let request = pair.a.engine.transmit().unwrap();
+        pair.b.with(|engine, env| engine.receive(env, &request));
+        pair.b.with(|engine, env| engine.advance(env));
+        let answer = pair.b.engine.transmit().unwrap();
+        // LRH, BTH, AETH: the syndrome is the first byte of that.
+        assert_eq!(answer[20], expected, "{posted} posted, opcode {opcode:#x}");
+        pair.a.with(|engine, env| engine.receive(env, &answer));
+        assert_eq!(pair.a.poll(&mut pair.qa.send).map(|cqe| cqe.opcode()), Some(0));
+    }
+}
