@@ -14,7 +14,7 @@ use crate::eq::{Event, EventQueues};
 use crate::id_allocator::IdAllocator;
 use crate::management::{self, Agents, Cleared};
 use crate::pages::Pages;
-use crate::port::{PKEYS, Port};
+use crate::port::{GIDS, PKEYS, Port};
 use crate::unsupported::{Unsupported, UnsupportedLog};
 use crate::user::Users;
 
@@ -94,7 +94,7 @@ impl Firmware {
         let power = |log: u8| 1 << log.min(24);
         self.engine.configure(EngineConfig {
             lid: self.port.lid(),
-            port_gid: self.port.gid(0).unwrap_or_default(),
+            gids: (0..GIDS).filter_map(|index| self.port.gid(index)).collect(),
             pkeys: (0..PKEYS).filter_map(|index| self.port.pkey(index)).collect(),
             atomic_host_endian: self.caps.atomic_host_endian(),
             cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
@@ -103,6 +103,8 @@ impl Firmware {
             max_srq: power(self.config.limits.log_max_srq),
             max_mkey: power(self.config.limits.log_max_mkey),
             log_max_msg: self.config.limits.log_max_msg,
+            max_mtu: self.config.mtu,
+            log_max_reads: self.config.limits.log_max_reads,
             ..EngineConfig::default()
         });
     }

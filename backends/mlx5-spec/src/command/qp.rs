@@ -444,4 +444,6 @@ pub mod opt_param {
     pub const RNR_RETRY: u32 = 1 << 13;
     /// `ack_timeout`.
     pub const ACK_TIMEOUT: u32 = 1 << 14;
+    /// `vhca_port_num` of the primary path.
+    pub const PRI_PORT: u32 = 1 << 16;
 }

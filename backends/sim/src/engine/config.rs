@@ -7,8 +7,8 @@ use bareverbs_mlx5_spec::EventType;
 pub struct EngineConfig {
     /// Local identifier of the port; frames to another one are not for this device.
     pub lid: u16,
-    /// GID of the port in wire order, the source of global routes.
-    pub port_gid: [u8; 16],
+    /// GID table of the port in wire order, the sources of global routes. An entry without an interface identifier is unused.
+    pub gids: Vec<[u8; 16]>,
     /// P_Key table of the port; an index beyond it means the default key 0xffff.
     pub pkeys: Vec<u16>,
     /// Atomics treat memory as little-endian 64-bit numbers; otherwise as big-endian ones.
@@ -25,6 +25,10 @@ pub struct EngineConfig {
     pub max_mkey: u32,
     /// Binary logarithm of the largest message in bytes.
     pub log_max_msg: u8,
+    /// Bytes of payload in the largest packet of the port.
+    pub max_mtu: u16,
+    /// Binary logarithm of the reads and atomics that a queue pair may have under way, at either end.
+    pub log_max_reads: u8,
     /// Bytes of this process that keys with their translations may take: a host that asks for more is refused.
     pub key_memory: u64,
     /// Bytes of this process that queues with their page lists may take.
@@ -35,7 +39,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             lid: 1,
-            port_gid: [0; 16],
+            gids: vec![[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]],
             pkeys: vec![0xffff],
             atomic_host_endian: true,
             cqe_version: 1,
@@ -44,6 +48,8 @@ impl Default for EngineConfig {
             max_srq: 1 << 16,
             max_mkey: 1 << 20,
             log_max_msg: 30,
+            max_mtu: 4096,
+            log_max_reads: 4,
             // Enough for 2 million keys, or for 256 GB registered in pages of 4096 bytes.
             key_memory: 1 << 30,
             // Enough for 262,144 queue pairs.
@@ -155,6 +161,17 @@ pub struct EngineStats {
 }
 
 impl EngineConfig {
+    /// Entry of the GID table, if it is in use.
+    pub(super) fn gid(&self, index: u32) -> Option<[u8; 16]> {
+        let gid = usize::try_from(index).ok().and_then(|index| self.gids.get(index)).copied();
+        gid.filter(|gid| u128::from_be_bytes(*gid) as u64 != 0)
+    }
+
+    /// The GID of answers that name none: the first.
+    pub(super) fn port_gid(&self) -> [u8; 16] {
+        self.gids.first().copied().unwrap_or_default()
+    }
+
     pub(super) fn pkey(&self, index: u32) -> u16 {
         usize::try_from(index).ok().and_then(|index| self.pkeys.get(index)).copied().unwrap_or(0xffff)
     }

@@ -47,7 +47,7 @@ impl Engine {
         let qkey = if to_subnet { 0 } else { GENERAL_QKEY };
         packet.deth = Some(Deth { qkey, source_qpn: request.bth.dest_qpn });
         packet.grh =
-            request.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid, dgid: route.sgid, ..route });
+            request.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid(), dgid: route.sgid, ..route });
         packet.payload = answer.to_vec();
         Work { shared: &mut self.shared, env }.transmit(&packet);
     }

@@ -169,7 +169,7 @@ impl Engine {
                 return Err(CmdStatus::BadRes);
             }
         }
-        modify::modify(qp, transition, opt_mask, qpc)?;
+        modify::modify(qp, &self.shared.config, transition, opt_mask, qpc)?;
         let mut work = Work { shared: &mut self.shared, env };
         if qp.state == QpcState::Err {
             qp.flush(&mut work);

@@ -360,7 +360,9 @@ impl Host {
             qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, u32::from(lid));
         })
         .unwrap();
-        self.modify(qpn, CmdOpcode::Rtr2RtsQp, opt_param::RNR_TIMEOUT, |qpc| {
+        let reliable = self.query(qpn, Qpc::ST) == QpcSt::Rc.code();
+        let mask = if reliable { opt_param::RNR_TIMEOUT } else { 0 };
+        self.modify(qpn, CmdOpcode::Rtr2RtsQp, mask, |qpc| {
             qpc.set(Qpc::NEXT_SEND_PSN, link.own_psn)
                 .set(Qpc::RETRY_COUNT, link.retries)
                 .set(Qpc::RNR_RETRY, link.rnr_retries)

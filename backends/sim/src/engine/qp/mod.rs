@@ -237,7 +237,7 @@ impl Qp {
                 tclass: path.get(Ads::TCLASS) as u8,
                 flow_label: path.get(Ads::FLOW_LABEL),
                 hop_limit: path.get(Ads::HOP_LIMIT) as u8,
-                sgid: shared.config.port_gid,
+                sgid: shared.config.gid(path.get(Ads::SRC_ADDR_INDEX)).unwrap_or_else(|| shared.config.port_gid()),
                 dgid: path.bytes(Ads::RGID_RIP).try_into().unwrap_or_default(),
             });
         }

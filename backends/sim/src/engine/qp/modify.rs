@@ -3,6 +3,7 @@
 
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Field, Qpc, QpcState, View, ViewMut, opt_param};
 
+use crate::engine::EngineConfig;
 use crate::engine::qp::{Qp, Service};
 use crate::engine::requester::Requester;
 use crate::engine::responder::Responder;
@@ -95,16 +96,68 @@ fn transition(opcode: CmdOpcode, service: Service) -> Option<Transition> {
     })
 }
 
+/// Optional fields of a transition that its service has. Linux masks what a caller names in the same way (`opt_mask` in
+/// `drivers/infiniband/hw/mlx5/qp.c`), after firmware refused the rest; UCX names rights alone (`rc_mlx5_devx.c`).
+fn allowed(step: &Transition, opcode: CmdOpcode, service: Service) -> u32 {
+    let named = step.optional.iter().map(|(bit, _)| bit).chain(step.path_optional.iter().map(|(bit, _)| bit));
+    // There is one port, and every transition takes it.
+    let more = match opcode {
+        CmdOpcode::Init2InitQp => opt_param::PRI_PORT,
+        CmdOpcode::Sqd2SqdQp => opt_param::PRIMARY_ADDR_PATH | opt_param::PRI_PORT,
+        _ => 0,
+    };
+    let everywhere = opt_param::PKEY_INDEX | opt_param::PRI_PORT;
+    let connected = everywhere | opt_param::RWE | opt_param::PM_STATE | opt_param::PRIMARY_ADDR_PATH;
+    let has = match service {
+        Service::Ud => everywhere | opt_param::Q_KEY,
+        Service::Uc => connected,
+        Service::Rc | Service::Xrc | Service::RegUmr => !opt_param::Q_KEY,
+    };
+    named.fold(more, |sum, bit| sum | bit) & has
+}
+
+/// Whether what a transition takes is there: optional fields that it knows, an MTU and depths within those of the device, a
+/// source address. Alternate paths are not offered ([`CmdHcaCap::APM`](bareverbs_mlx5_spec::CmdHcaCap::APM)).
+fn check(
+    step: &Transition,
+    service: Service,
+    config: &EngineConfig,
+    opcode: CmdOpcode,
+    opt_mask: u32,
+    new: View<'_, Qpc>,
+) -> Result<(), CmdStatus> {
+    /// The only state without automatic path migration.
+    const MIGRATED: u32 = 3;
+    let takes = |bit: u32, always: bool| opt_mask & bit != 0 || always;
+    let to_rtr = opcode == CmdOpcode::Init2RtrQp;
+    let mtu = new.get(Qpc::MTU);
+    let most_reads = u32::from(config.log_max_reads);
+    let accepts = takes(opt_param::RRA_MAX, to_rtr && service.is_reliable());
+    let sends = takes(opt_param::SRA_MAX, opcode == CmdOpcode::Rtr2RtsQp && service.is_reliable());
+    let path = new.sub(Qpc::PRIMARY_ADDRESS_PATH);
+    let has_route = takes(opt_param::PRIMARY_ADDR_PATH, step.path) && path.is_set(Ads::GRH);
+    let refused = opt_mask & !allowed(step, opcode, service) != 0
+        || (takes(opt_param::PM_STATE, false) && new.get(Qpc::PM_STATE) != MIGRATED)
+        || (to_rtr && service.is_connected() && (!(1..=5).contains(&mtu) || 128 << mtu > u32::from(config.max_mtu)))
+        || (accepts && new.get(Qpc::LOG_RRA_MAX) > most_reads)
+        || (sends && new.get(Qpc::LOG_SRA_MAX) > most_reads)
+        || (has_route && config.gid(path.get(Ads::SRC_ADDR_INDEX)).is_none());
+    if refused { Err(CmdStatus::BadParam) } else { Ok(()) }
+}
+
 /// Takes `qp` through the transition that `opcode` names.
-pub(in crate::engine) fn modify(qp: &mut Qp, opcode: CmdOpcode, opt_mask: u32, new: View<'_, Qpc>) -> Result<(), CmdStatus> {
+pub(in crate::engine) fn modify(
+    qp: &mut Qp,
+    config: &EngineConfig,
+    opcode: CmdOpcode,
+    opt_mask: u32,
+    new: View<'_, Qpc>,
+) -> Result<(), CmdStatus> {
     let step = transition(opcode, qp.service).ok_or(CmdStatus::BadOp)?;
     if !step.from.contains(&qp.state) {
         return Err(CmdStatus::BadQpState);
     }
-    let sends = qp.service.is_connected();
-    if opcode == CmdOpcode::Init2RtrQp && sends && !(1..=5).contains(&new.get(Qpc::MTU)) {
-        return Err(CmdStatus::BadParam);
-    }
+    check(&step, qp.service, config, opcode, opt_mask, new)?;
     merge(qp, &step, opcode, opt_mask, new);
     match opcode {
         CmdOpcode::Init2RtrQp => qp.responder.start(qp.get(Qpc::NEXT_RCV_PSN)),
@@ -146,11 +199,6 @@ fn merge(qp: &mut Qp, step: &Transition, opcode: CmdOpcode, opt_mask: u32, new: 
     }
     let whole_path = step.path || (opcode == CmdOpcode::Sqd2SqdQp && opt_mask & opt_param::PRIMARY_ADDR_PATH != 0);
     merge_path(context.sub(Qpc::PRIMARY_ADDRESS_PATH), step, whole_path, opt_mask, new.sub(Qpc::PRIMARY_ADDRESS_PATH));
-    if opt_mask & opt_param::ALT_ADDR_PATH != 0 {
-        let alternate = new.sub(Qpc::SECONDARY_ADDRESS_PATH);
-        let mut place = context.sub(Qpc::SECONDARY_ADDRESS_PATH);
-        copy_path(&mut place, alternate);
-    }
 }
 
 fn merge_path(mut path: ViewMut<'_, Ads>, step: &Transition, whole: bool, opt_mask: u32, new: View<'_, Ads>) {

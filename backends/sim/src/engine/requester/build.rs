@@ -57,13 +57,18 @@ impl Qp {
                     // A queue key with its highest bit set stands for the queue pair's own.
                     let qkey = if address.qkey >> 31 == 0 { address.qkey } else { self.get(Qpc::Q_KEY) };
                     packet.deth = Some(Deth { qkey, source_qpn: self.wire_qpn() });
-                    packet.grh = address.grh.map(|route| Grh {
-                        tclass: route.tclass,
-                        flow_label: route.flow_label,
-                        hop_limit: route.hop_limit,
-                        sgid: work.shared.config.port_gid,
-                        dgid: route.dgid,
-                    });
+                    if let Some(route) = &address.grh {
+                        let Some(sgid) = work.shared.config.gid(route.sgid_index.into()) else {
+                            return Some(Err(CqeSyndrome::LocalQpOp));
+                        };
+                        packet.grh = Some(Grh {
+                            tclass: route.tclass,
+                            flow_label: route.flow_label,
+                            hop_limit: route.hop_limit,
+                            sgid,
+                            dgid: route.dgid,
+                        });
+                    }
                 }
                 let offset = u64::from(packet_index) * mtu;
                 let len = (op.len - offset.min(op.len)).min(mtu) as usize;

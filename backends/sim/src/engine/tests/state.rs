@@ -1,7 +1,8 @@
 //! The context of a queue pair through its transitions, and what wraps.
 
+use super::super::EngineConfig;
 use super::super::testing::*;
-use bareverbs_mlx5_spec::{Ads, CmdOpcode, Layout, Qpc, View, ViewMut, opt_param};
+use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Layout, Qpc, QpcSt, View, ViewMut, opt_param};
 
 #[test]
 fn transitions_take_only_their_fields() {
@@ -35,6 +36,138 @@ fn transitions_take_only_their_fields() {
     assert_eq!((path.get(Ads::RLID), path.get(Ads::PKEY_INDEX), path.get(Ads::ACK_TIMEOUT)), (9, 3, 14));
     assert_eq!((qpc.get(Qpc::STATE), qpc.get(Qpc::NEXT_SEND_PSN), qpc.get(Qpc::RETRY_COUNT)), (3, 0x65_4321, 5));
     assert_eq!(qpc.get(Qpc::MIN_RNR_NAK), 0, "not asked for");
+}
+
+/// A queue pair in the state before `opcode`, of those on the way to RTS.
+fn before(host: &mut Host, st: QpcSt, opcode: CmdOpcode) -> u32 {
+    let qpn = host.qp_of(st, 4, 4, 4).qpn;
+    for step in [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp] {
+        if step == opcode || (step, opcode) == (CmdOpcode::Init2RtrQp, CmdOpcode::Init2InitQp) {
+            break;
+        }
+        let filled = host.modify(qpn, step, 0, |qpc| {
+            qpc.set(Qpc::MTU, 1);
+        });
+        filled.unwrap();
+    }
+    if opcode == CmdOpcode::SqdRtsQp {
+        host.modify(qpn, CmdOpcode::Rts2SqdQp, 0, |_| {}).unwrap();
+    }
+    qpn
+}
+
+/// Bits of the mask that a transition takes, each by itself.
+fn taken(st: QpcSt, opcode: CmdOpcode) -> u32 {
+    let mut host = Host::new(1);
+    let takes = |bit: &u32| {
+        let qpn = before(&mut host, st, opcode);
+        let modified = host.modify(qpn, opcode, 1 << bit, |qpc| {
+            qpc.set(Qpc::MTU, 1).set(Qpc::PM_STATE, 3);
+        });
+        assert!(matches!(modified, Ok(()) | Err(CmdStatus::BadParam)));
+        modified.is_ok()
+    };
+    (0..32).filter(takes).fold(0, |mask, bit| mask | 1 << bit)
+}
+
+#[test]
+fn a_transition_refuses_optional_fields_that_it_does_not_have() {
+    let (rights, pkey, qkey, rnr, migration, port) = (0b1110, 1 << 4, 1 << 5, 1 << 6, 1 << 10, 1 << 16);
+    let write = 1 << 3;
+    // What Linux's mlx5 sends for each (`opt_mask`), without the alternate path, which is bit 0; and the partition, which it
+    // does not send for a running queue pair.
+    let cases = [
+        (QpcSt::Rc, CmdOpcode::Rst2InitQp, 0),
+        (QpcSt::Rc, CmdOpcode::Init2InitQp, rights | pkey | port),
+        (QpcSt::Uc, CmdOpcode::Init2InitQp, write | pkey | port),
+        (QpcSt::Ud, CmdOpcode::Init2InitQp, pkey | qkey | port),
+        (QpcSt::Rc, CmdOpcode::Init2RtrQp, rights | pkey),
+        (QpcSt::Uc, CmdOpcode::Init2RtrQp, write | pkey),
+        (QpcSt::Ud, CmdOpcode::Init2RtrQp, pkey | qkey),
+        (QpcSt::Rc, CmdOpcode::Rtr2RtsQp, rights | migration | rnr),
+        (QpcSt::Uc, CmdOpcode::Rtr2RtsQp, write | migration),
+        (QpcSt::Ud, CmdOpcode::Rtr2RtsQp, qkey),
+        (QpcSt::Rc, CmdOpcode::Rts2RtsQp, rights | migration | rnr | pkey),
+        (QpcSt::Ud, CmdOpcode::Rts2RtsQp, qkey | pkey),
+        (QpcSt::Rc, CmdOpcode::SqdRtsQp, rights | migration | rnr | pkey),
+    ];
+    for (st, opcode, expected) in cases {
+        assert_eq!(taken(st, opcode), expected, "{st:?} {opcode:?}");
+    }
+}
+
+#[test]
+fn a_transition_refuses_what_the_device_does_not_have() {
+    let mut host = Host::new(1);
+    let config = EngineConfig { max_mtu: 2048, log_max_reads: 3, ..host.engine.config().clone() };
+    host.engine.configure(config);
+    let mut to_rtr = |fill: fn(&mut ViewMut<'_, Qpc>)| {
+        let qpn = before(&mut host, QpcSt::Rc, CmdOpcode::Init2RtrQp);
+        let modified = host.modify(qpn, CmdOpcode::Init2RtrQp, 0, |qpc| {
+            qpc.set(Qpc::MTU, 4).set(Qpc::LOG_RRA_MAX, 3);
+            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::GRH, 1);
+            fill(qpc);
+        });
+        (modified, host.query(qpn, Qpc::STATE))
+    };
+    assert_eq!(to_rtr(|_| {}), (Ok(()), 2));
+    let bad: [fn(&mut ViewMut<'_, Qpc>); 3] = [
+        |qpc| _ = qpc.set(Qpc::MTU, 5),
+        |qpc| _ = qpc.set(Qpc::LOG_RRA_MAX, 4),
+        |qpc| _ = qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::SRC_ADDR_INDEX, 1),
+    ];
+    for fill in bad {
+        assert_eq!(to_rtr(fill), (Err(CmdStatus::BadParam), 1));
+    }
+    // Nobody looks at the source of a path without a route.
+    let local = to_rtr(|qpc| _ = qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::GRH, 0).set(Ads::SRC_ADDR_INDEX, 1));
+    assert_eq!(local, (Ok(()), 2));
+    let qpn = before(&mut host, QpcSt::Rc, CmdOpcode::Rtr2RtsQp);
+    for (log, expected) in [(4, Err(CmdStatus::BadParam)), (3, Ok(()))] {
+        let modified = host.modify(qpn, CmdOpcode::Rtr2RtsQp, 0, |qpc| {
+            qpc.set(Qpc::LOG_SRA_MAX, log);
+        });
+        assert_eq!(modified, expected);
+    }
+    // Armed or rearmed, where there is nothing to migrate to.
+    for state in [0, 1] {
+        let modified = host.modify(qpn, CmdOpcode::Rts2RtsQp, opt_param::PM_STATE, |qpc| {
+            qpc.set(Qpc::PM_STATE, state);
+        });
+        assert_eq!(modified, Err(CmdStatus::BadParam));
+    }
+}
+
+#[test]
+fn a_route_begins_at_the_gid_that_the_path_names() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    let second = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x99];
+    let mut config = pair.a.engine.config().clone();
+    config.gids.push(second);
+    // An entry with a prefix alone is unused.
+    config.gids.push([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    pair.a.engine.configure(config);
+    pair.a.modify(pair.qa.qpn, CmdOpcode::Rts2SqdQp, 0, |_| {}).unwrap();
+    let move_to = |pair: &mut Pair<_>, index| {
+        pair.a.modify(pair.qa.qpn, CmdOpcode::Sqd2SqdQp, opt_param::PRIMARY_ADDR_PATH, |qpc| {
+            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, 2).set(Ads::GRH, 1).set(Ads::SRC_ADDR_INDEX, index);
+        })
+    };
+    assert_eq!(move_to(&mut pair, 2), Err(CmdStatus::BadParam));
+    assert_eq!(move_to(&mut pair, 3), Err(CmdStatus::BadParam));
+    assert_eq!(move_to(&mut pair, 1), Ok(()));
+    pair.a.modify(pair.qa.qpn, CmdOpcode::SqdRtsQp, 0, |_| {}).unwrap();
+    pair.b.post_receive(&mut pair.qb, &[(at_b, 64, key_b)]);
+    pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 4, key_a));
+    pair.a.with(|engine, env| engine.advance(env));
+    let frame = pair.a.engine.transmit().unwrap();
+    // After the local route header: the global one, whose source is at byte 8.
+    assert_eq!(frame[16..32], second);
+    pair.b.with(|engine, env| engine.receive(env, &frame));
+    let got = pair.b.poll(&mut pair.qb.receive).unwrap();
+    // The flag of a completion says that the packet had a route, on a connection too.
+    assert_eq!((got.opcode(), got.0[24] >> 4), (2, 1));
 }
 
 #[test]

@@ -155,6 +155,20 @@ fn datagrams() {
 }
 
 #[test]
+fn a_route_from_a_gid_that_is_not_there_fails() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), _) = pair.buffers(4096);
+    let mut qa = datagram_qp(&mut pair.a);
+    let mut to = address(QKEY, 0x99, 2, true);
+    // Source GID index, beside the flag for the route.
+    to[29] = 0x10;
+    pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[to, data(at_a, 22, key_a)].concat());
+    pair.run();
+    let cqe = pair.a.poll(&mut qa.send).unwrap();
+    assert_eq!((cqe.opcode(), cqe.syndrome()), (0xd, 0x02));
+}
+
+#[test]
 fn a_datagram_longer_than_the_receive_is_dropped() {
     let mut pair = Pair::new();
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8192);
