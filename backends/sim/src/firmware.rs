@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{CmdHcaCap, EventType};
 use crate::bar0::{DEVICE_MEMORY_START, FIRST_UAR};
 use crate::capability::Capabilities;
 use crate::config::DeviceConfig;
-use crate::engine::{Engine, EngineConfig, EngineEvent, EngineStats};
+use crate::engine::{Engine, EngineConfig, EngineEvent};
 use crate::env::Env;
 use crate::eq::{Event, EventQueues};
 use crate::id_allocator::IdAllocator;
@@ -45,8 +45,6 @@ pub(crate) struct Firmware {
     pub(crate) xrcds: IdAllocator,
     pub(crate) transport_domains: IdAllocator,
     pub(crate) counters: IdAllocator,
-    /// What the port had counted when each set of counters was last cleared.
-    pub(crate) cleared_counters: BTreeMap<u32, EngineStats>,
     /// What the port had counted when a performance manager last cleared each count.
     pub(crate) cleared_traffic: Cleared,
     /// User contexts, and whose an object is.
@@ -77,7 +75,6 @@ impl Firmware {
             xrcds: IdAllocator::new(1, 255),
             transport_domains: IdAllocator::new(1, 255),
             counters: IdAllocator::new(1, 255),
-            cleared_counters: BTreeMap::new(),
             cleared_traffic: Cleared::default(),
             users: Users::default(),
             cq_eqs: BTreeMap::new(),
@@ -118,7 +115,6 @@ impl Firmware {
         self.xrcds = fresh.xrcds;
         self.transport_domains = fresh.transport_domains;
         self.counters = fresh.counters;
-        self.cleared_counters.clear();
         self.cleared_traffic = Cleared::default();
         self.users = fresh.users;
         self.cq_eqs.clear();

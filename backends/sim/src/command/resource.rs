@@ -56,12 +56,23 @@ numbers! {
         alloc_transport_domain(AllocTransportDomainIn, AllocTransportDomainOut.TRANSPORT_DOMAIN),
         dealloc_transport_domain(DeallocTransportDomainIn.TRANSPORT_DOMAIN, DeallocTransportDomainOut), busy if |_, _| false;
     "Q_COUNTER" in counters:
-        alloc_q_counter(AllocQCounterIn, AllocQCounterOut.COUNTER_SET_ID),
+        allocate_counter_set(AllocQCounterIn, AllocQCounterOut.COUNTER_SET_ID),
         dealloc_q_counter(DeallocQCounterIn.COUNTER_SET_ID, DeallocQCounterOut), busy if |_, _| false;
 }
 
-/// QUERY_Q_COUNTER: what the port counted since the set was last cleared. Queue pairs are not told apart, so every set
-/// counts for all of them.
+/// ALLOC_Q_COUNTER: a set of counters that begins at zero.
+pub(super) fn alloc_q_counter(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    input: View<'_, AllocQCounterIn>,
+    output: &mut ViewMut<'_, AllocQCounterOut>,
+) -> Outcome {
+    allocate_counter_set(firmware, env, input, output)?;
+    firmware.engine.clear_queue_counts(output.get(AllocQCounterOut::COUNTER_SET_ID) as u8);
+    Ok(())
+}
+
+/// QUERY_Q_COUNTER: what the queue pairs of the set met since it was last cleared.
 pub(super) fn query_q_counter(
     firmware: &mut Firmware,
     _: &mut Env<'_>,
@@ -72,15 +83,24 @@ pub(super) fn query_q_counter(
     if !firmware.counters.contains(set) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such set of counters"));
     }
-    let now = firmware.engine.stats();
-    let cleared = firmware.cleared_counters.get(&set).copied().unwrap_or_default();
-    let since = |now: u64, cleared: u64| now.saturating_sub(cleared) as u32;
-    output
-        .set(QueryQCounterOut::DUPLICATE_REQUEST, since(now.duplicates, cleared.duplicates))
-        .set(QueryQCounterOut::PACKET_SEQ_ERR, since(now.sequence_errors, cleared.sequence_errors))
-        .set(QueryQCounterOut::RNR_NAK_RETRY_ERR, since(now.receiver_not_ready, cleared.receiver_not_ready));
+    let counts = firmware.engine.queue_counts(set as u8);
+    for (field, count) in [
+        (QueryQCounterOut::RX_WRITE_REQUESTS, counts.writes),
+        (QueryQCounterOut::RX_READ_REQUESTS, counts.reads),
+        (QueryQCounterOut::RX_ATOMIC_REQUESTS, counts.atomics),
+        (QueryQCounterOut::OUT_OF_BUFFER, counts.out_of_buffer),
+        (QueryQCounterOut::OUT_OF_SEQUENCE, counts.out_of_sequence),
+        (QueryQCounterOut::DUPLICATE_REQUEST, counts.duplicates),
+        (QueryQCounterOut::RNR_NAK_RETRY_ERR, counts.receiver_not_ready),
+        (QueryQCounterOut::PACKET_SEQ_ERR, counts.sequence_errors),
+        (QueryQCounterOut::IMPLIED_NAK_SEQ_ERR, counts.missing_responses),
+        (QueryQCounterOut::LOCAL_ACK_TIMEOUT_ERR, counts.timeouts),
+    ] {
+        // Counters here have 32 bits and wrap.
+        output.set(field, count as u32);
+    }
     if input.is_set(QueryQCounterIn::CLEAR) {
-        firmware.cleared_counters.insert(set, now);
+        firmware.engine.clear_queue_counts(set as u8);
     }
     Ok(())
 }

@@ -158,6 +158,35 @@ pub struct EngineStats {
     pub receiver_not_ready: u64,
     /// Requests that came again.
     pub duplicates: u64,
+    /// Packets for a queue pair of another partition (P_Key violations).
+    pub pkey_violations: u64,
+    /// Datagrams with another queue key than that of their queue pair (Q_Key violations).
+    pub qkey_violations: u64,
+}
+
+/// What the queue pairs of one set of counters met, since it was last cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// RDMA WRITE requests received.
+    pub writes: u64,
+    /// RDMA READ requests received.
+    pub reads: u64,
+    /// Atomic requests received.
+    pub atomics: u64,
+    /// Messages for which no receive was posted.
+    pub out_of_buffer: u64,
+    /// Requests with a gap before them.
+    pub out_of_sequence: u64,
+    /// Requests that came again.
+    pub duplicates: u64,
+    /// Receiver not ready NAKs received.
+    pub receiver_not_ready: u64,
+    /// Sequence error NAKs received.
+    pub sequence_errors: u64,
+    /// Responses that a later one showed to be missing.
+    pub missing_responses: u64,
+    /// Acknowledge timers that ran out.
+    pub timeouts: u64,
 }
 
 impl EngineConfig {

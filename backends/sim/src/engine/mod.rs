@@ -36,7 +36,7 @@ use multicast::{Groups, is_multicast};
 use qp::Qp;
 use srq::SrqTable;
 
-pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats, Traffic};
+pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats, QueueCounts, Traffic};
 pub(crate) use memory::device_memory::{LOG_MAX_ALIGNMENT, LOG_MIN_ALLOCATION};
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
 pub use srq::{SrqKind, SrqSpec};
@@ -62,6 +62,8 @@ struct QpResources {
     management_requests: VecDeque<Packet>,
     loopback: VecDeque<Vec<u8>>,
     stats: EngineStats,
+    /// Counts of queue pairs, by [`Qpc::COUNTER_SET_ID`](bareverbs_mlx5_spec::Qpc::COUNTER_SET_ID), which has 8 bits.
+    queue_counts: BTreeMap<u8, QueueCounts>,
 }
 
 impl QpResources {
@@ -155,6 +157,16 @@ impl Engine {
         self.shared.stats
     }
 
+    /// What the queue pairs of a set of counters met since it was last cleared.
+    pub fn queue_counts(&self, set: u8) -> QueueCounts {
+        self.shared.queue_counts.get(&set).copied().unwrap_or_default()
+    }
+
+    /// Lets a set of counters begin at zero.
+    pub fn clear_queue_counts(&mut self, set: u8) {
+        self.shared.queue_counts.remove(&set);
+    }
+
     /// Forgets all objects, frames, events and counts.
     pub fn reset(&mut self) {
         *self = Self::new(self.shared.config.clone());
@@ -215,8 +227,12 @@ impl Engine {
             return;
         }
         let qpn = self.local_qpn(packet.bth.dest_qpn);
-        if !self.qps.get(&qpn).is_some_and(|qp| qp.accepts(&packet, &self.shared)) {
-            env.note(|| format!("packet for QP {qpn:#x} dropped: no queue pair takes it"));
+        let taker = self.qps.get(&qpn).filter(|qp| qp.accepts(&packet, &self.shared));
+        let shares_partition = taker.is_some_and(|qp| qp.shares_partition(&packet, &self.shared));
+        if !shares_partition {
+            let why = if taker.is_some() { "another partition" } else { "no such queue pair accepts it" };
+            env.note(|| format!("packet for QP {qpn:#x} dropped: {why}"));
+            self.shared.stats.pkey_violations += u64::from(taker.is_some());
             self.shared.stats.dropped += 1;
             return;
         }

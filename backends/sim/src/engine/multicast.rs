@@ -79,7 +79,11 @@ impl Engine {
         let own = packet.lrh.slid == self.shared.config.lid;
         let mut taken = false;
         for qpn in members {
-            let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.accepts(packet, &self.shared)) else { continue };
+            let Some(qp) =
+                self.qps.get(&qpn).filter(|qp| qp.accepts(packet, &self.shared) && qp.shares_partition(packet, &self.shared))
+            else {
+                continue;
+            };
             if own && qp.get(Qpc::BLOCK_LB_MC) != 0 {
                 continue;
             }

@@ -346,8 +346,13 @@ impl Host {
 
     /// RESET to RTS towards `peer` at `lid`.
     pub(super) fn connect(&mut self, qpn: u32, lid: u16, peer: u32, link: Link) {
+        self.connect_counting(qpn, lid, peer, link, 0);
+    }
+
+    /// [`Host::connect`] with a set of counters.
+    pub(super) fn connect_counting(&mut self, qpn: u32, lid: u16, peer: u32, link: Link, set: u32) {
         self.modify(qpn, CmdOpcode::Rst2InitQp, 0, |qpc| {
-            qpc.set(Qpc::RRE, 1).set(Qpc::RWE, 1).set(Qpc::RAE, 1);
+            qpc.set(Qpc::COUNTER_SET_ID, set).set(Qpc::RRE, 1).set(Qpc::RWE, 1).set(Qpc::RAE, 1);
         })
         .unwrap();
         self.modify(qpn, CmdOpcode::Init2RtrQp, 0, |qpc| {

@@ -2,6 +2,7 @@
 
 mod answers;
 mod cache;
+mod counters;
 mod failure;
 mod hostile;
 mod indirect_key;

@@ -65,6 +65,8 @@ const STATS: EngineStats = EngineStats {
     sequence_errors: 0,
     receiver_not_ready: 0,
     duplicates: 0,
+    pkey_violations: 0,
+    qkey_violations: 0,
 };
 
 fn word_at(mad: &[u8; MAD], at: usize) -> u32 {

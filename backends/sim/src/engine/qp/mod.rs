@@ -14,7 +14,7 @@ use crate::engine::memory::key::{Access, Right};
 use crate::engine::requester::Requester;
 use crate::engine::responder::Responder;
 use crate::engine::ring::{Pages, Ring};
-use crate::engine::{EngineEvent, QUEUE_COST, QpResources, SrqKind, Work};
+use crate::engine::{EngineEvent, QUEUE_COST, QpResources, QueueCounts, SrqKind, Work};
 use crate::memory::read_array;
 use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, Transport};
 use crate::wqe::WqeService;
@@ -173,6 +173,11 @@ impl Qp {
     pub(in crate::engine) fn uses_cq(&self, cqn: u32) -> bool {
         let snd = self.sq.is_some() && self.get(Qpc::CQN_SND) == cqn;
         snd || ((self.rq.is_some() || self.srq.is_some()) && self.get(Qpc::CQN_RCV) == cqn)
+    }
+
+    /// The counts of its set of counters.
+    pub(in crate::engine) fn counts<'a>(&self, work: &'a mut Work<'_, '_>) -> &'a mut QueueCounts {
+        work.shared.queue_counts.entry(self.get(Qpc::COUNTER_SET_ID) as u8).or_default()
     }
 
     /// Moves to a state.

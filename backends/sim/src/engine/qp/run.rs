@@ -15,7 +15,7 @@ pub(in crate::engine) fn same_partition(own: u16, theirs: u16) -> bool {
 }
 
 impl Qp {
-    /// Whether a packet is for this queue pair: service, partition and path.
+    /// Whether a packet is for this queue pair: service and path.
     pub(in crate::engine) fn accepts(&self, packet: &Packet, shared: &QpResources) -> bool {
         let lid = packet.lrh.dlid;
         if lid != shared.config.lid && lid != PERMISSIVE_LID && !is_multicast(packet) {
@@ -24,9 +24,12 @@ impl Qp {
         if packet.bth.opcode.transport != self.service.transport() || self.service == Service::RegUmr {
             return false;
         }
-        let own = shared.pkey(self.path(Ads::PKEY_INDEX));
-        same_partition(own, packet.bth.pkey)
-            && (!self.service.is_connected() || u32::from(packet.lrh.slid) == self.path(Ads::RLID))
+        !self.service.is_connected() || u32::from(packet.lrh.slid) == self.path(Ads::RLID)
+    }
+
+    /// Whether a packet comes from the partition of this queue pair.
+    pub(in crate::engine) fn shares_partition(&self, packet: &Packet, shared: &QpResources) -> bool {
+        same_partition(shared.pkey(self.path(Ads::PKEY_INDEX)), packet.bth.pkey)
     }
 
     pub(in crate::engine) fn handle_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {

@@ -79,6 +79,7 @@ impl Qp {
     fn handle_acknowledge(&mut self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome) {
         let upto = if matches!(syndrome, Syndrome::Ack(_)) { psn::add(psn, 1) } else { psn };
         if self.acknowledge(work, upto) == Acknowledged::ResponseMissing {
+            self.counts(work).missing_responses += 1;
             self.retransmit_once(work);
             return;
         }
@@ -90,6 +91,7 @@ impl Qp {
             Syndrome::Ack(_) | Syndrome::Other(_) => {}
             Syndrome::SequenceError => {
                 work.shared.stats.sequence_errors += 1;
+                self.counts(work).sequence_errors += 1;
                 self.retransmit_once(work);
             }
             Syndrome::RnrNak(timer) => {
@@ -106,6 +108,7 @@ impl Qp {
     fn handle_read_response(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) {
         let psn = packet.bth.psn;
         if self.acknowledge(work, psn) == Acknowledged::ResponseMissing {
+            self.counts(work).missing_responses += 1;
             self.retransmit_once(work);
             return;
         }
@@ -140,6 +143,7 @@ impl Qp {
 
     fn handle_atomic_acknowledge(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         if self.acknowledge(work, packet.bth.psn) == Acknowledged::ResponseMissing {
+            self.counts(work).missing_responses += 1;
             self.retransmit_once(work);
             return;
         }

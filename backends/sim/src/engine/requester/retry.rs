@@ -64,6 +64,7 @@ impl Qp {
             self.requester.rnr_left = left;
         }
         work.shared.stats.receiver_not_ready += 1;
+        self.counts(work).receiver_not_ready += 1;
         self.requester.rewind();
         self.requester.ack_due = None;
         self.requester.rnr_until = Some(work.env.now.after(rnr_delay(timer)));
@@ -91,6 +92,7 @@ impl Qp {
             return;
         }
         work.env.note(|| format!("QP {:#x}: no acknowledgement in time", self.qpn));
+        self.counts(work).timeouts += 1;
         self.retransmit(work);
     }
 }

@@ -162,6 +162,7 @@ impl Qp {
         let psn = packet.bth.psn;
         let ahead = psn::ahead(psn, self.responder.expected_psn);
         if ahead > 0 {
+            self.counts(work).out_of_sequence += 1;
             if !self.responder.nak_sent {
                 self.responder.nak_sent = true;
                 work.env.note(|| format!("QP {:#x}: PSN {psn:#x} with a gap before it", self.qpn));
@@ -182,6 +183,7 @@ impl Qp {
         match done {
             Ok(()) => {}
             Err(Stop::NotReady) => {
+                self.counts(work).out_of_buffer += 1;
                 self.responder.nak_sent = true;
                 let timer = self.get(Qpc::MIN_RNR_NAK) as u8;
                 self.responder.acknowledge(psn, Syndrome::RnrNak(timer));
@@ -208,6 +210,7 @@ impl Qp {
     /// A packet that came before: acknowledged, read or answered again, never executed again.
     fn handle_duplicate(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         work.shared.stats.duplicates += 1;
+        self.counts(work).duplicates += 1;
         let room = self.responder.pending_responses(true) < self.depth(Qpc::LOG_RRA_MAX);
         match packet.bth.opcode.operation {
             Operation::ReadRequest => {
@@ -234,6 +237,12 @@ impl Qp {
         let operation = packet.bth.opcode.operation;
         let place = operation.place();
         self.check_shape(packet, operation, place)?;
+        match operation {
+            Operation::Write(_) | Operation::WriteImmediate(_) if place.is_start() => self.counts(work).writes += 1,
+            Operation::ReadRequest => self.counts(work).reads += 1,
+            Operation::CompareSwap | Operation::FetchAdd => self.counts(work).atomics += 1,
+            _ => {}
+        }
         match operation {
             Operation::Send(_) | Operation::SendImmediate(_) | Operation::SendInvalidate(_) => {
                 self.handle_send(work, packet, place)?;

@@ -40,7 +40,10 @@ impl Qp {
                     }
                 }
                 Err(Stop::Refused(Refusal { event: event @ Some(EventType::WqCatasError), .. })) => self.fail(work, event),
-                Err(Stop::Refused(_) | Stop::NotReady) => {
+                Err(stop) => {
+                    if let Stop::NotReady = stop {
+                        self.counts(work).out_of_buffer += 1;
+                    }
                     work.env.note(|| format!("QP {:#x}: message dropped", self.qpn));
                     self.drop_message();
                 }
@@ -72,7 +75,11 @@ impl Qp {
     /// Handles a datagram. One with the wrong queue key, for which no receive is posted, or that does not fit, is dropped.
     pub(in crate::engine) fn handle_datagram(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
         let Some(deth) = packet.deth else { return };
-        if !self.can_receive() || (deth.qkey != self.get(Qpc::Q_KEY) && !self.is_subnet_management()) {
+        if !self.can_receive() {
+            return;
+        }
+        if deth.qkey != self.get(Qpc::Q_KEY) && !self.is_subnet_management() {
+            work.shared.stats.qkey_violations += 1;
             work.env.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", self.qpn, deth.qkey));
             return;
         }
@@ -82,6 +89,7 @@ impl Qp {
             Some(Err(NoReceive::Queue)) => return self.fail(work, Some(EventType::WqCatasError)),
             None => {
                 work.env.note(|| format!("QP {:#x}: datagram dropped, no receive", self.qpn));
+                self.counts(work).out_of_buffer += 1;
                 return;
             }
         };
