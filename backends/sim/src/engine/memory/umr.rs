@@ -170,7 +170,8 @@ fn splice(old: &[u8], offset: Option<u64>, raw: Vec<u8>, capacity: usize) -> Opt
 
 /// What a window is bound to must exist, belong to the same domain, cover the range, and let the device do locally what
 /// the window lets a peer do. Only the entries that cover the length of the window count: Linux pads an inline list to 64
-/// bytes with whatever its send ring held there.
+/// bytes with whatever its send ring held there. The architecture has the bind itself fail (Memory Window Bind Error, 11.6.2);
+/// whether cards leave it to the access is not published.
 fn check_targets(
     keys: &KeyTable,
     issuer: UmrIssuer,

@@ -305,7 +305,8 @@ impl Qp {
             && (!self.service.is_reliable() || psn::ahead(psn, requester.window_start) < WINDOW.cast_signed())
     }
 
-    /// Executes a key change, which is the oldest request.
+    /// Executes a key change, which is the oldest request: it waits for all before it. The capability `umr_fence` is 0 here,
+    /// for which Linux asks for strong ordering of every key change (`mlx5_get_umr_fence`).
     fn execute_umr(&mut self, work: &mut Work<'_, '_>) -> bool {
         let issuer = UmrIssuer { pd: self.pd(), qpn: self.qpn, privileged: self.service == Service::RegUmr };
         let changed = match self.requester.ops.front().and_then(|op| op.wqe.as_ref()) {
