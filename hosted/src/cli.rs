@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use bareverbs::Mtu;
+use bareverbs_sim::wire::Probability;
 use bareverbs_vfio::pci::Address;
 use clap::{Args, Parser, Subcommand};
 
@@ -246,17 +247,17 @@ pub struct SelftestArgs {
     #[arg(long, default_value = "4096", value_parser = mtu)]
     pub mtu: Mtu,
     /// Simulated devices: packets that the wire loses, per cent
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
-    pub loss: f64,
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
+    pub loss: Probability,
     /// Simulated devices: packets that the wire delivers twice, per cent
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
-    pub duplicate: f64,
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
+    pub duplicate: Probability,
     /// Simulated devices: packets that the wire lets others overtake, per cent
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
-    pub reorder: f64,
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
+    pub reorder: Probability,
     /// Simulated devices: packets that the wire delays, per cent
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = per_cent)]
-    pub delay: f64,
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
+    pub delay: Probability,
     /// Seed of the data, and of a simulated wire's faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -301,9 +302,12 @@ pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
     named.ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
 }
 
-pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
+pub(crate) fn per_cent(text: &str) -> Result<Probability, String> {
     let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.0..=MOST_FAULTS).contains(&value) { Ok(value) } else { Err(format!("not between 0 and {MOST_FAULTS} per cent")) }
+    if !(0.0..=MOST_FAULTS).contains(&value) {
+        return Err(format!("not between 0 and {MOST_FAULTS} per cent"));
+    }
+    Probability::per_cent(value).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -319,7 +323,9 @@ mod tests {
 
     #[test]
     fn faults_are_per_cent() {
-        assert_eq!(per_cent("1.5"), Ok(1.5));
+        let per_million = |text| per_cent(text).map(Probability::per_million);
+        assert_eq!((per_million("1.5"), per_million("0.04"), per_million("0")), (Ok(15_000), Ok(400), Ok(0)));
+        assert!(per_cent("0.00004").is_err(), "not rounded to nothing");
         assert!(per_cent("21").is_err() && per_cent("-1").is_err() && per_cent("NaN").is_err() && per_cent("x").is_err());
     }
 }

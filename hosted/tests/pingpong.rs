@@ -439,7 +439,10 @@ fn with_events_each_message_wakes_the_end_that_awaits_it() {
 
 #[test]
 fn a_wire_that_loses_packets_costs_rc_time_and_uc_the_run() {
-    let faults = bareverbs_sim::wire::WireFaults { loss: 100, ..bareverbs_sim::wire::WireFaults::all(0) };
+    let faults = bareverbs_sim::wire::WireFaults {
+        loss: bareverbs_sim::wire::Probability::per_mille(100),
+        ..bareverbs_sim::wire::WireFaults::all(0)
+    };
     for (transport, survives) in [("rc", true), ("uc", false)] {
         let world = World::new(WorldConfig { faults, ..WorldConfig::default() });
         let args = args(&["--transport", transport, "-n", "50"]);

@@ -2,7 +2,7 @@
 
 use bareverbs::{Access, Mtu, Payload, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 use bareverbs_sim::in_process::WorldConfig;
-use bareverbs_sim::wire::WireFaults;
+use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_tests::{Connection, Pair, end, pattern, signaled};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
@@ -65,7 +65,7 @@ fn stream(messages: u64, faults: WireFaults, seed: u64) {
     }
     let stats = pair.world.wire_stats();
     println!("{messages} messages, {faults:?}: {stats:?}");
-    let struck = |per_mille: u16, count: u64| per_mille == 0 || count > 0;
+    let struck = |asked: Probability, count: u64| asked == Probability::NEVER || count > 0;
     assert!(struck(faults.loss, stats.lost) && struck(faults.duplication, stats.duplicated), "{stats:?}");
     assert!(struck(faults.reordering, stats.reordered) && struck(faults.delay, stats.delayed), "{stats:?}");
     pair.assert_no_findings();
@@ -78,13 +78,12 @@ fn ten_thousand_messages_with_one_per_cent_of_each_fault() {
 
 #[test]
 fn each_fault_alone_and_often() {
-    let none = WireFaults::default();
-    let delay_time = core::time::Duration::from_micros(30);
+    let none = WireFaults { delay_time: core::time::Duration::from_micros(30), ..WireFaults::NONE };
     for (seed, faults) in [
-        WireFaults { loss: 100, ..none },
-        WireFaults { duplication: 300, ..none },
-        WireFaults { reordering: 200, delay_time, ..none },
-        WireFaults { delay: 300, delay_time, ..none },
+        WireFaults { loss: Probability::per_mille(100), ..none },
+        WireFaults { duplication: Probability::per_mille(300), ..none },
+        WireFaults { reordering: Probability::per_mille(200), ..none },
+        WireFaults { delay: Probability::per_mille(300), ..none },
         WireFaults::all(50),
     ]
     .into_iter()

@@ -12,7 +12,7 @@ use bareverbs_mlx5::Error;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::trace::{Record, Tracer};
-use bareverbs_sim::wire::WireFaults;
+use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_tests::{
     ALL_ACCESS, CAP, Connection, End, Node, Pair, end, end_in, pattern, rc_steps, refused, signaled, to_rts, to_state, uc_steps,
 };
@@ -370,7 +370,7 @@ fn sqd_drains_what_is_sent_and_keeps_what_is_posted() {
     let mut there = pair.b.region(b.pd, 1 << 20, ALL_ACCESS);
     there.buffer.write(0, &pattern(4, 1 << 20));
     // A wire that loses everything keeps the read outstanding.
-    pair.world.set_wire_faults(WireFaults { loss: 1000, ..WireFaults::default() });
+    pair.world.set_wire_faults(WireFaults { loss: Probability::ALWAYS, ..WireFaults::default() });
     let read = SendOp::Read { sges: &[here.sge(0, 500_000)], remote: there.remote(0) };
     pair.a.verbs.post_send(a.qp, &signaled(1, read)).unwrap();
     pair.world.advance(Duration::from_micros(100));

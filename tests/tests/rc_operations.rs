@@ -387,7 +387,10 @@ fn a_peer_that_does_not_answer() {
         |pair, ends| {
             let here = pair.a.region(ends.0.pd, 4096, ALL);
             let there = pair.b.region(ends.1.pd, 4096, ALL);
-            pair.world.set_wire_faults(bareverbs_sim::wire::WireFaults { loss: 1000, ..Default::default() });
+            pair.world.set_wire_faults(bareverbs_sim::wire::WireFaults {
+                loss: bareverbs_sim::wire::Probability::ALWAYS,
+                ..Default::default()
+            });
             let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 8)]), remote: there.remote(0) };
             pair.a.verbs.post_send(ends.0.qp, &signaled(1, op)).unwrap();
         },

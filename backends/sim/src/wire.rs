@@ -1,6 +1,7 @@
 //! What connects ports: a wire takes frames and gives them up later, to whom they are addressed.
 
 mod faulty;
+mod probability;
 mod random;
 
 use std::collections::VecDeque;
@@ -11,6 +12,7 @@ use bareverbs::Instant;
 use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid};
 
 pub use faulty::{FaultyWire, WireFaults, WireStats};
+pub use probability::{Probability, ProbabilityError};
 pub use random::Random;
 
 /// A port on a wire, counted from 0 in the order of attachment.

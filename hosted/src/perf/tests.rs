@@ -203,7 +203,10 @@ fn a_device_that_stops_answering_is_an_error_with_what_is_outstanding() {
                 pair.devices[0].host.relax();
             }
             // Every packet is lost from now on; the transport's retries end before ours.
-            let loss = bareverbs_sim::wire::WireFaults { loss: 1000, ..bareverbs_sim::wire::WireFaults::default() };
+            let loss = bareverbs_sim::wire::WireFaults {
+                loss: bareverbs_sim::wire::Probability::ALWAYS,
+                ..bareverbs_sim::wire::WireFaults::default()
+            };
             pair.devices[0].host.inner().world().set_wire_faults(loss);
             let error = format!("{:#}", pair.run().unwrap_err());
             assert!(error.starts_with(&format!("{test} of ")), "{error}");
@@ -212,7 +215,10 @@ fn a_device_that_stops_answering_is_an_error_with_what_is_outstanding() {
     }
     let mut pair =
         Pair::new(Parameters { iterations: Some(100_000_000), transport: Transport::Uc, ..parameters(&[Test::SendLat]) });
-    let loss = bareverbs_sim::wire::WireFaults { loss: 1000, ..bareverbs_sim::wire::WireFaults::default() };
+    let loss = bareverbs_sim::wire::WireFaults {
+        loss: bareverbs_sim::wire::Probability::ALWAYS,
+        ..bareverbs_sim::wire::WireFaults::default()
+    };
     pair.devices[0].host.inner().world().set_wire_faults(loss);
     let error = format!("{:#}", pair.run().unwrap_err());
     assert!(error.contains("send-lat of 2 bytes: no completion for 10 s: waiting for message 1"), "{error}");
@@ -223,7 +229,10 @@ fn messages_that_never_come_are_an_error_after_both_have_sent() {
     // Few enough for the receives that are posted, on a transport that does not notice a loss.
     let (transport, iterations) = (Transport::Uc, Some(100));
     let mut pair = Pair::new(Parameters { transport, iterations, bidirectional: true, ..parameters(&[Test::SendBw]) });
-    let loss = bareverbs_sim::wire::WireFaults { loss: 500, ..bareverbs_sim::wire::WireFaults::default() };
+    let loss = bareverbs_sim::wire::WireFaults {
+        loss: bareverbs_sim::wire::Probability::per_mille(500),
+        ..bareverbs_sim::wire::WireFaults::default()
+    };
     pair.devices[0].host.inner().world().set_wire_faults(loss);
     let error = format!("{:#}", pair.run().unwrap_err());
     assert!(error.contains("no completion for 10 s: 0 requests outstanding (100 posted, 100 complete)"), "{error}");

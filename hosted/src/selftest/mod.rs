@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Lid, MwHandle, Psn, Rkey};
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_sim::wire::WireFaults;
+use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_sim::{DeviceConfig, PageDemand};
 
 use self::endpoint::{Areas, Connection, Endpoint, RetryTimes};
@@ -70,10 +70,10 @@ fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Resul
     let first = host("a", 1);
     let second = two.then(|| host("b", 2));
     let options = Options {
-        loss: Some(args.loss),
-        duplicate: Some(args.duplicate),
-        reorder: Some(args.reorder),
-        delay: Some(args.delay),
+        loss: Some(args.loss.as_per_cent()),
+        duplicate: Some(args.duplicate.as_per_cent()),
+        reorder: Some(args.reorder.as_per_cent()),
+        delay: Some(args.delay.as_per_cent()),
         ..options(args)
     };
     let mut report = run_on(args, options, first, second, stop);
@@ -94,10 +94,10 @@ fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Resul
 /// Cards and their wire cannot be told to fail, and keep to themselves what they do.
 fn refuse_simulated_options(args: &SelftestArgs) -> Result<()> {
     let faults = [
-        ("--loss", args.loss > 0.0),
-        ("--duplicate", args.duplicate > 0.0),
-        ("--reorder", args.reorder > 0.0),
-        ("--delay", args.delay > 0.0),
+        ("--loss", args.loss != Probability::NEVER),
+        ("--duplicate", args.duplicate != Probability::NEVER),
+        ("--reorder", args.reorder != Probability::NEVER),
+        ("--delay", args.delay != Probability::NEVER),
     ];
     if let Some((name, _)) = faults.into_iter().find(|(_, is_given)| *is_given) {
         return Err(UsageError::new(format!("{name}: only a simulated wire can be told to fail; leave it out")).into());
@@ -131,15 +131,7 @@ fn options(args: &SelftestArgs) -> Options {
 }
 
 fn faults(args: &SelftestArgs) -> WireFaults {
-    // The command line takes 0 to 20 per cent.
-    let per_mille = |per_cent: f64| (per_cent * 10.0).round() as u16;
-    WireFaults {
-        loss: per_mille(args.loss),
-        duplication: per_mille(args.duplicate),
-        reordering: per_mille(args.reorder),
-        delay: per_mille(args.delay),
-        ..WireFaults::all(0)
-    }
+    WireFaults { loss: args.loss, duplication: args.duplicate, reordering: args.reorder, delay: args.delay, ..WireFaults::NONE }
 }
 
 struct Job<'a> {
@@ -198,7 +190,7 @@ impl Job<'_> {
         };
         let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
         let progress = Progress::new(total, !self.args.quiet && !self.args.trace.trace, self.stop.clone());
-        let (seed, loses) = (self.args.seed, self.args.loss > 0.0);
+        let (seed, loses) = (self.args.seed, self.args.loss != Probability::NEVER);
         let mut bench = TestBench { devices, a, b, progress, seed, loses, first: 0 };
         let mut window = None;
         let result = self.exchange(&mut bench, &mut window);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bareverbs_sim::wire::Probability;
 use clap::{Args, Subcommand};
 
 use super::control::Line;
@@ -132,14 +133,14 @@ pub struct OfferArgs {
 #[command(next_help_heading = "What goes wrong")]
 pub struct TroubleArgs {
     /// Packets that the wire loses, per cent
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = crate::cli::per_cent)]
-    pub loss: f64,
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = crate::cli::per_cent)]
+    pub loss: Probability,
     /// Packets that the wire delivers twice, per cent
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = crate::cli::per_cent)]
-    pub duplicate: f64,
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = crate::cli::per_cent)]
+    pub duplicate: Probability,
     /// Packets that the wire lets others overtake, per cent
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = crate::cli::per_cent)]
-    pub reorder: f64,
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = crate::cli::per_cent)]
+    pub reorder: Probability,
     /// Seed of the wire's faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

@@ -165,14 +165,9 @@ fn arm(faults: &[Line], stations: &mut [Station]) -> Result<(), ServeError> {
 }
 
 fn with_faults(args: &TroubleArgs, wire: PerfectWire) -> Box<dyn Wire + Send> {
-    let per_mille = |per_cent: f64| (per_cent * 10.0).round() as u16;
-    let faults = WireFaults {
-        loss: per_mille(args.loss),
-        duplication: per_mille(args.duplicate),
-        reordering: per_mille(args.reorder),
-        ..WireFaults::default()
-    };
-    if faults == WireFaults::default() { Box::new(wire) } else { Box::new(FaultyWire::new(wire, faults, args.seed)) }
+    let &TroubleArgs { loss, duplicate, reorder, .. } = args;
+    let faults = WireFaults { loss, duplication: duplicate, reordering: reorder, ..WireFaults::NONE };
+    if faults == WireFaults::NONE { Box::new(wire) } else { Box::new(FaultyWire::new(wire, faults, args.seed)) }
 }
 
 /// What a device did, and what its drivers did wrong.

@@ -5,33 +5,50 @@ use std::time::Duration;
 
 use bareverbs::Instant;
 
-use super::{PortId, Random, Wire};
+use super::{PortId, Probability, Random, Wire};
+use crate::packet::destination;
 
-/// How often a frame meets each misfortune, in frames of a thousand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Most frames of one source and destination that wait at a time to be passed.
+const MOST_WAITING: usize = 16;
+
+/// How often a frame meets each misfortune.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireFaults {
     /// Lost.
-    pub loss: u16,
+    pub loss: Probability,
     /// Sent twice.
-    pub duplication: u16,
-    /// Held back until the next frame has passed it, or for `delay_time` if none comes.
-    pub reordering: u16,
+    pub duplication: Probability,
+    /// Held back until the next frame of the same source and destination has passed it, or for `passing_time` if none comes.
+    pub reordering: Probability,
     /// Held back for a random time up to `delay_time`.
-    pub delay: u16,
-    /// Longest time that a frame is held back.
+    pub delay: Probability,
+    /// Longest time of a delay.
     pub delay_time: Duration,
+    /// Longest time that a frame waits for another one to pass it; at least a nanosecond, whatever is asked.
+    pub passing_time: Duration,
 }
 
 impl WireFaults {
-    /// Each misfortune `per_mille` of a thousand times, delays up to 20 microseconds.
+    /// No misfortune; delays up to 20 microseconds, a millisecond to be passed.
+    pub const NONE: Self = Self {
+        loss: Probability::NEVER,
+        duplication: Probability::NEVER,
+        reordering: Probability::NEVER,
+        delay: Probability::NEVER,
+        delay_time: Duration::from_micros(20),
+        passing_time: Duration::from_millis(1),
+    };
+
+    /// Each misfortune `per_mille` of a thousand times, the times as in [`WireFaults::NONE`].
     pub const fn all(per_mille: u16) -> Self {
-        Self {
-            loss: per_mille,
-            duplication: per_mille,
-            reordering: per_mille,
-            delay: per_mille,
-            delay_time: Duration::from_micros(20),
-        }
+        let each = Probability::per_mille(per_mille);
+        Self { loss: each, duplication: each, reordering: each, delay: each, ..Self::NONE }
+    }
+}
+
+impl Default for WireFaults {
+    fn default() -> Self {
+        Self::NONE
     }
 }
 
@@ -46,10 +63,23 @@ pub struct WireStats {
     pub lost: u64,
     /// Frames sent twice.
     pub duplicated: u64,
-    /// Frames held back until after the next one.
+    /// Frames that a later one of the same source and destination has passed.
     pub reordered: u64,
-    /// Frames delayed.
+    /// Frames held back for a time: delayed, or waiting to be passed when no other came.
     pub delayed: u64,
+}
+
+/// Who sends, and to which LID: what a receiver expects in order.
+type Flow = (PortId, Option<u16>);
+
+/// A frame that is held back, with as many copies as go on.
+#[derive(Clone, Debug)]
+struct Held {
+    from: PortId,
+    frame: Vec<u8>,
+    copies: usize,
+    /// It waits to be passed by the next frame of its flow.
+    waits: bool,
 }
 
 /// Any wire, with loss, duplication, reordering and delay from a seed.
@@ -60,16 +90,17 @@ pub struct FaultyWire<W> {
     random: Random,
     stats: WireStats,
     /// Frames held back, by when they go on and in which order they came.
-    held: BTreeMap<(Instant, u64), (PortId, Vec<u8>)>,
-    behind_next: Option<(Instant, u64)>,
+    held: BTreeMap<(Instant, u64), Held>,
+    /// Those of them that wait to be passed, in their order.
+    waiting: BTreeMap<Flow, Vec<(Instant, u64)>>,
     count: u64,
 }
 
 impl<W: Wire> FaultyWire<W> {
     /// Puts `faults` on a wire; `seed` decides which frames they hit.
     pub fn new(inner: W, faults: WireFaults, seed: u64) -> Self {
-        let (stats, held) = (WireStats::default(), BTreeMap::new());
-        Self { inner, faults, random: Random::new(seed), stats, held, behind_next: None, count: 0 }
+        let (stats, held, waiting) = (WireStats::default(), BTreeMap::new(), BTreeMap::new());
+        Self { inner, faults, random: Random::new(seed), stats, held, waiting, count: 0 }
     }
 
     /// What happened so far.
@@ -87,37 +118,67 @@ impl<W: Wire> FaultyWire<W> {
         self.faults = faults;
     }
 
-    fn hold(&mut self, until: Instant, from: PortId, frame: Vec<u8>) -> (Instant, u64) {
+    fn hold(&mut self, until: Instant, held: Held) -> (Instant, u64) {
         let key = (until, self.count);
         self.count += 1;
-        self.held.insert(key, (from, frame));
+        self.held.insert(key, held);
         key
     }
 
+    fn put(&mut self, now: Instant, held: Held) {
+        let Held { from, frame, copies, .. } = held;
+        for _ in 1..copies {
+            self.inner.send(now, from, frame.clone());
+        }
+        self.inner.send(now, from, frame);
+    }
+
+    /// Sends on what is due.
     fn release(&mut self, now: Instant) {
         while let Some(entry) = self.held.first_entry() {
-            let due = entry.key().0;
-            if due > now {
+            let key = *entry.key();
+            if key.0 > now {
                 break;
             }
-            let (from, frame) = entry.remove();
-            self.inner.send(due, from, frame);
+            let held = entry.remove();
+            if held.waits {
+                // No other came.
+                self.stats.delayed += 1;
+                let flow = (held.from, destination(&held.frame));
+                if let Some(keys) = self.waiting.get_mut(&flow) {
+                    keys.retain(|waiting| *waiting != key);
+                    if keys.is_empty() {
+                        self.waiting.remove(&flow);
+                    }
+                }
+            }
+            self.put(key.0, held);
         }
     }
 
-    fn pass(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
-        if self.random.chance(self.faults.delay) {
+    /// Sends a frame, or holds it back.
+    fn pass(&mut self, now: Instant, from: PortId, frame: Vec<u8>, copies: usize) {
+        if self.random.strikes(self.faults.delay) {
             self.stats.delayed += 1;
             let most = u64::try_from(self.faults.delay_time.as_nanos()).unwrap_or(u64::MAX);
             let wait = Duration::from_nanos(self.random.below(most.saturating_add(1)));
-            self.hold(now.after(wait), from, frame);
-        } else if self.random.chance(self.faults.reordering) && self.behind_next.is_none() {
-            self.stats.reordered += 1;
-            self.behind_next = Some(self.hold(now.after(self.faults.delay_time), from, frame));
-        } else {
-            self.inner.send(now, from, frame);
-            if let Some((from, frame)) = self.behind_next.take().and_then(|key| self.held.remove(&key)) {
-                self.inner.send(now, from, frame);
+            self.hold(now.after(wait), Held { from, frame, copies, waits: false });
+            return;
+        }
+        let flow = (from, destination(&frame));
+        let waiting = self.waiting.get(&flow).map_or(0, Vec::len);
+        if self.random.strikes(self.faults.reordering) && waiting < MOST_WAITING {
+            // Never at once: it would go on before the frame that is to pass it.
+            let wait = self.faults.passing_time.max(Duration::from_nanos(1));
+            let key = self.hold(now.after(wait), Held { from, frame, copies, waits: true });
+            self.waiting.entry(flow).or_default().push(key);
+            return;
+        }
+        self.put(now, Held { from, frame, copies, waits: false });
+        for key in self.waiting.remove(&flow).unwrap_or_default() {
+            if let Some(held) = self.held.remove(&key) {
+                self.stats.reordered += 1;
+                self.put(now, held);
             }
         }
     }
@@ -126,16 +187,24 @@ impl<W: Wire> FaultyWire<W> {
 impl<W: Wire> Wire for FaultyWire<W> {
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
         self.stats.sent += 1;
-        self.release(now);
-        if self.random.chance(self.faults.loss) {
+        if self.random.strikes(self.faults.loss) {
             self.stats.lost += 1;
-            return;
-        }
-        if self.random.chance(self.faults.duplication) {
+        } else if self.random.strikes(self.faults.duplication) {
             self.stats.duplicated += 1;
-            self.pass(now, from, frame.clone());
+            // A copy may be late by itself, but does not pass its original.
+            if self.random.strikes(self.faults.delay) {
+                self.pass(now, from, frame.clone(), 1);
+                self.stats.delayed += 1;
+                let until = now.after(self.faults.delay_time);
+                self.hold(until, Held { from, frame, copies: 1, waits: false });
+            } else {
+                self.pass(now, from, frame, 2);
+            }
+        } else {
+            self.pass(now, from, frame, 1);
         }
-        self.pass(now, from, frame);
+        // After the frame: one that is due and waits to be passed, is.
+        self.release(now);
     }
 
     fn deliver(&mut self, now: Instant) -> Option<(PortId, Vec<u8>)> {
@@ -160,15 +229,18 @@ mod tests {
     use super::super::PerfectWire;
     use super::*;
 
-    fn run(faults: WireFaults, seed: u64) -> (WireStats, Vec<u32>) {
-        let mut perfect = PerfectWire::new(Duration::from_nanos(100));
+    const FRAMES: u32 = 10_000;
+
+    /// Numbers of the frames in the order of their arrival. `gap` is the time from one to the next.
+    fn run(faults: WireFaults, seed: u64, gap: u64) -> (WireStats, Vec<u32>) {
+        let mut perfect = PerfectWire::new(Duration::ZERO);
         let port = perfect.attach(1);
         let mut wire = FaultyWire::new(perfect, faults, seed);
         let mut got = Vec::new();
-        for number in 0..10_000u32 {
+        for number in 0..FRAMES {
             let mut frame = vec![0, 0, 0, 1];
             frame.extend(number.to_be_bytes());
-            let now = Instant::from_nanos(u64::from(number) * 50);
+            let now = Instant::from_nanos(u64::from(number) * gap);
             wire.send(now, port, frame);
             while let Some((_, frame)) = wire.deliver(now) {
                 got.push(u32::from_be_bytes(*frame.last_chunk().unwrap()));
@@ -182,21 +254,83 @@ mod tests {
         (wire.stats(), got)
     }
 
+    /// Frames that arrived after a later one.
+    fn passed(got: &[u32]) -> usize {
+        let mut latest = 0;
+        let late = got.iter().filter(|number| {
+            latest = latest.max(**number);
+            **number < latest
+        });
+        late.count()
+    }
+
     #[test]
     fn nothing_armed_nothing_happens() {
-        let (stats, got) = run(WireFaults::default(), 1);
+        let (stats, got) = run(WireFaults::default(), 1, 50);
         assert_eq!((stats.sent, stats.delivered), (10_000, 10_000));
-        assert!(got.iter().copied().eq(0..10_000));
+        assert!(got.iter().copied().eq(0..FRAMES));
     }
 
     #[test]
     fn each_fault_has_its_rate_and_repeats_with_the_seed() {
-        let (stats, got) = run(WireFaults::all(10), 7);
+        let (stats, got) = run(WireFaults::all(10), 7, 50);
         for count in [stats.lost, stats.duplicated, stats.reordered, stats.delayed] {
             assert!((50..200).contains(&count), "{stats:?}");
         }
         assert_eq!(stats.delivered, stats.sent - stats.lost + stats.duplicated);
         assert!(!got.is_sorted());
-        assert_eq!(run(WireFaults::all(10), 7), (stats, got));
+        assert_eq!(run(WireFaults::all(10), 7, 50), (stats, got));
+    }
+
+    /// Whatever the time is from one frame to the next: no delay is asked for here.
+    #[test]
+    fn as_many_frames_are_passed_as_asked() {
+        for (per_mille, gap) in [(10, 0), (200, 0), (200, 50), (200, 2_000_000), (200, u64::from(u32::MAX))] {
+            for passing_time in [WireFaults::NONE.passing_time, Duration::ZERO] {
+                let reordering = Probability::per_mille(per_mille);
+                let (stats, got) = run(WireFaults { reordering, passing_time, ..WireFaults::NONE }, 3, gap);
+                let (late, asked) = (passed(&got), usize::from(per_mille) * 10);
+                assert!(late > asked * 7 / 10 && late < asked * 13 / 10, "{late} of {asked}, gap {gap}, {passing_time:?}");
+                assert_eq!(stats.reordered, late as u64);
+                let mut sorted = got;
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..FRAMES), "each arrives once");
+            }
+        }
+    }
+
+    #[test]
+    fn one_in_ten_thousand_is_lost() {
+        let loss = Probability::per_cent(0.04).unwrap();
+        let (stats, got) = run(WireFaults { loss, ..WireFaults::NONE }, 5, 50);
+        assert!((1..20).contains(&stats.lost), "{stats:?}");
+        assert_eq!(got.len() as u64, u64::from(FRAMES) - stats.lost);
+    }
+
+    #[test]
+    fn a_frame_is_passed_by_one_of_its_own_flow_alone() {
+        let mut perfect = PerfectWire::new(Duration::ZERO);
+        let (a, b) = (perfect.attach(1), perfect.attach(2));
+        let mut wire = FaultyWire::new(perfect, WireFaults::NONE, 1);
+        let frame = |dlid: u8, number: u8| vec![0, 0, 0, dlid, number];
+        let now = Instant::from_nanos(5);
+        wire.set_faults(WireFaults { reordering: Probability::ALWAYS, ..WireFaults::NONE });
+        wire.send(now, a, frame(2, 1));
+        wire.set_faults(WireFaults::NONE);
+        wire.send(now, a, frame(1, 2));
+        wire.send(now, b, frame(2, 3));
+        let got = |wire: &mut FaultyWire<PerfectWire>, now| -> Vec<u8> {
+            std::iter::from_fn(|| wire.deliver(now)).map(|(_, frame)| frame[4]).collect()
+        };
+        assert_eq!(got(&mut wire, now), [2, 3]);
+        wire.send(now, a, frame(2, 4));
+        assert_eq!(got(&mut wire, now), [4, 1]);
+        // The last one waits for nobody in vain.
+        wire.set_faults(WireFaults { reordering: Probability::ALWAYS, ..WireFaults::NONE });
+        wire.send(now, a, frame(2, 5));
+        assert_eq!(got(&mut wire, now), []);
+        let due = wire.next_due().unwrap();
+        assert_eq!(due.since(now), WireFaults::NONE.passing_time);
+        assert_eq!(got(&mut wire, due), [5]);
     }
 }

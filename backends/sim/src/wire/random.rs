@@ -1,5 +1,7 @@
 //! Random numbers from a seed.
 
+use super::Probability;
+
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): the same seed gives the
 /// same numbers everywhere.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +35,11 @@ impl Random {
     /// `true` in `per_mille` of a thousand cases.
     pub const fn chance(&mut self, per_mille: u16) -> bool {
         self.below(1000) < per_mille as u64
+    }
+
+    /// `true` as often as asked.
+    pub const fn strikes(&mut self, probability: Probability) -> bool {
+        self.below(1_000_000) < probability.per_million() as u64
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::testing::*;
 use crate::packet::{Operation, Packet};
-use crate::wire::{FaultyWire, PerfectWire, Random, Wire, WireFaults};
+use crate::wire::{FaultyWire, PerfectWire, Probability, Random, Wire, WireFaults};
 use bareverbs::Instant;
 
 fn faulty(faults: WireFaults, seed: u64) -> Pair<FaultyWire<PerfectWire>> {
@@ -75,7 +75,7 @@ fn a_very_bad_wire() {
 
 #[test]
 fn atomics_are_executed_once() {
-    let mut pair = faulty(WireFaults { duplication: 500, ..WireFaults::all(50) }, 3);
+    let mut pair = faulty(WireFaults { duplication: Probability::per_mille(500), ..WireFaults::all(50) }, 3);
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
     for number in 0..1000u64 {
         let mut body = raddr(at_b, key_b);

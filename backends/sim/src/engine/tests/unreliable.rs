@@ -1,7 +1,7 @@
 //! Unreliable connections and datagrams.
 
 use super::super::testing::*;
-use crate::wire::{FaultyWire, WireFaults};
+use crate::wire::{FaultyWire, Probability, WireFaults};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Qpc, QpcSt};
 
 #[test]
@@ -71,7 +71,7 @@ fn a_send_error_stops_the_send_queue_alone() {
 
 #[test]
 fn uc_loses_whole_messages_and_keeps_their_receives() {
-    let wire = FaultyWire::new(perfect(), WireFaults { loss: 100, ..WireFaults::default() }, 8);
+    let wire = FaultyWire::new(perfect(), WireFaults { loss: Probability::per_mille(100), ..WireFaults::default() }, 8);
     let mut pair = Pair::of(QpcSt::Uc, wire, Link::default(), 6);
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
     let (mut got, mut used) = (0, 0u16);
