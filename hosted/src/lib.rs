@@ -23,3 +23,4 @@ pub mod selftest;
 pub mod serve;
 pub mod trace;
 pub mod user;
+pub mod writer;

@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use bareverbs::Instant;
@@ -22,11 +24,23 @@ use crate::cli::{TraceArgs, UsageError};
 use crate::decode::send::Transport;
 use crate::decode::{Decoded, Severity, command, completion, event, receive, send};
 use crate::fields::{self, FieldValue, Value};
+use crate::writer::{WhenFull, Writer};
+
+/// How long the end of a trace waits for what takes nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where the lines of all devices go.
 #[derive(Clone)]
 pub struct Sink {
-    state: Arc<Mutex<SinkState>>,
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    /// Whoever has a line writes it.
+    Direct(Arc<Mutex<SinkState>>),
+    /// Threads write them.
+    Queued(Arc<[Writer]>),
 }
 
 struct SinkState {
@@ -43,32 +57,48 @@ impl Sink {
         if !args.trace && args.trace_file.is_none() {
             return Ok(None);
         }
-        let file = args.trace_file.as_deref();
-        Self::open(args.trace, file).map(Some).map_err(|error| {
-            let name = file.map_or_else(String::new, |file| file.display().to_string());
-            UsageError::new(format!("{name}: {error}")).into()
-        })
-    }
-
-    /// A sink that writes to standard error, a file, or both.
-    pub fn open(to_stderr: bool, file: Option<&Path>) -> io::Result<Self> {
         let mut outputs: Vec<Box<dyn Write + Send>> = Vec::new();
-        if to_stderr {
+        if args.trace {
             outputs.push(Box::new(BufWriter::new(io::stderr())));
         }
-        if let Some(file) = file {
-            outputs.push(Box::new(BufWriter::new(File::create(file)?)));
+        if let Some(path) = &args.trace_file {
+            let file = File::create(path).map_err(|error| UsageError::new(format!("{}: {error}", path.display())))?;
+            outputs.push(Box::new(BufWriter::new(file)));
         }
-        Ok(Self::new(outputs))
+        Ok(Some(Self::new(outputs)))
+    }
+
+    /// A sink that writes to standard error, a file, or both, without having anyone wait for a terminal or a pipe: what is not
+    /// taken fast enough is dropped and counted. A file gets every line.
+    ///
+    /// # Errors
+    /// The file cannot be made, or a thread.
+    pub fn queued(to_stderr: bool, file: Option<&Path>) -> io::Result<Self> {
+        let when_full = |is_file: bool| if is_file { WhenFull::Wait } else { WhenFull::Drop };
+        let mut writers = Vec::new();
+        if to_stderr {
+            let is_file = File::from(io::stderr().as_fd().try_clone_to_owned()?).metadata()?.is_file();
+            writers.push(Writer::new("trace", Box::new(io::stderr()), when_full(is_file))?);
+        }
+        if let Some(path) = file {
+            let file = File::create(path)?;
+            let is_file = file.metadata()?.is_file();
+            writers.push(Writer::new("trace-file", Box::new(file), when_full(is_file))?);
+        }
+        Ok(Self { way: Way::Queued(writers.into()) })
     }
 
     /// A sink that writes to each of `outputs`.
     pub fn new(outputs: Vec<Box<dyn Write + Send>>) -> Self {
-        Self { state: Arc::new(Mutex::new(SinkState { outputs, failed: None })) }
+        Self { way: Way::Direct(Arc::new(Mutex::new(SinkState { outputs, failed: None }))) }
     }
 
     fn line(&self, line: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = match &self.way {
+            Way::Direct(state) => state,
+            Way::Queued(writers) => return writers.iter().for_each(|writer| writer.line(line.into())),
+        };
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let SinkState { outputs, failed } = &mut *state;
         if failed.is_some() {
             return;
@@ -77,13 +107,29 @@ impl Sink {
         *failed = written.err();
     }
 
-    /// Writes out what is held back; the first error there was, if any.
-    pub fn finish(&self) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = state.failed.take() {
-            return Err(error);
+    /// Lines that were dropped so far because nobody took them.
+    pub fn dropped(&self) -> u64 {
+        match &self.way {
+            Way::Direct(_) => 0,
+            Way::Queued(writers) => writers.iter().map(Writer::dropped).sum(),
         }
-        state.outputs.iter_mut().try_for_each(|output| output.flush())
+    }
+
+    /// Writes out what is held back; the first error there was, if any.
+    ///
+    /// # Errors
+    /// A part of it could not be written.
+    pub fn finish(&self) -> io::Result<()> {
+        match &self.way {
+            Way::Direct(state) => {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(error) = state.failed.take() {
+                    return Err(error);
+                }
+                state.outputs.iter_mut().try_for_each(|output| output.flush())
+            }
+            Way::Queued(writers) => writers.iter().try_for_each(|writer| writer.finish(PATIENCE)),
+        }
     }
 }
 

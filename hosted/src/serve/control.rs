@@ -170,7 +170,7 @@ pub(super) fn listen(devices: &[(u16, Handle)], recording: Option<&Recording>) {
             execute(devices, line)
         };
         match reply {
-            Ok(reply) => eprintln!("control: {line}: {reply}"),
+            Ok(reply) => super::messages::line(format!("control: {line}: {reply}")),
             Err(Gone) => return,
         }
     }

@@ -76,11 +76,11 @@ impl FarEnd {
         loop {
             match self.connect() {
                 Ok(stream) => {
-                    eprintln!("link: connected");
+                    super::messages::line("link: connected".into());
                     if self.carry(stream, deliver.clone()) {
                         return;
                     }
-                    eprintln!("link: broken");
+                    super::messages::line("link: broken".into());
                 }
                 Err(_) => thread::sleep(REST),
             }

@@ -166,7 +166,7 @@ impl ClientMemory {
         if !mapping.said.swap(true, Ordering::Relaxed) {
             let Self { device, .. } = self;
             let len = mapping.len;
-            eprintln!("{device}: no access to {addr:#x}: the client offered {start:#x}, {len} bytes, without a descriptor");
+            super::messages::line(format!("{device}: no access to {addr:#x}: the client offered {start:#x}, {len} bytes, without a descriptor"));
         }
     }
 

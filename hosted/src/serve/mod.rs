@@ -7,6 +7,7 @@ mod function;
 mod heap;
 mod link;
 mod memory;
+mod messages;
 mod socket;
 mod subnet;
 mod values;
@@ -36,8 +37,17 @@ use crate::trace::{Printer, Sink};
 const FINDINGS_TOLD: usize = 20;
 
 /// Serves the devices until Ctrl-C (or a request to terminate).
+///
+/// # Errors
+/// It could not begin.
 pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
-    let sink = Sink::open(args.trace.trace, args.trace.trace_file.as_deref()).map_err(ServeError::Trace)?;
+    let ended = serve(args);
+    messages::finish();
+    ended
+}
+
+fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
+    let sink = Sink::queued(args.trace.trace, args.trace.trace_file.as_deref()).map_err(ServeError::Trace)?;
     let tracing = args.trace.trace || args.trace.trace_file.is_some();
     let recording = args.record.as_deref().map(Recording::create).transpose().map_err(ServeError::Recording)?;
     let mut stations = Vec::new();
@@ -97,19 +107,24 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         listener.spawn(move || control::listen(&devices, recording.as_ref())).map_err(ServeError::Thread)?;
     }
     for line in served {
-        eprintln!("{line}");
+        messages::line(line);
     }
     let stations = subnet.run();
     drop(claims);
     stations.iter().for_each(report);
     // With them go the tracers: whatever a client still does is not told any more.
     drop(stations);
-    if let Err(error) = sink.finish() {
-        eprintln!("bareverbs: trace: {error}");
+    let finished = sink.finish();
+    let dropped = sink.dropped();
+    if dropped > 0 {
+        messages::line(format!("trace: {dropped} lines dropped, which nobody took fast enough"));
+    }
+    if let Err(error) = finished {
+        messages::line(format!("bareverbs: trace: {error}"));
         return Ok(ExitCode::FAILURE);
     }
     if let Some(Err(error)) = recording.as_ref().map(Recording::finish) {
-        eprintln!("bareverbs: recording: {error}");
+        messages::line(format!("bareverbs: recording: {error}"));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -174,16 +189,16 @@ fn with_faults(args: &TroubleArgs, wire: PerfectWire) -> Box<dyn Wire + Send> {
 fn report(station: &Station) {
     let device = &station.device;
     let (lid, stats) = (device.config().lid, device.stats());
-    eprintln!(
+    messages::line(format!(
         "lid{lid}: {} commands, {} doorbells, {} interrupts, {} frames sent, {} received",
         stats.commands, stats.doorbells, stats.interrupts, stats.frames_sent, stats.frames_received
-    );
+    ));
     let findings = device.audit().findings();
     for finding in findings.iter().take(FINDINGS_TOLD) {
-        eprintln!("lid{lid}: driver: {finding:?}");
+        messages::line(format!("lid{lid}: driver: {finding:?}"));
     }
     let more = (findings.len() as u64 + device.audit().dropped()).saturating_sub(FINDINGS_TOLD as u64);
     if more > 0 {
-        eprintln!("lid{lid}: driver: {more} more mistakes");
+        messages::line(format!("lid{lid}: driver: {more} more mistakes"));
     }
 }

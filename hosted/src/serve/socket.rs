@@ -78,9 +78,9 @@ pub(crate) fn serve(name: &str, server: &Server, mut function: Function) {
         let served = panic::catch_unwind(AssertUnwindSafe(|| server.run(&mut function)));
         let Ok(left) = function.disconnect() else { return };
         match &served {
-            Ok(Ok(())) => eprintln!("{name}: client gone, {left}"),
-            Ok(Err(error)) => eprintln!("{name}: client lost ({error}), {left}"),
-            Err(_) => eprintln!("{name}: client sent what the protocol does not allow, {left}"),
+            Ok(Ok(())) => super::messages::line(format!("{name}: client gone, {left}")),
+            Ok(Err(error)) => super::messages::line(format!("{name}: client lost ({error}), {left}")),
+            Err(_) => super::messages::line(format!("{name}: client sent what the protocol does not allow, {left}")),
         }
         if !matches!(served, Ok(Ok(()))) {
             thread::sleep(REST);

@@ -231,7 +231,7 @@ impl State {
                 station.vectors.raise(vector);
             }
             for line in station.device.take_unsupported() {
-                eprintln!("lid{}: {line}", station.device.config().lid);
+                super::messages::line(format!("lid{}: {line}", station.device.config().lid));
             }
         }
     }
