@@ -1,7 +1,6 @@
 //! The `bareverbs` command: decoders, the trace, the self-test, and jobs on one device, simulated or behind VFIO.
 //!
 //! Everything that needs an operating system lives here and nowhere else.
-#![forbid(unsafe_code)]
 
 pub mod bind;
 pub mod buffer;

@@ -28,6 +28,9 @@ pub struct ServeArgs {
     /// Socket of a device; once for each device, all joined by one wire
     #[arg(long = "socket", short, value_name = "PATH", required = true)]
     pub sockets: Vec<PathBuf>,
+    /// Who may connect to the sockets, in octal as for chmod: 660 for the owner and the group [what the umask leaves]
+    #[arg(long, value_name = "MODE", value_parser = values::mode)]
+    pub socket_mode: Option<u32>,
     /// Joins the wire to that of another process that is given the same path (and other LIDs)
     #[arg(long, value_name = "PATH")]
     pub link: Option<PathBuf>,

@@ -34,6 +34,8 @@ pub enum ServeError {
     Trace(io::Error),
     /// The recording could not be made.
     Recording(io::Error),
+    /// The system cannot signal clients without waiting for them.
+    Interrupts(io::Error),
     /// Ctrl-C cannot be caught.
     Signal(ctrlc::Error),
     /// A thread could not be started.
@@ -56,6 +58,7 @@ impl fmt::Display for ServeError {
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Trace(error) => write!(f, "trace file: {error}"),
             Self::Recording(error) => write!(f, "recording: {error}"),
+            Self::Interrupts(error) => write!(f, "interrupts need asynchronous input and output (io_setup): {error}"),
             Self::Signal(error) => write!(f, "cannot catch Ctrl-C: {error}"),
             Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
         }

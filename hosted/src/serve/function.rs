@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bareverbs_sim::{CONFIG_SPACE, Device};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
-    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
-    vfio_region_info,
+    VFIO_PCI_MSIX_IRQ_INDEX,
 };
-use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, ServerBackend, ServerRegion};
 
 use super::memory::ClientMemory;
+use super::messages::line;
+use super::protocol::{Backend, Map};
 use super::subnet::{Gone, Handle};
 
 /// Longest access to a region: the greatest there is on a bus, a whole BlueFlame register, with room to spare.
@@ -20,6 +20,8 @@ const LONGEST_ACCESS: usize = 4096;
 
 /// One function. Its device lives in the subnet.
 pub(crate) struct Function {
+    name: String,
+    vectors: u16,
     handle: Handle,
     memory: Arc<ClientMemory>,
 }
@@ -35,8 +37,18 @@ fn wrong() -> io::Error {
 }
 
 impl Function {
-    pub(crate) fn new(handle: Handle, memory: Arc<ClientMemory>) -> Self {
-        Self { handle, memory }
+    pub(crate) fn new(name: String, vectors: u16, handle: Handle, memory: Arc<ClientMemory>) -> Self {
+        Self { name, vectors, handle, memory }
+    }
+
+    /// Its name, for people.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it reaches of its client.
+    pub(crate) fn memory(&self) -> &ClientMemory {
+        &self.memory
     }
 
     /// The client is gone: nothing of it may be touched any more.
@@ -46,42 +58,29 @@ impl Function {
             let left = station.left();
             station.vectors.clear();
             station.reset();
-            self.memory.clear();
+            self.memory.disconnect();
             left
         })
     }
 }
 
-/// The regions of a function.
-pub(crate) fn regions() -> Vec<ServerRegion> {
-    (0..VFIO_PCI_NUM_REGIONS)
-        .map(|index| {
-            let size = match index {
-                VFIO_PCI_BAR0_REGION_INDEX => Device::bar_len(),
-                VFIO_PCI_CONFIG_REGION_INDEX => CONFIG_SPACE as u64,
-                _ => 0,
-            };
-            let flags = if size > 0 { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE } else { 0 };
-            let argsz = size_of::<vfio_region_info>() as u32;
-            let region_info = vfio_region_info { argsz, flags, index, size, ..Default::default() };
-            ServerRegion { region_info, sparse_areas: Vec::new(), mmap_fd: None }
-        })
-        .collect()
-}
+impl Backend for Function {
+    fn region_len(&self, region: u32) -> u64 {
+        match region {
+            VFIO_PCI_BAR0_REGION_INDEX => Device::bar_len(),
+            VFIO_PCI_CONFIG_REGION_INDEX => CONFIG_SPACE as u64,
+            _ => 0,
+        }
+    }
 
-/// The interrupts of a function: MSI-X only.
-pub(crate) fn interrupts(vectors: u16) -> Vec<IrqInfo> {
-    (0..VFIO_PCI_NUM_IRQS)
-        .map(|index| match index {
-            VFIO_PCI_MSIX_IRQ_INDEX => {
-                IrqInfo { index, flags: VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_NORESIZE, count: vectors.into() }
-            }
-            _ => IrqInfo { index, flags: 0, count: 0 },
-        })
-        .collect()
-}
+    /// MSI-X only.
+    fn interrupts(&self, index: u32) -> (u32, u32) {
+        match index {
+            VFIO_PCI_MSIX_IRQ_INDEX => (self.vectors.into(), VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_NORESIZE),
+            _ => (0, 0),
+        }
+    }
 
-impl ServerBackend for Function {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         if data.len() > LONGEST_ACCESS {
             return Err(wrong());
@@ -115,17 +114,19 @@ impl ServerBackend for Function {
         })?
     }
 
-    fn dma_map(&mut self, flags: DmaMapFlags, offset: u64, address: u64, size: u64, fd: Option<File>) -> io::Result<()> {
-        self.memory.map(address, size, flags.contains(DmaMapFlags::WRITE), fd, offset)?;
-        Ok(())
+    fn dma_map(&mut self, map: Map, file: Option<File>) -> io::Result<()> {
+        let Map { addr, len, offset, writable } = map;
+        self.memory.map(addr, len, writable, file, offset).map_err(|error| {
+            line(format!("{}: memory at {addr:#x}, {len} bytes, is not taken: {error:?}", self.name));
+            error.into()
+        })
     }
 
-    fn dma_unmap(&mut self, flags: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
-        if flags.contains(DmaUnmapFlags::UNMAP_ALL) {
-            self.memory.clear();
-            return Ok(());
+    fn dma_unmap(&mut self, range: Option<(u64, u64)>) -> io::Result<()> {
+        match range {
+            None => self.memory.clear(),
+            Some((addr, len)) => self.memory.unmap(addr, len)?,
         }
-        self.memory.unmap(address, size)?;
         Ok(())
     }
 

@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use bareverbs_sim::memory::{DmaFault, HostMemory};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
+
+use super::messages::line;
+use super::shrunk::Guarded;
 
 /// Most mappings of one client: what vfio-user takes for granted (its default of `max_dma_maps`). A driver behind the IOMMU of a
 /// guest has one for each page that it maps.
@@ -22,12 +27,19 @@ struct MappedFile {
     /// Device and inode.
     id: (u64, u64),
     writable: bool,
-    pages: Weak<MmapRegion>,
+    pages: Weak<FilePages>,
+}
+
+/// All pages of a file.
+struct FilePages {
+    /// Before the pages: what is dropped first is not looked after any more.
+    guarded: Guarded,
+    region: MmapRegion,
 }
 
 /// A range of a file.
 struct Pages {
-    file: Arc<MmapRegion>,
+    file: Arc<FilePages>,
     offset: usize,
 }
 
@@ -75,6 +87,10 @@ pub(crate) struct ClientMemory {
     device: String,
     mappings: RwLock<BTreeMap<u64, Mapping>>,
     files: Mutex<Vec<MappedFile>>,
+    /// The connection of the client, to end it.
+    connection: Mutex<Option<UnixStream>>,
+    /// A file of the client is shorter than what it offered of it: nothing of its memory is reached any more.
+    shrunk: AtomicBool,
 }
 
 /// The steps in which a range of addresses is copied: mapping, place in it, place in the buffer.
@@ -88,7 +104,23 @@ struct Step<'a> {
 impl ClientMemory {
     /// Without any memory.
     pub(crate) fn new(device: String) -> Self {
-        Self { device, mappings: RwLock::default(), files: Mutex::default() }
+        Self {
+            device,
+            mappings: RwLock::default(),
+            files: Mutex::default(),
+            connection: Mutex::default(),
+            shrunk: AtomicBool::new(false),
+        }
+    }
+
+    /// A client has connected: the connection ends if its memory goes away.
+    pub(crate) fn connect(&self, connection: UnixStream) {
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+    }
+
+    /// Why the client was given up, if it was.
+    pub(crate) fn is_shrunk(&self) -> bool {
+        self.shrunk.load(Ordering::Relaxed)
     }
 
     /// Offers `len` bytes at `addr`: those of `file` from `offset` on, if there is one.
@@ -134,10 +166,29 @@ impl ClientMemory {
         self.mappings.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// The client is gone: as before one came.
+    pub(crate) fn disconnect(&self) {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.clear();
+        self.shrunk.store(false, Ordering::Relaxed);
+    }
+
+    /// The client has made a file shorter than it said: it is given up.
+    fn give_up(&self) {
+        if self.shrunk.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        line(format!("{}: the client has made the file of its memory shorter, and is given up", self.device));
+        if let Some(connection) = &*self.connection.lock().unwrap_or_else(PoisonError::into_inner) {
+            // It may have ended already.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
     /// The range of a file, which is mapped as a whole unless it is already.
     fn pages(&self, file: File, offset: u64, size: usize, writable: bool) -> Result<Pages, MapError> {
         let metadata = file.metadata().map_err(|error| MapError::System(error.kind()))?;
-        // Touching a mapped page beyond the file's end would kill this process.
+        // Beyond the file's end is nothing to reach, and a touch there raises SIGBUS.
         let end = offset.checked_add(size as u64).filter(|end| *end <= metadata.len()).ok_or(MapError::FileTooShort)?;
         let start = usize::try_from(offset).map_err(|_| MapError::Range)?;
         let id = (metadata.dev(), metadata.ino());
@@ -146,7 +197,7 @@ impl ClientMemory {
         let mapped =
             files.iter().filter(|file| file.id == id && file.writable == writable).find_map(|file| file.pages.upgrade());
         // A file that has grown since is mapped anew.
-        if let Some(file) = mapped.filter(|mapped| end <= mapped.size() as u64) {
+        if let Some(file) = mapped.filter(|mapped| end <= mapped.region.size() as u64) {
             return Ok(Pages { file, offset: start });
         }
         if files.len() >= MOST_FILES {
@@ -156,7 +207,8 @@ impl ClientMemory {
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let region = MmapRegion::build(Some(FileOffset::new(file, 0)), len, protection, libc::MAP_SHARED | libc::MAP_NORESERVE)
             .map_err(|_| MapError::System(io::Error::last_os_error().kind()))?;
-        let file = Arc::new(region);
+        let guarded = Guarded::new(region.as_ptr() as usize, len).map_err(|error| MapError::System(error.kind()))?;
+        let file = Arc::new(FilePages { guarded, region });
         files.push(MappedFile { id, writable, pages: Arc::downgrade(&file) });
         Ok(Pages { file, offset: start })
     }
@@ -166,13 +218,16 @@ impl ClientMemory {
         if !mapping.said.swap(true, Ordering::Relaxed) {
             let Self { device, .. } = self;
             let len = mapping.len;
-            super::messages::line(format!("{device}: no access to {addr:#x}: the client offered {start:#x}, {len} bytes, without a descriptor"));
+            line(format!("{device}: no access to {addr:#x}: the client offered {start:#x}, {len} bytes, without a descriptor"));
         }
     }
 
     fn copy(&self, addr: u64, len: usize, write: bool, mut step: impl FnMut(Step<'_>)) -> Result<(), DmaFault> {
         let fault = DmaFault { addr, len };
         let end = addr.checked_add(len as u64).ok_or(fault)?;
+        if self.is_shrunk() {
+            return Err(fault);
+        }
         let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
         // Twice over the same ranges: nothing may be copied unless everything can be.
         for copying in [false, true] {
@@ -188,6 +243,10 @@ impl ClientMemory {
                 let count = left.min(end - at);
                 if copying {
                     step(Step { pages, at: within as usize, from: (at - addr) as usize, len: count as usize });
+                    if pages.file.guarded.has_shrunk() {
+                        self.give_up();
+                        return Err(fault);
+                    }
                 }
                 at += count;
             }
@@ -202,7 +261,7 @@ impl HostMemory for ClientMemory {
         let mut whole = true;
         self.copy(addr, into.len(), false, |step| {
             let place = into.get_mut(step.from..step.from + step.len);
-            let slice = step.pages.file.get_slice(step.pages.offset + step.at, step.len);
+            let slice = step.pages.file.region.get_slice(step.pages.offset + step.at, step.len);
             match (place, slice) {
                 (Some(place), Ok(slice)) => whole &= slice.copy_to(place) == step.len,
                 _ => whole = false,
@@ -220,7 +279,7 @@ impl HostMemory for ClientMemory {
         fence(Ordering::Release);
         self.copy(addr, from.len(), true, |step| {
             let place = from.get(step.from..step.from + step.len);
-            let slice = step.pages.file.get_slice(step.pages.offset + step.at, step.len);
+            let slice = step.pages.file.region.get_slice(step.pages.offset + step.at, step.len);
             match (place, slice) {
                 (Some(place), Ok(slice)) => slice.copy_from(place),
                 _ => whole = false,
@@ -336,6 +395,29 @@ mod tests {
         memory.map(0, 0x1000, false, Some(file(0x1000)), 0).unwrap();
         assert!(memory.write(0, &[1]).is_err());
         assert!(memory.read(0, &mut [0]).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_shrinks_costs_its_own_client_alone() {
+        let (memory, other) = (ClientMemory::new("test".into()), ClientMemory::new("other".into()));
+        let shared = file(0x4000);
+        memory.map(0, 0x4000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
+        other.map(0, 0x4000, true, Some(file(0x4000)), 0).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        memory.connect(ours);
+        memory.write(0x3000, &[1; 0x1000]).unwrap();
+        shared.set_len(0x1000).unwrap();
+        assert_eq!(memory.write(0x2ffc, &[1; 8]), Err(DmaFault { addr: 0x2ffc, len: 8 }));
+        assert!(memory.read(0, &mut [0; 8]).is_err(), "nothing of it is reached any more");
+        assert_eq!((&theirs).read(&mut [0]).unwrap(), 0, "the client is disconnected");
+        other.write(0x3000, &[7]).unwrap();
+        let mut byte = [0];
+        other.read(0x3000, &mut byte).unwrap();
+        assert_eq!(byte, [7]);
+        // The next client begins anew.
+        memory.disconnect();
+        memory.map(0, 0x1000, true, Some(shared), 0).unwrap();
+        memory.write(0, &[9]).unwrap();
     }
 
     #[test]

@@ -8,6 +8,8 @@ mod heap;
 mod link;
 mod memory;
 mod messages;
+mod protocol;
+mod shrunk;
 mod socket;
 mod subnet;
 mod values;
@@ -47,6 +49,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
 }
 
 fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
+    vectors::check().map_err(ServeError::Interrupts)?;
     let sink = Sink::queued(args.trace.trace, args.trace.trace_file.as_deref()).map_err(ServeError::Trace)?;
     let tracing = args.trace.trace || args.trace.trace_file.is_some();
     let recording = args.record.as_deref().map(Recording::create).transpose().map_err(ServeError::Recording)?;
@@ -59,7 +62,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
             return Err(ServeError::Twice(path.clone()));
         }
         let config = device_config(args, number)?;
-        let (server, claim) = socket::listen(path, config.vectors)?;
+        let (listener, claim) = socket::listen(path, args.socket_mode)?;
         wire.attach(config.lid);
         let name = format!("lid{}", config.lid);
         let memory = Arc::new(ClientMemory::new(name.clone()));
@@ -76,7 +79,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
             device.set_tracer(Some(Several(tracers)));
         }
         stations.push(Station { device, vectors });
-        memories.push((name, server, memory));
+        memories.push((name, listener, memory));
         claims.push(claim);
     }
 
@@ -88,12 +91,9 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let subnet = Subnet::new(stations, with_faults(&args.trouble, wire), near);
     let stopper = subnet.handle(0);
     ctrlc::set_handler(move || stopper.stop()).map_err(ServeError::Signal)?;
-    for (number, (name, server, memory)) in memories.into_iter().enumerate() {
-        let function = Function::new(subnet.handle(number), memory);
-        thread::Builder::new()
-            .name(name.clone())
-            .spawn(move || socket::serve(&name, &server, function))
-            .map_err(ServeError::Thread)?;
+    for (number, (name, listener, memory)) in memories.into_iter().enumerate() {
+        let function = Function::new(name.clone(), args.offer.vectors, subnet.handle(number), memory);
+        thread::Builder::new().name(name).spawn(move || socket::serve(&listener, function)).map_err(ServeError::Thread)?;
     }
     if let Some(far) = far {
         let handle = subnet.handle(0);

@@ -2,17 +2,18 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
-use std::panic::{self, AssertUnwindSafe};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use vfio_user::Server;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::error::{LONGEST_PATH, ServeError};
-use super::function::{self, Function};
+use super::function::Function;
+use super::messages::line;
+use super::protocol::Connection;
 
 /// How long a listener that fails rests before it is asked again.
 const REST: Duration = Duration::from_millis(100);
@@ -29,16 +30,28 @@ impl Drop for Claim {
     }
 }
 
-/// Makes the socket of one device.
-pub(crate) fn listen(path: &Path, vectors: u16) -> Result<(Server, Claim), ServeError> {
+/// Clients that wait to be served.
+const BACKLOG: i32 = 16;
+
+/// Makes a socket, for those whom `mode` lets, or the process's file mode creation mask.
+pub(crate) fn listen(path: &Path, mode: Option<u32>) -> Result<(UnixListener, Claim), ServeError> {
     check_path(path)?;
     clear_path(path)?;
-    let server = Server::new(path, true, function::interrupts(vectors), function::regions()).map_err(|error| match error {
-        vfio_user::Error::SocketPathExists => ServeError::InUse(path.to_path_buf()),
-        vfio_user::Error::SocketBind(error) => ServeError::Socket(path.to_path_buf(), error.to_string()),
-        error => ServeError::Socket(path.to_path_buf(), error.to_string()),
-    })?;
-    Ok((server, Claim { path: path.to_path_buf() }))
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => ServeError::InUse(path.to_path_buf()),
+        _ => ServeError::Socket(path.to_path_buf(), error.to_string()),
+    };
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).map_err(|error| failed(error.into()))?;
+    let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+    rustix::net::bind(&socket, &address).map_err(|error| failed(error.into()))?;
+    let claim = Claim { path: path.to_path_buf() };
+    if let Some(mode) = mode {
+        // Nobody can connect before it listens.
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
+    }
+    rustix::net::listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
+    Ok((UnixListener::from(socket), claim))
 }
 
 /// Whether a socket may be made there at all.
@@ -72,18 +85,23 @@ fn clear_path(path: &Path) -> Result<(), ServeError> {
 }
 
 /// Serves one client after another for as long as the process runs.
-pub(crate) fn serve(name: &str, server: &Server, mut function: Function) {
+pub(crate) fn serve(listener: &UnixListener, mut function: Function) {
     loop {
-        // The protocol's library gives up by panic on some malformed messages: that ends the client, not the device.
-        let served = panic::catch_unwind(AssertUnwindSafe(|| server.run(&mut function)));
+        let served = listener.accept().and_then(|(stream, _)| {
+            function.memory().connect(stream.try_clone()?);
+            Ok(Connection::new(stream).serve(&mut function))
+        });
+        let shrunk = function.memory().is_shrunk();
         let Ok(left) = function.disconnect() else { return };
-        match &served {
-            Ok(Ok(())) => super::messages::line(format!("{name}: client gone, {left}")),
-            Ok(Err(error)) => super::messages::line(format!("{name}: client lost ({error}), {left}")),
-            Err(_) => super::messages::line(format!("{name}: client sent what the protocol does not allow, {left}")),
-        }
-        if !matches!(served, Ok(Ok(()))) {
-            thread::sleep(REST);
+        let name = function.name();
+        match served {
+            Ok(_) if shrunk => line(format!("{name}: client given up, {left}")),
+            Ok(Ok(())) => line(format!("{name}: client gone, {left}")),
+            Ok(Err(broken)) => line(format!("{name}: client lost ({broken}), {left}")),
+            Err(error) => {
+                line(format!("{name}: no client can connect ({error})"));
+                thread::sleep(REST);
+            }
         }
     }
 }
@@ -96,12 +114,12 @@ mod tests {
     fn a_path_in_use_is_named_and_a_stale_socket_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("device");
-        let (server, claim) = listen(&path, 4).unwrap();
-        assert!(matches!(listen(&path, 4), Err(ServeError::InUse(_))));
+        let (server, claim) = listen(&path, None).unwrap();
+        assert!(matches!(listen(&path, None), Err(ServeError::InUse(_))));
         // As after a kill: the listener is gone, the file is not.
         let left = folder.path().join("left");
         drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
-        let (_second, second_claim) = listen(&left, 4).unwrap();
+        let (_second, second_claim) = listen(&left, None).unwrap();
         drop(claim);
         drop(server);
         assert!(!path.exists() && left.exists());
@@ -110,12 +128,22 @@ mod tests {
     }
 
     #[test]
+    fn the_mode_is_as_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        for mode in [0o600, 0o660, 0o666] {
+            let path = folder.path().join(format!("{mode:o}"));
+            let (_listener, _claim) = listen(&path, Some(mode)).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+        }
+    }
+
+    #[test]
     fn what_is_not_a_socket_stays() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "x").unwrap();
-        assert!(matches!(listen(&file, 4), Err(ServeError::NotASocket(_))));
+        assert!(matches!(listen(&file, None), Err(ServeError::NotASocket(_))));
         assert!(file.exists());
-        assert!(matches!(listen(&folder.path().join("no/device"), 4), Err(ServeError::NoFolder(_))));
+        assert!(matches!(listen(&folder.path().join("no/device"), None), Err(ServeError::NoFolder(_))));
     }
 }

@@ -88,6 +88,12 @@ pub(super) fn guid(text: &str) -> Result<u64, String> {
     })
 }
 
+/// Permissions of a file, in octal.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).map_err(|error| error.to_string())?;
+    if mode <= 0o777 { Ok(mode) } else { Err("more than 777".into()) }
+}
+
 /// `NAME=NUMBER`.
 pub(super) fn limit(text: &str) -> Result<LimitTo, String> {
     let (name, value) = text.split_once('=').ok_or("not NAME=NUMBER")?;

@@ -1,11 +1,11 @@
 //! Clients that come, go and come again; interrupts; the end of a server.
 
-use std::io::Read as _;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE, VFIO_PCI_MSIX_IRQ_INDEX,
 };
@@ -61,14 +61,16 @@ fn a_client_that_breaks_off_or_talks_nonsense_makes_room_for_the_next() {
     assert!(said.lines().filter(|line| line.starts_with("lid1: client ")).count() >= 4, "{said}");
 }
 
-/// A descriptor for a vector, and the end where what the server writes to it arrives.
-fn vector(client: &mut Client, number: u32) -> UnixStream {
-    // Any descriptor does.
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_read_timeout(Some(LIMIT)).unwrap();
+/// An event descriptor for a vector.
+fn vector(client: &mut Client, number: u32) -> OwnedFd {
+    let descriptor = eventfd(0, EventfdFlags::empty()).unwrap();
+    give(client, number, descriptor.as_raw_fd());
+    descriptor
+}
+
+fn give(client: &mut Client, number: u32, descriptor: RawFd) {
     let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
-    client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, number, 1, &[theirs.as_raw_fd()]).unwrap();
-    ours
+    client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, number, 1, &[descriptor]).unwrap();
 }
 
 fn fire(client: &mut Client, number: u32) {
@@ -76,15 +78,26 @@ fn fire(client: &mut Client, number: u32) {
     client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, number, 1, &[]).unwrap();
 }
 
-fn told(mut from: &UnixStream) -> u64 {
+/// How often an event descriptor was signalled since the last look; waits for the first time.
+fn told(from: &OwnedFd) -> u64 {
+    let limit = Timespec { tv_sec: LIMIT.as_secs() as i64, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&limit)), Ok(1), "no interrupt");
     let mut count = [0; 8];
-    from.read_exact(&mut count).unwrap();
+    rustix::io::read(from, &mut count).unwrap();
     u64::from_ne_bytes(count)
+}
+
+/// Event descriptors that the server has open.
+fn descriptors(server: &Server) -> usize {
+    let folder = std::fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap();
+    let links = folder.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    links.filter(|link| link.to_str() == Some("anon_inode:[eventfd]")).count()
 }
 
 #[test]
 fn single_vectors_get_descriptors_after_the_start_until_the_client_goes() {
     let server = Server::start(&["a", "b"], &[]);
+    let none = descriptors(&server);
     for _ in 0..2 {
         let mut client = server.connect("a");
         let _memory = bring_up(&mut client);
@@ -99,11 +112,95 @@ fn single_vectors_get_descriptors_after_the_start_until_the_client_goes() {
         let again = vector(&mut client, 5);
         fire(&mut client, 5);
         assert_eq!(told(&again), 1);
-        assert_eq!((&five).read(&mut [0; 8]).unwrap(), 0, "the descriptor before is closed");
+        assert_eq!(descriptors(&server), none + 2, "the descriptor before is closed");
         client.reset().unwrap();
         drop(client);
-        assert_eq!((&seven).read(&mut [0; 8]).unwrap(), 0, "nothing of a client that is gone is kept");
+        wait("end of the client", || descriptors(&server) == none);
     }
+}
+
+/// What blocks whoever writes to it: a counter at its maximum, a pipe and a socket that nobody reads.
+#[test]
+fn a_descriptor_that_would_block_stops_nobody() {
+    let mut server = Server::start(&["a", "b"], &[]);
+    let mut client = server.connect("a");
+    let _memory = bring_up(&mut client);
+    let full = eventfd(0, EventfdFlags::empty()).unwrap();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    give(&mut client, 0, full.as_raw_fd());
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let (_reader, writer) = std::io::pipe().unwrap();
+    for (number, descriptor) in [(1, theirs.as_raw_fd()), (2, writer.as_raw_fd())] {
+        give(&mut client, number, descriptor);
+    }
+    let well = vector(&mut client, 3);
+    // A pipe takes 64 KiB, 8192 of what is written.
+    for _ in 0..10_000 {
+        (0..3).for_each(|number| fire(&mut client, number));
+    }
+    fire(&mut client, 3);
+    assert_eq!(told(&well), 1);
+    let mut other = server.connect("b");
+    let memory = bring_up(&mut other);
+    assert_eq!(command(&mut other, &memory, 0x1000, ENABLE_HCA), Some(0));
+    assert!(server.interrupt().0.success());
+}
+
+#[test]
+fn a_message_longer_than_agreed_costs_its_client_the_connection() {
+    const REGION_WRITE: u8 = 10;
+    let mut server = Server::start(&["a"], &[]);
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = resident();
+    for announced in [0_u32, 15, (1 << 20) + 33, 0xf000_0000] {
+        let mut client = Raw::connect(&server.path("a"));
+        let header = [7_u16.to_ne_bytes(), u16::from(REGION_WRITE).to_ne_bytes()].concat();
+        client.send(&[&header[..], &announced.to_ne_bytes(), &[0; 8]].concat());
+        assert!(client.is_closed_after(&vec![1; 1 << 20], 100), "{announced}");
+    }
+    // Within the length, but the access says that it is longer.
+    let mut client = Raw::connect(&server.path("a"));
+    let access = [&0_u64.to_ne_bytes()[..], &0_u32.to_ne_bytes(), &0xf000_0000_u32.to_ne_bytes(), &[1; 64]].concat();
+    assert_eq!(client.error_of(u16::from(REGION_WRITE), &access), 22, "EINVAL");
+    assert_eq!(client.error_of(9, &access[..16]), 22, "a read of so much");
+    assert!(resident() - before < 50_000, "kB");
+    assert_eq!(client.read(CONFIG, 0).to_be() & 0xffff, 0x15b3);
+    drop(client);
+    let (status, said) = server.interrupt();
+    assert!(status.success() && said.contains("announced a message of 4026531840 bytes"), "{said}");
+}
+
+#[test]
+fn a_closed_standard_error_ends_no_device() {
+    let mut server = Server::start(&["a", "b"], &["--trace"]);
+    let client = server.connect("a");
+    drop(server.process.stderr.take());
+    drop(client);
+    for device in ["b", "a", "b", "a"] {
+        let mut client = server.connect(device);
+        let memory = bring_up(&mut client);
+        assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
+    }
+    assert!(server.end("-INT").is_some());
+}
+
+/// As after Ctrl-S: nobody reads what the server tells.
+#[test]
+fn a_terminal_that_stands_still_stops_no_device() {
+    let mut server = Server::start(&["a"], &["--trace"]);
+    let mut client = server.connect("a");
+    let memory = bring_up(&mut client);
+    // A pipe takes 64 KiB; the trace of so many commands is longer by far.
+    for _ in 0..15_000 {
+        assert!(command(&mut client, &memory, 0x1000, ENABLE_HCA).is_some());
+    }
+    let (_, said) = server.interrupt();
+    let told = said.lines().filter(|line| line.contains(" command ")).count();
+    assert!(told < 15_000 && said.contains("lines dropped"), "{told}");
 }
 
 #[test]

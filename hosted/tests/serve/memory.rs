@@ -79,3 +79,43 @@ fn memory_without_a_descriptor_is_refused_where_it_is_used() {
     let line = "lid1: no access to 0x102000: the client offered 0x100000, 65536 bytes, without a descriptor";
     assert_eq!(named, [line], "once for each mapping");
 }
+
+/// A client whose file becomes shorter under the device's writes: the other device goes on, and so does this one with the next
+/// client.
+#[test]
+fn a_file_that_shrinks_costs_its_own_client_alone() {
+    let mut server = Server::start(&["a", "b"], &[]);
+    let mut other = server.connect("b");
+    let other_memory = bring_up(&mut other);
+    for _ in 0..3 {
+        let mut client = server.connect("a");
+        let memory = bring_up(&mut client);
+        assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
+        memory.set_len(0).unwrap();
+        // The doorbell has the device read its command queue, which is no more; the connection may break at any time.
+        let _ = client.region_write(BAR0, 0x18, &1_u32.to_be_bytes());
+        assert!(client.region_write(BAR0, 0x18, &1_u32.to_be_bytes()).is_err(), "it is given up");
+        assert_eq!(command(&mut other, &other_memory, 0x1000, NO_SUCH_COMMAND).unwrap() >> 24, 2);
+    }
+    let mut client = server.connect("a");
+    let memory = bring_up(&mut client);
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
+    let (status, said) = server.interrupt();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(said.matches("lid1: the client has made the file of its memory shorter").count(), 3, "{said}");
+}
+
+#[test]
+fn memory_that_cannot_be_mapped_is_answered_with_an_error_and_told() {
+    let mut server = Server::start(&["a"], &[]);
+    let mut client = Raw::connect(&server.path("a"));
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(0x1000).unwrap();
+    assert_eq!(client.map_refused(0x4_0000, 0x2000, &file), 22, "EINVAL");
+    client.map(0x4_0000, 0x1000, Some(&file));
+    assert_eq!(client.map_refused(0x4_0000, 0x1000, &file), 22, "EINVAL");
+    drop(client);
+    let (_, said) = server.interrupt();
+    assert!(said.contains("lid1: memory at 0x40000, 8192 bytes, is not taken: FileTooShort"), "{said}");
+    assert!(said.contains("lid1: memory at 0x40000, 4096 bytes, is not taken: Overlap"), "{said}");
+}

@@ -56,8 +56,15 @@ impl Raw {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Sends a command, and a descriptor with it; the body of the reply.
-    fn ask(&mut self, command: u16, body: &[u8], file: Option<&File>) -> Vec<u8> {
+    /// Whether the server closes the connection: at once, or while so many times `more` is sent.
+    pub(crate) fn is_closed_after(&mut self, more: &[u8], times: usize) -> bool {
+        let sent = (0..times).try_for_each(|_| self.stream.write_all(more));
+        // What it left unread makes a reset of the end.
+        sent.is_err() || !matches!(self.stream.read(&mut [0]), Ok(1..))
+    }
+
+    /// Sends a command, and a descriptor with it; the header's flags, error, and the body of the reply.
+    fn exchange(&mut self, command: u16, body: &[u8], file: Option<&File>) -> (u32, u32, Vec<u8>) {
         let bytes = message(command, body);
         let descriptors = file.map(|file| [file.as_fd()]);
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -68,11 +75,33 @@ impl Raw {
         assert_eq!(sendmsg(&self.stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()), Ok(bytes.len()));
         let mut header = [0; 16];
         self.stream.read_exact(&mut header).unwrap();
-        let [_, _, _, _, l0, l1, l2, l3, flags, _, _, _, ..] = header;
-        assert_eq!(flags & 0xf, 1, "a reply without an error");
+        let [_, _, _, _, l0, l1, l2, l3, f0, f1, f2, f3, e0, e1, e2, e3] = header;
         let mut reply = vec![0; u32::from_ne_bytes([l0, l1, l2, l3]) as usize - header.len()];
         self.stream.read_exact(&mut reply).unwrap();
+        (u32::from_ne_bytes([f0, f1, f2, f3]), u32::from_ne_bytes([e0, e1, e2, e3]), reply)
+    }
+
+    /// Sends a command, and a descriptor with it; the body of the reply.
+    fn ask(&mut self, command: u16, body: &[u8], file: Option<&File>) -> Vec<u8> {
+        let (flags, _, reply) = self.exchange(command, body, file);
+        assert_eq!(flags & 0x2f, 1, "a reply without an error");
         reply
+    }
+
+    /// Sends a command that is refused; the error number.
+    pub(crate) fn error_of(&mut self, command: u16, body: &[u8]) -> u32 {
+        let (flags, error, _) = self.exchange(command, body, None);
+        assert_eq!(flags & 0x2f, 0x21, "an error");
+        error
+    }
+
+    /// Offers memory that the server does not take; the error number.
+    pub(crate) fn map_refused(&mut self, addr: u64, len: u64, file: &File) -> u32 {
+        let words = [0_u64, addr, len].map(u64::to_ne_bytes).concat();
+        let body = [&32_u32.to_ne_bytes()[..], &3_u32.to_ne_bytes(), &words].concat();
+        let (flags, error, _) = self.exchange(DMA_MAP, &body, Some(file));
+        assert_eq!(flags & 0x2f, 0x21, "an error");
+        error
     }
 
     /// Offers memory for reads and writes, with a file behind it or without.

@@ -50,18 +50,28 @@ impl Server {
         client.unwrap()
     }
 
-    /// Ctrl-C; how it ended and what it had said.
-    pub(crate) fn interrupt(&mut self) -> (ExitStatus, String) {
-        let killed = Command::new("kill").args(["-INT", &self.process.id().to_string()]).status().unwrap();
+    /// Sends a signal and waits for the end; its exit status, if it was not killed.
+    pub(crate) fn end(&mut self, signal: &str) -> Option<i32> {
+        let killed = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
         assert!(killed.success());
         let mut status = None;
         wait("end of the server", || {
             status = self.process.try_wait().unwrap();
             status.is_some()
         });
-        let mut said = String::new();
-        self.process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (status.unwrap(), said)
+        status.unwrap().code()
+    }
+
+    /// Ctrl-C; how it ended and what it had said.
+    pub(crate) fn interrupt(&mut self) -> (ExitStatus, String) {
+        let mut stderr = self.process.stderr.take().unwrap();
+        let reader = thread::spawn(move || {
+            let mut said = String::new();
+            stderr.read_to_string(&mut said).unwrap();
+            said
+        });
+        self.end("-INT");
+        (self.process.wait().unwrap(), reader.join().unwrap())
     }
 }
 
