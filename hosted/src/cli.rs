@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::decode::send::Transport;
 use crate::device::choice::DeviceChoice;
+use crate::number::number;
 use crate::perf::args::PerfArgs;
 use crate::pingpong::args::PingpongArgs;
 use crate::serve::args::SimCommand;
@@ -153,7 +154,7 @@ pub struct DevicesArgs {
     /// Shows these functions alone, whatever they are (all mlx5 functions)
     pub addresses: Vec<Address>,
     /// Bytes of memory that the program is going to lock for DMA: the limit of this shell is compared with it
-    #[arg(long, value_name = "BYTES", default_value_t = crate::devices::MEMORY)]
+    #[arg(long, value_name = "BYTES", default_value_t = crate::devices::MEMORY, value_parser = number::<u64>)]
     pub memory: u64,
     /// Prints JSON
     #[arg(long)]
@@ -170,7 +171,7 @@ pub struct BindArgs {
     #[arg(long)]
     pub force: bool,
     /// Bytes of memory that the program is going to lock for DMA: the limit of this shell is compared with it
-    #[arg(long, value_name = "BYTES", default_value_t = crate::devices::MEMORY)]
+    #[arg(long, value_name = "BYTES", default_value_t = crate::devices::MEMORY, value_parser = number::<u64>)]
     pub memory: u64,
     /// What is changed, and how.
     #[command(flatten)]
@@ -237,8 +238,8 @@ pub struct SelftestArgs {
     /// Messages of each kind and iteration
     #[arg(long, short = 'n', default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub messages: u32,
-    /// Bytes of a message
-    #[arg(long, short, default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    /// Bytes of a message, 16384 or 16k
+    #[arg(long, short, default_value_t = 16384, value_parser = message_size)]
     pub size: u32,
     /// How often all kinds are run
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -296,6 +297,12 @@ impl std::error::Error for UsageError {}
 
 /// Most that a wire may do of one fault; more would break connections, not test them.
 const MOST_FAULTS: f64 = 20.0;
+
+/// Bytes of a message of the self-test.
+fn message_size(text: &str) -> Result<u32, String> {
+    let size = number(text)?;
+    if (1..=1 << 20).contains(&size) { Ok(size) } else { Err("not between 1 and 1M".into()) }
+}
 
 pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
     let named = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes().to_string() == text);

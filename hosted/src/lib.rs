@@ -11,6 +11,7 @@ pub mod devices;
 pub mod fields;
 pub mod info;
 pub mod names;
+pub mod number;
 pub mod output;
 pub mod pattern;
 pub mod perf;

@@ -148,13 +148,7 @@ fn decode_command(args: &CommandArgs) -> Result<ExitCode, InputError> {
 
 fn opcode(name: &str) -> Option<CmdOpcode> {
     let by_name = CmdOpcode::ALL.iter().find(|opcode| opcode.name().eq_ignore_ascii_case(name)).copied();
-    by_name.or_else(|| {
-        let number = match name.strip_prefix("0x") {
-            Some(digits) => u32::from_str_radix(digits, 16).ok()?,
-            None => name.parse().ok()?,
-        };
-        CmdOpcode::from_code(number)
-    })
+    by_name.or_else(|| CmdOpcode::from_code(crate::number::number(name).ok()?))
 }
 
 fn decode_with(args: &InputArgs, decode: impl Fn(&[u8]) -> Vec<Decoded>) -> Result<ExitCode, InputError> {

@@ -14,9 +14,8 @@ use crate::cli::TraceArgs;
 pub enum SimCommand {
     /// Serves simulated devices to virtual machines over vfio-user sockets until Ctrl-C
     ///
-    /// Example: bareverbs sim serve --socket /tmp/cx0 --socket /tmp/cx1, and in QEMU, for each of them,
-    /// -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/tmp/cx0"}}'. The guest's memory must be shared
-    /// (-object memory-backend-memfd,share=on).
+    /// Example: bareverbs sim serve --socket /tmp/cx0 --socket /tmp/cx1. It prints the option of QEMU for each of them; the guest's
+    /// memory must be shared (-object memory-backend-memfd,share=on).
     ///
     /// What is said of one device holds for all; LIDs and GUIDs are those of the first device, the others count up.
     Serve(Box<ServeArgs>),
@@ -59,10 +58,10 @@ pub struct ServeArgs {
 #[command(next_help_heading = "Identity")]
 pub struct IdentityArgs {
     /// PCI device id
-    #[arg(long, default_value = "0x1021", value_name = "ID", value_parser = values::id16)]
+    #[arg(long, default_value = "0x1021", value_name = "ID", value_parser = crate::number::number::<u16>)]
     pub device_id: u16,
     /// Local identifier of the port
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..0xbf00))]
+    #[arg(long, default_value_t = 1, value_parser = values::lid)]
     pub lid: u16,
     /// GUID of the node, 0200:0000:0000:0100 or 0x0200000000000100; each device has one 0x100 above the one before [made from
     /// the LID]
@@ -90,7 +89,7 @@ pub struct PortArgs {
     #[arg(long, default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
     pub mtu: String,
     /// Local identifier of the subnet manager
-    #[arg(long, default_value_t = 1, value_name = "LID", value_parser = clap::value_parser!(u16).range(0..0xc000))]
+    #[arg(long, default_value_t = 1, value_name = "LID", value_parser = values::sm_lid)]
     pub sm_lid: u16,
     /// Prefix of the port's GIDs
     #[arg(long, default_value = "fe80:0000:0000:0000", value_name = "PREFIX", value_parser = values::guid)]
@@ -150,7 +149,8 @@ pub struct TroubleArgs {
     /// A fault from the start, a line as --control takes it: 'stick 1 0x800'; may be given several times
     #[arg(long = "fault", value_name = "LINE", value_parser = values::fault)]
     pub faults: Vec<Line>,
-    /// Takes commands from standard input, one a line; 'help' names them
-    #[arg(long)]
-    pub control: bool,
+    /// Takes commands, one a line, from standard input or, with a path, from whoever connects to a socket there; 'help' names
+    /// them
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    pub control: Option<Option<PathBuf>>,
 }

@@ -1,20 +1,29 @@
 //! Control of the devices of a running server: one command a line, on standard input or as `--fault`.
 
 use std::fmt;
-use std::io::{self, BufRead as _};
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
 use bareverbs_sim::HealthReport;
 use bareverbs_sim::fault::Fault;
 
 use super::heap::bytes_in_use;
+use super::messages;
 use super::subnet::{Gone, Handle, Station};
 use crate::record::Recording;
+
+/// How long whoever is connected may say nothing while others wait.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Bytes of a line at most.
+const LONGEST_LINE: u64 = 4096;
 
 /// Every command, for the message about a line that is none.
 const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
                         stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, drop-cqe LID CQN, \
                         repeat-cqe LID CQN, wrong-owner LID CQN, foreign-qpn LID CQN QPN, wrong-counter LID CQN COUNTER, \
-                        cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, counts LID, memory, \
+                        cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, counts LID, stats LID [json], memory, \
                         mark TEXT";
 
 /// What shall happen to a device.
@@ -46,6 +55,11 @@ pub enum Act {
     Arm(Fault),
     /// The objects that there are, to be told.
     Counts,
+    /// What the device has done, to be told.
+    Stats {
+        /// As JSON.
+        json: bool,
+    },
 }
 
 impl Act {
@@ -65,69 +79,84 @@ pub struct Line {
 }
 
 /// A line that is no command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ParseError;
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ParseError {
+    /// Nothing is called that.
+    Name(String),
+    /// The command of this name takes other words.
+    Words(String),
+}
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not a command; there are: {COMMANDS}")
+        match self {
+            Self::Name(name) => {
+                let names: Vec<&str> = COMMANDS.split(", ").filter_map(|command| command.split(' ').next()).collect();
+                write!(f, "no command '{name}'; there are {}", names.join(", "))
+            }
+            Self::Words(name) => {
+                let mut usages = COMMANDS.split(", ").filter(|command| command.split(' ').next() == Some(name));
+                write!(f, "as in: {}", usages.next().unwrap_or(name))
+            }
+        }
     }
-}
-
-fn wide(text: &str) -> Result<u32, ParseError> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16),
-        None => text.parse(),
-    }
-    .map_err(|_| ParseError)
-}
-
-fn number(text: &str) -> Result<u16, ParseError> {
-    wide(text)?.try_into().map_err(|_| ParseError)
-}
-
-fn byte(text: &str) -> Result<u8, ParseError> {
-    wide(text)?.try_into().map_err(|_| ParseError)
 }
 
 /// The fault that the words name.
-fn parse_fault(name: &str, numbers: &[&str]) -> Result<Fault, ParseError> {
-    Ok(match (name, numbers) {
+fn parse_fault(name: &str, numbers: &[&str]) -> Option<Fault> {
+    Some(match (name, numbers) {
         ("stick", [opcode]) => Fault::StuckCommand { opcode: number(opcode)? },
-        ("refuse", [opcode, status]) => Fault::CommandStatus { opcode: number(opcode)?, status: byte(status)?, syndrome: 0 },
+        ("refuse", [opcode, status]) => Fault::CommandStatus { opcode: number(opcode)?, status: number(status)?, syndrome: 0 },
         ("refuse", [opcode, status, syndrome]) => {
-            Fault::CommandStatus { opcode: number(opcode)?, status: byte(status)?, syndrome: wide(syndrome)? }
+            Fault::CommandStatus { opcode: number(opcode)?, status: number(status)?, syndrome: number(syndrome)? }
         }
-        ("deliver", [opcode, status]) => Fault::DeliveryStatus { opcode: number(opcode)?, status: byte(status)? },
-        ("drop-cqe", [cqn]) => Fault::DropCqe { cqn: wide(cqn)? },
-        ("repeat-cqe", [cqn]) => Fault::RepeatCqe { cqn: wide(cqn)? },
-        ("wrong-owner", [cqn]) => Fault::WrongOwner { cqn: wide(cqn)? },
-        ("foreign-qpn", [cqn, qpn]) => Fault::ForeignQpn { cqn: wide(cqn)?, qpn: wide(qpn)? },
-        ("wrong-counter", [cqn, counter]) => Fault::WrongWqeCounter { cqn: wide(cqn)?, counter: number(counter)? },
-        ("cqe-opcode", [cqn, opcode]) => Fault::CqeOpcode { cqn: wide(cqn)?, opcode: byte(opcode)? },
+        ("deliver", [opcode, status]) => Fault::DeliveryStatus { opcode: number(opcode)?, status: number(status)? },
+        ("drop-cqe", [cqn]) => Fault::DropCqe { cqn: number(cqn)? },
+        ("repeat-cqe", [cqn]) => Fault::RepeatCqe { cqn: number(cqn)? },
+        ("wrong-owner", [cqn]) => Fault::WrongOwner { cqn: number(cqn)? },
+        ("foreign-qpn", [cqn, qpn]) => Fault::ForeignQpn { cqn: number(cqn)?, qpn: number(qpn)? },
+        ("wrong-counter", [cqn, counter]) => Fault::WrongWqeCounter { cqn: number(cqn)?, counter: number(counter)? },
+        ("cqe-opcode", [cqn, opcode]) => Fault::CqeOpcode { cqn: number(cqn)?, opcode: number(opcode)? },
         ("lose-interrupt", [vector]) => Fault::LostInterrupt { vector: number(vector)? },
-        ("event-type", [event_type]) => Fault::EventType { event_type: byte(event_type)? },
-        _ => return Err(ParseError),
+        ("event-type", [event_type]) => Fault::EventType { event_type: number(event_type)? },
+        _ => return None,
+    })
+}
+
+fn number<T: TryFrom<u64>>(text: &str) -> Option<T> {
+    crate::number::number(text).ok()
+}
+
+/// What the words mean after the name and the LID.
+fn parse_act(name: &str, rest: &[&str]) -> Option<Act> {
+    Some(match (name, rest) {
+        ("link", ["up"]) => Act::Link { up: true },
+        ("link", ["down"]) => Act::Link { up: false },
+        ("health", [syndrome]) => Act::Health { syndrome: number(syndrome)?, fatal: false },
+        ("health", [syndrome, "fatal"]) => Act::Health { syndrome: number(syndrome)?, fatal: true },
+        ("freeze", []) => Act::Freeze { frozen: true },
+        ("thaw", []) => Act::Freeze { frozen: false },
+        ("remove", []) => Act::Remove { removed: true },
+        ("insert", []) => Act::Remove { removed: false },
+        ("counts", []) => Act::Counts,
+        ("stats", []) => Act::Stats { json: false },
+        ("stats", ["json"]) => Act::Stats { json: true },
+        (name, numbers) => Act::Arm(parse_fault(name, numbers)?),
     })
 }
 
 /// The device that a line names by its LID, and what shall happen to it.
 pub(super) fn parse(line: &str) -> Result<Line, ParseError> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [name, lid, rest @ ..] = words.as_slice() else { return Err(ParseError) };
-    let act = match (*name, rest) {
-        ("link", ["up"]) => Act::Link { up: true },
-        ("link", ["down"]) => Act::Link { up: false },
-        ("health", [syndrome]) => Act::Health { syndrome: byte(syndrome)?, fatal: false },
-        ("health", [syndrome, "fatal"]) => Act::Health { syndrome: byte(syndrome)?, fatal: true },
-        ("freeze", []) => Act::Freeze { frozen: true },
-        ("thaw", []) => Act::Freeze { frozen: false },
-        ("remove", []) => Act::Remove { removed: true },
-        ("insert", []) => Act::Remove { removed: false },
-        ("counts", []) => Act::Counts,
-        (name, numbers) => Act::Arm(parse_fault(name, numbers)?),
+    let name = words.first().copied().unwrap_or_default();
+    if !COMMANDS.split(", ").any(|command| command.split(' ').next() == Some(name)) {
+        return Err(ParseError::Name(name.into()));
+    }
+    let line = match words.as_slice() {
+        [_, lid, rest @ ..] => number(lid).zip(parse_act(name, rest)),
+        _ => None,
     };
-    Ok(Line { lid: number(lid)?, act })
+    line.map(|(lid, act)| Line { lid, act }).ok_or_else(|| ParseError::Words(name.into()))
 }
 
 /// Applies it. Returns the reply.
@@ -148,30 +177,87 @@ pub(super) fn apply(station: &mut Station, act: Act) -> String {
         }
         Act::Arm(fault) => device.faults_mut().arm(fault),
         Act::Counts => return station.left(),
+        Act::Stats { json } => return stats(station, json),
     }
     "done".into()
 }
 
-/// Reads commands until standard input ends.
-pub(super) fn listen(devices: &[(u16, Handle)], recording: Option<&Recording>) {
-    for line in io::stdin().lock().lines() {
-        let Ok(line) = line else { return };
+/// What a device has done since the server began.
+fn stats(station: &Station, json: bool) -> String {
+    let stats = station.device.stats();
+    let numbers = [
+        ("commands", stats.commands),
+        ("doorbells", stats.doorbells),
+        ("interrupts", stats.interrupts),
+        ("frames_sent", stats.frames_sent),
+        ("frames_received", stats.frames_received),
+    ];
+    if json {
+        let numbers = numbers.into_iter().map(|(name, number)| (name.to_owned(), number.into()));
+        return serde_json::Value::Object(numbers.collect()).to_string();
+    }
+    let words: Vec<String> = numbers.iter().map(|(name, number)| format!("{name}={number}")).collect();
+    words.join(" ")
+}
+
+/// Those who give commands, and what they may reach.
+#[derive(Clone)]
+pub(super) struct Control {
+    pub(super) devices: Vec<(u16, Handle)>,
+    pub(super) recording: Option<Recording>,
+}
+
+impl Control {
+    /// What a line has done, in words; `None` for an empty line.
+    fn answer(&self, line: &str) -> Result<Option<String>, Gone> {
         let line = line.trim();
-        let reply = if line.is_empty() {
-            continue;
+        Ok(Some(if line.is_empty() {
+            return Ok(None);
         } else if let Some(text) = line.strip_prefix("mark ") {
-            recording.inspect(|recording| recording.mark(text));
-            Ok(if recording.is_some() { "done".into() } else { "nothing is recorded".into() })
+            self.recording.iter().for_each(|recording| recording.mark(text));
+            if self.recording.is_some() { "done".into() } else { "nothing is recorded".into() }
         } else if line == "help" {
-            Ok(COMMANDS.into())
+            COMMANDS.into()
         } else if line == "memory" {
-            Ok(bytes_in_use().map_or("not known".into(), |bytes| format!("{bytes} bytes in use")))
+            bytes_in_use().map_or("not known".into(), |bytes| format!("{bytes} bytes in use"))
         } else {
-            execute(devices, line)
-        };
-        match reply {
-            Ok(reply) => super::messages::line(format!("control: {line}: {reply}")),
-            Err(Gone) => return,
+            execute(&self.devices, line)?
+        }))
+    }
+
+    /// Reads commands until standard input ends.
+    pub(super) fn listen(&self) {
+        for line in io::stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            match self.answer(&line) {
+                Ok(Some(reply)) => messages::line(format!("control: {}: {reply}", line.trim())),
+                Ok(None) => {}
+                Err(Gone) => return,
+            }
+        }
+    }
+
+    /// Takes commands from whoever connects, one after another; each is answered with a line.
+    pub(super) fn serve(&self, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            // A caller who goes away in between is no loss.
+            let _ = stream.and_then(|stream| self.converse(stream));
+        }
+    }
+
+    fn converse(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(IDLE))?;
+        stream.set_write_timeout(Some(IDLE))?;
+        let mut lines = io::BufReader::new(stream.try_clone()?);
+        loop {
+            let mut line = String::new();
+            if lines.by_ref().take(LONGEST_LINE).read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            match self.answer(&line) {
+                Ok(reply) => stream.write_all(format!("{}\n", reply.unwrap_or_default()).as_bytes())?,
+                Err(Gone) => return Ok(()),
+            }
         }
     }
 }
@@ -202,8 +288,10 @@ mod tests {
         assert_eq!(parse("foreign-qpn 1 3 0x1000"), line(1, Act::Arm(Fault::ForeignQpn { cqn: 3, qpn: 0x1000 })));
         assert_eq!(parse("counts 65535"), line(0xffff, Act::Counts));
         let wrong = ["", "link", "link 1", "link x up", "link 1 up now", "health 1 256", "dance 1", "remove 1 2", "stick 1 x"];
+        assert_eq!(parse("dance 1"), Err(ParseError::Name("dance".into())));
+        assert_eq!(parse("stick 1 x").unwrap_err().to_string(), "as in: stick LID OPCODE");
         for line in wrong {
-            assert_eq!(parse(line), Err(ParseError), "{line}");
+            assert!(parse(line).is_err(), "{line}");
         }
     }
 

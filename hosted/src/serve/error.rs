@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use bareverbs_sim::LimitError;
 
+use super::values::LAST_LID;
+
 /// Bytes that the path of a socket may have: 108 with the zero after it (unix(7)).
 pub(super) const LONGEST_PATH: usize = 107;
 
@@ -30,10 +32,10 @@ pub enum ServeError {
     NoSuchLid(u16),
     /// The socket could not be made.
     Socket(PathBuf, String),
-    /// The trace file could not be made.
-    Trace(io::Error),
+    /// The trace could not be begun; the file's path, if there is one.
+    Trace(Option<PathBuf>, io::Error),
     /// The recording could not be made.
-    Recording(io::Error),
+    Recording(PathBuf, io::Error),
     /// The system cannot signal clients without waiting for them.
     Interrupts(io::Error),
     /// Ctrl-C cannot be caught.
@@ -52,12 +54,13 @@ impl fmt::Display for ServeError {
                 write!(f, "{}: longer than the {LONGEST_PATH} bytes that the path of a socket may have", path.display())
             }
             Self::Twice(path) => write!(f, "{}: given twice", path.display()),
-            Self::TooMany => write!(f, "the devices' LIDs would pass 0xbeff"),
+            Self::TooMany => write!(f, "the devices' LIDs would pass {LAST_LID:#x}"),
             Self::Limit(name, error) => write!(f, "limit {name}: {error}"),
             Self::NoSuchLid(lid) => write!(f, "a fault for LID {lid}: no device has it"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
-            Self::Trace(error) => write!(f, "trace file: {error}"),
-            Self::Recording(error) => write!(f, "recording: {error}"),
+            Self::Trace(None, error) => write!(f, "trace: {error}"),
+            Self::Trace(Some(path), error) => write!(f, "trace: {}: {error}", path.display()),
+            Self::Recording(path, error) => write!(f, "recording: {}: {error}", path.display()),
             Self::Interrupts(error) => write!(f, "interrupts need asynchronous input and output (io_setup): {error}"),
             Self::Signal(error) => write!(f, "cannot catch Ctrl-C: {error}"),
             Self::Thread(error) => write!(f, "cannot start a thread: {error}"),

@@ -15,6 +15,7 @@ mod subnet;
 mod values;
 mod vectors;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
 use bareverbs_sim::{Device, DeviceConfig, InterruptRouting, PageDemand};
 
 use self::args::{ServeArgs, TroubleArgs};
-use self::control::Line;
+use self::control::{Control, Line};
 pub use self::error::ServeError;
 use self::function::Function;
 use self::memory::{ClientMemory, Reach};
@@ -50,17 +51,19 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
 
 fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     vectors::check().map_err(ServeError::Interrupts)?;
-    let sink = Sink::queued(args.trace.trace, args.trace.trace_file.as_deref()).map_err(ServeError::Trace)?;
+    let sink = Sink::queued(args.trace.trace, args.trace.trace_file.as_deref())
+        .map_err(|error| ServeError::Trace(args.trace.trace_file.clone(), error))?;
     let tracing = args.trace.trace || args.trace.trace_file.is_some();
-    let recording = args.record.as_deref().map(Recording::create).transpose().map_err(ServeError::Recording)?;
+    let recording = match &args.record {
+        Some(path) => Some(Recording::create(path).map_err(|error| ServeError::Recording(path.clone(), error))?),
+        None => None,
+    };
+    check_paths(args)?;
     let mut stations = Vec::new();
     let mut memories = Vec::new();
     let mut claims = Vec::new();
     let mut wire = PerfectWire::default();
     for (number, path) in args.sockets.iter().enumerate() {
-        if args.sockets.iter().take(number).any(|earlier| earlier == path) {
-            return Err(ServeError::Twice(path.clone()));
-        }
         let config = device_config(args, number)?;
         let (listener, claim) = socket::listen(path, args.socket_mode)?;
         wire.attach(config.lid);
@@ -98,17 +101,29 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     if let Some(far) = far {
         let handle = subnet.handle(0);
         let deliver = move |frame: &[u8]| handle.frame(frame);
-        thread::Builder::new().name("link".into()).spawn(move || far.run(deliver)).map_err(ServeError::Thread)?;
+        // A subnet manager may give a LID to the other end that the configuration has for this one.
+        let here = if args.port.managed { Vec::new() } else { lids.clone() };
+        thread::Builder::new().name("link".into()).spawn(move || far.run(here, deliver)).map_err(ServeError::Thread)?;
     }
-    if args.trouble.control {
-        let devices: Vec<_> = lids.into_iter().enumerate().map(|(number, lid)| (lid, subnet.handle(number))).collect();
-        let listener = thread::Builder::new().name("control".into());
-        let recording = recording.clone();
-        listener.spawn(move || control::listen(&devices, recording.as_ref())).map_err(ServeError::Thread)?;
+    if let Some(way) = &args.trouble.control {
+        let devices = lids.into_iter().enumerate().map(|(number, lid)| (lid, subnet.handle(number))).collect();
+        let control = Control { devices, recording: recording.clone() };
+        let thread = thread::Builder::new().name("control".into());
+        let started = match way {
+            None => thread.spawn(move || control.listen()),
+            Some(path) => {
+                // Whoever may command the devices is the one who serves them, unless the mode says otherwise.
+                let (listener, claim) = socket::listen(path, Some(args.socket_mode.unwrap_or(0o600)))?;
+                claims.push(claim);
+                thread.spawn(move || control.serve(&listener))
+            }
+        };
+        started.map_err(ServeError::Thread)?;
     }
     for line in served {
         messages::line(line);
     }
+    messages::line("serving, Ctrl-C ends".into());
     let stations = subnet.run();
     drop(claims);
     stations.iter().for_each(report);
@@ -130,15 +145,32 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// No two sockets are at one path.
+fn check_paths(args: &ServeArgs) -> Result<(), ServeError> {
+    let control = args.trouble.control.as_ref().and_then(Option::as_ref);
+    let mut paths = BTreeSet::new();
+    for path in args.sockets.iter().chain(&args.link).chain(control) {
+        // Without a current folder it stays as it is.
+        if !paths.insert(std::path::absolute(path).unwrap_or_else(|_| path.clone())) {
+            return Err(ServeError::Twice(path.clone()));
+        }
+    }
+    Ok(())
+}
+
 fn introduce(station: &Station, path: &Path) -> String {
     let config = station.device.config();
-    format!("lid{}: {:#06x}, GUID {:#018x}, at {}", config.lid, config.pci_device_id, config.node_guid, path.display())
+    let socket = serde_json::json!({ "driver": "vfio-user-pci", "socket": { "type": "unix", "path": path } });
+    let DeviceConfig { lid, pci_device_id, node_guid, .. } = config;
+    // As a shell takes it, also with a quote in the path.
+    let option = socket.to_string().replace('\'', "'\\''");
+    format!("lid{lid}: {pci_device_id:#06x}, GUID {node_guid:#018x}, at {}; for QEMU: -device '{option}'", path.display())
 }
 
 fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeError> {
     let ServeArgs { identity, port, offer, .. } = args;
     let step = u16::try_from(number).map_err(|_| ServeError::TooMany)?;
-    let lid = identity.lid.checked_add(step).filter(|lid| *lid < 0xbf00).ok_or(ServeError::TooMany)?;
+    let lid = identity.lid.checked_add(step).filter(|lid| *lid <= values::LAST_LID).ok_or(ServeError::TooMany)?;
     let usual = DeviceConfig::with_lid(lid);
     let counted = |first: u64| first.wrapping_add(u64::from(step) << 8);
     let node_guid = identity.node_guid.map_or(usual.node_guid, counted);
@@ -200,5 +232,51 @@ fn report(station: &Station) {
     let more = (findings.len() as u64 + device.audit().dropped()).saturating_sub(FINDINGS_TOLD as u64);
     if more > 0 {
         messages::line(format!("lid{lid}: driver: {more} more mistakes"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs::Instant;
+    use bareverbs_sim::wire::PortId;
+    use clap::Parser as _;
+
+    use super::args::SimCommand;
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// Numbers of frames in the order of their arrival, on the wire that the options make, a microsecond apart.
+    fn arrivals(options: &[&str]) -> Vec<u32> {
+        let line = ["bareverbs", "sim", "serve", "--socket", "x"];
+        let cli = Cli::parse_from(line.iter().chain(options));
+        let Some(Command::Sim(SimCommand::Serve(args))) = cli.command else { panic!("another command") };
+        let mut wire = PerfectWire::default();
+        let (from, _) = (wire.attach(1), wire.attach(2));
+        let mut wire = with_faults(&args.trouble, wire);
+        let mut got = Vec::new();
+        for number in 0..10_000_u32 {
+            let now = Instant::from_nanos(u64::from(number) * 1000);
+            wire.send(now, from, [&[0, 0, 0, 2], &number.to_be_bytes()[..]].concat());
+            while let Some((to, frame)) = wire.deliver(now) {
+                assert_eq!(to, PortId(1));
+                got.push(u32::from_be_bytes(*frame.last_chunk().unwrap()));
+            }
+        }
+        got
+    }
+
+    #[test]
+    fn the_wire_does_what_the_options_ask_for() {
+        assert!(arrivals(&[]).into_iter().eq(0..10_000));
+        let mut latest = 0;
+        let late = arrivals(&["--reorder", "20"]).into_iter().filter(|number| {
+            latest = latest.max(*number);
+            *number < latest
+        });
+        assert!((1800..2200).contains(&late.count()));
+        let lost = 10_000 - arrivals(&["--loss", "0.04"]).len();
+        assert!((1..20).contains(&lost), "{lost}");
+        let twice = arrivals(&["--duplicate", "5"]).len() - 10_000;
+        assert!((400..600).contains(&twice), "{twice}");
     }
 }

@@ -4,6 +4,13 @@ use bareverbs_sim::{Limit, LinkSpeed, LinkWidth};
 use clap::builder::PossibleValue;
 
 use super::control::{self, Line};
+use crate::number::number;
+
+/// The last LID of a device: those above are for what comes after it.
+pub(super) const LAST_LID: u16 = 0xbeff;
+
+/// The last LID that is not of a group (IBTA 4.1.3).
+const LAST_UNICAST: u16 = 0xbfff;
 
 /// Lanes of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,18 +66,16 @@ pub struct LimitTo {
     pub number: u64,
 }
 
-/// A decimal number, or a hexadecimal one after `0x`; underscores may stand between digits.
-fn number(text: &str) -> Result<u64, String> {
-    let digits = text.replace('_', "");
-    match digits.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => digits.parse(),
-    }
-    .map_err(|error| error.to_string())
+/// A LID that a device may have.
+pub(super) fn lid(text: &str) -> Result<u16, String> {
+    let lid = number(text)?;
+    if (1..=LAST_LID).contains(&lid) { Ok(lid) } else { Err(format!("not between 1 and {LAST_LID:#x}")) }
 }
 
-pub(super) fn id16(text: &str) -> Result<u16, String> {
-    number(text)?.try_into().map_err(|_| "more than 16 bits".into())
+/// The LID of a subnet manager, 0 if there is none.
+pub(super) fn sm_lid(text: &str) -> Result<u16, String> {
+    let lid = number(text)?;
+    if lid <= LAST_UNICAST { Ok(lid) } else { Err(format!("not between 0 and {LAST_UNICAST:#x}")) }
 }
 
 /// A GUID or a prefix: a number, or four groups of hexadecimal digits with colons between them, as tools print it.
@@ -117,10 +122,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_in_either_base() {
-        assert_eq!(id16("0x1021"), Ok(0x1021));
-        assert_eq!(id16("4129"), Ok(4129));
-        assert!(id16("0x10000").is_err());
+    fn lids_end_before_the_groups() {
+        assert_eq!((lid("1"), lid("0xbeff"), sm_lid("0"), sm_lid("0xbfff")), (Ok(1), Ok(0xbeff), Ok(0), Ok(0xbfff)));
+        for wrong in ["0", "0xbf00", "65536"] {
+            assert!(lid(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(lid("0").unwrap_err(), "not between 1 and 0xbeff");
+        assert_eq!(sm_lid("0xc000").unwrap_err(), "not between 0 and 0xbfff");
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!((mode("660"), mode("0777")), (Ok(0o660), Ok(0o777)));
+        assert!(mode("1777").is_err() && mode("8").is_err() && mode("rw").is_err());
     }
 
     #[test]
@@ -146,9 +160,10 @@ mod tests {
 
     #[test]
     fn faults_are_lines_of_control_that_outlast_a_reset() {
-        assert_eq!(fault("stick 1 0x800"), control::parse("stick 1 0x800").map_err(|_| String::new()));
+        assert_eq!(fault("stick 1 0x800"), control::parse("stick 1 0x800").map_err(|error| error.to_string()));
         assert!(fault("health 1 7").unwrap_err().contains("--control"));
         assert!(fault("counts 1").unwrap_err().contains("--control"));
-        assert!(fault("dance 1").unwrap_err().contains("there are"));
+        assert!(fault("dance 1").unwrap_err().contains("no command 'dance'; there are link, "));
+        assert_eq!(fault("stick 1").unwrap_err(), "as in: stick LID OPCODE");
     }
 }

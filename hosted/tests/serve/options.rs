@@ -1,11 +1,14 @@
 //! What the options make of a device, and mistakes in them.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
 use vfio_bindings::bindings::vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 
-use crate::server::{BAR0, CONFIG, ENABLE_HCA, Server, bring_up, command, query, read32};
+use crate::server::{BAR0, CONFIG, ENABLE_HCA, LIMIT, Server, bring_up, command, query, read32, wait};
 
 #[test]
 fn identity_and_sizes() {
@@ -73,7 +76,64 @@ fn mistakes_are_named() {
     assert!(refused(&["--socket", "x", "--limit", "qps=1000"]).contains("not a power of two: 512 or 1024?"));
     assert!(refused(&["--socket", "x", "--limit", "queues=2"]).contains("no limit 'queues'; there are qps, "));
     assert!(refused(&["--socket", "x", "--speed", "warp"]).contains("[possible values: sdr, "));
-    assert!(refused(&["--socket", "x", "--fault", "dance 1"]).contains("not a command; there are: link "));
+    let unknown = refused(&["--socket", "x", "--fault", "dance 1"]);
+    assert!(unknown.contains("no command 'dance'; there are link, health, ") && unknown.len() < 400, "{unknown}");
+    assert!(refused(&["--socket", "x", "--fault", "stick 1"]).contains("as in: stick LID OPCODE"));
+    assert!(refused(&["--socket", "x", "--lid", "0"]).contains("not between 1 and 0xbeff"));
+    assert!(refused(&["--socket", "x", "--lid", "0xbeff", "--socket", "y"]).contains("would pass 0xbeff"));
+    assert!(refused(&["--socket", "x", "--sm-lid", "0xc000"]).contains("not between 0 and 0xbfff"));
+    assert!(refused(&["--socket", text(&twice), "--trace-file", text(&missing)]).contains(text(&missing)));
+    assert!(refused(&["--socket", text(&twice), "--record", text(&missing)]).contains(text(&missing)));
+    assert!(refused(&["--socket", text(&twice), "--link", text(&twice)]).contains("given twice"));
+    assert!(refused(&["--socket", text(&twice), &format!("--control={}", text(&twice))]).contains("given twice"));
+    // A folder in which nobody can make anything.
+    assert!(refused(&["--socket", text(&twice), "--link", "/proc/self/link"]).contains("/proc/self/link: "));
+    assert!(refused(&["--socket", text(&twice), "--loss", "0.00001"]).contains("not a multiple of 0.0001 per cent"));
+    assert!(refused(&["--socket", "x", "--socket-mode", "rw"]).contains("--socket-mode"));
     assert!(refused(&["--socket", text(&twice), "--fault", "stick 2 0x800"]).contains("a fault for LID 2: no device has it"));
     assert!(!twice.exists());
+}
+
+#[test]
+fn what_is_served_is_told_with_the_option_for_qemu() {
+    let mut server = Server::start(&["it's"], &["--socket-mode", "606"]);
+    let path = server.path("it's");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o606);
+    let (_, said) = server.interrupt();
+    let start = said.find("-device ").unwrap();
+    let option = said[start..].lines().next().unwrap();
+    // As a shell reads it.
+    let output = Command::new("sh").args(["-c", &format!("printf %s {}", option.trim_start_matches("-device "))]).output();
+    let object: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    assert_eq!(object["driver"], "vfio-user-pci");
+    assert_eq!(object["socket"]["path"], text(&path));
+    assert!(said.contains("serving, Ctrl-C ends"), "{said}");
+}
+
+#[test]
+fn commands_come_through_a_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control");
+    let mut server = Server::start(&["a", "b"], &[&format!("--control={}", text(&path))]);
+    let mut client = server.connect("b");
+    let memory = bring_up(&mut client);
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
+    wait("control", || UnixStream::connect(&path).is_ok());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let mut ask = |line: &str| {
+        writeln!(&stream, "{line}").unwrap();
+        lines.next().unwrap().unwrap()
+    };
+    let stats: serde_json::Value = serde_json::from_str(&ask("stats 2 json")).unwrap();
+    assert_eq!((&stats["commands"], &stats["frames_sent"]), (&1.into(), &0.into()));
+    assert!(ask("stats 1").starts_with("commands=0 doorbells=0 "));
+    assert!(ask("help").starts_with("link LID up|down, "));
+    assert_eq!(ask("stats 7"), "no device has LID 7");
+    assert_eq!(ask("refuse 2 0x104 0xf"), "done");
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA).unwrap() >> 24, 0xf);
+    assert!(server.interrupt().0.success());
+    assert!(!path.exists());
 }
