@@ -148,8 +148,10 @@ pub struct DeviceConfig {
 impl DeviceConfig {
     /// The usual device with LID `lid` and GUIDs made from it.
     pub fn with_lid(lid: u16) -> Self {
-        // Locally administered, so that it cannot be taken for the GUID of a real adapter.
-        let guid = 0x0200_0000_0000_0000 | u64::from(lid) << 8;
+        // An EUI-64 as a maker assigns it: its OUI, which NodeInfo names as the vendor, and 0 behind it, where GUIDs of real adapters
+        // have 1 to 3. Not a locally administered one: programs listen for connections at their node's GUID (ib_srpt), and the
+        // connection manager assigns the service identifiers that begin with 2 itself (IBTA A3.2.3.2, Linux `IB_CM_ASSIGN_SERVICE_ID`).
+        let guid = 0x0002_c900_0000_0000 | u64::from(lid) << 8;
         Self {
             pci_device_id: 0x1021,
             firmware: FirmwareVersion { major: 28, minor: 39, subminor: 1002 },

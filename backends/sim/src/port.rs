@@ -213,13 +213,15 @@ impl Port {
         }
     }
 
-    /// Entry of the GID table, network byte order.
+    /// Entry of the GID table, network byte order. One that is not in use has the prefix of the subnet too: Linux takes the prefix
+    /// from the last entry.
     pub(crate) fn gid(&self, index: usize) -> Option<[u8; 16]> {
-        match index {
-            0 => Some((u128::from(self.gid_prefix) << 64 | u128::from(self.port_guid)).to_be_bytes()),
-            1..GIDS => Some([0; 16]),
-            _ => None,
-        }
+        let guid = match index {
+            0 => self.port_guid,
+            1..GIDS => 0,
+            _ => return None,
+        };
+        Some((u128::from(self.gid_prefix) << 64 | u128::from(guid)).to_be_bytes())
     }
 
     /// Entry of the P_Key table.
@@ -368,7 +370,10 @@ mod tests {
     #[test]
     fn the_prefix_is_the_upper_half_of_a_gid() {
         let config = DeviceConfig { gid_prefix: 0xfec0_0000_0000_0001, ..DeviceConfig::with_lid(3) };
-        let gid = [0xfe, 0xc0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 3, 1];
+        let mut gid = [0xfe, 0xc0, 0, 0, 0, 0, 0, 1, 0, 2, 0xc9, 0, 0, 0, 3, 1];
         assert_eq!((Port::new(&config).gid(0), config.gid()), (Some(gid), gid));
+        // An entry that is not in use has it too, and the GUID 0.
+        gid[8..].fill(0);
+        assert_eq!((Port::new(&config).gid(7), Port::new(&config).gid(8)), (Some(gid), None));
     }
 }

@@ -63,7 +63,7 @@ pub struct IdentityArgs {
     /// Local identifier of the port
     #[arg(long, default_value_t = 1, value_parser = values::lid)]
     pub lid: u16,
-    /// GUID of the node, 0200:0000:0000:0100 or 0x0200000000000100; each device has one 0x100 above the one before [made from
+    /// GUID of the node, 0002:c900:0000:0100 or 0x0002c90000000100; each device has one 0x100 above the one before [made from
     /// the LID]
     #[arg(long, value_name = "GUID", value_parser = values::guid)]
     pub node_guid: Option<u64>,

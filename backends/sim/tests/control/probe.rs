@@ -118,6 +118,8 @@ fn the_port_is_as_a_subnet_manager_leaves_it() {
     let gid = host.ok(&input(0x764, 16, &[]), 32);
     assert_eq!(&gid[16..24], &[0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
     assert_eq!(&gid[24..32], &context[0x30..0x38], "the port's GUID");
+    let unused = host.ok(&input(0x764, 16, &[(12, 7)]), 32);
+    assert_eq!((&unused[16..24], &unused[24..32]), (&gid[16..24], &[0; 8][..]), "an entry that is not in use has the prefix");
     assert_eq!(host.command(&input(0x764, 16, &[(12, 8)]), 32).0, 3, "eight GIDs");
     let pkeys = host.ok(&input(0x765, 16, &[(12, 0xffff)]), 16 + 128 * 4);
     assert_eq!((be32(&pkeys, 16), be32(&pkeys, 20)), (0xffff, 0));

@@ -13,15 +13,15 @@ query() {
 step "ibstat" ibstat mlx5_1 && expect "ibstat: the port" 'Base lid: 2'
 query "ibaddr of the own port" 'LID start 0x1 end 0x1' ibaddr
 for lid in 1 2; do
-	query "smpquery of LID $lid" "^Guid:\.+0x0200000000000${lid}00" smpquery nodeinfo $lid
+	query "smpquery of LID $lid" "^Guid:\.+0x0002c90000000${lid}00" smpquery nodeinfo $lid
 done
 query "smpquery of PortInfo" '^LinkState:\.+Active' smpquery portinfo 2 1
 query "smpquery of the partition table" '0: 0xffff 0x0000' smpquery pkeys 2
-query "smpquery of the GUIDs" '0x0200000000000201' smpquery guidinfo 2
+query "smpquery of the GUIDs" '0x0002c90000000201' smpquery guidinfo 2
 query "smpquery along a directed route" 'bareverbs simulated device 2' smpquery -D nodedesc 0,1
 query "smpquery of the own port along a route of no hops" 'bareverbs simulated device 1' smpquery -D nodedesc 0
 step "ibnetdiscover" ibnetdiscover -C mlx5_0
-for edge in '"H-0200000000000200"\[1\] \(200000000000201\).*lid 1' '"H-0200000000000100"\[1\] \(200000000000101\).*lid 2'; do
+for edge in '"H-0002c90000000200"\[1\] \(2c90000000201\).*lid 1' '"H-0002c90000000100"\[1\] \(2c90000000101\).*lid 2'; do
 	expect "ibnetdiscover: a cable" "$edge"
 done
 

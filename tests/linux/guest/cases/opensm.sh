@@ -17,7 +17,7 @@ managed() {
 	grep -qE '^0x[12]$' $port/lid || fail "$1: LID $(cat $port/lid)"
 }
 managed "the port"
-step "sminfo" sminfo -C mlx5_0 && expect "who the manager is" 'sm lid [12] sm guid 0x200000000000101.*SMINFO_MASTER'
+step "sminfo" sminfo -C mlx5_0 && expect "who the manager is" 'sm lid [12] sm guid 0x2c90000000101.*SMINFO_MASTER'
 
 ip addr add 10.2.0.$((me + 1))/24 dev ib0
 ip link set ib0 up
