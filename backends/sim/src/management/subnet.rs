@@ -12,6 +12,7 @@ pub(super) mod attribute {
     pub(super) const GUID_INFO: u16 = 0x14;
     pub(super) const PORT_INFO: u16 = 0x15;
     pub(super) const PKEY_TABLE: u16 = 0x16;
+    pub(super) const SL_TO_VL_TABLE: u16 = 0x17;
     pub(in super::super) const SM_INFO: u16 = 0x20;
 }
 
@@ -22,17 +23,35 @@ type Data = [u8; ATTRIBUTE];
 const GUIDS_A_BLOCK: usize = 8;
 const PKEYS_A_BLOCK: usize = 32;
 
+/// The port of PortInfo's modifier, whose uppermost bit says that the manager knows the extended speeds (IBTA 14.2.5.6). Port 0 is
+/// whichever port was asked.
+fn is_own_port(modifier: u32) -> bool {
+    modifier & 0xff <= 1
+}
+
+/// The block of a table of GUIDs, the whole modifier (14.2.5.5).
+fn guid_block(modifier: u32) -> Option<usize> {
+    usize::try_from(modifier).ok().filter(|&block| block < GIDS / GUIDS_A_BLOCK)
+}
+
+/// The block of the partition table: the lower half of the modifier. The upper half is a switch's port, and means nothing to an
+/// adapter (14.2.5.7).
+fn pkey_block(modifier: u32) -> Option<usize> {
+    let block = modifier as usize & 0xffff;
+    (block < PKEYS / PKEYS_A_BLOCK).then_some(block)
+}
+
 /// What an attribute holds, or why there is no answer.
 pub(super) fn get(port: &Port, config: &DeviceConfig, attribute: u16, modifier: u32) -> Result<Data, u16> {
-    let block = modifier as usize;
     match attribute {
         attribute::NODE_DESCRIPTION => Ok(port.node_description().first_chunk().copied().unwrap_or([0; ATTRIBUTE])),
         attribute::NODE_INFO => Ok(node_info(port, config)),
-        // Port 0 is whichever port was asked.
-        attribute::PORT_INFO if modifier <= 1 => Ok(port.info().bytes()),
-        attribute::GUID_INFO if block < GIDS / GUIDS_A_BLOCK => Ok(guids(port, block)),
-        attribute::PKEY_TABLE if block < PKEYS / PKEYS_A_BLOCK => Ok(pkeys(port, block)),
-        attribute::PORT_INFO | attribute::GUID_INFO | attribute::PKEY_TABLE => Err(status::MODIFIER),
+        attribute::PORT_INFO if is_own_port(modifier) => Ok(port.info().bytes()),
+        attribute::PORT_INFO => Err(status::MODIFIER),
+        attribute::GUID_INFO => guid_block(modifier).map(|block| guids(port, block)).ok_or(status::MODIFIER),
+        attribute::PKEY_TABLE => pkey_block(modifier).map(|block| pkeys(port, block)).ok_or(status::MODIFIER),
+        // Every service level uses virtual lane 0. The modifier is a switch's ports (14.2.5.8).
+        attribute::SL_TO_VL_TABLE => Ok([0; ATTRIBUTE]),
         _ => Err(status::ATTRIBUTE),
     }
 }
@@ -50,9 +69,8 @@ pub(crate) struct SetPortInfo {
 
 /// Does what a manager asks for, or says why not.
 pub(super) fn set(port: &mut Port, attribute: u16, modifier: u32, data: &[u8]) -> Result<(), u16> {
-    let block = modifier as usize;
     match attribute {
-        attribute::PORT_INFO if modifier <= 1 => {
+        attribute::PORT_INFO if is_own_port(modifier) => {
             let info = SetPortInfo::read(data);
             // No unicast address.
             if info.lid == NO_LID || info.lid >= FIRST_MULTICAST_LID || !port.set_info(&info) {
@@ -60,12 +78,13 @@ pub(super) fn set(port: &mut Port, attribute: u16, modifier: u32, data: &[u8]) -
             }
             Ok(())
         }
-        attribute::PKEY_TABLE if block < PKEYS / PKEYS_A_BLOCK => {
+        attribute::PORT_INFO => Err(status::MODIFIER),
+        attribute::PKEY_TABLE => {
+            let block = pkey_block(modifier).ok_or(status::MODIFIER)?;
             let pkeys: Vec<u16> = data.as_chunks().0.iter().take(PKEYS_A_BLOCK).map(|pkey| u16::from_be_bytes(*pkey)).collect();
             port.set_pkeys(block * PKEYS_A_BLOCK, &pkeys);
             Ok(())
         }
-        attribute::PORT_INFO | attribute::PKEY_TABLE => Err(status::MODIFIER),
         _ => Err(status::ATTRIBUTE),
     }
 }

@@ -37,6 +37,11 @@ fn a_port_reports_its_identity() {
     assert!(ask(&config, 1, 1, 0x10, 0).unwrap()[64..].starts_with(b"bareverbs simulated device"));
     assert_eq!(ask(&config, 1, 1, 0x16, 0).unwrap()[64..68], [0xff, 0xff, 0, 0]);
     assert_eq!(ask(&config, 1, 1, 0x14, 0).unwrap()[64..72], config.port_guid.to_be_bytes());
+    // The upper half of the partition table's modifier is a switch's port; the uppermost bit of PortInfo's says that the manager knows
+    // extended speeds. Every service level uses virtual lane 0.
+    assert_eq!(ask(&config, 1, 1, 0x16, 1 << 16).unwrap()[64..68], [0xff, 0xff, 0, 0]);
+    assert_eq!(ask(&config, 1, 1, 0x15, 1 << 31 | 1).unwrap()[4..6], [0, 0]);
+    assert_eq!(ask(&config, 1, 1, 0x17, 0x101).unwrap()[4..6], [0, 0]);
 }
 
 #[test]
@@ -50,6 +55,7 @@ fn what_it_cannot_answer_gets_a_status() {
     assert_eq!(status(1, 1, 0x19, 0), Some([0, 12]));
     assert_eq!(status(1, 1, 0x15, 2), Some([0, 28]));
     assert_eq!(status(1, 1, 0x16, 4), Some([0, 28]));
+    assert_eq!(status(1, 1, 0x14, 1 << 16), Some([0, 28]), "the modifier of GUIDInfo is all block");
     assert_eq!(status(0x81, 1, 0x11, 0), Some([0x80, 0]), "back along the path");
     assert_eq!(status(1, 0x81, 0x15, 1), None, "an answer");
     assert_eq!(status(3, 1, 0x12, 1), None, "another class");
@@ -186,7 +192,8 @@ fn a_subnet_manager_configures_the_port() {
 fn a_subnet_manager_sets_the_partition_table() {
     let config = DeviceConfig::default();
     let mut port = Port::new(&config);
-    let mut question = question(1, 2, 0x16, 1);
+    // The upper half of the modifier is a switch's port, and an adapter ignores it: `smpquery pkeys LID 1` sets it.
+    let mut question = question(1, 2, 0x16, 1 << 16 | 1);
     question[64..68].copy_from_slice(&[0x80, 1, 0x7f, 0xff]);
     let mut cleared = Cleared::default();
     let answer = answer(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, &question).unwrap();

@@ -17,6 +17,8 @@ for lid in 1 2; do
 done
 query "smpquery of PortInfo" '^LinkState:\.+Active' smpquery portinfo 2 1
 query "smpquery of the partition table" '0: 0xffff 0x0000' smpquery pkeys 2
+query "smpquery of the partition table of a port" '0: 0xffff 0x0000' smpquery pkeys 2 1
+query "smpquery of the virtual lanes" '0\|' smpquery sl2vl 2 1
 query "smpquery of the GUIDs" '0x0002c90000000201' smpquery guidinfo 2
 query "smpquery along a directed route" 'bareverbs simulated device 2' smpquery -D nodedesc 0,1
 query "smpquery of the own port along a route of no hops" 'bareverbs simulated device 1' smpquery -D nodedesc 0
