@@ -25,6 +25,7 @@ const INNER: &[LayoutInfo] = &[
     SetNodeIn::INFO,
     HcaVportContext::INFO,
     TrafficCounter::INFO,
+    Lagc::INFO,
     Eqc::INFO,
     Cqc::INFO,
     Mkc::INFO,

@@ -294,6 +294,7 @@ commands! {
             creates TransportDomain(TRANSPORT_DOMAIN);
         DeallocTransportDomain = 0x817 "DEALLOC_TRANSPORT_DOMAIN": DeallocTransportDomainIn => DeallocTransportDomainOut,
             destroys TransportDomain(TRANSPORT_DOMAIN);
+        QueryLag = 0x842 "QUERY_LAG": QueryLagIn => QueryLagOut, none;
         CreateRmp = 0x90c "CREATE_RMP": CreateRmpIn => CreateRmpOut,
             creates Srq(RMPN), uses Pd(CTX.sub(Rmpc::WQ).field(Wq::PD));
         ModifyRmp = 0x90d "MODIFY_RMP": ModifyRmpIn => ModifyRmpOut, uses Srq(RMPN);

@@ -57,7 +57,6 @@ crate::codes! {
         QueryWolRol = 0x831 "QUERY_WOL_ROL",
         CreateLag = 0x840 "CREATE_LAG",
         ModifyLag = 0x841 "MODIFY_LAG",
-        QueryLag = 0x842 "QUERY_LAG",
         DestroyLag = 0x843 "DESTROY_LAG",
         CreateVportLag = 0x844 "CREATE_VPORT_LAG",
         DestroyVportLag = 0x845 "DESTROY_VPORT_LAG",

@@ -168,3 +168,32 @@ crate::layout! {
         RESPONSE_MAD_PACKET "response_mad_packet" (@16 [256]);
     }
 }
+
+crate::layout! {
+    /// Several ports as one (`mlx5_ifc.h`, `lagc`).
+    Lagc "lagc", 8 bytes {
+        FDB_SELECTION_MODE "fdb_selection_mode" (0:31..31);
+        PORT_SELECT_MODE "port_select_mode" (0:10..8);
+        LAG_STATE "lag_state" (0:2..0);
+        ACTIVE_PORT "active_port" (4:19..16);
+        TX_REMAP_AFFINITY_2 "tx_remap_affinity_2" (4:11..8);
+        TX_REMAP_AFFINITY_1 "tx_remap_affinity_1" (4:3..0);
+    }
+}
+
+crate::layout! {
+    /// Input of QUERY_LAG (`mlx5_ifc.h`, `query_lag_in`).
+    QueryLagIn "query_lag_in", 16 bytes {
+        OPCODE "opcode" (0:31..16);
+        OP_MOD "op_mod" (4:15..0);
+    }
+}
+
+crate::layout! {
+    /// Output of QUERY_LAG (`mlx5_ifc.h`, `query_lag_out`).
+    QueryLagOut "query_lag_out", 16 bytes {
+        STATUS "status" (0:31..24);
+        SYNDROME "syndrome" (4:31..0);
+        CTX "ctx" (@8 Lagc);
+    }
+}

@@ -281,6 +281,7 @@ fn run(call: Call<'_, '_>, op: CmdOpcode) -> Outcome {
         QueryHcaVportContext in Booted => port::query_context;
         ModifyHcaVportContext in Booted => port::modify_context;
         QueryVportCounter in Running => port::query_counter;
+        QueryLag in Running => port::query_lag;
         QueryHcaVportGid in Booted => |firmware, _, input, output| port::query_gid(firmware, input, output, room);
         QueryHcaVportPkey in Booted => |firmware, _, input, output| port::query_pkey(firmware, input, output, room);
         CreateGeneralObject in Running => general::refuse;

@@ -130,6 +130,13 @@ fn the_port_is_as_a_subnet_manager_leaves_it() {
 }
 
 #[test]
+fn one_port_is_no_part_of_several() {
+    let mut host = MiniHost::running(plain());
+    let lag = host.ok(&input(0x842, 16, &[]), 16);
+    assert!(lag[8..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn registers_of_port_and_node() {
     let mut host = MiniHost::running(plain());
     let mut read = |id: u32, len: usize| {
