@@ -96,6 +96,7 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_MAX_KLM_LIST_SIZE, 16)
                 .set(CmdHcaCap::LOG_MAX_MRW_SZ, 64)
                 .set(CmdHcaCap::MAX_INDIRECTION, 4)
+                .set(CmdHcaCap::FIXED_BUFFER_SIZE, 1)
                 .set(CmdHcaCap::LOG_MAX_RA_REQ_QP, limits.log_max_reads.into())
                 .set(CmdHcaCap::LOG_MAX_RA_RES_QP, limits.log_max_reads.into())
                 .set(CmdHcaCap::IB_VIRT, 1)

@@ -35,6 +35,7 @@ fn from_enable_to_disable() {
         (16, 23, 16, 15, "log_max_qp_sz"),
         (16, 4, 0, 18, "log_max_qp"),
         (24, 23, 16, 22, "log_max_cq_sz"),
+        (32, 23, 23, 1, "fixed_buffer_size"),
         (40, 21, 16, 4, "log_max_ra_req_qp"),
         (44, 15, 0, 0, "gid_table_size"),
         (52, 29, 29, 1, "ib_virt"),
