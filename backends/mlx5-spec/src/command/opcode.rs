@@ -313,10 +313,22 @@ commands! {
 
 impl CmdOpcode {
     /// Bytes of the input as it was first published, for a command whose input grew since. Some drivers still send that
-    /// (libmlx5 over VFIO sends INIT_HCA of 16 bytes); what came later is zero then.
+    /// (libmlx5 over VFIO sends INIT_HCA of 16 bytes, iPXE SET_HCA_CAP with a page of 256 bytes and the transitions of queue pairs
+    /// without the end of the context); what came later is zero then.
     pub const fn legacy_input_len(self) -> Option<usize> {
         match self {
             Self::InitHca => Some(16),
+            Self::SetHcaCap => Some(272),
+            Self::Rst2InitQp | Self::Init2RtrQp | Self::Rtr2RtsQp => Some(256),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the output as it was first published, for a command whose output grew since. Some drivers still have room for no more
+    /// (iPXE for a context of 208 bytes).
+    pub const fn legacy_output_len(self) -> Option<usize> {
+        match self {
+            Self::QueryHcaVportContext => Some(224),
             _ => None,
         }
     }

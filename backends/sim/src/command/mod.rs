@@ -96,7 +96,7 @@ impl Call<'_, '_> {
         }
         let input = pad_legacy_input::<C>(self.input);
         let input = View::<C::In>::new(&input).ok_or(CmdStatus::BadInputLen)?;
-        if self.room < C::Out::SIZE.min(WHOLE_OUTPUT) {
+        if self.room < C::OPCODE.legacy_output_len().unwrap_or(C::Out::SIZE).min(WHOLE_OUTPUT) {
             return Err(CmdStatus::BadOutputLen.into());
         }
         // What a program wrote is not the driver's mistake.

@@ -107,6 +107,22 @@ fn from_enable_to_disable() {
 }
 
 #[test]
+fn a_driver_with_the_first_published_structures() {
+    // As iPXE has them: a capability page of 256 bytes, a port context of 208.
+    let mut host = MiniHost::new(plain());
+    host.ok(&input(0x104, 16, &[]), 16);
+    let page = host.ok(&input(0x100, 16, &[(4, 1)]), 272);
+    let mut set = input(0x109, 272, &[]);
+    set[16..].copy_from_slice(&page[16..]);
+    assert_eq!(host.command(&set[..268], 16).0, 0x50, "less than that");
+    host.ok(&set, 16);
+    host.ok(&input(0x102, 16, &[]), 16);
+    let context = host.ok(&input(0x762, 16, &[(8, 1 << 16)]), 224);
+    assert_eq!(be16(&context[16..], 0x60), 7, "LID");
+    assert_eq!(host.command(&input(0x762, 16, &[(8, 1 << 16)]), 220).0, 0x51, "less than that");
+}
+
+#[test]
 fn the_port_is_as_a_subnet_manager_leaves_it() {
     let mut host = MiniHost::running(plain());
     let out = host.ok(&input(0x762, 16, &[]), 528);
