@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::UAR_PAGE;
 
 use crate::audit::Audit;
 use crate::bar0::{BAR0_SIZE, DEVICE_MEMORY_START, FIRST_UAR, MSIX_PENDING, MSIX_TABLE};
-use crate::command::CommandQueue;
+use crate::command::{CommandQueue, icmd};
 use crate::config::{DeviceConfig, InterruptRouting};
 use crate::engine::{EngineCounts, EngineStats};
 use crate::env::Env;
@@ -186,6 +186,13 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
                 let mut register = [0; 4];
                 self.init.read(&self.health, self.outside.now, at, &mut register);
                 self.pci.scanned(at, u32::from_be_bytes(register));
+            }
+            ConfigEffect::Command { opcode } => {
+                let bus_master = self.pci.bus_master();
+                let mut env = self.outside.env(bus_master);
+                let status = icmd::run(&mut self.firmware, &mut env, opcode, self.pci.mailbox());
+                self.pci.commanded(status);
+                self.after_work();
             }
             ConfigEffect::None => {}
         }

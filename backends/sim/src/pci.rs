@@ -2,8 +2,10 @@
 
 mod gateway;
 
-use self::gateway::Gateway;
+use self::gateway::{Gateway, Request};
 use crate::bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
+
+pub(crate) use self::gateway::MAILBOX_LEN;
 
 /// Bytes of configuration space.
 pub const CONFIG_SPACE: usize = 4096;
@@ -32,6 +34,30 @@ pub(crate) enum ConfigEffect {
         /// Byte of BAR0.
         at: usize,
     },
+    /// The gateway is asked for a command on its mailbox: [`ConfigSpace::mailbox`], [`ConfigSpace::commanded`].
+    Command {
+        /// Opcode.
+        opcode: u16,
+    },
+}
+
+/// Number of the chip with a PCI device id, as its registers tell it.
+fn chip_number(device_id: u16) -> u32 {
+    match device_id {
+        0x1011 | 0x1012 => 0x1ff,
+        0x1013 | 0x1014 => 0x209,
+        0x1015 | 0x1016 => 0x20b,
+        0x1017..=0x101a => 0x20d,
+        0x101b | 0x101c => 0x20f,
+        0x101d | 0x101e => 0x212,
+        0x101f => 0x216,
+        0x1021 => 0x218,
+        0x1023 => 0x21e,
+        0xa2d6 => 0x214,
+        0xa2dc => 0x21c,
+        // A chip whose firmware did not start shows its own number as device id.
+        other => other.into(),
+    }
 }
 
 /// Configuration space of the function.
@@ -46,7 +72,7 @@ pub(crate) struct ConfigSpace {
 impl ConfigSpace {
     /// `scan_size`: bytes of BAR0's registers that the gateway shows.
     pub(crate) fn new(device_id: u16, vectors: u16, scan_size: u32) -> Self {
-        let gateway = Gateway::new(scan_size);
+        let gateway = Gateway::new(scan_size, chip_number(device_id));
         let mut space = Self { bytes: vec![0; CONFIG_SPACE], writable: vec![0; CONFIG_SPACE], gateway };
         space.put16(0x00, VENDOR, 0);
         space.put16(0x02, device_id, 0);
@@ -121,9 +147,21 @@ impl ConfigSpace {
         for (i, byte) in into.iter_mut().enumerate() {
             *byte = self.bytes.get(offset.saturating_add(i)).copied().unwrap_or(0);
         }
-        if let (Some(at), Some(dword)) = (gateway_register(offset), into.first_chunk_mut()) {
-            *dword = self.gateway.read(at).to_le_bytes();
+        if let Some(at) = gateway_register(offset) {
+            // Not more than the register in which the access begins.
+            let register = self.gateway.read(at).to_le_bytes();
+            into.iter_mut().zip(register.into_iter().skip(offset % 4)).for_each(|(to, from)| *to = from);
         }
+    }
+
+    /// What a command of the gateway works on and leaves its answer in: dwords in network byte order.
+    pub(crate) fn mailbox(&mut self) -> &mut [u8; MAILBOX_LEN] {
+        self.gateway.mailbox()
+    }
+
+    /// The command that the gateway asked for is done, with this status.
+    pub(crate) fn commanded(&mut self, status: u8) {
+        self.gateway.commanded(status);
     }
 
     /// What the gateway asked for: the register at byte `at` of BAR0.
@@ -133,9 +171,8 @@ impl ConfigSpace {
 
     /// Writes registers; bits that are fixed keep their value.
     pub(crate) fn write(&mut self, offset: usize, from: &[u8]) -> ConfigEffect {
-        if let (Some(at), Some(dword)) = (gateway_register(offset), from.first_chunk()) {
-            let asked = self.gateway.write(at, u32::from_le_bytes(*dword));
-            return asked.map_or(ConfigEffect::None, |at| ConfigEffect::Scan { at });
+        if let Some(at) = gateway_register(offset) {
+            return self.write_gateway(at, offset % 4, from);
         }
         let mut reset = false;
         for (i, value) in from.iter().enumerate() {
@@ -152,6 +189,25 @@ impl ConfigSpace {
             ConfigEffect::Msix
         } else {
             ConfigEffect::None
+        }
+    }
+
+    /// Writes the gateway's register `at` from its byte `first` on. Registers are written by whole dwords; the one that chooses the
+    /// space also in part, as iPXE does (`mlx_pci_gw_set_space`).
+    fn write_gateway(&mut self, at: usize, first: usize, from: &[u8]) -> ConfigEffect {
+        let value = match (at, from.first_chunk()) {
+            (_, Some(dword)) if first == 0 => u32::from_le_bytes(*dword),
+            (gateway::CONTROL, _) => {
+                let mut bytes = self.gateway.read(at).to_le_bytes();
+                bytes.iter_mut().skip(first).zip(from).for_each(|(to, from)| *to = *from);
+                u32::from_le_bytes(bytes)
+            }
+            _ => return ConfigEffect::None,
+        };
+        match self.gateway.write(at, value) {
+            Some(Request::Scan(at)) => ConfigEffect::Scan { at },
+            Some(Request::Command(opcode)) => ConfigEffect::Command { opcode },
+            None => ConfigEffect::None,
         }
     }
 
@@ -184,10 +240,10 @@ impl ConfigSpace {
     }
 }
 
-/// The register of the gateway at a byte of the space, reached by whole dwords only.
+/// The register of the gateway that a byte of the space belongs to.
 fn gateway_register(offset: usize) -> Option<usize> {
     let registers = CAP_VENDOR + 4..CAP_VENDOR + gateway::SIZE;
-    (registers.contains(&offset) && offset.is_multiple_of(4)).then(|| offset - CAP_VENDOR)
+    registers.contains(&offset).then(|| (offset - CAP_VENDOR) & !3)
 }
 
 #[cfg(test)]
@@ -261,6 +317,18 @@ mod tests {
         assert_eq!(dword(&mut space, CAP_VENDOR + 0x14), 0x1234_5678);
         space.write(CAP_VENDOR + 0x0c, &[1]);
         assert_eq!(dword(&mut space, CAP_VENDOR + 0x0c), 0, "not by bytes");
+    }
+
+    #[test]
+    fn the_space_is_chosen_by_a_word_and_its_status_read_by_a_byte() {
+        // As iPXE's mlx_pci_gw_set_space does.
+        let mut space = ConfigSpace::new(0x1021, 32, 0x240);
+        for (number, there) in [(3_u16, 0x20), (0xa, 0x20), (4, 0)] {
+            space.write(CAP_VENDOR + 4, &number.to_le_bytes());
+            let mut status = [0xff];
+            space.read(CAP_VENDOR + 7, &mut status);
+            assert_eq!(status[0] & 0x20, there, "space {number}");
+        }
     }
 
     #[test]

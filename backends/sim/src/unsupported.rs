@@ -19,6 +19,8 @@ pub(crate) enum Unsupported {
     CapabilityPage(u32),
     /// A register of ACCESS_REG.
     Register(u32),
+    /// A command through the gateway in configuration space, by its opcode.
+    GatewayCommand(u16),
     /// A request on a send queue, by its opcode.
     Request(u8),
 }
@@ -35,6 +37,7 @@ impl fmt::Display for Unsupported {
             Self::GeneralObject(kind) => write!(f, "general object of type {kind:#06x}"),
             Self::CapabilityPage(page) => write!(f, "capability page {page:#04x}"),
             Self::Register(register) => write!(f, "register {register:#06x}"),
+            Self::GatewayCommand(opcode) => write!(f, "command {opcode:#06x} through the gateway in configuration space"),
             Self::Request(opcode) => {
                 let name = WqeOpcode::from_code(opcode.into()).map_or("without a name", WqeOpcode::name);
                 write!(f, "send request {name} ({opcode:#04x})")

@@ -6,6 +6,7 @@ mod cq;
 mod device_memory;
 mod eq;
 mod general;
+pub(crate) mod icmd;
 mod mkey;
 mod pages;
 mod port;

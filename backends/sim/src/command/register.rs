@@ -25,10 +25,21 @@ pub(super) fn access_register(
         REGISTER_WRITE => true,
         _ => return Err(Refusal::new(CmdStatus::BadParam, "neither read nor write")),
     };
-    let id = input.get(AccessRegisterIn::REGISTER_ID);
-    let Some(register) = RegisterId::from_code(id) else { return missing(firmware, id) };
     let data = input.tail(AccessRegisterIn::REGISTER_DATA);
     let out = output.as_bytes_mut().get_mut(AccessRegisterOut::REGISTER_DATA.offset()..).unwrap_or_default();
+    access_by_id(firmware, env, input.get(AccessRegisterIn::REGISTER_ID), data, out, write)
+}
+
+/// Writes the register with this number from `data` if asked to, then gives back in `out` what it is.
+pub(super) fn access_by_id(
+    firmware: &mut Firmware,
+    env: &mut Env<'_>,
+    id: u32,
+    data: &[u8],
+    out: &mut [u8],
+    write: bool,
+) -> Outcome {
+    let Some(register) = RegisterId::from_code(id) else { return missing(firmware, id) };
     match register {
         RegisterId::Ptys => access::<PtysReg>(
             firmware,
@@ -106,6 +117,11 @@ pub(super) fn access_register(
 fn missing(firmware: &mut Firmware, id: u32) -> Outcome {
     firmware.unsupported.report(Unsupported::Register(id));
     Err(Refusal::new(CmdStatus::BadParam, "no such register"))
+}
+
+/// Whether the device has the register with this number.
+pub(super) fn exists(id: u32) -> bool {
+    !matches!(RegisterId::from_code(id), None | Some(RegisterId::Pcap | RegisterId::Dtor))
 }
 
 fn check_port(port: u32) -> Outcome {

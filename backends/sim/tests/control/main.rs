@@ -7,6 +7,8 @@ mod device_memory;
 #[cfg(test)]
 mod events;
 #[cfg(test)]
+mod gateway;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod mini_host;
