@@ -115,6 +115,8 @@ impl Capabilities {
                 .set(CmdHcaCap::CQ_PERIOD_MODE_MODIFY, 1)
                 .set(CmdHcaCap::CQ_PERIOD_START_FROM_CQE, 1)
                 .set(CmdHcaCap::IMAICL, 1)
+                .set(CmdHcaCap::QKV, 1)
+                .set(CmdHcaCap::PKV, 1)
                 .set(CmdHcaCap::XRC, 1)
                 .set(CmdHcaCap::UD, 1)
                 .set(CmdHcaCap::UC, 1)

@@ -347,6 +347,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
                 self.stats.frames_sent += 1;
                 return Some(frame);
             }
+            self.firmware.port.discard();
         }
     }
 

@@ -3,6 +3,7 @@
 use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg, PvlcReg, ViewMut};
 
 use crate::config::DeviceConfig;
+use crate::engine::EngineStats;
 use crate::management::{PortInfo, SetPortInfo};
 use crate::packet::NO_LID;
 
@@ -44,6 +45,15 @@ const DEFAULT_PARTITION: u16 = 0xffff;
 /// 4.096 µs · 2^18: how long a packet may be under way.
 const SUBNET_TIMEOUT: u32 = 18;
 
+/// What the port counts itself, since power-on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PortStats {
+    /// Times that the link went down.
+    pub(crate) downed: u64,
+    /// Frames of queue pairs that found no link.
+    pub(crate) discarded: u64,
+}
+
 /// The port.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
@@ -66,6 +76,9 @@ pub(crate) struct Port {
     /// `PortState` while the link is up.
     state: u32,
     pkeys: [u16; PKEYS],
+    stats: PortStats,
+    /// What the transport had counted of P_Key and Q_Key violations when a manager last cleared them.
+    cleared_violations: [u64; 2],
     /// Changes that the host has not been told.
     changes: Vec<PortChange>,
     node_description: [u8; NODE_DESCRIPTION],
@@ -97,6 +110,8 @@ impl Port {
             managed: config.managed,
             state: if config.managed { state::INIT } else { state::ACTIVE },
             pkeys,
+            stats: PortStats::default(),
+            cleared_violations: [0; 2],
             changes: Vec::new(),
             node_description,
         }
@@ -124,6 +139,7 @@ impl Port {
             (false, true) => self.changes.push(PortChange::Initialized),
             (true, false) => {
                 self.changes.push(PortChange::Down);
+                self.stats.downed += 1;
                 self.state = if self.managed { state::INIT } else { state::ACTIVE };
             }
             _ => {}
@@ -142,8 +158,25 @@ impl Port {
         std::mem::take(&mut self.changes)
     }
 
+    /// What it counted itself.
+    pub(crate) fn stats(&self) -> PortStats {
+        self.stats
+    }
+
+    /// A frame of a queue pair found no link.
+    pub(crate) fn discard(&mut self) {
+        self.stats.discarded += 1;
+    }
+
+    /// P_Key and Q_Key violations since a manager last cleared them. They stop at their greatest value.
+    fn violations(&self, stats: &EngineStats) -> [u16; 2] {
+        let [pkeys, qkeys] = self.cleared_violations;
+        let since = |now: u64, cleared: u64| u16::try_from(now.saturating_sub(cleared)).unwrap_or(u16::MAX);
+        [since(stats.pkey_violations, pkeys), since(stats.qkey_violations, qkeys)]
+    }
+
     /// Takes what a subnet manager set (IBTA 14.2.5.6); `false`, and nothing taken, for a change of state that there is not.
-    pub(crate) fn set_info(&mut self, set: &SetPortInfo) -> bool {
+    pub(crate) fn set_info(&mut self, set: &SetPortInfo, stats: &EngineStats) -> bool {
         let next = match (self.state, set.state) {
             (now, NO_CHANGE) => now,
             (state::INIT, state::ARMED) => state::ARMED,
@@ -162,6 +195,16 @@ impl Port {
         changed(self.state != state::ACTIVE && next == state::ACTIVE, PortChange::Active);
         changed(set.client_reregister, PortChange::ClientReregister);
         (self.lid, self.sm_lid, self.gid_prefix, self.state) = (set.lid, set.sm_lid, set.gid_prefix, next);
+        // Only 0 may be written to the counts (14.2.5.6).
+        let [pkeys, qkeys] = set.clears_violations;
+        let [pkeys_cleared, qkeys_cleared] = &mut self.cleared_violations;
+        for (clears, cleared, now) in
+            [(pkeys, pkeys_cleared, stats.pkey_violations), (qkeys, qkeys_cleared, stats.qkey_violations)]
+        {
+            if clears {
+                *cleared = now;
+            }
+        }
         true
     }
 
@@ -178,8 +221,9 @@ impl Port {
     }
 
     /// Writes the port context.
-    pub(crate) fn query(&self, out: &mut ViewMut<'_, HcaVportContext>) {
+    pub(crate) fn query(&self, stats: &EngineStats, out: &mut ViewMut<'_, HcaVportContext>) {
         let (physical, logical) = self.states();
+        let [pkey_violations, qkey_violations] = self.violations(stats);
         out.set(HcaVportContext::PORT_PHYSICAL_STATE, physical)
             .set(HcaVportContext::VPORT_STATE_POLICY, self.policy)
             .set(HcaVportContext::PORT_STATE, logical)
@@ -193,7 +237,9 @@ impl Port {
             .set(HcaVportContext::CAP_MASK1_FIELD_SELECT, SETTABLE_CAPS)
             .set(HcaVportContext::LID, self.lid.into())
             .set(HcaVportContext::SUBNET_TIMEOUT, SUBNET_TIMEOUT)
-            .set(HcaVportContext::SM_LID, self.sm_lid.into());
+            .set(HcaVportContext::SM_LID, self.sm_lid.into())
+            .set(HcaVportContext::QKEY_VIOLATION_COUNTER, qkey_violations.into())
+            .set(HcaVportContext::PKEY_VIOLATION_COUNTER, pkey_violations.into());
     }
 
     /// Takes the selected fields of a port context.
@@ -242,13 +288,15 @@ impl Port {
     }
 
     /// PortInfo.
-    pub(crate) fn info(&self) -> PortInfo {
+    pub(crate) fn info(&self, stats: &EngineStats) -> PortInfo {
         // 1x, 4x, 8x, 12x, 2x there; 1x, 2x, 4x, 8x, 12x in PTYS.
         let width = |bits: u32| (bits & 1 | (bits >> 2 & 7) << 1 | (bits >> 1 & 1) << 4) as u8;
         let code = |mtu: u16| (mtu.trailing_zeros().saturating_sub(7)) as u8;
         let (physical, logical) = self.states();
         let (lanes, speed) = if self.is_up() { (self.width, self.speed) } else { (0, 0) };
+        let [pkey_violations, qkey_violations] = self.violations(stats);
         PortInfo {
+            violations: [pkey_violations, qkey_violations],
             gid_prefix: self.gid_prefix,
             lid: self.lid,
             sm_lid: self.sm_lid,

@@ -81,6 +81,61 @@ crate::layout! {
 }
 
 crate::layout! {
+    /// Port counters register (`mlx5_ifc.h`, `ppcnt_reg`).
+    PpcntReg "ppcnt_reg", 256 bytes {
+        SWID "swid" (0:31..24);
+        LOCAL_PORT "local_port" (0:23..16);
+        PNAT "pnat" (0:15..14);
+        GRP "grp" (0:5..0);
+        CLR "clr" (4:31..31);
+        PLANE_IND "plane_ind" (4:11..8);
+        PRIO_TC "prio_tc" (4:4..0);
+        COUNTER_SET "counter_set" (@8 [248]);
+    }
+}
+
+crate::layout! {
+    /// Counters of an InfiniBand port, as its performance management agent has them (`mlx5_ifc.h`,
+    /// `ib_port_cntrs_grp_data_layout`).
+    IbPortCntrs "ib_port_cntrs_grp_data_layout", 40 bytes {
+        SYMBOL_ERROR_COUNTER "symbol_error_counter" (0:31..16);
+        LINK_ERROR_RECOVERY_COUNTER "link_error_recovery_counter" (0:15..8);
+        LINK_DOWNED_COUNTER "link_downed_counter" (0:7..0);
+        PORT_RCV_ERRORS "port_rcv_errors" (4:31..16);
+        PORT_RCV_REMOTE_PHYSICAL_ERRORS "port_rcv_remote_physical_errors" (4:15..0);
+        PORT_RCV_SWITCH_RELAY_ERRORS "port_rcv_switch_relay_errors" (8:31..16);
+        PORT_XMIT_DISCARDS "port_xmit_discards" (8:15..0);
+        PORT_XMIT_CONSTRAINT_ERRORS "port_xmit_constraint_errors" (12:31..24);
+        PORT_RCV_CONSTRAINT_ERRORS "port_rcv_constraint_errors" (12:23..16);
+        LINK_OVERRUN_ERRORS "link_overrun_errors" (12:7..0);
+        VL_15_DROPPED "vl_15_dropped" (16:15..0);
+        PORT_XMIT_WAIT "port_xmit_wait" (36:31..0);
+    }
+}
+
+crate::layout! {
+    /// Traffic of an InfiniBand port, data in words of four bytes (`mlx5_ifc.h`, `ib_ext_port_cntrs_grp_data_layout`).
+    IbExtPortCntrs "ib_ext_port_cntrs_grp_data_layout", 248 bytes {
+        PORT_XMIT_DATA_HIGH "port_xmit_data_high" (96:31..0);
+        PORT_XMIT_DATA_LOW "port_xmit_data_low" (100:31..0);
+        PORT_RCV_DATA_HIGH "port_rcv_data_high" (104:31..0);
+        PORT_RCV_DATA_LOW "port_rcv_data_low" (108:31..0);
+        PORT_XMIT_PKTS_HIGH "port_xmit_pkts_high" (112:31..0);
+        PORT_XMIT_PKTS_LOW "port_xmit_pkts_low" (116:31..0);
+        PORT_RCV_PKTS_HIGH "port_rcv_pkts_high" (120:31..0);
+        PORT_RCV_PKTS_LOW "port_rcv_pkts_low" (124:31..0);
+        PORT_UNICAST_XMIT_PKTS_HIGH "port_unicast_xmit_pkts_high" (144:31..0);
+        PORT_UNICAST_XMIT_PKTS_LOW "port_unicast_xmit_pkts_low" (148:31..0);
+        PORT_MULTICAST_XMIT_PKTS_HIGH "port_multicast_xmit_pkts_high" (152:31..0);
+        PORT_MULTICAST_XMIT_PKTS_LOW "port_multicast_xmit_pkts_low" (156:31..0);
+        PORT_UNICAST_RCV_PKTS_HIGH "port_unicast_rcv_pkts_high" (160:31..0);
+        PORT_UNICAST_RCV_PKTS_LOW "port_unicast_rcv_pkts_low" (164:31..0);
+        PORT_MULTICAST_RCV_PKTS_HIGH "port_multicast_rcv_pkts_high" (168:31..0);
+        PORT_MULTICAST_RCV_PKTS_LOW "port_multicast_rcv_pkts_low" (172:31..0);
+    }
+}
+
+crate::layout! {
     /// Host endianness register (`mlx5_ifc.h`, `register_host_endianness`).
     RegisterHostEndianness "register_host_endianness", 16 bytes {
         HE "he" (0:31..31);
@@ -108,6 +163,11 @@ crate::codes! {
         Dtor = 0xc00e "DTOR",
     }
 }
+
+/// [`PpcntReg::GRP`] of [`IbPortCntrs`] (`MLX5_INFINIBAND_PORT_COUNTERS_GROUP`).
+pub const INFINIBAND_PORT_COUNTERS: u32 = 0x20;
+/// [`PpcntReg::GRP`] of [`IbExtPortCntrs`] (`MLX5_INFINIBAND_EXTENDED_PORT_COUNTERS_GROUP`).
+pub const INFINIBAND_EXTENDED_PORT_COUNTERS: u32 = 0x21;
 
 /// [`AccessRegisterIn::OP_MOD`] of a read.
 pub const REGISTER_READ: u32 = 1;

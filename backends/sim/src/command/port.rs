@@ -28,7 +28,8 @@ pub(super) fn query_context(
     output: &mut ViewMut<'_, QueryHcaVportContextOut>,
 ) -> Outcome {
     check_port(input.get(QueryHcaVportContextIn::PORT_NUM), input.is_set(QueryHcaVportContextIn::OTHER_VPORT))?;
-    firmware.port.query(&mut output.sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT));
+    let stats = firmware.engine.stats();
+    firmware.port.query(&stats, &mut output.sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT));
     Ok(())
 }
 

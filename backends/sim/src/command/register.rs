@@ -1,17 +1,16 @@
 //! ACCESS_REG: registers of port and node.
 
 use bareverbs_mlx5_spec::{
-    AccessRegisterIn, AccessRegisterOut, CmdStatus, Layout, PaosReg, PmtuReg, PtysReg, PvlcReg, REGISTER_READ, REGISTER_WRITE,
+    AccessRegisterIn, AccessRegisterOut, CmdStatus, INFINIBAND_EXTENDED_PORT_COUNTERS, INFINIBAND_PORT_COUNTERS,
+    IbExtPortCntrs, IbPortCntrs, Layout, PaosReg, PmtuReg, PpcntReg, PtysReg, PvlcReg, REGISTER_READ, REGISTER_WRITE,
     RegisterHostEndianness, RegisterId, SetNodeIn, View, ViewMut,
 };
 
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
+use crate::management::{self, Counts};
 use crate::unsupported::Unsupported;
-
-/// Bytes of the counters register, which reads as zero.
-const PPCNT: usize = 256;
 
 /// ACCESS_REG.
 pub(super) fn access_register(
@@ -106,11 +105,68 @@ pub(super) fn access_by_id(
         ),
         // The device works in network byte order and in host order only where atomics say so: the hint changes nothing.
         RegisterId::HostEndianness => access::<RegisterHostEndianness>(firmware, data, out, write, |_, _| {}, |_, _| Ok(())),
-        RegisterId::Ppcnt => {
-            out.iter_mut().take(PPCNT).for_each(|byte| *byte = 0);
-            Ok(())
-        }
+        RegisterId::Ppcnt => port_counters(firmware, data, out),
         RegisterId::Pcap | RegisterId::Dtor => missing(firmware, id),
+    }
+}
+
+/// PPCNT: a group of the port's counters, which performance management shows and clears too. Those of Ethernet and of the physical
+/// layer stay 0.
+fn port_counters(firmware: &mut Firmware, data: &[u8], out: &mut [u8]) -> Outcome {
+    let asked = View::<PpcntReg>::new(data).ok_or(CmdStatus::BadInputLen)?;
+    let mut reg = ViewMut::<PpcntReg>::new(out).ok_or(CmdStatus::BadOutputLen)?;
+    check_port(asked.get(PpcntReg::LOCAL_PORT))?;
+    let group = asked.get(PpcntReg::GRP);
+    let now = management::count(&firmware.engine.stats(), firmware.port.stats());
+    reg.as_bytes_mut().fill(0);
+    reg.set(PpcntReg::LOCAL_PORT, asked.get(PpcntReg::LOCAL_PORT)).set(PpcntReg::GRP, group);
+    let mut set = [0; PpcntReg::COUNTER_SET.len()];
+    let counts = firmware.cleared_traffic.since(&now);
+    let shown = match group {
+        INFINIBAND_PORT_COUNTERS => {
+            error_counters(&counts, &mut set);
+            8..counts.len()
+        }
+        INFINIBAND_EXTENDED_PORT_COUNTERS => {
+            traffic_counters(&counts, &mut set);
+            0..8
+        }
+        _ => 0..0,
+    };
+    if asked.is_set(PpcntReg::CLR) {
+        firmware.cleared_traffic.clear(&now, shown);
+    }
+    reg.set_bytes(PpcntReg::COUNTER_SET, &set);
+    Ok(())
+}
+
+/// The counts that are no traffic; each stops at its greatest value.
+fn error_counters(counts: &Counts, set: &mut [u8]) {
+    let [.., downed, malformed, discarded, subnet_management_dropped] = *counts;
+    let most = |count: u64, most: u32| u32::try_from(count).map_or(most, |count| count.min(most));
+    if let Some(mut out) = ViewMut::<IbPortCntrs>::new(set) {
+        out.set(IbPortCntrs::LINK_DOWNED_COUNTER, most(downed, 0xff))
+            .set(IbPortCntrs::PORT_RCV_ERRORS, most(malformed, 0xffff))
+            .set(IbPortCntrs::PORT_XMIT_DISCARDS, most(discarded, 0xffff))
+            .set(IbPortCntrs::VL_15_DROPPED, most(subnet_management_dropped, 0xffff));
+    }
+}
+
+fn traffic_counters(counts: &Counts, set: &mut [u8]) {
+    let places = [
+        (IbExtPortCntrs::PORT_XMIT_DATA_HIGH, IbExtPortCntrs::PORT_XMIT_DATA_LOW),
+        (IbExtPortCntrs::PORT_RCV_DATA_HIGH, IbExtPortCntrs::PORT_RCV_DATA_LOW),
+        (IbExtPortCntrs::PORT_XMIT_PKTS_HIGH, IbExtPortCntrs::PORT_XMIT_PKTS_LOW),
+        (IbExtPortCntrs::PORT_RCV_PKTS_HIGH, IbExtPortCntrs::PORT_RCV_PKTS_LOW),
+        (IbExtPortCntrs::PORT_UNICAST_XMIT_PKTS_HIGH, IbExtPortCntrs::PORT_UNICAST_XMIT_PKTS_LOW),
+        (IbExtPortCntrs::PORT_UNICAST_RCV_PKTS_HIGH, IbExtPortCntrs::PORT_UNICAST_RCV_PKTS_LOW),
+        (IbExtPortCntrs::PORT_MULTICAST_XMIT_PKTS_HIGH, IbExtPortCntrs::PORT_MULTICAST_XMIT_PKTS_LOW),
+        (IbExtPortCntrs::PORT_MULTICAST_RCV_PKTS_HIGH, IbExtPortCntrs::PORT_MULTICAST_RCV_PKTS_LOW),
+    ];
+    if let Some(mut out) = ViewMut::<IbExtPortCntrs>::new(set) {
+        for ((high, low), count) in places.into_iter().zip(counts) {
+            out.set(high, (count >> 32) as u32).set(low, *count as u32);
+        }
     }
 }
 

@@ -150,6 +150,10 @@ pub struct EngineStats {
     pub received_multicast: Traffic,
     /// Frames that were no packets, or for no queue pair here.
     pub dropped: u64,
+    /// Those of them that were no packets.
+    pub malformed: u64,
+    /// Datagrams for the agent of subnet management for which there was no room.
+    pub subnet_management_dropped: u64,
     /// Times that a requester went back and sent again.
     pub retries: u64,
     /// Sequence errors that peers reported.

@@ -210,6 +210,7 @@ impl Engine {
             Err(error) => {
                 env.note(|| format!("frame dropped: {error}"));
                 self.shared.stats.dropped += 1;
+                self.shared.stats.malformed += 1;
                 return;
             }
         };
@@ -220,6 +221,8 @@ impl Engine {
             if self.shared.management_requests.len() >= MAX_FRAMES {
                 env.note(|| "datagram for an agent dropped: too many wait".to_owned());
                 self.shared.stats.dropped += 1;
+                self.shared.stats.subnet_management_dropped +=
+                    u64::from(packet.bth.dest_qpn == management_datagram::SUBNET_QPN);
                 return;
             }
             self.shared.stats.received.count(frame.len());

@@ -12,7 +12,7 @@ use crate::config::DeviceConfig;
 use crate::engine::EngineStats;
 use crate::port::Port;
 
-pub(crate) use performance::Cleared;
+pub(crate) use performance::{Cleared, Counts, count};
 pub(crate) use subnet::{PortInfo, SetPortInfo};
 
 /// Bytes of a management datagram.
@@ -123,12 +123,14 @@ pub(crate) fn answer(agents: Agents<'_>, question: &[u8; MAD]) -> Option<[u8; MA
         match (class, question[at::METHOD]) {
             (class::PERFORMANCE, asked @ (method::GET | method::SET)) => {
                 let (_, data) = question.split_at_checked(at::DATA)?;
-                performance::answer(agents.cleared, &agents.stats, asked == method::SET, attribute, data).map(|data| put(&data))
+                let counts = count(&agents.stats, agents.port.stats());
+                performance::answer(agents.cleared, counts, asked == method::SET, attribute, data).map(|data| put(&data))
             }
             (class::LID_ROUTED | class::DIRECTED_ROUTE, asked @ (method::GET | method::SET)) => {
                 let (_, data) = question.split_at_checked(at::DATA)?;
-                let set = if asked == method::SET { subnet::set(agents.port, attribute, modifier, data) } else { Ok(()) };
-                set.and_then(|()| subnet::get(agents.port, agents.config, attribute, modifier)).map(|data| put(&data))
+                let Agents { port, config, stats, .. } = agents;
+                let set = if asked == method::SET { subnet::set(port, &stats, attribute, modifier, data) } else { Ok(()) };
+                set.and_then(|()| subnet::get(port, config, &stats, attribute, modifier)).map(|data| put(&data))
             }
             _ => Err(status::METHOD),
         }

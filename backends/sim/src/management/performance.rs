@@ -2,6 +2,7 @@
 
 use super::status;
 use crate::engine::EngineStats;
+use crate::port::PortStats;
 
 /// Attributes (IBTA table 242).
 mod attribute {
@@ -19,16 +20,56 @@ const COUNTER_SELECT: usize = 2;
 const ALL_PORTS: u8 = 0xff;
 
 /// In the order in which the extended counters have them: bytes in fours sent and received, packets sent and received, those to
-/// one port, those to groups.
-const COUNTS: usize = 8;
-type Counts = [u64; COUNTS];
+/// one port, those to groups. Behind them: times that the link went down, frames that were no packets, frames that found no link,
+/// datagrams of subnet management that found no room.
+const COUNTS: usize = 12;
+/// What a port counts.
+pub(crate) type Counts = [u64; COUNTS];
+
+/// Where a counter lies: its place among the counts, its bit in the choice of those to be cleared, its byte, its length in bytes.
+type Counter = (usize, u32, usize, usize);
+
+/// PortCounters (IBTA 16.1.3.5), apart from those that stay 0.
+const SHORT: [Counter; 8] = [
+    (8, 2, 7, 1),
+    (9, 3, 8, 2),
+    (10, 6, 14, 2),
+    (11, 11, 22, 2),
+    (0, 12, 24, 4),
+    (1, 13, 28, 4),
+    (2, 14, 32, 4),
+    (3, 15, 36, 4),
+];
+
+/// PortCountersExtended (16.1.4.11).
+const EXTENDED: [Counter; 8] =
+    [(0, 0, 8, 8), (1, 1, 16, 8), (2, 2, 24, 8), (3, 3, 32, 8), (4, 4, 40, 8), (5, 5, 48, 8), (6, 6, 56, 8), (7, 7, 64, 8)];
 
 /// What each count was when it was last cleared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cleared(Counts);
 
-fn counted(stats: &EngineStats) -> Counts {
-    let EngineStats { sent, sent_multicast, received, received_multicast, .. } = *stats;
+impl Cleared {
+    /// What came since.
+    pub(crate) fn since(&self, now: &Counts) -> Counts {
+        let mut since = *now;
+        since.iter_mut().zip(self.0).for_each(|(count, cleared)| *count = count.saturating_sub(cleared));
+        since
+    }
+
+    /// Clears the counts at these places.
+    pub(crate) fn clear(&mut self, now: &Counts, places: impl IntoIterator<Item = usize>) {
+        for place in places {
+            if let (Some(cleared), Some(now)) = (self.0.get_mut(place), now.get(place)) {
+                *cleared = *now;
+            }
+        }
+    }
+}
+
+/// What the port has counted, in the transport and by itself.
+pub(crate) fn count(stats: &EngineStats, port: PortStats) -> Counts {
+    let EngineStats { sent, sent_multicast, received, received_multicast, malformed, subnet_management_dropped, .. } = *stats;
     let (out, into) = (sent.and(sent_multicast), received.and(received_multicast));
     [
         out.octets / 4,
@@ -39,6 +80,10 @@ fn counted(stats: &EngineStats) -> Counts {
         received.packets,
         sent_multicast.packets,
         received_multicast.packets,
+        port.downed,
+        malformed,
+        port.discarded,
+        subnet_management_dropped,
     ]
 }
 
@@ -56,43 +101,31 @@ fn class_port_info() -> [u8; DATA] {
 }
 
 /// Data of the answer to a question with these data; `clear` as it asks (PerformanceSet).
-pub(super) fn answer(
-    cleared: &mut Cleared,
-    stats: &EngineStats,
-    clear: bool,
-    attribute: u16,
-    asked: &[u8],
-) -> Result<[u8; DATA], u16> {
-    // Counter, and its bit in the choice.
-    let (first_bit, counts) = match attribute {
+pub(super) fn answer(cleared: &mut Cleared, now: Counts, clear: bool, attribute: u16, asked: &[u8]) -> Result<[u8; DATA], u16> {
+    let counters: &[Counter] = match attribute {
         attribute::CLASS_PORT_INFO if !clear => return Ok(class_port_info()),
         attribute::CLASS_PORT_INFO => return Err(status::METHOD),
-        // Symbol errors and the like come before; there are none.
-        attribute::COUNTERS => (12, 4),
-        attribute::COUNTERS_EXTENDED => (0, COUNTS),
+        attribute::COUNTERS => &SHORT,
+        attribute::COUNTERS_EXTENDED => &EXTENDED,
         _ => return Err(status::ATTRIBUTE),
     };
     let port = asked.get(PORT_SELECT).copied().unwrap_or(0);
     if port != super::PORT && port != ALL_PORTS {
         return Err(status::MODIFIER);
     }
-    let now = counted(stats);
     let select = asked.get(COUNTER_SELECT..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes));
     if clear {
-        let chosen = cleared.0.iter_mut().zip(now).take(counts).enumerate();
-        chosen.filter(|(i, _)| select >> (first_bit + i) & 1 != 0).for_each(|(_, (cleared, now))| *cleared = now);
+        let chosen = counters.iter().filter(|(_, bit, ..)| u32::from(select) >> bit & 1 != 0);
+        cleared.clear(&now, chosen.map(|(place, ..)| *place));
     }
     let mut data = [0; DATA];
     data.iter_mut().zip(asked).take(COUNTER_SELECT + 2).for_each(|(to, from)| *to = *from);
-    let mut put = |at: usize, bytes: &[u8]| data.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to = *from);
-    let since = now.iter().zip(cleared.0).map(|(now, cleared)| now.saturating_sub(cleared));
-    for (i, count) in since.take(counts).enumerate() {
-        if attribute == attribute::COUNTERS {
-            // They stop at their greatest value.
-            put(24 + 4 * i, &u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
-        } else {
-            put(8 + 8 * i, &count.to_be_bytes());
-        }
+    let since = cleared.since(&now);
+    for &(place, _, at, len) in counters {
+        // They stop at their greatest value.
+        let most = u64::MAX >> (64 - 8 * len);
+        let count = since.get(place).copied().unwrap_or(0).min(most);
+        data.iter_mut().skip(at).take(len).zip(count.to_be_bytes().into_iter().skip(8 - len)).for_each(|(to, from)| *to = from);
     }
     Ok(data)
 }

@@ -2,6 +2,7 @@
 
 use super::status;
 use crate::config::DeviceConfig;
+use crate::engine::EngineStats;
 use crate::packet::{FIRST_MULTICAST_LID, NO_LID};
 use crate::port::{GIDS, PKEYS, Port};
 
@@ -42,11 +43,11 @@ fn pkey_block(modifier: u32) -> Option<usize> {
 }
 
 /// What an attribute holds, or why there is no answer.
-pub(super) fn get(port: &Port, config: &DeviceConfig, attribute: u16, modifier: u32) -> Result<Data, u16> {
+pub(super) fn get(port: &Port, config: &DeviceConfig, stats: &EngineStats, attribute: u16, modifier: u32) -> Result<Data, u16> {
     match attribute {
         attribute::NODE_DESCRIPTION => Ok(port.node_description().first_chunk().copied().unwrap_or([0; ATTRIBUTE])),
         attribute::NODE_INFO => Ok(node_info(port, config)),
-        attribute::PORT_INFO if is_own_port(modifier) => Ok(port.info().bytes()),
+        attribute::PORT_INFO if is_own_port(modifier) => Ok(port.info(stats).bytes()),
         attribute::PORT_INFO => Err(status::MODIFIER),
         attribute::GUID_INFO => guid_block(modifier).map(|block| guids(port, block)).ok_or(status::MODIFIER),
         attribute::PKEY_TABLE => pkey_block(modifier).map(|block| pkeys(port, block)).ok_or(status::MODIFIER),
@@ -59,6 +60,8 @@ pub(super) fn get(port: &Port, config: &DeviceConfig, attribute: u16, modifier: 
 /// What a subnet manager sets of PortInfo; of the rest there is no choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SetPortInfo {
+    /// Of partitions and queue keys: whether the count is to be 0.
+    pub(crate) clears_violations: [bool; 2],
     pub(crate) gid_prefix: u64,
     pub(crate) lid: u16,
     pub(crate) sm_lid: u16,
@@ -68,12 +71,12 @@ pub(crate) struct SetPortInfo {
 }
 
 /// Does what a manager asks for, or says why not.
-pub(super) fn set(port: &mut Port, attribute: u16, modifier: u32, data: &[u8]) -> Result<(), u16> {
+pub(super) fn set(port: &mut Port, stats: &EngineStats, attribute: u16, modifier: u32, data: &[u8]) -> Result<(), u16> {
     match attribute {
         attribute::PORT_INFO if is_own_port(modifier) => {
             let info = SetPortInfo::read(data);
             // No unicast address.
-            if info.lid == NO_LID || info.lid >= FIRST_MULTICAST_LID || !port.set_info(&info) {
+            if info.lid == NO_LID || info.lid >= FIRST_MULTICAST_LID || !port.set_info(&info, stats) {
                 return Err(status::MODIFIER);
             }
             Ok(())
@@ -93,9 +96,10 @@ impl SetPortInfo {
     fn read(data: &[u8]) -> Self {
         let word = |at: usize| data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes));
         let byte = |at: usize| data.get(at).copied().unwrap_or(0);
-        let prefix = data.get(8..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        let long = |at: usize| data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes));
         Self {
-            gid_prefix: prefix,
+            clears_violations: [46, 48].map(|at| word(at) == 0),
+            gid_prefix: long(8),
             lid: word(16),
             sm_lid: word(18),
             state: u32::from(byte(32) & 0xf),
@@ -144,6 +148,8 @@ fn pkeys(port: &Port, block: usize) -> Data {
 /// PortInfo (IBTA 14.2.5.6), as far as anything of it is not zero. Codes are InfiniBand's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortInfo {
+    /// Of partitions and queue keys.
+    pub(crate) violations: [u16; 2],
     pub(crate) gid_prefix: u64,
     pub(crate) lid: u16,
     pub(crate) sm_lid: u16,
@@ -189,6 +195,7 @@ impl PortInfo {
         put(35, &[plain(self.speed) << 4 | (self.speeds & 0b111), self.mtu << 4, LANES << 4]);
         put(41, &[self.max_mtu]);
         put(43, &[LANES << 4]);
+        put(46, self.violations.map(u16::to_be_bytes).as_flattened());
         put(50, &[GUIDS, self.subnet_timeout, self.subnet_timeout]);
         put(62, &[extended(self.speed) << 4 | extended(self.speeds), extended(self.speeds)]);
         data

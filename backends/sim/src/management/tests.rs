@@ -67,12 +67,14 @@ const STATS: EngineStats = EngineStats {
     received: Traffic { packets: 20, octets: 1 << 40 },
     received_multicast: Traffic { packets: 2, octets: 0 },
     dropped: 0,
+    malformed: 3,
+    subnet_management_dropped: 1 << 20,
     retries: 0,
     sequence_errors: 0,
     receiver_not_ready: 0,
     duplicates: 0,
-    pkey_violations: 0,
-    qkey_violations: 0,
+    pkey_violations: 5,
+    qkey_violations: 1 << 16,
 };
 
 fn word_at(mad: &[u8; MAD], at: usize) -> u32 {
@@ -103,6 +105,46 @@ fn counters_are_read_and_cleared_one_by_one() {
     // Bit 14 is the packets sent of the short ones, bit 7 the packets received for groups of the wide ones.
     assert_eq!(word_at(&ask(2, 0x12, 1 << 14), 64 + 32), 0);
     assert_eq!(wide(&ask(2, 0x1d, 1 << 7)), [1100, 1 << 38, 0, 22, 10, 20, 1, 0]);
+}
+
+#[test]
+fn errors_are_counted_and_cleared_as_well() {
+    let config = DeviceConfig::default();
+    let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
+    for _ in 0..300 {
+        port.set_cable(false);
+        port.set_cable(true);
+    }
+    (0..7).for_each(|_| port.discard());
+    let mut ask = |method, choice: u16| {
+        let mut question = question(4, method, 0x12, 0);
+        question[64 + 1] = 1;
+        question[64 + 2..64 + 4].copy_from_slice(&choice.to_be_bytes());
+        let answer =
+            answer(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, &question).unwrap();
+        // IBTA 16.1.3.5: LinkDowned at 7, PortRcvErrors at 8, PortXmitDiscards at 14, VL15Dropped at 22. They stop at their end.
+        (answer[64 + 7], [8, 14, 22].map(|at| u16::from_be_bytes([answer[64 + at], answer[64 + at + 1]])))
+    };
+    assert_eq!(ask(1, 0), (255, [3, 7, 0xffff]));
+    // Bit 2 is LinkDowned, bit 3 PortRcvErrors.
+    assert_eq!(ask(2, 1 << 2 | 1 << 3), (0, [0, 7, 0xffff]));
+}
+
+#[test]
+fn violations_are_told_in_port_info_until_a_manager_clears_them() {
+    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
+    let mut ask = |question: &[u8; MAD]| {
+        let answer =
+            answer(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, question).unwrap();
+        // IBTA 14.2.5.6: of partitions and queue keys.
+        [46, 48].map(|at| u16::from_be_bytes([answer[64 + at], answer[64 + at + 1]]))
+    };
+    assert_eq!(ask(&question(1, 1, 0x15, 1)), [5, 0xffff]);
+    let mut set = question(1, 2, 0x15, 1);
+    set[64 + 17] = 9;
+    set[64 + 44..64 + 50].copy_from_slice(&[0xff, 0xff, 0, 0, 0xff, 0xff]);
+    assert_eq!(ask(&set), [0, 0xffff], "0 clears, nothing else does");
 }
 
 #[test]

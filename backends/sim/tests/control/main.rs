@@ -3,6 +3,8 @@
 //! No layout of the crates under test is used here: every offset is written as the published documents give it.
 
 #[cfg(test)]
+mod counters;
+#[cfg(test)]
 mod device_memory;
 #[cfg(test)]
 mod events;

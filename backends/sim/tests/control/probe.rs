@@ -46,6 +46,8 @@ fn from_enable_to_disable() {
         (64, 24, 24, 0, "umr_modify_entity_size_disabled"),
         (64, 1, 1, 1, "atomic"),
         (68, 14, 14, 1, "imaicl"),
+        (68, 9, 9, 1, "qkv"),
+        (68, 8, 8, 1, "pkv"),
         (68, 3, 3, 1, "xrc"),
         (68, 0, 0, 1, "rc"),
         (72, 7, 0, 12, "log_pg_sz"),
