@@ -108,7 +108,7 @@ pub struct DeviceConfig {
     /// Local identifier of the port, not 0. A managed port has none until its subnet manager gives it one.
     pub lid: u16,
     /// Whether the port waits for a subnet manager (IBTA 14.4): it comes up without local identifier, in state Init, where nothing
-    /// but subnet management passes. Otherwise it is active from the start, and a manager may still change it.
+    /// but subnet management passes. Otherwise it is active from the start, and takes nothing from a manager.
     pub managed: bool,
     /// Local identifier of the subnet manager.
     pub sm_lid: u16,

@@ -167,7 +167,7 @@ impl Firmware {
     /// Answers the management requests to the agents of the port.
     pub(crate) fn answer_management_requests(&mut self, env: &mut Env<'_>) {
         while let Some(request) = self.engine.next_management_request() {
-            let answer = request.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(), mad));
+            let answer = request.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(env.now), mad));
             if let Some(answer) = answer {
                 self.engine.answer(env, &request, &answer);
             }
@@ -176,8 +176,14 @@ impl Firmware {
     }
 
     /// What the agents of the port answer from.
-    pub(crate) fn agents(&mut self) -> Agents<'_> {
-        Agents { port: &mut self.port, config: &self.config, stats: self.engine.stats(), cleared: &mut self.cleared_traffic }
+    pub(crate) fn agents(&mut self, now: Instant) -> Agents<'_> {
+        Agents {
+            port: &mut self.port,
+            config: &self.config,
+            stats: self.engine.stats(),
+            cleared: &mut self.cleared_traffic,
+            now,
+        }
     }
 
     /// Announces what changed of the port.

@@ -1,5 +1,8 @@
 //! The InfiniBand port: context, GIDs, P_Keys, and the registers that describe the link.
 
+use std::time::Duration;
+
+use bareverbs::Instant;
 use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg, PvlcReg, ViewMut};
 
 use crate::config::DeviceConfig;
@@ -45,6 +48,54 @@ const DEFAULT_PARTITION: u16 = 0xffff;
 /// 4.096 µs · 2^18: how long a packet may be under way.
 const SUBNET_TIMEOUT: u32 = 18;
 
+/// The key of the manager of the subnet, and what happens to who does not have it (IBTA 14.2.4).
+#[derive(Clone, Copy, Debug, Default)]
+struct ManagementKey {
+    /// 0: everybody may do everything.
+    key: u64,
+    /// `M_KeyProtectBits`: whether others may read the port's attributes (0 and 1), and the key among them (0).
+    protection: u8,
+    /// How long the manager has to answer for itself after a violation, in seconds; 0: for ever.
+    lease: u16,
+    /// When a violation that its owner does not answer ends the protection.
+    expires: Option<Instant>,
+    violations: u16,
+}
+
+/// What a subnet management packet may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// What it asks for.
+    Full,
+    /// What it asks for, but the management key is not shown to it.
+    KeyHidden,
+    /// Nothing, and it gets no answer.
+    None,
+}
+
+impl ManagementKey {
+    fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
+        if self.expires.is_some_and(|due| due <= now) {
+            (self.protection, self.expires) = (0, None);
+        }
+        if self.key == 0 || self.key == key {
+            self.expires = None;
+            return Admission::Full;
+        }
+        match (set, self.protection) {
+            (false, 0) => Admission::Full,
+            (false, 1) => Admission::KeyHidden,
+            _ => {
+                self.violations = self.violations.saturating_add(1);
+                if self.lease != 0 && self.expires.is_none() {
+                    self.expires = Some(now.after(Duration::from_secs(self.lease.into())));
+                }
+                Admission::None
+            }
+        }
+    }
+}
+
 /// What the port counts itself, since power-on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PortStats {
@@ -76,6 +127,7 @@ pub(crate) struct Port {
     /// `PortState` while the link is up.
     state: u32,
     pkeys: [u16; PKEYS],
+    management_key: ManagementKey,
     stats: PortStats,
     /// What the transport had counted of P_Key and Q_Key violations when a manager last cleared them.
     cleared_violations: [u64; 2],
@@ -110,6 +162,7 @@ impl Port {
             managed: config.managed,
             state: if config.managed { state::INIT } else { state::ACTIVE },
             pkeys,
+            management_key: ManagementKey::default(),
             stats: PortStats::default(),
             cleared_violations: [0; 2],
             changes: Vec::new(),
@@ -158,6 +211,16 @@ impl Port {
         std::mem::take(&mut self.changes)
     }
 
+    /// Whether a subnet manager may change it.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.managed
+    }
+
+    /// What a subnet management packet with this key, which sets something or not, may do.
+    pub(crate) fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
+        self.management_key.admit(key, set, now)
+    }
+
     /// What it counted itself.
     pub(crate) fn stats(&self) -> PortStats {
         self.stats
@@ -195,8 +258,13 @@ impl Port {
         changed(self.state != state::ACTIVE && next == state::ACTIVE, PortChange::Active);
         changed(set.client_reregister, PortChange::ClientReregister);
         (self.lid, self.sm_lid, self.gid_prefix, self.state) = (set.lid, set.sm_lid, set.gid_prefix, next);
+        let key = &mut self.management_key;
+        (key.key, key.protection, key.lease) = (set.m_key, set.m_key_protection, set.m_key_lease);
         // Only 0 may be written to the counts (14.2.5.6).
-        let [pkeys, qkeys] = set.clears_violations;
+        let [m_keys, pkeys, qkeys] = set.clears_violations;
+        if m_keys {
+            key.violations = 0;
+        }
         let [pkeys_cleared, qkeys_cleared] = &mut self.cleared_violations;
         for (clears, cleared, now) in
             [(pkeys, pkeys_cleared, stats.pkey_violations), (qkeys, qkeys_cleared, stats.qkey_violations)]
@@ -228,7 +296,8 @@ impl Port {
             .set(HcaVportContext::VPORT_STATE_POLICY, self.policy)
             .set(HcaVportContext::PORT_STATE, logical)
             .set(HcaVportContext::VPORT_STATE, logical)
-            // Its driver may send subnet management packets.
+            // Its driver may send subnet management packets: Linux makes no device file for a manager without (`ib_umad`). What they
+            // may change is the matter of the port that they reach.
             .set(HcaVportContext::HAS_SMI, 1)
             .set64(HcaVportContext::SYSTEM_IMAGE_GUID, self.system_guid)
             .set64(HcaVportContext::PORT_GUID, self.port_guid)
@@ -295,8 +364,12 @@ impl Port {
         let (physical, logical) = self.states();
         let (lanes, speed) = if self.is_up() { (self.width, self.speed) } else { (0, 0) };
         let [pkey_violations, qkey_violations] = self.violations(stats);
+        let key = self.management_key;
         PortInfo {
-            violations: [pkey_violations, qkey_violations],
+            m_key: key.key,
+            m_key_protection: key.protection,
+            m_key_lease: key.lease,
+            violations: [key.violations, pkey_violations, qkey_violations],
             gid_prefix: self.gid_prefix,
             lid: self.lid,
             sm_lid: self.sm_lid,

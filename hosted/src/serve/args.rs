@@ -94,7 +94,8 @@ pub struct PortArgs {
     /// Prefix of the port's GIDs
     #[arg(long, default_value = "fe80:0000:0000:0000", value_name = "PREFIX", value_parser = values::guid)]
     pub gid_prefix: u64,
-    /// The ports have no local identifiers and wait for a subnet manager (opensm in a guest, say); --lid still names them here
+    /// The ports have no local identifiers and wait for a subnet manager (opensm in a guest, say); --lid still names them here.
+    /// Without this no guest can change another's port
     #[arg(long)]
     pub managed: bool,
     /// The cables are out at the start; --control puts them in

@@ -12,6 +12,8 @@ use crate::firmware::Firmware;
 use crate::management;
 use crate::port::{GIDS, PKEYS};
 
+/// Of [`MadIfcIn::OP_MOD`]: the manager's key is not checked (Linux `MLX5_MAD_IFC_IGNORE_MKEY`).
+const IGNORE_M_KEY: u32 = 1;
 /// The index that asks for the whole table.
 const WHOLE_TABLE: u32 = 0xffff;
 
@@ -55,8 +57,9 @@ pub(super) fn mad(
 ) -> Outcome {
     check_port(input.get(MadIfcIn::PORT), false)?;
     let request = input.bytes(MadIfcIn::MAD).first_chunk().ok_or(CmdStatus::BadInputLen)?;
-    let response = management::answer(firmware.agents(), request)
-        .ok_or(Refusal::new(CmdStatus::BadPkt, "no question, or of a class without an agent"))?;
+    let check_key = input.get(MadIfcIn::OP_MOD) & IGNORE_M_KEY == 0;
+    let response = management::answer(firmware.agents(env.now), request, check_key)
+        .ok_or(Refusal::new(CmdStatus::BadPkt, "no question, of a class without an agent, or without the manager's key"))?;
     output.set_bytes(MadIfcOut::RESPONSE_MAD_PACKET, &response);
     firmware.port_changed(env);
     Ok(())

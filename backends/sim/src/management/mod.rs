@@ -8,9 +8,11 @@ mod subnet;
 #[cfg(test)]
 mod tests;
 
+use bareverbs::Instant;
+
 use crate::config::DeviceConfig;
 use crate::engine::EngineStats;
-use crate::port::Port;
+use crate::port::{Admission, Port};
 
 pub(crate) use performance::{Cleared, Counts, count};
 pub(crate) use subnet::{PortInfo, SetPortInfo};
@@ -30,6 +32,8 @@ mod at {
     pub(super) const HOP_COUNT: usize = 7;
     pub(super) const ATTRIBUTE: usize = 16;
     pub(super) const MODIFIER: usize = 20;
+    /// Of subnet management: the manager's key.
+    pub(super) const M_KEY: usize = 24;
     pub(super) const DATA: usize = 64;
     /// Of a directed route: the ports to go back through.
     pub(super) const RETURN_PATH: usize = 192;
@@ -68,6 +72,7 @@ pub(crate) struct Agents<'a> {
     pub(crate) config: &'a DeviceConfig,
     pub(crate) stats: EngineStats,
     pub(crate) cleared: &'a mut Cleared,
+    pub(crate) now: Instant,
 }
 
 fn word(mad: &[u8; MAD], at: usize) -> u16 {
@@ -91,7 +96,7 @@ pub(crate) fn is_request(mad: &[u8; MAD], subnet: bool) -> bool {
 /// The answer to a datagram that came over the wire; `None` for one that gets none.
 pub(crate) fn answer_from_wire(agents: Agents<'_>, question: &[u8; MAD]) -> Option<[u8; MAD]> {
     if question[at::CLASS] != class::DIRECTED_ROUTE {
-        return answer(agents, question);
+        return answer(agents, question, true);
     }
     // The route ends here, or would go on where there is no port (IBTA 14.2.2.2).
     let hops = question[at::HOP_COUNT];
@@ -104,15 +109,32 @@ pub(crate) fn answer_from_wire(agents: Agents<'_>, question: &[u8; MAD]) -> Opti
         *place = PORT;
     }
     // Here the pointer would be one more, and one less again when the answer leaves (14.2.2.4).
-    answer(agents, &arrived)
+    answer(agents, &arrived, true)
 }
 
-/// The answer to a datagram; `None` for one that asks nothing or is of a class that no agent here has.
-pub(crate) fn answer(agents: Agents<'_>, question: &[u8; MAD]) -> Option<[u8; MAD]> {
+/// What a datagram with subnet management's header may do.
+fn admit(agents: &mut Agents<'_>, question: &[u8; MAD], check_key: bool) -> Admission {
+    if !check_key {
+        return Admission::Full;
+    }
+    let key = question.get(at::M_KEY..).and_then(|rest| rest.first_chunk()).map_or(0, |key| u64::from_be_bytes(*key));
+    agents.port.admit(key, question[at::METHOD] == method::SET, agents.now)
+}
+
+/// The answer to a datagram; `None` for one that asks nothing, is of a class that no agent here has, or lacks the key of the subnet's
+/// manager, if that is to be checked.
+pub(crate) fn answer(mut agents: Agents<'_>, question: &[u8; MAD], check_key: bool) -> Option<[u8; MAD]> {
     let class = question[at::CLASS];
     if !matches!(class, class::LID_ROUTED | class::DIRECTED_ROUTE | class::PERFORMANCE) || question[at::METHOD] & 0x80 != 0 {
         return None;
     }
+    let subnet = class != class::PERFORMANCE;
+    let admission = if subnet { admit(&mut agents, question, check_key) } else { Admission::Full };
+    let show_key = match admission {
+        Admission::Full => true,
+        Admission::KeyHidden => false,
+        Admission::None => return None,
+    };
     let attribute = word(question, at::ATTRIBUTE);
     let modifier = u32::from(word(question, at::MODIFIER)) << 16 | u32::from(word(question, at::MODIFIER + 2));
     let mut answer = *question;
@@ -130,7 +152,7 @@ pub(crate) fn answer(agents: Agents<'_>, question: &[u8; MAD]) -> Option<[u8; MA
                 let (_, data) = question.split_at_checked(at::DATA)?;
                 let Agents { port, config, stats, .. } = agents;
                 let set = if asked == method::SET { subnet::set(port, &stats, attribute, modifier, data) } else { Ok(()) };
-                set.and_then(|()| subnet::get(port, config, &stats, attribute, modifier)).map(|data| put(&data))
+                set.and_then(|()| subnet::get(port, config, &stats, attribute, modifier, show_key)).map(|data| put(&data))
             }
             _ => Err(status::METHOD),
         }

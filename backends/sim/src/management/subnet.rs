@@ -43,11 +43,21 @@ fn pkey_block(modifier: u32) -> Option<usize> {
 }
 
 /// What an attribute holds, or why there is no answer.
-pub(super) fn get(port: &Port, config: &DeviceConfig, stats: &EngineStats, attribute: u16, modifier: u32) -> Result<Data, u16> {
+pub(super) fn get(
+    port: &Port,
+    config: &DeviceConfig,
+    stats: &EngineStats,
+    attribute: u16,
+    modifier: u32,
+    show_key: bool,
+) -> Result<Data, u16> {
     match attribute {
         attribute::NODE_DESCRIPTION => Ok(port.node_description().first_chunk().copied().unwrap_or([0; ATTRIBUTE])),
         attribute::NODE_INFO => Ok(node_info(port, config)),
-        attribute::PORT_INFO if is_own_port(modifier) => Ok(port.info(stats).bytes()),
+        attribute::PORT_INFO if is_own_port(modifier) => {
+            let info = port.info(stats);
+            Ok(PortInfo { m_key: if show_key { info.m_key } else { 0 }, ..info }.bytes())
+        }
         attribute::PORT_INFO => Err(status::MODIFIER),
         attribute::GUID_INFO => guid_block(modifier).map(|block| guids(port, block)).ok_or(status::MODIFIER),
         attribute::PKEY_TABLE => pkey_block(modifier).map(|block| pkeys(port, block)).ok_or(status::MODIFIER),
@@ -60,8 +70,11 @@ pub(super) fn get(port: &Port, config: &DeviceConfig, stats: &EngineStats, attri
 /// What a subnet manager sets of PortInfo; of the rest there is no choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SetPortInfo {
-    /// Of partitions and queue keys: whether the count is to be 0.
-    pub(crate) clears_violations: [bool; 2],
+    pub(crate) m_key: u64,
+    pub(crate) m_key_protection: u8,
+    pub(crate) m_key_lease: u16,
+    /// Of the management key, partitions and queue keys: whether the count is to be 0.
+    pub(crate) clears_violations: [bool; 3],
     pub(crate) gid_prefix: u64,
     pub(crate) lid: u16,
     pub(crate) sm_lid: u16,
@@ -70,9 +83,10 @@ pub(crate) struct SetPortInfo {
     pub(crate) client_reregister: bool,
 }
 
-/// Does what a manager asks for, or says why not.
+/// Does what a manager asks for, or says why not. A port that waits for no manager takes nothing from one.
 pub(super) fn set(port: &mut Port, stats: &EngineStats, attribute: u16, modifier: u32, data: &[u8]) -> Result<(), u16> {
     match attribute {
+        _ if !port.is_managed() => Err(status::ATTRIBUTE),
         attribute::PORT_INFO if is_own_port(modifier) => {
             let info = SetPortInfo::read(data);
             // No unicast address.
@@ -98,7 +112,10 @@ impl SetPortInfo {
         let byte = |at: usize| data.get(at).copied().unwrap_or(0);
         let long = |at: usize| data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes));
         Self {
-            clears_violations: [46, 48].map(|at| word(at) == 0),
+            m_key: long(0),
+            m_key_protection: byte(34) >> 6,
+            m_key_lease: word(26),
+            clears_violations: [44, 46, 48].map(|at| word(at) == 0),
             gid_prefix: long(8),
             lid: word(16),
             sm_lid: word(18),
@@ -148,8 +165,11 @@ fn pkeys(port: &Port, block: usize) -> Data {
 /// PortInfo (IBTA 14.2.5.6), as far as anything of it is not zero. Codes are InfiniBand's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortInfo {
-    /// Of partitions and queue keys.
-    pub(crate) violations: [u16; 2],
+    pub(crate) m_key: u64,
+    pub(crate) m_key_protection: u8,
+    pub(crate) m_key_lease: u16,
+    /// Of the management key, partitions and queue keys.
+    pub(crate) violations: [u16; 3],
     pub(crate) gid_prefix: u64,
     pub(crate) lid: u16,
     pub(crate) sm_lid: u16,
@@ -184,18 +204,21 @@ impl PortInfo {
         const GUIDS: u8 = GIDS as u8;
         let mut data = [0; ATTRIBUTE];
         let mut put = |at: usize, bytes: &[u8]| data.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to = *from);
+        put(0, &self.m_key.to_be_bytes());
         put(8, &self.gid_prefix.to_be_bytes());
         put(16, &self.lid.to_be_bytes());
         put(18, &self.sm_lid.to_be_bytes());
         put(20, &self.capabilities.to_be_bytes());
+        put(26, &self.m_key_lease.to_be_bytes());
         // Local port, widths enabled, supported and active.
         put(28, &[1, self.widths, self.widths, self.width]);
         // A link that goes down polls.
         put(32, &[(self.speeds & 0b111) << 4 | self.state, self.physical_state << 4 | 2]);
+        put(34, &[self.m_key_protection << 6]);
         put(35, &[plain(self.speed) << 4 | (self.speeds & 0b111), self.mtu << 4, LANES << 4]);
         put(41, &[self.max_mtu]);
         put(43, &[LANES << 4]);
-        put(46, self.violations.map(u16::to_be_bytes).as_flattened());
+        put(44, self.violations.map(u16::to_be_bytes).as_flattened());
         put(50, &[GUIDS, self.subnet_timeout, self.subnet_timeout]);
         put(62, &[extended(self.speed) << 4 | extended(self.speeds), extended(self.speeds)]);
         data

@@ -3,7 +3,11 @@ use crate::engine::Traffic;
 use bareverbs_mlx5_spec::PortChange;
 
 fn ask_of(config: &DeviceConfig, cleared: &mut Cleared, stats: EngineStats, question: &[u8; MAD]) -> Option<[u8; MAD]> {
-    answer(Agents { port: &mut Port::new(config), config, stats, cleared }, question)
+    answer(agents(&mut Port::new(config), config, stats, cleared), question, true)
+}
+
+fn agents<'a>(port: &'a mut Port, config: &'a DeviceConfig, stats: EngineStats, cleared: &'a mut Cleared) -> Agents<'a> {
+    Agents { port, config, stats, cleared, now: Instant::default() }
 }
 
 /// A question by the bytes of IBTA 13.4.2: version, class, class version, method; attribute and modifier at 16 and 20.
@@ -49,7 +53,8 @@ fn what_it_cannot_answer_gets_a_status() {
     let config = DeviceConfig::default();
     let status =
         |class, method, attribute, modifier| ask(&config, class, method, attribute, modifier).map(|mad| [mad[4], mad[5]]);
-    assert_eq!(status(1, 2, 0x15, 1), Some([0, 28]), "a manager that gives no LID");
+    assert_eq!(status(1, 2, 0x15, 1), Some([0, 12]), "a port that waits for no manager");
+    assert_eq!(status(1, 2, 0x16, 0), Some([0, 12]), "a port that waits for no manager");
     assert_eq!(status(1, 2, 0x10, 0), Some([0, 12]), "nobody sets that");
     assert_eq!(status(1, 3, 0x15, 1), Some([0, 8]));
     assert_eq!(status(1, 1, 0x19, 0), Some([0, 12]));
@@ -120,8 +125,7 @@ fn errors_are_counted_and_cleared_as_well() {
         let mut question = question(4, method, 0x12, 0);
         question[64 + 1] = 1;
         question[64 + 2..64 + 4].copy_from_slice(&choice.to_be_bytes());
-        let answer =
-            answer(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, &question).unwrap();
+        let answer = answer(agents(&mut port, &config, STATS, &mut cleared), &question, true).unwrap();
         // IBTA 16.1.3.5: LinkDowned at 7, PortRcvErrors at 8, PortXmitDiscards at 14, VL15Dropped at 22. They stop at their end.
         (answer[64 + 7], [8, 14, 22].map(|at| u16::from_be_bytes([answer[64 + at], answer[64 + at + 1]])))
     };
@@ -135,16 +139,71 @@ fn violations_are_told_in_port_info_until_a_manager_clears_them() {
     let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     let mut ask = |question: &[u8; MAD]| {
-        let answer =
-            answer(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, question).unwrap();
-        // IBTA 14.2.5.6: of partitions and queue keys.
-        [46, 48].map(|at| u16::from_be_bytes([answer[64 + at], answer[64 + at + 1]]))
+        let answer = answer(agents(&mut port, &config, STATS, &mut cleared), question, true).unwrap();
+        // IBTA 14.2.5.6: of the management key, partitions and queue keys.
+        [44, 46, 48].map(|at| u16::from_be_bytes([answer[64 + at], answer[64 + at + 1]]))
     };
-    assert_eq!(ask(&question(1, 1, 0x15, 1)), [5, 0xffff]);
+    assert_eq!(ask(&question(1, 1, 0x15, 1)), [0, 5, 0xffff]);
     let mut set = question(1, 2, 0x15, 1);
     set[64 + 17] = 9;
     set[64 + 44..64 + 50].copy_from_slice(&[0xff, 0xff, 0, 0, 0xff, 0xff]);
-    assert_eq!(ask(&set), [0, 0xffff], "0 clears, nothing else does");
+    assert_eq!(ask(&set), [0, 0, 0xffff], "0 clears, nothing else does");
+}
+
+/// Sets the management key, how it protects (IBTA 14.2.5.6: two bits at 34) and its lease in seconds (at 26).
+fn set_key(key: u64, protection: u8, lease: u16) -> [u8; MAD] {
+    let mut set = question(1, 2, 0x15, 1);
+    set[64..64 + 8].copy_from_slice(&key.to_be_bytes());
+    set[64 + 17] = 9;
+    set[64 + 26..64 + 28].copy_from_slice(&lease.to_be_bytes());
+    set[64 + 34] = protection << 6;
+    set
+}
+
+/// The question from who has this management key (14.2.1: at 24).
+fn with_key(mut question: [u8; MAD], key: u64) -> [u8; MAD] {
+    question[24..32].copy_from_slice(&key.to_be_bytes());
+    question
+}
+
+#[test]
+fn the_management_key_protects_as_the_manager_wants() {
+    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let get = question(1, 1, 0x15, 1);
+    for (protection, stranger_reads, shown) in [(0, true, 0x77), (1, true, 0), (2, false, 0), (3, false, 0)] {
+        let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
+        let mut ask = |question: &[u8; MAD], check| answer(agents(&mut port, &config, STATS, &mut cleared), question, check);
+        assert!(ask(&set_key(0x77, protection, 0), true).is_some(), "whoever comes first");
+        assert!(ask(&set_key(0, 0, 0), true).is_none(), "a stranger sets nothing");
+        let read = ask(&get, true);
+        assert_eq!(read.map(|mad| long_at(&mad, 64)), stranger_reads.then_some(shown), "protection {protection}");
+        let mine = ask(&with_key(get, 0x77), true).unwrap();
+        assert_eq!(long_at(&mine, 64), 0x77);
+        assert_eq!(mine[64 + 34] >> 6, protection);
+        let violations = u16::from_be_bytes([mine[64 + 44], mine[64 + 45]]);
+        assert_eq!(violations, if stranger_reads { 1 } else { 2 });
+        assert!(ask(&get, false).is_some(), "the host may do without");
+        assert!(ask(&with_key(set_key(0, 0, 0), 0x77), true).is_some());
+        assert!(ask(&get, true).is_some(), "no key, no protection");
+    }
+}
+
+#[test]
+fn a_manager_that_is_gone_loses_its_protection_but_not_its_key() {
+    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
+    let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
+    let mut at = |seconds: u64, question: &[u8; MAD]| {
+        let now = Instant::from_nanos(seconds * 1_000_000_000);
+        answer(Agents { now, ..agents(&mut port, &config, STATS, &mut cleared) }, question, true)
+    };
+    let get = question(1, 1, 0x15, 1);
+    assert!(at(0, &set_key(0x77, 3, 10)).is_some());
+    assert!(at(100, &get).is_none(), "the lease begins with a violation");
+    assert!(at(109, &with_key(get, 0x77)).is_some(), "its owner is there");
+    assert!(at(111, &get).is_none(), "so it begins anew");
+    assert!(at(120, &get).is_none());
+    assert_eq!(at(121, &get).map(|mad| (long_at(&mad, 64), mad[64 + 34] >> 6)), Some((0x77, 0)), "10 s later");
+    assert!(at(122, &set_key(0, 0, 0)).is_none(), "not without the key");
 }
 
 #[test]
@@ -163,7 +222,7 @@ fn a_directed_route_ends_here_and_leads_back() {
     let config = DeviceConfig::default();
     let from_wire = |question: &[u8; MAD]| {
         let (mut cleared, mut port) = (Cleared::default(), Port::new(&config));
-        answer_from_wire(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, question)
+        answer_from_wire(agents(&mut port, &config, STATS, &mut cleared), question)
     };
     // IBTA 14.2.1.2: hop pointer and hop count at 6 and 7, the return path at 192.
     let mut question = question(0x81, 1, 0x11, 0);
@@ -207,7 +266,7 @@ fn a_subnet_manager_configures_the_port() {
         question[64 + 32] = state;
         question[64 + 51] = reregister;
         let mut cleared = Cleared::default();
-        let answer = answer(Agents { port, config: &config, stats: STATS, cleared: &mut cleared }, &question).unwrap();
+        let answer = answer(agents(port, &config, STATS, &mut cleared), &question, true).unwrap();
         (answer[5], answer[64 + 17], answer[64 + 19], answer[64 + 32] & 15)
     };
     assert_eq!(set(&mut port, 0x21, 4, 0).0, 28, "from Init to Active");
@@ -232,13 +291,13 @@ fn a_subnet_manager_configures_the_port() {
 
 #[test]
 fn a_subnet_manager_sets_the_partition_table() {
-    let config = DeviceConfig::default();
+    let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
     let mut port = Port::new(&config);
     // The upper half of the modifier is a switch's port, and an adapter ignores it: `smpquery pkeys LID 1` sets it.
     let mut question = question(1, 2, 0x16, 1 << 16 | 1);
     question[64..68].copy_from_slice(&[0x80, 1, 0x7f, 0xff]);
     let mut cleared = Cleared::default();
-    let answer = answer(Agents { port: &mut port, config: &config, stats: STATS, cleared: &mut cleared }, &question).unwrap();
+    let answer = answer(agents(&mut port, &config, STATS, &mut cleared), &question, true).unwrap();
     assert_eq!((answer[5], &answer[64..68]), (0, &[0x80, 1, 0x7f, 0xff][..]));
     assert_eq!([0, 32, 33].map(|index| port.pkey(index)), [Some(0xffff), Some(0x8001), Some(0x7fff)]);
     assert_eq!(port.take_changes(), [PortChange::Pkey]);
