@@ -157,6 +157,25 @@ def build(tree, guest, extra=(), python_tree=None, programs=()):
     return image
 
 
+def for_ipxe(tree, image, boots, folder):
+    """What a guest serves to iPXE and what iPXE starts with, in `folder`: the image of a tree with a kernel, a small initial file
+    system and iPXE's script `boots` in /www."""
+    vmlinuz, _ = kernel(tree)
+    inner = Archive()
+    for name in ("dev", "proc", "sys"):
+        inner.folder(name)
+    inner.file("bin/busybox", (tree.root / "usr/bin/busybox").read_bytes(), 0o755)
+    inner.file("init", (boots.parent / "init").read_bytes(), 0o755)
+    outer = Archive()
+    outer.file("www/vmlinuz", vmlinuz.read_bytes())
+    outer.file("www/initrd", inner.bytes())
+    served = folder / "guest0.initrd"
+    # The kernel unpacks one archive behind the other, each from a multiple of four bytes on.
+    data = image.read_bytes()
+    served.write_bytes(data + bytes(-len(data) % 4) + outer.bytes())
+    return served
+
+
 def _own(archive, tree, program):
     try:
         needed = _libraries(tree, program)

@@ -169,6 +169,8 @@ class Guest:
         terminal=False,
         with_program=False,
         companion=False,
+        initrd=None,
+        ipxe=None,
     ):
         tree = trees[suite]
         vmlinuz, self.release = image.kernel(tree)
@@ -194,16 +196,22 @@ class Guest:
             options = ("-device", "intel-iommu,caching-mode=on", *options)
         line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
         qemu = trees["qemu"]
+        kernel = ["-kernel", str(vmlinuz), "-initrd", str(initrd or image.path(tree, with_python, with_program)), "-append", " ".join(line)]
+        machine = "q35,accel=tcg,kernel-irqchip=off"
+        if ipxe:
+            # A script instead of a file system. Without graphics the BIOS shows its screen on the first serial port.
+            kernel = ["-kernel", str(trees["ipxe"].root / "usr/lib/ipxe/ipxe.lkrn"), "-initrd", str(ipxe)]
+            machine += ",graphics=off"
         self.command = [
             *qemu.command("usr/bin/qemu-system-x86_64"),
             *("-L", str(qemu.root / "usr/share/qemu"), "-L", str(qemu.root / "usr/share/seabios")),
-            *("-M", "q35,accel=tcg,kernel-irqchip=off", "-cpu", "max", "-smp", str(cpus), "-m", str(memory)),
+            *("-M", machine, "-cpu", "max", "-smp", str(cpus), "-m", str(memory)),
             *("-object", f"memory-backend-memfd,id=mem,size={memory}M,share=on", "-numa", "node,memdev=mem"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
             *("-serial", f"file:{self.console}"),
             # On a terminal Ctrl-C is for the guest.
             *("-chardev", f"stdio,id=case,signal={'off' if terminal else 'on'}", "-serial", "chardev:case"),
-            *("-kernel", str(vmlinuz), "-initrd", str(image.path(tree, with_python, with_program)), "-append", " ".join(line)),
+            *kernel,
             *options,
         ]
         self.monitor = None

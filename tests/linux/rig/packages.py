@@ -206,6 +206,8 @@ def trees(cache):
             ["qemu-system-arm", "qemu-system-riscv"],
             pins=[("qemu-system-arm qemu-system-riscv qemu-system-common qemu-system-data ipxe-qemu opensbi", "trixie-backports")],
         ),
+        # A network boot program with a driver of its own for ConnectX adapters.
+        "ipxe": Tree(cache, "ipxe", ["trixie"], ["ipxe"]),
         "trixie": Tree(cache, "trixie", ["trixie"], ["~linux-image-amd64", *user_space]),
         "bookworm": Tree(cache, "bookworm", ["bookworm"], ["~linux-image-amd64", *user_space]),
         # rdma-core's own tests, which only some cases need, and the Python that they run in.

@@ -6,7 +6,9 @@ import shutil
 import tempfile
 import time
 
-from . import cases, machine, monitor, verbs
+from . import cases, image, machine, monitor, verbs
+
+HERE = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Failed(Exception):
@@ -112,7 +114,7 @@ class Trial:
             **dict(case.parameters),
         }
         options = ()
-        if case.guests > 1:
+        if case.guests > 1 and not case.ipxe:
             # An Ethernet cable between them: the tools exchange their addresses over it.
             end = "on" if number == 0 else "off"
             cable = f"stream,id=cable,server={end},addr.type=unix,addr.path={self.runtime / 'cable'}"
@@ -124,6 +126,14 @@ class Trial:
             name += f"-boot{boot}"
         mine = self.sockets[number * share : (number + 1) * share]
         suite = case.suites[number] if case.suites else case.suite
+        ipxe = initrd = None
+        if case.ipxe:
+            script = HERE / "ipxe" / f"{case.name}.ipxe"
+            if number == case.guests - 1:
+                ipxe = script
+            else:
+                tree = self.trees[suite]
+                initrd = image.for_ipxe(tree, image.path(tree, case.python, case.program), script, self.folder)
         return machine.Guest(
             self.trees,
             suite,
@@ -139,6 +149,8 @@ class Trial:
             spares=case.spares,
             with_program=case.program,
             companion=case.companion,
+            initrd=initrd,
+            ipxe=ipxe,
         )
 
     def _obey(self, number, command):
