@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn whoever_sees_the_last_byte_sees_all() {
         const LEN: usize = 0x2_0000;
-        const ROUNDS: u32 = 40;
+        const ROUNDS: u32 = 10;
         let memory = ClientMemory::new("test".into());
         let shared = file(LEN as u64);
         memory.map(0, LEN as u64, true, Some(shared.try_clone().unwrap()), 0).unwrap();
