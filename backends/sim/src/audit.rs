@@ -51,6 +51,15 @@ pub enum Finding {
         /// Number of the queue.
         number: u32,
     },
+    /// A doorbell in a UAR page that is not the queue's.
+    ForeignDoorbell {
+        /// UAR page.
+        uar: u32,
+        /// Byte in the page.
+        offset: usize,
+        /// Number of the queue.
+        number: u32,
+    },
     /// The consumer index of a completion or event queue went past what was produced.
     ConsumerPastProducer {
         /// Number of the queue.

@@ -7,10 +7,10 @@ use bareverbs_mlx5_spec::{
 use crate::audit::Finding;
 use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::config::DeviceConfig;
-use crate::engine::{LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MIN_ALLOCATION, MAX_MEMBERS};
+use crate::engine::{LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MAX_KLMS, LOG_MIN_ALLOCATION, MAX_MEMBERS};
 use crate::env::Env;
 use crate::init_segment::TIMER_KHZ;
-use crate::user::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS};
+use crate::registry::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS, LOG_MAX_XRCDS};
 
 /// Bytes of the pages that exist here.
 const PAGE: usize = 256;
@@ -93,7 +93,7 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_MAX_MKEY, limits.log_max_mkey.into())
                 .set(CmdHcaCap::LOG_MAX_EQ, limits.log_max_eq.into())
                 .set(CmdHcaCap::MAX_NUM_EQS, 1 << limits.log_max_eq)
-                .set(CmdHcaCap::LOG_MAX_KLM_LIST_SIZE, 16)
+                .set(CmdHcaCap::LOG_MAX_KLM_LIST_SIZE, LOG_MAX_KLMS)
                 .set(CmdHcaCap::LOG_MAX_MRW_SZ, 64)
                 .set(CmdHcaCap::MAX_INDIRECTION, 4)
                 .set(CmdHcaCap::FIXED_BUFFER_SIZE, 1)
@@ -130,7 +130,7 @@ impl Capabilities {
                 .set(CmdHcaCap::LOG_MAX_MCG, LOG_MAX_GROUPS)
                 .set(CmdHcaCap::BLOCK_LB_MC, 1)
                 .set(CmdHcaCap::LOG_MAX_PD, limits.log_max_pd.into())
-                .set(CmdHcaCap::LOG_MAX_XRCD, 8)
+                .set(CmdHcaCap::LOG_MAX_XRCD, LOG_MAX_XRCDS)
                 .set(CmdHcaCap::LOG_MAX_UCTX, if config.devx { LOG_MAX_CONTEXTS } else { 0 })
                 .set(CmdHcaCap::LOG_MAX_UMEM, if config.devx { LOG_MAX_UMEMS } else { 0 })
                 .set(CmdHcaCap::UMEM_UID_0, config.devx.into())

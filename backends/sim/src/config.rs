@@ -85,6 +85,12 @@ pub enum LinkSpeed {
     Ndr = 128,
 }
 
+/// Usual [`DeviceConfig::memory_limit`]: room for a million and a half of keys, or 100,000 queue pairs, or 400 GB registered in
+/// pages of 4096 bytes.
+pub(crate) const DEFAULT_MEMORY_LIMIT: u64 = 1 << 30;
+/// Least [`DeviceConfig::memory_limit`].
+pub const MIN_MEMORY_LIMIT: u64 = 32 << 20;
+
 /// Prefix of GIDs before a subnet manager gave another.
 const LINK_LOCAL: u64 = 0xfe80 << 48;
 
@@ -143,6 +149,8 @@ pub struct DeviceConfig {
     pub initializing: Duration,
     /// Greatest numbers and sizes.
     pub limits: Limits,
+    /// Bytes of this process that the device may take, at least 32 MiB. A command that needs more gets NO_RESOURCES.
+    pub memory_limit: u64,
 }
 
 impl DeviceConfig {
@@ -178,6 +186,7 @@ impl DeviceConfig {
             interrupts: InterruptRouting::Table,
             initializing: Duration::from_micros(50),
             limits: Limits::default(),
+            memory_limit: DEFAULT_MEMORY_LIMIT,
         }
     }
 

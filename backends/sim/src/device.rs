@@ -20,6 +20,7 @@ use crate::memory::{DmaFault, HostMemory};
 use crate::msix::{Gate, Msix};
 use crate::packet::is_subnet_management;
 use crate::pci::{ConfigEffect, ConfigSpace};
+use crate::registry::ResourceKind;
 use crate::trace::Tracer;
 use crate::uar::Doorbells;
 
@@ -382,6 +383,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     fn reset_function(&mut self) {
         self.firmware.restart();
         self.firmware.pages.forget();
+        self.firmware.count_pages();
         self.commands = CommandQueue::default();
         self.doorbells = Doorbells::default();
         self.health = Health::default();
@@ -456,17 +458,24 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Live objects and pages.
     pub fn counts(&self) -> DeviceCounts {
+        let count = |kind| self.firmware.engine.registry().count(kind);
         DeviceCounts {
             engine: self.firmware.engine.counts(),
-            eqs: self.firmware.eqs.len(),
-            uars: self.firmware.uars.len(),
-            pds: self.firmware.pds.len(),
-            xrcds: self.firmware.xrcds.len(),
-            user_contexts: self.firmware.users.counts().0,
-            user_memories: self.firmware.users.counts().1,
+            eqs: count(ResourceKind::Eq),
+            uars: count(ResourceKind::Uar),
+            pds: count(ResourceKind::Pd),
+            xrcds: count(ResourceKind::Xrcd),
+            user_contexts: count(ResourceKind::UserContext),
+            user_memories: count(ResourceKind::Umem),
             pages_held: self.firmware.pages.held(),
             pages_lost: self.firmware.pages.lost(),
         }
+    }
+
+    /// Bytes of this process that the device takes, counted generously: objects with their lists, requests under way, and a fixed
+    /// part for all that has bounds of its own. It stays below [`DeviceConfig::memory_limit`].
+    pub fn memory_used(&self) -> u64 {
+        self.firmware.engine.registry().memory_used()
     }
 
     /// What happened since power-on.

@@ -10,6 +10,7 @@ use bareverbs_mlx5_spec::{
 use crate::audit::Finding;
 use crate::env::Env;
 use crate::fault::Fault;
+use crate::registry::{Registry, Resource, ResourceKind};
 use crate::trace::Record;
 
 /// Bytes of data in an entry.
@@ -123,7 +124,6 @@ struct Eq {
     consumer: u32,
     armed: bool,
     status: u32,
-    cqs: usize,
 }
 
 impl Eq {
@@ -141,29 +141,15 @@ impl Eq {
 }
 
 /// The event queues of the device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct EventQueues {
     queues: BTreeMap<u32, Eq>,
-    most: u32,
     /// Vectors to raise, in order.
     interrupts: Vec<u16>,
     dropped: u64,
 }
 
 impl EventQueues {
-    /// Room for `most` queues.
-    pub(crate) fn new(most: u32) -> Self {
-        Self { queues: BTreeMap::new(), most: most.min(255), interrupts: Vec::new(), dropped: 0 }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.queues.len()
-    }
-
-    pub(crate) fn exists(&self, eqn: u32) -> bool {
-        self.queues.contains_key(&eqn)
-    }
-
     /// Events that found no queue or no room.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
@@ -174,21 +160,14 @@ impl EventQueues {
         self.queues.iter().find(|(_, eq)| eq.takes(event_type)).map(|(eqn, _)| *eqn)
     }
 
-    /// Notes that one more completion queue (or one less) reports to the queue.
-    pub(crate) fn attach(&mut self, eqn: u32, attach: bool) {
-        if let Some(eq) = self.queues.get_mut(&eqn) {
-            eq.cqs = if attach { eq.cqs.saturating_add(1) } else { eq.cqs.saturating_sub(1) };
-        }
-    }
-
     /// Creates a queue; its number.
     pub(crate) fn create(
         &mut self,
+        registry: &mut Registry,
         context: View<'_, Eqc>,
         mask: &[u8],
-        pages: Vec<u64>,
-        log_max_size: u32,
-        vectors: usize,
+        list: &[u8],
+        (log_max_size, vectors): (u32, usize),
     ) -> Result<u32, CmdStatus> {
         let log_size = context.get(Eqc::LOG_EQ_SIZE);
         let vector = context.get(Eqc::INTR);
@@ -197,16 +176,16 @@ impl EventQueues {
         }
         let log_page = context.get(Eqc::LOG_PAGE_SIZE) + 12;
         let offset = u64::from(context.get(Eqc::PAGE_OFFSET)) << (log_page - 6);
-        let ring = Ring { pages, log_page, offset };
         let bytes = (EQE as u64) << log_size;
-        let aligned = ring.pages.iter().all(|page| page.trailing_zeros() >= log_page);
-        if ring.addr(bytes - 1).is_none() || !aligned {
+        let needed = usize::try_from((offset + bytes).div_ceil(1 << log_page)).map_err(|_| CmdStatus::BadParam)?;
+        let list = list.as_chunks::<8>().0.get(..needed).ok_or(CmdStatus::BadParam)?;
+        let pages = list.iter().map(|page| u64::from_be_bytes(*page));
+        if pages.clone().any(|page| page.trailing_zeros() < log_page) {
             return Err(CmdStatus::BadParam);
         }
-        if u32::try_from(self.queues.len()).is_ok_and(|len| len >= self.most) {
-            return Err(CmdStatus::LimErr);
-        }
-        let eqn = (1..=255).find(|eqn| !self.queues.contains_key(eqn)).ok_or(CmdStatus::NoResources)?;
+        let uses = vec![Resource::uar(context.get(Eqc::UAR_PAGE))];
+        let eqn = registry.create(ResourceKind::Eq, needed as u64 * 8, uses)?;
+        let ring = Ring { pages: pages.collect(), log_page, offset };
         let mut event_mask = [0; 32];
         for (to, from) in event_mask.iter_mut().zip(mask) {
             *to = *from;
@@ -222,22 +201,16 @@ impl EventQueues {
             consumer: 0,
             armed: false,
             status: 0,
-            cqs: 0,
         };
         self.queues.insert(eqn, eq);
         Ok(eqn)
     }
 
-    /// Destroys a queue.
-    pub(crate) fn destroy(&mut self, eqn: u32) -> Result<(), CmdStatus> {
-        match self.queues.get(&eqn) {
-            None => Err(CmdStatus::BadRes),
-            Some(eq) if eq.cqs > 0 => Err(CmdStatus::ResBusy),
-            Some(_) => {
-                self.queues.remove(&eqn);
-                Ok(())
-            }
-        }
+    /// Destroys a queue to which no completion queue reports; the firmware memory that it had.
+    pub(crate) fn destroy(&mut self, registry: &mut Registry, eqn: u32) -> Result<u64, CmdStatus> {
+        let room = registry.destroy(Resource::eq(eqn))?;
+        self.queues.remove(&eqn);
+        Ok(room)
     }
 
     /// Writes context and event mask of a queue.

@@ -1,22 +1,19 @@
 //! What the firmware keeps: the state of the function, its objects, and the half that moves data.
 
-use std::collections::BTreeMap;
-
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{CmdHcaCap, EventType};
+use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType};
 
-use crate::bar0::{DEVICE_MEMORY_START, FIRST_UAR};
 use crate::capability::Capabilities;
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, MIN_MEMORY_LIMIT};
 use crate::engine::{Engine, EngineConfig, EngineEvent};
 use crate::env::Env;
 use crate::eq::{Event, EventQueues};
-use crate::id_allocator::IdAllocator;
 use crate::management::{self, Agents, Cleared};
 use crate::pages::Pages;
 use crate::port::{GIDS, PKEYS, Port};
+use crate::registry::{Resource, ResourceKind};
+use crate::umem::Umems;
 use crate::unsupported::{Unsupported, UnsupportedLog};
-use crate::user::Users;
 
 /// How far the driver has brought the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,27 +37,16 @@ pub(crate) struct Firmware {
     pub(crate) port: Port,
     pub(crate) eqs: EventQueues,
     pub(crate) engine: Engine,
-    pub(crate) uars: IdAllocator,
-    pub(crate) pds: IdAllocator,
-    pub(crate) xrcds: IdAllocator,
-    pub(crate) transport_domains: IdAllocator,
-    pub(crate) counters: IdAllocator,
     /// What the port had counted when a performance manager last cleared each count.
     pub(crate) cleared_traffic: Cleared,
-    /// User contexts, and whose an object is.
-    pub(crate) users: Users,
-    /// The event queue of each completion queue.
-    pub(crate) cq_eqs: BTreeMap<u32, u32>,
-    /// Firmware memory of each key.
-    pub(crate) mkey_room: BTreeMap<u32, u64>,
+    /// User memory objects.
+    pub(crate) umems: Umems,
     /// Requests of hosts that the device does not support.
     pub(crate) unsupported: UnsupportedLog,
 }
 
 impl Firmware {
     pub(crate) fn new(config: DeviceConfig) -> Self {
-        // Device memory follows them.
-        let uar_pages = (DEVICE_MEMORY_START / 4096) as u32 - FIRST_UAR;
         let caps = Capabilities::new(&config);
         let mut firmware = Self {
             state: HcaState::Disabled,
@@ -68,17 +54,14 @@ impl Firmware {
             caps,
             pages: Pages::new(config.pages),
             port: Port::new(&config),
-            eqs: EventQueues::new(1 << config.limits.log_max_eq.min(8)),
-            engine: Engine::new(EngineConfig::default()),
-            uars: IdAllocator::new(FIRST_UAR, uar_pages),
-            pds: IdAllocator::new(1, (1 << config.limits.log_max_pd.min(23)) - 1),
-            xrcds: IdAllocator::new(1, 255),
-            transport_domains: IdAllocator::new(1, 255),
-            counters: IdAllocator::new(1, 255),
+            eqs: EventQueues::default(),
+            engine: Engine::new(EngineConfig {
+                limits: config.limits,
+                memory_limit: config.memory_limit.max(MIN_MEMORY_LIMIT),
+                ..EngineConfig::default()
+            }),
             cleared_traffic: Cleared::default(),
-            users: Users::default(),
-            cq_eqs: BTreeMap::new(),
-            mkey_room: BTreeMap::new(),
+            umems: Umems::default(),
             unsupported: UnsupportedLog::default(),
             config,
         };
@@ -88,37 +71,25 @@ impl Firmware {
 
     /// Tells the data path what capabilities and port say now.
     pub(crate) fn configure_engine(&mut self) {
-        let power = |log: u8| 1 << log.min(24);
         self.engine.configure(EngineConfig {
             lid: self.port.lid(),
             gids: (0..GIDS).filter_map(|index| self.port.gid(index)).collect(),
             pkeys: (0..PKEYS).filter_map(|index| self.port.pkey(index)).collect(),
             atomic_host_endian: self.caps.atomic_host_endian(),
             cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
-            max_qp: power(self.config.limits.log_max_qp),
-            max_cq: power(self.config.limits.log_max_cq),
-            max_srq: power(self.config.limits.log_max_srq),
-            max_mkey: power(self.config.limits.log_max_mkey),
+            limits: self.config.limits,
             log_max_msg: self.config.limits.log_max_msg,
             max_mtu: self.config.mtu,
             log_max_reads: self.config.limits.log_max_reads,
-            ..EngineConfig::default()
+            memory_limit: self.config.memory_limit.max(MIN_MEMORY_LIMIT),
         });
     }
 
     /// Forgets every object, as TEARDOWN_HCA does; pages, capabilities and port stay.
     pub(crate) fn drop_objects(&mut self) {
-        let fresh = Self::new(self.config.clone());
-        self.eqs = fresh.eqs;
-        self.uars = fresh.uars;
-        self.pds = fresh.pds;
-        self.xrcds = fresh.xrcds;
-        self.transport_domains = fresh.transport_domains;
-        self.counters = fresh.counters;
+        self.eqs = EventQueues::default();
         self.cleared_traffic = Cleared::default();
-        self.users = fresh.users;
-        self.cq_eqs.clear();
-        self.mkey_room.clear();
+        self.umems = Umems::default();
         self.engine.reset();
         self.pages.forget_objects();
     }
@@ -129,9 +100,32 @@ impl Firmware {
         let Self { pages, port, unsupported, .. } = core::mem::replace(self, fresh);
         self.pages = pages;
         self.unsupported = unsupported;
+        self.count_pages();
         self.port.set_cable(port.cable());
         // Nobody is there to be told.
         self.port.take_changes();
+    }
+
+    /// Counts what the list of firmware pages takes now.
+    pub(crate) fn count_pages(&mut self) {
+        let memory = self.pages.memory();
+        self.engine.registry_mut().set_page_memory(memory);
+    }
+
+    /// Creates an object with `room` bytes of firmware memory.
+    pub(crate) fn create(
+        &mut self,
+        kind: ResourceKind,
+        room: u64,
+        create: impl FnOnce(&mut Self) -> Result<u32, CmdStatus>,
+    ) -> Result<u32, CmdStatus> {
+        self.pages.reserve(room)?;
+        let created = create(self);
+        match created {
+            Ok(number) => self.engine.registry_mut().set_room(Resource::new(kind, number), room),
+            Err(_) => self.pages.unreserve(room),
+        }
+        created
     }
 
     /// Posts the events of the data path and of the page account.

@@ -35,6 +35,12 @@ pub(crate) mod cost {
 /// the stable kernels of October 2025).
 const QUIET: Duration = Duration::from_secs(5);
 
+/// Bytes of this process that a page takes in the list, with slack.
+pub(crate) const PAGE_MEMORY: u64 = 32;
+
+/// Most pages that one command moves and one request asks for: each is filled or looked at, which takes a microsecond.
+pub(crate) const MOST_MOVED: u32 = 4096;
+
 /// Most pages that one request offers back: a host needs milliseconds to free so many, also behind an IOMMU.
 const MOST_OFFERED: u32 = 256;
 
@@ -87,6 +93,11 @@ impl Pages {
     /// Pages held.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
+    }
+
+    /// Bytes of this process that the list of pages takes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.held.len() as u64 * PAGE_MEMORY
     }
 
     /// Pages that were still held when the device was disabled.
@@ -171,7 +182,7 @@ impl Pages {
         }
         let free = self.free();
         if free < chunk / 2 && self.asked == 0 && !self.refused {
-            let pages = (chunk - free).clamp(1, 1 << 16);
+            let pages = (chunk - free).clamp(1, MOST_MOVED.into());
             self.asked = pages as u32;
             return Some(pages as i32);
         }
@@ -221,11 +232,11 @@ impl Pages {
         self.refused = true;
     }
 
-    /// The host takes back at most `most` pages; `all` if none is in use any more.
+    /// The host takes back at most `most` pages, and fewer than it asks for if those are many; `all` if none is in use any more.
     pub(crate) fn reclaim(&mut self, env: &mut Env<'_>, most: u32, all: bool) -> Vec<u64> {
         let spare = if all { self.held32() } else { self.held32().saturating_sub(self.in_use()) };
         let mut taken = Vec::new();
-        for _ in 0..most.min(spare) {
+        for _ in 0..most.min(spare).min(MOST_MOVED) {
             let Some(addr) = self.held.pop_last() else { break };
             Self::inspect(env, addr);
             taken.push(addr);

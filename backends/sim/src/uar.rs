@@ -7,6 +7,7 @@ use bareverbs_mlx5_spec::{
 use crate::audit::Finding;
 use crate::env::Env;
 use crate::firmware::Firmware;
+use crate::registry::Resource;
 use crate::trace::Record;
 
 /// A send doorbell lies at the start of a BlueFlame buffer; what follows in the buffer is a copy of the WQE.
@@ -30,7 +31,7 @@ impl Doorbells {
     /// Takes a write to page `uar` at byte `offset` of it.
     pub(crate) fn write(&mut self, firmware: &mut Firmware, env: &mut Env<'_>, uar: u32, offset: usize, bytes: &[u8]) {
         env.trace(Record::Doorbell { uar, offset, bytes });
-        if !firmware.uars.contains(uar) {
+        if !firmware.engine.registry().contains(Resource::uar(uar)) {
             env.audit.report(Finding::UnknownDoorbell { uar, offset, number: 0 });
             return;
         }
@@ -38,7 +39,9 @@ impl Doorbells {
             UAR_EQ_ARM | UAR_EQ_UPDATE => match View::<EqDoorbell>::new(bytes) {
                 Some(bell) => {
                     let (eqn, ci) = (bell.get(EqDoorbell::EQN), bell.get(EqDoorbell::CONSUMER_INDEX));
-                    if !firmware.eqs.doorbell(env, eqn, ci, offset == UAR_EQ_ARM) {
+                    if is_foreign(firmware, Resource::eq(eqn), uar) {
+                        env.audit.report(Finding::ForeignDoorbell { uar, offset, number: eqn });
+                    } else if !firmware.eqs.doorbell(env, eqn, ci, offset == UAR_EQ_ARM) {
                         env.audit.report(Finding::UnknownDoorbell { uar, offset, number: eqn });
                     }
                 }
@@ -82,16 +85,29 @@ impl Doorbells {
     }
 
     fn ring(firmware: &mut Firmware, env: &mut Env<'_>, uar: u32, offset: usize, eight: [u8; 8]) {
-        let (number, known) = if offset == UAR_CQ_ARM {
-            let Some(arm) = View::<CqArm>::new(&eight) else { return };
-            let cqn = arm.get(CqArm::CQN);
-            (cqn, firmware.engine.arm_cq(env, cqn, arm))
-        } else {
-            let qpn = SendDoorbell::from_be_word(u64::from_ne_bytes(eight)).qpn;
-            (qpn, firmware.engine.ring_send(env, qpn, eight))
+        let arm = (offset == UAR_CQ_ARM).then(|| View::<CqArm>::of(&eight));
+        let queue = match arm {
+            Some(arm) => Resource::cq(arm.get(CqArm::CQN)),
+            None => Resource::qp(SendDoorbell::from_be_word(u64::from_ne_bytes(eight)).qpn),
+        };
+        let number = queue.number;
+        if is_foreign(firmware, queue, uar) {
+            env.audit.report(Finding::ForeignDoorbell { uar, offset, number });
+            return;
+        }
+        let known = match arm {
+            Some(arm) => firmware.engine.arm_cq(env, number, arm),
+            None => firmware.engine.ring_send(env, number, eight),
         };
         if !known {
             env.audit.report(Finding::UnknownDoorbell { uar, offset, number });
         }
     }
+}
+
+/// Whether a queue is rung in another page than its context names. Devices leave that alone: a program has its own pages mapped
+/// and no others, so this keeps it from the queues of others.
+fn is_foreign(firmware: &Firmware, queue: Resource, uar: u32) -> bool {
+    let registry = firmware.engine.registry();
+    registry.contains(queue) && !registry.refers(queue, Resource::uar(uar))
 }

@@ -41,7 +41,8 @@ pub trait Command: 'static {
 
 /// Kinds of objects that belong to a user context.
 ///
-/// Event queues, device memory and user contexts themselves are the kernel's.
+/// Device memory and user contexts themselves are the kernel's. Event queues are its own too, but for those that it shares with
+/// all contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKind {
     /// User access region: a page of doorbells.
@@ -54,6 +55,8 @@ pub enum ObjectKind {
     TransportDomain,
     /// Set of counters.
     CounterSet,
+    /// Event queue.
+    Eq,
     /// Completion queue.
     Cq,
     /// Queue pair.
@@ -224,17 +227,22 @@ commands! {
         QuerySpecialContexts = 0x203 "QUERY_SPECIAL_CONTEXTS": QuerySpecialContextsIn => QuerySpecialContextsOut, none;
         AllocMemic = 0x205 "ALLOC_MEMIC": AllocMemicIn => AllocMemicOut, none;
         DeallocMemic = 0x206 "DEALLOC_MEMIC": DeallocMemicIn => DeallocMemicOut, none;
-        CreateEq = 0x301 "CREATE_EQ": CreateEqIn => CreateEqOut, none;
-        DestroyEq = 0x302 "DESTROY_EQ": DestroyEqIn => DestroyEqOut, none;
-        QueryEq = 0x303 "QUERY_EQ": QueryEqIn => QueryEqOut, none;
+        CreateEq = 0x301 "CREATE_EQ": CreateEqIn => CreateEqOut,
+            creates Eq(EQ_NUMBER), uses Uar(EQ_CONTEXT_ENTRY.field(Eqc::UAR_PAGE));
+        DestroyEq = 0x302 "DESTROY_EQ": DestroyEqIn => DestroyEqOut, destroys Eq(EQ_NUMBER);
+        QueryEq = 0x303 "QUERY_EQ": QueryEqIn => QueryEqOut, uses Eq(EQ_NUMBER);
         GenEqe = 0x304 "GEN_EQE": CmdIn => CmdOut, none;
-        CreateCq = 0x400 "CREATE_CQ": CreateCqIn => CreateCqOut, creates Cq(CQN);
+        CreateCq = 0x400 "CREATE_CQ": CreateCqIn => CreateCqOut,
+            creates Cq(CQN),
+            uses Uar(CQ_CONTEXT.field(Cqc::UAR_PAGE)), uses Eq(CQ_CONTEXT.field(Cqc::C_EQN_OR_APU_ELEMENT));
         DestroyCq = 0x401 "DESTROY_CQ": DestroyCqIn => DestroyCqOut, destroys Cq(CQN);
         QueryCq = 0x402 "QUERY_CQ": QueryCqIn => QueryCqOut, uses Cq(CQN);
         ModifyCq = 0x403 "MODIFY_CQ": ModifyCqIn => ModifyCqOut, uses Cq(CQN);
         CreateQp = 0x500 "CREATE_QP": CreateQpIn => CreateQpOut,
             creates Qp(QPN),
             uses Pd(QPC.field(Qpc::PD)),
+            uses Uar(QPC.field(Qpc::UAR_PAGE)) if (QPC.field(Qpc::NO_SQ)) in &[0],
+            uses Xrcd(QPC.field(Qpc::XRCD)) if (QPC.field(Qpc::ST)) in &[QpcSt::Xrc.code()],
             uses Cq(QPC.field(Qpc::CQN_SND)) if (QPC.field(Qpc::NO_SQ)) in &[0],
             uses Cq(QPC.field(Qpc::CQN_RCV)) if (QPC.field(Qpc::RQ_TYPE)) in &[rq_type::OWN, rq_type::SRQ],
             uses Srq(QPC.field(Qpc::SRQN_RMPN_XRQN)) if (QPC.field(Qpc::RQ_TYPE)) in &[rq_type::SRQ];
@@ -263,7 +271,9 @@ commands! {
         ArmRq = 0x703 "ARM_RQ": ArmRqIn => ArmRqOut, uses Srq(SRQ_NUMBER);
         CreateXrcSrq = 0x705 "CREATE_XRC_SRQ": CreateXrcSrqIn => CreateXrcSrqOut,
             creates Srq(XRC_SRQN),
-            uses Pd(XRC_SRQ_CONTEXT_ENTRY.field(XrcSrqc::PD)), uses Cq(XRC_SRQ_CONTEXT_ENTRY.field(XrcSrqc::CQN));
+            uses Pd(XRC_SRQ_CONTEXT_ENTRY.field(XrcSrqc::PD)),
+            uses Xrcd(XRC_SRQ_CONTEXT_ENTRY.field(XrcSrqc::XRCD)),
+            uses Cq(XRC_SRQ_CONTEXT_ENTRY.field(XrcSrqc::CQN));
         DestroyXrcSrq = 0x706 "DESTROY_XRC_SRQ": DestroyXrcSrqIn => DestroyXrcSrqOut, destroys Srq(XRC_SRQN);
         QueryXrcSrq = 0x707 "QUERY_XRC_SRQ": QueryXrcSrqIn => QueryXrcSrqOut, uses Srq(XRC_SRQN);
         ArmXrcSrq = 0x708 "ARM_XRC_SRQ": ArmXrcSrqIn => ArmXrcSrqOut, uses Srq(XRC_SRQN);
@@ -441,16 +451,30 @@ mod tests {
         let mut create = input.view_mut();
         let mut context = create.sub(CreateQpIn::QPC);
         context.set(Qpc::PD, 1).set(Qpc::CQN_SND, 2).set(Qpc::CQN_RCV, 3).set(Qpc::SRQN_RMPN_XRQN, 4);
+        context.set(Qpc::UAR_PAGE, 5).set(Qpc::XRCD, 6);
         let mut with = |rq_type: u32, no_sq: u32| {
             input.view_mut().sub(CreateQpIn::QPC).set(Qpc::RQ_TYPE, rq_type).set(Qpc::NO_SQ, no_sq);
             named::<cmd::CreateQp>(&input)
         };
+        let uar = (ObjectKind::Uar, 5);
         let (pd, sends, receives, shared) =
             ((ObjectKind::Pd, 1), (ObjectKind::Cq, 2), (ObjectKind::Cq, 3), (ObjectKind::Srq, 4));
-        assert_eq!(with(rq_type::OWN, 0), [pd, sends, receives]);
-        assert_eq!(with(rq_type::SRQ, 0), [pd, sends, receives, shared]);
-        assert_eq!(with(rq_type::NONE, 0), [pd, sends]);
+        assert_eq!(with(rq_type::OWN, 0), [pd, uar, sends, receives]);
+        assert_eq!(with(rq_type::SRQ, 0), [pd, uar, sends, receives, shared]);
+        assert_eq!(with(rq_type::NONE, 0), [pd, uar, sends]);
         assert_eq!(with(rq_type::SRQ, 1), [pd, receives, shared]);
+        // XRC: the service is 3, and its domain counts.
+        input.as_bytes_mut()[24 + 1] = 3;
+        assert_eq!(named::<cmd::CreateQp>(&input), [pd, (ObjectKind::Xrcd, 6), receives, shared]);
+    }
+
+    #[test]
+    fn a_completion_queue_names_its_doorbell_page_and_its_event_queue() {
+        let mut input = Buffer::<CreateCqIn>::zeroed();
+        // The context is at byte 16: uar_page in its dword at 12, c_eqn in that at 20.
+        input.as_bytes_mut()[16 + 12 + 3] = 9;
+        input.as_bytes_mut()[16 + 20 + 3] = 7;
+        assert_eq!(named::<cmd::CreateCq>(&input), [(ObjectKind::Uar, 9), (ObjectKind::Eq, 7)]);
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub(super) fn disable_hca(
         return Err(Refusal::new(CmdStatus::BadSysState, "before TEARDOWN_HCA"));
     }
     firmware.pages.disable(env);
+    firmware.count_pages();
     firmware.restart();
     Ok(())
 }

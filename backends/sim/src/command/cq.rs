@@ -1,14 +1,15 @@
 //! Completion queues.
 
 use bareverbs_mlx5_spec::{
-    CmdHcaCap, CmdStatus, Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, ObjectKind,
-    QueryCqIn, QueryCqOut, View, ViewMut,
+    CmdHcaCap, CmdStatus, Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn,
+    QueryCqOut, View, ViewMut,
 };
 
 use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
+use crate::registry::ResourceKind;
 
 /// CREATE_CQ.
 pub(super) fn create_cq(
@@ -18,28 +19,16 @@ pub(super) fn create_cq(
     output: &mut ViewMut<'_, CreateCqOut>,
 ) -> Outcome {
     let context = input.sub(CreateCqIn::CQ_CONTEXT);
-    let eqn = context.get(Cqc::C_EQN_OR_APU_ELEMENT);
-    if !firmware.uars.contains(context.get(Cqc::UAR_PAGE)) || !firmware.eqs.exists(eqn) {
-        return Err(Refusal::new(CmdStatus::BadRes, "no such UAR or event queue"));
-    }
     if context.get(Cqc::LOG_CQ_SIZE) > firmware.caps.general(CmdHcaCap::LOG_MAX_CQ_SZ) {
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
     let buffer = queue_buffer::of_cq(firmware, input)?;
-    firmware.pages.reserve(cost::CQ)?;
-    match firmware.engine.create_cq(View::of(&buffer.context), &buffer.pages) {
-        Ok(cqn) => {
-            firmware.users.bind(ObjectKind::Cq, cqn, buffer.binding);
-            firmware.eqs.attach(eqn, true);
-            firmware.cq_eqs.insert(cqn, eqn);
-            output.set(CreateCqOut::CQN, cqn);
-            Ok(())
-        }
-        Err(status) => {
-            firmware.pages.unreserve(cost::CQ);
-            Err(Refusal::new(status, "completion queue context or page list"))
-        }
-    }
+    let created = firmware.create(ResourceKind::Cq, cost::CQ, |firmware| {
+        firmware.engine.create_cq(View::of(&buffer.context), buffer.pages, buffer.record)
+    });
+    let cqn = created.map_err(|status| Refusal::new(status, "completion queue context, UAR, event queue or page list"))?;
+    output.set(CreateCqOut::CQN, cqn);
+    Ok(())
 }
 
 /// DESTROY_CQ; busy while a queue pair uses it.
@@ -50,11 +39,8 @@ pub(super) fn destroy_cq(
     _: &mut ViewMut<'_, DestroyCqOut>,
 ) -> Outcome {
     let cqn = input.get(DestroyCqIn::CQN);
-    firmware.engine.destroy_cq(cqn)?;
-    if let Some(eqn) = firmware.cq_eqs.remove(&cqn) {
-        firmware.eqs.attach(eqn, false);
-    }
-    firmware.pages.unreserve(cost::CQ);
+    let room = firmware.engine.destroy_cq(cqn)?;
+    firmware.pages.unreserve(room);
     Ok(())
 }
 
@@ -84,11 +70,9 @@ pub(super) fn modify_cq(
             }
             let buffer = queue_buffer::of_resized_cq(firmware, input)?;
             // What user memory says about pages counts whether the field select names it or not.
-            let select = if buffer.binding.buffer.is_none() { select } else { select | RESIZE_PLACE };
-            let resized = firmware.engine.resize_cq(env, cqn, select, View::of(&buffer.context), &buffer.pages);
-            resized.map_err(|status| Refusal::new(status, "a size, buffer or state that allows no resize"))?;
-            firmware.users.move_buffer(ObjectKind::Cq, cqn, buffer.binding.buffer);
-            Ok(())
+            let select = if buffer.pages.umem().is_none() { select } else { select | RESIZE_PLACE };
+            let resized = firmware.engine.resize_cq(env, cqn, select, View::of(&buffer.context), buffer.pages);
+            resized.map_err(|status| Refusal::new(status, "a size, buffer or state that allows no resize"))
         }
         _ => Err(Refusal::new(CmdStatus::BadParam, "modifier")),
     }

@@ -1,19 +1,14 @@
 //! Event queues.
 
 use bareverbs_mlx5_spec::{
-    CmdHcaCap, CmdStatus, CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, Eqc, QueryEqIn, QueryEqOut, View, ViewMut,
+    CmdHcaCap, CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, QueryEqIn, QueryEqOut, View, ViewMut,
 };
 
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-
-/// The page addresses that follow a command's fixed part.
-pub(super) fn page_list(tail: &[u8]) -> Vec<u64> {
-    let (pages, _) = tail.as_chunks::<8>();
-    pages.iter().map(|page| u64::from_be_bytes(*page)).collect()
-}
+use crate::registry::ResourceKind;
 
 /// CREATE_EQ.
 pub(super) fn create_eq(
@@ -23,23 +18,13 @@ pub(super) fn create_eq(
     output: &mut ViewMut<'_, CreateEqOut>,
 ) -> Outcome {
     let context = input.sub(CreateEqIn::EQ_CONTEXT_ENTRY);
-    if !firmware.uars.contains(context.get(Eqc::UAR_PAGE)) {
-        return Err(Refusal::new(CmdStatus::BadRes, "no such UAR"));
-    }
-    let pages = page_list(input.tail(CreateEqIn::PAS));
-    let mask = input.bytes(CreateEqIn::EVENT_BITMASK);
-    let log_max_size = firmware.caps.general(CmdHcaCap::LOG_MAX_EQ_SZ);
-    firmware.pages.reserve(cost::EQ)?;
-    match firmware.eqs.create(context, mask, pages, log_max_size, firmware.config.vectors.into()) {
-        Ok(eqn) => {
-            output.set(CreateEqOut::EQ_NUMBER, eqn);
-            Ok(())
-        }
-        Err(status) => {
-            firmware.pages.unreserve(cost::EQ);
-            Err(Refusal::new(status, "size, vector or page list"))
-        }
-    }
+    let sizes = (firmware.caps.general(CmdHcaCap::LOG_MAX_EQ_SZ), firmware.config.vectors.into());
+    let created = firmware.create(ResourceKind::Eq, cost::EQ, |firmware| {
+        let (mask, list) = (input.bytes(CreateEqIn::EVENT_BITMASK), input.tail(CreateEqIn::PAS));
+        firmware.eqs.create(firmware.engine.registry_mut(), context, mask, list, sizes)
+    });
+    output.set(CreateEqOut::EQ_NUMBER, created.map_err(|status| Refusal::new(status, "size, vector, UAR or page list"))?);
+    Ok(())
 }
 
 /// DESTROY_EQ; busy while a completion queue reports to it.
@@ -49,8 +34,8 @@ pub(super) fn destroy_eq(
     input: View<'_, DestroyEqIn>,
     _: &mut ViewMut<'_, DestroyEqOut>,
 ) -> Outcome {
-    firmware.eqs.destroy(input.get(DestroyEqIn::EQ_NUMBER))?;
-    firmware.pages.unreserve(cost::EQ);
+    let room = firmware.eqs.destroy(firmware.engine.registry_mut(), input.get(DestroyEqIn::EQ_NUMBER))?;
+    firmware.pages.unreserve(room);
     Ok(())
 }
 

@@ -1,15 +1,17 @@
 //! Memory keys.
 
 use bareverbs_mlx5_spec::{
-    CmdStatus, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, OCTWORD, ObjectKind, QueryMkeyIn, QueryMkeyOut,
+    AccessMode, CmdStatus, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, OCTWORD, QueryMkeyIn, QueryMkeyOut,
     View, ViewMut,
 };
 
+use super::user::owner_of;
 use super::{Outcome, Refusal, queue_buffer};
+use crate::engine::PageSource;
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::user::UmemBinding;
+use crate::registry::ResourceKind;
 
 /// CREATE_MKEY.
 pub(super) fn create_mkey(
@@ -20,33 +22,31 @@ pub(super) fn create_mkey(
 ) -> Outcome {
     let context = input.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
     // PG_ACCESS would let pages be absent. Drivers set it on keys all of whose pages are there, and no other kind exists here.
-    // A key that UMR requests will fill in later gets its protection domain from them.
-    if !context.is_set(Mkc::FREE) && !firmware.pds.contains(context.get(Mkc::PD)) {
-        return Err(Refusal::new(CmdStatus::BadRes, "no such protection domain"));
-    }
     let octwords = input.get(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE) as usize;
-    let (raw, umem) = match input.is_set(CreateMkeyIn::MKEY_UMEM_VALID) {
-        true => queue_buffer::of_mkey(firmware, input).map(|(raw, umem)| (Some(raw), Some(umem)))?,
-        false => (None, None),
-    };
-    let listed = octwords.checked_mul(OCTWORD).and_then(|len| input.tail(CreateMkeyIn::KLM_PAS_MTT).get(..len));
-    let translations = match &raw {
-        Some(raw) => raw,
-        None => listed.ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer translations than said"))?,
+    let in_umem = input.is_set(CreateMkeyIn::MKEY_UMEM_VALID);
+    if !owner_of(input.as_bytes()).is_kernel() && !allows_program(context, in_umem) {
+        return Err(Refusal::new(CmdStatus::BadParam, "a program opens its own memory only"));
+    }
+    let pages = if in_umem {
+        PageSource::Umem(queue_buffer::of_mkey(firmware, input)?)
+    } else {
+        let listed = octwords.checked_mul(OCTWORD).and_then(|len| input.tail(CreateMkeyIn::KLM_PAS_MTT).get(..len));
+        PageSource::Listed(listed.ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer translations than said"))?)
     };
     let room = cost::MKEY + u64::from(context.get(Mkc::TRANSLATIONS_OCTWORD_SIZE)).saturating_mul(OCTWORD as u64);
-    firmware.pages.reserve(room)?;
-    match firmware.engine.create_mkey(env, context, translations) {
-        Ok(index) => {
-            firmware.mkey_room.insert(index, room);
-            firmware.users.bind(ObjectKind::Mkey, index, UmemBinding { buffer: umem, record: None });
-            output.set(CreateMkeyOut::MKEY_INDEX, index);
-            Ok(())
-        }
-        Err(status) => {
-            firmware.pages.unreserve(room);
-            Err(Refusal::new(status, "key context or translations"))
-        }
+    let created = firmware.create(ResourceKind::Mkey, room, |firmware| firmware.engine.create_mkey(env, context, pages));
+    let index = created.map_err(|status| Refusal::new(status, "key context, protection domain or translations"))?;
+    output.set(CreateMkeyOut::MKEY_INDEX, index);
+    Ok(())
+}
+
+/// Whether a user context may have such a key: one over user memory, or over other keys of its protection domain. Linux passes on
+/// no other either (`devx_handle_mkey_create`); device addresses are the kernel's.
+fn allows_program(context: View<'_, Mkc>, in_umem: bool) -> bool {
+    match AccessMode::from_code(context.get(Mkc::ACCESS_MODE_4_2) << 2 | context.get(Mkc::ACCESS_MODE_1_0)) {
+        Some(AccessMode::Mtt) => in_umem,
+        Some(AccessMode::Klms | AccessMode::Ksm) => true,
+        _ => false,
     }
 }
 
@@ -58,10 +58,8 @@ pub(super) fn destroy_mkey(
     _: &mut ViewMut<'_, DestroyMkeyOut>,
 ) -> Outcome {
     let index = input.get(DestroyMkeyIn::MKEY_INDEX);
-    firmware.engine.destroy_mkey(index)?;
-    if let Some(room) = firmware.mkey_room.remove(&index) {
-        firmware.pages.unreserve(room);
-    }
+    let room = firmware.engine.destroy_mkey(index)?;
+    firmware.pages.unreserve(room);
     Ok(())
 }
 

@@ -27,7 +27,6 @@ use crate::env::Env;
 use crate::fault::Fault;
 use crate::firmware::{Firmware, HcaState};
 use crate::unsupported::{Unsupported, command_name};
-use crate::user::Users;
 
 pub(crate) use queue::CommandQueue;
 
@@ -101,8 +100,9 @@ impl Call<'_, '_> {
             return Err(CmdStatus::BadOutputLen.into());
         }
         // What a program wrote is not the driver's mistake.
-        if Users::is_kernel(user::uid_of(self.input)) {
-            report_reserved(self.env, &queue_buffer::clear_user_memory_fields(self.input), &C::In::INFO);
+        if user::owner_of(self.input).is_kernel() {
+            let fixed = self.input.get(..C::In::SIZE).unwrap_or(self.input);
+            report_reserved(self.env, &queue_buffer::clear_user_memory_fields(fixed), &C::In::INFO);
         }
         let mut output = ViewMut::<C::Out>::new(self.output).ok_or(CmdStatus::BadOutputLen)?;
         run(self.firmware, self.env, input, &mut output)
@@ -186,9 +186,9 @@ fn execute(firmware: &mut Firmware, env: &mut Env<'_>, opcode: u32, input: &[u8]
         firmware.unsupported.report(Unsupported::Command(opcode));
         return Err(Refusal::new(CmdStatus::BadOp, "no such command"));
     };
-    user::admit(firmware, op, input)?;
+    user::admit(firmware.engine.registry(), op, input)?;
     run(Call { firmware: &mut *firmware, env, input, output: &mut *output, room }, op)?;
-    user::record_objects(firmware, op, input, output);
+    user::record_owner(firmware.engine.registry_mut(), op, input, output);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use bareverbs_mlx5_spec::{
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::{Firmware, HcaState};
+use crate::pages::{MOST_MOVED, PAGE_MEMORY};
 
 /// QUERY_PAGES.
 pub(super) fn query_pages(
@@ -44,12 +45,17 @@ pub(super) fn manage_pages(
             firmware.pages.refuse();
             Ok(())
         }
-        mode::GIVE => give(firmware, env, input, count as usize),
+        mode::GIVE => {
+            let given = give(firmware, env, input, count);
+            firmware.count_pages();
+            given
+        }
         mode::TAKE => {
             let entries = room.saturating_sub(ManagePagesOut::PAS.offset()) / ManagePagesOut::PAS.entry();
             let most = count.min(u32::try_from(entries).unwrap_or(u32::MAX));
             let all = firmware.state != HcaState::Running;
             let taken = firmware.pages.reclaim(env, most, all);
+            firmware.count_pages();
             output.set(ManagePagesOut::OUTPUT_NUM_ENTRIES, taken.len() as u32);
             for (index, addr) in taken.into_iter().enumerate() {
                 output.set_tail64(ManagePagesOut::PAS, index, addr);
@@ -61,9 +67,15 @@ pub(super) fn manage_pages(
 }
 
 /// Takes all pages of a command, or none.
-fn give(firmware: &mut Firmware, env: &mut Env<'_>, input: View<'_, ManagePagesIn>, count: usize) -> Outcome {
+fn give(firmware: &mut Firmware, env: &mut Env<'_>, input: View<'_, ManagePagesIn>, count: u32) -> Outcome {
     let (pages, _) = input.tail(ManagePagesIn::PAS).as_chunks::<8>();
-    let pages = pages.get(..count).ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer addresses than said"))?;
+    let pages = pages.get(..count as usize).ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer addresses than said"))?;
+    if count > MOST_MOVED {
+        return Err(Refusal::new(CmdStatus::LimErr, "more pages than any request asks for"));
+    }
+    if !firmware.engine.registry().has_memory(u64::from(count) * PAGE_MEMORY) {
+        return Err(Refusal::new(CmdStatus::NoResources, "the device keeps no longer list of pages"));
+    }
     for (given, addr) in pages.iter().enumerate() {
         if let Err(status) = firmware.pages.give(env, u64::from_be_bytes(*addr)) {
             for addr in pages.iter().take(given) {

@@ -1,15 +1,17 @@
 //! Queue pairs.
 
 use bareverbs_mlx5_spec::{
-    Ads, AttachToMcgIn, AttachToMcgOut, CmdHcaCap, CmdStatus, Command, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut,
-    DetachFromMcgIn, DetachFromMcgOut, Layout, ObjectKind, Qp2errIn, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, View,
+    Ads, AttachToMcgIn, AttachToMcgOut, CmdHcaCap, CmdOpcode, CmdStatus, Command, CreateQpIn, CreateQpOut, DestroyQpIn,
+    DestroyQpOut, DetachFromMcgIn, DetachFromMcgOut, Layout, Qp2errIn, Qpc, QpcSt, QueryQpIn, QueryQpOut, Rst2initQpIn, View,
     ViewMut,
 };
 
+use super::user::owner_of;
 use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
+use crate::registry::{Owner, Resource, ResourceKind};
 
 /// CREATE_QP.
 pub(super) fn create_qp(
@@ -19,16 +21,10 @@ pub(super) fn create_qp(
     output: &mut ViewMut<'_, CreateQpOut>,
 ) -> Outcome {
     let context = input.sub(CreateQpIn::QPC);
-    let st = QpcSt::from_code(context.get(Qpc::ST));
-    // The queue pair that changes keys learns its protection domain when it is initialized.
-    let has_pd = st == Some(QpcSt::RegUmr) || firmware.pds.contains(context.get(Qpc::PD));
-    // Without a send queue nothing rings.
-    let has_uar = context.is_set(Qpc::NO_SQ) || firmware.uars.contains(context.get(Qpc::UAR_PAGE));
-    if !has_uar || !has_pd {
-        return Err(Refusal::new(CmdStatus::BadRes, "no such UAR or protection domain"));
-    }
-    if st == Some(QpcSt::Xrc) && !firmware.xrcds.contains(context.get(Qpc::XRCD)) {
-        return Err(Refusal::new(CmdStatus::BadRes, "no such XRC domain"));
+    // Those that change keys of every domain or manage the subnet are the kernel's.
+    let privileged = matches!(QpcSt::from_code(context.get(Qpc::ST)), Some(QpcSt::RegUmr | QpcSt::Qp0 | QpcSt::Qp1));
+    if privileged && !owner_of(input.as_bytes()).is_kernel() {
+        return Err(Refusal::new(CmdStatus::BadParam, "not for a user context"));
     }
     if input.is_set(CreateQpIn::INPUT_QPN) {
         return Err(Refusal::new(CmdStatus::BadParam, "a chosen number is not supported"));
@@ -38,18 +34,13 @@ pub(super) fn create_qp(
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
     let buffer = queue_buffer::of_qp(firmware, input)?;
-    firmware.pages.reserve(cost::QP)?;
-    match firmware.engine.create_qp(View::of(&buffer.context), &buffer.pages) {
-        Ok(qpn) => {
-            firmware.users.bind(ObjectKind::Qp, qpn, buffer.binding);
-            output.set(CreateQpOut::QPN, qpn);
-            Ok(())
-        }
-        Err(status) => {
-            firmware.pages.unreserve(cost::QP);
-            Err(Refusal::new(status, "queue pair context, its queues or its page list"))
-        }
-    }
+    let created = firmware.create(ResourceKind::Qp, cost::QP, |firmware| {
+        firmware.engine.create_qp(View::of(&buffer.context), buffer.pages, buffer.record)
+    });
+    let qpn =
+        created.map_err(|status| Refusal::new(status, "queue pair context, what it names, its queues or its page list"))?;
+    output.set(CreateQpOut::QPN, qpn);
+    Ok(())
 }
 
 /// DESTROY_QP.
@@ -59,8 +50,8 @@ pub(super) fn destroy_qp(
     input: View<'_, DestroyQpIn>,
     _: &mut ViewMut<'_, DestroyQpOut>,
 ) -> Outcome {
-    firmware.engine.destroy_qp(input.get(DestroyQpIn::QPN))?;
-    firmware.pages.unreserve(cost::QP);
+    let room = firmware.engine.destroy_qp(input.get(DestroyQpIn::QPN))?;
+    firmware.pages.unreserve(room);
     Ok(())
 }
 
@@ -89,8 +80,35 @@ pub(super) fn modify<C: Command>(
         return Err(Refusal::new(CmdStatus::BadParam, "no such port"));
     }
     let mask = input.get(Rst2initQpIn::OPT_PARAM_MASK);
+    let owner = owner_of(input.as_bytes());
+    let mut own = [0; Qpc::SIZE];
+    let context = if owner.is_kernel() { context } else { own_context(firmware, owner, C::OPCODE, context, &mut own)? };
     let modified = firmware.engine.modify_qp(env, input.get(Rst2initQpIn::QPN), C::OPCODE, mask, context);
     modified.map_err(|status| Refusal::new(status, "the transition"))
+}
+
+/// The context of a transition for a user context: what it names must be its own, and the doorbell record stays where it is.
+fn own_context<'a>(
+    firmware: &Firmware,
+    owner: Owner,
+    opcode: CmdOpcode,
+    context: View<'_, Qpc>,
+    own: &'a mut [u8; Qpc::SIZE],
+) -> Result<View<'a, Qpc>, Refusal> {
+    if opcode == CmdOpcode::Rst2InitQp {
+        let registry = firmware.engine.registry();
+        let cqs = [Qpc::CQN_SND, Qpc::CQN_RCV].map(|field| Resource::cq(context.get(field)));
+        let named = [Resource::pd(context.get(Qpc::PD))].into_iter().chain(cqs);
+        // Zero means: as created.
+        if named.filter(|named| named.number != 0).any(|named| !registry.may_name(owner, named)) {
+            return Err(Refusal::new(CmdStatus::BadRes, "an object of another user context"));
+        }
+    }
+    for (to, from) in own.iter_mut().zip(context.as_bytes()) {
+        *to = *from;
+    }
+    ViewMut::<Qpc>::of(own).set64(Qpc::DBR_ADDR, 0);
+    Ok(View::of(own))
 }
 
 /// A transition whose input may end before a context.

@@ -10,12 +10,13 @@ use bareverbs_mlx5_spec::{
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
+use crate::registry::{Resource, ResourceKind};
 
-/// Defines the function that hands a number out and the one that takes it back, unless `busy`.
+/// Defines the function that hands a number out and the one that takes it back, unless something uses it.
 macro_rules! numbers {
-    ($($name:literal in $table:ident:
+    ($($name:literal as $kind:ident:
         $alloc:ident($alloc_in:ident, $alloc_out:ident.$out:ident),
-        $free:ident($free_in:ident.$in:ident, $free_out:ident), busy if $busy:expr;)+) => {$(
+        $free:ident($free_in:ident.$in:ident, $free_out:ident);)+) => {$(
         #[doc = concat!("ALLOC_", $name, ".")]
         pub(super) fn $alloc(
             firmware: &mut Firmware,
@@ -23,7 +24,8 @@ macro_rules! numbers {
             _: View<'_, $alloc_in>,
             output: &mut ViewMut<'_, $alloc_out>,
         ) -> Outcome {
-            output.set($alloc_out::$out, firmware.$table.allocate()?);
+            let number = firmware.engine.registry_mut().create(ResourceKind::$kind, 0, Vec::new())?;
+            output.set($alloc_out::$out, number);
             Ok(())
         }
 
@@ -34,30 +36,26 @@ macro_rules! numbers {
             input: View<'_, $free_in>,
             _: &mut ViewMut<'_, $free_out>,
         ) -> Outcome {
-            let number = input.get($free_in::$in);
-            let busy: fn(&Firmware, u32) -> bool = $busy;
-            if busy(firmware, number) {
-                return Err(Refusal::new(CmdStatus::ResBusy, "still in use"));
-            }
-            Ok(firmware.$table.free(number)?)
+            let id = Resource::new(ResourceKind::$kind, input.get($free_in::$in));
+            let freed = firmware.engine.registry_mut().destroy(id);
+            freed.map(|_| ()).map_err(|status| Refusal::new(status, "there is none, or it is in use"))
         }
     )+};
 }
 
 numbers! {
-    "UAR" in uars:
-        alloc_uar(AllocUarIn, AllocUarOut.UAR), dealloc_uar(DeallocUarIn.UAR, DeallocUarOut), busy if |_, _| false;
-    "PD" in pds:
-        alloc_pd(AllocPdIn, AllocPdOut.PD), dealloc_pd(DeallocPdIn.PD, DeallocPdOut),
-        busy if |firmware, pd| firmware.engine.pd_in_use(pd);
-    "XRCD" in xrcds:
-        alloc_xrcd(AllocXrcdIn, AllocXrcdOut.XRCD), dealloc_xrcd(DeallocXrcdIn.XRCD, DeallocXrcdOut), busy if |_, _| false;
-    "TRANSPORT_DOMAIN" in transport_domains:
+    "UAR" as Uar:
+        alloc_uar(AllocUarIn, AllocUarOut.UAR), dealloc_uar(DeallocUarIn.UAR, DeallocUarOut);
+    "PD" as Pd:
+        alloc_pd(AllocPdIn, AllocPdOut.PD), dealloc_pd(DeallocPdIn.PD, DeallocPdOut);
+    "XRCD" as Xrcd:
+        alloc_xrcd(AllocXrcdIn, AllocXrcdOut.XRCD), dealloc_xrcd(DeallocXrcdIn.XRCD, DeallocXrcdOut);
+    "TRANSPORT_DOMAIN" as TransportDomain:
         alloc_transport_domain(AllocTransportDomainIn, AllocTransportDomainOut.TRANSPORT_DOMAIN),
-        dealloc_transport_domain(DeallocTransportDomainIn.TRANSPORT_DOMAIN, DeallocTransportDomainOut), busy if |_, _| false;
-    "Q_COUNTER" in counters:
+        dealloc_transport_domain(DeallocTransportDomainIn.TRANSPORT_DOMAIN, DeallocTransportDomainOut);
+    "Q_COUNTER" as CounterSet:
         allocate_counter_set(AllocQCounterIn, AllocQCounterOut.COUNTER_SET_ID),
-        dealloc_q_counter(DeallocQCounterIn.COUNTER_SET_ID, DeallocQCounterOut), busy if |_, _| false;
+        dealloc_q_counter(DeallocQCounterIn.COUNTER_SET_ID, DeallocQCounterOut);
 }
 
 /// ALLOC_Q_COUNTER: a set of counters that begins at zero.
@@ -80,7 +78,7 @@ pub(super) fn query_q_counter(
     output: &mut ViewMut<'_, QueryQCounterOut>,
 ) -> Outcome {
     let set = input.get(QueryQCounterIn::COUNTER_SET_ID);
-    if !firmware.counters.contains(set) {
+    if !firmware.engine.registry().contains(Resource::new(ResourceKind::CounterSet, set)) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such set of counters"));
     }
     let counts = firmware.engine.queue_counts(set as u8);

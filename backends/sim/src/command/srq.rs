@@ -3,39 +3,33 @@
 use bareverbs_mlx5_spec::{
     ArmRqIn, ArmRqOut, ArmXrcSrqIn, ArmXrcSrqOut, CmdHcaCap, CmdStatus, CreateRmpIn, CreateRmpOut, CreateSrqIn, CreateSrqOut,
     CreateXrcSrqIn, CreateXrcSrqOut, DestroyRmpIn, DestroyRmpOut, DestroySrqIn, DestroySrqOut, DestroyXrcSrqIn,
-    DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, ObjectKind, QueryRmpIn, QueryRmpOut, QuerySrqIn, QuerySrqOut, QueryXrcSrqIn,
+    DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut, QuerySrqIn, QuerySrqOut, QueryXrcSrqIn,
     QueryXrcSrqOut, Rmpc, Srqc, View, ViewMut, Wq, XrcSrqc,
 };
 
-use super::eq::page_list;
 use super::{Outcome, Refusal, queue_buffer};
-use crate::engine::{SrqKind, SrqSpec};
+use crate::engine::{PageSource, SrqKind, SrqSpec};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
+use crate::registry::ResourceKind;
 
 /// [`Rmpc::STATE`] of a pool in use.
 const RMP_READY: u32 = 1;
 /// Bit of [`ModifyRmpIn::BITMASK`]: the limit.
 const RMP_LIMIT: u64 = 1;
 
-fn create(firmware: &mut Firmware, spec: SrqSpec, pages: &[u64]) -> Result<u32, Refusal> {
-    if !firmware.pds.contains(spec.pd) {
-        return Err(Refusal::new(CmdStatus::BadRes, "no such protection domain"));
-    }
+fn create(firmware: &mut Firmware, spec: SrqSpec, pages: PageSource<'_>, record: Option<u32>) -> Result<u32, Refusal> {
     if spec.log_size > firmware.caps.general(CmdHcaCap::LOG_MAX_SRQ_SZ) {
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
-    firmware.pages.reserve(cost::SRQ)?;
-    firmware.engine.create_srq(spec, pages).map_err(|status| {
-        firmware.pages.unreserve(cost::SRQ);
-        Refusal::new(status, "shared receive queue context or page list")
-    })
+    let created = firmware.create(ResourceKind::Srq, cost::SRQ, |firmware| firmware.engine.create_srq(spec, pages, record));
+    created.map_err(|status| Refusal::new(status, "shared receive queue context, what it names, or page list"))
 }
 
 fn destroy(firmware: &mut Firmware, srqn: u32, kind: SrqKind) -> Outcome {
-    firmware.engine.destroy_srq(srqn, kind)?;
-    firmware.pages.unreserve(cost::SRQ);
+    let room = firmware.engine.destroy_srq(srqn, kind)?;
+    firmware.pages.unreserve(room);
     Ok(())
 }
 
@@ -60,7 +54,7 @@ pub(super) fn create_srq(
         user_index: 0,
         limit: context.get(Srqc::LWM) as u16,
     };
-    output.set(CreateSrqOut::SRQN, create(firmware, spec, &page_list(input.tail(CreateSrqIn::PAS)))?);
+    output.set(CreateSrqOut::SRQN, create(firmware, spec, PageSource::Listed(input.tail(CreateSrqIn::PAS)), None)?);
     Ok(())
 }
 
@@ -119,9 +113,6 @@ pub(super) fn create_xrc_srq(
         // Where the names of the objects stand is not published.
         return Err(Refusal::new(CmdStatus::BadParam, "an XRC shared receive queue in user memory is not supported"));
     }
-    if !firmware.xrcds.contains(context.get(XrcSrqc::XRCD)) {
-        return Err(Refusal::new(CmdStatus::BadRes, "no such XRC domain"));
-    }
     let low = u64::from(context.get(XrcSrqc::DB_RECORD_ADDR_L)) << 2;
     let spec = SrqSpec {
         kind: SrqKind::Xrc,
@@ -136,7 +127,7 @@ pub(super) fn create_xrc_srq(
         user_index: context.get(XrcSrqc::USER_INDEX),
         limit: context.get(XrcSrqc::LWM) as u16,
     };
-    output.set(CreateXrcSrqOut::XRC_SRQN, create(firmware, spec, &page_list(input.tail(CreateXrcSrqIn::PAS)))?);
+    output.set(CreateXrcSrqOut::XRC_SRQN, create(firmware, spec, PageSource::Listed(input.tail(CreateXrcSrqIn::PAS)), None)?);
     Ok(())
 }
 
@@ -208,8 +199,7 @@ pub(super) fn create_rmp(
         user_index: 0,
         limit: queue.get(Wq::LWM) as u16,
     };
-    let rmpn = create(firmware, spec, &buffer.pages)?;
-    firmware.users.bind(ObjectKind::Srq, rmpn, buffer.binding);
+    let rmpn = create(firmware, spec, buffer.pages, buffer.record)?;
     output.set(CreateRmpOut::RMPN, rmpn);
     Ok(())
 }

@@ -2,6 +2,9 @@
 
 use bareverbs_mlx5_spec::EventType;
 
+use crate::config::DEFAULT_MEMORY_LIMIT;
+use crate::limits::Limits;
+
 /// What the rest of the device decides about the data path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
@@ -15,24 +18,16 @@ pub struct EngineConfig {
     pub atomic_host_endian: bool,
     /// 1: completions carry the user index of their queue pair beside its number; 0: zero there.
     pub cqe_version: u8,
-    /// Most queue pairs.
-    pub max_qp: u32,
-    /// Most completion queues.
-    pub max_cq: u32,
-    /// Most shared receive queues.
-    pub max_srq: u32,
-    /// Most memory keys.
-    pub max_mkey: u32,
+    /// How many objects of a kind there may be.
+    pub limits: Limits,
     /// Binary logarithm of the largest message in bytes.
     pub log_max_msg: u8,
     /// Bytes of payload in the largest packet of the port.
     pub max_mtu: u16,
     /// Binary logarithm of the reads and atomics that a queue pair may have under way, at either end.
     pub log_max_reads: u8,
-    /// Bytes of this process that keys with their translations may take: a host that asks for more is refused.
-    pub key_memory: u64,
-    /// Bytes of this process that queues with their page lists may take.
-    pub queue_memory: u64,
+    /// Bytes of this process that the device may take.
+    pub memory_limit: u64,
 }
 
 impl Default for EngineConfig {
@@ -43,17 +38,11 @@ impl Default for EngineConfig {
             pkeys: vec![0xffff],
             atomic_host_endian: true,
             cqe_version: 1,
-            max_qp: 1 << 16,
-            max_cq: 1 << 16,
-            max_srq: 1 << 16,
-            max_mkey: 1 << 20,
+            limits: Limits::default(),
             log_max_msg: 30,
             max_mtu: 4096,
             log_max_reads: 4,
-            // Enough for 2 million keys, or for 256 GB registered in pages of 4096 bytes.
-            key_memory: 1 << 30,
-            // Enough for 262,144 queue pairs.
-            queue_memory: 1 << 30,
+            memory_limit: DEFAULT_MEMORY_LIMIT,
         }
     }
 }

@@ -10,6 +10,7 @@ mod management_datagram;
 mod memory;
 mod multicast;
 mod objects;
+mod page_source;
 mod qp;
 mod requester;
 mod responder;
@@ -24,10 +25,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{CmdStatus, CqArm, EventType, QpcState, View};
+use bareverbs_mlx5_spec::{CqArm, EventType, QpcState, View};
 
 use crate::env::Env;
 use crate::packet::{NO_LID, Packet};
+use crate::registry::{FIRST_QPN, Registry, Resource};
 use crate::trace::Record;
 
 use cq::CqTable;
@@ -38,23 +40,22 @@ use srq::SrqTable;
 
 pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats, QueueCounts, Traffic};
 pub(crate) use memory::device_memory::{LOG_MAX_ALIGNMENT, LOG_MIN_ALLOCATION};
+pub(crate) use memory::key::LOG_MAX_KLMS;
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
+pub use page_source::PageSource;
 pub use srq::{SrqKind, SrqSpec};
 
 /// Frames that wait for the wire before queue pairs hold back.
 const MAX_FRAMES: usize = 1024;
-/// Bytes that a queue takes here beside its page list, generously.
-const QUEUE_COST: u64 = 1024;
 
 /// What all queue pairs use together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct QpResources {
     config: EngineConfig,
+    registry: Registry,
     keys: KeyTable,
     cqs: CqTable,
     srqs: SrqTable,
-    /// Bytes that queues take here.
-    queue_bytes: u64,
     events: VecDeque<EngineEvent>,
     /// Frames for the wire, and those for this device itself.
     frames: VecDeque<Vec<u8>>,
@@ -67,15 +68,24 @@ struct QpResources {
 }
 
 impl QpResources {
-    fn pkey(&self, index: u32) -> u16 {
-        self.config.pkey(index)
+    fn new(config: EngineConfig, registry: Registry) -> Self {
+        Self {
+            config,
+            registry,
+            keys: KeyTable::default(),
+            cqs: CqTable::default(),
+            srqs: SrqTable::default(),
+            events: VecDeque::new(),
+            frames: VecDeque::new(),
+            management_requests: VecDeque::new(),
+            loopback: VecDeque::new(),
+            stats: EngineStats::default(),
+            queue_counts: BTreeMap::new(),
+        }
     }
 
-    /// Whether a queue with this page list may be added.
-    fn has_queue_room(&self, pas: &[u64]) -> Result<(), CmdStatus> {
-        // A queue pair keeps its list twice.
-        let more = 4 * QUEUE_COST + pas.len() as u64 * 16;
-        if self.queue_bytes + more > self.config.queue_memory { Err(CmdStatus::NoResources) } else { Ok(()) }
+    fn pkey(&self, index: u32) -> u16 {
+        self.config.pkey(index)
     }
 
     /// Whether more frames may wait.
@@ -113,7 +123,6 @@ impl Work<'_, '_> {
 pub struct Engine {
     qps: BTreeMap<u32, Qp>,
     groups: Groups,
-    next_qpn: u32,
     shared: QpResources,
     /// Queue pairs that can go on at once.
     busy: BTreeSet<u32>,
@@ -129,11 +138,15 @@ pub struct Engine {
 impl Engine {
     /// A device without objects.
     pub fn new(config: EngineConfig) -> Self {
+        let registry = Registry::new(&config.limits, config.memory_limit);
+        Self::with_registry(config, registry)
+    }
+
+    fn with_registry(config: EngineConfig, registry: Registry) -> Self {
         Self {
             qps: BTreeMap::new(),
             groups: Groups::default(),
-            next_qpn: FIRST_QPN,
-            shared: QpResources { config, ..QpResources::default() },
+            shared: QpResources::new(config, registry),
             busy: BTreeSet::new(),
             timers: BTreeSet::new(),
             timer_of: BTreeMap::new(),
@@ -142,8 +155,9 @@ impl Engine {
         }
     }
 
-    /// Replaces the configuration; objects stay.
+    /// Replaces the configuration; objects stay, and so does how many there may be.
     pub fn configure(&mut self, config: EngineConfig) {
+        self.shared.registry.set_memory_limit(config.memory_limit);
         self.shared.config = config;
     }
 
@@ -169,7 +183,9 @@ impl Engine {
 
     /// Forgets all objects, frames, events and counts.
     pub fn reset(&mut self) {
-        *self = Self::new(self.shared.config.clone());
+        let mut registry = self.shared.registry.clone();
+        registry.clear(&self.shared.config.limits);
+        *self = Self::with_registry(self.shared.config.clone(), registry);
     }
 
     /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. `false` if there
@@ -294,6 +310,9 @@ impl Engine {
     /// Updates the timer of a queue pair, and whether it is polled for receives posted in the error state.
     fn reschedule(&mut self, qpn: u32) {
         let qp = self.qps.get(&qpn);
+        if let Some(qp) = qp {
+            self.shared.registry.set_memory(Resource::qp(qpn), qp.memory());
+        }
         if qp.is_some_and(|qp| qp.state == QpcState::Err && qp.rq.is_some()) {
             self.failed.insert(qpn);
         } else {
@@ -335,6 +354,3 @@ impl Engine {
         self.shared.events.pop_front()
     }
 }
-
-/// Numbers below it belong to the management queue pairs on the wire.
-const FIRST_QPN: u32 = 2;

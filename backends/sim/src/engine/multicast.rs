@@ -19,11 +19,13 @@ const GROUP_GID: u8 = 0xff;
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     members: BTreeMap<[u8; 16], BTreeSet<u32>>,
+    /// The same by queue pair.
+    of_qp: BTreeSet<(u32, [u8; 16])>,
 }
 
 impl Groups {
     pub(super) fn memberships(&self) -> usize {
-        self.members.values().map(BTreeSet::len).sum()
+        self.of_qp.len()
     }
 
     fn attach(&mut self, gid: [u8; 16], qpn: u32) -> Result<(), CmdStatus> {
@@ -35,24 +37,28 @@ impl Groups {
             return Err(CmdStatus::NoResources);
         }
         group.insert(qpn);
+        self.of_qp.insert((qpn, gid));
         Ok(())
     }
 
     fn detach(&mut self, gid: [u8; 16], qpn: u32) -> Result<(), CmdStatus> {
         let group = self.members.get_mut(&gid).ok_or(CmdStatus::BadRes)?;
-        let left = group.remove(&qpn);
+        group.remove(&qpn);
         if group.is_empty() {
             self.members.remove(&gid);
         }
-        if left { Ok(()) } else { Err(CmdStatus::BadRes) }
+        if self.of_qp.remove(&(qpn, gid)) { Ok(()) } else { Err(CmdStatus::BadRes) }
     }
 
     /// A queue pair is gone.
     pub(super) fn forget(&mut self, qpn: u32) {
-        self.members.retain(|_, group| {
-            group.remove(&qpn);
-            !group.is_empty()
-        });
+        let range = (qpn, [0; 16])..=(qpn, [0xff; 16]);
+        while let Some(&(_, gid)) = self.of_qp.range(range.clone()).next() {
+            // Whoever is in the set is a member.
+            if self.detach(gid, qpn).is_err() {
+                return;
+            }
+        }
     }
 }
 

@@ -2,15 +2,27 @@
 
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
+use super::memory::device_memory::unit_of;
 use super::qp::{Qp, modify};
-use super::{Engine, EngineCounts, EngineEvent, FIRST_QPN, SrqKind, SrqSpec, Work};
+use super::{Engine, EngineCounts, EngineEvent, PageSource, SrqKind, SrqSpec, Work};
 use crate::env::Env;
+use crate::registry::{Registry, Resource, ResourceKind};
 
 impl Engine {
-    /// Creates a key; `translations` are the raw entries (page addresses or KLMs) that followed the context. Returns the
-    /// key's index; the key itself is that and the variant of the context in its low byte.
-    pub fn create_mkey(&mut self, env: &mut Env<'_>, mkc: View<'_, Mkc>, translations: &[u8]) -> Result<u32, CmdStatus> {
-        let created = self.shared.keys.create((self.shared.config.max_mkey, self.shared.config.key_memory), mkc, translations);
+    /// The objects of the device.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.shared.registry
+    }
+
+    /// The objects of the device, to change what belongs to them.
+    pub(crate) fn registry_mut(&mut self) -> &mut Registry {
+        &mut self.shared.registry
+    }
+
+    /// Creates a key with the translations (page addresses or KLMs) in `source`. Returns the key's index; the key itself is that
+    /// and the variant of the context in its low byte.
+    pub fn create_mkey(&mut self, env: &mut Env<'_>, mkc: View<'_, Mkc>, source: PageSource<'_>) -> Result<u32, CmdStatus> {
+        let created = self.shared.keys.create(&mut self.shared.registry, mkc, source);
         if let Err(status) = created {
             env.note(|| format!("key refused: {}", status.name()));
         }
@@ -22,20 +34,27 @@ impl Engine {
         self.shared.keys.query(index, out)
     }
 
-    /// Destroys a key; refused with [`CmdStatus::ResBusy`] while a window is bound to it.
-    pub fn destroy_mkey(&mut self, index: u32) -> Result<(), CmdStatus> {
-        self.shared.keys.destroy(index)
+    /// Destroys a key; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a window is bound to it.
+    pub fn destroy_mkey(&mut self, index: u32) -> Result<u64, CmdStatus> {
+        self.shared.keys.destroy(&mut self.shared.registry, index)
     }
 
     /// Allocates device memory within a range (first byte by its place in BAR0, and length); the place of the allocation.
     pub fn alloc_memory(&mut self, range: (u64, u64), len: u64, log_alignment: u32) -> Result<u64, CmdStatus> {
-        self.shared.keys.device.alloc(range, len, log_alignment)
+        let Self { shared, .. } = self;
+        let at = shared.keys.device.alloc(range, len, log_alignment)?;
+        let registered = shared.registry.create_at(Resource::device_memory(unit_of(at)), 0, Vec::new());
+        registered.inspect_err(|_| shared.keys.device.free(at)).map(|()| at)
     }
 
     /// Frees device memory; refused with [`CmdStatus::ResBusy`] while a key opens it.
     pub fn free_memory(&mut self, at: u64, len: u64) -> Result<(), CmdStatus> {
-        let busy = self.shared.keys.opens_memory(at, len);
-        self.shared.keys.device.free(at, len, busy)
+        if !self.shared.keys.device.is_allocation(at, len) {
+            return Err(CmdStatus::BadRes);
+        }
+        self.shared.registry.destroy(Resource::device_memory(unit_of(at)))?;
+        self.shared.keys.device.free(at);
+        Ok(())
     }
 
     /// Reads device memory at a byte of BAR0.
@@ -48,12 +67,9 @@ impl Engine {
         self.shared.keys.device.write(at, from);
     }
 
-    /// Creates a completion queue in the pages `pas`; returns its number.
-    pub fn create_cq(&mut self, cqc: View<'_, Cqc>, pas: &[u64]) -> Result<u32, CmdStatus> {
-        self.shared.has_queue_room(pas)?;
-        let cqn = self.shared.cqs.create(self.shared.config.max_cq, cqc, pas)?;
-        self.shared.queue_bytes += self.shared.cqs.cost(cqn);
-        Ok(cqn)
+    /// Creates a completion queue, its doorbell record in user memory `record`; returns its number.
+    pub fn create_cq(&mut self, cqc: View<'_, Cqc>, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
+        self.shared.cqs.create(&mut self.shared.registry, cqc, source, record)
     }
 
     /// Writes the context of a completion queue to `out`.
@@ -69,13 +85,9 @@ impl Engine {
         cqn: u32,
         select: u32,
         cqc: View<'_, Cqc>,
-        pas: &[u64],
+        source: PageSource<'_>,
     ) -> Result<(), CmdStatus> {
-        self.shared.has_queue_room(pas)?;
-        let before = self.shared.cqs.cost(cqn);
-        self.shared.cqs.resize(env, cqn, select, cqc, pas)?;
-        self.shared.queue_bytes = self.shared.queue_bytes + self.shared.cqs.cost(cqn) - before;
-        Ok(())
+        self.shared.cqs.resize(&mut self.shared.registry, env, cqn, (select, cqc), source)
     }
 
     /// Takes the moderation of a completion queue; `select` names the fields of the context that count.
@@ -83,28 +95,14 @@ impl Engine {
         self.shared.cqs.moderate(cqn, select, cqc)
     }
 
-    /// Destroys a completion queue; refused with [`CmdStatus::ResBusy`] while a queue pair uses it.
-    pub fn destroy_cq(&mut self, cqn: u32) -> Result<(), CmdStatus> {
-        if !self.shared.cqs.contains(cqn) {
-            return Err(CmdStatus::BadRes);
-        }
-        if self.qps.values().any(|qp| qp.uses_cq(cqn)) || self.shared.srqs.uses_cq(cqn) {
-            return Err(CmdStatus::ResBusy);
-        }
-        self.shared.queue_bytes -= self.shared.cqs.cost(cqn);
-        self.shared.cqs.remove(cqn);
-        Ok(())
+    /// Destroys a completion queue; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a queue uses it.
+    pub fn destroy_cq(&mut self, cqn: u32) -> Result<u64, CmdStatus> {
+        self.shared.cqs.destroy(&mut self.shared.registry, cqn)
     }
 
-    /// Creates a shared receive queue in the pages `pas`; returns its number.
-    pub fn create_srq(&mut self, spec: SrqSpec, pas: &[u64]) -> Result<u32, CmdStatus> {
-        if spec.kind == SrqKind::Xrc && !self.shared.cqs.contains(spec.cqn) {
-            return Err(CmdStatus::BadRes);
-        }
-        self.shared.has_queue_room(pas)?;
-        let srqn = self.shared.srqs.create(self.shared.config.max_srq, spec, pas)?;
-        self.shared.queue_bytes += self.shared.srqs.cost(srqn);
-        Ok(srqn)
+    /// Creates a shared receive queue, its doorbell record in user memory `record`; returns its number.
+    pub fn create_srq(&mut self, spec: SrqSpec, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
+        self.shared.srqs.create(&mut self.shared.registry, spec, source, record)
     }
 
     /// What a shared receive queue is, and how many elements wait in it.
@@ -121,31 +119,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a shared receive queue; refused with [`CmdStatus::ResBusy`] while a queue pair takes from it.
-    pub fn destroy_srq(&mut self, srqn: u32, kind: SrqKind) -> Result<(), CmdStatus> {
-        self.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
-        if self.qps.values().any(|qp| qp.srq == Some(srqn)) {
-            return Err(CmdStatus::ResBusy);
-        }
-        self.shared.queue_bytes -= self.shared.srqs.cost(srqn);
-        self.shared.srqs.remove(srqn);
-        Ok(())
+    /// Destroys a shared receive queue; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a queue pair
+    /// takes from it.
+    pub fn destroy_srq(&mut self, srqn: u32, kind: SrqKind) -> Result<u64, CmdStatus> {
+        self.shared.srqs.destroy(&mut self.shared.registry, srqn, kind)
     }
 
-    /// Creates a queue pair in the pages `pas`; returns its number.
-    pub fn create_qp(&mut self, qpc: View<'_, Qpc>, pas: &[u64]) -> Result<u32, CmdStatus> {
-        let max = self.shared.config.max_qp.clamp(FIRST_QPN + 1, 1 << 24);
-        if self.qps.len() as u64 >= u64::from(max - FIRST_QPN) {
-            return Err(CmdStatus::NoResources);
-        }
-        let mut qpn = self.next_qpn;
-        while self.qps.contains_key(&qpn) || !(FIRST_QPN..max).contains(&qpn) {
-            qpn = if qpn + 1 >= max { FIRST_QPN } else { qpn + 1 };
-        }
-        self.shared.has_queue_room(pas)?;
-        let qp = Qp::new(qpn, qpc, pas, &self.shared)?;
-        self.shared.queue_bytes += qp.cost();
-        self.next_qpn = qpn + 1;
+    /// Creates a queue pair, its doorbell record in user memory `record`; returns its number.
+    pub fn create_qp(&mut self, qpc: View<'_, Qpc>, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
+        let plan = Qp::plan(qpc, source, record, &self.shared)?;
+        let qpn = self.shared.registry.create(ResourceKind::Qp, plan.memory(), plan.uses())?;
+        let qp = Qp::new(qpn, plan);
         if qp.wire_qpn() != qpn {
             self.managers.insert((qp.wire_qpn(), qpn));
         }
@@ -163,13 +147,27 @@ impl Engine {
         qpc: View<'_, Qpc>,
     ) -> Result<(), CmdStatus> {
         let qp = self.qps.get_mut(&qpn).ok_or(CmdStatus::BadRes)?;
+        let registry = &mut self.shared.registry;
         if transition == CmdOpcode::Rst2InitQp {
-            let named = [Qpc::CQN_SND, Qpc::CQN_RCV].map(|field| qpc.get(field));
-            if named.into_iter().any(|cqn| cqn != 0 && !self.shared.cqs.contains(cqn)) {
+            // Zero means: as created.
+            let pd = Some(qpc.get(Qpc::PD)).filter(|pd| *pd != 0).map(Resource::pd);
+            let cqs = [Qpc::CQN_SND, Qpc::CQN_RCV].map(|field| qpc.get(field)).into_iter().filter(|cqn| *cqn != 0);
+            if cqs.map(Resource::cq).chain(pd).any(|named| !registry.contains(named)) {
                 return Err(CmdStatus::BadRes);
             }
         }
+        let (old_pd, old_cqs) = (qp.pd(), qp.cqs());
         modify::modify(qp, &self.shared.config, transition, opt_mask, qpc)?;
+        let id = Resource::qp(qpn);
+        let new_pd = qp.pd();
+        if new_pd != old_pd {
+            registry.change_use(id, Some(Resource::pd(old_pd)), Some(Resource::pd(new_pd)))?;
+        }
+        for (new, old) in qp.cqs().into_iter().zip(old_cqs) {
+            if new != old {
+                registry.change_use(id, Some(Resource::cq(old)), Some(Resource::cq(new)))?;
+            }
+        }
         let mut work = Work { shared: &mut self.shared, env };
         if qp.state == QpcState::Err {
             qp.flush(&mut work);
@@ -186,10 +184,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a queue pair; nothing completes for it afterwards.
-    pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), CmdStatus> {
-        let qp = self.qps.remove(&qpn).ok_or(CmdStatus::BadRes)?;
-        self.shared.queue_bytes -= qp.cost();
+    /// Destroys a queue pair; the firmware memory that it had. Nothing completes for it afterwards.
+    pub fn destroy_qp(&mut self, qpn: u32) -> Result<u64, CmdStatus> {
+        let room = self.shared.registry.destroy(Resource::qp(qpn))?;
+        let Some(qp) = self.qps.remove(&qpn) else { return Ok(room) };
         self.groups.forget(qpn);
         self.busy.remove(&qpn);
         self.failed.remove(&qpn);
@@ -197,23 +195,19 @@ impl Engine {
         if let Some(due) = self.timer_of.remove(&qpn) {
             self.timers.remove(&(due, qpn));
         }
-        Ok(())
-    }
-
-    /// Whether a key or a queue pair belongs to the protection domain.
-    pub fn pd_in_use(&self, pd: u32) -> bool {
-        self.shared.keys.uses_pd(pd) || self.shared.srqs.uses_pd(pd) || self.qps.values().any(|qp| qp.pd() == pd)
+        Ok(room)
     }
 
     /// How many objects there are.
     pub fn counts(&self) -> EngineCounts {
+        let registry = &self.shared.registry;
         EngineCounts {
-            mkeys: self.shared.keys.len(),
+            mkeys: registry.count(ResourceKind::Mkey),
             bound_windows: self.shared.keys.bound_windows(),
             device_memories: self.shared.keys.device.len(),
-            cqs: self.shared.cqs.len(),
-            qps: self.qps.len(),
-            srqs: self.shared.srqs.len(),
+            cqs: registry.count(ResourceKind::Cq),
+            qps: registry.count(ResourceKind::Qp),
+            srqs: registry.count(ResourceKind::Srq),
             memberships: self.groups.memberships(),
         }
     }

@@ -1,45 +1,110 @@
 //! A queue's buffer in host memory: a list of pages, and a place in it.
 
+use std::sync::Arc;
+
 use bareverbs_mlx5_spec::CmdStatus;
 
+use crate::engine::PageSource;
 use crate::memory::{DmaFault, HostMemory};
+use crate::registry::Resource;
+use crate::umem::UmemRange;
 
-/// Pages of `1 << log_page` bytes that the host named, seen as one run of bytes.
+/// The pages of a buffer.
 #[derive(Clone, Debug)]
-pub(super) struct Pages {
-    pages: Vec<u64>,
+enum List {
+    /// Addresses of pages of `1 << log_page` bytes, and the byte of the first where the buffer begins.
+    Own {
+        pages: Arc<[u64]>,
+        log_page: u32,
+        offset: u64,
+    },
+    Umem(UmemRange),
+}
+
+/// Pages that the host named, seen as one run of bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Pages(List);
+
+/// A buffer that a command describes, before anything is kept of it.
+#[derive(Debug)]
+pub(super) struct PagesPlan<'a> {
+    source: PageSource<'a>,
+    needed: usize,
     log_page: u32,
-    /// Byte of the first page where the buffer starts.
     offset: u64,
 }
 
+impl PagesPlan<'_> {
+    /// Bytes of this process that its list will take.
+    pub(super) fn memory(&self) -> u64 {
+        match self.source {
+            PageSource::Listed(_) => self.needed as u64 * 8,
+            PageSource::Umem(_) => 0,
+        }
+    }
+
+    /// The user memory object that it lies in.
+    pub(super) fn umem(&self) -> Option<Resource> {
+        self.source.umem().map(Resource::umem)
+    }
+
+    /// The buffer.
+    pub(super) fn pages(self) -> Pages {
+        Pages(match self.source {
+            PageSource::Umem(range) => List::Umem(range),
+            PageSource::Listed(raw) => {
+                // The low bits of an entry are not address bits.
+                let pages = raw.as_chunks::<8>().0.iter().take(self.needed).map(|page| u64::from_be_bytes(*page) & !0xfff);
+                List::Own { pages: pages.collect(), log_page: self.log_page, offset: self.offset }
+            }
+        })
+    }
+}
+
 impl Pages {
-    /// `log_page_size` counts from 4096 bytes, `page_offset` in 64ths of a page; the buffer has `len` bytes.
-    pub(super) fn new(pas: &[u64], log_page_size: u32, page_offset: u32, len: u64) -> Result<Self, CmdStatus> {
+    /// `log_page_size` counts from 4096 bytes, `page_offset` in 64ths of a page, and both have no meaning in user memory; the
+    /// buffer has `len` bytes.
+    pub(super) fn plan(
+        source: PageSource<'_>,
+        log_page_size: u32,
+        page_offset: u32,
+        len: u64,
+    ) -> Result<PagesPlan<'_>, CmdStatus> {
         let log_page = log_page_size + 12;
         if log_page > 40 {
             return Err(CmdStatus::BadParam);
         }
         let page = 1u64 << log_page;
         let offset = u64::from(page_offset) * (page / 64);
-        let needed = (offset + len).div_ceil(page);
-        let pages = usize::try_from(needed).ok().and_then(|needed| pas.get(..needed)).ok_or(CmdStatus::BadParam)?;
-        // The low bits of an entry are not address bits.
-        Ok(Self { pages: pages.iter().map(|pa| pa & !0xfff).collect(), log_page, offset })
+        let needed = usize::try_from((offset + len).div_ceil(page)).map_err(|_| CmdStatus::BadParam)?;
+        let reaches = match &source {
+            PageSource::Listed(raw) => raw.len() / 8 >= needed,
+            PageSource::Umem(range) => range.len() >= len,
+        };
+        if reaches { Ok(PagesPlan { source, needed, log_page, offset }) } else { Err(CmdStatus::BadParam) }
     }
 
-    /// Bytes that the list takes here.
-    pub(super) fn cost(&self) -> u64 {
-        self.pages.len() as u64 * 8
+    /// The user memory object that it lies in.
+    pub(super) fn umem(&self) -> Option<Resource> {
+        match &self.0 {
+            List::Own { .. } => None,
+            List::Umem(range) => Some(Resource::umem(range.number())),
+        }
     }
 
     /// Device address of byte `at`, and how many bytes follow it in the same page.
     fn locate(&self, at: u64) -> Option<(u64, usize)> {
-        let at = self.offset.checked_add(at)?;
-        let page = 1u64 << self.log_page;
-        let within = at & (page - 1);
-        let base = self.pages.get(usize::try_from(at >> self.log_page).ok()?)?;
-        Some((base.checked_add(within)?, usize::try_from(page - within).unwrap_or(usize::MAX)))
+        let (addr, room) = match &self.0 {
+            List::Umem(range) => range.locate(at)?,
+            List::Own { pages, log_page, offset } => {
+                let at = offset.checked_add(at)?;
+                let page = 1u64 << log_page;
+                let within = at & (page - 1);
+                let base = pages.get(usize::try_from(at >> log_page).ok()?)?;
+                (base.checked_add(within)?, page - within)
+            }
+        };
+        Some((addr, usize::try_from(room).unwrap_or(usize::MAX)))
     }
 
     fn each(
@@ -85,9 +150,9 @@ impl Ring {
         Self { pages, start, log_entries, log_stride }
     }
 
-    /// Bytes that it takes here.
-    pub(super) fn cost(&self) -> u64 {
-        self.pages.cost()
+    /// The user memory object that it lies in.
+    pub(super) fn umem(&self) -> Option<Resource> {
+        self.pages.umem()
     }
 
     /// Entries.
@@ -130,7 +195,11 @@ mod tests {
     fn large_pages_offset_and_wrap() {
         let memory = TestMemory::new(0x1_0000, 0x1_0000);
         // Two pages of 8 KB out of order, starting 1/64 of a page (128 bytes) in.
-        let pages = Pages::new(&[0x1_4000, 0x1_0000], 1, 1, 16 * 1024 - 128).unwrap();
+        let plan = |pages: &[u64], log_page_size, page_offset, len| {
+            let raw: Vec<u8> = pages.iter().flat_map(|page| page.to_be_bytes()).collect();
+            Pages::plan(PageSource::Listed(&raw), log_page_size, page_offset, len).map(PagesPlan::pages)
+        };
+        let pages = plan(&[0x1_4000, 0x1_0000], 1, 1, 16 * 1024 - 128).unwrap();
         memory.write(0x1_4080, b"first").unwrap();
         memory.write(0x1_0000, b"second page").unwrap();
         let mut five = [0; 5];
@@ -139,9 +208,9 @@ mod tests {
         let mut cross = [0; 8];
         pages.read(&memory, 8192 - 128 - 2, &mut cross).unwrap();
         assert_eq!(&cross, b"\0\0second");
-        assert_eq!(Pages::new(&[0x1_4000, 0x1_0000], 1, 1, 16 * 1024).unwrap_err(), CmdStatus::BadParam);
+        assert_eq!(plan(&[0x1_4000, 0x1_0000], 1, 1, 16 * 1024).unwrap_err(), CmdStatus::BadParam);
 
-        let ring = Ring::new(Pages::new(&[0x1_0000], 0, 0, 4096).unwrap(), 2048, 1, 6);
+        let ring = Ring::new(plan(&[0x1_0000], 0, 0, 4096).unwrap(), 2048, 1, 6);
         ring.write(&memory, 7, 0, &[7; 64]).unwrap();
         ring.write(&memory, 8, 0, &[8; 64]).unwrap();
         let mut both = [0; 128];

@@ -9,11 +9,12 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::memory::key::{Access, Right};
-use super::{Engine, EngineConfig, EngineEvent, SrqKind, SrqSpec};
+use super::{Engine, EngineConfig, EngineEvent, PageSource, SrqKind, SrqSpec};
 use crate::audit::Audit;
 use crate::env::Env;
 use crate::fault::Faults;
 use crate::memory::{DmaFault, HostMemory};
+use crate::registry::Resource;
 use crate::wire::{PerfectWire, PortId, Wire};
 
 /// A run of bytes at a device address.
@@ -178,7 +179,10 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(lid: u16) -> Self {
-        let engine = Engine::new(EngineConfig { lid, ..EngineConfig::default() });
+        let mut engine = Engine::new(EngineConfig { lid, ..EngineConfig::default() });
+        // What commands of the other half would have made.
+        let numbers = [Resource::pd(3), Resource::pd(4), Resource::pd(PD), Resource::pd(6), Resource::uar(0), Resource::eq(9)];
+        numbers.into_iter().for_each(|id| engine.registry_mut().insert_named(id));
         let memory = TestMemory::new(BASE, 16 << 20);
         Self { engine, memory, faults: Faults::default(), audit: Audit::default(), now: Instant::default(), top: BASE }
     }
@@ -210,6 +214,11 @@ impl Host {
         (0..len.div_ceil(4096)).map(|page| addr + page * 4096).collect()
     }
 
+    /// Pages as a command lists them.
+    pub(super) fn list(addr: u64, len: u64) -> Vec<u8> {
+        Self::pages(addr, len).into_iter().flat_map(u64::to_be_bytes).collect()
+    }
+
     /// A key over `len` bytes at `addr`, translated page by page; `rights` as bits a, rw, rr, lw, lr from 4 down to 0.
     pub(super) fn mkey(&mut self, addr: u64, len: u64, rights: u32) -> u32 {
         self.mkey_of(PD, addr, len, rights)
@@ -231,7 +240,8 @@ impl Host {
         let pages = Self::pages(first, addr + len - first);
         view.set(Mkc::TRANSLATIONS_OCTWORD_SIZE, pages.len().div_ceil(2) as u32);
         let raw: Vec<u8> = pages.iter().flat_map(|page| page.to_be_bytes()).collect();
-        let index = self.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), &raw)).unwrap();
+        let index =
+            self.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&raw))).unwrap();
         index << 8 | 0x42
     }
 
@@ -248,7 +258,8 @@ impl Host {
             .set(Mkc::QPN, MKEY_ANY_QPN)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
             .set(Mkc::PD, PD);
-        let index = self.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), &[])).unwrap();
+        let index =
+            self.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap();
         index << 8
     }
 
@@ -263,7 +274,10 @@ impl Host {
         for entry in 0..1u64 << log_size {
             self.write(ring + entry * 64 + 63, &[0xf0 | 1]);
         }
-        let cqn = self.engine.create_cq(View::new(&cqc).unwrap(), &Self::pages(ring, 64 << log_size)).unwrap();
+        let cqn = self
+            .engine
+            .create_cq(View::new(&cqc).unwrap(), PageSource::Listed(&Self::list(ring, 64 << log_size)), None)
+            .unwrap();
         TestCq { cqn, ring, dbr, log_size, consumer: 0 }
     }
 
@@ -288,7 +302,7 @@ impl Host {
             user_index: 0,
             limit,
         };
-        let srqn = self.engine.create_srq(spec, &Self::pages(ring, len)).unwrap();
+        let srqn = self.engine.create_srq(spec, PageSource::Listed(&Self::list(ring, len)), None).unwrap();
         for index in 0..1_u32 << log_size {
             self.write(ring + u64::from(index) * RQ_STRIDE, &words(&[(index + 1) & ((1 << log_size) - 1)]));
         }
@@ -328,7 +342,7 @@ impl Host {
             .set(Qpc::CQN_SND, send.cqn)
             .set(Qpc::CQN_RCV, receive.cqn)
             .set64(Qpc::DBR_ADDR, dbr);
-        let qpn = self.engine.create_qp(View::new(&qpc).unwrap(), &Self::pages(buffer, len)).unwrap();
+        let qpn = self.engine.create_qp(View::new(&qpc).unwrap(), PageSource::Listed(&Self::list(buffer, len)), None).unwrap();
         TestQp { qpn, send, receive, rq: buffer, sq: buffer + rq_len, dbr, log_rq, log_sq, posted: 0, received: 0 }
     }
 

@@ -21,6 +21,8 @@ mod probe;
 #[cfg(test)]
 mod registers;
 #[cfg(test)]
+mod resources;
+#[cfg(test)]
 mod threads;
 #[cfg(test)]
 mod transport;

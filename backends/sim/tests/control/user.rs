@@ -31,17 +31,26 @@ fn umem(uid: u16, offset: u32, count: u64) -> Vec<u8> {
     bytes
 }
 
+/// A doorbell page of the context, and an event queue that the kernel shares as Linux does.
+fn doorbells(host: &mut MiniHost, uid: u16) -> (u32, u32) {
+    let kernel = host.uar();
+    let mut eq = of(0xffff, input(0x301, 272, &[(16 + 12, 4 << 24 | kernel)]));
+    eq.extend((BASE + 0x10_0000).to_be_bytes());
+    let eqn = number(&host.ok(&eq, 16));
+    (number(&host.ok(&of(uid, input(0x802, 16, &[])), 16)), eqn)
+}
+
 fn number(output: &[u8]) -> u32 {
     be32(output, 8)
 }
 
 /// CREATE_CQ of 16 entries at byte `at` of a user memory object, its doorbell record at byte `record` of another.
-fn cq(uid: u16, uar: u32, eqn: u32, home: (u32, u64), record: (u32, u64)) -> Vec<u8> {
+fn cq(uid: u16, uar: u32, eqn: u32, buffer: (u32, u64), record: (u32, u64)) -> Vec<u8> {
     let valid = 1 << 25;
-    let dwords = [(16, valid), (16 + 4, record.0), (16 + 12, 4 << 24 | uar), (16 + 20, eqn), (88, home.0), (92, 1 << 31)];
+    let dwords = [(16, valid), (16 + 4, record.0), (16 + 12, 4 << 24 | uar), (16 + 20, eqn), (88, buffer.0), (92, 1 << 31)];
     let mut bytes = of(uid, input(0x400, 272, &dwords));
     bytes[16 + 56..16 + 64].copy_from_slice(&record.1.to_be_bytes());
-    bytes[80..88].copy_from_slice(&home.1.to_be_bytes());
+    bytes[80..88].copy_from_slice(&buffer.1.to_be_bytes());
     bytes
 }
 
@@ -55,7 +64,7 @@ fn objects_belong_to_their_context() {
     assert_eq!(host.command(&dealloc(two), 16).0, BAD_RES, "another's");
     assert_eq!(host.command(&dealloc(9), 16).0, BAD_RES, "no such context");
     // A key in another's domain.
-    let key = |uid| of(uid, input(0x200, 272, &[(16, 1 << 10), (16 + 4, 0xffff_ff00), (16 + 12, 1 << 31 | pd)]));
+    let key = |uid| of(uid, input(0x200, 272, &[(16, 1 << 10 | 2 << 8), (16 + 4, 0xffff_ff00), (16 + 12, pd)]));
     assert_eq!(host.command(&key(two), 16).0, BAD_RES);
     let index = number(&host.ok(&key(one), 16));
     assert_eq!(host.command(&input(0xa06, 16, &[(8, one.into())]), 16).0, BUSY, "objects are left");
@@ -101,8 +110,7 @@ fn counters_are_read_and_cleared_by_their_owner_alone() {
 fn a_queue_in_user_memory() {
     let mut host = MiniHost::running(plain());
     let uid = context(&mut host);
-    let uar = host.uar();
-    let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
+    let (uar, eqn) = doorbells(&mut host, uid);
     let ring = number(&host.ok(&umem(uid, 0x40, 2), 16));
     let records = number(&host.ok(&umem(uid, 0x800, 1), 16));
     for refused in [
@@ -132,8 +140,7 @@ fn a_queue_in_user_memory() {
 fn a_queue_moves_into_user_memory() {
     let mut host = MiniHost::running(plain());
     let uid = context(&mut host);
-    let uar = host.uar();
-    let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
+    let (uar, eqn) = doorbells(&mut host, uid);
     let [first, second, records] = [2, 2, 1].map(|pages| number(&host.ok(&umem(uid, 0, pages), 16)));
     let cqn = number(&host.ok(&cq(uid, uar, eqn, (first, 0), (records, 0)), 16));
     // MODIFY_CQ, resize to 32 entries at byte 0x440 of the second object; the field select names the size alone.
@@ -236,7 +243,7 @@ fn what_is_shared_is_for_all() {
     let mut eq = shared(input(0x301, 272, &[(16 + 12, 4 << 24 | uar)]));
     eq.extend((BASE + 0x10_0000).to_be_bytes());
     host.ok(&eq, 16);
-    let index = number(&host.ok(&of(uid, input(0x200, 272, &[(16 + 4, 0xffff_ff00), (16 + 12, 1 << 31 | pd)])), 16));
+    let index = number(&host.ok(&of(uid, input(0x200, 272, &[(16, 2 << 8), (16 + 4, 0xffff_ff00), (16 + 12, pd)])), 16));
     host.ok(&of(uid, input(0x202, 16, &[(8, index)])), 16);
     host.ok(&shared(input(0x801, 16, &[(8, pd)])), 16);
 }
@@ -260,4 +267,84 @@ fn switched_off() {
     assert_eq!(host.command(&input(0xa04, 64, &[]), 16).0, BAD_OP);
     let most = host.ok(&input(0x100, 16, &[]), 4112);
     assert_eq!(be32(&most, 16 + 140) >> 24 & 0x1f, 0);
+}
+
+#[test]
+fn keys_of_programs_open_their_own_memory() {
+    let mut host = MiniHost::running(plain());
+    let uid = context(&mut host);
+    let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
+    let memory = number(&host.ok(&umem(uid, 0, 3), 16));
+    // All rights; access modes: physical addresses (with the length that means everything), a page list, device memory.
+    for mode in [0, 1 << 8, 1 << 26 | 1 << 8] {
+        let key = |valid: u32, length: u32| {
+            let dwords = [
+                (12, valid << 30),
+                (16, 0x1f << 10 | mode),
+                (16 + 4, 0xffff_ff00),
+                (16 + 12, length << 31 | pd),
+                (16 + 56, 12),
+                (100, valid * memory),
+            ];
+            input(0x200, 272, &dwords)
+        };
+        for valid in [0, 1] {
+            let own_list = mode == 1 << 8 && valid == 1;
+            let length = u32::from(mode == 0);
+            let status = host.command(&of(uid, key(valid, length)), 16).0;
+            assert_eq!(status, if own_list { 0 } else { BAD_PARAM }, "{mode:#x} {valid}");
+        }
+    }
+    // The kernel may have one for all memory.
+    host.ok(&input(0x200, 272, &[(16, 3 << 10), (16 + 4, 0xffff_ff00), (16 + 12, 1 << 31 | pd)]), 16);
+}
+
+/// CREATE_QP without a receive queue; the context is at byte 24.
+fn qp(uid: u16, service: u32, pd: u32, uar: u32, cqn: u32) -> Vec<u8> {
+    let dwords = [(24, service << 16), (24 + 4, pd), (24 + 8, 4 << 11), (24 + 12, uar), (24 + 124, cqn), (24 + 172, 3 << 24)];
+    let mut bytes = of(uid, input(0x500, 272, &dwords));
+    bytes[24 + 160..24 + 168].copy_from_slice(&(BASE + 0x13_0040).to_be_bytes());
+    bytes.extend((BASE + 0x14_0000).to_be_bytes());
+    bytes
+}
+
+#[test]
+fn queues_of_programs_name_what_is_their_own() {
+    let mut host = MiniHost::running(plain());
+    let (uid, other) = (context(&mut host), context(&mut host));
+    let (uar, eqn) = doorbells(&mut host, uid);
+    let kernel_uar = host.uar();
+    let kernel_eqn = host.eq(kernel_uar, 0x11_0000, 4, 0, 0);
+    let [ring, records] = [2, 1].map(|pages| number(&host.ok(&umem(uid, 0, pages), 16)));
+    let place = ((ring, 0), (records, 0));
+    assert_eq!(host.command(&cq(uid, kernel_uar, eqn, place.0, place.1), 16).0, BAD_RES, "the kernel's page");
+    assert_eq!(host.command(&cq(uid, uar, kernel_eqn, place.0, place.1), 16).0, BAD_RES, "not shared");
+    let cqn = number(&host.ok(&cq(uid, uar, eqn, place.0, place.1), 16));
+    let [own, foreign, kernel] = [uid, other, 0].map(|uid| number(&host.ok(&of(uid, input(0x800, 16, &[])), 16)));
+    for pd in [foreign, kernel, kernel + 9] {
+        assert_eq!(host.command(&qp(uid, 0, pd, uar, cqn), 16).0, BAD_RES);
+    }
+    assert_eq!(host.command(&qp(uid, 0, own, kernel_uar, cqn), 16).0, BAD_RES);
+    // Queue pairs 0 and 1 and the one for memory registration (services 7, 8 and 12).
+    for service in [7, 8, 12] {
+        assert_eq!(host.command(&qp(uid, service, own, uar, cqn), 16).0, BAD_PARAM);
+    }
+    let qpn = number(&host.ok(&qp(uid, 0, own, uar, cqn), 16));
+    // Not later either: RST2INIT.
+    let init = |pd: u32, cqn: u32| of(uid, input(0x502, 272, &[(8, qpn), (24 + 4, pd), (24 + 124, cqn)]));
+    for pd in [foreign, kernel, kernel + 9] {
+        assert_eq!(host.command(&init(pd, cqn), 16).0, BAD_RES);
+    }
+    let kernel_cq = {
+        let mut bytes = input(0x400, 272, &[(16 + 12, 6 << 24 | kernel_uar), (16 + 20, kernel_eqn)]);
+        bytes.extend((BASE + 0x12_0000).to_be_bytes());
+        number(&host.ok(&bytes, 16))
+    };
+    assert_eq!(host.command(&init(own, kernel_cq), 16).0, BAD_RES);
+    // As Linux does for it: its own, and where its doorbell record is, which stays where it was.
+    let mut good = init(own, cqn);
+    good[24 + 160..24 + 168].copy_from_slice(&0xdead_0000_u64.to_be_bytes());
+    host.ok(&good, 16);
+    let queried = host.ok(&input(0x50b, 16, &[(8, qpn)]), 272);
+    assert_eq!(queried[24 + 160..24 + 168], (BASE + 0x13_0040).to_be_bytes());
 }

@@ -11,10 +11,11 @@ use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, Cqe
 use self::moderation::{Due, Moderation};
 use crate::audit::Finding;
 use crate::engine::ring::{Pages, Ring};
-use crate::engine::{EngineEvent, QUEUE_COST};
+use crate::engine::{EngineEvent, PageSource};
 use crate::env::Env;
 use crate::fault::Fault;
 use crate::memory::{DmaFault, read_array};
+use crate::registry::{Registry, Resource, ResourceKind};
 use crate::trace::Record;
 
 const MAX_LOG_SIZE: u32 = 22;
@@ -96,7 +97,6 @@ pub(in crate::engine) struct CqFailed;
 #[derive(Debug, Default)]
 pub(in crate::engine) struct CqTable {
     cqs: BTreeMap<u32, Cq>,
-    next: u32,
     /// Events that moderation holds back.
     due: Due,
 }
@@ -116,24 +116,14 @@ fn log_stride(cqc: View<'_, Cqc>) -> Option<u32> {
 }
 
 impl CqTable {
-    pub(in crate::engine) fn len(&self) -> usize {
-        self.cqs.len()
-    }
-
-    /// Bytes that a queue takes here, 0 for none.
-    pub(in crate::engine) fn cost(&self, cqn: u32) -> u64 {
-        self.cqs.get(&cqn).map_or(0, |cq| QUEUE_COST + cq.ring.cost())
-    }
-
-    pub(in crate::engine) fn contains(&self, cqn: u32) -> bool {
-        self.cqs.contains_key(&cqn)
-    }
-
-    pub(in crate::engine) fn create(&mut self, max: u32, cqc: View<'_, Cqc>, pas: &[u64]) -> Result<u32, CmdStatus> {
-        let max = max.min(COUNTER);
-        if self.cqs.len() as u64 + 1 >= u64::from(max) {
-            return Err(CmdStatus::NoResources);
-        }
+    /// Adds a queue whose doorbell record lies in user memory `record`.
+    pub(in crate::engine) fn create(
+        &mut self,
+        registry: &mut Registry,
+        cqc: View<'_, Cqc>,
+        source: PageSource<'_>,
+        record: Option<u32>,
+    ) -> Result<u32, CmdStatus> {
         let context: [u8; 64] = cqc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
         let log_size = cqc.get(Cqc::LOG_CQ_SIZE);
         let log_stride = log_stride(cqc).ok_or(CmdStatus::BadParam)?;
@@ -141,18 +131,18 @@ impl CqTable {
         if log_size > MAX_LOG_SIZE || !dbr_addr.is_multiple_of(8) {
             return Err(CmdStatus::BadParam);
         }
-        let page_offset = cqc.get(Cqc::PAGE_OFFSET);
-        let pages = Pages::new(pas, cqc.get(Cqc::LOG_PAGE_SIZE), page_offset, 1 << (log_size + log_stride))?;
-        let mut cqn = self.next.max(1);
-        while self.cqs.contains_key(&cqn) || cqn >= max {
-            cqn = if cqn + 1 >= max { 1 } else { cqn + 1 };
-        }
-        self.next = cqn + 1;
+        let (log_page, page_offset) = (cqc.get(Cqc::LOG_PAGE_SIZE), cqc.get(Cqc::PAGE_OFFSET));
+        let plan = Pages::plan(source, log_page, page_offset, 1 << (log_size + log_stride))?;
+        let eqn = cqc.get(Cqc::C_EQN_OR_APU_ELEMENT);
+        let mut uses = vec![Resource::uar(cqc.get(Cqc::UAR_PAGE)), Resource::eq(eqn)];
+        uses.extend(plan.umem());
+        uses.extend(record.map(Resource::umem));
+        let cqn = registry.create(ResourceKind::Cq, plan.memory(), uses)?;
         let cq = Cq {
             context,
-            ring: Ring::new(pages, 0, log_size, log_stride),
+            ring: Ring::new(plan.pages(), 0, log_size, log_stride),
             log_size,
-            eqn: cqc.get(Cqc::C_EQN_OR_APU_ELEMENT) & 0xff,
+            eqn,
             dbr_addr,
             overrun_ignored: cqc.is_set(Cqc::OI),
             producer: 0,
@@ -193,9 +183,12 @@ impl CqTable {
         }
     }
 
-    pub(in crate::engine) fn remove(&mut self, cqn: u32) {
+    /// Ends a queue that nothing uses; the firmware memory that it had.
+    pub(in crate::engine) fn destroy(&mut self, registry: &mut Registry, cqn: u32) -> Result<u64, CmdStatus> {
+        let room = registry.destroy(Resource::cq(cqn))?;
         self.cqs.remove(&cqn);
         self.due.forget(cqn);
+        Ok(room)
     }
 
     /// Arms a queue. Entries that the host has not seen cause an event at once, moderation or not.

@@ -4,8 +4,10 @@ use bareverbs_mlx5_spec::{CQE, CmdStatus, Cqc, Cqe, CqeOpcode, ViewMut};
 use bareverbs_mlx5_spec::{Field, View};
 
 use super::{COUNTER, Cq, CqTable, MAX_LOG_SIZE, ahead, log_stride};
+use crate::engine::PageSource;
 use crate::engine::ring::{Pages, Ring};
 use crate::env::Env;
+use crate::registry::{Registry, Resource};
 use crate::trace::Record;
 
 /// Bits of the field select of MODIFY_CQ with the modifier that resizes (Linux `MLX5_MODIFY_CQ_MASK_*`).
@@ -36,15 +38,15 @@ impl CqTable {
         Ok(())
     }
 
-    /// Moves a queue to the buffer that `cqc` and `pas` describe. The last entry in the old one marks the move; the next entry
-    /// goes to the new one, with the counter that follows. The host copies what it has not seen, one place further each.
+    /// Moves a queue to the buffer that `cqc` and `source` describe. The last entry in the old one says so; the next entry goes
+    /// to the new one, with the counter that follows. The host copies what it has not seen, one place further each.
     pub(in crate::engine) fn resize(
         &mut self,
+        registry: &mut Registry,
         env: &mut Env<'_>,
         cqn: u32,
-        select: u32,
-        cqc: View<'_, Cqc>,
-        pas: &[u64],
+        (select, cqc): (u32, View<'_, Cqc>),
+        source: PageSource<'_>,
     ) -> Result<(), CmdStatus> {
         let cq = self.cqs.get_mut(&cqn).ok_or(CmdStatus::BadRes)?;
         if select & !RESIZE_ALL != 0 || select & RESIZE_LOG_SIZE == 0 {
@@ -57,7 +59,7 @@ impl CqTable {
         let log_page = chosen(RESIZE_PAGE_SIZE, Cqc::LOG_PAGE_SIZE);
         let log_stride = log_stride(kept).filter(|_| kept.get(Cqc::CQE_SZ) == cqc.get(Cqc::CQE_SZ));
         let log_stride = log_stride.filter(|_| log_size <= MAX_LOG_SIZE).ok_or(CmdStatus::BadParam)?;
-        let pages = Pages::new(pas, log_page, page_offset, 1 << (log_size + log_stride))?;
+        let plan = Pages::plan(source, log_page, page_offset, 1 << (log_size + log_stride))?;
         if cq.failed {
             return Err(CmdStatus::BadResState);
         }
@@ -66,8 +68,14 @@ impl CqTable {
         if unread >= 1 << cq.log_size || unread >= 1 << log_size {
             return Err(CmdStatus::BadSize);
         }
+        // The old list and the new one are there together for a moment.
+        if !registry.has_memory(plan.memory()) {
+            return Err(CmdStatus::NoResources);
+        }
         cq.mark_resize(env, cqn)?;
-        cq.ring = Ring::new(pages, 0, log_size, log_stride);
+        registry.change_use(Resource::cq(cqn), cq.ring.umem(), plan.umem())?;
+        registry.set_memory(Resource::cq(cqn), plan.memory());
+        cq.ring = Ring::new(plan.pages(), 0, log_size, log_stride);
         cq.log_size = log_size;
         ViewMut::<Cqc>::of(&mut cq.context)
             .set(Cqc::LOG_CQ_SIZE, log_size)

@@ -56,22 +56,20 @@ impl DeviceMemory {
         Ok(at)
     }
 
-    /// Frees an allocation, unless it is in use.
-    pub(in crate::engine) fn free(&mut self, at: u64, len: u64, in_use: bool) -> Result<(), CmdStatus> {
-        if self.allocations.get(&at) != Some(&len) {
-            return Err(CmdStatus::BadRes);
-        }
-        if in_use {
-            return Err(CmdStatus::ResBusy);
-        }
-        self.allocations.remove(&at);
-        Ok(())
+    /// Whether there is such an allocation.
+    pub(in crate::engine) fn is_allocation(&self, at: u64, len: u64) -> bool {
+        self.allocations.get(&at) == Some(&len)
     }
 
-    /// Whether one allocation holds all these bytes.
-    pub(in crate::engine) fn holds(&self, at: u64, len: u64) -> bool {
-        let allocation = self.allocations.range(..=at).next_back();
-        allocation.is_some_and(|(&start, &size)| at.checked_add(len).is_some_and(|end| end <= start + size))
+    /// Takes an allocation back.
+    pub(in crate::engine) fn free(&mut self, at: u64) {
+        self.allocations.remove(&at);
+    }
+
+    /// The allocation that holds all these bytes, by its first one.
+    pub(in crate::engine) fn allocation_with(&self, at: u64, len: u64) -> Option<u64> {
+        let (&start, &size) = self.allocations.range(..=at).next_back()?;
+        at.checked_add(len).is_some_and(|end| end <= start + size).then_some(start)
     }
 
     /// Copies bytes out; zero where nothing is.
@@ -90,6 +88,11 @@ impl DeviceMemory {
             into.copy_from_slice(from);
         }
     }
+}
+
+/// Number of the allocation that begins at a byte of BAR0: units before it.
+pub(in crate::engine) const fn unit_of(at: u64) -> u32 {
+    (at.saturating_sub(DEVICE_MEMORY_START) >> LOG_MIN_ALLOCATION) as u32
 }
 
 /// Where bytes of BAR0 lie in the memory.
@@ -113,11 +116,11 @@ mod tests {
         assert_eq!((first, second, third), (ALL.0, ALL.0 + 4096, ALL.0 + 128));
         // Linux asks for a page of its own each time, and for the next if that has no room.
         assert_eq!(memory.alloc((first, 4096), 4096, 0), Err(CmdStatus::NoResources));
-        assert!(memory.holds(first + 1, 127) && !memory.holds(first, 129) && !memory.holds(ALL.0 + 1000, 1));
-        assert_eq!(memory.free(first, 64, false), Err(CmdStatus::BadRes));
+        assert_eq!((memory.allocation_with(first + 1, 127), memory.allocation_with(third, 64)), (Some(first), Some(third)));
+        assert_eq!((memory.allocation_with(first, 129), memory.allocation_with(ALL.0 + 1000, 1)), (None, None));
+        assert!(memory.is_allocation(first, 128) && !memory.is_allocation(first, 64) && !memory.is_allocation(first + 64, 64));
         memory.write(first, b"left");
-        assert_eq!(memory.free(first, 128, true), Err(CmdStatus::ResBusy));
-        memory.free(first, 128, false).unwrap();
+        memory.free(first);
         assert_eq!(memory.alloc(ALL, 128, 0), Ok(first));
         let mut bytes = [1; 4];
         memory.read(first, &mut bytes);

@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
-use crate::engine::memory::device_memory::DeviceMemory;
-use crate::engine::memory::klm_list::{KlmList, is_reserved};
+use crate::engine::PageSource;
+use crate::engine::memory::device_memory::{DeviceMemory, unit_of};
+use crate::engine::memory::klm_list::{KeyRange, KlmList, covering, is_reserved};
+use crate::engine::memory::page_table::PageTable;
 use crate::memory::DmaFault;
+use crate::registry::{Registry, Resource, ResourceKind};
 
 /// Smallest page of a page list.
 pub(in crate::engine) const MIN_LOG_PAGE: u32 = 12;
@@ -58,29 +61,53 @@ impl From<DmaFault> for KeyError {
     }
 }
 
+/// What a key translates with.
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum Translations {
+    Pages(PageTable),
+    Klms(KlmList),
+}
+
 /// A key.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Mkey {
     /// The context as created and changed since.
     context: [u8; 64],
-    /// Raw translation entries.
-    translations: Vec<u8>,
-    /// Its entries, if it is indirect.
-    pub(in crate::engine) klm_list: KlmList,
+    pub(super) translations: Translations,
 }
 
 impl Mkey {
-    fn new(context: [u8; 64], translations: Vec<u8>) -> Self {
-        let mut key = Self { context, translations, klm_list: KlmList::default() };
-        if matches!(key.mode(), Some(AccessMode::Klms | AccessMode::Ksm)) {
-            key.klm_list = KlmList::read(&key.translations);
-        }
-        key
+    fn new(context: [u8; 64], source: PageSource<'_>) -> Self {
+        let mode = mode_of(View::of(&context));
+        let log_page = View::<Mkc>::of(&context).get(Mkc::LOG_PAGE_SIZE);
+        let translations = match (mode, source) {
+            (Some(AccessMode::Klms | AccessMode::Ksm), PageSource::Listed(raw)) => Translations::Klms(KlmList::read(raw)),
+            (Some(AccessMode::Klms | AccessMode::Ksm), PageSource::Umem(_)) => Translations::Klms(KlmList::default()),
+            (_, source) => Translations::Pages(PageTable::new(source, log_page)),
+        };
+        Self { context, translations }
     }
 
-    /// Bytes that it takes here.
-    fn cost(&self) -> u64 {
-        KEY_COST + (self.translations.len() + self.klm_list.cost()) as u64
+    /// Bytes of this process that its translations take.
+    fn memory(&self) -> u64 {
+        match &self.translations {
+            Translations::Pages(pages) => pages.memory(),
+            Translations::Klms(klms) => klms.memory(),
+        }
+    }
+
+    /// What a window leads to, as far as its length reaches.
+    fn targets(&self) -> impl Iterator<Item = KeyRange> {
+        let len = self.context().get64(Mkc::LEN);
+        self.klms().into_iter().flat_map(move |klms| klms.ranges(len))
+    }
+
+    /// Its entries, if it is indirect.
+    pub(in crate::engine) fn klms(&self) -> Option<&KlmList> {
+        match &self.translations {
+            Translations::Pages(_) => None,
+            Translations::Klms(klms) => Some(klms),
+        }
     }
 
     pub(in crate::engine) fn context(&self) -> View<'_, Mkc> {
@@ -89,8 +116,7 @@ impl Mkey {
     }
 
     pub(in crate::engine) fn mode(&self) -> Option<AccessMode> {
-        let context = self.context();
-        AccessMode::from_code(context.get(Mkc::ACCESS_MODE_4_2) << 2 | context.get(Mkc::ACCESS_MODE_1_0))
+        mode_of(self.context())
     }
 
     pub(in crate::engine) fn pd(&self) -> u32 {
@@ -112,7 +138,8 @@ impl Mkey {
     /// Whether this is a window that is bound: changed from a send queue, indirect, not free, with something in it.
     fn is_bound_window(&self) -> bool {
         let context = self.context();
-        !self.is_free() && context.is_set(Mkc::UMR_EN) && self.mode() == Some(AccessMode::Klms) && self.klm_list.len() != 0
+        let leads_somewhere = self.klms().is_some_and(|klms| klms.len() != 0);
+        !self.is_free() && context.is_set(Mkc::UMR_EN) && self.mode() == Some(AccessMode::Klms) && leads_somewhere
     }
 
     pub(in crate::engine) fn allows(&self, right: Right) -> bool {
@@ -143,25 +170,30 @@ impl Mkey {
     }
 
     pub(in crate::engine) fn page(&self, index: u64) -> Result<u64, KeyError> {
-        let at = usize::try_from(index).ok().and_then(|index| index.checked_mul(8)).ok_or(KeyError::Translation)?;
-        let entry = self.translations.get(at..).and_then(|rest| rest.first_chunk()).ok_or(KeyError::Translation)?;
-        // The low byte holds permission bits.
-        Ok(u64::from_be_bytes(*entry) & !0xff)
+        match &self.translations {
+            Translations::Pages(pages) => pages.page(index).ok_or(KeyError::Translation),
+            Translations::Klms(_) => Err(KeyError::Translation),
+        }
     }
 }
 
-/// Bytes that a key takes here beside its translations, generously.
-const KEY_COST: u64 = 512;
+fn mode_of(context: View<'_, Mkc>) -> Option<AccessMode> {
+    AccessMode::from_code(context.get(Mkc::ACCESS_MODE_4_2) << 2 | context.get(Mkc::ACCESS_MODE_1_0))
+}
+
 /// Indices of destroyed keys that are remembered.
 const MAX_DESTROYED: usize = 1 << 16;
+/// Entries of an indirect key, as a power of two; what the capabilities say (`log_max_klm_list_size`).
+pub(crate) const LOG_MAX_KLMS: u32 = 16;
+/// Bytes of a list with so many.
+pub(super) const MAX_KLM_BYTES: usize = OCTWORD << LOG_MAX_KLMS;
 
 /// All keys of a device, by index.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct KeyTable {
     keys: BTreeMap<u32, Mkey>,
-    next: u32,
-    /// Bytes that all keys take here.
-    used: u64,
+    /// Windows that are bound.
+    bound: usize,
     /// Indices that had a key once and have none now.
     destroyed: BTreeSet<u32>,
     /// Memory in the device, which only keys open.
@@ -174,24 +206,8 @@ pub(in crate::engine) const fn index_of(key: u32) -> u32 {
 }
 
 impl KeyTable {
-    pub(in crate::engine) fn len(&self) -> usize {
-        self.keys.len()
-    }
-
     pub(in crate::engine) fn bound_windows(&self) -> usize {
-        self.keys.values().filter(|key| key.is_bound_window()).count()
-    }
-
-    pub(in crate::engine) fn uses_pd(&self, pd: u32) -> bool {
-        self.keys.values().any(|key| key.pd() == pd)
-    }
-
-    /// Whether a key opens device memory in this range.
-    pub(in crate::engine) fn opens_memory(&self, at: u64, len: u64) -> bool {
-        self.keys.values().filter(|key| key.mode() == Some(AccessMode::Memic)).any(|key| {
-            let (start, key_len) = (key.context().get64(Mkc::START_ADDR), key.context().get64(Mkc::LEN));
-            start < at.saturating_add(len) && at < start.saturating_add(key_len)
-        })
+        self.bound
     }
 
     pub(in crate::engine) fn get(&self, index: u32) -> Option<&Mkey> {
@@ -203,64 +219,94 @@ impl KeyTable {
         self.destroyed.contains(&index_of(key))
     }
 
-    /// Adds a key. Indices are given in turn, so that a destroyed one stays unknown for long; 0 and 1 never are, because
-    /// key 0x100 ends receive lists.
+    /// Adds a key. Indices are given in turn, so that a destroyed one stays unknown for long.
     pub(in crate::engine) fn create(
         &mut self,
-        limits: (u32, u64),
+        registry: &mut Registry,
         mkc: View<'_, Mkc>,
-        translations: &[u8],
+        source: PageSource<'_>,
     ) -> Result<u32, CmdStatus> {
-        let (max, memory) = (limits.0.min(1 << 24), limits.1);
-        if u64::from(max) <= self.keys.len() as u64 + 2 {
-            return Err(CmdStatus::NoResources);
-        }
         let context: [u8; 64] = mkc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
-        let octwords = mkc.get(Mkc::TRANSLATIONS_OCTWORD_SIZE) as usize;
-        let used = translations.get(..octwords.saturating_mul(OCTWORD)).unwrap_or(translations);
-        let key = Mkey::new(context, used.to_vec());
-        match key.mode() {
+        let octwords = mkc.get(Mkc::TRANSLATIONS_OCTWORD_SIZE);
+        let source = match source {
+            PageSource::Listed(raw) => {
+                let room = (octwords as usize).saturating_mul(OCTWORD);
+                PageSource::Listed(raw.get(..room).unwrap_or(raw))
+            }
+            PageSource::Umem(range) => PageSource::Umem(range),
+        };
+        let mode = mode_of(mkc);
+        self.check_new(mkc, mode, octwords, &source)?;
+        let memory = match (&source, mode) {
+            (PageSource::Umem(_), _) => 0,
+            (PageSource::Listed(raw), Some(AccessMode::Klms | AccessMode::Ksm)) => KlmList::memory_of(raw.len() as u64),
+            (PageSource::Listed(raw), _) => PageTable::memory_of(raw.len() as u64 / 8),
+        };
+        let mut uses = Vec::from_iter(source.umem().map(Resource::umem));
+        // A key that requests will fill in may get its protection domain from them.
+        let pd = Resource::pd(mkc.get(Mkc::PD));
+        if !mkc.is_set(Mkc::FREE) || registry.contains(pd) {
+            uses.push(pd);
+        }
+        if mode == Some(AccessMode::Memic) {
+            let allotted = self.device.allocation_with(mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN));
+            uses.push(Resource::device_memory(unit_of(allotted.ok_or(CmdStatus::BadParam)?)));
+        }
+        let mut index = registry.create(ResourceKind::Mkey, memory, uses.clone())?;
+        // A key that requests may change can get any variant.
+        if is_reserved(index, if mkc.is_set(Mkc::UMR_EN) { 0 } else { mkc.get(Mkc::MKEY_7_0) }) {
+            let other = registry.create(ResourceKind::Mkey, memory, uses);
+            registry.destroy(Resource::mkey(index))?;
+            index = other?;
+        }
+        let key = Mkey::new(context, source);
+        registry.set_memory(Resource::mkey(index), key.memory());
+        self.destroyed.remove(&index);
+        self.keys.insert(index, key);
+        self.bind(registry, index);
+        Ok(index)
+    }
+
+    fn check_new(
+        &self,
+        mkc: View<'_, Mkc>,
+        mode: Option<AccessMode>,
+        octwords: u32,
+        source: &PageSource<'_>,
+    ) -> Result<(), CmdStatus> {
+        match mode {
             Some(AccessMode::Pa) => {}
-            Some(AccessMode::Mtt) if key.is_free() => {}
+            Some(AccessMode::Mtt) if mkc.is_set(Mkc::FREE) => {}
             Some(AccessMode::Mtt) => {
                 let log_page = mkc.get(Mkc::LOG_PAGE_SIZE);
-                let len = mkc.get64(Mkc::LEN);
-                let start = mkc.get64(Mkc::START_ADDR);
                 if mkc.is_set(Mkc::LENGTH64) || !(MIN_LOG_PAGE..=40).contains(&log_page) {
                     return Err(CmdStatus::BadParam);
                 }
-                let within = start & ((1 << log_page) - 1);
-                let pages = within.checked_add(len).ok_or(CmdStatus::BadParam)?.div_ceil(1 << log_page);
+                let within = mkc.get64(Mkc::START_ADDR) & ((1 << log_page) - 1);
+                let pages = within.checked_add(mkc.get64(Mkc::LEN)).ok_or(CmdStatus::BadParam)?.div_ceil(1 << log_page);
+                let brought = match source {
+                    PageSource::Listed(raw) => raw.len() as u64 / 8,
+                    PageSource::Umem(range) => range.len() >> log_page,
+                };
                 // The context must have room for the pages, and the input must have brought them.
-                if pages > 2 * octwords as u64 || pages > translations.len() as u64 / 8 {
+                if pages > 2 * u64::from(octwords) || pages > brought {
                     return Err(CmdStatus::BadParam);
                 }
             }
-            Some(AccessMode::Klms | AccessMode::Ksm) => {}
+            Some(AccessMode::Klms | AccessMode::Ksm) => {
+                if matches!(source, PageSource::Listed(raw) if raw.len() > MAX_KLM_BYTES) {
+                    return Err(CmdStatus::BadParam);
+                }
+            }
             Some(AccessMode::Memic) => {
                 // It opens one allocation for good: requests cannot move it to another.
-                let fixed = !mkc.is_set(Mkc::UMR_EN) && !mkc.is_set(Mkc::FREE) && !mkc.is_set(Mkc::LENGTH64);
-                if !fixed || !self.device.holds(mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN)) {
+                if mkc.is_set(Mkc::UMR_EN) || mkc.is_set(Mkc::FREE) || mkc.is_set(Mkc::LENGTH64) {
                     return Err(CmdStatus::BadParam);
                 }
             }
             _ => return Err(CmdStatus::BadParam),
         }
-        let mut index = self.next.max(2);
-        // A key that requests may change can get any variant.
-        let reserved = |index| is_reserved(index, if mkc.is_set(Mkc::UMR_EN) { 0 } else { key.variant() });
-        while self.keys.contains_key(&index) || !(2..max).contains(&index) || reserved(index) {
-            index = if index + 1 >= max { 2 } else { index + 1 };
-        }
-        self.used += key.cost();
-        if self.used > memory {
-            self.used -= key.cost();
-            return Err(CmdStatus::NoResources);
-        }
-        self.next = index + 1;
-        self.destroyed.remove(&index);
-        self.keys.insert(index, key);
-        Ok(index)
+        Ok(())
     }
 
     pub(in crate::engine) fn query(&self, index: u32, out: &mut ViewMut<'_, Mkc>) -> Result<(), CmdStatus> {
@@ -271,23 +317,32 @@ impl KeyTable {
         Ok(())
     }
 
-    pub(in crate::engine) fn destroy(&mut self, index: u32) -> Result<(), CmdStatus> {
-        if !self.keys.contains_key(&index) {
-            return Err(CmdStatus::BadRes);
-        }
-        let leads_here =
-            |window: &Mkey| window.klm_list.ranges(window.context().get64(Mkc::LEN)).any(|range| index_of(range.key) == index);
-        if self.keys.iter().any(|(&other, window)| other != index && window.is_bound_window() && leads_here(window)) {
-            return Err(CmdStatus::ResBusy);
-        }
-        if let Some(key) = self.keys.remove(&index) {
-            self.used -= key.cost();
-        }
+    /// Ends a key that no bound window leads to.
+    pub(in crate::engine) fn destroy(&mut self, registry: &mut Registry, index: u32) -> Result<u64, CmdStatus> {
+        let room = registry.destroy(Resource::mkey(index))?;
+        self.unbind(registry, index);
+        self.keys.remove(&index);
         if self.destroyed.len() >= MAX_DESTROYED {
             self.destroyed.pop_first();
         }
         self.destroyed.insert(index);
-        Ok(())
+        Ok(room)
+    }
+
+    /// Notes which keys a window leads to, if it is bound. One that leads to itself does not hold itself.
+    fn bind(&mut self, registry: &mut Registry, index: u32) {
+        if let Some(key) = self.keys.get(&index).filter(|key| key.is_bound_window()) {
+            self.bound += 1;
+            name_targets(registry, index, key.targets());
+        }
+    }
+
+    /// Ends [`KeyTable::bind`].
+    fn unbind(&mut self, registry: &mut Registry, index: u32) {
+        if let Some(key) = self.keys.get(&index).filter(|key| key.is_bound_window()) {
+            self.bound -= 1;
+            unname_targets(registry, index, key.targets());
+        }
     }
 
     /// The key, if its variant is right and it may be used by this queue pair and domain.
@@ -317,27 +372,77 @@ impl KeyTable {
         mkey.offset(addr, len).map(|_| ())
     }
 
-    /// Whether a translation list may grow by `more` bytes.
-    pub(in crate::engine) fn has_room(&self, more: usize, memory: u64) -> bool {
-        self.used.saturating_add(more as u64) <= memory
-    }
-
-    /// Replaces the context and translations of a key.
-    pub(in crate::engine) fn replace(&mut self, index: u32, context: [u8; 64], translations: Vec<u8>) {
-        let key = Mkey::new(context, translations);
-        self.used += key.cost();
-        if let Some(old) = self.keys.insert(index, key) {
-            self.used -= old.cost();
+    /// Gives a key another context, and changes its list from `first` (counted in entries) on, or replaces it. Returns how many
+    /// entries were looked at: those brought and, of an indirect key that is bound or freed, all.
+    pub(super) fn change(
+        &mut self,
+        registry: &mut Registry,
+        index: u32,
+        context: [u8; 64],
+        list: Option<(Option<u64>, &[u8])>,
+    ) -> usize {
+        let Some(key) = self.keys.get(&index) else { return 0 };
+        let brought = list.map_or(0, |(_, raw)| raw.len() / OCTWORD);
+        let after = View::<Mkc>::of(&context);
+        let len = after.get64(Mkc::LEN);
+        let same_length = key.context().get64(Mkc::LEN) == len;
+        let stays_bound = key.is_bound_window() && !after.is_set(Mkc::FREE) && same_length;
+        // A bound window that stays bound and whose other entries stay where they are: only what changes in its list matters.
+        let changed = match (list, key.klms()) {
+            (None, _) if stays_bound => Some((Vec::new(), Vec::new())),
+            (Some((Some(first), raw)), Some(klms)) if stays_bound => {
+                let first = usize::try_from(first).unwrap_or(usize::MAX);
+                let sum = |ranges: &[KeyRange]| ranges.iter().map(|range| range.len).sum::<u64>();
+                let changed = klms.changed(first, raw).filter(|(old, new)| sum(old) == sum(new));
+                let start = klms.start_of(first);
+                let within = |ranges: Vec<KeyRange>| covering(ranges.into_iter(), start, len).collect::<Vec<_>>();
+                changed.map(|(old, new)| (within(old), within(new)))
+            }
+            _ => None,
+        };
+        if changed.is_none() {
+            self.unbind(registry, index);
+        }
+        let Some(key) = self.keys.get_mut(&index) else { return 0 };
+        key.context = context;
+        match (&mut key.translations, list) {
+            (_, None) => {}
+            (Translations::Pages(pages), Some((None, raw))) => pages.replace(raw),
+            (Translations::Pages(pages), Some((Some(first), raw))) => pages.write(first, raw),
+            (Translations::Klms(klms), Some((None, raw))) => *klms = KlmList::read(raw),
+            (Translations::Klms(klms), Some((Some(first), raw))) => {
+                klms.change(usize::try_from(first).unwrap_or(usize::MAX), raw);
+            }
+        }
+        registry.set_memory(Resource::mkey(index), key.memory());
+        match changed {
+            Some((old, new)) => {
+                name_targets(registry, index, new.into_iter());
+                unname_targets(registry, index, old.into_iter());
+                brought
+            }
+            None => {
+                let all = key.klms().map_or(0, |klms| klms.raw_len() / OCTWORD);
+                self.bind(registry, index);
+                brought + all
+            }
         }
     }
 
     /// Frees a key that a peer names (SEND with invalidate).
-    pub(in crate::engine) fn invalidate_remotely(&mut self, key: u32, pd: u32, qpn: u32) -> Result<(), KeyError> {
+    pub(in crate::engine) fn invalidate_remotely(
+        &mut self,
+        registry: &mut Registry,
+        key: u32,
+        pd: u32,
+        qpn: u32,
+    ) -> Result<(), KeyError> {
         let access = Access { right: Right::RemoteRead, pd, qpn };
         let mkey = self.open(key, access)?;
         if !mkey.context().is_set(Mkc::EN_RINVAL) {
             return Err(KeyError::Right);
         }
+        self.unbind(registry, index_of(key));
         if let Some(mkey) = self.keys.get_mut(&index_of(key))
             && let Some(mut context) = ViewMut::<Mkc>::new(&mut mkey.context)
         {
@@ -345,9 +450,16 @@ impl KeyTable {
         }
         Ok(())
     }
+}
 
-    /// The translations of a key, raw.
-    pub(in crate::engine) fn translations(&self, index: u32) -> Option<&[u8]> {
-        self.keys.get(&index).map(|key| key.translations.as_slice())
+fn name_targets(registry: &mut Registry, index: u32, ranges: impl Iterator<Item = KeyRange>) {
+    for target in ranges.map(|range| index_of(range.key)).filter(|target| *target != index) {
+        registry.name(Resource::mkey(target));
+    }
+}
+
+fn unname_targets(registry: &mut Registry, index: u32, ranges: impl Iterator<Item = KeyRange>) {
+    for target in ranges.map(|range| index_of(range.key)).filter(|target| *target != index) {
+        registry.unname(Resource::mkey(target));
     }
 }

@@ -1,16 +1,18 @@
-//! The entries of an indirect key: KLMs, each a range of another key, and repeat blocks, which interleave strided ranges.
+//! The entries of an indirect key: ranges behind other keys, one after another, or blocks of them that repeat.
 
-use bareverbs_mlx5_spec::{Layout, View, WqeKlm, WqeRepeatBlock, WqeRepeatEntry};
+use bareverbs_mlx5_spec::{Layout, View, ViewMut, WqeKlm, WqeRepeatBlock, WqeRepeatEntry};
 
-/// In place of a key: the entry is the head of a repeat block (rdma-core `umr_strided_seg_create`).
+use super::range_list::RangeList;
+
+/// In place of a key: the entry begins a repeat block (rdma-core `umr_strided_seg_create`).
 const REPEAT_BLOCK: u32 = 0x400;
 
-/// Whether a key with this index and variant would be taken for the head of a repeat block.
+/// Whether a key with this index and variant would be taken for the mark of a block that repeats.
 pub(in crate::engine) const fn is_reserved(index: u32, variant: u32) -> bool {
     index << 8 | variant == REPEAT_BLOCK
 }
 
-/// A range of bytes of another key.
+/// Bytes behind another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct KeyRange {
     pub(in crate::engine) len: u64,
@@ -23,17 +25,32 @@ impl KeyRange {
     fn from(self, at: u64) -> Option<Self> {
         Some(Self { len: self.len.saturating_sub(at), addr: self.addr.checked_add(at)?, ..self })
     }
+
+    fn from_klm(klm: View<'_, WqeKlm>) -> Self {
+        let len = u64::from(klm.get(WqeKlm::BYTE_COUNT));
+        Self { len, key: klm.get(WqeKlm::MKEY), addr: klm.get64(WqeKlm::ADDRESS) }
+    }
+
+    fn to_raw(self) -> [u8; WqeKlm::SIZE] {
+        let mut raw = [0; WqeKlm::SIZE];
+        ViewMut::<WqeKlm>::of(&mut raw)
+            .set(WqeKlm::BYTE_COUNT, self.len as u32)
+            .set(WqeKlm::MKEY, self.key)
+            .set64(WqeKlm::ADDRESS, self.addr);
+        raw
+    }
 }
 
-/// One entry of a repeat block: its range moves on by a stride in each repetition.
+/// An entry of a repeat block: it moves on by a stride each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RepeatEntry {
     first: KeyRange,
     stride: u64,
-    /// Bytes of one repetition up to the end of this entry.
+    /// Bytes of a period up to its end.
     end: u64,
 }
 
+/// An entry, or a repeat block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     Klm(KeyRange),
@@ -47,83 +64,64 @@ impl Entry {
             Self::RepeatBlock { count, entries } => count.saturating_mul(entries.last().map_or(0, |entry| entry.end)),
         }
     }
+
+    /// The ranges of other keys that its first `len` bytes reach; of a repeated entry the whole range from first byte to last.
+    fn ranges(&self, len: u64) -> impl Iterator<Item = KeyRange> {
+        let (klm, count, repeated) = match self {
+            Self::Klm(range) => (Some(KeyRange { len: range.len.min(len), ..*range }), 0, &[][..]),
+            Self::RepeatBlock { count, entries } => {
+                let period = entries.last().map_or(0, |entry| entry.end);
+                let turns = if period == 0 { 0 } else { len.div_ceil(period) };
+                (None, turns.min(*count), entries.as_slice())
+            }
+        };
+        let whole = move |entry: &RepeatEntry| {
+            let more = count.checked_sub(1)?.saturating_mul(entry.stride);
+            Some(KeyRange { len: entry.first.len.saturating_add(more), ..entry.first })
+        };
+        let repeated = repeated.iter().filter(|entry| entry.first.len != 0).filter_map(whole);
+        klm.into_iter().chain(repeated).filter(|range| range.len != 0)
+    }
 }
 
-/// All entries of a key.
+/// The ranges that bytes up to `len` reach, of ranges that begin at byte `start`.
+pub(in crate::engine) fn covering(
+    ranges: impl Iterator<Item = KeyRange>,
+    start: u64,
+    len: u64,
+) -> impl Iterator<Item = KeyRange> {
+    let mut at = start;
+    let clipped = ranges.map_while(move |range| {
+        let rest = len.checked_sub(at).filter(|rest| *rest != 0)?;
+        at = at.saturating_add(range.len);
+        Some(KeyRange { len: range.len.min(rest), ..range })
+    });
+    clipped.filter(|range| range.len != 0)
+}
+
+/// Entries of a list that has blocks that repeat. It is read as a whole: what an entry is depends on those before it.
 #[derive(Clone, Debug, Default)]
-pub(in crate::engine) struct KlmList {
-    entries: Vec<Entry>,
+struct Blocks {
+    raw: Vec<u8>,
+    blocks: Vec<Entry>,
     /// The byte after each entry, counted from the start of the key.
     ends: Vec<u64>,
 }
 
-impl KlmList {
-    /// Reads a raw list.
-    pub(in crate::engine) fn read(raw: &[u8]) -> Self {
-        let mut entries = Vec::new();
-        let mut rest = raw;
-        while let Some((head, tail)) = rest.split_at_checked(WqeKlm::SIZE) {
-            rest = tail;
-            let Some(klm) = View::<WqeKlm>::new(head) else { break };
-            entries.push(if klm.get(WqeKlm::MKEY) == REPEAT_BLOCK {
-                let (block, tail) = repeat_block(head, rest);
-                rest = tail;
-                block
-            } else {
-                let len = u64::from(klm.get(WqeKlm::BYTE_COUNT));
-                Entry::Klm(KeyRange { len, key: klm.get(WqeKlm::MKEY), addr: klm.get64(WqeKlm::ADDRESS) })
-            });
-        }
+impl Blocks {
+    fn read(raw: Vec<u8>) -> Self {
+        let blocks = blocks(&raw);
         let mut end = 0u64;
-        let ends = entries.iter().map(|entry: &Entry| {
+        let ends = blocks.iter().map(|entry| {
             end = end.saturating_add(entry.len());
             end
         });
-        Self { ends: ends.collect(), entries }
+        Self { ends: ends.collect(), blocks, raw }
     }
 
-    /// Bytes that the entries take here.
-    pub(in crate::engine) fn cost(&self) -> usize {
-        let repeated = |entry: &Entry| match entry {
-            Entry::Klm(_) => 0,
-            Entry::RepeatBlock { entries, .. } => entries.len() * size_of::<RepeatEntry>(),
-        };
-        let lists = self.entries.len() * (size_of::<Entry>() + size_of::<u64>());
-        lists + self.entries.iter().map(repeated).sum::<usize>()
-    }
-
-    /// Bytes that all entries together reach.
-    pub(in crate::engine) fn len(&self) -> u64 {
-        self.ends.last().copied().unwrap_or(0)
-    }
-
-    /// The ranges of other keys that the first `len` bytes reach; of a repeated entry the whole range from first byte to last.
-    /// Lists are padded to a whole unit, so what is beyond the bytes of the key may be anything.
-    pub(in crate::engine) fn ranges(&self, len: u64) -> impl Iterator<Item = KeyRange> {
-        let used = self.ends.partition_point(|&end| end < len).saturating_add(1);
-        self.entries.iter().zip(&self.ends).take(used).flat_map(move |(entry, &end)| {
-            let rest = len.saturating_sub(end.saturating_sub(entry.len()));
-            let (klm, count, repeated) = match entry {
-                Entry::Klm(range) => (Some(KeyRange { len: range.len.min(rest), ..*range }), 0, &[][..]),
-                Entry::RepeatBlock { count, entries } => {
-                    let round = entries.last().map_or(0, |entry| entry.end);
-                    let rounds = if round == 0 { 0 } else { rest.div_ceil(round) };
-                    (None, rounds.min(*count), entries.as_slice())
-                }
-            };
-            let whole = move |entry: &RepeatEntry| {
-                let more = count.checked_sub(1)?.saturating_mul(entry.stride);
-                Some(KeyRange { len: entry.first.len.saturating_add(more), ..entry.first })
-            };
-            let repeated = repeated.iter().filter(|entry| entry.first.len != 0).filter_map(whole);
-            klm.into_iter().chain(repeated).filter(|range| range.len != 0)
-        })
-    }
-
-    /// Where byte `at` of the key lies, and how many bytes follow it there.
-    pub(in crate::engine) fn locate(&self, at: u64) -> Option<KeyRange> {
+    fn locate(&self, at: u64) -> Option<KeyRange> {
         let index = self.ends.partition_point(|&end| end <= at);
-        let entry = self.entries.get(index)?;
+        let entry = self.blocks.get(index)?;
         let within = at - self.ends.get(index)?.saturating_sub(entry.len());
         match entry {
             Entry::Klm(range) => range.from(within),
@@ -136,22 +134,196 @@ impl KlmList {
             }
         }
     }
+}
 
-    /// Entry `index`, whatever its length says, of a key whose entries all have one size.
-    pub(in crate::engine) fn entry(&self, index: u64) -> Option<KeyRange> {
-        match self.entries.get(usize::try_from(index).ok()?)? {
-            Entry::Klm(range) => Some(*range),
-            Entry::RepeatBlock { .. } => None,
-        }
+#[derive(Clone, Debug)]
+enum Entries {
+    /// One range each: an entry changes without a look at the others.
+    Plain(RangeList),
+    Blocks(Blocks),
+}
+
+/// All entries of an indirect key.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct KlmList {
+    entries: Entries,
+}
+
+impl Default for KlmList {
+    fn default() -> Self {
+        Self { entries: Entries::Plain(RangeList::default()) }
     }
 }
 
-/// A repeat block from its head and the entries that follow it, and the bytes after it.
-fn repeat_block<'a>(head: &[u8], rest: &'a [u8]) -> (Entry, &'a [u8]) {
+/// Most bytes of a list with blocks that repeat of which a part can be changed.
+const MAX_CHANGED_BLOCKS: usize = 16 << 10;
+
+impl KlmList {
+    /// Bytes of this process that a list of `len` raw bytes takes at most, with what the registry keeps of the keys that it names.
+    pub(in crate::engine) const fn memory_of(len: u64) -> u64 {
+        len.saturating_mul(8)
+    }
+
+    /// Bytes of this process that it takes.
+    pub(in crate::engine) fn memory(&self) -> u64 {
+        Self::memory_of(self.raw_len() as u64)
+    }
+
+    /// Bytes that it has as a list.
+    pub(in crate::engine) fn raw_len(&self) -> usize {
+        match &self.entries {
+            Entries::Plain(plain) => plain.count() * WqeKlm::SIZE,
+            Entries::Blocks(blocks) => blocks.raw.len(),
+        }
+    }
+
+    /// Reads a raw list.
+    pub(in crate::engine) fn read(raw: &[u8]) -> Self {
+        let entries = if has_blocks(raw) {
+            Entries::Blocks(Blocks::read(raw.to_vec()))
+        } else {
+            let mut plain = RangeList::default();
+            klms(raw).for_each(|range| plain.push(range));
+            Entries::Plain(plain)
+        };
+        Self { entries }
+    }
+
+    /// Bytes that all entries together reach.
+    pub(in crate::engine) fn len(&self) -> u64 {
+        match &self.entries {
+            Entries::Plain(plain) => plain.len(),
+            Entries::Blocks(blocks) => blocks.ends.last().copied().unwrap_or(0),
+        }
+    }
+
+    /// The ranges of other keys that the first `len` bytes reach; of a repeated entry the whole range from first byte to last.
+    /// Lists are padded to a whole unit, so what is beyond the bytes of the key may be anything.
+    pub(in crate::engine) fn ranges(&self, len: u64) -> impl Iterator<Item = KeyRange> {
+        let (plain, blocks) = match &self.entries {
+            Entries::Plain(plain) => (plain.all(), None),
+            Entries::Blocks(blocks) => (&[][..], Some(blocks)),
+        };
+        let blocks = blocks.into_iter().flat_map(move |blocks| {
+            let used = blocks.ends.partition_point(|&end| end < len).saturating_add(1);
+            let used = blocks.blocks.iter().zip(&blocks.ends).take(used);
+            used.flat_map(move |(entry, &end)| entry.ranges(len.saturating_sub(end.saturating_sub(entry.len()))))
+        });
+        covering(plain.iter().copied(), 0, len).chain(blocks)
+    }
+
+    /// Where byte `at` of the key lies, and how many bytes follow it there.
+    pub(in crate::engine) fn locate(&self, at: u64) -> Option<KeyRange> {
+        match &self.entries {
+            Entries::Plain(plain) => {
+                let (index, within) = plain.find(at)?;
+                plain.all().get(index)?.from(within)
+            }
+            Entries::Blocks(blocks) => blocks.locate(at),
+        }
+    }
+
+    /// Entry `index`, whatever its length says, of a key whose entries all have one size.
+    pub(in crate::engine) fn entry(&self, index: u64) -> Option<KeyRange> {
+        let index = usize::try_from(index).ok()?;
+        match &self.entries {
+            Entries::Plain(plain) => plain.all().get(index).copied(),
+            Entries::Blocks(blocks) => match blocks.blocks.get(index)? {
+                Entry::Klm(range) => Some(*range),
+                Entry::RepeatBlock { .. } => None,
+            },
+        }
+    }
+
+    /// The byte of the key at which entry `first` begins, in a list without blocks.
+    pub(in crate::engine) fn start_of(&self, first: usize) -> u64 {
+        match &self.entries {
+            Entries::Plain(plain) => plain.start_of(first),
+            Entries::Blocks(_) => 0,
+        }
+    }
+
+    /// Whether entries from `first` on can be changed into those of a raw list: not if a long list would have to be read again
+    /// for it.
+    pub(in crate::engine) fn can_change(&self, first: usize, raw: &[u8]) -> bool {
+        let end = first.saturating_mul(WqeKlm::SIZE).saturating_add(raw.len());
+        let plain = matches!(self.entries, Entries::Plain(_)) && !has_blocks(raw);
+        plain || (self.raw_len() <= MAX_CHANGED_BLOCKS && end <= MAX_CHANGED_BLOCKS)
+    }
+
+    /// The entries that a change from `first` on puts out and those that it brings in, if no others are touched by it.
+    pub(in crate::engine) fn changed(&self, first: usize, raw: &[u8]) -> Option<(Vec<KeyRange>, Vec<KeyRange>)> {
+        let Entries::Plain(plain) = &self.entries else { return None };
+        if has_blocks(raw) {
+            return None;
+        }
+        let new: Vec<KeyRange> = klms(raw).collect();
+        let old = plain.all().iter().skip(first).take(new.len()).copied().collect();
+        Some((old, new))
+    }
+
+    /// Changes entries from `first` on, which [`KlmList::can_change`] allowed; between the last entry and those are entries of
+    /// no bytes.
+    pub(in crate::engine) fn change(&mut self, first: usize, raw: &[u8]) {
+        if let (Entries::Plain(plain), false) = (&mut self.entries, has_blocks(raw)) {
+            for (index, range) in (first..).zip(klms(raw)) {
+                plain.set(index, range);
+            }
+            return;
+        }
+        let mut whole = match &self.entries {
+            Entries::Plain(plain) => plain.all().iter().flat_map(|range| range.to_raw()).collect(),
+            Entries::Blocks(blocks) => blocks.raw.clone(),
+        };
+        let start = first.saturating_mul(WqeKlm::SIZE);
+        let end = start.saturating_add(raw.len());
+        if end > MAX_CHANGED_BLOCKS {
+            return;
+        }
+        if whole.len() < end {
+            whole.resize(end, 0);
+        }
+        if let Some(part) = whole.get_mut(start..end) {
+            part.copy_from_slice(raw);
+        }
+        *self = Self::read(&whole);
+    }
+}
+
+/// The entries of a list without blocks.
+fn klms(raw: &[u8]) -> impl Iterator<Item = KeyRange> {
+    raw.chunks_exact(WqeKlm::SIZE).filter_map(View::<WqeKlm>::new).map(KeyRange::from_klm)
+}
+
+/// Whether a list has the mark of a block that repeats, or something that looks like it within one.
+fn has_blocks(raw: &[u8]) -> bool {
+    klms(raw).any(|range| range.key == REPEAT_BLOCK)
+}
+
+/// The entries of a list with blocks.
+fn blocks(raw: &[u8]) -> Vec<Entry> {
+    let mut blocks = Vec::new();
+    let mut rest = raw;
+    while let Some((entry, behind)) = rest.split_at_checked(WqeKlm::SIZE) {
+        rest = behind;
+        let Some(klm) = View::<WqeKlm>::new(entry) else { break };
+        blocks.push(if klm.get(WqeKlm::MKEY) == REPEAT_BLOCK {
+            let (entry, behind) = repeat(entry, rest);
+            rest = behind;
+            entry
+        } else {
+            Entry::Klm(KeyRange::from_klm(klm))
+        });
+    }
+    blocks
+}
+
+/// A block that repeats: its head, and the entries that follow; what is behind it.
+fn repeat<'a>(head: &[u8], rest: &'a [u8]) -> (Entry, &'a [u8]) {
     let (count, entries) = View::<WqeRepeatBlock>::new(head)
         .map_or((0, 0), |head| (head.get(WqeRepeatBlock::REPEAT_COUNT), head.get(WqeRepeatBlock::NUM_ENT)));
     let len = (entries as usize * WqeRepeatEntry::SIZE).min(rest.len());
-    let (list, tail) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+    let (list, behind) = rest.split_at_checked(len).unwrap_or((rest, &[]));
     let mut end = 0;
     let entries = list.chunks_exact(WqeRepeatEntry::SIZE).filter_map(View::<WqeRepeatEntry>::new).map(|entry| {
         let len = u64::from(entry.get(WqeRepeatEntry::BYTE_COUNT));
@@ -159,7 +331,7 @@ fn repeat_block<'a>(head: &[u8], rest: &'a [u8]) -> (Entry, &'a [u8]) {
         let first = KeyRange { len, key: entry.get(WqeRepeatEntry::MEMKEY), addr: entry.get64(WqeRepeatEntry::VA) };
         RepeatEntry { first, stride: entry.get(WqeRepeatEntry::STRIDE).into(), end }
     });
-    (Entry::RepeatBlock { count: count.into(), entries: entries.collect() }, tail)
+    (Entry::RepeatBlock { count: count.into(), entries: entries.collect() }, behind)
 }
 
 #[cfg(test)]

@@ -4,5 +4,7 @@ pub(super) mod device_memory;
 pub(super) mod key;
 pub(super) mod klm_list;
 pub(super) mod message;
+pub(super) mod page_table;
+pub(super) mod range_list;
 pub(super) mod translate;
 pub(super) mod umr;

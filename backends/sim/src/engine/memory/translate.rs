@@ -107,11 +107,12 @@ impl KeyTable {
         let (mut at, end) = (offset, offset.checked_add(len).ok_or(KeyError::Range)?);
         let entry_len = 1u64.checked_shl(mkey.context().get(Mkc::LOG_PAGE_SIZE)).unwrap_or(0);
         while at < end {
+            let klms = mkey.klms();
             let range = if mode == AccessMode::Klms {
-                mkey.klm_list.locate(at)
+                klms.and_then(|klms| klms.locate(at))
             } else {
                 let (index, within) = (at.checked_div(entry_len), at.checked_rem(entry_len));
-                let entry = index.and_then(|index| mkey.klm_list.entry(index));
+                let entry = index.zip(klms).and_then(|(index, klms)| klms.entry(index));
                 entry.zip(within).and_then(|(range, within)| {
                     Some(KeyRange { len: entry_len - within, addr: range.addr.checked_add(within)?, ..range })
                 })

@@ -1,19 +1,21 @@
 //! Keys changed from a send queue: bind, invalidate, fast registration.
 
+use std::borrow::Cow;
+
 use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, mkey_mask};
 
-use crate::engine::memory::key::{Access, KeyTable, Mkey, Right, index_of};
-use crate::engine::memory::klm_list::KlmList;
+use crate::engine::memory::key::{Access, KeyTable, MAX_KLM_BYTES, Mkey, Right, Translations, index_of};
+use crate::engine::memory::klm_list::{KeyRange, KlmList, covering};
 use crate::memory::HostMemory;
+use crate::registry::{Registry, Resource};
 use crate::wqe::{Umr, UmrTranslations};
 
 /// Bytes of the unit in which translations are changed.
-const LIST_UNIT: usize = 64;
+const LIST_UNIT: u64 = 64;
+/// Entries that are looked at when a request changes the rights of a window and not its list.
+const MAX_CHECKED: usize = 1024;
 
-/// A list takes at most so many times its bytes, entries read out and their ends included.
-const LARGEST_GROWTH: usize = 4;
-
-/// The queue pair that changes a key.
+/// Who changes a key.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct UmrIssuer {
     pub(in crate::engine) pd: u32,
@@ -50,15 +52,16 @@ const KNOWN: u64 = {
     known
 };
 
-/// Applies `umr` to the key `number` names by its index. On an error the key is as it was.
+/// Applies `umr` to the key `number` names by its index. On an error the key is as it was. What it costs is the list that it
+/// brings, not the one that the key has; returns how many entries were looked at.
 pub(in crate::engine) fn apply(
     keys: &mut KeyTable,
-    key_memory: u64,
+    registry: &mut Registry,
     memory: &dyn HostMemory,
     issuer: UmrIssuer,
     number: u32,
     umr: &Umr,
-) -> Result<(), CqeSyndrome> {
+) -> Result<usize, CqeSyndrome> {
     let refused = CqeSyndrome::MwBind;
     let index = index_of(number);
     let key = keys.get(index).ok_or(refused)?;
@@ -67,26 +70,48 @@ pub(in crate::engine) fn apply(
     allowed(key, issuer, number, umr, frees)?;
     let mut context: [u8; 64] = key.context().as_bytes().first_chunk().copied().ok_or(refused)?;
     merge(&mut context, new, umr.mask, issuer.privileged);
-    let translations = match raw_translations(keys, memory, issuer, umr)? {
-        None => keys.translations(index).unwrap_or_default().to_vec(),
-        Some(raw) => {
-            let capacity = (key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE) as usize).saturating_mul(OCTWORD);
-            // Lists are brought in whole units, which the last one of a small key may not fill.
-            let capacity = capacity.checked_next_multiple_of(LIST_UNIT).ok_or(refused)?;
-            // What is beyond the present list is filled up, so that much must be free.
-            let end = umr.offset.unwrap_or(0).saturating_mul(OCTWORD as u64).saturating_add(raw.len() as u64);
-            let more = usize::try_from(end).map_err(|_| refused)?.saturating_mul(LARGEST_GROWTH);
-            if !keys.has_room(more, key_memory) {
-                return Err(refused);
-            }
-            splice(keys.translations(index).unwrap_or_default(), umr.offset, raw, capacity).ok_or(refused)?
-        }
+    let raw = raw_translations(keys, memory, issuer, umr)?;
+    let list = match &raw {
+        None => None,
+        Some(raw) => Some((room_for(key, registry, umr.offset, raw)?, raw.as_ref())),
     };
     if !frees && key.mode() == Some(AccessMode::Klms) && !issuer.privileged {
-        check_targets(keys, issuer, index, View::of(&context), &translations)?;
+        check_targets(keys, issuer, index, View::of(&context), list)?;
     }
-    keys.replace(index, context, translations);
-    Ok(())
+    let (old, new) = (Resource::pd(key.pd()), Resource::pd(View::<Mkc>::of(&context).get(Mkc::PD)));
+    if old != new {
+        registry.change_use(Resource::mkey(index), Some(old), Some(new)).map_err(|_| refused)?;
+    }
+    Ok(keys.change(registry, index, context, list))
+}
+
+/// The first entry that a list changes (`None` if it replaces all), if key and device have room for the list.
+fn room_for(key: &Mkey, registry: &Registry, offset: Option<u64>, raw: &[u8]) -> Result<Option<u64>, CqeSyndrome> {
+    let refused = CqeSyndrome::MwBind;
+    let capacity = u64::from(key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE)) * OCTWORD as u64;
+    // Lists are brought in whole units, which the last one of a small key may not fill.
+    let capacity = capacity.next_multiple_of(LIST_UNIT);
+    let start = offset.unwrap_or(0).checked_mul(OCTWORD as u64).ok_or(refused)?;
+    let end = start.checked_add(raw.len() as u64).filter(|&end| end <= capacity).ok_or(refused)?;
+    let (first, more) = match &key.translations {
+        Translations::Pages(pages) => (start / 8, pages.memory_after(raw.len()) - pages.memory()),
+        Translations::Klms(klms) => {
+            if usize::try_from(end).map_or(true, |end| end > MAX_KLM_BYTES) {
+                return Err(refused);
+            }
+            (start / OCTWORD as u64, KlmList::memory_of(end.saturating_sub(klms.raw_len() as u64)))
+        }
+    };
+    if !registry.has_memory(more) {
+        return Err(refused);
+    }
+    let first = offset.map(|_| first);
+    if let (Translations::Klms(klms), Some(first)) = (&key.translations, first)
+        && !klms.can_change(usize::try_from(first).map_err(|_| refused)?, raw)
+    {
+        return Err(refused);
+    }
+    Ok(first)
 }
 
 fn allowed(key: &Mkey, issuer: UmrIssuer, number: u32, umr: &Umr, frees: bool) -> Result<(), CqeSyndrome> {
@@ -133,15 +158,15 @@ fn merge(context: &mut [u8; 64], new: View<'_, Mkc>, mask: u64, privileged: bool
     }
 }
 
-fn raw_translations(
+fn raw_translations<'a>(
     keys: &KeyTable,
     memory: &dyn HostMemory,
     issuer: UmrIssuer,
-    umr: &Umr,
-) -> Result<Option<Vec<u8>>, CqeSyndrome> {
+    umr: &'a Umr,
+) -> Result<Option<Cow<'a, [u8]>>, CqeSyndrome> {
     match &umr.translations {
         UmrTranslations::None => Ok(None),
-        UmrTranslations::Inline(raw) => Ok(Some(raw.clone())),
+        UmrTranslations::Inline(raw) => Ok(Some(Cow::Borrowed(raw))),
         UmrTranslations::Memory(pointer) => {
             let len = usize::from(umr.octowords) * OCTWORD;
             if pointer.len < len as u64 {
@@ -150,22 +175,9 @@ fn raw_translations(
             let mut raw = vec![0; len];
             let access = Access { right: Right::LocalRead, pd: issuer.pd, qpn: issuer.qpn };
             keys.read(memory, (pointer.lkey, pointer.addr), access, &mut raw).map_err(|_| CqeSyndrome::LocalProt)?;
-            Ok(Some(raw))
+            Ok(Some(Cow::Owned(raw)))
         }
     }
-}
-
-/// The list after a change, or `None` if the key has no room for it.
-fn splice(old: &[u8], offset: Option<u64>, raw: Vec<u8>, capacity: usize) -> Option<Vec<u8>> {
-    let Some(offset) = offset else { return (raw.len() <= capacity).then_some(raw) };
-    let start = usize::try_from(offset).ok()?.checked_mul(OCTWORD)?;
-    let end = start.checked_add(raw.len()).filter(|&end| end <= capacity)?;
-    let mut list = old.to_vec();
-    if list.len() < end {
-        list.resize(end, 0);
-    }
-    list.get_mut(start..end)?.copy_from_slice(&raw);
-    Some(list)
 }
 
 /// What a window is bound to must exist, belong to the same domain, cover the range, and let the device do locally what
@@ -177,23 +189,60 @@ fn check_targets(
     issuer: UmrIssuer,
     index: u32,
     window: View<'_, Mkc>,
-    translations: &[u8],
+    list: Option<(Option<u64>, &[u8])>,
 ) -> Result<(), CqeSyndrome> {
     let refused = CqeSyndrome::MwBind;
     if window.get(Mkc::QPN) != MKEY_ANY_QPN && window.get(Mkc::QPN) != issuer.qpn {
         return Err(refused);
     }
-    let writes = window.is_set(Mkc::RW) || window.is_set(Mkc::A) || window.is_set(Mkc::LW);
-    let klm_list = KlmList::read(translations);
-    for range in klm_list.ranges(window.get64(Mkc::LEN)) {
-        if index_of(range.key) == index {
-            return Err(refused);
+    let Some(klms) = keys.get(index).and_then(Mkey::klms) else { return Err(refused) };
+    let len = window.get64(Mkc::LEN);
+    let check = |range: KeyRange| check_target(keys, issuer, index, window, range);
+    // An access looks at the keys behind again, so what was checked when it came need not be checked once more.
+    let reaches = match list {
+        None => {
+            klms.ranges(len).take(MAX_CHECKED).try_for_each(check)?;
+            klms.len()
         }
-        let rights = [Some(Right::LocalRead), writes.then_some(Right::LocalWrite)];
-        for right in rights.into_iter().flatten() {
-            let access = Access { right, pd: window.get(Mkc::PD), qpn: issuer.qpn };
-            keys.check(range.key, range.addr, range.len, access).map_err(|_| refused)?;
+        Some((Some(first), raw)) => {
+            let first = usize::try_from(first).map_err(|_| refused)?;
+            if let Some((old, new)) = klms.changed(first, raw) {
+                covering(new.iter().copied(), klms.start_of(first), len).try_for_each(check)?;
+                let sum = |runs: &[KeyRange]| runs.iter().map(|range| range.len).sum::<u64>();
+                klms.len() - sum(&old) + sum(&new)
+            } else {
+                // A list with blocks that repeat, which is short.
+                let mut whole = klms.clone();
+                whole.change(first, raw);
+                whole.ranges(len).try_for_each(check)?;
+                whole.len()
+            }
         }
+        Some((None, raw)) => {
+            let whole = KlmList::read(raw);
+            whole.ranges(len).try_for_each(check)?;
+            whole.len()
+        }
+    };
+    if len > reaches { Err(refused) } else { Ok(()) }
+}
+
+fn check_target(
+    keys: &KeyTable,
+    issuer: UmrIssuer,
+    index: u32,
+    window: View<'_, Mkc>,
+    range: KeyRange,
+) -> Result<(), CqeSyndrome> {
+    let refused = CqeSyndrome::MwBind;
+    if index_of(range.key) == index {
+        return Err(refused);
     }
-    if window.get64(Mkc::LEN) > klm_list.len() { Err(refused) } else { Ok(()) }
+    let writes = window.is_set(Mkc::RW) || window.is_set(Mkc::A) || window.is_set(Mkc::LW);
+    let rights = [Some(Right::LocalRead), writes.then_some(Right::LocalWrite)];
+    for right in rights.into_iter().flatten() {
+        let access = Access { right, pd: window.get(Mkc::PD), qpn: issuer.qpn };
+        keys.check(range.key, range.addr, range.len, access).map_err(|_| refused)?;
+    }
+    Ok(())
 }

@@ -24,6 +24,7 @@ impl Qp {
             self.requester.retired = op.index.wrapping_add(op.wqe.as_ref().map_or(1, |wqe| wqe.blocks()));
             self.complete_send(work, SendOp::done(&op, Some(FLUSHED)));
         }
+        self.requester.memory = 0;
         while self.sq.is_some() && self.requester.fetched != self.requester.posted {
             let index = self.requester.fetched;
             let (send_opcode, size) = match self.read_wqe(work, index) {

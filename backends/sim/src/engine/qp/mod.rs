@@ -13,12 +13,15 @@ use crate::engine::management_datagram::SUBNET_QPN;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::requester::Requester;
 use crate::engine::responder::Responder;
-use crate::engine::ring::{Pages, Ring};
-use crate::engine::{EngineEvent, QUEUE_COST, QpResources, QueueCounts, SrqKind, Work};
+use crate::engine::ring::{Pages, PagesPlan, Ring};
+use crate::engine::{EngineEvent, PageSource, QpResources, QueueCounts, SrqKind, Work};
 use crate::memory::read_array;
 use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, Transport};
+use crate::registry::Resource;
 use crate::wqe::WqeService;
 
+/// Bytes of this process that an answer takes while it waits.
+const REPLY_MEMORY: u64 = 128;
 /// Bytes of a context.
 pub(in crate::engine) const CONTEXT: usize = 232;
 
@@ -92,11 +95,65 @@ pub(in crate::engine) struct Qp {
     pub(in crate::engine) srq: Option<u32>,
     pub(in crate::engine) requester: Requester,
     pub(in crate::engine) responder: Responder,
+    /// Bytes of this process that its page list takes.
+    list_memory: u64,
+    /// Its doorbell record lies in user memory and stays there.
+    pub(in crate::engine) record_in_umem: bool,
+}
+
+/// A queue pair that a context describes.
+pub(in crate::engine) struct QpPlan<'a> {
+    qpc: View<'a, Qpc>,
+    service: Service,
+    has_sq: bool,
+    has_rq: bool,
+    srq: Option<u32>,
+    rq_bytes: u64,
+    log_rq_stride: u32,
+    pages: PagesPlan<'a>,
+    /// User memory in which the doorbell record lies.
+    record: Option<u32>,
+}
+
+impl QpPlan<'_> {
+    /// Bytes of this process that its page list will take.
+    pub(in crate::engine) fn memory(&self) -> u64 {
+        self.pages.memory()
+    }
+
+    /// What it refers to.
+    pub(in crate::engine) fn uses(&self) -> Vec<Resource> {
+        let qpc = &self.qpc;
+        let mut uses = Vec::new();
+        // The queue pair that changes keys learns its protection domain when it is initialized.
+        if self.service != Service::RegUmr {
+            uses.push(Resource::pd(qpc.get(Qpc::PD)));
+        }
+        // Without a send queue nothing rings.
+        if self.has_sq {
+            uses.extend([Resource::cq(qpc.get(Qpc::CQN_SND)), Resource::uar(qpc.get(Qpc::UAR_PAGE))]);
+        }
+        if self.has_rq || self.srq.is_some() {
+            uses.push(Resource::cq(qpc.get(Qpc::CQN_RCV)));
+        }
+        if self.service == Service::Xrc {
+            uses.push(Resource::xrcd(qpc.get(Qpc::XRCD)));
+        }
+        uses.extend(self.srq.map(Resource::srq));
+        uses.extend(self.pages.umem());
+        uses.extend(self.record.map(Resource::umem));
+        uses
+    }
 }
 
 impl Qp {
-    pub(in crate::engine) fn new(qpn: u32, qpc: View<'_, Qpc>, pas: &[u64], shared: &QpResources) -> Result<Self, CmdStatus> {
-        let context: [u8; CONTEXT] = qpc.as_bytes().first_chunk().copied().ok_or(CmdStatus::BadInputLen)?;
+    /// What a context asks for, before anything is kept of it.
+    pub(in crate::engine) fn plan<'a>(
+        qpc: View<'a, Qpc>,
+        source: PageSource<'a>,
+        record: Option<u32>,
+        shared: &QpResources,
+    ) -> Result<QpPlan<'a>, CmdStatus> {
         let st = QpcSt::from_code(qpc.get(Qpc::ST)).ok_or(CmdStatus::BadParam)?;
         let service = Service::of(st).ok_or(CmdStatus::BadParam)?;
         let has_sq = !qpc.is_set(Qpc::NO_SQ);
@@ -111,36 +168,46 @@ impl Qp {
         if !qpc.get64(Qpc::DBR_ADDR).is_multiple_of(8) {
             return Err(CmdStatus::BadParam);
         }
-        for (used, cqn) in [(has_sq, Qpc::CQN_SND), (has_rq || srq.is_some(), Qpc::CQN_RCV)] {
-            if used && !shared.cqs.contains(qpc.get(cqn)) {
-                return Err(CmdStatus::BadRes);
-            }
-        }
-        let log_rq = qpc.get(Qpc::LOG_RQ_SIZE);
         let log_rq_stride = qpc.get(Qpc::LOG_RQ_STRIDE) + 4;
-        let log_sq = qpc.get(Qpc::LOG_SQ_SIZE);
-        let rq_bytes = if has_rq { 1u64 << (log_rq + log_rq_stride) } else { 0 };
-        let sq_bytes = if has_sq { 64u64 << log_sq } else { 0 };
-        let pages = Pages::new(pas, qpc.get(Qpc::LOG_PAGE_SIZE), qpc.get(Qpc::PAGE_OFFSET), rq_bytes + sq_bytes)?;
+        let rq_bytes = if has_rq { 1u64 << (qpc.get(Qpc::LOG_RQ_SIZE) + log_rq_stride) } else { 0 };
+        let sq_bytes = if has_sq { 64u64 << qpc.get(Qpc::LOG_SQ_SIZE) } else { 0 };
+        let (log_page, page_offset) = (qpc.get(Qpc::LOG_PAGE_SIZE), qpc.get(Qpc::PAGE_OFFSET));
+        let pages = Pages::plan(source, log_page, page_offset, rq_bytes + sq_bytes)?;
+        Ok(QpPlan { qpc, service, has_sq, has_rq, srq, rq_bytes, log_rq_stride, pages, record })
+    }
+
+    pub(in crate::engine) fn new(qpn: u32, plan: QpPlan<'_>) -> Self {
+        let QpPlan { qpc, service, has_sq, has_rq, srq, rq_bytes, log_rq_stride, pages, record } = plan;
+        let list_memory = pages.memory();
+        let pages = pages.pages();
         let mut qp = Self {
             qpn,
             service,
             state: QpcState::Rst,
-            context,
+            context: qpc.as_bytes().first_chunk().copied().unwrap_or([0; CONTEXT]),
             // The receive ring comes first in the buffer.
-            sq: has_sq.then(|| Ring::new(pages.clone(), rq_bytes, log_sq, 6)),
-            rq: has_rq.then(|| Ring::new(pages, 0, log_rq, log_rq_stride)),
+            sq: has_sq.then(|| Ring::new(pages.clone(), rq_bytes, qpc.get(Qpc::LOG_SQ_SIZE), 6)),
+            rq: has_rq.then(|| Ring::new(pages, 0, qpc.get(Qpc::LOG_RQ_SIZE), log_rq_stride)),
             srq,
             requester: Requester::default(),
             responder: Responder::default(),
+            list_memory,
+            record_in_umem: record.is_some(),
         };
         qp.set(Qpc::STATE, QpcState::Rst.code());
-        Ok(qp)
+        qp
     }
 
-    /// Bytes that it takes here.
-    pub(in crate::engine) fn cost(&self) -> u64 {
-        4 * QUEUE_COST + [&self.sq, &self.rq].into_iter().flatten().map(Ring::cost).sum::<u64>()
+    /// Bytes of this process that its lists take: pages, and requests under way.
+    pub(in crate::engine) fn memory(&self) -> u64 {
+        self.list_memory + self.requester.memory + self.responder.replies.len() as u64 * REPLY_MEMORY
+    }
+
+    /// The completion queues of its sends and its receives, where it has such.
+    pub(in crate::engine) fn cqs(&self) -> Vec<u32> {
+        let receives = self.rq.is_some() || self.srq.is_some();
+        let used = [(self.sq.is_some(), Qpc::CQN_SND), (receives, Qpc::CQN_RCV)];
+        used.into_iter().filter(|(used, _)| *used).map(|(_, field)| self.get(field)).collect()
     }
 
     /// A field of the context.
@@ -168,11 +235,6 @@ impl Qp {
 
     pub(in crate::engine) fn pd(&self) -> u32 {
         self.get(Qpc::PD)
-    }
-
-    pub(in crate::engine) fn uses_cq(&self, cqn: u32) -> bool {
-        let snd = self.sq.is_some() && self.get(Qpc::CQN_SND) == cqn;
-        snd || ((self.rq.is_some() || self.srq.is_some()) && self.get(Qpc::CQN_RCV) == cqn)
     }
 
     /// The counts of its set of counters.

@@ -177,6 +177,7 @@ pub(in crate::engine) fn modify(
 }
 
 fn merge(qp: &mut Qp, step: &Transition, opcode: CmdOpcode, opt_mask: u32, new: View<'_, Qpc>) {
+    let record_in_umem = qp.record_in_umem;
     let Some(mut context) = qp.context_mut() else { return };
     for &field in step.always {
         context.set(field, new.get(field));
@@ -193,7 +194,7 @@ fn merge(qp: &mut Qp, step: &Transition, opcode: CmdOpcode, opt_mask: u32, new: 
                 context.set(field, new.get(field));
             }
         }
-        if new.get64(Qpc::DBR_ADDR) != 0 {
+        if new.get64(Qpc::DBR_ADDR) != 0 && !record_in_umem {
             context.set64(Qpc::DBR_ADDR, new.get64(Qpc::DBR_ADDR));
         }
     }

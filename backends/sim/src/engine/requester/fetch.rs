@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDo
 use crate::audit::Finding;
 use crate::engine::qp::psn;
 use crate::engine::qp::{Qp, Service};
-use crate::engine::requester::{Kind, SendOp};
+use crate::engine::requester::{Kind, MAX_OP_MEMORY, MAX_UNDER_WAY, SendOp};
 use crate::engine::{EngineEvent, Work};
 use crate::trace::Record;
 use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, blocks};
@@ -17,6 +17,11 @@ impl Qp {
     /// Takes the next element from the ring. `false` if there is none to take.
     pub(in crate::engine) fn fetch(&mut self, work: &mut Work<'_, '_>) -> bool {
         if self.state != QpcState::Rts || self.requester.fetched == self.requester.posted {
+            return false;
+        }
+        // One request always finds room: it is counted with the queue pair. More wait until some of those before are done.
+        let under_way = self.requester.ops.len();
+        if under_way >= MAX_UNDER_WAY || (under_way > 0 && !work.shared.registry.has_memory(MAX_OP_MEMORY)) {
             return false;
         }
         let index = self.requester.fetched;
@@ -34,6 +39,8 @@ impl Qp {
             len: 0,
             received: 0,
             failed: None,
+            // Segments take more room decoded than in the ring.
+            memory: (size_of::<SendOp>() + 4 * bytes.len()) as u64,
         };
         match SendWqe::decode(&bytes, self.service.wqe()) {
             Err(error) => {
@@ -64,6 +71,7 @@ impl Qp {
         }
         self.requester.fetched = index.wrapping_add(size);
         self.requester.next_psn = psn::add(self.requester.next_psn, op.psns);
+        self.requester.memory += op.memory;
         self.requester.ops.push_back(op);
         true
     }

@@ -15,7 +15,7 @@ use crate::audit::Finding;
 use crate::engine::memory::umr::{self, UmrIssuer};
 use crate::engine::qp::psn;
 use crate::engine::qp::{Qp, SendDone, Service};
-use crate::engine::{EngineEvent, Work};
+use crate::engine::{EngineEvent, QpResources, Work};
 use crate::wqe::{DataSegment, SendBody, SendWqe};
 
 /// Packets sent and not acknowledged, at most.
@@ -24,6 +24,12 @@ pub(in crate::engine) const WINDOW: u32 = 128;
 const ACK_EVERY: u32 = 32;
 /// Packets that one queue pair sends in one go.
 const BUDGET: u32 = 64;
+/// Entries of keys' lists after whose change a queue pair lets others go on.
+const CHANGE_BUDGET: usize = 4096;
+/// Requests under way, at most. The window is reached before, but for requests that send nothing.
+pub(in crate::engine) const MAX_UNDER_WAY: usize = 1024;
+/// Bytes of this process that a request takes at most: an element of 64 blocks of 16 bytes, decoded.
+pub(in crate::engine) const MAX_OP_MEMORY: u64 = 8192;
 
 /// A request between its fetch and its completion.
 #[derive(Debug)]
@@ -40,6 +46,8 @@ pub(in crate::engine) struct SendOp {
     pub(in crate::engine) received: u32,
     /// It cannot go on; reported when it is the oldest.
     pub(in crate::engine) failed: Option<CqeSyndrome>,
+    /// Bytes of this process that it takes.
+    pub(in crate::engine) memory: u64,
 }
 
 /// How a request is carried out.
@@ -135,6 +143,10 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) retransmitting: bool,
     /// Report an event when nothing is under way (SQD).
     pub(in crate::engine) notify_drained: bool,
+    /// Bytes of this process that the requests under way take.
+    pub(in crate::engine) memory: u64,
+    /// Entries of keys' lists that requests changed in this go.
+    entries_changed: usize,
 }
 
 impl Requester {
@@ -165,6 +177,7 @@ impl Requester {
     /// Forgets the oldest request, which is complete.
     pub(in crate::engine) fn pop(&mut self) -> Option<SendOp> {
         let op = self.ops.pop_front()?;
+        self.memory = self.memory.saturating_sub(op.memory);
         self.cursor = if self.cursor.0 == 0 { (0, 0) } else { (self.cursor.0 - 1, self.cursor.1) };
         self.advance_to(op.end_psn());
         let size = op.wqe.as_ref().map_or(1, SendWqe::blocks);
@@ -224,7 +237,11 @@ impl Qp {
     pub(in crate::engine) fn send(&mut self, work: &mut Work<'_, '_>) -> bool {
         // What waited only for those before it may be the oldest now.
         self.retire_local(work);
+        self.requester.entries_changed = 0;
         for _ in 0..BUDGET {
+            if self.requester.entries_changed > CHANGE_BUDGET {
+                return true;
+            }
             if !self.can_send() {
                 return false;
             }
@@ -314,12 +331,16 @@ impl Qp {
                 if work.shared.keys.was_destroyed(*immediate) {
                     work.env.audit.report(Finding::KeyAfterDestroy { key: *immediate });
                 }
-                umr::apply(&mut work.shared.keys, work.shared.config.key_memory, work.env.memory, issuer, *immediate, umr)
+                let QpResources { keys, registry, .. } = &mut *work.shared;
+                umr::apply(keys, registry, work.env.memory, issuer, *immediate, umr)
             }
-            _ => Ok(()),
+            _ => Ok(0),
         };
         match changed {
-            Ok(()) => self.retire(work),
+            Ok(entries) => {
+                self.requester.entries_changed = self.requester.entries_changed.saturating_add(entries);
+                self.retire(work);
+            }
             Err(syndrome) => self.fail_head(work, syndrome),
         }
         changed.is_ok()

@@ -45,7 +45,7 @@ impl Qp {
         }
         let (index, byte_cnt) = (receive.index, *written as u32);
         if let Some(key) = packet.invalidate
-            && let Err(error) = work.shared.keys.invalidate_remotely(key, domain, qpn)
+            && let Err(error) = work.shared.keys.invalidate_remotely(&mut work.shared.registry, key, domain, qpn)
         {
             work.env.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
             return Err(Refusal::INVALIDATION.into());

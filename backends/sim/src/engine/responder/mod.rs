@@ -95,6 +95,9 @@ pub(in crate::engine) struct Responder {
     pub(in crate::engine) atomics: VecDeque<(u32, u64)>,
 }
 
+/// Answers that wait, at most. Reads and atomics are far fewer.
+const MAX_REPLIES: usize = 1024;
+
 impl Responder {
     pub(in crate::engine) fn start(&mut self, psn: u32) {
         self.expected_psn = psn;
@@ -142,7 +145,10 @@ impl Responder {
             *counted = msn;
             return;
         }
-        self.replies.push_back(Reply::Acknowledge { psn, syndrome, msn });
+        // A peer that goes on asking while nothing can be sent asks again later.
+        if self.replies.len() < MAX_REPLIES {
+            self.replies.push_back(Reply::Acknowledge { psn, syndrome, msn });
+        }
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::{CmdStatus, View, WqeSrqNextSeg};
 
-use crate::engine::QUEUE_COST;
+use crate::engine::PageSource;
 use crate::engine::ring::{Pages, Ring};
 use crate::memory::{HostMemory, read_array};
+use crate::registry::{Registry, Resource, ResourceKind};
 
 /// Bytes of the link at the head of an element.
 const LINK: usize = 16;
@@ -86,53 +87,44 @@ pub(in crate::engine) struct SrqElement {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct SrqTable {
     srqs: BTreeMap<u32, Srq>,
-    next: u32,
 }
 
 impl SrqTable {
-    pub(in crate::engine) fn len(&self) -> usize {
-        self.srqs.len()
-    }
-
-    /// Bytes that a queue takes here, 0 for none.
-    pub(in crate::engine) fn cost(&self, srqn: u32) -> u64 {
-        self.srqs.get(&srqn).map_or(0, |srq| QUEUE_COST + srq.ring.cost())
-    }
-
     pub(in crate::engine) fn get(&self, srqn: u32) -> Option<&Srq> {
         self.srqs.get(&srqn)
     }
 
-    pub(in crate::engine) fn uses_pd(&self, pd: u32) -> bool {
-        self.srqs.values().any(|srq| srq.spec.pd == pd)
-    }
-
-    pub(in crate::engine) fn uses_cq(&self, cqn: u32) -> bool {
-        self.srqs.values().any(|srq| srq.spec.kind == SrqKind::Xrc && srq.spec.cqn == cqn)
-    }
-
-    pub(in crate::engine) fn create(&mut self, max: u32, spec: SrqSpec, pas: &[u64]) -> Result<u32, CmdStatus> {
-        let max = max.min(1 << 24);
-        if self.srqs.len() as u64 + 1 >= u64::from(max) {
-            return Err(CmdStatus::NoResources);
-        }
+    /// Adds a queue whose doorbell record lies in user memory `record`.
+    pub(in crate::engine) fn create(
+        &mut self,
+        registry: &mut Registry,
+        spec: SrqSpec,
+        source: PageSource<'_>,
+        record: Option<u32>,
+    ) -> Result<u32, CmdStatus> {
         let stride_fits = (LINK..=1 << MAX_LOG_STRIDE).contains(&1_usize.checked_shl(spec.log_stride).unwrap_or(0));
         if spec.log_size > MAX_LOG_SIZE || !stride_fits || !spec.dbr_addr.is_multiple_of(4) {
             return Err(CmdStatus::BadParam);
         }
-        let pages = Pages::new(pas, spec.log_page_size, spec.page_offset, 1 << (spec.log_size + spec.log_stride))?;
-        let mut srqn = self.next.max(1);
-        while self.srqs.contains_key(&srqn) || srqn >= max {
-            srqn = if srqn + 1 >= max { 1 } else { srqn + 1 };
+        let plan = Pages::plan(source, spec.log_page_size, spec.page_offset, 1 << (spec.log_size + spec.log_stride))?;
+        let mut uses = vec![Resource::pd(spec.pd)];
+        if spec.kind == SrqKind::Xrc {
+            uses.extend([Resource::cq(spec.cqn), Resource::xrcd(spec.xrcd)]);
         }
-        self.next = srqn + 1;
-        let ring = Ring::new(pages, 0, spec.log_size, spec.log_stride);
+        uses.extend(plan.umem());
+        uses.extend(record.map(Resource::umem));
+        let srqn = registry.create(ResourceKind::Srq, plan.memory(), uses)?;
+        let ring = Ring::new(plan.pages(), 0, spec.log_size, spec.log_stride);
         self.srqs.insert(srqn, Srq { spec, ring, head: 0, taken: 0, failed: false });
         Ok(srqn)
     }
 
-    pub(in crate::engine) fn remove(&mut self, srqn: u32) {
+    /// Ends a queue that nothing uses; the firmware memory that it had.
+    pub(in crate::engine) fn destroy(&mut self, registry: &mut Registry, srqn: u32, kind: SrqKind) -> Result<u64, CmdStatus> {
+        self.get(srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
+        let room = registry.destroy(Resource::srq(srqn))?;
         self.srqs.remove(&srqn);
+        Ok(room)
     }
 
     /// Sets the limit. `true` if fewer elements are posted already: an event reports it, and the limit is cleared.

@@ -2,6 +2,7 @@
 //! 128 bytes of control, UMR control and key segments, and a data segment that leads to the page list.
 
 use super::super::EngineConfig;
+use super::super::PageSource;
 use super::super::testing::*;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Mkc, QpcSt, View, ViewMut};
 
@@ -64,7 +65,8 @@ impl Stock {
             .set(Mkc::QPN, 0xff_ffff)
             .set(Mkc::LENGTH64, 1)
             .set(Mkc::PD, UMR_PD);
-        let index = host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), &[])).unwrap();
+        let index =
+            host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap();
         Self { host, qp, all_memory: index << 8 }
     }
 
@@ -80,7 +82,7 @@ impl Stock {
             .set(Mkc::PD, UMR_PD)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octwords)
             .set(Mkc::LOG_PAGE_SIZE, 12);
-        self.host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), &[]))
+        self.host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[])))
     }
 
     /// Posts the request for `key`; the syndrome of its completion, 0 for success.
@@ -159,20 +161,83 @@ fn a_list_beyond_the_key_or_outside_memory_is_refused() {
 #[test]
 fn what_a_host_may_keep_here_has_an_end() {
     let mut stock = Stock::new();
-    let config = EngineConfig { key_memory: 16 * 1024, queue_memory: 64 * 1024, ..stock.host.engine.config().clone() };
+    let memory_limit = stock.host.engine.registry().memory_used() + 20 * 1024;
+    let config = EngineConfig { memory_limit, ..stock.host.engine.config().clone() };
     stock.host.engine.configure(config);
-    // A key that says it has room for 64 GB of translations takes none until they come.
+    // A key that says it has room for 64 GB of translations takes none until they come, and then for those alone.
     let index = stock.free_key(u32::MAX).unwrap();
-    let (list, all) = (stock.host.alloc(4096), stock.all_memory);
+    let (list, all) = (stock.host.alloc(1 << 20), stock.all_memory);
     let segment = key_segment(false, 0xf, 1, PD, 0, 4096);
-    let mut far = control(OFFSET, 4, 0, KEY | FREE);
+    let mut far = control(OFFSET, 4, 0, KEY);
     // The offset's upper 32 bits.
     far[16..20].copy_from_slice(&[0, 0, 0xff, 0]);
-    assert_eq!(stock.change(index << 8, &[&far, &segment, &data(list, 64, all)]), 0x06);
+    assert_eq!(stock.change(index << 8, &[&far, &segment, &data(list, 64, all)]), 0);
+    assert_eq!(stock.change(index << 8 | 1, &[&control(OFFSET, 4096, 0, KEY), &segment, &data(list, 65536, all)]), 0x06);
+    let mut stock = Stock::new();
+    let memory_limit = stock.host.engine.registry().memory_used() + 16 * 1024;
+    let config = EngineConfig { memory_limit, ..stock.host.engine.config().clone() };
+    stock.host.engine.configure(config);
 
     let keys: Vec<u32> = std::iter::from_fn(|| stock.free_key(4).ok()).take(1000).collect();
     assert!((20..40).contains(&keys.len()), "{}", keys.len());
     assert_eq!(stock.free_key(4), Err(CmdStatus::NoResources));
     stock.host.engine.destroy_mkey(keys[0]).unwrap();
     stock.free_key(4).unwrap();
+}
+
+#[test]
+fn a_small_change_of_a_long_list_is_a_small_change() {
+    let mut stock = Stock::new();
+    // 2^20 pages: 8 MB that are not to be copied for each request.
+    let mut mkc = [0; 64];
+    ViewMut::<Mkc>::new(&mut mkc)
+        .unwrap()
+        .set(Mkc::UMR_EN, 1)
+        .set(Mkc::LR, 1)
+        .set(Mkc::ACCESS_MODE_1_0, 1)
+        .set(Mkc::QPN, 0xff_ffff)
+        .set(Mkc::PD, PD)
+        .set64(Mkc::LEN, 4096 << 20)
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 1 << 19)
+        .set(Mkc::LOG_PAGE_SIZE, 12);
+    let pages: Vec<u8> = (0..1_u64 << 20).flat_map(|page| (page << 12).to_be_bytes()).collect();
+    let create = |engine: &mut super::super::Engine, env: &mut crate::env::Env<'_>| {
+        engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&pages))
+    };
+    let index = stock.host.with(create).unwrap();
+    let (list, all) = (stock.host.alloc(4096), stock.all_memory);
+    stock.host.write(list, &[7 << 12_u64; 8].map(u64::to_be_bytes).concat());
+    let segment = key_segment(false, 0, 0, PD, 0, 0);
+    let begin = std::time::Instant::now();
+    for place in 0..2000 {
+        let request = [&control(OFFSET, 4, place * 4, 0)[..], &segment, &data(list, 64, all)];
+        assert_eq!(stock.change(index << 8, &request), 0);
+    }
+    // A copy of the list for each takes a minute.
+    assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
+    let at = |page: u64| stock.host.engine.extents(index << 8, page << 12, 16, PD).unwrap();
+    assert_eq!([at(15_999), at(16_000)], [vec![(7 << 12, 16)], vec![(16_000 << 12, 16)]]);
+}
+
+#[test]
+fn requests_that_send_nothing_do_not_pile_up() {
+    let mut host = Host::new(1);
+    let mut qp = host.qp(4, 12, 12);
+    let at = host.alloc(4096);
+    let key = host.mkey(at, 4096, 0x1f);
+    // To nobody, without a timeout.
+    host.connect(qp.qpn, 2, 7, Link { timeout: 0, ..Link::default() });
+    let before = host.engine.registry().memory_used();
+    host.post_send(&mut qp, 0x08, SIGNALED, 0, &[raddr(at, key), data(at, 8, key)].concat());
+    for _ in 0..4000 {
+        host.post_send(&mut qp, 0, 0, 0, &[]);
+    }
+    for _ in 0..200 {
+        host.with(|engine, env| engine.advance(env));
+    }
+    let used = host.engine.registry().memory_used() - before;
+    assert!((1..2 << 20).contains(&used), "{used}");
+    assert!(host.engine.next_due().is_none(), "nothing to do until the peer answers");
+    host.modify(qp.qpn, CmdOpcode::Qp2Rst, 0, |_| {}).unwrap();
+    assert_eq!(host.engine.registry().memory_used(), before);
 }

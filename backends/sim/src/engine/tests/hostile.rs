@@ -1,7 +1,7 @@
 //! Hosts and peers that mean harm: every answer is a value, every wait ends.
 
-use super::super::EngineEvent;
 use super::super::testing::*;
+use super::super::{EngineEvent, PageSource};
 use crate::packet::{Aeth, AtomicEth, Bth, Lrh, Opcode, Operation, Packet, Reth, Syndrome, Transport};
 use crate::wire::Random;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, View, ViewMut};
@@ -47,15 +47,15 @@ fn contexts_of_random_bits() {
     let cq = host.cq(4);
     let (mut keys, mut queues) = (0, 0);
     for _ in 0..20_000 {
-        let pas: Vec<u64> = (0..random.below(40)).map(|_| random.next()).collect();
+        let raw: Vec<u8> = (0..random.below(40)).flat_map(|_| random.next().to_be_bytes()).collect();
         let mut qpc: [u8; 232] = std::array::from_fn(|_| random.next() as u8);
         let mut view = ViewMut::<Qpc>::new(&mut qpc).unwrap();
-        view.set(Qpc::CQN_SND, cq.cqn).set(Qpc::CQN_RCV, cq.cqn);
+        view.set(Qpc::CQN_SND, cq.cqn).set(Qpc::CQN_RCV, cq.cqn).set(Qpc::PD, PD).set(Qpc::UAR_PAGE, 0);
         if random.chance(500) {
             view.set(Qpc::ST, 0).set(Qpc::RQ_TYPE, 0).set(Qpc::LOG_PAGE_SIZE, 0).set(Qpc::LOG_RQ_SIZE, 3);
             view.set64(Qpc::DBR_ADDR, random.next() & !7);
         }
-        if let Ok(qpn) = host.engine.create_qp(View::of(&qpc), &pas) {
+        if let Ok(qpn) = host.engine.create_qp(View::of(&qpc), PageSource::Listed(&raw), None) {
             queues += 1;
             for opcode in [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp] {
                 let mask = random.next() as u32;
@@ -66,13 +66,14 @@ fn contexts_of_random_bits() {
             host.with(|engine, env| engine.advance(env));
             host.engine.destroy_qp(qpn).unwrap();
         }
-        let cqc: [u8; 64] = std::array::from_fn(|_| random.next() as u8);
-        if let Ok(cqn) = host.engine.create_cq(View::<Cqc>::of(&cqc), &pas) {
+        let mut cqc: [u8; 64] = std::array::from_fn(|_| random.next() as u8);
+        ViewMut::<Cqc>::of(&mut cqc).set(Cqc::UAR_PAGE, 0).set(Cqc::C_EQN_OR_APU_ELEMENT, 9);
+        if let Ok(cqn) = host.engine.create_cq(View::<Cqc>::of(&cqc), PageSource::Listed(&raw), None) {
             host.engine.destroy_cq(cqn).unwrap();
         }
-        let mkc: [u8; 64] = std::array::from_fn(|_| random.next() as u8);
-        let raw: Vec<u8> = pas.iter().flat_map(|entry| entry.to_be_bytes()).collect();
-        if host.with(|engine, env| engine.create_mkey(env, View::<Mkc>::of(&mkc), &raw)).is_ok() {
+        let mut mkc: [u8; 64] = std::array::from_fn(|_| random.next() as u8);
+        ViewMut::<Mkc>::of(&mut mkc).set(Mkc::PD, PD);
+        if host.with(|engine, env| engine.create_mkey(env, View::<Mkc>::of(&mkc), PageSource::Listed(&raw))).is_ok() {
             keys += 1;
         }
     }
@@ -92,8 +93,8 @@ fn rings_where_no_memory_is() {
         .set(Qpc::RQ_TYPE, 3)
         .set(Qpc::CQN_SND, cq.cqn)
         .set64(Qpc::DBR_ADDR, dbr);
-    assert_eq!(host.engine.create_qp(View::of(&qpc), &[]), Err(CmdStatus::BadParam), "no page");
-    let qpn = host.engine.create_qp(View::of(&qpc), &[1 << 60]).unwrap();
+    assert_eq!(host.engine.create_qp(View::of(&qpc), PageSource::Listed(&[]), None), Err(CmdStatus::BadParam), "no page");
+    let qpn = host.engine.create_qp(View::of(&qpc), PageSource::Listed(&(1_u64 << 60).to_be_bytes()), None).unwrap();
     host.connect(qpn, 2, 3, Link::default());
     host.write(dbr + 4, &4u32.to_be_bytes());
     host.with(|engine, env| engine.ring_send(env, qpn, [0; 8]));

@@ -1,5 +1,6 @@
 //! Indirect keys as libmlx5 configures them through send requests: lists, and layouts that repeat.
 
+use super::super::PageSource;
 use super::super::testing::*;
 use super::key::{bind_at_b, one};
 use bareverbs_mlx5_spec::{Mkc, View, ViewMut};
@@ -17,7 +18,7 @@ fn layout_key(host: &mut Host) -> u32 {
         .set(Mkc::QPN, 0xff_ffff)
         .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
         .set(Mkc::PD, PD);
-    host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8
+    host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8
 }
 
 /// What `mlx5dv_wr_mkey_configure` with access flags and a layout writes after the control segment, recorded from

@@ -1,6 +1,8 @@
 //! Keys: windows bound, rebound and invalidated through send requests, translation, life cycle.
 
+use super::super::PageSource;
 use super::super::testing::*;
+use crate::registry::Resource;
 use crate::wire::PerfectWire;
 use bareverbs_mlx5_spec::{CmdStatus, Layout, Mkc, View, ViewMut};
 
@@ -72,7 +74,7 @@ fn a_window_opens_what_its_region_does_not() {
     assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
     // Unbound by its present key, as type 1 is: then nothing opens and the region is free.
     assert_eq!(bind_at_b(&mut pair, window | 7, &free(8)), 0);
-    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Ok(()));
+    assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Ok(0));
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
 }
 
@@ -165,7 +167,7 @@ fn entries_beyond_the_length_of_a_window_are_padding() {
     assert_eq!(one(&mut pair, 0x08, 0, &write), 0);
     assert_eq!(pair.b.read(at_b, 64), [3; 64]);
     // The window holds what it is bound to, and nothing that the padding names.
-    assert_eq!(pair.b.engine.destroy_mkey(other >> 8), Ok(()));
+    assert_eq!(pair.b.engine.destroy_mkey(other >> 8), Ok(0));
     assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
 }
 
@@ -207,7 +209,10 @@ fn a_key_that_cannot_be_invalidated_fails_the_receiver_alone() {
                 let mut mkc = [0; Mkc::SIZE];
                 let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
                 view.set(Mkc::EN_RINVAL, 1).set(Mkc::QPN, pair.qb.qpn + 1).set(Mkc::PD, PD);
-                let index = pair.b.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), &[])).unwrap();
+                let index = pair
+                    .b
+                    .with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[])))
+                    .unwrap();
                 index << 8
             }
             "region" => region,
@@ -246,7 +251,7 @@ fn pages_of_other_sizes_and_scattered() {
     // The lowest bits of an entry are permissions.
     let raw: Vec<u8> = pages.iter().flat_map(|page| (page | 3).to_be_bytes()).collect();
     let view = View::<Mkc>::of(&mkc);
-    let create = |host: &mut Host, raw: &[u8]| host.with(|engine, env| engine.create_mkey(env, view, raw));
+    let create = |host: &mut Host, raw: &[u8]| host.with(|engine, env| engine.create_mkey(env, view, PageSource::Listed(raw)));
     assert_eq!(create(&mut pair.b, &raw[..16]), Err(CmdStatus::BadParam), "a page is missing");
     let key = create(&mut pair.b, &raw).unwrap() << 8;
     let message: Vec<u8> = (0..40_000u32).map(|at| (at / 7) as u8).collect();
@@ -266,12 +271,13 @@ fn physical_keys_and_domains() {
     let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
     set_rights(&mut view, 0x1f);
     view.set(Mkc::LENGTH64, 1).set(Mkc::QPN, 0xff_ffff).set(Mkc::PD, PD);
-    let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8;
+    let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8;
     let body = [raddr(at_b, key), data(at_a, 8, key_a)].concat();
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0);
-    assert!(pair.b.engine.pd_in_use(PD) && !pair.b.engine.pd_in_use(PD + 1));
+    let registry = pair.b.engine.registry();
+    assert!(registry.is_busy(Resource::pd(PD)) && !registry.is_busy(Resource::pd(PD + 1)));
     ViewMut::<Mkc>::new(&mut mkc).unwrap().set(Mkc::PD, PD + 1);
-    let foreign = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8;
+    let foreign = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8;
     let body = [raddr(at_b, foreign), data(at_a, 8, key_a)].concat();
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
 }
@@ -292,7 +298,7 @@ fn device_memory_counts_from_zero_and_ends_with_its_allocation() {
             .set(Mkc::PD, PD)
             .set64(Mkc::START_ADDR, start)
             .set64(Mkc::LEN, len);
-        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).map(|index| index << 8)
+        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).map(|index| index << 8)
     };
     assert_eq!(memic(&mut pair.b, place, 129, 0), Err(CmdStatus::BadParam));
     assert_eq!(memic(&mut pair.b, place, 128, 1), Err(CmdStatus::BadParam), "a request could move it");
@@ -335,7 +341,7 @@ fn fast_registration_and_part_of_a_list_changed() {
         .set(Mkc::LOG_PAGE_SIZE, 12)
         .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 2)
         .set(Mkc::PD, PD);
-    let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &[])).unwrap() << 8;
+    let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8;
     // Four pages in reverse order, listed in memory; start, length, rights, variant and the free bit change.
     let list: Vec<u8> = (0..4u64).rev().flat_map(|page| ((at_b + page * 4096) | 3).to_be_bytes()).collect();
     pair.b.write(at_b + 5 * 4096, &list);
@@ -385,7 +391,7 @@ fn keys_of_keys() {
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, entries.len() as u32);
         let raw: Vec<u8> =
             entries.iter().flat_map(|&(count, key, addr)| words(&[count, key, (addr >> 32) as u32, addr as u32])).collect();
-        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), &raw)).unwrap() << 8
+        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&raw))).unwrap() << 8
     };
     let klms = [(10, key_b, at_b), (0, 0, 0), (20, key_b, at_b + 100), (5, key_b, at_b + 50)];
     let klm = indirect(&mut pair.b, 2, 35, 0, &klms);
@@ -438,4 +444,47 @@ fn local_invalidate_of_a_type_2_window() {
     // Again from the start, and this time bound twice: refused.
     assert_eq!(bind_at_b(&mut pair, window, &type_2(6)), 0);
     assert_eq!(bind_at_b(&mut pair, window | 6, &type_2(7)), 6);
+}
+
+#[test]
+fn a_window_holds_the_regions_of_which_its_list_has_entries() {
+    let mut pair = Pair::new();
+    let (_, (at_b, _)) = pair.buffers(2 * 4096);
+    let [first, second] = [at_b, at_b + 4096].map(|at| pair.b.mkey(at, 4096, 3));
+    let window = pair.b.window(false);
+    let entry = |key: u32, at: u64| words(&[64, key, (at >> 32) as u32, at as u32]);
+    let list = pair.b.alloc(4096);
+    let change = |pair: &mut Pair<_>, mask, offset, entries: &[Vec<u8>]| {
+        pair.b.write(list, &entries.concat());
+        let key_list = pair.b.mkey(list, 4096, 3);
+        let octowords = entries.len() as u32;
+        let body = umr(
+            mask,
+            |mkc| {
+                set_rights(mkc, RR);
+                mkc.set(Mkc::FREE, 0).set(Mkc::MKEY_7_0, 0).set64(Mkc::START_ADDR, 0).set64(Mkc::LEN, 128);
+            },
+            octowords,
+            Some(offset),
+            &data(list, octowords * 16, key_list),
+        );
+        bind_at_b(pair, window, &body)
+    };
+    assert_eq!(change(&mut pair, BIND_MASK, 0, &[entry(first, at_b), entry(first, at_b + 64)]), 0);
+    assert_eq!(pair.b.engine.destroy_mkey(first >> 8), Err(CmdStatus::ResBusy));
+    // One entry leads to the other region now, then both; nothing else of the window changes.
+    assert_eq!(change(&mut pair, 0, 1, &[entry(second, at_b + 4096)]), 0);
+    for region in [first, second] {
+        assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
+    }
+    assert_eq!(change(&mut pair, 0, 0, &[entry(second, at_b + 4160)]), 0);
+    assert_eq!(pair.b.engine.destroy_mkey(first >> 8), Ok(0));
+    assert_eq!(pair.b.engine.destroy_mkey(second >> 8), Err(CmdStatus::ResBusy));
+    // What is beyond the window's length is stale and nobody looks at it.
+    assert_eq!(change(&mut pair, 0, 2, &[entry(first, at_b), entry(0xffff_ffff, 0)]), 0);
+    assert_eq!(pair.b.engine.counts().bound_windows, 1);
+    assert_eq!(bind_at_b(&mut pair, window, &free(8)), 0);
+    assert_eq!(pair.b.engine.counts().bound_windows, 0);
+    assert_eq!(pair.b.engine.destroy_mkey(second >> 8), Ok(0));
+    assert_eq!(pair.b.engine.destroy_mkey(window >> 8), Ok(0));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Cqc, EventType, View, ViewMut};
 
+use super::super::PageSource;
 use super::super::testing::*;
 use super::super::{EngineEvent, SrqKind, SrqSpec};
 
@@ -123,7 +124,7 @@ fn a_limit_above_what_is_posted_causes_one_event_at_once() {
         user_index: 0,
         limit: 0,
     };
-    let srqn = host.engine.create_srq(spec, &[ring]).unwrap();
+    let srqn = host.engine.create_srq(spec, PageSource::Listed(&ring.to_be_bytes()), None).unwrap();
     host.write(dbr_addr, &5_u32.to_be_bytes());
     let told = [EngineEvent::Srq { event: EventType::SrqRqLimit, srqn }];
     for (limit, events, kept) in [(5, &told[..0], 5), (6, &told[..], 0), (0, &told[..0], 0)] {

@@ -1,5 +1,6 @@
 //! Completion queues that move to another buffer while in use.
 
+use super::super::PageSource;
 use super::super::testing::*;
 use bareverbs_mlx5_spec::{CmdStatus, Cqc, View, ViewMut};
 
@@ -11,8 +12,8 @@ fn resize(host: &mut Host, cqn: u32, log_size: u32, ring: u64) -> Result<(), Cmd
     }
     let mut cqc = [0; 64];
     ViewMut::<Cqc>::new(&mut cqc).unwrap().set(Cqc::LOG_CQ_SIZE, log_size);
-    let pages = Host::pages(ring, 64 << log_size);
-    host.with(|engine, env| engine.resize_cq(env, cqn, ALL, View::new(&cqc).unwrap(), &pages))
+    let pages = Host::list(ring, 64 << log_size);
+    host.with(|engine, env| engine.resize_cq(env, cqn, ALL, View::new(&cqc).unwrap(), PageSource::Listed(&pages)))
 }
 
 /// What Linux and libmlx5 do after the command: everything up to the mark goes one place further in the new buffer.

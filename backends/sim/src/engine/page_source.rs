@@ -1,0 +1,22 @@
+//! Pages of a queue or a key, as a command names them.
+
+use crate::umem::UmemRange;
+
+/// Where the pages of a queue or a key are.
+#[derive(Clone, Debug)]
+pub enum PageSource<'a> {
+    /// In a list of the command: addresses of eight bytes in wire order (KLMs for an indirect key).
+    Listed(&'a [u8]),
+    /// In user memory.
+    Umem(UmemRange),
+}
+
+impl PageSource<'_> {
+    /// The user memory object.
+    pub(crate) fn umem(&self) -> Option<u32> {
+        match self {
+            Self::Listed(_) => None,
+            Self::Umem(range) => Some(range.number()),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! All objects of the device: to whom each belongs, what it refers to and how often it is referred to, what it takes of this
+//! process and of the host, and how many of a kind there may be.
+//!
+//! Tables elsewhere keep what an object is and does. Nothing searches them for who uses an object: that is counted here, so that
+//! a command costs the same however many objects there are.
+
+mod id_allocator;
+mod memory_budget;
+mod owner;
+mod resource;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use bareverbs_mlx5_spec::CmdStatus;
+
+use crate::bar0::{DEVICE_MEMORY_START, FIRST_UAR};
+use crate::limits::Limits;
+use id_allocator::IdAllocator;
+use memory_budget::MemoryBudget;
+
+#[cfg(test)]
+pub(crate) use memory_budget::FIXED;
+pub(crate) use owner::Owner;
+pub(crate) use resource::{Resource, ResourceKind};
+
+/// User contexts, and user memory objects, at most, as powers of two.
+pub(crate) const LOG_MAX_CONTEXTS: u32 = 10;
+pub(crate) const LOG_MAX_UMEMS: u32 = 16;
+/// XRC domains, at most, as a power of two; as many transport domains and sets of counters.
+pub(crate) const LOG_MAX_XRCDS: u32 = 8;
+/// Least number of a queue pair: those below belong to the management queue pairs on the wire.
+pub(crate) const FIRST_QPN: u32 = 2;
+/// Least index of a key: key 0x100 ends receive lists.
+const FIRST_MKEY: u32 = 2;
+
+/// What the registry knows of an object.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    owner: Owner,
+    /// Objects that refer to it. An object that does so twice counts twice.
+    references: u32,
+    /// Bytes of this process.
+    memory: u64,
+    /// Bytes of firmware memory.
+    room: u64,
+    uses: Vec<Resource>,
+}
+
+/// The objects of a device.
+#[derive(Clone, Debug)]
+pub(crate) struct Registry {
+    objects: BTreeMap<Resource, Entry>,
+    /// Free numbers of each kind.
+    numbers: [IdAllocator; ResourceKind::COUNT],
+    /// How often the lists of bound windows name a key. They name it by number, whether it exists or not.
+    named: BTreeMap<Resource, u32>,
+    budget: MemoryBudget,
+}
+
+/// Numbers of a kind, by what QUERY_HCA_CAP says.
+fn numbers(kind: ResourceKind, limits: &Limits) -> IdAllocator {
+    let below = |log: u8, first: u32| IdAllocator::new(first, (1_u32 << log.min(24)).saturating_sub(first));
+    match kind {
+        // Device memory is behind them.
+        ResourceKind::Uar => IdAllocator::new(FIRST_UAR, (DEVICE_MEMORY_START / 4096) as u32 - FIRST_UAR),
+        ResourceKind::Pd => below(limits.log_max_pd.min(23), 1),
+        ResourceKind::Xrcd | ResourceKind::TransportDomain | ResourceKind::CounterSet => below(LOG_MAX_XRCDS as u8, 1),
+        // A doorbell has eight bits for the number.
+        ResourceKind::Eq => IdAllocator::new(1, (1 << limits.log_max_eq.min(8)).min(255)),
+        ResourceKind::Cq => below(limits.log_max_cq, 1),
+        ResourceKind::Qp => below(limits.log_max_qp, FIRST_QPN),
+        ResourceKind::Srq => below(limits.log_max_srq, 1),
+        ResourceKind::Mkey => below(limits.log_max_mkey, FIRST_MKEY),
+        ResourceKind::Umem => below(LOG_MAX_UMEMS as u8, 1),
+        ResourceKind::UserContext => below(LOG_MAX_CONTEXTS as u8, 1),
+        // Its numbers are places.
+        ResourceKind::DeviceMemory => IdAllocator::new(0, 0),
+    }
+}
+
+/// What a command gets that asks for one object more than there may be.
+///
+/// Linux names the two statuses "limits exceeded" (ENOMEM) and "no resources" (EAGAIN); no published text says which a card gives.
+fn exhausted(kind: ResourceKind) -> CmdStatus {
+    match kind {
+        ResourceKind::Cq | ResourceKind::Qp | ResourceKind::Srq | ResourceKind::Mkey | ResourceKind::DeviceMemory => {
+            CmdStatus::NoResources
+        }
+        _ => CmdStatus::LimErr,
+    }
+}
+
+impl Registry {
+    /// No objects. `memory_limit` is in bytes.
+    pub(crate) fn new(limits: &Limits, memory_limit: u64) -> Self {
+        use ResourceKind as Kind;
+        let kinds = [
+            Kind::Uar,
+            Kind::Pd,
+            Kind::Xrcd,
+            Kind::TransportDomain,
+            Kind::CounterSet,
+            Kind::Eq,
+            Kind::Cq,
+            Kind::Qp,
+            Kind::Srq,
+            Kind::Mkey,
+            Kind::Umem,
+            Kind::DeviceMemory,
+            Kind::UserContext,
+        ];
+        Self {
+            objects: BTreeMap::new(),
+            numbers: kinds.map(|kind| numbers(kind, limits)),
+            named: BTreeMap::new(),
+            budget: MemoryBudget::new(memory_limit),
+        }
+    }
+
+    /// Forgets all objects.
+    pub(crate) fn clear(&mut self, limits: &Limits) {
+        let mut budget = self.budget.clone();
+        budget.forget_objects();
+        *self = Self { budget, ..Self::new(limits, 0) };
+    }
+
+    /// Bytes of this process that the device may take.
+    pub(crate) fn set_memory_limit(&mut self, limit: u64) {
+        self.budget.set_limit(limit);
+    }
+
+    /// Bytes of this process that the device takes.
+    pub(crate) fn memory_used(&self) -> u64 {
+        self.budget.used()
+    }
+
+    /// Whether the device may take so many bytes more.
+    pub(crate) fn has_memory(&self, more: u64) -> bool {
+        self.budget.has_room(more)
+    }
+
+    /// The list of firmware pages takes so many bytes.
+    pub(crate) fn set_page_memory(&mut self, bytes: u64) {
+        self.budget.set_pages(bytes);
+    }
+
+    /// Objects of a kind.
+    pub(crate) fn count(&self, kind: ResourceKind) -> usize {
+        self.numbers.get(kind as usize).map_or(0, IdAllocator::len)
+    }
+
+    /// Whether there is such an object.
+    pub(crate) fn contains(&self, id: Resource) -> bool {
+        self.objects.contains_key(&id)
+    }
+
+    /// Lets an object be there that a test only names.
+    #[cfg(test)]
+    pub(crate) fn insert_named(&mut self, id: Resource) {
+        self.objects.insert(id, Entry { memory: id.kind.memory(), ..Entry::default() });
+    }
+
+    /// Registers an object of the kernel that keeps `memory` bytes of lists and refers to `uses`; its number. Refused if one of
+    /// those does not exist, if the device has too many of the kind, or if its memory is used up.
+    pub(crate) fn create(&mut self, kind: ResourceKind, memory: u64, uses: Vec<Resource>) -> Result<u32, CmdStatus> {
+        self.admit(kind, memory, &uses)?;
+        let numbers = self.numbers.get_mut(kind as usize).ok_or(CmdStatus::IntErr)?;
+        let number = numbers.allocate().ok_or(exhausted(kind))?;
+        self.insert(Resource::new(kind, number), memory, uses)?;
+        Ok(number)
+    }
+
+    /// As [`Registry::create`], for an object whose number is given.
+    pub(crate) fn create_at(&mut self, id: Resource, memory: u64, uses: Vec<Resource>) -> Result<(), CmdStatus> {
+        self.admit(id.kind, memory, &uses)?;
+        self.insert(id, memory, uses)
+    }
+
+    fn admit(&self, kind: ResourceKind, memory: u64, uses: &[Resource]) -> Result<(), CmdStatus> {
+        if uses.iter().any(|used| !self.contains(*used)) {
+            return Err(CmdStatus::BadRes);
+        }
+        if self.budget.has_room(kind.memory().saturating_add(memory)) { Ok(()) } else { Err(CmdStatus::NoResources) }
+    }
+
+    fn insert(&mut self, id: Resource, memory: u64, uses: Vec<Resource>) -> Result<(), CmdStatus> {
+        let memory = id.kind.memory().saturating_add(memory);
+        self.budget.take(memory)?;
+        for used in &uses {
+            self.refer(*used);
+        }
+        self.objects.insert(id, Entry { owner: Owner::KERNEL, references: 0, memory, room: 0, uses });
+        Ok(())
+    }
+
+    /// Whether something refers to the object.
+    pub(crate) fn is_busy(&self, id: Resource) -> bool {
+        self.objects.get(&id).is_some_and(|entry| entry.references > 0) || self.named.contains_key(&id)
+    }
+
+    /// Ends an object to which nothing refers; the firmware memory that it had.
+    pub(crate) fn destroy(&mut self, id: Resource) -> Result<u64, CmdStatus> {
+        if !self.contains(id) {
+            return Err(CmdStatus::BadRes);
+        }
+        if self.is_busy(id) {
+            return Err(CmdStatus::ResBusy);
+        }
+        let Entry { owner, memory, room, uses, .. } = self.objects.remove(&id).unwrap_or_default();
+        self.budget.change(memory, 0);
+        for used in uses {
+            self.unrefer(used);
+        }
+        self.leave(owner);
+        if let Some(numbers) = self.numbers.get_mut(id.kind as usize) {
+            numbers.free(id.number);
+        }
+        Ok(room)
+    }
+
+    fn refer(&mut self, id: Resource) {
+        if let Some(entry) = self.objects.get_mut(&id) {
+            entry.references = entry.references.saturating_add(1);
+        }
+    }
+
+    fn unrefer(&mut self, id: Resource) {
+        if let Some(entry) = self.objects.get_mut(&id) {
+            entry.references = entry.references.saturating_sub(1);
+        }
+    }
+
+    /// Whether `user` refers to `used`.
+    pub(crate) fn refers(&self, user: Resource, used: Resource) -> bool {
+        self.objects.get(&user).is_some_and(|entry| entry.uses.contains(&used))
+    }
+
+    /// Lets an object refer to `new` where it referred to `old`. Nothing changes if `new` does not exist.
+    pub(crate) fn change_use(&mut self, id: Resource, old: Option<Resource>, new: Option<Resource>) -> Result<(), CmdStatus> {
+        if new.is_some_and(|new| !self.contains(new)) {
+            return Err(CmdStatus::BadRes);
+        }
+        let entry = self.objects.get_mut(&id).ok_or(CmdStatus::BadRes)?;
+        let at = old.and_then(|old| entry.uses.iter().position(|used| *used == old));
+        let left = at.map(|at| entry.uses.swap_remove(at));
+        entry.uses.extend(new);
+        // The new one first: it may be the old one.
+        if let Some(new) = new {
+            self.refer(new);
+        }
+        if let Some(left) = left {
+            self.unrefer(left);
+        }
+        Ok(())
+    }
+
+    /// A list that requests change names a key.
+    pub(crate) fn name(&mut self, id: Resource) {
+        let count = self.named.entry(id).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Ends one [`Registry::name`].
+    pub(crate) fn unname(&mut self, id: Resource) {
+        if let Some(count) = self.named.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.named.remove(&id);
+            }
+        }
+    }
+
+    /// Notes what the lists of an object take now, whether there is room or not.
+    pub(crate) fn set_memory(&mut self, id: Resource, bytes: u64) {
+        if let Some(entry) = self.objects.get_mut(&id) {
+            let now = id.kind.memory().saturating_add(bytes);
+            self.budget.change(entry.memory, now);
+            entry.memory = now;
+        }
+    }
+
+    /// Notes the firmware memory of an object.
+    pub(crate) fn set_room(&mut self, id: Resource, bytes: u64) {
+        if let Some(entry) = self.objects.get_mut(&id) {
+            entry.room = bytes;
+        }
+    }
+
+    /// Gives an object of the kernel to a user context, which does not end while it has objects.
+    pub(crate) fn set_owner(&mut self, id: Resource, owner: Owner) {
+        if let Some(entry) = self.objects.get_mut(&id) {
+            let before = std::mem::replace(&mut entry.owner, owner);
+            self.leave(before);
+            if !owner.is_kernel() {
+                self.refer(Resource::user_context(owner.uid()));
+            }
+        }
+    }
+
+    fn leave(&mut self, owner: Owner) {
+        if !owner.is_kernel() {
+            self.unrefer(Resource::user_context(owner.uid()));
+        }
+    }
+
+    /// Whether commands may come for this owner; those of the kernel always may.
+    pub(crate) fn is_present(&self, owner: Owner) -> bool {
+        owner.is_kernel() || self.contains(Resource::user_context(owner.uid()))
+    }
+
+    /// Whether a command for `owner` may name an object. One that does not exist may be named by the kernel.
+    pub(crate) fn may_name(&self, owner: Owner, id: Resource) -> bool {
+        owner.is_kernel() || self.objects.get(&id).is_some_and(|entry| owner.may_name_of(entry.owner))
+    }
+}
