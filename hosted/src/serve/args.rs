@@ -111,9 +111,14 @@ pub struct OfferArgs {
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub vectors: u16,
     /// Most objects of a kind or the greatest size, a power of two; may be given several times. NAME is qps, qp-size, srqs,
-    /// srq-size, cqs, cq-size, eqs, eq-size, mkeys, pds, message (bytes) or reads (in flight on a queue pair)
+    /// srq-size, cqs, cq-size, eqs, eq-size, mkeys (to be reached with --no-umr, or Linux keeps
+    /// most of them in stock), pds, message (bytes) or reads (in flight on a queue pair)
     #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = values::limit)]
     pub limits: Vec<LimitTo>,
+    /// Memory of this process that all devices together may take, in bytes, k, M or G; a guest that wants more is
+    /// refused [1G for each device]
+    #[arg(long, value_name = "SIZE", value_parser = crate::number::number::<u64>)]
+    pub memory_limit: Option<u64>,
     /// No firmware pages are asked for
     #[arg(long)]
     pub no_firmware_pages: bool,

@@ -28,6 +28,11 @@ pub enum ServeError {
     TooMany,
     /// A limit that the device cannot have.
     Limit(&'static str, LimitError),
+    /// Less memory than the devices need.
+    Memory {
+        /// Bytes that they need.
+        least: u64,
+    },
     /// A fault is for a device that there is not.
     NoSuchLid(u16),
     /// The socket could not be made.
@@ -56,6 +61,7 @@ impl fmt::Display for ServeError {
             Self::Twice(path) => write!(f, "{}: given twice", path.display()),
             Self::TooMany => write!(f, "the devices' LIDs would pass {LAST_LID:#x}"),
             Self::Limit(name, error) => write!(f, "limit {name}: {error}"),
+            Self::Memory { least } => write!(f, "so many devices need a memory limit of {}M at least", least >> 20),
             Self::NoSuchLid(lid) => write!(f, "a fault for LID {lid}: no device has it"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Trace(None, error) => write!(f, "trace: {error}"),

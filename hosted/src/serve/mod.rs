@@ -23,7 +23,7 @@ use std::thread;
 
 use bareverbs_sim::trace::Tracer;
 use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
-use bareverbs_sim::{Device, DeviceConfig, InterruptRouting, PageDemand};
+use bareverbs_sim::{Device, DeviceConfig, InterruptRouting, MIN_MEMORY_LIMIT, PageDemand};
 
 use self::args::{ServeArgs, TroubleArgs};
 use self::control::{Control, Line};
@@ -178,6 +178,13 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeE
     for LimitTo { limit, number } in &offer.limits {
         limits.set(*limit, *number).map_err(|error| ServeError::Limit(limit.name(), error))?;
     }
+    let memory_limit = match offer.memory_limit {
+        Some(all) => all / (args.sockets.len() as u64).max(1),
+        None => usual.memory_limit,
+    };
+    if memory_limit < MIN_MEMORY_LIMIT {
+        return Err(ServeError::Memory { least: MIN_MEMORY_LIMIT.saturating_mul(args.sockets.len() as u64) });
+    }
     Ok(DeviceConfig {
         pci_device_id: identity.device_id,
         node_guid,
@@ -198,6 +205,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeE
         vectors: offer.vectors,
         interrupts: InterruptRouting::External,
         limits,
+        memory_limit,
         ..usual
     })
 }

@@ -74,6 +74,9 @@ fn mistakes_are_named() {
     assert!(refused(&["--socket", text(&long)]).contains("longer than the 107 bytes"));
     assert!(refused(&["--socket", text(&twice), "--link", text(&long)]).contains("longer than the 107 bytes"));
     assert!(refused(&["--socket", "x", "--limit", "qps=1000"]).contains("not a power of two: 512 or 1024?"));
+    let memory = refused(&["--socket", "x", "--socket", "y", "--memory-limit", "48M"]);
+    assert!(memory.contains("a memory limit of 64M at least"), "{memory}");
+    assert!(refused(&["--socket", "x", "--memory-limit", "1T"]).contains("--memory-limit"));
     assert!(refused(&["--socket", "x", "--limit", "queues=2"]).contains("no limit 'queues'; there are qps, "));
     assert!(refused(&["--socket", "x", "--speed", "warp"]).contains("[possible values: sdr, "));
     let unknown = refused(&["--socket", "x", "--fault", "dance 1"]);
