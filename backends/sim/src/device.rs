@@ -7,6 +7,7 @@ use bareverbs_mlx5_spec::UAR_PAGE;
 
 use crate::audit::Audit;
 use crate::bar0::{BAR0_SIZE, DEVICE_MEMORY_START, FIRST_UAR, MSIX_PENDING, MSIX_TABLE};
+use crate::budget::{Meter, Metered};
 use crate::command::{CommandQueue, icmd};
 use crate::config::{DeviceConfig, InterruptRouting};
 use crate::engine::{EngineCounts, EngineStats};
@@ -82,7 +83,7 @@ impl HostMemory for Unreachable {
 /// What the device works in.
 struct Outside<M, T> {
     now: Instant,
-    memory: M,
+    memory: Metered<M>,
     tracer: Option<T>,
     faults: Faults,
     audit: Audit,
@@ -93,6 +94,7 @@ impl<M: HostMemory, T: Tracer + 'static> Outside<M, T> {
         Env {
             now: self.now,
             memory: if bus_master { &self.memory } else { &Unreachable },
+            meter: &self.memory.meter,
             tracer: self.tracer.as_mut().map(|tracer| tracer as &mut dyn Tracer),
             faults: &mut self.faults,
             audit: &mut self.audit,
@@ -144,6 +146,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         let vectors = config.vectors.clamp(1, 256);
         let config = DeviceConfig { vectors, ..config };
         let now = Instant::default();
+        let memory = Metered { memory, meter: Meter::default() };
         Self {
             outside: Outside { now, memory, tracer: None, faults: Faults::default(), audit: Audit::default() },
             pci: ConfigSpace::new(config.pci_device_id, vectors, SCAN_SIZE),
@@ -275,10 +278,22 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
-    /// Does all work that is due at `now`, up to a bound; [`Device::next_due`] tells whether some is left. Time that goes
-    /// back counts as standing still.
-    pub fn advance(&mut self, now: Instant) {
+    /// Lets the device know what time it is, for the registers that show it, and nothing else. Time that goes back counts as
+    /// standing still.
+    pub fn set_time(&mut self, now: Instant) {
         self.outside.now = self.outside.now.max(now);
+    }
+
+    /// Does work that is due at `now`, until [`Budget::TURN`](crate::Budget::TURN) is reached together with what doorbells and
+    /// frames have taken since the last call; [`Device::next_due`] tells whether some is left. Time that goes back counts as
+    /// standing still.
+    pub fn advance(&mut self, now: Instant) {
+        self.set_time(now);
+        self.work();
+        self.outside.memory.meter.restart();
+    }
+
+    fn work(&mut self) {
         if self.removed {
             return;
         }
@@ -327,12 +342,19 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         commands.into_iter().chain(self.firmware.next_due()).min()
     }
 
+    /// Whether frames have their share of this turn still before them. [`Device::receive`] takes more of them nevertheless,
+    /// but then the turn is longer than [`Budget::TURN`](crate::Budget::TURN).
+    pub fn may_receive(&self) -> bool {
+        !self.outside.memory.meter.is_half_spent()
+    }
+
     /// Takes a frame (LRH to ICRC) from the wire; it is lost while the port is down.
     pub fn receive(&mut self, frame: &[u8]) {
         if !self.carries(frame) {
             return;
         }
         self.stats.frames_received += 1;
+        self.outside.memory.meter.count(1);
         let bus_master = self.pci.bus_master();
         let mut env = self.outside.env(bus_master);
         self.firmware.engine.receive(&mut env, frame);

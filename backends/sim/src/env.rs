@@ -3,6 +3,7 @@
 use bareverbs::Instant;
 
 use crate::audit::Audit;
+use crate::budget::Meter;
 use crate::fault::Faults;
 use crate::memory::HostMemory;
 use crate::trace::{Record, Tracer};
@@ -13,6 +14,8 @@ pub struct Env<'a> {
     pub now: Instant,
     /// Host memory.
     pub memory: &'a dyn HostMemory,
+    /// Counts the work of this turn.
+    pub meter: &'a Meter,
     /// Tracer, if any.
     pub tracer: Option<&'a mut (dyn Tracer + 'static)>,
     /// Faults that are armed.

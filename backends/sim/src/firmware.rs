@@ -27,6 +27,9 @@ pub enum HcaState {
     Running,
 }
 
+/// Steps that a management request costs of a turn.
+const MANAGEMENT_REQUEST_STEPS: u64 = 16;
+
 /// State and objects of the function.
 pub(crate) struct Firmware {
     pub(crate) config: DeviceConfig,
@@ -158,9 +161,12 @@ impl Firmware {
         engine.into_iter().chain(pages).min()
     }
 
-    /// Answers the management requests to the agents of the port.
+    /// Answers management requests to the agents of the port, as many as the turn allows.
     pub(crate) fn answer_management_requests(&mut self, env: &mut Env<'_>) {
-        while let Some(request) = self.engine.next_management_request() {
+        while !env.meter.is_spent()
+            && let Some(request) = self.engine.next_management_request()
+        {
+            env.meter.count(MANAGEMENT_REQUEST_STEPS);
             let answer = request.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(env.now), mad));
             if let Some(answer) = answer {
                 self.engine.answer(env, &request, &answer);

@@ -8,6 +8,7 @@
 
 pub mod audit;
 mod bar0;
+mod budget;
 mod capability;
 mod command;
 mod config;
@@ -37,6 +38,7 @@ pub mod wire;
 pub mod wqe;
 
 pub use bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
+pub use budget::{Budget, Meter};
 pub use config::{DeviceConfig, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth, MIN_MEMORY_LIMIT, PageDemand};
 pub use device::{Device, DeviceCounts, DeviceStats};
 pub use firmware::HcaState;

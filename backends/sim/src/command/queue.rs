@@ -18,9 +18,6 @@ use crate::trace::Record;
 /// The longest input or output: a page list for a region of 8 GB in pages of 4096 bytes.
 const LONGEST: usize = 16 << 20;
 
-/// Input or output beyond which a command is long: a page list of 32 MB.
-const LONG: usize = 64 << 10;
-
 /// Byte of an entry that carries delivery status and ownership, written last.
 const STATUS_OWNER: usize = 63;
 
@@ -28,6 +25,8 @@ const STATUS_OWNER: usize = 63;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandQueue {
     waiting: u32,
+    /// The slot whose turn is next.
+    next: u32,
     /// Answers that are held back.
     late: Vec<LateAnswer>,
 }
@@ -104,29 +103,25 @@ impl CommandQueue {
         self.late.clear();
     }
 
-    /// Executes the waiting commands of the queue at `addr`, in order of their slots, up to the first long one; how many.
+    /// Executes the next waiting command of the queue at `addr`, by the order of their slots; how many that were, 0 or 1. A
+    /// command may take long, so that one is enough for a turn.
     pub(crate) fn run(&mut self, firmware: &mut Firmware, env: &mut Env<'_>, addr: u64) -> u64 {
         let now = env.now;
         for late in self.late.extract_if(.., |late| late.due <= now) {
             late.answer.deliver(firmware, env);
         }
-        let waiting = self.waiting;
-        let mut done = 0;
-        for slot in (0..1_u32 << LOG_SLOTS).filter(|slot| waiting >> slot & 1 != 0) {
-            self.waiting &= !(1 << slot);
-            let entry = addr.wrapping_add(u64::from(slot << LOG_STRIDE));
-            let Some((answer, delay)) = execute(firmware, env, slot, entry) else { continue };
-            done += 1;
-            let is_long = answer.is_long();
-            match delay {
-                Some(delay) => self.late.push(LateAnswer { due: env.now.after(delay), answer }),
-                None => answer.deliver(firmware, env),
-            }
-            if is_long {
-                break;
-            }
+        let slots = 1_u32 << LOG_SLOTS;
+        let mut turn = (self.next..slots).chain(0..self.next);
+        let Some(slot) = turn.find(|slot| self.waiting >> slot & 1 != 0) else { return 0 };
+        self.waiting &= !(1 << slot);
+        self.next = if self.waiting == 0 { 0 } else { (slot + 1) % slots };
+        let entry = addr.wrapping_add(u64::from(slot << LOG_STRIDE));
+        let Some((answer, delay)) = execute(firmware, env, slot, entry) else { return 0 };
+        match delay {
+            Some(delay) => self.late.push(LateAnswer { due: env.now.after(delay), answer }),
+            None => answer.deliver(firmware, env),
         }
-        done
+        1
     }
 }
 
@@ -181,13 +176,6 @@ fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> 
 }
 
 impl Answer {
-    /// Whether the command had so much input or output that others have their turn now.
-    fn is_long(&self) -> bool {
-        let lengths = View::<CmdQueueEntry>::new(&self.entry)
-            .map(|entry| entry.get(CmdQueueEntry::INPUT_LENGTH).max(entry.get(CmdQueueEntry::OUTPUT_LENGTH)));
-        lengths.is_some_and(|length| length as usize > LONG)
-    }
-
     /// Writes the answer and hands the slot back.
     fn deliver(self, firmware: &mut Firmware, env: &mut Env<'_>) {
         let Self { slot, addr, mut entry, result, mut delivery, announced } = self;

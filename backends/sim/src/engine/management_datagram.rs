@@ -1,7 +1,7 @@
 //! Management datagrams for the agents of the port: taken before any queue pair gets them, as firmware does, and answered.
 
 use super::qp::run::same_partition;
-use super::{Engine, Work};
+use super::{Engine, MAX_FRAMES, Work};
 use crate::env::Env;
 use crate::management::{self, MAD};
 use crate::packet::{Bth, Deth, Grh, Lrh, NO_LID, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, Transport};
@@ -29,9 +29,9 @@ impl Engine {
         here && allowed && packet.bth.opcode == datagram && management::is_request(mad, subnet)
     }
 
-    /// The next request to an agent.
+    /// The next request to an agent, if there is room for its answer.
     pub(crate) fn next_management_request(&mut self) -> Option<Packet> {
-        self.shared.management_requests.pop_front()
+        if self.shared.frames.len() < MAX_FRAMES { self.shared.management_requests.pop_front() } else { None }
     }
 
     /// Sends an agent's answer back to where the request came from.

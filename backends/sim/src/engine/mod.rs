@@ -6,6 +6,7 @@
 
 mod config;
 mod cq;
+mod failed_queues;
 mod management_datagram;
 mod memory;
 mod multicast;
@@ -33,6 +34,7 @@ use crate::registry::{FIRST_QPN, Registry, Resource};
 use crate::trace::Record;
 
 use cq::CqTable;
+use failed_queues::FailedQueues;
 use memory::key::KeyTable;
 use multicast::{Groups, is_multicast};
 use qp::Qp;
@@ -126,11 +128,13 @@ pub struct Engine {
     shared: QpResources,
     /// Queue pairs that can go on at once.
     busy: BTreeSet<u32>,
+    /// The number of the queue pair whose turn is next, 0 if the last turn came to all.
+    next_busy: u32,
     /// Timers of queue pairs, and which each has.
     timers: BTreeSet<(Instant, u32)>,
     timer_of: BTreeMap<u32, Instant>,
     /// Queue pairs in error that have a receive ring of their own, where more may be posted.
-    failed: BTreeSet<u32>,
+    failed: FailedQueues,
     /// Management queue pairs: the number on the wire, and here.
     managers: BTreeSet<(u32, u32)>,
 }
@@ -148,9 +152,10 @@ impl Engine {
             groups: Groups::default(),
             shared: QpResources::new(config, registry),
             busy: BTreeSet::new(),
+            next_busy: 0,
             timers: BTreeSet::new(),
             timer_of: BTreeMap::new(),
-            failed: BTreeSet::new(),
+            failed: FailedQueues::default(),
             managers: BTreeSet::new(),
         }
     }
@@ -264,32 +269,50 @@ impl Engine {
         let mut work = Work { shared: &mut self.shared, env };
         qp.handle_packet(&mut work, packet);
         self.busy.insert(qpn);
-        self.reschedule(qpn);
+        self.reschedule(qpn, env.now);
     }
 
-    /// Does work that is due at `env.now`, up to a bound; more may be left ([`Engine::next_due`] says so).
+    /// Does work that is due at `env.now`, until [`Budget::TURN`](crate::Budget::TURN) is reached; more may be left
+    /// ([`Engine::next_due`] says so). Queue pairs take turns.
     pub fn advance(&mut self, env: &mut Env<'_>) {
         for _ in 0..self.shared.loopback.len() {
+            // What the queue pairs send themselves shall not keep them from sending.
+            if env.meter.is_half_spent() {
+                break;
+            }
             let Some(frame) = self.shared.loopback.pop_front() else { break };
+            env.meter.count(1);
             self.receive(env, &frame);
         }
-        self.shared.cqs.fire_due(env.now, &mut self.shared.events);
+        self.shared.cqs.fire_due(env.now, env.meter, &mut self.shared.events);
         while let Some(&(due, qpn)) = self.timers.first()
             && due <= env.now
+            && !env.meter.is_spent()
         {
+            env.meter.count(1);
             self.timers.remove(&(due, qpn));
             self.timer_of.remove(&qpn);
             self.busy.insert(qpn);
         }
         self.poll_failed_queues(env);
-        for qpn in std::mem::take(&mut self.busy) {
+        for _ in 0..self.busy.len() {
+            let next = self.busy.range(self.next_busy..).next().or_else(|| self.busy.first());
+            let Some(&qpn) = next else { break };
+            self.busy.remove(&qpn);
+            self.next_busy = qpn + 1;
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            env.meter.count(1);
             let mut work = Work { shared: &mut self.shared, env };
             if qp.run(&mut work) {
                 self.busy.insert(qpn);
             }
-            self.reschedule(qpn);
+            self.reschedule(qpn, env.now);
+            // At least one had its turn.
+            if env.meter.is_spent() {
+                return;
+            }
         }
+        self.next_busy = 0;
     }
 
     /// Management queue pairs have ordinary numbers here and fixed ones on the wire.
@@ -302,21 +325,21 @@ impl Engine {
 
     /// Receives have no doorbell, so queue pairs in the error state are polled for new ones.
     fn poll_failed_queues(&mut self, env: &mut Env<'_>) {
+        let now = env.now;
         let work = Work { shared: &mut self.shared, env };
-        let posted = |qpn: &&u32| self.qps.get(qpn).is_some_and(|qp| qp.has_unflushed(&work));
-        self.busy.extend(self.failed.iter().filter(posted));
+        self.busy.extend(self.failed.poll(now, |qpn| self.qps.get(&qpn).is_some_and(|qp| qp.has_unflushed(&work))));
     }
 
     /// Updates the timer of a queue pair, and whether it is polled for receives posted in the error state.
-    fn reschedule(&mut self, qpn: u32) {
+    fn reschedule(&mut self, qpn: u32, now: Instant) {
         let qp = self.qps.get(&qpn);
         if let Some(qp) = qp {
             self.shared.registry.set_memory(Resource::qp(qpn), qp.memory());
         }
         if qp.is_some_and(|qp| qp.state == QpcState::Err && qp.rq.is_some()) {
-            self.failed.insert(qpn);
+            self.failed.insert(qpn, now);
         } else {
-            self.failed.remove(&qpn);
+            self.failed.remove(qpn);
         }
         let due = qp.and_then(Qp::next_timer);
         if self.timer_of.get(&qpn).copied() == due {
@@ -333,11 +356,14 @@ impl Engine {
 
     /// When [`Engine::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.
     pub fn next_due(&self) -> Option<Instant> {
+        self.next_work().into_iter().chain(self.failed.next_due()).min()
+    }
+
+    /// As [`Engine::next_due`], without the polling of queue pairs in error.
+    fn next_work(&self) -> Option<Instant> {
         let held_back = self.shared.frames.len() >= MAX_FRAMES;
-        if !self.shared.loopback.is_empty()
-            || !self.shared.management_requests.is_empty()
-            || (!self.busy.is_empty() && !held_back)
-        {
+        let waits_for_room = !self.busy.is_empty() || !self.shared.management_requests.is_empty();
+        if !self.shared.loopback.is_empty() || (waits_for_room && !held_back) {
             return Some(Instant::default());
         }
         let timer = self.timers.first().map(|&(due, _)| due);

@@ -172,8 +172,9 @@ impl Engine {
         if qp.state == QpcState::Err {
             qp.flush(&mut work);
         }
+        let now = env.now;
         self.busy.insert(qpn);
-        self.reschedule(qpn);
+        self.reschedule(qpn, now);
         Ok(())
     }
 
@@ -190,7 +191,7 @@ impl Engine {
         let Some(qp) = self.qps.remove(&qpn) else { return Ok(room) };
         self.groups.forget(qpn);
         self.busy.remove(&qpn);
-        self.failed.remove(&qpn);
+        self.failed.remove(qpn);
         self.managers.remove(&(qp.wire_qpn(), qpn));
         if let Some(due) = self.timer_of.remove(&qpn) {
             self.timers.remove(&(due, qpn));

@@ -1,6 +1,6 @@
 //! A tiny host for tests: memory, rings written by the documented byte layouts, and two devices on a wire.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use bareverbs::Instant;
@@ -11,6 +11,7 @@ use bareverbs_mlx5_spec::{
 use super::memory::key::{Access, Right};
 use super::{Engine, EngineConfig, EngineEvent, PageSource, SrqKind, SrqSpec};
 use crate::audit::Audit;
+use crate::budget::{Meter, Metered};
 use crate::env::Env;
 use crate::fault::Faults;
 use crate::memory::{DmaFault, HostMemory};
@@ -21,11 +22,14 @@ use crate::wire::{PerfectWire, PortId, Wire};
 pub(super) struct TestMemory {
     base: u64,
     bytes: RefCell<Vec<u8>>,
+    /// Accesses so far, and their bytes.
+    pub(super) accesses: Cell<u64>,
+    pub(super) moved: Cell<u64>,
 }
 
 impl TestMemory {
     pub(super) fn new(base: u64, len: usize) -> Self {
-        Self { base, bytes: RefCell::new(vec![0; len]) }
+        Self { base, bytes: RefCell::new(vec![0; len]), accesses: Cell::new(0), moved: Cell::new(0) }
     }
 
     /// There is no memory from `addr` on any more.
@@ -34,6 +38,8 @@ impl TestMemory {
     }
 
     fn range(&self, addr: u64, len: usize) -> Result<std::ops::Range<usize>, DmaFault> {
+        self.accesses.update(|count| count + 1);
+        self.moved.update(|bytes| bytes + len as u64);
         let fault = DmaFault { addr, len };
         let start = usize::try_from(addr.checked_sub(self.base).ok_or(fault)?).map_err(|_| fault)?;
         let end = start.checked_add(len).filter(|&end| end <= self.bytes.borrow().len()).ok_or(fault)?;
@@ -170,7 +176,7 @@ impl TestSrq {
 
 pub(super) struct Host {
     pub(super) engine: Engine,
-    pub(super) memory: TestMemory,
+    pub(super) memory: Metered<TestMemory>,
     pub(super) faults: Faults,
     pub(super) audit: Audit,
     pub(super) now: Instant,
@@ -183,14 +189,31 @@ impl Host {
         // What commands of the other half would have made.
         let numbers = [Resource::pd(3), Resource::pd(4), Resource::pd(PD), Resource::pd(6), Resource::uar(0), Resource::eq(9)];
         numbers.into_iter().for_each(|id| engine.registry_mut().insert_named(id));
-        let memory = TestMemory::new(BASE, 16 << 20);
+        let memory = Metered { memory: TestMemory::new(BASE, 16 << 20), meter: Meter::default() };
         Self { engine, memory, faults: Faults::default(), audit: Audit::default(), now: Instant::default(), top: BASE }
     }
 
+    /// Each call is a turn.
     pub(super) fn with<R>(&mut self, act: impl FnOnce(&mut Engine, &mut Env<'_>) -> R) -> R {
-        let mut env =
-            Env { now: self.now, memory: &self.memory, tracer: None, faults: &mut self.faults, audit: &mut self.audit };
+        self.memory.meter.restart();
+        let mut env = Env {
+            now: self.now,
+            memory: &self.memory,
+            meter: &self.memory.meter,
+            tracer: None,
+            faults: &mut self.faults,
+            audit: &mut self.audit,
+        };
         act(&mut self.engine, &mut env)
+    }
+
+    /// Accesses to memory that `act` makes, and their bytes, as the memory counts them.
+    pub(super) fn cost(&mut self, act: impl FnOnce(&mut Engine, &mut Env<'_>)) -> (u64, u64) {
+        let count = |host: &Self| (host.memory.memory.accesses.get(), host.memory.memory.moved.get());
+        let before = count(self);
+        self.with(act);
+        let after = count(self);
+        (after.0 - before.0, after.1 - before.1)
     }
 
     /// Fresh memory at a multiple of 4096.
@@ -557,7 +580,7 @@ impl<W: Wire> Pair<W> {
         let end = self.now.after(limit);
         loop {
             self.step();
-            let due = [self.a.engine.next_due(), self.b.engine.next_due(), self.wire.next_due()];
+            let due = [self.a.engine.next_work(), self.b.engine.next_work(), self.wire.next_due()];
             let Some(due) = due.into_iter().flatten().min() else { return };
             self.now = self.now.max(due);
             assert!(self.now <= end, "not idle after {limit:?}");

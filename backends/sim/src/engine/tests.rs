@@ -1,6 +1,7 @@
 //! Requests from WQE to CQE, on two devices.
 
 mod answers;
+mod budget;
 mod cache;
 mod counters;
 mod failure;

@@ -111,6 +111,8 @@ impl MiniHost {
         self.write_be32(0x18, slots);
         assert_eq!(self.device.next_due(), Some(Instant::from_nanos(self.now)));
         self.run(1000);
+        // One a turn.
+        (1..slots.count_ones()).for_each(|_| self.run(0));
     }
 
     /// Byte 63 of a slot: delivery status above the ownership bit.

@@ -7,10 +7,14 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Cqc, View};
 
 use super::{Armed, Completion, Cq, CqTable, EngineEvent};
+use crate::budget::Meter;
 
 /// [`Cqc::CQ_PERIOD_MODE`]: time counts from the newest entry (Linux `MLX5_CQ_PERIOD_MODE_START_FROM_CQE`), else from the
 /// newest event.
 const FROM_ENTRY: u32 = 1;
+
+/// Steps that an event of a queue costs of a turn: it is written, and an interrupt raised.
+const EVENT_STEPS: u64 = 4;
 
 /// When a queue raises an event: the parameters and the count so far.
 #[derive(Clone, Copy, Debug)]
@@ -121,9 +125,12 @@ impl Cq {
 }
 
 impl CqTable {
-    /// Raises the events that are due.
-    pub(in crate::engine) fn fire_due(&mut self, now: Instant, events: &mut VecDeque<EngineEvent>) {
-        while let Some(cqn) = self.due.pop(now) {
+    /// Raises the events that are due, as many as half a turn allows.
+    pub(in crate::engine) fn fire_due(&mut self, now: Instant, meter: &Meter, events: &mut VecDeque<EngineEvent>) {
+        while !meter.is_half_spent()
+            && let Some(cqn) = self.due.pop(now)
+        {
+            meter.count(EVENT_STEPS);
             if let Some(cq) = self.cqs.get_mut(&cqn) {
                 cq.fire(cqn, now, events);
             }

@@ -10,22 +10,31 @@ use crate::engine::{EngineEvent, Work};
 const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
 
 impl Qp {
-    /// Completes all that is posted on both queues.
-    pub(in crate::engine) fn flush(&mut self, work: &mut Work<'_, '_>) {
-        self.flush_sends(work);
-        self.flush_receives(work);
+    /// Completes what is posted on both queues, as much as the turn allows. `true` if there is more.
+    pub(in crate::engine) fn flush(&mut self, work: &mut Work<'_, '_>) -> bool {
+        self.flush_sends(work) || self.flush_receives(work)
     }
 
-    /// Completes all that is posted on the send queue. A ring has at most 2^16 entries, so this ends.
-    pub(in crate::engine) fn flush_sends(&mut self, work: &mut Work<'_, '_>) {
+    /// Completes what is posted on the send queue, as much as the turn allows. `true` if there is more.
+    pub(in crate::engine) fn flush_sends(&mut self, work: &mut Work<'_, '_>) -> bool {
         self.requester.ack_due = None;
         self.requester.rnr_until = None;
-        while let Some(op) = self.requester.ops.pop_front() {
+        while !work.env.meter.is_spent()
+            && let Some(op) = self.requester.ops.pop_front()
+        {
+            work.env.meter.count(1);
             self.requester.retired = op.index.wrapping_add(op.wqe.as_ref().map_or(1, |wqe| wqe.blocks()));
             self.complete_send(work, SendOp::done(&op, Some(FLUSHED)));
         }
+        if !self.requester.ops.is_empty() {
+            return true;
+        }
         self.requester.memory = 0;
         while self.sq.is_some() && self.requester.fetched != self.requester.posted {
+            if work.env.meter.is_spent() {
+                return true;
+            }
+            work.env.meter.count(1);
             let index = self.requester.fetched;
             let (send_opcode, size) = match self.read_wqe(work, index) {
                 Some((bytes, size)) => (bytes.get(3).copied().unwrap_or(0), size),
@@ -36,11 +45,12 @@ impl Qp {
             self.complete_send(work, SendDone { index, send_opcode, byte_cnt: 0, error: Some(FLUSHED) });
         }
         self.requester.forget_sent();
+        false
     }
 
-    fn flush_receives(&mut self, work: &mut Work<'_, '_>) {
+    fn flush_receives(&mut self, work: &mut Work<'_, '_>) -> bool {
         if self.rq.is_none() && self.srq.is_none() && self.responder.xrc_srq.is_none() {
-            return;
+            return false;
         }
         let held = self.held_receive().or(self.responder.take_spare().map(|spare| spare.index));
         if let Some(index) = held {
@@ -53,17 +63,22 @@ impl Qp {
                 self.responder.last_wqe_reported = true;
                 work.shared.events.push_back(EngineEvent::Qp { event: EventType::SrqLastWqe, qpn: self.qpn });
             }
-            return;
+            return false;
         }
         if self.rq.is_none() {
-            return;
+            return false;
         }
-        let Some((posted, _)) = self.record(work) else { return };
+        let Some((posted, _)) = self.record(work) else { return false };
         while self.responder.consumed != posted {
+            if work.env.meter.is_spent() {
+                return true;
+            }
+            work.env.meter.count(1);
             let index = self.responder.consumed;
             self.responder.consumed = index.wrapping_add(1);
             self.fail_receive(work, index, FLUSHED);
         }
+        false
     }
 
     /// Whether receives were posted since the last flush.

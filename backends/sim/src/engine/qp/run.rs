@@ -54,14 +54,10 @@ impl Qp {
             more |= self.send(work);
         }
         match self.state {
-            QpcState::Err => {
-                self.flush(work);
-                return false;
-            }
-            QpcState::SqEr => self.flush_sends(work),
-            _ => {}
+            QpcState::Err => self.flush(work),
+            QpcState::SqEr => self.flush_sends(work) || more,
+            _ => more,
         }
-        more
     }
 
     pub(in crate::engine) fn next_timer(&self) -> Option<Instant> {

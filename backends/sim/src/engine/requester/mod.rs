@@ -22,10 +22,12 @@ use crate::wqe::{DataSegment, SendBody, SendWqe};
 pub(in crate::engine) const WINDOW: u32 = 128;
 /// An acknowledgement is asked for at least once in this many packets.
 const ACK_EVERY: u32 = 32;
+/// Requests that are looked at in about the time of an access to memory.
+const REQUESTS_A_STEP: u64 = 32;
 /// Packets that one queue pair sends in one go.
 const BUDGET: u32 = 64;
-/// Entries of keys' lists after whose change a queue pair lets others go on.
-const CHANGE_BUDGET: usize = 4096;
+/// Entries of a key's list that are changed in about the time of an access to memory.
+const ENTRIES_A_STEP: u64 = 16;
 /// Requests under way, at most. The window is reached before, but for requests that send nothing.
 pub(in crate::engine) const MAX_UNDER_WAY: usize = 1024;
 /// Bytes of this process that a request takes at most: an element of 64 blocks of 16 bytes, decoded.
@@ -126,6 +128,8 @@ pub(in crate::engine) struct Requester {
     /// Number of the next new packet, and of the oldest unacknowledged one.
     pub(in crate::engine) next_psn: u32,
     pub(in crate::engine) unacked: u32,
+    /// The peer has everything before this number, and the turn was over before all of that completed.
+    pub(in crate::engine) acknowledged: Option<u32>,
     /// After the greatest number that was ever sent.
     pub(in crate::engine) sent_end: u32,
     /// Where the window starts: the oldest unacknowledged packet, or the one after the newest read.
@@ -145,8 +149,6 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) notify_drained: bool,
     /// Bytes of this process that the requests under way take.
     pub(in crate::engine) memory: u64,
-    /// Entries of keys' lists that requests changed in this go.
-    entries_changed: usize,
 }
 
 impl Requester {
@@ -215,6 +217,7 @@ impl Requester {
     /// Nothing is under way: what comes next has new numbers.
     pub(in crate::engine) fn forget_sent(&mut self) {
         self.cursor = (0, 0);
+        self.acknowledged = None;
         self.unacked = self.next_psn;
         self.window_start = self.next_psn;
         self.sent_end = self.next_psn;
@@ -235,13 +238,14 @@ impl Requester {
 impl Qp {
     /// Sends what may be sent. `true` if there is more that could go on now.
     pub(in crate::engine) fn send(&mut self, work: &mut Work<'_, '_>) -> bool {
+        self.resume_acknowledge(work);
         // What waited only for those before it may be the oldest now.
         self.retire_local(work);
-        self.requester.entries_changed = 0;
         for _ in 0..BUDGET {
-            if self.requester.entries_changed > CHANGE_BUDGET {
+            if work.env.meter.is_spent() {
                 return true;
             }
+            work.env.meter.count(1);
             if !self.can_send() {
                 return false;
             }
@@ -279,6 +283,10 @@ impl Qp {
                 self.fail_head(work, syndrome);
             }
             return false;
+        }
+        // Those before it are counted, once and again.
+        if op.expects_response() || op.wqe.as_ref().is_some_and(|wqe| wqe.fence != 0) {
+            work.env.meter.count(at as u64 / REQUESTS_A_STEP);
         }
         if op.wqe.as_ref().is_some_and(|wqe| self.is_fenced(at, wqe)) {
             return false;
@@ -338,7 +346,7 @@ impl Qp {
         };
         match changed {
             Ok(entries) => {
-                self.requester.entries_changed = self.requester.entries_changed.saturating_add(entries);
+                work.env.meter.count(entries as u64 / ENTRIES_A_STEP);
                 self.retire(work);
             }
             Err(syndrome) => self.fail_head(work, syndrome),
@@ -357,12 +365,14 @@ impl Qp {
     /// Completes requests at the head that wait for nothing.
     pub(in crate::engine) fn retire_local(&mut self, work: &mut Work<'_, '_>) {
         while self.can_send()
+            && !work.env.meter.is_spent()
             && self.requester.head_is_sent()
             && self.requester.ops.front().is_some_and(|op| {
                 op.failed.is_none()
                     && (op.kind() == Kind::Nop || (op.kind() == Kind::SendOrWrite && !self.service.is_reliable()))
             })
         {
+            work.env.meter.count(1);
             self.retire(work);
         }
     }

@@ -42,9 +42,19 @@ impl Qp {
     fn acknowledge(&mut self, work: &mut Work<'_, '_>, psn: u32) -> Acknowledged {
         let before = self.requester.unacked;
         let mut outcome = Acknowledged::All;
+        // What the turn before left comes first.
+        let psn = match self.requester.acknowledged.take() {
+            Some(earlier) if psn::ahead(earlier, psn) > 0 => earlier,
+            _ => psn,
+        };
         while self.can_send()
             && let Some(head) = self.requester.ops.front()
         {
+            if work.env.meter.is_spent() {
+                self.requester.acknowledged = Some(psn);
+                break;
+            }
+            work.env.meter.count(1);
             match head.kind() {
                 Kind::Nop if self.requester.head_is_sent() => self.retire(work),
                 Kind::SendOrWrite if head.failed.is_none() && psn::ahead(head.end_psn(), psn) <= 0 => self.retire(work),
@@ -67,6 +77,15 @@ impl Qp {
             self.note_progress(work.env.now);
         }
         outcome
+    }
+
+    /// Completes what an acknowledgement covers that came in a turn which was over too soon.
+    pub(in crate::engine) fn resume_acknowledge(&mut self, work: &mut Work<'_, '_>) {
+        if let Some(psn) = self.requester.acknowledged
+            && self.acknowledge(work, psn) == Acknowledged::ResponseMissing
+        {
+            self.retransmit_once(work);
+        }
     }
 
     /// A response is missing: sends the request again, once until something new comes.

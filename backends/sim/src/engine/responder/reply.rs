@@ -70,7 +70,7 @@ impl Qp {
     /// Sends queued responses. `true` if there are more.
     pub(in crate::engine) fn respond(&mut self, work: &mut Work<'_, '_>) -> bool {
         for _ in 0..BUDGET {
-            if !work.shared.has_room() {
+            if !work.shared.has_room() || work.env.meter.is_spent() {
                 break;
             }
             let Some(reply) = self.responder.replies.pop_front() else { return false };

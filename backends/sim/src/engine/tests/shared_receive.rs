@@ -103,7 +103,7 @@ fn a_shared_queue_that_leads_nowhere_fails_once_and_its_queue_pairs_each() {
         }
         let good = if unreadable { 0 } else { 1 };
         if unreadable {
-            pair.b.memory.end_at(srq.dbr);
+            pair.b.memory.memory.end_at(srq.dbr);
         }
         let body = data(at_a, 6, key_a);
         for turn in 0..=good {

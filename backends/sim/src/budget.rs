@@ -1,0 +1,79 @@
+//! How much a device does at a time, and how much of that it has done.
+
+use std::cell::Cell;
+
+use crate::memory::{DmaFault, HostMemory};
+
+/// A bound on the work of one turn of a device: [`Device::advance`](crate::Device::advance) with the frames and doorbells that
+/// came since the one before. A turn ends with the step that reaches either number, so it goes beyond by one step at most: a
+/// packet, a work request, a firmware command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Bytes read from and written to host memory.
+    pub bytes: u64,
+    /// Accesses to host memory, and steps without one: packets, requests, queue pairs looked at.
+    pub steps: u64,
+}
+
+impl Budget {
+    /// What every turn may take. A turn of this size is about a millisecond long.
+    pub const TURN: Self = Self { bytes: 1 << 20, steps: 4096 };
+}
+
+/// What a turn has taken so far.
+#[derive(Debug, Default)]
+pub struct Meter {
+    bytes: Cell<u64>,
+    steps: Cell<u64>,
+}
+
+impl Meter {
+    /// A new turn begins.
+    pub(crate) fn restart(&self) {
+        self.bytes.set(0);
+        self.steps.set(0);
+    }
+
+    /// Counts steps that access no memory.
+    pub(crate) fn count(&self, steps: u64) {
+        self.steps.set(self.steps.get().saturating_add(steps));
+    }
+
+    fn access(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get().saturating_add(bytes as u64));
+        self.count(1);
+    }
+
+    fn has_reached(&self, bytes: u64, steps: u64) -> bool {
+        self.bytes.get() >= bytes || self.steps.get() >= steps
+    }
+
+    /// Whether the turn is over.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.has_reached(Budget::TURN.bytes, Budget::TURN.steps)
+    }
+
+    /// Whether half of the turn is over: what comes from outside takes no more, so that the queues get the rest.
+    pub(crate) fn is_half_spent(&self) -> bool {
+        self.has_reached(Budget::TURN.bytes / 2, Budget::TURN.steps / 2)
+    }
+}
+
+/// Host memory whose accesses are counted.
+#[derive(Debug)]
+pub(crate) struct Metered<M> {
+    pub(crate) memory: M,
+    pub(crate) meter: Meter,
+}
+
+impl<M: HostMemory> HostMemory for Metered<M> {
+    fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
+        self.meter.access(into.len());
+        self.memory.read(addr, into)
+    }
+
+    fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
+        self.meter.access(from.len());
+        self.memory.write(addr, from)
+    }
+}
