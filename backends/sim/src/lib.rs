@@ -16,6 +16,7 @@ mod device;
 pub mod engine;
 pub mod env;
 mod eq;
+pub mod fabric;
 pub mod fault;
 mod firmware;
 mod health;

@@ -19,16 +19,70 @@ pub use random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub usize);
 
+/// Where a wire brings a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To one port.
+    Port(PortId),
+    /// To a group: to every port but the sender's.
+    Everyone,
+    /// No port here has that local identifier.
+    Nowhere,
+}
+
+/// A frame at the end of its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The port that sent it.
+    pub from: PortId,
+    /// The port where it arrived.
+    pub to: PortId,
+    /// LRH to ICRC.
+    pub frame: Vec<u8>,
+    /// It is for a group, and others get it too.
+    pub group: bool,
+}
+
 /// A subnet: frames go in at one port and come out at another.
 pub trait Wire {
     /// Takes a frame (LRH to ICRC) from a port at `now`.
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>);
-    /// The next frame that has arrived by `now`, and the port where.
-    fn deliver(&mut self, now: Instant) -> Option<(PortId, Vec<u8>)>;
+    /// The next frame that has arrived by `now`.
+    fn deliver(&mut self, now: Instant) -> Option<Delivery>;
     /// When the next frame arrives.
     fn next_due(&self) -> Option<Instant>;
     /// Says what local identifier a port has from now on; 0 for none.
     fn set_lid(&mut self, port: PortId, lid: u16);
+    /// Where a frame from this port goes, if nothing happens to it.
+    fn destination(&self, from: PortId, frame: &[u8]) -> Destination;
+    /// Frames from this port that have not arrived yet.
+    fn in_flight(&self, from: PortId) -> usize;
+}
+
+impl<W: Wire + ?Sized> Wire for Box<W> {
+    fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
+        (**self).send(now, from, frame);
+    }
+
+    fn deliver(&mut self, now: Instant) -> Option<Delivery> {
+        (**self).deliver(now)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        (**self).next_due()
+    }
+
+    fn set_lid(&mut self, port: PortId, lid: u16) {
+        (**self).set_lid(port, lid);
+    }
+
+    fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
+        (**self).destination(from, frame)
+    }
+
+    fn in_flight(&self, from: PortId) -> usize {
+        (**self).in_flight(from)
+    }
 }
 
 /// Any number of ports behind one switch that loses nothing and keeps the order. A frame goes to the port with its
@@ -37,7 +91,9 @@ pub trait Wire {
 pub struct PerfectWire {
     lids: Vec<u16>,
     latency: Duration,
-    in_flight: VecDeque<(Instant, PortId, Vec<u8>)>,
+    in_flight: VecDeque<(Instant, Delivery)>,
+    /// How many of them each port sent.
+    sent_by: Vec<usize>,
     unroutable: u64,
 }
 
@@ -50,6 +106,7 @@ impl PerfectWire {
     /// Adds a port with a local identifier.
     pub fn attach(&mut self, lid: u16) -> PortId {
         self.lids.push(lid);
+        self.sent_by.push(0);
         PortId(self.lids.len() - 1)
     }
 
@@ -65,37 +122,58 @@ impl PerfectWire {
         }
         self.lids.iter().position(|&known| known == lid).map(PortId)
     }
+
+    fn carry(&mut self, now: Instant, delivery: Delivery) {
+        if let Some(count) = self.sent_by.get_mut(delivery.from.0) {
+            *count += 1;
+        }
+        self.in_flight.push_back((now.after(self.latency), delivery));
+    }
 }
 
 impl Wire for PerfectWire {
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
-        if destination(&frame).is_some_and(is_multicast_lid) {
-            let others = (0..self.lids.len()).map(PortId).filter(|&port| port != from);
-            let due = now.after(self.latency);
-            self.in_flight.extend(others.map(|port| (due, port, frame.clone())));
-            return;
-        }
-        match self.route(from, &frame) {
-            Some(to) => self.in_flight.push_back((now.after(self.latency), to, frame)),
-            None => self.unroutable += 1,
+        match self.destination(from, &frame) {
+            Destination::Port(to) => self.carry(now, Delivery { from, to, frame, group: false }),
+            Destination::Everyone => {
+                for to in (0..self.lids.len()).map(PortId).filter(|&port| port != from) {
+                    self.carry(now, Delivery { from, to, frame: frame.clone(), group: true });
+                }
+            }
+            Destination::Nowhere => self.unroutable += 1,
         }
     }
 
-    fn deliver(&mut self, now: Instant) -> Option<(PortId, Vec<u8>)> {
+    fn deliver(&mut self, now: Instant) -> Option<Delivery> {
         if self.in_flight.front()?.0 > now {
             return None;
         }
-        self.in_flight.pop_front().map(|(_, to, frame)| (to, frame))
+        let (_, delivery) = self.in_flight.pop_front()?;
+        if let Some(count) = self.sent_by.get_mut(delivery.from.0) {
+            *count -= 1;
+        }
+        Some(delivery)
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.in_flight.front().map(|(due, _, _)| *due)
+        self.in_flight.front().map(|(due, _)| *due)
     }
 
     fn set_lid(&mut self, port: PortId, lid: u16) {
         if let Some(place) = self.lids.get_mut(port.0) {
             *place = lid;
         }
+    }
+
+    fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
+        if destination(frame).is_some_and(is_multicast_lid) {
+            return Destination::Everyone;
+        }
+        self.route(from, frame).map_or(Destination::Nowhere, Destination::Port)
+    }
+
+    fn in_flight(&self, from: PortId) -> usize {
+        self.sent_by.get(from.0).copied().unwrap_or(0)
     }
 }
 
@@ -129,8 +207,9 @@ mod tests {
         wire.send(start, a, frame(0xc001, 4));
         assert_eq!(wire.deliver(start), None);
         assert_eq!(wire.next_due(), Some(Instant::from_nanos(110)));
+        assert_eq!((wire.in_flight(a), wire.in_flight(b), wire.in_flight(c)), (4, 1, 0));
         let now = Instant::from_nanos(110);
-        let got: Vec<_> = std::iter::from_fn(|| wire.deliver(now)).map(|(port, frame)| (port, frame[4])).collect();
-        assert_eq!(got, [(b, 0), (a, 1), (a, 2), (b, 4), (c, 4)]);
+        let got: Vec<_> = std::iter::from_fn(|| wire.deliver(now)).map(|sent| (sent.from, sent.to, sent.frame[4])).collect();
+        assert_eq!(got, [(a, b, 0), (b, a, 1), (a, a, 2), (a, b, 4), (a, c, 4)]);
     }
 }

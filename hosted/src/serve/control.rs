@@ -18,6 +18,8 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Bytes of a line at most.
 const LONGEST_LINE: u64 = 4096;
+/// How long a command waits for a device that is in the middle of something.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Every command, for the message about a line that is none.
 const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
@@ -268,7 +270,10 @@ fn execute(devices: &[(u16, Handle)], line: &str) -> Result<String, Gone> {
         Err(error) => return Ok(error.to_string()),
     };
     match devices.iter().find(|(known, _)| *known == lid) {
-        Some((_, handle)) => handle.ask(move |station| apply(station, act)),
+        Some((_, handle)) => {
+            let done = handle.ask_within(PATIENCE, move |station| apply(station, act))?;
+            Ok(done.unwrap_or_else(|| "not done: the device waits for its client's memory".into()))
+        }
         None => Ok(format!("no device has LID {lid}")),
     }
 }

@@ -14,6 +14,7 @@ use super::memory::ClientMemory;
 use super::messages::line;
 use super::protocol::{Backend, Map};
 use super::subnet::{Gone, Handle};
+use super::vectors::Vectors;
 
 /// Longest access to a region: the greatest there is on a bus, a whole BlueFlame register, with room to spare.
 const LONGEST_ACCESS: usize = 4096;
@@ -56,11 +57,12 @@ impl Function {
     pub(crate) fn disconnect(&self) -> Result<String, Gone> {
         self.handle.ask(|station| {
             let left = station.left();
-            station.vectors.clear();
+            // The other way round one that came up before could reach the next client.
             station.reset();
+            self.handle.vectors(Vectors::clear)?;
             self.memory.disconnect();
-            left
-        })
+            Ok(left)
+        })?
     }
 }
 
@@ -85,7 +87,7 @@ impl Backend for Function {
         if data.len() > LONGEST_ACCESS {
             return Err(wrong());
         }
-        self.handle.ask(|station| {
+        self.handle.look(|station| {
             match region {
                 VFIO_PCI_BAR0_REGION_INDEX => station.device.bar_read(offset, data),
                 VFIO_PCI_CONFIG_REGION_INDEX => match usize::try_from(offset) {
@@ -136,7 +138,7 @@ impl Backend for Function {
 
     fn set_irqs(&mut self, index: u32, flags: u32, start: u32, count: u32, fds: Vec<File>) -> io::Result<()> {
         match index {
-            VFIO_PCI_MSIX_IRQ_INDEX => self.handle.ask(move |station| station.vectors.set(flags, start, count, fds))?,
+            VFIO_PCI_MSIX_IRQ_INDEX => self.handle.vectors(move |vectors| vectors.set(flags, start, count, fds))?,
             // Clients turn off kinds of interrupts that there are none of.
             _ if count == 0 => Ok(()),
             _ => Err(wrong()),

@@ -30,7 +30,7 @@ use self::control::{Control, Line};
 pub use self::error::ServeError;
 use self::function::Function;
 use self::memory::{ClientMemory, Reach};
-use self::subnet::{Station, Subnet};
+use self::subnet::{Ended, Handle, Station, Subnet};
 use self::values::LimitTo;
 use self::vectors::Vectors;
 use crate::record::{Recording, Several};
@@ -81,7 +81,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         if !tracers.is_empty() {
             device.set_tracer(Some(Several(tracers)));
         }
-        stations.push(Station { device, vectors });
+        stations.push((Station { device }, vectors));
         memories.push((name, listener, memory));
         claims.push(claim);
     }
@@ -89,11 +89,11 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     arm(&args.trouble.faults, &mut stations)?;
 
     let (near, far) = args.link.as_deref().map(link::link).transpose()?.unzip();
-    let lids: Vec<u16> = stations.iter().map(|station| station.device.config().lid).collect();
-    let served: Vec<String> = stations.iter().zip(&args.sockets).map(|(station, path)| introduce(station, path)).collect();
+    let lids: Vec<u16> = stations.iter().map(|(station, _)| station.device.config().lid).collect();
+    let served: Vec<String> = stations.iter().zip(&args.sockets).map(|((station, _), path)| introduce(station, path)).collect();
     let subnet = Subnet::new(stations, with_faults(&args.trouble, wire), near);
     let stopper = subnet.handle(0);
-    ctrlc::set_handler(move || stopper.stop()).map_err(ServeError::Signal)?;
+    ctrlc::set_handler(move || stop(&stopper)).map_err(ServeError::Signal)?;
     for (number, (name, listener, memory)) in memories.into_iter().enumerate() {
         let function = Function::new(name.clone(), args.offer.vectors, subnet.handle(number), memory);
         thread::Builder::new().name(name).spawn(move || socket::serve(&listener, function)).map_err(ServeError::Thread)?;
@@ -124,9 +124,15 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         messages::line(line);
     }
     messages::line("serving, Ctrl-C ends".into());
-    let stations = subnet.run();
+    let Ended { stations, stuck, discarded } = subnet.run()?;
     drop(claims);
     stations.iter().for_each(report);
+    for (name, frames) in &discarded {
+        messages::line(format!("{name}: {frames} frames discarded that it did not take in time"));
+    }
+    for name in &stuck {
+        messages::line(format!("{name}: its thread does not end: it waits for the client's memory"));
+    }
     // With them go the tracers: whatever a client still does is not told any more.
     drop(stations);
     let finished = sink.finish();
@@ -142,7 +148,15 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         messages::line(format!("bareverbs: recording: {error}"));
         return Ok(ExitCode::FAILURE);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if stuck.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The first time has the server end, the second time ends it.
+fn stop(stopper: &Handle) {
+    if !stopper.stop() {
+        // An end that waits for nothing, not even for what runs at exit. It cannot fail.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
 }
 
 /// No two sockets are at one path.
@@ -211,10 +225,11 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, ServeE
 }
 
 /// Has the faults done that were ordered for the start.
-fn arm(faults: &[Line], stations: &mut [Station]) -> Result<(), ServeError> {
+fn arm(faults: &[Line], stations: &mut [(Station, Vectors)]) -> Result<(), ServeError> {
     for Line { lid, act } in faults {
-        let station = stations.iter_mut().find(|station| station.device.config().lid == *lid);
-        control::apply(station.ok_or(ServeError::NoSuchLid(*lid))?, *act);
+        let station = stations.iter_mut().find(|(station, _)| station.device.config().lid == *lid);
+        let (station, _) = station.ok_or(ServeError::NoSuchLid(*lid))?;
+        control::apply(station, *act);
     }
     Ok(())
 }
@@ -246,7 +261,7 @@ fn report(station: &Station) {
 #[cfg(test)]
 mod tests {
     use bareverbs::Instant;
-    use bareverbs_sim::wire::PortId;
+    use bareverbs_sim::wire::{Delivery, PortId};
     use clap::Parser as _;
 
     use super::args::SimCommand;
@@ -265,7 +280,7 @@ mod tests {
         for number in 0..10_000_u32 {
             let now = Instant::from_nanos(u64::from(number) * 1000);
             wire.send(now, from, [&[0, 0, 0, 2], &number.to_be_bytes()[..]].concat());
-            while let Some((to, frame)) = wire.deliver(now) {
+            while let Some(Delivery { to, frame, .. }) = wire.deliver(now) {
                 assert_eq!(to, PortId(1));
                 got.push(u32::from_be_bytes(*frame.last_chunk().unwrap()));
             }

@@ -1,30 +1,48 @@
-//! The devices and the wire between them, behind one lock.
+//! The devices and the wire between them: a lock and a thread for each device.
 //!
-//! Whoever has something for a device does it at once and on its own thread, and lets the devices work a little: a register
-//! access crosses no thread. One more thread, the runner, does what is left then and what comes due by time, and sleeps
-//! otherwise.
+//! Whoever has something for a device does it at once and on its own thread, under the device's lock, and lets the device work a
+//! little: a register access crosses no thread. The device's runner does what is left then, what frames bring and what comes due
+//! by time, and sleeps otherwise.
+//!
+//! No thread holds two of these locks, and none works on two devices: what a client's memory or descriptors do to a thread, they
+//! do to threads of that client's device. Devices meet in the [`Fabric`], whose locks are held for moments.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time;
+use std::hint;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
+use std::thread::{self, Thread};
+use std::time::{self, Duration};
 
 use bareverbs::Instant;
-use bareverbs_sim::packet::{PERMISSIVE_LID, destination, is_multicast_lid};
+use bareverbs_sim::fabric::{Fabric, Port, Uplink};
 use bareverbs_sim::wire::{PortId, Wire};
 use bareverbs_sim::{Device, DeviceCounts};
 
+use super::error::ServeError;
 use super::link::Link;
 use super::memory::Reach;
+use super::messages;
 use super::vectors::Vectors;
 use crate::record::Several;
 
 /// Turns that whoever brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
-/// doorbell to its completion, so that no thread has to wake up for it.
+/// doorbell to the wire, so that no thread has to wake up for it.
 const TURNS: usize = 4;
+/// How long a runner that has just worked looks for more before it sleeps: about what it takes to wake it.
+const SPIN: Duration = Duration::from_micros(40);
+/// Where that is in vain most of the time, it is tried once in so many times.
+const SPIN_TRIAL: u8 = 32;
+/// Most successes that a runner remembers.
+const MOST_SUCCESSES: u8 = 8;
+/// How long the end waits for a runner that is in the middle of something.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long whoever waits for room, or for a device that is held up, rests between two looks.
+const REST: Duration = Duration::from_micros(100);
 
-/// One device and how its interrupts leave.
+/// One device.
 pub(crate) struct Station {
     pub(crate) device: Device<Reach, Several>,
-    pub(crate) vectors: Vectors,
 }
 
 impl Station {
@@ -63,7 +81,7 @@ impl Station {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
 
-/// What the runner does.
+/// What a runner does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runner {
     /// It works, or is about to look for work.
@@ -72,75 +90,175 @@ enum Runner {
     Asleep(Option<Instant>),
 }
 
-/// What the lock guards.
+/// What a device's lock guards.
 struct State {
-    stations: Vec<Station>,
-    wire: Box<dyn Wire + Send>,
-    /// Where frames go that no device here is for.
-    link: Option<Link>,
+    station: Station,
+    port: Port,
     runner: Runner,
-    stopped: bool,
-    /// Frames of one turn, kept for its room.
-    frames: Vec<Vec<u8>>,
+}
+
+/// A device, its interrupts and its runner.
+struct Served {
+    name: String,
+    /// Held while waiting for the lock: the runner, which takes the lock again and again, so lets everyone else in between
+    /// two turns.
+    entry: Mutex<()>,
+    /// `None` once it is no longer served.
+    state: Mutex<Option<State>>,
+    vectors: Mutex<Vectors>,
+    /// The device's port got something to do that nobody has looked at.
+    attention: AtomicBool,
+    /// Somebody is at the device who looks at `attention` before leaving: the runner need not wake up for it.
+    attended: AtomicBool,
+    runner: OnceLock<Thread>,
 }
 
 struct Shared {
     start: time::Instant,
-    /// Held while waiting for the lock: the runner, which takes the lock again and again, so lets everyone else in between
-    /// two turns.
-    entry: Mutex<()>,
-    state: Mutex<State>,
-    /// Wakes the runner.
-    bell: Condvar,
+    devices: Vec<Served>,
+    fabric: Fabric<Box<dyn Wire + Send>>,
+    stopped: AtomicBool,
+    /// Wakes whoever waits for the end.
+    end: (Mutex<()>, Condvar),
+    /// There is another processor for those who are waited for.
+    spins: bool,
 }
 
-/// A way to reach one station from another thread.
+/// A way to reach one device from another thread.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    station: usize,
+    device: usize,
     shared: Arc<Shared>,
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Uplink for Link {
+    fn send(&self, frame: Vec<u8>) {
+        Self::send(self, frame);
+    }
+}
+
 impl Handle {
-    /// Does something with the station, then lets the devices work.
-    pub(crate) fn ask<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
-        let now = self.shared.now();
-        let mut state = self.shared.enter();
-        if state.stopped {
-            return Err(Gone);
-        }
-        let station = state.stations.get_mut(self.station).ok_or(Gone)?;
+    fn served(&self) -> Result<&Served, Gone> {
+        self.shared.devices.get(self.device).filter(|_| !self.shared.has_stopped()).ok_or(Gone)
+    }
+
+    /// Looks at the device as it is now. It does no work for this.
+    pub(crate) fn look<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+        let served = self.served()?;
+        let mut guard = served.enter();
+        let state = guard.as_mut().ok_or(Gone)?;
         // The registers that count time shall show the present one.
-        station.device.advance(now);
-        let result = act(station);
-        self.shared.follow_up(&mut state);
+        state.station.device.set_time(self.shared.now());
+        let result = act(&mut state.station);
+        served.leave(guard);
         Ok(result)
     }
 
-    /// Gives a frame from elsewhere to the device that it is for; one for nobody here is lost.
-    pub(crate) fn frame(&self, frame: &[u8]) -> Result<(), Gone> {
-        let now = self.shared.now();
-        let mut state = self.shared.enter();
-        if state.stopped {
-            return Err(Gone);
-        }
-        let lid = destination(frame).unwrap_or(0);
-        let takes = |station: &Station| lid == station.device.lid() || lid == PERMISSIVE_LID;
-        // One port takes it, or each one when it is for a group.
-        let most = if is_multicast_lid(lid) { usize::MAX } else { 1 };
-        let takers = state.stations.iter_mut().filter(|station| is_multicast_lid(lid) || takes(station)).take(most);
-        for station in takers {
-            station.device.advance(now);
-            station.device.receive(frame);
-        }
-        self.shared.follow_up(&mut state);
-        Ok(())
+    /// Does something with the device, then lets it work.
+    pub(crate) fn ask<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+        let served = self.served()?;
+        self.shared.ask(served, served.enter(), act)
     }
 
-    /// Ends [`Subnet::run`].
-    pub(crate) fn stop(&self) {
-        self.shared.enter().stopped = true;
-        self.shared.bell.notify_one();
+    /// As [`Handle::ask`], but `None` if the device has been in the middle of something for so long.
+    pub(crate) fn ask_within<R>(&self, limit: Duration, act: impl FnOnce(&mut Station) -> R) -> Result<Option<R>, Gone> {
+        let served = self.served()?;
+        let Some(guard) = served.enter_within(limit) else { return Ok(None) };
+        self.shared.ask(served, guard, act).map(Some)
+    }
+
+    /// Does something with the interrupts.
+    pub(crate) fn vectors<R>(&self, act: impl FnOnce(&mut Vectors) -> R) -> Result<R, Gone> {
+        Ok(act(&mut lock(&self.served()?.vectors)))
+    }
+
+    /// Gives a frame from elsewhere to the device that it is for; one for nobody here is lost. Waits while there is no room.
+    pub(crate) fn frame(&self, frame: &[u8]) -> Result<(), Gone> {
+        let shared = &self.shared;
+        let mut frame = frame.to_vec();
+        loop {
+            self.served()?;
+            match shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)) {
+                Ok(()) => return Ok(()),
+                Err(refused) => frame = refused,
+            }
+            thread::sleep(REST);
+        }
+    }
+
+    /// Ends [`Subnet::run`]; takes no lock that a device's thread may hold. `false` if that was asked for before.
+    pub(crate) fn stop(&self) -> bool {
+        let first = !self.shared.stopped.swap(true, Ordering::SeqCst);
+        self.shared.devices.iter().for_each(Served::wake);
+        drop(lock(&self.shared.end.0));
+        self.shared.end.1.notify_all();
+        first
+    }
+}
+
+impl Served {
+    /// The lock, in turn with everyone else.
+    fn enter(&self) -> MutexGuard<'_, Option<State>> {
+        let _entry = lock(&self.entry);
+        let state = lock(&self.state);
+        self.attended.store(true, Ordering::SeqCst);
+        state
+    }
+
+    /// As [`Served::enter`]; `None` if someone has held it for so long.
+    fn enter_within(&self, limit: Duration) -> Option<MutexGuard<'_, Option<State>>> {
+        let start = time::Instant::now();
+        loop {
+            let state = match self.state.try_lock() {
+                Ok(state) => Some(state),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(state) = state {
+                self.attended.store(true, Ordering::SeqCst);
+                return Some(state);
+            }
+            if start.elapsed() >= limit {
+                return None;
+            }
+            thread::sleep(REST);
+        }
+    }
+
+    /// Gives the lock back, raises the interrupts that came up, and wakes the runner if there is something for it.
+    fn leave(&self, mut guard: MutexGuard<'_, Option<State>>) {
+        let mut raised = (Vec::new(), None);
+        let mut lines = Vec::new();
+        if let Some(State { station, .. }) = guard.as_mut() {
+            lines = station.device.take_unsupported();
+            if station.device.has_interrupts() {
+                // Nobody may come in between who clears them.
+                raised = (station.device.take_interrupts(), Some(lock(&self.vectors)));
+            }
+        }
+        self.attended.store(false, Ordering::SeqCst);
+        drop(guard);
+        if self.attention.load(Ordering::SeqCst) {
+            self.wake();
+        }
+        if let (interrupts, Some(mut vectors)) = raised {
+            interrupts.into_iter().for_each(|vector| vectors.raise(vector));
+        }
+        for line in lines {
+            messages::line(format!("{}: {line}", self.name));
+        }
+    }
+
+    /// Has the runner look for work.
+    fn wake(&self) {
+        self.attention.store(true, Ordering::SeqCst);
+        if let Some(runner) = self.runner.get() {
+            runner.unpark();
+        }
     }
 }
 
@@ -149,92 +267,131 @@ impl Shared {
         Instant::default().after(self.start.elapsed())
     }
 
-    /// The lock, in turn with everyone else.
-    fn enter(&self) -> MutexGuard<'_, State> {
-        let _entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn has_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Takes a few turns, and has the runner come back in time for what is left.
-    fn follow_up(&self, state: &mut State) {
-        let mut due = state.next_due();
+    /// A port got something to do.
+    fn reach(&self, port: PortId) {
+        let Some(served) = self.devices.get(port.0) else { return };
+        served.attention.store(true, Ordering::SeqCst);
+        if !served.attended.load(Ordering::SeqCst) {
+            served.wake();
+        }
+    }
+
+    fn ask<R>(
+        &self,
+        served: &Served,
+        mut guard: MutexGuard<'_, Option<State>>,
+        act: impl FnOnce(&mut Station) -> R,
+    ) -> Result<R, Gone> {
+        let state = guard.as_mut().ok_or(Gone)?;
+        state.station.device.set_time(self.now());
+        let result = act(&mut state.station);
+        let mut due = self.next_due(state);
         for _ in 0..TURNS {
             let now = self.now();
-            if due.is_none_or(|due| due > now) {
+            if !served.attention.swap(false, Ordering::SeqCst) && due.is_none_or(|due| due > now) {
                 break;
             }
-            state.turn(now);
-            due = state.next_due();
+            self.turn(state, now);
+            due = self.next_due(state);
         }
-        state.deliver_interrupts();
-        if let (Some(due), Runner::Asleep(until)) = (due, state.runner)
-            && until.is_none_or(|until| due < until)
-        {
+        // The runner comes back in time for what is left.
+        let in_time = match state.runner {
+            Runner::Awake => true,
+            Runner::Asleep(until) => due.is_none_or(|due| until.is_some_and(|until| until <= due)),
+        };
+        if !in_time {
             state.runner = Runner::Awake;
-            self.bell.notify_one();
+            served.attention.store(true, Ordering::SeqCst);
         }
+        served.leave(guard);
+        Ok(result)
+    }
+
+    /// When the device, or the wire, next has something to do.
+    fn next_due(&self, state: &State) -> Option<Instant> {
+        self.fabric.next_due(&state.port, &state.station.device).into_iter().chain(self.fabric.wire_due()).min()
+    }
+
+    /// Lets a device work once and moves its frames.
+    fn turn(&self, state: &mut State, now: Instant) {
+        let State { station, port, .. } = state;
+        self.fabric.step(port, &mut station.device, now);
+        port.take_reached().for_each(|port| self.reach(port));
+        self.fabric.deliver(now, |port| self.reach(port));
+    }
+
+    /// The runner of a device: works until the end. Then the device.
+    fn run_device(&self, served: &Served) -> Option<Station> {
+        let (mut worked, mut spin) = (false, Spin::default());
+        while !self.has_stopped() {
+            let mut guard = served.enter();
+            let state = guard.as_mut()?;
+            state.runner = Runner::Awake;
+            let now = self.now();
+            let due = self.next_due(state);
+            if served.attention.swap(false, Ordering::SeqCst) || due.is_some_and(|due| due <= now) {
+                self.turn(state, now);
+                worked = true;
+                served.leave(guard);
+                continue;
+            }
+            state.runner = Runner::Asleep(due);
+            served.leave(guard);
+            if std::mem::take(&mut worked) && self.spins {
+                spin.wait(&served.attention);
+            }
+            if served.attention.load(Ordering::SeqCst) {
+                continue;
+            }
+            // It may wake early: then it looks what is due.
+            match due {
+                None => thread::park(),
+                Some(due) => thread::park_timeout(due.since(self.now())),
+            }
+        }
+        served.enter().take().map(|state| state.station)
     }
 }
 
-impl State {
-    fn next_due(&self) -> Option<Instant> {
-        self.stations.iter().filter_map(|station| station.device.next_due()).chain(self.wire.next_due()).min()
-    }
+/// How often it was worth while to wait without sleeping.
+#[derive(Debug, Default)]
+struct Spin {
+    successes: u8,
+    since_trial: u8,
+}
 
-    /// Whether a frame of a device here is for another one here, and whether for one elsewhere.
-    fn route(&self, frame: &[u8]) -> (bool, bool) {
-        match destination(frame) {
-            Some(lid) if is_multicast_lid(lid) => (true, true),
-            // Whoever is at the other end.
-            Some(PERMISSIVE_LID) => (self.stations.len() > 1, self.stations.len() == 1),
-            lid => {
-                let here = self.stations.iter().any(|station| Some(station.device.lid()) == lid);
-                (here, !here)
-            }
+impl Spin {
+    /// Waits a moment for the flag, unless that has been in vain lately: others need the processor then.
+    fn wait(&mut self, flag: &AtomicBool) {
+        self.since_trial += 1;
+        if self.successes == 0 && self.since_trial < SPIN_TRIAL {
+            return;
         }
+        self.since_trial = 0;
+        let start = time::Instant::now();
+        while !flag.load(Ordering::Relaxed) && start.elapsed() < SPIN {
+            hint::spin_loop();
+        }
+        self.successes = if flag.load(Ordering::Relaxed) {
+            self.successes.saturating_add(1).min(MOST_SUCCESSES)
+        } else {
+            self.successes.saturating_sub(2)
+        };
     }
+}
 
-    /// Lets every device work once and moves frames.
-    fn turn(&mut self, now: Instant) {
-        let mut frames = std::mem::take(&mut self.frames);
-        // A subnet manager may have given some.
-        for (port, station) in self.stations.iter().enumerate() {
-            self.wire.set_lid(PortId(port), station.device.lid());
-        }
-        for port in 0..self.stations.len() {
-            if let Some(station) = self.stations.get_mut(port) {
-                station.device.advance(now);
-                frames.extend(std::iter::from_fn(|| station.device.transmit()));
-            }
-            for frame in frames.drain(..) {
-                match (&self.link, self.route(&frame)) {
-                    (Some(link), (false, true)) => link.send(frame),
-                    (Some(link), (true, true)) => {
-                        link.send(frame.clone());
-                        self.wire.send(now, PortId(port), frame);
-                    }
-                    _ => self.wire.send(now, PortId(port), frame),
-                }
-            }
-        }
-        self.frames = frames;
-        while let Some((port, frame)) = self.wire.deliver(now) {
-            if let Some(station) = self.stations.get_mut(port.0) {
-                station.device.receive(&frame);
-            }
-        }
-    }
-
-    fn deliver_interrupts(&mut self) {
-        for station in &mut self.stations {
-            for vector in station.device.take_interrupts() {
-                station.vectors.raise(vector);
-            }
-            for line in station.device.take_unsupported() {
-                super::messages::line(format!("lid{}: {line}", station.device.config().lid));
-            }
-        }
-    }
+/// What is left after the end.
+pub(crate) struct Ended {
+    /// The devices, in order.
+    pub(crate) stations: Vec<Station>,
+    /// Names of devices whose threads did not come back.
+    pub(crate) stuck: Vec<String>,
+    /// Names of devices that did not take frames in time, and how many were lost so.
+    pub(crate) discarded: Vec<(String, u64)>,
 }
 
 /// Devices, wire, time.
@@ -243,60 +400,85 @@ pub(crate) struct Subnet {
 }
 
 impl Subnet {
-    /// The stations take the wire's ports in their order.
-    pub(crate) fn new(stations: Vec<Station>, wire: Box<dyn Wire + Send>, link: Option<Link>) -> Self {
-        let state = State { stations, wire, link, runner: Runner::Awake, stopped: false, frames: Vec::new() };
-        let start = time::Instant::now();
-        Self { shared: Arc::new(Shared { start, entry: Mutex::default(), state: Mutex::new(state), bell: Condvar::new() }) }
-    }
-
-    /// Reaches one station.
-    pub(crate) fn handle(&self, station: usize) -> Handle {
-        Handle { station, shared: Arc::clone(&self.shared) }
-    }
-
-    /// The runner: serves until [`Handle::stop`]. Then the devices, in order; the link is gone.
-    pub(crate) fn run(self) -> Vec<Station> {
-        let Self { shared } = self;
-        loop {
-            let mut state = shared.enter();
-            if state.stopped {
-                state.link = None;
-                return std::mem::take(&mut state.stations);
+    /// The devices take the wire's ports in their order. Frames for nobody here go to `link`.
+    pub(crate) fn new(devices: Vec<(Station, Vectors)>, wire: Box<dyn Wire + Send>, link: Option<Link>) -> Self {
+        let mut fabric = Fabric::new(wire, link.map(|link| Box::new(link) as Box<dyn Uplink + Send>));
+        let served = |(station, vectors): (Station, Vectors)| {
+            let lid = station.device.config().lid;
+            let state = State { port: fabric.add_port(lid), station, runner: Runner::Awake };
+            Served {
+                name: format!("lid{lid}"),
+                entry: Mutex::default(),
+                state: Mutex::new(Some(state)),
+                vectors: Mutex::new(vectors),
+                attention: AtomicBool::new(false),
+                attended: AtomicBool::new(false),
+                runner: OnceLock::new(),
             }
-            let now = shared.now();
-            match state.next_due() {
-                Some(due) if due <= now => {
-                    state.turn(now);
-                    state.deliver_interrupts();
-                }
-                due => shared.sleep(state, due.map(|due| (due, due.since(now)))),
+        };
+        let devices = devices.into_iter().map(served).collect();
+        let spins = thread::available_parallelism().is_ok_and(|processors| processors > NonZero::<usize>::MIN);
+        let (start, stopped, end) = (time::Instant::now(), AtomicBool::new(false), Default::default());
+        Self { shared: Arc::new(Shared { start, devices, fabric, stopped, end, spins }) }
+    }
+
+    /// Reaches one device.
+    pub(crate) fn handle(&self, device: usize) -> Handle {
+        Handle { device, shared: Arc::clone(&self.shared) }
+    }
+
+    /// Serves until [`Handle::stop`]. The link is gone then.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    pub(crate) fn run(self) -> Result<Ended, ServeError> {
+        let Self { shared } = self;
+        let (sender, ended) = mpsc::channel();
+        for (number, served) in shared.devices.iter().enumerate() {
+            let (sender, shared) = (sender.clone(), Arc::clone(&shared));
+            let run = move || {
+                let station = shared.devices.get(number).and_then(|served| shared.run_device(served));
+                // Nobody waits any more for one that comes too late.
+                let _ = sender.send((number, station));
+            };
+            let runner =
+                thread::Builder::new().name(format!("{} runner", served.name)).spawn(run).map_err(ServeError::Thread)?;
+            let _ = served.runner.set(runner.thread().clone());
+            // It may have gone to sleep before it could be woken.
+            served.wake();
+        }
+        let mut waiting = lock(&shared.end.0);
+        while !shared.has_stopped() {
+            waiting = shared.end.1.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(waiting);
+        shared.fabric.close_uplink();
+        let deadline = time::Instant::now() + PATIENCE;
+        let mut stations: Vec<Option<Station>> = shared.devices.iter().map(|_| None).collect();
+        for _ in &shared.devices {
+            let left = deadline.saturating_duration_since(time::Instant::now());
+            let Ok((number, station)) = ended.recv_timeout(left) else { break };
+            if let Some(place) = stations.get_mut(number) {
+                *place = station;
             }
         }
-    }
-}
-
-impl Shared {
-    /// Sleeps until the bell rings, or for the time given.
-    fn sleep(&self, mut state: MutexGuard<'_, State>, until: Option<(Instant, time::Duration)>) {
-        state.runner = Runner::Asleep(until.map(|(due, _)| due));
-        // It may wake early: whoever calls looks what is due.
-        let mut state = match until {
-            None => self.bell.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some((_, left)) => self.bell.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-        };
-        state.runner = Runner::Awake;
+        let names = shared.devices.iter().zip(&stations);
+        let stuck = names.filter(|(_, station)| station.is_none()).map(|(served, _)| served.name.clone()).collect();
+        let discarded = shared.devices.iter().enumerate().filter_map(|(number, served)| {
+            let frames = shared.fabric.discarded(PortId(number));
+            (frames > 0).then(|| (served.name.clone(), frames))
+        });
+        let discarded = discarded.collect();
+        Ok(Ended { stations: stations.into_iter().flatten().collect(), stuck, discarded })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::thread;
-    use std::time::Duration;
+    use std::sync::atomic::AtomicUsize;
 
     use bareverbs_sim::DeviceConfig;
-    use bareverbs_sim::wire::PerfectWire;
+    use bareverbs_sim::wire::{Delivery, Destination, PerfectWire};
 
     use super::super::memory::ClientMemory;
     use super::*;
@@ -311,7 +493,7 @@ mod tests {
     impl Wire for Busy {
         fn send(&mut self, _: Instant, _: PortId, _: Vec<u8>) {}
 
-        fn deliver(&mut self, now: Instant) -> Option<(PortId, Vec<u8>)> {
+        fn deliver(&mut self, now: Instant) -> Option<Delivery> {
             if now >= self.due {
                 self.looks.fetch_add(1, Ordering::Relaxed);
                 self.due = now.after(self.every);
@@ -324,16 +506,41 @@ mod tests {
         }
 
         fn set_lid(&mut self, _: PortId, _: u16) {}
+
+        fn destination(&self, _: PortId, _: &[u8]) -> Destination {
+            Destination::Nowhere
+        }
+
+        fn in_flight(&self, _: PortId) -> usize {
+            0
+        }
     }
 
+    fn device(lid: u16) -> (Station, Vectors) {
+        let memory = Reach(Arc::new(ClientMemory::new("test".into())));
+        (Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory) }, Vectors::new(1))
+    }
+
+    type Running = thread::JoinHandle<Result<Ended, ServeError>>;
+
     /// A subnet of one device with a [`Busy`] wire, running; how often that was looked at.
-    fn running(every: Duration) -> (Handle, Arc<AtomicUsize>, thread::JoinHandle<Vec<Station>>) {
+    fn running(every: Duration) -> (Handle, Arc<AtomicUsize>, Running) {
         let looks = Arc::new(AtomicUsize::new(0));
         let wire = Busy { due: Instant::default(), every, looks: Arc::clone(&looks) };
-        let memory = Reach(Arc::new(ClientMemory::new("test".into())));
-        let device = Device::with_memory(DeviceConfig::with_lid(1), memory);
-        let subnet = Subnet::new(vec![Station { device, vectors: Vectors::new(1) }], Box::new(wire), None);
-        (subnet.handle(0), looks, thread::spawn(|| subnet.run()))
+        let subnet = Subnet::new(vec![device(1)], Box::new(wire), None);
+        let handle = subnet.handle(0);
+        (handle, looks, thread::spawn(|| subnet.run()))
+    }
+
+    /// Two devices on a perfect wire, running.
+    fn pair() -> (Handle, Handle, Running) {
+        let mut wire = PerfectWire::new(Duration::ZERO);
+        let devices = vec![device(1), device(2)];
+        for lid in 1..=2 {
+            wire.attach(lid);
+        }
+        let subnet = Subnet::new(devices, Box::new(wire), None);
+        (subnet.handle(0), subnet.handle(1), thread::spawn(|| subnet.run()))
     }
 
     #[test]
@@ -344,29 +551,10 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
         }
         handle.stop();
-        assert_eq!(runner.join().unwrap().len(), 1);
+        assert_eq!(runner.join().unwrap().unwrap().stations.len(), 1);
         // Once each 20 ms; far more often would mean that it does not sleep.
         let most = start.elapsed().as_millis() / 10 + 2;
         assert!((10..=most).contains(&(looks.load(Ordering::Relaxed) as u128)), "{looks:?}, at most {most}");
-    }
-
-    #[test]
-    fn frames_go_where_their_destination_is() {
-        let route = |devices: u16, dlid: u16| {
-            let station = |lid| {
-                let memory = Reach(Arc::new(ClientMemory::new("test".into())));
-                Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory), vectors: Vectors::new(1) }
-            };
-            let wire = PerfectWire::new(Duration::ZERO);
-            let subnet = Subnet::new((1..=devices).map(station).collect(), Box::new(wire), None);
-            // The destination is in the second two bytes of a local route header.
-            let [high, low] = dlid.to_be_bytes();
-            let state = subnet.shared.enter();
-            state.route(&[0, 0, high, low])
-        };
-        assert_eq!((route(2, 1), route(2, 2), route(2, 3)), ((true, false), (true, false), (false, true)));
-        assert_eq!(route(2, 0xc001), (true, true), "a group has members anywhere");
-        assert_eq!((route(2, 0xffff), route(1, 0xffff)), ((true, false), (false, true)), "the other end of the cable");
     }
 
     #[test]
@@ -381,16 +569,43 @@ mod tests {
         assert!(askers.into_iter().all(|asker| asker.join().unwrap()));
         assert!(looks.load(Ordering::Relaxed) > 0);
         handle.stop();
-        runner.join().unwrap();
+        runner.join().unwrap().unwrap();
     }
 
     #[test]
     fn nobody_is_left_after_the_end() {
         let (handle, _, runner) = running(Duration::from_secs(1000));
         assert_eq!(handle.ask(|_| 7), Ok(7));
-        handle.stop();
-        runner.join().unwrap();
-        assert_eq!(handle.ask(|_| 7), Err(Gone));
+        assert_eq!((handle.stop(), handle.stop()), (true, false), "only the first time");
+        runner.join().unwrap().unwrap();
+        assert_eq!((handle.ask(|_| 7), handle.look(|_| 7)), (Err(Gone), Err(Gone)));
         assert_eq!(handle.frame(&[]), Err(Gone));
+    }
+
+    /// A device whose thread hangs costs the other nothing, and the end a moment.
+    #[test]
+    fn a_device_that_hangs_holds_up_neither_the_other_nor_the_end() {
+        let (a, b, running) = pair();
+        let (hangs, is_hung) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let hung = a.clone();
+        let hung = thread::spawn(move || {
+            hung.ask(|_| {
+                hangs.send(()).unwrap();
+                // As an access to memory that takes for ever.
+                let _ = released.recv();
+            })
+        });
+        is_hung.recv().unwrap();
+        let start = time::Instant::now();
+        assert!((0..1000).all(|_| b.ask(|station| station.device.config().lid) == Ok(2)));
+        assert_eq!(a.ask_within(Duration::from_millis(5), |_| ()), Ok(None), "the other one is at it");
+        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(a.stop());
+        let ended = running.join().unwrap().unwrap();
+        let lids: Vec<u16> = ended.stations.iter().map(|station| station.device.config().lid).collect();
+        assert_eq!((lids, ended.stuck), (vec![2], vec!["lid1".to_owned()]));
+        drop(release);
+        hung.join().unwrap().unwrap();
     }
 }

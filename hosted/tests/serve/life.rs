@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -213,6 +214,33 @@ fn ctrl_c_removes_the_sockets_and_tells_what_was_done() {
     assert_eq!(status.code(), Some(0));
     assert!(!server.path("a").exists() && !server.path("b").exists());
     assert!(said.contains("lid2: 1 commands"), "{said}");
+}
+
+#[test]
+fn a_client_that_does_not_read_its_interrupts_holds_up_nobody_else() {
+    let mut server = Server::start(&["a", "b"], &[]);
+    let mut client = server.connect("a");
+    let _memory = bring_up(&mut client);
+    let full = vector(&mut client, 0);
+    let (fired, count) = mpsc::channel();
+    // The first ones at least come through; whether the others are taken is nobody else's matter.
+    let firing = thread::spawn(move || {
+        for number in 0..5000 {
+            let flags = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_TRIGGER;
+            if client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, 0, 1, &[]).is_err() {
+                return;
+            }
+            fired.send(number).unwrap();
+        }
+    });
+    while count.recv_timeout(Duration::from_millis(500)).is_ok() {}
+    let mut other = server.connect("b");
+    let memory = bring_up(&mut other);
+    assert_eq!(command(&mut other, &memory, 0x1000, ENABLE_HCA), Some(0));
+    let (status, said) = server.interrupt();
+    assert!(status.success() && said.contains("lid2: 1 commands"), "{said}");
+    drop(full);
+    firing.join().unwrap();
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::env::Env;
 use crate::fault::Faults;
 use crate::memory::{DmaFault, HostMemory};
 use crate::registry::Resource;
-use crate::wire::{PerfectWire, PortId, Wire};
+use crate::wire::{Delivery, PerfectWire, PortId, Wire};
 
 /// A run of bytes at a device address.
 pub(super) struct TestMemory {
@@ -569,8 +569,8 @@ impl<W: Wire> Pair<W> {
                 self.wire.send(self.now, PortId(port), frame);
             }
         }
-        while let Some((port, frame)) = self.wire.deliver(self.now) {
-            let host = if port == PortId(0) { &mut self.a } else { &mut self.b };
+        while let Some(Delivery { to, frame, .. }) = self.wire.deliver(self.now) {
+            let host = if to == PortId(0) { &mut self.a } else { &mut self.b };
             host.with(|engine, env| engine.receive(env, &frame));
         }
     }

@@ -12,7 +12,8 @@ use super::memory::{MemoryMap, SimMemory};
 use super::platform::{SimClock, SimFence, SimRegisters};
 use crate::config::DeviceConfig;
 use crate::device::Device;
-use crate::wire::{FaultyWire, PerfectWire, PortId, Wire, WireFaults, WireStats};
+use crate::fabric::{Fabric, Port};
+use crate::wire::{FaultyWire, PerfectWire, WireFaults, WireStats};
 
 /// Rounds of work after which the world goes on without having come to rest, so that no device can stop time.
 const ROUNDS: usize = 256;
@@ -107,20 +108,20 @@ pub(super) struct Subnet {
     config: WorldConfig,
     /// How far the next relax moves.
     step: Duration,
-    devices: Vec<Device>,
-    wire: FaultyWire<PerfectWire>,
+    devices: Vec<(Port, Device)>,
+    fabric: Fabric<FaultyWire<PerfectWire>>,
 }
 
 impl Subnet {
     pub(super) fn read(&self, device: usize, offset: u64, into: &mut [u8]) {
-        if let Some(device) = self.devices.get(device) {
+        if let Some((_, device)) = self.devices.get(device) {
             device.bar_read(offset, into);
         }
     }
 
     pub(super) fn write(&mut self, device: usize, offset: u64, from: &[u8]) {
         self.step = self.config.step;
-        if let Some(device) = self.devices.get_mut(device) {
+        if let Some((_, device)) = self.devices.get_mut(device) {
             device.bar_write(offset, from);
         }
     }
@@ -143,31 +144,21 @@ impl Subnet {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.devices.iter().filter_map(Device::next_due).chain(self.wire.next_due()).min()
+        let ports = self.devices.iter().filter_map(|(port, device)| self.fabric.next_due(port, device));
+        ports.chain(self.fabric.wire_due()).min()
     }
 
     /// Lets devices and wire do what is due now; whether there was anything.
     fn work(&mut self, now: Instant) -> bool {
         let mut worked = false;
         for _ in 0..ROUNDS {
-            let mut again = false;
-            for (port, device) in self.devices.iter_mut().enumerate() {
-                worked |= device.next_due().is_some_and(|due| due <= now);
-                device.advance(now);
-                self.wire.set_lid(PortId(port), device.lid());
-                while let Some(frame) = device.transmit() {
-                    self.wire.send(now, PortId(port), frame);
-                    worked = true;
-                }
-                again |= device.next_due().is_some_and(|due| due <= now);
+            for (port, device) in &mut self.devices {
+                worked |= self.fabric.step(port, device, now);
             }
-            while let Some((to, frame)) = self.wire.deliver(now) {
-                again = true;
-                if let Some(device) = self.devices.get_mut(to.0) {
-                    device.receive(&frame);
-                }
-            }
-            if !again {
+            self.fabric.deliver(now, |_| {});
+            // One of them may have got room for what it sends.
+            let reached = self.devices.iter_mut().map(|(port, _)| port.take_reached().count()).sum::<usize>() > 0;
+            if !reached && self.next_due().is_none_or(|due| due > now) {
                 break;
             }
             worked = true;
@@ -197,7 +188,8 @@ impl World {
     pub fn new(config: WorldConfig) -> Self {
         let wire = FaultyWire::new(PerfectWire::new(config.latency), config.faults, config.seed);
         let (step, read_step) = (config.step, config.read_step);
-        let subnet = ReentrantMutex::new(RefCell::new(Subnet { step, devices: Vec::new(), wire, config }));
+        let fabric = Fabric::new(wire, None);
+        let subnet = ReentrantMutex::new(RefCell::new(Subnet { step, devices: Vec::new(), fabric, config }));
         Self { state: Arc::new(WorldState { now: AtomicU64::new(0), read_step, subnet }) }
     }
 
@@ -216,11 +208,13 @@ impl World {
         let mut device = Device::new(config, Box::new(map.clone()));
         device.enable_function();
         device.advance(self.now());
-        let port = self.state.with(|subnet| {
-            subnet.devices.push(device);
-            subnet.wire.inner_mut().attach(lid)
+        let device = self.state.with(|subnet| {
+            subnet.fabric.wire_mut().inner_mut().attach(lid);
+            let port = subnet.fabric.add_port(lid);
+            subnet.devices.push((port, device));
+            subnet.devices.len() - 1
         });
-        Host { world: self.clone(), device: port.0, map }
+        Host { world: self.clone(), device, map }
     }
 
     /// The present moment; time stands still over this call.
@@ -257,12 +251,12 @@ impl World {
 
     /// What the wire did.
     pub fn wire_stats(&self) -> WireStats {
-        self.state.with(|subnet| subnet.wire.stats())
+        self.state.with(|subnet| subnet.fabric.wire_mut().stats())
     }
 
     /// Changes what the wire does to frames.
     pub fn set_wire_faults(&self, faults: WireFaults) {
-        self.state.with(|subnet| subnet.wire.set_faults(faults));
+        self.state.with(|subnet| subnet.fabric.wire_mut().set_faults(faults));
     }
 }
 
@@ -319,14 +313,16 @@ impl Host {
                 clippy::indexing_slicing,
                 reason = "the index came from adding the device, and devices are never taken out"
             )]
-            work(&mut subnet.devices[self.device])
+            work(&mut subnet.devices[self.device].1)
         })
     }
 
     /// The MSI-X vectors that the device raised since the last call, in order.
     pub fn take_interrupts(&self) -> Vec<u16> {
         // Unlike `with_device`, this gives the device nothing to do: a clock that relaxes goes on in long steps.
-        self.world.state.with(|subnet| subnet.devices.get_mut(self.device).map(Device::take_interrupts).unwrap_or_default())
+        self.world
+            .state
+            .with(|subnet| subnet.devices.get_mut(self.device).map(|(_, device)| device.take_interrupts()).unwrap_or_default())
     }
 }
 

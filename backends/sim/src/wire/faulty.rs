@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bareverbs::Instant;
 
-use super::{PortId, Probability, Random, Wire};
+use super::{Delivery, Destination, PortId, Probability, Random, Wire};
 use crate::packet::destination;
 
 /// Most frames of one source and destination that wait at a time to be passed.
@@ -91,6 +91,8 @@ pub struct FaultyWire<W> {
     stats: WireStats,
     /// Frames held back, by when they go on and in which order they came.
     held: BTreeMap<(Instant, u64), Held>,
+    /// How many of them each port sent.
+    held_by: BTreeMap<PortId, usize>,
     /// Those of them that wait to be passed, in their order.
     waiting: BTreeMap<Flow, Vec<(Instant, u64)>>,
     count: u64,
@@ -99,8 +101,16 @@ pub struct FaultyWire<W> {
 impl<W: Wire> FaultyWire<W> {
     /// Puts `faults` on a wire; `seed` decides which frames they hit.
     pub fn new(inner: W, faults: WireFaults, seed: u64) -> Self {
-        let (stats, held, waiting) = (WireStats::default(), BTreeMap::new(), BTreeMap::new());
-        Self { inner, faults, random: Random::new(seed), stats, held, waiting, count: 0 }
+        Self {
+            inner,
+            faults,
+            random: Random::new(seed),
+            stats: WireStats::default(),
+            held: BTreeMap::new(),
+            held_by: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            count: 0,
+        }
     }
 
     /// What happened so far.
@@ -121,6 +131,7 @@ impl<W: Wire> FaultyWire<W> {
     fn hold(&mut self, until: Instant, held: Held) -> (Instant, u64) {
         let key = (until, self.count);
         self.count += 1;
+        *self.held_by.entry(held.from).or_default() += 1;
         self.held.insert(key, held);
         key
     }
@@ -131,6 +142,14 @@ impl<W: Wire> FaultyWire<W> {
             self.inner.send(now, from, frame.clone());
         }
         self.inner.send(now, from, frame);
+    }
+
+    /// Sends on a frame that was held back.
+    fn put_held(&mut self, now: Instant, held: Held) {
+        if let Some(count) = self.held_by.get_mut(&held.from) {
+            *count = count.saturating_sub(1);
+        }
+        self.put(now, held);
     }
 
     /// Sends on what is due.
@@ -152,7 +171,7 @@ impl<W: Wire> FaultyWire<W> {
                     }
                 }
             }
-            self.put(key.0, held);
+            self.put_held(key.0, held);
         }
     }
 
@@ -178,7 +197,7 @@ impl<W: Wire> FaultyWire<W> {
         for key in self.waiting.remove(&flow).unwrap_or_default() {
             if let Some(held) = self.held.remove(&key) {
                 self.stats.reordered += 1;
-                self.put(now, held);
+                self.put_held(now, held);
             }
         }
     }
@@ -207,7 +226,7 @@ impl<W: Wire> Wire for FaultyWire<W> {
         self.release(now);
     }
 
-    fn deliver(&mut self, now: Instant) -> Option<(PortId, Vec<u8>)> {
+    fn deliver(&mut self, now: Instant) -> Option<Delivery> {
         self.release(now);
         let delivered = self.inner.deliver(now)?;
         self.stats.delivered += 1;
@@ -221,6 +240,14 @@ impl<W: Wire> Wire for FaultyWire<W> {
 
     fn set_lid(&mut self, port: PortId, lid: u16) {
         self.inner.set_lid(port, lid);
+    }
+
+    fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
+        self.inner.destination(from, frame)
+    }
+
+    fn in_flight(&self, from: PortId) -> usize {
+        self.inner.in_flight(from) + self.held_by.get(&from).copied().unwrap_or(0)
     }
 }
 
@@ -242,13 +269,13 @@ mod tests {
             frame.extend(number.to_be_bytes());
             let now = Instant::from_nanos(u64::from(number) * gap);
             wire.send(now, port, frame);
-            while let Some((_, frame)) = wire.deliver(now) {
-                got.push(u32::from_be_bytes(*frame.last_chunk().unwrap()));
+            while let Some(delivery) = wire.deliver(now) {
+                got.push(u32::from_be_bytes(*delivery.frame.last_chunk().unwrap()));
             }
         }
         while let Some(due) = wire.next_due() {
-            while let Some((_, frame)) = wire.deliver(due) {
-                got.push(u32::from_be_bytes(*frame.last_chunk().unwrap()));
+            while let Some(delivery) = wire.deliver(due) {
+                got.push(u32::from_be_bytes(*delivery.frame.last_chunk().unwrap()));
             }
         }
         (wire.stats(), got)
@@ -320,7 +347,7 @@ mod tests {
         wire.send(now, a, frame(1, 2));
         wire.send(now, b, frame(2, 3));
         let got = |wire: &mut FaultyWire<PerfectWire>, now| -> Vec<u8> {
-            std::iter::from_fn(|| wire.deliver(now)).map(|(_, frame)| frame[4]).collect()
+            std::iter::from_fn(|| wire.deliver(now)).map(|delivery| delivery.frame[4]).collect()
         };
         assert_eq!(got(&mut wire, now), [2, 3]);
         wire.send(now, a, frame(2, 4));

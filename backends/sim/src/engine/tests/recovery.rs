@@ -131,7 +131,7 @@ impl<F: FnMut(&Packet, usize) -> bool> Wire for Picky<F> {
             self.inner.send(now, from, frame);
         }
     }
-    fn deliver(&mut self, now: Instant) -> Option<(crate::wire::PortId, Vec<u8>)> {
+    fn deliver(&mut self, now: Instant) -> Option<crate::wire::Delivery> {
         self.inner.deliver(now)
     }
     fn next_due(&self) -> Option<Instant> {
@@ -139,6 +139,12 @@ impl<F: FnMut(&Packet, usize) -> bool> Wire for Picky<F> {
     }
     fn set_lid(&mut self, port: crate::wire::PortId, lid: u16) {
         self.inner.set_lid(port, lid);
+    }
+    fn destination(&self, from: crate::wire::PortId, frame: &[u8]) -> crate::wire::Destination {
+        self.inner.destination(from, frame)
+    }
+    fn in_flight(&self, from: crate::wire::PortId) -> usize {
+        self.inner.in_flight(from)
     }
 }
 

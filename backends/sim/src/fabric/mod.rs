@@ -1,0 +1,331 @@
+//! The pump: moves frames between the ports of devices and the wire, keeps the local identifiers current, and tells what is due.
+//!
+//! [`Fabric::step`] lets one device work. It takes frames from the inbox of the device's port, lets the device do what is due,
+//! and puts what it sends on the wire; what the wire then delivers goes into inboxes. It touches no other device, so devices
+//! may be stepped by one thread in turn, as [`in_process`](crate::in_process) does, or by a thread each. The wire is locked
+//! only while frames go on it and off it, never while a device works.
+//!
+//! A fabric loses no frame of a device that goes on. A port whose device does not keep up holds back those who send to it. As
+//! in a switch (head-of-queue lifetime limit, InfiniBand Architecture 18.2.5.4) that ends: frames that no room was made for in
+//! [`LIFETIME`] are discarded, and further ones at once, until the device takes frames again. So a device that stands still
+//! costs the others what they send to it, and no more.
+
+mod inbox;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bareverbs::Instant;
+
+use self::inbox::{Admission, Inbox};
+use crate::device::Device;
+use crate::memory::HostMemory;
+use crate::trace::Tracer;
+use crate::wire::{Delivery, Destination, PortId, Wire};
+
+pub use self::inbox::{LIFETIME, MOST_BYTES, MOST_FRAMES};
+
+/// Frames that a port takes out of its device, or out of its inbox, at a time.
+const BATCH: usize = 64;
+
+/// Where frames go that no port here is for. It must not wait.
+pub trait Uplink {
+    /// Takes a frame (LRH to ICRC).
+    fn send(&self, frame: Vec<u8>);
+}
+
+/// Who sends to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Uplink,
+    Port(PortId),
+}
+
+/// The state of a port that its device alone uses.
+#[derive(Debug)]
+pub struct Port {
+    id: PortId,
+    lid: u16,
+    /// Frames of the device that are not on the wire yet, and until when the first of them waits for room.
+    outgoing: VecDeque<Vec<u8>>,
+    held_until: Option<Instant>,
+    /// Frames for the device that it has not looked at yet.
+    incoming: VecDeque<Vec<u8>>,
+    /// Ports that have got something to do.
+    reached: Vec<PortId>,
+}
+
+impl Port {
+    /// The port's place on the wire.
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// The ports that have got something to do by the steps since the last call: frames, or room for those that wait.
+    pub fn take_reached(&mut self) -> impl Iterator<Item = PortId> {
+        self.reached.drain(..)
+    }
+
+    /// Forgets the frames of a device that was reset.
+    pub fn clear(&mut self) {
+        self.outgoing.clear();
+        self.incoming.clear();
+        self.held_until = None;
+    }
+}
+
+struct Switch<W> {
+    wire: W,
+    uplink: Option<Box<dyn Uplink + Send>>,
+}
+
+/// A wire, and an inbox at each of its ports.
+pub struct Fabric<W> {
+    switch: Mutex<Switch<W>>,
+    inboxes: Vec<Inbox>,
+    /// When the wire delivers next, in nanoseconds.
+    wire_due: AtomicU64,
+}
+
+impl<W> fmt::Debug for Fabric<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric").field("ports", &self.inboxes.len()).finish_non_exhaustive()
+    }
+}
+
+/// A moment, or never, as a number.
+fn nanos(moment: Option<Instant>) -> u64 {
+    moment.map_or(u64::MAX, Instant::as_nanos)
+}
+
+fn reach(reached: &mut Vec<PortId>, port: PortId) {
+    if !reached.contains(&port) {
+        reached.push(port);
+    }
+}
+
+impl<W: Wire> Fabric<W> {
+    /// A fabric without ports on `wire`. Frames for nobody here go to `uplink`, if there is one.
+    pub fn new(wire: W, uplink: Option<Box<dyn Uplink + Send>>) -> Self {
+        let wire_due = AtomicU64::new(nanos(wire.next_due()));
+        Self { switch: Mutex::new(Switch { wire, uplink }), inboxes: Vec::new(), wire_due }
+    }
+
+    /// Adds the port that the wire attached last, with the local identifier that it was attached with.
+    pub fn add_port(&mut self, lid: u16) -> Port {
+        let id = PortId(self.inboxes.len());
+        self.inboxes.push(Inbox::default());
+        // Each source has its share of an inbox.
+        let sources = self.inboxes.len() + 1;
+        self.inboxes.iter().for_each(|inbox| inbox.divide(sources));
+        Port { id, lid, outgoing: VecDeque::new(), held_until: None, incoming: VecDeque::new(), reached: Vec::new() }
+    }
+
+    /// The wire, while nobody else uses the fabric.
+    pub fn wire_mut(&mut self) -> &mut W {
+        &mut self.switch.get_mut().unwrap_or_else(PoisonError::into_inner).wire
+    }
+
+    /// Ends the uplink.
+    pub fn close_uplink(&self) {
+        self.switch().uplink = None;
+    }
+
+    /// Frames that were discarded because a port did not take them in time, by port.
+    pub fn discarded(&self, port: PortId) -> u64 {
+        self.inboxes.get(port.0).map_or(0, Inbox::discarded)
+    }
+
+    fn switch(&self) -> MutexGuard<'_, Switch<W>> {
+        self.switch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a device do a bounded piece of what is due at `now`, and moves its frames. Whether there was anything to do.
+    pub fn step<M, T>(&self, port: &mut Port, device: &mut Device<M, T>, now: Instant) -> bool
+    where
+        M: HostMemory,
+        T: Tracer + 'static,
+    {
+        device.set_time(now);
+        let mut worked = self.receive(port, device);
+        worked |= device.next_due().is_some_and(|due| due <= now);
+        device.advance(now);
+        if device.lid() != port.lid {
+            port.lid = device.lid();
+            self.switch().wire.set_lid(port.id, port.lid);
+        }
+        worked | self.transmit(port, device, now)
+    }
+
+    /// When [`Fabric::step`] next has work for this device: the past if it has some now, `None` if only its host or a frame
+    /// can make any.
+    pub fn next_due<M, T>(&self, port: &Port, device: &Device<M, T>) -> Option<Instant>
+    where
+        M: HostMemory,
+        T: Tracer + 'static,
+    {
+        if !port.incoming.is_empty() || self.has_frames(port.id) {
+            return Some(Instant::default());
+        }
+        device.next_due().into_iter().chain(port.held_until).min()
+    }
+
+    /// Whether a port's inbox has something for its device.
+    pub fn has_frames(&self, port: PortId) -> bool {
+        self.inboxes.get(port.0).is_some_and(Inbox::has_frames)
+    }
+
+    /// When the wire next delivers a frame that it has held back, for [`Fabric::deliver`].
+    pub fn wire_due(&self) -> Option<Instant> {
+        let due = self.wire_due.load(Ordering::Relaxed);
+        (due != u64::MAX).then(|| Instant::from_nanos(due))
+    }
+
+    /// Puts what has come over the wire by `now` into the inboxes, and calls `reached` for each port that got frames. Whether
+    /// there were any.
+    pub fn deliver(&self, now: Instant, mut reached: impl FnMut(PortId)) -> bool {
+        if self.wire_due().is_none_or(|due| due > now) {
+            return false;
+        }
+        let mut ports = Vec::new();
+        self.deliver_from(&mut self.switch().wire, now, &mut ports);
+        ports.iter().for_each(|port| reached(*port));
+        !ports.is_empty()
+    }
+
+    /// Gives a frame from the uplink to the port that it is for, or to all if it is for a group, and calls `reached` for each; one
+    /// for nobody here is lost. `Err` gives it back: there is no room now, and shall be tried again soon.
+    ///
+    /// # Errors
+    /// The port has not taken what came before.
+    pub fn arrive(&self, frame: Vec<u8>, now: Instant, mut reached: impl FnMut(PortId)) -> Result<(), Vec<u8>> {
+        // No port has this number.
+        let nowhere = PortId(usize::MAX);
+        let destination = self.switch().wire.destination(nowhere, &frame);
+        match destination {
+            Destination::Nowhere => {}
+            Destination::Everyone => {
+                for (number, inbox) in self.inboxes.iter().enumerate() {
+                    if inbox.push(Source::Uplink, frame.clone(), true) {
+                        reached(PortId(number));
+                    }
+                }
+            }
+            Destination::Port(to) => {
+                let Some(inbox) = self.inboxes.get(to.0) else { return Ok(()) };
+                match inbox.admit(Source::Uplink, frame.len(), 0, now) {
+                    Admission::Pass => {
+                        inbox.push(Source::Uplink, frame, false);
+                        reached(to);
+                    }
+                    Admission::Discard => {}
+                    Admission::Wait(_) => return Err(frame),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Frames in.
+    fn receive<M, T>(&self, port: &mut Port, device: &mut Device<M, T>) -> bool
+    where
+        M: HostMemory,
+        T: Tracer + 'static,
+    {
+        let mut received = false;
+        while device.may_receive() {
+            if port.incoming.is_empty()
+                && let Some(inbox) = self.inboxes.get(port.id.0)
+            {
+                inbox.take(&mut port.incoming, BATCH, |source| {
+                    if let Source::Port(source) = source {
+                        reach(&mut port.reached, source);
+                    }
+                });
+            }
+            let Some(frame) = port.incoming.pop_front() else { break };
+            device.receive(&frame);
+            received = true;
+        }
+        received
+    }
+
+    /// Frames out.
+    fn transmit<M, T>(&self, port: &mut Port, device: &mut Device<M, T>, now: Instant) -> bool
+    where
+        M: HostMemory,
+        T: Tracer + 'static,
+    {
+        let mut sent = false;
+        port.held_until = None;
+        while port.held_until.is_none() {
+            while port.outgoing.len() < BATCH
+                && let Some(frame) = device.transmit()
+            {
+                port.outgoing.push_back(frame);
+            }
+            if port.outgoing.is_empty() {
+                break;
+            }
+            let mut switch = self.switch();
+            while let Some(frame) = port.outgoing.pop_front() {
+                match self.admit(&switch.wire, port.id, &frame, now) {
+                    Admission::Pass => {
+                        switch.send(now, port.id, frame);
+                        sent = true;
+                    }
+                    Admission::Discard => sent = true,
+                    Admission::Wait(until) => {
+                        port.held_until = Some(until);
+                        port.outgoing.push_front(frame);
+                        break;
+                    }
+                }
+            }
+            self.deliver_from(&mut switch.wire, now, &mut port.reached);
+        }
+        sent
+    }
+
+    /// Whether there is room for a frame at the port that it is for.
+    fn admit(&self, wire: &W, from: PortId, frame: &[u8], now: Instant) -> Admission {
+        match wire.destination(from, frame) {
+            Destination::Port(to) => match self.inboxes.get(to.0) {
+                Some(inbox) => inbox.admit(Source::Port(from), frame.len(), wire.in_flight(from), now),
+                None => Admission::Pass,
+            },
+            // A group waits for none of its members.
+            Destination::Everyone | Destination::Nowhere => Admission::Pass,
+        }
+    }
+
+    fn deliver_from(&self, wire: &mut W, now: Instant, reached: &mut Vec<PortId>) {
+        while let Some(Delivery { from, to, frame, group }) = wire.deliver(now) {
+            if let Some(inbox) = self.inboxes.get(to.0)
+                && inbox.push(Source::Port(from), frame, group)
+            {
+                reach(reached, to);
+            }
+        }
+        self.wire_due.store(nanos(wire.next_due()), Ordering::Relaxed);
+    }
+}
+
+impl<W: Wire> Switch<W> {
+    fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
+        let Some(uplink) = &self.uplink else { return self.wire.send(now, from, frame) };
+        match self.wire.destination(from, &frame) {
+            Destination::Port(_) => self.wire.send(now, from, frame),
+            Destination::Nowhere => uplink.send(frame),
+            Destination::Everyone => {
+                uplink.send(frame.clone());
+                self.wire.send(now, from, frame);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use std::time::Duration;
+
+use super::*;
+use crate::config::DeviceConfig;
+use crate::memory::DmaFault;
+use crate::wire::PerfectWire;
+
+struct NoMemory;
+
+impl HostMemory for NoMemory {
+    fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
+        Err(DmaFault { addr, len: into.len() })
+    }
+
+    fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
+        Err(DmaFault { addr, len: from.len() })
+    }
+}
+
+/// A frame for a local identifier, with a mark.
+fn frame(dlid: u16, mark: u32) -> Vec<u8> {
+    let [high, low] = dlid.to_be_bytes();
+    let mut frame = vec![0, 0, high, low];
+    frame.extend(mark.to_be_bytes());
+    frame.resize(64, 0);
+    frame
+}
+
+fn mark(frame: &[u8]) -> u32 {
+    u32::from_be_bytes(frame[4..8].try_into().unwrap())
+}
+
+/// Devices with the LIDs from 1 on, which send only what the tests give their ports.
+struct Rig {
+    fabric: Fabric<PerfectWire>,
+    devices: Vec<(Port, Device)>,
+    now: Instant,
+}
+
+impl Rig {
+    fn new(count: u16) -> Self {
+        let mut wire = PerfectWire::new(Duration::ZERO);
+        for lid in 1..=count {
+            wire.attach(lid);
+        }
+        let mut fabric = Fabric::new(wire, None);
+        let device = |lid| Device::new(DeviceConfig::with_lid(lid), Box::new(NoMemory));
+        let devices = (1..=count).map(|lid| (fabric.add_port(lid), device(lid))).collect();
+        let mut rig = Self { fabric, devices, now: Instant::from_nanos(1_000_000) };
+        // Started, they have nothing to do.
+        (0..count.into()).for_each(|at| rig.step(at));
+        rig
+    }
+
+    /// Has a device's port send frames with marks from 0 on, as far as there is room now.
+    fn send(&mut self, from: usize, dlid: u16, count: u32) {
+        self.devices[from].0.outgoing.extend((0..count).map(|number| frame(dlid, number)));
+        self.step(from);
+    }
+
+    fn step(&mut self, at: usize) {
+        let (port, device) = &mut self.devices[at];
+        self.fabric.step(port, device, self.now);
+    }
+
+    /// Takes frames out of an inbox, as a device's step does; their marks.
+    fn take(&mut self, at: usize, most: usize) -> Vec<u32> {
+        let mut frames = VecDeque::new();
+        let reached = &mut self.devices[at].0.reached;
+        self.fabric.inboxes[at].take(&mut frames, most, |source| {
+            if let Source::Port(port) = source {
+                reach(reached, port);
+            }
+        });
+        frames.iter().map(|frame| mark(frame)).collect()
+    }
+
+    fn waiting(&self, at: usize) -> usize {
+        self.devices[at].0.outgoing.len()
+    }
+}
+
+#[test]
+fn a_device_that_stands_still_costs_the_others_only_what_they_send_to_it() {
+    let (a, b, c) = (0, 1, 2);
+    let mut rig = Rig::new(3);
+    rig.send(b, 1, 10);
+    assert_eq!(rig.take(a, 64), Vec::from_iter(0..10));
+    // More than c has room for, and behind that something for b: it has to wait.
+    rig.send(a, 3, 2 * MOST_FRAMES as u32);
+    rig.send(a, 2, 5);
+    assert!(!rig.fabric.has_frames(PortId(b)));
+    // Nobody else waits meanwhile, not even for c.
+    rig.send(b, 1, 10);
+    rig.send(b, 3, 1);
+    assert_eq!((rig.take(a, 64), rig.waiting(b)), (Vec::from_iter(0..10), 0));
+    let due = rig.fabric.next_due(&rig.devices[a].0, &rig.devices[a].1);
+    assert_eq!(due, Some(rig.now.after(LIFETIME)), "the runner of a comes back for it");
+    rig.now = rig.now.after(LIFETIME);
+    rig.step(a);
+    assert_eq!((rig.take(b, 64), rig.waiting(a)), (Vec::from_iter(0..5), 0));
+    // From now on it waits no more.
+    rig.send(a, 3, 5000);
+    rig.send(a, 2, 5);
+    assert_eq!(rig.take(b, 64), Vec::from_iter(0..5));
+    assert_eq!(rig.fabric.discarded(PortId(c)), 2 * MOST_FRAMES as u64 + 5000);
+    // What b sent is still there, and when c goes on, a reaches it again.
+    assert_eq!(rig.take(c, 64), [0]);
+    rig.send(a, 3, 3);
+    assert_eq!(rig.take(c, 64), [0, 1, 2]);
+}
+
+#[test]
+fn a_full_inbox_holds_the_sender_back_and_loses_nothing() {
+    let (a, b) = (0, 1);
+    let mut rig = Rig::new(2);
+    let count = 3 * MOST_FRAMES as u32;
+    rig.send(a, 2, count);
+    let mut got = Vec::new();
+    for _ in 0..count {
+        let before = got.len();
+        got.extend(rig.take(b, 64));
+        assert!(got.len() > before || got.len() == count as usize, "something comes whenever it is waited for");
+        let woken: Vec<PortId> = rig.devices[b].0.take_reached().collect();
+        if woken.contains(&PortId(a)) {
+            rig.step(a);
+        }
+        if got.len() == count as usize {
+            break;
+        }
+    }
+    assert!(got.into_iter().eq(0..count), "each once, in order");
+    assert_eq!(rig.fabric.discarded(PortId(b)), 0);
+}
+
+#[test]
+fn one_sender_does_not_crowd_out_another() {
+    let (a, b, c) = (0, 1, 2);
+    let mut rig = Rig::new(3);
+    rig.send(a, 3, 2 * MOST_FRAMES as u32);
+    assert!(rig.waiting(a) > 0, "its share is full");
+    rig.send(b, 3, 5);
+    assert_eq!(rig.waiting(b), 0);
+    assert_eq!(rig.take(c, 10), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], "one of each in turn");
+    // Long frames are bounded by their bytes.
+    let long = vec![frame(1, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MOST_FRAMES];
+    rig.devices[b].0.outgoing.extend(long);
+    rig.step(b);
+    let held: usize = (0..MOST_FRAMES).map_while(|_| rig.take(a, 1).pop()).count();
+    assert!(held * 4096 <= MOST_BYTES && held > 100, "{held}");
+}
+
+#[test]
+fn frames_from_elsewhere_wait_for_room_too() {
+    let mut rig = Rig::new(1);
+    let mut reached = 0;
+    let refused = (0..2 * MOST_FRAMES as u32).find(|&number| {
+        let arrived = rig.fabric.arrive(frame(1, number), rig.now, |_| reached += 1);
+        arrived.is_err()
+    });
+    let most = refused.expect("there is an end");
+    assert_eq!(reached, most);
+    assert_eq!(rig.take(0, MOST_FRAMES).len() as u32, most);
+    assert!(rig.fabric.arrive(frame(1, 0), rig.now, |_| {}).is_ok());
+    assert!(rig.fabric.arrive(frame(9, 0), rig.now, |_| reached = 0).is_ok() && reached > 0, "nobody's");
+}
