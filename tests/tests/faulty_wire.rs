@@ -1,8 +1,8 @@
 //! A wire that loses, duplicates, reorders and delays: every message arrives once, in order, intact.
 
-use bareverbs::{Access, Mtu, Payload, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
+use bareverbs::{Access, Instant, Mtu, Payload, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
 use bareverbs_sim::in_process::WorldConfig;
-use bareverbs_sim::wire::{Probability, WireFaults};
+use bareverbs_sim::wire::{Probability, WireFaults, WireStats};
 use bareverbs_tests::{Connection, Pair, end, pattern, signaled};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
@@ -16,8 +16,8 @@ fn message(n: u64) -> Vec<u8> {
     bytes
 }
 
-/// Sends `messages` over a wire with `faults` and looks at each where it arrives.
-fn stream(messages: u64, faults: WireFaults, seed: u64) {
+/// Sends `messages` over a wire with `faults` and looks at each where it arrives. When it ended, and what the wire did.
+fn stream(messages: u64, faults: WireFaults, seed: u64) -> (Instant, WireStats) {
     const SLOT: usize = 4096;
     const DEPTH: u64 = 32;
     let mut pair = Pair::in_world(WorldConfig { faults, seed, ..WorldConfig::default() });
@@ -69,6 +69,15 @@ fn stream(messages: u64, faults: WireFaults, seed: u64) {
     assert!(struck(faults.loss, stats.lost) && struck(faults.duplication, stats.duplicated), "{stats:?}");
     assert!(struck(faults.reordering, stats.reordered) && struck(faults.delay, stats.delayed), "{stats:?}");
     pair.assert_no_findings();
+    (pair.world.now(), stats)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_to_the_nanosecond() {
+    let run = |seed| stream(500, WireFaults::all(50), seed);
+    let first = run(9);
+    assert_eq!(first, run(9));
+    assert_ne!(first, run(10));
 }
 
 #[test]
