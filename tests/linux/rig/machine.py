@@ -53,7 +53,7 @@ class Server:
     def start(self):
         """Returns when every socket is there."""
         self.started = time.monotonic()
-        ready = [f" at {path}" for path in self.sockets]
+        ready = [f" at {path};" for path in self.sockets]
         before = self._lines_with(ready)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
@@ -67,9 +67,9 @@ class Server:
                 raise MachineError(f"the server made no sockets within {PATIENCE} s")
             time.sleep(0.02)
 
-    def _lines_with(self, endings):
+    def _lines_with(self, parts):
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return sum(line.endswith(tuple(endings)) for line in lines)
+        return sum(any(part in line for part in parts) for line in lines)
 
     def _last_line(self):
         lines = self.log.read_text(errors="replace").strip().splitlines()
