@@ -184,6 +184,69 @@ all_ports_active() {
 	[ $active -ge "$1" ]
 }
 
+# The Ethernet cable between two guests: 10.0.0.1 is guest 0, 10.0.0.2 is guest 1. $me is the number of this one.
+cable() {
+	me=$(parameter guest)
+	load virtio_pci && load virtio_net || return 1
+	if ! wait_for 60 test -d /sys/class/net/eth0; then
+		fail "no Ethernet cable"
+		return 1
+	fi
+	ip addr add 10.0.0.$((me + 1))/24 dev eth0
+	ip link set eth0 up
+}
+
+# between NAME COMMAND...: guest 0 runs it and waits for guest 1, which runs it with the address of guest 0.
+between() {
+	title=$1
+	shift
+	if [ "$me" = 0 ]; then
+		step "$title" "$@"
+		return
+	fi
+	tries=300
+	while [ $tries -gt 0 ]; do
+		tries=$((tries - 1))
+		timeout $limit "$@" 10.0.0.1 >/tmp/step 2>&1
+		step_status=$?
+		# The other guest may not be there yet.
+		grep -qiE "couldn't connect|connection refused|no route to host" /tmp/step || break
+		sleep 0.3
+	done
+	sed 's/^/#| /' /tmp/step
+	if [ $step_status -eq 0 ]; then pass "$title"; else fail "$title: exit status $step_status"; fi
+	return $step_status
+}
+
+# give FILE and take FILE: what one guest reads is in the other one's file, once both are there.
+give() {
+	sent() { nc -w $limit 10.0.0.$((2 - me)) 7000 <"$given" >/dev/null 2>&1; }
+	given=$1
+	wait_for $limit sent || fail "the other guest does not take"
+}
+take() { timeout $limit nc -l -p 7000 </dev/null >"$1" || fail "the other guest gives nothing"; }
+
+# meet: until both guests are here.
+meet() { if [ "$me" = 0 ]; then take /tmp/met; else give /dev/null; fi; }
+
+# managed NAME: the port has been configured by a subnet manager.
+managed() {
+	if wait_for $limit port_is ACTIVE; then pass "$1: active"; else fail "$1: $(cat $port/state)"; fi
+	grep -qE '^0x[12]$' $port/lid || fail "$1: LID $(cat $port/lid)"
+}
+port=/sys/class/infiniband/mlx5_0/ports/1
+port_is() { grep -q "$1" $port/state; }
+
+# ipoib: IP over InfiniBand, 10.2.0.1 for guest 0 and 10.2.0.2 for guest 1 ($peer is the other one).
+ipoib() {
+	peer=10.2.0.$((2 - me))
+	ip addr add 10.2.0.$((me + 1))/24 dev ib0
+	ip link set ib0 up
+	# There is a way once the peer has its address, and both have joined the group of all nodes.
+	wait_for $limit reached || fail "no way to $peer"
+}
+reached() { ping -c 1 -W 2 $peer >/dev/null 2>&1; }
+
 # rdma_core_tests SECONDS [OPTION|PART]...: rdma-core's own tests whose names have one of the parts (all without any).
 rdma_core_tests() {
 	PYTHONPATH=/lib/python3/dist-packages python3 /rdma_core_tests.py "$@" 2>/tmp/errors

@@ -7,7 +7,10 @@ import re
 EXPECTED = []
 
 # What the kernel log is searched for: the drivers' own warnings, and its reports of bugs in any of them.
-SUSPECT = re.compile(r"mlx5|infiniband|ib_|rdma|WARNING|BUG|Oops|Call Trace|RIP:|hung task|soft lockup|general protection")
+SUSPECT = re.compile(
+    r"mlx5|infiniband|ib_|rdma|iser|iscsi|nvme|I/O error"
+    r"|WARNING|BUG|Oops|Call Trace|RIP:|hung task|soft lockup|general protection"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Case:
     #: It waits for most of its time, and may run beside those that have a processor each.
     waits: bool = False
     expected: tuple = ()
+    #: What the wire must be seen to do to packets, in per cent: lost, doubled, passed.
+    disorder: tuple = ()
     #: What the device's audit may report of the driver: pattern, reason.
     forgiven: tuple = ()
     gives_back: bool = False
@@ -61,6 +66,8 @@ class Case:
     program: bool = False
     #: The last guest is not a Linux but iPXE, with the script `ipxe/NAME.ipxe`; the first one has what that boots, in /www.
     ipxe: bool = False
+    #: UCX, iSCSI's initiator, ibdiagnet and the kernel's protocols of storage are in the guest.
+    applications: bool = False
 
 
 def complaints(case, lines):
@@ -104,7 +111,21 @@ def own_driver(name, summary, **more):
     return Case(name, summary, **{"devices": 2, "iommu": True, "program": True, **more})
 
 
-BAD_WIRE = ("--loss", "1", "--duplicate", "1", "--reorder", "1")
+def applied(name, summary, **more):
+    """A case of two guests with applications of other people, each with a device."""
+    return between(name, summary, **{"applications": True, **more})
+
+
+def storage(name, summary, **more):
+    """A case of the storage script: each guest uses a disk of the other one."""
+    given = {"suites": ("trixie", "bookworm"), "serve": ("--managed",), "parameters": (("protocol", name),), **more}
+    return applied(name, summary, script="storage", **given)
+
+
+BAD_WIRE = {
+    "serve": ("--loss", "1", "--duplicate", "1", "--reorder", "1"),
+    "disorder": (("lost", 1), ("doubled", 1), ("passed", 1)),
+}
 
 CASES = [
     Case("boot", "the guest without a device: its kernel, tools and modules", devices=0, lasts=6),
@@ -191,7 +212,7 @@ CASES = [
         "rc-bad-wire",
         "the pingpongs of RC over a wire that loses, duplicates and reorders 1 % each",
         "rc,srq,xsrq",
-        serve=BAD_WIRE,
+        **BAD_WIRE,
         parameters=(("tools", "rc,srq,xsrq"), ("lossy", 1)),
         lasts=40,
         seconds=600,
@@ -224,7 +245,7 @@ CASES = [
         "perf-bad-wire",
         "perftest over RC on a wire that loses, duplicates and reorders 1 % each",
         "rc",
-        serve=BAD_WIRE,
+        **BAD_WIRE,
     ),
     Case("mad", "infiniband-diags: ibping, smpquery, perfquery, ibnetdiscover", devices=2),
     between(
@@ -246,6 +267,53 @@ CASES = [
         forgiven=((r'ReservedBits { layout: "cmd_hca_cap", offset: 16 }', "iPXE writes log_max_qp in the wrong byte order"),),
         lasts=60,
         seconds=600,
+    ),
+    Case(
+        "ibdiagnet",
+        "ibdiagnet and others that look for what is wrong in a subnet find nothing",
+        devices=2,
+        serve=("--managed",),
+        applications=True,
+        lasts=30,
+    ),
+    Case(
+        "ibdiagnet-6.1",
+        "the same with kernel 6.1",
+        script="ibdiagnet",
+        suite="bookworm",
+        devices=2,
+        serve=("--managed",),
+        applications=True,
+        lasts=30,
+    ),
+    applied("ucx", "UCX between two guests: RC and UD, by verbs and by its own driver of mlx5", script="ucx"),
+    applied(
+        "ucx-6.1",
+        "the same with kernel 6.1 and the UCX of its suite, which has verbs only",
+        script="ucx",
+        suite="bookworm",
+        parameters=(("transports", "rc_v,ud_v"),),
+    ),
+    storage(
+        "srp",
+        "SCSI over RDMA: a disk of kernel 6.12 used by kernel 6.1, and the other way",
+        expected=(
+            (r"create_qp:.*Create QP type 2 failed", "ib_srpt asks for a longer queue than there is, and halves it until it fits"),
+            (r"ib_srp: connection closed", "the disk is given back"),
+        ),
+    ),
+    storage(
+        "iser",
+        "iSCSI over RDMA: a disk of kernel 6.12 used by kernel 6.1",
+        parameters=(("protocol", "iser"), ("targets", 0)),
+    ),
+    storage("nvme", "NVMe over fabrics: a disk of each kernel used by the other one"),
+    storage(
+        "reorder",
+        "the same over a wire on which 5 % of the packets are passed by later ones",
+        serve=("--managed", "--reorder", "5"),
+        parameters=(("protocol", "nvme"),),
+        disorder=(("passed", 5),),
     ),
     Case(
         "rough",

@@ -7,7 +7,7 @@ import pathlib
 import re
 import subprocess
 
-from . import packages, python
+from . import applications, packages, python
 
 # What a case may load; what these need is found in the modules themselves.
 MODULES = [
@@ -32,6 +32,10 @@ PROGRAMS = [
     "smpquery",
     "perfquery",
     "ibnetdiscover",
+    "iblinkinfo",
+    "ibqueryerrors",
+    "ibtracert",
+    "saquery",
     "sminfo",
     "opensm",
 ]
@@ -97,9 +101,10 @@ def kernel(tree):
     return images[-1], images[-1].name.removeprefix("vmlinuz-")
 
 
-def path(tree, with_python=False, with_program=False):
-    """Where the image of a tree lies: with rdma-core's Python tests or without, with our programs or without."""
-    return IMAGES / f"{tree.home.name}{'-python' if with_python else ''}{'-program' if with_program else ''}"
+def path(tree, with_python=False, with_program=False, with_applications=False):
+    """Where the image of a tree lies: with rdma-core's Python tests, our programs and other people's applications, or without."""
+    more = {"python": with_python, "program": with_program, "applications": with_applications}
+    return IMAGES / "-".join([tree.home.name, *(name for name, wanted in more.items() if wanted)])
 
 
 def readme_lines():
@@ -112,21 +117,23 @@ def readme_lines():
     return done.stdout
 
 
-def build(tree, guest, extra=(), python_tree=None, programs=()):
+def build(tree, guest, extra=(), python_tree=None, programs=(), applications_tree=None):
     """Path of the image for a tree and the folder of guest scripts; made anew when either changed. `extra` are static
-    programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests; `programs` were built on this
-    machine and go into /bin with the libraries of the tree that they need."""
+    programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests, `applications_tree` those of
+    applications.py; `programs` were built on this machine and go into /bin with the libraries of the tree that they need."""
     _, release = kernel(tree)
     scripts = sorted(path for path in guest.rglob("*") if path.is_file())
     state = hashlib.sha256(tree.fingerprint().encode())
     if python_tree:
         state.update(python_tree.fingerprint().encode())
+    if applications_tree:
+        state.update(applications_tree.fingerprint().encode())
     state.update(readme_lines().encode())
-    for source in [*scripts, *extra, *programs, __file__, python.__file__]:
+    for source in [*scripts, *extra, *programs, __file__, python.__file__, applications.__file__]:
         state.update(str(source).encode() + b"\0")
         with open(source, "rb") as file:
             state.update(file.read())
-    image = path(tree, python_tree is not None, bool(programs))
+    image = path(tree, python_tree is not None, bool(programs), applications_tree is not None)
     image.parent.mkdir(parents=True, exist_ok=True)
     mark = image.with_name(f"{image.name}.made-from")
     if image.is_file() and mark.is_file() and mark.read_text() == state.hexdigest():
@@ -148,7 +155,10 @@ def build(tree, guest, extra=(), python_tree=None, programs=()):
     _programs(archive, tree)
     if python_tree:
         python.add(archive, python_tree, _libraries)
-    _modules(archive, tree.root / "lib/modules" / release)
+    if applications_tree:
+        applications.add(archive, applications_tree, _libraries)
+    modules = [*MODULES, *(applications.MODULES if applications_tree else ())]
+    _modules(archive, tree.root / "lib/modules" / release, modules)
     # Another run may be booting the old one.
     fresh = image.with_name(f"{image.name}.{os.getpid()}")
     fresh.write_bytes(archive.bytes())
@@ -210,14 +220,17 @@ def _programs(archive, tree):
 
 
 def _libraries(tree, program):
-    loader = [str(tree.root / LOADER), "--library-path", str(tree.libraries), "--list", str(program)]
+    # What a program loads by name needs others of its folder.
+    folders = f"{tree.libraries}:{program.parent}"
+    loader = [str(tree.root / LOADER), "--library-path", folders, "--list", str(program)]
     listed = subprocess.run(loader, capture_output=True, text=True, timeout=30, check=False)
     if listed.returncode != 0:
         raise packages.PackageError(f"libraries of {program.name}: {listed.stdout}{listed.stderr}".strip())
-    return {tree.libraries / name for name in re.findall(r"^\s*(\S+) => /", listed.stdout, re.MULTILINE)}
+    names = re.findall(r"^\s*(\S+) => /", listed.stdout, re.MULTILINE)
+    return {tree.libraries / name for name in names if (tree.libraries / name).exists()}
 
 
-def _modules(archive, folder):
+def _modules(archive, folder, wanted):
     files = {}
     for path in folder.rglob("*.ko*"):
         files[path.name.split(".")[0].replace("-", "_")] = path
@@ -234,7 +247,7 @@ def _modules(archive, folder):
         needs = [part.replace("-", "_") for part in (depends.group(1).decode().split(",") if depends else []) if part]
         return [module for need in needs for module in order(need, seen)] + [name]
 
-    for name in MODULES:
+    for name in wanted:
         archive.file(f"modules/{name}.order", "".join(f"{module}\n" for module in order(name, set())).encode())
     for name, data in contents.items():
         archive.file(f"modules/{name}.ko", data)

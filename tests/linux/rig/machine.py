@@ -168,6 +168,7 @@ class Guest:
         spares=0,
         terminal=False,
         with_program=False,
+        with_applications=False,
         companion=False,
         initrd=None,
         ipxe=None,
@@ -196,7 +197,8 @@ class Guest:
             options = ("-device", "intel-iommu,caching-mode=on", *options)
         line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
         qemu = trees["qemu"]
-        kernel = ["-kernel", str(vmlinuz), "-initrd", str(initrd or image.path(tree, with_python, with_program)), "-append", " ".join(line)]
+        initrd = initrd or image.path(tree, with_python, with_program, with_applications)
+        kernel = ["-kernel", str(vmlinuz), "-initrd", str(initrd), "-append", " ".join(line)]
         machine = "q35,accel=tcg,kernel-irqchip=off"
         if ipxe:
             # A script instead of a file system. Without graphics the BIOS shows its screen on the first serial port.

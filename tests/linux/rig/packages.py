@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 
+APPLICATIONS = ["ucx-utils", "open-iscsi", "ibutils"]
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
@@ -213,4 +214,7 @@ def trees(cache):
         # rdma-core's own tests, which only some cases need, and the Python that they run in.
         "trixie-python": Tree(cache, "trixie-python", ["trixie"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
         "bookworm-python": Tree(cache, "bookworm-python", ["bookworm"], ["python3-pyverbs", "python3-scapy", "iproute2"]),
+        # What other people wrote for RDMA, which only some cases need.
+        "trixie-applications": Tree(cache, "trixie-applications", ["trixie"], APPLICATIONS),
+        "bookworm-applications": Tree(cache, "bookworm-applications", ["bookworm"], APPLICATIONS),
     }

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 
-from . import cases, image, machine, monitor, verbs
+from . import cases, image, machine, monitor, verbs, wire
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
 
@@ -76,6 +76,18 @@ class Trial:
             self._leftovers(server)
         if self.starts:
             self._first_completions()
+        if case.disorder:
+            self._judge_wire()
+
+    def _judge_wire(self):
+        """Every misfortune that the case ordered met about as many packets as ordered."""
+        seen = wire.disorder(self.servers[0].trace)
+        self.guests[0].lines.append(f"#= the wire: {seen}")
+        for name, per_cent in self.case.disorder:
+            count = getattr(seen, name)
+            # A packet is passed only if another one follows soon.
+            if count < seen.sent * per_cent / 100 / 4:
+                raise Failed(f"of {seen.sent} packets {count} {'were' if count != 1 else 'was'} {name}, {per_cent} % should be")
 
     def _first_completions(self):
         """How long after each start that the case told of a device wrote its first completion."""
@@ -148,6 +160,7 @@ class Trial:
             iommu=case.iommu,
             spares=case.spares,
             with_program=case.program,
+            with_applications=case.applications,
             companion=case.companion,
             initrd=initrd,
             ipxe=ipxe,

@@ -2,28 +2,16 @@
 # IP address (rdma_cm).
 load mlx5_core && load mlx5_ib && load ib_uverbs && load ib_umad && load ib_ipoib && load rdma_ucm || return
 me=$(parameter guest)
-peer=10.2.0.$((2 - me))
-port=/sys/class/infiniband/mlx5_0/ports/1
-state_is() { grep -q "$1" $port/state; }
 
 if [ "$me" = 0 ]; then
-	if state_is INIT && [ "$(cat $port/lid)" = 0x0 ]; then pass "the port waits for a manager"; else fail "the port does not wait"; fi
+	if port_is INIT && [ "$(cat $port/lid)" = 0x0 ]; then pass "the port waits for a manager"; else fail "the port does not wait"; fi
 	opensm >/tmp/opensm.out 2>&1 &
 	manager=$!
 fi
-# managed NAME: the port has been configured.
-managed() {
-	if wait_for $limit state_is ACTIVE; then pass "$1: active"; else fail "$1: $(cat $port/state)"; fi
-	grep -qE '^0x[12]$' $port/lid || fail "$1: LID $(cat $port/lid)"
-}
 managed "the port"
 step "sminfo" sminfo -C mlx5_0 && expect "who the manager is" 'sm lid [12] sm guid 0x2c90000000101.*SMINFO_MASTER'
 
-ip addr add 10.2.0.$((me + 1))/24 dev ib0
-ip link set ib0 up
-# There is a way once the peer has its address, and both have joined the group of all nodes.
-reached() { ping -c 1 -W 2 $peer >/dev/null 2>&1; }
-wait_for $limit reached || fail "no way to $peer"
+ipoib
 # talk NAME: guest 0 is served, guest 1 asks; when it ends, both are there.
 talk() {
 	if [ "$me" = 0 ]; then
@@ -43,7 +31,7 @@ talk "after that"
 # The manager notices what changes.
 if [ "$me" = 1 ]; then
 	host link 2 down
-	if wait_for 60 state_is DOWN; then pass "the cable is out"; else fail "the cable is out: $(cat $port/state)"; fi
+	if wait_for 60 port_is DOWN; then pass "the cable is out"; else fail "the cable is out: $(cat $port/state)"; fi
 	host link 2 up
 	managed "with the cable in again"
 	wait_for $limit reached || fail "no way to $peer any more"
