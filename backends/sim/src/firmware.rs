@@ -92,6 +92,7 @@ impl Firmware {
     pub(crate) fn drop_objects(&mut self) {
         self.eqs = EventQueues::default();
         self.cleared_traffic = Cleared::default();
+        self.port.restart_counts();
         self.umems = Umems::default();
         self.engine.reset();
         self.pages.forget_objects();
@@ -105,6 +106,7 @@ impl Firmware {
         self.unsupported = unsupported;
         self.count_pages();
         self.port.set_cable(port.cable());
+        self.port.restart_counts();
         // Nobody is there to be told.
         self.port.take_changes();
     }

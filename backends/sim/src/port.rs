@@ -96,7 +96,7 @@ impl ManagementKey {
     }
 }
 
-/// What the port counts itself, since power-on.
+/// What the port counts itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PortStats {
     /// Times that the link went down.
@@ -219,6 +219,12 @@ impl Port {
     /// What a subnet management packet with this key, which sets something or not, may do.
     pub(crate) fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
         self.management_key.admit(key, set, now)
+    }
+
+    /// Counts from zero, as the transport does after a reset.
+    pub(crate) fn restart_counts(&mut self) {
+        self.stats = PortStats::default();
+        self.cleared_violations = [0; 2];
     }
 
     /// What it counted itself.

@@ -49,3 +49,18 @@ fn a_question_for_an_agent_is_traffic() {
     // 288 bytes with the ICRC.
     assert_eq!((be32(&traffic, 124), be32(&traffic, 108), be32(&traffic, 164)), (1, 72, 1));
 }
+
+#[test]
+fn counts_begin_anew_with_the_driver() {
+    let mut host = MiniHost::running(plain());
+    host.device.set_link(false);
+    assert_eq!(ppcnt(&mut host, 0x20, false)[3], 1);
+    host.ok(&input(0x103, 16, &[]), 16);
+    host.ok(&input(0x102, 32, &[]), 16);
+    assert_eq!(ppcnt(&mut host, 0x20, false)[3], 0, "after TEARDOWN_HCA");
+    host.ok(&input(0x103, 16, &[]), 16);
+    host.ok(&input(0x105, 16, &[]), 16);
+    host.ok(&input(0x104, 16, &[]), 16);
+    host.ok(&input(0x102, 32, &[]), 16);
+    assert_eq!(ppcnt(&mut host, 0x20, false)[3], 0, "after DISABLE_HCA, with the cable out as before");
+}
