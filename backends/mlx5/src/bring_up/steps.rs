@@ -383,7 +383,12 @@ impl<P: Platform> Driver<P> {
             }
         }
         if self.uar.page().is_some() {
-            note(&mut first, CmdOpcode::DeallocUar, self.dealloc_uar());
+            match self.dealloc_uar() {
+                // What is left rings there; TEARDOWN_HCA takes both.
+                Err(Error::CommandStatus { status, .. }) if cqs_left != 0 && u32::from(status) == CmdStatus::ResBusy.code() => {
+                }
+                result => note(&mut first, CmdOpcode::DeallocUar, result),
+            }
         }
         if core::mem::take(&mut self.state.initialized) {
             note(&mut first, CmdOpcode::TeardownHca, self.tell::<cmd::TeardownHca>(View::zeros()));
