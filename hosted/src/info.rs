@@ -195,7 +195,8 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
     let mut gids = Vec::new();
     for index in 0..attr.gid_tbl_len {
         let entry = verbs.query_gid(port, index).with_context(|| format!("query_gid {index} of port {port}"))?;
-        if entry != Gid::default() {
+        // An unused one has the subnet's prefix, and no port's identifier after it.
+        if entry.0.get(8..).is_some_and(|port| port.iter().any(|byte| *byte != 0)) {
             gids.push((index, gid(entry)));
         }
     }
