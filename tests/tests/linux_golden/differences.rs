@@ -70,6 +70,8 @@ const RECORD: &str = "this driver repeats where the doorbell record is; the devi
 const ACK: &str = "Linux says it in every step; this driver in the one that begins sending, where it first counts";
 const ATOMICS: &str = "this driver sends the page as it read it with one field changed; Linux sends that field alone";
 
+const NEW: &str = "both write the page as they read it; the device of the recording had no such thing yet";
+
 pub(crate) const DIFFERENCES: &[Difference] = &[
     both("ALLOC_PD", "uid", "0x0", "its context", CONTEXT),
     both("CREATE_CQ", "uid", "0x0", "its context", CONTEXT),
@@ -177,6 +179,9 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "0x0",
         "Linux names the port on devices with two only; a device with one takes either",
     ),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.fixed_buffer_size", "0x1", "0x0", NEW),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.pkv", "0x1", "0x0", NEW),
+    both("SET_HCA_CAP 0x0", "cmd_hca_cap.qkv", "0x1", "0x0", NEW),
     both("SET_HCA_CAP 0x6", "atomic_caps.atomic_operations", "0x3", "0x0", ATOMICS),
     both("SET_HCA_CAP 0x6", "atomic_caps.atomic_size_qp", "0x8", "0x0", ATOMICS),
     both("SET_HCA_CAP 0x6", "atomic_caps.supported_atomic_req_8B_endianness_mode_1", "0x1", "0x0", ATOMICS),
