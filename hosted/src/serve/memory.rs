@@ -19,6 +19,10 @@ use super::shrunk::Guarded;
 /// guest has one for each page that it maps.
 const MOST_MAPPINGS: usize = 65_535;
 
+/// Types of file systems whose files are memory (statfs(2)): memfd and /dev/shm, and huge pages.
+const TMPFS: u64 = 0x0102_1994;
+const HUGETLBFS: u64 = 0x9584_58f6;
+
 /// Most files that the mappings of one client are of.
 const MOST_FILES: usize = 64;
 
@@ -91,6 +95,8 @@ pub(crate) struct ClientMemory {
     connection: Mutex<Option<UnixStream>>,
     /// A file of the client is shorter than what it offered of it: nothing of its memory is reached any more.
     shrunk: AtomicBool,
+    /// A page may have to be fetched from somewhere, which takes as long as whoever has it likes.
+    may_wait: AtomicBool,
 }
 
 /// The steps in which a range of addresses is copied: mapping, place in it, place in the buffer.
@@ -110,6 +116,7 @@ impl ClientMemory {
             files: Mutex::default(),
             connection: Mutex::default(),
             shrunk: AtomicBool::new(false),
+            may_wait: AtomicBool::new(false),
         }
     }
 
@@ -123,10 +130,18 @@ impl ClientMemory {
         self.shrunk.load(Ordering::Relaxed)
     }
 
+    /// Whether an access may have to wait for somebody: some of the memory is not in memory by itself (memfd, /dev/shm,
+    /// hugetlbfs), but a file of another file system, which may be the client's own.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.may_wait.load(Ordering::SeqCst)
+    }
+
     /// Offers `len` bytes at `addr`: those of `file` from `offset` on, if there is one.
     pub(crate) fn map(&self, addr: u64, len: u64, writable: bool, file: Option<File>, offset: u64) -> Result<(), MapError> {
         let end = addr.checked_add(len).filter(|_| len > 0).ok_or(MapError::Range)?;
         let size = usize::try_from(len).map_err(|_| MapError::Range)?;
+        // Without the lock, and dropped without it if it is refused: all this may wait for the client's file system.
+        let pages = file.map(|file| self.pages(file, offset, size, writable)).transpose()?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
         if mappings.len() >= MOST_MAPPINGS {
             return Err(MapError::TooMany);
@@ -135,7 +150,6 @@ impl ClientMemory {
         if before.is_some_and(|(start, mapping)| start.saturating_add(mapping.len) > addr) {
             return Err(MapError::Overlap);
         }
-        let pages = file.map(|file| self.pages(file, offset, size, writable)).transpose()?;
         mappings.insert(addr, Mapping { len, writable, pages, said: AtomicBool::new(false) });
         Ok(())
     }
@@ -155,15 +169,18 @@ impl ClientMemory {
         if touched.iter().any(|(start, mapping_end)| *start < addr || *mapping_end > end) {
             return Err(MapError::Partial);
         }
-        for (start, _) in touched {
-            mappings.remove(&start);
-        }
+        let unmapped: Vec<Option<Mapping>> = touched.iter().map(|(start, _)| mappings.remove(start)).collect();
+        drop(mappings);
+        // To unmap a file may take as long as its file system likes.
+        drop(unmapped);
         Ok(())
     }
 
     /// Takes back everything.
     pub(crate) fn clear(&self) {
-        self.mappings.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let unmapped = std::mem::take(&mut *self.mappings.write().unwrap_or_else(PoisonError::into_inner));
+        drop(unmapped);
+        self.may_wait.store(false, Ordering::SeqCst);
     }
 
     /// The client is gone: as before one came.
@@ -187,6 +204,10 @@ impl ClientMemory {
 
     /// The range of a file, which is mapped as a whole unless it is already.
     fn pages(&self, file: File, offset: u64, size: usize, writable: bool) -> Result<Pages, MapError> {
+        let system = rustix::fs::fstatfs(&file).map_err(|error| MapError::System(error.kind()))?;
+        if !matches!(system.f_type as u64, TMPFS | HUGETLBFS) {
+            self.may_wait.store(true, Ordering::SeqCst);
+        }
         let metadata = file.metadata().map_err(|error| MapError::System(error.kind()))?;
         // Beyond the file's end is nothing to reach, and a touch there raises SIGBUS.
         let end = offset.checked_add(size as u64).filter(|end| *end <= metadata.len()).ok_or(MapError::FileTooShort)?;
@@ -359,6 +380,26 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(len).unwrap();
         file
+    }
+
+    #[test]
+    fn memory_that_is_no_file_elsewhere_keeps_nobody_waiting() {
+        let memory = ClientMemory::new("test".into());
+        let shared = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let shared = File::from(shared);
+        shared.set_len(4096).unwrap();
+        memory.map(0x1000, 4096, true, Some(shared), 0).unwrap();
+        assert!(!memory.may_wait());
+        // Where the build puts things is a disk, or else this shows nothing.
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let disk = File::create_new(folder.path().join("pages")).unwrap();
+        let type_of_disk = rustix::fs::fstatfs(&disk).unwrap().f_type as u64;
+        disk.set_len(4096).unwrap();
+        let disk = File::options().read(true).write(true).open(folder.path().join("pages")).unwrap();
+        memory.map(0x10_0000, 4096, true, Some(disk), 0).unwrap();
+        assert_eq!(memory.may_wait(), !matches!(type_of_disk, TMPFS | HUGETLBFS));
+        memory.disconnect();
+        assert!(!memory.may_wait());
     }
 
     #[test]

@@ -4,9 +4,12 @@
 //! little: a register access crosses no thread. The device's runner does what is left then, what frames bring and what comes due
 //! by time, and sleeps otherwise.
 //!
-//! No thread holds two of these locks, and none works on two devices: what a client's memory or descriptors do to a thread, they
-//! do to threads of that client's device. Devices meet in the [`Fabric`], whose locks are held for moments.
+//! Devices meet in the [`Fabric`], whose locks are held for moments. Whoever has put frames into the inbox of a device that
+//! sleeps has it take them there and then, if its lock is free and none of its client's memory can keep a thread waiting: two
+//! devices that talk to each other wake no thread. Nobody holds two of the devices' locks, and what a client's memory or
+//! descriptors can do to a thread, they do to threads of that client's device.
 
+use std::collections::VecDeque;
 use std::hint;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +24,7 @@ use bareverbs_sim::{Device, DeviceCounts};
 
 use super::error::ServeError;
 use super::link::Link;
-use super::memory::Reach;
+use super::memory::{ClientMemory, Reach};
 use super::messages;
 use super::vectors::Vectors;
 use crate::record::Several;
@@ -29,6 +32,8 @@ use crate::record::Several;
 /// Turns that whoever brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
 /// doorbell to the wire, so that no thread has to wake up for it.
 const TURNS: usize = 4;
+/// Devices that whoever has sent frames lets take them, at most: there and back, twice. Then it is for the runners.
+const PASSES: usize = 4;
 /// How long a runner that has just worked looks for more before it sleeps: about what it takes to wake it.
 const SPIN: Duration = Duration::from_micros(40);
 /// Where that is in vain most of the time, it is tried once in so many times.
@@ -43,6 +48,8 @@ const REST: Duration = Duration::from_micros(100);
 /// One device.
 pub(crate) struct Station {
     pub(crate) device: Device<Reach, Several>,
+    /// What it reaches.
+    pub(crate) memory: Arc<ClientMemory>,
 }
 
 impl Station {
@@ -289,26 +296,63 @@ impl Shared {
         let state = guard.as_mut().ok_or(Gone)?;
         state.station.device.set_time(self.now());
         let result = act(&mut state.station);
+        let mut reached = VecDeque::new();
         let mut due = self.next_due(state);
         for _ in 0..TURNS {
             let now = self.now();
             if !served.attention.swap(false, Ordering::SeqCst) && due.is_none_or(|due| due > now) {
                 break;
             }
-            self.turn(state, now);
+            self.turn(state, now, &mut reached);
             due = self.next_due(state);
         }
-        // The runner comes back in time for what is left.
-        let in_time = match state.runner {
-            Runner::Awake => true,
-            Runner::Asleep(until) => due.is_none_or(|due| until.is_some_and(|until| until <= due)),
-        };
-        if !in_time {
-            state.runner = Runner::Awake;
-            served.attention.store(true, Ordering::SeqCst);
+        Self::leave_in_time(served, guard, due);
+        self.pass_on(reached);
+        Ok(result)
+    }
+
+    /// Gives the lock of a device back; its runner comes in time for what is left.
+    fn leave_in_time(served: &Served, mut guard: MutexGuard<'_, Option<State>>, due: Option<Instant>) {
+        if let Some(state) = guard.as_mut() {
+            let in_time = match state.runner {
+                Runner::Awake => true,
+                Runner::Asleep(until) => due.is_none_or(|due| until.is_some_and(|until| until <= due)),
+            };
+            if !in_time {
+                state.runner = Runner::Awake;
+                served.attention.store(true, Ordering::SeqCst);
+            }
         }
         served.leave(guard);
-        Ok(result)
+    }
+
+    /// Has the devices that were reached take their frames, here or on their runners. This thread holds no lock.
+    fn pass_on(&self, mut reached: VecDeque<PortId>) {
+        for _ in 0..PASSES {
+            let Some(port) = reached.pop_front() else { return };
+            let taken = self.devices.get(port.0).is_some_and(|served| self.take_frames(served, &mut reached));
+            if !taken {
+                self.reach(port);
+            }
+        }
+        reached.into_iter().for_each(|port| self.reach(port));
+    }
+
+    /// Lets a device that sleeps take its frames on this thread. `false` if that could take longer than they are worth:
+    /// somebody is at the device, it has work of its own to do, or its client's memory may keep whoever touches it waiting.
+    fn take_frames(&self, served: &Served, reached: &mut VecDeque<PortId>) -> bool {
+        let Ok(mut guard) = served.state.try_lock() else { return false };
+        let Some(state) = guard.as_mut() else { return false };
+        let now = self.now();
+        let sleeps = matches!(state.runner, Runner::Asleep(_)) && state.station.device.next_due().is_none_or(|due| due > now);
+        if !sleeps || state.station.memory.may_wait() {
+            return false;
+        }
+        served.attended.store(true, Ordering::SeqCst);
+        self.turn(state, now, reached);
+        let due = self.next_due(state);
+        Self::leave_in_time(served, guard, due);
+        true
     }
 
     /// When the device, or the wire, next has something to do.
@@ -316,12 +360,17 @@ impl Shared {
         self.fabric.next_due(&state.port, &state.station.device).into_iter().chain(self.fabric.wire_due()).min()
     }
 
-    /// Lets a device work once and moves its frames.
-    fn turn(&self, state: &mut State, now: Instant) {
+    /// Lets a device work once and moves its frames; the ports that have got something to do come to `reached`.
+    fn turn(&self, state: &mut State, now: Instant, reached: &mut VecDeque<PortId>) {
         let State { station, port, .. } = state;
         self.fabric.step(port, &mut station.device, now);
-        port.take_reached().for_each(|port| self.reach(port));
-        self.fabric.deliver(now, |port| self.reach(port));
+        let mut reach = |port| {
+            if !reached.contains(&port) {
+                reached.push_back(port);
+            }
+        };
+        port.take_reached().for_each(&mut reach);
+        self.fabric.deliver(now, reach);
     }
 
     /// The runner of a device: works until the end. Then the device.
@@ -334,9 +383,11 @@ impl Shared {
             let now = self.now();
             let due = self.next_due(state);
             if served.attention.swap(false, Ordering::SeqCst) || due.is_some_and(|due| due <= now) {
-                self.turn(state, now);
+                let mut reached = VecDeque::new();
+                self.turn(state, now, &mut reached);
                 worked = true;
                 served.leave(guard);
+                self.pass_on(reached);
                 continue;
             }
             state.runner = Runner::Asleep(due);
@@ -480,7 +531,6 @@ mod tests {
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::wire::{Delivery, Destination, PerfectWire};
 
-    use super::super::memory::ClientMemory;
     use super::*;
 
     /// A wire that carries nothing and has something to do every so often.
@@ -517,8 +567,9 @@ mod tests {
     }
 
     fn device(lid: u16) -> (Station, Vectors) {
-        let memory = Reach(Arc::new(ClientMemory::new("test".into())));
-        (Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory) }, Vectors::new(1))
+        let memory = Arc::new(ClientMemory::new("test".into()));
+        let device = Device::with_memory(DeviceConfig::with_lid(lid), Reach(Arc::clone(&memory)));
+        (Station { device, memory }, Vectors::new(1))
     }
 
     type Running = thread::JoinHandle<Result<Ended, ServeError>>;
