@@ -1,0 +1,191 @@
+//! A machine with a simulated device, as a driver drives it that knows registers, memory and commands only.
+
+use bareverbs::{DmaMemory as _, Instant};
+use bareverbs_sim::in_process::SimMemory;
+use bareverbs_sim::{Device, DeviceConfig, PageDemand};
+
+use super::memory::GuestMemory;
+
+pub const BASE: u64 = 0x10_0000;
+pub const LEN: usize = 1 << 20;
+const MAILBOXES: usize = 0x1000;
+const OUT_MAILBOXES: usize = 0x2_0000;
+pub const RECORDS: usize = 0x4_0000;
+pub const QUEUES: usize = 0x5_0000;
+/// Bytes between one queue and the next.
+pub const QUEUE: usize = 0x4000;
+/// Services of the queue pairs that are there from the start: RC, UC, UD, key changes.
+pub const SERVICES: [u32; 4] = [0, 1, 2, 0xc];
+
+/// A guest and its device.
+pub struct Guest {
+    pub device: Device,
+    pub memory: SimMemory,
+    /// The memory as the device reaches it.
+    pub reachable: GuestMemory,
+    pub lid: u16,
+    now: u64,
+    /// Number of each queue pair, and how many blocks and receives were posted.
+    pub qps: Vec<(u32, u16, u16)>,
+    uar: u32,
+    /// A key for all memory.
+    pub key: u32,
+}
+
+/// A command of `len` bytes with these dwords.
+pub fn input(opcode: u16, len: usize, dwords: &[(usize, u32)]) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    bytes[..2].copy_from_slice(&opcode.to_be_bytes());
+    for (at, value) in dwords {
+        bytes[*at..*at + 4].copy_from_slice(&value.to_be_bytes());
+    }
+    bytes
+}
+
+impl Guest {
+    /// The device of a guest that serves pages first, or has its queue pairs ready.
+    pub fn new(lid: u16, pages: bool) -> Self {
+        let memory = SimMemory::new(BASE, LEN);
+        let reachable = GuestMemory::new(&memory);
+        let demand = if pages { PageDemand::USUAL } else { PageDemand::NONE };
+        let mut device =
+            Device::new(DeviceConfig { pages: demand, ..DeviceConfig::with_lid(lid) }, Box::new(reachable.clone()));
+        device.enable_function();
+        let mut guest = Self { device, memory, reachable, lid, now: 0, qps: Vec::new(), uar: 8, key: 0 };
+        guest.run(1_000_000);
+        guest.device.bar_write(0x10, &((BASE >> 32) as u32).to_be_bytes());
+        guest.device.bar_write(0x14, &(BASE as u32).to_be_bytes());
+        guest.command(input(0x104, 16, &[]), 16);
+        if !pages {
+            guest.objects();
+        }
+        guest
+    }
+
+    /// Lets the device work `nanos` later; what it sends stays in it.
+    pub fn run(&mut self, nanos: u64) {
+        let now = self.pass(nanos);
+        self.device.advance(now);
+        self.device.take_interrupts();
+    }
+
+    /// The moment `nanos` later.
+    pub fn pass(&mut self, nanos: u64) -> Instant {
+        self.now += nanos;
+        Instant::from_nanos(self.now)
+    }
+
+    pub fn number(&self) -> u32 {
+        let mut bytes = [0; 4];
+        self.memory.read(40, &mut bytes).unwrap_or_default();
+        u32::from_be_bytes(bytes) & 0xff_ffff
+    }
+
+    /// One queue pair of each service, connected to itself where that means something, over a key for all memory.
+    fn objects(&mut self) {
+        self.command(input(0x102, 32, &[]), 16);
+        self.command(input(0x802, 16, &[]), 16);
+        self.uar = self.number();
+        self.command(input(0x800, 16, &[]), 16);
+        let pd = self.number();
+        let mut eq = input(0x301, 272, &[(28, 5 << 24 | self.uar)]);
+        eq[0x58..0x60].fill(0xff);
+        eq.extend((BASE + QUEUES as u64).to_be_bytes());
+        self.command(eq, 16);
+        let eqn = self.number();
+        let mut cq = input(0x400, 272, &[(28, 6 << 24 | self.uar), (36, eqn), (16 + 60, BASE as u32 + RECORDS as u32)]);
+        cq.extend((BASE + (QUEUES + QUEUE) as u64).to_be_bytes());
+        self.command(cq, 16);
+        let cqn = self.number();
+        // Every right, no bounds, every queue pair.
+        self.command(input(0x200, 272, &[(16, 0x7c00), (20, 0xffff_ff00), (28, 1 << 31 | pd)]), 16);
+        self.key = self.number() << 8;
+        for (i, service) in SERVICES.into_iter().enumerate() {
+            let at = QUEUES + (2 + i) * QUEUE;
+            let record = BASE as u32 + (RECORDS + 64 + i * 64) as u32;
+            let dwords = [
+                (24, service << 16),
+                (24 + 4, pd),
+                // 16 receives of 32 bytes, 64 send blocks.
+                (24 + 8, 4 << 19 | 1 << 16 | 6 << 11),
+                (24 + 12, self.uar),
+                (24 + 124, cqn),
+                (24 + 156, cqn),
+                (24 + 0xa4, record),
+            ];
+            let mut qp = input(0x500, 272, &dwords);
+            for page in 0..2 {
+                qp.extend((BASE + (at + page * 4096) as u64).to_be_bytes());
+            }
+            self.command(qp, 16);
+            let qpn = self.number();
+            // Peers may do everything; queue key 1; then the path to itself, 1024 bytes a packet.
+            self.command(input(0x502, 272, &[(8, qpn), (24 + 144, 0xe000), (24 + 0xa8, 1)]), 16);
+            let ready =
+                [(8, qpn), (24 + 8, 3 << 29 | 30 << 24), (24 + 20, qpn), (24 + 28, self.lid.into()), (24 + 144, 2 << 21)];
+            self.command(input(0x503, 272, &ready), 16);
+            let sends = [(8, qpn), (24 + 112, 2 << 21 | 3 << 16 | 3 << 13), (24 + 32, 6 << 27)];
+            self.command(input(0x504, 272, &sends), 16);
+            self.qps.push((qpn, 0, 0));
+        }
+    }
+
+    fn chain(&mut self, at: usize, data: &[u8], blocks: usize) -> u64 {
+        for number in 0..blocks {
+            let mut block = [0; 576];
+            let chunk = data.chunks(512).nth(number).unwrap_or_default();
+            block[..chunk.len()].copy_from_slice(chunk);
+            if number + 1 < blocks {
+                block[560..568].copy_from_slice(&(BASE + (at + (number + 1) * 1024) as u64).to_be_bytes());
+            }
+            block[568..572].copy_from_slice(&(number as u32).to_be_bytes());
+            let _ = self.memory.write(at + number * 1024, &block);
+        }
+        if blocks == 0 { 0 } else { BASE + at as u64 }
+    }
+
+    pub fn command(&mut self, input: Vec<u8>, out_len: usize) {
+        let in_ptr = self.chain(MAILBOXES, input.get(16..).unwrap_or_default(), input.len().saturating_sub(16).div_ceil(512));
+        let out_ptr = self.chain(OUT_MAILBOXES, &[], out_len.saturating_sub(16).div_ceil(512));
+        let mut entry = [0; 64];
+        entry[0] = 7;
+        entry[4..8].copy_from_slice(&(input.len() as u32).to_be_bytes());
+        entry[8..16].copy_from_slice(&in_ptr.to_be_bytes());
+        let inline = input.len().min(16);
+        entry[16..16 + inline].copy_from_slice(&input[..inline]);
+        entry[48..56].copy_from_slice(&out_ptr.to_be_bytes());
+        entry[56..60].copy_from_slice(&(out_len as u32).to_be_bytes());
+        entry[63] = 1;
+        let _ = self.memory.write(0, &entry);
+        self.device.bar_write(0x18, &1_u32.to_be_bytes());
+        self.run(100);
+    }
+
+    pub fn send(&mut self, which: u8, opcode: u8, flags: u8, immediate: u32, body: &[u8]) {
+        let i = usize::from(which) % SERVICES.len();
+        let Some(&mut (qpn, ref mut posted, _)) = self.qps.get_mut(i) else { return };
+        let body = &body[..body.len().min(1008 - 16)];
+        let ds = 1 + body.len().div_ceil(16) as u32;
+        let mut wqe = Vec::new();
+        for word in [u32::from(*posted) << 8 | u32::from(opcode), qpn << 8 | ds, flags.into(), immediate] {
+            wqe.extend(word.to_be_bytes());
+        }
+        let doorbell: [u8; 8] = std::array::from_fn(|at| wqe[at]);
+        wqe.extend(body);
+        let start = QUEUES + (2 + i) * QUEUE + 16 * 32;
+        for block in wqe.chunks(64) {
+            let _ = self.memory.write(start + usize::from(*posted % 64) * 64, block);
+            *posted = posted.wrapping_add(1);
+        }
+        let _ = self.memory.write(RECORDS + 64 + i * 64 + 4, &u32::from(*posted).to_be_bytes());
+        self.device.bar_write(u64::from(self.uar) * 4096 + 0x800, &doorbell);
+    }
+
+    pub fn receive(&mut self, which: u8, element: [u8; 32]) {
+        let i = usize::from(which) % SERVICES.len();
+        let Some((_, _, posted)) = self.qps.get_mut(i) else { return };
+        let _ = self.memory.write(QUEUES + (2 + i) * QUEUE + usize::from(*posted % 16) * 32, &element);
+        *posted = posted.wrapping_add(1);
+        let _ = self.memory.write(RECORDS + 64 + i * 64, &u32::from(*posted).to_be_bytes());
+    }
+}

@@ -1,0 +1,98 @@
+//! Two devices on one wire. The guest of one does anything: registers, configuration space, commands, requests, frames,
+//! resets, memory that is gone in the middle of an access. Its device may refuse whatever it likes; it must not panic, hang or
+//! grow, and each step has a bound. The guest of the other one does honest work, which must go on.
+
+mod act;
+mod bystander;
+mod guest;
+mod memory;
+
+use std::time::Duration;
+
+use bareverbs_sim::fabric::{Fabric, Port};
+use bareverbs_sim::wire::PerfectWire;
+use rustix::time::{ClockId, clock_gettime};
+
+use self::bystander::Bystander;
+use self::guest::Guest;
+
+pub use self::act::Act;
+
+/// Processor time of this thread that one step of a device may take: a register access, a turn, a frame. Sanitizers make
+/// it several times slower than it is served.
+const STEP: Duration = Duration::from_millis(200);
+/// Times that frames are carried from device to device after an act.
+const ROUNDS: usize = 4;
+
+/// Does `step` and checks how long it took.
+fn bounded<R>(what: &str, step: impl FnOnce() -> R) -> R {
+    let now = || {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+    };
+    let start = now();
+    let result = step();
+    let took = now().saturating_sub(start);
+    assert!(took < STEP, "{what} took {took:?}");
+    result
+}
+
+struct Subnet {
+    attacker: Guest,
+    bystander: Bystander,
+    fabric: Fabric<PerfectWire>,
+    ports: [Port; 2],
+}
+
+impl Subnet {
+    fn new(pages: bool) -> Self {
+        let (attacker, bystander) = (Guest::new(1, pages), Bystander::new(2));
+        let mut fabric = Fabric::new(PerfectWire::default(), None);
+        let ports = [attacker.lid, bystander.guest.lid].map(|lid| {
+            fabric.wire_mut().attach(lid);
+            fabric.add_port(lid)
+        });
+        Self { attacker, bystander, fabric, ports }
+    }
+
+    /// Lets both devices work and carries what they send.
+    fn run(&mut self, nanos: u64) {
+        let Self { attacker, bystander, fabric, ports: [first, second] } = self;
+        for round in 0..ROUNDS {
+            let nanos = if round == 0 { nanos } else { 1 };
+            let mut worked = false;
+            worked |= bounded("a turn of the attacked device", || {
+                let now = attacker.pass(nanos);
+                fabric.step(first, &mut attacker.device, now) | fabric.deliver(now, |_| {})
+            });
+            worked |= bounded("a turn of the bystander", || {
+                let now = bystander.guest.pass(nanos);
+                fabric.step(second, &mut bystander.guest.device, now) | fabric.deliver(now, |_| {})
+            });
+            attacker.device.take_interrupts();
+            attacker.device.take_unsupported();
+            bystander.guest.device.take_interrupts();
+            if !worked {
+                break;
+            }
+        }
+    }
+}
+
+/// Plays `acts` to a device, which asks for firmware pages or has queue pairs ready.
+pub fn play(pages: bool, acts: Vec<Act>) {
+    let mut subnet = Subnet::new(pages);
+    subnet.bystander.check();
+    for act in acts {
+        bounded("an act", || subnet.attacker.act(act));
+        subnet.run(1000);
+        bounded("the work of a bystander", || subnet.bystander.check());
+    }
+    // Whatever is under way ends or waits for the host.
+    for _ in 0..64 {
+        subnet.run(1_000_000);
+    }
+    bounded("the work of a bystander", || subnet.bystander.check());
+    let device = &subnet.attacker.device;
+    let _ = format!("{:?} {:?}", device.counts(), device.stats());
+}
