@@ -81,7 +81,7 @@ fn requests_without_end_that_do_nothing() {
     }
     for round in 0..100_u32 {
         // As many as a counter of 16 bits can say, from a ring of 64.
-        host.write(qp.dbr + 4, &(round * 0xffff + 0xffff & 0xffff).to_be_bytes());
+        host.write(qp.dbr + 4, &((round * 0xffff + 0xffff) & 0xffff).to_be_bytes());
         let qpn = qp.qpn;
         let cost = host.cost(|engine, env| {
             engine.ring_send(env, qpn, [0; 8]);
