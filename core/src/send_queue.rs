@@ -265,20 +265,15 @@ fn append<P: Provider>(state: &SendState<P>, shared: &Shared<'_>, wr: &SendWr<'_
     let mut open = OpenQueue::new(state, shared);
     let (id, flags) = (wr.wr_id, wr.flags);
     let posted = match wr.op {
-        SendOp::Send { payload } => open.put(id, flags, DataOp::send(), payload),
-        SendOp::SendWithImm { payload, imm } => open.put(id, flags, DataOp::send_imm(imm), payload),
-        SendOp::SendWithInv { payload, rkey } => open.put(id, flags, DataOp::send_inv(rkey), payload),
-        SendOp::Write { payload, remote } => open.put(id, flags, DataOp::write(remote), payload),
-        SendOp::WriteWithImm { payload, remote, imm } => open.put(id, flags, DataOp::write_imm(remote, imm), payload),
-        SendOp::Read { sges, remote } => open.put_sges(id, flags, DataOp::read(remote), sges),
-        SendOp::CompareSwap { sge, remote, compare, swap } => {
-            open.put_atomic(id, flags, AtomicOp::compare_swap(remote, compare, swap), sge)
+        SendOp::Send { payload } if IN_CALLER => open.put(id, flags, DataOp::send(), payload),
+        SendOp::SendWithImm { payload, imm } if IN_CALLER => open.put(id, flags, DataOp::send_imm(imm), payload),
+        SendOp::SendWithInv { payload, rkey } if IN_CALLER => open.put(id, flags, DataOp::send_inv(rkey), payload),
+        SendOp::Write { payload, remote } if IN_CALLER => open.put(id, flags, DataOp::write(remote), payload),
+        SendOp::WriteWithImm { payload, remote, imm } if IN_CALLER => {
+            open.put(id, flags, DataOp::write_imm(remote, imm), payload)
         }
-        SendOp::FetchAdd { sge, remote, add } => open.put_atomic(id, flags, AtomicOp::fetch_add(remote, add), sge),
-        SendOp::BindMw { mw, key, info } => {
-            open.call(|state, shared| append_bind_type2(state, shared, id, flags, mw, key, &info))
-        }
-        SendOp::LocalInv { rkey } => open.call(|state, shared| append_local_inv(state, shared, id, flags, rkey)),
+        SendOp::Read { sges, remote } if IN_CALLER => open.put_sges(id, flags, DataOp::read(remote), sges),
+        _ => open.put_wr(wr),
     };
     open.finish(ring);
     posted
@@ -640,21 +635,9 @@ fn append_sges_slow<P: Provider>(
     sges: &[Sge],
 ) -> Result<(), PostSendError> {
     let mut open = OpenQueue::new(state, shared);
-    let op = DataOp { opcode, remote, immediate };
-    let kind = Kind::of(op.opcode);
-    if let Some(error) = refusal(&state.limits, kind.set, kind.legal(), flags, kind.opcode, sges.len()) {
-        return Err(error);
-    }
-    let mut filled = heapless::Vec::<Sge, MAX_SGES>::new();
-    let bytes = open.collect_sges(kind.need, sges, &mut filled)?;
-    let sges = if filled.is_empty() && bytes != 0 { sges } else { &filled };
-    let blocks = <P::SendRing as SendRing>::Writer::<'_>::sge_blocks(op.opcode, sges.len());
-    if !open.has_room(blocks) {
-        return Err(open.full(blocks));
-    }
-    open.write_sges(wr_id, flags, op, sges, bytes, blocks);
+    let posted = open.put_any_sges((wr_id, flags), DataOp { opcode, remote, immediate }, sges);
     open.keep();
-    Ok(())
+    posted
 }
 
 /// What [`OpenQueue::try_inline`] does not post: requests without a byte; or finds out what is wrong. Takes values, as
@@ -671,20 +654,9 @@ fn append_inline_slow<P: Provider>(
     bytes: &[u8],
 ) -> Result<(), PostSendError> {
     let mut open = OpenQueue::new(state, shared);
-    let (kind, max) = (Kind::of(opcode), state.limits.max_inline);
-    if let Some(error) = refusal(&state.limits, kind.set, kind.legal_inline(), flags, kind.opcode, 0) {
-        return Err(error);
-    }
-    if bytes.len() > max as usize {
-        return Err(PostSendError::InlineSize { length: bytes.len(), max });
-    }
-    let blocks = <P::SendRing as SendRing>::Writer::<'_>::inline_blocks(opcode, bytes.len());
-    if !open.has_room(blocks) {
-        return Err(open.full(blocks));
-    }
-    open.write_inline(wr_id, flags, DataOp { opcode, remote, immediate }, bytes, blocks);
+    let posted = open.put_any_inline((wr_id, flags), DataOp { opcode, remote, immediate }, bytes);
     open.keep();
-    Ok(())
+    posted
 }
 
 impl<'a, P: Provider> OpenQueue<'a, P> {
@@ -781,8 +753,34 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         PostSendError::QueueFull { needed, free: self.end.wrapping_sub(self.head) }
     }
 
+    /// Posts a request of any kind by code that all share.
+    #[inline(always)]
+    fn put_wr(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
+        let (id, flags) = (wr.wr_id, wr.flags);
+        let (op, payload) = match wr.op {
+            SendOp::Send { payload } => (DataOp::send(), payload),
+            SendOp::SendWithImm { payload, imm } => (DataOp::send_imm(imm), payload),
+            SendOp::SendWithInv { payload, rkey } => (DataOp::send_inv(rkey), payload),
+            SendOp::Write { payload, remote } => (DataOp::write(remote), payload),
+            SendOp::WriteWithImm { payload, remote, imm } => (DataOp::write_imm(remote, imm), payload),
+            SendOp::Read { sges, remote } => (DataOp::read(remote), Payload::Sges(sges)),
+            SendOp::CompareSwap { sge, remote, compare, swap } => {
+                return self.put_atomic(id, flags, AtomicOp::compare_swap(remote, compare, swap), sge);
+            }
+            SendOp::FetchAdd { sge, remote, add } => {
+                return self.put_atomic(id, flags, AtomicOp::fetch_add(remote, add), sge);
+            }
+            SendOp::BindMw { mw, key, info } => {
+                return self.call(|state, shared| append_bind_type2(state, shared, id, flags, mw, key, &info));
+            }
+            SendOp::LocalInv { rkey } => {
+                return self.call(|state, shared| append_local_inv(state, shared, id, flags, rkey));
+            }
+        };
+        self.put(id, flags, op, payload)
+    }
+
     #[cfg_attr(not(feature = "small"), inline(always))]
-    #[cfg_attr(feature = "small", inline(never))]
     fn put(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, payload: Payload<'_>) -> Result<(), PostSendError> {
         match payload {
             Payload::Sges(sges) => self.put_sges(wr_id, flags, op, sges),
@@ -792,11 +790,14 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
 
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> Result<(), PostSendError> {
+        if !IN_CALLER {
+            return self.put_any_sges((wr_id, flags), op, sges);
+        }
         // Each SGE is read twice, to be checked and to be written. The few of a short request are copied before, into registers;
         // what is called gets another copy.
         let posted = match *sges {
-            [one] if IN_CALLER => self.try_sges(wr_id, flags, op, &[one]),
-            [one, two] if IN_CALLER => self.try_sges(wr_id, flags, op, &[one, two]),
+            [one] => self.try_sges(wr_id, flags, op, &[one]),
+            [one, two] => self.try_sges(wr_id, flags, op, &[one, two]),
             _ => self.try_sges(wr_id, flags, op, sges),
         };
         if posted {
@@ -806,12 +807,30 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         self.keep();
         let (state, shared) = (self.state, self.shared);
         let posted = match *sges {
-            [one] if IN_CALLER => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one]),
-            [one, two] if IN_CALLER => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one, two]),
+            [one] => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one]),
+            [one, two] => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one, two]),
             _ => append_sges_slow(state, shared, request, opcode, remote, immediate, sges),
         };
         self.resume();
         posted
+    }
+
+    /// Posts any request with SGEs, or finds out what is wrong with it.
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    fn put_any_sges(&mut self, (wr_id, flags): (u64, SendFlags), op: DataOp, sges: &[Sge]) -> Result<(), PostSendError> {
+        let kind = Kind::of(op.opcode);
+        if let Some(error) = refusal(&self.state.limits, kind.set, kind.legal(), flags, kind.opcode, sges.len()) {
+            return Err(error);
+        }
+        let mut filled = heapless::Vec::<Sge, MAX_SGES>::new();
+        let bytes = self.collect_sges(kind.need, sges, &mut filled)?;
+        let sges = if filled.is_empty() && bytes != 0 { sges } else { &filled };
+        let blocks = <P::SendRing as SendRing>::Writer::<'_>::sge_blocks(op.opcode, sges.len());
+        if !self.has_room(blocks) {
+            return Err(self.full(blocks));
+        }
+        self.write_sges(wr_id, flags, op, sges, bytes, blocks);
+        Ok(())
     }
 
     /// Posts a usual request. `false`: something about it is not as usual, and nothing has happened.
@@ -878,6 +897,9 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
 
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8]) -> Result<(), PostSendError> {
+        if !IN_CALLER {
+            return self.put_any_inline((wr_id, flags), op, bytes);
+        }
         if self.try_inline(wr_id, flags, op, bytes) {
             return Ok(());
         }
@@ -886,6 +908,24 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         let posted = append_inline_slow(self.state, self.shared, (wr_id, flags), opcode, remote, immediate, bytes);
         self.resume();
         posted
+    }
+
+    /// Posts any request with bytes inline, or finds out what is wrong with it.
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    fn put_any_inline(&mut self, (wr_id, flags): (u64, SendFlags), op: DataOp, bytes: &[u8]) -> Result<(), PostSendError> {
+        let (kind, max) = (Kind::of(op.opcode), self.state.limits.max_inline);
+        if let Some(error) = refusal(&self.state.limits, kind.set, kind.legal_inline(), flags, kind.opcode, 0) {
+            return Err(error);
+        }
+        if bytes.len() > max as usize {
+            return Err(PostSendError::InlineSize { length: bytes.len(), max });
+        }
+        let blocks = <P::SendRing as SendRing>::Writer::<'_>::inline_blocks(op.opcode, bytes.len());
+        if !self.has_room(blocks) {
+            return Err(self.full(blocks));
+        }
+        self.write_inline(wr_id, flags, op, bytes, blocks);
+        Ok(())
     }
 
     /// Posts a request with bytes inline. `false`: it has no byte, or is refused, and nothing has happened.

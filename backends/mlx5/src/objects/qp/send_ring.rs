@@ -237,6 +237,25 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         let units = inline_units(bytes.len());
         let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
         let head = if units == 0 { 0 } else { inline_head(bytes) };
+        if !WHOLE_BLOCKS {
+            let mut word = at.wrapping_mul(WORDS);
+            let mut next = |value| {
+                self.source.ring.view().put_word(word, value);
+                word = word.wrapping_add(1);
+            };
+            next(first);
+            next(second);
+            if is_remote(op.opcode) {
+                let [addr, key] = remote_address(&op.remote);
+                next(addr);
+                next(key);
+            }
+            next(head);
+            for at in (4..bytes.len()).step_by(8) {
+                next(word_of(bytes, at));
+            }
+            return;
+        }
         // The whole first block, whatever of it the payload fills: what comes after its end is not looked at.
         let done = if is_remote(op.opcode) {
             let [addr, key] = remote_address(&op.remote);
