@@ -2,57 +2,63 @@
 
 use core::marker::PhantomData;
 
-use heapless::{Vec, VecView};
-
 use crate::Handle;
 
 /// A place for one object.
 pub(crate) struct Slot<T> {
     generation: u32,
-    /// Whether there was an object here before: then the first generation is the last one over again.
+    /// Whether there is an object here or was one before: then the first generation is the last one over again.
     used: bool,
     value: Option<T>,
 }
 
 impl<T> Slot<T> {
-    fn is_reusable(&self, first: u32) -> bool {
-        self.value.is_none() && !(self.used && self.generation == first)
+    const EMPTY: Self = Self { generation: 0, used: false, value: None };
+
+    /// The generation that the next object here gets, if one may be put here; `first` is the one that every slot starts with.
+    fn vacancy(&self, first: u32) -> Option<u32> {
+        if self.value.is_some() || self.used && self.generation == first {
+            return None;
+        }
+        Some(if self.used { self.generation } else { first })
     }
 }
 
-/// A table of objects of kind `K`. `V` is the storage: of a capacity known to the type, or a view of any.
+/// A table of objects of kind `K`. `V` is the storage: of a capacity known to the type, or a slice of any.
 pub(crate) struct Table<K, V: ?Sized> {
     kind: PhantomData<fn() -> K>,
     slots: V,
 }
 
 /// A table with room for `N` objects.
-pub(crate) type TableOf<K, T, const N: usize> = Table<K, Vec<Slot<T>, N>>;
+pub(crate) type TableOf<K, T, const N: usize> = Table<K, [Slot<T>; N]>;
 /// A table of any capacity: what the control logic is written for.
-pub(crate) type TableView<K, T> = Table<K, VecView<Slot<T>>>;
+pub(crate) type TableView<K, T> = Table<K, [Slot<T>]>;
 
 impl<K, T, const N: usize> TableOf<K, T, N> {
     pub(crate) const fn new() -> Self {
-        Self { kind: PhantomData, slots: Vec::new() }
+        Self { kind: PhantomData, slots: [const { Slot::EMPTY }; N] }
     }
 }
 
 impl<K, T> TableView<K, T> {
-    #[inline]
+    #[cfg_attr(not(feature = "small"), inline)]
+    #[cfg_attr(feature = "small", inline(never))]
     pub(crate) fn get(&self, handle: Handle<K>) -> Option<&T> {
-        let slot = self.slots.as_slice().get(usize::from(handle.index()))?;
+        let slot = self.slots.get(usize::from(handle.index()))?;
         if slot.generation == handle.generation() { slot.value.as_ref() } else { None }
     }
 
-    #[inline]
+    #[cfg_attr(not(feature = "small"), inline)]
+    #[cfg_attr(feature = "small", inline(never))]
     pub(crate) fn get_mut(&mut self, handle: Handle<K>) -> Option<&mut T> {
-        let slot = self.slots.as_mut_slice().get_mut(usize::from(handle.index()))?;
+        let slot = self.slots.get_mut(usize::from(handle.index()))?;
         if slot.generation == handle.generation() { slot.value.as_mut() } else { None }
     }
 
     /// Every live object with its handle, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Handle<K>, &T)> {
-        (0..=u16::MAX).zip(self.slots.as_slice()).filter_map(|(index, slot)| {
+        (0..=u16::MAX).zip(&self.slots).filter_map(|(index, slot)| {
             let value = slot.value.as_ref()?;
             Some((Handle::new(index, slot.generation), value))
         })
@@ -61,42 +67,33 @@ impl<K, T> TableView<K, T> {
     /// The handle that the next object gets, if there is room; `first` is the generation that every slot starts with.
     ///
     /// A slot that has been through all its generations is not used again: its old handles stay stale.
-    pub(crate) fn vacancy(&mut self, first: u32) -> Option<Handle<K>> {
-        let slots = self.slots.as_slice();
-        let fresh = u16::try_from(slots.len()).ok()?;
-        if let Some((index, slot)) = (0..fresh).zip(slots).find(|(_, slot)| slot.is_reusable(first)) {
-            return Some(Handle::new(index, slot.generation));
-        }
-        if slots.len() < self.slots.capacity() { Some(Handle::new(fresh, first)) } else { None }
+    pub(crate) fn vacancy(&self, first: u32) -> Option<Handle<K>> {
+        (0..u16::MAX).zip(&self.slots).find_map(|(index, slot)| Some(Handle::new(index, slot.vacancy(first)?)))
     }
 
     /// The handle of the next object at `index`, if that slot is free.
-    pub(crate) fn vacancy_at(&mut self, index: usize, first: u32) -> Option<Handle<K>> {
-        while self.slots.len() <= index {
-            self.slots.push(Slot { generation: first, used: false, value: None }).ok()?;
-        }
-        let slot = self.slots.as_slice().get(index)?;
-        if slot.is_reusable(first) { Some(Handle::new(u16::try_from(index).ok()?, slot.generation)) } else { None }
+    pub(crate) fn vacancy_at(&self, index: usize, first: u32) -> Option<Handle<K>> {
+        Some(Handle::new(u16::try_from(index).ok()?, self.slots.get(index)?.vacancy(first)?))
     }
 
     /// Drops every object.
     pub(crate) fn clear(&mut self) {
-        self.slots.clear();
+        for slot in &mut self.slots {
+            (slot.used, slot.value) = (false, None);
+        }
     }
 
     /// Puts an object where [`Self::vacancy`] has said; nothing else may have been put since.
     pub(crate) fn occupy(&mut self, handle: Handle<K>, value: T) {
-        let slot = Slot { generation: handle.generation(), used: true, value: Some(value) };
-        match self.slots.as_mut_slice().get_mut(usize::from(handle.index())) {
-            Some(place) => *place = slot,
-            // A vacancy past the end is only given while there is room for one more.
-            None => drop(self.slots.push(slot)),
+        if let Some(slot) = self.slots.get_mut(usize::from(handle.index())) {
+            (slot.generation, slot.used) = (handle.generation(), true);
+            slot.value = Some(value);
         }
     }
 
     /// Takes an object out; its handle is stale from here on.
     pub(crate) fn remove(&mut self, handle: Handle<K>) -> Option<T> {
-        let slot = self.slots.as_mut_slice().get_mut(usize::from(handle.index()))?;
+        let slot = self.slots.get_mut(usize::from(handle.index()))?;
         if slot.generation != handle.generation() {
             return None;
         }
