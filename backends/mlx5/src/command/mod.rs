@@ -57,7 +57,7 @@ pub(crate) struct Call<'a> {
 }
 
 /// State of the command interface.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Commands {
     queue: CommandQueue,
     timeout: Duration,
@@ -81,7 +81,20 @@ pub(crate) struct Commands {
 impl Commands {
     /// An interface without queue.
     pub(crate) fn new(config: &Config) -> Self {
-        Self { timeout: config.command_timeout, ..Self::default() }
+        // Each by itself: `Default` of an array is a store for each element.
+        Self {
+            queue: CommandQueue::default(),
+            timeout: config.command_timeout,
+            signatures: false,
+            regular: None,
+            pages: None,
+            unanswered: [None; SLOTS],
+            outcomes: Vec::new(),
+            orphans: Vec::new(),
+            tickets: 0,
+            abandoned: None,
+            dead: None,
+        }
     }
 
     /// The queue lies in `run`.
