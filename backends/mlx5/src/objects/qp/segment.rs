@@ -1,9 +1,9 @@
 //! Segments of requests as they lie in memory: whole words, big-endian (PRM "Work Request (WQE) Format").
 
-use bareverbs::{Access, Bind, MwType, Remote, SendFlags, Sge};
+use bareverbs::{Access, Bind, Lkey, MwType, Remote, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
-    DS_UNIT, MKEY_ANY_QPN, Mkc, WqeCtrlSeg, WqeDataSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg, ce, fm,
-    mkey_mask,
+    DS_UNIT, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg, ce,
+    fm, mkey_mask,
 };
 
 /// Octowords of a bind's translation area: one entry, filled up to a block.
@@ -12,6 +12,8 @@ const KLM_OCTOWORDS: u32 = 4;
 pub(super) const BIND_BLOCKS: u32 = 3;
 /// Blocks of an unbind or an invalidation.
 pub(super) const UNBIND_BLOCKS: u32 = 2;
+/// Words of the longest.
+const WORDS_OF_BIND: usize = BIND_BLOCKS as usize * WQEBB / 8;
 
 /// Two dwords as they lie in memory.
 #[inline(always)]
@@ -79,8 +81,8 @@ pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32,
     WqeCtrlSeg::be_words(WqeCtrlSeg::opcode_dword(opcode, at), qpn_ds, flags, last)
 }
 
-/// Blocks of a UMR that binds a window: control and UMR control; key context; translation.
-pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> ([u64; 8], [u64; 8], [u64; 8]) {
+/// Words of a UMR that binds a window: control and UMR control; key context; translation. A block each.
+pub(super) fn bind_words(bind: &Bind, qpn: u32, control: [u64; 2]) -> [u64; WORDS_OF_BIND] {
     let type2 = bind.kind == MwType::Type2;
     let flag = |flag, bits| if bind.access.contains(flag) { bits } else { 0 };
     let mut umr = WqeUmrCtrlSeg::INLINE.place(1) | WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN.place(1);
@@ -89,12 +91,11 @@ pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> ([u64; 8]
         mask |= mkey_mask::QPN;
     }
     let tag = bind.new.get() & 0xff;
-    let mut context = [0u64; 8];
-    let mut translation = [0u64; 8];
+    let mut words = [0; WORDS_OF_BIND];
     let mut octowords = 0;
     if bind.length == 0 {
         umr |= WqeUmrCtrlSeg::CHECK_QPN.place(u32::from(type2));
-        context[0] = pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
+        words[8] = pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
     } else {
         umr |= WqeUmrCtrlSeg::CHECK_FREE.place(u32::from(type2));
         octowords = KLM_OCTOWORDS;
@@ -105,23 +106,19 @@ pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> ([u64; 8]
             | flag(Access::REMOTE_ATOMIC, Mkc::A.place(1));
         let owner = if type2 { qpn } else { MKEY_ANY_QPN };
         let start = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
-        context = [pair(rights, Mkc::QPN.place(owner) | tag), 0, start.to_be(), bind.length.to_be(), 0, 0, 0, 0];
-        [translation[0], translation[1]] = WqeKlm::be_words(bind.length as u32, bind.lkey.get(), bind.addr);
+        words[8] = pair(rights, Mkc::QPN.place(owner) | tag);
+        [words[10], words[11]] = [start.to_be(), bind.length.to_be()];
+        [words[16], words[17]] = WqeKlm::be_words(bind.length as u32, bind.lkey.get(), bind.addr);
     }
-    let [first, second] = control;
-    let [umr, mask] = WqeUmrCtrlSeg::be_words(umr, octowords, mask);
-    ([first, second, umr, mask, 0, 0, 0, 0], context, translation)
+    [words[0], words[1]] = control;
+    [words[2], words[3]] = WqeUmrCtrlSeg::be_words(umr, octowords, mask);
+    words
 }
 
-/// The same for an invalidation: the window is free, its tag is 0, and it must belong to this queue pair.
-pub(super) fn invalidate_blocks(control: [u64; 2]) -> ([u64; 8], [u64; 8]) {
-    let umr =
-        WqeUmrCtrlSeg::INLINE.place(1) | WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN.place(1) | WqeUmrCtrlSeg::CHECK_QPN.place(1);
-    let mask = mkey_mask::FREE | mkey_mask::KEY | mkey_mask::QPN;
-    let [first, second] = control;
-    let context = [pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN)), 0, 0, 0, 0, 0, 0, 0];
-    let [umr, mask] = WqeUmrCtrlSeg::be_words(umr, 0, mask);
-    ([first, second, umr, mask, 0, 0, 0, 0], context)
+/// An invalidation: it frees a window of this queue pair as an unbind does, and its tag is 0.
+pub(super) const fn invalidation(rkey: Rkey) -> Bind {
+    let (new, lkey) = (Rkey::new(0), Lkey::new(0));
+    Bind { kind: MwType::Type2, old: rkey, new, lkey, addr: 0, length: 0, access: Access::empty() }
 }
 
 /// 16-byte units of an inline segment with `len` bytes; without a byte there is none.

@@ -12,8 +12,8 @@ use bareverbs::{
 use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, fm};
 
 use super::segment::{
-    BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, inline_head, inline_units, invalidate_blocks,
-    last_word, remote_address, usual_control_flags, word_of,
+    BIND_BLOCKS, UNBIND_BLOCKS, bind_words, control, control_flags, data, inline_head, inline_units, invalidation, last_word,
+    remote_address, usual_control_flags, word_of,
 };
 use crate::dma::uar::SendDoorbell;
 use crate::log::format_as;
@@ -131,7 +131,8 @@ const fn blocks_of(units: u32) -> u32 {
 
 impl<P: Platform> SendWriter<'_, P> {
     /// The control segment of a request of `units` at block `at`.
-    #[inline(always)]
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    #[cfg_attr(feature = "small", inline(never))]
     fn control(&mut self, opcode: WqeOpcode, at: u32, units: u32, flags: SendFlags, last: u32) -> [u64; 2] {
         let SendRing { kept, qpn_ds, .. } = self.source;
         let mut dword = usual_control_flags(flags);
@@ -295,21 +296,15 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
     fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
         let blocks = Self::bind_blocks(bind);
         let words = self.control(WqeOpcode::Umr, at, blocks * UNITS, flags, bind.old.get());
-        let (first, context, translation) = bind_blocks(bind, self.source.qpn_ds >> 8, words);
-        self.source.ring.view().put(at, &first);
-        self.source.ring.view().put(at.wrapping_add(1), &context);
-        if blocks == BIND_BLOCKS {
-            self.source.ring.view().put(at.wrapping_add(2), &translation);
+        let words = bind_words(bind, self.source.qpn_ds >> 8, words);
+        for (block, words) in (at..at.wrapping_add(blocks)).zip(words.as_chunks::<{ WORDS as usize }>().0) {
+            self.source.ring.view().put(block, words);
         }
         self.fence(at.wrapping_add(blocks));
     }
 
     fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags) {
-        let words = self.control(WqeOpcode::Umr, at, UNBIND_BLOCKS * UNITS, flags, rkey.get());
-        let (first, context) = invalidate_blocks(words);
-        self.source.ring.view().put(at, &first);
-        self.source.ring.view().put(at.wrapping_add(1), &context);
-        self.fence(at.wrapping_add(UNBIND_BLOCKS));
+        self.put_bind(at, &invalidation(rkey), flags);
     }
 
     /// 1 WQE stores (done before), 2 publish, 3 doorbell record, 4 release, 5 UAR write or BlueFlame copy; to a write-combining
