@@ -553,7 +553,8 @@ fn ring_from<'a, P: Provider>(
 }
 
 /// The same where it does not.
-#[inline(always)]
+#[cfg_attr(not(feature = "small"), inline(always))]
+#[cfg_attr(feature = "small", inline(never))]
 fn ring_new<'a, P: Provider>(
     writer: &mut <P::SendRing as SendRing>::Writer<'a>,
     state: &'a SendState<P>,
@@ -660,7 +661,8 @@ fn append_inline_slow<P: Provider>(
 }
 
 impl<'a, P: Provider> OpenQueue<'a, P> {
-    #[inline(always)]
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    #[cfg_attr(feature = "small", inline(never))]
     fn new(state: &'a SendState<P>, shared: &'a Shared<'a>) -> Self {
         let SendState { ring, limits, head, .. } = state;
         let slot = slot_of(shared, limits.handle);
@@ -968,7 +970,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         if !op.remote.addr.is_multiple_of(8) {
             return Err(PostSendError::AtomicAlignment { addr: op.remote.addr });
         }
-        if !self.holds(&sge, Access::LOCAL_WRITE)
+        if !(IN_CALLER && self.holds(&sge, Access::LOCAL_WRITE))
             && let Some(fault) = fault_of(self.shared, limits.pd, Access::LOCAL_WRITE, sge.addr, sge.length, sge.lkey)
         {
             return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });
@@ -985,7 +987,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     fn put_bind_mw(&mut self, mw: MwHandle, bind: &MwBind) -> Result<Rkey, BindMwError> {
         let qp_type = self.state.limits.qp_type;
         let binding = Binding { mr: bind.mr, addr: bind.addr, length: bind.length, access: bind.access };
-        let request = self.bind_request(mw, MwType::Type1, binding, None);
+        let request = self.bind_request(mw, MwType::Type1, &binding, None);
         let shared = self.shared;
         shared.windows.with(|windows| {
             windows.get(mw).ok_or(BindRefused::StaleWindow).map_err(BindMwError::Refused)?;
@@ -1001,12 +1003,11 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
             if !can_send(state) {
                 return Err(BindMwError::NotReady { state });
             }
-            let checked = windows.check(shared, &request).map_err(BindMwError::Refused)?;
-            self.put_bind(windows, bind.wr_id, bind.flags, MwType::Type1, &binding, &checked).map_err(|error| match error {
-                PutBindError::QueueFull { needed, free } => BindMwError::QueueFull { needed, free },
-                PutBindError::TooManyPendingBinds => BindMwError::TooManyPendingBinds,
-            })?;
-            Ok(checked.next.rkey)
+            self.put_bind(windows, bind.wr_id, bind.flags, &request).map_err(|fault| match fault {
+                BindFault::Refused(refused) => BindMwError::Refused(refused),
+                BindFault::QueueFull { needed, free } => BindMwError::QueueFull { needed, free },
+                BindFault::TooManyPendingBinds => BindMwError::TooManyPendingBinds,
+            })
         })
     }
 
@@ -1022,12 +1023,11 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
             return Err(refused(&self.state.limits, OpSet::WINDOW, BASIC, flags, WcOpcode::BindMw, 0));
         }
         let binding = Binding { mr: info.mr, addr: info.addr, length: info.length, access: info.access };
-        let request = self.bind_request(mw, MwType::Type2, binding, Some(key));
+        let request = self.bind_request(mw, MwType::Type2, &binding, Some(key));
         let shared = self.shared;
         shared.windows.with(|windows| {
             windows.check_arguments(shared, &request).map_err(PostSendError::Bind)?;
-            let checked = windows.check(shared, &request).map_err(PostSendError::Bind)?;
-            self.put_bind(windows, wr_id, flags, MwType::Type2, &binding, &checked).map_err(PutBindError::into_post_send)
+            self.put_bind(windows, wr_id, flags, &request).map(drop).map_err(BindFault::into_post_send)
         })
     }
 
@@ -1039,41 +1039,42 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         shared.windows.with(|windows| {
             let checked = windows.check_invalidate(self.state.limits.pd, rkey).map_err(PostSendError::Bind)?;
             let blocks = <P::SendRing as SendRing>::Writer::<'a>::LOCAL_INV_BLOCKS;
-            self.check_bind_room(windows, blocks).map_err(PutBindError::into_post_send)?;
+            self.check_bind_room(windows, blocks).map_err(BindFault::into_post_send)?;
             self.writer.put_local_inv(self.head, rkey, flags | self.state.limits.always);
             self.remember_bind(windows, wr_id, blocks, WcOpcode::LocalInv, &checked);
             Ok(())
         })
     }
 
-    fn bind_request(&self, mw: MwHandle, kind: MwType, binding: Binding, tag: Option<u8>) -> BindRequest {
+    fn bind_request<'b>(&self, mw: MwHandle, kind: MwType, binding: &'b Binding, tag: Option<u8>) -> BindRequest<'b> {
         let SendLimits { pd, max_window, .. } = self.state.limits;
         BindRequest { pd, mw, kind, binding, tag, max_length: max_window }
     }
 
-    fn check_bind_room(&mut self, windows: &crate::window::Windows, blocks: u32) -> Result<(), PutBindError> {
+    fn check_bind_room(&mut self, windows: &crate::window::Windows, blocks: u32) -> Result<(), BindFault> {
         if !self.has_room(blocks) {
-            return Err(PutBindError::QueueFull { needed: blocks, free: self.end.wrapping_sub(self.head) });
+            return Err(BindFault::QueueFull { needed: blocks, free: self.end.wrapping_sub(self.head) });
         }
-        if windows.has_room() { Ok(()) } else { Err(PutBindError::TooManyPendingBinds) }
+        if windows.has_room() { Ok(()) } else { Err(BindFault::TooManyPendingBinds) }
     }
 
+    /// Posts a bind after its second check; gives the key that the window gets.
     fn put_bind(
         &mut self,
         windows: &mut crate::window::Windows,
         wr_id: u64,
         flags: SendFlags,
-        kind: MwType,
-        binding: &Binding,
-        checked: &CheckedBind,
-    ) -> Result<(), PutBindError> {
-        let Binding { addr, length, access, .. } = *binding;
-        let bind = Bind { kind, old: checked.old, new: checked.next.rkey, lkey: checked.lkey, addr, length, access };
+        request: &BindRequest<'_>,
+    ) -> Result<Rkey, BindFault> {
+        let checked = windows.check(self.shared, request).map_err(BindFault::Refused)?;
+        let Binding { addr, length, access, .. } = *request.binding;
+        let (kind, new) = (request.kind, checked.new);
+        let bind = Bind { kind, old: checked.old, new, lkey: checked.lkey, addr, length, access };
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::bind_blocks(&bind);
         self.check_bind_room(windows, blocks)?;
         self.writer.put_bind(self.head, &bind, flags | self.state.limits.always);
-        self.remember_bind(windows, wr_id, blocks, WcOpcode::BindMw, checked);
-        Ok(())
+        self.remember_bind(windows, wr_id, blocks, WcOpcode::BindMw, &checked);
+        Ok(new)
     }
 
     fn remember_bind(
@@ -1082,7 +1083,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         wr_id: u64,
         blocks: u32,
         opcode: WcOpcode,
-        checked: &CheckedBind,
+        checked: &CheckedBind<'_>,
     ) {
         let SendLimits { handle, .. } = self.state.limits;
         windows.post(handle, self.head, checked);
@@ -1108,7 +1109,8 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     }
 
     /// Remembers the request at the head, and goes on after it.
-    #[inline(always)]
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    #[cfg_attr(feature = "small", inline(never))]
     fn remember(&mut self, wr_id: u64, bytes: u32, blocks: u32, opcode: WcOpcode) {
         let (entries, at) = (self.slot.rings.send, self.head);
         if let Some(entry) = entries.get(place(at, entries.len())) {
@@ -1207,15 +1209,17 @@ fn ring_at_end<'a, P: Provider>(
     ring_from(&mut writer, state, slot, head);
 }
 
-/// Why a bind that fits its window was not posted.
-enum PutBindError {
+/// Why a bind whose arguments make sense was not posted.
+enum BindFault {
+    Refused(BindRefused),
     QueueFull { needed: u32, free: u32 },
     TooManyPendingBinds,
 }
 
-impl PutBindError {
+impl BindFault {
     fn into_post_send(self) -> PostSendError {
         match self {
+            Self::Refused(refused) => PostSendError::Bind(refused),
             Self::QueueFull { needed, free } => PostSendError::QueueFull { needed, free },
             Self::TooManyPendingBinds => PostSendError::TooManyPendingBinds,
         }

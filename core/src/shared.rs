@@ -211,7 +211,8 @@ impl<'s> Regions<'s> {
     /// The region with this key.
     #[inline(always)]
     pub(crate) fn find(&self, lkey: Lkey) -> Option<RegionFacts> {
-        if let Some(slot) = self.slots.get((lkey.get() >> 8 & self.mask) as usize)
+        if cfg!(not(feature = "small"))
+            && let Some(slot) = self.slots.get((lkey.get() >> 8 & self.mask) as usize)
             && let Some(facts) = slot.find(lkey)
         {
             return Some(facts);
@@ -239,8 +240,9 @@ fn find_beyond(slots: &[RegionSlot], mask: u32, lkey: Lkey) -> Option<RegionFact
 }
 
 /// What is wrong with an SGE of a queue pair whose domain has slot `pd`, if its region must have the rights `need`.
-#[inline(always)]
-pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge) -> Result<RegionFacts, crate::SgeFault> {
+#[cfg_attr(not(feature = "small"), inline(always))]
+#[cfg_attr(feature = "small", inline(never))]
+pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge) -> Result<(), crate::SgeFault> {
     let Some(region) = regions.find(sge.lkey) else { return Err(crate::SgeFault::UnknownKey) };
     // Both domains exist as long as their region and queue pair do: one slot is one domain.
     if region.pd != pd {
@@ -252,7 +254,7 @@ pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge)
     if !region.holds(sge.addr, u64::from(sge.length)) {
         return Err(crate::SgeFault::Range);
     }
-    Ok(region)
+    Ok(())
 }
 
 /// A slot of the table of completion queues.

@@ -136,11 +136,11 @@ const WINDOW_ACCESS: Access =
 
 /// What is asked of a bind, whichever way it is posted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BindRequest {
+pub(crate) struct BindRequest<'a> {
     pub(crate) pd: PdHandle,
     pub(crate) mw: MwHandle,
     pub(crate) kind: MwType,
-    pub(crate) binding: Binding,
+    pub(crate) binding: &'a Binding,
     /// Low byte of the new key; `None`: the one after the present one.
     pub(crate) tag: Option<u8>,
     /// Longest window of the device in bytes.
@@ -149,11 +149,13 @@ pub(crate) struct BindRequest {
 
 /// A bind that may be posted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CheckedBind {
+pub(crate) struct CheckedBind<'a> {
     pub(crate) mw: MwHandle,
     pub(crate) old: Rkey,
+    pub(crate) new: Rkey,
     pub(crate) lkey: Lkey,
-    pub(crate) next: WindowState,
+    /// What the window will be bound to.
+    binding: Option<&'a Binding>,
 }
 
 /// A key with another low byte.
@@ -227,7 +229,7 @@ impl Windows {
     }
 
     /// First check of a bind: handles and flags that make no sense wherever it is posted.
-    pub(crate) fn check_arguments(&self, shared: &Shared<'_>, request: &BindRequest) -> Result<(), BindRefused> {
+    pub(crate) fn check_arguments(&self, shared: &Shared<'_>, request: &BindRequest<'_>) -> Result<(), BindRefused> {
         let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
         if window.kind != request.kind {
             return Err(BindRefused::WindowType { kind: window.kind });
@@ -243,17 +245,17 @@ impl Windows {
     }
 
     /// Second check: domains, rights and range.
-    pub(crate) fn check(&self, shared: &Shared<'_>, request: &BindRequest) -> Result<CheckedBind, BindRefused> {
+    pub(crate) fn check<'a>(&self, shared: &Shared<'_>, request: &BindRequest<'a>) -> Result<CheckedBind<'a>, BindRefused> {
         let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
         if window.pd != request.pd {
             return Err(BindRefused::Domain);
         }
         let old = window.state.rkey;
         let tag = request.tag.unwrap_or((old.get() as u8).wrapping_add(1));
-        let rkey = with_tag(old, tag);
+        let new = with_tag(old, tag);
         let binding = request.binding;
         if binding.length == 0 {
-            return Ok(CheckedBind { mw: request.mw, old, lkey: Lkey::new(0), next: WindowState { rkey, binding: None } });
+            return Ok(CheckedBind { mw: request.mw, old, new, lkey: Lkey::new(0), binding: None });
         }
         let region = region_of(shared, binding.mr)?;
         if region.pd != request.pd.index() {
@@ -275,15 +277,13 @@ impl Windows {
         if binding.length > request.max_length {
             return Err(BindRefused::TooLong { max: request.max_length });
         }
-        let next = WindowState { rkey, binding: Some(binding) };
-        Ok(CheckedBind { mw: request.mw, old, lkey: region.lkey, next })
+        Ok(CheckedBind { mw: request.mw, old, new, lkey: region.lkey, binding: Some(binding) })
     }
 
     /// The window that a LOCAL_INV names, and what it will be.
-    pub(crate) fn check_invalidate(&mut self, pd: PdHandle, rkey: Rkey) -> Result<CheckedBind, BindRefused> {
+    pub(crate) fn check_invalidate(&mut self, pd: PdHandle, rkey: Rkey) -> Result<CheckedBind<'static>, BindRefused> {
         let window = self.type2(pd.index(), rkey).ok_or(BindRefused::UnknownKey { rkey })?;
-        let next = WindowState { rkey, binding: None };
-        Ok(CheckedBind { mw: window.handle, old: rkey, lkey: Lkey::new(0), next })
+        Ok(CheckedBind { mw: window.handle, old: rkey, new: rkey, lkey: Lkey::new(0), binding: None })
     }
 
     /// Whether one more bind can be remembered.
@@ -292,10 +292,11 @@ impl Windows {
     }
 
     /// Puts a window into the state that a posted bind will give it and remembers how it was. There is room.
-    pub(crate) fn post(&mut self, qp: QpHandle, at: u32, bind: &CheckedBind) {
+    pub(crate) fn post(&mut self, qp: QpHandle, at: u32, bind: &CheckedBind<'_>) {
         let sequence = self.next;
         let Some(window) = self.get_mut(bind.mw) else { return };
-        let previous = core::mem::replace(&mut window.state, bind.next);
+        let next = WindowState { rkey: bind.new, binding: bind.binding.copied() };
+        let previous = core::mem::replace(&mut window.state, next);
         let mut cells = self.cells.iter_mut().enumerate().skip(self.vacant);
         if let Some((index, cell)) = cells.find(|(_, cell)| cell.bind.is_none()) {
             cell.bind = Some(PendingBind { sequence, qp, at, mw: bind.mw, previous });
