@@ -263,6 +263,128 @@ pub trait Provider {
     fn return_completion_events(&mut self, _: CoreCall, events: Self::CompletionEvents);
 }
 
+/// A backend that lies elsewhere, in a static for instance.
+impl<P: Provider + ?Sized> Provider for &mut P {
+    type Error = P::Error;
+    type Pd = P::Pd;
+    type Mr = P::Mr;
+    type Mw = P::Mw;
+    type Cq = P::Cq;
+    type Qp = P::Qp;
+    type SendRing = P::SendRing;
+    type RecvRing = P::RecvRing;
+    type CqRing = P::CqRing;
+    type CompletionEvents = P::CompletionEvents;
+
+    fn device_attr(&self) -> &DeviceAttr {
+        (**self).device_attr()
+    }
+
+    fn query_port(&mut self, port: u8) -> Result<PortAttr, Self::Error> {
+        (**self).query_port(port)
+    }
+
+    fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Self::Error> {
+        (**self).query_gid(port, index)
+    }
+
+    fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Self::Error> {
+        (**self).query_pkey(port, index)
+    }
+
+    fn alloc_pd(&mut self, call: CoreCall) -> Result<Self::Pd, Self::Error> {
+        (**self).alloc_pd(call)
+    }
+
+    fn dealloc_pd(&mut self, call: CoreCall, pd: &mut Self::Pd) -> Result<(), Self::Error> {
+        (**self).dealloc_pd(call, pd)
+    }
+
+    fn create_mr(
+        &mut self,
+        call: CoreCall,
+        pd: &Self::Pd,
+        request: &MrRequest<'_>,
+    ) -> Result<(Self::Mr, Lkey, Rkey), Self::Error> {
+        (**self).create_mr(call, pd, request)
+    }
+
+    fn destroy_mr(&mut self, call: CoreCall, mr: &mut Self::Mr) -> Result<(), Self::Error> {
+        (**self).destroy_mr(call, mr)
+    }
+
+    fn create_mw(&mut self, call: CoreCall, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error> {
+        (**self).create_mw(call, pd, kind)
+    }
+
+    fn query_mw(&mut self, call: CoreCall, mw: &Self::Mw) -> Result<Rkey, Self::Error> {
+        (**self).query_mw(call, mw)
+    }
+
+    fn destroy_mw(&mut self, call: CoreCall, mw: &mut Self::Mw) -> Result<(), Self::Error> {
+        (**self).destroy_mw(call, mw)
+    }
+
+    fn create_cq(&mut self, call: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Self::Error> {
+        let CreatedCq { cq, ring, cqn, entries, vector } = (**self).create_cq(call, entries)?;
+        Ok(CreatedCq { cq, ring, cqn, entries, vector })
+    }
+
+    fn destroy_cq(&mut self, call: CoreCall, cq: &mut Self::Cq) -> Result<(), Self::Error> {
+        (**self).destroy_cq(call, cq)
+    }
+
+    fn ring_sizes(&self, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, Self::Error> {
+        (**self).ring_sizes(qp_type, cap)
+    }
+
+    fn create_qp(&mut self, call: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error> {
+        let CreateQpParams { qp_type, pd, send_cq, recv_cq, sizes, cookie } = *params;
+        let params = CreateQpParams { qp_type, pd, send_cq, recv_cq, sizes, cookie };
+        let CreatedQp { qp, send, recv, qpn } = (**self).create_qp(call, &params)?;
+        Ok(CreatedQp { qp, send, recv, qpn })
+    }
+
+    fn modify_qp(
+        &mut self,
+        call: CoreCall,
+        qp: &mut Self::Qp,
+        from: QpState,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<(), Self::Error> {
+        (**self).modify_qp(call, qp, from, attr, mask)
+    }
+
+    fn query_qp(&mut self, qp: &Self::Qp) -> Result<(QpState, Psn, Psn), Self::Error> {
+        (**self).query_qp(qp)
+    }
+
+    fn destroy_qp(&mut self, call: CoreCall, qp: &mut Self::Qp) -> Result<(), Self::Error> {
+        (**self).destroy_qp(call, qp)
+    }
+
+    fn now(&self) -> Instant {
+        (**self).now()
+    }
+
+    fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Self::Error> {
+        (**self).poll_event()
+    }
+
+    fn maintain(&mut self) -> Result<Instant, Self::Error> {
+        (**self).maintain()
+    }
+
+    fn take_completion_events(&mut self, call: CoreCall) -> Option<Self::CompletionEvents> {
+        (**self).take_completion_events(call)
+    }
+
+    fn return_completion_events(&mut self, call: CoreCall, events: Self::CompletionEvents) {
+        (**self).return_completion_events(call, events)
+    }
+}
+
 /// An asynchronous event (`ibv_async_event`) with the device's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -31,6 +31,7 @@ use core::ops::ControlFlow;
 
 use bareverbs::Platform;
 
+use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, CmdName, Step, TeardownError, TeardownReport};
 pub use config::Config;
 pub use dma::machine::Machine;
@@ -105,26 +106,54 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         config: &Config,
         mut hook: impl FnMut(Step) -> ControlFlow<()>,
     ) -> Result<Self, (BringUpError, Machine<P>)> {
-        let mut driver = Driver::new(machine, *config);
-        let view: &mut Driver<P> = &mut driver;
-        match view.bring_up(Self::ARENA, &mut hook) {
-            Ok(()) => Ok(Self { driver }),
-            Err((step, cause)) => {
-                // The cause is what the caller needs; what the undoing met on top of it shows in pages and slots.
-                let _ = view.tear_down();
-                let (pages_kept, slots_lost) = (view.arena.firmware_pages(), view.commands.lost_slots());
-                Err((BringUpError { step, cause, pages_kept, slots_lost }, driver.machine))
-            }
+        let mut this = Self { driver: Driver::new(machine, *config) };
+        match this.start(&mut hook) {
+            Ok(()) => Ok(this),
+            Err(error) => Err((error, this.driver.machine)),
         }
+    }
+
+    /// Like [`Mlx5::bring_up`], in the place where the driver is to stay: what the verbs get is the reference, and the driver, with the
+    /// tables of its arena, is not moved. After an error it is in its place and down; [`Mlx5::teardown`] gives its machine back.
+    ///
+    /// # Errors
+    /// As of [`Mlx5::bring_up`].
+    pub fn bring_up_in<'p>(
+        place: &'p mut Option<Self>,
+        machine: Machine<P>,
+        config: &Config,
+    ) -> Result<&'p mut Self, BringUpError> {
+        let this = place.insert(Self { driver: Driver::new(machine, *config) });
+        this.start(&mut |_| ControlFlow::Continue(()))?;
+        Ok(this)
+    }
+
+    /// All steps up, or those that were done down again.
+    fn start(&mut self, hook: Hook<'_>) -> Result<(), BringUpError> {
+        let view = self.view();
+        view.bring_up(Self::ARENA, hook).map_err(|(step, cause)| {
+            // The cause is what the caller needs; what the undoing met on top of it shows in pages and slots.
+            let _ = view.tear_down();
+            let (pages_kept, slots_lost) = (view.arena.firmware_pages(), view.commands.lost_slots());
+            BringUpError { step, cause, pages_kept, slots_lost }
+        })
     }
 
     /// Takes the device down: event queues, UAR, HCA; every page comes back. Queue pairs, queues and keys that were not
     /// destroyed before go with it. The machine comes back in any case.
     pub fn teardown(mut self) -> Result<(Machine<P>, TeardownReport), (TeardownError, Machine<P>)> {
-        match self.view().tear_down() {
+        match self.take_down() {
             Ok(report) => Ok((self.driver.machine, report)),
             Err(error) => Err((error, self.driver.machine)),
         }
+    }
+
+    /// Like [`Mlx5::teardown`] where the driver stays: it keeps its machine.
+    ///
+    /// # Errors
+    /// As of [`Mlx5::teardown`].
+    pub fn take_down(&mut self) -> Result<TeardownReport, TeardownError> {
+        self.view().tear_down()
     }
 
     /// Looks whether the device lives: to be called about once a second.

@@ -11,7 +11,7 @@ use bareverbs_mlx5::{Config, Health};
 
 use crate::machine::{ProbeDriver, ProbeMachine, ProbeVerbs};
 use crate::sender::code;
-use crate::tables::TABLES;
+use crate::tables::{DRIVER, TABLES};
 
 /// Memory that the application and the device use together.
 pub struct Buffer(MappedMemory);
@@ -60,14 +60,12 @@ fn give<T>(place: &mut MaybeUninit<T>, result: Result<T, Errno>) -> i32 {
 pub unsafe extern "C" fn probe_bring_up(verbs: &mut MaybeUninit<ProbeVerbs>, machine: &MaybeUninit<ProbeMachine>) -> i32 {
     // SAFETY: the caller gives the machine away.
     let machine = unsafe { machine.assume_init_read() };
-    match ProbeDriver::bring_up(machine, &Config::DEFAULT) {
-        Ok(driver) => match TABLES.try_take() {
-            Some(tables) => {
-                verbs.write(ProbeVerbs::new(driver, tables));
-                0
-            }
-            None => Errno::Ebusy.number(),
-        },
+    let (Some(tables), Some(place)) = (TABLES.try_take(), DRIVER.try_init(None)) else { return Errno::Ebusy.number() };
+    match ProbeDriver::bring_up_in(place, machine, &Config::DEFAULT) {
+        Ok(driver) => {
+            verbs.write(ProbeVerbs::new(driver, tables));
+            0
+        }
         Err(_) => Errno::Eio.number(),
     }
 }
@@ -80,7 +78,7 @@ pub unsafe extern "C" fn probe_bring_up(verbs: &mut MaybeUninit<ProbeVerbs>, mac
 pub unsafe extern "C" fn probe_teardown(verbs: &MaybeUninit<ProbeVerbs>) -> i32 {
     // SAFETY: the caller gives the verbs away.
     match unsafe { verbs.assume_init_read() }.into_provider() {
-        Ok(driver) => i32::from(driver.teardown().is_err()),
+        Ok(driver) => i32::from(driver.take_down().is_err()),
         Err(_) => Errno::Ebusy.number(),
     }
 }
@@ -98,13 +96,13 @@ pub extern "C" fn probe_maintain(verbs: &mut ProbeVerbs, next: &mut MaybeUninit<
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_take_interrupt_handler(
     verbs: &mut ProbeVerbs,
-    handler: &mut MaybeUninit<InterruptHandler<'static, ProbeDriver>>,
+    handler: &mut MaybeUninit<InterruptHandler<'static, &'static mut ProbeDriver>>,
 ) -> i32 {
     give(handler, verbs.take_interrupt_handler().map_err(|_| Errno::Ebusy))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_on_interrupt(handler: &mut InterruptHandler<'static, ProbeDriver>, vector: u16) -> bool {
+pub extern "C" fn probe_on_interrupt(handler: &mut InterruptHandler<'static, &'static mut ProbeDriver>, vector: u16) -> bool {
     handler.on_interrupt(vector).asynchronous
 }
 

@@ -34,12 +34,12 @@ impl Platform for Probe {
 /// The driver.
 pub type ProbeDriver = Mlx5<Probe, PAGES>;
 
-/// The verbs.
-pub type ProbeVerbs = Verbs<'static, ProbeDriver>;
+/// The verbs on a driver that lies in a static.
+pub type ProbeVerbs = Verbs<'static, &'static mut ProbeDriver>;
 
 /// Tables.
 type Tables<const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize> =
-    Storage<'static, ProbeDriver, PD, MR, MW, CQ, QP>;
+    Storage<'static, &'static mut ProbeDriver, PD, MR, MW, CQ, QP>;
 
 /// The small configuration: 1 PD, 4 MR, 4 MW, 2 CQ, 2 QP.
 pub type ProbeTables = Tables<1, 4, 4, 2, 2>;
@@ -69,8 +69,8 @@ macro_rules! ram {
 ram! {
     /// Tables and rings of the small configuration.
     RAM_TABLES_AND_RINGS = size_of::<ProbeTables>() + size_of::<[ProbeRings; 2]>();
-    /// The verbs, the driver in them.
-    RAM_VERBS_WITH_DRIVER = size_of::<ProbeVerbs>();
+    /// The verbs.
+    RAM_VERBS = size_of::<ProbeVerbs>();
     /// The driver, its arena's page table included.
     RAM_DRIVER = size_of::<ProbeDriver>();
     /// A protection domain in its table.

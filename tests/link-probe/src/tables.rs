@@ -1,9 +1,9 @@
 //! The statics that the verbs work in.
 
 use bareverbs::{QpRings, Storage};
-use static_cell::ConstStaticCell;
+use static_cell::{ConstStaticCell, StaticCell};
 
-use crate::machine::{ProbeRings, ProbeTables};
+use crate::machine::{ProbeDriver, ProbeRings, ProbeTables};
 
 static RINGS: [ProbeRings; 2] = [const { QpRings::new() }; 2];
 
@@ -12,3 +12,6 @@ pub static TABLES: ConstStaticCell<ProbeTables> = {
     let [first, second] = &RINGS;
     ConstStaticCell::new(Storage::new([first.view(), second.view()]))
 };
+
+/// Where the driver is made and stays.
+pub static DRIVER: StaticCell<Option<ProbeDriver>> = StaticCell::new();
