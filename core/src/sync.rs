@@ -99,10 +99,15 @@ impl<T> Lock<T> {
 #[cfg(not(any(feature = "multicore", all(test, loom))))]
 impl<T: ?Sized> Lock<T> {
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        work(&mut self.lock())
+    }
+
+    #[cfg_attr(feature = "small", inline(never))]
+    fn lock(&self) -> core::cell::RefMut<'_, T> {
         loop {
             // Never borrowed here: no `work` calls back, and without `Sync` there is no other core.
-            if let Ok(mut value) = self.0.try_borrow_mut() {
-                return work(&mut value);
+            if let Ok(value) = self.0.try_borrow_mut() {
+                return value;
             }
         }
     }
