@@ -7,7 +7,7 @@ use crate::bring_up::caps::Capabilities;
 use crate::command::Commands;
 use crate::dma::arena::{Arena, PageUse, Run};
 use crate::dma::uar::Uar;
-use crate::error::Error;
+use crate::error::Fault;
 use crate::events::completion::CompletionEvents;
 use crate::events::eq::{Eq, EqInfo};
 use crate::events::health::HealthWatch;
@@ -91,7 +91,7 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
 
 impl<P: Platform> Driver<P> {
     /// Allocates a run of pages and fills it with zeros.
-    pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<Run, Error> {
+    pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<Run, Fault> {
         let run = self.arena.allocate(pages)?;
         for at in (run.at()..run.at() + run.bytes()).step_by(64) {
             if let Err(error) = self.machine.memory.store(at, &[0; 8]) {

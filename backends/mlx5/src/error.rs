@@ -1,13 +1,12 @@
 //! What can go wrong between this driver and its device.
 
 use core::fmt;
+use core::num::NonZeroU32;
 
 use bareverbs::{DeviceError, Errno, OutOfRange, QpState};
 use bareverbs_mlx5_spec::{CmdDeliveryStatus, CmdOpcode, CmdStatus};
 
 /// An error of the driver, with its facts.
-///
-/// No larger than two words, so that it is handed on in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Error {
@@ -130,8 +129,6 @@ pub enum Error {
     },
 }
 
-const _: () = assert!(size_of::<Result<(), Error>>() <= 2 * size_of::<usize>());
-
 /// A feature that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -162,9 +159,136 @@ impl Error {
     }
 }
 
-impl From<OutOfRange> for Error {
+/// An [`Error`] packed into two numbers, which a function gives back in registers where it would have to give an enum back in memory:
+/// inside the driver errors are passed on as this.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Which error, in bits 0 to 7; a small fact from bit 8 on; an opcode from bit 16 on.
+    head: NonZeroU32,
+    /// The great fact.
+    fact: usize,
+}
+
+const _: () = assert!(size_of::<Result<(), Fault>>() <= 2 * size_of::<usize>());
+
+/// Every state, by the number that a [`Fault`] has for it.
+const STATES: [QpState; 7] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
+/// Every feature, by the number that a [`Fault`] has for it.
+const FEATURES: [Feature; 5] =
+    [Feature::Transport, Feature::MemoryWindows, Feature::Atomics, Feature::RelaxedOrdering, Feature::AccessFlag];
+
+impl Error {
+    /// The error packed.
+    #[inline(always)]
+    pub(crate) const fn fault(self) -> Fault {
+        let (kind, small, opcode, fact) = match self {
+            Self::ArenaTooSmall { have } => (0, 0, 0, have),
+            Self::ArenaFull { pages } => (1, 0, 0, pages as usize),
+            Self::RecordsFull => (2, 0, 0, 0),
+            Self::OutOfRange { offset } => (3, 0, 0, offset),
+            Self::NotInitialized => (4, 0, 0, 0),
+            Self::CommandInterface { revision } => (5, 0, revision, 0),
+            Self::CommandQueue { log_size, log_stride } => (6, log_size, log_stride as u16, 0),
+            Self::CommandStatus { opcode, status, syndrome } => (7, status, opcode, syndrome as usize),
+            Self::CommandDelivery { opcode, status } => (8, status, opcode, 0),
+            Self::CommandSignature { opcode } => (9, 0, opcode, 0),
+            Self::CommandTimeout { opcode } => (10, 0, opcode, 0),
+            Self::NoCommandSlot => (11, 0, 0, 0),
+            Self::DeviceGone => (12, 0, 0, 0),
+            Self::DeviceFatal { syndrome } => (13, syndrome, 0, 0),
+            Self::Issi { supported } => (14, 0, 0, supported as usize),
+            Self::PortType { port_type } => (15, port_type, 0, 0),
+            Self::NoPort { port } => (16, port, 0, 0),
+            Self::BadAnswer { opcode, value } => (17, 0, opcode, value as usize),
+            Self::Unmapped { page } => (18, 0, 0, page as usize),
+            Self::Misaligned => (19, 0, 0, 0),
+            Self::LimitExceeded { limit } => (20, 0, 0, limit as usize),
+            Self::Unsupported(feature) => (21, feature as u8, 0, 0),
+            Self::Transition { from, to } => (22, from as u8, to as u16, 0),
+            Self::Stopped => (23, 0, 0, 0),
+            Self::PagesKept { pages } => (24, 0, 0, pages as usize),
+        };
+        // One more than the number, so that none is 0.
+        Fault { head: NonZeroU32::MIN.saturating_add(kind | (small as u32) << 8 | (opcode as u32) << 16), fact }
+    }
+}
+
+impl From<Fault> for Error {
+    #[inline(never)]
+    fn from(Fault { head, fact }: Fault) -> Self {
+        let head = head.get() - 1;
+        let (small, opcode, number) = ((head >> 8) as u8, (head >> 16) as u16, fact as u32);
+        match head & 0xff {
+            0 => Self::ArenaTooSmall { have: fact },
+            1 => Self::ArenaFull { pages: number },
+            2 => Self::RecordsFull,
+            3 => Self::OutOfRange { offset: fact },
+            4 => Self::NotInitialized,
+            5 => Self::CommandInterface { revision: opcode },
+            6 => Self::CommandQueue { log_size: small, log_stride: opcode as u8 },
+            7 => Self::CommandStatus { opcode, status: small, syndrome: number },
+            8 => Self::CommandDelivery { opcode, status: small },
+            9 => Self::CommandSignature { opcode },
+            10 => Self::CommandTimeout { opcode },
+            11 => Self::NoCommandSlot,
+            12 => Self::DeviceGone,
+            13 => Self::DeviceFatal { syndrome: small },
+            14 => Self::Issi { supported: number },
+            15 => Self::PortType { port_type: small },
+            16 => Self::NoPort { port: small },
+            17 => Self::BadAnswer { opcode, value: number },
+            18 => Self::Unmapped { page: number },
+            19 => Self::Misaligned,
+            20 => Self::LimitExceeded { limit: number },
+            21 => Self::Unsupported(FEATURES.get(usize::from(small)).copied().unwrap_or(Feature::AccessFlag)),
+            22 => {
+                let state = |code: u8| STATES.get(usize::from(code)).copied().unwrap_or_default();
+                Self::Transition { from: state(small), to: state(opcode as u8) }
+            }
+            24 => Self::PagesKept { pages: number },
+            _ => Self::Stopped,
+        }
+    }
+}
+
+impl Fault {
+    /// [`Error::may_still_complete`].
+    pub(crate) fn may_still_complete(self) -> bool {
+        Error::from(self).may_still_complete()
+    }
+
+    /// The status with which the device refused a command.
+    pub(crate) fn command_status(self) -> Option<u32> {
+        match self.into() {
+            Error::CommandStatus { status, .. } => Some(u32::from(status)),
+            _ => None,
+        }
+    }
+
+    /// Whether a command had no answer in time.
+    pub(crate) fn is_timeout(self) -> bool {
+        matches!(self.into(), Error::CommandTimeout { .. })
+    }
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&Error::from(*self), f)
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Fault {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        Error::from(*self).format(f);
+    }
+}
+
+impl From<OutOfRange> for Fault {
+    #[inline(always)]
     fn from(OutOfRange { offset, .. }: OutOfRange) -> Self {
-        Self::OutOfRange { offset }
+        Error::OutOfRange { offset }.fault()
     }
 }
 
@@ -265,5 +389,47 @@ fn status_errno(status: u8) -> Errno {
             | CmdStatus::BadSize,
         ) => Errno::Einval,
         _ => Errno::Eio,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_error_has_every_fact() {
+        let mut errors = std::vec![
+            Error::ArenaTooSmall { have: usize::MAX },
+            Error::ArenaFull { pages: u32::MAX },
+            Error::RecordsFull,
+            Error::OutOfRange { offset: usize::MAX },
+            Error::NotInitialized,
+            Error::CommandInterface { revision: u16::MAX },
+            Error::CommandQueue { log_size: u8::MAX, log_stride: u8::MAX },
+            Error::CommandQueue { log_size: 1, log_stride: 2 },
+            Error::CommandStatus { opcode: u16::MAX, status: u8::MAX, syndrome: u32::MAX },
+            Error::CommandStatus { opcode: 0x123, status: 4, syndrome: 5 },
+            Error::CommandDelivery { opcode: u16::MAX, status: u8::MAX },
+            Error::CommandSignature { opcode: u16::MAX },
+            Error::CommandTimeout { opcode: u16::MAX },
+            Error::NoCommandSlot,
+            Error::DeviceGone,
+            Error::DeviceFatal { syndrome: u8::MAX },
+            Error::Issi { supported: u32::MAX },
+            Error::PortType { port_type: u8::MAX },
+            Error::NoPort { port: u8::MAX },
+            Error::BadAnswer { opcode: u16::MAX, value: u32::MAX },
+            Error::Unmapped { page: u32::MAX },
+            Error::Misaligned,
+            Error::LimitExceeded { limit: u32::MAX },
+            Error::Stopped,
+            Error::PagesKept { pages: u32::MAX },
+        ];
+        errors.extend(FEATURES.map(Error::Unsupported));
+        errors.extend(STATES.into_iter().flat_map(|from| STATES.map(|to| Error::Transition { from, to })));
+        for error in errors {
+            assert_eq!(Error::from(error.fault()), error);
+            assert_eq!(error.fault().may_still_complete(), error.may_still_complete());
+        }
     }
 }

@@ -135,7 +135,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
             // The cause is what the caller needs; what the undoing met on top of it shows in pages and slots.
             let _ = view.tear_down();
             let (pages_kept, slots_lost) = (view.arena.firmware_pages(), view.commands.lost_slots());
-            BringUpError { step, cause, pages_kept, slots_lost }
+            BringUpError { step, cause: cause.into(), pages_kept, slots_lost }
         })
     }
 
@@ -158,7 +158,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
 
     /// Looks whether the device lives: to be called about once a second.
     pub fn health(&mut self) -> Result<Health, Error> {
-        self.view().check_health()
+        Ok(self.view().check_health()?)
     }
 
     /// Firmware version: major, minor, sub-minor.

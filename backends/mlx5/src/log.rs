@@ -1,6 +1,6 @@
 //! Log lines, to `log` and to `defmt`, whichever is compiled in.
 
-use crate::error::Error;
+use crate::error::{Error, Fault};
 
 /// `log_event!(info, "…", args)`: a line at that level. Placeholders are those that `log` and `defmt` share.
 macro_rules! log_event {
@@ -17,11 +17,12 @@ pub(crate) use log_event;
 
 /// Tells the log of an operation that failed.
 #[inline]
-pub(crate) fn logged<T>(operation: &str, result: Result<T, Error>) -> Result<T, Error> {
-    if let Err(error) = &result {
+pub(crate) fn logged<T>(operation: &str, result: Result<T, Fault>) -> Result<T, Error> {
+    result.map_err(|fault| {
+        let error = Error::from(fault);
         log_event!(error, "{} failed: {:?}", operation, error);
-    }
-    result
+        error
+    })
 }
 
 /// `format_as!([generics] Type, "…", |this| args)`: `Debug` and `defmt::Format` of a type that cannot derive them, because it holds

@@ -90,10 +90,13 @@ where
 
     fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
         let CreateQpParams { qp_type, pd, send_cq, recv_cq, ref sizes, cookie } = *params;
-        let made = self.view().create_qp(qp_type, pd, (send_cq, recv_cq), &sizes.cap, cookie);
-        let (qp, send, recv) = logged("create_qp", made)?;
-        let qpn = qp.qpn();
-        Ok(CreatedQp { qp, send, recv, qpn })
+        match self.view().create_qp(qp_type, pd, (send_cq, recv_cq), &sizes.cap, cookie) {
+            Ok((qp, send, recv)) => {
+                let qpn = qp.qpn();
+                Ok(CreatedQp { qp, send, recv, qpn })
+            }
+            Err(fault) => logged("create_qp", Err(fault)),
+        }
     }
 
     fn modify_qp(&mut self, _: CoreCall, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
@@ -117,7 +120,7 @@ where
     }
 
     fn maintain(&mut self) -> Result<Instant, Error> {
-        self.view().maintain()
+        Ok(self.view().maintain()?)
     }
 
     fn take_completion_events(&mut self, _: CoreCall) -> Option<CompletionEvents<P>> {

@@ -10,7 +10,7 @@ use crate::command::Call;
 use crate::command::late::LateAction;
 use crate::dma::arena::MAX_RECORDS;
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::log::log_event;
 
 /// Bytes of a capability page that carry fields.
@@ -117,14 +117,14 @@ fn view<L: Layout>(page: &Page) -> View<'_, L> {
 
 impl<P: Platform> Driver<P> {
     /// Asks for a capability page.
-    pub(crate) fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), Error> {
+    pub(crate) fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), Fault> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
         self.execute(CmdOpcode::QueryHcaCap, input.as_bytes(), output, QueryHcaCapOut::SIZE)
     }
 
     /// Sets a capability page to what is in `page`.
-    fn set_page(&mut self, kind: CapabilityType, page: &mut Page) -> Result<(), Error> {
+    fn set_page(&mut self, kind: CapabilityType, page: &mut Page) -> Result<(), Fault> {
         // What the answer to the query begins with.
         for byte in page.iter_mut().take(SetHcaCapIn::CAPABILITY.offset()) {
             *byte = 0;
@@ -144,7 +144,7 @@ impl<P: Platform> Driver<P> {
     /// Chooses the general capabilities: as they are, but for what the driver wants its way.
     // A frame of its own, so that the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_general_capabilities(&mut self) -> Result<(), Error> {
+    pub(crate) fn set_general_capabilities(&mut self) -> Result<(), Fault> {
         let (mut page, mut greatest) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         self.query_page(CapabilityType::General, Values::Maximum, &mut greatest)?;
@@ -165,7 +165,7 @@ impl<P: Platform> Driver<P> {
     /// Asks for 8-byte atomics in the host's byte order, if the device has atomics and can do that.
     // A frame of its own, so that the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), Error> {
+    pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), Fault> {
         let mut page = [0; size_of::<Page>()];
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         if !view(&page).is_set(CmdHcaCap::ATOMIC) {
@@ -185,7 +185,7 @@ impl<P: Platform> Driver<P> {
     /// Reads the capabilities in force.
     // A frame of its own, so that the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn read_capabilities(&mut self) -> Result<(), Error> {
+    pub(crate) fn read_capabilities(&mut self) -> Result<(), Fault> {
         let (mut page, mut atomic) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         let general = view::<CmdHcaCap>(&page);
@@ -199,7 +199,7 @@ impl<P: Platform> Driver<P> {
         }
         let port_type = general.get(CmdHcaCap::PORT_TYPE);
         if port_type != 0 {
-            return Err(Error::PortType { port_type: port_type as u8 });
+            return Err(Error::PortType { port_type: port_type as u8 }.fault());
         }
         let caps = Capabilities::read(general, atomics);
         log_event!(debug, "{} ports, windows {}, atomics {}", caps.ports, caps.windows, caps.atomics);

@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{
 use crate::command::late::LateAction;
 use crate::command::{Call, Lane};
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::events::eq::{event_data, event_type};
 use crate::log::log_event;
 
@@ -22,13 +22,13 @@ const RECLAIM_LIMIT: u32 = 50_000;
 /// Page requests that are served before the caller goes on with its own work.
 const REQUESTS: usize = 16;
 
-fn bad_answer(value: u32) -> Error {
-    Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }
+fn bad_answer(value: u32) -> Fault {
+    Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }.fault()
 }
 
 impl<P: Platform> Driver<P> {
     /// Gives `count` pages to the firmware for a function. If the arena has not so many the firmware is told that it gets none.
-    pub(crate) fn give_pages(&mut self, function: u16, count: u32) -> Result<(), Error> {
+    pub(crate) fn give_pages(&mut self, function: u16, count: u32) -> Result<(), Fault> {
         if count > self.arena.room_for_firmware() {
             let room = self.arena.room_for_firmware();
             log_event!(warn, "the firmware wants {} pages for function {}, the arena has {}", count, function, room);
@@ -57,7 +57,7 @@ impl<P: Platform> Driver<P> {
                     match unanswered {
                         Some(ticket) => self.arena.offer_firmware_page(*addr, function, ticket.slot()),
                         // An answer that cannot be trusted: the firmware may have them.
-                        None if matches!(error, Error::CommandSignature { .. }) => {}
+                        None if matches!(error.into(), Error::CommandSignature { .. }) => {}
                         None => {
                             self.arena.free_firmware_page(*addr, function);
                         }
@@ -73,14 +73,14 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn refuse_pages(&mut self, function: u16, count: u32) -> Result<(), Error> {
+    fn refuse_pages(&mut self, function: u16, count: u32) -> Result<(), Fault> {
         let output = &mut [0; ManagePagesOut::SIZE];
         self.manage(function, manage_pages::CANT_GIVE, 0, &[], output, LateAction::None)?;
-        Err(Error::ArenaFull { pages: count })
+        Err(Error::ArenaFull { pages: count }.fault())
     }
 
     /// Takes up to `count` pages of a function back; how many came.
-    pub(crate) fn reclaim_pages(&mut self, function: u16, count: u32) -> Result<u32, Error> {
+    pub(crate) fn reclaim_pages(&mut self, function: u16, count: u32) -> Result<u32, Fault> {
         let mut came = 0;
         while came < count {
             let ask = (count - came).min(BATCH as u32);
@@ -103,7 +103,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Frees the pages that the output of a command says the firmware returned.
-    pub(crate) fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), Error> {
+    pub(crate) fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), Fault> {
         let view = View::<ManagePagesOut>::of(output);
         let got = view.get(ManagePagesOut::OUTPUT_NUM_ENTRIES);
         let mut foreign = None;
@@ -134,7 +134,7 @@ impl<P: Platform> Driver<P> {
         pages: &[u64],
         output: &mut [u8],
         late: LateAction,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Fault> {
         let mut input = Buffer::<ManagePagesIn>::zeroed();
         input
             .view_mut()
@@ -159,7 +159,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Serves the page requests that the device has announced. The first error is given after all were tried.
-    pub(crate) fn serve_page_requests(&mut self) -> Result<(), Error> {
+    pub(crate) fn serve_page_requests(&mut self) -> Result<(), Fault> {
         let mut result = Ok(());
         for _ in 0..REQUESTS {
             let Some(eq) = self.eqs.pages.as_mut() else { return Ok(()) };
@@ -190,14 +190,14 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Asks how many pages the firmware needs now (`query_pages` of the specification) and gives them.
-    pub(crate) fn give_startup_pages(&mut self, when: u32) -> Result<u32, Error> {
+    pub(crate) fn give_startup_pages(&mut self, when: u32) -> Result<u32, Fault> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryPagesIn::OP_MOD, when);
         self.command::<cmd::QueryPages>(input.view(), output.view_mut())?;
         let view = output.view();
         let (function, wanted) = (view.get(QueryPagesOut::FUNCTION_ID) as u16, view.get(QueryPagesOut::NUM_PAGES));
         if wanted > i32::MAX as u32 {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::QueryPages.code() as u16, value: wanted });
+            return Err(Error::BadAnswer { opcode: CmdOpcode::QueryPages.code() as u16, value: wanted }.fault());
         }
         log_event!(debug, "the firmware needs {} pages for function {}", wanted, function);
         self.give_pages(function, wanted)?;
@@ -205,7 +205,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Takes every page of every function back, or says how many the firmware kept.
-    pub(crate) fn reclaim_all(&mut self) -> Result<(), Error> {
+    pub(crate) fn reclaim_all(&mut self) -> Result<(), Fault> {
         let mut deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
         let mut unanswered = None;
         while self.arena.firmware_pages() > 0 {
@@ -215,7 +215,7 @@ impl<P: Platform> Driver<P> {
                 match self.reclaim_pages(of.function, of.pages) {
                     Ok(pages) => came += pages,
                     // Another slot may do, once.
-                    Err(error @ Error::CommandTimeout { .. }) if unanswered.is_none() => {
+                    Err(error) if error.is_timeout() && unanswered.is_none() => {
                         unanswered = Some(error);
                         deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
                     }
@@ -226,7 +226,7 @@ impl<P: Platform> Driver<P> {
                 deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
             } else if self.machine.clock.now() >= deadline {
                 log_event!(warn, "the firmware keeps {} pages", self.arena.firmware_pages());
-                return Err(unanswered.unwrap_or(Error::PagesKept { pages: self.arena.firmware_pages() }));
+                return Err(unanswered.unwrap_or(Error::PagesKept { pages: self.arena.firmware_pages() }.fault()));
             }
             self.machine.clock.relax(deadline);
         }

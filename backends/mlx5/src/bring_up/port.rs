@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 
 /// Bytes of the header of ACCESS_REG.
 const REGISTER_HEADER: usize = AccessRegisterIn::SIZE;
@@ -23,19 +23,19 @@ const LANES: [u8; 5] = [1, 2, 4, 8, 12];
 
 impl<P: Platform> Driver<P> {
     /// Context of a port.
-    pub(crate) fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), Error> {
+    pub(crate) fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), Fault> {
         self.check_port(port)?;
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(port));
         self.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())
     }
 
-    fn check_port(&self, port: u8) -> Result<(), Error> {
-        if (1..=self.caps.ports).contains(&port) { Ok(()) } else { Err(Error::NoPort { port }) }
+    fn check_port(&self, port: u8) -> Result<(), Fault> {
+        if (1..=self.caps.ports).contains(&port) { Ok(()) } else { Err(Error::NoPort { port }.fault()) }
     }
 
     /// ACCESS_REG: reads or writes the register whose bytes follow the header in `message`. The answer takes their place.
-    fn access_register(&mut self, mode: u32, id: RegisterId, message: &mut [u8]) -> Result<(), Error> {
+    fn access_register(&mut self, mode: u32, id: RegisterId, message: &mut [u8]) -> Result<(), Fault> {
         let mut input = [0; REGISTER_HEADER + LONGEST_REGISTER];
         for (to, from) in input.iter_mut().zip(message.iter()) {
             *to = *from;
@@ -47,7 +47,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Tells the firmware the byte order of this host.
-    pub(crate) fn set_host_endianness(&mut self) -> Result<(), Error> {
+    pub(crate) fn set_host_endianness(&mut self) -> Result<(), Fault> {
         let mut message = [0; REGISTER_HEADER + RegisterHostEndianness::SIZE];
         let big_endian = u32::from(cfg!(target_endian = "big"));
         ViewMut::of(&mut message).sub(register()).set(RegisterHostEndianness::HE, big_endian);
@@ -55,7 +55,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// State of a port.
-    pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, Error> {
+    pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, Fault> {
         let mut context = Buffer::zeroed();
         self.port_context(port, &mut context)?;
         let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
@@ -92,7 +92,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Entry of a port's GID table.
-    pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Error> {
+    pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Fault> {
         self.check_entry(port, index, self.caps.gids)?;
         let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
         let (port, index) = (u32::from(port), u32::from(index));
@@ -104,7 +104,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Entry of a port's P_Key table.
-    pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Error> {
+    pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Fault> {
         self.check_entry(port, index, self.caps.pkeys)?;
         let mut input = Buffer::<QueryHcaVportPkeyIn>::zeroed();
         let (port, index) = (u32::from(port), u32::from(index));
@@ -116,9 +116,9 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Checks that a port has a table of `count` entries with entry `index`.
-    fn check_entry(&self, port: u8, index: u16, count: u16) -> Result<(), Error> {
+    fn check_entry(&self, port: u8, index: u16, count: u16) -> Result<(), Fault> {
         self.check_port(port)?;
-        if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }) }
+        if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.fault()) }
     }
 }
 
@@ -132,7 +132,7 @@ fn pick<T: Copy + Default>(table: &[T], bits: u32) -> T {
     table.get(bits.trailing_zeros() as usize).copied().unwrap_or_default()
 }
 
-fn mtu_of(bytes: u32) -> Result<Mtu, Error> {
+fn mtu_of(bytes: u32) -> Result<Mtu, Fault> {
     let mtu = [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096].into_iter().find(|mtu| mtu.bytes() == bytes);
-    mtu.ok_or(Error::BadAnswer { opcode: CmdOpcode::AccessReg.code() as u16, value: bytes })
+    mtu.ok_or(Error::BadAnswer { opcode: CmdOpcode::AccessReg.code() as u16, value: bytes }.fault())
 }

@@ -11,7 +11,7 @@ use bareverbs_mlx5_spec::{
 
 use crate::dma::arena::PAGE;
 use crate::driver::{COMPLETION_EQS, Driver, EventQueues};
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::events::async_event::ASYNC_EVENTS;
 use crate::events::completion::CompletionEvents;
 use crate::events::eq::Eq;
@@ -190,12 +190,12 @@ impl<P: Platform> Driver<P> {
     // Not a part of its caller, in whose frame the driver lies: far from the stack pointer each access is two instructions. Nor
     // are the steps parts of this: none has the buffers of all others on the stack.
     #[inline(never)]
-    pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, Error)> {
+    pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, Fault)> {
         for step in Step::ALL {
             log_event!(debug, "bring-up: {:?}", step);
             let result = match hook(*step) {
                 ControlFlow::Continue(()) => self.step(*step, need),
-                ControlFlow::Break(()) => Err(Error::Stopped),
+                ControlFlow::Break(()) => Err(Error::Stopped.fault()),
             };
             if let Err(error) = result {
                 log_event!(error, "bring-up failed at {:?}: {:?}", step, error);
@@ -207,11 +207,11 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn step(&mut self, step: Step, need: usize) -> Result<(), Error> {
+    fn step(&mut self, step: Step, need: usize) -> Result<(), Fault> {
         match step {
             Step::CheckArena => {
                 let have = self.machine.memory.len();
-                if have < need { Err(Error::ArenaTooSmall { have }) } else { Ok(()) }
+                if have < need { Err(Error::ArenaTooSmall { have }.fault()) } else { Ok(()) }
             }
             Step::WaitBoot => self.wait_initialized(self.config.boot_timeout),
             Step::SetCommandQueue => self.set_command_queue(),
@@ -264,13 +264,13 @@ impl<P: Platform> Driver<P> {
 
     /// Creates an event queue for types other than completions.
     #[inline(never)]
-    fn create_control_eq(&mut self, entries: u32, types: &[EventType], place: EqPlace<P>) -> Result<&mut Eq<P>, Error> {
+    fn create_control_eq(&mut self, entries: u32, types: &[EventType], place: EqPlace<P>) -> Result<&mut Eq<P>, Fault> {
         let eq = self.create_eq(entries, types, self.config.first_vector)?;
         Ok(place(&mut self.eqs).insert(eq))
     }
 
     #[inline(never)]
-    fn create_completion_eqs(&mut self) -> Result<(), Error> {
+    fn create_completion_eqs(&mut self) -> Result<(), Fault> {
         self.eqs.completion_events = Some(CompletionEvents::new(self.config.first_vector));
         for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
             let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
@@ -285,7 +285,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), Error> {
+    fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), Fault> {
         let deadline = self.machine.clock.now().after(timeout);
         loop {
             let late = self.machine.clock.now() >= deadline;
@@ -299,27 +299,27 @@ impl<P: Platform> Driver<P> {
             }
             if late {
                 self.check_device()?;
-                return Err(Error::NotInitialized);
+                return Err(Error::NotInitialized.fault());
             }
             self.machine.clock.relax(deadline);
         }
     }
 
     #[inline(never)]
-    fn set_command_queue(&mut self) -> Result<(), Error> {
+    fn set_command_queue(&mut self) -> Result<(), Fault> {
         self.check_device()?;
         let minor = self.segment(InitialSeg::FW_REV_MINOR)? as u16;
         let major = self.segment(InitialSeg::FW_REV_MAJOR)? as u16;
         self.attr.fw_ver = [major, minor, self.segment(InitialSeg::FW_REV_SUBMINOR)? as u16];
         let revision = self.segment(InitialSeg::CMD_INTERFACE_REV)?;
         if revision != COMMAND_INTERFACE {
-            return Err(Error::CommandInterface { revision: revision as u16 });
+            return Err(Error::CommandInterface { revision: revision as u16 }.fault());
         }
         let log_size = self.segment(InitialSeg::LOG_CMDQ_SIZE)?;
         let log_stride = self.segment(InitialSeg::LOG_CMDQ_STRIDE)?;
         // Two slots at least (the last is for pages), 32 at most (bits of the doorbell), entries of 64 bytes in one page.
         if !(1..=5).contains(&log_size) || log_stride < 6 || log_size + log_stride > PAGE.trailing_zeros() {
-            return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 });
+            return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 }.fault());
         }
         log_event!(debug, "command queue of 2^{} entries, 2^{} bytes apart", log_size, log_stride);
         let run = self.allocate_cleared(1)?;
@@ -336,10 +336,10 @@ impl<P: Platform> Driver<P> {
 
     /// Agrees on an interface step: 1 if the device has it, otherwise 0, which a device has that does not know the question.
     #[inline(never)]
-    fn negotiate_issi(&mut self) -> Result<(), Error> {
+    fn negotiate_issi(&mut self) -> Result<(), Fault> {
         let mut output = Buffer::zeroed();
         match self.command::<cmd::QueryIssi>(View::zeros(), output.view_mut()) {
-            Err(Error::CommandStatus { status, .. }) if u32::from(status) == CmdStatus::BadOp.code() => return Ok(()),
+            Err(fault) if fault.command_status() == Some(CmdStatus::BadOp.code()) => return Ok(()),
             other => other?,
         }
         let supported = output.view().get(QueryIssiOut::SUPPORTED_ISSI_DW0);
@@ -349,11 +349,11 @@ impl<P: Platform> Driver<P> {
             input.view_mut().set(SetIssiIn::CURRENT_ISSI, 1);
             return self.tell::<cmd::SetIssi>(input.view());
         }
-        if supported & 1 != 0 || supported == 0 { Ok(()) } else { Err(Error::Issi { supported }) }
+        if supported & 1 != 0 || supported == 0 { Ok(()) } else { Err(Error::Issi { supported }.fault()) }
     }
 
     #[inline(never)]
-    fn query_adapter(&mut self) -> Result<(), Error> {
+    fn query_adapter(&mut self) -> Result<(), Fault> {
         let mut output = Buffer::zeroed();
         self.command::<cmd::QueryAdapter>(View::zeros(), output.view_mut())?;
         let view = output.view().sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
@@ -364,46 +364,35 @@ impl<P: Platform> Driver<P> {
     /// Undoes what was reached, in reverse order. A failed step does not keep the later ones from being tried; the first
     /// error is given.
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
-        let mut first = None;
-        let cqs_left = self.cqs;
-        log_event!(debug, "teardown: {} completion queues are left", cqs_left);
+        let mut failed = Failed { first: None, cqs_left: self.cqs };
+        log_event!(debug, "teardown: {} completion queues are left", self.cqs);
         while let Some(eq) = self.eqs.completion.pop() {
-            match self.destroy_eq(&eq) {
-                // Completion queues that are left report to it; TEARDOWN_HCA takes both.
-                Err(Error::CommandStatus { status, .. }) if cqs_left != 0 && u32::from(status) == CmdStatus::ResBusy.code() => {
-                }
-                result => note(&mut first, CmdOpcode::DestroyEq, result),
-            }
+            note(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
         }
         // The last is the queue that would tell of the end of this very command: back to polling first.
         let places: [EqPlace<P>; 3] = [|eqs| &mut eqs.pages, |eqs| &mut eqs.events, |eqs| &mut eqs.command];
         for place in places {
             if let Some(info) = place(&mut self.eqs).take().map(|eq| eq.info) {
-                note(&mut first, CmdOpcode::DestroyEq, self.destroy_eq(&info));
+                note(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&info));
             }
         }
         if self.uar.page().is_some() {
-            match self.dealloc_uar() {
-                // What is left rings there; TEARDOWN_HCA takes both.
-                Err(Error::CommandStatus { status, .. }) if cqs_left != 0 && u32::from(status) == CmdStatus::ResBusy.code() => {
-                }
-                result => note(&mut first, CmdOpcode::DeallocUar, result),
-            }
+            note(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
         }
         if core::mem::take(&mut self.state.initialized) {
-            note(&mut first, CmdOpcode::TeardownHca, self.tell::<cmd::TeardownHca>(View::zeros()));
+            note(&mut failed, CmdOpcode::TeardownHca, self.tell::<cmd::TeardownHca>(View::zeros()));
         }
         if self.arena.firmware_pages() != 0 {
-            note(&mut first, CmdOpcode::ManagePages, self.reclaim_all());
+            note(&mut failed, CmdOpcode::ManagePages, self.reclaim_all());
         }
         if core::mem::take(&mut self.state.enabled) {
-            note(&mut first, CmdOpcode::DisableHca, self.tell::<cmd::DisableHca>(View::zeros()));
+            note(&mut failed, CmdOpcode::DisableHca, self.tell::<cmd::DisableHca>(View::zeros()));
         }
         let report = TeardownReport {
             pages_given: self.stats.pages_given,
             pages_back: self.stats.pages_back,
             pages_kept: self.arena.firmware_pages(),
-            cqs_left,
+            cqs_left: failed.cqs_left,
             slots_lost: self.commands.lost_slots(),
         };
         log_event!(
@@ -412,21 +401,30 @@ impl<P: Platform> Driver<P> {
             report.pages_kept,
             report.slots_lost
         );
-        match first {
+        match failed.first {
             None => Ok(report),
-            Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause, report }),
+            Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
         }
     }
 }
 
+/// What failed in a teardown.
+struct Failed {
+    first: Option<(CmdOpcode, Fault)>,
+    /// While completion queues are left, the event queues to which they report are busy, and the page in which they are armed.
+    /// TEARDOWN_HCA takes them all.
+    cqs_left: u32,
+}
+
 /// Keeps the first error of a teardown.
 #[inline(never)]
-fn note(first: &mut Option<(CmdOpcode, Error)>, opcode: CmdOpcode, result: Result<(), Error>) {
+fn note(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), Fault>) {
     match result {
+        Err(fault) if failed.cqs_left != 0 && fault.command_status() == Some(CmdStatus::ResBusy.code()) => {}
         Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
         Err(error) => {
             log_event!(error, "teardown failed at {:?}: {:?}", CmdName(opcode.code() as u16), error);
-            first.get_or_insert((opcode, error));
+            failed.first.get_or_insert((opcode, error));
         }
     }
 }

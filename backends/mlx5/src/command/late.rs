@@ -22,7 +22,7 @@ use crate::CmdName;
 use crate::bring_up::pages::RECLAIM_OUTPUT;
 use crate::dma::arena::PageUse;
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::log::log_event;
 
 /// What a late answer is good for.
@@ -119,7 +119,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Takes back what belongs to commands that have answered since they were abandoned.
-    pub(crate) fn collect_late_answers(&mut self) -> Result<(), Error> {
+    pub(crate) fn collect_late_answers(&mut self) -> Result<(), Fault> {
         for slot in 0..SLOTS {
             let Some(unanswered) = self.commands.unanswered.get(slot).copied().flatten() else { continue };
             let status_own = self.commands.queue.status_own(&self.machine.memory, slot as u32)?;
@@ -205,7 +205,7 @@ impl<P: Platform> Driver<P> {
 
     /// Waits for the answers to changes of a queue pair that had none. Until then the device may still carry them out, on another
     /// queue pair if that has got the number.
-    pub(crate) fn wait_for_modify(&mut self, number: u32) -> Result<(), Error> {
+    pub(crate) fn wait_for_modify(&mut self, number: u32) -> Result<(), Fault> {
         self.destroy_orphans();
         let of = |unanswered: &&Unanswered| unanswered.action == LateAction::Modified { number };
         while let Some(Unanswered { opcode, ticket, .. }) = self.commands.unanswered.iter().flatten().find(of).copied() {
@@ -215,13 +215,13 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Whether the object of an earlier attempt is gone; `false` if the device refused that.
-    pub(super) fn wait_for_late_answer(&mut self, opcode: CmdOpcode, ticket: Ticket) -> Result<bool, Error> {
+    pub(super) fn wait_for_late_answer(&mut self, opcode: CmdOpcode, ticket: Ticket) -> Result<bool, Fault> {
         let opcode = opcode.code() as u16;
         if let Some(gone) = self.take_late_answer(opcode, ticket)? {
             return Ok(gone);
         }
         let outcomes = &mut self.commands.outcomes;
-        let index = outcomes.iter().position(|(of, _)| *of == ticket).ok_or(Error::CommandTimeout { opcode })?;
+        let index = outcomes.iter().position(|(of, _)| *of == ticket).ok_or(Error::CommandTimeout { opcode }.fault())?;
         let gone = outcomes.get(index).is_some_and(|(_, gone)| *gone);
         // The last takes its place.
         if let Some(last) = outcomes.pop()
@@ -233,7 +233,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Waits for a late answer and takes it; whether the command was carried out. `None` if it was taken before.
-    fn take_late_answer(&mut self, opcode: u16, ticket: Ticket) -> Result<Option<bool>, Error> {
+    fn take_late_answer(&mut self, opcode: u16, ticket: Ticket) -> Result<Option<bool>, Fault> {
         if let Some(reason) = self.commands.dead {
             return Err(reason);
         }

@@ -16,7 +16,7 @@ use heapless::Vec;
 
 use crate::dma::arena::{Arena, PageUse, Run};
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::log::log_event;
 use crate::{CmdName, Config};
 use late::{LateAction, Orphan, Ticket, Unanswered};
@@ -75,7 +75,7 @@ pub(crate) struct Commands {
     /// What the last command left to the device, which had no answer in time.
     abandoned: Option<Ticket>,
     /// Set once the device is known to answer no more, with the reason: no command is sent any more.
-    pub(crate) dead: Option<Error>,
+    pub(crate) dead: Option<Fault>,
 }
 
 impl Commands {
@@ -108,7 +108,7 @@ impl Commands {
     }
 
     /// The standing mailboxes of a lane, input blocks before output blocks, and the number of each.
-    fn standing(&mut self, arena: &mut Arena, lane: Lane) -> Result<(Run, usize), Error> {
+    fn standing(&mut self, arena: &mut Arena, lane: Lane) -> Result<(Run, usize), Fault> {
         let (place, blocks) = match lane {
             Lane::Regular => (&mut self.regular, STANDING_BLOCKS),
             Lane::Pages => (&mut self.pages, PAGE_LANE_BLOCKS),
@@ -144,7 +144,7 @@ struct Mailboxes {
 
 impl<P: Platform> Driver<P> {
     /// Does a command, and serves the firmware until it answers.
-    pub(crate) fn call(&mut self, lane: Lane, call: &mut Call<'_>) -> Result<(), Error> {
+    pub(crate) fn call(&mut self, lane: Lane, call: &mut Call<'_>) -> Result<(), Fault> {
         self.commands.abandoned = None;
         if let Some(reason) = self.commands.dead {
             return Err(reason);
@@ -153,7 +153,7 @@ impl<P: Platform> Driver<P> {
         let opcode = call.opcode.code() as u16;
         let Some(slot) = self.commands.queue.reserve(lane) else {
             log_event!(warn, "command {:?}: every slot waits for an answer", CmdName(opcode));
-            return Err(Error::NoCommandSlot);
+            return Err(Error::NoCommandSlot.fault());
         };
         log_event!(trace, "command {:?} in slot {}", CmdName(opcode), slot);
         let mailboxes = match self.allocate_mailboxes(lane, slot, call) {
@@ -190,7 +190,7 @@ impl<P: Platform> Driver<P> {
         self.commands.queue.release(slot);
     }
 
-    fn allocate_mailboxes(&mut self, lane: Lane, slot: u32, call: &Call<'_>) -> Result<Mailboxes, Error> {
+    fn allocate_mailboxes(&mut self, lane: Lane, slot: u32, call: &Call<'_>) -> Result<Mailboxes, Fault> {
         let input = Chain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
         let output = Chain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
         if input == 0 && output == 0 {
@@ -198,7 +198,7 @@ impl<P: Platform> Driver<P> {
         }
         let (standing, blocks) = self.commands.standing(&mut self.arena, lane)?;
         if output > blocks {
-            return Err(Error::LimitExceeded { limit: blocks as u32 });
+            return Err(Error::LimitExceeded { limit: blocks as u32 }.fault());
         }
         let input = if input <= blocks {
             Row::new(standing.at(), input).chain()
@@ -212,7 +212,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Writes a command and rings its doorbell.
-    fn post(&mut self, slot: u32, mailboxes: &Mailboxes, call: &mut Call<'_>) -> Result<(), Error> {
+    fn post(&mut self, slot: u32, mailboxes: &Mailboxes, call: &mut Call<'_>) -> Result<(), Fault> {
         let Self { machine, arena, commands, stats, .. } = self;
         let memory = &mut machine.memory;
         let token = commands.queue.next_token();
@@ -250,7 +250,7 @@ impl<P: Platform> Driver<P> {
     /// Waits for the device to give a slot back; its delivery status and owner bit.
     ///
     /// The owner bit decides, also when events announce completions: an event may be late or lost.
-    fn wait(&mut self, slot: u32, opcode: u16, lane: Lane) -> Result<u8, Error> {
+    fn wait(&mut self, slot: u32, opcode: u16, lane: Lane) -> Result<u8, Fault> {
         let start = self.machine.clock.now();
         let deadline = start.after(self.commands.timeout);
         let mut look = start.after(LOOK);
@@ -266,7 +266,7 @@ impl<P: Platform> Driver<P> {
                 self.check_device()?;
                 log_event!(warn, "command {:?} in slot {} did not answer in time", CmdName(opcode), slot);
                 self.stats.timeouts = self.stats.timeouts.wrapping_add(1);
-                return Err(Error::CommandTimeout { opcode });
+                return Err(Error::CommandTimeout { opcode }.fault());
             }
             if self.machine.clock.now() >= look {
                 look = look.after(LOOK);
@@ -277,19 +277,19 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Checks the answer of a command and copies it out.
-    fn collect(&self, slot: u32, opcode: u16, row: Row, output: &mut [u8], status_own: u8) -> Result<(), Error> {
+    fn collect(&self, slot: u32, opcode: u16, row: Row, output: &mut [u8], status_own: u8) -> Result<(), Fault> {
         let (memory, queue, chain) = (&self.machine.memory, &self.commands.queue, row.chain());
         if status_own >> 1 != 0 {
-            return Err(Error::CommandDelivery { opcode, status: status_own >> 1 });
+            return Err(Error::CommandDelivery { opcode, status: status_own >> 1 }.fault());
         }
         if self.commands.signatures && !(queue.verify(memory, slot)? && chain.verify(memory, &self.arena)?) {
-            return Err(Error::CommandSignature { opcode });
+            return Err(Error::CommandSignature { opcode }.fault());
         }
         let first = queue.output(memory, slot)?;
         let answer = View::<CmdOut>::of(&first);
         if answer.is_set(CmdOut::STATUS) {
             let status = answer.get(CmdOut::STATUS) as u8;
-            return Err(Error::CommandStatus { opcode, status, syndrome: answer.get(CmdOut::SYNDROME) });
+            return Err(Error::CommandStatus { opcode, status, syndrome: answer.get(CmdOut::SYNDROME) }.fault());
         }
         for (to, from) in output.iter_mut().zip(first) {
             *to = from;
@@ -304,7 +304,7 @@ impl<P: Platform> Driver<P> {
 impl<P: Platform> Driver<P> {
     /// Does command `C`, which creates nothing and destroys nothing.
     #[inline(always)]
-    pub(crate) fn command<C: Command>(&mut self, input: View<'_, C::In>, output: ViewMut<'_, C::Out>) -> Result<(), Error> {
+    pub(crate) fn command<C: Command>(&mut self, input: View<'_, C::In>, output: ViewMut<'_, C::Out>) -> Result<(), Fault> {
         let output = output.into_bytes();
         let len = output.len();
         self.execute(C::OPCODE, input.as_bytes(), output, len)
@@ -312,7 +312,7 @@ impl<P: Platform> Driver<P> {
 
     /// Does command `C`, of whose output only the status is looked at.
     #[inline(always)]
-    pub(crate) fn tell<C: Command>(&mut self, input: View<'_, C::In>) -> Result<(), Error> {
+    pub(crate) fn tell<C: Command>(&mut self, input: View<'_, C::In>) -> Result<(), Fault> {
         self.execute(C::OPCODE, input.as_bytes(), &mut [], C::Out::SIZE)
     }
 
@@ -323,19 +323,19 @@ impl<P: Platform> Driver<P> {
         head: &[u8],
         output: &mut [u8],
         output_len: usize,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Fault> {
         let entry = &mut |_| 0;
         self.call_regular(&mut Call { opcode, head, entry, input_len: head.len(), output, output_len, late: LateAction::None })
     }
 
     /// Changes the queue pair of this number. The output has `output_len` bytes, of which none is of interest.
-    pub(crate) fn modify(&mut self, opcode: CmdOpcode, head: &[u8], output_len: usize, number: u32) -> Result<(), Error> {
+    pub(crate) fn modify(&mut self, opcode: CmdOpcode, head: &[u8], output_len: usize, number: u32) -> Result<(), Fault> {
         let (entry, output, late) = (&mut |_| 0, &mut [], LateAction::Modified { number });
         self.call_regular(&mut Call { opcode, head, entry, input_len: head.len(), output, output_len, late })
     }
 
     /// Any command but those of the page lane.
-    pub(crate) fn call_regular(&mut self, call: &mut Call<'_>) -> Result<(), Error> {
+    pub(crate) fn call_regular(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
         self.destroy_orphans();
         self.call(Lane::Regular, call)
     }

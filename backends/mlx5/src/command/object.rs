@@ -13,7 +13,7 @@ use super::{Call, Lane};
 use crate::CmdName;
 use crate::dma::arena::{PAGE, RECORD, Run};
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::Fault;
 use crate::log::log_event;
 
 /// Bytes of the output of every command that creates, of the input of every command that destroys, and of its output.
@@ -115,7 +115,7 @@ impl Object {
 
 impl<P: Platform> Driver<P> {
     /// Allocates memory for an object, of zeros: a ring of so many pages, unless that is 0, and a doorbell record if wanted.
-    pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, Error> {
+    pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, Fault> {
         let run = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
         let mut memory = ObjectMemory { run, record: None };
         if record {
@@ -149,20 +149,20 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Frees the memory of an object that was not created, or gives it up if the device may still use it.
-    pub(crate) fn release_memory(&mut self, memory: ObjectMemory, error: Error) {
+    pub(crate) fn release_memory(&mut self, memory: ObjectMemory, error: Fault) {
         if error.may_still_complete() { self.lose_memory(memory) } else { self.free_memory(memory) }
     }
 
     /// Creates an object that lies in `memory`, whose pages follow the input; its number.
     ///
     /// If the answer comes too late the object is destroyed again, and its memory freed; after an error that [may still
-    /// complete](Error::may_still_complete) the memory is not the caller's to free.
+    /// complete](Fault::may_still_complete) the memory is not the caller's to free.
     #[inline(always)]
-    pub(crate) fn create<C: Creates>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, Error> {
+    pub(crate) fn create<C: Creates>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, Fault> {
         self.create_in(C::OPCODE, C::Undo::OPCODE, input.as_bytes(), memory)
     }
 
-    fn create_in(&mut self, opcode: CmdOpcode, undo: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, Error> {
+    fn create_in(&mut self, opcode: CmdOpcode, undo: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, Fault> {
         let start = self.arena.addr(memory.at());
         let entry = &mut |page| start.wrapping_add((page * PAGE) as u64);
         self.create_object(opcode, undo, head, memory.pages() as usize, entry, memory)
@@ -175,7 +175,7 @@ impl<P: Platform> Driver<P> {
         input: View<'_, C::In>,
         len: usize,
         entry: &mut dyn FnMut(usize) -> u64,
-    ) -> Result<u32, Error> {
+    ) -> Result<u32, Fault> {
         self.create_object(C::OPCODE, C::Undo::OPCODE, input.as_bytes(), len, entry, ObjectMemory::NONE)
     }
 
@@ -187,7 +187,7 @@ impl<P: Platform> Driver<P> {
         len: usize,
         entry: &mut dyn FnMut(usize) -> u64,
         memory: ObjectMemory,
-    ) -> Result<u32, Error> {
+    ) -> Result<u32, Fault> {
         let input_len = len.saturating_mul(8).saturating_add(head.len());
         let mut output = [0; SHORT];
         let late = LateAction::Destroy { with: undo, memory };
@@ -196,7 +196,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Destroys an object that nobody will try to destroy again, and frees its memory, now or when a late answer allows it.
-    pub(crate) fn destroy_for_good(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Error> {
+    pub(crate) fn destroy_for_good(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Fault> {
         self.send_destroy(opcode, number, LateAction::Free { memory })?;
         self.free_memory(memory);
         Ok(())
@@ -205,11 +205,11 @@ impl<P: Platform> Driver<P> {
     /// Destroys an object and frees its memory. An attempt that had no answer is not repeated, it is waited for again: the
     /// device may still carry it out, and by then may have given the number to another object.
     #[inline(always)]
-    pub(crate) fn destroy<C: Command>(&mut self, object: &mut Object, memory: ObjectMemory) -> Result<(), Error> {
+    pub(crate) fn destroy<C: Command>(&mut self, object: &mut Object, memory: ObjectMemory) -> Result<(), Fault> {
         self.destroy_object(C::OPCODE, object, memory)
     }
 
-    fn destroy_object(&mut self, opcode: CmdOpcode, object: &mut Object, memory: ObjectMemory) -> Result<(), Error> {
+    fn destroy_object(&mut self, opcode: CmdOpcode, object: &mut Object, memory: ObjectMemory) -> Result<(), Fault> {
         self.destroy_orphans();
         let mut gone = false;
         if let Some(ticket) = object.pending {
@@ -227,7 +227,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn send_destroy(&mut self, opcode: CmdOpcode, number: u32, late: LateAction) -> Result<(), Error> {
+    fn send_destroy(&mut self, opcode: CmdOpcode, number: u32, late: LateAction) -> Result<(), Fault> {
         let (head, entry) = (&naming(number), &mut |_| 0);
         self.call(Lane::Regular, &mut Call { opcode, head, entry, input_len: SHORT, output: &mut [], output_len: SHORT, late })
     }

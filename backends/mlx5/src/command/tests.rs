@@ -80,9 +80,9 @@ fn a_slot_without_answer_is_not_used_again_and_the_last_one_is_kept_for_pages() 
     let opcode = CmdOpcode::QueryIssi.code() as u16;
     for _ in 0..3 {
         let result = view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
-        assert_eq!(result, Err(Error::CommandTimeout { opcode }));
+        assert_eq!(result, Err(Error::CommandTimeout { opcode }.fault()));
     }
-    assert_eq!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(Error::NoCommandSlot));
+    assert_eq!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(Error::NoCommandSlot.fault()));
     assert_eq!(view.arena.lost_pages(), 3 * 4, "the buffers of three commands");
     let doorbells: Vec<Done> =
         shared.borrow().log.iter().filter(|done| matches!(done, Done::Register(0x18, _))).cloned().collect();
@@ -107,18 +107,18 @@ fn what_the_device_answers_becomes_an_error_value() {
     let opcode = CmdOpcode::AllocPd.code() as u16;
     answer(0, 5);
     let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandStatus { opcode, status: 5, syndrome: 0x1234 }));
+    assert_eq!(result, Err(Error::CommandStatus { opcode, status: 5, syndrome: 0x1234 }.fault()));
     answer(2 << 1, 0);
     let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }));
+    assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }.fault()));
     view.commands.signatures = true;
     answer(0, 0);
     let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandSignature { opcode }));
+    assert_eq!(result, Err(Error::CommandSignature { opcode }.fault()));
     shared.borrow_mut().registers.fill(0xff);
     shared.borrow_mut().device = None;
     let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::DeviceGone));
+    assert_eq!(result, Err(Error::DeviceGone.fault()));
 }
 
 /// The device gives the slot back with success, and with this number of an object.
@@ -155,7 +155,7 @@ fn a_late_answer_gives_slot_and_mailboxes_back() {
     let opcode = CmdOpcode::QueryIssi.code() as u16;
     for _ in 0..3 {
         let result = view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
-        assert_eq!(result, Err(Error::CommandTimeout { opcode }));
+        assert_eq!(result, Err(Error::CommandTimeout { opcode }.fault()));
     }
     assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (3, 12));
     answer_late(&shared, 1, 0);
@@ -177,7 +177,7 @@ fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back(
     let create = |view: &mut Driver<MockPlatform>| {
         let memory = view.allocate_memory(2, true).unwrap();
         let error = view.create_object(CmdOpcode::CreateQp, CmdOpcode::DestroyQp, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
-        assert_eq!(error, Error::CommandTimeout { opcode: CmdOpcode::CreateQp.code() as u16 });
+        assert_eq!(Error::from(error), Error::CommandTimeout { opcode: CmdOpcode::CreateQp.code() as u16 });
         view.release_memory(memory, error);
     };
     let free = view.arena.free_pages();
@@ -223,7 +223,7 @@ fn a_late_answer_to_destroy_counts_for_who_tries_again() {
     let view: &mut Driver<MockPlatform> = &mut driver;
     let opcode = CmdOpcode::DestroyQp.code() as u16;
     let mut object = Object::new(5);
-    let timeout = Err(Error::CommandTimeout { opcode });
+    let timeout = Err(Error::CommandTimeout { opcode }.fault());
     assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
     assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout, "waited for again, not sent again");
     assert_eq!(view.commands.lost_slots(), 1);
@@ -289,7 +289,7 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     // One page more than there are.
     let len = (free as usize + 1) * 4 * 64;
     let created = view.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |_| 0);
-    assert!(matches!(created, Err(Error::ArenaFull { .. })), "{created:?}");
+    assert!(matches!(created.map_err(Error::from), Err(Error::ArenaFull { .. })), "{created:?}");
     assert_eq!(view.arena.free_pages(), free);
 }
 
@@ -300,7 +300,7 @@ fn pages_go_through_another_slot_after_one_had_no_answer() {
     let opcode = CmdOpcode::ManagePages.code() as u16;
     let give = |view: &mut Driver<MockPlatform>| view.give_pages(3, 2);
     let free = view.arena.free_pages();
-    assert_eq!(give(view), Err(Error::CommandTimeout { opcode }));
+    assert_eq!(give(view), Err(Error::CommandTimeout { opcode }.fault()));
     assert_eq!((view.arena.firmware_pages(), view.arena.lost_pages()), (0, 3), "two pages and the mailboxes");
     let seen = answer_all(&shared, 0);
     assert_eq!(give(view), Ok(()));
@@ -320,7 +320,7 @@ fn pages_that_came_back_late_are_free() {
     let view: &mut Driver<MockPlatform> = &mut driver;
     let given: Vec<u64> = (0..2).map(|_| view.arena.allocate_firmware_page(0).unwrap()).collect();
     let result = view.reclaim_pages(0, 2);
-    assert!(matches!(result, Err(Error::CommandTimeout { .. })));
+    assert!(matches!(result.map_err(Error::from), Err(Error::CommandTimeout { .. })));
     let free = view.arena.free_pages();
     // The output lies where the entry in slot 3 says: two addresses.
     let pointer = u64::from_be_bytes(shared.borrow().memory[3 * 64 + 48..3 * 64 + 56].try_into().unwrap());
@@ -423,7 +423,7 @@ fn pages_stay_out_of_use_after_a_late_answer_that_cannot_be_trusted() {
         let view: &mut Driver<MockPlatform> = &mut driver;
         let free = view.arena.free_pages();
         let result = view.give_pages(0, 2);
-        assert!(matches!(result, Err(Error::CommandTimeout { .. })));
+        assert!(matches!(result.map_err(Error::from), Err(Error::CommandTimeout { .. })));
         view.commands.signatures = signed;
         shared.borrow_mut().memory[3 * 64 + 32] = status;
         shared.borrow_mut().memory[3 * 64 + 63] = 0;

@@ -7,7 +7,7 @@ use core::num::NonZeroU32;
 
 use heapless::Vec;
 
-use crate::error::Error;
+use crate::error::{Error, Fault};
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
@@ -149,7 +149,7 @@ impl Arena {
     }
 
     /// Allocates the lowest run of `pages` free pages. Its content is undefined.
-    pub(crate) fn allocate(&mut self, pages: u32) -> Result<Run, Error> {
+    pub(crate) fn allocate(&mut self, pages: u32) -> Result<Run, Fault> {
         let pages_or_one = NonZeroU32::new(pages).unwrap_or(NonZeroU32::MIN);
         let want = pages_or_one.get() as usize;
         let (mut run, mut lowest) = (0, None);
@@ -165,7 +165,7 @@ impl Arena {
             }
         }
         self.low = lowest.unwrap_or(self.high);
-        let end = end.ok_or(Error::ArenaFull { pages })?;
+        let end = end.ok_or(Error::ArenaFull { pages }.fault())?;
         let run = Run { first: (end - want) as u32, pages: pages_or_one };
         self.mark(run, PageUse::DRIVER);
         if self.low == end - want {
@@ -192,9 +192,9 @@ impl Arena {
     }
 
     /// Allocates `count` pages for a use of their own, wherever they lie; [`Arena::next_page`] finds them again.
-    pub(crate) fn allocate_scattered(&mut self, count: u32, to: PageUse) -> Result<(), Error> {
+    pub(crate) fn allocate_scattered(&mut self, count: u32, to: PageUse) -> Result<(), Fault> {
         if count > self.free {
-            return Err(Error::ArenaFull { pages: count });
+            return Err(Error::ArenaFull { pages: count }.fault());
         }
         for _ in 0..count {
             let run = self.allocate(1)?;
@@ -221,15 +221,15 @@ impl Arena {
     }
 
     /// Allocates a doorbell record: the byte offset of 8 bytes.
-    pub(crate) fn allocate_record(&mut self) -> Result<usize, Error> {
+    pub(crate) fn allocate_record(&mut self) -> Result<usize, Fault> {
         if !self.records.iter().any(|page| page.used != u64::MAX) {
             if self.records.is_full() {
-                return Err(Error::RecordsFull);
+                return Err(Error::RecordsFull.fault());
             }
             let run = self.allocate(1)?;
-            self.records.push(Records { run, used: 0 }).map_err(|_| Error::RecordsFull)?;
+            self.records.push(Records { run, used: 0 }).map_err(|_| Error::RecordsFull.fault())?;
         }
-        let page = self.records.iter_mut().find(|page| page.used != u64::MAX).ok_or(Error::RecordsFull)?;
+        let page = self.records.iter_mut().find(|page| page.used != u64::MAX).ok_or(Error::RecordsFull.fault())?;
         let slot = page.used.trailing_ones();
         page.used |= 1 << (slot & 63);
         Ok(page.run.at() + slot as usize * RECORD)
@@ -365,11 +365,11 @@ mod tests {
         let a = arena.allocate(2).unwrap();
         let b = arena.allocate(3).unwrap();
         assert_eq!((a.at(), b.at()), (0, 2 * PAGE));
-        assert_eq!(arena.allocate(4), Err(Error::ArenaFull { pages: 4 }));
+        assert_eq!(arena.allocate(4), Err(Error::ArenaFull { pages: 4 }.fault()));
         arena.free(a);
         assert_eq!(arena.allocate(3).unwrap().at(), 5 * PAGE);
         assert_eq!(arena.allocate(2).unwrap().at(), 0);
-        assert_eq!(arena.allocate(1), Err(Error::ArenaFull { pages: 1 }));
+        assert_eq!(arena.allocate(1), Err(Error::ArenaFull { pages: 1 }.fault()));
     }
 
     #[test]
@@ -394,7 +394,7 @@ mod tests {
         let mut arena = arena::<80>();
         let arena: &mut Arena = &mut arena;
         let all: std::vec::Vec<usize> = (0..2048).map(|_| arena.allocate_record().unwrap()).collect();
-        assert_eq!(arena.allocate_record(), Err(Error::RecordsFull));
+        assert_eq!(arena.allocate_record(), Err(Error::RecordsFull.fault()));
         assert_eq!(arena.count(PageUse::DRIVER), 32);
         for at in all {
             assert_eq!(at % RECORD, 0);
@@ -448,7 +448,7 @@ mod tests {
             arena.free(runs[page]);
         }
         let mailbox = PageUse::mailbox(31);
-        assert_eq!(arena.allocate_scattered(5, mailbox), Err(Error::ArenaFull { pages: 5 }));
+        assert_eq!(arena.allocate_scattered(5, mailbox), Err(Error::ArenaFull { pages: 5 }.fault()));
         assert_eq!(arena.free_pages(), 4, "nothing is taken of what does not suffice");
         arena.allocate_scattered(3, mailbox).unwrap();
         assert_eq!([0, 2, 4, 5].map(|from| arena.next_page(from, mailbox)), [Some(1), Some(3), Some(4), None]);

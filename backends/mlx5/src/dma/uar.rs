@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::{CmdOpcode, UAR_BLUEFLAME, UAR_PAGE, View, cmd};
 
 use crate::command::object::ObjectMemory;
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::log::log_event;
 
 /// First page of BAR0 that may be a UAR page: before it lie the initialization segment, the MSI-X table and its pending bits.
@@ -35,8 +35,8 @@ impl Uar {
     }
 
     /// Byte offset of the page in the BAR.
-    pub(crate) fn base(&self) -> Result<usize, Error> {
-        Ok(self.page.ok_or(Error::NotInitialized)? as usize * UAR_PAGE)
+    pub(crate) fn base(&self) -> Result<usize, Fault> {
+        Ok(self.page.ok_or(Error::NotInitialized.fault())? as usize * UAR_PAGE)
     }
 
     /// Whether what is written to the page has to be flushed.
@@ -45,7 +45,7 @@ impl Uar {
     }
 
     /// The doorbell of one more send queue.
-    pub(crate) fn send_doorbell<R: Registers>(&self, registers: &R) -> Result<SendDoorbell<R::Doorbell>, Error> {
+    pub(crate) fn send_doorbell<R: Registers>(&self, registers: &R) -> Result<SendDoorbell<R::Doorbell>, Fault> {
         let words = self.half / 8;
         let register = registers.doorbell(self.base()? + UAR_BLUEFLAME, (2 * words).max(1))?;
         Ok(SendDoorbell { register, words, at: Cell::new(0), combining: self.combining })
@@ -107,11 +107,11 @@ fn page_lies_in(page: u32, bar: usize) -> bool {
 
 impl<P: Platform> Driver<P> {
     /// Gets a UAR page from the device.
-    pub(crate) fn alloc_uar(&mut self) -> Result<(), Error> {
+    pub(crate) fn alloc_uar(&mut self) -> Result<(), Fault> {
         let page = self.create::<cmd::AllocUar>(View::zeros(), ObjectMemory::NONE)?;
         if !page_lies_in(page, self.machine.registers.len()) {
             log_event!(error, "the device names UAR page {}, outside its BAR", page);
-            return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page });
+            return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page }.fault());
         }
         let half = if self.config.blue_flame { self.caps.blue_flame_half() } else { 0 };
         self.uar = Uar::at(page, half, self.config.blue_flame);
@@ -120,7 +120,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Gives the UAR page back.
-    pub(crate) fn dealloc_uar(&mut self) -> Result<(), Error> {
+    pub(crate) fn dealloc_uar(&mut self) -> Result<(), Fault> {
         let Some(page) = self.uar.page else { return Ok(()) };
         self.destroy_for_good(CmdOpcode::DeallocUar, page, ObjectMemory::NONE)?;
         self.uar = Uar::default();

@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::Fault;
 use crate::events::eq::{Entry, event_data, event_type};
 use crate::log::log_event;
 
@@ -45,7 +45,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Serves page requests, then takes the next asynchronous event for the caller.
-    pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
+    pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, Fault> {
         self.serve_page_requests()?;
         if let Some(event) = self.eqs.after_overflow.take() {
             return Ok(Some(event));

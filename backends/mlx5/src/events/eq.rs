@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
 use crate::command::object::ObjectMemory;
 use crate::dma::arena::PAGE;
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::log::log_event;
 
 /// Byte of an entry that holds its owner bit.
@@ -132,12 +132,12 @@ pub(crate) fn event_data<L: Layout>(entry: &Entry) -> View<'_, L> {
 
 impl<P: Platform> Driver<P> {
     /// Makes an event queue for the given types that interrupts with `vector`.
-    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, Error> {
+    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, Fault> {
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
         if !LOG_SIZE.contains(&log_size) {
-            return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() });
+            return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() }.fault());
         }
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized.fault())?;
         // 64 entries are a page: the pages are the queue.
         let memory = self.allocate_memory((EQE << log_size).div_ceil(PAGE) as u32, false)?;
         let made = self.create_eq_in(memory, log_size, types, vector, uar_page);
@@ -145,11 +145,11 @@ impl<P: Platform> Driver<P> {
     }
 
     /// The queue's memory and registers.
-    fn open_eq(&self, memory: ObjectMemory, log_size: u32) -> Result<EqIo<P>, Error> {
+    fn open_eq(&self, memory: ObjectMemory, log_size: u32) -> Result<EqIo<P>, Fault> {
         let base = self.uar.base()?;
         // An event queue has no record; nothing is written to the one that its span names.
         let at = memory.at();
-        let span = Span::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at })?;
+        let span = Span::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.fault())?;
         Ok(EqIo {
             ring: self.machine.memory.ring(&span)?,
             update: self.machine.registers.word(base + UAR_EQ_UPDATE)?,
@@ -165,7 +165,7 @@ impl<P: Platform> Driver<P> {
         types: &[EventType],
         vector: u16,
         uar_page: u32,
-    ) -> Result<Eq<P>, Error> {
+    ) -> Result<Eq<P>, Fault> {
         let io = self.open_eq(memory, log_size)?;
         for index in 0..1usize << log_size {
             self.machine.memory.write(memory.at() + index * EQE + OWNER, &[1])?;
@@ -198,7 +198,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Destroys an event queue.
-    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), Error> {
+    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), Fault> {
         self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), eq.memory)?;
         log_event!(debug, "event queue {} is gone", eq.number);
         Ok(())

@@ -6,7 +6,7 @@ use bareverbs::{Clock, Instant, Platform};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::log::log_event;
 
 /// Looks without a change of the counter after which a device counts as stuck.
@@ -50,7 +50,7 @@ pub(crate) struct HealthWatch {
 
 impl<P: Platform> Driver<P> {
     /// Looks at the health counter and the health buffer, and takes back what commands that answered late had.
-    pub(crate) fn check_health(&mut self) -> Result<Health, Error> {
+    pub(crate) fn check_health(&mut self) -> Result<Health, Fault> {
         self.destroy_orphans();
         let (reset_wanted, complaint) = self.read_complaint()?;
         let word = self.register(InitialSeg::HEALTH_COUNTER.dword())?;
@@ -72,19 +72,19 @@ impl<P: Platform> Driver<P> {
 
     /// [`Error::DeviceGone`] if reads give all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. No command is
     /// sent after either: it would wait for its deadline.
-    pub(crate) fn check_device(&mut self) -> Result<(), Error> {
+    pub(crate) fn check_device(&mut self) -> Result<(), Fault> {
         self.read_complaint()?;
         self.commands.dead.map_or(Ok(()), Err)
     }
 
     /// Whether the firmware asks for a reset, and the dword with its syndrome.
-    fn read_complaint(&mut self) -> Result<(bool, u32), Error> {
+    fn read_complaint(&mut self) -> Result<(bool, u32), Fault> {
         let revision = self.register(InitialSeg::FW_REV_MAJOR.dword())?;
         let interface = self.register(InitialSeg::CMD_INTERFACE_REV.dword())?;
         if revision == u32::MAX && interface == u32::MAX {
             log_event!(error, "the device is gone");
-            self.commands.dead = Some(Error::DeviceGone);
-            return Err(Error::DeviceGone);
+            self.commands.dead = Some(Error::DeviceGone.fault());
+            return Err(Error::DeviceGone.fault());
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())?) != 0;
@@ -92,13 +92,13 @@ impl<P: Platform> Driver<P> {
         let syndrome = HealthBuffer::SYND.take(complaint) as u8;
         if reset_wanted && syndrome != 0 {
             log_event!(error, "the firmware asks for a reset, health syndrome {:x}", syndrome);
-            self.commands.dead = Some(Error::DeviceFatal { syndrome });
+            self.commands.dead = Some(Error::DeviceFatal { syndrome }.fault());
         }
         Ok((reset_wanted, complaint))
     }
 
     /// Gives the firmware the pages that it asks for and, once a second, looks at its health. Gives the moment of the next call.
-    pub(crate) fn maintain(&mut self) -> Result<Instant, Error> {
+    pub(crate) fn maintain(&mut self) -> Result<Instant, Fault> {
         self.serve_page_requests()?;
         let now = self.machine.clock.now();
         if now >= self.health.next {
@@ -106,7 +106,7 @@ impl<P: Platform> Driver<P> {
             let health = self.check_health()?;
             // It may count again some day, but nobody can wait for that.
             if health.stuck {
-                return Err(Error::DeviceFatal { syndrome: health.syndrome });
+                return Err(Error::DeviceFatal { syndrome: health.syndrome }.fault());
             }
         }
         match self.commands.dead {
@@ -116,12 +116,12 @@ impl<P: Platform> Driver<P> {
     }
 
     /// A register of the initialization segment, in host byte order.
-    pub(crate) fn register(&self, at: usize) -> Result<u32, Error> {
+    pub(crate) fn register(&self, at: usize) -> Result<u32, Fault> {
         Ok(self.machine.register(at)?)
     }
 
     /// A field of the initialization segment.
-    pub(crate) fn segment(&self, field: Field<InitialSeg>) -> Result<u32, Error> {
+    pub(crate) fn segment(&self, field: Field<InitialSeg>) -> Result<u32, Fault> {
         Ok(field.take(self.register(field.dword())?))
     }
 }

@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{
 use crate::Mlx5;
 use crate::command::object::{Object, ObjectMemory};
 use crate::driver::Driver;
-use crate::error::{Error, Feature};
+use crate::error::{Error, Fault, Feature};
 use crate::log::{format_as, log_event, logged};
 use crate::objects::pd::Pd;
 
@@ -85,12 +85,12 @@ struct Pages {
 
 impl Pages {
     /// Finds the largest page size at which `length` bytes from `addr` are a list of aligned pages.
-    fn find<M: AddressMap + ?Sized>(addr: u64, length: u64, walk: &mut Walk<'_, M>) -> Result<Self, Error> {
+    fn find<M: AddressMap + ?Sized>(addr: u64, length: u64, walk: &mut Walk<'_, M>) -> Result<Self, Fault> {
         let smallest = *LOG_PAGE.start();
         if length == 0 {
             return Ok(Self { log_size: smallest, count: 0 });
         }
-        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { page: 0 })?;
+        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { page: 0 }.fault())?;
         // A bit is set in `unlike` if pages of that size, or larger, would not do.
         let mut unlike = 0;
         let mut expected = None;
@@ -109,7 +109,7 @@ impl Pages {
             }
         }
         if unlike.trailing_zeros() < smallest {
-            return Err(Error::Misaligned);
+            return Err(Error::Misaligned.fault());
         }
         // No larger than what covers the whole region.
         let cover = u64::BITS - (addr ^ last).leading_zeros();
@@ -133,19 +133,19 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Makes a region.
-    pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
+    pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Fault> {
         let access = request.access;
         if access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
-            return Err(Error::Unsupported(Feature::Atomics));
+            return Err(Error::Unsupported(Feature::Atomics).fault());
         }
         if access.contains(Access::MW_BIND) && !self.caps.windows {
-            return Err(Error::Unsupported(Feature::MemoryWindows));
+            return Err(Error::Unsupported(Feature::MemoryWindows).fault());
         }
         if access.contains(Access::RELAXED_ORDERING) && !self.caps.relaxed_write && !self.caps.relaxed_read {
-            return Err(Error::Unsupported(Feature::RelaxedOrdering));
+            return Err(Error::Unsupported(Feature::RelaxedOrdering).fault());
         }
         if !Access::KNOWN.contains(access) {
-            return Err(Error::Unsupported(Feature::AccessFlag));
+            return Err(Error::Unsupported(Feature::AccessFlag).fault());
         }
         let MrRequest { addr, length, .. } = *request;
         let variant = self.next_variant();
@@ -176,7 +176,7 @@ impl<P: Platform> Driver<P> {
         region: &Region,
         pages: Pages,
         walk: &mut Walk<'_, M>,
-    ) -> Result<(Mr, Lkey, Rkey), Error> {
+    ) -> Result<(Mr, Lkey, Rkey), Fault> {
         // What peers may do is the indirect key's matter.
         let local = region.access & (Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
         let inner = Region { access: local, ..*region };
@@ -239,7 +239,7 @@ impl<P: Platform> Driver<P> {
         region: &Region,
         pages: Pages,
         walk: &mut Walk<'_, M>,
-    ) -> Result<u32, Error> {
+    ) -> Result<u32, Fault> {
         let octwords = octwords(pages.count.div_ceil(2))?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
@@ -269,7 +269,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Destroys a region.
-    pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), Error> {
+    pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), Fault> {
         if let Some(key) = &mut mr.indirect {
             self.destroy_mkey(key)?;
             mr.indirect = None;
@@ -278,9 +278,9 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Makes an unbound window: a free key of one KLM.
-    pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), Error> {
+    pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), Fault> {
         if !self.caps.windows {
-            return Err(Error::Unsupported(Feature::MemoryWindows));
+            return Err(Error::Unsupported(Feature::MemoryWindows).fault());
         }
         let variant = self.next_variant();
         let mut input = Buffer::zeroed();
@@ -303,7 +303,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Destroys a window.
-    pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), Error> {
+    pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), Fault> {
         self.destroy_mkey(&mut mw.key)
     }
 
@@ -312,23 +312,23 @@ impl<P: Platform> Driver<P> {
         input: &Buffer<CreateMkeyIn>,
         list: &mut dyn FnMut(usize) -> u64,
         len: usize,
-    ) -> Result<u32, Error> {
+    ) -> Result<u32, Fault> {
         let index = self.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
         // Index 0 is no key, and index 1 holds the key that ends a receive list.
         if index <= INVALID_LKEY >> 8 {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index });
+            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.fault());
         }
         Ok(index)
     }
 
-    fn destroy_mkey(&mut self, key: &mut Object) -> Result<(), Error> {
+    fn destroy_mkey(&mut self, key: &mut Object) -> Result<(), Fault> {
         self.destroy::<cmd::DestroyMkey>(key, ObjectMemory::NONE)?;
         log_event!(debug, "key with index {:x} is gone", key.number);
         Ok(())
     }
 
     /// Asks the device for a key by its index, the upper 24 bits of a key.
-    pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
+    pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Fault> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryMkeyIn::MKEY_INDEX, index);
         self.command::<cmd::QueryMkey>(input.view(), output.view_mut())?;
@@ -342,7 +342,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// The key that a window has now: after a reset of its queue pair the only way to learn whether a bind was carried out.
-    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, Error> {
+    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, Fault> {
         let state = self.query_mkey(mw.key.number)?;
         Ok(Rkey::new(mw.key.number << 8 | u32::from(state.variant)))
     }
@@ -372,15 +372,15 @@ struct Region {
 }
 
 /// A region whose byte `at` has no device address.
-fn unmapped(at: u64) -> Error {
-    Error::Unmapped { page: u32::try_from(at >> LOG_PAGE.start()).unwrap_or(u32::MAX) }
+fn unmapped(at: u64) -> Fault {
+    Error::Unmapped { page: u32::try_from(at >> LOG_PAGE.start()).unwrap_or(u32::MAX) }.fault()
 }
 
 /// A number of octowords, if a command can carry them.
-fn octwords(count: u64) -> Result<u32, Error> {
+fn octwords(count: u64) -> Result<u32, Fault> {
     let limit = u32::MAX / OCTWORD as u32;
     let within = u32::try_from(count).ok().filter(|count| *count <= limit);
-    within.ok_or(Error::LimitExceeded { limit })
+    within.ok_or(Error::LimitExceeded { limit }.fault())
 }
 
 /// An entry of an indirect key: its first 64-bit word, or with an odd `index` its second.

@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{View, cmd};
 
 use crate::command::object::{Object, ObjectMemory};
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::Fault;
 use crate::log::{format_as, log_event};
 
 /// A protection domain of this backend.
@@ -24,14 +24,14 @@ impl Pd {
 
 impl<P: Platform> Driver<P> {
     /// Makes a domain.
-    pub(crate) fn alloc_pd(&mut self) -> Result<Pd, Error> {
+    pub(crate) fn alloc_pd(&mut self) -> Result<Pd, Fault> {
         let number = self.create::<cmd::AllocPd>(View::zeros(), ObjectMemory::NONE)?;
         log_event!(debug, "protection domain {:x}", number);
         Ok(Pd { object: Object::new(number) })
     }
 
     /// Destroys a domain.
-    pub(crate) fn dealloc_pd(&mut self, pd: &mut Pd) -> Result<(), Error> {
+    pub(crate) fn dealloc_pd(&mut self, pd: &mut Pd) -> Result<(), Fault> {
         self.destroy::<cmd::DeallocPd>(&mut pd.object, ObjectMemory::NONE)?;
         log_event!(debug, "protection domain {:x} is gone", pd.object.number);
         Ok(())

@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, UAR_CQ_A
 use crate::command::object::{Object, ObjectMemory};
 use crate::dma::arena::PAGE;
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::log::{format_as, log_event};
 use ring::{CqRing, Shape};
 
@@ -35,13 +35,13 @@ impl Cq {
 
 impl<P: Platform> Driver<P> {
     /// Makes a completion queue of at least `entries`.
-    pub(crate) fn create_cq<B>(&mut self, entries: u32) -> Result<CreatedCq<B>, Error>
+    pub(crate) fn create_cq<B>(&mut self, entries: u32) -> Result<CreatedCq<B>, Fault>
     where
         B: bareverbs::Provider<Cq = Cq, CqRing = CqRing<P>>,
     {
         let most = 1u32 << self.caps.log_max_cq_sz;
         if entries > most {
-            return Err(Error::LimitExceeded { limit: most });
+            return Err(Error::LimitExceeded { limit: most }.fault());
         }
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
         let memory = self.allocate_memory(((1usize << log_size) * CQE).div_ceil(PAGE) as u32, true)?;
@@ -58,18 +58,18 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, CqRing<P>), Error> {
+    fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, CqRing<P>), Fault> {
         for index in 0..1usize << log_size {
             self.machine.memory.write(memory.at() + index * CQE + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
         }
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized.fault())?;
         let (at, record) = (memory.at(), memory.record());
-        let span = Span::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at })?;
+        let span = Span::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at }.fault())?;
         let ring = self.machine.memory.ring(&span)?;
         let doorbell = self.machine.registers.doorbell(self.uar.base()? + UAR_CQ_ARM, 1)?;
         let eqs = &mut self.eqs;
         let turn = eqs.assigned.checked_rem(eqs.completion.len());
-        let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized)?;
+        let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized.fault())?;
         eqs.assigned = eqs.assigned.wrapping_add(1);
         let mut input = Buffer::zeroed();
         input
@@ -86,7 +86,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Destroys a completion queue.
-    pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), Error> {
+    pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), Fault> {
         self.destroy::<cmd::DestroyCq>(&mut cq.object, cq.memory)?;
         log_event!(debug, "completion queue {:x} is gone", cq.object.number);
         self.cqs = self.cqs.wrapping_sub(1);

@@ -12,7 +12,7 @@ use crate::bring_up::caps::Capabilities;
 use crate::command::object::{Object, ObjectMemory};
 use crate::dma::arena::PAGE;
 use crate::driver::Driver;
-use crate::error::{Error, Feature};
+use crate::error::{Error, Fault, Feature};
 use crate::log::{format_as, log_event};
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
@@ -83,9 +83,9 @@ struct Rings {
 impl Rings {
     /// Rings in which `cap.max_send_wr` requests of the longest kind that the queue pair may post have room, whatever their
     /// order.
-    fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, Error> {
+    fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, Fault> {
         let within = |requested: u32, limit: u32| {
-            if requested <= limit { Ok(requested) } else { Err(Error::LimitExceeded { limit }) }
+            if requested <= limit { Ok(requested) } else { Err(Error::LimitExceeded { limit }.fault()) }
         };
         let unit = DS_UNIT as u32;
         let block = WQEBB as u32;
@@ -134,17 +134,17 @@ impl Rings {
 }
 
 /// The device's number of a transport.
-fn service_of(qp_type: QpType) -> Result<QpcSt, Error> {
+fn service_of(qp_type: QpType) -> Result<QpcSt, Fault> {
     match qp_type {
         QpType::Rc => Ok(QpcSt::Rc),
         QpType::Uc => Ok(QpcSt::Uc),
         QpType::Ud => Ok(QpcSt::Ud),
-        QpType::XrcSend => Err(Error::Unsupported(Feature::Transport)),
+        QpType::XrcSend => Err(Error::Unsupported(Feature::Transport).fault()),
     }
 }
 
 /// Sizes of the rings of a queue pair.
-pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> Result<RingSizes, Error> {
+pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> Result<RingSizes, Fault> {
     let Rings { send_blocks, recv_entries, cap, .. } = Rings::new(cap, service_of(qp_type)?, caps)?;
     Ok(RingSizes { send_blocks, recv_entries, cap })
 }
@@ -158,7 +158,7 @@ impl<P: Platform> Driver<P> {
         cqs: (&Cq, &Cq),
         cap: &QpCap,
         cookie: u32,
-    ) -> Result<(Qp, SendRing<P>, RecvRing<P>), Error> {
+    ) -> Result<(Qp, SendRing<P>, RecvRing<P>), Fault> {
         let service = service_of(qp_type)?;
         let rings = Rings::new(cap, service, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
@@ -177,7 +177,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Creates the queue pair that `qp` says, and its rings.
-    fn create_qp_in(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(SendRing<P>, RecvRing<P>), Error> {
+    fn create_qp_in(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(SendRing<P>, RecvRing<P>), Fault> {
         // The rings first: what the device has made could not be kept without them.
         let (recv_at, record) = (qp.memory.at(), qp.memory.record());
         let send = self.open_ring(recv_at + rings.recv_bytes(), rings.send_bytes(), record)?;
@@ -191,14 +191,14 @@ impl<P: Platform> Driver<P> {
     }
 
     /// A ring in its memory. One without entries is the record's own place, into which nothing is written.
-    fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, Error> {
+    fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, Fault> {
         let (at, len) = if len == 0 { (record, WQEBB) } else { (at, len) };
-        let span = Span::new(at, len, record).ok_or(Error::OutOfRange { offset: at })?;
+        let span = Span::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.fault())?;
         Ok(self.machine.memory.ring(&span)?)
     }
 
-    fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(), Error> {
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized)?;
+    fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(), Fault> {
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized.fault())?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         let mut context = view.sub(CreateQpIn::QPC);
@@ -235,7 +235,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Destroys a queue pair, after every change of it that had no answer yet.
-    pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Error> {
+    pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Fault> {
         self.wait_for_modify(qp.object.number)?;
         self.destroy::<cmd::DestroyQp>(&mut qp.object, qp.memory)?;
         log_event!(debug, "queue pair {:x} is gone", qp.object.number);
@@ -270,7 +270,7 @@ mod tests {
         QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
     }
 
-    fn rings(cap: &QpCap, caps: &Capabilities) -> Result<Rings, Error> {
+    fn rings(cap: &QpCap, caps: &Capabilities) -> Result<Rings, Fault> {
         Rings::new(cap, QpcSt::Rc, caps)
     }
 
@@ -339,8 +339,11 @@ mod tests {
             cap(1, 1, 1, 1, most.max_inline_data + 1),
             cap(u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX),
         ] {
-            assert!(matches!(rings(&more, &caps()), Err(Error::LimitExceeded { .. })), "{more:?}");
+            assert!(matches!(rings(&more, &caps()).map_err(Error::from), Err(Error::LimitExceeded { .. })), "{more:?}");
         }
-        assert!(matches!(rings(&cap(1, 0, 1, 0, 0), &Capabilities::default()), Err(Error::LimitExceeded { .. })));
+        assert!(matches!(
+            rings(&cap(1, 0, 1, 0, 0), &Capabilities::default()).map_err(Error::from),
+            Err(Error::LimitExceeded { .. })
+        ));
     }
 }

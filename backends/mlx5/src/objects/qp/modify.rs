@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
 
 use super::{Qp, state_of};
 use crate::driver::Driver;
-use crate::error::{Error, Feature};
+use crate::error::{Error, Fault, Feature};
 
 /// [`Qpc::ATOMIC_MODE`]: as the IBTA has it.
 const ATOMIC_MODE_IB: u32 = 1;
@@ -44,9 +44,9 @@ fn command(from: QpState, to: QpState) -> Option<CmdOpcode> {
 
 impl<P: Platform> Driver<P> {
     /// Moves a queue pair to `attr.state`.
-    pub(crate) fn modify_qp(&mut self, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
+    pub(crate) fn modify_qp(&mut self, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Fault> {
         let to = attr.state;
-        let opcode = command(from, to).ok_or(Error::Transition { from, to })?;
+        let opcode = command(from, to).ok_or(Error::Transition { from, to }.fault())?;
         if matches!(to, QpState::Reset | QpState::Err) {
             // 2ERR_QP has the layout of 2RST_QP.
             let mut input = Buffer::zeroed();
@@ -59,7 +59,7 @@ impl<P: Platform> Driver<P> {
             return Ok(());
         }
         if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
-            return Err(Error::Unsupported(Feature::Atomics));
+            return Err(Error::Unsupported(Feature::Atomics).fault());
         }
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
         let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.port };
@@ -125,13 +125,13 @@ impl<P: Platform> Driver<P> {
     }
 
     /// State, next PSN to receive, next PSN to send.
-    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), Error> {
+    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), Fault> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryQpIn::QPN, qp.object.number);
         self.command::<cmd::QueryQp>(input.view(), output.view_mut())?;
         let context = output.view().sub(QueryQpOut::QPC);
         let code = context.get(Qpc::STATE);
-        let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code })?;
+        let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code }.fault())?;
         Ok((state, Psn::new(context.get(Qpc::NEXT_RCV_PSN)), Psn::new(context.get(Qpc::NEXT_SEND_PSN))))
     }
 }
@@ -179,7 +179,7 @@ const fn migration(state: PathMigState) -> u32 {
     }
 }
 
-fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Result<(), Error> {
+fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Result<(), Fault> {
     path.set(Ads::RLID, u32::from(av.dlid.get()))
         .set(Ads::MLID, u32::from(av.src_path_bits))
         .set(Ads::SL, u32::from(av.sl))
@@ -196,11 +196,11 @@ fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Res
 }
 
 /// The device's code of a static rate: the greatest that it has and that is not above the one asked for.
-fn stat_rate(rate: u8, rates: u32) -> Result<u32, Error> {
+fn stat_rate(rate: u8, rates: u32) -> Result<u32, Fault> {
     let most = Ads::STAT_RATE.max() - RATE_OFFSET;
     match u32::from(rate) {
         0 => Ok(0),
-        asked if asked > most => Err(Error::LimitExceeded { limit: most }),
+        asked if asked > most => Err(Error::LimitExceeded { limit: most }.fault()),
         asked => Ok((1..=asked).rev().map(|rate| rate + RATE_OFFSET).find(|code| rates & 1 << code != 0).unwrap_or(0)),
     }
 }
