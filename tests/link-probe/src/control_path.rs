@@ -42,13 +42,13 @@ unsafe impl DmaBuffer for Buffer {
     }
 }
 
-fn give<T>(place: &mut MaybeUninit<T>, result: Result<T, Errno>) -> i32 {
+fn give<T, E>(place: &mut MaybeUninit<T>, result: Result<T, E>, errno: impl Fn(&E) -> Errno) -> i32 {
     match result {
         Ok(value) => {
             place.write(value);
             0
         }
-        Err(errno) => errno.number(),
+        Err(error) => errno(&error).number(),
     }
 }
 
@@ -85,12 +85,12 @@ pub unsafe extern "C" fn probe_teardown(verbs: &MaybeUninit<ProbeVerbs>) -> i32 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_health(verbs: &mut ProbeVerbs, health: &mut MaybeUninit<Health>) -> i32 {
-    give(health, verbs.provider_mut().health().map_err(|_| Errno::Eio))
+    give(health, verbs.provider_mut().health(), |_| Errno::Eio)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_maintain(verbs: &mut ProbeVerbs, next: &mut MaybeUninit<u64>) -> i32 {
-    give(next, verbs.maintain().map(|moment| moment.as_nanos()).map_err(|_| Errno::Eio))
+    give(next, verbs.maintain().map(|moment| moment.as_nanos()), |_| Errno::Eio)
 }
 
 #[unsafe(no_mangle)]
@@ -98,7 +98,7 @@ pub extern "C" fn probe_take_interrupt_handler(
     verbs: &mut ProbeVerbs,
     handler: &mut MaybeUninit<InterruptHandler<'static, &'static mut ProbeDriver>>,
 ) -> i32 {
-    give(handler, verbs.take_interrupt_handler().map_err(|_| Errno::Ebusy))
+    give(handler, verbs.take_interrupt_handler(), |_| Errno::Ebusy)
 }
 
 #[unsafe(no_mangle)]
@@ -108,23 +108,22 @@ pub extern "C" fn probe_on_interrupt(handler: &mut InterruptHandler<'static, &'s
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_poll_event(verbs: &mut ProbeVerbs, event: &mut MaybeUninit<Option<Event>>) -> i32 {
-    give(event, verbs.poll_event().map_err(|error| error.errno()))
+    give(event, verbs.poll_event(), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_query_port(verbs: &mut ProbeVerbs, port: &mut MaybeUninit<PortAttr>) -> i32 {
-    give(port, verbs.query_port(1).map_err(|error| error.errno()))
+    give(port, verbs.query_port(1), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_query_gid(verbs: &mut ProbeVerbs, gid: &mut MaybeUninit<Gid>, pkey: &mut MaybeUninit<u16>) -> i32 {
-    give(gid, verbs.query_gid(1, 0).map_err(|error| error.errno()))
-        | give(pkey, verbs.query_pkey(1, 0).map_err(|error| error.errno()))
+    give(gid, verbs.query_gid(1, 0), |error| error.errno()) | give(pkey, verbs.query_pkey(1, 0), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_alloc_pd(verbs: &mut ProbeVerbs, pd: &mut MaybeUninit<PdHandle>) -> i32 {
-    give(pd, verbs.alloc_pd().map_err(|error| error.errno()))
+    give(pd, verbs.alloc_pd(), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
@@ -147,7 +146,7 @@ pub unsafe extern "C" fn probe_reg_mr(
     // SAFETY: the caller gives the buffer away.
     let buffer = unsafe { buffer.assume_init_read() };
     let registered = verbs.reg_mr(*pd, buffer, Access::from_bits_retain(access));
-    give(region, registered.map_err(|refused| refused.error.errno()))
+    give(region, registered, |refused| refused.error.errno())
 }
 
 /// Gives the buffer back.
@@ -162,12 +161,12 @@ pub unsafe extern "C" fn probe_dereg_mr(
 ) -> i32 {
     // SAFETY: the caller gives the region away.
     let region = unsafe { region.assume_init_read() };
-    give(buffer, verbs.dereg_mr(region).map_err(|refused| refused.error.errno()))
+    give(buffer, verbs.dereg_mr(region), |refused| refused.error.errno())
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_alloc_mw(verbs: &mut ProbeVerbs, pd: &PdHandle, mw: &mut MaybeUninit<MwHandle>) -> i32 {
-    give(mw, verbs.alloc_mw(*pd, MwType::Type1).map_err(|error| error.errno()))
+    give(mw, verbs.alloc_mw(*pd, MwType::Type1), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
@@ -177,7 +176,7 @@ pub extern "C" fn probe_dealloc_mw(verbs: &mut ProbeVerbs, mw: &MwHandle) -> i32
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_create_cq(verbs: &mut ProbeVerbs, entries: u32, cq: &mut MaybeUninit<CqHandle>) -> i32 {
-    give(cq, verbs.create_cq(entries).map_err(|error| error.errno()))
+    give(cq, verbs.create_cq(entries), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
@@ -187,7 +186,7 @@ pub extern "C" fn probe_destroy_cq(verbs: &mut ProbeVerbs, cq: &CqHandle) -> i32
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_create_qp(verbs: &mut ProbeVerbs, init: &QpInit, qp: &mut MaybeUninit<QpHandle>) -> i32 {
-    give(qp, verbs.create_qp(init).map_err(|error| error.errno()))
+    give(qp, verbs.create_qp(init), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
@@ -198,7 +197,7 @@ pub extern "C" fn probe_modify_qp(verbs: &mut ProbeVerbs, qp: &QpHandle, attr: &
 
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_query_qp(verbs: &mut ProbeVerbs, qp: &QpHandle, info: &mut MaybeUninit<QpInfo>) -> i32 {
-    give(info, verbs.query_qp(*qp).map_err(|error| error.errno()))
+    give(info, verbs.query_qp(*qp), |error| error.errno())
 }
 
 #[unsafe(no_mangle)]
