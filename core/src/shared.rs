@@ -222,9 +222,12 @@ impl<'s> Regions<'s> {
 
     /// Every slot with its index, in the order in which a key is looked for.
     pub(crate) fn in_order(&self, lkey: Lkey) -> impl Iterator<Item = (usize, &'s RegionSlot)> + use<'s> {
-        let first = (lkey.get() >> 8 & self.mask) as usize;
-        let all = self.slots.iter().enumerate();
-        all.clone().skip(first).chain(all.take(first))
+        let (slots, first) = (self.slots, (lkey.get() >> 8 & self.mask) as usize);
+        (0..slots.len()).filter_map(move |step| {
+            let at = first.wrapping_add(step);
+            let at = if at < slots.len() { at } else { at.wrapping_sub(slots.len()) };
+            Some((at, slots.get(at)?))
+        })
     }
 }
 

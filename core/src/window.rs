@@ -179,13 +179,9 @@ impl Windows {
     }
 
     pub(crate) fn insert(&mut self, handle: MwHandle, pd: PdHandle, kind: MwType, rkey: Rkey) {
-        let state = WindowState { rkey, binding: None };
-        self.restore(Window { handle, pd, kind, state, done: 0 });
-    }
-
-    fn restore(&mut self, window: Window) {
-        if let Some(cell) = self.cells.get_mut(usize::from(window.handle.index())) {
-            cell.window = Some(window);
+        if let Some(cell) = self.cells.get_mut(usize::from(handle.index())) {
+            let state = WindowState { rkey, binding: None };
+            cell.window = Some(Window { handle, pd, kind, state, done: 0 });
         }
     }
 
@@ -199,14 +195,26 @@ impl Windows {
         if window.handle == handle { Some(window) } else { None }
     }
 
-    /// Takes a window out, unless binds of it are in flight.
-    fn remove(&mut self, handle: MwHandle) -> Result<Window, u32> {
+    /// Hides a window from binds, unless some of it are in flight; how many.
+    fn hide(&mut self, handle: MwHandle) -> Result<(), u32> {
         let binds = self.binds().filter(|bind| bind.mw == handle).count();
-        if binds != 0 {
-            return Err(binds as u32);
+        match self.get_mut(handle) {
+            Some(window) if binds == 0 => {
+                window.handle = MwHandle::NONE;
+                Ok(())
+            }
+            _ => Err(binds as u32),
         }
-        let cell = self.cells.get_mut(usize::from(handle.index()));
-        cell.and_then(|cell| cell.window.take()).ok_or(0)
+    }
+
+    /// Ends a window that was hidden, or shows it again.
+    fn end_hidden(&mut self, handle: MwHandle, gone: bool) {
+        let Some(cell) = self.cells.get_mut(usize::from(handle.index())) else { return };
+        if gone {
+            cell.window = None;
+        } else if let Some(window) = &mut cell.window {
+            window.handle = handle;
+        }
     }
 
     fn binds(&self) -> impl Iterator<Item = &PendingBind> + Clone {
@@ -216,7 +224,10 @@ impl Windows {
     /// The type 2 window of the domain in slot `pd` with this key.
     fn type2(&mut self, pd: u16, rkey: Rkey) -> Option<&mut Window> {
         // A domain exists as long as its windows do: one slot is one domain.
-        let named = |window: &&mut Window| window.kind == MwType::Type2 && window.pd.index() == pd && window.state.rkey == rkey;
+        let named = |window: &&mut Window| {
+            let hidden = window.handle.index() == MwHandle::NONE.index();
+            window.kind == MwType::Type2 && window.pd.index() == pd && window.state.rkey == rkey && !hidden
+        };
         self.cells.iter_mut().filter_map(|cell| cell.window.as_mut()).find(named)
     }
 
@@ -439,12 +450,10 @@ impl<P: Provider> Verbs<'_, P> {
     pub fn dealloc_mw(&mut self, handle: MwHandle) -> Result<(), DeallocMwError<P::Error>> {
         let mw = self.mws.get_mut(handle).ok_or(DeallocMwError::Stale)?;
         // A bind in flight would be done to whatever window gets the number next.
-        let removed = self.shared.windows.with(|windows| windows.remove(handle));
-        let window = removed.map_err(|binds| DeallocMwError::Busy { binds })?;
-        if let Err(error) = self.provider.destroy_mw(CoreCall::NEW, &mut mw.inner) {
-            self.shared.windows.with(|windows| windows.restore(window));
-            return Err(DeallocMwError::Device(error));
-        }
+        self.shared.windows.with(|windows| windows.hide(handle)).map_err(|binds| DeallocMwError::Busy { binds })?;
+        let destroyed = self.provider.destroy_mw(CoreCall::NEW, &mut mw.inner);
+        self.shared.windows.with(|windows| windows.end_hidden(handle, destroyed.is_ok()));
+        destroyed.map_err(DeallocMwError::Device)?;
         let pd = mw.pd;
         self.mws.remove(handle);
         self.leave_pd(pd);
