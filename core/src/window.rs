@@ -218,7 +218,7 @@ impl Windows {
     }
 
     fn binds(&self) -> impl Iterator<Item = &PendingBind> + Clone {
-        self.cells.iter().take(self.used).filter_map(|cell| cell.bind.as_ref())
+        self.cells.get(..self.used).unwrap_or_default().iter().filter_map(|cell| cell.bind.as_ref())
     }
 
     /// The type 2 window of the domain in slot `pd` with this key.
@@ -299,7 +299,7 @@ impl Windows {
 
     /// Whether one more bind can be remembered.
     pub(crate) fn has_room(&self) -> bool {
-        self.cells.iter().skip(self.vacant).any(|cell| cell.bind.is_none())
+        self.cells.get(self.vacant..).unwrap_or_default().iter().any(|cell| cell.bind.is_none())
     }
 
     /// Puts a window into the state that a posted bind will give it and remembers how it was. There is room.
@@ -351,7 +351,8 @@ impl Windows {
     /// known to have been done, what was before both is of no interest any more.
     fn end(&mut self, bind: &PendingBind, failed: bool) {
         let is_it = |cell: &WindowCell| cell.bind.as_ref().is_some_and(|other| other.sequence == bind.sequence);
-        if let Some((index, cell)) = self.cells.iter_mut().enumerate().take(self.used).find(|(_, cell)| is_it(cell)) {
+        let used = self.cells.get_mut(..self.used).unwrap_or_default();
+        if let Some((index, cell)) = used.iter_mut().enumerate().find(|(_, cell)| is_it(cell)) {
             cell.bind = None;
             self.vacant = self.vacant.min(index);
         }
@@ -370,7 +371,8 @@ impl Windows {
         }
         let state = match self.oldest_of(&|other| bind.is_before(other)).map(|newer| newer.sequence) {
             Some(newer) => {
-                let mut binds = self.cells.iter_mut().take(self.used).filter_map(|cell| cell.bind.as_mut());
+                let used = self.cells.get_mut(..self.used).unwrap_or_default();
+                let mut binds = used.iter_mut().filter_map(|cell| cell.bind.as_mut());
                 binds.find(|other| other.sequence == newer).map(|newer| &mut newer.previous)
             }
             None => self.get_mut(bind.mw).map(|window| &mut window.state),

@@ -154,7 +154,7 @@ impl Arena {
         let want = pages_or_one.get() as usize;
         let (mut run, mut lowest) = (0, None);
         let mut end = None;
-        for (page, used) in self.uses.iter().enumerate().take(self.high).skip(self.low) {
+        for (page, used) in (self.low..).zip(self.uses.get(self.low..self.high).unwrap_or_default()) {
             run = if *used == PageUse::FREE { run + 1 } else { 0 };
             if run == 1 {
                 lowest.get_or_insert(page);
@@ -186,7 +186,7 @@ impl Arena {
 
     /// Notes a use of all pages of a run.
     pub(crate) fn mark(&mut self, run: Run, to: PageUse) {
-        for page in (run.first as usize..).take(run.pages.get() as usize) {
+        for page in run.first as usize..(run.first as usize).saturating_add(run.pages.get() as usize) {
             self.set(page, to);
         }
     }
@@ -254,7 +254,7 @@ impl Arena {
         if self.firmware >= self.firmware_limit {
             return None;
         }
-        let page = self.uses.iter().take(self.high).rposition(|page| *page == PageUse::FREE)?;
+        let page = self.uses.get(..self.high)?.iter().rposition(|page| *page == PageUse::FREE)?;
         self.high = page + 1;
         self.function(function)?.pages += 1;
         self.set(page, PageUse::FIRMWARE);
