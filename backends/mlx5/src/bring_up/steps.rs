@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 
 use bareverbs::{Clock, DmaFence, DmaMemory, Guid, Platform, Registers};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, CmdStatus, EventType, HcaVportContext, InitialSeg, QueryAdapterOut, QueryAdapterParamBlock,
+    Buffer, CmdOpcode, CmdStatus, EventType, HcaVportContext, InitialSeg, Layout, QueryAdapterOut, QueryAdapterParamBlock,
     QueryHcaVportContextOut, QueryIssiOut, SetIssiIn, View, cmd, query_pages,
 };
 
@@ -210,6 +210,10 @@ impl<P: Platform> Driver<P> {
     fn step(&mut self, step: Step, need: usize) -> Result<(), Fault> {
         match step {
             Step::CheckArena => {
+                // From here on a register that cannot be read counts as one that nobody answers for.
+                if self.machine.registers.len() < InitialSeg::SIZE {
+                    return Err(Error::OutOfRange { offset: InitialSeg::SIZE }.fault());
+                }
                 let have = self.machine.memory.len();
                 if have < need { Err(Error::ArenaTooSmall { have }.fault()) } else { Ok(()) }
             }
@@ -289,7 +293,7 @@ impl<P: Platform> Driver<P> {
         let deadline = self.machine.clock.now().after(timeout);
         loop {
             let late = self.machine.clock.now() >= deadline;
-            let word = self.register(InitialSeg::INITIALIZING.dword())?;
+            let word = self.register(InitialSeg::INITIALIZING.dword());
             if InitialSeg::INITIALIZING.take(word) == 0 {
                 return Ok(());
             }
@@ -308,15 +312,15 @@ impl<P: Platform> Driver<P> {
     #[inline(never)]
     fn set_command_queue(&mut self) -> Result<(), Fault> {
         self.check_device()?;
-        let minor = self.segment(InitialSeg::FW_REV_MINOR)? as u16;
-        let major = self.segment(InitialSeg::FW_REV_MAJOR)? as u16;
-        self.attr.fw_ver = [major, minor, self.segment(InitialSeg::FW_REV_SUBMINOR)? as u16];
-        let revision = self.segment(InitialSeg::CMD_INTERFACE_REV)?;
+        let minor = self.segment(InitialSeg::FW_REV_MINOR) as u16;
+        let major = self.segment(InitialSeg::FW_REV_MAJOR) as u16;
+        self.attr.fw_ver = [major, minor, self.segment(InitialSeg::FW_REV_SUBMINOR) as u16];
+        let revision = self.segment(InitialSeg::CMD_INTERFACE_REV);
         if revision != COMMAND_INTERFACE {
             return Err(Error::CommandInterface { revision: revision as u16 }.fault());
         }
-        let log_size = self.segment(InitialSeg::LOG_CMDQ_SIZE)?;
-        let log_stride = self.segment(InitialSeg::LOG_CMDQ_STRIDE)?;
+        let log_size = self.segment(InitialSeg::LOG_CMDQ_SIZE);
+        let log_stride = self.segment(InitialSeg::LOG_CMDQ_STRIDE);
         // Two slots at least (the last is for pages), 32 at most (bits of the doorbell), entries of 64 bytes in one page.
         if !(1..=5).contains(&log_size) || log_stride < 6 || log_size + log_stride > PAGE.trailing_zeros() {
             return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 }.fault());

@@ -64,7 +64,7 @@ impl<P: Platform> Driver<P> {
             return Ok(Some(AsyncEvent::Overflow));
         }
         if event_type(&entry) == Some(EventType::InternalError) {
-            let word = self.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword())?;
+            let word = self.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword());
             let (syndrome, ext) = (HealthBuffer::SYND.take(word), HealthBuffer::EXT_SYND.take(word));
             log_event!(error, "the device reports an internal error, health syndrome {:x}, {:x}", syndrome, ext);
             return Ok(Some(AsyncEvent::DeviceFatal(syndrome as u8, ext as u16)));

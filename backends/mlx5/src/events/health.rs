@@ -53,7 +53,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn check_health(&mut self) -> Result<Health, Fault> {
         self.destroy_orphans();
         let (reset_wanted, complaint) = self.read_complaint()?;
-        let word = self.register(InitialSeg::HEALTH_COUNTER.dword())?;
+        let word = self.register(InitialSeg::HEALTH_COUNTER.dword());
         let counter = InitialSeg::HEALTH_COUNTER.take(word);
         self.health.misses = if self.health.last == Some(counter) { self.health.misses.saturating_add(1) } else { 0 };
         self.health.last = Some(counter);
@@ -79,16 +79,16 @@ impl<P: Platform> Driver<P> {
 
     /// Whether the firmware asks for a reset, and the dword with its syndrome.
     fn read_complaint(&mut self) -> Result<(bool, u32), Fault> {
-        let revision = self.register(InitialSeg::FW_REV_MAJOR.dword())?;
-        let interface = self.register(InitialSeg::CMD_INTERFACE_REV.dword())?;
+        let revision = self.register(InitialSeg::FW_REV_MAJOR.dword());
+        let interface = self.register(InitialSeg::CMD_INTERFACE_REV.dword());
         if revision == u32::MAX && interface == u32::MAX {
             log_event!(error, "the device is gone");
             self.commands.dead = Some(Error::DeviceGone.fault());
             return Err(Error::DeviceGone.fault());
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
-        let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())?) != 0;
-        let complaint = self.register(buffer + HealthBuffer::SYND.dword())?;
+        let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())) != 0;
+        let complaint = self.register(buffer + HealthBuffer::SYND.dword());
         let syndrome = HealthBuffer::SYND.take(complaint) as u8;
         if reset_wanted && syndrome != 0 {
             log_event!(error, "the firmware asks for a reset, health syndrome {:x}", syndrome);
@@ -115,13 +115,13 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// A register of the initialization segment, in host byte order.
-    pub(crate) fn register(&self, at: usize) -> Result<u32, Fault> {
-        Ok(self.machine.register(at)?)
+    /// A register of the initialization segment, in host byte order; all ones where there is none, as if no device answered.
+    pub(crate) fn register(&self, at: usize) -> u32 {
+        self.machine.register(at).unwrap_or(u32::MAX)
     }
 
     /// A field of the initialization segment.
-    pub(crate) fn segment(&self, field: Field<InitialSeg>) -> Result<u32, Fault> {
-        Ok(field.take(self.register(field.dword())?))
+    pub(crate) fn segment(&self, field: Field<InitialSeg>) -> u32 {
+        field.take(self.register(field.dword()))
     }
 }
