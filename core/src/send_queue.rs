@@ -866,7 +866,6 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
 
     /// Writes a request that was checked.
     #[cfg_attr(not(feature = "small"), inline(always))]
-    #[cfg_attr(feature = "small", inline(never))]
     fn write_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge], bytes: u64, blocks: u32) {
         self.writer.put_sges(self.head, &op, sges, flags | self.state.limits.always);
         self.remember(wr_id, bytes as u32, blocks, Kind::of(op.opcode).opcode);

@@ -151,14 +151,34 @@ impl<P: Platform> SendWriter<'_, P> {
         self.source.kept.fenced.set(at);
     }
 
+    /// Writes what comes before a payload of `units`, word by word; gives the word after it.
+    #[cfg_attr(feature = "small", inline(never))]
+    fn put_head(&mut self, at: u32, op: &DataOp, units: u32, flags: SendFlags) -> u32 {
+        let units = head_units(op.opcode).wrapping_add(units);
+        let control = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
+        let mut word = at.wrapping_mul(WORDS);
+        self.put_words(&mut word, &control);
+        if is_remote(op.opcode) {
+            self.put_words(&mut word, &remote_address(&op.remote));
+        }
+        word
+    }
+
+    /// Writes words from word `word` on, which is the one after them then.
+    #[cfg_attr(not(feature = "small"), inline(always))]
+    #[cfg_attr(feature = "small", inline(never))]
+    fn put_words(&mut self, word: &mut u32, values: &[u64]) {
+        for value in values {
+            self.source.ring.view().put_word(*word, *value);
+            *word = word.wrapping_add(1);
+        }
+    }
+
     /// Writes data segments from word `word` on.
     #[inline(always)]
     fn put_data(&mut self, mut word: u32, sges: &[Sge]) {
         for sge in sges {
-            let [head, start] = data(sge);
-            self.source.ring.view().put_word(word, head);
-            self.source.ring.view().put_word(word.wrapping_add(1), start);
-            word = word.wrapping_add(2);
+            self.put_words(&mut word, &data(sge));
         }
     }
 }
@@ -200,24 +220,28 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
 
     #[inline(always)]
     fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
+        if !WHOLE_BLOCKS {
+            let word = self.put_head(at, op, sges.len() as u32, flags);
+            return self.put_data(word, sges);
+        }
         let units = head_units(op.opcode) + sges.len() as u32;
         let [first, second] = self.control(opcode_of(op.opcode), at, units, flags, op.immediate);
         let [addr, key] = remote_address(&op.remote);
         let view = self.source.ring.view();
         match (sges, is_remote(op.opcode)) {
-            ([one], false) if WHOLE_BLOCKS => {
+            ([one], false) => {
                 let [head, start] = data(one);
                 view.put(at, &[first, second, head, start]);
             }
-            ([one], true) if WHOLE_BLOCKS => {
+            ([one], true) => {
                 let [head, start] = data(one);
                 view.put(at, &[first, second, addr, key, head, start]);
             }
-            ([one, two], false) if WHOLE_BLOCKS => {
+            ([one, two], false) => {
                 let ([head, start], [head2, start2]) = (data(one), data(two));
                 view.put(at, &[first, second, head, start, head2, start2]);
             }
-            ([one, two, rest @ ..], true) if WHOLE_BLOCKS => {
+            ([one, two, rest @ ..], true) => {
                 let ([head, start], [head2, start2]) = (data(one), data(two));
                 view.put(at, &[first, second, addr, key, head, start, head2, start2]);
                 self.put_data(at.wrapping_add(1).wrapping_mul(WORDS), rest);
@@ -236,27 +260,18 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
     #[inline(always)]
     fn put_inline(&mut self, at: u32, op: &DataOp, bytes: &[u8], flags: SendFlags) {
         let units = inline_units(bytes.len());
-        let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
-        let head = if units == 0 { 0 } else { inline_head(bytes) };
         if !WHOLE_BLOCKS {
-            let mut word = at.wrapping_mul(WORDS);
-            let mut next = |value| {
-                self.source.ring.view().put_word(word, value);
-                word = word.wrapping_add(1);
-            };
-            next(first);
-            next(second);
-            if is_remote(op.opcode) {
-                let [addr, key] = remote_address(&op.remote);
-                next(addr);
-                next(key);
+            let mut word = self.put_head(at, op, units, flags);
+            if units != 0 {
+                self.put_words(&mut word, &[inline_head(bytes)]);
             }
-            next(head);
             for at in (4..bytes.len()).step_by(8) {
-                next(word_of(bytes, at));
+                self.put_words(&mut word, &[word_of(bytes, at)]);
             }
             return;
         }
+        let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
+        let head = if units == 0 { 0 } else { inline_head(bytes) };
         // The whole first block, whatever of it the payload fills: what comes after its end is not looked at.
         let done = if is_remote(op.opcode) {
             let [addr, key] = remote_address(&op.remote);
@@ -290,15 +305,21 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         let [first, second] = self.control(opcode, at, 4, flags, 0);
         let ([addr, key], [head, start]) = (remote_address(&op.remote), data(sge));
         let [swap_add, compare] = WqeAtomicSeg::be_words(op.swap_add, op.compare);
-        self.source.ring.view().put(at, &[first, second, addr, key, swap_add, compare, head, start]);
+        let words = [first, second, addr, key, swap_add, compare, head, start];
+        if WHOLE_BLOCKS {
+            self.source.ring.view().put(at, &words);
+        } else {
+            self.put_words(&mut at.wrapping_mul(WORDS), &words);
+        }
     }
 
     fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
         let blocks = Self::bind_blocks(bind);
         let words = self.control(WqeOpcode::Umr, at, blocks * UNITS, flags, bind.old.get());
         let words = bind_words(bind, self.source.qpn_ds >> 8, words);
-        for (block, words) in (at..at.wrapping_add(blocks)).zip(words.as_chunks::<{ WORDS as usize }>().0) {
-            self.source.ring.view().put(block, words);
+        let mut word = at.wrapping_mul(WORDS);
+        for block in words.as_chunks::<{ WORDS as usize }>().0.iter().take(blocks as usize) {
+            self.put_words(&mut word, block);
         }
         self.fence(at.wrapping_add(blocks));
     }
