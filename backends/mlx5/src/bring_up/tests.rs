@@ -3,12 +3,12 @@
 use std::boxed::Box;
 
 use bareverbs::{
-    Access, Clock, MwBind, MwType, OffsetMap, Payload, QpAttr, QpAttrMask, QpCap, QpInit, QpRings, QpState, QpType, RecvWr,
-    SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
+    Access, Clock, MwBind, MwType, OffsetMap, Payload, Provider, QpAttr, QpAttrMask, QpCap, QpInit, QpRings, QpState, QpType,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
 };
 
 use crate::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
-use crate::{Config, Error, Mlx5, Step};
+use crate::{Config, Error, Machine, Mlx5, Step};
 
 type Driver = Mlx5<MockPlatform, PAGES>;
 
@@ -56,7 +56,7 @@ fn answer(random: &mut Random, memory: &mut [u8], entry: usize) {
 }
 
 /// All verbs once, whatever comes of them.
-fn use_it(verbs: &mut Verbs<'_, Driver>) {
+fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
     let _ = (verbs.query_port(1), verbs.query_gid(1, 0), verbs.query_pkey(1, 0), verbs.maintain());
     let Ok(pd) = verbs.alloc_pd() else { return };
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::MW_BIND;
@@ -98,47 +98,54 @@ fn use_it(verbs: &mut Verbs<'_, Driver>) {
     let _ = verbs.dealloc_pd(pd);
 }
 
+/// A machine whose device answers with noise.
+fn noisy(seed: u64) -> Machine<MockPlatform> {
+    let (machine, shared) = machine();
+    {
+        let mut state = shared.borrow_mut();
+        state.registers[4..8].copy_from_slice(&[0, 5, 0, 0]);
+        state.registers[0x17] = 0x56;
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        state.device = Some(Box::new(move |memory, at, value| {
+            if at == 0x18 {
+                let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize & 31;
+                // The queue is the first page of the arena.
+                answer(&mut random, memory, slot * 64);
+                let opcode = u16::from_be_bytes([memory[slot * 64 + 16], memory[slot * 64 + 17]]);
+                // Mostly no pages, and a UAR that lies in the BAR: to see more than the first steps.
+                if opcode == 0x107 && random.below(8) != 0 {
+                    memory[slot * 64 + 44..slot * 64 + 48].copy_from_slice(&[0, 0, 0, (seed % 4) as u8]);
+                }
+                if opcode == 0x802 && random.below(8) != 0 {
+                    memory[slot * 64 + 40..slot * 64 + 44].copy_from_slice(&[0, 0, 0, 5]);
+                }
+            }
+            // Events and completions, too, where and whatever they be.
+            for _ in 0..random.below(4) {
+                let at = 0x1000 + random.below((memory.len() - 0x1000) as u64 / 64) as usize * 64;
+                memory[at..at + 64].iter_mut().for_each(|byte| *byte = random.byte());
+            }
+        }));
+    }
+    machine
+}
+
+/// Short waits and queues.
+const SHORT: Config = Config {
+    command_timeout: core::time::Duration::from_micros(50),
+    reclaim_timeout: core::time::Duration::from_micros(50),
+    async_events: 64,
+    completion_events: 64,
+    ..Config::DEFAULT
+};
+
 #[test]
 fn a_device_may_answer_anything() {
     let mut came_up = 0;
     static RINGS: QpRings<16, 16> = QpRings::new();
     let mut storage = Box::new(Storage::<Driver, 1, 1, 1, 1, 1>::new([RINGS.view()]));
     for seed in 1..=4000u64 {
-        let (machine, shared) = machine();
-        {
-            let mut state = shared.borrow_mut();
-            state.registers[4..8].copy_from_slice(&[0, 5, 0, 0]);
-            state.registers[0x17] = 0x56;
-            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            state.device = Some(Box::new(move |memory, at, value| {
-                if at == 0x18 {
-                    let slot = u32::from_be_bytes(value.try_into().unwrap()).trailing_zeros() as usize & 31;
-                    // The queue is the first page of the arena.
-                    answer(&mut random, memory, slot * 64);
-                    let opcode = u16::from_be_bytes([memory[slot * 64 + 16], memory[slot * 64 + 17]]);
-                    // Mostly no pages, and a UAR that lies in the BAR: to see more than the first steps.
-                    if opcode == 0x107 && random.below(8) != 0 {
-                        memory[slot * 64 + 44..slot * 64 + 48].copy_from_slice(&[0, 0, 0, (seed % 4) as u8]);
-                    }
-                    if opcode == 0x802 && random.below(8) != 0 {
-                        memory[slot * 64 + 40..slot * 64 + 44].copy_from_slice(&[0, 0, 0, 5]);
-                    }
-                }
-                // Events and completions, too, where and whatever they be.
-                for _ in 0..random.below(4) {
-                    let at = 0x1000 + random.below((memory.len() - 0x1000) as u64 / 64) as usize * 64;
-                    memory[at..at + 64].iter_mut().for_each(|byte| *byte = random.byte());
-                }
-            }));
-        }
-        let config = Config {
-            command_timeout: core::time::Duration::from_micros(50),
-            reclaim_timeout: core::time::Duration::from_micros(50),
-            async_events: 64,
-            completion_events: 64,
-            ..Config::DEFAULT
-        };
-        match Driver::bring_up(machine, &config) {
+        match Driver::bring_up(noisy(seed), &SHORT) {
             Ok(driver) => {
                 came_up += 1;
                 let mut verbs = Verbs::new(driver, &mut storage);
@@ -157,6 +164,31 @@ fn a_device_may_answer_anything() {
         }
     }
     assert!(came_up > 50, "{came_up}: the noise is too loud to test more than the first steps");
+}
+
+#[test]
+fn a_driver_may_be_made_where_it_stays() {
+    let mut came_up = 0;
+    static RINGS: QpRings<16, 16> = QpRings::new();
+    for seed in 1..=400u64 {
+        let mut place = None;
+        match Driver::bring_up_in(&mut place, noisy(seed), &SHORT) {
+            Ok(driver) => {
+                came_up += 1;
+                let mut storage = Storage::<&mut Driver, 1, 1, 1, 1, 1>::new([RINGS.view()]);
+                let mut verbs = Verbs::new(driver, &mut storage);
+                use_it(&mut verbs);
+                let Ok(driver) = verbs.into_provider() else { panic!("nothing is out") };
+                let _ = driver.take_down();
+            }
+            Err(error) => assert!(error.pages_kept as usize <= PAGES, "seed {seed}: {error:?}"),
+        }
+        // It is down: there is nothing to do but to give the machine back.
+        let driver = place.take().expect("up or not, it is there");
+        let machine = driver.teardown().map_or_else(|(_, machine)| machine, |(machine, _)| machine);
+        assert!(machine.clock.now() > bareverbs::Instant::from_nanos(0), "seed {seed}: the one that was used");
+    }
+    assert!(came_up > 5, "{came_up}: the noise is too loud to test more than the first steps");
 }
 
 #[test]
