@@ -12,8 +12,6 @@ const KLM_OCTOWORDS: u32 = 4;
 pub(super) const BIND_BLOCKS: u32 = 3;
 /// Blocks of an unbind or an invalidation.
 pub(super) const UNBIND_BLOCKS: u32 = 2;
-/// Words of the longest.
-const WORDS_OF_BIND: usize = BIND_BLOCKS as usize * WQEBB / 8;
 
 /// Two dwords as they lie in memory.
 #[inline(always)]
@@ -81,8 +79,9 @@ pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32,
     WqeCtrlSeg::be_words(WqeCtrlSeg::opcode_dword(opcode, at), qpn_ds, flags, last)
 }
 
-/// Words of a UMR that binds a window: control and UMR control; key context; translation. A block each.
-pub(super) fn bind_words(bind: &Bind, qpn: u32, control: [u64; 2]) -> [u64; WORDS_OF_BIND] {
+/// Blocks of a UMR that binds a window: control and UMR control; key context; translation.
+#[cfg_attr(not(feature = "small"), inline(always))]
+pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> [[u64; WQEBB / 8]; BIND_BLOCKS as usize] {
     let type2 = bind.kind == MwType::Type2;
     let flag = |flag, bits| if bind.access.contains(flag) { bits } else { 0 };
     let mut umr = WqeUmrCtrlSeg::INLINE.place(1) | WqeUmrCtrlSeg::TRANSLATION_OFFSET_EN.place(1);
@@ -91,11 +90,11 @@ pub(super) fn bind_words(bind: &Bind, qpn: u32, control: [u64; 2]) -> [u64; WORD
         mask |= mkey_mask::QPN;
     }
     let tag = bind.new.get() & 0xff;
-    let mut words = [0; WORDS_OF_BIND];
+    let mut words = [[0; WQEBB / 8]; BIND_BLOCKS as usize];
     let mut octowords = 0;
     if bind.length == 0 {
         umr |= WqeUmrCtrlSeg::CHECK_QPN.place(u32::from(type2));
-        words[8] = pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
+        words[1][0] = pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
     } else {
         umr |= WqeUmrCtrlSeg::CHECK_FREE.place(u32::from(type2));
         octowords = KLM_OCTOWORDS;
@@ -106,12 +105,12 @@ pub(super) fn bind_words(bind: &Bind, qpn: u32, control: [u64; 2]) -> [u64; WORD
             | flag(Access::REMOTE_ATOMIC, Mkc::A.place(1));
         let owner = if type2 { qpn } else { MKEY_ANY_QPN };
         let start = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
-        words[8] = pair(rights, Mkc::QPN.place(owner) | tag);
-        [words[10], words[11]] = [start.to_be(), bind.length.to_be()];
-        [words[16], words[17]] = WqeKlm::be_words(bind.length as u32, bind.lkey.get(), bind.addr);
+        words[1][0] = pair(rights, Mkc::QPN.place(owner) | tag);
+        [words[1][2], words[1][3]] = [start.to_be(), bind.length.to_be()];
+        [words[2][0], words[2][1]] = WqeKlm::be_words(bind.length as u32, bind.lkey.get(), bind.addr);
     }
-    [words[0], words[1]] = control;
-    [words[2], words[3]] = WqeUmrCtrlSeg::be_words(umr, octowords, mask);
+    [words[0][0], words[0][1]] = control;
+    [words[0][2], words[0][3]] = WqeUmrCtrlSeg::be_words(umr, octowords, mask);
     words
 }
 

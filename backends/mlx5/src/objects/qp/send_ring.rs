@@ -12,7 +12,7 @@ use bareverbs::{
 use bareverbs_mlx5_spec::{DS_UNIT, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeOpcode, fm};
 
 use super::segment::{
-    BIND_BLOCKS, UNBIND_BLOCKS, bind_words, control, control_flags, data, inline_head, inline_units, invalidation, last_word,
+    BIND_BLOCKS, UNBIND_BLOCKS, bind_blocks, control, control_flags, data, inline_head, inline_units, invalidation, last_word,
     remote_address, usual_control_flags, word_of,
 };
 use crate::dma::uar::SendDoorbell;
@@ -313,13 +313,25 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         }
     }
 
+    /// A part of [`Self::put_local_inv`] too, which knows most of it beforehand.
+    #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
         let blocks = Self::bind_blocks(bind);
-        let words = self.control(WqeOpcode::Umr, at, blocks * UNITS, flags, bind.old.get());
-        let words = bind_words(bind, self.source.qpn_ds >> 8, words);
-        let mut word = at.wrapping_mul(WORDS);
-        for block in words.as_chunks::<{ WORDS as usize }>().0.iter().take(blocks as usize) {
-            self.put_words(&mut word, block);
+        let control = self.control(WqeOpcode::Umr, at, blocks * UNITS, flags, bind.old.get());
+        let words = bind_blocks(bind, self.source.qpn_ds >> 8, control);
+        if WHOLE_BLOCKS {
+            let [first, context, translation] = &words;
+            let view = self.source.ring.view();
+            view.put(at, first);
+            view.put(at.wrapping_add(1), context);
+            if blocks == BIND_BLOCKS {
+                view.put(at.wrapping_add(2), translation);
+            }
+        } else {
+            let mut word = at.wrapping_mul(WORDS);
+            for block in words.iter().take(blocks as usize) {
+                self.put_words(&mut word, block);
+            }
         }
         self.fence(at.wrapping_add(blocks));
     }
