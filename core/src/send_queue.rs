@@ -1189,21 +1189,17 @@ fn fault_of(shared: &Shared<'_>, pd: PdHandle, need: Access, addr: u64, length: 
 impl<P: Provider> Drop for SendBatch<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
-        let OpenQueue { writer, state, slot, head, .. } = self.open;
-        ring_at_end(writer, state, slot, head);
+        self.open.writer.close();
+        let OpenQueue { state, slot, head, .. } = self.open;
+        ring_at_end(state, slot, head);
     }
 }
 
 /// Rings at the end of a batch. A call, and by values: the end is also part of what unwinds when the caller panics, which is not
 /// inlined unless it is very short; a reference there would keep the batch out of its registers everywhere.
 #[inline(never)]
-fn ring_at_end<'a, P: Provider>(
-    mut writer: <P::SendRing as SendRing>::Writer<'a>,
-    state: &'a SendState<P>,
-    slot: &QpSlot<'_>,
-    head: u32,
-) {
-    ring_from(&mut writer, state, slot, head);
+fn ring_at_end<P: Provider>(state: &SendState<P>, slot: &QpSlot<'_>, head: u32) {
+    ring_from(&mut state.ring.writer(), state, slot, head);
 }
 
 /// Why a bind whose arguments make sense was not posted.
