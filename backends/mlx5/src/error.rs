@@ -281,7 +281,7 @@ impl fmt::Debug for Fault {
 #[cfg(feature = "defmt")]
 impl defmt::Format for Fault {
     fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::Format::format(&Error::from(*self), f);
+        defmt::write!(f, "{}", Error::from(*self));
     }
 }
 
