@@ -313,7 +313,7 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         }
     }
 
-    /// A part of [`Self::put_local_inv`] too, which knows most of it beforehand.
+    /// A part of `put_local_inv` too, which knows most of it beforehand.
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
         let blocks = Self::bind_blocks(bind);
