@@ -356,6 +356,7 @@ impl Host {
             .unwrap()
             .set(Qpc::ST, st.code())
             .set(Qpc::PD, PD)
+            .set(Qpc::FRE, 1)
             .set(Qpc::LOG_RQ_SIZE, log_rq)
             .set(Qpc::LOG_RQ_STRIDE, 2)
             .set(Qpc::LOG_SQ_SIZE, log_sq)

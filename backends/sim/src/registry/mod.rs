@@ -311,6 +311,11 @@ impl Registry {
         owner.is_kernel() || self.contains(Resource::user_context(owner.uid()))
     }
 
+    /// Whether the kernel made an object.
+    pub(crate) fn is_kernels(&self, id: Resource) -> bool {
+        self.objects.get(&id).is_some_and(|entry| entry.owner.is_kernel())
+    }
+
     /// Whether a command for `owner` may name an object. One that does not exist may be named by the kernel.
     pub(crate) fn may_name(&self, owner: Owner, id: Resource) -> bool {
         owner.is_kernel() || self.objects.get(&id).is_some_and(|entry| owner.may_name_of(entry.owner))

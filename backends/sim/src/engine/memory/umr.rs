@@ -22,6 +22,8 @@ pub(in crate::engine) struct UmrIssuer {
     pub(in crate::engine) qpn: u32,
     /// The queue is the one that serves memory registration: it may change keys of every domain.
     pub(in crate::engine) privileged: bool,
+    /// The queue is the kernel's and may open host memory by its addresses (fast registration).
+    pub(in crate::engine) registers: bool,
 }
 
 const FIELDS: [(u64, Field<Mkc>); 13] = [
@@ -118,6 +120,11 @@ fn allowed(key: &Mkey, issuer: UmrIssuer, number: u32, umr: &Umr, frees: bool) -
     let refused = Err(CqeSyndrome::MwBind);
     // A request that asks for more than is done must not seem to have succeeded.
     if umr.mask & !KNOWN != 0 {
+        return refused;
+    }
+    // A list of pages says what memory of the host a key opens, and the page size and the length how much around them. Programs
+    // have queues too, so that takes a queue of the kernel, as `fre` of its context says (Linux sets it for its own queues).
+    if key.mode() == Some(AccessMode::Mtt) && !issuer.privileged && !issuer.registers {
         return refused;
     }
     if !key.context().is_set(Mkc::UMR_EN) || (key.pd() != issuer.pd && !issuer.privileged) {

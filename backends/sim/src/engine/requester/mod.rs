@@ -16,6 +16,7 @@ use crate::engine::memory::umr::{self, UmrIssuer};
 use crate::engine::qp::psn;
 use crate::engine::qp::{Qp, SendDone, Service};
 use crate::engine::{EngineEvent, QpResources, Work};
+use crate::registry::Resource;
 use crate::wqe::{DataSegment, SendBody, SendWqe};
 
 /// Packets sent and not acknowledged, at most.
@@ -333,7 +334,12 @@ impl Qp {
     /// Executes a key change, which is the oldest request: it waits for all before it. The capability `umr_fence` is 0 here,
     /// for which Linux asks for strong ordering of every key change (`mlx5_get_umr_fence`).
     fn execute_umr(&mut self, work: &mut Work<'_, '_>) -> bool {
-        let issuer = UmrIssuer { pd: self.pd(), qpn: self.qpn, privileged: self.service == Service::RegUmr };
+        let issuer = UmrIssuer {
+            pd: self.pd(),
+            qpn: self.qpn,
+            privileged: self.service == Service::RegUmr,
+            registers: self.get(Qpc::FRE) != 0 && work.shared.registry.is_kernels(Resource::qp(self.qpn)),
+        };
         let changed = match self.requester.ops.front().and_then(|op| op.wqe.as_ref()) {
             Some(SendWqe { body: SendBody::Umr(umr), immediate, .. }) => {
                 if work.shared.keys.was_destroyed(*immediate) {

@@ -2,7 +2,7 @@
 
 use super::super::PageSource;
 use super::super::testing::*;
-use crate::registry::Resource;
+use crate::registry::{Owner, Resource};
 use crate::wire::PerfectWire;
 use bareverbs_mlx5_spec::{CmdStatus, Layout, Mkc, View, ViewMut};
 
@@ -327,10 +327,8 @@ fn umr(mask: u64, fill: impl FnOnce(&mut ViewMut<'_, Mkc>), octowords: u32, offs
     body
 }
 
-#[test]
-fn fast_registration_and_part_of_a_list_changed() {
-    let mut pair = Pair::new();
-    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8 * 4096);
+/// A free key of `b` with room for four pages, for fast registration.
+fn key_for_pages(pair: &mut Pair<PerfectWire>) -> u32 {
     let mut mkc = [0; 64];
     ViewMut::<Mkc>::new(&mut mkc)
         .unwrap()
@@ -341,7 +339,31 @@ fn fast_registration_and_part_of_a_list_changed() {
         .set(Mkc::LOG_PAGE_SIZE, 12)
         .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 2)
         .set(Mkc::PD, PD);
-    let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8;
+    pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8
+}
+
+/// A program would reach all memory of its host otherwise: addresses of pages in a list, or a page size beyond its pages.
+#[test]
+fn pages_are_listed_by_queues_of_the_kernel_alone() {
+    for (mask, octowords) in [(1 | 1 << 6 | 1 << 29, 1), (1 | 1 << 1 | 1 << 29, 0)] {
+        let mut pair = Pair::new();
+        let (_, (at_b, key_b)) = pair.buffers(4096);
+        let key = key_for_pages(&mut pair);
+        pair.b.engine.registry_mut().set_owner(Resource::qp(pair.qb.qpn), Owner::new(5));
+        pair.b.write(at_b, &[0; 16]);
+        let list = if octowords == 0 { Vec::new() } else { data(at_b, 16, key_b) };
+        let fill = |mkc: &mut ViewMut<'_, Mkc>| {
+            mkc.set(Mkc::FREE, 0).set64(Mkc::START_ADDR, 0).set64(Mkc::LEN, 1 << 40).set(Mkc::LOG_PAGE_SIZE, 40);
+        };
+        assert_eq!(bind_at_b(&mut pair, key, &umr(mask, fill, octowords, None, &list)), 6);
+    }
+}
+
+#[test]
+fn fast_registration_and_part_of_a_list_changed() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(8 * 4096);
+    let key = key_for_pages(&mut pair);
     // Four pages in reverse order, listed in memory; start, length, rights, variant and the free bit change.
     let list: Vec<u8> = (0..4u64).rev().flat_map(|page| ((at_b + page * 4096) | 3).to_be_bytes()).collect();
     pair.b.write(at_b + 5 * 4096, &list);
