@@ -10,6 +10,7 @@ use bareverbs_mlx5_spec::{
     CreateMkeyIn, CreateMkeyOut, CreateQpIn, CreateQpOut, EnableHcaIn, Eqc, Init2rtrQpIn, InitHcaIn, Layout, MKEY_ANY_QPN, Mkc,
     Qpc, Rst2initQpIn, Rtr2rtsQpIn, UAR_BLUEFLAME, UAR_PAGE, View, ViewMut, rq_type,
 };
+use rustix::fs::{MemfdFlags, memfd_create};
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
 
@@ -54,7 +55,7 @@ fn command<I: Layout>(opcode: CmdOpcode, tail: usize, fill: impl FnOnce(&mut Vie
 impl Device {
     /// Memory mapped, bus master on; nothing else.
     pub(crate) fn new(mut client: Client) -> Self {
-        let memory = tempfile::tempfile().unwrap();
+        let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
         memory.set_len(LEN).unwrap();
         client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &0x0006_u16.to_le_bytes()).unwrap();
         client.dma_map(0, 0, LEN, memory.as_raw_fd()).unwrap();

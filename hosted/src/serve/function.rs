@@ -14,7 +14,7 @@ use super::memory::ClientMemory;
 use super::messages::line;
 use super::protocol::{Backend, Map};
 use super::subnet::{Gone, Handle};
-use super::vectors::Vectors;
+use super::vectors::{self, Vectors};
 
 /// Longest access to a region: the greatest there is on a bus, a whole BlueFlame register, with room to spare.
 const LONGEST_ACCESS: usize = 4096;
@@ -55,14 +55,11 @@ impl Function {
     /// The client is gone: nothing of it may be touched any more.
     /// Says what the client had not given back.
     pub(crate) fn disconnect(&self) -> Result<String, Gone> {
-        self.handle.ask(|station| {
-            let left = station.left();
-            // The other way round one that came up before could reach the next client.
-            station.reset();
-            self.handle.vectors(Vectors::clear)?;
-            self.memory.disconnect();
-            Ok(left)
-        })?
+        let left = self.handle.reset(|station| station.left())?;
+        // The other way round one that came up before could reach the next client.
+        drop(self.handle.vectors(Vectors::clear)?);
+        self.memory.disconnect();
+        Ok(left)
     }
 }
 
@@ -133,12 +130,19 @@ impl Backend for Function {
     }
 
     fn reset(&mut self) -> io::Result<()> {
-        Ok(self.handle.ask(|station| station.reset())?)
+        Ok(self.handle.reset(|_| ())?)
     }
 
     fn set_irqs(&mut self, index: u32, flags: u32, start: u32, count: u32, fds: Vec<File>) -> io::Result<()> {
         match index {
-            VFIO_PCI_MSIX_IRQ_INDEX => self.handle.vectors(move |vectors| vectors.set(flags, start, count, fds))?,
+            VFIO_PCI_MSIX_IRQ_INDEX => {
+                // What closes a descriptor may wait for whatever it is: that is for this thread alone, without the lock.
+                if !fds.iter().all(vectors::is_event) {
+                    return Err(wrong());
+                }
+                let mut unused = fds;
+                self.handle.vectors(|vectors| vectors.set(flags, start, count, &mut unused))?
+            }
             // Clients turn off kinds of interrupts that there are none of.
             _ if count == 0 => Ok(()),
             _ => Err(wrong()),

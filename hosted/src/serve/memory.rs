@@ -23,6 +23,12 @@ const MOST_MAPPINGS: usize = 65_535;
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
+/// What vfio-user announces that ranges are multiples of.
+const PAGE: u64 = 4096;
+
+/// Most bytes of this process's address space that the files of one client take: a file is mapped as a whole.
+const MOST_ADDRESS_SPACE: usize = 4 << 40;
+
 /// Most files that the mappings of one client are of.
 const MOST_FILES: usize = 64;
 
@@ -60,7 +66,7 @@ struct Mapping {
 /// Why a range could not be mapped or unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MapError {
-    /// The range is empty or ends beyond the address space.
+    /// The range is empty, ends beyond the address space, or is not of whole pages of 4096 bytes.
     Range,
     /// It overlaps another.
     Overlap,
@@ -70,6 +76,8 @@ pub(crate) enum MapError {
     TooMany,
     /// The file is shorter than the range.
     FileTooShort,
+    /// The file is not memory by itself: of a memfd, of tmpfs (/dev/shm) or of hugetlbfs.
+    NoMemoryFile,
     /// The system refused.
     System(io::ErrorKind),
 }
@@ -95,8 +103,6 @@ pub(crate) struct ClientMemory {
     connection: Mutex<Option<UnixStream>>,
     /// A file of the client is shorter than what it offered of it: nothing of its memory is reached any more.
     shrunk: AtomicBool,
-    /// A page may have to be fetched from somewhere, which takes as long as whoever has it likes.
-    may_wait: AtomicBool,
 }
 
 /// The steps in which a range of addresses is copied: mapping, place in it, place in the buffer.
@@ -116,7 +122,6 @@ impl ClientMemory {
             files: Mutex::default(),
             connection: Mutex::default(),
             shrunk: AtomicBool::new(false),
-            may_wait: AtomicBool::new(false),
         }
     }
 
@@ -130,17 +135,14 @@ impl ClientMemory {
         self.shrunk.load(Ordering::Relaxed)
     }
 
-    /// Whether an access may have to wait for somebody: some of the memory is not in memory by itself (memfd, /dev/shm,
-    /// hugetlbfs), but a file of another file system, which may be the client's own.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.may_wait.load(Ordering::SeqCst)
-    }
-
     /// Offers `len` bytes at `addr`: those of `file` from `offset` on, if there is one.
     pub(crate) fn map(&self, addr: u64, len: u64, writable: bool, file: Option<File>, offset: u64) -> Result<(), MapError> {
         let end = addr.checked_add(len).filter(|_| len > 0).ok_or(MapError::Range)?;
+        if [addr, len, offset].iter().any(|at| !at.is_multiple_of(PAGE)) {
+            return Err(MapError::Range);
+        }
         let size = usize::try_from(len).map_err(|_| MapError::Range)?;
-        // Without the lock, and dropped without it if it is refused: all this may wait for the client's file system.
+        // Without the lock: it may wait for the client's file system to find that this is no memory.
         let pages = file.map(|file| self.pages(file, offset, size, writable)).transpose()?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
         if mappings.len() >= MOST_MAPPINGS {
@@ -171,7 +173,7 @@ impl ClientMemory {
         }
         let unmapped: Vec<Option<Mapping>> = touched.iter().map(|(start, _)| mappings.remove(start)).collect();
         drop(mappings);
-        // To unmap a file may take as long as its file system likes.
+        // To unmap a large file takes a while.
         drop(unmapped);
         Ok(())
     }
@@ -180,7 +182,6 @@ impl ClientMemory {
     pub(crate) fn clear(&self) {
         let unmapped = std::mem::take(&mut *self.mappings.write().unwrap_or_else(PoisonError::into_inner));
         drop(unmapped);
-        self.may_wait.store(false, Ordering::SeqCst);
     }
 
     /// The client is gone: as before one came.
@@ -205,8 +206,10 @@ impl ClientMemory {
     /// The range of a file, which is mapped as a whole unless it is already.
     fn pages(&self, file: File, offset: u64, size: usize, writable: bool) -> Result<Pages, MapError> {
         let system = rustix::fs::fstatfs(&file).map_err(|error| MapError::System(error.kind()))?;
+        // Who touches a page of another file waits for whoever has it, and so does every thread of this process that maps
+        // memory meanwhile.
         if !matches!(system.f_type as u64, TMPFS | HUGETLBFS) {
-            self.may_wait.store(true, Ordering::SeqCst);
+            return Err(MapError::NoMemoryFile);
         }
         let metadata = file.metadata().map_err(|error| MapError::System(error.kind()))?;
         // Beyond the file's end is nothing to reach, and a touch there raises SIGBUS.
@@ -221,10 +224,11 @@ impl ClientMemory {
         if let Some(file) = mapped.filter(|mapped| end <= mapped.region.size() as u64) {
             return Ok(Pages { file, offset: start });
         }
-        if files.len() >= MOST_FILES {
+        let len = usize::try_from(metadata.len()).map_err(|_| MapError::Range)?;
+        let mapped: usize = files.iter().filter_map(|file| file.pages.upgrade()).map(|pages| pages.region.size()).sum();
+        if files.len() >= MOST_FILES || len > MOST_ADDRESS_SPACE - mapped.min(MOST_ADDRESS_SPACE) {
             return Err(MapError::TooMany);
         }
-        let len = usize::try_from(metadata.len()).map_err(|_| MapError::Range)?;
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let region = MmapRegion::build(Some(FileOffset::new(file, 0)), len, protection, libc::MAP_SHARED | libc::MAP_NORESERVE)
             .map_err(|_| MapError::System(io::Error::last_os_error().kind()))?;
@@ -377,29 +381,40 @@ mod tests {
     use super::*;
 
     fn file(len: u64) -> File {
-        let file = tempfile::tempfile().unwrap();
+        let file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
         file.set_len(len).unwrap();
         file
     }
 
     #[test]
-    fn memory_that_is_no_file_elsewhere_keeps_nobody_waiting() {
+    fn a_file_that_is_not_memory_is_refused() {
         let memory = ClientMemory::new("test".into());
-        let shared = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let shared = File::from(shared);
-        shared.set_len(4096).unwrap();
-        memory.map(0x1000, 4096, true, Some(shared), 0).unwrap();
-        assert!(!memory.may_wait());
         // Where the build puts things is a disk, or else this shows nothing.
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let disk = File::create_new(folder.path().join("pages")).unwrap();
+        let path = folder.path().join("pages");
+        File::create_new(&path).unwrap().set_len(4096).unwrap();
+        let disk = File::options().read(true).write(true).open(path).unwrap();
         let type_of_disk = rustix::fs::fstatfs(&disk).unwrap().f_type as u64;
-        disk.set_len(4096).unwrap();
-        let disk = File::options().read(true).write(true).open(folder.path().join("pages")).unwrap();
-        memory.map(0x10_0000, 4096, true, Some(disk), 0).unwrap();
-        assert_eq!(memory.may_wait(), !matches!(type_of_disk, TMPFS | HUGETLBFS));
-        memory.disconnect();
-        assert!(!memory.may_wait());
+        let mapped = memory.map(0x10_0000, 4096, true, Some(disk), 0);
+        assert_eq!(mapped.is_ok(), matches!(type_of_disk, TMPFS | HUGETLBFS));
+        assert!(mapped.is_ok() || mapped == Err(MapError::NoMemoryFile));
+    }
+
+    #[test]
+    fn ranges_are_of_whole_pages() {
+        let memory = ClientMemory::new("test".into());
+        for (addr, len, offset) in [(1, 0x1000, 0), (0, 0xfff, 0), (0, 0x1000, 8), (0, 1, 0)] {
+            assert_eq!(memory.map(addr, len, true, Some(file(0x2000)), offset), Err(MapError::Range));
+        }
+    }
+
+    #[test]
+    fn files_take_a_bounded_part_of_the_address_space() {
+        let memory = ClientMemory::new("test".into());
+        let half = file(MOST_ADDRESS_SPACE as u64 / 2);
+        memory.map(0, 0x1000, true, Some(half), 0).unwrap();
+        let more = file(MOST_ADDRESS_SPACE as u64 / 2 + 0x1000);
+        assert_eq!(memory.map(0x1000, 0x1000, true, Some(more), 0), Err(MapError::TooMany));
     }
 
     #[test]
@@ -601,7 +616,7 @@ mod tests {
         assert_eq!(memory.map(0, 0x2000, true, Some(file(0x1000)), 0), Err(MapError::FileTooShort));
         memory.map(0x1000, 0x2000, true, None, 0).unwrap();
         assert_eq!(memory.map(0x2000, 0x1000, true, None, 0), Err(MapError::Overlap));
-        assert_eq!(memory.map(0, 0x1001, true, None, 0), Err(MapError::Overlap));
+        assert_eq!(memory.map(0, 0x2000, true, None, 0), Err(MapError::Overlap));
         assert_eq!(memory.unmap(0x1000, 0x1000), Err(MapError::Partial));
         assert_eq!(memory.unmap(0, 0x4000), Ok(()));
         assert_eq!(memory.map(0x2000, 0x1000, true, None, 0), Ok(()));

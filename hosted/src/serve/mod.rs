@@ -81,7 +81,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         if !tracers.is_empty() {
             device.set_tracer(Some(Several(tracers)));
         }
-        stations.push((Station { device, memory: Arc::clone(&memory) }, vectors));
+        stations.push((Station { device }, vectors));
         memories.push((name, listener, memory));
         claims.push(claim);
     }

@@ -133,8 +133,9 @@ impl Drop for Guarded {
 extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel hands a handler with SA_SIGINFO what it knows of the signal.
     let raised = unsafe { info.as_ref() };
-    // Codes above zero are the kernel's; those that processes send have no address.
-    let hit = raised.filter(|info| info.si_code > 0).and_then(|info| {
+    // Raised by an access of this thread. Others are sent by processes, or tell of memory that nobody touched.
+    let synchronous = |info: &&libc::siginfo_t| matches!(info.si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
+    let hit = raised.filter(synchronous).and_then(|info| {
         // SAFETY: the kernel raised a SIGBUS, which has an address.
         let addr = unsafe { info.si_addr() };
         MAPPINGS.find(addr as usize)

@@ -5,9 +5,9 @@
 //! by time, and sleeps otherwise.
 //!
 //! Devices meet in the [`Fabric`], whose locks are held for moments. Whoever has put frames into the inbox of a device that
-//! sleeps has it take them there and then, if its lock is free and none of its client's memory can keep a thread waiting: two
-//! devices that talk to each other wake no thread. Nobody holds two of the devices' locks, and what a client's memory or
-//! descriptors can do to a thread, they do to threads of that client's device.
+//! sleeps has it take them there and then, if its lock is free: two devices that talk to each other wake no thread. Nobody holds
+//! two of the devices' locks, and nothing that a client offers keeps a thread waiting: its memory is memory, and its
+//! interrupts are signalled without a write.
 
 use std::collections::VecDeque;
 use std::hint;
@@ -24,7 +24,7 @@ use bareverbs_sim::{Device, DeviceCounts};
 
 use super::error::ServeError;
 use super::link::Link;
-use super::memory::{ClientMemory, Reach};
+use super::memory::Reach;
 use super::messages;
 use super::vectors::Vectors;
 use crate::record::Several;
@@ -48,8 +48,6 @@ const REST: Duration = Duration::from_micros(100);
 /// One device.
 pub(crate) struct Station {
     pub(crate) device: Device<Reach, Several>,
-    /// What it reaches.
-    pub(crate) memory: Arc<ClientMemory>,
 }
 
 impl Station {
@@ -176,6 +174,20 @@ impl Handle {
         let served = self.served()?;
         let Some(guard) = served.enter_within(limit) else { return Ok(None) };
         self.shared.ask(served, guard, act).map(Some)
+    }
+
+    /// As at power-on, without the frames of the client that goes: the next one neither sends nor gets them.
+    pub(crate) fn reset<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+        let served = self.served()?;
+        let mut guard = served.enter();
+        let state = guard.as_mut().ok_or(Gone)?;
+        let result = act(&mut state.station);
+        state.station.reset();
+        self.shared.fabric.clear(&mut state.port);
+        let reached: VecDeque<PortId> = state.port.take_reached().collect();
+        served.leave(guard);
+        self.shared.pass_on(reached);
+        Ok(result)
     }
 
     /// Does something with the interrupts.
@@ -313,17 +325,21 @@ impl Shared {
 
     /// Gives the lock of a device back; its runner comes in time for what is left.
     fn leave_in_time(served: &Served, mut guard: MutexGuard<'_, Option<State>>, due: Option<Instant>) {
+        let mut in_time = true;
         if let Some(state) = guard.as_mut() {
-            let in_time = match state.runner {
+            in_time = match state.runner {
                 Runner::Awake => true,
                 Runner::Asleep(until) => due.is_none_or(|due| until.is_some_and(|until| until <= due)),
             };
             if !in_time {
                 state.runner = Runner::Awake;
-                served.attention.store(true, Ordering::SeqCst);
             }
         }
         served.leave(guard);
+        // Whatever others do with the flag meanwhile: they rely on the runner, which was promised to them.
+        if !in_time {
+            served.wake();
+        }
     }
 
     /// Has the devices that were reached take their frames, here or on their runners. This thread holds no lock.
@@ -339,13 +355,13 @@ impl Shared {
     }
 
     /// Lets a device that sleeps take its frames on this thread. `false` if that could take longer than they are worth:
-    /// somebody is at the device, it has work of its own to do, or its client's memory may keep whoever touches it waiting.
+    /// somebody is at the device, or it has work of its own to do.
     fn take_frames(&self, served: &Served, reached: &mut VecDeque<PortId>) -> bool {
         let Ok(mut guard) = served.state.try_lock() else { return false };
         let Some(state) = guard.as_mut() else { return false };
         let now = self.now();
         let sleeps = matches!(state.runner, Runner::Asleep(_)) && state.station.device.next_due().is_none_or(|due| due > now);
-        if !sleeps || state.station.memory.may_wait() {
+        if !sleeps {
             return false;
         }
         served.attended.store(true, Ordering::SeqCst);
@@ -531,6 +547,7 @@ mod tests {
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::wire::{Delivery, Destination, PerfectWire};
 
+    use super::super::memory::ClientMemory;
     use super::*;
 
     /// A wire that carries nothing and has something to do every so often.
@@ -567,9 +584,8 @@ mod tests {
     }
 
     fn device(lid: u16) -> (Station, Vectors) {
-        let memory = Arc::new(ClientMemory::new("test".into()));
-        let device = Device::with_memory(DeviceConfig::with_lid(lid), Reach(Arc::clone(&memory)));
-        (Station { device, memory }, Vectors::new(1))
+        let memory = Reach(Arc::new(ClientMemory::new("test".into())));
+        (Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory) }, Vectors::new(1))
     }
 
     type Running = thread::JoinHandle<Result<Ended, ServeError>>;

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::raw::Raw;
 use crate::server::{BAR0, CONFIG, ENABLE_HCA, NO_SUCH_COMMAND, Server, bring_up, command, read32, wait};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 #[test]
 fn a_command_through_the_clients_memory() {
@@ -52,7 +53,7 @@ fn memory_without_a_descriptor_is_refused_where_it_is_used() {
     let mut server = Server::start(&["a"], &["--no-firmware-pages"]);
     let mut client = Raw::connect(&server.path("a"));
     client.write(CONFIG, 4, &0x0006_u16.to_le_bytes());
-    let queue = tempfile::tempfile().unwrap();
+    let queue = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
     queue.set_len(0x1_0000).unwrap();
     client.map(0, 0x1_0000, Some(&queue));
     // It may be offered: it is not known yet whether anyone uses it.
@@ -109,7 +110,7 @@ fn a_file_that_shrinks_costs_its_own_client_alone() {
 fn memory_that_cannot_be_mapped_is_answered_with_an_error_and_told() {
     let mut server = Server::start(&["a"], &[]);
     let mut client = Raw::connect(&server.path("a"));
-    let file = tempfile::tempfile().unwrap();
+    let file = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(0x1000).unwrap();
     assert_eq!(client.map_refused(0x4_0000, 0x2000, &file), 22, "EINVAL");
     client.map(0x4_0000, 0x1000, Some(&file));

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
@@ -100,7 +101,7 @@ pub(crate) fn read32(client: &mut Client, region: u32, offset: u64) -> u32 {
 /// Memory space and bus master on; memory for commands at device address 0.
 pub(crate) fn bring_up(client: &mut Client) -> File {
     client.region_write(CONFIG, 4, &0x0006_u16.to_le_bytes()).unwrap();
-    let memory = tempfile::tempfile().unwrap();
+    let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
     memory.set_len(1 << 20).unwrap();
     client.dma_map(0, 0, 1 << 20, memory.as_raw_fd()).unwrap();
     wait("firmware", || read32(client, BAR0, 0x1fc) >> 31 == 0);

@@ -67,13 +67,6 @@ impl Port {
     pub fn take_reached(&mut self) -> impl Iterator<Item = PortId> {
         self.reached.drain(..)
     }
-
-    /// Forgets the frames of a device that was reset.
-    pub fn clear(&mut self) {
-        self.outgoing.clear();
-        self.incoming.clear();
-        self.held_until = None;
-    }
 }
 
 struct Switch<W> {
@@ -226,6 +219,20 @@ impl<W: Wire> Fabric<W> {
             }
         }
         Ok(())
+    }
+
+    /// Forgets the frames from and for a device that was reset.
+    pub fn clear(&self, port: &mut Port) {
+        port.outgoing.clear();
+        port.held_until = None;
+        if let Some(inbox) = self.inboxes.get(port.id.0) {
+            inbox.take(&mut port.incoming, usize::MAX, |source| {
+                if let Source::Port(source) = source {
+                    reach(&mut port.reached, source);
+                }
+            });
+        }
+        port.incoming.clear();
     }
 
     /// Frames in.
