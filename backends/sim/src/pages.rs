@@ -265,7 +265,8 @@ impl Pages {
     pub(crate) fn disable(&mut self, env: &mut Env<'_>) {
         self.forget_objects();
         self.lost = self.held.len();
-        for addr in core::mem::take(&mut self.held) {
+        // No more of them than a command moves.
+        for addr in core::mem::take(&mut self.held).into_iter().take(MOST_MOVED as usize) {
             Self::inspect(env, addr);
         }
     }

@@ -188,7 +188,8 @@ impl Engine {
 
     /// Forgets all objects, frames, events and counts.
     pub fn reset(&mut self) {
-        let mut registry = self.shared.registry.clone();
+        let none = Registry::new(&self.shared.config.limits, 0);
+        let mut registry = std::mem::replace(&mut self.shared.registry, none);
         registry.clear(&self.shared.config.limits);
         *self = Self::with_registry(self.shared.config.clone(), registry);
     }

@@ -67,7 +67,8 @@ impl KeyTable {
                     return Err(KeyError::Translation);
                 }
                 let page = 1u64 << log_page;
-                let mut at = (context.get64(Mkc::START_ADDR) & (page - 1)) + offset;
+                let within_first = context.get64(Mkc::START_ADDR) & (page - 1);
+                let mut at = within_first.checked_add(offset).ok_or(KeyError::Range)?;
                 let end = at.checked_add(len).ok_or(KeyError::Range)?;
                 while at < end {
                     let within = at & (page - 1);

@@ -1,6 +1,8 @@
 //! The error states: everything posted completes, in order, with the flush status; also what is posted later. In the error
 //! state of the send queue alone, receives go on.
 
+use std::collections::VecDeque;
+
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType};
 
 use crate::engine::qp::{Qp, SendDone};
@@ -30,6 +32,8 @@ impl Qp {
             return true;
         }
         self.requester.memory = 0;
+        // Its room is not charged any more.
+        self.requester.ops = VecDeque::new();
         while self.sq.is_some() && self.requester.fetched != self.requester.posted {
             if work.env.meter.is_spent() {
                 return true;

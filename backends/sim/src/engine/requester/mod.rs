@@ -31,6 +31,8 @@ const BUDGET: u32 = 64;
 const ENTRIES_A_STEP: u64 = 16;
 /// Requests under way, at most. The window is reached before, but for requests that send nothing.
 pub(in crate::engine) const MAX_UNDER_WAY: usize = 1024;
+/// Requests under way for which there is always room.
+const KEPT_ROOM: usize = 128;
 /// Bytes of this process that a request takes at most: an element of 64 blocks of 16 bytes, decoded.
 pub(in crate::engine) const MAX_OP_MEMORY: u64 = 8192;
 
@@ -181,6 +183,10 @@ impl Requester {
     pub(in crate::engine) fn pop(&mut self) -> Option<SendOp> {
         let op = self.ops.pop_front()?;
         self.memory = self.memory.saturating_sub(op.memory);
+        if self.ops.is_empty() && self.ops.capacity() > KEPT_ROOM {
+            // Room that no request is charged for.
+            self.ops = VecDeque::new();
+        }
         self.cursor = if self.cursor.0 == 0 { (0, 0) } else { (self.cursor.0 - 1, self.cursor.1) };
         self.advance_to(op.end_psn());
         let size = op.wqe.as_ref().map_or(1, SendWqe::blocks);
