@@ -306,6 +306,7 @@ CASES = [
         "iser",
         "iSCSI over RDMA: a disk of kernel 6.12 used by kernel 6.1",
         parameters=(("protocol", "iser"), ("targets", 0)),
+        expected=((r"Unable to request_module for ib_isert", "the module is loaded already, and the kernel finds no modprobe"),),
     ),
     storage("nvme", "NVMe over fabrics: a disk of each kernel used by the other one"),
     storage(
