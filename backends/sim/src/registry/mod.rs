@@ -47,6 +47,8 @@ struct Entry {
     /// Bytes of firmware memory.
     room: u64,
     uses: Vec<Resource>,
+    /// It was given back while something refers to it, and ends with the last reference.
+    ends: bool,
 }
 
 /// The objects of a device.
@@ -154,7 +156,7 @@ impl Registry {
 
     /// Whether there is such an object.
     pub(crate) fn contains(&self, id: Resource) -> bool {
-        self.objects.contains_key(&id)
+        self.objects.get(&id).is_some_and(|entry| !entry.ends)
     }
 
     /// Lets an object be there that a test only names.
@@ -192,7 +194,7 @@ impl Registry {
         for used in &uses {
             self.refer(*used);
         }
-        self.objects.insert(id, Entry { owner: Owner::KERNEL, references: 0, memory, room: 0, uses });
+        self.objects.insert(id, Entry { owner: Owner::KERNEL, references: 0, memory, room: 0, uses, ends: false });
         Ok(())
     }
 
@@ -207,7 +209,15 @@ impl Registry {
             return Err(CmdStatus::BadRes);
         }
         if self.is_busy(id) {
-            return Err(CmdStatus::ResBusy);
+            // Linux 6.1 gives back the page of a killed program before its completion queues, and cards take that.
+            if id.kind != ResourceKind::Uar {
+                return Err(CmdStatus::ResBusy);
+            }
+            let entry = self.objects.get_mut(&id).ok_or(CmdStatus::BadRes)?;
+            entry.ends = true;
+            let (owner, room) = (std::mem::take(&mut entry.owner), entry.room);
+            self.leave(owner);
+            return Ok(room);
         }
         let Entry { owner, memory, room, uses, .. } = self.objects.remove(&id).unwrap_or_default();
         self.budget.change(memory, 0);
@@ -228,8 +238,14 @@ impl Registry {
     }
 
     fn unrefer(&mut self, id: Resource) {
-        if let Some(entry) = self.objects.get_mut(&id) {
-            entry.references = entry.references.saturating_sub(1);
+        let Some(entry) = self.objects.get_mut(&id) else { return };
+        entry.references = entry.references.saturating_sub(1);
+        if entry.references == 0 && entry.ends {
+            self.budget.change(entry.memory, 0);
+            self.objects.remove(&id);
+            if let Some(numbers) = self.numbers.get_mut(id.kind as usize) {
+                numbers.free(id.number);
+            }
         }
     }
 

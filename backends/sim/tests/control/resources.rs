@@ -50,15 +50,18 @@ fn what_is_in_use_is_not_deallocated() {
     let [pd, xrcd] = [0x800, 0x80e].map(|alloc| number(&host.ok(&input(alloc, 16, &[]), 16)));
     let cqn = number(&host.ok(&cq(uar, eqn), 16));
     let qpn = number(&host.ok(&qp(3, pd, uar, cqn, xrcd), 16));
-    // DEALLOC_UAR, DEALLOC_PD, DEALLOC_XRCD, DESTROY_CQ, DESTROY_EQ.
-    let ends = [(0x803, uar), (0x801, pd), (0x80f, xrcd), (0x401, cqn), (0x302, eqn)];
+    // DEALLOC_PD, DEALLOC_XRCD, DESTROY_CQ, DESTROY_EQ.
+    let ends = [(0x801, pd), (0x80f, xrcd), (0x401, cqn), (0x302, eqn)];
     for (opcode, number) in ends {
         assert_eq!(host.command(&input(opcode, 16, &[(8, number)]), 16).0, BUSY, "{opcode:#x}");
     }
     host.ok(&input(0x501, 16, &[(8, qpn)]), 16);
-    assert_eq!(host.command(&input(0x803, 16, &[(8, uar)]), 16).0, BUSY, "of the completion and the event queue");
-    let [uar, pd, xrcd, cq, eq] = ends;
-    for (opcode, number) in [pd, xrcd, cq, eq, uar] {
+    // Linux 6.1 gives a page back before the queues that ring there: it ends with the last of them, and takes no others.
+    host.ok(&input(0x803, 16, &[(8, uar)]), 16);
+    assert_ne!(host.command(&cq(uar, eqn), 16).0, 0);
+    assert_ne!(host.command(&input(0x803, 16, &[(8, uar)]), 16).0, 0, "twice");
+    assert_eq!(host.device.counts().uars, 1);
+    for (opcode, number) in ends {
         host.ok(&input(opcode, 16, &[(8, number)]), 16);
     }
     assert_eq!(host.device.counts(), Default::default());
