@@ -33,7 +33,7 @@ for lid in 1 2; do
 done
 tool "saquery of the nodes" 'node_guid\.*0x' saquery -C mlx5_0
 tool "saquery of the paths" 'mtu\.+0x8' saquery -C mlx5_0 -p
-tool "saquery of the partitions" '0xFFFF|0xffff' saquery -C mlx5_0 PKTR
-tool "saquery of the groups" 'mgid\.+ff12' saquery -C mlx5_0 -g
+tool "saquery of the partitions" '0x[fF]{4}' saquery -C mlx5_0 --smkey 1 PKTR
+tool "saquery of the groups" 'MGID\.+ff12' saquery -C mlx5_0 -g
 tool "sminfo" 'SMINFO_MASTER' sminfo -C mlx5_0
 ! grep -iE 'err|fail' /var/log/opensm.log | sed 's/^/#| /' | grep . || fail "opensm complains"
