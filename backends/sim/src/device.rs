@@ -21,7 +21,7 @@ use crate::memory::{DmaFault, HostMemory};
 use crate::msix::{Gate, Msix};
 use crate::packet::is_subnet_management;
 use crate::pci::{ConfigEffect, ConfigSpace};
-use crate::registry::ResourceKind;
+use crate::registry::ObjectKind;
 use crate::trace::Tracer;
 use crate::uar::Doorbells;
 
@@ -483,12 +483,12 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         let count = |kind| self.firmware.engine.registry().count(kind);
         DeviceCounts {
             engine: self.firmware.engine.counts(),
-            eqs: count(ResourceKind::Eq),
-            uars: count(ResourceKind::Uar),
-            pds: count(ResourceKind::Pd),
-            xrcds: count(ResourceKind::Xrcd),
-            user_contexts: count(ResourceKind::UserContext),
-            user_memories: count(ResourceKind::Umem),
+            eqs: count(ObjectKind::Eq),
+            uars: count(ObjectKind::Uar),
+            pds: count(ObjectKind::Pd),
+            xrcds: count(ObjectKind::Xrcd),
+            user_contexts: count(ObjectKind::UserContext),
+            user_memories: count(ObjectKind::Umem),
             pages_held: self.firmware.pages.held(),
             pages_lost: self.firmware.pages.lost(),
         }

@@ -10,7 +10,7 @@ use bareverbs_mlx5_spec::{
 use crate::audit::Finding;
 use crate::env::Env;
 use crate::fault::Fault;
-use crate::registry::{Registry, Resource, ResourceKind};
+use crate::registry::{ObjectKind, Registry, Resource};
 use crate::trace::Record;
 
 /// Bytes of data in an entry.
@@ -184,7 +184,7 @@ impl EventQueues {
             return Err(CmdStatus::BadParam);
         }
         let uses = vec![Resource::uar(context.get(Eqc::UAR_PAGE))];
-        let eqn = registry.create(ResourceKind::Eq, needed as u64 * 8, uses)?;
+        let eqn = registry.create(ObjectKind::Eq, needed as u64 * 8, uses)?;
         let ring = Ring { pages: pages.collect(), log_page, offset };
         let mut event_mask = [0; 32];
         for (to, from) in event_mask.iter_mut().zip(mask) {

@@ -11,7 +11,7 @@ use crate::eq::{Event, EventQueues};
 use crate::management::{self, Agents, Cleared};
 use crate::pages::Pages;
 use crate::port::{GIDS, PKEYS, Port};
-use crate::registry::{Resource, ResourceKind};
+use crate::registry::{ObjectKind, Resource};
 use crate::umem::Umems;
 use crate::unsupported::{Unsupported, UnsupportedLog};
 
@@ -120,7 +120,7 @@ impl Firmware {
     /// Creates an object with `room` bytes of firmware memory.
     pub(crate) fn create(
         &mut self,
-        kind: ResourceKind,
+        kind: ObjectKind,
         room: u64,
         create: impl FnOnce(&mut Self) -> Result<u32, CmdStatus>,
     ) -> Result<u32, CmdStatus> {

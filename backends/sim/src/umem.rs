@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bareverbs_mlx5_spec::CmdStatus;
 
-use crate::registry::{Owner, Registry, Resource, ResourceKind};
+use crate::registry::{ObjectKind, Owner, Registry, Resource};
 
 /// Memory of a program: pages of one size and where it begins in the first.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Umems {
         if pages.clone().any(|address| address & ((1 << log_page) - 1) != 0) {
             return Err(CmdStatus::BadParam);
         }
-        let number = registry.create(ResourceKind::Umem, count * 8, Vec::new())?;
+        let number = registry.create(ObjectKind::Umem, count * 8, Vec::new())?;
         self.umems.insert(number, Umem { pages: pages.collect(), log_page, offset: offset.into() });
         Ok(number)
     }

@@ -39,9 +39,9 @@ pub trait Command: 'static {
     type Out: Layout;
 }
 
-/// Kinds of objects that belong to a user context.
+/// Kinds of objects of a device.
 ///
-/// Device memory and user contexts themselves are the kernel's. Event queues are its own too, but for those that it shares with
+/// Each belongs to a user context or to the kernel. Event queues are the kernel's, but for those that it shares with
 /// all contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKind {
@@ -67,6 +67,15 @@ pub enum ObjectKind {
     Mkey,
     /// User memory.
     Umem,
+    /// Device memory, by the unit in which it begins.
+    DeviceMemory,
+    /// User context.
+    UserContext,
+}
+
+impl ObjectKind {
+    /// Kinds there are.
+    pub const COUNT: usize = Self::UserContext as usize + 1;
 }
 
 /// What a command does to an object that it names.

@@ -9,7 +9,7 @@ use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::registry::ResourceKind;
+use crate::registry::ObjectKind;
 
 /// CREATE_CQ.
 pub(super) fn create_cq(
@@ -23,7 +23,7 @@ pub(super) fn create_cq(
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
     let buffer = queue_buffer::of_cq(firmware, input)?;
-    let created = firmware.create(ResourceKind::Cq, cost::CQ, |firmware| {
+    let created = firmware.create(ObjectKind::Cq, cost::CQ, |firmware| {
         firmware.engine.create_cq(View::of(&buffer.context), buffer.pages, buffer.record)
     });
     let cqn = created.map_err(|status| Refusal::new(status, "completion queue context, UAR, event queue or page list"))?;

@@ -8,7 +8,7 @@ use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::registry::ResourceKind;
+use crate::registry::ObjectKind;
 
 /// CREATE_EQ.
 pub(super) fn create_eq(
@@ -19,7 +19,7 @@ pub(super) fn create_eq(
 ) -> Outcome {
     let context = input.sub(CreateEqIn::EQ_CONTEXT_ENTRY);
     let sizes = (firmware.caps.general(CmdHcaCap::LOG_MAX_EQ_SZ), firmware.config.vectors.into());
-    let created = firmware.create(ResourceKind::Eq, cost::EQ, |firmware| {
+    let created = firmware.create(ObjectKind::Eq, cost::EQ, |firmware| {
         let (mask, list) = (input.bytes(CreateEqIn::EVENT_BITMASK), input.tail(CreateEqIn::PAS));
         firmware.eqs.create(firmware.engine.registry_mut(), context, mask, list, sizes)
     });

@@ -11,7 +11,7 @@ use crate::engine::PageSource;
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::registry::ResourceKind;
+use crate::registry::ObjectKind;
 
 /// CREATE_MKEY.
 pub(super) fn create_mkey(
@@ -34,7 +34,7 @@ pub(super) fn create_mkey(
         PageSource::Listed(listed.ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer translations than said"))?)
     };
     let room = cost::MKEY + u64::from(context.get(Mkc::TRANSLATIONS_OCTWORD_SIZE)).saturating_mul(OCTWORD as u64);
-    let created = firmware.create(ResourceKind::Mkey, room, |firmware| firmware.engine.create_mkey(env, context, pages));
+    let created = firmware.create(ObjectKind::Mkey, room, |firmware| firmware.engine.create_mkey(env, context, pages));
     let index = created.map_err(|status| Refusal::new(status, "key context, protection domain or translations"))?;
     output.set(CreateMkeyOut::MKEY_INDEX, index);
     Ok(())

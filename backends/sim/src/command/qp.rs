@@ -11,7 +11,7 @@ use super::{Outcome, Refusal, queue_buffer};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::registry::{Owner, Resource, ResourceKind};
+use crate::registry::{ObjectKind, Owner, Resource};
 
 /// CREATE_QP.
 pub(super) fn create_qp(
@@ -34,7 +34,7 @@ pub(super) fn create_qp(
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
     let buffer = queue_buffer::of_qp(firmware, input)?;
-    let created = firmware.create(ResourceKind::Qp, cost::QP, |firmware| {
+    let created = firmware.create(ObjectKind::Qp, cost::QP, |firmware| {
         firmware.engine.create_qp(View::of(&buffer.context), buffer.pages, buffer.record)
     });
     let qpn =

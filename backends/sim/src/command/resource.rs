@@ -10,7 +10,7 @@ use bareverbs_mlx5_spec::{
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
-use crate::registry::{Resource, ResourceKind};
+use crate::registry::{ObjectKind, Resource};
 
 /// Defines the function that hands a number out and the one that takes it back, unless something uses it.
 macro_rules! numbers {
@@ -24,7 +24,7 @@ macro_rules! numbers {
             _: View<'_, $alloc_in>,
             output: &mut ViewMut<'_, $alloc_out>,
         ) -> Outcome {
-            let number = firmware.engine.registry_mut().create(ResourceKind::$kind, 0, Vec::new())?;
+            let number = firmware.engine.registry_mut().create(ObjectKind::$kind, 0, Vec::new())?;
             output.set($alloc_out::$out, number);
             Ok(())
         }
@@ -36,7 +36,7 @@ macro_rules! numbers {
             input: View<'_, $free_in>,
             _: &mut ViewMut<'_, $free_out>,
         ) -> Outcome {
-            let id = Resource::new(ResourceKind::$kind, input.get($free_in::$in));
+            let id = Resource::new(ObjectKind::$kind, input.get($free_in::$in));
             let freed = firmware.engine.registry_mut().destroy(id);
             freed.map(|_| ()).map_err(|status| Refusal::new(status, "there is none, or it is in use"))
         }
@@ -78,7 +78,7 @@ pub(super) fn query_q_counter(
     output: &mut ViewMut<'_, QueryQCounterOut>,
 ) -> Outcome {
     let set = input.get(QueryQCounterIn::COUNTER_SET_ID);
-    if !firmware.engine.registry().contains(Resource::new(ResourceKind::CounterSet, set)) {
+    if !firmware.engine.registry().contains(Resource::new(ObjectKind::CounterSet, set)) {
         return Err(Refusal::new(CmdStatus::BadRes, "no such set of counters"));
     }
     let counts = firmware.engine.queue_counts(set as u8);

@@ -12,7 +12,7 @@ use crate::engine::{PageSource, SrqKind, SrqSpec};
 use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::pages::cost;
-use crate::registry::ResourceKind;
+use crate::registry::ObjectKind;
 
 /// [`Rmpc::STATE`] of a pool in use.
 const RMP_READY: u32 = 1;
@@ -23,7 +23,7 @@ fn create(firmware: &mut Firmware, spec: SrqSpec, pages: PageSource<'_>, record:
     if spec.log_size > firmware.caps.general(CmdHcaCap::LOG_MAX_SRQ_SZ) {
         return Err(Refusal::new(CmdStatus::BadParam, "too many entries"));
     }
-    let created = firmware.create(ResourceKind::Srq, cost::SRQ, |firmware| firmware.engine.create_srq(spec, pages, record));
+    let created = firmware.create(ObjectKind::Srq, cost::SRQ, |firmware| firmware.engine.create_srq(spec, pages, record));
     created.map_err(|status| Refusal::new(status, "shared receive queue context, what it names, or page list"))
 }
 

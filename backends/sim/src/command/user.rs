@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
-use crate::registry::{Owner, Registry, Resource, ResourceKind};
+use crate::registry::{ObjectKind, Owner, Registry, Resource};
 
 /// For whom a command is; any command may name a user context, and it is in the same place in all.
 pub(super) fn owner_of(input: &[u8]) -> Owner {
@@ -24,7 +24,7 @@ pub(super) fn admit(registry: &Registry, op: CmdOpcode, input: &[u8]) -> Outcome
     // An input too short for the number of an object is refused for its length before anything is done.
     let mut named = op.objects().iter().filter(|object| object.access != ObjectAccess::Creates);
     let foreign = |object: &ObjectRef| {
-        object.number(input).is_some_and(|number| !registry.may_name(owner, Resource::new(object.kind.into(), number)))
+        object.number(input).is_some_and(|number| !registry.may_name(owner, Resource::new(object.kind, number)))
     };
     if named.any(foreign) { Err(Refusal::new(CmdStatus::BadRes, "an object of another user context")) } else { Ok(()) }
 }
@@ -33,7 +33,7 @@ pub(super) fn admit(registry: &Registry, op: CmdOpcode, input: &[u8]) -> Outcome
 pub(super) fn record_owner(registry: &mut Registry, op: CmdOpcode, input: &[u8], output: &[u8]) {
     for object in op.objects().iter().filter(|object| object.access == ObjectAccess::Creates) {
         if let Some(number) = object.number(output) {
-            registry.set_owner(Resource::new(object.kind.into(), number), owner_of(input));
+            registry.set_owner(Resource::new(object.kind, number), owner_of(input));
         }
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn create_uctx(
     if !firmware.config.devx {
         return Err(Refusal::new(CmdStatus::BadOp, "user contexts are switched off"));
     }
-    let uid = firmware.engine.registry_mut().create(ResourceKind::UserContext, 0, Vec::new())?;
+    let uid = firmware.engine.registry_mut().create(ObjectKind::UserContext, 0, Vec::new())?;
     output.set(CreateUctxOut::UID, uid);
     Ok(())
 }

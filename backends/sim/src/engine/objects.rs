@@ -6,7 +6,7 @@ use super::memory::device_memory::unit_of;
 use super::qp::{Qp, modify};
 use super::{Engine, EngineCounts, EngineEvent, PageSource, SrqKind, SrqSpec, Work};
 use crate::env::Env;
-use crate::registry::{Registry, Resource, ResourceKind};
+use crate::registry::{ObjectKind, Registry, Resource};
 
 impl Engine {
     /// The objects of the device.
@@ -128,7 +128,7 @@ impl Engine {
     /// Creates a queue pair, its doorbell record in user memory `record`; returns its number.
     pub fn create_qp(&mut self, qpc: View<'_, Qpc>, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
         let plan = Qp::plan(qpc, source, record, &self.shared)?;
-        let qpn = self.shared.registry.create(ResourceKind::Qp, plan.memory(), plan.uses())?;
+        let qpn = self.shared.registry.create(ObjectKind::Qp, plan.memory(), plan.uses())?;
         let qp = Qp::new(qpn, plan);
         if qp.wire_qpn() != qpn {
             self.managers.insert((qp.wire_qpn(), qpn));
@@ -203,12 +203,12 @@ impl Engine {
     pub fn counts(&self) -> EngineCounts {
         let registry = &self.shared.registry;
         EngineCounts {
-            mkeys: registry.count(ResourceKind::Mkey),
+            mkeys: registry.count(ObjectKind::Mkey),
             bound_windows: self.shared.keys.bound_windows(),
             device_memories: self.shared.keys.device.len(),
-            cqs: registry.count(ResourceKind::Cq),
-            qps: registry.count(ResourceKind::Qp),
-            srqs: registry.count(ResourceKind::Srq),
+            cqs: registry.count(ObjectKind::Cq),
+            qps: registry.count(ObjectKind::Qp),
+            srqs: registry.count(ObjectKind::Srq),
             memberships: self.groups.memberships(),
         }
     }

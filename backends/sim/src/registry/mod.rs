@@ -21,10 +21,12 @@ use crate::limits::Limits;
 use id_allocator::IdAllocator;
 use memory_budget::MemoryBudget;
 
+pub(crate) use bareverbs_mlx5_spec::ObjectKind;
 #[cfg(test)]
 pub(crate) use memory_budget::FIXED;
 pub(crate) use owner::Owner;
-pub(crate) use resource::{Resource, ResourceKind};
+pub(crate) use resource::Resource;
+use resource::memory_of;
 
 /// User contexts, and user memory objects, at most, as powers of two.
 pub(crate) const LOG_MAX_CONTEXTS: u32 = 10;
@@ -56,39 +58,39 @@ struct Entry {
 pub(crate) struct Registry {
     objects: BTreeMap<Resource, Entry>,
     /// Free numbers of each kind.
-    numbers: [IdAllocator; ResourceKind::COUNT],
+    numbers: [IdAllocator; ObjectKind::COUNT],
     /// How often the lists of bound windows name a key. They name it by number, whether it exists or not.
     named: BTreeMap<Resource, u32>,
     budget: MemoryBudget,
 }
 
 /// Numbers of a kind, by what QUERY_HCA_CAP says.
-fn numbers(kind: ResourceKind, limits: &Limits) -> IdAllocator {
+fn numbers(kind: ObjectKind, limits: &Limits) -> IdAllocator {
     let below = |log: u8, first: u32| IdAllocator::new(first, (1_u32 << log.min(24)).saturating_sub(first));
     match kind {
         // Device memory is behind them.
-        ResourceKind::Uar => IdAllocator::new(FIRST_UAR, (DEVICE_MEMORY_START / 4096) as u32 - FIRST_UAR),
-        ResourceKind::Pd => below(limits.log_max_pd.min(23), 1),
-        ResourceKind::Xrcd | ResourceKind::TransportDomain | ResourceKind::CounterSet => below(LOG_MAX_XRCDS as u8, 1),
+        ObjectKind::Uar => IdAllocator::new(FIRST_UAR, (DEVICE_MEMORY_START / 4096) as u32 - FIRST_UAR),
+        ObjectKind::Pd => below(limits.log_max_pd.min(23), 1),
+        ObjectKind::Xrcd | ObjectKind::TransportDomain | ObjectKind::CounterSet => below(LOG_MAX_XRCDS as u8, 1),
         // A doorbell has eight bits for the number.
-        ResourceKind::Eq => IdAllocator::new(1, (1 << limits.log_max_eq.min(8)).min(255)),
-        ResourceKind::Cq => below(limits.log_max_cq, 1),
-        ResourceKind::Qp => below(limits.log_max_qp, FIRST_QPN),
-        ResourceKind::Srq => below(limits.log_max_srq, 1),
-        ResourceKind::Mkey => below(limits.log_max_mkey, FIRST_MKEY),
-        ResourceKind::Umem => below(LOG_MAX_UMEMS as u8, 1),
-        ResourceKind::UserContext => below(LOG_MAX_CONTEXTS as u8, 1),
+        ObjectKind::Eq => IdAllocator::new(1, (1 << limits.log_max_eq.min(8)).min(255)),
+        ObjectKind::Cq => below(limits.log_max_cq, 1),
+        ObjectKind::Qp => below(limits.log_max_qp, FIRST_QPN),
+        ObjectKind::Srq => below(limits.log_max_srq, 1),
+        ObjectKind::Mkey => below(limits.log_max_mkey, FIRST_MKEY),
+        ObjectKind::Umem => below(LOG_MAX_UMEMS as u8, 1),
+        ObjectKind::UserContext => below(LOG_MAX_CONTEXTS as u8, 1),
         // Its numbers are places.
-        ResourceKind::DeviceMemory => IdAllocator::new(0, 0),
+        ObjectKind::DeviceMemory => IdAllocator::new(0, 0),
     }
 }
 
 /// What a command gets that asks for one object more than there may be.
 ///
 /// Linux names the two statuses "limits exceeded" (ENOMEM) and "no resources" (EAGAIN); no published text says which a card gives.
-fn exhausted(kind: ResourceKind) -> CmdStatus {
+fn exhausted(kind: ObjectKind) -> CmdStatus {
     match kind {
-        ResourceKind::Cq | ResourceKind::Qp | ResourceKind::Srq | ResourceKind::Mkey | ResourceKind::DeviceMemory => {
+        ObjectKind::Cq | ObjectKind::Qp | ObjectKind::Srq | ObjectKind::Mkey | ObjectKind::DeviceMemory => {
             CmdStatus::NoResources
         }
         _ => CmdStatus::LimErr,
@@ -98,7 +100,7 @@ fn exhausted(kind: ResourceKind) -> CmdStatus {
 impl Registry {
     /// No objects. `memory_limit` is in bytes.
     pub(crate) fn new(limits: &Limits, memory_limit: u64) -> Self {
-        use ResourceKind as Kind;
+        use ObjectKind as Kind;
         let kinds = [
             Kind::Uar,
             Kind::Pd,
@@ -150,7 +152,7 @@ impl Registry {
     }
 
     /// Objects of a kind.
-    pub(crate) fn count(&self, kind: ResourceKind) -> usize {
+    pub(crate) fn count(&self, kind: ObjectKind) -> usize {
         self.numbers.get(kind as usize).map_or(0, IdAllocator::len)
     }
 
@@ -162,12 +164,12 @@ impl Registry {
     /// Lets an object be there that a test only names.
     #[cfg(test)]
     pub(crate) fn insert_named(&mut self, id: Resource) {
-        self.objects.insert(id, Entry { memory: id.kind.memory(), ..Entry::default() });
+        self.objects.insert(id, Entry { memory: memory_of(id.kind), ..Entry::default() });
     }
 
     /// Registers an object of the kernel that keeps `memory` bytes of lists and refers to `uses`; its number. Refused if one of
     /// those does not exist, if the device has too many of the kind, or if its memory is used up.
-    pub(crate) fn create(&mut self, kind: ResourceKind, memory: u64, uses: Vec<Resource>) -> Result<u32, CmdStatus> {
+    pub(crate) fn create(&mut self, kind: ObjectKind, memory: u64, uses: Vec<Resource>) -> Result<u32, CmdStatus> {
         self.admit(kind, memory, &uses)?;
         let numbers = self.numbers.get_mut(kind as usize).ok_or(CmdStatus::IntErr)?;
         let number = numbers.allocate().ok_or(exhausted(kind))?;
@@ -181,15 +183,15 @@ impl Registry {
         self.insert(id, memory, uses)
     }
 
-    fn admit(&self, kind: ResourceKind, memory: u64, uses: &[Resource]) -> Result<(), CmdStatus> {
+    fn admit(&self, kind: ObjectKind, memory: u64, uses: &[Resource]) -> Result<(), CmdStatus> {
         if uses.iter().any(|used| !self.contains(*used)) {
             return Err(CmdStatus::BadRes);
         }
-        if self.budget.has_room(kind.memory().saturating_add(memory)) { Ok(()) } else { Err(CmdStatus::NoResources) }
+        if self.budget.has_room(memory_of(kind).saturating_add(memory)) { Ok(()) } else { Err(CmdStatus::NoResources) }
     }
 
     fn insert(&mut self, id: Resource, memory: u64, uses: Vec<Resource>) -> Result<(), CmdStatus> {
-        let memory = id.kind.memory().saturating_add(memory);
+        let memory = memory_of(id.kind).saturating_add(memory);
         self.budget.take(memory)?;
         for used in &uses {
             self.refer(*used);
@@ -210,7 +212,7 @@ impl Registry {
         }
         if self.is_busy(id) {
             // Linux 6.1 gives back the page of a killed program before its completion queues, and cards take that.
-            if id.kind != ResourceKind::Uar {
+            if id.kind != ObjectKind::Uar {
                 return Err(CmdStatus::ResBusy);
             }
             let entry = self.objects.get_mut(&id).ok_or(CmdStatus::BadRes)?;
@@ -292,7 +294,7 @@ impl Registry {
     /// Notes what the lists of an object take now, whether there is room or not.
     pub(crate) fn set_memory(&mut self, id: Resource, bytes: u64) {
         if let Some(entry) = self.objects.get_mut(&id) {
-            let now = id.kind.memory().saturating_add(bytes);
+            let now = memory_of(id.kind).saturating_add(bytes);
             self.budget.change(entry.memory, now);
             entry.memory = now;
         }

@@ -9,14 +9,14 @@ fn registry() -> Registry {
 #[test]
 fn what_is_referred_to_stays() {
     let mut registry = registry();
-    let pd = registry.create(ResourceKind::Pd, 0, vec![]).unwrap();
-    let key = registry.create(ResourceKind::Mkey, 0, vec![Resource::pd(pd)]).unwrap();
-    assert_eq!(registry.create(ResourceKind::Mkey, 0, vec![Resource::pd(pd + 1)]), Err(CmdStatus::BadRes));
+    let pd = registry.create(ObjectKind::Pd, 0, vec![]).unwrap();
+    let key = registry.create(ObjectKind::Mkey, 0, vec![Resource::pd(pd)]).unwrap();
+    assert_eq!(registry.create(ObjectKind::Mkey, 0, vec![Resource::pd(pd + 1)]), Err(CmdStatus::BadRes));
     assert_eq!(registry.destroy(Resource::pd(pd)), Err(CmdStatus::ResBusy));
     // To itself: nothing changes.
     registry.change_use(Resource::mkey(key), Some(Resource::pd(pd)), Some(Resource::pd(pd))).unwrap();
     assert_eq!(registry.destroy(Resource::pd(pd)), Err(CmdStatus::ResBusy));
-    let other = registry.create(ResourceKind::Pd, 0, vec![]).unwrap();
+    let other = registry.create(ObjectKind::Pd, 0, vec![]).unwrap();
     registry.change_use(Resource::mkey(key), Some(Resource::pd(pd)), Some(Resource::pd(other))).unwrap();
     assert_eq!(registry.destroy(Resource::pd(pd)), Ok(0));
     assert_eq!(registry.destroy(Resource::pd(other)), Err(CmdStatus::ResBusy));
@@ -29,7 +29,7 @@ fn what_is_referred_to_stays() {
 #[test]
 fn a_key_that_windows_name_stays_until_none_does() {
     let mut registry = registry();
-    let key = Resource::mkey(registry.create(ResourceKind::Mkey, 0, vec![]).unwrap());
+    let key = Resource::mkey(registry.create(ObjectKind::Mkey, 0, vec![]).unwrap());
     registry.name(key);
     registry.name(key);
     registry.unname(key);
@@ -42,26 +42,26 @@ fn a_key_that_windows_name_stays_until_none_does() {
 #[test]
 fn memory_and_numbers_end() {
     let mut registry = registry();
-    assert_eq!(registry.create(ResourceKind::Umem, 1 << 20, vec![]), Err(CmdStatus::NoResources));
-    let umem = Resource::umem(registry.create(ResourceKind::Umem, 1 << 19, vec![]).unwrap());
-    assert_eq!(registry.create(ResourceKind::Umem, 1 << 19, vec![]), Err(CmdStatus::NoResources));
+    assert_eq!(registry.create(ObjectKind::Umem, 1 << 20, vec![]), Err(CmdStatus::NoResources));
+    let umem = Resource::umem(registry.create(ObjectKind::Umem, 1 << 19, vec![]).unwrap());
+    assert_eq!(registry.create(ObjectKind::Umem, 1 << 19, vec![]), Err(CmdStatus::NoResources));
     registry.set_memory(umem, 16);
-    registry.create(ResourceKind::Umem, 1 << 19, vec![]).unwrap();
-    let domains = std::iter::from_fn(|| registry.create(ResourceKind::Xrcd, 0, vec![]).ok()).count();
-    assert_eq!((domains, registry.count(ResourceKind::Xrcd)), (255, 255));
-    assert_eq!(registry.create(ResourceKind::Xrcd, 0, vec![]), Err(CmdStatus::LimErr));
+    registry.create(ObjectKind::Umem, 1 << 19, vec![]).unwrap();
+    let domains = std::iter::from_fn(|| registry.create(ObjectKind::Xrcd, 0, vec![]).ok()).count();
+    assert_eq!((domains, registry.count(ObjectKind::Xrcd)), (255, 255));
+    assert_eq!(registry.create(ObjectKind::Xrcd, 0, vec![]), Err(CmdStatus::LimErr));
     registry.clear(&Limits::default());
-    assert_eq!((registry.memory_used(), registry.count(ResourceKind::Xrcd)), (FIXED, 0));
+    assert_eq!((registry.memory_used(), registry.count(ObjectKind::Xrcd)), (FIXED, 0));
 }
 
 #[test]
 fn a_context_stays_while_it_owns_something() {
     let mut registry = registry();
-    let uid = registry.create(ResourceKind::UserContext, 0, vec![]).unwrap();
+    let uid = registry.create(ObjectKind::UserContext, 0, vec![]).unwrap();
     let (context, owner, other) = (Resource::user_context(uid), Owner::new(uid as u16), Owner::new(uid as u16 + 1));
     assert!(registry.is_present(owner) && registry.is_present(Owner::new(0xffff)) && !registry.is_present(other));
     let [own, shared, kernel] = [owner, Owner::new(0xffff), Owner::KERNEL].map(|owner| {
-        let pd = Resource::pd(registry.create(ResourceKind::Pd, 0, vec![]).unwrap());
+        let pd = Resource::pd(registry.create(ObjectKind::Pd, 0, vec![]).unwrap());
         registry.set_owner(pd, owner);
         pd
     });

@@ -15,7 +15,7 @@ use crate::engine::{EngineEvent, PageSource};
 use crate::env::Env;
 use crate::fault::Fault;
 use crate::memory::{DmaFault, read_array};
-use crate::registry::{Registry, Resource, ResourceKind};
+use crate::registry::{ObjectKind, Registry, Resource};
 use crate::trace::Record;
 
 const MAX_LOG_SIZE: u32 = 22;
@@ -137,7 +137,7 @@ impl CqTable {
         let mut uses = vec![Resource::uar(cqc.get(Cqc::UAR_PAGE)), Resource::eq(eqn)];
         uses.extend(plan.umem());
         uses.extend(record.map(Resource::umem));
-        let cqn = registry.create(ResourceKind::Cq, plan.memory(), uses)?;
+        let cqn = registry.create(ObjectKind::Cq, plan.memory(), uses)?;
         let cq = Cq {
             context,
             ring: Ring::new(plan.pages(), 0, log_size, log_stride),

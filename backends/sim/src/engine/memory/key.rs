@@ -9,7 +9,7 @@ use crate::engine::memory::device_memory::{DeviceMemory, unit_of};
 use crate::engine::memory::klm_list::{KeyRange, KlmList, covering, is_reserved};
 use crate::engine::memory::page_table::PageTable;
 use crate::memory::DmaFault;
-use crate::registry::{Registry, Resource, ResourceKind};
+use crate::registry::{ObjectKind, Registry, Resource};
 
 /// Smallest page of a page list.
 pub(in crate::engine) const MIN_LOG_PAGE: u32 = 12;
@@ -252,10 +252,10 @@ impl KeyTable {
             let allotted = self.device.allocation_with(mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN));
             uses.push(Resource::device_memory(unit_of(allotted.ok_or(CmdStatus::BadParam)?)));
         }
-        let mut index = registry.create(ResourceKind::Mkey, memory, uses.clone())?;
+        let mut index = registry.create(ObjectKind::Mkey, memory, uses.clone())?;
         // A key that requests may change can get any variant.
         if is_reserved(index, if mkc.is_set(Mkc::UMR_EN) { 0 } else { mkc.get(Mkc::MKEY_7_0) }) {
-            let other = registry.create(ResourceKind::Mkey, memory, uses);
+            let other = registry.create(ObjectKind::Mkey, memory, uses);
             registry.destroy(Resource::mkey(index))?;
             index = other?;
         }

@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::{CmdStatus, View, WqeSrqNextSeg};
 use crate::engine::PageSource;
 use crate::engine::ring::{Pages, Ring};
 use crate::memory::{HostMemory, read_array};
-use crate::registry::{Registry, Resource, ResourceKind};
+use crate::registry::{ObjectKind, Registry, Resource};
 
 /// Bytes of the link at the head of an element.
 const LINK: usize = 16;
@@ -113,7 +113,7 @@ impl SrqTable {
         }
         uses.extend(plan.umem());
         uses.extend(record.map(Resource::umem));
-        let srqn = registry.create(ResourceKind::Srq, plan.memory(), uses)?;
+        let srqn = registry.create(ObjectKind::Srq, plan.memory(), uses)?;
         let ring = Ring::new(plan.pages(), 0, spec.log_size, spec.log_stride);
         self.srqs.insert(srqn, Srq { spec, ring, head: 0, taken: 0, failed: false });
         Ok(srqn)
