@@ -9,9 +9,9 @@ use crate::memory::{DmaFault, HostMemory};
 /// packet, a work request, a firmware command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Bytes read from and written to host memory.
+    /// Bytes read from and written to memory, the host's and the device's.
     pub bytes: u64,
-    /// Accesses to host memory, and steps without one: packets, requests, queue pairs looked at.
+    /// Accesses to memory, and steps without one: packets, requests, queue pairs looked at.
     pub steps: u64,
 }
 
@@ -19,6 +19,9 @@ impl Budget {
     /// What every turn may take. A turn of this size is about a millisecond long.
     pub const TURN: Self = Self { bytes: 1 << 20, steps: 4096 };
 }
+
+/// Entries of a key's list that are looked at in about the time of an access to memory.
+const ENTRIES_A_STEP: usize = 16;
 
 /// What a turn has taken so far.
 #[derive(Debug, Default)]
@@ -39,7 +42,13 @@ impl Meter {
         self.steps.set(self.steps.get().saturating_add(steps));
     }
 
-    fn access(&self, bytes: usize) {
+    /// Counts entries of the lists of keys that were looked at.
+    pub(crate) fn count_entries(&self, entries: usize) {
+        self.count((entries / ENTRIES_A_STEP) as u64);
+    }
+
+    /// Counts an access to memory.
+    pub(crate) fn access(&self, bytes: usize) {
         self.bytes.set(self.bytes.get().saturating_add(bytes as u64));
         self.count(1);
     }

@@ -2,7 +2,6 @@
 
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
-use super::memory::device_memory::unit_of;
 use super::qp::{Qp, modify};
 use super::{Engine, EngineCounts, EngineEvent, PageSource, SrqKind, SrqSpec, Work};
 use crate::env::Env;
@@ -43,7 +42,7 @@ impl Engine {
     pub fn alloc_memory(&mut self, range: (u64, u64), len: u64, log_alignment: u32) -> Result<u64, CmdStatus> {
         let Self { shared, .. } = self;
         let at = shared.keys.device.alloc(range, len, log_alignment)?;
-        let registered = shared.registry.create_at(Resource::device_memory(unit_of(at)), 0, Vec::new());
+        let registered = shared.registry.create_at(Resource::device_memory(at), 0, Vec::new());
         registered.inspect_err(|_| shared.keys.device.free(at)).map(|()| at)
     }
 
@@ -52,7 +51,7 @@ impl Engine {
         if !self.shared.keys.device.is_allocation(at, len) {
             return Err(CmdStatus::BadRes);
         }
-        self.shared.registry.destroy(Resource::device_memory(unit_of(at)))?;
+        self.shared.registry.destroy(Resource::device_memory(at))?;
         self.shared.keys.device.free(at);
         Ok(())
     }
@@ -150,18 +149,24 @@ impl Engine {
         let registry = &mut self.shared.registry;
         if transition == CmdOpcode::Rst2InitQp {
             // Zero means: as created.
-            let pd = Some(qpc.get(Qpc::PD)).filter(|pd| *pd != 0).map(Resource::pd);
+            let pd = if qpc.is_set(Qpc::PD) { qpc.get(Qpc::PD) } else { qp.pd() };
             let cqs = [Qpc::CQN_SND, Qpc::CQN_RCV].map(|field| qpc.get(field)).into_iter().filter(|cqn| *cqn != 0);
-            if cqs.map(Resource::cq).chain(pd).any(|named| !registry.contains(named)) {
+            if cqs.map(Resource::cq).chain([Resource::pd(pd)]).any(|named| !registry.contains(named)) {
                 return Err(CmdStatus::BadRes);
             }
         }
-        let (old_pd, old_cqs) = (qp.pd(), qp.cqs());
+        let (old_pd, old_cqs, old_set) = (qp.pd(), qp.cqs(), qp.counter_set());
         modify::modify(qp, &self.shared.config, transition, opt_mask, qpc)?;
         let id = Resource::qp(qpn);
-        let new_pd = qp.pd();
-        if new_pd != old_pd {
-            registry.change_use(id, Some(Resource::pd(old_pd)), Some(Resource::pd(new_pd)))?;
+        let new_pd = Resource::pd(qp.pd());
+        // The one that changes keys had none before.
+        if transition == CmdOpcode::Rst2InitQp && !registry.refers(id, new_pd) {
+            registry.change_use(id, Some(Resource::pd(old_pd)), Some(new_pd))?;
+        }
+        // A number without a set behind it counts for nobody.
+        let set = qp.counter_set();
+        if !registry.refers(id, set) {
+            registry.change_use(id, Some(old_set), Some(set).filter(|set| registry.contains(*set)))?;
         }
         for (new, old) in qp.cqs().into_iter().zip(old_cqs) {
             if new != old {

@@ -35,8 +35,8 @@ pub(crate) const LOG_MAX_UMEMS: u32 = 16;
 pub(crate) const LOG_MAX_XRCDS: u32 = 8;
 /// Least number of a queue pair: those below belong to the management queue pairs on the wire.
 pub(crate) const FIRST_QPN: u32 = 2;
-/// Least index of a key: key 0x100 ends receive lists.
-const FIRST_MKEY: u32 = 2;
+/// Least index of a key: key 0x100 ends receive lists, and 0x400 is the mark of a repeat block in the list of an indirect key.
+pub(crate) const FIRST_MKEY: u32 = 5;
 
 /// What the registry knows of an object.
 #[derive(Clone, Debug, Default)]
@@ -211,8 +211,9 @@ impl Registry {
             return Err(CmdStatus::BadRes);
         }
         if self.is_busy(id) {
-            // Linux 6.1 gives back the page of a killed program before its completion queues, and cards take that.
-            if id.kind != ObjectKind::Uar {
+            // Linux 6.1 gives back the page of a killed program before its completion queues, and cards take that. The counters
+            // of a queue pair it gives back before the queue pair (`rdma_counter_unbind_qp`).
+            if !matches!(id.kind, ObjectKind::Uar | ObjectKind::CounterSet) {
                 return Err(CmdStatus::ResBusy);
             }
             let entry = self.objects.get_mut(&id).ok_or(CmdStatus::BadRes)?;
@@ -332,6 +333,11 @@ impl Registry {
     /// Whether the kernel made an object.
     pub(crate) fn is_kernels(&self, id: Resource) -> bool {
         self.objects.get(&id).is_some_and(|entry| entry.owner.is_kernel())
+    }
+
+    /// Whether a command for `owner` may end an object: one that is shared only the kernel ends.
+    pub(crate) fn may_destroy(&self, owner: Owner, id: Resource) -> bool {
+        owner.is_kernel() || self.objects.get(&id).is_some_and(|entry| entry.owner == owner)
     }
 
     /// Whether a command for `owner` may name an object. One that does not exist may be named by the kernel.

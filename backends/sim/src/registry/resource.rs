@@ -2,6 +2,9 @@
 
 use bareverbs_mlx5_spec::ObjectKind;
 
+use crate::bar0::DEVICE_MEMORY_START;
+use crate::engine::LOG_MIN_ALLOCATION;
+
 /// Bytes of this process that an object takes beside the lists that it keeps: entries of the tables that it is in, their
 /// slack, and what the data path keeps for a queue that is idle. Generous.
 pub(super) const fn memory_of(kind: ObjectKind) -> u64 {
@@ -63,8 +66,10 @@ impl Resource {
         Self::new(ObjectKind::Umem, number)
     }
 
-    pub(crate) const fn device_memory(unit: u32) -> Self {
-        Self::new(ObjectKind::DeviceMemory, unit)
+    /// The allocation that begins at a byte of BAR0: its number is how many units are before it.
+    pub(crate) const fn device_memory(at: u64) -> Self {
+        let unit = at.saturating_sub(DEVICE_MEMORY_START) >> LOG_MIN_ALLOCATION;
+        Self::new(ObjectKind::DeviceMemory, unit as u32)
     }
 
     pub(crate) const fn user_context(uid: u32) -> Self {

@@ -89,6 +89,55 @@ fn a_queue_pair_is_initialized_with_what_there_is() {
     host.ok(&input(0x801, 16, &[(8, second)]), 16);
 }
 
+/// Linux gives a set of counters back before the queue pair that counts in it (`rdma_counter_unbind_qp`). Nobody else gets the
+/// set before that one is gone.
+#[test]
+fn counters_end_with_the_last_queue_pair_that_counts_in_them() {
+    let mut host = MiniHost::running(plain());
+    let uar = host.uar();
+    let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
+    let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
+    let cqn = number(&host.ok(&cq(uar, eqn), 16));
+    let [set, other] = [(); 2].map(|()| number(&host.ok(&input(0x771, 16, &[]), 16)));
+    let qpn = number(&host.ok(&qp(0, pd, uar, cqn, 0), 16));
+    // RST2INIT, with the set in the highest byte of the dword at 12 of the context.
+    host.ok(&input(0x502, 272, &[(8, qpn), (24 + 12, set << 24)]), 16);
+    for set in [set, other] {
+        host.ok(&input(0x772, 16, &[(8, set)]), 16);
+        assert_eq!(host.command(&input(0x773, 32, &[(28, set)]), 256).0, BAD_RES, "it is given back");
+    }
+    let allocate_all = |host: &mut MiniHost| {
+        let alloc = |_| host.command(&input(0x771, 16, &[]), 16);
+        (0..300).map(alloc).take_while(|answer| answer.0 == 0).map(|answer| number(&answer.1)).collect::<Vec<_>>()
+    };
+    let sets = allocate_all(&mut host);
+    assert!(sets.contains(&other) && !sets.contains(&set), "{set} of {sets:?}");
+    host.ok(&input(0x501, 16, &[(8, qpn)]), 16);
+    assert_eq!(allocate_all(&mut host), [set]);
+}
+
+#[test]
+fn domains_are_in_use_by_queue_pairs_and_keys_that_get_them_later() {
+    let mut host = MiniHost::running(plain());
+    let uar = host.uar();
+    let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
+    let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
+    let cqn = number(&host.ok(&cq(uar, eqn), 16));
+    // The queue pair that changes keys (service 12) may be created before its domain is known; RST2INIT names it.
+    let qpn = number(&host.ok(&qp(12, pd, uar, cqn, 0), 16));
+    host.ok(&input(0x502, 272, &[(8, qpn), (24 + 4, pd)]), 16);
+    assert_eq!(host.command(&input(0x801, 16, &[(8, pd)]), 16).0, BUSY);
+    host.ok(&input(0x501, 16, &[(8, qpn)]), 16);
+    // A free key, to be changed by requests, with a list of pages: of no domain, of one that exists, of none such.
+    let key = |pd: u32| input(0x200, 272, &[(16, 1 << 30 | 1 << 8), (16 + 4, 0xffff_ff00), (16 + 12, pd)]);
+    assert_eq!(host.command(&key(pd + 1), 16).0, BAD_RES);
+    host.ok(&key(0), 16);
+    let index = number(&host.ok(&key(pd), 16));
+    assert_eq!(host.command(&input(0x801, 16, &[(8, pd)]), 16).0, BUSY);
+    host.ok(&input(0x202, 16, &[(8, index)]), 16);
+    host.ok(&input(0x801, 16, &[(8, pd)]), 16);
+}
+
 #[test]
 fn queues_are_rung_in_their_own_page() {
     let mut host = MiniHost::running(plain());
@@ -189,7 +238,8 @@ fn a_device_at_its_limits_says_which() {
     let mut host = MiniHost::running(config);
     let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
     let key = input(0x200, 272, &[(16, 1 << 10), (16 + 4, 0xffff_ff42), (16 + 12, 1 << 31 | pd)]);
-    let keys: Vec<u32> = (0..14).map(|_| number(&host.ok(&key, 16))).collect();
+    // Of sixteen, the first five indices are for marks.
+    let keys: Vec<u32> = (0..11).map(|_| number(&host.ok(&key, 16))).collect();
     assert_eq!(host.command(&key, 16).0, NO_RESOURCES);
     host.ok(&input(0x202, 16, &[(8, keys[5])]), 16);
     host.ok(&key, 16);

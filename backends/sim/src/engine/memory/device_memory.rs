@@ -90,11 +90,6 @@ impl DeviceMemory {
     }
 }
 
-/// Number of the allocation that begins at a byte of BAR0: units before it.
-pub(in crate::engine) const fn unit_of(at: u64) -> u32 {
-    (at.saturating_sub(DEVICE_MEMORY_START) >> LOG_MIN_ALLOCATION) as u32
-}
-
 /// Where bytes of BAR0 lie in the memory.
 fn place(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(at.checked_sub(DEVICE_MEMORY_START)?).ok()?;

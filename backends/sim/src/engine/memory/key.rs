@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
 use crate::engine::PageSource;
-use crate::engine::memory::device_memory::{DeviceMemory, unit_of};
-use crate::engine::memory::klm_list::{KeyRange, KlmList, covering, is_reserved};
+use crate::engine::memory::device_memory::DeviceMemory;
+use crate::engine::memory::klm_list::{KeyRange, KlmList, covering};
 use crate::engine::memory::page_table::PageTable;
 use crate::memory::DmaFault;
 use crate::registry::{ObjectKind, Registry, Resource};
@@ -74,6 +74,8 @@ pub(in crate::engine) struct Mkey {
     /// The context as created and changed since.
     context: [u8; 64],
     pub(super) translations: Translations,
+    /// It is a window that a request bound: the keys that it leads to stay while it does.
+    bound: bool,
 }
 
 impl Mkey {
@@ -85,7 +87,7 @@ impl Mkey {
             (Some(AccessMode::Klms | AccessMode::Ksm), PageSource::Umem(_)) => Translations::Klms(KlmList::default()),
             (_, source) => Translations::Pages(PageTable::new(source, log_page)),
         };
-        Self { context, translations }
+        Self { context, translations, bound: false }
     }
 
     /// Bytes of this process that its translations take.
@@ -135,11 +137,16 @@ impl Mkey {
         self.context().get(Mkc::QPN)
     }
 
-    /// Whether this is a window that is bound: changed from a send queue, indirect, not free, with something in it.
-    fn is_bound_window(&self) -> bool {
-        let context = self.context();
-        let leads_somewhere = self.klms().is_some_and(|klms| klms.len() != 0);
-        !self.is_free() && context.is_set(Mkc::UMR_EN) && self.mode() == Some(AccessMode::Klms) && leads_somewhere
+    /// Whether a request that changed it has bound it: it is indirect, not free, with something in it.
+    fn leads_somewhere(&self) -> bool {
+        !self.is_free() && self.mode() == Some(AccessMode::Klms) && self.klms().is_some_and(|klms| klms.len() != 0)
+    }
+
+    /// Whether a request has bound it and leaves it bound to the same bytes, but for those that it changes, if it gives it this
+    /// context: only then is what was checked before still checked.
+    pub(super) fn stays_bound(&self, after: View<'_, Mkc>) -> bool {
+        let same_length = self.context().get64(Mkc::LEN) == after.get64(Mkc::LEN);
+        self.bound && same_length && !after.is_set(Mkc::FREE)
     }
 
     pub(in crate::engine) fn allows(&self, right: Right) -> bool {
@@ -243,27 +250,21 @@ impl KeyTable {
             (PageSource::Listed(raw), _) => PageTable::memory_of(raw.len() as u64 / 8),
         };
         let mut uses = Vec::from_iter(source.umem().map(Resource::umem));
-        // A key that requests will fill in may get its protection domain from them.
+        // A key that requests will fill in may get its protection domain from them (Linux's cache of keys).
         let pd = Resource::pd(mkc.get(Mkc::PD));
-        if !mkc.is_set(Mkc::FREE) || registry.contains(pd) {
+        if !mkc.is_set(Mkc::FREE) || pd.number != 0 {
             uses.push(pd);
         }
         if mode == Some(AccessMode::Memic) {
             let allotted = self.device.allocation_with(mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN));
-            uses.push(Resource::device_memory(unit_of(allotted.ok_or(CmdStatus::BadParam)?)));
+            uses.push(Resource::device_memory(allotted.ok_or(CmdStatus::BadParam)?));
         }
-        let mut index = registry.create(ObjectKind::Mkey, memory, uses.clone())?;
-        // A key that requests may change can get any variant.
-        if is_reserved(index, if mkc.is_set(Mkc::UMR_EN) { 0 } else { mkc.get(Mkc::MKEY_7_0) }) {
-            let other = registry.create(ObjectKind::Mkey, memory, uses);
-            registry.destroy(Resource::mkey(index))?;
-            index = other?;
-        }
+        let index = registry.create(ObjectKind::Mkey, memory, uses)?;
         let key = Mkey::new(context, source);
         registry.set_memory(Resource::mkey(index), key.memory());
         self.destroyed.remove(&index);
+        // It holds no key that its list may name: nothing has checked those, and an access does.
         self.keys.insert(index, key);
-        self.bind(registry, index);
         Ok(index)
     }
 
@@ -331,7 +332,8 @@ impl KeyTable {
 
     /// Notes which keys a window leads to, if it is bound. One that leads to itself does not hold itself.
     fn bind(&mut self, registry: &mut Registry, index: u32) {
-        if let Some(key) = self.keys.get(&index).filter(|key| key.is_bound_window()) {
+        if let Some(key) = self.keys.get_mut(&index).filter(|key| !key.bound && key.leads_somewhere()) {
+            key.bound = true;
             self.bound += 1;
             name_targets(registry, index, key.targets());
         }
@@ -339,7 +341,8 @@ impl KeyTable {
 
     /// Ends [`KeyTable::bind`].
     fn unbind(&mut self, registry: &mut Registry, index: u32) {
-        if let Some(key) = self.keys.get(&index).filter(|key| key.is_bound_window()) {
+        if let Some(key) = self.keys.get_mut(&index).filter(|key| key.bound) {
+            key.bound = false;
             self.bound -= 1;
             unname_targets(registry, index, key.targets());
         }
@@ -385,8 +388,7 @@ impl KeyTable {
         let brought = list.map_or(0, |(_, raw)| raw.len() / OCTWORD);
         let after = View::<Mkc>::of(&context);
         let len = after.get64(Mkc::LEN);
-        let same_length = key.context().get64(Mkc::LEN) == len;
-        let stays_bound = key.is_bound_window() && !after.is_set(Mkc::FREE) && same_length;
+        let stays_bound = key.stays_bound(after);
         // A bound window that stays bound and whose other entries stay where they are: only what changes in its list matters.
         let changed = match (list, key.klms()) {
             (None, _) if stays_bound => Some((Vec::new(), Vec::new())),
@@ -400,6 +402,7 @@ impl KeyTable {
             }
             _ => None,
         };
+        let before = key.klms().map_or(0, KlmList::count);
         if changed.is_none() {
             self.unbind(registry, index);
         }
@@ -415,40 +418,42 @@ impl KeyTable {
             }
         }
         registry.set_memory(Resource::mkey(index), key.memory());
+        let filled = key.klms().map_or(0, KlmList::count).saturating_sub(before);
         match changed {
             Some((old, new)) => {
                 name_targets(registry, index, new.into_iter());
                 unname_targets(registry, index, old.into_iter());
-                brought
+                brought.max(filled)
             }
             None => {
-                let all = key.klms().map_or(0, |klms| klms.raw_len() / OCTWORD);
+                let all = key.klms().map_or(0, KlmList::count);
                 self.bind(registry, index);
                 brought + all
             }
         }
     }
 
-    /// Frees a key that a peer names (SEND with invalidate).
+    /// Frees a key that a peer names (SEND with invalidate). Returns how many entries were looked at.
     pub(in crate::engine) fn invalidate_remotely(
         &mut self,
         registry: &mut Registry,
         key: u32,
         pd: u32,
         qpn: u32,
-    ) -> Result<(), KeyError> {
+    ) -> Result<usize, KeyError> {
         let access = Access { right: Right::RemoteRead, pd, qpn };
         let mkey = self.open(key, access)?;
         if !mkey.context().is_set(Mkc::EN_RINVAL) {
             return Err(KeyError::Right);
         }
+        let entries = if mkey.bound { mkey.klms().map_or(0, KlmList::count) } else { 0 };
         self.unbind(registry, index_of(key));
         if let Some(mkey) = self.keys.get_mut(&index_of(key))
             && let Some(mut context) = ViewMut::<Mkc>::new(&mut mkey.context)
         {
             context.set(Mkc::FREE, 1);
         }
-        Ok(())
+        Ok(entries)
     }
 }
 

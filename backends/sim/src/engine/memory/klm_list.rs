@@ -3,14 +3,11 @@
 use bareverbs_mlx5_spec::{Layout, View, ViewMut, WqeKlm, WqeRepeatBlock, WqeRepeatEntry};
 
 use super::range_list::RangeList;
+use crate::registry::FIRST_MKEY;
 
 /// In place of a key: the entry begins a repeat block (rdma-core `umr_strided_seg_create`).
 const REPEAT_BLOCK: u32 = 0x400;
-
-/// Whether a key with this index and variant would be taken for the mark of a block that repeats.
-pub(in crate::engine) const fn is_reserved(index: u32, variant: u32) -> bool {
-    index << 8 | variant == REPEAT_BLOCK
-}
+const _: () = assert!(FIRST_MKEY << 8 > REPEAT_BLOCK, "no key is taken for the mark");
 
 /// Bytes behind another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +172,11 @@ impl KlmList {
             Entries::Plain(plain) => plain.count() * WqeKlm::SIZE,
             Entries::Blocks(blocks) => blocks.raw.len(),
         }
+    }
+
+    /// Entries that it has as a list.
+    pub(in crate::engine) fn count(&self) -> usize {
+        self.raw_len() / WqeKlm::SIZE
     }
 
     /// Reads a raw list.

@@ -52,7 +52,7 @@ pub(in crate::engine) fn gather(
             }
             DataSegment::Pointer(pointer) => {
                 let addr = pointer.addr.checked_add(skip).ok_or(KeyError::Range)?;
-                let read = work.shared.keys.read(work.env.memory, (pointer.lkey, addr), access, part);
+                let read = work.shared.keys.read(work.env, (pointer.lkey, addr), access, part);
                 read.map_err(|error| note(work, pointer.lkey, error))?;
             }
         }
@@ -82,7 +82,7 @@ pub(in crate::engine) fn scatter(
         let part_len = usize::try_from(pointer.len - skip).unwrap_or(usize::MAX).min(rest.len());
         let (part, tail) = rest.split_at(part_len);
         let addr = pointer.addr.checked_add(skip).ok_or(ScatterError::Key(KeyError::Range))?;
-        let written = work.shared.keys.write(work.env.memory, (pointer.lkey, addr), access, part);
+        let written = work.shared.keys.write(work.env, (pointer.lkey, addr), access, part);
         written.map_err(|error| ScatterError::Key(note(work, pointer.lkey, error)))?;
         rest = tail;
         skip = 0;

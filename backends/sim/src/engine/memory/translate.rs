@@ -4,7 +4,7 @@ use bareverbs_mlx5_spec::{AccessMode, Mkc};
 
 use crate::engine::memory::key::{Access, KeyError, KeyTable, MIN_LOG_PAGE, Mkey, Right};
 use crate::engine::memory::klm_list::KeyRange;
-use crate::memory::HostMemory;
+use crate::env::Env;
 
 /// Keys inside keys are followed this deep.
 const MAX_DEPTH: u32 = 4;
@@ -129,7 +129,7 @@ impl KeyTable {
     /// Reads bytes through a key.
     pub(in crate::engine) fn read(
         &self,
-        memory: &dyn HostMemory,
+        env: &Env<'_>,
         (key, addr): (u32, u64),
         access: Access,
         into: &mut [u8],
@@ -140,9 +140,10 @@ impl KeyTable {
         for extent in extents {
             let (part, tail) = rest.split_at_mut_checked(extent.len).ok_or(KeyError::Range)?;
             if extent.in_device {
+                env.meter.access(part.len());
                 self.device.read(extent.addr, part);
             } else {
-                memory.read(extent.addr, part)?;
+                env.memory.read(extent.addr, part)?;
             }
             rest = tail;
         }
@@ -152,7 +153,7 @@ impl KeyTable {
     /// Writes bytes through a key; nothing is written unless all of them may be.
     pub(in crate::engine) fn write(
         &self,
-        memory: &dyn HostMemory,
+        env: &Env<'_>,
         (key, addr): (u32, u64),
         access: Access,
         from: &[u8],
@@ -163,9 +164,10 @@ impl KeyTable {
         for extent in extents {
             let (part, tail) = rest.split_at_checked(extent.len).ok_or(KeyError::Range)?;
             if extent.in_device {
+                env.meter.access(part.len());
                 self.device.write(extent.addr, part);
             } else {
-                memory.write(extent.addr, part)?;
+                env.memory.write(extent.addr, part)?;
             }
             rest = tail;
         }

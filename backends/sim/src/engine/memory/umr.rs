@@ -6,13 +6,13 @@ use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCT
 
 use crate::engine::memory::key::{Access, KeyTable, MAX_KLM_BYTES, Mkey, Right, Translations, index_of};
 use crate::engine::memory::klm_list::{KeyRange, KlmList, covering};
-use crate::memory::HostMemory;
+use crate::env::Env;
 use crate::registry::{Registry, Resource};
 use crate::wqe::{Umr, UmrTranslations};
 
 /// Bytes of the unit in which translations are changed.
 const LIST_UNIT: u64 = 64;
-/// Entries that are looked at when a request changes the rights of a window and not its list.
+/// Entries that are looked at when a request changes the rights of a bound window and not its list.
 const MAX_CHECKED: usize = 1024;
 
 /// Who changes a key.
@@ -59,7 +59,7 @@ const KNOWN: u64 = {
 pub(in crate::engine) fn apply(
     keys: &mut KeyTable,
     registry: &mut Registry,
-    memory: &dyn HostMemory,
+    env: &Env<'_>,
     issuer: UmrIssuer,
     number: u32,
     umr: &Umr,
@@ -72,7 +72,7 @@ pub(in crate::engine) fn apply(
     allowed(key, issuer, number, umr, frees)?;
     let mut context: [u8; 64] = key.context().as_bytes().first_chunk().copied().ok_or(refused)?;
     merge(&mut context, new, umr.mask, issuer.privileged);
-    let raw = raw_translations(keys, memory, issuer, umr)?;
+    let raw = raw_translations(keys, env, issuer, umr)?;
     let list = match &raw {
         None => None,
         Some(raw) => Some((room_for(key, registry, umr.offset, raw)?, raw.as_ref())),
@@ -167,7 +167,7 @@ fn merge(context: &mut [u8; 64], new: View<'_, Mkc>, mask: u64, privileged: bool
 
 fn raw_translations<'a>(
     keys: &KeyTable,
-    memory: &dyn HostMemory,
+    env: &Env<'_>,
     issuer: UmrIssuer,
     umr: &'a Umr,
 ) -> Result<Option<Cow<'a, [u8]>>, CqeSyndrome> {
@@ -181,7 +181,7 @@ fn raw_translations<'a>(
             }
             let mut raw = vec![0; len];
             let access = Access { right: Right::LocalRead, pd: issuer.pd, qpn: issuer.qpn };
-            keys.read(memory, (pointer.lkey, pointer.addr), access, &mut raw).map_err(|_| CqeSyndrome::LocalProt)?;
+            keys.read(env, (pointer.lkey, pointer.addr), access, &mut raw).map_err(|_| CqeSyndrome::LocalProt)?;
             Ok(Some(Cow::Owned(raw)))
         }
     }
@@ -202,23 +202,24 @@ fn check_targets(
     if window.get(Mkc::QPN) != MKEY_ANY_QPN && window.get(Mkc::QPN) != issuer.qpn {
         return Err(refused);
     }
-    let Some(klms) = keys.get(index).and_then(Mkey::klms) else { return Err(refused) };
+    let key = keys.get(index).ok_or(refused)?;
+    let (klms, stays_bound) = (key.klms().ok_or(refused)?, key.stays_bound(window));
     let len = window.get64(Mkc::LEN);
     let check = |range: KeyRange| check_target(keys, issuer, index, window, range);
-    // An access looks at the keys behind again, so what was checked when it came need not be checked once more.
     let reaches = match list {
         None => {
-            klms.ranges(len).take(MAX_CHECKED).try_for_each(check)?;
+            // An access looks at the keys behind again, so what was checked when it came need not be checked once more.
+            klms.ranges(len).take(if stays_bound { MAX_CHECKED } else { usize::MAX }).try_for_each(check)?;
             klms.len()
         }
         Some((Some(first), raw)) => {
             let first = usize::try_from(first).map_err(|_| refused)?;
-            if let Some((old, new)) = klms.changed(first, raw) {
+            if let Some((old, new)) = klms.changed(first, raw).filter(|_| stays_bound) {
                 covering(new.iter().copied(), klms.start_of(first), len).try_for_each(check)?;
                 let sum = |runs: &[KeyRange]| runs.iter().map(|range| range.len).sum::<u64>();
                 klms.len() - sum(&old) + sum(&new)
             } else {
-                // A list with blocks that repeat, which is short.
+                // A window that is not bound yet, where nothing has been checked, or a list with blocks that repeat, which is short.
                 let mut whole = klms.clone();
                 whole.change(first, raw);
                 whole.ranges(len).try_for_each(check)?;

@@ -17,7 +17,7 @@ use crate::engine::ring::{Pages, PagesPlan, Ring};
 use crate::engine::{EngineEvent, PageSource, QpResources, QueueCounts, SrqKind, Work};
 use crate::memory::read_array;
 use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, Transport};
-use crate::registry::Resource;
+use crate::registry::{ObjectKind, Resource};
 use crate::wqe::WqeService;
 
 /// Bytes of this process that an answer takes while it waits.
@@ -208,6 +208,11 @@ impl Qp {
         let receives = self.rq.is_some() || self.srq.is_some();
         let used = [(self.sq.is_some(), Qpc::CQN_SND), (receives, Qpc::CQN_RCV)];
         used.into_iter().filter(|(used, _)| *used).map(|(_, field)| self.get(field)).collect()
+    }
+
+    /// The set of counters that it counts in.
+    pub(in crate::engine) fn counter_set(&self) -> Resource {
+        Resource::new(ObjectKind::CounterSet, self.get(Qpc::COUNTER_SET_ID))
     }
 
     /// A field of the context.

@@ -27,8 +27,6 @@ const ACK_EVERY: u32 = 32;
 const REQUESTS_A_STEP: u64 = 32;
 /// Packets that one queue pair sends in one go.
 const BUDGET: u32 = 64;
-/// Entries of a key's list that are changed in about the time of an access to memory.
-const ENTRIES_A_STEP: u64 = 16;
 /// Requests under way, at most. The window is reached before, but for requests that send nothing.
 pub(in crate::engine) const MAX_UNDER_WAY: usize = 1024;
 /// Requests under way for which there is always room.
@@ -352,13 +350,13 @@ impl Qp {
                     work.env.audit.report(Finding::KeyAfterDestroy { key: *immediate });
                 }
                 let QpResources { keys, registry, .. } = &mut *work.shared;
-                umr::apply(keys, registry, work.env.memory, issuer, *immediate, umr)
+                umr::apply(keys, registry, work.env, issuer, *immediate, umr)
             }
             _ => Ok(0),
         };
         match changed {
             Ok(entries) => {
-                work.env.meter.count(entries as u64 / ENTRIES_A_STEP);
+                work.env.meter.count_entries(entries);
                 self.retire(work);
             }
             Err(syndrome) => self.fail_head(work, syndrome),

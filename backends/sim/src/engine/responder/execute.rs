@@ -44,11 +44,14 @@ impl Qp {
             return Ok(());
         }
         let (index, byte_cnt) = (receive.index, *written as u32);
-        if let Some(key) = packet.invalidate
-            && let Err(error) = work.shared.keys.invalidate_remotely(&mut work.shared.registry, key, domain, qpn)
-        {
-            work.env.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
-            return Err(Refusal::INVALIDATION.into());
+        if let Some(key) = packet.invalidate {
+            match work.shared.keys.invalidate_remotely(&mut work.shared.registry, key, domain, qpn) {
+                Ok(entries) => work.env.meter.count_entries(entries),
+                Err(error) => {
+                    work.env.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
+                    return Err(Refusal::INVALIDATION.into());
+                }
+            }
         }
         self.responder.message = None;
         let opcode = match (packet.immediate, packet.invalidate) {
@@ -100,7 +103,7 @@ impl Qp {
             None => None,
         };
         if len > 0
-            && let Err(error) = work.shared.keys.write(work.env.memory, (key, at), access, &packet.payload)
+            && let Err(error) = work.shared.keys.write(work.env, (key, at), access, &packet.payload)
         {
             work.env.note(|| format!("rkey {key:#010x} refused: {error:?}"));
             let Some(receive) = receive else { return Err(Refusal::ACCESS.into()) };
@@ -183,7 +186,7 @@ impl Qp {
         let access = self.access(Right::RemoteAtomic);
         let place = (atomic.rkey, atomic.addr);
         let mut bytes = [0; 8];
-        work.shared.keys.read(work.env.memory, place, access, &mut bytes).map_err(|error| {
+        work.shared.keys.read(work.env, place, access, &mut bytes).map_err(|error| {
             work.env.note(|| format!("rkey {:#010x} refused: {error:?}", atomic.rkey));
             Refusal::ACCESS
         })?;
@@ -195,7 +198,7 @@ impl Qp {
         };
         if new != original {
             let bytes = work.shared.config.atomic_bytes(new);
-            work.shared.keys.write(work.env.memory, place, access, &bytes).map_err(|_| Refusal::ACCESS)?;
+            work.shared.keys.write(work.env, place, access, &bytes).map_err(|_| Refusal::ACCESS)?;
         }
         Ok(original)
     }

@@ -132,7 +132,7 @@ impl Qp {
         packet.payload = vec![0; len];
         let addr = source.addr.wrapping_add(offset);
         let access = Access { pd, ..self.access(Right::RemoteRead) };
-        let read = work.shared.keys.read(work.env.memory, (source.rkey, addr), access, &mut packet.payload);
+        let read = work.shared.keys.read(work.env, (source.rkey, addr), access, &mut packet.payload);
         if read.is_ok() {
             work.transmit(&packet);
         }

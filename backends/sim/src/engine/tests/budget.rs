@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::PageSource;
 use super::super::testing::*;
+use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::budget::Budget;
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdOpcode, Mkc, Qpc, QpcState, View, ViewMut};
@@ -70,6 +71,37 @@ fn messages_of_a_gigabyte_from_32_queue_pairs_to_themselves() {
     };
     assert_eq!(done.opcode(), 0, "{done:?}");
     assert!(host.engine.next_due().is_some_and(|due| due <= host.now), "the rest is still due");
+}
+
+/// Bytes of the device's own memory count as those of the host do, though no host memory is touched.
+#[test]
+fn device_memory_is_read_and_written_within_the_budget() {
+    let mut host = Host::new(1);
+    let at = host.engine.alloc_memory((DEVICE_MEMORY_START, DEVICE_MEMORY_SIZE), 4096, 0).unwrap();
+    let mut mkc = [0; 64];
+    let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+    set_rights(&mut view, 0x1f);
+    view.set(Mkc::ACCESS_MODE_1_0, 1)
+        .set(Mkc::ACCESS_MODE_4_2, 1)
+        .set(Mkc::QPN, 0xff_ffff)
+        .set(Mkc::PD, PD)
+        .set64(Mkc::START_ADDR, at)
+        .set64(Mkc::LEN, 4096);
+    let key = host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap() << 8;
+    for _ in 0..32 {
+        let mut qp = to_itself(&mut host, 4);
+        let write = [raddr(0, key), data(0, 4096, key)].concat();
+        (0..16).for_each(|_| host.post_send(&mut qp, WRITE, 0, 0, &write));
+    }
+    let mut moved = 0;
+    for _ in 0..100 {
+        turn(&mut host);
+        let sent = host.engine.stats().sent.octets;
+        assert!(sent - moved <= BYTES, "{}", sent - moved);
+        moved = sent;
+        host.now = host.now.after(Duration::from_micros(1));
+    }
+    assert!(moved >= 32 * 16 * 4096, "{moved}");
 }
 
 #[test]

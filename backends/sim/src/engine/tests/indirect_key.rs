@@ -3,7 +3,7 @@
 use super::super::PageSource;
 use super::super::testing::*;
 use super::key::{bind_at_b, one};
-use bareverbs_mlx5_spec::{Mkc, View, ViewMut};
+use bareverbs_mlx5_spec::{CmdStatus, Mkc, View, ViewMut};
 
 /// An indirect key as libmlx5 makes it (`mlx5dv_create_mkey`): free, changed by send requests, no variant, room for four
 /// entries.
@@ -81,7 +81,57 @@ fn no_key_looks_like_the_mark_of_what_repeats() {
     let mut host = Host::new(1);
     let at = host.alloc(4096);
     let keys: Vec<u32> = (0..4).map(|_| layout_key(&mut host)).collect();
-    assert_eq!(keys, [0x200, 0x300, 0x500, 0x600]);
+    assert_eq!(keys, [0x500, 0x600, 0x700, 0x800]);
     let fixed = host.mkey(at, 4096, 1);
     assert_eq!(fixed & 0xff, 0x42);
+}
+
+/// CREATE_MKEY takes any list. A key that a request has not bound holds none of those that it names, or a program could keep
+/// another one's keys; and a request that binds it checks the whole list, not only what it brings.
+#[test]
+fn a_list_of_another_domain_holds_no_key_and_is_not_bound() {
+    let mut pair = Pair::new();
+    let (_, (at_b, own)) = pair.buffers(4096);
+    let foreign = pair.b.mkey_of(PD + 1, at_b, 4096, 0xf);
+    let entry = |key: u32| words(&[64, key, (at_b >> 32) as u32, at_b as u32]);
+    let create = |host: &mut Host, keys: [u32; 2]| {
+        let mut mkc = [0; 64];
+        let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+        set_rights(&mut view, 0xf);
+        view.set(Mkc::UMR_EN, 1)
+            .set(Mkc::ACCESS_MODE_1_0, 2)
+            .set(Mkc::QPN, 0xff_ffff)
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
+            .set(Mkc::PD, PD)
+            .set64(Mkc::LEN, 128);
+        let list = keys.map(entry).concat();
+        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&list))).unwrap() << 8
+    };
+    let key = create(&mut pair.b, [own, foreign]);
+    // One translation from the first on, out of memory: the first entry is written anew, the second one stays.
+    pair.b.write(at_b + 1024, &entry(own));
+    let mut body = words(&[0x1000_0000, 1 << 16, 0, 0]);
+    body.resize(48 + 64, 0);
+    body.extend(data(at_b + 1024, 16, own));
+    assert_eq!(bind_at_b(&mut pair, key, &body), 6, "its second entry leads elsewhere");
+    assert_eq!(pair.b.engine.destroy_mkey(foreign >> 8), Ok(0));
+    assert_eq!(pair.b.engine.destroy_mkey(own >> 8), Ok(0));
+    // With what is its own it is bound, and then it does hold it.
+    let mut pair = Pair::new();
+    let (_, (at_b, own)) = pair.buffers(4096);
+    let other = pair.b.mkey(at_b, 4096, 0xf);
+    let list = [own, other].map(|key| words(&[64, key, (at_b >> 32) as u32, at_b as u32]));
+    let key = layout_key(&mut pair.b);
+    let mut body = words(&[0x9000_0000, 4 << 16, 0, 1 << 29 | 1]);
+    body.resize(48, 0);
+    body.extend(words(&[0, 0xffff_ff00, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0]));
+    body.extend([list.concat(), vec![0; 32]].concat());
+    assert_eq!(bind_at_b(&mut pair, key, &body), 0);
+    for held in [own, other] {
+        assert_eq!(pair.b.engine.destroy_mkey(held >> 8), Err(CmdStatus::ResBusy));
+    }
+    pair.b.engine.destroy_mkey(key >> 8).unwrap();
+    for held in [own, other] {
+        assert_eq!(pair.b.engine.destroy_mkey(held >> 8), Ok(0));
+    }
 }
