@@ -130,7 +130,7 @@ impl ObjectRef {
 
 /// Defines the opcodes, and a type for each command, from one table.
 ///
-/// `Name = number "PUBLISHED_NAME": Input => Output, objects;`. The objects of user contexts that a command names are a list of
+/// `Name = number "PUBLISHED_NAME": Input => Output, objects;`. The objects that a command names by number are a list of
 /// `creates Kind(FIELD_OF_OUTPUT)`, `uses Kind(FIELD_OF_INPUT)` and `destroys Kind(FIELD_OF_INPUT)`, or `none`; with
 /// `if (FIELD_OF_INPUT) in &[values]` after an entry the object is named only when the field has one of the values.
 macro_rules! commands {
@@ -160,7 +160,7 @@ macro_rules! commands {
                 }
             }
 
-            /// The objects of user contexts that the command names.
+            /// The objects that the command names by number.
             pub const fn objects(self) -> &'static [ObjectRef] {
                 match self {
                     $(Self::$opcode => <cmd::$opcode as Command>::OBJECTS,)+
@@ -323,8 +323,8 @@ commands! {
         ModifyGeneralObject = 0xa01 "MODIFY_GENERAL_OBJECT": GeneralObjInCmdHdr => GeneralObjOutCmdHdr, none;
         QueryGeneralObject = 0xa02 "QUERY_GENERAL_OBJECT": GeneralObjInCmdHdr => GeneralObjOutCmdHdr, none;
         DestroyGeneralObject = 0xa03 "DESTROY_GENERAL_OBJECT": GeneralObjInCmdHdr => GeneralObjOutCmdHdr, none;
-        CreateUctx = 0xa04 "CREATE_UCTX": CreateUctxIn => CreateUctxOut, none;
-        DestroyUctx = 0xa06 "DESTROY_UCTX": DestroyUctxIn => DestroyUctxOut, none;
+        CreateUctx = 0xa04 "CREATE_UCTX": CreateUctxIn => CreateUctxOut, creates UserContext(UID);
+        DestroyUctx = 0xa06 "DESTROY_UCTX": DestroyUctxIn => DestroyUctxOut, destroys UserContext(UID);
         CreateUmem = 0xa08 "CREATE_UMEM": CreateUmemIn => CreateUmemOut, creates Umem(UMEM_ID);
         DestroyUmem = 0xa0a "DESTROY_UMEM": DestroyUmemIn => DestroyUmemOut, destroys Umem(UMEM_ID);
     }

@@ -1,10 +1,12 @@
 //! Memory in the device.
 
-use bareverbs_mlx5_spec::{AllocMemicIn, AllocMemicOut, DeallocMemicIn, DeallocMemicOut, View, ViewMut};
+use bareverbs_mlx5_spec::{AllocMemicIn, AllocMemicOut, CmdStatus, DeallocMemicIn, DeallocMemicOut, View, ViewMut};
 
+use super::user::owner_of;
 use super::{Outcome, Refusal};
 use crate::env::Env;
 use crate::firmware::Firmware;
+use crate::registry::Resource;
 
 /// ALLOC_MEMIC.
 pub(super) fn alloc(
@@ -16,10 +18,9 @@ pub(super) fn alloc(
     let range = (input.get64(AllocMemicIn::RANGE_START_ADDR), input.get(AllocMemicIn::RANGE_SIZE).into());
     let alignment = input.get(AllocMemicIn::LOG_MEMIC_ADDR_ALIGNMENT);
     let allotted = firmware.engine.alloc_memory(range, input.get(AllocMemicIn::MEMIC_SIZE).into(), alignment);
-    output.set64(
-        AllocMemicOut::MEMIC_START_ADDR,
-        allotted.map_err(|status| Refusal::new(status, "the range, the size, or no room there"))?,
-    );
+    let at = allotted.map_err(|status| Refusal::new(status, "the range, the size, or no room there"))?;
+    firmware.engine.registry_mut().set_owner(Resource::device_memory(at), owner_of(input.as_bytes()));
+    output.set64(AllocMemicOut::MEMIC_START_ADDR, at);
     Ok(())
 }
 
@@ -30,7 +31,11 @@ pub(super) fn dealloc(
     input: View<'_, DeallocMemicIn>,
     _: &mut ViewMut<'_, DeallocMemicOut>,
 ) -> Outcome {
-    let len = input.get(DeallocMemicIn::MEMIC_SIZE).into();
-    let freed = firmware.engine.free_memory(input.get64(DeallocMemicIn::MEMIC_START_ADDR), len);
+    let (at, len) = (input.get64(DeallocMemicIn::MEMIC_START_ADDR), input.get(DeallocMemicIn::MEMIC_SIZE).into());
+    // Its number is an address, which the table of commands does not know.
+    if !firmware.engine.registry().may_destroy(owner_of(input.as_bytes()), Resource::device_memory(at)) {
+        return Err(Refusal::new(CmdStatus::BadRes, "device memory of another user context"));
+    }
+    let freed = firmware.engine.free_memory(at, len);
     freed.map_err(|status| Refusal::new(status, "no such allocation of device memory, or a key over it"))
 }

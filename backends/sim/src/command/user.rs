@@ -24,7 +24,10 @@ pub(super) fn admit(registry: &Registry, op: CmdOpcode, input: &[u8]) -> Outcome
     // An input too short for the number of an object is refused for its length before anything is done.
     let mut named = op.objects().iter().filter(|object| object.access != ObjectAccess::Creates);
     let foreign = |object: &ObjectRef| {
-        object.number(input).is_some_and(|number| !registry.may_name(owner, Resource::new(object.kind, number)))
+        object.number(input).map(|number| Resource::new(object.kind, number)).is_some_and(|id| match object.access {
+            ObjectAccess::Destroys => !registry.may_destroy(owner, id),
+            _ => !registry.may_name(owner, id),
+        })
     };
     if named.any(foreign) { Err(Refusal::new(CmdStatus::BadRes, "an object of another user context")) } else { Ok(()) }
 }

@@ -245,7 +245,32 @@ fn what_is_shared_is_for_all() {
     host.ok(&eq, 16);
     let index = number(&host.ok(&of(uid, input(0x200, 272, &[(16, 2 << 8), (16 + 4, 0xffff_ff00), (16 + 12, pd)])), 16));
     host.ok(&of(uid, input(0x202, 16, &[(8, index)])), 16);
+    // To use, not to end.
+    assert_eq!(host.command(&of(uid, input(0x801, 16, &[(8, pd)])), 16).0, BAD_RES);
     host.ok(&shared(input(0x801, 16, &[(8, pd)])), 16);
+}
+
+#[test]
+fn contexts_and_device_memory_of_others_are_not_for_programs() {
+    let mut host = MiniHost::running(plain());
+    let (one, two) = (context(&mut host), context(&mut host));
+    let end = |uid: u16, of_whom: u16| of(uid, input(0xa06, 16, &[(8, of_whom.into())]));
+    assert_eq!(host.command(&end(one, two), 16).0, BAD_RES);
+    // ALLOC_MEMIC of 64 bytes where QUERY_HCA_CAP says that device memory begins.
+    let page = host.ok(&input(0x100, 16, &[(4, 0xf << 1 | 1)]), 4112);
+    let (high, low) = (be32(&page, 16 + 8), be32(&page, 16 + 12));
+    let alloc = |uid| of(uid, input(0x205, 32, &[(16, high), (20, low), (24, 4096), (28, 64)]));
+    let free = |uid, output: &[u8]| of(uid, input(0x206, 32, &[(16, be32(output, 8)), (20, be32(output, 12)), (24, 64)]));
+    let [kernel, own] = [0, one].map(|uid| host.ok(&alloc(uid), 16));
+    assert_eq!(host.command(&free(one, &kernel), 16).0, BAD_RES);
+    assert_eq!(host.command(&free(two, &own), 16).0, BAD_RES);
+    assert_eq!(host.command(&end(0, one), 16).0, BUSY, "its memory is left");
+    host.ok(&free(one, &own), 16);
+    host.ok(&free(0, &kernel), 16);
+    for uid in [one, two] {
+        host.ok(&end(0, uid), 16);
+    }
+    assert_eq!(host.device.counts(), bareverbs_sim::DeviceCounts::default());
 }
 
 #[test]
