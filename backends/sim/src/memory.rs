@@ -23,7 +23,8 @@ impl std::error::Error for DmaFault {}
 pub trait HostMemory {
     /// Copies bytes out; all or nothing.
     fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault>;
-    /// Copies bytes in, in order of their addresses; all or nothing.
+    /// Copies bytes in; all or nothing. Whoever sees a byte of the write sees all that are before the aligned 8 bytes that it is
+    /// in: hosts poll the last byte of a message or of a completion.
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault>;
 }
 

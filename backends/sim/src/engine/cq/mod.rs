@@ -250,14 +250,11 @@ impl Cq {
         CqFailed
     }
 
-    /// Writes an entry at the producer's place. The owner is in the last byte: the host may take the entry as soon as that
-    /// is there.
+    /// Writes an entry at the producer's place. The host may take it as soon as it sees the owner, which is in the last word:
+    /// [`write`](crate::memory::HostMemory::write) lets the host see that one last.
     fn store(&self, env: &Env<'_>, entry: &[u8; CQE]) -> Result<(), DmaFault> {
         // The entry lies in the second half of a longer one.
-        let start = (self.ring.stride() - CQE) as u64;
-        let (body, last) = entry.split_at(CQE - 1);
-        self.ring.write(env.memory, self.producer, start, body)?;
-        self.ring.write(env.memory, self.producer, start + body.len() as u64, last)
+        self.ring.write(env.memory, self.producer, (self.ring.stride() - CQE) as u64, entry)
     }
 
     fn put(
