@@ -22,6 +22,11 @@ pub const FIRST_MULTICAST_LID: u16 = 0xc000;
 /// Greatest payload of a packet in bytes (path MTU 4096).
 pub const MAX_PAYLOAD: usize = 4096;
 
+/// Queue pair of subnet management on the wire.
+pub const SUBNET_QPN: u32 = 0;
+/// Queue pair of all other management on the wire.
+pub const GENERAL_QPN: u32 = 1;
+
 /// Virtual lane of subnet management.
 pub const SUBNET_LANE: u8 = 15;
 
@@ -292,6 +297,11 @@ pub fn destination(frame: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*frame.get(2..)?.first_chunk()?))
 }
 
+/// Whether ports with these partition keys may communicate: the same partition, and a full member (highest bit) on one side.
+pub fn same_partition(own: u16, theirs: u16) -> bool {
+    (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0
+}
+
 /// Whether a frame is on the virtual lane of subnet management, by its first byte.
 pub fn is_subnet_management(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first >> 4 == SUBNET_LANE)
@@ -349,6 +359,11 @@ fn icrc(frame: &[u8], global: bool) -> u32 {
 }
 
 impl Packet {
+    /// Whether it is for a multicast group.
+    pub fn is_multicast(&self) -> bool {
+        self.bth.dest_qpn == MULTICAST_QPN && self.lrh.is_multicast()
+    }
+
     /// A packet without extension headers and payload.
     pub fn new(lrh: Lrh, bth: Bth) -> Self {
         Self {

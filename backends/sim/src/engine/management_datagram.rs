@@ -1,15 +1,15 @@
 //! Management datagrams for the agents of the port: taken before any queue pair gets them, as firmware does, and answered.
 
-use super::qp::run::same_partition;
-use super::{Engine, MAX_FRAMES, Work};
+use super::Engine;
+use super::work::{MAX_FRAMES, Work};
 use crate::env::Env;
 use crate::management::{self, MAD};
-use crate::packet::{Bth, Deth, Grh, Lrh, NO_LID, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, Transport};
+use crate::packet::{
+    Bth, Deth, GENERAL_QPN, Grh, Lrh, NO_LID, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, SUBNET_QPN,
+    Transport, same_partition,
+};
 
-/// Queue pair of subnet management.
-pub(super) const SUBNET_QPN: u32 = 0;
-/// Queue pair of all other management, and its queue key.
-pub(super) const GENERAL_QPN: u32 = 1;
+/// Queue key of general management.
 const GENERAL_QKEY: u32 = 0x8001_0000;
 
 impl Engine {

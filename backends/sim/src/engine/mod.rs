@@ -12,33 +12,33 @@ mod memory;
 mod multicast;
 mod objects;
 mod page_source;
+mod psn;
 mod qp;
 mod requester;
 mod responder;
 mod ring;
 mod srq;
+mod work;
 
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CqArm, EventType, QpcState, View};
 
 use crate::env::Env;
-use crate::packet::{NO_LID, Packet};
+use crate::packet::{Packet, SUBNET_QPN};
 use crate::registry::{FIRST_QPN, Registry, Resource};
 use crate::trace::Record;
 
-use cq::CqTable;
 use failed_queues::FailedQueues;
-use memory::key::KeyTable;
-use multicast::{Groups, is_multicast};
+use multicast::Groups;
 use qp::Qp;
-use srq::SrqTable;
+use work::{MAX_FRAMES, QpResources, Work};
 
 pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats, QueueCounts, Traffic};
 pub(crate) use memory::device_memory::{LOG_MAX_ALIGNMENT, LOG_MIN_ALLOCATION};
@@ -46,79 +46,6 @@ pub(crate) use memory::key::LOG_MAX_KLMS;
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
 pub use page_source::PageSource;
 pub use srq::{SrqKind, SrqSpec};
-
-/// Frames that wait for the wire before queue pairs hold back.
-const MAX_FRAMES: usize = 1024;
-
-/// What all queue pairs use together.
-#[derive(Debug)]
-struct QpResources {
-    config: EngineConfig,
-    registry: Registry,
-    keys: KeyTable,
-    cqs: CqTable,
-    srqs: SrqTable,
-    events: VecDeque<EngineEvent>,
-    /// Frames for the wire, and those for this device itself.
-    frames: VecDeque<Vec<u8>>,
-    /// Requests to the management agents of the port.
-    management_requests: VecDeque<Packet>,
-    loopback: VecDeque<Vec<u8>>,
-    stats: EngineStats,
-    /// Counts of queue pairs, by [`Qpc::COUNTER_SET_ID`](bareverbs_mlx5_spec::Qpc::COUNTER_SET_ID), which has 8 bits.
-    queue_counts: BTreeMap<u8, QueueCounts>,
-}
-
-impl QpResources {
-    fn new(config: EngineConfig, registry: Registry) -> Self {
-        Self {
-            config,
-            registry,
-            keys: KeyTable::default(),
-            cqs: CqTable::default(),
-            srqs: SrqTable::default(),
-            events: VecDeque::new(),
-            frames: VecDeque::new(),
-            management_requests: VecDeque::new(),
-            loopback: VecDeque::new(),
-            stats: EngineStats::default(),
-            queue_counts: BTreeMap::new(),
-        }
-    }
-
-    fn pkey(&self, index: u32) -> u16 {
-        self.config.pkey(index)
-    }
-
-    /// Whether more frames may wait.
-    fn has_room(&self) -> bool {
-        self.frames.len() < MAX_FRAMES && self.loopback.len() < MAX_FRAMES
-    }
-}
-
-/// One step of work: what queue pairs share, and the surroundings.
-struct Work<'a, 'e> {
-    shared: &'a mut QpResources,
-    env: &'a mut Env<'e>,
-}
-
-impl Work<'_, '_> {
-    /// Sends a packet; one to this port comes back without the wire.
-    fn transmit(&mut self, packet: &Packet) {
-        let frame = packet.encode();
-        self.env.trace(Record::Sent { bytes: &frame });
-        if !packet.lrh.is_multicast() {
-            self.shared.stats.sent.count(frame.len());
-        } else {
-            self.shared.stats.sent_multicast.count(frame.len());
-            // Members may be here as well as elsewhere.
-            self.shared.loopback.push_back(frame.clone());
-        }
-        let here = packet.lrh.dlid == self.shared.config.lid && packet.lrh.dlid != NO_LID;
-        let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
-        queue.push_back(frame);
-    }
-}
 
 /// Keys, queues and transport of one device.
 #[derive(Debug)]
@@ -236,15 +163,14 @@ impl Engine {
                 return;
             }
         };
-        if is_multicast(&packet) {
+        if packet.is_multicast() {
             return self.receive_multicast(env, &packet, frame.len());
         }
         if self.is_management_request(&packet) {
             if self.shared.management_requests.len() >= MAX_FRAMES {
                 env.note(|| "datagram for an agent dropped: too many wait".to_owned());
                 self.shared.stats.dropped += 1;
-                self.shared.stats.subnet_management_dropped +=
-                    u64::from(packet.bth.dest_qpn == management_datagram::SUBNET_QPN);
+                self.shared.stats.subnet_management_dropped += u64::from(packet.bth.dest_qpn == SUBNET_QPN);
                 return;
             }
             self.shared.stats.received.count(frame.len());

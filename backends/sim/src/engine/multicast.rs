@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::{CmdStatus, Qpc};
 use super::Engine;
 use super::qp::Service;
 use crate::env::Env;
-use crate::packet::{MULTICAST_QPN, Packet};
+use crate::packet::Packet;
 
 /// Groups, and queue pairs of one, at most: what the capabilities say (`log_max_mcg`, `max_qp_mcg`).
 pub(crate) const LOG_MAX_GROUPS: u32 = 8;
@@ -103,9 +103,4 @@ impl Engine {
             self.shared.stats.dropped += 1;
         }
     }
-}
-
-/// Whether a packet is for a group.
-pub(super) fn is_multicast(packet: &Packet) -> bool {
-    packet.bth.dest_qpn == MULTICAST_QPN && packet.lrh.is_multicast()
 }

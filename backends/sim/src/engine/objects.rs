@@ -3,7 +3,8 @@
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
 use super::qp::{Qp, modify};
-use super::{Engine, EngineCounts, EngineEvent, PageSource, SrqKind, SrqSpec, Work};
+use super::work::Work;
+use super::{Engine, EngineCounts, EngineEvent, PageSource, SrqKind, SrqSpec};
 use crate::env::Env;
 use crate::registry::{ObjectKind, Registry, Resource};
 

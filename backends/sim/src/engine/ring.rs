@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bareverbs_mlx5_spec::CmdStatus;
 
-use crate::engine::PageSource;
+use crate::engine::page_source::PageSource;
 use crate::memory::{DmaFault, HostMemory};
 use crate::registry::Resource;
 use crate::umem::UmemRange;

@@ -10,8 +10,9 @@ use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, Cqe
 
 use self::moderation::{Due, Moderation};
 use crate::audit::Finding;
+use crate::engine::config::EngineEvent;
+use crate::engine::page_source::PageSource;
 use crate::engine::ring::{Pages, Ring};
-use crate::engine::{EngineEvent, PageSource};
 use crate::env::Env;
 use crate::fault::Fault;
 use crate::memory::{DmaFault, read_array};

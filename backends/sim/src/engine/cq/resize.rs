@@ -4,7 +4,7 @@ use bareverbs_mlx5_spec::{CQE, CmdStatus, Cqc, Cqe, CqeOpcode, ViewMut};
 use bareverbs_mlx5_spec::{Field, View};
 
 use super::{COUNTER, Cq, CqTable, MAX_LOG_SIZE, ahead, log_stride};
-use crate::engine::PageSource;
+use crate::engine::page_source::PageSource;
 use crate::engine::ring::{Pages, Ring};
 use crate::env::Env;
 use crate::registry::{Registry, Resource};

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
-use crate::engine::PageSource;
 use crate::engine::memory::device_memory::DeviceMemory;
 use crate::engine::memory::klm_list::{KeyRange, KlmList, covering};
 use crate::engine::memory::page_table::PageTable;
+use crate::engine::page_source::PageSource;
 use crate::memory::DmaFault;
 use crate::registry::{ObjectKind, Registry, Resource};
 

@@ -1,8 +1,8 @@
 //! Bytes of a message gathered from host memory and scattered into it, through keys.
 
 use crate::audit::Finding;
-use crate::engine::Work;
 use crate::engine::memory::key::{Access, KeyError};
+use crate::engine::work::Work;
 use crate::wqe::{DataPointer, DataSegment};
 
 /// Why bytes found no place.

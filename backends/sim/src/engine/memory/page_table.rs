@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::PageSource;
+use crate::engine::page_source::PageSource;
 use crate::umem::UmemRange;
 
 /// Entries of a chunk.

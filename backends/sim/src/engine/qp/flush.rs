@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType};
 
+use crate::engine::config::EngineEvent;
 use crate::engine::qp::{Qp, SendDone};
 use crate::engine::requester::SendOp;
-use crate::engine::{EngineEvent, Work};
+use crate::engine::work::Work;
 
 const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
 

@@ -2,21 +2,22 @@
 
 pub(super) mod flush;
 pub(super) mod modify;
-pub(super) mod psn;
 pub(super) mod run;
 
 use bareverbs_mlx5_spec::{Ads, CmdStatus, CqeOpcode, CqeSyndrome, EventType, Field, QpDoorbellRecord, Qpc, QpcSt, QpcState};
 use bareverbs_mlx5_spec::{View, ViewMut, rq_type};
 
+use crate::engine::config::{EngineEvent, QueueCounts};
 use crate::engine::cq::{Completion, Source};
-use crate::engine::management_datagram::SUBNET_QPN;
 use crate::engine::memory::key::{Access, Right};
+use crate::engine::page_source::PageSource;
 use crate::engine::requester::Requester;
 use crate::engine::responder::Responder;
 use crate::engine::ring::{Pages, PagesPlan, Ring};
-use crate::engine::{EngineEvent, PageSource, QpResources, QueueCounts, SrqKind, Work};
+use crate::engine::srq::SrqKind;
+use crate::engine::work::{QpResources, Work};
 use crate::memory::read_array;
-use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, Transport};
+use crate::packet::{Bth, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, SUBNET_QPN, Transport};
 use crate::registry::{ObjectKind, Resource};
 use crate::wqe::WqeService;
 

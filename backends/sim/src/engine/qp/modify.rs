@@ -3,7 +3,7 @@
 
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Field, Qpc, QpcState, View, ViewMut, opt_param};
 
-use crate::engine::EngineConfig;
+use crate::engine::config::EngineConfig;
 use crate::engine::qp::{Qp, Service};
 use crate::engine::requester::Requester;
 use crate::engine::responder::Responder;

@@ -3,22 +3,16 @@
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Ads, Qpc, QpcState, ViewMut};
 
-use crate::engine::multicast::is_multicast;
-use crate::engine::qp::psn;
+use crate::engine::psn;
 use crate::engine::qp::{Qp, Service};
-use crate::engine::{QpResources, Work};
-use crate::packet::{PERMISSIVE_LID, Packet};
-
-/// Whether two partition keys talk. The highest bit says full member; two limited ones do not.
-pub(in crate::engine) fn same_partition(own: u16, theirs: u16) -> bool {
-    (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0
-}
+use crate::engine::work::{QpResources, Work};
+use crate::packet::{PERMISSIVE_LID, Packet, same_partition};
 
 impl Qp {
     /// Whether a packet is for this queue pair: service and path.
     pub(in crate::engine) fn accepts(&self, packet: &Packet, shared: &QpResources) -> bool {
         let lid = packet.lrh.dlid;
-        if lid != shared.config.lid && lid != PERMISSIVE_LID && !is_multicast(packet) {
+        if lid != shared.config.lid && lid != PERMISSIVE_LID && !packet.is_multicast() {
             return false;
         }
         if packet.bth.opcode.transport != self.service.transport() || self.service == Service::RegUmr {

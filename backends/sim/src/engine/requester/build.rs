@@ -2,11 +2,11 @@
 
 use bareverbs_mlx5_spec::{CqeSyndrome, Qpc, WqeOpcode};
 
-use crate::engine::Work;
 use crate::engine::memory::key::Right;
 use crate::engine::memory::message::gather;
+use crate::engine::psn;
 use crate::engine::qp::Qp;
-use crate::engine::qp::psn;
+use crate::engine::work::Work;
 use crate::packet::{AtomicEth, Deth, Grh, Operation, Packet, Place, Reth};
 use crate::wqe::{AtomicOperation, SendBody, SendWqe};
 

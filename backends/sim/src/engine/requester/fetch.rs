@@ -3,10 +3,11 @@
 use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDoorbell, View, WQEBB, WqeCtrlSeg};
 
 use crate::audit::Finding;
-use crate::engine::qp::psn;
+use crate::engine::config::EngineEvent;
+use crate::engine::psn;
 use crate::engine::qp::{Qp, Service};
 use crate::engine::requester::{Kind, MAX_OP_MEMORY, MAX_UNDER_WAY, SendOp};
-use crate::engine::{EngineEvent, Work};
+use crate::engine::work::Work;
 use crate::trace::Record;
 use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 

@@ -12,10 +12,11 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState, fm};
 
 use crate::audit::Finding;
+use crate::engine::config::EngineEvent;
 use crate::engine::memory::umr::{self, UmrIssuer};
-use crate::engine::qp::psn;
+use crate::engine::psn;
 use crate::engine::qp::{Qp, SendDone, Service};
-use crate::engine::{EngineEvent, QpResources, Work};
+use crate::engine::work::{QpResources, Work};
 use crate::registry::Resource;
 use crate::wqe::{DataSegment, SendBody, SendWqe};
 

@@ -2,12 +2,12 @@
 
 use bareverbs_mlx5_spec::CqeSyndrome;
 
-use crate::engine::Work;
 use crate::engine::memory::key::Right;
 use crate::engine::memory::message::{ScatterError, pointers, scatter};
+use crate::engine::psn;
 use crate::engine::qp::Qp;
-use crate::engine::qp::psn;
 use crate::engine::requester::Kind;
+use crate::engine::work::Work;
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
 /// What an acknowledgement completed.

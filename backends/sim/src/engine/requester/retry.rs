@@ -5,8 +5,8 @@ use std::time::Duration;
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Ads, CqeSyndrome, Qpc};
 
-use crate::engine::Work;
 use crate::engine::qp::Qp;
+use crate::engine::work::Work;
 
 /// Unit of the local acknowledge timeout.
 const TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);

@@ -2,13 +2,13 @@
 
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc};
 
-use crate::engine::Work;
 use crate::engine::memory::key::Right;
 use crate::engine::memory::message::{ScatterError, scatter};
+use crate::engine::psn;
 use crate::engine::qp::Qp;
-use crate::engine::qp::psn;
 use crate::engine::responder::reply::Reply;
 use crate::engine::responder::{Inbound, Refusal, Stop};
+use crate::engine::work::Work;
 use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome};
 
 /// Longest message of any path.

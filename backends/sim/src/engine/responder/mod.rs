@@ -10,12 +10,13 @@ use std::collections::VecDeque;
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState};
 
+use crate::engine::config::EngineEvent;
+use crate::engine::psn;
 use crate::engine::qp::Qp;
-use crate::engine::qp::psn;
 use crate::engine::responder::receive::Receive;
 use crate::engine::responder::reply::{ACKNOWLEDGED, Fatal, Reply};
 use crate::engine::responder::xrc::XrcSrq;
-use crate::engine::{EngineEvent, Work};
+use crate::engine::work::Work;
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
 /// The message that is arriving.

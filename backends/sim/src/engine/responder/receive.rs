@@ -3,12 +3,13 @@
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc};
 
 use crate::audit::Finding;
+use crate::engine::config::EngineEvent;
 use crate::engine::cq::Source;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::qp::{Qp, ReceiveDone};
 use crate::engine::responder::reply::Reply;
 use crate::engine::responder::{Inbound, Refusal, Stop};
-use crate::engine::{EngineEvent, Work};
+use crate::engine::work::Work;
 use crate::packet::{Packet, Syndrome};
 use crate::trace::Record;
 use crate::wqe::{DataPointer, decode_receive};

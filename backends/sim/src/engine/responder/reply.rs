@@ -2,10 +2,10 @@
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, QpcState};
 
-use crate::engine::Work;
 use crate::engine::memory::key::{Access, Right};
+use crate::engine::psn;
 use crate::engine::qp::Qp;
-use crate::engine::qp::psn;
+use crate::engine::work::Work;
 use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
 /// Responses that one queue pair sends in one go.

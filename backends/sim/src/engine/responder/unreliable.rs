@@ -2,14 +2,13 @@
 
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc, QpcSt, QpcState};
 
-use crate::engine::Work;
-use crate::engine::management_datagram::{GENERAL_QPN, SUBNET_QPN};
 use crate::engine::memory::message::{ScatterError, scatter};
+use crate::engine::psn;
 use crate::engine::qp::Qp;
-use crate::engine::qp::psn;
 use crate::engine::responder::receive::NoReceive;
 use crate::engine::responder::{Inbound, Refusal, Stop};
-use crate::packet::Packet;
+use crate::engine::work::Work;
+use crate::packet::{GENERAL_QPN, Packet, SUBNET_QPN};
 
 /// Bytes before the payload of a received datagram, where its global route lies if it had one.
 const ROUTE_AREA: usize = 40;

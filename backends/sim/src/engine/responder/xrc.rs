@@ -5,7 +5,8 @@ use bareverbs_mlx5_spec::Qpc;
 
 use crate::engine::qp::{Qp, Service};
 use crate::engine::responder::Refusal;
-use crate::engine::{SrqKind, Work};
+use crate::engine::srq::SrqKind;
+use crate::engine::work::Work;
 use crate::packet::Packet;
 
 /// The shared receive queue of a request, which stands in for that of the queue pair.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::{CmdStatus, View, WqeSrqNextSeg};
 
-use crate::engine::PageSource;
+use crate::engine::page_source::PageSource;
 use crate::engine::ring::{Pages, Ring};
 use crate::memory::{HostMemory, read_array};
 use crate::registry::{ObjectKind, Registry, Resource};

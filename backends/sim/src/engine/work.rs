@@ -1,0 +1,85 @@
+//! One step of work: what all queue pairs use together, and the surroundings.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::config::{EngineConfig, EngineEvent, EngineStats, QueueCounts};
+use super::cq::CqTable;
+use super::memory::key::KeyTable;
+use super::srq::SrqTable;
+use crate::env::Env;
+use crate::packet::{NO_LID, Packet};
+use crate::registry::Registry;
+use crate::trace::Record;
+
+/// Frames that wait for the wire before queue pairs hold back.
+pub(in crate::engine) const MAX_FRAMES: usize = 1024;
+
+/// What all queue pairs use together.
+#[derive(Debug)]
+pub(in crate::engine) struct QpResources {
+    pub(in crate::engine) config: EngineConfig,
+    pub(in crate::engine) registry: Registry,
+    pub(in crate::engine) keys: KeyTable,
+    pub(in crate::engine) cqs: CqTable,
+    pub(in crate::engine) srqs: SrqTable,
+    pub(in crate::engine) events: VecDeque<EngineEvent>,
+    /// Frames for the wire, and those for this device itself.
+    pub(in crate::engine) frames: VecDeque<Vec<u8>>,
+    /// Requests to the management agents of the port.
+    pub(in crate::engine) management_requests: VecDeque<Packet>,
+    pub(in crate::engine) loopback: VecDeque<Vec<u8>>,
+    pub(in crate::engine) stats: EngineStats,
+    /// Counts of queue pairs, by [`Qpc::COUNTER_SET_ID`](bareverbs_mlx5_spec::Qpc::COUNTER_SET_ID), which has 8 bits.
+    pub(in crate::engine) queue_counts: BTreeMap<u8, QueueCounts>,
+}
+
+impl QpResources {
+    pub(in crate::engine) fn new(config: EngineConfig, registry: Registry) -> Self {
+        Self {
+            config,
+            registry,
+            keys: KeyTable::default(),
+            cqs: CqTable::default(),
+            srqs: SrqTable::default(),
+            events: VecDeque::new(),
+            frames: VecDeque::new(),
+            management_requests: VecDeque::new(),
+            loopback: VecDeque::new(),
+            stats: EngineStats::default(),
+            queue_counts: BTreeMap::new(),
+        }
+    }
+
+    pub(in crate::engine) fn pkey(&self, index: u32) -> u16 {
+        self.config.pkey(index)
+    }
+
+    /// Whether more frames may wait.
+    pub(in crate::engine) fn has_room(&self) -> bool {
+        self.frames.len() < MAX_FRAMES && self.loopback.len() < MAX_FRAMES
+    }
+}
+
+/// One step of work: what queue pairs share, and the surroundings.
+pub(in crate::engine) struct Work<'a, 'e> {
+    pub(in crate::engine) shared: &'a mut QpResources,
+    pub(in crate::engine) env: &'a mut Env<'e>,
+}
+
+impl Work<'_, '_> {
+    /// Sends a packet; one to this port comes back without the wire.
+    pub(in crate::engine) fn transmit(&mut self, packet: &Packet) {
+        let frame = packet.encode();
+        self.env.trace(Record::Sent { bytes: &frame });
+        if !packet.lrh.is_multicast() {
+            self.shared.stats.sent.count(frame.len());
+        } else {
+            self.shared.stats.sent_multicast.count(frame.len());
+            // Members may be here as well as elsewhere.
+            self.shared.loopback.push_back(frame.clone());
+        }
+        let here = packet.lrh.dlid == self.shared.config.lid && packet.lrh.dlid != NO_LID;
+        let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
+        queue.push_back(frame);
+    }
+}
