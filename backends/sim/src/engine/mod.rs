@@ -124,19 +124,19 @@ impl Engine {
     /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. `false` if there
     /// is no such queue.
     pub fn ring_send(&mut self, env: &mut Env<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
-        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.sq.is_some()) else { return false };
-        if qp.state == QpcState::Rst {
+        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.context.sq.is_some()) else { return false };
+        if qp.context.state == QpcState::Rst {
             // The reset and the doorbell may come from different threads, and a late doorbell must not count after the next start.
             env.note(|| format!("doorbell of QP {qpn:#x}, which is reset"));
             return true;
         }
         let mut work = Work { shared: &mut self.shared, env };
-        match qp.record(&work) {
+        match qp.context.record(&work) {
             Some((_, posted)) => {
                 qp.requester.posted = posted;
-                qp.audit_doorbell(&mut work, doorbell);
+                qp.requester.audit_doorbell(&qp.context, &mut work, doorbell);
             }
-            None => qp.fail(&mut work, Some(EventType::WqCatasError)),
+            None => qp.context.fail(&mut work, Some(EventType::WqCatasError)),
         }
         self.busy.insert(qpn);
         true
@@ -263,7 +263,7 @@ impl Engine {
         if let Some(qp) = qp {
             self.shared.registry.set_memory(Resource::qp(qpn), qp.memory());
         }
-        if qp.is_some_and(|qp| qp.state == QpcState::Err && qp.rq.is_some()) {
+        if qp.is_some_and(|qp| qp.context.state == QpcState::Err && qp.context.rq.is_some()) {
             self.failed.insert(qpn, now);
         } else {
             self.failed.remove(qpn);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bareverbs_mlx5_spec::{CmdStatus, Qpc};
 
 use super::Engine;
-use super::qp::Service;
+use super::qp::context::Service;
 use crate::env::Env;
 use crate::packet::Packet;
 
@@ -66,7 +66,7 @@ impl Engine {
     /// Gives a datagram queue pair a copy of what is sent to the group `gid` (wire order) from now on.
     pub fn attach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
         let qp = self.qps.get(&qpn).ok_or(CmdStatus::BadRes)?;
-        if qp.service != Service::Ud || gid.first() != Some(&GROUP_GID) {
+        if qp.context.service != Service::Ud || gid.first() != Some(&GROUP_GID) {
             return Err(CmdStatus::BadParam);
         }
         self.groups.attach(gid, qpn)
@@ -90,7 +90,7 @@ impl Engine {
             else {
                 continue;
             };
-            if own && qp.get(Qpc::BLOCK_LB_MC) != 0 {
+            if own && qp.context.get(Qpc::BLOCK_LB_MC) != 0 {
                 continue;
             }
             taken = true;

@@ -2,6 +2,7 @@
 
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
+use super::qp::context::QpContext;
 use super::qp::{Qp, modify};
 use super::work::Work;
 use super::{Engine, EngineCounts, EngineEvent, PageSource, SrqKind, SrqSpec};
@@ -127,11 +128,11 @@ impl Engine {
 
     /// Creates a queue pair, its doorbell record in user memory `record`; returns its number.
     pub fn create_qp(&mut self, qpc: View<'_, Qpc>, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
-        let plan = Qp::plan(qpc, source, record, &self.shared)?;
+        let plan = QpContext::plan(qpc, source, record, &self.shared)?;
         let qpn = self.shared.registry.create(ObjectKind::Qp, plan.memory(), plan.uses())?;
         let qp = Qp::new(qpn, plan);
-        if qp.wire_qpn() != qpn {
-            self.managers.insert((qp.wire_qpn(), qpn));
+        if qp.context.wire_qpn() != qpn {
+            self.managers.insert((qp.context.wire_qpn(), qpn));
         }
         self.qps.insert(qpn, qp);
         Ok(qpn)
@@ -150,32 +151,32 @@ impl Engine {
         let registry = &mut self.shared.registry;
         if transition == CmdOpcode::Rst2InitQp {
             // Zero means: as created.
-            let pd = if qpc.is_set(Qpc::PD) { qpc.get(Qpc::PD) } else { qp.pd() };
+            let pd = if qpc.is_set(Qpc::PD) { qpc.get(Qpc::PD) } else { qp.context.pd() };
             let cqs = [Qpc::CQN_SND, Qpc::CQN_RCV].map(|field| qpc.get(field)).into_iter().filter(|cqn| *cqn != 0);
             if cqs.map(Resource::cq).chain([Resource::pd(pd)]).any(|named| !registry.contains(named)) {
                 return Err(CmdStatus::BadRes);
             }
         }
-        let (old_pd, old_cqs, old_set) = (qp.pd(), qp.cqs(), qp.counter_set());
+        let (old_pd, old_cqs, old_set) = (qp.context.pd(), qp.context.cqs(), qp.context.counter_set());
         modify::modify(qp, &self.shared.config, transition, opt_mask, qpc)?;
         let id = Resource::qp(qpn);
-        let new_pd = Resource::pd(qp.pd());
+        let new_pd = Resource::pd(qp.context.pd());
         // The one that changes keys had none before.
         if transition == CmdOpcode::Rst2InitQp && !registry.refers(id, new_pd) {
             registry.change_use(id, Some(Resource::pd(old_pd)), Some(new_pd))?;
         }
         // A number without a set behind it counts for nobody.
-        let set = qp.counter_set();
+        let set = qp.context.counter_set();
         if !registry.refers(id, set) {
             registry.change_use(id, Some(old_set), Some(set).filter(|set| registry.contains(*set)))?;
         }
-        for (new, old) in qp.cqs().into_iter().zip(old_cqs) {
+        for (new, old) in qp.context.cqs().into_iter().zip(old_cqs) {
             if new != old {
                 registry.change_use(id, Some(Resource::cq(old)), Some(Resource::cq(new)))?;
             }
         }
         let mut work = Work { shared: &mut self.shared, env };
-        if qp.state == QpcState::Err {
+        if qp.context.state == QpcState::Err {
             qp.flush(&mut work);
         }
         let now = env.now;
@@ -198,7 +199,7 @@ impl Engine {
         self.groups.forget(qpn);
         self.busy.remove(&qpn);
         self.failed.remove(qpn);
-        self.managers.remove(&(qp.wire_qpn(), qpn));
+        self.managers.remove(&(qp.context.wire_qpn(), qpn));
         if let Some(due) = self.timer_of.remove(&qpn) {
             self.timers.remove(&(due, qpn));
         }

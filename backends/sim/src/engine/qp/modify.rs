@@ -4,9 +4,10 @@
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Field, Qpc, QpcState, View, ViewMut, opt_param};
 
 use crate::engine::config::EngineConfig;
-use crate::engine::qp::{Qp, Service};
-use crate::engine::requester::Requester;
-use crate::engine::responder::Responder;
+use crate::engine::qp::Qp;
+use crate::engine::qp::context::Service;
+use crate::engine::requester::state::Requester;
+use crate::engine::responder::state::Responder;
 
 /// One transition.
 struct Transition {
@@ -153,16 +154,17 @@ pub(in crate::engine) fn modify(
     opt_mask: u32,
     new: View<'_, Qpc>,
 ) -> Result<(), CmdStatus> {
-    let step = transition(opcode, qp.service).ok_or(CmdStatus::BadOp)?;
-    if !step.from.contains(&qp.state) {
+    let step = transition(opcode, qp.context.service).ok_or(CmdStatus::BadOp)?;
+    if !step.from.contains(&qp.context.state) {
         return Err(CmdStatus::BadQpState);
     }
-    check(&step, qp.service, config, opcode, opt_mask, new)?;
+    check(&step, qp.context.service, config, opcode, opt_mask, new)?;
     merge(qp, &step, opcode, opt_mask, new);
     match opcode {
-        CmdOpcode::Init2RtrQp => qp.responder.start(qp.get(Qpc::NEXT_RCV_PSN)),
+        CmdOpcode::Init2RtrQp => qp.responder.start(qp.context.get(Qpc::NEXT_RCV_PSN)),
         CmdOpcode::Rtr2RtsQp => {
-            let (psn, retries, rnr) = (qp.get(Qpc::NEXT_SEND_PSN), qp.get(Qpc::RETRY_COUNT), qp.get(Qpc::RNR_RETRY));
+            let (psn, retries, rnr) =
+                (qp.context.get(Qpc::NEXT_SEND_PSN), qp.context.get(Qpc::RETRY_COUNT), qp.context.get(Qpc::RNR_RETRY));
             qp.requester.start(psn, retries, rnr);
         }
         CmdOpcode::Rts2SqdQp => qp.requester.notify_drained = true,
@@ -172,13 +174,13 @@ pub(in crate::engine) fn modify(
         }
         _ => {}
     }
-    qp.enter(step.to);
+    qp.context.enter(step.to);
     Ok(())
 }
 
 fn merge(qp: &mut Qp, step: &Transition, opcode: CmdOpcode, opt_mask: u32, new: View<'_, Qpc>) {
-    let record_in_umem = qp.record_in_umem;
-    let Some(mut context) = qp.context_mut() else { return };
+    let record_in_umem = qp.context.record_in_umem;
+    let Some(mut context) = qp.context.qpc_mut() else { return };
     for &field in step.always {
         context.set(field, new.get(field));
     }

@@ -4,7 +4,8 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Ads, Qpc, QpcState, ViewMut};
 
 use crate::engine::psn;
-use crate::engine::qp::{Qp, Service};
+use crate::engine::qp::Qp;
+use crate::engine::qp::context::Service;
 use crate::engine::work::{QpResources, Work};
 use crate::packet::{PERMISSIVE_LID, Packet, same_partition};
 
@@ -15,41 +16,43 @@ impl Qp {
         if lid != shared.config.lid && lid != PERMISSIVE_LID && !packet.is_multicast() {
             return false;
         }
-        if packet.bth.opcode.transport != self.service.transport() || self.service == Service::RegUmr {
+        if packet.bth.opcode.transport != self.context.service.transport() || self.context.service == Service::RegUmr {
             return false;
         }
-        !self.service.is_connected() || u32::from(packet.lrh.slid) == self.path(Ads::RLID)
+        !self.context.service.is_connected() || u32::from(packet.lrh.slid) == self.context.path(Ads::RLID)
     }
 
     /// Whether a packet comes from the partition of this queue pair.
     pub(in crate::engine) fn shares_partition(&self, packet: &Packet, shared: &QpResources) -> bool {
-        same_partition(shared.pkey(self.path(Ads::PKEY_INDEX)), packet.bth.pkey)
+        same_partition(shared.pkey(self.context.path(Ads::PKEY_INDEX)), packet.bth.pkey)
     }
 
     pub(in crate::engine) fn handle_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
-        match self.service {
-            Service::Rc | Service::Xrc if packet.bth.opcode.operation.is_response() => self.handle_response(work, packet),
-            Service::Rc => self.handle_request(work, packet),
+        match self.context.service {
+            Service::Rc | Service::Xrc if packet.bth.opcode.operation.is_response() => {
+                self.requester.handle_response(&mut self.context, work, packet)
+            }
+            Service::Rc => self.responder.handle_request(&mut self.context, work, packet),
             // An initiator takes no requests.
-            Service::Xrc if self.sq.is_some() => {}
-            Service::Xrc => self.handle_request(work, packet),
-            Service::Uc => self.handle_uc_request(work, packet),
-            Service::Ud => self.handle_datagram(work, packet),
+            Service::Xrc if self.context.sq.is_some() => {}
+            Service::Xrc => self.responder.handle_request(&mut self.context, work, packet),
+            Service::Uc => self.responder.handle_uc_request(&mut self.context, work, packet),
+            Service::Ud => self.responder.handle_datagram(&mut self.context, work, packet),
             Service::RegUmr => {}
         }
     }
 
     /// Does what can be done now. `true` if there is more.
     pub(in crate::engine) fn run(&mut self, work: &mut Work<'_, '_>) -> bool {
-        self.check_timers(work);
+        self.requester.check_timers(&mut self.context, work);
         let mut more = false;
-        if self.state != QpcState::Err {
-            more = self.respond(work);
-            more |= self.send(work);
+        if self.context.state != QpcState::Err {
+            more = self.responder.respond(&mut self.context, work);
+            more |= self.requester.send(&mut self.context, work);
         }
-        match self.state {
+        match self.context.state {
             QpcState::Err => self.flush(work),
-            QpcState::SqEr => self.flush_sends(work) || more,
+            QpcState::SqEr => self.requester.flush_sends(&mut self.context, work) || more,
             _ => more,
         }
     }
@@ -59,7 +62,7 @@ impl Qp {
     }
 
     pub(in crate::engine) fn query(&self, out: &mut ViewMut<'_, Qpc>) {
-        for (to, from) in out.as_bytes_mut().iter_mut().zip(self.context().as_bytes()) {
+        for (to, from) in out.as_bytes_mut().iter_mut().zip(self.context.qpc().as_bytes()) {
             *to = *from;
         }
         let requester = &self.requester;
@@ -68,12 +71,22 @@ impl Qp {
             .set(Qpc::HW_SQ_WQEBB_COUNTER, u32::from(requester.retired))
             .set(Qpc::SW_SQ_WQEBB_COUNTER, u32::from(requester.posted))
             .set(Qpc::HW_RQ_COUNTER, u32::from(self.responder.consumed));
-        if self.state == QpcState::Sqd && !requester.ops.is_empty() {
+        if self.context.state == QpcState::Sqd && !requester.ops.is_empty() {
             out.set(Qpc::STATE, QpcState::SqDraining.code());
         }
-        if matches!(self.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining) {
+        if matches!(self.context.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining) {
             out.set(Qpc::NEXT_SEND_PSN, requester.next_psn())
                 .set(Qpc::LAST_ACKED_PSN, psn::add(requester.unacked, (1 << 24) - 1));
         }
+    }
+
+    /// Completes what is posted on both queues, as much as the turn allows. `true` if there is more.
+    pub(in crate::engine) fn flush(&mut self, work: &mut Work<'_, '_>) -> bool {
+        self.requester.flush_sends(&mut self.context, work) || self.responder.flush_receives(&mut self.context, work)
+    }
+
+    /// Whether requests were posted since the last flush.
+    pub(in crate::engine) fn has_unflushed(&self, work: &Work<'_, '_>) -> bool {
+        self.responder.has_unflushed_receives(&self.context, work) || self.requester.has_unflushed_sends(&self.context)
     }
 }

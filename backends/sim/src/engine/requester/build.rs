@@ -5,7 +5,8 @@ use bareverbs_mlx5_spec::{CqeSyndrome, Qpc, WqeOpcode};
 use crate::engine::memory::key::Right;
 use crate::engine::memory::message::gather;
 use crate::engine::psn;
-use crate::engine::qp::Qp;
+use crate::engine::qp::context::QpContext;
+use crate::engine::requester::state::Requester;
 use crate::engine::work::Work;
 use crate::packet::{AtomicEth, Deth, Grh, Operation, Packet, Place, Reth};
 use crate::wqe::{AtomicOperation, SendBody, SendWqe};
@@ -25,20 +26,21 @@ pub(in crate::engine) fn operation(wqe: &SendWqe, place: Place) -> (Operation, O
     }
 }
 
-impl Qp {
+impl Requester {
     /// Packet `packet_index` of request `at`: outer `None` if there is no such request, inner error if it cannot be made.
     pub(in crate::engine) fn build(
         &self,
+        qp: &QpContext,
         work: &mut Work<'_, '_>,
         at: usize,
         packet_index: u32,
     ) -> Option<Result<Packet, CqeSyndrome>> {
-        let op = self.requester.ops.get(at)?;
+        let op = self.ops.get(at)?;
         let wqe = op.wqe.as_ref()?;
-        let mtu = self.mtu() as u64;
+        let mtu = qp.mtu() as u64;
         let place = Place::of(packet_index, op.packets());
         let (operation, immediate, invalidate) = operation(wqe, place);
-        let mut packet = self.packet(work.shared, operation, psn::add(op.first_psn, packet_index));
+        let mut packet = qp.packet(work.shared, operation, psn::add(op.first_psn, packet_index));
         packet.immediate = immediate;
         packet.invalidate = invalidate;
         packet.xrc_srqn = wqe.xrc_srqn;
@@ -55,8 +57,8 @@ impl Qp {
                     packet.lrh.sl = address.sl;
                     packet.bth.dest_qpn = address.dqpn;
                     // A queue key with its highest bit set stands for the queue pair's own.
-                    let qkey = if address.qkey >> 31 == 0 { address.qkey } else { self.get(Qpc::Q_KEY) };
-                    packet.deth = Some(Deth { qkey, source_qpn: self.wire_qpn() });
+                    let qkey = if address.qkey >> 31 == 0 { address.qkey } else { qp.get(Qpc::Q_KEY) };
+                    packet.deth = Some(Deth { qkey, source_qpn: qp.wire_qpn() });
                     if let Some(route) = &address.grh {
                         let Some(sgid) = work.shared.config.gid(route.sgid_index.into()) else {
                             return Some(Err(CqeSyndrome::LocalQpOp));
@@ -72,7 +74,7 @@ impl Qp {
                 }
                 let offset = u64::from(packet_index) * mtu;
                 let len = (op.len - offset.min(op.len)).min(mtu) as usize;
-                match gather(work, self.access(Right::LocalRead), op.data(), offset, len) {
+                match gather(work, qp.access(Right::LocalRead), op.data(), offset, len) {
                     Ok(payload) => packet.payload = payload,
                     Err(_) => return Some(Err(CqeSyndrome::LocalProt)),
                 }

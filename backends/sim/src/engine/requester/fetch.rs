@@ -5,8 +5,9 @@ use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDo
 use crate::audit::Finding;
 use crate::engine::config::EngineEvent;
 use crate::engine::psn;
-use crate::engine::qp::{Qp, Service};
-use crate::engine::requester::{Kind, MAX_OP_MEMORY, MAX_UNDER_WAY, SendOp};
+use crate::engine::qp::context::{QpContext, Service};
+use crate::engine::requester::state::{Kind, Requester, SendOp};
+use crate::engine::requester::{MAX_OP_MEMORY, MAX_UNDER_WAY};
 use crate::engine::work::Work;
 use crate::trace::Record;
 use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, blocks};
@@ -14,28 +15,28 @@ use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 /// Longest message of any path (InfiniBand Architecture 9.3.3).
 const MAX_MESSAGE: u64 = 1 << 31;
 
-impl Qp {
+impl Requester {
     /// Takes the next element from the ring. `false` if there is none to take.
-    pub(in crate::engine) fn fetch(&mut self, work: &mut Work<'_, '_>) -> bool {
-        if self.state != QpcState::Rts || self.requester.fetched == self.requester.posted {
+    pub(in crate::engine) fn fetch(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
+        if qp.state != QpcState::Rts || self.fetched == self.posted {
             return false;
         }
         // One request always finds room: it is counted with the queue pair. More wait until some of those before are done.
-        let under_way = self.requester.ops.len();
+        let under_way = self.ops.len();
         if under_way >= MAX_UNDER_WAY || (under_way > 0 && !work.shared.registry.has_memory(MAX_OP_MEMORY)) {
             return false;
         }
-        let index = self.requester.fetched;
-        let Some((bytes, size)) = self.read_wqe(work, index) else {
-            self.fail(work, Some(EventType::WqCatasError));
+        let index = self.fetched;
+        let Some((bytes, size)) = self.read_wqe(qp, work, index) else {
+            qp.fail(work, Some(EventType::WqCatasError));
             return false;
         };
-        work.env.trace(Record::SendWqe { qpn: self.qpn, index, bytes: &bytes });
+        work.env.trace(Record::SendWqe { qpn: qp.qpn, index, bytes: &bytes });
         let mut op = SendOp {
             wqe: None,
             index,
             send_opcode: View::<WqeCtrlSeg>::new(&bytes).map_or(0, |control| control.get(WqeCtrlSeg::OPCODE) as u8),
-            first_psn: self.requester.next_psn,
+            first_psn: self.next_psn,
             psns: 0,
             len: 0,
             received: 0,
@@ -43,48 +44,48 @@ impl Qp {
             // Segments take more room decoded than in the ring.
             memory: (size_of::<SendOp>() + 4 * bytes.len()) as u64,
         };
-        match SendWqe::decode(&bytes, self.service.wqe()) {
+        match SendWqe::decode(&bytes, qp.service.wqe()) {
             Err(error) => {
-                work.env.note(|| format!("WQE {index} of QP {:#x}: {error}", self.qpn));
+                work.env.note(|| format!("WQE {index} of QP {:#x}: {error}", qp.qpn));
                 op.failed = Some(error.syndrome());
                 if let WqeError::Opcode { .. } | WqeError::Unsupported { .. } = error {
                     work.shared.events.push_back(EngineEvent::UnknownRequest { opcode: op.send_opcode });
                 }
             }
-            Ok(wqe) if wqe.index != index || wqe.qpn != self.qpn => {
-                let finding = Finding::WqeMismatch { qpn: self.qpn, index, wqe_index: wqe.index, wqe_qpn: wqe.qpn };
+            Ok(wqe) if wqe.index != index || wqe.qpn != qp.qpn => {
+                let finding = Finding::WqeMismatch { qpn: qp.qpn, index, wqe_index: wqe.index, wqe_qpn: wqe.qpn };
                 work.env.audit.report(finding);
                 op.failed = Some(CqeSyndrome::LocalQpOp);
             }
             Ok(wqe) => {
                 op.len = wqe.message_len();
-                op.failed = self.refuse(&wqe, op.len, work);
+                op.failed = self.refuse(qp, &wqe, op.len, work);
                 op.wqe = Some(wqe);
                 op.psns = match op.kind() {
                     Kind::Nop | Kind::Umr => 0,
                     Kind::Atomic => 1,
-                    Kind::SendOrWrite | Kind::Read => (op.len.div_ceil(self.mtu() as u64) as u32).max(1),
+                    Kind::SendOrWrite | Kind::Read => (op.len.div_ceil(qp.mtu() as u64) as u32).max(1),
                 };
             }
         }
         if op.failed.is_some() {
             op.psns = 0;
         }
-        self.requester.fetched = index.wrapping_add(size);
-        self.requester.next_psn = psn::add(self.requester.next_psn, op.psns);
-        self.requester.memory += op.memory;
-        self.requester.ops.push_back(op);
+        self.fetched = index.wrapping_add(size);
+        self.next_psn = psn::add(self.next_psn, op.psns);
+        self.memory += op.memory;
+        self.ops.push_back(op);
         true
     }
 
     /// Bytes of the element at `index` and its size in blocks, cut to what is posted.
-    pub(in crate::engine) fn read_wqe(&self, work: &Work<'_, '_>, index: u16) -> Option<(Vec<u8>, u16)> {
-        let ring = self.sq.as_ref()?;
+    pub(in crate::engine) fn read_wqe(&self, qp: &QpContext, work: &Work<'_, '_>, index: u16) -> Option<(Vec<u8>, u16)> {
+        let ring = qp.sq.as_ref()?;
         let mut bytes = vec![0; WQEBB];
         ring.read(work.env.memory, u32::from(index), &mut bytes).ok()?;
         let ds = View::<WqeCtrlSeg>::new(&bytes)?.get(WqeCtrlSeg::DS);
         let (len, size) = (ds as usize * DS_UNIT, blocks(ds as u8));
-        let posted = self.requester.posted.wrapping_sub(index);
+        let posted = self.posted.wrapping_sub(index);
         let size = size.min(posted).min(u16::try_from(ring.entries()).unwrap_or(u16::MAX)).max(1);
         if size > 1 {
             bytes.resize(usize::from(size) * WQEBB, 0);
@@ -95,20 +96,26 @@ impl Qp {
     }
 
     /// What is wrong with a request before anything of it is done.
-    pub(in crate::engine) fn refuse(&self, wqe: &SendWqe, len: u64, work: &Work<'_, '_>) -> Option<CqeSyndrome> {
+    pub(in crate::engine) fn refuse(
+        &self,
+        qp: &QpContext,
+        wqe: &SendWqe,
+        len: u64,
+        work: &Work<'_, '_>,
+    ) -> Option<CqeSyndrome> {
         let reliable_only = matches!(wqe.body, SendBody::Read { .. } | SendBody::Atomic { .. });
         let sends = !matches!(wqe.body, SendBody::Nop | SendBody::Umr(_));
-        if (reliable_only && !self.service.is_reliable()) || (sends && self.service == Service::RegUmr) {
+        if (reliable_only && !qp.service.is_reliable()) || (sends && qp.service == Service::RegUmr) {
             return Some(CqeSyndrome::LocalQpOp);
         }
-        let most = match self.service {
-            Service::Ud => self.mtu() as u64,
+        let most = match qp.service {
+            Service::Ud => qp.mtu() as u64,
             _ => MAX_MESSAGE.min(1 << work.shared.config.log_max_msg.min(31)),
         };
-        let log_msg_max = self.get(Qpc::LOG_MSG_MAX);
+        let log_msg_max = qp.get(Qpc::LOG_MSG_MAX);
         let most = if log_msg_max == 0 { most } else { most.min(1 << log_msg_max) };
         // Half of all sequence numbers may be under way, so a message has fewer packets than that.
-        let packets = len.div_ceil(self.mtu() as u64);
+        let packets = len.div_ceil(qp.mtu() as u64);
         if sends && (len > most || packets >= u64::from(psn::HALF)) {
             return Some(CqeSyndrome::LocalLength);
         }
@@ -121,24 +128,24 @@ impl Qp {
     }
 
     /// Holds a doorbell against the record and the ring.
-    pub(in crate::engine) fn audit_doorbell(&mut self, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
+    pub(in crate::engine) fn audit_doorbell(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
         let SendDoorbell { wqe_index: index, ds, .. } = SendDoorbell::from_be_word(u64::from_ne_bytes(doorbell));
         let end = index.wrapping_add(blocks(ds));
-        let posted = self.requester.posted;
+        let posted = self.posted;
         if end.wrapping_sub(posted).cast_signed() > 0 {
-            work.env.audit.report(Finding::DoorbellPastRecord { qpn: self.qpn, doorbell: index, record: posted });
+            work.env.audit.report(Finding::DoorbellPastRecord { qpn: qp.qpn, doorbell: index, record: posted });
         }
         let mut bytes = [0; 8];
-        let Some(ring) = self.sq.as_ref() else { return };
+        let Some(ring) = qp.sq.as_ref() else { return };
         // A doorbell on its way may be overtaken by the record: when it comes, its element may be done and overwritten.
-        let done = index.wrapping_sub(self.requester.retired).cast_signed() < 0;
+        let done = index.wrapping_sub(self.retired).cast_signed() < 0;
         if !done && ring.read(work.env.memory, u32::from(index), &mut bytes).is_ok() && bytes != doorbell {
-            work.env.audit.report(Finding::DoorbellNotWqe { qpn: self.qpn, index });
+            work.env.audit.report(Finding::DoorbellNotWqe { qpn: qp.qpn, index });
         }
-        let under_way = posted.wrapping_sub(self.requester.retired);
+        let under_way = posted.wrapping_sub(self.retired);
         if u32::from(under_way) > ring.entries() {
-            let completed = self.requester.retired;
-            work.env.audit.report(Finding::RingOverrun { qpn: self.qpn, posted, completed });
+            let completed = self.retired;
+            work.env.audit.report(Finding::RingOverrun { qpn: qp.qpn, posted, completed });
         }
     }
 }

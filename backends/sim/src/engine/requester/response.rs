@@ -5,8 +5,8 @@ use bareverbs_mlx5_spec::CqeSyndrome;
 use crate::engine::memory::key::Right;
 use crate::engine::memory::message::{ScatterError, pointers, scatter};
 use crate::engine::psn;
-use crate::engine::qp::Qp;
-use crate::engine::requester::Kind;
+use crate::engine::qp::context::QpContext;
+use crate::engine::requester::state::{Kind, Requester};
 use crate::engine::work::Work;
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
@@ -19,49 +19,49 @@ enum Acknowledged {
     ResponseMissing,
 }
 
-impl Qp {
+impl Requester {
     /// Handles a response of the peer.
-    pub(in crate::engine) fn handle_response(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn handle_response(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
         let psn = packet.bth.psn;
-        if !self.can_send() || !self.requester.is_outstanding(psn) {
+        if !qp.can_send() || !self.is_outstanding(psn) {
             // Late or duplicate.
             return;
         }
         match packet.bth.opcode.operation {
-            Operation::ReadResponse(place) => self.handle_read_response(work, packet, place),
-            Operation::AtomicAcknowledge => self.handle_atomic_acknowledge(work, packet),
+            Operation::ReadResponse(place) => self.handle_read_response(qp, work, packet, place),
+            Operation::AtomicAcknowledge => self.handle_atomic_acknowledge(qp, work, packet),
             Operation::Acknowledge => {
                 let Some(aeth) = packet.aeth else { return };
-                self.handle_acknowledge(work, psn, aeth.syndrome);
+                self.handle_acknowledge(qp, work, psn, aeth.syndrome);
             }
             _ => {}
         }
     }
 
     /// Everything before `psn` arrived there.
-    fn acknowledge(&mut self, work: &mut Work<'_, '_>, psn: u32) -> Acknowledged {
-        let before = self.requester.unacked;
+    fn acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, psn: u32) -> Acknowledged {
+        let before = self.unacked;
         let mut outcome = Acknowledged::All;
         // What the turn before left comes first.
-        let psn = match self.requester.acknowledged.take() {
+        let psn = match self.acknowledged.take() {
             Some(earlier) if psn::ahead(earlier, psn) > 0 => earlier,
             _ => psn,
         };
-        while self.can_send()
-            && let Some(head) = self.requester.ops.front()
+        while qp.can_send()
+            && let Some(head) = self.ops.front()
         {
             if work.env.meter.is_spent() {
-                self.requester.acknowledged = Some(psn);
+                self.acknowledged = Some(psn);
                 break;
             }
             work.env.meter.count(1);
             match head.kind() {
-                Kind::Nop if self.requester.head_is_sent() => self.retire(work),
-                Kind::SendOrWrite if head.failed.is_none() && psn::ahead(head.end_psn(), psn) <= 0 => self.retire(work),
+                Kind::Nop if self.head_is_sent() => self.retire(qp, work),
+                Kind::SendOrWrite if head.failed.is_none() && psn::ahead(head.end_psn(), psn) <= 0 => self.retire(qp, work),
                 Kind::SendOrWrite => {
                     // An acknowledgement of the middle of a message; `psn` may also lie before it.
-                    let reached = if psn::ahead(psn, head.end_psn()) < 0 { psn } else { self.requester.unacked };
-                    self.requester.advance_to(reached);
+                    let reached = if psn::ahead(psn, head.end_psn()) < 0 { psn } else { self.unacked };
+                    self.advance_to(reached);
                     break;
                 }
                 Kind::Read | Kind::Atomic => {
@@ -73,36 +73,36 @@ impl Qp {
                 Kind::Nop | Kind::Umr => break,
             }
         }
-        if self.requester.unacked != before {
-            self.note_progress(work.env.now);
+        if self.unacked != before {
+            self.note_progress(qp, work.env.now);
         }
         outcome
     }
 
     /// Completes what an acknowledgement covers that came in a turn which was over too soon.
-    pub(in crate::engine) fn resume_acknowledge(&mut self, work: &mut Work<'_, '_>) {
-        if let Some(psn) = self.requester.acknowledged
-            && self.acknowledge(work, psn) == Acknowledged::ResponseMissing
+    pub(in crate::engine) fn resume_acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
+        if let Some(psn) = self.acknowledged
+            && self.acknowledge(qp, work, psn) == Acknowledged::ResponseMissing
         {
-            self.retransmit_once(work);
+            self.retransmit_once(qp, work);
         }
     }
 
     /// A response is missing: sends the request again, once until something new comes.
-    fn retransmit_once(&mut self, work: &mut Work<'_, '_>) {
-        if !self.requester.retransmitting {
-            self.retransmit(work);
+    fn retransmit_once(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
+        if !self.retransmitting {
+            self.retransmit(qp, work);
         }
     }
 
-    fn handle_acknowledge(&mut self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome) {
+    fn handle_acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome) {
         let upto = if matches!(syndrome, Syndrome::Ack(_)) { psn::add(psn, 1) } else { psn };
-        if self.acknowledge(work, upto) == Acknowledged::ResponseMissing {
-            self.counts(work).missing_responses += 1;
-            self.retransmit_once(work);
+        if self.acknowledge(qp, work, upto) == Acknowledged::ResponseMissing {
+            qp.counts(work).missing_responses += 1;
+            self.retransmit_once(qp, work);
             return;
         }
-        if !self.can_send() || self.requester.unacked != psn {
+        if !qp.can_send() || self.unacked != psn {
             // The rest is about another packet than the oldest one; only an acknowledgement may be.
             return;
         }
@@ -110,29 +110,29 @@ impl Qp {
             Syndrome::Ack(_) | Syndrome::Other(_) => {}
             Syndrome::SequenceError => {
                 work.shared.stats.sequence_errors += 1;
-                self.counts(work).sequence_errors += 1;
-                self.retransmit_once(work);
+                qp.counts(work).sequence_errors += 1;
+                self.retransmit_once(qp, work);
             }
             Syndrome::RnrNak(timer) => {
-                if self.requester.rnr_until.is_none() {
-                    self.wait_for_receive(work, timer);
+                if self.rnr_until.is_none() {
+                    self.wait_for_receive(qp, work, timer);
                 }
             }
-            Syndrome::InvalidRequest => self.fail_head(work, CqeSyndrome::RemoteInvalReq),
-            Syndrome::RemoteAccess => self.fail_head(work, CqeSyndrome::RemoteAccess),
-            Syndrome::RemoteOperational => self.fail_head(work, CqeSyndrome::RemoteOp),
+            Syndrome::InvalidRequest => self.fail_head(qp, work, CqeSyndrome::RemoteInvalReq),
+            Syndrome::RemoteAccess => self.fail_head(qp, work, CqeSyndrome::RemoteAccess),
+            Syndrome::RemoteOperational => self.fail_head(qp, work, CqeSyndrome::RemoteOp),
         }
     }
 
-    fn handle_read_response(&mut self, work: &mut Work<'_, '_>, packet: &Packet, place: Place) {
+    fn handle_read_response(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet, place: Place) {
         let psn = packet.bth.psn;
-        if self.acknowledge(work, psn) == Acknowledged::ResponseMissing {
-            self.counts(work).missing_responses += 1;
-            self.retransmit_once(work);
+        if self.acknowledge(qp, work, psn) == Acknowledged::ResponseMissing {
+            qp.counts(work).missing_responses += 1;
+            self.retransmit_once(qp, work);
             return;
         }
-        let (mtu, access) = (self.mtu() as u64, self.access(Right::LocalWrite));
-        let Some(head) = self.requester.ops.front() else { return };
+        let (mtu, access) = (qp.mtu() as u64, qp.access(Right::LocalWrite));
+        let Some(head) = self.ops.front() else { return };
         if head.kind() != Kind::Read || psn != psn::add(head.first_psn, head.received) {
             return;
         }
@@ -140,34 +140,34 @@ impl Qp {
         let offset = u64::from(head.received) * mtu;
         let expected = if last { head.len - offset.min(head.len) } else { mtu };
         if place.is_end() != last || packet.payload.len() as u64 != expected {
-            self.fail_head(work, CqeSyndrome::BadResp);
+            self.fail_head(qp, work, CqeSyndrome::BadResp);
             return;
         }
         let list = pointers(head.data());
         match scatter(work, access, list, offset, &packet.payload) {
             Ok(()) => {}
-            Err(ScatterError::TooLong) => return self.fail_head(work, CqeSyndrome::LocalLength),
-            Err(ScatterError::Key(_)) => return self.fail_head(work, CqeSyndrome::LocalProt),
+            Err(ScatterError::TooLong) => return self.fail_head(qp, work, CqeSyndrome::LocalLength),
+            Err(ScatterError::Key(_)) => return self.fail_head(qp, work, CqeSyndrome::LocalProt),
         }
-        if let Some(head) = self.requester.ops.front_mut() {
+        if let Some(head) = self.ops.front_mut() {
             head.received += 1;
         }
         if last {
-            self.retire(work);
+            self.retire(qp, work);
         } else {
-            self.requester.advance_to(psn::add(psn, 1));
+            self.advance_to(psn::add(psn, 1));
         }
-        self.note_progress(work.env.now);
+        self.note_progress(qp, work.env.now);
     }
 
-    fn handle_atomic_acknowledge(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
-        if self.acknowledge(work, packet.bth.psn) == Acknowledged::ResponseMissing {
-            self.counts(work).missing_responses += 1;
-            self.retransmit_once(work);
+    fn handle_atomic_acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
+        if self.acknowledge(qp, work, packet.bth.psn) == Acknowledged::ResponseMissing {
+            qp.counts(work).missing_responses += 1;
+            self.retransmit_once(qp, work);
             return;
         }
-        let access = self.access(Right::LocalWrite);
-        let Some(head) = self.requester.ops.front() else { return };
+        let access = qp.access(Right::LocalWrite);
+        let Some(head) = self.ops.front() else { return };
         if head.kind() != Kind::Atomic || head.first_psn != packet.bth.psn {
             return;
         }
@@ -176,11 +176,11 @@ impl Qp {
         let list = pointers(head.data());
         match scatter(work, access, list, 0, &bytes) {
             Ok(()) => {
-                self.retire(work);
-                self.note_progress(work.env.now);
+                self.retire(qp, work);
+                self.note_progress(qp, work.env.now);
             }
-            Err(ScatterError::TooLong) => self.fail_head(work, CqeSyndrome::LocalLength),
-            Err(ScatterError::Key(_)) => self.fail_head(work, CqeSyndrome::LocalProt),
+            Err(ScatterError::TooLong) => self.fail_head(qp, work, CqeSyndrome::LocalLength),
+            Err(ScatterError::Key(_)) => self.fail_head(qp, work, CqeSyndrome::LocalProt),
         }
     }
 }

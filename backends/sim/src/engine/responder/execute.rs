@@ -5,28 +5,28 @@ use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, Qpc};
 use crate::engine::memory::key::Right;
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::psn;
-use crate::engine::qp::Qp;
-use crate::engine::responder::reply::Reply;
-use crate::engine::responder::{Inbound, Refusal, Stop};
+use crate::engine::qp::context::QpContext;
+use crate::engine::responder::state::{Inbound, Refusal, Reply, Responder, Stop};
 use crate::engine::work::Work;
 use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome};
 
 /// Longest message of any path.
 const MAX_MESSAGE: u32 = 1 << 31;
 
-impl Qp {
+impl Responder {
     pub(in crate::engine) fn handle_send(
         &mut self,
+        qp: &mut QpContext,
         work: &mut Work<'_, '_>,
         packet: &Packet,
         place: Place,
     ) -> Result<(), Stop> {
         if place.is_start() {
-            let receive = self.require_receive(work)?;
-            self.responder.message = Some(Inbound::Send { receive, written: 0 });
+            let receive = self.require_receive(qp, work)?;
+            self.message = Some(Inbound::Send { receive, written: 0 });
         }
-        let (qpn, domain) = (self.qpn, self.key_domain());
-        let Some(Inbound::Send { receive, written }) = &mut self.responder.message else {
+        let (qpn, domain) = (qp.qpn, self.key_domain(qp));
+        let Some(Inbound::Send { receive, written }) = &mut self.message else {
             return Err(Refusal::INVALID.into());
         };
         let access = receive.access(qpn);
@@ -53,35 +53,36 @@ impl Qp {
                 }
             }
         }
-        self.responder.message = None;
+        self.message = None;
         let opcode = match (packet.immediate, packet.invalidate) {
             (Some(_), _) => CqeOpcode::RespSendImm,
             (None, Some(_)) => CqeOpcode::RespSendInv,
             (None, None) => CqeOpcode::RespSend,
         };
-        self.finish_receive(work, packet, opcode, index, byte_cnt);
+        self.finish_receive(qp, work, packet, opcode, index, byte_cnt);
         Ok(())
     }
 
     pub(in crate::engine) fn handle_write(
         &mut self,
+        qp: &mut QpContext,
         work: &mut Work<'_, '_>,
         packet: &Packet,
         place: Place,
     ) -> Result<(), Stop> {
         if place.is_start() {
             let reth = packet.reth.ok_or(Refusal::INVALID)?;
-            if self.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
+            if qp.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
                 return Err(Refusal::INVALID.into());
             }
-            if let Err(refusal) = self.check_key(work, &reth, Right::RemoteWrite) {
-                return Err(self.refuse_write(work, packet, refusal));
+            if let Err(refusal) = self.check_key(qp, work, &reth, Right::RemoteWrite) {
+                return Err(self.refuse_write(qp, work, packet, refusal));
             }
             let total = u64::from(reth.len);
-            self.responder.message = Some(Inbound::Write { addr: reth.addr, rkey: reth.rkey, left: total, total });
+            self.message = Some(Inbound::Write { addr: reth.addr, rkey: reth.rkey, left: total, total });
         }
-        let access = self.access(Right::RemoteWrite);
-        let Some(Inbound::Write { addr, rkey, left, total }) = &mut self.responder.message else {
+        let access = self.access(qp, Right::RemoteWrite);
+        let Some(Inbound::Write { addr, rkey, left, total }) = &mut self.message else {
             return Err(Refusal::INVALID.into());
         };
         let len = packet.payload.len() as u64;
@@ -91,10 +92,10 @@ impl Qp {
         let (at, key, total) = (*addr, *rkey, *total);
         // The receive that immediate data needs comes first: without one nothing of this packet happens.
         let receive = match packet.immediate {
-            Some(_) => match self.require_receive(work) {
+            Some(_) => match self.require_receive(qp, work) {
                 Err(Stop::NotReady) => {
                     if place == Place::Only {
-                        self.responder.message = None;
+                        self.message = None;
                     }
                     return Err(Stop::NotReady);
                 }
@@ -107,30 +108,30 @@ impl Qp {
         {
             work.env.note(|| format!("rkey {key:#010x} refused: {error:?}"));
             let Some(receive) = receive else { return Err(Refusal::ACCESS.into()) };
-            self.responder.message = Some(Inbound::Send { receive, written: 0 });
+            self.message = Some(Inbound::Send { receive, written: 0 });
             return Err(Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into());
         }
         if place.is_end() {
-            self.responder.message = None;
-        } else if let Some(Inbound::Write { addr, left, .. }) = &mut self.responder.message {
+            self.message = None;
+        } else if let Some(Inbound::Write { addr, left, .. }) = &mut self.message {
             *addr = addr.wrapping_add(len);
             *left -= len;
         }
         if let Some(receive) = receive {
-            self.finish_receive(work, packet, CqeOpcode::RespWrImm, receive.index, total as u32);
+            self.finish_receive(qp, work, packet, CqeOpcode::RespWrImm, receive.index, total as u32);
         }
         Ok(())
     }
 
     /// A key does not open the bytes of a write. The receive that the immediate data of the same packet needs tells the host
     /// (Local Access Error, InfiniBand Architecture 11.6.2), on services that tell the peer too.
-    fn refuse_write(&mut self, work: &mut Work<'_, '_>, packet: &Packet, refusal: Refusal) -> Stop {
-        if packet.immediate.is_none() || !self.service.is_reliable() {
+    fn refuse_write(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, packet: &Packet, refusal: Refusal) -> Stop {
+        if packet.immediate.is_none() || !qp.service.is_reliable() {
             return refusal.into();
         }
-        match self.require_receive(work) {
+        match self.require_receive(qp, work) {
             Ok(receive) => {
-                self.responder.message = Some(Inbound::Send { receive, written: 0 });
+                self.message = Some(Inbound::Send { receive, written: 0 });
                 Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into()
             }
             Err(Stop::NotReady) => refusal.into(),
@@ -138,52 +139,63 @@ impl Qp {
         }
     }
 
-    pub(in crate::engine) fn check_key(&self, work: &mut Work<'_, '_>, reth: &Reth, right: Right) -> Result<(), Refusal> {
+    pub(in crate::engine) fn check_key(
+        &self,
+        qp: &QpContext,
+        work: &mut Work<'_, '_>,
+        reth: &Reth,
+        right: Right,
+    ) -> Result<(), Refusal> {
         // Nothing is touched for a message of no bytes, so its key is not looked at.
         if reth.len == 0 {
             return Ok(());
         }
-        let checked = work.shared.keys.check(reth.rkey, reth.addr, u64::from(reth.len), self.access(right));
+        let checked = work.shared.keys.check(reth.rkey, reth.addr, u64::from(reth.len), self.access(qp, right));
         checked.map_err(|error| {
             work.env.note(|| format!("rkey {:#010x} refused: {error:?}", reth.rkey));
             Refusal::ACCESS
         })
     }
 
-    pub(in crate::engine) fn check_read(&self, work: &mut Work<'_, '_>, reth: &Reth) -> Result<(), Refusal> {
-        if self.get(Qpc::RRE) == 0 || reth.len > MAX_MESSAGE {
+    pub(in crate::engine) fn check_read(&self, qp: &QpContext, work: &mut Work<'_, '_>, reth: &Reth) -> Result<(), Refusal> {
+        if qp.get(Qpc::RRE) == 0 || reth.len > MAX_MESSAGE {
             return Err(Refusal::INVALID);
         }
-        self.check_key(work, reth, Right::RemoteRead)
+        self.check_key(qp, work, reth, Right::RemoteRead)
     }
 
-    pub(in crate::engine) fn handle_atomic(&mut self, work: &mut Work<'_, '_>, packet: &Packet) -> Result<(), Refusal> {
+    pub(in crate::engine) fn handle_atomic(
+        &mut self,
+        qp: &QpContext,
+        work: &mut Work<'_, '_>,
+        packet: &Packet,
+    ) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
-        if self.get(Qpc::RAE) == 0 || !atomic.addr.is_multiple_of(8) {
+        if qp.get(Qpc::RAE) == 0 || !atomic.addr.is_multiple_of(8) {
             return Err(Refusal::INVALID);
         }
-        self.room_for_response()?;
+        self.room_for_response(qp)?;
         let swaps = packet.bth.opcode.operation == Operation::CompareSwap;
-        let original = self.execute_atomic(work, &atomic, swaps)?;
-        let saved = self.depth(Qpc::LOG_RRA_MAX);
-        let responder = &mut self.responder;
-        responder.msn = psn::add(responder.msn, 1);
-        while responder.atomics.len() >= saved {
-            responder.atomics.pop_front();
+        let original = self.execute_atomic(qp, work, &atomic, swaps)?;
+        let saved = qp.depth(Qpc::LOG_RRA_MAX);
+        self.msn = psn::add(self.msn, 1);
+        while self.atomics.len() >= saved {
+            self.atomics.pop_front();
         }
-        let (psn, msn) = (packet.bth.psn, responder.msn);
-        responder.atomics.push_back((psn, original));
-        responder.replies.push_back(Reply::Atomic { psn, original, msn, again: false });
+        let (psn, msn) = (packet.bth.psn, self.msn);
+        self.atomics.push_back((psn, original));
+        self.replies.push_back(Reply::Atomic { psn, original, msn, again: false });
         Ok(())
     }
 
     pub(in crate::engine) fn execute_atomic(
         &self,
+        qp: &QpContext,
         work: &mut Work<'_, '_>,
         atomic: &AtomicEth,
         swaps: bool,
     ) -> Result<u64, Refusal> {
-        let access = self.access(Right::RemoteAtomic);
+        let access = self.access(qp, Right::RemoteAtomic);
         let place = (atomic.rkey, atomic.addr);
         let mut bytes = [0; 8];
         work.shared.keys.read(work.env, place, access, &mut bytes).map_err(|error| {

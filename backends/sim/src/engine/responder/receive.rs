@@ -4,70 +4,47 @@ use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc};
 
 use crate::audit::Finding;
 use crate::engine::config::EngineEvent;
-use crate::engine::cq::Source;
-use crate::engine::memory::key::{Access, Right};
-use crate::engine::qp::{Qp, ReceiveDone};
-use crate::engine::responder::reply::Reply;
-use crate::engine::responder::{Inbound, Refusal, Stop};
+use crate::engine::cq::{Completion, Source};
+use crate::engine::qp::context::{QpContext, vendor};
+use crate::engine::responder::state::{Inbound, NoReceive, Receive, ReceiveDone, Refusal, Reply, Responder, Stop};
 use crate::engine::work::Work;
 use crate::packet::{Packet, Syndrome};
 use crate::trace::Record;
-use crate::wqe::{DataPointer, decode_receive};
+use crate::wqe::decode_receive;
 
-/// A receive in use.
-#[derive(Debug)]
-pub(in crate::engine) struct Receive {
-    pub(in crate::engine) index: u16,
-    /// Domain of its keys: that of the queue it was posted to, which a shared one has for itself.
-    pub(in crate::engine) pd: u32,
-    pub(in crate::engine) list: Vec<DataPointer>,
-}
-
-/// Why a posted receive cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum NoReceive {
-    /// It could not be read or makes no sense. The message in progress holds what of it can complete.
-    Element,
-    /// The shared queue has failed, and so does who takes from it.
-    Queue,
-}
-
-impl Receive {
-    /// Right of a queue pair to place bytes in it.
-    pub(super) fn access(&self, qpn: u32) -> Access {
-        Access { right: Right::LocalWrite, pd: self.pd, qpn }
-    }
-}
-
-impl Qp {
+impl Responder {
     /// Takes the oldest posted receive.
-    pub(in crate::engine) fn next_receive(&mut self, work: &mut Work<'_, '_>) -> Option<Result<Receive, NoReceive>> {
-        if let Some(spare) = self.responder.take_spare() {
+    pub(in crate::engine) fn next_receive(
+        &mut self,
+        qp: &QpContext,
+        work: &mut Work<'_, '_>,
+    ) -> Option<Result<Receive, NoReceive>> {
+        if let Some(spare) = self.take_spare() {
             return Some(Ok(spare));
         }
-        if let Some(srqn) = self.responder.xrc_srq.map(|srq| srq.srqn).or(self.srq) {
-            return self.next_srq_receive(work, srqn);
+        if let Some(srqn) = self.xrc_srq.map(|srq| srq.srqn).or(qp.srq) {
+            return self.next_srq_receive(qp, work, srqn);
         }
-        let (posted, _) = self.record(work)?;
-        let pd = self.pd();
-        let ring = self.rq.as_ref()?;
-        let index = self.responder.consumed;
+        let (posted, _) = qp.record(work)?;
+        let pd = qp.pd();
+        let ring = qp.rq.as_ref()?;
+        let index = self.consumed;
         let available = posted.wrapping_sub(index);
         if available == 0 {
             return None;
         }
         if u32::from(available) > ring.entries() {
-            work.env.audit.report(Finding::RingOverrun { qpn: self.qpn, posted, completed: index });
+            work.env.audit.report(Finding::RingOverrun { qpn: qp.qpn, posted, completed: index });
         }
         let mut bytes = vec![0; ring.stride()];
         let read = ring.read(work.env.memory, u32::from(index), &mut bytes);
-        self.responder.consumed = index.wrapping_add(1);
-        work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &bytes });
+        self.consumed = index.wrapping_add(1);
+        work.env.trace(Record::RecvWqe { qpn: qp.qpn, index, bytes: &bytes });
         Some(match (read, decode_receive(&bytes)) {
             (Ok(()), Ok(list)) => Ok(Receive { index, pd, list }),
             _ => {
                 // It can name no buffer, but it can fail.
-                self.responder.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
+                self.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
                 Err(NoReceive::Element)
             }
         })
@@ -75,6 +52,7 @@ impl Qp {
 
     pub(in crate::engine) fn next_srq_receive(
         &mut self,
+        qp: &QpContext,
         work: &mut Work<'_, '_>,
         srqn: u32,
     ) -> Option<Result<Receive, NoReceive>> {
@@ -92,16 +70,16 @@ impl Qp {
         if element.below_limit {
             work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
         }
-        work.env.trace(Record::RecvWqe { qpn: self.qpn, index, bytes: &element.segments });
+        work.env.trace(Record::RecvWqe { qpn: qp.qpn, index, bytes: &element.segments });
         let list = decode_receive(&element.segments);
         Some(list.map(|list| Receive { index, pd, list }).map_err(|_| {
-            self.responder.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
+            self.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
             NoReceive::Element
         }))
     }
 
-    pub(in crate::engine) fn require_receive(&mut self, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
-        match self.next_receive(work) {
+    pub(in crate::engine) fn require_receive(&mut self, qp: &QpContext, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
+        match self.next_receive(qp, work) {
             None => Err(Stop::NotReady),
             Some(Ok(receive)) => Ok(receive),
             Some(Err(NoReceive::Element)) => {
@@ -113,6 +91,7 @@ impl Qp {
 
     pub(in crate::engine) fn finish_receive(
         &mut self,
+        qp: &mut QpContext,
         work: &mut Work<'_, '_>,
         packet: &Packet,
         opcode: CqeOpcode,
@@ -126,23 +105,20 @@ impl Qp {
             // Without either, a datagram's completion carries its P_Key, by which a host responds.
             immediate: packet.immediate.or(packet.invalidate).or(packet.deth.map(|_| packet.bth.pkey.into())).unwrap_or(0),
             solicited: packet.bth.solicited,
-            source: self.source(packet),
+            source: source(qp, packet),
             error: None,
         };
-        self.complete_receive(work, done);
-    }
-
-    pub(in crate::engine) fn source(&self, packet: &Packet) -> Source {
-        Source {
-            lid: packet.lrh.slid,
-            sl: packet.lrh.sl,
-            qpn: packet.deth.map_or(self.get(Qpc::REMOTE_QPN), |deth| deth.source_qpn),
-            global: packet.grh.is_some(),
-        }
+        self.complete_receive(qp, work, done);
     }
 
     /// Completes a receive with an error.
-    pub(in crate::engine) fn fail_receive(&mut self, work: &mut Work<'_, '_>, index: u16, syndrome: CqeSyndrome) {
+    pub(in crate::engine) fn fail_receive(
+        &mut self,
+        qp: &mut QpContext,
+        work: &mut Work<'_, '_>,
+        index: u16,
+        syndrome: CqeSyndrome,
+    ) {
         let done = ReceiveDone {
             opcode: CqeOpcode::RespErr,
             index,
@@ -152,18 +128,49 @@ impl Qp {
             source: Source::default(),
             error: Some(syndrome),
         };
-        self.complete_receive(work, done);
+        self.complete_receive(qp, work, done);
     }
 
     /// The index of the receive that an arriving message or an unsent fatal response holds.
     pub(in crate::engine) fn held_receive(&self) -> Option<u16> {
-        let fatal = self.responder.replies.iter().find_map(|reply| match reply {
+        let fatal = self.replies.iter().find_map(|reply| match reply {
             Reply::Fatal(fatal) => fatal.receive.map(|(index, _)| index),
             _ => None,
         });
-        match &self.responder.message {
+        match &self.message {
             Some(Inbound::Send { receive, .. }) => Some(receive.index),
             _ => fatal,
         }
+    }
+
+    /// Completes a receive.
+    pub(in crate::engine) fn complete_receive(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, done: ReceiveDone) {
+        let (cqn, user_index) = match self.xrc_srq {
+            Some(srq) => (srq.cqn, srq.user_index),
+            None => (qp.get(Qpc::CQN_RCV), qp.user_index(work.shared)),
+        };
+        let completion = Completion {
+            opcode: if done.error.is_some() { CqeOpcode::RespErr } else { done.opcode },
+            qpn: qp.qpn,
+            user_index,
+            wqe_counter: done.index,
+            send_opcode: 0,
+            byte_cnt: done.byte_cnt,
+            immediate: done.immediate,
+            solicited: done.solicited,
+            source: done.source,
+            error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
+        };
+        qp.complete(work, cqn, &completion);
+    }
+}
+
+/// Where a message came from.
+fn source(qp: &QpContext, packet: &Packet) -> Source {
+    Source {
+        lid: packet.lrh.slid,
+        sl: packet.lrh.sl,
+        qpn: packet.deth.map_or(qp.get(Qpc::REMOTE_QPN), |deth| deth.source_qpn),
+        global: packet.grh.is_some(),
     }
 }

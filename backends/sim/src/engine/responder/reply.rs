@@ -1,19 +1,16 @@
 //! Responses of the responder: queued in the order of the requests, sent when there is room.
 
-use bareverbs_mlx5_spec::{CqeSyndrome, EventType, QpcState};
+use bareverbs_mlx5_spec::{EventType, QpcState};
 
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::psn;
-use crate::engine::qp::Qp;
+use crate::engine::qp::context::QpContext;
+use crate::engine::responder::state::{ACKNOWLEDGED, Fatal, Reply, Responder};
 use crate::engine::work::Work;
 use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
 /// Responses that one queue pair sends in one go.
 const BUDGET: u32 = 64;
-/// Acknowledged. How many receives are posted is filled in when it is sent.
-pub(in crate::engine) const ACKNOWLEDGED: Syndrome = Syndrome::Ack(NO_COUNT);
-/// Credit count that says nothing: shared receives are nobody's in particular.
-const NO_COUNT: u8 = 31;
 
 /// The credit count of an acknowledgement: the greatest that `receives` cover (InfiniBand Architecture 9.7.7.2.4, table 46).
 fn credits(receives: u32) -> u8 {
@@ -24,100 +21,75 @@ fn credits(receives: u32) -> u8 {
     COUNTS.partition_point(|&count| count <= receives).saturating_sub(1) as u8
 }
 
-/// A response that waits to be sent.
-#[derive(Debug)]
-pub(in crate::engine) enum Reply {
-    Acknowledge {
-        psn: u32,
-        syndrome: Syndrome,
-        msn: u32,
-    },
-    /// `again`: the request came before, so it takes none of the places that the peer may use.
-    Read {
-        psn: u32,
-        packets: u32,
-        sent: u32,
-        source: Reth,
-        /// Domain of its key.
-        pd: u32,
-        msn: u32,
-        again: bool,
-    },
-    Atomic {
-        psn: u32,
-        original: u64,
-        msn: u32,
-        again: bool,
-    },
-    Fatal(Fatal),
-}
-
-/// The last response of a queue pair: a NAK, if the peer is told, and the error on this side.
-#[derive(Debug)]
-pub(in crate::engine) struct Fatal {
-    pub(in crate::engine) psn: u32,
-    pub(in crate::engine) syndrome: Option<Syndrome>,
-    pub(in crate::engine) receive: Option<(u16, CqeSyndrome)>,
-    pub(in crate::engine) event: Option<EventType>,
-}
-
-impl Qp {
-    pub(in crate::engine) fn queue_read(&mut self, psn: u32, source: Reth, again: bool) {
-        let (packets, pd, msn) = (self.packets_of(source.len), self.key_domain(), self.responder.msn);
-        self.responder.replies.push_back(Reply::Read { psn, packets, sent: 0, source, pd, msn, again });
+impl Responder {
+    pub(in crate::engine) fn queue_read(&mut self, qp: &QpContext, psn: u32, source: Reth, again: bool) {
+        let (packets, pd, msn) = (qp.packets_of(source.len), self.key_domain(qp), self.msn);
+        self.replies.push_back(Reply::Read { psn, packets, sent: 0, source, pd, msn, again });
     }
 
     /// Sends queued responses. `true` if there are more.
-    pub(in crate::engine) fn respond(&mut self, work: &mut Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn respond(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
         for _ in 0..BUDGET {
             if !work.shared.has_room() || work.env.meter.is_spent() {
                 break;
             }
-            let Some(reply) = self.responder.replies.pop_front() else { return false };
+            let Some(reply) = self.replies.pop_front() else { return false };
             match reply {
-                Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(work, psn, syndrome, msn),
+                Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(qp, work, psn, syndrome, msn),
                 Reply::Atomic { psn, original, msn, .. } => {
-                    let mut packet = self.packet(work.shared, Operation::AtomicAcknowledge, psn);
-                    packet.aeth = Some(Aeth { syndrome: self.acknowledged(work), msn });
+                    let mut packet = qp.packet(work.shared, Operation::AtomicAcknowledge, psn);
+                    packet.aeth = Some(Aeth { syndrome: self.acknowledged(qp, work), msn });
                     packet.atomic_ack = Some(original);
                     work.transmit(&packet);
                 }
                 Reply::Read { psn, packets, sent, source, pd, msn, again } => {
-                    if !self.send_read_response(work, psn, (sent, packets), (&source, pd), msn) {
+                    if !self.send_read_response(qp, work, psn, (sent, packets), (&source, pd), msn) {
                         let at = psn::add(psn, sent);
                         let event = Some(EventType::WqAccessError);
-                        self.send_fatal(work, &Fatal { psn: at, syndrome: Some(Syndrome::RemoteAccess), receive: None, event });
+                        self.send_fatal(
+                            qp,
+                            work,
+                            &Fatal { psn: at, syndrome: Some(Syndrome::RemoteAccess), receive: None, event },
+                        );
                         return false;
                     }
                     if sent + 1 < packets {
                         let rest = Reply::Read { psn, packets, sent: sent + 1, source, pd, msn, again };
-                        self.responder.replies.push_front(rest);
+                        self.replies.push_front(rest);
                     }
                 }
                 Reply::Fatal(fatal) => {
-                    self.send_fatal(work, &fatal);
+                    self.send_fatal(qp, work, &fatal);
                     return false;
                 }
             }
         }
-        !self.responder.replies.is_empty()
+        !self.replies.is_empty()
     }
 
     /// An acknowledgement with the receives that are posted now.
-    fn acknowledged(&self, work: &Work<'_, '_>) -> Syndrome {
-        let posted = self.rq.as_ref().and(self.record(work));
-        posted.map_or(ACKNOWLEDGED, |(posted, _)| Syndrome::Ack(credits(posted.wrapping_sub(self.responder.consumed).into())))
+    fn acknowledged(&self, qp: &QpContext, work: &Work<'_, '_>) -> Syndrome {
+        let posted = qp.rq.as_ref().and(qp.record(work));
+        posted.map_or(ACKNOWLEDGED, |(posted, _)| Syndrome::Ack(credits(posted.wrapping_sub(self.consumed).into())))
     }
 
-    pub(in crate::engine) fn send_acknowledge(&self, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome, msn: u32) {
-        let mut packet = self.packet(work.shared, Operation::Acknowledge, psn);
-        let syndrome = if let Syndrome::Ack(_) = syndrome { self.acknowledged(work) } else { syndrome };
+    pub(in crate::engine) fn send_acknowledge(
+        &self,
+        qp: &QpContext,
+        work: &mut Work<'_, '_>,
+        psn: u32,
+        syndrome: Syndrome,
+        msn: u32,
+    ) {
+        let mut packet = qp.packet(work.shared, Operation::Acknowledge, psn);
+        let syndrome = if let Syndrome::Ack(_) = syndrome { self.acknowledged(qp, work) } else { syndrome };
         packet.aeth = Some(Aeth { syndrome, msn });
         work.transmit(&packet);
     }
 
     pub(in crate::engine) fn send_read_response(
         &self,
+        qp: &QpContext,
         work: &mut Work<'_, '_>,
         psn: u32,
         (sent, packets): (u32, u32),
@@ -125,13 +97,13 @@ impl Qp {
         msn: u32,
     ) -> bool {
         let place = Place::of(sent, packets);
-        let offset = u64::from(sent) * self.mtu() as u64;
-        let len = u64::from(source.len).saturating_sub(offset).min(self.mtu() as u64) as usize;
-        let mut packet = self.packet(work.shared, Operation::ReadResponse(place), psn::add(psn, sent));
-        packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(work), msn });
+        let offset = u64::from(sent) * qp.mtu() as u64;
+        let len = u64::from(source.len).saturating_sub(offset).min(qp.mtu() as u64) as usize;
+        let mut packet = qp.packet(work.shared, Operation::ReadResponse(place), psn::add(psn, sent));
+        packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(qp, work), msn });
         packet.payload = vec![0; len];
         let addr = source.addr.wrapping_add(offset);
-        let access = Access { pd, ..self.access(Right::RemoteRead) };
+        let access = Access { pd, ..self.access(qp, Right::RemoteRead) };
         let read = work.shared.keys.read(work.env, (source.rkey, addr), access, &mut packet.payload);
         if read.is_ok() {
             work.transmit(&packet);
@@ -140,15 +112,15 @@ impl Qp {
     }
 
     /// Sends the last response and moves to the error state.
-    pub(in crate::engine) fn send_fatal(&mut self, work: &mut Work<'_, '_>, fatal: &Fatal) {
+    pub(in crate::engine) fn send_fatal(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, fatal: &Fatal) {
         if let Some(syndrome) = fatal.syndrome {
-            self.send_acknowledge(work, fatal.psn, syndrome, self.responder.msn);
+            self.send_acknowledge(qp, work, fatal.psn, syndrome, self.msn);
         }
         if let Some((index, syndrome)) = fatal.receive {
-            self.fail_receive(work, index, syndrome);
+            self.fail_receive(qp, work, index, syndrome);
         }
-        if self.state != QpcState::Err {
-            self.fail(work, fatal.event);
+        if qp.state != QpcState::Err {
+            qp.fail(work, fatal.event);
         }
     }
 }

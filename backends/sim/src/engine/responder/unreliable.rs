@@ -1,65 +1,64 @@
 //! Receiving without acknowledgements: unreliable connections and datagrams.
 
-use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc, QpcSt, QpcState};
+use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc, QpcState};
 
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::psn;
-use crate::engine::qp::Qp;
-use crate::engine::responder::receive::NoReceive;
-use crate::engine::responder::{Inbound, Refusal, Stop};
+use crate::engine::qp::context::QpContext;
+use crate::engine::responder::state::{Inbound, NoReceive, Refusal, Responder, Stop};
 use crate::engine::work::Work;
-use crate::packet::{GENERAL_QPN, Packet, SUBNET_QPN};
+use crate::packet::Packet;
 
 /// Bytes before the payload of a received datagram, where its global route lies if it had one.
 const ROUTE_AREA: usize = 40;
 
-impl Qp {
+impl Responder {
     /// Handles a packet of an unreliable connection. A message with a gap is forgotten, and so is one that may not be
     /// executed; the peer gets no NAK.
-    pub(in crate::engine) fn handle_uc_request(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
-        if !self.can_receive() {
+    pub(in crate::engine) fn handle_uc_request(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
+        if !qp.can_receive() {
             return;
         }
         let place = packet.bth.opcode.operation.place();
-        if packet.bth.psn != self.responder.expected_psn || place.is_start() {
+        if packet.bth.psn != self.expected_psn || place.is_start() {
             self.drop_message();
         }
-        self.responder.expected_psn = packet.bth.psn;
-        if place.is_start() || self.responder.is_amid_message() {
-            match self.execute_request(work, packet) {
+        self.expected_psn = packet.bth.psn;
+        if place.is_start() || self.is_amid_message() {
+            match self.execute_request(qp, work, packet) {
                 Ok(()) => {}
-                Err(Stop::Refused(Refusal { receive: Some(CqeSyndrome::LocalLength), .. })) => self.too_long(work),
+                Err(Stop::Refused(Refusal { receive: Some(CqeSyndrome::LocalLength), .. })) => self.too_long(qp, work),
                 Err(Stop::Refused(refusal)) if refusal.receive.is_some() => {
                     if let (Some(index), Some(syndrome)) = (self.held_receive(), refusal.receive) {
-                        self.responder.abandon();
-                        self.fail_receive(work, index, syndrome);
+                        self.abandon();
+                        self.fail_receive(qp, work, index, syndrome);
                     }
-                    if self.state != QpcState::Err {
-                        self.fail(work, None);
+                    if qp.state != QpcState::Err {
+                        qp.fail(work, None);
                     }
                 }
-                Err(Stop::Refused(Refusal { event: event @ Some(EventType::WqCatasError), .. })) => self.fail(work, event),
+                Err(Stop::Refused(Refusal { event: event @ Some(EventType::WqCatasError), .. })) => qp.fail(work, event),
                 Err(stop) => {
                     if let Stop::NotReady = stop {
-                        self.counts(work).out_of_buffer += 1;
+                        qp.counts(work).out_of_buffer += 1;
                     }
-                    work.env.note(|| format!("QP {:#x}: message dropped", self.qpn));
+                    work.env.note(|| format!("QP {:#x}: message dropped", qp.qpn));
                     self.drop_message();
                 }
             }
         }
-        self.responder.expected_psn = psn::add(packet.bth.psn, 1);
+        self.expected_psn = psn::add(packet.bth.psn, 1);
     }
 
     /// The message in progress does not fit its receive. The next message gets that; one of a shared queue has left it and
     /// completes instead. The queue pair goes on either way: classes D and E of InfiniBand Architecture 9.9.6.3, as Linux's
     /// software device has them (`rxe_resp.c`, `RESPST_ERR_LENGTH`). What cards do is not published.
-    fn too_long(&mut self, work: &mut Work<'_, '_>) {
-        work.env.note(|| format!("QP {:#x}: message dropped, longer than its receive", self.qpn));
+    fn too_long(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
+        work.env.note(|| format!("QP {:#x}: message dropped, longer than its receive", qp.qpn));
         match self.held_receive() {
-            Some(index) if self.srq.is_some() => {
-                self.responder.abandon();
-                self.fail_receive(work, index, CqeSyndrome::LocalLength);
+            Some(index) if qp.srq.is_some() => {
+                self.abandon();
+                self.fail_receive(qp, work, index, CqeSyndrome::LocalLength);
             }
             _ => self.drop_message(),
         }
@@ -67,79 +66,62 @@ impl Qp {
 
     /// The message that is arriving is forgotten; the next one gets its receive.
     fn drop_message(&mut self) {
-        self.responder.keep_receive();
-        self.responder.abandon();
+        self.keep_receive();
+        self.abandon();
     }
 
     /// Handles a datagram. One with the wrong queue key, for which no receive is posted, or that does not fit, is dropped.
-    pub(in crate::engine) fn handle_datagram(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn handle_datagram(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
         let Some(deth) = packet.deth else { return };
-        if !self.can_receive() {
+        if !qp.can_receive() {
             return;
         }
-        if deth.qkey != self.get(Qpc::Q_KEY) && !self.is_subnet_management() {
+        if deth.qkey != qp.get(Qpc::Q_KEY) && !qp.is_subnet_management() {
             work.shared.stats.qkey_violations += 1;
-            work.env.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", self.qpn, deth.qkey));
+            work.env.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", qp.qpn, deth.qkey));
             return;
         }
-        let receive = match self.next_receive(work) {
+        let receive = match self.next_receive(qp, work) {
             Some(Ok(receive)) => receive,
-            Some(Err(NoReceive::Element)) => return self.fail_held(work, CqeSyndrome::LocalQpOp),
-            Some(Err(NoReceive::Queue)) => return self.fail(work, Some(EventType::WqCatasError)),
+            Some(Err(NoReceive::Element)) => return self.fail_held(qp, work, CqeSyndrome::LocalQpOp),
+            Some(Err(NoReceive::Queue)) => return qp.fail(work, Some(EventType::WqCatasError)),
             None => {
-                work.env.note(|| format!("QP {:#x}: datagram dropped, no receive", self.qpn));
-                self.counts(work).out_of_buffer += 1;
+                work.env.note(|| format!("QP {:#x}: datagram dropped, no receive", qp.qpn));
+                qp.counts(work).out_of_buffer += 1;
                 return;
             }
         };
         let len = ROUTE_AREA + packet.payload.len();
         if receive.list.iter().map(|pointer| pointer.len).sum::<u64>() < len as u64 {
-            self.responder.message = Some(Inbound::Send { receive, written: 0 });
-            return self.too_long(work);
+            self.message = Some(Inbound::Send { receive, written: 0 });
+            return self.too_long(qp, work);
         }
-        let access = receive.access(self.qpn);
+        let access = receive.access(qp.qpn);
         let mut place = |at, bytes: &[u8]| scatter(work, access, receive.list.iter().copied(), at, bytes);
         // Without a route its place stays as it is.
         let route = packet.grh.map_or(Ok(()), |route| place(0, &route.encode(packet.transport_len())));
         let syndrome = match route.and_then(|()| place(ROUTE_AREA as u64, &packet.payload)) {
             Ok(()) => {
                 let opcode = if packet.immediate.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
-                self.finish_receive(work, packet, opcode, receive.index, len as u32);
+                self.finish_receive(qp, work, packet, opcode, receive.index, len as u32);
                 return;
             }
             Err(ScatterError::TooLong) => CqeSyndrome::LocalLength,
             Err(ScatterError::Key(_)) => CqeSyndrome::LocalProt,
         };
-        self.fail_receive(work, receive.index, syndrome);
-        if self.state != QpcState::Err {
-            self.fail(work, None);
+        self.fail_receive(qp, work, receive.index, syndrome);
+        if qp.state != QpcState::Err {
+            qp.fail(work, None);
         }
     }
 
-    fn fail_held(&mut self, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
+    fn fail_held(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
         if let Some(index) = self.held_receive() {
-            self.responder.abandon();
-            self.fail_receive(work, index, syndrome);
+            self.abandon();
+            self.fail_receive(qp, work, index, syndrome);
         }
-        if self.state != QpcState::Err {
-            self.fail(work, None);
-        }
-    }
-
-    fn st(&self) -> Option<QpcSt> {
-        QpcSt::from_code(self.get(Qpc::ST))
-    }
-
-    fn is_subnet_management(&self) -> bool {
-        self.st() == Some(QpcSt::Qp0)
-    }
-
-    /// The number by which peers know it: management queue pairs have fixed ones.
-    pub(in crate::engine) fn wire_qpn(&self) -> u32 {
-        match self.st() {
-            Some(QpcSt::Qp0) => SUBNET_QPN,
-            Some(QpcSt::Qp1) => GENERAL_QPN,
-            _ => self.qpn,
+        if qp.state != QpcState::Err {
+            qp.fail(work, None);
         }
     }
 }
