@@ -16,3 +16,4 @@ mod shared_receive;
 mod state;
 mod transfer;
 mod unreliable;
+mod xrc;

@@ -25,7 +25,7 @@ impl Responder {
             let receive = self.require_receive(qp, work)?;
             self.message = Some(Inbound::Send { receive, written: 0 });
         }
-        let (qpn, domain) = (qp.qpn, self.key_domain(qp));
+        let (qpn, domain) = (qp.qpn, self.key_domain(qp, work)?);
         let Some(Inbound::Send { receive, written }) = &mut self.message else {
             return Err(Refusal::INVALID.into());
         };
@@ -81,7 +81,7 @@ impl Responder {
             let total = u64::from(reth.len);
             self.message = Some(Inbound::Write { addr: reth.addr, rkey: reth.rkey, left: total, total });
         }
-        let access = self.access(qp, Right::RemoteWrite);
+        let access = self.access(qp, work, Right::RemoteWrite)?;
         let Some(Inbound::Write { addr, rkey, left, total }) = &mut self.message else {
             return Err(Refusal::INVALID.into());
         };
@@ -150,7 +150,8 @@ impl Responder {
         if reth.len == 0 {
             return Ok(());
         }
-        let checked = work.shared.keys.check(reth.rkey, reth.addr, u64::from(reth.len), self.access(qp, right));
+        let access = self.access(qp, work, right)?;
+        let checked = work.shared.keys.check(reth.rkey, reth.addr, u64::from(reth.len), access);
         checked.map_err(|error| {
             work.env.note(|| format!("rkey {:#010x} refused: {error:?}", reth.rkey));
             Refusal::ACCESS
@@ -195,7 +196,7 @@ impl Responder {
         atomic: &AtomicEth,
         swaps: bool,
     ) -> Result<u64, Refusal> {
-        let access = self.access(qp, Right::RemoteAtomic);
+        let access = self.access(qp, work, Right::RemoteAtomic)?;
         let place = (atomic.rkey, atomic.addr);
         let mut bytes = [0; 8];
         work.shared.keys.read(work.env, place, access, &mut bytes).map_err(|error| {

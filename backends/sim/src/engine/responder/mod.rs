@@ -59,13 +59,13 @@ impl Responder {
                 let timer = qp.get(Qpc::MIN_RNR_NAK) as u8;
                 self.acknowledge(psn, Syndrome::RnrNak(timer));
             }
-            Err(Stop::Refused(refusal)) => self.refuse_request(psn, &refusal),
+            Err(Stop::Refused(refusal)) => self.refuse_request(work, psn, &refusal),
         }
     }
 
-    fn refuse_request(&mut self, psn: u32, refusal: &Refusal) {
+    fn refuse_request(&mut self, work: &Work<'_, '_>, psn: u32, refusal: &Refusal) {
         let held = match self.message.take() {
-            Some(Inbound::Send { receive, .. }) => Some(receive.index),
+            Some(Inbound::Send { receive, .. }) if self.can_complete(work) => Some(receive.index),
             _ => None,
         };
         // A receive in use completes with the error; there is no event then.

@@ -146,7 +146,11 @@ impl Responder {
     /// Completes a receive.
     pub(in crate::engine) fn complete_receive(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, done: ReceiveDone) {
         let (cqn, user_index) = match self.xrc_srq {
-            Some(srq) => (srq.cqn, srq.user_index),
+            // What was posted to a queue that is gone completes nowhere.
+            Some(name) => match work.shared.srqs.find(name) {
+                Some(srq) => (srq.spec.cqn, srq.spec.user_index),
+                None => return,
+            },
             None => (qp.get(Qpc::CQN_RCV), qp.user_index(work.shared)),
         };
         let completion = Completion {

@@ -6,6 +6,8 @@ use crate::engine::memory::key::{Access, Right};
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::responder::state::{ACKNOWLEDGED, Fatal, Reply, Responder};
+use crate::engine::responder::xrc::domain_of;
+use crate::engine::srq::SrqName;
 use crate::engine::work::Work;
 use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
@@ -23,8 +25,8 @@ fn credits(receives: u32) -> u8 {
 
 impl Responder {
     pub(in crate::engine) fn queue_read(&mut self, qp: &QpContext, psn: u32, source: Reth, again: bool) {
-        let (packets, pd, msn) = (qp.packets_of(source.len), self.key_domain(qp), self.msn);
-        self.replies.push_back(Reply::Read { psn, packets, sent: 0, source, pd, msn, again });
+        let (packets, srq, msn) = (qp.packets_of(source.len), self.xrc_srq, self.msn);
+        self.replies.push_back(Reply::Read { psn, packets, sent: 0, source, srq, msn, again });
     }
 
     /// Sends queued responses. `true` if there are more.
@@ -42,8 +44,8 @@ impl Responder {
                     packet.atomic_ack = Some(original);
                     work.transmit(&packet);
                 }
-                Reply::Read { psn, packets, sent, source, pd, msn, again } => {
-                    if !self.send_read_response(qp, work, psn, (sent, packets), (&source, pd), msn) {
+                Reply::Read { psn, packets, sent, source, srq, msn, again } => {
+                    if !self.send_read_response(qp, work, psn, (sent, packets), (&source, srq), msn) {
                         let at = psn::add(psn, sent);
                         let event = Some(EventType::WqAccessError);
                         self.send_fatal(
@@ -54,7 +56,7 @@ impl Responder {
                         return false;
                     }
                     if sent + 1 < packets {
-                        let rest = Reply::Read { psn, packets, sent: sent + 1, source, pd, msn, again };
+                        let rest = Reply::Read { psn, packets, sent: sent + 1, source, srq, msn, again };
                         self.replies.push_front(rest);
                     }
                 }
@@ -93,7 +95,7 @@ impl Responder {
         work: &mut Work<'_, '_>,
         psn: u32,
         (sent, packets): (u32, u32),
-        (source, pd): (&Reth, u32),
+        (source, srq): (&Reth, Option<SrqName>),
         msn: u32,
     ) -> bool {
         let place = Place::of(sent, packets);
@@ -103,7 +105,8 @@ impl Responder {
         packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(qp, work), msn });
         packet.payload = vec![0; len];
         let addr = source.addr.wrapping_add(offset);
-        let access = Access { pd, ..self.access(qp, Right::RemoteRead) };
+        let Some(pd) = domain_of(srq, qp, work) else { return false };
+        let access = Access { pd, right: Right::RemoteRead, qpn: qp.qpn };
         let read = work.shared.keys.read(work.env, (source.rkey, addr), access, &mut packet.payload);
         if read.is_ok() {
             work.transmit(&packet);

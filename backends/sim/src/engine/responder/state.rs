@@ -7,6 +7,7 @@ use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType};
 use crate::engine::cq::Source;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::psn;
+use crate::engine::srq::SrqName;
 use crate::packet::{Reth, Syndrome};
 use crate::wqe::DataPointer;
 
@@ -80,8 +81,8 @@ pub(in crate::engine) struct Responder {
     /// Receives used.
     pub(in crate::engine) consumed: u16,
     pub(in crate::engine) message: Option<Inbound>,
-    /// Of an XRC target: the shared receive queue of the newest request.
-    pub(in crate::engine) xrc_srq: Option<XrcSrq>,
+    /// Of an XRC target: the shared receive queue of the newest request. It may be destroyed at any time.
+    pub(in crate::engine) xrc_srq: Option<SrqName>,
     /// A receive that a forgotten message leaves to the next one.
     pub(in crate::engine) spare: Option<Receive>,
     /// A gap or a missing receive was reported by a NAK; no other one is sent until the expected packet comes.
@@ -202,8 +203,8 @@ pub(in crate::engine) enum Reply {
         packets: u32,
         sent: u32,
         source: Reth,
-        /// Domain of its key.
-        pd: u32,
+        /// Of an XRC target: the shared receive queue whose domain opens its key.
+        srq: Option<SrqName>,
         msn: u32,
         again: bool,
     },
@@ -223,13 +224,4 @@ pub(in crate::engine) struct Fatal {
     pub(in crate::engine) syndrome: Option<Syndrome>,
     pub(in crate::engine) receive: Option<(u16, CqeSyndrome)>,
     pub(in crate::engine) event: Option<EventType>,
-}
-
-/// The shared receive queue of a request, which stands in for that of the queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct XrcSrq {
-    pub(in crate::engine) srqn: u32,
-    pub(in crate::engine) pd: u32,
-    pub(in crate::engine) cqn: u32,
-    pub(in crate::engine) user_index: u32,
 }

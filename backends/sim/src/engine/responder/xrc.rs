@@ -1,12 +1,13 @@
 //! XRC targets: a request names the shared receive queue that it is for, and that one's domain and completion queue stand
-//! in for those of the queue pair, which has none of its own.
+//! in for those of the queue pair, which has none of its own. No queue pair keeps a shared receive queue from being destroyed:
+//! it is looked up each time, by a name that no other queue gets.
 
 use bareverbs_mlx5_spec::Qpc;
 
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::qp::context::{QpContext, Service};
-use crate::engine::responder::state::{Refusal, Responder, XrcSrq};
-use crate::engine::srq::SrqKind;
+use crate::engine::responder::state::{Refusal, Responder};
+use crate::engine::srq::{SrqKind, SrqName};
 use crate::engine::work::Work;
 use crate::packet::Packet;
 
@@ -22,23 +23,36 @@ impl Responder {
             return Ok(());
         }
         let srqn = packet.xrc_srqn.ok_or(Refusal::INVALID)?;
-        let srq = work.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == SrqKind::Xrc);
-        let spec = srq.map(|srq| srq.spec).filter(|spec| spec.xrcd == qp.get(Qpc::XRCD)).ok_or(Refusal::INVALID)?;
-        let moved = self.xrc_srq.is_some_and(|srq| srq.srqn != srqn);
-        if moved && self.is_amid_message() {
+        let srq = work.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == SrqKind::Xrc && srq.spec.xrcd == qp.get(Qpc::XRCD));
+        let named = srq.ok_or(Refusal::INVALID)?.name;
+        // A message ends in the queue where it began, which is gone when another one has its number.
+        if self.is_amid_message() && self.xrc_srq != Some(named) {
             return Err(Refusal::INVALID);
         }
-        self.xrc_srq = Some(XrcSrq { srqn, pd: spec.pd, cqn: spec.cqn, user_index: spec.user_index });
+        self.xrc_srq = Some(named);
         Ok(())
     }
 
-    /// Domain in which the keys of a request are looked up.
-    pub(in crate::engine) fn key_domain(&self, qp: &QpContext) -> u32 {
-        self.xrc_srq.map_or(qp.pd(), |srq| srq.pd)
+    /// Domain in which the keys of the newest request are looked up.
+    pub(in crate::engine) fn key_domain(&self, qp: &QpContext, work: &Work<'_, '_>) -> Result<u32, Refusal> {
+        domain_of(self.xrc_srq, qp, work).ok_or(Refusal::INVALID)
     }
 
-    /// Access with a key of a request.
-    pub(in crate::engine) fn access(&self, qp: &QpContext, right: Right) -> Access {
-        Access { right, pd: self.key_domain(qp), qpn: qp.qpn }
+    /// Access with a key of the newest request.
+    pub(in crate::engine) fn access(&self, qp: &QpContext, work: &Work<'_, '_>, right: Right) -> Result<Access, Refusal> {
+        Ok(Access { right, pd: self.key_domain(qp, work)?, qpn: qp.qpn })
+    }
+
+    /// Whether receives in use can complete: those of a shared receive queue end with it.
+    pub(in crate::engine) fn can_complete(&self, work: &Work<'_, '_>) -> bool {
+        self.xrc_srq.is_none_or(|name| work.shared.srqs.find(name).is_some())
+    }
+}
+
+/// Domain of a request: that of its shared receive queue, as long as there is one, or else that of the queue pair.
+pub(in crate::engine) fn domain_of(srq: Option<SrqName>, qp: &QpContext, work: &Work<'_, '_>) -> Option<u32> {
+    match srq {
+        Some(name) => Some(work.shared.srqs.find(name)?.spec.pd),
+        None => Some(qp.pd()),
     }
 }

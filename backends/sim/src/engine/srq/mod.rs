@@ -56,6 +56,7 @@ pub struct SrqSpec {
 #[derive(Debug)]
 pub(in crate::engine) struct Srq {
     pub(in crate::engine) spec: SrqSpec,
+    pub(in crate::engine) name: SrqName,
     ring: Ring,
     /// Element that is taken next.
     head: u16,
@@ -63,6 +64,13 @@ pub(in crate::engine) struct Srq {
     taken: u16,
     /// Its record, a link or an element led nowhere: nothing can be taken any more.
     failed: bool,
+}
+
+/// A shared receive queue that was looked up. Its number may become that of another queue, its serial number does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct SrqName {
+    pub(in crate::engine) srqn: u32,
+    serial: u64,
 }
 
 /// A queue from which nothing can be taken any more.
@@ -87,11 +95,18 @@ pub(in crate::engine) struct SrqElement {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct SrqTable {
     srqs: BTreeMap<u32, Srq>,
+    /// Queues created so far.
+    created: u64,
 }
 
 impl SrqTable {
     pub(in crate::engine) fn get(&self, srqn: u32) -> Option<&Srq> {
         self.srqs.get(&srqn)
+    }
+
+    /// A queue that was looked up before, if it is still there.
+    pub(in crate::engine) fn find(&self, name: SrqName) -> Option<&Srq> {
+        self.get(name.srqn).filter(|srq| srq.name == name)
     }
 
     /// Adds a queue whose doorbell record lies in user memory `record`.
@@ -115,7 +130,9 @@ impl SrqTable {
         uses.extend(record.map(Resource::umem));
         let srqn = registry.create(ObjectKind::Srq, plan.memory(), uses)?;
         let ring = Ring::new(plan.pages(), 0, spec.log_size, spec.log_stride);
-        self.srqs.insert(srqn, Srq { spec, ring, head: 0, taken: 0, failed: false });
+        let name = SrqName { srqn, serial: self.created };
+        self.created += 1;
+        self.srqs.insert(srqn, Srq { spec, name, ring, head: 0, taken: 0, failed: false });
         Ok(srqn)
     }
 
