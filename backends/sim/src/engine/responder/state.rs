@@ -134,7 +134,8 @@ impl Responder {
         self.replies.iter().filter(counts).count()
     }
 
-    /// Queues an acknowledgement; one takes the place of the one before it.
+    /// Queues an acknowledgement; one takes the place of the one before it. A NAK that still waits to be sent is not followed by
+    /// the same one, nor by an acknowledgement of what is before its packet, which it acknowledges itself.
     pub(in crate::engine) fn acknowledge(&mut self, psn: u32, syndrome: Syndrome) {
         let msn = self.msn;
         if let (Syndrome::Ack(_), Some(Reply::Acknowledge { psn: last, syndrome: Syndrome::Ack(_), msn: counted })) =
@@ -143,6 +144,12 @@ impl Responder {
         {
             *last = psn;
             *counted = msn;
+            return;
+        }
+        if let Some(Reply::Acknowledge { psn: last, syndrome: waiting, .. }) = self.replies.back()
+            && !matches!(waiting, Syndrome::Ack(_))
+            && ((psn, syndrome) == (*last, *waiting) || psn::ahead(psn, *last) < 0)
+        {
             return;
         }
         // A peer that goes on asking while nothing can be sent asks again later.

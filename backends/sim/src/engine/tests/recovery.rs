@@ -216,6 +216,41 @@ fn no_receive_for_too_long() {
 }
 
 #[test]
+fn requests_that_come_many_times_before_a_receive_get_one_nak() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    // A write that is acknowledged, and sends that find no receive.
+    let write = [raddr(at_b, key_b), data(at_a, 4, key_a)].concat();
+    pair.a.post_send(&mut pair.qa, 0x08, 0, 0, &write);
+    pair.a.post_send(&mut pair.qa, 0x0a, 0, 0, &data(at_a, 4, key_a));
+    pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 4, key_a));
+    pair.a.with(|engine, env| engine.advance(env));
+    let frames: Vec<_> = std::iter::from_fn(|| pair.a.engine.transmit()).collect();
+    let deliver = |pair: &mut Pair<_>, frames: &[Vec<u8>]| {
+        frames.iter().for_each(|frame| pair.b.with(|engine, env| engine.receive(env, frame)));
+    };
+    let answers = |pair: &mut Pair<_>| -> Vec<u8> {
+        pair.b.with(|engine, env| engine.advance(env));
+        std::iter::from_fn(|| pair.b.engine.transmit()).map(|frame| frame[20]).collect()
+    };
+    for _ in 0..50 {
+        deliver(&mut pair, &frames);
+    }
+    // An acknowledgement of the write, and a receiver not ready NAK of the code that was set.
+    assert_eq!(answers(&mut pair), [0, 0x21]);
+    // Out of order until the packet comes again: silence. Then it is answered again.
+    deliver(&mut pair, &frames[2..]);
+    assert_eq!(answers(&mut pair), []);
+    deliver(&mut pair, &frames[1..]);
+    assert_eq!(answers(&mut pair), [0x21]);
+    for at in [at_b, at_b] {
+        pair.b.post_receive(&mut pair.qb, &[(at, 64, key_b)]);
+    }
+    pair.run();
+    assert_eq!(pair.a.poll(&mut pair.qa.send).map(|cqe| cqe.opcode()), Some(0));
+}
+
+#[test]
 fn time_in_which_the_device_stood_still_is_no_retry() {
     let link = Link { retries: 0, ..Link::default() };
     let timeout = 4096 << 6;
