@@ -82,6 +82,8 @@ impl Engine {
     pub(super) fn receive_multicast(&mut self, env: &mut Env<'_>, packet: &Packet, octets: usize) {
         let group = packet.grh.and_then(|route| self.groups.members.get(&route.dgid));
         let members: Vec<u32> = group.into_iter().flatten().copied().collect();
+        // Each is looked at, whether it takes the packet or not.
+        env.meter.count(members.len() as u64);
         let own = packet.lrh.slid == self.shared.config.lid;
         let mut taken = false;
         for qpn in members {

@@ -20,6 +20,11 @@ const FEWEST_BYTES: usize = 512 << 10;
 /// How long a full lane may hold its source back before its frames are discarded: 4.096 microseconds times 2 to the 15th.
 pub const LIFETIME: Duration = Duration::from_nanos(4096 << 15);
 
+/// Most frames of each of so many sources that wait for a device.
+pub(super) fn share(sources: usize) -> usize {
+    (MOST_FRAMES / sources.max(1)).max(FEWEST_FRAMES)
+}
+
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
@@ -73,7 +78,7 @@ impl Inbox {
     pub(super) fn divide(&self, sources: usize) {
         let mut lanes = self.lanes();
         lanes.lanes.resize_with(sources, Lane::default);
-        lanes.most_frames = (MOST_FRAMES / sources.max(1)).max(FEWEST_FRAMES);
+        lanes.most_frames = share(sources);
         lanes.most_bytes = (MOST_BYTES / sources.max(1)).max(FEWEST_BYTES);
     }
 
@@ -111,11 +116,12 @@ impl Inbox {
     /// Takes a frame from the wire; `true` if it is in. One for a group needs room; so does one that the wire made of another.
     pub(super) fn push(&self, source: Source, frame: Vec<u8>, group: bool) -> bool {
         let mut lanes = self.lanes();
-        let Lanes { lanes, most_frames, discarded, .. } = &mut *lanes;
+        let Lanes { lanes, most_frames, most_bytes, discarded, .. } = &mut *lanes;
         let Some(lane) = lanes.get_mut(source.lane()) else { return false };
         // What is admitted has room here, but for copies.
         let most = if group { *most_frames } else { *most_frames * 2 };
-        if lane.closed || lane.frames.len() >= most {
+        let too_long = group && lane.bytes + frame.len() > *most_bytes;
+        if lane.closed || lane.frames.len() >= most || too_long {
             *discarded += 1;
             return false;
         }

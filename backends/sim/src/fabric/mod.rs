@@ -111,7 +111,7 @@ impl<W: Wire> Fabric<W> {
         let id = PortId(self.inboxes.len());
         self.inboxes.push(Inbox::default());
         // Each source has its share of an inbox.
-        let sources = self.inboxes.len() + 1;
+        let sources = self.sources();
         self.inboxes.iter().for_each(|inbox| inbox.divide(sources));
         Port { id, lid, outgoing: VecDeque::new(), held_until: None, incoming: VecDeque::new(), reached: Vec::new() }
     }
@@ -303,9 +303,23 @@ impl<W: Wire> Fabric<W> {
                 Some(inbox) => inbox.admit(Source::Port(from), frame.len(), wire.in_flight(from), now),
                 None => Admission::Pass,
             },
-            // A group waits for none of its members.
-            Destination::Everyone | Destination::Nowhere => Admission::Pass,
+            // A group waits for none of its members, but on the wire there are no more copies than they have room for.
+            Destination::Everyone => match wire.next_due() {
+                Some(due) if wire.in_flight(from) >= self.group_room() => Admission::Wait(due),
+                _ => Admission::Pass,
+            },
+            Destination::Nowhere => Admission::Pass,
         }
+    }
+
+    /// Copies of frames for groups that one port may have on the wire: a full lane at each other port.
+    fn group_room(&self) -> usize {
+        inbox::share(self.sources()) * self.inboxes.len().saturating_sub(1)
+    }
+
+    /// Ports, and the uplink.
+    fn sources(&self) -> usize {
+        self.inboxes.len() + 1
     }
 
     fn deliver_from(&self, wire: &mut W, now: Instant, reached: &mut Vec<PortId>) {

@@ -39,7 +39,11 @@ struct Rig {
 
 impl Rig {
     fn new(count: u16) -> Self {
-        let mut wire = PerfectWire::new(Duration::ZERO);
+        Self::with_latency(count, Duration::ZERO)
+    }
+
+    fn with_latency(count: u16, latency: Duration) -> Self {
+        let mut wire = PerfectWire::new(latency);
         for lid in 1..=count {
             wire.attach(lid);
         }
@@ -163,4 +167,45 @@ fn frames_from_elsewhere_wait_for_room_too() {
     assert_eq!(rig.take(0, MOST_FRAMES).len() as u32, most);
     assert!(rig.fabric.arrive(frame(1, 0), rig.now, |_| {}).is_ok());
     assert!(rig.fabric.arrive(frame(9, 0), rig.now, |_| reached = 0).is_ok() && reached > 0, "nobody's");
+}
+
+/// A local identifier of a group.
+const GROUP: u16 = 0xc001;
+
+#[test]
+fn copies_for_a_group_take_room_on_the_wire() {
+    let latency = Duration::from_micros(1);
+    let mut rig = Rig::with_latency(3, latency);
+    let count = 3 * MOST_FRAMES as u32;
+    rig.send(0, GROUP, count);
+    let mut got = [Vec::new(), Vec::new()];
+    while rig.waiting(0) > 0 || rig.fabric.wire_due().is_some() {
+        let on_wire = rig.fabric.wire_mut().in_flight(PortId(0));
+        // Two copies of each; what two full lanes hold, and one more at most.
+        assert!(on_wire <= 2 * (MOST_FRAMES / 4) + 1, "{on_wire} copies at once");
+        let due = rig.fabric.next_due(&rig.devices[0].0, &rig.devices[0].1);
+        assert!(rig.waiting(0) == 0 || due == rig.fabric.wire_due(), "it goes on when some arrive");
+        rig.now = rig.now.after(latency);
+        rig.fabric.deliver(rig.now, |_| {});
+        // The members take all that came.
+        for (at, got) in got.iter_mut().enumerate() {
+            got.extend(rig.take(at + 1, MOST_FRAMES));
+        }
+        rig.step(0);
+    }
+    assert_eq!(got, [Vec::from_iter(0..count), Vec::from_iter(0..count)], "each once, in order");
+}
+
+#[test]
+fn long_frames_for_a_group_are_bounded_by_their_bytes() {
+    let mut rig = Rig::new(2);
+    let long = vec![frame(GROUP, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MOST_FRAMES];
+    rig.devices[0].0.outgoing.extend(long);
+    while rig.waiting(0) > 0 {
+        rig.step(0);
+    }
+    let held: usize = (0..MOST_FRAMES).map_while(|_| rig.take(1, 1).pop()).count();
+    // The shares of both ports and of the uplink are the same.
+    assert!(held * 4096 <= MOST_BYTES / 3 && held > 100, "{held}");
+    assert_eq!(rig.fabric.discarded(PortId(1)), (MOST_FRAMES - held) as u64);
 }

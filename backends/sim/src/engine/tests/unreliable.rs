@@ -274,3 +274,27 @@ fn a_group_gets_copies() {
     pair.b.engine.destroy_qp(second.qpn).unwrap();
     assert_eq!(pair.b.engine.counts().memberships, 0);
 }
+
+#[test]
+fn members_that_take_nothing_count_towards_a_turn() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), _) = pair.buffers(4096);
+    let mut qa = datagram_qp(&mut pair.a);
+    let group: [u8; 16] = to_group()[32..].try_into().unwrap();
+    for _ in 0..16 {
+        let qp = datagram_qp(&mut pair.b);
+        pair.b.modify(qp.qpn, CmdOpcode::Qp2Rst, 0, |_| {}).unwrap();
+        pair.b.engine.attach_multicast(qp.qpn, group).unwrap();
+    }
+    pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[to_group(), data(at_a, 6, key_a)].concat());
+    pair.a.with(|engine, env| engine.advance(env));
+    let frame = pair.a.engine.transmit().unwrap();
+    // Half of a turn is 2048 steps.
+    pair.b.with(|engine, env| {
+        let looked_at = (1..4096).find(|_| {
+            engine.receive(env, &frame);
+            env.meter.is_half_spent()
+        });
+        assert_eq!(looked_at, Some(2048 / 16));
+    });
+}
