@@ -2,10 +2,12 @@
 
 use arbitrary::Arbitrary;
 use bareverbs::DmaMemory as _;
-use bareverbs_mlx5_spec::CmdOpcode;
-use bareverbs_sim::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, Reth, Transport};
+use bareverbs_mlx5_spec::{CmdOpcode, RegisterId};
+use bareverbs_sim::packet::{Aeth, Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, Reth, Syndrome, Transport};
 
 use super::guest::{BASE, Guest, LEN, QUEUES, RECORDS, SERVICES, input};
+use super::object::{Change, Key, pick};
+use super::request::{KeyChange, Request};
 
 /// Queue pair of an [`Act::Packet`] that is a datagram for the agents of the port instead.
 const MANAGEMENT: u8 = 0xfe;
@@ -43,7 +45,32 @@ pub enum Act {
     Truncate(u32),
     /// The memory is there again.
     Restore,
+    /// A key is made.
+    Key(Key),
+    /// A request changes a key.
+    KeyChange(KeyChange),
+    /// A request that a program could make.
+    Request(Request),
+    /// A receive that a program could post.
+    PostReceive(u8, [(u8, u16, u16); 2]),
+    /// An element of a shared receive queue: its key, place and length.
+    PostShared(u8, u8, u16, u16),
+    /// Another object is made: kind, and what of it.
+    Create(u8, u8),
+    /// Something that there is changes.
+    Change(Change),
+    /// A response to a request of a queue pair: opcode, queue pair, sequence number, syndrome, bytes.
+    Response(u8, u8, u8, u8, u16),
+    /// An access through the gateway in configuration space: space, address, data, whether it is written.
+    Gateway(u8, u32, u32, bool),
+    /// ACCESS_REG: which register, whether it is written, its first bytes.
+    Register(u8, bool, [u8; 16]),
 }
+
+/// Registers of the vendor-specific capability in configuration space: control, semaphore, address, data.
+const GATEWAY: [usize; 4] = [0xb4, 0xbc, 0xc0, 0xc4];
+/// In the address register: data goes to the device.
+const GATEWAY_WRITE: u32 = 1 << 31;
 
 impl Guest {
     #[expect(clippy::too_many_arguments, reason = "the fields of a packet")]
@@ -72,6 +99,36 @@ impl Guest {
         packet.xrc_srqn = Some(rkey & 0xff);
         packet.payload = vec![psn; usize::from(len) % 4097];
         self.device.receive(&packet.encode());
+    }
+
+    /// A response: of a read, an acknowledgement or NAK, of an atomic.
+    fn response(&mut self, opcode: u8, which: u8, psn: u8, syndrome: u8, len: u16) {
+        // RC and XRC: read responses first, middle, last, only; acknowledgement; response of an atomic.
+        let kinds = [0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12].map(|kind: u8| [kind, 0xa0 | kind]);
+        let bits = kinds[usize::from(opcode) % kinds.len()][usize::from(opcode >> 7)];
+        let Some(opcode) = Opcode::from_bits(bits) else { return };
+        let qpn = pick(&self.qps, which).map_or(0, |qp| qp.0);
+        let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: qpn, ack_req: false, psn: psn.into() };
+        let mut packet = Packet::new(Lrh { dlid: self.lid, slid: self.lid, ..Lrh::default() }, bth);
+        packet.aeth = Some(Aeth { syndrome: Syndrome::from_bits(syndrome), msn: u32::from(psn) + 1 });
+        packet.atomic_ack = Some(u64::from(len));
+        packet.payload = vec![psn; usize::from(len) % 4097];
+        self.device.receive(&packet.encode());
+    }
+
+    /// One access through the gateway, with the semaphore taken.
+    fn gateway(&mut self, space: u8, address: u32, data: u32, write: bool) {
+        const SPACES: [u32; 6] = [0x2, 0x1, 0x3, 0x7, 0xa, 0];
+        let [control, semaphore, place, bytes] = GATEWAY;
+        let mut set = |at: usize, value: u32| self.device.config_write(at, &value.to_le_bytes());
+        set(semaphore, 1);
+        set(control, SPACES[usize::from(space) % SPACES.len()]);
+        set(bytes, data);
+        // Semaphores and the registers of commands have low addresses; the mailbox is at 0x10_0000.
+        let address = [address % 64, 0x10_0000 + address % 0x480, address % 0x4000, 0][usize::from(space >> 6)];
+        set(place, address | if write { GATEWAY_WRITE } else { 0 });
+        let mut read = [0; 4];
+        self.device.config_read(bytes, &mut read);
     }
 
     /// A question for the agents of the port: class, method and attribute that they know, or any; hops and data that are anything.
@@ -144,6 +201,21 @@ impl Guest {
             Act::Unmap(accesses) => self.reachable.unmap_after(accesses.into()),
             Act::Truncate(end) => self.reachable.truncate(BASE + u64::from(end) % LEN as u64),
             Act::Restore => self.reachable.restore(),
+            Act::Key(key) => self.create_key(&key),
+            Act::KeyChange(change) => self.change_key(&change),
+            Act::Request(request) => self.request(&request),
+            Act::PostReceive(which, pieces) => self.post_receive(which, pieces),
+            Act::PostShared(which, key, at, len) => self.post_shared(which, key, at, len),
+            Act::Create(kind, what) => self.create(kind, what),
+            Act::Change(change) => self.change(&change),
+            Act::Response(opcode, which, psn, syndrome, len) => self.response(opcode, which, psn, syndrome, len),
+            Act::Gateway(space, address, data, write) => self.gateway(space, address, data, write),
+            Act::Register(which, write, bytes) => {
+                let register = RegisterId::ALL[usize::from(which) % RegisterId::ALL.len()].code();
+                let mut input = input(0x805, 16 + 256, &[(4, u32::from(!write)), (8, register)]);
+                input[16..32].copy_from_slice(&bytes);
+                self.command(input, 16 + 256);
+            }
             Act::Event(what) => match what % 8 {
                 0 => self.device.reset(),
                 1 => self.device.set_link(false),

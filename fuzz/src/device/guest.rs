@@ -5,6 +5,7 @@ use bareverbs_sim::in_process::SimMemory;
 use bareverbs_sim::{Device, DeviceConfig, PageDemand};
 
 use super::memory::GuestMemory;
+use super::object::{Change, Key, kind};
 
 pub const BASE: u64 = 0x10_0000;
 pub const LEN: usize = 1 << 20;
@@ -14,6 +15,8 @@ pub const RECORDS: usize = 0x4_0000;
 pub const QUEUES: usize = 0x5_0000;
 /// Bytes between one queue and the next.
 pub const QUEUE: usize = 0x4000;
+/// Queue pairs that have room for their queues.
+const MAX_QPS: usize = 8;
 /// Services of the queue pairs that are there from the start: RC, UC, UD, key changes.
 pub const SERVICES: [u32; 4] = [0, 1, 2, 0xc];
 
@@ -27,9 +30,19 @@ pub struct Guest {
     now: u64,
     /// Number of each queue pair, and how many blocks and receives were posted.
     pub qps: Vec<(u32, u16, u16)>,
-    uar: u32,
+    pub uar: u32,
     /// A key for all memory.
     pub key: u32,
+    /// What there is beside the queue pairs: numbers as commands gave them.
+    pub pd: u32,
+    pub eqn: u32,
+    pub cqs: Vec<u32>,
+    /// Keys, the one for all memory first.
+    pub keys: Vec<u32>,
+    /// Shared receive queues and what was posted to each.
+    pub srqs: Vec<(u32, u16)>,
+    /// Anything else: PDs, XRC domains, user contexts, user memory, counters, places of device memory.
+    pub others: Vec<u32>,
 }
 
 /// A command of `len` bytes with these dwords.
@@ -51,7 +64,22 @@ impl Guest {
         let mut device =
             Device::new(DeviceConfig { pages: demand, ..DeviceConfig::with_lid(lid) }, Box::new(reachable.clone()));
         device.enable_function();
-        let mut guest = Self { device, memory, reachable, lid, now: 0, qps: Vec::new(), uar: 8, key: 0 };
+        let mut guest = Self {
+            device,
+            memory,
+            reachable,
+            lid,
+            now: 0,
+            qps: Vec::new(),
+            uar: 8,
+            key: 0,
+            pd: 0,
+            eqn: 0,
+            cqs: Vec::new(),
+            keys: Vec::new(),
+            srqs: Vec::new(),
+            others: Vec::new(),
+        };
         guest.run(1_000_000);
         guest.device.bar_write(0x10, &((BASE >> 32) as u32).to_be_bytes());
         guest.device.bar_write(0x14, &(BASE as u32).to_be_bytes());
@@ -81,53 +109,104 @@ impl Guest {
         u32::from_be_bytes(bytes) & 0xff_ffff
     }
 
+    /// Status of the last command: 0 if it was done.
+    pub fn status(&self) -> u8 {
+        let mut entry = [0; 64];
+        self.memory.read(0, &mut entry).unwrap_or_default();
+        if entry[63] & 1 == 0 { entry[32] } else { 0xff }
+    }
+
     /// One queue pair of each service, connected to itself where that means something, over a key for all memory.
     fn objects(&mut self) {
         self.command(input(0x102, 32, &[]), 16);
         self.command(input(0x802, 16, &[]), 16);
         self.uar = self.number();
         self.command(input(0x800, 16, &[]), 16);
-        let pd = self.number();
+        self.pd = self.number();
         let mut eq = input(0x301, 272, &[(28, 5 << 24 | self.uar)]);
         eq[0x58..0x60].fill(0xff);
         eq.extend((BASE + QUEUES as u64).to_be_bytes());
         self.command(eq, 16);
-        let eqn = self.number();
-        let mut cq = input(0x400, 272, &[(28, 6 << 24 | self.uar), (36, eqn), (16 + 60, BASE as u32 + RECORDS as u32)]);
+        self.eqn = self.number();
+        let record = BASE as u32 + RECORDS as u32;
+        let mut cq = input(0x400, 272, &[(28, 6 << 24 | self.uar), (36, self.eqn), (16 + 60, record)]);
         cq.extend((BASE + (QUEUES + QUEUE) as u64).to_be_bytes());
         self.command(cq, 16);
-        let cqn = self.number();
+        self.cqs.push(self.number());
         // Every right, no bounds, every queue pair.
-        self.command(input(0x200, 272, &[(16, 0x7c00), (20, 0xffff_ff00), (28, 1 << 31 | pd)]), 16);
+        self.command(input(0x200, 272, &[(16, 0x7c00), (20, 0xffff_ff00), (28, 1 << 31 | self.pd)]), 16);
         self.key = self.number() << 8;
-        for (i, service) in SERVICES.into_iter().enumerate() {
-            let at = QUEUES + (2 + i) * QUEUE;
-            let record = BASE as u32 + (RECORDS + 64 + i * 64) as u32;
-            let dwords = [
-                (24, service << 16),
-                (24 + 4, pd),
-                // 16 receives of 32 bytes, 64 send blocks.
-                (24 + 8, 4 << 19 | 1 << 16 | 6 << 11),
-                (24 + 12, self.uar),
-                (24 + 124, cqn),
-                (24 + 156, cqn),
-                (24 + 0xa4, record),
-            ];
-            let mut qp = input(0x500, 272, &dwords);
-            for page in 0..2 {
-                qp.extend((BASE + (at + page * 4096) as u64).to_be_bytes());
-            }
-            self.command(qp, 16);
-            let qpn = self.number();
-            // Peers may do everything; queue key 1; then the path to itself, 1024 bytes a packet.
-            self.command(input(0x502, 272, &[(8, qpn), (24 + 144, 0xe000), (24 + 0xa8, 1)]), 16);
-            let ready =
-                [(8, qpn), (24 + 8, 3 << 29 | 30 << 24), (24 + 20, qpn), (24 + 28, self.lid.into()), (24 + 144, 2 << 21)];
-            self.command(input(0x503, 272, &ready), 16);
-            let sends = [(8, qpn), (24 + 112, 2 << 21 | 3 << 16 | 3 << 13), (24 + 32, 6 << 27)];
-            self.command(input(0x504, 272, &sends), 16);
-            self.qps.push((qpn, 0, 0));
+        self.keys.push(self.key);
+        for service in SERVICES {
+            self.queue_pair(service, &[]);
         }
+    }
+
+    /// One of each object that takes more than one command, so that the acts have something to work on.
+    pub fn more_objects(&mut self) {
+        // Free keys that requests change: of pages; of KLMs, to be invalidated by peers.
+        for (mode, flags) in [(0, 3), (1, 7)] {
+            self.create_key(&Key { mode, flags, rights: 1, log_page: 0, entries: Vec::new() });
+        }
+        // Device memory and a key for it.
+        self.create(kind::DEVICE_MEMORY, 0);
+        self.create_key(&Key { mode: 3, flags: 0, rights: 1, log_page: 0, entries: Vec::new() });
+        // A shared receive queue and a queue pair that takes from it; the same for XRC.
+        self.create(kind::SRQ, 0);
+        self.create(kind::QP_WITH_SRQ, 0);
+        self.others.clear();
+        self.create(kind::XRCD, 0);
+        self.create(kind::XRC_SRQ, 0);
+        self.create(kind::XRC_QP, 0);
+        self.create(kind::USER_CONTEXT, 0);
+        self.create(kind::USER_MEMORY, 0);
+        self.change(&Change::Group(2, true));
+        assert_eq!(self.status(), 0, "a member of a group");
+        let made = [self.keys.len(), self.srqs.len(), self.qps.len(), self.others.len()];
+        assert_eq!(made, [4, 2, SERVICES.len() + 2, 3], "keys, shared receive queues, queue pairs, others");
+    }
+
+    /// A queue pair, connected to itself where that means something; `more` are dwords of its context, by byte.
+    pub fn queue_pair(&mut self, service: u32, more: &[(usize, u32)]) {
+        let i = self.qps.len();
+        let Some(&cqn) = self.cqs.first().filter(|_| i < MAX_QPS) else { return };
+        let at = QUEUES + (2 + i) * QUEUE;
+        let record = BASE as u32 + (RECORDS + 64 + i * 64) as u32;
+        let dwords = [
+            (24, service << 16),
+            (24 + 4, self.pd),
+            // 16 receives of 32 bytes, 64 send blocks.
+            (24 + 8, 4 << 19 | 1 << 16 | 6 << 11),
+            (24 + 12, self.uar),
+            // It may open memory by addresses.
+            (24 + 112, 1 << 11),
+            (24 + 124, cqn),
+            (24 + 156, cqn),
+            (24 + 0xa4, record),
+        ];
+        let mut qp = input(0x500, 272, &dwords);
+        for (byte, dword) in more {
+            qp[24 + byte..28 + byte].copy_from_slice(&dword.to_be_bytes());
+        }
+        for page in 0..2 {
+            qp.extend((BASE + (at + page * 4096) as u64).to_be_bytes());
+        }
+        self.command(qp, 16);
+        if self.status() != 0 {
+            return;
+        }
+        let qpn = self.number();
+        self.connect(qpn);
+        self.qps.push((qpn, 0, 0));
+    }
+
+    /// Takes a queue pair from RESET to RTS: peers may do everything; queue key 1; the path to itself, 1024 bytes a packet.
+    pub fn connect(&mut self, qpn: u32) {
+        self.command(input(0x502, 272, &[(8, qpn), (24 + 144, 0xe000), (24 + 0xa8, 1)]), 16);
+        let ready = [(8, qpn), (24 + 8, 3 << 29 | 30 << 24), (24 + 20, qpn), (24 + 28, self.lid.into()), (24 + 144, 2 << 21)];
+        self.command(input(0x503, 272, &ready), 16);
+        let sends = [(8, qpn), (24 + 112, 2 << 21 | 3 << 16 | 3 << 13), (24 + 32, 6 << 27)];
+        self.command(input(0x504, 272, &sends), 16);
     }
 
     fn chain(&mut self, at: usize, data: &[u8], blocks: usize) -> u64 {
@@ -162,7 +241,7 @@ impl Guest {
     }
 
     pub fn send(&mut self, which: u8, opcode: u8, flags: u8, immediate: u32, body: &[u8]) {
-        let i = usize::from(which) % SERVICES.len();
+        let i = usize::from(which) % self.qps.len().max(1);
         let Some(&mut (qpn, ref mut posted, _)) = self.qps.get_mut(i) else { return };
         let body = &body[..body.len().min(1008 - 16)];
         let ds = 1 + body.len().div_ceil(16) as u32;
@@ -182,7 +261,7 @@ impl Guest {
     }
 
     pub fn receive(&mut self, which: u8, element: [u8; 32]) {
-        let i = usize::from(which) % SERVICES.len();
+        let i = usize::from(which) % self.qps.len().max(1);
         let Some((_, _, posted)) = self.qps.get_mut(i) else { return };
         let _ = self.memory.write(QUEUES + (2 + i) * QUEUE + usize::from(*posted % 16) * 32, &element);
         *posted = posted.wrapping_add(1);

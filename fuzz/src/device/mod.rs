@@ -6,6 +6,8 @@ mod act;
 mod bystander;
 mod guest;
 mod memory;
+mod object;
+mod request;
 
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ use self::bystander::Bystander;
 use self::guest::Guest;
 
 pub use self::act::Act;
+pub use self::object::{Change, Key};
+pub use self::request::{KeyChange, Request};
 
 /// Processor time of this thread that one step of a device may take: a register access, a turn, a frame. Sanitizers make
 /// it several times slower than it is served.
@@ -46,7 +50,10 @@ struct Subnet {
 
 impl Subnet {
     fn new(pages: bool) -> Self {
-        let (attacker, bystander) = (Guest::new(1, pages), Bystander::new(2));
+        let (mut attacker, bystander) = (Guest::new(1, pages), Bystander::new(2));
+        if !pages {
+            attacker.more_objects();
+        }
         let mut fabric = Fabric::new(PerfectWire::default(), None);
         let ports = [attacker.lid, bystander.guest.lid].map(|lid| {
             fabric.wire_mut().attach(lid);
