@@ -6,6 +6,7 @@
 
 mod config;
 mod cq;
+mod credit;
 mod failed_queues;
 mod management_datagram;
 mod memory;

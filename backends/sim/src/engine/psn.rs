@@ -15,6 +15,11 @@ pub(in crate::engine) const fn ahead(a: u32, b: u32) -> i32 {
     (a.wrapping_sub(b) << 8).cast_signed() >> 8
 }
 
+/// The later of two numbers.
+pub(in crate::engine) const fn later(a: u32, b: u32) -> u32 {
+    if ahead(a, b) >= 0 { a } else { b }
+}
+
 /// How many numbers from `b` up to `a`, which is not before it.
 pub(in crate::engine) const fn distance(a: u32, b: u32) -> u32 {
     a.wrapping_sub(b) & (SPAN - 1)
@@ -30,6 +35,7 @@ mod tests {
         assert_eq!(ahead(0, 0xff_ffff), 1);
         assert_eq!(ahead(0xff_ffff, 0), -1);
         assert_eq!(distance(2, 0xff_fffe), 4);
+        assert_eq!((later(0xff_ffff, 1), later(1, 0xff_ffff), later(5, 3)), (1, 1, 5));
         assert_eq!(ahead(HALF, 0), -(HALF as i32), "exactly half ahead counts as behind");
     }
 }

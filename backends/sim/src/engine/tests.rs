@@ -4,6 +4,7 @@ mod answers;
 mod budget;
 mod cache;
 mod counters;
+mod credit;
 mod failure;
 mod hostile;
 mod indirect_key;

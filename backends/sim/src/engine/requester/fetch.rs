@@ -39,6 +39,7 @@ impl Requester {
             first_psn: self.next_psn,
             psns: 0,
             len: 0,
+            count: self.count,
             received: 0,
             failed: None,
             // Segments take more room decoded than in the ring.
@@ -71,6 +72,11 @@ impl Requester {
         if op.failed.is_some() {
             op.psns = 0;
         }
+        if op.psns > 0 {
+            op.count.messages = psn::add(op.count.messages, 1);
+            op.count.receives = psn::add(op.count.receives, u32::from(op.takes_receive()));
+        }
+        self.count = op.count;
         self.fetched = index.wrapping_add(size);
         self.next_psn = psn::add(self.next_psn, op.psns);
         self.memory += op.memory;

@@ -2,6 +2,7 @@
 
 pub(super) mod build;
 pub(super) mod fetch;
+pub(super) mod flow;
 pub(super) mod flush;
 pub(super) mod response;
 pub(super) mod retry;
@@ -125,6 +126,7 @@ impl Requester {
         // Half of all numbers may be under way, or old and new could not be distinguished.
         psn::distance(op.end_psn(), self.unacked) < psn::HALF
             && (!qp.service.is_reliable() || psn::ahead(psn, self.window_start) < WINDOW.cast_signed())
+            && self.has_credit(op, packet_index)
     }
 
     /// Executes a key change, which is the oldest request: it waits for all before it. The capability `umr_fence` is 0 here,
@@ -210,7 +212,10 @@ impl Requester {
         let end = if last { op.end_psn() } else { psn::add(packet.bth.psn, 1) };
         let answered = op.expects_response();
         self.since_ack_req += 1;
-        if qp.service.is_reliable() && !answered && (last || self.since_ack_req >= ACK_EVERY) {
+        if qp.service.is_reliable()
+            && !answered
+            && (last || self.since_ack_req >= ACK_EVERY || self.is_limited(op, packet_index))
+        {
             packet.bth.ack_req = true;
             self.since_ack_req = 0;
         }

@@ -27,6 +27,9 @@ impl Requester {
             // Late or duplicate.
             return;
         }
+        if let Some(aeth) = packet.aeth {
+            self.take_credits(aeth);
+        }
         match packet.bth.opcode.operation {
             Operation::ReadResponse(place) => self.handle_read_response(qp, work, packet, place),
             Operation::AtomicAcknowledge => self.handle_atomic_acknowledge(qp, work, packet),

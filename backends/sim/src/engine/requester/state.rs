@@ -12,6 +12,14 @@ use crate::wqe::{DataSegment, SendBody, SendWqe};
 /// Requests under way for which there is always room.
 const KEPT_ROOM: usize = 128;
 
+/// How many messages there were, modulo 2 to the 24th as the peer counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) struct MessageCount {
+    pub(in crate::engine) messages: u32,
+    /// Those that take a receive of the peer.
+    pub(in crate::engine) receives: u32,
+}
+
 /// A request between its fetch and its completion.
 #[derive(Debug)]
 pub(in crate::engine) struct SendOp {
@@ -23,6 +31,8 @@ pub(in crate::engine) struct SendOp {
     /// Sequence numbers that it takes: its packets, or those of the response to a read.
     pub(in crate::engine) psns: u32,
     pub(in crate::engine) len: u64,
+    /// Messages of the queue pair up to this one.
+    pub(in crate::engine) count: MessageCount,
     /// Packets of the response that came.
     pub(in crate::engine) received: u32,
     /// It cannot go on; reported when it is the oldest.
@@ -109,6 +119,11 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) posted: u16,
     pub(in crate::engine) fetched: u16,
     pub(in crate::engine) retired: u16,
+    /// Messages fetched, and those done.
+    pub(in crate::engine) count: MessageCount,
+    pub(in crate::engine) done: MessageCount,
+    /// Receives that the peer had posted in all, if it tells: no further message is sent that takes one.
+    pub(in crate::engine) receive_limit: Option<u32>,
     /// Requests under way, oldest first.
     pub(in crate::engine) ops: VecDeque<SendOp>,
     /// The next packet: request among `ops`, packet of it.
@@ -173,6 +188,9 @@ impl Requester {
             self.ops = VecDeque::new();
         }
         self.cursor = if self.cursor.0 == 0 { (0, 0) } else { (self.cursor.0 - 1, self.cursor.1) };
+        self.done = op.count;
+        // What is done had its receives, also if no count told of them.
+        self.receive_limit = self.receive_limit.map(|limit| psn::later(limit, op.count.receives));
         self.advance_to(op.end_psn());
         let size = op.wqe.as_ref().map_or(1, SendWqe::blocks);
         self.retired = op.index.wrapping_add(size);

@@ -2,10 +2,11 @@
 
 use bareverbs_mlx5_spec::{EventType, QpcState};
 
+use crate::engine::credit;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
-use crate::engine::responder::state::{ACKNOWLEDGED, Fatal, Reply, Responder};
+use crate::engine::responder::state::{ACKNOWLEDGED, Fatal, Inbound, Reply, Responder};
 use crate::engine::responder::xrc::domain_of;
 use crate::engine::srq::SrqName;
 use crate::engine::work::Work;
@@ -13,15 +14,6 @@ use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
 /// Responses that one queue pair sends in one go.
 const BUDGET: u32 = 64;
-
-/// The credit count of an acknowledgement: the greatest that `receives` cover (InfiniBand Architecture 9.7.7.2.4, table 46).
-fn credits(receives: u32) -> u8 {
-    const COUNTS: [u32; 31] = [
-        0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
-        8192, 12288, 16384, 24576, 32768,
-    ];
-    COUNTS.partition_point(|&count| count <= receives).saturating_sub(1) as u8
-}
 
 impl Responder {
     pub(in crate::engine) fn queue_read(&mut self, qp: &QpContext, psn: u32, source: Reth, again: bool) {
@@ -71,8 +63,10 @@ impl Responder {
 
     /// An acknowledgement with the receives that are posted now.
     fn acknowledged(&self, qp: &QpContext, work: &Work<'_, '_>) -> Syndrome {
-        let posted = qp.rq.as_ref().and(qp.record(work));
-        posted.map_or(ACKNOWLEDGED, |(posted, _)| Syndrome::Ack(credits(posted.wrapping_sub(self.consumed).into())))
+        let Some((posted, _)) = qp.rq.as_ref().and(qp.record(work)) else { return ACKNOWLEDGED };
+        // The message that is arriving is not counted as done yet, so its receive is not as used.
+        let in_use = matches!(self.message, Some(Inbound::Send { .. }));
+        Syndrome::Ack(credit::encode(u32::from(posted.wrapping_sub(self.consumed)) + u32::from(in_use)))
     }
 
     pub(in crate::engine) fn send_acknowledge(
@@ -125,16 +119,5 @@ impl Responder {
         if qp.state != QpcState::Err {
             qp.fail(work, fatal.event);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::credits;
-
-    #[test]
-    fn credit_counts_are_rounded_down() {
-        let counts = [0, 1, 4, 5, 6, 7, 8, 11, 12, 1000, 32767, 32768, 65535].map(credits);
-        assert_eq!(counts, [0, 1, 4, 4, 5, 5, 6, 6, 7, 19, 29, 30, 30]);
     }
 }

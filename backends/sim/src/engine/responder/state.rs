@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType};
 
 use crate::engine::cq::Source;
+use crate::engine::credit::NO_COUNT;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::psn;
 use crate::engine::srq::SrqName;
@@ -16,9 +17,6 @@ const MAX_REPLIES: usize = 1024;
 
 /// Acknowledged. How many receives are posted is filled in when it is sent.
 pub(in crate::engine) const ACKNOWLEDGED: Syndrome = Syndrome::Ack(NO_COUNT);
-
-/// Credit count that says nothing: shared receives are nobody's in particular.
-const NO_COUNT: u8 = 31;
 
 /// The message that is arriving.
 #[derive(Debug)]
