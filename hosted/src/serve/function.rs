@@ -116,7 +116,7 @@ impl Backend for Function {
     fn dma_map(&mut self, map: Map, file: Option<File>) -> io::Result<()> {
         let Map { addr, len, offset, writable } = map;
         self.memory.map(addr, len, writable, file, offset).map_err(|error| {
-            line(format!("{}: memory at {addr:#x}, {len} bytes, is not taken: {error:?}", self.name));
+            line(format!("{}: memory at {addr:#x}, {len} bytes, is not taken: {error}", self.name));
             error.into()
         })
     }
@@ -124,7 +124,10 @@ impl Backend for Function {
     fn dma_unmap(&mut self, range: Option<(u64, u64)>) -> io::Result<()> {
         match range {
             None => self.memory.clear(),
-            Some((addr, len)) => self.memory.unmap(addr, len)?,
+            Some((addr, len)) => self.memory.unmap(addr, len).map_err(|error| {
+                line(format!("{}: memory at {addr:#x}, {len} bytes, is not given back: {error}", self.name));
+                io::Error::from(error)
+            })?,
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The client's memory: what it offered by DMA_MAP, mapped into this process.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::Shutdown;
@@ -10,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use bareverbs_sim::memory::{DmaFault, HostMemory};
+use rustix::io::Errno;
+use vm_memory::mmap::MmapRegionError;
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
 use super::messages::line;
@@ -66,30 +69,104 @@ struct Mapping {
 /// Why a range could not be mapped or unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MapError {
-    /// The range is empty, ends beyond the address space, or is not of whole pages of 4096 bytes.
-    Range,
-    /// It overlaps another.
-    Overlap,
-    /// An unmapped range cuts through a mapping.
-    Partial,
-    /// There are too many.
-    TooMany,
+    /// The range is empty.
+    Empty,
+    /// An address, a length or an offset is not of whole pages of 4096 bytes.
+    Unaligned(u64),
+    /// So many bytes from there on end beyond the address space.
+    Beyond {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The range overlaps this mapping.
+    Overlap {
+        /// Device address of the mapping.
+        start: u64,
+        /// Its bytes.
+        len: u64,
+    },
+    /// An unmapped range cuts through this mapping.
+    Partial {
+        /// Device address of the mapping.
+        start: u64,
+        /// Its bytes.
+        len: u64,
+    },
+    /// The client has as many mappings as it may have.
+    TooManyMappings(usize),
+    /// The client's mappings are of as many files as they may be.
+    TooManyFiles(usize),
+    /// The client's files would be longer together than they may be.
+    TooLarge {
+        /// Bytes of this file.
+        file: u64,
+        /// Bytes of all files.
+        most: u64,
+    },
     /// The file is shorter than the range.
-    FileTooShort,
+    FileTooShort {
+        /// Bytes of the file.
+        file: u64,
+        /// Where in the file the range ends.
+        end: u64,
+    },
     /// The file is not memory by itself: of a memfd, of tmpfs (/dev/shm) or of hugetlbfs.
-    NoMemoryFile,
+    NoMemoryFile {
+        /// Type of its file system (statfs(2)).
+        system: u64,
+    },
     /// The system refused.
-    System(io::ErrorKind),
+    System(Errno),
 }
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "the range has no bytes"),
+            Self::Unaligned(number) => write!(f, "{number:#x} is not a multiple of {PAGE} bytes"),
+            Self::Beyond { start, len } => write!(f, "{len} bytes from {start:#x} on end beyond 64 bits"),
+            Self::Overlap { start, len } => write!(f, "the range overlaps the mapping at {start:#x}, {len} bytes"),
+            Self::Partial { start, len } => write!(f, "the range cuts through the mapping at {start:#x}, {len} bytes"),
+            Self::TooManyMappings(most) => write!(f, "the client has {most} mappings, as many as it may have"),
+            Self::TooManyFiles(most) => write!(f, "the client's mappings are of {most} files, as many as they may be of"),
+            Self::TooLarge { file, most } => {
+                write!(f, "the file has {file} bytes, with which the client's files would have more than {most} together")
+            }
+            Self::FileTooShort { file, end } => write!(f, "the file has {file} bytes, the range ends at {end}"),
+            Self::NoMemoryFile { system } => {
+                write!(f, "the file is no memory (memfd, tmpfs or hugetlbfs): its file system is of type {system:#x}")
+            }
+            Self::System(error) => write!(f, "the system refused: {}", io::Error::from(*error)),
+        }
+    }
+}
+
+impl std::error::Error for MapError {}
 
 impl From<MapError> for io::Error {
     fn from(error: MapError) -> Self {
         let kind = match error {
-            MapError::System(kind) => kind,
-            MapError::TooMany => io::ErrorKind::OutOfMemory,
+            // The client is told the system's own number.
+            MapError::System(error) => return error.into(),
+            MapError::TooManyMappings(_) | MapError::TooManyFiles(_) | MapError::TooLarge { .. } => io::ErrorKind::OutOfMemory,
             _ => io::ErrorKind::InvalidInput,
         };
-        Self::new(kind, format!("{error:?}"))
+        Self::new(kind, error)
+    }
+}
+
+impl From<Errno> for MapError {
+    fn from(error: Errno) -> Self {
+        Self::System(error)
+    }
+}
+
+impl MapError {
+    /// What the system said.
+    fn system(error: &io::Error) -> Self {
+        Self::System(Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 }
 
@@ -137,20 +214,22 @@ impl ClientMemory {
 
     /// Offers `len` bytes at `addr`: those of `file` from `offset` on, if there is one.
     pub(crate) fn map(&self, addr: u64, len: u64, writable: bool, file: Option<File>, offset: u64) -> Result<(), MapError> {
-        let end = addr.checked_add(len).filter(|_| len > 0).ok_or(MapError::Range)?;
-        if [addr, len, offset].iter().any(|at| !at.is_multiple_of(PAGE)) {
-            return Err(MapError::Range);
+        if len == 0 {
+            return Err(MapError::Empty);
         }
-        let size = usize::try_from(len).map_err(|_| MapError::Range)?;
+        if let Some(number) = [addr, len, offset].into_iter().find(|number| !number.is_multiple_of(PAGE)) {
+            return Err(MapError::Unaligned(number));
+        }
+        let end = addr.checked_add(len).ok_or(MapError::Beyond { start: addr, len })?;
         // Without the lock: it may wait for the client's file system to find that this is no memory.
-        let pages = file.map(|file| self.pages(file, offset, size, writable)).transpose()?;
+        let pages = file.map(|file| self.pages(file, offset, len, writable)).transpose()?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
         if mappings.len() >= MOST_MAPPINGS {
-            return Err(MapError::TooMany);
+            return Err(MapError::TooManyMappings(MOST_MAPPINGS));
         }
         let before = mappings.range(..end).next_back();
-        if before.is_some_and(|(start, mapping)| start.saturating_add(mapping.len) > addr) {
-            return Err(MapError::Overlap);
+        if let Some((start, mapping)) = before.filter(|(start, mapping)| start.saturating_add(mapping.len) > addr) {
+            return Err(MapError::Overlap { start: *start, len: mapping.len });
         }
         mappings.insert(addr, Mapping { len, writable, pages, said: AtomicBool::new(false) });
         Ok(())
@@ -158,7 +237,7 @@ impl ClientMemory {
 
     /// Takes back every mapping within the range.
     pub(crate) fn unmap(&self, addr: u64, len: u64) -> Result<(), MapError> {
-        let end = addr.checked_add(len).ok_or(MapError::Range)?;
+        let end = addr.checked_add(len).ok_or(MapError::Beyond { start: addr, len })?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
         // They do not overlap: at most one begins before the range and reaches into it.
         let before = mappings.range(..addr).next_back();
@@ -168,8 +247,8 @@ impl ClientMemory {
             .map(|(start, mapping)| (*start, start.saturating_add(mapping.len)))
             .filter(|(_, mapping_end)| *mapping_end > addr)
             .collect();
-        if touched.iter().any(|(start, mapping_end)| *start < addr || *mapping_end > end) {
-            return Err(MapError::Partial);
+        if let Some((start, mapping_end)) = touched.iter().find(|(start, mapping_end)| *start < addr || *mapping_end > end) {
+            return Err(MapError::Partial { start: *start, len: mapping_end - start });
         }
         let unmapped: Vec<Option<Mapping>> = touched.iter().map(|(start, _)| mappings.remove(start)).collect();
         drop(mappings);
@@ -204,17 +283,23 @@ impl ClientMemory {
     }
 
     /// The range of a file, which is mapped as a whole unless it is already.
-    fn pages(&self, file: File, offset: u64, size: usize, writable: bool) -> Result<Pages, MapError> {
-        let system = rustix::fs::fstatfs(&file).map_err(|error| MapError::System(error.kind()))?;
+    fn pages(&self, file: File, offset: u64, len: u64, writable: bool) -> Result<Pages, MapError> {
+        let system = rustix::fs::fstatfs(&file)?;
         // Who touches a page of another file waits for whoever has it, and so does every thread of this process that maps
         // memory meanwhile.
-        if !matches!(system.f_type as u64, TMPFS | HUGETLBFS) {
-            return Err(MapError::NoMemoryFile);
+        let system = system.f_type as u64;
+        if !matches!(system, TMPFS | HUGETLBFS) {
+            return Err(MapError::NoMemoryFile { system });
         }
-        let metadata = file.metadata().map_err(|error| MapError::System(error.kind()))?;
+        let metadata = file.metadata().map_err(|error| MapError::system(&error))?;
         // Beyond the file's end is nothing to reach, and a touch there raises SIGBUS.
-        let end = offset.checked_add(size as u64).filter(|end| *end <= metadata.len()).ok_or(MapError::FileTooShort)?;
-        let start = usize::try_from(offset).map_err(|_| MapError::Range)?;
+        let end = offset.checked_add(len).ok_or(MapError::Beyond { start: offset, len })?;
+        let whole = metadata.len();
+        if end > whole {
+            return Err(MapError::FileTooShort { file: whole, end });
+        }
+        let too_large = MapError::TooLarge { file: whole, most: MOST_ADDRESS_SPACE as u64 };
+        let start = usize::try_from(offset).map_err(|_| too_large)?;
         let id = (metadata.dev(), metadata.ino());
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|file| file.pages.strong_count() > 0);
@@ -224,15 +309,21 @@ impl ClientMemory {
         if let Some(file) = mapped.filter(|mapped| end <= mapped.region.size() as u64) {
             return Ok(Pages { file, offset: start });
         }
-        let len = usize::try_from(metadata.len()).map_err(|_| MapError::Range)?;
+        let len = usize::try_from(whole).map_err(|_| too_large)?;
         let mapped: usize = files.iter().filter_map(|file| file.pages.upgrade()).map(|pages| pages.region.size()).sum();
-        if files.len() >= MOST_FILES || len > MOST_ADDRESS_SPACE - mapped.min(MOST_ADDRESS_SPACE) {
-            return Err(MapError::TooMany);
+        if files.len() >= MOST_FILES {
+            return Err(MapError::TooManyFiles(MOST_FILES));
+        }
+        if len > MOST_ADDRESS_SPACE - mapped.min(MOST_ADDRESS_SPACE) {
+            return Err(too_large);
         }
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let region = MmapRegion::build(Some(FileOffset::new(file, 0)), len, protection, libc::MAP_SHARED | libc::MAP_NORESERVE)
-            .map_err(|_| MapError::System(io::Error::last_os_error().kind()))?;
-        let guarded = Guarded::new(region.as_ptr() as usize, len).map_err(|error| MapError::System(error.kind()))?;
+            .map_err(|error| match error {
+                MmapRegionError::Mmap(error) => MapError::system(&error),
+                _ => MapError::System(Errno::INVAL),
+            })?;
+        let guarded = Guarded::new(region.as_ptr() as usize, len).map_err(|error| MapError::system(&error))?;
         let file = Arc::new(FilePages { guarded, region });
         files.push(MappedFile { id, writable, pages: Arc::downgrade(&file) });
         Ok(Pages { file, offset: start })
@@ -397,14 +488,14 @@ mod tests {
         let type_of_disk = rustix::fs::fstatfs(&disk).unwrap().f_type as u64;
         let mapped = memory.map(0x10_0000, 4096, true, Some(disk), 0);
         assert_eq!(mapped.is_ok(), matches!(type_of_disk, TMPFS | HUGETLBFS));
-        assert!(mapped.is_ok() || mapped == Err(MapError::NoMemoryFile));
+        assert!(mapped.is_ok() || mapped == Err(MapError::NoMemoryFile { system: type_of_disk }));
     }
 
     #[test]
     fn ranges_are_of_whole_pages() {
         let memory = ClientMemory::new("test".into());
-        for (addr, len, offset) in [(1, 0x1000, 0), (0, 0xfff, 0), (0, 0x1000, 8), (0, 1, 0)] {
-            assert_eq!(memory.map(addr, len, true, Some(file(0x2000)), offset), Err(MapError::Range));
+        for (addr, len, offset, wrong) in [(1, 0x1000, 0, 1), (0, 0xfff, 0, 0xfff), (0, 0x1000, 8, 8), (0, 1, 0, 1)] {
+            assert_eq!(memory.map(addr, len, true, Some(file(0x2000)), offset), Err(MapError::Unaligned(wrong)));
         }
     }
 
@@ -414,7 +505,8 @@ mod tests {
         let half = file(MOST_ADDRESS_SPACE as u64 / 2);
         memory.map(0, 0x1000, true, Some(half), 0).unwrap();
         let more = file(MOST_ADDRESS_SPACE as u64 / 2 + 0x1000);
-        assert_eq!(memory.map(0x1000, 0x1000, true, Some(more), 0), Err(MapError::TooMany));
+        let too_large = MapError::TooLarge { file: MOST_ADDRESS_SPACE as u64 / 2 + 0x1000, most: MOST_ADDRESS_SPACE as u64 };
+        assert_eq!(memory.map(0x1000, 0x1000, true, Some(more), 0), Err(too_large));
     }
 
     #[test]
@@ -448,7 +540,8 @@ mod tests {
             memory.map(page << 13, 0x1000, true, Some(shared.try_clone().unwrap()), page << 12).unwrap();
         }
         assert!(maps() < before.0 + 100 && descriptors() < before.1 + 100, "tests beside this one open and map a few");
-        assert_eq!(memory.map(PAGES << 13, 0x1000, true, Some(shared.try_clone().unwrap()), 0), Err(MapError::TooMany));
+        let more = memory.map(PAGES << 13, 0x1000, true, Some(shared.try_clone().unwrap()), 0);
+        assert_eq!(more, Err(MapError::TooManyMappings(MOST_MAPPINGS)));
         memory.write((PAGES - 1) << 13, &[7]).unwrap();
         memory.unmap(0, (PAGES - 1) << 13).unwrap();
         let mut byte = [0];
@@ -464,7 +557,8 @@ mod tests {
         let memory = ClientMemory::new("test".into());
         let shared = file(0x1000);
         memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
-        assert_eq!(memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000), Err(MapError::FileTooShort));
+        let beyond = memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000);
+        assert_eq!(beyond, Err(MapError::FileTooShort { file: 0x1000, end: 0x2000 }));
         shared.set_len(0x2000).unwrap();
         memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000).unwrap();
         memory.write(0xfff, &[1, 2]).unwrap();
@@ -611,13 +705,16 @@ mod tests {
     #[test]
     fn wrong_ranges_are_refused() {
         let memory = ClientMemory::new("test".into());
-        assert_eq!(memory.map(0, 0, true, None, 0), Err(MapError::Range));
-        assert_eq!(memory.map(u64::MAX, 2, true, None, 0), Err(MapError::Range));
-        assert_eq!(memory.map(0, 0x2000, true, Some(file(0x1000)), 0), Err(MapError::FileTooShort));
+        let last = u64::MAX - 0xfff;
+        assert_eq!(memory.map(0, 0, true, None, 0), Err(MapError::Empty));
+        assert_eq!(memory.map(last, 0x2000, true, None, 0), Err(MapError::Beyond { start: last, len: 0x2000 }));
+        let short = memory.map(0, 0x2000, true, Some(file(0x1000)), 0);
+        assert_eq!(short, Err(MapError::FileTooShort { file: 0x1000, end: 0x2000 }));
         memory.map(0x1000, 0x2000, true, None, 0).unwrap();
-        assert_eq!(memory.map(0x2000, 0x1000, true, None, 0), Err(MapError::Overlap));
-        assert_eq!(memory.map(0, 0x2000, true, None, 0), Err(MapError::Overlap));
-        assert_eq!(memory.unmap(0x1000, 0x1000), Err(MapError::Partial));
+        let there = MapError::Overlap { start: 0x1000, len: 0x2000 };
+        assert_eq!(memory.map(0x2000, 0x1000, true, None, 0), Err(there));
+        assert_eq!(memory.map(0, 0x2000, true, None, 0), Err(there));
+        assert_eq!(memory.unmap(0x1000, 0x1000), Err(MapError::Partial { start: 0x1000, len: 0x2000 }));
         assert_eq!(memory.unmap(0, 0x4000), Ok(()));
         assert_eq!(memory.map(0x2000, 0x1000, true, None, 0), Ok(()));
     }
