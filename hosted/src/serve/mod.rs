@@ -88,8 +88,9 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
 
     arm(&args.trouble.faults, &mut stations)?;
 
-    let (near, far) = args.link.as_deref().map(link::link).transpose()?.unzip();
     let lids: Vec<u16> = stations.iter().map(|(station, _)| station.device.config().lid).collect();
+    let names = lids.iter().map(|lid| format!("lid{lid}")).collect();
+    let (near, far) = args.link.as_deref().map(|path| link::link(path, names)).transpose()?.unzip();
     let served: Vec<String> = stations.iter().zip(&args.sockets).map(|((station, _), path)| introduce(station, path)).collect();
     let subnet = Subnet::new(stations, with_faults(&args.trouble, wire), near);
     let stopper = subnet.handle(0);
@@ -100,7 +101,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     }
     if let Some(far) = far {
         let handle = subnet.handle(0);
-        let deliver = move |frame: &[u8]| handle.frame(frame);
+        let deliver = move |frame| handle.offer(frame);
         // A subnet manager may give a LID to the other end that the configuration has for this one.
         let here = if args.port.managed { Vec::new() } else { lids.clone() };
         thread::Builder::new().name("link".into()).spawn(move || far.run(here, deliver)).map_err(ServeError::Thread)?;

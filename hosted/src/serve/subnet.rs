@@ -42,7 +42,7 @@ const SPIN_TRIAL: u8 = 32;
 const MOST_SUCCESSES: u8 = 8;
 /// How long the end waits for a runner that is in the middle of something.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long whoever waits for room, or for a device that is held up, rests between two looks.
+/// How long whoever waits for a device that is held up rests between two looks.
 const REST: Duration = Duration::from_micros(100);
 
 /// One device.
@@ -141,8 +141,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Uplink for Link {
-    fn send(&self, frame: Vec<u8>) {
-        Self::send(self, frame);
+    fn send(&self, from: PortId, frame: Vec<u8>) {
+        Self::send(self, from, frame);
     }
 }
 
@@ -195,18 +195,12 @@ impl Handle {
         Ok(act(&mut lock(&self.served()?.vectors)))
     }
 
-    /// Gives a frame from elsewhere to the device that it is for; one for nobody here is lost. Waits while there is no room.
-    pub(crate) fn frame(&self, frame: &[u8]) -> Result<(), Gone> {
+    /// Gives a frame from elsewhere to the device that it is for; one for nobody here is lost. It comes back if there is no room
+    /// now, and may be offered again.
+    pub(crate) fn offer(&self, frame: Vec<u8>) -> Result<Option<Vec<u8>>, Gone> {
+        self.served()?;
         let shared = &self.shared;
-        let mut frame = frame.to_vec();
-        loop {
-            self.served()?;
-            match shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)) {
-                Ok(()) => return Ok(()),
-                Err(refused) => frame = refused,
-            }
-            thread::sleep(REST);
-        }
+        Ok(shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)).err())
     }
 
     /// Ends [`Subnet::run`]; takes no lock that a device's thread may hold. `false` if that was asked for before.
@@ -646,7 +640,7 @@ mod tests {
         assert_eq!((handle.stop(), handle.stop()), (true, false), "only the first time");
         runner.join().unwrap().unwrap();
         assert_eq!((handle.ask(|_| 7), handle.look(|_| 7)), (Err(Gone), Err(Gone)));
-        assert_eq!(handle.frame(&[]), Err(Gone));
+        assert_eq!(handle.offer(Vec::new()), Err(Gone));
     }
 
     /// A device whose thread hangs costs the other nothing, and the end a moment.

@@ -32,8 +32,8 @@ const BATCH: usize = 64;
 
 /// Where frames go that no port here is for. It must not wait.
 pub trait Uplink {
-    /// Takes a frame (LRH to ICRC).
-    fn send(&self, frame: Vec<u8>);
+    /// Takes a frame (LRH to ICRC) of a port here.
+    fn send(&self, from: PortId, frame: Vec<u8>);
 }
 
 /// Who sends to a port.
@@ -339,9 +339,9 @@ impl<W: Wire> Switch<W> {
         let Some(uplink) = &self.uplink else { return self.wire.send(now, from, frame) };
         match self.wire.destination(from, &frame) {
             Destination::Port(_) => self.wire.send(now, from, frame),
-            Destination::Nowhere => uplink.send(frame),
+            Destination::Nowhere => uplink.send(from, frame),
             Destination::Everyone => {
-                uplink.send(frame.clone());
+                uplink.send(from, frame.clone());
                 self.wire.send(now, from, frame);
             }
         }
