@@ -116,9 +116,15 @@ pub struct OfferArgs {
     #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = values::limit)]
     pub limits: Vec<LimitTo>,
     /// Memory of this process that all devices together may take, in bytes, k, M or G; a guest that wants more is
-    /// refused [1G for each device]
+    /// refused [1G for each device]. Guests' memory is not part of it
     #[arg(long, value_name = "SIZE", value_parser = crate::number::number::<u64>)]
     pub memory_limit: Option<u64>,
+    /// Most memory that the client of each device may offer, counted as the sizes of its files (the guest's RAM, and what else
+    /// QEMU shares), in bytes, k, M or G. Linux charges a page to the memory cgroup of whoever touches it first: what a device
+    /// touches before its guest did is charged to this server's, until the client closes the file. A cgroup with a limit needs
+    /// room for so much for each device, or guests whose memory is touched at the start (prealloc=on of QEMU)
+    #[arg(long, value_name = "SIZE", default_value = "4096G", value_parser = crate::number::number::<u64>)]
+    pub guest_memory: u64,
     /// No firmware pages are asked for
     #[arg(long)]
     pub no_firmware_pages: bool,

@@ -174,6 +174,8 @@ impl MapError {
 pub(crate) struct ClientMemory {
     /// Name of the device, for the log.
     device: String,
+    /// Most bytes that the client's files may have together.
+    most: u64,
     mappings: RwLock<BTreeMap<u64, Mapping>>,
     files: Mutex<Vec<MappedFile>>,
     /// The connection of the client, to end it.
@@ -191,10 +193,11 @@ struct Step<'a> {
 }
 
 impl ClientMemory {
-    /// Without any memory.
-    pub(crate) fn new(device: String) -> Self {
+    /// Without any memory. The client's files may have so many bytes together.
+    pub(crate) fn new(device: String, most: u64) -> Self {
         Self {
             device,
+            most,
             mappings: RwLock::default(),
             files: Mutex::default(),
             connection: Mutex::default(),
@@ -298,7 +301,9 @@ impl ClientMemory {
         if end > whole {
             return Err(MapError::FileTooShort { file: whole, end });
         }
-        let too_large = MapError::TooLarge { file: whole, most: MOST_ADDRESS_SPACE as u64 };
+        // Each page of it may be charged to this process's memory cgroup: it is whoever touches a page first that the kernel
+        // charges, and keeps charging until the file is gone.
+        let too_large = MapError::TooLarge { file: whole, most: self.most.min(MOST_ADDRESS_SPACE as u64) };
         let start = usize::try_from(offset).map_err(|_| too_large)?;
         let id = (metadata.dev(), metadata.ino());
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -310,11 +315,19 @@ impl ClientMemory {
             return Ok(Pages { file, offset: start });
         }
         let len = usize::try_from(whole).map_err(|_| too_large)?;
-        let mapped: usize = files.iter().filter_map(|file| file.pages.upgrade()).map(|pages| pages.region.size()).sum();
         if files.len() >= MOST_FILES {
             return Err(MapError::TooManyFiles(MOST_FILES));
         }
-        if len > MOST_ADDRESS_SPACE - mapped.min(MOST_ADDRESS_SPACE) {
+        // A file may be mapped more than once: to be read alone, or before it grew.
+        let mut sizes = BTreeMap::from([(id, whole)]);
+        let mut mapped = 0;
+        for (id, pages) in files.iter().filter_map(|file| Some((file.id, file.pages.upgrade()?))) {
+            let size = pages.region.size();
+            mapped += size;
+            sizes.entry(id).and_modify(|most| *most = (*most).max(size as u64)).or_insert(size as u64);
+        }
+        let offered = sizes.values().fold(0, |sum: u64, size| sum.saturating_add(*size));
+        if offered > self.most || len > MOST_ADDRESS_SPACE - mapped.min(MOST_ADDRESS_SPACE) {
             return Err(too_large);
         }
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
@@ -479,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_memory_is_refused() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         // Where the build puts things is a disk, or else this shows nothing.
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("pages");
@@ -493,7 +506,7 @@ mod tests {
 
     #[test]
     fn ranges_are_of_whole_pages() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         for (addr, len, offset, wrong) in [(1, 0x1000, 0, 1), (0, 0xfff, 0, 0xfff), (0, 0x1000, 8, 8), (0, 1, 0, 1)] {
             assert_eq!(memory.map(addr, len, true, Some(file(0x2000)), offset), Err(MapError::Unaligned(wrong)));
         }
@@ -501,7 +514,7 @@ mod tests {
 
     #[test]
     fn files_take_a_bounded_part_of_the_address_space() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         let half = file(MOST_ADDRESS_SPACE as u64 / 2);
         memory.map(0, 0x1000, true, Some(half), 0).unwrap();
         let more = file(MOST_ADDRESS_SPACE as u64 / 2 + 0x1000);
@@ -510,8 +523,25 @@ mod tests {
     }
 
     #[test]
+    fn a_client_offers_a_bounded_amount_of_memory() {
+        let memory = ClientMemory::new("test".into(), 0x4000);
+        let shared = file(0x2000);
+        memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
+        // The same file counts once, however it is mapped and also when it has grown.
+        memory.map(0x1000, 0x1000, false, Some(shared.try_clone().unwrap()), 0).unwrap();
+        shared.set_len(0x3000).unwrap();
+        memory.map(0x2000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x2000).unwrap();
+        let refused = MapError::TooLarge { file: 0x2000, most: 0x4000 };
+        assert_eq!(memory.map(0x3000, 0x1000, true, Some(file(0x2000)), 0), Err(refused), "however little of it");
+        memory.map(0x3000, 0x1000, true, Some(file(0x1000)), 0).unwrap();
+        // What is taken back makes room.
+        memory.unmap(0, 0x3000).unwrap();
+        memory.map(0, 0x1000, true, Some(file(0x3000)), 0).unwrap();
+    }
+
+    #[test]
     fn bytes_reach_the_file_across_two_mappings() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         let mut shared = file(0x3000);
         memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000).unwrap();
         memory.map(0x2000, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
@@ -531,7 +561,7 @@ mod tests {
     #[test]
     fn as_many_pages_as_a_driver_maps_one_by_one() {
         const PAGES: u64 = MOST_MAPPINGS as u64;
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         let shared = file(PAGES * 0x1000);
         let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -554,7 +584,7 @@ mod tests {
 
     #[test]
     fn a_file_that_grows_is_reached_to_its_new_end() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         let shared = file(0x1000);
         memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         let beyond = memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000);
@@ -569,7 +599,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_when_the_end_is_missing() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         memory.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
         assert_eq!(memory.write(0xffe, &[7; 4]), Err(DmaFault { addr: 0xffe, len: 4 }));
         let mut read = [1; 2];
@@ -580,7 +610,7 @@ mod tests {
 
     #[test]
     fn memory_without_a_descriptor_is_refused() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         memory.map(0x8000, 0x1000, true, None, 0).unwrap();
         assert!(memory.read(0x8010, &mut [0; 4]).is_err());
         assert!(memory.write(0x8010, &[0; 4]).is_err());
@@ -588,7 +618,7 @@ mod tests {
 
     #[test]
     fn read_only_memory_is_not_written() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         memory.map(0, 0x1000, false, Some(file(0x1000)), 0).unwrap();
         assert!(memory.write(0, &[1]).is_err());
         assert!(memory.read(0, &mut [0]).is_ok());
@@ -599,7 +629,7 @@ mod tests {
     fn whoever_sees_the_last_byte_sees_all() {
         const LEN: usize = 0x2_0000;
         const ROUNDS: u32 = 10;
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         let shared = file(LEN as u64);
         memory.map(0, LEN as u64, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         let there: MmapRegion = MmapRegion::from_file(FileOffset::new(shared, 0), LEN).unwrap();
@@ -646,7 +676,7 @@ mod tests {
 
     #[test]
     fn every_length_and_place_is_stored_and_nothing_beside() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         memory.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
         for at in 0..17 {
             for len in 0..40 {
@@ -663,7 +693,7 @@ mod tests {
 
     #[test]
     fn a_file_that_shrinks_costs_its_own_client_alone() {
-        let (memory, other) = (ClientMemory::new("test".into()), ClientMemory::new("other".into()));
+        let (memory, other) = (ClientMemory::new("test".into(), u64::MAX), ClientMemory::new("other".into(), u64::MAX));
         let shared = file(0x4000);
         memory.map(0, 0x4000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         other.map(0, 0x4000, true, Some(file(0x4000)), 0).unwrap();
@@ -688,7 +718,7 @@ mod tests {
     #[test]
     #[ignore = "a measurement"]
     fn time_of_copies() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         memory.map(0, 0x2_0000, true, Some(file(0x2_0000)), 0).unwrap();
         for (len, times) in [(8_usize, 1_000_000_u32), (64, 1_000_000), (0x1_0000, 20_000)] {
             let bytes = vec![1; len];
@@ -704,7 +734,7 @@ mod tests {
 
     #[test]
     fn wrong_ranges_are_refused() {
-        let memory = ClientMemory::new("test".into());
+        let memory = ClientMemory::new("test".into(), u64::MAX);
         let last = u64::MAX - 0xfff;
         assert_eq!(memory.map(0, 0, true, None, 0), Err(MapError::Empty));
         assert_eq!(memory.map(last, 0x2000, true, None, 0), Err(MapError::Beyond { start: last, len: 0x2000 }));

@@ -68,7 +68,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let (listener, claim) = socket::listen(path, args.socket_mode)?;
         wire.attach(config.lid);
         let name = format!("lid{}", config.lid);
-        let memory = Arc::new(ClientMemory::new(name.clone()));
+        let memory = Arc::new(ClientMemory::new(name.clone(), args.offer.guest_memory));
         let vectors = Vectors::new(config.vectors);
         let mut device = Device::with_memory(config, Reach(Arc::clone(&memory)));
         let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();

@@ -578,7 +578,7 @@ mod tests {
     }
 
     fn device(lid: u16) -> (Station, Vectors) {
-        let memory = Reach(Arc::new(ClientMemory::new("test".into())));
+        let memory = Reach(Arc::new(ClientMemory::new("test".into(), u64::MAX)));
         (Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory) }, Vectors::new(1))
     }
 

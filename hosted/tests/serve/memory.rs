@@ -124,3 +124,26 @@ fn memory_that_cannot_be_mapped_is_answered_with_an_error_and_told() {
     let overlap = "lid1: memory at 0x40000, 4096 bytes, is not taken: the range overlaps the mapping at 0x40000, 4096 bytes\n";
     assert!(said.contains(overlap), "{said}");
 }
+
+#[test]
+fn a_client_that_offers_more_than_it_may_is_refused_and_told() {
+    let mut server = Server::start(&["a", "b"], &["--guest-memory", "1M"]);
+    let mut client = server.connect("a");
+    let memory = bring_up(&mut client);
+    assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
+    drop(client);
+    let mut client = Raw::connect(&server.path("a"));
+    // Sparse: it costs its owner nothing, and whoever touches it everything.
+    let sparse = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
+    sparse.set_len((1 << 20) + 0x1000).unwrap();
+    assert_eq!(client.map_refused(0, 0x1000, &sparse), 12, "ENOMEM");
+    drop(client);
+    // Each client has its own share.
+    let mut other = server.connect("b");
+    let memory = bring_up(&mut other);
+    assert_eq!(command(&mut other, &memory, 0x1000, ENABLE_HCA), Some(0));
+    let (_, said) = server.interrupt();
+    let told = "lid1: memory at 0x0, 4096 bytes, is not taken: the file has 1052672 bytes, with which the client's files would \
+                have more than 1048576 together\n";
+    assert!(said.contains(told), "{said}");
+}
