@@ -180,7 +180,7 @@ pub(crate) struct ClientMemory {
     files: Mutex<Vec<MappedFile>>,
     /// The connection of the client, to end it.
     connection: Mutex<Option<UnixStream>>,
-    /// A file of the client is shorter than what it offered of it: nothing of its memory is reached any more.
+    /// A file of the client had no page for an access: nothing of its memory is reached any more.
     shrunk: AtomicBool,
 }
 
@@ -273,12 +273,18 @@ impl ClientMemory {
         self.shrunk.store(false, Ordering::Relaxed);
     }
 
-    /// The client has made a file shorter than it said: it is given up.
-    fn give_up(&self) {
+    /// A file of the client had no page for an access: the client is given up.
+    fn give_up(&self, file: &FilePages) {
         if self.shrunk.swap(true, Ordering::Relaxed) {
             return;
         }
-        line(format!("{}: the client has made the file of its memory shorter, and is given up", self.device));
+        let len = file.region.file_offset().and_then(|file| file.file().metadata().ok()).map_or(0, |metadata| metadata.len());
+        let why = if len < file.region.size() as u64 {
+            "the client has made the file of its memory shorter, and is given up"
+        } else {
+            "the system has no page for a hole in the file of the client's memory (huge pages, a full tmpfs): it is given up"
+        };
+        line(format!("{}: {why}", self.device));
         if let Some(connection) = &*self.connection.lock().unwrap_or_else(PoisonError::into_inner) {
             // It may have ended already.
             let _ = connection.shutdown(Shutdown::Both);
@@ -373,7 +379,7 @@ impl ClientMemory {
                 if copying {
                     step(Step { pages, at: within as usize, from: (at - addr) as usize, len: count as usize });
                     if pages.file.guarded.has_shrunk() {
-                        self.give_up();
+                        self.give_up(&pages.file);
                         return Err(fault);
                     }
                 }
@@ -711,6 +717,50 @@ mod tests {
         // The next client begins anew.
         memory.disconnect();
         memory.map(0, 0x1000, true, Some(shared), 0).unwrap();
+        memory.write(0, &[9]).unwrap();
+    }
+
+    /// What takes the place of a file is a shared mapping, which the kernel charges nobody for in advance: a private one of so many
+    /// bytes is refused where vm.overcommit_memory is 2.
+    #[test]
+    fn what_takes_the_place_of_a_file_needs_no_commit_charge() {
+        const LEN: u64 = 0x7777_7000;
+        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let shared = file(LEN);
+        memory.map(0, LEN, true, Some(shared.try_clone().unwrap()), 0).unwrap();
+        shared.set_len(0).unwrap();
+        assert!(memory.write(0x1000, &[1; 8]).is_err());
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let place = maps.lines().find(|line| {
+            let ends = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+            let [start, end] = [ends.0, ends.1].map(|end| u64::from_str_radix(end, 16).unwrap());
+            end - start == LEN
+        });
+        let place = place.unwrap();
+        assert!(place.contains(" rw-s ") && place.contains("/memfd:zeros"), "{place}");
+    }
+
+    /// Huge pages are not reserved when a file is mapped: one for which there is none raises SIGBUS, as beyond a file's end.
+    #[test]
+    fn a_hole_without_a_huge_page_costs_its_own_client_alone() {
+        const HUGE: u64 = 2 << 20;
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::HUGE_2MB;
+        let huge = File::from(rustix::fs::memfd_create("huge", flags).expect("a kernel with huge pages"));
+        let count = |name: &str| {
+            let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
+            std::fs::read_to_string(path).unwrap().trim().parse::<u64>().unwrap()
+        };
+        // One more than there can be, of which the machine of a build has none.
+        let pages = count("nr_hugepages") + count("nr_overcommit_hugepages") + 1;
+        huge.set_len(pages * HUGE).unwrap();
+        let (memory, other) = (ClientMemory::new("test".into(), u64::MAX), ClientMemory::new("other".into(), u64::MAX));
+        memory.map(0, pages * HUGE, true, Some(huge), 0).unwrap();
+        other.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
+        assert!((0..pages).any(|page| memory.write(page * HUGE, &[1; 8]).is_err()));
+        assert!(memory.is_shrunk() && memory.read(0, &mut [0]).is_err(), "nothing of it is reached any more");
+        other.write(0, &[7]).unwrap();
+        memory.disconnect();
+        memory.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
         memory.write(0, &[9]).unwrap();
     }
 

@@ -1,14 +1,21 @@
-//! Files of clients that become shorter while they are mapped: an access beyond their end raises SIGBUS, which would end the
-//! process with all of its devices.
+//! Files of clients that have no page for an access while they are mapped, which raises SIGBUS and would end the process with
+//! all of its devices: they have become shorter, or there is no memory for a hole (no huge page of hugetlbfs, a full tmpfs).
 //!
-//! A client's memory cannot be required to be sealed against that, since QEMU does not seal it. The handler puts zeros in the
+//! A client's memory cannot be required to be sealed and without holes, since QEMU's is neither. The handler puts zeros in the
 //! place of the file and marks the mapping, and the copy that hit it goes on; the client is given up afterwards.
+//!
+//! The zeros are a sparse file of memory: shared mappings of it need no commit charge, which private ones do where
+//! vm.overcommit_memory is 2, and where RLIMIT_DATA counts them. What is written to it is never read by anyone, and its pages are
+//! given back when the mapping that was hit goes. If it cannot be mapped either, the process says so and ends.
 
 use std::ffi::{c_int, c_void};
+use std::fs::File;
 use std::io;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use vmm_sys_util::signal::register_signal_handler;
 
 /// Mappings of one [`Table`].
@@ -94,6 +101,48 @@ impl Entry {
 
 static MAPPINGS: Table = Table::new();
 
+/// The file of zeros; -1 while there is none.
+static ZEROS: AtomicI32 = AtomicI32::new(-1);
+
+/// What takes the place of clients' files.
+struct Zeros {
+    file: File,
+    /// Its bytes, as many as the longest mapping.
+    len: Mutex<u64>,
+}
+
+impl Zeros {
+    /// The one of this process.
+    fn get() -> io::Result<&'static Self> {
+        static ONE: OnceLock<Result<Zeros, i32>> = OnceLock::new();
+        let new = || {
+            let file = File::from(memfd_create("zeros", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+            fcntl_add_seals(&file, SealFlags::SHRINK)?;
+            ZEROS.store(file.as_raw_fd(), Ordering::Release);
+            Ok(Self { file, len: Mutex::new(0) })
+        };
+        let zeros = ONE.get_or_init(|| new().map_err(|error: rustix::io::Errno| error.raw_os_error()));
+        zeros.as_ref().map_err(|error| io::Error::from_raw_os_error(*error))
+    }
+
+    /// Makes it long enough for a mapping.
+    fn cover(&self, len: u64) -> io::Result<()> {
+        let mut longest = self.len.lock().unwrap_or_else(PoisonError::into_inner);
+        if len > *longest {
+            self.file.set_len(len)?;
+            *longest = len;
+        }
+        Ok(())
+    }
+
+    /// Gives back the pages that were written.
+    fn clear(&self) {
+        let len = *self.len.lock().unwrap_or_else(PoisonError::into_inner);
+        // They would stay, no more.
+        let _ = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len);
+    }
+}
+
 /// A mapping of a client's file that is looked after until this is dropped, which comes before it is unmapped.
 pub(super) struct Guarded {
     entry: &'static Entry,
@@ -103,8 +152,9 @@ impl Guarded {
     /// Looks after `len` bytes at `start`, both multiples of a page, that are the caller's mapping.
     ///
     /// # Errors
-    /// SIGBUS cannot be caught.
+    /// SIGBUS cannot be caught, or there is nothing to put in the place of so many bytes.
     pub(super) fn new(start: usize, len: usize) -> io::Result<Self> {
+        Zeros::get()?.cover(len as u64)?;
         static CAUGHT: OnceLock<Result<(), i32>> = OnceLock::new();
         let caught = CAUGHT.get_or_init(|| register_signal_handler(libc::SIGBUS, on_sigbus).map_err(|error| error.errno()));
         caught.map_err(io::Error::from_raw_os_error)?;
@@ -114,7 +164,7 @@ impl Guarded {
         Ok(Self { entry })
     }
 
-    /// Whether an access has hit a page that the file has no more, so that zeros are in the place of all its pages.
+    /// Whether an access has hit a page that the file does not have, so that zeros are in the place of all its pages.
     pub(super) fn has_shrunk(&self) -> bool {
         self.entry.shrunk.load(Ordering::Acquire)
     }
@@ -122,10 +172,17 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
+        if let (true, Ok(zeros)) = (self.has_shrunk(), Zeros::get()) {
+            zeros.clear();
+        }
         self.entry.set(0, 0);
         self.entry.taken.store(false, Ordering::Release);
     }
 }
+
+/// The last words of a process that has nothing to put in the place of a client's memory.
+const NOTHING_LEFT: &[u8] =
+    b"bareverbs: a client's memory is gone and the system lets nothing be mapped in its place: the server ends\n";
 
 /// Puts zeros in the place of the mapping that was hit; what hit no mapping of a client ends the process, as it would
 /// without this handler.
@@ -141,14 +198,21 @@ extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
         MAPPINGS.find(addr as usize)
     });
     if let Some((entry, start, len)) = hit {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the range is a mapping of a client's file, whole and for nothing else; it stays mapped at least until this
-        // access has ended, since its owner is borrowed by it. mmap is a system call and may be done in a handler.
-        let mapped = unsafe { libc::mmap(start as *mut c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-        if mapped as usize == start {
-            entry.shrunk.store(true, Ordering::Release);
-            return;
+        let zeros = ZEROS.load(Ordering::Acquire);
+        let shared = (libc::MAP_SHARED | libc::MAP_NORESERVE, zeros);
+        let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1);
+        for (flags, descriptor) in [shared, private] {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: the range is a mapping of a client's file, whole and for nothing else; it stays mapped at least until this
+            // access has ended, since its owner is borrowed by it. mmap is a system call and may be done in a handler.
+            let mapped = unsafe { libc::mmap(start as *mut c_void, len, protection, flags | libc::MAP_FIXED, descriptor, 0) };
+            if mapped as usize == start {
+                entry.shrunk.store(true, Ordering::Release);
+                return;
+            }
         }
+        // SAFETY: write is a system call and may be done in a handler; the bytes are static.
+        unsafe { libc::write(libc::STDERR_FILENO, NOTHING_LEFT.as_ptr().cast(), NOTHING_LEFT.len()) };
     }
     // SAFETY: both may be called in a handler. The signal is blocked here, and ends the process when this returns.
     unsafe {
