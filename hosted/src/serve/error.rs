@@ -33,6 +33,13 @@ pub enum ServeError {
         /// Bytes that they need.
         least: u64,
     },
+    /// Fewer file descriptors than the devices need.
+    Descriptors {
+        /// As many as this process may have.
+        limit: u64,
+        /// As many as they need.
+        least: u64,
+    },
     /// A fault is for a device that there is not.
     NoSuchLid(u16),
     /// The socket could not be made.
@@ -62,6 +69,9 @@ impl fmt::Display for ServeError {
             Self::TooMany => write!(f, "the devices' LIDs would pass {LAST_LID:#x}"),
             Self::Limit(name, error) => write!(f, "limit {name}: {error}"),
             Self::Memory { least } => write!(f, "so many devices need a memory limit of {}M at least", least >> 20),
+            Self::Descriptors { limit, least } => {
+                write!(f, "so many devices need {least} file descriptors, and {limit} are allowed (ulimit -Hn, LimitNOFILE=)")
+            }
             Self::NoSuchLid(lid) => write!(f, "a fault for LID {lid}: no device has it"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Trace(None, error) => write!(f, "trace: {error}"),

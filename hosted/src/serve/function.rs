@@ -12,7 +12,7 @@ use vfio_bindings::bindings::vfio::{
 
 use super::memory::ClientMemory;
 use super::messages::line;
-use super::protocol::{Backend, Map};
+use super::protocol::{Backend, MOST_DESCRIPTORS, Map};
 use super::subnet::{Gone, Handle};
 use super::vectors::{self, Vectors};
 
@@ -130,6 +130,14 @@ impl Backend for Function {
             })?,
         }
         Ok(())
+    }
+
+    fn descriptors_lost(&mut self) {
+        let Self { name, .. } = self;
+        line(format!(
+            "{name}: a message is refused whose descriptors did not all arrive: {MOST_DESCRIPTORS} may come with one, or this \
+             process has as many as it may (ulimit -n)"
+        ));
     }
 
     fn reset(&mut self) -> io::Result<()> {

@@ -32,8 +32,14 @@ const PAGE: u64 = 4096;
 /// Most bytes of this process's address space that the files of one client take: a file is mapped as a whole.
 const MOST_ADDRESS_SPACE: usize = 4 << 40;
 
-/// Most files that the mappings of one client are of.
-const MOST_FILES: usize = 64;
+/// What one client may offer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Bytes of its files together.
+    pub(crate) bytes: u64,
+    /// Files that its mappings are of; each is a descriptor.
+    pub(crate) files: usize,
+}
 
 /// A file of the client, mapped as a whole: a mapping of this process for each of its ranges would be too many.
 struct MappedFile {
@@ -174,8 +180,7 @@ impl MapError {
 pub(crate) struct ClientMemory {
     /// Name of the device, for the log.
     device: String,
-    /// Most bytes that the client's files may have together.
-    most: u64,
+    bounds: Bounds,
     mappings: RwLock<BTreeMap<u64, Mapping>>,
     files: Mutex<Vec<MappedFile>>,
     /// The connection of the client, to end it.
@@ -193,11 +198,11 @@ struct Step<'a> {
 }
 
 impl ClientMemory {
-    /// Without any memory. The client's files may have so many bytes together.
-    pub(crate) fn new(device: String, most: u64) -> Self {
+    /// Without any memory.
+    pub(crate) fn new(device: String, bounds: Bounds) -> Self {
         Self {
             device,
-            most,
+            bounds,
             mappings: RwLock::default(),
             files: Mutex::default(),
             connection: Mutex::default(),
@@ -309,7 +314,7 @@ impl ClientMemory {
         }
         // Each page of it may be charged to this process's memory cgroup: it is whoever touches a page first that the kernel
         // charges, and keeps charging until the file is gone.
-        let too_large = MapError::TooLarge { file: whole, most: self.most.min(MOST_ADDRESS_SPACE as u64) };
+        let too_large = MapError::TooLarge { file: whole, most: self.bounds.bytes.min(MOST_ADDRESS_SPACE as u64) };
         let start = usize::try_from(offset).map_err(|_| too_large)?;
         let id = (metadata.dev(), metadata.ino());
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -321,8 +326,8 @@ impl ClientMemory {
             return Ok(Pages { file, offset: start });
         }
         let len = usize::try_from(whole).map_err(|_| too_large)?;
-        if files.len() >= MOST_FILES {
-            return Err(MapError::TooManyFiles(MOST_FILES));
+        if files.len() >= self.bounds.files {
+            return Err(MapError::TooManyFiles(self.bounds.files));
         }
         // A file may be mapped more than once: to be read alone, or before it grew.
         let mut sizes = BTreeMap::from([(id, whole)]);
@@ -333,7 +338,7 @@ impl ClientMemory {
             sizes.entry(id).and_modify(|most| *most = (*most).max(size as u64)).or_insert(size as u64);
         }
         let offered = sizes.values().fold(0, |sum: u64, size| sum.saturating_add(*size));
-        if offered > self.most || len > MOST_ADDRESS_SPACE - mapped.min(MOST_ADDRESS_SPACE) {
+        if offered > self.bounds.bytes || len > MOST_ADDRESS_SPACE - mapped.min(MOST_ADDRESS_SPACE) {
             return Err(too_large);
         }
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
@@ -490,6 +495,10 @@ mod tests {
 
     use super::*;
 
+    fn client(device: &str) -> ClientMemory {
+        ClientMemory::new(device.into(), Bounds { bytes: u64::MAX, files: 64 })
+    }
+
     fn file(len: u64) -> File {
         let file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
         file.set_len(len).unwrap();
@@ -498,7 +507,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_memory_is_refused() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         // Where the build puts things is a disk, or else this shows nothing.
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("pages");
@@ -512,7 +521,7 @@ mod tests {
 
     #[test]
     fn ranges_are_of_whole_pages() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         for (addr, len, offset, wrong) in [(1, 0x1000, 0, 1), (0, 0xfff, 0, 0xfff), (0, 0x1000, 8, 8), (0, 1, 0, 1)] {
             assert_eq!(memory.map(addr, len, true, Some(file(0x2000)), offset), Err(MapError::Unaligned(wrong)));
         }
@@ -520,7 +529,7 @@ mod tests {
 
     #[test]
     fn files_take_a_bounded_part_of_the_address_space() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         let half = file(MOST_ADDRESS_SPACE as u64 / 2);
         memory.map(0, 0x1000, true, Some(half), 0).unwrap();
         let more = file(MOST_ADDRESS_SPACE as u64 / 2 + 0x1000);
@@ -530,7 +539,7 @@ mod tests {
 
     #[test]
     fn a_client_offers_a_bounded_amount_of_memory() {
-        let memory = ClientMemory::new("test".into(), 0x4000);
+        let memory = ClientMemory::new("test".into(), Bounds { bytes: 0x4000, files: 64 });
         let shared = file(0x2000);
         memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         // The same file counts once, however it is mapped and also when it has grown.
@@ -547,7 +556,7 @@ mod tests {
 
     #[test]
     fn bytes_reach_the_file_across_two_mappings() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         let mut shared = file(0x3000);
         memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000).unwrap();
         memory.map(0x2000, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
@@ -567,7 +576,7 @@ mod tests {
     #[test]
     fn as_many_pages_as_a_driver_maps_one_by_one() {
         const PAGES: u64 = MOST_MAPPINGS as u64;
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         let shared = file(PAGES * 0x1000);
         let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -590,7 +599,7 @@ mod tests {
 
     #[test]
     fn a_file_that_grows_is_reached_to_its_new_end() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         let shared = file(0x1000);
         memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         let beyond = memory.map(0x1000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x1000);
@@ -605,7 +614,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_when_the_end_is_missing() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         memory.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
         assert_eq!(memory.write(0xffe, &[7; 4]), Err(DmaFault { addr: 0xffe, len: 4 }));
         let mut read = [1; 2];
@@ -616,7 +625,7 @@ mod tests {
 
     #[test]
     fn memory_without_a_descriptor_is_refused() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         memory.map(0x8000, 0x1000, true, None, 0).unwrap();
         assert!(memory.read(0x8010, &mut [0; 4]).is_err());
         assert!(memory.write(0x8010, &[0; 4]).is_err());
@@ -624,7 +633,7 @@ mod tests {
 
     #[test]
     fn read_only_memory_is_not_written() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         memory.map(0, 0x1000, false, Some(file(0x1000)), 0).unwrap();
         assert!(memory.write(0, &[1]).is_err());
         assert!(memory.read(0, &mut [0]).is_ok());
@@ -635,7 +644,7 @@ mod tests {
     fn whoever_sees_the_last_byte_sees_all() {
         const LEN: usize = 0x2_0000;
         const ROUNDS: u32 = 10;
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         let shared = file(LEN as u64);
         memory.map(0, LEN as u64, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         let there: MmapRegion = MmapRegion::from_file(FileOffset::new(shared, 0), LEN).unwrap();
@@ -682,7 +691,7 @@ mod tests {
 
     #[test]
     fn every_length_and_place_is_stored_and_nothing_beside() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         memory.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
         for at in 0..17 {
             for len in 0..40 {
@@ -699,7 +708,7 @@ mod tests {
 
     #[test]
     fn a_file_that_shrinks_costs_its_own_client_alone() {
-        let (memory, other) = (ClientMemory::new("test".into(), u64::MAX), ClientMemory::new("other".into(), u64::MAX));
+        let (memory, other) = (client("test"), client("other"));
         let shared = file(0x4000);
         memory.map(0, 0x4000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         other.map(0, 0x4000, true, Some(file(0x4000)), 0).unwrap();
@@ -725,7 +734,7 @@ mod tests {
     #[test]
     fn what_takes_the_place_of_a_file_needs_no_commit_charge() {
         const LEN: u64 = 0x7777_7000;
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         let shared = file(LEN);
         memory.map(0, LEN, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         shared.set_len(0).unwrap();
@@ -753,7 +762,7 @@ mod tests {
         // One more than there can be, of which the machine of a build has none.
         let pages = count("nr_hugepages") + count("nr_overcommit_hugepages") + 1;
         huge.set_len(pages * HUGE).unwrap();
-        let (memory, other) = (ClientMemory::new("test".into(), u64::MAX), ClientMemory::new("other".into(), u64::MAX));
+        let (memory, other) = (client("test"), client("other"));
         memory.map(0, pages * HUGE, true, Some(huge), 0).unwrap();
         other.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
         assert!((0..pages).any(|page| memory.write(page * HUGE, &[1; 8]).is_err()));
@@ -768,7 +777,7 @@ mod tests {
     #[test]
     #[ignore = "a measurement"]
     fn time_of_copies() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         memory.map(0, 0x2_0000, true, Some(file(0x2_0000)), 0).unwrap();
         for (len, times) in [(8_usize, 1_000_000_u32), (64, 1_000_000), (0x1_0000, 20_000)] {
             let bytes = vec![1; len];
@@ -784,7 +793,7 @@ mod tests {
 
     #[test]
     fn wrong_ranges_are_refused() {
-        let memory = ClientMemory::new("test".into(), u64::MAX);
+        let memory = client("test");
         let last = u64::MAX - 0xfff;
         assert_eq!(memory.map(0, 0, true, None, 0), Err(MapError::Empty));
         assert_eq!(memory.map(last, 0x2000, true, None, 0), Err(MapError::Beyond { start: last, len: 0x2000 }));

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod control;
+mod descriptors;
 mod error;
 mod function;
 mod heap;
@@ -29,7 +30,7 @@ use self::args::{ServeArgs, TroubleArgs};
 use self::control::{Control, Line};
 pub use self::error::ServeError;
 use self::function::Function;
-use self::memory::{ClientMemory, Reach};
+use self::memory::{Bounds, ClientMemory, Reach};
 use self::subnet::{Ended, Handle, Station, Subnet};
 use self::values::LimitTo;
 use self::vectors::Vectors;
@@ -51,6 +52,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, ServeError> {
 
 fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     vectors::check().map_err(ServeError::Interrupts)?;
+    let files = descriptors::files(descriptors::raise(), args.sockets.len(), args.offer.vectors)?;
     let sink = Sink::queued(args.trace.trace, args.trace.trace_file.as_deref())
         .map_err(|error| ServeError::Trace(args.trace.trace_file.clone(), error))?;
     let tracing = args.trace.trace || args.trace.trace_file.is_some();
@@ -68,7 +70,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let (listener, claim) = socket::listen(path, args.socket_mode)?;
         wire.attach(config.lid);
         let name = format!("lid{}", config.lid);
-        let memory = Arc::new(ClientMemory::new(name.clone(), args.offer.guest_memory));
+        let memory = Arc::new(ClientMemory::new(name.clone(), Bounds { bytes: args.offer.guest_memory, files }));
         let vectors = Vectors::new(config.vectors);
         let mut device = Device::with_memory(config, Reach(Arc::clone(&memory)));
         let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();

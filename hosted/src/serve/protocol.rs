@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_IRQ_SET_DATA_BOOL, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
     VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
@@ -25,7 +25,7 @@ const MOST_DATA: usize = 1 << 20;
 const LONGEST: usize = HEADER + 16 + MOST_DATA;
 
 /// Most descriptors that come with a message.
-const MOST_DESCRIPTORS: usize = 16;
+pub(super) const MOST_DESCRIPTORS: usize = 16;
 
 /// What the server says of itself.
 const CAPABILITIES: &[u8] =
@@ -76,6 +76,8 @@ pub(super) trait Backend {
     fn reset(&mut self) -> io::Result<()>;
     /// What SET_IRQS asks for.
     fn set_irqs(&mut self, index: u32, flags: u32, start: u32, count: u32, descriptors: Vec<File>) -> io::Result<()>;
+    /// Some descriptors of a message did not come through: there were too many of them, or this process has too many.
+    fn descriptors_lost(&mut self);
 }
 
 /// Memory that a client offers.
@@ -183,6 +185,13 @@ struct Header {
     flags: u32,
 }
 
+/// What came with a message.
+enum Descriptors {
+    All(Vec<File>),
+    /// Not all of them.
+    Lost,
+}
+
 /// One client.
 pub(super) struct Connection {
     stream: UnixStream,
@@ -205,7 +214,13 @@ impl Connection {
         while let Some((header, descriptors)) = self.receive()? {
             self.reply.clear();
             self.reply.resize(HEADER, 0);
-            let done = execute(header.command, &self.body, &mut self.reply, backend, descriptors);
+            let done = match descriptors {
+                Descriptors::All(files) => execute(header.command, &self.body, &mut self.reply, backend, files),
+                Descriptors::Lost => {
+                    backend.descriptors_lost();
+                    Err(Refusal::Error(io::Error::from_raw_os_error(libc::EMFILE)))
+                }
+            };
             let error = match done {
                 Ok(()) => None,
                 Err(Refusal::Error(error)) => Some(errno(&error)),
@@ -219,24 +234,27 @@ impl Connection {
     }
 
     /// The next message, its body in `body`; `None` at the end.
-    fn receive(&mut self) -> Result<Option<(Header, Vec<File>)>, Broken> {
+    fn receive(&mut self) -> Result<Option<(Header, Descriptors)>, Broken> {
         let mut bytes = [0; HEADER];
-        let mut descriptors = Vec::new();
+        let mut files = Vec::new();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = loop {
+        let (got, flags) = loop {
             let mut into = [IoSliceMut::new(&mut bytes)];
             match recvmsg(&self.stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(got) => break got.bytes,
+                Ok(got) => break (got.bytes, got.flags),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(Broken::Io(error.into())),
             }
         };
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
-                descriptors.extend(files.map(File::from));
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                files.extend(received.map(File::from));
             }
         }
+        // A message without those that are missing would mean something else.
+        let lost = flags.contains(ReturnFlags::CTRUNC) || files.len() > MOST_DESCRIPTORS;
+        let descriptors = if lost { Descriptors::Lost } else { Descriptors::All(files) };
         if got == 0 {
             return Ok(None);
         }

@@ -541,7 +541,7 @@ mod tests {
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::wire::{Delivery, Destination, PerfectWire};
 
-    use super::super::memory::ClientMemory;
+    use super::super::memory::{Bounds, ClientMemory};
     use super::*;
 
     /// A wire that carries nothing and has something to do every so often.
@@ -578,7 +578,8 @@ mod tests {
     }
 
     fn device(lid: u16) -> (Station, Vectors) {
-        let memory = Reach(Arc::new(ClientMemory::new("test".into(), u64::MAX)));
+        let bounds = Bounds { bytes: u64::MAX, files: 64 };
+        let memory = Reach(Arc::new(ClientMemory::new("test".into(), bounds)));
         (Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory) }, Vectors::new(1))
     }
 

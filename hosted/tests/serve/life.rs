@@ -148,6 +148,49 @@ fn a_descriptor_that_would_block_stops_nobody() {
 }
 
 #[test]
+fn the_server_has_as_many_descriptors_as_it_may() {
+    let server = Server::start_limited("-Sn 100", &["a"], &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.process.id())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(words[0], words[1], "soft and hard");
+}
+
+/// Of the 150 a half of what the server does not need itself is for each client.
+#[test]
+fn a_client_cannot_use_up_the_descriptors_of_another() {
+    let mut server = Server::start_limited("-n 150", &["a", "b"], &["--vectors", "4"]);
+    let mut greedy = Raw::connect(&server.path("a"));
+    let file = || {
+        let file = std::fs::File::from(rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(0x1000).unwrap();
+        file
+    };
+    let taken = (0..100).map_while(|number| greedy.try_map(number << 12, 0x1000, &file()).ok()).count();
+    assert!((8..=43).contains(&taken), "{taken}");
+    assert_eq!(greedy.map_refused(0x100_0000, 0x1000, &file()), 12, "ENOMEM");
+    let mut other = server.connect("b");
+    let memory = bring_up(&mut other);
+    (0..4).for_each(|number| drop(vector(&mut other, number)));
+    assert_eq!(command(&mut other, &memory, 0x1000, ENABLE_HCA), Some(0));
+    let (_, said) = server.interrupt();
+    assert!(said.contains(&format!("is not taken: the client's mappings are of {taken} files, as many as")), "{said}");
+}
+
+#[test]
+fn descriptors_that_do_not_arrive_are_told() {
+    let mut server = Server::start(&["a"], &[]);
+    let mut client = Raw::connect(&server.path("a"));
+    let events: Vec<_> = (0..17).map(|_| std::fs::File::from(eventfd(0, EventfdFlags::empty()).unwrap())).collect();
+    let events: Vec<&std::fs::File> = events.iter().collect();
+    assert_eq!(client.vectors(&events[..16]), 0);
+    assert_eq!(client.vectors(&events), 24, "EMFILE");
+    drop(client);
+    let (_, said) = server.interrupt();
+    assert!(said.contains("lid1: a message is refused whose descriptors did not all arrive: 16 may come with one"), "{said}");
+}
+
+#[test]
 fn a_message_longer_than_agreed_costs_its_client_the_connection() {
     const REGION_WRITE: u8 = 10;
     let mut server = Server::start(&["a"], &[]);

@@ -26,8 +26,18 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(devices: &[&str], options: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_bareverbs")), devices, options)
+    }
+
+    /// With a limit of a shell's `ulimit`.
+    pub(crate) fn start_limited(limit: &str, devices: &[&str], options: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_bareverbs")]);
+        Self::start_by(command, devices, options)
+    }
+
+    fn start_by(mut command: Command, devices: &[&str], options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bareverbs"));
         command.args(["sim", "serve"]).args(options).stderr(Stdio::piped());
         for device in devices {
             command.arg("--socket").arg(folder.path().join(device));
