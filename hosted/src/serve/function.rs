@@ -11,7 +11,7 @@ use vfio_bindings::bindings::vfio::{
 };
 
 use super::memory::ClientMemory;
-use super::messages::line;
+use super::messages::Limited;
 use super::protocol::{Backend, MOST_DESCRIPTORS, Map};
 use super::subnet::{Gone, Handle};
 use super::vectors::{self, Vectors};
@@ -22,6 +22,7 @@ const LONGEST_ACCESS: usize = 4096;
 /// One function. Its device lives in the subnet.
 pub(crate) struct Function {
     name: String,
+    lines: Arc<Limited>,
     vectors: u16,
     handle: Handle,
     memory: Arc<ClientMemory>,
@@ -38,8 +39,8 @@ fn wrong() -> io::Error {
 }
 
 impl Function {
-    pub(crate) fn new(name: String, vectors: u16, handle: Handle, memory: Arc<ClientMemory>) -> Self {
-        Self { name, vectors, handle, memory }
+    pub(crate) fn new(name: String, lines: Arc<Limited>, vectors: u16, handle: Handle, memory: Arc<ClientMemory>) -> Self {
+        Self { name, lines, vectors, handle, memory }
     }
 
     /// Its name, for people.
@@ -116,7 +117,7 @@ impl Backend for Function {
     fn dma_map(&mut self, map: Map, file: Option<File>) -> io::Result<()> {
         let Map { addr, len, offset, writable } = map;
         self.memory.map(addr, len, writable, file, offset).map_err(|error| {
-            line(format!("{}: memory at {addr:#x}, {len} bytes, is not taken: {error}", self.name));
+            self.lines.line(format_args!("memory at {addr:#x}, {len} bytes, is not taken: {error}"));
             error.into()
         })
     }
@@ -125,7 +126,7 @@ impl Backend for Function {
         match range {
             None => self.memory.clear(),
             Some((addr, len)) => self.memory.unmap(addr, len).map_err(|error| {
-                line(format!("{}: memory at {addr:#x}, {len} bytes, is not given back: {error}", self.name));
+                self.lines.line(format_args!("memory at {addr:#x}, {len} bytes, is not given back: {error}"));
                 io::Error::from(error)
             })?,
         }
@@ -133,10 +134,9 @@ impl Backend for Function {
     }
 
     fn descriptors_lost(&mut self) {
-        let Self { name, .. } = self;
-        line(format!(
-            "{name}: a message is refused whose descriptors did not all arrive: {MOST_DESCRIPTORS} may come with one, or this \
-             process has as many as it may (ulimit -n)"
+        self.lines.line(format_args!(
+            "a message is refused whose descriptors did not all arrive: {MOST_DESCRIPTORS} may come with one, or this process has \
+             as many as it may (ulimit -n)"
         ));
     }
 

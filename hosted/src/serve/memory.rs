@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use vm_memory::mmap::MmapRegionError;
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
-use super::messages::line;
+use super::messages::Limited;
 use super::shrunk::Guarded;
 
 /// Most mappings of one client: what vfio-user takes for granted (its default of `max_dma_maps`). A driver behind the IOMMU of a
@@ -178,8 +178,7 @@ impl MapError {
 
 /// The memory of one client. Whoever maps and whoever reaches it may be different threads.
 pub(crate) struct ClientMemory {
-    /// Name of the device, for the log.
-    device: String,
+    lines: Arc<Limited>,
     bounds: Bounds,
     mappings: RwLock<BTreeMap<u64, Mapping>>,
     files: Mutex<Vec<MappedFile>>,
@@ -199,9 +198,9 @@ struct Step<'a> {
 
 impl ClientMemory {
     /// Without any memory.
-    pub(crate) fn new(device: String, bounds: Bounds) -> Self {
+    pub(crate) fn new(lines: Arc<Limited>, bounds: Bounds) -> Self {
         Self {
-            device,
+            lines,
             bounds,
             mappings: RwLock::default(),
             files: Mutex::default(),
@@ -289,7 +288,7 @@ impl ClientMemory {
         } else {
             "the system has no page for a hole in the file of the client's memory (huge pages, a full tmpfs): it is given up"
         };
-        line(format!("{}: {why}", self.device));
+        self.lines.line(format_args!("{why}"));
         if let Some(connection) = &*self.connection.lock().unwrap_or_else(PoisonError::into_inner) {
             // It may have ended already.
             let _ = connection.shutdown(Shutdown::Both);
@@ -356,9 +355,9 @@ impl ClientMemory {
     /// Says once for each mapping that it cannot be reached.
     fn say_unreachable(&self, addr: u64, start: u64, mapping: &Mapping) {
         if !mapping.said.swap(true, Ordering::Relaxed) {
-            let Self { device, .. } = self;
             let len = mapping.len;
-            line(format!("{device}: no access to {addr:#x}: the client offered {start:#x}, {len} bytes, without a descriptor"));
+            let offered = format_args!("the client offered {start:#x}, {len} bytes, without a descriptor");
+            self.lines.line(format_args!("no access to {addr:#x}: {offered}"));
         }
     }
 
@@ -496,7 +495,7 @@ mod tests {
     use super::*;
 
     fn client(device: &str) -> ClientMemory {
-        ClientMemory::new(device.into(), Bounds { bytes: u64::MAX, files: 64 })
+        ClientMemory::new(Arc::new(Limited::new(device.into())), Bounds { bytes: u64::MAX, files: 64 })
     }
 
     fn file(len: u64) -> File {
@@ -539,7 +538,7 @@ mod tests {
 
     #[test]
     fn a_client_offers_a_bounded_amount_of_memory() {
-        let memory = ClientMemory::new("test".into(), Bounds { bytes: 0x4000, files: 64 });
+        let memory = ClientMemory::new(Arc::new(Limited::new("test".into())), Bounds { bytes: 0x4000, files: 64 });
         let shared = file(0x2000);
         memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         // The same file counts once, however it is mapped and also when it has grown.

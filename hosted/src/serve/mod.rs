@@ -31,6 +31,7 @@ use self::control::{Control, Line};
 pub use self::error::ServeError;
 use self::function::Function;
 use self::memory::{Bounds, ClientMemory, Reach};
+use self::messages::Limited;
 use self::subnet::{Ended, Handle, Station, Subnet};
 use self::values::LimitTo;
 use self::vectors::Vectors;
@@ -63,6 +64,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     check_paths(args)?;
     let mut stations = Vec::new();
     let mut memories = Vec::new();
+    let mut limited = Vec::new();
     let mut claims = Vec::new();
     let mut wire = PerfectWire::default();
     for (number, path) in args.sockets.iter().enumerate() {
@@ -70,7 +72,8 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let (listener, claim) = socket::listen(path, args.socket_mode)?;
         wire.attach(config.lid);
         let name = format!("lid{}", config.lid);
-        let memory = Arc::new(ClientMemory::new(name.clone(), Bounds { bytes: args.offer.guest_memory, files }));
+        let lines = Arc::new(Limited::new(name.clone()));
+        let memory = Arc::new(ClientMemory::new(Arc::clone(&lines), Bounds { bytes: args.offer.guest_memory, files }));
         let vectors = Vectors::new(config.vectors);
         let mut device = Device::with_memory(config, Reach(Arc::clone(&memory)));
         let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
@@ -84,7 +87,8 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
             device.set_tracer(Some(Several(tracers)));
         }
         stations.push((Station { device }, vectors));
-        memories.push((name, listener, memory));
+        memories.push((name, Arc::clone(&lines), listener, memory));
+        limited.push(lines);
         claims.push(claim);
     }
 
@@ -97,8 +101,8 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let subnet = Subnet::new(stations, with_faults(&args.trouble, wire), near);
     let stopper = subnet.handle(0);
     ctrlc::set_handler(move || stop(&stopper)).map_err(ServeError::Signal)?;
-    for (number, (name, listener, memory)) in memories.into_iter().enumerate() {
-        let function = Function::new(name.clone(), args.offer.vectors, subnet.handle(number), memory);
+    for (number, (name, lines, listener, memory)) in memories.into_iter().enumerate() {
+        let function = Function::new(name.clone(), lines, args.offer.vectors, subnet.handle(number), memory);
         thread::Builder::new().name(name).spawn(move || socket::serve(&listener, function)).map_err(ServeError::Thread)?;
     }
     if let Some(far) = far {
@@ -129,6 +133,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     messages::line("serving, Ctrl-C ends".into());
     let Ended { stations, stuck, discarded } = subnet.run()?;
     drop(claims);
+    limited.iter().for_each(|lines| lines.finish());
     stations.iter().for_each(report);
     for (name, frames) in &discarded {
         messages::line(format!("{name}: {frames} frames discarded that it did not take in time"));

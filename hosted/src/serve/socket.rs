@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::error::{LONGEST_PATH, ServeError};
 use super::function::Function;
-use super::messages::line;
+use super::messages::Limited;
 use super::protocol::Connection;
 
 /// How long a listener that fails rests before it is asked again.
@@ -86,6 +86,8 @@ fn clear_path(path: &Path) -> Result<(), ServeError> {
 
 /// Serves one client after another for as long as the process runs.
 pub(crate) fn serve(listener: &UnixListener, mut function: Function) {
+    // Beside what clients are told of: who comes and goes is told however much they caused.
+    let lines = Limited::new(function.name().to_owned());
     loop {
         let served = listener.accept().and_then(|(stream, _)| {
             function.memory().connect(stream.try_clone()?);
@@ -93,13 +95,12 @@ pub(crate) fn serve(listener: &UnixListener, mut function: Function) {
         });
         let shrunk = function.memory().is_shrunk();
         let Ok(left) = function.disconnect() else { return };
-        let name = function.name();
         match served {
-            Ok(_) if shrunk => line(format!("{name}: client given up, {left}")),
-            Ok(Ok(())) => line(format!("{name}: client gone, {left}")),
-            Ok(Err(broken)) => line(format!("{name}: client lost ({broken}), {left}")),
+            Ok(_) if shrunk => lines.line(format_args!("client given up, {left}")),
+            Ok(Ok(())) => lines.line(format_args!("client gone, {left}")),
+            Ok(Err(broken)) => lines.line(format_args!("client lost ({broken}), {left}")),
             Err(error) => {
-                line(format!("{name}: no client can connect ({error})"));
+                lines.line(format_args!("no client can connect ({error})"));
                 thread::sleep(REST);
             }
         }

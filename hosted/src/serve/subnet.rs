@@ -579,7 +579,7 @@ mod tests {
 
     fn device(lid: u16) -> (Station, Vectors) {
         let bounds = Bounds { bytes: u64::MAX, files: 64 };
-        let memory = Reach(Arc::new(ClientMemory::new("test".into(), bounds)));
+        let memory = Reach(Arc::new(ClientMemory::new(Arc::new(messages::Limited::new("test".into())), bounds)));
         (Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory) }, Vectors::new(1))
     }
 

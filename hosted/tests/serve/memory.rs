@@ -147,3 +147,22 @@ fn a_client_that_offers_more_than_it_may_is_refused_and_told() {
                 have more than 1048576 together\n";
     assert!(said.contains(told), "{said}");
 }
+
+#[test]
+fn a_client_that_is_refused_again_and_again_does_not_fill_the_log() {
+    const TIMES: usize = 5000;
+    let mut server = Server::start(&["a"], &[]);
+    let mut client = Raw::connect(&server.path("a"));
+    let file = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(0x1000).unwrap();
+    for _ in 0..TIMES {
+        assert_eq!(client.map_refused(0x4_0000, 0x2000, &file), 22, "EINVAL");
+    }
+    drop(client);
+    let (_, said) = server.interrupt();
+    let told = said.lines().filter(|line| line.contains("is not taken")).count();
+    assert!((1..200).contains(&told), "{told}");
+    let left_out =
+        said.lines().filter_map(|line| line.strip_prefix("lid1: ")?.strip_suffix(" lines about its client left out"));
+    assert_eq!(told + left_out.map(|count| count.parse::<usize>().unwrap()).sum::<usize>(), TIMES);
+}
