@@ -223,7 +223,8 @@ pub struct TraceArgs {
     /// Simulated devices: prints each firmware command, doorbell, WQE, CQE, EQE and packet with its fields to standard error
     #[arg(long)]
     pub trace: bool,
-    /// The same into a file
+    /// The same into a file. It gets every line: a device that does more than the file takes waits for it. A terminal or a pipe
+    /// may lose lines of sim serve, which are counted
     #[arg(long, value_name = "FILE")]
     pub trace_file: Option<PathBuf>,
 }

@@ -21,14 +21,17 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::num::ParseIntError;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bareverbs::Instant;
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand};
+
+use crate::writer::{WhenFull, Writer};
 
 /// First line of every recording.
 const VERSION: &str = "recording 1";
@@ -36,10 +39,21 @@ const VERSION: &str = "recording 1";
 /// Zeros in a row that are counted instead of written out.
 const RUN: usize = 4;
 
+/// How long the end of a recording waits for what takes nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A file that takes what any number of devices do.
 #[derive(Clone)]
 pub struct Recording {
-    state: Arc<Mutex<RecordingState>>,
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    /// Whoever has a line writes it.
+    Direct(Arc<Mutex<RecordingState>>),
+    /// A thread writes them.
+    Queued(Writer),
 }
 
 struct RecordingState {
@@ -48,41 +62,59 @@ struct RecordingState {
 }
 
 impl Recording {
-    /// Begins a recording in a file, which is replaced.
+    /// Begins a recording in a file, which is replaced, and which a thread of its own writes. It gets every line: a device that
+    /// has too many of them waits for it, and the others do not.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(Box::new(BufWriter::new(File::create(path)?))))
+        let writer = Writer::new("recording", Box::new(File::create(path)?), WhenFull::Wait)?;
+        let recording = Self { way: Way::Queued(writer) };
+        recording.line(VERSION.into());
+        Ok(recording)
     }
 
-    /// Begins a recording that goes to `output`.
+    /// Begins a recording that goes to `output`, written by whoever has a line.
     pub fn new(output: Box<dyn Write + Send>) -> Self {
-        let recording = Self { state: Arc::new(Mutex::new(RecordingState { output, failed: None })) };
-        recording.line(VERSION);
+        let recording = Self { way: Way::Direct(Arc::new(Mutex::new(RecordingState { output, failed: None }))) };
+        recording.line(VERSION.into());
         recording
     }
 
-    fn line(&self, line: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.failed.is_none() {
-            state.failed = writeln!(state.output, "{line}").err();
+    fn line(&self, line: String) {
+        match &self.way {
+            Way::Queued(writer) => writer.line(line),
+            Way::Direct(state) => {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                if state.failed.is_none() {
+                    state.failed = writeln!(state.output, "{line}").err();
+                }
+            }
         }
     }
 
     /// Says what is done from here on.
     pub fn mark(&self, text: &str) {
-        self.line(&format!("mark {text}"));
+        self.line(format!("mark {text}"));
     }
 
     /// A tracer for a device called `name`, which may have no spaces.
     pub fn tracer(&self, name: &str, config: &DeviceConfig) -> Recorder {
-        self.line(&format!("device {name} {}", Identity(config)));
-        Recorder { name: name.into(), recording: self.clone() }
+        self.line(format!("device {name} {}", Identity(config)));
+        let way = match &self.way {
+            Way::Direct(state) => Way::Direct(Arc::clone(state)),
+            Way::Queued(writer) => Way::Queued(writer.lane()),
+        };
+        Recorder { name: name.into(), recording: Self { way } }
     }
 
     /// Writes out what is held back; the first error there was, if any.
     pub fn finish(&self) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.failed.take().map_or(Ok(()), Err)?;
-        state.output.flush()
+        match &self.way {
+            Way::Queued(writer) => writer.finish(PATIENCE),
+            Way::Direct(state) => {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.failed.take().map_or(Ok(()), Err)?;
+                state.output.flush()
+            }
+        }
     }
 }
 
@@ -96,7 +128,7 @@ impl Tracer for Recorder {
     fn record(&mut self, _now: Instant, record: Record<'_>) {
         let (kind, queue, index, bytes) = match record {
             Record::Command { slot, input, output } => {
-                return self.recording.line(&format!("command {} {slot:#x} {} {}", self.name, digits(input), digits(output)));
+                return self.recording.line(format!("command {} {slot:#x} {} {}", self.name, digits(input), digits(output)));
             }
             Record::Doorbell { uar, offset, bytes } => ("doorbell", uar, offset as u64, bytes),
             Record::SendWqe { qpn, index, bytes } => ("send", qpn, index.into(), bytes),
@@ -105,7 +137,7 @@ impl Tracer for Recorder {
             Record::Eqe { eqn, index, bytes } => ("eqe", eqn, index.into(), bytes),
             Record::Interrupt { .. } | Record::Sent { .. } | Record::Received { .. } | Record::Note(_) => return,
         };
-        self.recording.line(&format!("{kind} {} {queue:#x} {index:#x} {}", self.name, digits(bytes)));
+        self.recording.line(format!("{kind} {} {queue:#x} {index:#x} {}", self.name, digits(bytes)));
     }
 }
 

@@ -69,7 +69,7 @@ impl Sink {
     }
 
     /// A sink that writes to standard error, a file, or both, without having anyone wait for a terminal or a pipe: what is not
-    /// taken fast enough is dropped and counted. A file gets every line.
+    /// taken fast enough is dropped and counted. A file gets every line: whoever has too many of them waits for it.
     ///
     /// # Errors
     /// The file cannot be made, or a thread.
@@ -91,6 +91,15 @@ impl Sink {
     /// A sink that writes to each of `outputs`.
     pub fn new(outputs: Vec<Box<dyn Write + Send>>) -> Self {
         Self { way: Way::Direct(Arc::new(Mutex::new(SinkState { outputs, failed: None }))) }
+    }
+
+    /// The same sink, for another source of lines: none waits for a file because another has too many lines.
+    pub fn lane(&self) -> Self {
+        let way = match &self.way {
+            Way::Direct(state) => Way::Direct(Arc::clone(state)),
+            Way::Queued(writers) => Way::Queued(writers.iter().map(Writer::lane).collect()),
+        };
+        Self { way }
     }
 
     fn line(&self, line: &str) {

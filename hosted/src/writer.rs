@@ -1,15 +1,22 @@
 //! Lines that a thread of their own writes: whoever has one does not wait for a terminal that stands still, or hardly.
+//!
+//! Lines that wait are counted in lanes, one for each source: a full lane holds up, or loses the lines of, its own source alone.
+//! They are written in the order in which they came, whatever their lanes.
 
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Lines that wait at most.
-const WAITING: usize = 8192;
+/// Lines of a lane that wait at most, and their bytes.
+const MOST_LINES: usize = 8192;
+const MOST_BYTES: usize = 4 << 20;
+
+/// How often whoever waits looks whether anyone still writes.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What becomes of a line when too many wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +27,46 @@ pub enum WhenFull {
     Drop,
 }
 
+/// Lines of one source that wait.
+#[derive(Default)]
+struct Lane {
+    waiting: Mutex<Waiting>,
+    room: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    lines: usize,
+    bytes: usize,
+}
+
+impl Lane {
+    /// Makes room for a line. `false` if there is none, which is waited for if `wait` says so.
+    fn enter(&self, len: usize, wait: impl Fn() -> bool) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        while waiting.lines >= MOST_LINES || waiting.bytes >= MOST_BYTES {
+            if !wait() {
+                return false;
+            }
+            waiting = self.room.wait_timeout(waiting, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        waiting.lines += 1;
+        waiting.bytes += len;
+        true
+    }
+
+    /// A line has been written.
+    fn leave(&self, len: usize) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.lines -= 1;
+        waiting.bytes -= len;
+        drop(waiting);
+        self.room.notify_one();
+    }
+}
+
 enum Order {
-    Line(String),
+    Line(Arc<Lane>, String),
     /// Everything before it is written out; then this is answered.
     Flush(SyncSender<()>),
 }
@@ -29,13 +74,16 @@ enum Order {
 #[derive(Default)]
 struct State {
     dropped: AtomicU64,
+    /// Nobody writes any more.
+    ended: AtomicBool,
     failed: Mutex<Option<io::Error>>,
 }
 
-/// Where lines go. Clones are the same.
+/// Where lines go. Clones share a lane.
 #[derive(Clone)]
 pub struct Writer {
-    orders: SyncSender<Order>,
+    orders: Sender<Order>,
+    lane: Arc<Lane>,
     when_full: WhenFull,
     state: Arc<State>,
 }
@@ -52,24 +100,33 @@ impl Writer {
     /// # Errors
     /// There are no more threads.
     pub fn new(name: &str, output: Box<dyn Write + Send>, when_full: WhenFull) -> io::Result<Self> {
-        let (orders, waiting) = mpsc::sync_channel(WAITING);
+        let (orders, waiting) = mpsc::channel();
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
-        thread::Builder::new().name(name.into()).spawn(move || write_all(&waiting, output, &shared))?;
-        Ok(Self { orders, when_full, state })
+        thread::Builder::new().name(name.into()).spawn(move || {
+            write_all(&waiting, output, &shared);
+            shared.ended.store(true, Ordering::Relaxed);
+        })?;
+        Ok(Self { orders, lane: Arc::default(), when_full, state })
+    }
+
+    /// The same output, with a lane of its own: for another source of lines.
+    pub fn lane(&self) -> Self {
+        Self { lane: Arc::default(), ..self.clone() }
     }
 
     /// Has a line written, without its end.
     pub fn line(&self, line: String) {
-        // Without a thread there is nobody to write it.
-        let _ = match self.when_full {
-            WhenFull::Wait => self.orders.send(Order::Line(line)).map_err(|_| ()),
-            WhenFull::Drop => self.orders.try_send(Order::Line(line)).map_err(|error| {
-                if matches!(error, TrySendError::Full(_)) {
-                    self.state.dropped.fetch_add(1, Ordering::Relaxed);
-                }
-            }),
-        };
+        let Self { orders, lane, when_full, state } = self;
+        let len = line.len();
+        if !lane.enter(len, || *when_full == WhenFull::Wait && !state.ended.load(Ordering::Relaxed)) {
+            state.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if orders.send(Order::Line(Arc::clone(lane), line)).is_err() {
+            // Without a thread there is nobody to write it.
+            lane.leave(len);
+        }
     }
 
     /// Lines that were dropped so far because too many waited.
@@ -82,19 +139,9 @@ impl Writer {
     /// # Errors
     /// The first error of the output, after which nothing was written; or it still takes nothing ([`io::ErrorKind::TimedOut`]).
     pub fn finish(&self, limit: Duration) -> io::Result<()> {
-        let end = Instant::now() + limit;
         let (done, answer) = mpsc::sync_channel(1);
-        let mut order = Order::Flush(done);
-        let asked = loop {
-            match self.orders.try_send(order) {
-                Ok(()) => break true,
-                Err(TrySendError::Full(back)) if Instant::now() < end => order = back,
-                Err(_) => break false,
-            }
-            thread::sleep(Duration::from_millis(1));
-        };
-        let left = end.saturating_duration_since(Instant::now());
-        if !asked || answer.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+        let asked = self.orders.send(Order::Flush(done)).is_ok();
+        if !asked || answer.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         self.state.failed.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
@@ -121,8 +168,12 @@ fn write_all(orders: &Receiver<Order>, output: Box<dyn Write + Send>, state: &St
                 told = dropped;
             }
             match order {
-                Order::Line(line) if works => works = note(writeln!(output, "{line}")),
-                Order::Line(_) => {}
+                Order::Line(lane, line) => {
+                    if works {
+                        works = note(writeln!(output, "{line}"));
+                    }
+                    lane.leave(line.len());
+                }
                 Order::Flush(done) => {
                     works = works && note(output.flush());
                     // Whoever asked may have given up.
@@ -136,6 +187,8 @@ fn write_all(orders: &Receiver<Order>, output: Box<dyn Write + Send>, state: &St
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::buffer::Buffer;
 
@@ -186,6 +239,44 @@ mod tests {
         let (told, lines): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with("dropped here)"));
         assert_eq!((told.is_empty(), lines.len() as u64), (false, LINES - writer.dropped()));
         assert!(lines.is_sorted());
+    }
+
+    #[test]
+    fn a_full_lane_stops_its_own_source_alone() {
+        const LINES: usize = 20_000;
+        let (key, open) = mpsc::channel();
+        let text = Buffer::default();
+        let writer = Writer::new("test", Box::new(Gate { open, text: text.clone() }), WhenFull::Wait).unwrap();
+        let (many, few) = (writer.lane(), writer.lane());
+        let (sent, count) = mpsc::channel();
+        let flooding = thread::spawn(move || {
+            (0..LINES).for_each(|number| {
+                many.line(format!("many {number}"));
+                sent.send(()).unwrap();
+            });
+        });
+        let mut lines = 0;
+        while count.recv_timeout(Duration::from_millis(500)).is_ok() {
+            lines += 1;
+        }
+        assert!(lines < LINES, "it waits");
+        let (sent, done) = mpsc::channel();
+        let other = thread::spawn(move || {
+            (0..10).for_each(|number| few.line(format!("few {number}")));
+            sent.send(()).unwrap();
+        });
+        assert!(done.recv_timeout(Duration::from_secs(10)).is_ok(), "the other one does not");
+        drop(key);
+        flooding.join().unwrap();
+        other.join().unwrap();
+        writer.finish(Duration::from_secs(60)).unwrap();
+        let text = String::from_utf8(text.bytes()).unwrap();
+        for (name, count) in [("many ", LINES), ("few ", 10)] {
+            let numbers =
+                text.lines().filter_map(|line| line.strip_prefix(name)).map(|number| number.parse::<usize>().unwrap());
+            assert!(numbers.eq(0..count), "each once, in order");
+        }
+        assert_eq!(writer.dropped(), 0);
     }
 
     #[test]

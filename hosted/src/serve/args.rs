@@ -45,7 +45,8 @@ pub struct ServeArgs {
     /// What goes wrong.
     #[command(flatten)]
     pub trouble: TroubleArgs,
-    /// Writes every firmware command, doorbell, WQE, CQE and EQE byte for byte into a file, to be replayed and compared
+    /// Writes every firmware command, doorbell, WQE, CQE and EQE byte for byte into a file, to be replayed and compared. None is
+    /// left out: a device that does more than the file takes waits for it
     #[arg(long, value_name = "FILE", help_heading = "What is told")]
     pub record: Option<PathBuf>,
     /// What is told of the devices' doings.

@@ -272,7 +272,9 @@ fn execute(devices: &[(u16, Handle)], line: &str) -> Result<String, Gone> {
     match devices.iter().find(|(known, _)| *known == lid) {
         Some((_, handle)) => {
             let done = handle.ask_within(PATIENCE, move |station| apply(station, act))?;
-            Ok(done.unwrap_or_else(|| "not done: the device waits for its client's memory".into()))
+            Ok(done.unwrap_or_else(|| {
+                "not done: the device waits for its client's memory, or for a file that takes no more lines".into()
+            }))
         }
         None => Ok(format!("no device has LID {lid}")),
     }

@@ -78,7 +78,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let mut device = Device::with_memory(config, Reach(Arc::clone(&memory)));
         let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
         if tracing {
-            tracers.push(Box::new(Printer::new(name.clone(), sink.clone())));
+            tracers.push(Box::new(Printer::new(name.clone(), sink.lane())));
         }
         if let Some(recording) = &recording {
             tracers.push(Box::new(recording.tracer(&name, device.config())));
@@ -139,7 +139,9 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         messages::line(format!("{name}: {frames} frames discarded that it did not take in time"));
     }
     for name in &stuck {
-        messages::line(format!("{name}: its thread does not end: it waits for the client's memory"));
+        messages::line(format!(
+            "{name}: its thread does not end: it waits for the client's memory, or for a file that takes no more lines"
+        ));
     }
     // With them go the tracers: whatever a client still does is not told any more.
     drop(stations);

@@ -1,9 +1,14 @@
 //! Recordings.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
-use crate::server::{Server, bring_up, command};
+use crate::server::{ENABLE_HCA, Server, bring_up, command, wait};
 
 #[test]
 fn what_a_client_sends_is_recorded_byte_for_byte() {
@@ -36,4 +41,55 @@ fn a_recording_that_cannot_be_made_is_told_before_anything_is_served() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("recording: "));
     assert!(!Path::new("never-made").exists());
+}
+
+/// A pipe that nobody reads stands for a disk that is slow.
+#[test]
+fn a_file_that_takes_nothing_holds_up_only_who_has_too_many_lines() {
+    let kept = tempfile::tempdir().unwrap();
+    let pipe = kept.path().join("recording");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut reader = File::options().read(true).write(true).open(&pipe).unwrap();
+    let mut server = Server::start(&["a", "b"], &["--record", pipe.to_str().unwrap()]);
+    let mut client = server.connect("a");
+    let memory = bring_up(&mut client);
+    let (sent, done) = mpsc::channel();
+    let flooding = thread::spawn(move || {
+        let mut number = 0;
+        while command(&mut client, &memory, 0x1000, ENABLE_HCA).is_some() {
+            number += 1;
+            if sent.send(()).is_err() {
+                break;
+            }
+        }
+        number
+    });
+    while done.recv_timeout(Duration::from_secs(1)).is_ok() {}
+    assert!(!flooding.is_finished(), "it waits");
+    let (sent, other) = mpsc::channel();
+    let mut client = server.connect("b");
+    thread::spawn(move || {
+        let memory = bring_up(&mut client);
+        let all = (0..10).all(|_| command(&mut client, &memory, 0x1000, ENABLE_HCA).is_some());
+        // Nobody waits for it any more if the test has failed.
+        let _ = sent.send(all);
+    });
+    assert_eq!(other.recv_timeout(Duration::from_secs(10)), Ok(true), "the other device goes on");
+    // When the file takes lines again, none is missing.
+    drop(done);
+    let text = Arc::new(Mutex::new(Vec::new()));
+    let read = Arc::clone(&text);
+    thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok(len) = reader.read(&mut bytes) {
+            read.lock().unwrap().extend_from_slice(&bytes[..len]);
+        }
+    });
+    let number: usize = flooding.join().unwrap();
+    assert!(server.interrupt().0.success());
+    wait("lines", || {
+        let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+        let count = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        (count("command lid1 "), count("command lid2 ")) == (number, 10)
+    });
 }
