@@ -63,6 +63,18 @@ pub enum Command {
     /// Firmware commands
     #[command(subcommand)]
     Command(CommandCommand),
+    /// Prints what a shell needs to complete this command, for bash: bareverbs completions bash
+    /// > ~/.local/share/bash-completion/completions/bareverbs
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual page of this command, for man -l
+    Man {
+        /// Writes it and the page of each subcommand into this folder instead
+        #[arg(long, value_name = "FOLDER")]
+        into: Option<PathBuf>,
+    },
 }
 
 /// Subcommands of `wqe`.

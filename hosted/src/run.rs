@@ -1,11 +1,13 @@
 //! From the command line to an exit status.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use bareverbs_mlx5_spec::CmdOpcode;
+use clap::CommandFactory as _;
 
 use crate::cli::{
     Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, SelftestArgs, UsageError, WqeArgs, WqeCommand,
@@ -37,6 +39,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Perf(args)) => return run_perf(&args).unwrap_or_else(failed),
         Some(Command::Pingpong(args)) => return run_pingpong(&args).unwrap_or_else(failed),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
+        Some(Command::Completions { shell }) => return print(|text| complete(shell, text)).unwrap_or_else(failed),
+        Some(Command::Man { into }) => return write_manual(into.as_deref()).unwrap_or_else(failed),
         Some(Command::Wqe(WqeCommand::Decode(args))) => decode_wqe(&args),
         Some(Command::Cqe(EntryCommand::Decode(args))) => decode_with(&args, completion::decode_all),
         Some(Command::Eqe(EntryCommand::Decode(args))) => decode_with(&args, event::decode_all),
@@ -75,6 +79,27 @@ fn finish(text: &str, failure: Option<&str>, interrupted: bool) -> anyhow::Resul
     let written = output::write(text);
     let status = ended(failure, interrupted);
     written.map(|()| status)
+}
+
+/// Prints what is written to `text`.
+fn print(write: impl FnOnce(&mut Vec<u8>) -> anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    let mut text = Vec::new();
+    write(&mut text)?;
+    output::write(&String::from_utf8(text)?).map(|()| ExitCode::SUCCESS)
+}
+
+fn complete(shell: clap_complete::Shell, text: &mut Vec<u8>) -> anyhow::Result<()> {
+    clap_complete::generate(shell, &mut Cli::command(), "bareverbs", text);
+    Ok(())
+}
+
+fn write_manual(into: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let Some(folder) = into else {
+        return print(|text| Ok(clap_mangen::Man::new(Cli::command()).render(text)?));
+    };
+    let written = clap_mangen::generate_to(Cli::command(), folder);
+    written.map_err(|error| UsageError::new(format!("{}: {error}", folder.display())))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_selftest(args: &SelftestArgs) -> anyhow::Result<ExitCode> {

@@ -326,3 +326,32 @@ fn a_trace_that_is_lost_is_told_after_the_report() {
     let output = bareverbs(&["-n", "5", "--trace-file", "/dev/full"]);
     assert!(text(&output.stdout).ends_with("\nFAILED\n"), "{}", text(&output.stdout));
 }
+
+/// bash itself completes the words.
+#[test]
+fn a_shell_completes_subcommands_and_options() {
+    let script = succeed(&["completions", "bash"]);
+    let ask = |words: &str| {
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
+             _bareverbs bareverbs \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"\necho ${{COMPREPLY[@]}}"
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+        text(&output.stdout).trim().to_owned()
+    };
+    assert_eq!(ask("bareverbs ping"), "pingpong");
+    assert_eq!(ask("bareverbs sim serve --guest"), "--guest-memory");
+    assert_eq!(bareverbs(&["completions", "command.com"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_manual_has_a_page_for_each_subcommand() {
+    assert!(succeed(&["man"]).contains("\n.SH SYNOPSIS\n"));
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(succeed(&["man", "--into", folder.path().to_str().unwrap()]), "");
+    let page = std::fs::read_to_string(folder.path().join("bareverbs-sim-serve.1")).unwrap();
+    assert!(page.contains("guest\\-memory"), "{page}");
+    let missing = bareverbs(&["man", "--into", "/no/such/folder"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("/no/such/folder: "));
+}
