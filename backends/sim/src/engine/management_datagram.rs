@@ -49,6 +49,6 @@ impl Engine {
         packet.grh =
             request.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid(), dgid: route.sgid, ..route });
         packet.payload = answer.to_vec();
-        Work { shared: &mut self.shared, env }.transmit(&packet);
+        Work { shared: &mut self.shared, env }.transmit(packet);
     }
 }

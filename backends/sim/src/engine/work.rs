@@ -28,6 +28,8 @@ pub(in crate::engine) struct QpResources {
     /// Requests to the management agents of the port.
     pub(in crate::engine) management_requests: VecDeque<Packet>,
     pub(in crate::engine) loopback: VecDeque<Vec<u8>>,
+    /// The buffer of the payload that was sent last, for the next one: a fresh one would be filled with zeros first.
+    payload: Vec<u8>,
     pub(in crate::engine) stats: EngineStats,
     /// Counts of queue pairs, by [`Qpc::COUNTER_SET_ID`](bareverbs_mlx5_spec::Qpc::COUNTER_SET_ID), which has 8 bits.
     pub(in crate::engine) queue_counts: BTreeMap<u8, QueueCounts>,
@@ -45,6 +47,7 @@ impl QpResources {
             frames: VecDeque::new(),
             management_requests: VecDeque::new(),
             loopback: VecDeque::new(),
+            payload: Vec::new(),
             stats: EngineStats::default(),
             queue_counts: BTreeMap::new(),
         }
@@ -67,8 +70,15 @@ pub(in crate::engine) struct Work<'a, 'e> {
 }
 
 impl Work<'_, '_> {
+    /// A buffer of `len` bytes for the payload of a packet. What is in it is left from an earlier one: all of it must be written.
+    pub(in crate::engine) fn payload(&mut self, len: usize) -> Vec<u8> {
+        let mut payload = std::mem::take(&mut self.shared.payload);
+        payload.resize(len, 0);
+        payload
+    }
+
     /// Sends a packet; one to this port comes back without the wire.
-    pub(in crate::engine) fn transmit(&mut self, packet: &Packet) {
+    pub(in crate::engine) fn transmit(&mut self, packet: Packet) {
         let frame = packet.encode();
         self.env.trace(Record::Sent { bytes: &frame });
         if !packet.lrh.is_multicast() {
@@ -81,5 +91,6 @@ impl Work<'_, '_> {
         let here = packet.lrh.dlid == self.shared.config.lid && packet.lrh.dlid != NO_LID;
         let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
         queue.push_back(frame);
+        self.shared.payload = packet.payload;
     }
 }

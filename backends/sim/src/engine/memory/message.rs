@@ -30,7 +30,7 @@ pub(in crate::engine) fn gather(
     offset: u64,
     len: usize,
 ) -> Result<Vec<u8>, KeyError> {
-    let mut message = vec![0; len];
+    let mut message = work.payload(len);
     let mut rest = message.as_mut_slice();
     let mut skip = offset;
     for segment in segments {
@@ -46,9 +46,8 @@ pub(in crate::engine) fn gather(
         match segment {
             DataSegment::Inline(bytes) => {
                 let from = usize::try_from(skip).ok().and_then(|skip| bytes.get(skip..)).unwrap_or_default();
-                for (to, from) in part.iter_mut().zip(from) {
-                    *to = *from;
-                }
+                let bytes = from.iter().copied().chain(std::iter::repeat(0));
+                part.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
             }
             DataSegment::Pointer(pointer) => {
                 let addr = pointer.addr.checked_add(skip).ok_or(KeyError::Range)?;
@@ -59,6 +58,7 @@ pub(in crate::engine) fn gather(
         rest = tail;
         skip = 0;
     }
+    rest.fill(0);
     Ok(message)
 }
 

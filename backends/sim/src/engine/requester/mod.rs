@@ -233,7 +233,7 @@ impl Requester {
         } else if self.ack_due.is_none() {
             self.ack_due = qp.timeout().map(|timeout| work.env.now.after(timeout));
         }
-        work.transmit(&packet);
+        work.transmit(packet);
         self.retire_local(qp, work);
         true
     }

@@ -34,7 +34,7 @@ impl Responder {
                     let mut packet = qp.packet(work.shared, Operation::AtomicAcknowledge, psn);
                     packet.aeth = Some(Aeth { syndrome: self.acknowledged(qp, work), msn });
                     packet.atomic_ack = Some(original);
-                    work.transmit(&packet);
+                    work.transmit(packet);
                 }
                 Reply::Read { psn, packets, sent, source, srq, msn, again } => {
                     if !self.send_read_response(qp, work, psn, (sent, packets), (&source, srq), msn) {
@@ -80,7 +80,7 @@ impl Responder {
         let mut packet = qp.packet(work.shared, Operation::Acknowledge, psn);
         let syndrome = if let Syndrome::Ack(_) = syndrome { self.acknowledged(qp, work) } else { syndrome };
         packet.aeth = Some(Aeth { syndrome, msn });
-        work.transmit(&packet);
+        work.transmit(packet);
     }
 
     pub(in crate::engine) fn send_read_response(
@@ -97,13 +97,13 @@ impl Responder {
         let len = u64::from(source.len).saturating_sub(offset).min(qp.mtu() as u64) as usize;
         let mut packet = qp.packet(work.shared, Operation::ReadResponse(place), psn::add(psn, sent));
         packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(qp, work), msn });
-        packet.payload = vec![0; len];
+        packet.payload = work.payload(len);
         let addr = source.addr.wrapping_add(offset);
         let Some(pd) = domain_of(srq, qp, work) else { return false };
         let access = Access { pd, right: Right::RemoteRead, qpn: qp.qpn };
         let read = work.shared.keys.read(work.env, (source.rkey, addr), access, &mut packet.payload);
         if read.is_ok() {
-            work.transmit(&packet);
+            work.transmit(packet);
         }
         read.is_ok()
     }
