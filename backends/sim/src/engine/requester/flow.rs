@@ -46,7 +46,14 @@ impl Requester {
         let after = self.ops.partition_point(|op| psn::ahead(op.count.messages, aeth.msn) <= 0);
         let last = after.checked_sub(1).and_then(|last| self.ops.get(last));
         let taken = last.map_or(self.done.receives, |op| op.count.receives);
-        let limit = psn::add(taken, credits);
+        let mut limit = psn::add(taken, credits);
+        // A message that was begun when there was no limit goes on: nothing under way may ask for the acknowledgement that it
+        // would have to wait for.
+        if self.receive_limit.is_none()
+            && let Some(begun) = self.ops.get(self.cursor.0).filter(|_| self.cursor.1 > 0)
+        {
+            limit = psn::later(limit, begun.count.receives);
+        }
         self.receive_limit = Some(self.receive_limit.map_or(limit, |known| psn::later(known, limit)));
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::testing::*;
+use crate::budget::Budget;
 use crate::packet::{Aeth, Bth, Lrh, Opcode, Operation, Packet, Place, Syndrome, Transport};
 use crate::wire::{FaultyWire, Probability, WireFaults};
 
@@ -26,16 +27,21 @@ struct Lone {
 
 impl Lone {
     fn new() -> Self {
+        let mut lone = Self::fresh();
+        lone.post(SEND, 8);
+        assert_eq!(lone.sent().len(), 1);
+        lone.acknowledge(1, 1, 0);
+        lone
+    }
+
+    /// One that was told of nothing yet.
+    fn fresh() -> Self {
         let mut host = Host::new(1);
         let qp = host.qp(4, 7, 8);
         host.connect(qp.qpn, 2, 0x1234, Link::default());
         let at = host.alloc(1 << 16);
         let key = host.mkey(at, 1 << 16, 0x1f);
-        let mut lone = Self { host, qp, at, key, packets: 0, messages: 0 };
-        lone.post(SEND, 8);
-        assert_eq!(lone.sent().len(), 1);
-        lone.acknowledge(1, 1, 0);
-        lone
+        Self { host, qp, at, key, packets: 0, messages: 0 }
     }
 
     fn post(&mut self, opcode: u8, len: u32) {
@@ -225,4 +231,20 @@ fn the_receive_of_a_message_counts_until_it_is_done() {
     }
     let expected = [(3, 0), (2, 1)].map(|(count, msn)| Aeth { syndrome: Syndrome::Ack(count), msn });
     assert_eq!(told, expected);
+}
+
+/// The turn ends amid a message, before a packet that asks for an acknowledgement: nothing under way would bring more credits.
+#[test]
+fn a_message_that_was_begun_without_a_limit_goes_on() {
+    let mut lone = Lone::fresh();
+    lone.post(SEND, 8);
+    lone.post(SEND, 30 * MTU);
+    lone.host.with(|engine, env| {
+        env.meter.count(Budget::TURN.steps - 24);
+        engine.advance(env);
+    });
+    let begun = std::iter::from_fn(|| lone.host.engine.transmit()).count();
+    assert!((3..30).contains(&begun), "{begun}");
+    lone.acknowledge(1, 1, 0);
+    assert_eq!(begun + lone.sent().len(), 31);
 }
