@@ -165,10 +165,10 @@ impl Engine {
         if transition == CmdOpcode::Rst2InitQp && !registry.refers(id, new_pd) {
             registry.change_use(id, Some(Resource::pd(old_pd)), Some(new_pd))?;
         }
-        // A number without a set behind it counts for nobody.
+        // A number without a set behind it counts for nobody. A set that was given back in use has one user more.
         let set = qp.context.counter_set();
         if !registry.refers(id, set) {
-            registry.change_use(id, Some(old_set), Some(set).filter(|set| registry.contains(*set)))?;
+            registry.change_use(id, Some(old_set), Some(set).filter(|set| registry.lingers(*set)))?;
         }
         for (new, old) in qp.context.cqs().into_iter().zip(old_cqs) {
             if new != old {

@@ -35,8 +35,8 @@ pub(crate) const LOG_MAX_UMEMS: u32 = 16;
 pub(crate) const LOG_MAX_XRCDS: u32 = 8;
 /// Least number of a queue pair: those below belong to the management queue pairs on the wire.
 pub(crate) const FIRST_QPN: u32 = 2;
-/// Least index of a key: key 0x100 ends receive lists, and 0x400 is the mark of a repeat block in the list of an indirect key.
-pub(crate) const FIRST_MKEY: u32 = 5;
+/// Least index of a key: key 0x100 ends receive lists.
+const FIRST_MKEY: u32 = 2;
 
 /// What the registry knows of an object.
 #[derive(Clone, Debug, Default)]
@@ -170,9 +170,25 @@ impl Registry {
     /// Registers an object of the kernel that keeps `memory` bytes of lists and refers to `uses`; its number. Refused if one of
     /// those does not exist, if the device has too many of the kind, or if its memory is used up.
     pub(crate) fn create(&mut self, kind: ObjectKind, memory: u64, uses: Vec<Resource>) -> Result<u32, CmdStatus> {
+        self.create_except(None, kind, memory, uses)
+    }
+
+    /// As [`Registry::create`], with another number than `avoided`.
+    pub(crate) fn create_except(
+        &mut self,
+        avoided: Option<u32>,
+        kind: ObjectKind,
+        memory: u64,
+        uses: Vec<Resource>,
+    ) -> Result<u32, CmdStatus> {
         self.admit(kind, memory, &uses)?;
         let numbers = self.numbers.get_mut(kind as usize).ok_or(CmdStatus::IntErr)?;
-        let number = numbers.allocate().ok_or(exhausted(kind))?;
+        let mut number = numbers.allocate();
+        if let Some(first) = number.filter(|first| avoided == Some(*first)) {
+            number = numbers.allocate();
+            numbers.free(first);
+        }
+        let number = number.ok_or(exhausted(kind))?;
         self.insert(Resource::new(kind, number), memory, uses)?;
         Ok(number)
     }
@@ -257,9 +273,14 @@ impl Registry {
         self.objects.get(&user).is_some_and(|entry| entry.uses.contains(&used))
     }
 
+    /// Whether there is such an object, or one that ends when nothing refers to it any more.
+    pub(crate) fn lingers(&self, id: Resource) -> bool {
+        self.objects.contains_key(&id)
+    }
+
     /// Lets an object refer to `new` where it referred to `old`. Nothing changes if `new` does not exist.
     pub(crate) fn change_use(&mut self, id: Resource, old: Option<Resource>, new: Option<Resource>) -> Result<(), CmdStatus> {
-        if new.is_some_and(|new| !self.contains(new)) {
+        if new.is_some_and(|new| !self.lingers(new)) {
             return Err(CmdStatus::BadRes);
         }
         let entry = self.objects.get_mut(&id).ok_or(CmdStatus::BadRes)?;

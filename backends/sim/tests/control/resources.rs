@@ -238,8 +238,7 @@ fn a_device_at_its_limits_says_which() {
     let mut host = MiniHost::running(config);
     let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
     let key = input(0x200, 272, &[(16, 1 << 10), (16 + 4, 0xffff_ff42), (16 + 12, 1 << 31 | pd)]);
-    // Of sixteen, the first five indices are for marks.
-    let keys: Vec<u32> = (0..11).map(|_| number(&host.ok(&key, 16))).collect();
+    let keys: Vec<u32> = (0..14).map(|_| number(&host.ok(&key, 16))).collect();
     assert_eq!(host.command(&key, 16).0, NO_RESOURCES);
     host.ok(&input(0x202, 16, &[(8, keys[5])]), 16);
     host.ok(&key, 16);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
 use crate::engine::memory::device_memory::DeviceMemory;
-use crate::engine::memory::klm_list::{KeyRange, KlmList, covering};
+use crate::engine::memory::klm_list::{KeyRange, KlmList, RESERVED_INDEX, covering};
 use crate::engine::memory::page_table::PageTable;
 use crate::engine::page_source::PageSource;
 use crate::memory::DmaFault;
@@ -259,7 +259,10 @@ impl KeyTable {
             let allotted = self.device.allocation_with(mkc.get64(Mkc::START_ADDR), mkc.get64(Mkc::LEN));
             uses.push(Resource::device_memory(allotted.ok_or(CmdStatus::BadParam)?));
         }
-        let index = registry.create(ObjectKind::Mkey, memory, uses)?;
+        // A key that requests may change can get any variant.
+        let may_be_mark = mkc.is_set(Mkc::UMR_EN) || mkc.get(Mkc::MKEY_7_0) == 0;
+        let avoided = may_be_mark.then_some(RESERVED_INDEX);
+        let index = registry.create_except(avoided, ObjectKind::Mkey, memory, uses)?;
         let key = Mkey::new(context, source);
         registry.set_memory(Resource::mkey(index), key.memory());
         self.destroyed.remove(&index);

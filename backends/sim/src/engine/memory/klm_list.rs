@@ -3,11 +3,11 @@
 use bareverbs_mlx5_spec::{Layout, View, ViewMut, WqeKlm, WqeRepeatBlock, WqeRepeatEntry};
 
 use super::range_list::RangeList;
-use crate::registry::FIRST_MKEY;
 
 /// In place of a key: the entry begins a repeat block (rdma-core `umr_strided_seg_create`).
 const REPEAT_BLOCK: u32 = 0x400;
-const _: () = assert!(FIRST_MKEY << 8 > REPEAT_BLOCK, "no key is taken for the mark");
+/// The index of a key that would be taken for the mark if its variant were 0.
+pub(in crate::engine) const RESERVED_INDEX: u32 = REPEAT_BLOCK >> 8;
 
 /// Bytes behind another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

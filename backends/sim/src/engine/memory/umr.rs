@@ -78,7 +78,7 @@ pub(in crate::engine) fn apply(
         Some(raw) => Some((room_for(key, registry, umr.offset, raw)?, raw.as_ref())),
     };
     if !frees && key.mode() == Some(AccessMode::Klms) && !issuer.privileged {
-        check_targets(keys, issuer, index, View::of(&context), list)?;
+        check_targets(keys, env, issuer, index, View::of(&context), list)?;
     }
     let (old, new) = (Resource::pd(key.pd()), Resource::pd(View::<Mkc>::of(&context).get(Mkc::PD)));
     if old != new {
@@ -193,6 +193,7 @@ fn raw_translations<'a>(
 /// whether cards leave it to the access is not published.
 fn check_targets(
     keys: &KeyTable,
+    env: &Env<'_>,
     issuer: UmrIssuer,
     index: u32,
     window: View<'_, Mkc>,
@@ -206,6 +207,13 @@ fn check_targets(
     let (klms, stays_bound) = (key.klms().ok_or(refused)?, key.stays_bound(window));
     let len = window.get64(Mkc::LEN);
     let check = |range: KeyRange| check_target(keys, issuer, index, window, range);
+    // A request that is refused for it costs the same.
+    env.meter.count_entries(match list {
+        None if stays_bound => klms.count().min(MAX_CHECKED),
+        None => klms.count(),
+        Some((_, raw)) if stays_bound => raw.len() / OCTWORD,
+        Some((_, raw)) => klms.count() + raw.len() / OCTWORD,
+    });
     let reaches = match list {
         None => {
             // An access looks at the keys behind again, so what was checked when it came need not be checked once more.

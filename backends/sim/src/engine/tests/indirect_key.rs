@@ -81,7 +81,7 @@ fn no_key_looks_like_the_mark_of_what_repeats() {
     let mut host = Host::new(1);
     let at = host.alloc(4096);
     let keys: Vec<u32> = (0..4).map(|_| layout_key(&mut host)).collect();
-    assert_eq!(keys, [0x500, 0x600, 0x700, 0x800]);
+    assert_eq!(keys, [0x200, 0x300, 0x500, 0x600]);
     let fixed = host.mkey(at, 4096, 1);
     assert_eq!(fixed & 0xff, 0x42);
 }
@@ -134,4 +134,38 @@ fn a_list_of_another_domain_holds_no_key_and_is_not_bound() {
     for held in [own, other] {
         assert_eq!(pair.b.engine.destroy_mkey(held >> 8), Ok(0));
     }
+}
+
+/// A refused request has looked at the list too: a turn of many such would be long otherwise.
+#[test]
+fn a_refused_change_of_a_long_list_ends_the_turn() {
+    const ENTRIES: usize = 1 << 16;
+    let mut pair = Pair::new();
+    let (_, (at_b, own)) = pair.buffers(4096);
+    let mut list = words(&[1, own, (at_b >> 32) as u32, at_b as u32]).repeat(ENTRIES - 1);
+    list.extend(words(&[1, 0x77_7700, 0, 0]));
+    let mut mkc = [0; 64];
+    let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+    set_rights(&mut view, 0xf);
+    view.set(Mkc::UMR_EN, 1)
+        .set(Mkc::ACCESS_MODE_1_0, 2)
+        .set(Mkc::QPN, 0xff_ffff)
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, ENTRIES as u32)
+        .set(Mkc::PD, PD)
+        .set64(Mkc::LEN, ENTRIES as u64);
+    let created = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&list)));
+    let key = created.unwrap() << 8;
+    // Its rights change, the list does not.
+    let mut body = words(&[0x8000_0000, 0, 0, 1 << 17]);
+    body.resize(48 + 64, 0);
+    let doorbell = pair.b.write_send(&mut pair.qb, 0x25, SIGNALED, key, &body);
+    let qpn = pair.qb.qpn;
+    let mut spent = false;
+    pair.b.with(|engine, env| {
+        engine.ring_send(env, qpn, doorbell);
+        engine.advance(env);
+        spent = env.meter.is_spent();
+    });
+    assert_eq!(pair.b.poll(&mut pair.qb.send).unwrap().syndrome(), 6);
+    assert!(spent);
 }
