@@ -63,7 +63,7 @@ impl Responder {
 
     /// An acknowledgement with the receives that are posted now.
     fn acknowledged(&self, qp: &QpContext, work: &Work<'_, '_>) -> Syndrome {
-        let Some((posted, _)) = qp.rq.as_ref().and(qp.record(work)) else { return ACKNOWLEDGED };
+        let Some((posted, _)) = qp.rq.as_ref().and_then(|_| qp.record(work)) else { return ACKNOWLEDGED };
         // The message that is arriving is not counted as done yet, so its receive is not as used.
         let in_use = matches!(self.message, Some(Inbound::Send { .. }));
         Syndrome::Ack(credit::encode(u32::from(posted.wrapping_sub(self.consumed)) + u32::from(in_use)))
