@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use vmm_sys_util::signal::register_signal_handler;
 
 /// Mappings of one [`Table`].
@@ -129,6 +131,10 @@ impl Zeros {
     fn cover(&self, len: u64) -> io::Result<()> {
         let mut longest = self.len.lock().unwrap_or_else(PoisonError::into_inner);
         if len > *longest {
+            // A file beyond this process's limit would raise SIGXFSZ, which ends it.
+            if getrlimit(Resource::Fsize).current.is_some_and(|most| len > most) {
+                return Err(Errno::FBIG.into());
+            }
             self.file.set_len(len)?;
             *longest = len;
         }
