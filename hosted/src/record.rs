@@ -90,6 +90,14 @@ impl Recording {
         }
     }
 
+    /// Whether the lines of a turn will not have to wait for the file ([`Writer::has_room`]).
+    pub fn has_room(&self) -> bool {
+        match &self.way {
+            Way::Direct(_) => true,
+            Way::Queued(writer) => writer.has_room(),
+        }
+    }
+
     /// Says what is done from here on.
     pub fn mark(&self, text: &str) {
         self.line(format!("mark {text}"));
@@ -122,6 +130,13 @@ impl Recording {
 pub struct Recorder {
     name: String,
     recording: Recording,
+}
+
+impl Recorder {
+    /// The recording, by way of this device.
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
 }
 
 impl Tracer for Recorder {

@@ -116,6 +116,14 @@ impl Sink {
         *failed = written.err();
     }
 
+    /// Whether the lines of a turn will not have to wait for a file ([`Writer::has_room`]).
+    pub fn has_room(&self) -> bool {
+        match &self.way {
+            Way::Direct(_) => true,
+            Way::Queued(writers) => writers.iter().all(Writer::has_room),
+        }
+    }
+
     /// Lines that were dropped so far because nobody took them.
     pub fn dropped(&self) -> u64 {
         match &self.way {

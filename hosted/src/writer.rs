@@ -129,6 +129,12 @@ impl Writer {
         }
     }
 
+    /// Whether the lines of a turn of a device will not have to wait: its lane has at least three quarters of its room left.
+    pub fn has_room(&self) -> bool {
+        let waiting = self.lane.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.when_full == WhenFull::Drop || (waiting.lines < MOST_LINES / 4 && waiting.bytes < MOST_BYTES / 4)
+    }
+
     /// Lines that were dropped so far because too many waited.
     pub fn dropped(&self) -> u64 {
         self.state.dropped.load(Ordering::Relaxed)
@@ -239,6 +245,22 @@ mod tests {
         let (told, lines): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with("dropped here)"));
         assert_eq!((told.is_empty(), lines.len() as u64), (false, LINES - writer.dropped()));
         assert!(lines.is_sorted());
+    }
+
+    #[test]
+    fn a_lane_with_a_quarter_of_its_lines_has_no_room_for_a_turn() {
+        let (key, open) = mpsc::channel();
+        let output = Box::new(Gate { open, text: Buffer::default() });
+        let writer = Writer::new("test", output, WhenFull::Wait).unwrap();
+        let other = writer.lane();
+        assert!(writer.has_room());
+        (0..MOST_LINES / 4).for_each(|_| writer.line("line".into()));
+        // The thread may have taken a few before the output stood still.
+        writer.line("x".repeat(MOST_BYTES / 4));
+        assert!(!writer.has_room() && writer.clone().has_room() == writer.has_room() && other.has_room());
+        drop(key);
+        writer.finish(Duration::from_secs(60)).unwrap();
+        assert!(writer.has_room());
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub use self::error::ServeError;
 use self::function::Function;
 use self::memory::{Bounds, ClientMemory, Reach};
 use self::messages::Limited;
-use self::subnet::{Ended, Handle, Station, Subnet};
+use self::subnet::{Ended, Handle, LineOutputs, Station, Subnet};
 use self::values::LimitTo;
 use self::vectors::Vectors;
 use crate::record::{Recording, Several};
@@ -77,16 +77,21 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let vectors = Vectors::new(config.vectors);
         let mut device = Device::with_memory(config, Reach(Arc::clone(&memory)));
         let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
+        let mut outputs = LineOutputs::default();
         if tracing {
-            tracers.push(Box::new(Printer::new(name.clone(), sink.lane())));
+            let lane = sink.lane();
+            outputs.trace = Some(lane.clone());
+            tracers.push(Box::new(Printer::new(name.clone(), lane)));
         }
         if let Some(recording) = &recording {
-            tracers.push(Box::new(recording.tracer(&name, device.config())));
+            let recorder = recording.tracer(&name, device.config());
+            outputs.recording = Some(recorder.recording().clone());
+            tracers.push(Box::new(recorder));
         }
         if !tracers.is_empty() {
             device.set_tracer(Some(Several(tracers)));
         }
-        stations.push((Station { device }, vectors));
+        stations.push((Station { device, outputs }, vectors));
         memories.push((name, Arc::clone(&lines), listener, memory));
         limited.push(lines);
         claims.push(claim);

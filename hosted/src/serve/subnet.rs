@@ -27,7 +27,8 @@ use super::link::Link;
 use super::memory::Reach;
 use super::messages;
 use super::vectors::Vectors;
-use crate::record::Several;
+use crate::record::{Recording, Several};
+use crate::trace::Sink;
 
 /// Turns that whoever brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
 /// doorbell to the wire, so that no thread has to wake up for it.
@@ -48,6 +49,21 @@ const REST: Duration = Duration::from_micros(100);
 /// One device.
 pub(crate) struct Station {
     pub(crate) device: Device<Reach, Several>,
+    pub(crate) outputs: LineOutputs,
+}
+
+/// Where the lines about a device go. A file that is slow keeps whoever lets the device work waiting.
+#[derive(Default)]
+pub(crate) struct LineOutputs {
+    pub(crate) trace: Option<Sink>,
+    pub(crate) recording: Option<Recording>,
+}
+
+impl LineOutputs {
+    /// Whether the device can work without waiting for a file.
+    fn have_room(&self) -> bool {
+        self.trace.as_ref().is_none_or(Sink::has_room) && self.recording.as_ref().is_none_or(Recording::has_room)
+    }
 }
 
 impl Station {
@@ -169,11 +185,22 @@ impl Handle {
         self.shared.ask(served, served.enter(), act)
     }
 
-    /// As [`Handle::ask`], but `None` if the device has been in the middle of something for so long.
+    /// As [`Handle::ask`], but `None` if the device has been in the middle of something, or its lines have waited for a file, for
+    /// so long.
     pub(crate) fn ask_within<R>(&self, limit: Duration, act: impl FnOnce(&mut Station) -> R) -> Result<Option<R>, Gone> {
         let served = self.served()?;
-        let Some(guard) = served.enter_within(limit) else { return Ok(None) };
-        self.shared.ask(served, guard, act).map(Some)
+        let start = time::Instant::now();
+        loop {
+            let Some(guard) = served.enter_within(limit.saturating_sub(start.elapsed())) else { return Ok(None) };
+            if guard.as_ref().is_none_or(|state| state.station.outputs.have_room()) {
+                return self.shared.ask(served, guard, act).map(Some);
+            }
+            served.leave(guard);
+            if start.elapsed() >= limit {
+                return Ok(None);
+            }
+            thread::sleep(REST);
+        }
     }
 
     /// As at power-on, without the frames of the client that goes: the next one neither sends nor gets them.
@@ -349,13 +376,14 @@ impl Shared {
     }
 
     /// Lets a device that sleeps take its frames on this thread. `false` if that could take longer than they are worth:
-    /// somebody is at the device, or it has work of its own to do.
+    /// somebody is at the device, it has work of its own to do, or its lines may have to wait.
     fn take_frames(&self, served: &Served, reached: &mut VecDeque<PortId>) -> bool {
         let Ok(mut guard) = served.state.try_lock() else { return false };
         let Some(state) = guard.as_mut() else { return false };
         let now = self.now();
         let sleeps = matches!(state.runner, Runner::Asleep(_)) && state.station.device.next_due().is_none_or(|due| due > now);
-        if !sleeps {
+        // Its own runner waits for a file, nobody else's thread does.
+        if !sleeps || !state.station.outputs.have_room() {
             return false;
         }
         served.attended.store(true, Ordering::SeqCst);
@@ -580,7 +608,8 @@ mod tests {
     fn device(lid: u16) -> (Station, Vectors) {
         let bounds = Bounds { bytes: u64::MAX, files: 64 };
         let memory = Reach(Arc::new(ClientMemory::new(Arc::new(messages::Limited::new("test".into())), bounds)));
-        (Station { device: Device::with_memory(DeviceConfig::with_lid(lid), memory) }, Vectors::new(1))
+        let device = Device::with_memory(DeviceConfig::with_lid(lid), memory);
+        (Station { device, outputs: LineOutputs::default() }, Vectors::new(1))
     }
 
     type Running = thread::JoinHandle<Result<Ended, ServeError>>;
