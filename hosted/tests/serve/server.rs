@@ -44,7 +44,16 @@ impl Server {
         }
         let server = Self { process: command.spawn().unwrap(), folder };
         wait("sockets", || devices.iter().all(|device| server.path(device).exists()));
+        // Interrupted before, it would end without a word.
+        wait("the handler of SIGINT", || server.catches_interrupts());
         server
+    }
+
+    /// Whether SIGINT (signal 2) has a handler.
+    fn catches_interrupts(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << 1 != 0
     }
 
     pub(crate) fn path(&self, device: &str) -> PathBuf {
