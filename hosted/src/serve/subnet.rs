@@ -33,8 +33,8 @@ use crate::trace::Sink;
 /// Turns that whoever brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
 /// doorbell to the wire, so that no thread has to wake up for it.
 const TURNS: usize = 4;
-/// Devices that whoever has sent frames lets take them, at most: there and back, twice. Then it is for the runners.
-const PASSES: usize = 4;
+/// Devices that whoever has sent frames lets take them, at most: there and back, eight times. Then it is for the runners.
+const PASSES: usize = 16;
 /// How long a runner that has just worked looks for more before it sleeps: about what it takes to wake it.
 const SPIN: Duration = Duration::from_micros(40);
 /// Where that is in vain most of the time, it is tried once in so many times.
@@ -375,7 +375,8 @@ impl Shared {
         reached.into_iter().for_each(|port| self.reach(port));
     }
 
-    /// Lets a device that sleeps take its frames on this thread. `false` if that could take longer than they are worth:
+    /// Lets a device that sleeps take its frames on this thread, for a few turns: a thread that wakes up for them costs more, and
+    /// has them to fetch from another processor. `false` if that could take longer than they are worth:
     /// somebody is at the device, it has work of its own to do, or its lines may have to wait.
     fn take_frames(&self, served: &Served, reached: &mut VecDeque<PortId>) -> bool {
         let Ok(mut guard) = served.state.try_lock() else { return false };
@@ -387,8 +388,15 @@ impl Shared {
             return false;
         }
         served.attended.store(true, Ordering::SeqCst);
-        self.turn(state, now, reached);
-        let due = self.next_due(state);
+        let mut due = None;
+        for _ in 0..TURNS {
+            let now = self.now();
+            self.turn(state, now, reached);
+            due = self.next_due(state);
+            if due.is_none_or(|due| due > now) || !state.station.outputs.have_room() {
+                break;
+            }
+        }
         Self::leave_in_time(served, guard, due);
         true
     }
