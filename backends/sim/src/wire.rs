@@ -24,8 +24,8 @@ pub struct PortId(pub usize);
 pub enum Destination {
     /// To one port.
     Port(PortId),
-    /// To a group: to every port but the sender's.
-    Everyone,
+    /// To a group: a copy to each of so many ports, all but the sender's.
+    Everyone(usize),
     /// No port here has that local identifier.
     Nowhere,
 }
@@ -135,7 +135,7 @@ impl Wire for PerfectWire {
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
         match self.destination(from, &frame) {
             Destination::Port(to) => self.carry(now, Delivery { from, to, frame, group: false }),
-            Destination::Everyone => {
+            Destination::Everyone(_) => {
                 for to in (0..self.lids.len()).map(PortId).filter(|&port| port != from) {
                     self.carry(now, Delivery { from, to, frame: frame.clone(), group: true });
                 }
@@ -167,7 +167,7 @@ impl Wire for PerfectWire {
 
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
         if destination(frame).is_some_and(is_multicast_lid) {
-            return Destination::Everyone;
+            return Destination::Everyone((0..self.lids.len()).filter(|&port| port != from.0).count());
         }
         self.route(from, frame).map_or(Destination::Nowhere, Destination::Port)
     }

@@ -199,7 +199,7 @@ impl<W: Wire> Fabric<W> {
         let destination = self.switch().wire.destination(nowhere, &frame);
         match destination {
             Destination::Nowhere => {}
-            Destination::Everyone => {
+            Destination::Everyone(_) => {
                 for (number, inbox) in self.inboxes.iter().enumerate() {
                     if inbox.push(Source::Uplink, frame.clone(), true) {
                         reached(PortId(number));
@@ -304,7 +304,7 @@ impl<W: Wire> Fabric<W> {
                 None => Admission::Pass,
             },
             // A group waits for none of its members, but on the wire there are no more copies than they have room for.
-            Destination::Everyone => match wire.next_due() {
+            Destination::Everyone(_) => match wire.next_due() {
                 Some(due) if wire.in_flight(from) >= self.group_room() => Admission::Wait(due),
                 _ => Admission::Pass,
             },
@@ -340,7 +340,7 @@ impl<W: Wire> Switch<W> {
         match self.wire.destination(from, &frame) {
             Destination::Port(_) => self.wire.send(now, from, frame),
             Destination::Nowhere => uplink.send(from, frame),
-            Destination::Everyone => {
+            Destination::Everyone(_) => {
                 uplink.send(from, frame.clone());
                 self.wire.send(now, from, frame);
             }

@@ -80,6 +80,8 @@ struct Held {
     copies: usize,
     /// It waits to be passed by the next frame of its flow.
     waits: bool,
+    /// Frames that it is on the wire: of a group one for each port.
+    frames: usize,
 }
 
 /// Any wire, with loss, duplication, reordering and delay from a seed.
@@ -91,7 +93,7 @@ pub struct FaultyWire<W> {
     stats: WireStats,
     /// Frames held back, by when they go on and in which order they came.
     held: BTreeMap<(Instant, u64), Held>,
-    /// How many of them each port sent.
+    /// How many frames of each port they are.
     held_by: BTreeMap<PortId, usize>,
     /// Those of them that wait to be passed, in their order.
     waiting: BTreeMap<Flow, Vec<(Instant, u64)>>,
@@ -128,10 +130,13 @@ impl<W: Wire> FaultyWire<W> {
         self.faults = faults;
     }
 
-    fn hold(&mut self, until: Instant, held: Held) -> (Instant, u64) {
+    fn hold(&mut self, until: Instant, mut held: Held) -> (Instant, u64) {
+        if let Destination::Everyone(ports) = self.inner.destination(held.from, &held.frame) {
+            held.frames = ports;
+        }
         let key = (until, self.count);
         self.count += 1;
-        *self.held_by.entry(held.from).or_default() += 1;
+        *self.held_by.entry(held.from).or_default() += held.frames;
         self.held.insert(key, held);
         key
     }
@@ -147,7 +152,7 @@ impl<W: Wire> FaultyWire<W> {
     /// Sends on a frame that was held back.
     fn put_held(&mut self, now: Instant, held: Held) {
         if let Some(count) = self.held_by.get_mut(&held.from) {
-            *count = count.saturating_sub(1);
+            *count = count.saturating_sub(held.frames);
         }
         self.put(now, held);
     }
@@ -181,7 +186,7 @@ impl<W: Wire> FaultyWire<W> {
             self.stats.delayed += 1;
             let most = u64::try_from(self.faults.delay_time.as_nanos()).unwrap_or(u64::MAX);
             let wait = Duration::from_nanos(self.random.below(most.saturating_add(1)));
-            self.hold(now.after(wait), Held { from, frame, copies, waits: false });
+            self.hold(now.after(wait), Held { from, frame, copies, waits: false, frames: 1 });
             return;
         }
         let flow = (from, destination(&frame));
@@ -189,11 +194,11 @@ impl<W: Wire> FaultyWire<W> {
         if self.random.strikes(self.faults.reordering) && waiting < MOST_WAITING {
             // Never at once: it would go on before the frame that is to pass it.
             let wait = self.faults.passing_time.max(Duration::from_nanos(1));
-            let key = self.hold(now.after(wait), Held { from, frame, copies, waits: true });
+            let key = self.hold(now.after(wait), Held { from, frame, copies, waits: true, frames: 1 });
             self.waiting.entry(flow).or_default().push(key);
             return;
         }
-        self.put(now, Held { from, frame, copies, waits: false });
+        self.put(now, Held { from, frame, copies, waits: false, frames: 1 });
         for key in self.waiting.remove(&flow).unwrap_or_default() {
             if let Some(held) = self.held.remove(&key) {
                 self.stats.reordered += 1;
@@ -215,7 +220,7 @@ impl<W: Wire> Wire for FaultyWire<W> {
                 self.pass(now, from, frame.clone(), 1);
                 self.stats.delayed += 1;
                 let until = now.after(self.faults.delay_time);
-                self.hold(until, Held { from, frame, copies: 1, waits: false });
+                self.hold(until, Held { from, frame, copies: 1, waits: false, frames: 1 });
             } else {
                 self.pass(now, from, frame, 2);
             }
@@ -289,6 +294,22 @@ mod tests {
             **number < latest
         });
         late.count()
+    }
+
+    /// Whoever bounds what is on the wire asks for that number.
+    #[test]
+    fn a_frame_for_a_group_is_as_many_frames_as_it_becomes() {
+        let mut perfect = PerfectWire::new(Duration::ZERO);
+        let ports: Vec<PortId> = (1..=4).map(|lid| perfect.attach(lid)).collect();
+        let late = WireFaults { delay: Probability::ALWAYS, delay_time: Duration::from_millis(1), ..WireFaults::NONE };
+        let mut wire = FaultyWire::new(perfect, late, 1);
+        let start = Instant::from_nanos(0);
+        wire.send(start, ports[0], vec![0, 0, 0xc0, 0x01, 0, 0, 0, 0]);
+        wire.send(start, ports[0], vec![0, 0, 0, 2, 0, 0, 0, 0]);
+        assert_eq!((wire.in_flight(ports[0]), wire.in_flight(ports[1])), (4, 0));
+        let end = start.after(Duration::from_secs(1));
+        let arrived: Vec<PortId> = std::iter::from_fn(|| wire.deliver(end)).map(|delivery| delivery.to).collect();
+        assert_eq!((arrived.len(), wire.in_flight(ports[0])), (4, 0));
     }
 
     #[test]
