@@ -320,7 +320,7 @@ CASES = [
         "rough",
         "tools killed amid their work, the driver unbound, the card removed and found again, reset, reloaded",
         devices=2,
-        forgiven=((r"DoorbellNowhere", "a tool does not hear that the driver has destroyed its queue pair"),),
+        forgiven=((r"UnknownDoorbell", "a tool does not hear that the driver has destroyed its queue pair"),),
         # Without a stock of thousands of keys that the driver must give back each time.
         serve=("--no-umr",),
         # For devlink.
