@@ -1,15 +1,17 @@
 //! Requests as programs make them: well-formed, by keys that exist or nearly so.
 
 use arbitrary::Arbitrary;
+use bareverbs::DmaMemory as _;
 use bareverbs_mlx5_spec::{Mkc, ViewMut, WqeUmrCtrlSeg, mkey_mask};
 
 use super::guest::{BASE, Guest};
+use super::object::pick;
 
 /// Memory for messages, after all queues.
 const DATA: u64 = BASE + 0xc_0000;
 /// Bytes of it.
 const DATA_LEN: u64 = 0x3_0000;
-/// Index of the queue pair for datagrams, and of the one that changes keys.
+/// Index of the queue pair for datagrams.
 const DATAGRAM: usize = 2;
 
 /// A request that moves bytes.
@@ -83,7 +85,7 @@ impl Guest {
         }
         if request.flags & 0x80 != 0 {
             // The shared receive queue that an XRC request is for.
-            let srqn = super::object::pick(&self.srqs, request.peer).map_or(0, |srq| srq.0);
+            let srqn = pick(&self.srqs, request.peer).map_or(0, |srq| srq.0);
             dwords(&mut body, &[srqn, 0, 0, 0]);
         }
         let remote = (self.key(request.remote), place(request.value as u16));
@@ -172,7 +174,6 @@ impl Guest {
             list.resize(list.len().next_multiple_of(64), 0);
             body.extend(list);
         } else if !list.is_empty() {
-            use bareverbs::DmaMemory as _;
             let at = (DATA - BASE) as usize;
             let _ = self.memory.write(at, &list);
             dwords(&mut body, &[list.len() as u32, self.key, (DATA >> 32) as u32, DATA as u32]);
