@@ -101,7 +101,7 @@ fn own_context<'a>(
         let named = [Resource::pd(context.get(Qpc::PD))].into_iter().chain(cqs);
         // Counters may be a number without a set.
         let set = Resource::new(ObjectKind::CounterSet, context.get(Qpc::COUNTER_SET_ID));
-        let named = named.chain(registry.lingers(set).then_some(set));
+        let named = named.chain(registry.is_registered(set).then_some(set));
         // Zero means: as created.
         if named.filter(|named| named.number != 0).any(|named| !registry.may_name(owner, named)) {
             return Err(Refusal::new(CmdStatus::BadRes, "an object of another user context"));

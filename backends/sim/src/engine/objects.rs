@@ -168,7 +168,7 @@ impl Engine {
         // A number without a set behind it counts for nobody. A set that was given back in use has one user more.
         let set = qp.context.counter_set();
         if !registry.refers(id, set) {
-            registry.change_use(id, Some(old_set), Some(set).filter(|set| registry.lingers(*set)))?;
+            registry.change_use(id, Some(old_set), Some(set).filter(|set| registry.is_registered(*set)))?;
         }
         for (new, old) in qp.context.cqs().into_iter().zip(old_cqs) {
             if new != old {

@@ -238,16 +238,22 @@ impl Registry {
             self.leave(owner);
             return Ok(room);
         }
+        let (owner, room) = self.remove(id);
+        self.leave(owner);
+        Ok(room)
+    }
+
+    /// Takes an object out, with what it referred to; its owner, and the firmware memory that it had.
+    fn remove(&mut self, id: Resource) -> (Owner, u64) {
         let Entry { owner, memory, room, uses, .. } = self.objects.remove(&id).unwrap_or_default();
         self.budget.change(memory, 0);
         for used in uses {
             self.unrefer(used);
         }
-        self.leave(owner);
         if let Some(numbers) = self.numbers.get_mut(id.kind as usize) {
             numbers.free(id.number);
         }
-        Ok(room)
+        (owner, room)
     }
 
     fn refer(&mut self, id: Resource) {
@@ -260,11 +266,8 @@ impl Registry {
         let Some(entry) = self.objects.get_mut(&id) else { return };
         entry.references = entry.references.saturating_sub(1);
         if entry.references == 0 && entry.ends {
-            self.budget.change(entry.memory, 0);
-            self.objects.remove(&id);
-            if let Some(numbers) = self.numbers.get_mut(id.kind as usize) {
-                numbers.free(id.number);
-            }
+            // Its owner has left it already.
+            self.remove(id);
         }
     }
 
@@ -274,13 +277,13 @@ impl Registry {
     }
 
     /// Whether there is such an object, or one that ends when nothing refers to it any more.
-    pub(crate) fn lingers(&self, id: Resource) -> bool {
+    pub(crate) fn is_registered(&self, id: Resource) -> bool {
         self.objects.contains_key(&id)
     }
 
     /// Lets an object refer to `new` where it referred to `old`. Nothing changes if `new` does not exist.
     pub(crate) fn change_use(&mut self, id: Resource, old: Option<Resource>, new: Option<Resource>) -> Result<(), CmdStatus> {
-        if new.is_some_and(|new| !self.lingers(new)) {
+        if new.is_some_and(|new| !self.is_registered(new)) {
             return Err(CmdStatus::BadRes);
         }
         let entry = self.objects.get_mut(&id).ok_or(CmdStatus::BadRes)?;

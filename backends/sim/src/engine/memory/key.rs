@@ -137,8 +137,8 @@ impl Mkey {
         self.context().get(Mkc::QPN)
     }
 
-    /// Whether a request that changed it has bound it: it is indirect, not free, with something in it.
-    fn leads_somewhere(&self) -> bool {
+    /// Whether a request that changed it has bound it: it is indirect, not free, and its list is not empty.
+    fn has_targets(&self) -> bool {
         !self.is_free() && self.mode() == Some(AccessMode::Klms) && self.klms().is_some_and(|klms| klms.len() != 0)
     }
 
@@ -335,7 +335,7 @@ impl KeyTable {
 
     /// Notes which keys a window leads to, if it is bound. One that leads to itself does not hold itself.
     fn bind(&mut self, registry: &mut Registry, index: u32) {
-        if let Some(key) = self.keys.get_mut(&index).filter(|key| !key.bound && key.leads_somewhere()) {
+        if let Some(key) = self.keys.get_mut(&index).filter(|key| !key.bound && key.has_targets()) {
             key.bound = true;
             self.bound += 1;
             name_targets(registry, index, key.targets());

@@ -86,6 +86,20 @@ fn no_key_looks_like_the_mark_of_what_repeats() {
     assert_eq!(fixed & 0xff, 0x42);
 }
 
+/// A key that is created with a list of so many bytes in all, and that requests may change.
+fn key_with_list(host: &mut Host, list: &[u8], len: u64) -> u32 {
+    let mut mkc = [0; 64];
+    let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
+    set_rights(&mut view, 0xf);
+    view.set(Mkc::UMR_EN, 1)
+        .set(Mkc::ACCESS_MODE_1_0, 2)
+        .set(Mkc::QPN, 0xff_ffff)
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, (list.len() / 16).max(4) as u32)
+        .set(Mkc::PD, PD)
+        .set64(Mkc::LEN, len);
+    host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(list))).unwrap() << 8
+}
+
 /// CREATE_MKEY takes any list. A key that a request has not bound holds none of those that it names, or a program could keep
 /// another one's keys; and a request that binds it checks the whole list, not only what it brings.
 #[test]
@@ -94,20 +108,7 @@ fn a_list_of_another_domain_holds_no_key_and_is_not_bound() {
     let (_, (at_b, own)) = pair.buffers(4096);
     let foreign = pair.b.mkey_of(PD + 1, at_b, 4096, 0xf);
     let entry = |key: u32| words(&[64, key, (at_b >> 32) as u32, at_b as u32]);
-    let create = |host: &mut Host, keys: [u32; 2]| {
-        let mut mkc = [0; 64];
-        let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
-        set_rights(&mut view, 0xf);
-        view.set(Mkc::UMR_EN, 1)
-            .set(Mkc::ACCESS_MODE_1_0, 2)
-            .set(Mkc::QPN, 0xff_ffff)
-            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
-            .set(Mkc::PD, PD)
-            .set64(Mkc::LEN, 128);
-        let list = keys.map(entry).concat();
-        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&list))).unwrap() << 8
-    };
-    let key = create(&mut pair.b, [own, foreign]);
+    let key = key_with_list(&mut pair.b, &[own, foreign].map(entry).concat(), 128);
     // One translation from the first on, out of memory: the first entry is written anew, the second one stays.
     pair.b.write(at_b + 1024, &entry(own));
     let mut body = words(&[0x1000_0000, 1 << 16, 0, 0]);
@@ -144,17 +145,7 @@ fn a_refused_change_of_a_long_list_ends_the_turn() {
     let (_, (at_b, own)) = pair.buffers(4096);
     let mut list = words(&[1, own, (at_b >> 32) as u32, at_b as u32]).repeat(ENTRIES - 1);
     list.extend(words(&[1, 0x77_7700, 0, 0]));
-    let mut mkc = [0; 64];
-    let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
-    set_rights(&mut view, 0xf);
-    view.set(Mkc::UMR_EN, 1)
-        .set(Mkc::ACCESS_MODE_1_0, 2)
-        .set(Mkc::QPN, 0xff_ffff)
-        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, ENTRIES as u32)
-        .set(Mkc::PD, PD)
-        .set64(Mkc::LEN, ENTRIES as u64);
-    let created = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&list)));
-    let key = created.unwrap() << 8;
+    let key = key_with_list(&mut pair.b, &list, ENTRIES as u64);
     // Its rights change, the list does not.
     let mut body = words(&[0x8000_0000, 0, 0, 1 << 17]);
     body.resize(48 + 64, 0);
