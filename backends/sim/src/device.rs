@@ -22,6 +22,7 @@ use crate::msix::{Gate, Msix};
 use crate::packet::is_subnet_management;
 use crate::pci::{ConfigEffect, ConfigSpace};
 use crate::registry::ObjectKind;
+use crate::spare_frames::SpareFrames;
 use crate::trace::Tracer;
 use crate::uar::Doorbells;
 
@@ -359,6 +360,11 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         let mut env = self.outside.env(bus_master);
         self.firmware.engine.receive(&mut env, frame);
         self.after_work();
+    }
+
+    /// Buffers for the frames to come.
+    pub(crate) fn spare_frames(&mut self) -> &mut SpareFrames {
+        self.firmware.engine.spare_frames()
     }
 
     /// The next frame for the wire.

@@ -31,6 +31,7 @@ mod pages;
 mod pci;
 mod port;
 mod registry;
+mod spare_frames;
 pub mod trace;
 mod uar;
 mod umem;

@@ -6,6 +6,7 @@
 mod field;
 mod opcode;
 
+use std::borrow::Cow;
 use std::fmt;
 
 pub use field::PacketFields;
@@ -203,7 +204,7 @@ impl Syndrome {
 
 /// A packet. The extension headers that its opcode names are encoded, zeros for one that is absent; others are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct Packet<'a> {
     /// Local route.
     pub lrh: Lrh,
     /// Global route, if any.
@@ -226,8 +227,8 @@ pub struct Packet {
     pub immediate: Option<u32>,
     /// Key to invalidate.
     pub invalidate: Option<u32>,
-    /// Payload without padding.
-    pub payload: Vec<u8>,
+    /// Payload without padding: that of a received frame lies in the frame.
+    pub payload: Cow<'a, [u8]>,
 }
 
 /// Why bytes are no packet.
@@ -358,7 +359,7 @@ fn icrc(frame: &[u8], global: bool) -> u32 {
     hash.finalize()
 }
 
-impl Packet {
+impl<'a> Packet<'a> {
     /// Whether it is for a multicast group.
     pub fn is_multicast(&self) -> bool {
         self.bth.dest_qpn == MULTICAST_QPN && self.lrh.is_multicast()
@@ -378,7 +379,7 @@ impl Packet {
             atomic_ack: None,
             immediate: None,
             invalidate: None,
-            payload: Vec::new(),
+            payload: Cow::default(),
         }
     }
 
@@ -389,11 +390,19 @@ impl Packet {
 
     /// The bytes from LRH to ICRC.
     pub fn encode(&self) -> Vec<u8> {
+        let mut frame = Vec::new();
+        self.encode_into(&mut frame);
+        frame
+    }
+
+    /// As [`Packet::encode`], into a buffer, whose bytes are replaced.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
         let headers = self.bth.opcode.headers();
         let transport = self.transport_len();
         let pad = self.payload.len().wrapping_neg() & 3;
         let total = LRH + if self.grh.is_some() { GRH } else { 0 } + transport;
-        let mut out = Vec::with_capacity(total);
+        out.clear();
+        out.reserve(total);
         let lnh = if self.grh.is_some() { LNH_GLOBAL } else { LNH_LOCAL };
         out.push(self.lrh.vl << 4);
         out.push(self.lrh.sl << 4 | lnh);
@@ -409,12 +418,16 @@ impl Packet {
         out.extend(bth.pkey.to_be_bytes());
         out.extend((bth.dest_qpn & 0xff_ffff).to_be_bytes());
         out.extend((u32::from(bth.ack_req) << 31 | bth.psn & 0xff_ffff).to_be_bytes());
-        self.encode_extensions(headers, &mut out);
-        out.extend(&self.payload);
+        self.encode_extensions(headers, out);
+        out.extend_from_slice(&self.payload);
         out.extend(std::iter::repeat_n(0, pad));
-        let crc = icrc(&out, self.grh.is_some());
+        let crc = icrc(out, self.grh.is_some());
         out.extend(crc.to_le_bytes());
-        out
+    }
+
+    /// The packet with a payload of its own, apart from the frame that it was read from.
+    pub fn into_owned(self) -> Packet<'static> {
+        Packet { payload: Cow::Owned(self.payload.into_owned()), ..self }
     }
 
     fn encode_extensions(&self, headers: Headers, out: &mut Vec<u8>) {
@@ -455,7 +468,7 @@ impl Packet {
     }
 
     /// Reads the bytes from LRH to ICRC.
-    pub fn decode(frame: &[u8]) -> Result<Self, PacketError> {
+    pub fn decode(frame: &'a [u8]) -> Result<Self, PacketError> {
         let mut reader = Reader { bytes: frame };
         let [vl_version, sl_lnh, d0, d1, l0, l1, s0, s1] = reader.take::<LRH>("LRH")?;
         if vl_version & 0xf != 0 {
@@ -503,7 +516,7 @@ impl Packet {
         let len = reader.bytes.len();
         let payload = len.checked_sub(pad).filter(|&payload| payload <= MAX_PAYLOAD);
         let payload = payload.and_then(|payload| reader.bytes.get(..payload)).ok_or(PacketError::Payload { len })?;
-        packet.payload = payload.to_vec();
+        packet.payload = Cow::Borrowed(payload);
         Ok(packet)
     }
 

@@ -97,7 +97,7 @@ impl Guest {
         });
         packet.invalidate = Some(rkey);
         packet.xrc_srqn = Some(rkey & 0xff);
-        packet.payload = vec![psn; usize::from(len) % 4097];
+        packet.payload = vec![psn; usize::from(len) % 4097].into();
         self.device.receive(&packet.encode());
     }
 
@@ -112,7 +112,7 @@ impl Guest {
         let mut packet = Packet::new(Lrh { dlid: self.lid, slid: self.lid, ..Lrh::default() }, bth);
         packet.aeth = Some(Aeth { syndrome: Syndrome::from_bits(syndrome), msn: u32::from(psn) + 1 });
         packet.atomic_ack = Some(u64::from(len));
-        packet.payload = vec![psn; usize::from(len) % 4097];
+        packet.payload = vec![psn; usize::from(len) % 4097].into();
         self.device.receive(&packet.encode());
     }
 
@@ -148,7 +148,7 @@ impl Guest {
         let lid = self.device.lid();
         let mut packet = Packet::new(Lrh { dlid: if psn & 4 == 0 { lid } else { 0xffff }, slid: lid, ..Lrh::default() }, bth);
         packet.deth = Some(Deth { qkey: 0x8001_0000, source_qpn: dest_qpn });
-        packet.payload = mad;
+        packet.payload = mad.into();
         self.device.receive(&packet.encode());
     }
 
@@ -195,7 +195,7 @@ impl Guest {
             }
             Act::Packet(_, MANAGEMENT, psn, addr, rkey, len, _) => self.datagram(psn, addr, rkey, len),
             Act::Packet(opcode, which, psn, addr, rkey, len, global) => {
-                self.packet(opcode, which, psn, addr, u32::from(rkey), len, global);
+                self.packet(opcode, which, psn, addr, rkey, len, global);
             }
             Act::Frame(bytes) => self.device.receive(&bytes),
             Act::Unmap(accesses) => self.reachable.unmap_after(accesses.into()),

@@ -1,5 +1,7 @@
 //! Management datagrams for the agents of the port: taken before any queue pair gets them, as firmware does, and answered.
 
+use std::borrow::Cow;
+
 use super::Engine;
 use super::work::{MAX_FRAMES, Work};
 use crate::env::Env;
@@ -14,11 +16,11 @@ const GENERAL_QKEY: u32 = 0x8001_0000;
 
 impl Engine {
     /// Whether a packet is a datagram that an agent of the port answers.
-    pub(super) fn is_management_request(&self, packet: &Packet) -> bool {
+    pub(super) fn is_management_request(&self, packet: &Packet<'_>) -> bool {
         let config = &self.shared.config;
         let here = packet.lrh.dlid == config.lid || packet.lrh.dlid == PERMISSIVE_LID;
         let datagram = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
-        let (Some(deth), Ok(mad)) = (packet.deth, <&[u8; MAD]>::try_from(packet.payload.as_slice())) else { return false };
+        let (Some(deth), Ok(mad)) = (packet.deth, <&[u8; MAD]>::try_from(&*packet.payload)) else { return false };
         let member = |own: &u16| same_partition(*own, packet.bth.pkey);
         let allowed = match packet.bth.dest_qpn {
             SUBNET_QPN => true,
@@ -30,12 +32,12 @@ impl Engine {
     }
 
     /// The next request to an agent, if there is room for its answer.
-    pub(crate) fn next_management_request(&mut self) -> Option<Packet> {
+    pub(crate) fn next_management_request(&mut self) -> Option<Packet<'static>> {
         if self.shared.frames.len() < MAX_FRAMES { self.shared.management_requests.pop_front() } else { None }
     }
 
     /// Sends an agent's answer back to where the request came from.
-    pub(crate) fn answer(&mut self, env: &mut Env<'_>, request: &Packet, answer: &[u8; MAD]) {
+    pub(crate) fn answer(&mut self, env: &mut Env<'_>, request: &Packet<'_>, answer: &[u8; MAD]) {
         let Some(asked) = request.deth else { return };
         let to_subnet = request.bth.dest_qpn == SUBNET_QPN;
         let vl = if to_subnet { SUBNET_LANE } else { 0 };
@@ -48,7 +50,7 @@ impl Engine {
         packet.deth = Some(Deth { qkey, source_qpn: request.bth.dest_qpn });
         packet.grh =
             request.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid(), dgid: route.sgid, ..route });
-        packet.payload = answer.to_vec();
+        packet.payload = Cow::Borrowed(answer);
         Work { shared: &mut self.shared, env }.transmit(packet);
     }
 }

@@ -34,6 +34,7 @@ use bareverbs_mlx5_spec::{CqArm, EventType, QpcState, View};
 use crate::env::Env;
 use crate::packet::{Packet, SUBNET_QPN};
 use crate::registry::{FIRST_QPN, Registry, Resource};
+use crate::spare_frames::SpareFrames;
 use crate::trace::Record;
 
 use failed_queues::FailedQueues;
@@ -175,7 +176,7 @@ impl Engine {
                 return;
             }
             self.shared.stats.received.count(frame.len());
-            self.shared.management_requests.push_back(packet);
+            self.shared.management_requests.push_back(packet.into_owned());
             return;
         }
         let qpn = self.local_qpn(packet.bth.dest_qpn);
@@ -192,7 +193,7 @@ impl Engine {
         self.deliver(env, qpn, &packet);
     }
 
-    fn deliver(&mut self, env: &mut Env<'_>, qpn: u32, packet: &Packet) {
+    fn deliver(&mut self, env: &mut Env<'_>, qpn: u32, packet: &Packet<'_>) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let mut work = Work { shared: &mut self.shared, env };
         qp.handle_packet(&mut work, packet);
@@ -211,6 +212,7 @@ impl Engine {
             let Some(frame) = self.shared.loopback.pop_front() else { break };
             env.meter.count(1);
             self.receive(env, &frame);
+            self.shared.spare_frames.keep(frame);
         }
         self.shared.cqs.fire_due(env.now, env.meter, &mut self.shared.events);
         while let Some(&(due, qpn)) = self.timers.first()
@@ -301,6 +303,11 @@ impl Engine {
     /// The next frame for the wire, LRH to ICRC.
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
         self.shared.frames.pop_front()
+    }
+
+    /// Buffers for the frames to come.
+    pub(crate) fn spare_frames(&mut self) -> &mut SpareFrames {
+        &mut self.shared.spare_frames
     }
 
     /// The next event for the host.

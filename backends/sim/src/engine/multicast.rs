@@ -79,7 +79,7 @@ impl Engine {
 
     /// Delivers a packet to each member of its group that takes it. The sender's own members get their copies too, but
     /// for those that asked not to hear their own device.
-    pub(super) fn receive_multicast(&mut self, env: &mut Env<'_>, packet: &Packet, octets: usize) {
+    pub(super) fn receive_multicast(&mut self, env: &mut Env<'_>, packet: &Packet<'_>, octets: usize) {
         let group = packet.grh.and_then(|route| self.groups.members.get(&route.dgid));
         let members: Vec<u32> = group.into_iter().flatten().copied().collect();
         // Each is looked at, whether it takes the packet or not.

@@ -1,5 +1,6 @@
 //! One step of work: what all queue pairs use together, and the surroundings.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::config::{EngineConfig, EngineEvent, EngineStats, QueueCounts};
@@ -9,10 +10,13 @@ use super::srq::SrqTable;
 use crate::env::Env;
 use crate::packet::{NO_LID, Packet};
 use crate::registry::Registry;
+use crate::spare_frames::SpareFrames;
 use crate::trace::Record;
 
 /// Frames that wait for the wire before queue pairs hold back.
 pub(in crate::engine) const MAX_FRAMES: usize = 1024;
+/// Buffers for long frames that a device has ready: about what it sends in one turn.
+const SPARE_FRAMES: usize = 64;
 
 /// What all queue pairs use together.
 #[derive(Debug)]
@@ -26,10 +30,12 @@ pub(in crate::engine) struct QpResources {
     /// Frames for the wire, and those for this device itself.
     pub(in crate::engine) frames: VecDeque<Vec<u8>>,
     /// Requests to the management agents of the port.
-    pub(in crate::engine) management_requests: VecDeque<Packet>,
+    pub(in crate::engine) management_requests: VecDeque<Packet<'static>>,
     pub(in crate::engine) loopback: VecDeque<Vec<u8>>,
     /// The buffer of the payload that was sent last, for the next one: a fresh one would be filled with zeros first.
     payload: Vec<u8>,
+    /// Buffers for frames.
+    pub(in crate::engine) spare_frames: SpareFrames,
     pub(in crate::engine) stats: EngineStats,
     /// Counts of queue pairs, by [`Qpc::COUNTER_SET_ID`](bareverbs_mlx5_spec::Qpc::COUNTER_SET_ID), which has 8 bits.
     pub(in crate::engine) queue_counts: BTreeMap<u8, QueueCounts>,
@@ -48,6 +54,7 @@ impl QpResources {
             management_requests: VecDeque::new(),
             loopback: VecDeque::new(),
             payload: Vec::new(),
+            spare_frames: SpareFrames::new(SPARE_FRAMES),
             stats: EngineStats::default(),
             queue_counts: BTreeMap::new(),
         }
@@ -78,8 +85,9 @@ impl Work<'_, '_> {
     }
 
     /// Sends a packet; one to this port comes back without the wire.
-    pub(in crate::engine) fn transmit(&mut self, packet: Packet) {
-        let frame = packet.encode();
+    pub(in crate::engine) fn transmit(&mut self, packet: Packet<'_>) {
+        let mut frame = self.shared.spare_frames.take(packet.transport_len());
+        packet.encode_into(&mut frame);
         self.env.trace(Record::Sent { bytes: &frame });
         if !packet.lrh.is_multicast() {
             self.shared.stats.sent.count(frame.len());
@@ -91,6 +99,8 @@ impl Work<'_, '_> {
         let here = packet.lrh.dlid == self.shared.config.lid && packet.lrh.dlid != NO_LID;
         let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
         queue.push_back(frame);
-        self.shared.payload = packet.payload;
+        if let Cow::Owned(payload) = packet.payload {
+            self.shared.payload = payload;
+        }
     }
 }

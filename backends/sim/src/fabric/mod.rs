@@ -22,6 +22,7 @@ use bareverbs::Instant;
 use self::inbox::{Admission, Inbox};
 use crate::device::Device;
 use crate::memory::HostMemory;
+use crate::spare_frames::{SpareFrames, is_spare};
 use crate::trace::Tracer;
 use crate::wire::{Delivery, Destination, PortId, Wire};
 
@@ -29,6 +30,8 @@ pub use self::inbox::{LIFETIME, MOST_BYTES, MOST_FRAMES};
 
 /// Frames that a port takes out of its device, or out of its inbox, at a time.
 const BATCH: usize = 64;
+/// Buffers for long frames that are ready for all devices together.
+const SPARE_FRAMES: usize = 1024;
 
 /// Where frames go that no port here is for. It must not wait.
 pub trait Uplink {
@@ -53,6 +56,8 @@ pub struct Port {
     held_until: Option<Instant>,
     /// Frames for the device that it has not looked at yet.
     incoming: VecDeque<Vec<u8>>,
+    /// Frames that it has looked at.
+    received: Vec<Vec<u8>>,
     /// Ports that have got something to do.
     reached: Vec<PortId>,
 }
@@ -78,6 +83,8 @@ struct Switch<W> {
 pub struct Fabric<W> {
     switch: Mutex<Switch<W>>,
     inboxes: Vec<Inbox>,
+    /// Buffers of frames that came to one device, for those that another sends.
+    spare_frames: Mutex<SpareFrames>,
     /// When the wire delivers next, in nanoseconds.
     wire_due: AtomicU64,
 }
@@ -103,7 +110,12 @@ impl<W: Wire> Fabric<W> {
     /// A fabric without ports on `wire`. Frames for nobody here go to `uplink`, if there is one.
     pub fn new(wire: W, uplink: Option<Box<dyn Uplink + Send>>) -> Self {
         let wire_due = AtomicU64::new(nanos(wire.next_due()));
-        Self { switch: Mutex::new(Switch { wire, uplink }), inboxes: Vec::new(), wire_due }
+        Self {
+            switch: Mutex::new(Switch { wire, uplink }),
+            inboxes: Vec::new(),
+            spare_frames: Mutex::new(SpareFrames::new(SPARE_FRAMES)),
+            wire_due,
+        }
     }
 
     /// Adds the port that the wire attached last, with the local identifier that it was attached with.
@@ -113,7 +125,15 @@ impl<W: Wire> Fabric<W> {
         // Each source has its share of an inbox.
         let sources = self.sources();
         self.inboxes.iter().for_each(|inbox| inbox.divide(sources));
-        Port { id, lid, outgoing: VecDeque::new(), held_until: None, incoming: VecDeque::new(), reached: Vec::new() }
+        Port {
+            id,
+            lid,
+            outgoing: VecDeque::new(),
+            held_until: None,
+            incoming: VecDeque::new(),
+            received: Vec::new(),
+            reached: Vec::new(),
+        }
     }
 
     /// The wire, while nobody else uses the fabric.
@@ -143,6 +163,7 @@ impl<W: Wire> Fabric<W> {
     {
         device.set_time(now);
         let mut worked = self.receive(port, device);
+        self.reuse(&mut port.received, device.spare_frames());
         worked |= device.next_due().is_some_and(|due| due <= now);
         device.advance(now);
         if device.lid() != port.lid {
@@ -254,9 +275,24 @@ impl<W: Wire> Fabric<W> {
             }
             let Some(frame) = port.incoming.pop_front() else { break };
             device.receive(&frame);
+            if is_spare(&frame) {
+                port.received.push(frame);
+            }
             received = true;
         }
         received
+    }
+
+    /// Buffers of received frames are for the next ones to be sent, by this device or by another.
+    fn reuse(&self, received: &mut Vec<Vec<u8>>, spare: &mut SpareFrames) {
+        spare.refill(received);
+        if received.is_empty() && !spare.is_low() {
+            return;
+        }
+        let mut shared = self.spare_frames.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.refill_from(&mut shared);
+        shared.refill(received);
+        received.clear();
     }
 
     /// Frames out.

@@ -209,3 +209,24 @@ fn long_frames_for_a_group_are_bounded_by_their_bytes() {
     assert!(held * 4096 <= MOST_BYTES / 3 && held > 100, "{held}");
     assert_eq!(rig.fabric.discarded(PortId(1)), (MOST_FRAMES - held) as u64);
 }
+
+/// What one device has received goes into the buffers that another sends from.
+#[test]
+fn buffers_of_long_frames_go_round() {
+    let mut rig = Rig::new(2);
+    let long = |number| frame(2, number).into_iter().chain([0; 4096]).collect::<Vec<u8>>();
+    let sent: Vec<Vec<u8>> = (0..200).map(long).collect();
+    let places: Vec<*const u8> = sent.iter().map(|frame| frame.as_ptr()).collect();
+    rig.devices[0].0.outgoing.extend(sent);
+    while rig.waiting(0) > 0 || rig.fabric.has_frames(PortId(1)) {
+        rig.step(0);
+        rig.step(1);
+    }
+    for at in [0, 1] {
+        rig.step(at);
+        let spare = rig.devices[at].1.spare_frames();
+        let buffers: Vec<Vec<u8>> = (0..100).map(|_| spare.take(4096)).take_while(|buffer| buffer.capacity() > 0).collect();
+        assert!(buffers.len() > 30, "device {at} has {}", buffers.len());
+        assert!(buffers.iter().all(|buffer| places.contains(&buffer.as_ptr())), "device {at}");
+    }
+}

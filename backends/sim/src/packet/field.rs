@@ -6,9 +6,9 @@ use super::{Aeth, Packet, Syndrome};
 
 /// Prints a packet in one line, each field named.
 #[derive(Clone, Copy, Debug)]
-pub struct PacketFields<'a>(pub &'a Packet);
+pub struct PacketFields<'a>(pub &'a Packet<'a>);
 
-impl Packet {
+impl Packet<'_> {
     /// Its headers and their fields by name: (header, field, value).
     pub fn fields(&self) -> Vec<(&'static str, &'static str, String)> {
         let mut fields = vec![

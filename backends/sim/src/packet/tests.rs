@@ -1,6 +1,6 @@
 use super::*;
 
-fn packet(operation: Operation, payload: &[u8]) -> Packet {
+fn packet(operation: Operation, payload: &[u8]) -> Packet<'static> {
     let opcode = Opcode { transport: Transport::Rc, operation };
     let lrh = Lrh { vl: 0, sl: 3, dlid: 0x0102, slid: 0x0304 };
     let bth = Bth { opcode, solicited: true, migreq: false, pkey: 0xffff, dest_qpn: 0x12_3456, ack_req: true, psn: 0xab_cdef };
@@ -12,7 +12,7 @@ fn packet(operation: Operation, payload: &[u8]) -> Packet {
     packet.atomic_ack = headers.atomic_ack.then_some(9);
     packet.immediate = headers.immediate.then_some(0xdead_beef);
     packet.invalidate = headers.invalidate.then_some(0x77);
-    packet.payload = payload.to_vec();
+    packet.payload = payload.to_vec().into();
     packet
 }
 

@@ -282,7 +282,7 @@ impl QpContext {
     }
 
     /// A packet to the connected peer.
-    pub(in crate::engine) fn packet(&self, shared: &QpResources, operation: Operation, psn: u32) -> Packet {
+    pub(in crate::engine) fn packet(&self, shared: &QpResources, operation: Operation, psn: u32) -> Packet<'static> {
         let opcode = Opcode { transport: self.service.transport(), operation };
         let vl = if self.wire_qpn() == SUBNET_QPN { SUBNET_LANE } else { 0 };
         let lrh = Lrh { vl, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.config.lid };

@@ -11,7 +11,7 @@ use crate::packet::{PERMISSIVE_LID, Packet, same_partition};
 
 impl Qp {
     /// Whether a packet is for this queue pair: service and path.
-    pub(in crate::engine) fn accepts(&self, packet: &Packet, shared: &QpResources) -> bool {
+    pub(in crate::engine) fn accepts(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
         let lid = packet.lrh.dlid;
         if lid != shared.config.lid && lid != PERMISSIVE_LID && !packet.is_multicast() {
             return false;
@@ -23,11 +23,11 @@ impl Qp {
     }
 
     /// Whether a packet comes from the partition of this queue pair.
-    pub(in crate::engine) fn shares_partition(&self, packet: &Packet, shared: &QpResources) -> bool {
+    pub(in crate::engine) fn shares_partition(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
         same_partition(shared.pkey(self.context.path(Ads::PKEY_INDEX)), packet.bth.pkey)
     }
 
-    pub(in crate::engine) fn handle_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn handle_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
         match self.context.service {
             Service::Rc | Service::Xrc if packet.bth.opcode.operation.is_response() => {
                 self.requester.handle_response(&mut self.context, work, packet)

@@ -34,7 +34,7 @@ impl Requester {
         work: &mut Work<'_, '_>,
         at: usize,
         packet_index: u32,
-    ) -> Option<Result<Packet, CqeSyndrome>> {
+    ) -> Option<Result<Packet<'static>, CqeSyndrome>> {
         let op = self.ops.get(at)?;
         let wqe = op.wqe.as_ref()?;
         let mtu = qp.mtu() as u64;
@@ -75,7 +75,7 @@ impl Requester {
                 let offset = u64::from(packet_index) * mtu;
                 let len = (op.len - offset.min(op.len)).min(mtu) as usize;
                 match gather(work, qp.access(Right::LocalRead), op.data(), offset, len) {
-                    Ok(payload) => packet.payload = payload,
+                    Ok(payload) => packet.payload = payload.into(),
                     Err(_) => return Some(Err(CqeSyndrome::LocalProt)),
                 }
             }

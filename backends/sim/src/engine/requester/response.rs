@@ -21,7 +21,7 @@ enum Acknowledged {
 
 impl Requester {
     /// Handles a response of the peer.
-    pub(in crate::engine) fn handle_response(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn handle_response(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         if !qp.can_send() || !self.is_outstanding(psn) {
             // Late or duplicate.
@@ -127,7 +127,7 @@ impl Requester {
         }
     }
 
-    fn handle_read_response(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet, place: Place) {
+    fn handle_read_response(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>, place: Place) {
         let psn = packet.bth.psn;
         if self.acknowledge(qp, work, psn) == Acknowledged::ResponseMissing {
             qp.counts(work).missing_responses += 1;
@@ -163,7 +163,7 @@ impl Requester {
         self.note_progress(qp, work.env.now);
     }
 
-    fn handle_atomic_acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
+    fn handle_atomic_acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
         if self.acknowledge(qp, work, packet.bth.psn) == Acknowledged::ResponseMissing {
             qp.counts(work).missing_responses += 1;
             self.retransmit_once(qp, work);

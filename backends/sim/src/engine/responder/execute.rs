@@ -18,7 +18,7 @@ impl Responder {
         &mut self,
         qp: &mut QpContext,
         work: &mut Work<'_, '_>,
-        packet: &Packet,
+        packet: &Packet<'_>,
         place: Place,
     ) -> Result<(), Stop> {
         if place.is_start() {
@@ -67,7 +67,7 @@ impl Responder {
         &mut self,
         qp: &mut QpContext,
         work: &mut Work<'_, '_>,
-        packet: &Packet,
+        packet: &Packet<'_>,
         place: Place,
     ) -> Result<(), Stop> {
         if place.is_start() {
@@ -125,7 +125,7 @@ impl Responder {
 
     /// A key does not open the bytes of a write. The receive that the immediate data of the same packet needs tells the host
     /// (Local Access Error, InfiniBand Architecture 11.6.2), on services that tell the peer too.
-    fn refuse_write(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, packet: &Packet, refusal: Refusal) -> Stop {
+    fn refuse_write(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Stop {
         if packet.immediate.is_none() || !qp.service.is_reliable() {
             return refusal.into();
         }
@@ -169,7 +169,7 @@ impl Responder {
         &mut self,
         qp: &QpContext,
         work: &mut Work<'_, '_>,
-        packet: &Packet,
+        packet: &Packet<'_>,
     ) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
         if qp.get(Qpc::RAE) == 0 || !atomic.addr.is_multiple_of(8) {

@@ -19,7 +19,7 @@ use crate::packet::{Operation, Packet, Place, Syndrome};
 
 impl Responder {
     /// Handles a request packet of a connected peer.
-    pub(in crate::engine) fn handle_request(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn handle_request(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
         if !qp.can_receive() || self.fatal_queued {
             return;
         }
@@ -79,7 +79,7 @@ impl Responder {
     }
 
     /// A packet that came before: acknowledged, read or answered again, never executed again.
-    fn handle_duplicate(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
+    fn handle_duplicate(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
         work.shared.stats.duplicates += 1;
         qp.counts(work).duplicates += 1;
         let room = self.pending_responses(true) < qp.depth(Qpc::LOG_RRA_MAX);
@@ -108,7 +108,7 @@ impl Responder {
         &mut self,
         qp: &mut QpContext,
         work: &mut Work<'_, '_>,
-        packet: &Packet,
+        packet: &Packet<'_>,
     ) -> Result<(), Stop> {
         let operation = packet.bth.opcode.operation;
         let place = operation.place();
@@ -156,7 +156,7 @@ impl Responder {
     }
 
     /// Whether the packet fits the message that is arriving, and its length its place.
-    fn check_shape(&self, qp: &QpContext, packet: &Packet, operation: Operation, place: Place) -> Result<(), Refusal> {
+    fn check_shape(&self, qp: &QpContext, packet: &Packet<'_>, operation: Operation, place: Place) -> Result<(), Refusal> {
         let sends = matches!(operation, Operation::Send(_) | Operation::SendImmediate(_) | Operation::SendInvalidate(_));
         let fits = match &self.message {
             None => place.is_start(),

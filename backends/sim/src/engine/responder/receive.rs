@@ -93,7 +93,7 @@ impl Responder {
         &mut self,
         qp: &mut QpContext,
         work: &mut Work<'_, '_>,
-        packet: &Packet,
+        packet: &Packet<'_>,
         opcode: CqeOpcode,
         index: u16,
         byte_cnt: u32,
@@ -170,7 +170,7 @@ impl Responder {
 }
 
 /// Where a message came from.
-fn source(qp: &QpContext, packet: &Packet) -> Source {
+fn source(qp: &QpContext, packet: &Packet<'_>) -> Source {
     Source {
         lid: packet.lrh.slid,
         sl: packet.lrh.sl,

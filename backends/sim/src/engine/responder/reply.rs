@@ -97,12 +97,13 @@ impl Responder {
         let len = u64::from(source.len).saturating_sub(offset).min(qp.mtu() as u64) as usize;
         let mut packet = qp.packet(work.shared, Operation::ReadResponse(place), psn::add(psn, sent));
         packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(qp, work), msn });
-        packet.payload = work.payload(len);
         let addr = source.addr.wrapping_add(offset);
         let Some(pd) = domain_of(srq, qp, work) else { return false };
         let access = Access { pd, right: Right::RemoteRead, qpn: qp.qpn };
-        let read = work.shared.keys.read(work.env, (source.rkey, addr), access, &mut packet.payload);
+        let mut payload = work.payload(len);
+        let read = work.shared.keys.read(work.env, (source.rkey, addr), access, &mut payload);
         if read.is_ok() {
+            packet.payload = payload.into();
             work.transmit(packet);
         }
         read.is_ok()

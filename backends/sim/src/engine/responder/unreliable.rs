@@ -15,7 +15,7 @@ const ROUTE_AREA: usize = 40;
 impl Responder {
     /// Handles a packet of an unreliable connection. A message with a gap is forgotten, and so is one that may not be
     /// executed; the peer gets no NAK.
-    pub(in crate::engine) fn handle_uc_request(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn handle_uc_request(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
         if !qp.can_receive() {
             return;
         }
@@ -71,7 +71,7 @@ impl Responder {
     }
 
     /// Handles a datagram. One with the wrong queue key, for which no receive is posted, or that does not fit, is dropped.
-    pub(in crate::engine) fn handle_datagram(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet) {
+    pub(in crate::engine) fn handle_datagram(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
         let Some(deth) = packet.deth else { return };
         if !qp.can_receive() {
             return;

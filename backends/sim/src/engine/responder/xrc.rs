@@ -17,7 +17,7 @@ impl Responder {
         &mut self,
         qp: &QpContext,
         work: &Work<'_, '_>,
-        packet: &Packet,
+        packet: &Packet<'_>,
     ) -> Result<(), Refusal> {
         if qp.service != Service::Xrc {
             return Ok(());

@@ -29,14 +29,14 @@ impl Lone {
         self.host.post_send(&mut self.qp, opcode, SIGNALED, 0, &body);
     }
 
-    fn sent(&mut self) -> Vec<Packet> {
+    fn sent(&mut self) -> Vec<Packet<'static>> {
         for _ in 0..8 {
             self.host.with(|engine, env| engine.advance(env));
         }
-        std::iter::from_fn(|| self.host.engine.transmit()).map(|frame| Packet::decode(&frame).unwrap()).collect()
+        std::iter::from_fn(|| self.host.engine.transmit()).map(|frame| Packet::decode(&frame).unwrap().into_owned()).collect()
     }
 
-    fn packet(&self, operation: Operation, psn: u32) -> Packet {
+    fn packet(&self, operation: Operation, psn: u32) -> Packet<'static> {
         let lrh = Lrh { dlid: 1, slid: 2, ..Lrh::default() };
         let opcode = Opcode { transport: Transport::Rc, operation };
         let dest_qpn = self.qp.qpn;
@@ -44,7 +44,7 @@ impl Lone {
         Packet::new(lrh, Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn })
     }
 
-    fn answer(&mut self, packet: &Packet) {
+    fn answer(&mut self, packet: &Packet<'_>) {
         let frame = packet.encode();
         self.host.with(|engine, env| engine.receive(env, &frame));
     }
@@ -58,7 +58,7 @@ impl Lone {
     fn read_response(&mut self, offset: u32, place: Place, payload: &[u8]) {
         let mut packet = self.packet(Operation::ReadResponse(place), FIRST.wrapping_add(offset));
         packet.aeth = (place != Place::Middle).then_some(Aeth { syndrome: Syndrome::Ack(31), msn: 0 });
-        packet.payload = payload.to_vec();
+        packet.payload = payload.to_vec().into();
         self.answer(&packet);
     }
 
@@ -184,7 +184,7 @@ fn requests_out_of_step() {
         lone.host.post_receive(&mut lone.qp, &[(at, 4096, key)]);
         for (number, &(operation, len)) in case.iter().enumerate() {
             let mut packet = lone.packet(operation, FIRST + number as u32);
-            packet.payload = vec![0; len];
+            packet.payload = vec![0; len].into();
             packet.atomic = Some(AtomicEth { addr: at, rkey: key, swap_add: 1, compare: 0 });
             packet.reth = Some(Reth { addr: at, rkey: key, len: 600 });
             packet.atomic = packet.atomic.filter(|_| packet.bth.opcode.headers().atomic);

@@ -138,7 +138,7 @@ fn a_peer_that_sends_anything() {
         let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn: qp.qpn, ack_req, psn: number };
         let mut packet = Packet::new(lrh, bth);
         let len = [0, 1, 4, 255, 256, 256, 256, 257, 1000][random.below(9) as usize];
-        packet.payload = vec![step as u8; len];
+        packet.payload = vec![step as u8; len].into();
         let rkey = if random.chance(980) { key } else { random.next() as u32 };
         packet.reth = Some(Reth { addr: at + random.below(16) * 8, rkey, len: random.below(1100) as u32 });
         packet.atomic = Some(AtomicEth { addr: at + random.below(3) * 8, rkey, swap_add: 1, compare: 0 });

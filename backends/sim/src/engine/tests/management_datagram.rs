@@ -4,14 +4,14 @@ use super::super::testing::*;
 use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport};
 
 /// A request for the agents of LID 2: a class, the queue pair and the key that it is sent to.
-fn request(class: u8, dest_qpn: u32, qkey: u32) -> Packet {
+fn request(class: u8, dest_qpn: u32, qkey: u32) -> Packet<'static> {
     let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
     let bth = Bth { opcode, solicited: true, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn: 5 };
     let mut packet = Packet::new(Lrh { vl: 0, sl: 3, dlid: 2, slid: 9 }, bth);
     packet.deth = Some(Deth { qkey, source_qpn: 0x77 });
-    packet.payload = vec![0; 256];
+    packet.payload = vec![0; 256].into();
     // Version, class, class version, Get.
-    packet.payload[..4].copy_from_slice(&[1, class, 1, 1]);
+    packet.payload.to_mut()[..4].copy_from_slice(&[1, class, 1, 1]);
     packet
 }
 
@@ -41,7 +41,7 @@ fn requests_to_an_agent_reach_no_queue_pair() {
         assert_eq!(host.engine.next_management_request(), None, "for LID {wrong:#x}");
     }
     let mut short = request(4, 1, 0x8001_0000);
-    short.payload.pop();
+    short.payload.to_mut().pop();
     host.with(|engine, env| engine.receive(env, &short.encode()));
     assert_eq!(host.engine.next_management_request(), None);
 }
@@ -54,7 +54,8 @@ fn a_port_without_an_identifier_is_answered_too() {
     host.with(|engine, env| engine.receive(env, &request.encode()));
     assert!(host.engine.next_management_request().is_some());
     host.with(|engine, env| engine.answer(env, &request, &[7; 256]));
-    let answer = Packet::decode(&host.engine.transmit().expect("for the wire, not for itself")).unwrap();
+    let answer = host.engine.transmit().expect("for the wire, not for itself");
+    let answer = Packet::decode(&answer).unwrap();
     assert_eq!((answer.lrh.dlid, answer.lrh.slid), (0xffff, 0));
 }
 
@@ -64,10 +65,11 @@ fn answers_go_to_the_sender() {
     for (qpn, qkey, vl) in [(1, 0x8001_0000, 0), (0, 0, 15)] {
         let request = request(1, qpn, qkey);
         host.with(|engine, env| engine.answer(env, &request, &[7; 256]));
-        let answer = Packet::decode(&host.engine.transmit().unwrap()).unwrap();
+        let answer = host.engine.transmit().unwrap();
+        let answer = Packet::decode(&answer).unwrap();
         assert_eq!(answer.lrh, Lrh { vl, sl: 3, dlid: 9, slid: 2 });
         assert_eq!((answer.bth.dest_qpn, answer.bth.pkey, answer.bth.solicited), (0x77, 0xffff, false));
         assert_eq!(answer.deth, Some(Deth { qkey, source_qpn: qpn }));
-        assert_eq!(answer.payload, [7; 256]);
+        assert_eq!(*answer.payload, [7; 256]);
     }
 }

@@ -123,7 +123,7 @@ struct Picky<F> {
     seen: Vec<(Operation, u32)>,
 }
 
-impl<F: FnMut(&Packet, usize) -> bool> Wire for Picky<F> {
+impl<F: FnMut(&Packet<'_>, usize) -> bool> Wire for Picky<F> {
     fn send(&mut self, now: Instant, from: crate::wire::PortId, frame: Vec<u8>) {
         let packet = Packet::decode(&frame).unwrap();
         self.seen.push((packet.bth.opcode.operation, packet.bth.psn));
@@ -150,7 +150,7 @@ impl<F: FnMut(&Packet, usize) -> bool> Wire for Picky<F> {
 
 #[test]
 fn one_sequence_nak_for_a_gap_and_back_to_it() {
-    let lose = |packet: &Packet, count: usize| packet.bth.psn == 0 && count < 4;
+    let lose = |packet: &Packet<'_>, count: usize| packet.bth.psn == 0 && count < 4;
     let wire = Picky { inner: perfect(), lose, seen: Vec::new() };
     let mut pair = Pair::on(wire, Link::default(), 6);
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
@@ -170,7 +170,7 @@ fn one_sequence_nak_for_a_gap_and_back_to_it() {
 
 #[test]
 fn a_lost_read_answer_is_asked_for_from_where_it_stopped() {
-    let lose = |packet: &Packet, count: usize| {
+    let lose = |packet: &Packet<'_>, count: usize| {
         matches!(packet.bth.opcode.operation, Operation::ReadResponse(_)) && packet.bth.psn == 1 && count < 7
     };
     let wire = Picky { inner: perfect(), lose, seen: Vec::new() };
@@ -189,7 +189,7 @@ fn a_lost_read_answer_is_asked_for_from_where_it_stopped() {
 
 #[test]
 fn a_dead_peer_ends_in_retry_exceeded_after_the_promised_time() {
-    let wire = Picky { inner: perfect(), lose: |_: &Packet, _| true, seen: Vec::new() };
+    let wire = Picky { inner: perfect(), lose: |_: &Packet<'_>, _| true, seen: Vec::new() };
     let mut pair = Pair::on(wire, Link { retries: 3, ..Link::default() }, 6);
     let ((at_a, key_a), _) = pair.buffers(4096);
     pair.a.post_send(&mut pair.qa, 0x0a, 0, 0, &data(at_a, 4, key_a));

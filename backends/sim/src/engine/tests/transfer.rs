@@ -250,3 +250,29 @@ fn acknowledgements_count_the_posted_receives() {
         assert_eq!(pair.a.poll(&mut pair.qa.send).map(|cqe| cqe.opcode()), Some(0));
     }
 }
+
+/// What a frame is made in has held others; its bytes are its own.
+#[test]
+fn long_frames_are_made_in_the_buffers_of_earlier_ones() {
+    const CAPACITY: usize = 4300;
+    let mut pair = Pair::on(perfect(), Link { mtu: 5, ..Link::default() }, 6);
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(1 << 16);
+    for (round, (len, long)) in [(40_000_u32, 10), (4097, 1), (1500, 1), (100, 0), (40_000, 10)].into_iter().enumerate() {
+        (0..20).for_each(|_| pair.a.engine.spare_frames().keep(vec![0xee; CAPACITY]));
+        let message = pattern(len as usize, round as u8);
+        pair.a.write(at_a, &message);
+        let body = [raddr(at_b, key_b), data(at_a, len, key_a)].concat();
+        pair.a.post_send(&mut pair.qa, 0x08, SIGNALED, 0, &body);
+        let mut reused = 0;
+        while pair.a.poll(&mut pair.qa.send).is_none() {
+            pair.a.with(|engine, env| engine.advance(env));
+            while let Some(frame) = pair.a.engine.transmit() {
+                reused += u32::from(frame.capacity() == CAPACITY);
+                pair.b.with(|engine, env| engine.receive(env, &frame));
+            }
+            pair.step();
+            pair.now = pair.now.after(std::time::Duration::from_micros(1));
+        }
+        assert_eq!((pair.b.read(at_b, len as usize) == message, reused), (true, long), "{len} bytes");
+    }
+}
