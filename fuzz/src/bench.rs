@@ -416,9 +416,7 @@ impl Run<'_> {
                 let posted = batch.post(wr);
                 agree(posted, |e| e.errno(), model, step);
                 mem::forget(batch);
-                if posted.is_err() {
-                    return posted;
-                }
+                posted?;
                 if way == 4 {
                     self.verbs.ring_send_queue(qp)?;
                 }

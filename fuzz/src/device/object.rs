@@ -137,7 +137,7 @@ impl Guest {
                 // Of pages with a size, readable and writable.
                 let mut bytes = input(0xa08, 48, &[(16 + 16, u32::from(what & 1)), (16 + 28, 4)]);
                 for page in 0..4 {
-                    bytes.extend((BASE + MORE_QUEUES as u64 + page * 0x2000 | 3).to_be_bytes());
+                    bytes.extend(((BASE + MORE_QUEUES as u64 + page * 0x2000) | 3).to_be_bytes());
                 }
                 self.command_for(bytes, what);
             }
