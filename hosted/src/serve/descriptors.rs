@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::error::ServeError;
-use super::protocol::MOST_DESCRIPTORS;
+use super::receive::MOST_DESCRIPTORS;
 
 /// Most files that the mappings of one client are of.
 const MOST_FILES: u64 = 64;

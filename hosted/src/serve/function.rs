@@ -12,7 +12,8 @@ use vfio_bindings::bindings::vfio::{
 
 use super::memory::ClientMemory;
 use super::messages::Limited;
-use super::protocol::{Backend, MOST_DESCRIPTORS, Map};
+use super::protocol::{Backend, Map};
+use super::receive::MOST_DESCRIPTORS;
 use super::subnet::{Gone, Handle};
 use super::vectors::{self, Vectors};
 

@@ -4,28 +4,19 @@
 //! command that its backend refused with error 0, ends by panic on some messages, and keeps the connection to itself, so that
 //! a client cannot be given up.
 
-use std::fmt;
 use std::fs::File;
-use std::io::{self, IoSliceMut, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_IRQ_SET_DATA_BOOL, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
     VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
 };
 
-/// Bytes of a message's header: number, command, length with this header, flags, error; in the machine's byte order.
-const HEADER: usize = 16;
+use super::receive::{Broken, Descriptors, HEADER, Header, Message, Messages};
 
 /// Data of a region access that a client may send or ask for at once; told in the version.
-const MOST_DATA: usize = 1 << 20;
-
-/// Longest message: an access with all its data.
-const LONGEST: usize = HEADER + 16 + MOST_DATA;
-
-/// Most descriptors that come with a message.
-pub(super) const MOST_DESCRIPTORS: usize = 16;
+pub(super) const MOST_DATA: usize = 1 << 20;
 
 /// What the server says of itself.
 const CAPABILITIES: &[u8] =
@@ -92,36 +83,6 @@ pub(super) struct Map {
     pub(super) writable: bool,
 }
 
-/// Why a connection ended before its client closed it.
-#[derive(Debug)]
-pub(super) enum Broken {
-    /// The socket failed.
-    Io(io::Error),
-    /// The client closed it in the middle of a message.
-    Cut,
-    /// A header announces so many bytes.
-    Length(u32),
-    /// The client speaks another version of the protocol.
-    Version(u16),
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => write!(f, "{error}"),
-            Self::Cut => write!(f, "closed in the middle of a message"),
-            Self::Length(len) => write!(f, "announced a message of {len} bytes, where {HEADER} to {LONGEST} are allowed"),
-            Self::Version(major) => write!(f, "speaks version {major} of vfio-user, not 0"),
-        }
-    }
-}
-
-impl From<io::Error> for Broken {
-    fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::UnexpectedEof { Self::Cut } else { Self::Io(error) }
-    }
-}
-
 /// Why a command was not done.
 enum Refusal {
     /// It is answered with the error.
@@ -176,34 +137,16 @@ impl Fields<'_> {
     }
 }
 
-/// A message's header.
-#[derive(Clone, Copy, Debug)]
-struct Header {
-    id: u16,
-    command: u16,
-    len: u32,
-    flags: u32,
-}
-
-/// What came with a message.
-enum Descriptors {
-    All(Vec<File>),
-    /// Not all of them.
-    Lost,
-}
-
 /// One client.
 pub(super) struct Connection {
-    stream: UnixStream,
-    /// The message, without its header.
-    body: Vec<u8>,
+    messages: Messages,
     /// The answer.
     reply: Vec<u8>,
 }
 
 impl Connection {
     pub(super) fn new(stream: UnixStream) -> Self {
-        Self { stream, body: Vec::new(), reply: Vec::new() }
+        Self { messages: Messages::new(stream), reply: Vec::new() }
     }
 
     /// Does what the client asks until it closes the connection.
@@ -211,11 +154,11 @@ impl Connection {
     /// # Errors
     /// The connection broke, or the client does not keep to the protocol.
     pub(super) fn serve(mut self, backend: &mut impl Backend) -> Result<(), Broken> {
-        while let Some((header, descriptors)) = self.receive()? {
+        while let Some(Message { header, body, descriptors }) = self.messages.next()? {
             self.reply.clear();
             self.reply.resize(HEADER, 0);
             let done = match descriptors {
-                Descriptors::All(files) => execute(header.command, &self.body, &mut self.reply, backend, files),
+                Descriptors::All(files) => execute(header.command, body, &mut self.reply, backend, files),
                 Descriptors::Lost => {
                     backend.descriptors_lost();
                     Err(Refusal::Error(io::Error::from_raw_os_error(libc::EMFILE)))
@@ -233,50 +176,6 @@ impl Connection {
         Ok(())
     }
 
-    /// The next message, its body in `body`; `None` at the end.
-    fn receive(&mut self) -> Result<Option<(Header, Descriptors)>, Broken> {
-        let mut bytes = [0; HEADER];
-        let mut files = Vec::new();
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let (got, flags) = loop {
-            let mut into = [IoSliceMut::new(&mut bytes)];
-            match recvmsg(&self.stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(got) => break (got.bytes, got.flags),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Broken::Io(error.into())),
-            }
-        };
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                files.extend(received.map(File::from));
-            }
-        }
-        // A message without those that are missing would mean something else.
-        let lost = flags.contains(ReturnFlags::CTRUNC) || files.len() > MOST_DESCRIPTORS;
-        let descriptors = if lost { Descriptors::Lost } else { Descriptors::All(files) };
-        if got == 0 {
-            return Ok(None);
-        }
-        self.stream.read_exact(bytes.get_mut(got..).unwrap_or_default())?;
-        let [i0, i1, c0, c1, l0, l1, l2, l3, f0, f1, f2, f3, _, _, _, _] = bytes;
-        let len = u32::from_ne_bytes([l0, l1, l2, l3]);
-        let body = usize::try_from(len).ok().filter(|len| *len <= LONGEST).and_then(|len| len.checked_sub(HEADER));
-        self.body.resize(body.ok_or(Broken::Length(len))?, 0);
-        self.stream.read_exact(&mut self.body)?;
-        let header = Header {
-            id: u16::from_ne_bytes([i0, i1]),
-            command: u16::from_ne_bytes([c0, c1]),
-            len,
-            flags: u32::from_ne_bytes([f0, f1, f2, f3]),
-        };
-        // A client that sends one long message shall not keep its room for good.
-        if self.body.capacity() > LONGEST / 16 && self.body.len() <= LONGEST / 16 {
-            self.body.shrink_to(LONGEST / 16);
-        }
-        Ok(Some((header, descriptors)))
-    }
-
     /// Sends the reply, or the error alone.
     fn answer(&mut self, header: Header, error: Option<u32>) -> Result<(), Broken> {
         if error.is_some() {
@@ -289,7 +188,7 @@ impl Connection {
         if let Some(place) = self.reply.get_mut(..HEADER) {
             place.copy_from_slice(&head);
         }
-        Ok(self.stream.write_all(&self.reply)?)
+        Ok(self.messages.stream().write_all(&self.reply)?)
     }
 }
 

@@ -10,8 +10,6 @@
 //! interrupts are signalled without a write.
 
 use std::collections::VecDeque;
-use std::hint;
-use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::{self, Thread};
@@ -26,6 +24,7 @@ use super::error::ServeError;
 use super::link::Link;
 use super::memory::Reach;
 use super::messages;
+use super::spin::Spin;
 use super::vectors::Vectors;
 use crate::record::{Recording, Several};
 use crate::trace::Sink;
@@ -35,12 +34,6 @@ use crate::trace::Sink;
 const TURNS: usize = 4;
 /// Devices that whoever has sent frames lets take them, at most: there and back, eight times. Then it is for the runners.
 const PASSES: usize = 16;
-/// How long a runner that has just worked looks for more before it sleeps: about what it takes to wake it.
-const SPIN: Duration = Duration::from_micros(40);
-/// Where that is in vain most of the time, it is tried once in so many times.
-const SPIN_TRIAL: u8 = 32;
-/// Most successes that a runner remembers.
-const MOST_SUCCESSES: u8 = 8;
 /// How long the end waits for a runner that is in the middle of something.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long whoever waits for a device that is held up rests between two looks.
@@ -141,8 +134,6 @@ struct Shared {
     stopped: AtomicBool,
     /// Wakes whoever waits for the end.
     end: (Mutex<()>, Condvar),
-    /// There is another processor for those who are waited for.
-    spins: bool,
 }
 
 /// A way to reach one device from another thread.
@@ -421,7 +412,7 @@ impl Shared {
 
     /// The runner of a device: works until the end. Then the device.
     fn run_device(&self, served: &Served) -> Option<Station> {
-        let (mut worked, mut spin) = (false, Spin::default());
+        let (mut worked, mut spin) = (false, Spin::new());
         while !self.has_stopped() {
             let mut guard = served.enter();
             let state = guard.as_mut()?;
@@ -438,8 +429,8 @@ impl Shared {
             }
             state.runner = Runner::Asleep(due);
             served.leave(guard);
-            if std::mem::take(&mut worked) && self.spins {
-                spin.wait(&served.attention);
+            if std::mem::take(&mut worked) {
+                spin.wait(|| served.attention.load(Ordering::Relaxed).then_some(()));
             }
             if served.attention.load(Ordering::SeqCst) {
                 continue;
@@ -451,33 +442,6 @@ impl Shared {
             }
         }
         served.enter().take().map(|state| state.station)
-    }
-}
-
-/// How often it was worth while to wait without sleeping.
-#[derive(Debug, Default)]
-struct Spin {
-    successes: u8,
-    since_trial: u8,
-}
-
-impl Spin {
-    /// Waits a moment for the flag, unless that has been in vain lately: others need the processor then.
-    fn wait(&mut self, flag: &AtomicBool) {
-        self.since_trial += 1;
-        if self.successes == 0 && self.since_trial < SPIN_TRIAL {
-            return;
-        }
-        self.since_trial = 0;
-        let start = time::Instant::now();
-        while !flag.load(Ordering::Relaxed) && start.elapsed() < SPIN {
-            hint::spin_loop();
-        }
-        self.successes = if flag.load(Ordering::Relaxed) {
-            self.successes.saturating_add(1).min(MOST_SUCCESSES)
-        } else {
-            self.successes.saturating_sub(2)
-        };
     }
 }
 
@@ -514,9 +478,8 @@ impl Subnet {
             }
         };
         let devices = devices.into_iter().map(served).collect();
-        let spins = thread::available_parallelism().is_ok_and(|processors| processors > NonZero::<usize>::MIN);
         let (start, stopped, end) = (time::Instant::now(), AtomicBool::new(false), Default::default());
-        Self { shared: Arc::new(Shared { start, devices, fabric, stopped, end, spins }) }
+        Self { shared: Arc::new(Shared { start, devices, fabric, stopped, end }) }
     }
 
     /// Reaches one device.

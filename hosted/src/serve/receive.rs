@@ -1,0 +1,390 @@
+//! The messages of a client as they come from its socket: header, body, and the descriptors that came with them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSliceMut, Read as _};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+
+use super::protocol::MOST_DATA;
+use super::spin::Spin;
+
+/// Bytes of a message's header: number, command, length with this header, flags, error; in the machine's byte order.
+pub(super) const HEADER: usize = 16;
+
+/// Longest message: an access with all its data.
+const LONGEST: usize = HEADER + 16 + MOST_DATA;
+
+/// Most descriptors that come with a message.
+pub(super) const MOST_DESCRIPTORS: usize = 16;
+
+/// Bytes that are read at a time: writes to a doorbell have 40, and come faster than they are read.
+const READ_AHEAD: usize = 4096;
+
+/// A body keeps room for so many bytes until the next one.
+const BODY_KEPT: usize = LONGEST / 16;
+
+/// Why a connection ended before its client closed it.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The socket failed.
+    Io(io::Error),
+    /// The client closed it in the middle of a message.
+    Cut,
+    /// A header announces so many bytes.
+    Length(u32),
+    /// The client speaks another version of the protocol.
+    Version(u16),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Cut => write!(f, "closed in the middle of a message"),
+            Self::Length(len) => write!(f, "announced a message of {len} bytes, where {HEADER} to {LONGEST} are allowed"),
+            Self::Version(major) => write!(f, "speaks version {major} of vfio-user, not 0"),
+        }
+    }
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::UnexpectedEof { Self::Cut } else { Self::Io(error) }
+    }
+}
+
+/// A message's header.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) id: u16,
+    pub(super) command: u16,
+    /// Of the message, with this header.
+    pub(super) len: u32,
+    pub(super) flags: u32,
+}
+
+impl Header {
+    /// Reads it from the front of a message; `None` if there is not all of it.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let [i0, i1, c0, c1, l0, l1, l2, l3, f0, f1, f2, f3, _, _, _, _] = *bytes.first_chunk::<HEADER>()?;
+        Some(Self {
+            id: u16::from_ne_bytes([i0, i1]),
+            command: u16::from_ne_bytes([c0, c1]),
+            len: u32::from_ne_bytes([l0, l1, l2, l3]),
+            flags: u32::from_ne_bytes([f0, f1, f2, f3]),
+        })
+    }
+
+    /// Bytes of the message after its header; `None` if there may not be so many.
+    fn body(&self) -> Option<usize> {
+        usize::try_from(self.len).ok().filter(|len| *len <= LONGEST)?.checked_sub(HEADER)
+    }
+}
+
+/// What came with a message.
+#[derive(Debug)]
+pub(super) enum Descriptors {
+    All(Vec<File>),
+    /// Not all of them.
+    Lost,
+}
+
+impl Descriptors {
+    fn none() -> Self {
+        Self::All(Vec::new())
+    }
+
+    fn add(&mut self, others: Self) {
+        match (&mut *self, others) {
+            (Self::All(files), Self::All(others)) if files.len() + others.len() <= MOST_DESCRIPTORS => files.extend(others),
+            _ => *self = Self::Lost,
+        }
+    }
+}
+
+/// A message.
+#[derive(Debug)]
+pub(super) struct Message<'a> {
+    pub(super) header: Header,
+    /// What follows the header.
+    pub(super) body: &'a [u8],
+    pub(super) descriptors: Descriptors,
+}
+
+/// Descriptors that came with a message that has not been taken yet.
+struct Ahead {
+    /// Messages before it.
+    messages: usize,
+    descriptors: Descriptors,
+}
+
+/// The messages of one client.
+pub(super) struct Messages {
+    stream: UnixStream,
+    /// What was read from the socket: from `start` to `end` it is not taken yet.
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    ahead: Option<Ahead>,
+    body: Vec<u8>,
+    spin: Spin,
+}
+
+impl Messages {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream, bytes: vec![0; READ_AHEAD], start: 0, end: 0, ahead: None, body: Vec::new(), spin: Spin::new() }
+    }
+
+    /// The socket, for answers.
+    pub(super) fn stream(&mut self) -> &mut UnixStream {
+        &mut self.stream
+    }
+
+    /// The next message; `None` at the end.
+    ///
+    /// # Errors
+    /// The socket failed, or what came is no message.
+    pub(super) fn next(&mut self) -> Result<Option<Message<'_>>, Broken> {
+        let header = loop {
+            if let Some(header) = Header::read(self.unread()) {
+                break header;
+            }
+            if !self.fill()? {
+                return if self.unread().is_empty() { Ok(None) } else { Err(Broken::Cut) };
+            }
+        };
+        let len = header.body().ok_or(Broken::Length(header.len))?;
+        self.start += HEADER;
+        self.body.resize(len, 0);
+        let here = len.min(self.end - self.start);
+        let (first, rest) = self.body.split_at_mut(here);
+        first.copy_from_slice(self.bytes.get(self.start..self.start + here).unwrap_or_default());
+        self.stream.read_exact(rest)?;
+        self.start += here;
+        // A client that sends one long message shall not keep its room for good.
+        if self.body.capacity() > BODY_KEPT && self.body.len() <= BODY_KEPT {
+            self.body.shrink_to(BODY_KEPT);
+        }
+        let descriptors = match &mut self.ahead {
+            Some(ahead) if ahead.messages == 0 => self.ahead.take().map(|ahead| ahead.descriptors),
+            Some(ahead) => {
+                ahead.messages -= 1;
+                None
+            }
+            None => None,
+        };
+        Ok(Some(Message { header, body: &self.body, descriptors: descriptors.unwrap_or_else(Descriptors::none) }))
+    }
+
+    fn unread(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Reads what there is, or waits for something; `false` at the end.
+    fn fill(&mut self) -> Result<bool, Broken> {
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        // The descriptors of a message that is not complete are kept apart from those of the ones that follow.
+        let most = if self.ahead.is_some() { HEADER } else { READ_AHEAD };
+        let into = self.bytes.get_mut(self.end..most).unwrap_or_default();
+        let (stream, spin) = (&self.stream, &mut self.spin);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut read = |flags: RecvFlags| match recvmsg(
+            stream,
+            &mut [IoSliceMut::new(into)],
+            &mut control,
+            flags | RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Ok(got) => Some(Ok((got.bytes, got.flags))),
+            Err(Errno::INTR) => None,
+            Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => None,
+            Err(error) => Some(Err(error)),
+        };
+        let mut found = spin.wait(|| read(RecvFlags::DONTWAIT));
+        let (got, flags) = loop {
+            match found.or_else(|| read(RecvFlags::empty())) {
+                Some(Ok(got)) => break got,
+                Some(Err(error)) => return Err(Broken::Io(error.into())),
+                None => found = None,
+            }
+        };
+        let mut files = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                files.extend(received.map(File::from));
+            }
+        }
+        self.end += got;
+        // A message without those that are missing would mean something else.
+        let lost = flags.contains(ReturnFlags::CTRUNC) || files.len() > MOST_DESCRIPTORS;
+        let descriptors = if lost { Descriptors::Lost } else { Descriptors::All(files) };
+        if !matches!(&descriptors, Descriptors::All(files) if files.is_empty()) {
+            match &mut self.ahead {
+                Some(ahead) => ahead.descriptors.add(descriptors),
+                None => self.ahead = Some(Ahead { messages: self.begun().saturating_sub(1), descriptors }),
+            }
+        }
+        Ok(got > 0)
+    }
+
+    /// Messages that have begun in what was read. The system reads no further than the bytes that descriptors were sent with, so
+    /// they belong to the last of them.
+    fn begun(&self) -> usize {
+        let (mut rest, mut messages) = (self.unread(), 0);
+        while !rest.is_empty() {
+            messages += 1;
+            let len = Header::read(rest).and_then(|header| header.body()).map(|body| HEADER + body);
+            rest = len.and_then(|len| rest.get(len..)).unwrap_or_default();
+        }
+        messages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::Shutdown;
+    use std::os::fd::AsFd as _;
+    use std::thread;
+    use std::time::Duration;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    /// A message with a mark in its header and in each byte of its body.
+    fn message(mark: u8, body: usize) -> Vec<u8> {
+        let mut bytes = vec![mark, 0, 10, 0];
+        bytes.extend(u32::try_from(HEADER + body).unwrap().to_ne_bytes());
+        bytes.resize(HEADER, 0);
+        bytes.resize(HEADER + body, mark);
+        bytes
+    }
+
+    /// Sends bytes with descriptors in one call.
+    fn send(stream: &UnixStream, bytes: &[u8], descriptors: usize) {
+        let file = File::open("/dev/null").unwrap();
+        let files = vec![file.as_fd(); descriptors];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(files.is_empty() || control.push(SendAncillaryMessage::ScmRights(&files)));
+        let sent = sendmsg(stream, &[io::IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+        assert_eq!(sent, bytes.len());
+    }
+
+    /// Mark, length of the body, and descriptors of the next message: 99 if some were lost.
+    fn next(messages: &mut Messages) -> (u8, usize, usize) {
+        let Message { header, body, descriptors } = messages.next().unwrap().expect("a message");
+        assert!(body.iter().all(|byte| u16::from(*byte) == header.id));
+        let descriptors = match descriptors {
+            Descriptors::All(files) => files.len(),
+            Descriptors::Lost => 99,
+        };
+        (header.id as u8, body.len(), descriptors)
+    }
+
+    fn pair() -> (UnixStream, Messages) {
+        let (client, server) = UnixStream::pair().unwrap();
+        (client, Messages::new(server))
+    }
+
+    #[test]
+    fn many_messages_of_all_lengths_in_one_piece() {
+        let (mut client, mut messages) = pair();
+        let bodies = [0, 24, 1, READ_AHEAD, 5, 3 * READ_AHEAD + 1, 0, 100, READ_AHEAD - HEADER, 7];
+        let all: Vec<u8> = bodies.iter().enumerate().flat_map(|(mark, body)| message(mark as u8, *body)).collect();
+        client.write_all(&all).unwrap();
+        drop(client);
+        for (mark, body) in bodies.into_iter().enumerate() {
+            assert_eq!(next(&mut messages), (mark as u8, body, 0));
+        }
+        assert!(messages.next().unwrap().is_none());
+    }
+
+    /// Wherever the bytes are cut, and whether the second piece is there in time or comes later.
+    #[test]
+    fn messages_in_two_pieces() {
+        let all = [message(1, 24), message(2, 0), message(3, 40)].concat();
+        for cut in 0..=all.len() {
+            let (mut client, mut messages) = pair();
+            let (first, second) = all.split_at(cut);
+            client.write_all(first).unwrap();
+            let second = second.to_vec();
+            let late = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(1));
+                client.write_all(&second).unwrap();
+            });
+            assert_eq!([1, 2, 3].map(|_| next(&mut messages)), [(1, 24, 0), (2, 0, 0), (3, 40, 0)], "cut at {cut}");
+            assert!(messages.next().unwrap().is_none());
+            late.join().unwrap();
+        }
+    }
+
+    /// All of it is there before the first is taken, as when the server has been busy.
+    #[test]
+    fn descriptors_belong_to_the_message_that_they_were_sent_with() {
+        let (client, mut messages) = pair();
+        let sent = [(0, 0), (24, 1), (24, 0), (0, 0), (40, 3), (40, 2), (5000, 1), (0, 17), (0, 64), (8, 0), (8, 16), (0, 0)];
+        for (mark, (body, descriptors)) in sent.into_iter().enumerate() {
+            send(&client, &message(mark as u8, body), descriptors);
+        }
+        client.shutdown(Shutdown::Write).unwrap();
+        for (mark, (body, descriptors)) in sent.into_iter().enumerate() {
+            let expected = if descriptors > MOST_DESCRIPTORS { 99 } else { descriptors };
+            assert_eq!(next(&mut messages), (mark as u8, body, expected), "message {mark}");
+        }
+        assert!(messages.next().unwrap().is_none());
+    }
+
+    /// Each piece of a message may bring some, and those of the next one are not among them.
+    #[test]
+    fn descriptors_of_a_message_in_pieces() {
+        for (cut, more) in (1..HEADER).flat_map(|cut| [(cut, 0), (cut, 1)]) {
+            let (client, mut messages) = pair();
+            let (head, rest) = (message(2, 8), message(3, 0));
+            let (first, second) = head.split_at(cut);
+            send(&client, &[message(1, 4).as_slice(), first].concat(), 2);
+            send(&client, second, more);
+            send(&client, &rest, 4);
+            let expected = [(1, 4, 0), (2, 8, 2 + more), (3, 0, 4)];
+            assert_eq!([1, 2, 3].map(|_| next(&mut messages)), expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_ends_it() {
+        for len in [0, HEADER - 1, LONGEST + 1, usize::MAX] {
+            let (mut client, mut messages) = pair();
+            let mut bytes = [message(1, 8), message(2, 0)].concat();
+            bytes[HEADER + 8 + 4..][..4].copy_from_slice(&(len as u32).to_ne_bytes());
+            client.write_all(&bytes).unwrap();
+            assert_eq!(next(&mut messages), (1, 8, 0));
+            assert!(matches!(messages.next(), Err(Broken::Length(said)) if said == len as u32), "{len}");
+        }
+        for cut in [1, HEADER - 1, HEADER, HEADER + 7] {
+            let (mut client, mut messages) = pair();
+            client.write_all(&message(1, 8)[..cut]).unwrap();
+            drop(client);
+            assert!(matches!(messages.next(), Err(Broken::Cut)), "{cut}");
+        }
+    }
+
+    #[test]
+    fn room_of_a_long_message_is_given_back() {
+        let (client, mut messages) = pair();
+        let sender = thread::spawn(move || {
+            let mut client = client;
+            client.write_all(&message(1, LONGEST - HEADER)).unwrap();
+            client.write_all(&message(2, 8)).unwrap();
+        });
+        assert_eq!(next(&mut messages), (1, LONGEST - HEADER, 0));
+        assert_eq!(next(&mut messages), (2, 8, 0));
+        assert!(messages.body.capacity() <= BODY_KEPT);
+        sender.join().unwrap();
+    }
+}
