@@ -535,6 +535,9 @@ impl Subnet {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::process;
     use std::sync::atomic::AtomicUsize;
 
     use bareverbs_sim::DeviceConfig;
@@ -594,15 +597,95 @@ mod tests {
         (handle, looks, thread::spawn(|| subnet.run()))
     }
 
-    /// Two devices on a perfect wire, running.
-    fn pair() -> (Handle, Handle, Running) {
+    /// Two devices on a perfect wire.
+    fn subnet_of_two() -> Subnet {
         let mut wire = PerfectWire::new(Duration::ZERO);
-        let devices = vec![device(1), device(2)];
         for lid in 1..=2 {
             wire.attach(lid);
         }
-        let subnet = Subnet::new(devices, Box::new(wire), None);
+        Subnet::new(vec![device(1), device(2)], Box::new(wire), None)
+    }
+
+    /// Two devices on a perfect wire, running.
+    fn pair() -> (Handle, Handle, Running) {
+        let subnet = subnet_of_two();
         (subnet.handle(0), subnet.handle(1), thread::spawn(|| subnet.run()))
+    }
+
+    /// A file that takes nothing until its other end is read.
+    struct SlowFile {
+        _folder: tempfile::TempDir,
+        end: File,
+    }
+
+    impl SlowFile {
+        /// A recording into it.
+        fn record() -> (Self, Recording) {
+            let folder = tempfile::tempdir().unwrap();
+            let pipe = folder.path().join("recording");
+            assert!(process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            let end = File::options().read(true).write(true).open(&pipe).unwrap();
+            (Self { _folder: folder, end }, Recording::create(&pipe).unwrap())
+        }
+
+        /// Reads what comes from now on, to the end of the process.
+        fn read_on(mut self) {
+            thread::spawn(move || {
+                let mut bytes = vec![0; 1 << 20];
+                while self.end.read(&mut bytes).is_ok() {}
+            });
+        }
+    }
+
+    /// Has a device tell a recording, whose lane for it is full.
+    fn record_in_full(station: &mut Station, recording: &Recording) {
+        let recorder = recording.tracer("slow", station.device.config());
+        recorder.recording().mark(&"x".repeat(8 << 20));
+        station.outputs.recording = Some(recorder.recording().clone());
+        station.device.set_tracer(Some(Several(vec![Box::new(recorder)])));
+    }
+
+    #[test]
+    fn who_cannot_wait_does_not_wait_for_the_file_of_a_device() {
+        let (handle, _, runner) = running(Duration::from_secs(1000));
+        let (file, recording) = SlowFile::record();
+        handle.look(|station| record_in_full(station, &recording)).unwrap();
+        let start = time::Instant::now();
+        assert_eq!(handle.ask_within(Duration::from_millis(50), |_| 7), Ok(None));
+        assert!(start.elapsed() >= Duration::from_millis(50));
+        file.read_on();
+        assert_eq!(handle.ask_within(Duration::from_secs(60), |_| 7), Ok(Some(7)), "it takes lines again");
+        handle.stop();
+        runner.join().unwrap().unwrap();
+    }
+
+    /// Whoever sends lets a device that sleeps take its frames, but not one whose lines may have to wait for a file: that is for
+    /// its runner.
+    #[test]
+    fn senders_do_not_wait_for_the_file_of_a_device() {
+        // No runner is there who could take them first.
+        let subnet = subnet_of_two();
+        let (shared, to) = (&subnet.shared, PortId(1));
+        let is_taken = || {
+            lock(&shared.devices[1].state).as_mut().unwrap().runner = Runner::Asleep(None);
+            // To local identifier 2.
+            let mut frame = vec![0; 64];
+            frame[3] = 2;
+            shared.fabric.arrive(frame, shared.now(), |_| {}).unwrap();
+            shared.pass_on([to].into());
+            !shared.fabric.has_frames(to)
+        };
+        assert!(is_taken());
+        let (file, recording) = SlowFile::record();
+        subnet.handle(1).look(|station| record_in_full(station, &recording)).unwrap();
+        assert!(!is_taken());
+        file.read_on();
+        let start = time::Instant::now();
+        let has_room = || subnet.handle(1).look(|station| station.outputs.have_room());
+        while has_room() == Ok(false) && start.elapsed() < Duration::from_secs(30) {
+            thread::sleep(REST);
+        }
+        assert!(is_taken(), "it takes lines again");
     }
 
     #[test]
