@@ -1,5 +1,7 @@
 //! What fails: the syndrome on each side, what follows it in the queues, events, and hosts that mean harm.
 
+use std::collections::VecDeque;
+
 use super::super::EngineEvent;
 use super::super::testing::*;
 use crate::audit::Finding;
@@ -274,6 +276,28 @@ fn a_doorbell_that_comes_late_is_no_mistake() {
     }
     pair.a.with(|engine, env| engine.ring_send(env, qpn, second));
     assert_eq!(pair.a.audit.findings(), []);
+}
+
+/// The device takes all that is posted when the first doorbell comes, so a host need not wait for the others on their way.
+#[test]
+fn doorbells_may_be_tens_of_thousands_behind() {
+    let mut failure = Failure::new();
+    let pair = &mut failure.pair;
+    let qpn = pair.qa.qpn;
+    let mut on_their_way = VecDeque::new();
+    for number in 0..60_000_u16 {
+        on_their_way.push_back(pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]));
+        if number % 32 == 31 {
+            let doorbell = on_their_way.pop_front().unwrap();
+            pair.a.with(|engine, env| engine.ring_send(env, qpn, doorbell));
+            pair.run();
+            while pair.a.poll(&mut pair.qa.send).is_some() {}
+        }
+    }
+    for doorbell in on_their_way {
+        pair.a.with(|engine, env| engine.ring_send(env, qpn, doorbell));
+    }
+    assert_eq!(pair.a.audit.findings().first(), None);
 }
 
 #[test]
