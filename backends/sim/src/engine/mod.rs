@@ -135,7 +135,7 @@ impl Engine {
         let mut work = Work { shared: &mut self.shared, env };
         match qp.context.record(&work) {
             Some((_, posted)) => {
-                qp.requester.posted = posted;
+                qp.requester.post(posted);
                 qp.requester.audit_doorbell(&qp.context, &mut work, doorbell);
             }
             None => qp.context.fail(&mut work, Some(EventType::WqCatasError)),

@@ -133,22 +133,36 @@ impl Requester {
         None
     }
 
+    /// Takes the host's count of posted blocks.
+    pub(in crate::engine) fn post(&mut self, posted: u16) {
+        let more = posted.wrapping_sub(std::mem::replace(&mut self.posted, posted));
+        self.posted_blocks += u64::from(more);
+    }
+
     /// Holds a doorbell against the record and the ring.
     pub(in crate::engine) fn audit_doorbell(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
         let SendDoorbell { wqe_index: index, ds, .. } = SendDoorbell::from_be_word(u64::from_ne_bytes(doorbell));
         let end = index.wrapping_add(blocks(ds));
         let posted = self.posted;
         let Some(ring) = qp.sq.as_ref() else { return };
-        // One doorbell has the device take all that is posted, so a fast host can have tens of thousands on their way: no host is
-        // further ahead of its record than its ring is long, and what seems to be is far behind.
-        let ahead = u32::from(end.wrapping_sub(posted));
-        if ahead > 0 && ahead <= ring.entries() {
+        // One doorbell has the device take all that is posted, so those of a fast host can come a hundred thousand blocks later: where
+        // one stands is counted from the one before. What is further from that than the ring is long is an old one, if there can be one.
+        let more = end.wrapping_sub(self.rung_blocks as u16);
+        let behind = posted.wrapping_sub(end);
+        let at = if u32::from(more) <= ring.entries() {
+            self.rung_blocks + u64::from(more)
+        } else {
+            let old = self.posted_blocks.checked_sub(behind.into());
+            old.unwrap_or_else(|| self.posted_blocks + u64::from(end.wrapping_sub(posted)))
+        };
+        self.rung_blocks = at;
+        if at > self.posted_blocks {
             work.env.audit.report(Finding::DoorbellPastRecord { qpn: qp.qpn, doorbell: index, record: posted });
         }
         let mut bytes = [0; 8];
         // An element that is done may be overwritten.
-        let done = u32::from(index.wrapping_sub(self.retired)) >= ring.entries();
-        if !done && ring.read(work.env.memory, u32::from(index), &mut bytes).is_ok() && bytes != doorbell {
+        let retired = self.posted_blocks.saturating_sub(posted.wrapping_sub(self.retired).into());
+        if at > retired && ring.read(work.env.memory, u32::from(index), &mut bytes).is_ok() && bytes != doorbell {
             work.env.audit.report(Finding::DoorbellNotWqe { qpn: qp.qpn, index });
         }
         let under_way = posted.wrapping_sub(self.retired);

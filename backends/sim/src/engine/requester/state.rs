@@ -117,6 +117,9 @@ pub(in crate::engine) struct SendDone {
 pub(in crate::engine) struct Requester {
     /// Blocks that the host announced, fetched, and retired.
     pub(in crate::engine) posted: u16,
+    /// Blocks posted since RESET, and those up to the end of what the last doorbell was for.
+    pub(in crate::engine) posted_blocks: u64,
+    pub(in crate::engine) rung_blocks: u64,
     pub(in crate::engine) fetched: u16,
     pub(in crate::engine) retired: u16,
     /// Messages fetched, and those done.
