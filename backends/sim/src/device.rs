@@ -351,11 +351,11 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Takes a frame (LRH to ICRC) from the wire; it is lost while the port is down.
     pub fn receive(&mut self, frame: &[u8]) {
+        self.outside.memory.meter.count(1);
         if !self.carries(frame) {
             return;
         }
         self.stats.frames_received += 1;
-        self.outside.memory.meter.count(1);
         let bus_master = self.pci.bus_master();
         let mut env = self.outside.env(bus_master);
         self.firmware.engine.receive(&mut env, frame);

@@ -7,12 +7,12 @@ use crate::packet::MAX_PAYLOAD;
 
 /// A frame of fewer bytes gets a buffer of its own from the allocator.
 const LONG: usize = 1024;
-/// Frames that a device makes are not longer: the greatest payload and all headers. What comes from elsewhere may be.
-const MOST_BYTES: usize = MAX_PAYLOAD + 256;
+/// Bytes of a buffer: the greatest payload and all headers. All have the same, so that each has room for each frame.
+pub(crate) const CAPACITY: usize = MAX_PAYLOAD + 256;
 
 /// Whether the buffer of a frame that nobody needs any more is worth keeping.
 pub(crate) fn is_spare(frame: &Vec<u8>) -> bool {
-    (LONG..=MOST_BYTES).contains(&frame.capacity())
+    frame.capacity() == CAPACITY
 }
 
 /// Some buffers, at most so many.
@@ -20,21 +20,27 @@ pub(crate) fn is_spare(frame: &Vec<u8>) -> bool {
 pub(crate) struct SpareFrames {
     buffers: Vec<Vec<u8>>,
     most: usize,
+    /// Some were taken, and not many are left.
+    is_wanted: bool,
 }
 
 impl SpareFrames {
     pub(crate) fn new(most: usize) -> Self {
-        Self { buffers: Vec::new(), most }
+        Self { buffers: Vec::new(), most, is_wanted: false }
     }
 
-    /// A buffer for a frame of `len` bytes; what it holds is to be replaced.
+    /// A buffer for a frame whose transport headers and payload have `len` bytes; what it holds is to be replaced.
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
-        if len < LONG { Vec::new() } else { self.buffers.pop().unwrap_or_default() }
+        if len < LONG {
+            return Vec::new();
+        }
+        self.is_wanted |= self.buffers.len() <= self.most / 2;
+        self.buffers.pop().unwrap_or_else(|| Vec::with_capacity(CAPACITY))
     }
 
-    /// Whether fewer than half of them are there.
-    pub(crate) fn is_low(&self) -> bool {
-        self.buffers.len() < self.most / 2
+    /// Whether they may become too few.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
     }
 
     /// Keeps the buffer of a frame that nobody needs any more, if it is worth it and there is room.
@@ -52,6 +58,7 @@ impl SpareFrames {
 
     /// Takes from others what there is room for.
     pub(crate) fn refill_from(&mut self, others: &mut Self) {
+        self.is_wanted = false;
         self.refill(&mut others.buffers);
     }
 }
@@ -63,18 +70,25 @@ mod tests {
     #[test]
     fn what_is_kept_is_of_use_and_not_too_much() {
         let mut spare = SpareFrames::new(4);
-        for len in [0, LONG - 1, MOST_BYTES + 1] {
-            spare.keep(Vec::with_capacity(len));
+        for capacity in [0, LONG, CAPACITY - 1, CAPACITY + 1] {
+            spare.keep(Vec::with_capacity(capacity));
         }
-        assert_eq!((spare.take(LONG).capacity(), spare.is_low()), (0, true));
-        (0..10).for_each(|_| spare.keep(Vec::with_capacity(LONG)));
-        assert!(!spare.is_low());
-        assert_eq!(spare.take(LONG - 1).capacity(), 0, "a short frame takes none of them");
-        let mut others: Vec<Vec<u8>> = (0..3).map(|_| Vec::with_capacity(MOST_BYTES)).collect();
-        assert_eq!((0..2).map(|_| spare.take(MOST_BYTES).capacity()).collect::<Vec<_>>(), [LONG; 2]);
-        spare.refill(&mut others);
-        assert_eq!(others.len(), 1);
-        let kept: Vec<usize> = (0..5).map(|_| spare.take(MOST_BYTES).capacity()).collect();
-        assert_eq!(kept, [MOST_BYTES, MOST_BYTES, LONG, LONG, 0]);
+        assert!(spare.buffers.is_empty() && !spare.is_wanted());
+        assert_eq!(spare.take(LONG - 1).capacity(), 0, "the allocator's");
+        let new = spare.take(LONG);
+        assert_eq!((new.capacity(), spare.is_wanted()), (CAPACITY, true));
+        spare.keep(new);
+        (0..10).for_each(|_| spare.keep(Vec::with_capacity(CAPACITY)));
+        assert_eq!(spare.buffers.len(), 4);
+        spare.is_wanted = false;
+        drop(spare.take(CAPACITY));
+        assert!(!spare.is_wanted());
+        drop(spare.take(CAPACITY));
+        drop(spare.take(CAPACITY));
+        assert!(spare.is_wanted(), "few are left");
+        let mut others = SpareFrames::new(3);
+        (0..3).for_each(|_| others.keep(Vec::with_capacity(CAPACITY)));
+        spare.refill_from(&mut others);
+        assert_eq!((spare.buffers.len(), others.buffers.len(), spare.is_wanted()), (4, 0, false));
     }
 }

@@ -15,8 +15,8 @@ use crate::trace::Record;
 
 /// Frames that wait for the wire before queue pairs hold back.
 pub(in crate::engine) const MAX_FRAMES: usize = 1024;
-/// Buffers for long frames that a device has ready: about what it sends in one turn.
-const SPARE_FRAMES: usize = 64;
+/// Buffers for long frames that a device has ready: what it sends in one turn.
+const SPARE_FRAMES: usize = 256;
 
 /// What all queue pairs use together.
 #[derive(Debug)]

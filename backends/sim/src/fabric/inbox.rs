@@ -11,7 +11,7 @@ use super::Source;
 
 /// Most frames that wait for a device, of all sources together.
 pub const MOST_FRAMES: usize = 4096;
-/// Most bytes of them.
+/// Most bytes of memory that they take.
 pub const MOST_BYTES: usize = 8 << 20;
 /// A source may have so many frames waiting, however many sources there are.
 const FEWEST_FRAMES: usize = 128;
@@ -90,7 +90,7 @@ impl Inbox {
         self.lanes().discarded
     }
 
-    /// Whether a frame of `len` bytes may be sent while `in_flight` others of its source are on the wire.
+    /// Whether a frame that takes `len` bytes of memory may be sent while `in_flight` others of its source are on the wire.
     pub(super) fn admit(&self, source: Source, len: usize, in_flight: usize, now: Instant) -> Admission {
         let mut lanes = self.lanes();
         let Lanes { lanes, most_frames, most_bytes, discarded, .. } = &mut *lanes;
@@ -120,12 +120,12 @@ impl Inbox {
         let Some(lane) = lanes.get_mut(source.lane()) else { return false };
         // What is admitted has room here, but for copies.
         let most = if group { *most_frames } else { *most_frames * 2 };
-        let too_long = group && lane.bytes + frame.len() > *most_bytes;
+        let too_long = group && lane.bytes + frame.capacity() > *most_bytes;
         if lane.closed || lane.frames.len() >= most || too_long {
             *discarded += 1;
             return false;
         }
-        lane.bytes += frame.len();
+        lane.bytes += frame.capacity();
         lane.frames.push_back(frame);
         self.attention.store(true, Ordering::SeqCst);
         true
@@ -147,7 +147,7 @@ impl Inbox {
             }
             match lanes.get_mut(*next).and_then(|lane| lane.frames.pop_front().map(|frame| (lane, frame))) {
                 Some((lane, frame)) => {
-                    lane.bytes -= frame.len();
+                    lane.bytes -= frame.capacity();
                     into.push_back(frame);
                     (taken, empty) = (taken + 1, 0);
                 }

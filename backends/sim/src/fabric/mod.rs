@@ -32,6 +32,8 @@ pub use self::inbox::{LIFETIME, MOST_BYTES, MOST_FRAMES};
 const BATCH: usize = 64;
 /// Buffers for long frames that are ready for all devices together.
 const SPARE_FRAMES: usize = 1024;
+/// Frames of a step whose buffers are used again: a turn has no more long ones.
+const RECEIVED: usize = 256;
 
 /// Where frames go that no port here is for. It must not wait.
 pub trait Uplink {
@@ -56,7 +58,7 @@ pub struct Port {
     held_until: Option<Instant>,
     /// Frames for the device that it has not looked at yet.
     incoming: VecDeque<Vec<u8>>,
-    /// Frames that it has looked at.
+    /// Long frames that it got in this step, whose buffers are free again; at most [`RECEIVED`].
     received: Vec<Vec<u8>>,
     /// Ports that have got something to do.
     reached: Vec<PortId>,
@@ -229,7 +231,7 @@ impl<W: Wire> Fabric<W> {
             }
             Destination::Port(to) => {
                 let Some(inbox) = self.inboxes.get(to.0) else { return Ok(()) };
-                match inbox.admit(Source::Uplink, frame.len(), 0, now) {
+                match inbox.admit(Source::Uplink, frame.capacity(), 0, now) {
                     Admission::Pass => {
                         inbox.push(Source::Uplink, frame, false);
                         reached(to);
@@ -275,7 +277,7 @@ impl<W: Wire> Fabric<W> {
             }
             let Some(frame) = port.incoming.pop_front() else { break };
             device.receive(&frame);
-            if is_spare(&frame) {
+            if is_spare(&frame) && port.received.len() < RECEIVED {
                 port.received.push(frame);
             }
             received = true;
@@ -286,12 +288,13 @@ impl<W: Wire> Fabric<W> {
     /// Buffers of received frames are for the next ones to be sent, by this device or by another.
     fn reuse(&self, received: &mut Vec<Vec<u8>>, spare: &mut SpareFrames) {
         spare.refill(received);
-        if received.is_empty() && !spare.is_low() {
+        if received.is_empty() && !spare.is_wanted() {
             return;
         }
         let mut shared = self.spare_frames.lock().unwrap_or_else(PoisonError::into_inner);
         spare.refill_from(&mut shared);
         shared.refill(received);
+        drop(shared);
         received.clear();
     }
 
@@ -333,10 +336,10 @@ impl<W: Wire> Fabric<W> {
     }
 
     /// Whether there is room for a frame at the port that it is for.
-    fn admit(&self, wire: &W, from: PortId, frame: &[u8], now: Instant) -> Admission {
+    fn admit(&self, wire: &W, from: PortId, frame: &Vec<u8>, now: Instant) -> Admission {
         match wire.destination(from, frame) {
             Destination::Port(to) => match self.inboxes.get(to.0) {
-                Some(inbox) => inbox.admit(Source::Port(from), frame.len(), wire.in_flight(from), now),
+                Some(inbox) => inbox.admit(Source::Port(from), frame.capacity(), wire.in_flight(from), now),
                 None => Admission::Pass,
             },
             // A group waits for none of its members, but on the wire there are no more copies than they have room for.
