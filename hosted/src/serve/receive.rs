@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, IoSliceMut, Read as _};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 
@@ -21,7 +21,7 @@ const LONGEST: usize = HEADER + 16 + MOST_DATA;
 /// Most descriptors that come with a message.
 pub(super) const MOST_DESCRIPTORS: usize = 16;
 
-/// Bytes that are read at a time: writes to a doorbell have 40, and come faster than they are read.
+/// Bytes that are read at a time: a doorbell write is a message of 40 bytes, and one system call for each is slow.
 const READ_AHEAD: usize = 4096;
 
 /// A body keeps room for so many bytes until the next one.
@@ -98,12 +98,44 @@ impl Descriptors {
         Self::All(Vec::new())
     }
 
+    fn are_none(&self) -> bool {
+        matches!(self, Self::All(files) if files.is_empty())
+    }
+
+    /// Some more of a message, which come with one piece of it only: there is no room for others.
     fn add(&mut self, others: Self) {
-        match (&mut *self, others) {
-            (Self::All(files), Self::All(others)) if files.len() + others.len() <= MOST_DESCRIPTORS => files.extend(others),
-            _ => *self = Self::Lost,
+        if !others.are_none() {
+            *self = if self.are_none() { others } else { Self::Lost };
         }
     }
+}
+
+/// Reads once what there is: how many bytes, and what came with them. `None`: nothing has come (`DONTWAIT`), or a signal.
+/// Descriptors that may not come are closed by the system, and lost.
+fn read(
+    stream: &UnixStream,
+    into: &mut [u8],
+    flags: RecvFlags,
+    descriptors_may_come: bool,
+) -> Option<Result<(usize, Descriptors), Broken>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let space = if descriptors_may_come { &mut space[..] } else { &mut [] };
+    let mut control = RecvAncillaryBuffer::new(space);
+    let got = match recvmsg(stream, &mut [IoSliceMut::new(into)], &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
+        Ok(got) => got,
+        Err(Errno::INTR) => return None,
+        Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => return None,
+        Err(error) => return Some(Err(Broken::Io(error.into()))),
+    };
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            files.extend(received.map(File::from));
+        }
+    }
+    // A message without those that are missing would mean something else.
+    let lost = got.flags.contains(ReturnFlags::CTRUNC) || files.len() > MOST_DESCRIPTORS;
+    Some(Ok((got.bytes, if lost { Descriptors::Lost } else { Descriptors::All(files) })))
 }
 
 /// A message.
@@ -161,23 +193,31 @@ impl Messages {
         self.start += HEADER;
         self.body.resize(len, 0);
         let here = len.min(self.end - self.start);
-        let (first, rest) = self.body.split_at_mut(here);
+        let mut descriptors = match &mut self.ahead {
+            Some(ahead) if ahead.messages > 0 => {
+                ahead.messages -= 1;
+                None
+            }
+            ahead => ahead.take(),
+        }
+        .map_or_else(Descriptors::none, |ahead| ahead.descriptors);
+        let (first, mut rest) = self.body.split_at_mut(here);
         first.copy_from_slice(self.bytes.get(self.start..self.start + here).unwrap_or_default());
-        self.stream.read_exact(rest)?;
         self.start += here;
+        while !rest.is_empty() {
+            let Some(piece) = read(&self.stream, rest, RecvFlags::empty(), descriptors.are_none()) else { continue };
+            let (got, more) = piece?;
+            if got == 0 {
+                return Err(Broken::Cut);
+            }
+            descriptors.add(more);
+            rest = rest.get_mut(got..).unwrap_or_default();
+        }
         // A client that sends one long message shall not keep its room for good.
         if self.body.capacity() > BODY_KEPT && self.body.len() <= BODY_KEPT {
             self.body.shrink_to(BODY_KEPT);
         }
-        let descriptors = match &mut self.ahead {
-            Some(ahead) if ahead.messages == 0 => self.ahead.take().map(|ahead| ahead.descriptors),
-            Some(ahead) => {
-                ahead.messages -= 1;
-                None
-            }
-            None => None,
-        };
-        Ok(Some(Message { header, body: &self.body, descriptors: descriptors.unwrap_or_else(Descriptors::none) }))
+        Ok(Some(Message { header, body: &self.body, descriptors }))
     }
 
     fn unread(&self) -> &[u8] {
@@ -188,52 +228,28 @@ impl Messages {
     fn fill(&mut self) -> Result<bool, Broken> {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        // The descriptors of a message that is not complete are kept apart from those of the ones that follow.
+        // The descriptors of a message whose header is not complete are kept apart from those of the next ones.
         let most = if self.ahead.is_some() { HEADER } else { READ_AHEAD };
         let into = self.bytes.get_mut(self.end..most).unwrap_or_default();
-        let (stream, spin) = (&self.stream, &mut self.spin);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut read = |flags: RecvFlags| match recvmsg(
-            stream,
-            &mut [IoSliceMut::new(into)],
-            &mut control,
-            flags | RecvFlags::CMSG_CLOEXEC,
-        ) {
-            Ok(got) => Some(Ok((got.bytes, got.flags))),
-            Err(Errno::INTR) => None,
-            Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => None,
-            Err(error) => Some(Err(error)),
-        };
-        let mut found = spin.wait(|| read(RecvFlags::DONTWAIT));
-        let (got, flags) = loop {
-            match found.or_else(|| read(RecvFlags::empty())) {
-                Some(Ok(got)) => break got,
-                Some(Err(error)) => return Err(Broken::Io(error.into())),
+        let (stream, spin, may_come) = (&self.stream, &mut self.spin, self.ahead.is_none());
+        let mut found = spin.wait(|| read(stream, into, RecvFlags::DONTWAIT, may_come));
+        let (got, descriptors) = loop {
+            match found.or_else(|| read(stream, into, RecvFlags::empty(), may_come)) {
+                Some(got) => break got?,
                 None => found = None,
             }
         };
-        let mut files = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                files.extend(received.map(File::from));
-            }
-        }
         self.end += got;
-        // A message without those that are missing would mean something else.
-        let lost = flags.contains(ReturnFlags::CTRUNC) || files.len() > MOST_DESCRIPTORS;
-        let descriptors = if lost { Descriptors::Lost } else { Descriptors::All(files) };
-        if !matches!(&descriptors, Descriptors::All(files) if files.is_empty()) {
-            match &mut self.ahead {
-                Some(ahead) => ahead.descriptors.add(descriptors),
-                None => self.ahead = Some(Ahead { messages: self.begun().saturating_sub(1), descriptors }),
-            }
+        if !descriptors.are_none() {
+            let messages = self.begun().saturating_sub(1);
+            self.ahead.get_or_insert_with(|| Ahead { messages, descriptors: Descriptors::none() }).descriptors.add(descriptors);
         }
         Ok(got > 0)
     }
 
-    /// Messages that have begun in what was read. The system reads no further than the bytes that descriptors were sent with, so
-    /// they belong to the last of them.
+    /// Messages that have begun in what was read and is not taken. Linux ends a read with the bytes that descriptors were sent with,
+    /// so descriptors that came belong to the last of these messages: each is sent by a call of its own (vfio-user, "Message
+    /// format"). A client that sends several in one call with descriptors does not know whose they are.
     fn begun(&self) -> usize {
         let (mut rest, mut messages) = (self.unread(), 0);
         while !rest.is_empty() {
@@ -341,18 +357,45 @@ mod tests {
         assert!(messages.next().unwrap().is_none());
     }
 
-    /// Each piece of a message may bring some, and those of the next one are not among them.
+    /// Descriptors come with one piece of a message, and those of the next one are not among them.
     #[test]
     fn descriptors_of_a_message_in_pieces() {
-        for (cut, more) in (1..HEADER).flat_map(|cut| [(cut, 0), (cut, 1)]) {
+        for (cut, (first, second)) in (1..HEADER).flat_map(|cut| [(2, 0), (0, 3), (2, 1), (0, 0)].map(|more| (cut, more))) {
             let (client, mut messages) = pair();
             let (head, rest) = (message(2, 8), message(3, 0));
-            let (first, second) = head.split_at(cut);
-            send(&client, &[message(1, 4).as_slice(), first].concat(), 2);
-            send(&client, second, more);
+            let (one, other) = head.split_at(cut);
+            send(&client, &[message(1, 4).as_slice(), one].concat(), first);
+            send(&client, other, second);
             send(&client, &rest, 4);
-            let expected = [(1, 4, 0), (2, 8, 2 + more), (3, 0, 4)];
-            assert_eq!([1, 2, 3].map(|_| next(&mut messages)), expected, "cut at {cut}");
+            let of_second = if first > 0 && second > 0 { 99 } else { first + second };
+            let expected = [(1, 4, 0), (2, 8, of_second), (3, 0, 4)];
+            assert_eq!([1, 2, 3].map(|_| next(&mut messages)), expected, "cut at {cut}, {first} and {second}");
+        }
+    }
+
+    /// Whether the body is there when the header is read or not.
+    #[test]
+    fn descriptors_that_come_with_a_body() {
+        for (late, (first, second)) in
+            [false, true].into_iter().flat_map(|late| [(0, 2), (1, 0), (1, 2), (0, 17)].map(|more| (late, more)))
+        {
+            let (client, mut messages) = pair();
+            let sender = thread::spawn(move || {
+                let bytes = message(1, 3 * READ_AHEAD);
+                let (head, body) = bytes.split_at(HEADER + 5);
+                send(&client, head, first);
+                if late {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                send(&client, body, second);
+                send(&client, &message(2, 0), 1);
+                client
+            });
+            let client = if late { None } else { Some(sender.join().unwrap()) };
+            let expected = if second > MOST_DESCRIPTORS || first > 0 && second > 0 { 99 } else { first + second };
+            assert_eq!(next(&mut messages), (1, 3 * READ_AHEAD, expected), "{late}: {first} and {second}");
+            assert_eq!(next(&mut messages), (2, 0, 1));
+            drop(client);
         }
     }
 

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long one who has just worked looks for more before sleeping: about what it takes to wake a thread.
+/// How long a thread looks for more before it sleeps: about what it takes to wake one.
 const LIMIT: Duration = Duration::from_micros(40);
 /// Where that is in vain most of the time, it is tried once in so many times.
 const TRIAL: u8 = 32;
@@ -16,7 +16,7 @@ const MOST_SUCCESSES: u8 = 8;
 pub(super) struct Spin {
     successes: u8,
     since_trial: u8,
-    /// There is another processor for those who are waited for.
+    /// This process may use more than one processor: one is left for those who are waited for.
     spins: bool,
 }
 
@@ -27,7 +27,11 @@ impl Spin {
     }
 
     /// Looks for a moment, unless that has been in vain lately: others need the processor then. What was found.
-    pub(super) fn wait<R>(&mut self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+    pub(super) fn wait<R>(&mut self, look: impl FnMut() -> Option<R>) -> Option<R> {
+        self.wait_for(LIMIT, look)
+    }
+
+    fn wait_for<R>(&mut self, limit: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         self.since_trial = self.since_trial.saturating_add(1);
         if !self.spins || (self.successes == 0 && self.since_trial < TRIAL) {
             return None;
@@ -36,7 +40,7 @@ impl Spin {
         let start = Instant::now();
         let found = loop {
             let found = look();
-            if found.is_some() || start.elapsed() >= LIMIT {
+            if found.is_some() || start.elapsed() >= limit {
                 break found;
             }
             thread::yield_now();
@@ -61,7 +65,8 @@ mod tests {
     fn what_comes_is_found_and_nothing_ends_the_wait() {
         let mut spin = spin(1);
         let mut looks = 0;
-        let found = spin.wait(|| {
+        // However long the other threads have the processor.
+        let found = spin.wait_for(Duration::from_secs(60), || {
             looks += 1;
             (looks == 3).then_some(looks)
         });
