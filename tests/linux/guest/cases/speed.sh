@@ -38,15 +38,15 @@ measure() {
 
 listening() { netstat -ltn 2>/dev/null | grep -q ':18515 '; }
 
-bandwidth ib_write_bw 8 10000
+bandwidth ib_write_bw 8 100000
 # The same with a doorbell for 16 requests: what a doorbell costs is the difference.
-bandwidth ib_write_bw 8 10000 "-l 16"
-bandwidth ib_send_bw 8 10000
-bandwidth ib_write_bw 65536 1000
-bandwidth ib_read_bw 65536 1000
-latency ib_write_lat 8 2000
-latency ib_send_lat 8 2000
-latency ib_read_lat 8 2000
+bandwidth ib_write_bw 8 200000 "-l 16"
+bandwidth ib_send_bw 8 30000
+bandwidth ib_write_bw 65536 5000
+bandwidth ib_read_bw 65536 5000
+latency ib_write_lat 8 5000
+latency ib_send_lat 8 5000
+latency ib_read_lat 8 5000
 
 # Drivers loaded, nobody uses them: what the kernel's own looks at the device cost.
 set -- $(ask usage)
