@@ -6,7 +6,7 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 use super::protocol::MOST_DATA;
@@ -53,7 +53,13 @@ impl fmt::Display for Broken {
 
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::UnexpectedEof { Self::Cut } else { Self::Io(error) }
+        Self::Io(error)
+    }
+}
+
+impl From<Errno> for Broken {
+    fn from(error: Errno) -> Self {
+        Self::Io(error.into())
     }
 }
 
@@ -110,23 +116,19 @@ impl Descriptors {
     }
 }
 
-/// Reads once what there is: how many bytes, and what came with them. `None`: nothing has come (`DONTWAIT`), or a signal.
-/// Descriptors that may not come are closed by the system, and lost.
+/// Reads once what there is: how many bytes, and what came with them. Descriptors that may not come are closed by the system, and
+/// lost.
 fn read(
     stream: &UnixStream,
     into: &mut [u8],
     flags: RecvFlags,
     descriptors_may_come: bool,
-) -> Option<Result<(usize, Descriptors), Broken>> {
+) -> Result<(usize, Descriptors), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let space = if descriptors_may_come { &mut space[..] } else { &mut [] };
     let mut control = RecvAncillaryBuffer::new(space);
-    let got = match recvmsg(stream, &mut [IoSliceMut::new(into)], &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
-        Ok(got) => got,
-        Err(Errno::INTR) => return None,
-        Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => return None,
-        Err(error) => return Some(Err(Broken::Io(error.into()))),
-    };
+    let into = &mut [IoSliceMut::new(into)];
+    let got = retry_on_intr(|| recvmsg(stream, into, &mut control, flags | RecvFlags::CMSG_CLOEXEC))?;
     let mut files = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
@@ -135,7 +137,7 @@ fn read(
     }
     // A message without those that are missing would mean something else.
     let lost = got.flags.contains(ReturnFlags::CTRUNC) || files.len() > MOST_DESCRIPTORS;
-    Some(Ok((got.bytes, if lost { Descriptors::Lost } else { Descriptors::All(files) })))
+    Ok((got.bytes, if lost { Descriptors::Lost } else { Descriptors::All(files) }))
 }
 
 /// A message.
@@ -205,8 +207,7 @@ impl Messages {
         first.copy_from_slice(self.bytes.get(self.start..self.start + here).unwrap_or_default());
         self.start += here;
         while !rest.is_empty() {
-            let Some(piece) = read(&self.stream, rest, RecvFlags::empty(), descriptors.are_none()) else { continue };
-            let (got, more) = piece?;
+            let (got, more) = read(&self.stream, rest, RecvFlags::empty(), descriptors.are_none())?;
             if got == 0 {
                 return Err(Broken::Cut);
             }
@@ -232,13 +233,11 @@ impl Messages {
         let most = if self.ahead.is_some() { HEADER } else { READ_AHEAD };
         let into = self.bytes.get_mut(self.end..most).unwrap_or_default();
         let (stream, spin, may_come) = (&self.stream, &mut self.spin, self.ahead.is_none());
-        let mut found = spin.wait(|| read(stream, into, RecvFlags::DONTWAIT, may_come));
-        let (got, descriptors) = loop {
-            match found.or_else(|| read(stream, into, RecvFlags::empty(), may_come)) {
-                Some(got) => break got?,
-                None => found = None,
-            }
-        };
+        let found = spin.wait(|| match read(stream, into, RecvFlags::DONTWAIT, may_come) {
+            Err(Errno::AGAIN) => None,
+            got => Some(got),
+        });
+        let (got, descriptors) = found.unwrap_or_else(|| read(stream, into, RecvFlags::empty(), may_come))?;
         self.end += got;
         if !descriptors.are_none() {
             let messages = self.begun().saturating_sub(1);
