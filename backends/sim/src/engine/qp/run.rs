@@ -69,7 +69,7 @@ impl Qp {
         out.set(Qpc::NEXT_RCV_PSN, self.responder.expected_psn)
             .set(Qpc::RMSN, self.responder.msn)
             .set(Qpc::HW_SQ_WQEBB_COUNTER, u32::from(requester.retired))
-            .set(Qpc::SW_SQ_WQEBB_COUNTER, u32::from(requester.posted))
+            .set(Qpc::SW_SQ_WQEBB_COUNTER, u32::from(requester.posted()))
             .set(Qpc::HW_RQ_COUNTER, u32::from(self.responder.consumed));
         if self.context.state == QpcState::Sqd && !requester.ops.is_empty() {
             out.set(Qpc::STATE, QpcState::SqDraining.code());

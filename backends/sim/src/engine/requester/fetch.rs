@@ -18,7 +18,7 @@ const MAX_MESSAGE: u64 = 1 << 31;
 impl Requester {
     /// Takes the next element from the ring. `false` if there is none to take.
     pub(in crate::engine) fn fetch(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
-        if qp.state != QpcState::Rts || self.fetched == self.posted {
+        if qp.state != QpcState::Rts || self.fetched == self.posted() {
             return false;
         }
         // One request always finds room: it is counted with the queue pair. More wait until some of those before are done.
@@ -91,7 +91,7 @@ impl Requester {
         ring.read(work.env.memory, u32::from(index), &mut bytes).ok()?;
         let ds = View::<WqeCtrlSeg>::new(&bytes)?.get(WqeCtrlSeg::DS);
         let (len, size) = (ds as usize * DS_UNIT, blocks(ds as u8));
-        let posted = self.posted.wrapping_sub(index);
+        let posted = self.posted().wrapping_sub(index);
         let size = size.min(posted).min(u16::try_from(ring.entries()).unwrap_or(u16::MAX)).max(1);
         if size > 1 {
             bytes.resize(usize::from(size) * WQEBB, 0);
@@ -135,15 +135,19 @@ impl Requester {
 
     /// Takes the host's count of posted blocks.
     pub(in crate::engine) fn post(&mut self, posted: u16) {
-        let more = posted.wrapping_sub(std::mem::replace(&mut self.posted, posted));
-        self.posted_blocks += u64::from(more);
+        self.posted_blocks += u64::from(posted.wrapping_sub(self.posted()));
+    }
+
+    /// Posted blocks, as the host's record counts them.
+    pub(in crate::engine) fn posted(&self) -> u16 {
+        self.posted_blocks as u16
     }
 
     /// Holds a doorbell against the record and the ring.
     pub(in crate::engine) fn audit_doorbell(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
         let SendDoorbell { wqe_index: index, ds, .. } = SendDoorbell::from_be_word(u64::from_ne_bytes(doorbell));
         let end = index.wrapping_add(blocks(ds));
-        let posted = self.posted;
+        let posted = self.posted();
         let Some(ring) = qp.sq.as_ref() else { return };
         // One doorbell has the device take all that is posted, so those of a fast host can come a hundred thousand blocks later: where
         // one stands is counted from the one before. What is further from that than the ring is long is an old one, if there can be one.

@@ -29,7 +29,7 @@ impl Requester {
         self.memory = 0;
         // Its room is not charged any more.
         self.ops = VecDeque::new();
-        while qp.sq.is_some() && self.fetched != self.posted {
+        while qp.sq.is_some() && self.fetched != self.posted() {
             if work.env.meter.is_spent() {
                 return true;
             }
@@ -49,6 +49,6 @@ impl Requester {
 
     /// Whether sends were posted since the last flush.
     pub(in crate::engine) fn has_unflushed_sends(&self, qp: &QpContext) -> bool {
-        qp.sq.is_some() && self.fetched != self.posted
+        qp.sq.is_some() && self.fetched != self.posted()
     }
 }

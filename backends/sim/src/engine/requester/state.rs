@@ -115,11 +115,10 @@ pub(in crate::engine) struct SendDone {
 /// State of the requester.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Requester {
-    /// Blocks that the host announced, fetched, and retired.
-    pub(in crate::engine) posted: u16,
-    /// Blocks posted since RESET, and those up to the end of what the last doorbell was for.
+    /// Blocks that the host has posted since RESET, and those up to the end of what its last doorbell was for.
     pub(in crate::engine) posted_blocks: u64,
     pub(in crate::engine) rung_blocks: u64,
+    /// Blocks fetched, and retired.
     pub(in crate::engine) fetched: u16,
     pub(in crate::engine) retired: u16,
     /// Messages fetched, and those done.
