@@ -3,12 +3,16 @@
 //! A long frame is made on one thread and done with on another. The allocator would give its memory back to the system and ask
 //! for it again, which costs more than the frame; short frames it handles well.
 
+use crate::budget::Budget;
 use crate::packet::MAX_PAYLOAD;
 
 /// A frame of fewer bytes gets a buffer of its own from the allocator.
 const LONG: usize = 1024;
 /// Bytes of a buffer: the greatest payload and all headers. All have the same, so that each has room for each frame.
 pub(crate) const CAPACITY: usize = MAX_PAYLOAD + 256;
+
+/// Frames with a whole payload that a device sends or gets in one turn.
+pub(crate) const MOST_IN_A_TURN: usize = (Budget::TURN.bytes / MAX_PAYLOAD as u64) as usize;
 
 /// Whether the buffer of a frame that nobody needs any more is worth keeping.
 pub(crate) fn is_spare(frame: &Vec<u8>) -> bool {

@@ -10,13 +10,11 @@ use super::srq::SrqTable;
 use crate::env::Env;
 use crate::packet::{NO_LID, Packet};
 use crate::registry::Registry;
-use crate::spare_frames::SpareFrames;
+use crate::spare_frames::{MOST_IN_A_TURN, SpareFrames};
 use crate::trace::Record;
 
 /// Frames that wait for the wire before queue pairs hold back.
 pub(in crate::engine) const MAX_FRAMES: usize = 1024;
-/// Buffers for long frames that a device has ready: what it sends in one turn.
-const SPARE_FRAMES: usize = 256;
 
 /// What all queue pairs use together.
 #[derive(Debug)]
@@ -54,7 +52,7 @@ impl QpResources {
             management_requests: VecDeque::new(),
             loopback: VecDeque::new(),
             payload: Vec::new(),
-            spare_frames: SpareFrames::new(SPARE_FRAMES),
+            spare_frames: SpareFrames::new(MOST_IN_A_TURN),
             stats: EngineStats::default(),
             queue_counts: BTreeMap::new(),
         }

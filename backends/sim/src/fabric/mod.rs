@@ -22,7 +22,7 @@ use bareverbs::Instant;
 use self::inbox::{Admission, Inbox};
 use crate::device::Device;
 use crate::memory::HostMemory;
-use crate::spare_frames::{SpareFrames, is_spare};
+use crate::spare_frames::{MOST_IN_A_TURN, SpareFrames, is_spare};
 use crate::trace::Tracer;
 use crate::wire::{Delivery, Destination, PortId, Wire};
 
@@ -32,8 +32,6 @@ pub use self::inbox::{LIFETIME, MOST_BYTES, MOST_FRAMES};
 const BATCH: usize = 64;
 /// Buffers for long frames that are ready for all devices together.
 const SPARE_FRAMES: usize = 1024;
-/// Frames of a step whose buffers are used again: a turn has no more long ones.
-const RECEIVED: usize = 256;
 
 /// Where frames go that no port here is for. It must not wait.
 pub trait Uplink {
@@ -58,7 +56,7 @@ pub struct Port {
     held_until: Option<Instant>,
     /// Frames for the device that it has not looked at yet.
     incoming: VecDeque<Vec<u8>>,
-    /// Long frames that it got in this step, whose buffers are free again; at most [`RECEIVED`].
+    /// Long frames that it got in this step, whose buffers are free again; at most [`MOST_IN_A_TURN`].
     received: Vec<Vec<u8>>,
     /// Ports that have got something to do.
     reached: Vec<PortId>,
@@ -277,7 +275,7 @@ impl<W: Wire> Fabric<W> {
             }
             let Some(frame) = port.incoming.pop_front() else { break };
             device.receive(&frame);
-            if is_spare(&frame) && port.received.len() < RECEIVED {
+            if is_spare(&frame) && port.received.len() < MOST_IN_A_TURN {
                 port.received.push(frame);
             }
             received = true;
