@@ -87,7 +87,9 @@ class Tree:
         for name in ("bin", "sbin", "lib", "lib64"):
             _merge(self.root / name, self.root / "usr" / name)
         (self.home / "unpacked").write_text(self._recipe())
-        shutil.rmtree(self.home / "archives")
+        # Nobody reads these again.
+        for folder in ("archives", "state", "root/usr/share/locale", "root/usr/share/man"):
+            shutil.rmtree(self.home / folder, ignore_errors=True)
 
     def fingerprint(self):
         """Changes when the tree is unpacked anew from other packages."""
