@@ -68,7 +68,6 @@ pub(crate) struct SendDoorbell<D> {
 
 impl<D: Doorbell> SendDoorbell<D> {
     /// Words that a BlueFlame copy may have, 0 without BlueFlame.
-    #[inline(always)]
     pub(crate) const fn words(&self) -> usize {
         self.words
     }
@@ -79,19 +78,18 @@ impl<D: Doorbell> SendDoorbell<D> {
         self.combining
     }
 
-    /// Rings: `control` is the first word of the last request as it lies in memory.
+    /// Rings where no half is to be chosen: `control` is the first word of the last request as it lies in memory.
     #[inline(always)]
     pub(crate) fn ring(&self, control: u64) {
-        self.register.write(self.at.get(), control);
+        self.register.write(0, control);
     }
 
-    /// Writes word `index` of a request.
+    /// Writes word `index` of a request into the half that is next.
     pub(crate) fn copy(&self, index: usize, value: u64) {
         self.register.write(self.at.get().wrapping_add(index), value);
     }
 
     /// Goes on with the other half.
-    #[inline(always)]
     pub(crate) fn switch_half(&self) {
         if self.words != 0 {
             self.at.set(self.at.get() ^ self.words);

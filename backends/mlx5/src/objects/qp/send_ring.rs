@@ -183,21 +183,22 @@ impl<P: Platform> SendWriter<'_, P> {
     }
 }
 
-/// Rings by copying the one request that waits into the BlueFlame register, if that is what there is to do. `last` is its first
-/// word.
-#[cold]
-#[inline(never)]
-fn copy_alone<P: Platform>(source: &SendRing<P>, last: u64, from: u32, end: u32) -> bool {
-    let SendRing { ring, doorbell, .. } = source;
+/// Rings on a write-combining page: copies the request into the BlueFlame register if only one waits and it fits, and flushes, so that
+/// it leaves the CPU now and before any later doorbell. `last` is the first word of the last request.
+#[cfg_attr(not(feature = "small"), inline(never))]
+fn ring_combining<P: Platform>(source: &SendRing<P>, last: u64, from: u32, end: u32) {
+    let SendRing { ring, doorbell, fence, .. } = source;
     let units = WqeCtrlSeg::DS.take(u64::from_be(last) as u32);
     let blocks = units.div_ceil(UNITS);
-    if end.wrapping_sub(from) != blocks || blocks.wrapping_mul(WORDS) as usize > doorbell.words() {
-        return false;
+    if end.wrapping_sub(from) == blocks && blocks.wrapping_mul(WORDS) as usize <= doorbell.words() {
+        for word in 0..blocks.wrapping_mul(WORDS) {
+            doorbell.copy(word as usize, ring.view().word(from.wrapping_mul(WORDS).wrapping_add(word)));
+        }
+    } else {
+        doorbell.copy(0, last);
     }
-    for word in 0..blocks.wrapping_mul(WORDS) {
-        doorbell.copy(word as usize, ring.view().word(from.wrapping_mul(WORDS).wrapping_add(word)));
-    }
-    true
+    fence.flush();
+    doorbell.switch_half();
 }
 
 impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
@@ -341,19 +342,17 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
     }
 
     /// 1 WQE stores (done before), 2 publish, 3 doorbell record, 4 release, 5 UAR write or BlueFlame copy; to a write-combining
-    /// page 6 flush, so that it leaves the CPU now and before any later doorbell.
+    /// page 6 flush.
     #[inline(always)]
     fn ring(&mut self, from: u32, end: u32) {
         let SendRing { doorbell, fence, .. } = self.source;
         fence.publish();
         self.source.ring.view().record(true, (end & 0xffff).to_be());
         fence.release();
-        if doorbell.words() == 0 || !copy_alone(self.source, self.last, from, end) {
-            doorbell.ring(self.last);
-        }
         if doorbell.is_combining() {
-            fence.flush();
-            doorbell.switch_half();
+            ring_combining(self.source, self.last, from, end);
+        } else {
+            doorbell.ring(self.last);
         }
     }
 
