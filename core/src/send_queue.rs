@@ -113,6 +113,13 @@ impl SendLimits {
         }
     }
 
+    /// The flags of a request that is posted with `flags`. The intersection says to the compiler that no flag but SIGNALED is added,
+    /// so that it knows the result where it knows `flags`.
+    #[inline(always)]
+    const fn effective(&self, flags: SendFlags) -> SendFlags {
+        flags.union(self.always.intersection(SendFlags::SIGNALED))
+    }
+
     const fn ops(&self) -> OpSet {
         OpSet::from_bits_retain(!self.may_not as u8)
     }
@@ -865,7 +872,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     /// Writes a request that was checked.
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn write_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge], bytes: u64, blocks: u32) {
-        self.writer.put_sges(self.head, &op, sges, flags | self.state.limits.always);
+        self.writer.put_sges(self.head, &op, sges, self.state.limits.effective(flags));
         self.remember(wr_id, bytes as u32, blocks, Kind::of(op.opcode).opcode);
     }
 
@@ -947,7 +954,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     /// Writes a request that was checked.
     #[inline(always)]
     fn write_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8], blocks: u32) {
-        self.writer.put_inline(self.head, &op, bytes, flags | self.state.limits.always);
+        self.writer.put_inline(self.head, &op, bytes, self.state.limits.effective(flags));
         self.remember(wr_id, bytes.len() as u32, blocks, Kind::of(op.opcode).opcode);
     }
 
@@ -976,7 +983,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         if !self.has_room(blocks) {
             return Err(self.full(blocks));
         }
-        self.writer.put_atomic(self.head, &op, &sge, flags | limits.always);
+        self.writer.put_atomic(self.head, &op, &sge, limits.effective(flags));
         self.remember(wr_id, 8, blocks, opcode);
         Ok(())
     }
@@ -1037,7 +1044,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
             let checked = windows.check_invalidate(self.state.limits.pd, rkey).map_err(PostSendError::Bind)?;
             let blocks = <P::SendRing as SendRing>::Writer::<'a>::LOCAL_INV_BLOCKS;
             self.check_bind_room(windows, blocks).map_err(BindFault::into_post_send)?;
-            self.writer.put_local_inv(self.head, rkey, flags | self.state.limits.always);
+            self.writer.put_local_inv(self.head, rkey, self.state.limits.effective(flags));
             self.remember_bind(windows, wr_id, blocks, WcOpcode::LocalInv, &checked);
             Ok(())
         })
@@ -1069,7 +1076,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         let bind = Bind { kind, old: checked.old, new, lkey: checked.lkey, addr, length, access };
         let blocks = <P::SendRing as SendRing>::Writer::<'a>::bind_blocks(&bind);
         self.check_bind_room(windows, blocks)?;
-        self.writer.put_bind(self.head, &bind, flags | self.state.limits.always);
+        self.writer.put_bind(self.head, &bind, self.state.limits.effective(flags));
         self.remember_bind(windows, wr_id, blocks, WcOpcode::BindMw, &checked);
         Ok(new)
     }

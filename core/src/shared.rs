@@ -67,8 +67,8 @@ impl UsableRegion {
     /// As [`RegionFacts::holds`].
     #[inline(always)]
     pub(crate) const fn holds(&self, addr: u64, length: u32) -> bool {
-        match self.length.checked_sub(addr.wrapping_sub(self.base)) {
-            Some(rest) => rest >= length as u64,
+        match addr.wrapping_sub(self.base).checked_add(length as u64) {
+            Some(end) => end <= self.length,
             None => false,
         }
     }
