@@ -1,4 +1,4 @@
-//! What cores share, in every order that they may see: run by the model checker (loom), `tests/loom/run`.
+//! What cores share, in every order that they may see: run by the model checker (loom), `tests/scripts/loom`.
 //!
 //! The code that runs is the one that programs call: verbs, queues and the interrupt handler, on a small device ([`device`]).
 //!

@@ -1,5 +1,5 @@
 //! Runs every operation of the data path a thousand times, each in a function of its own, for a profiler that counts
-//! instructions: see `tests/instructions/run`. An argument names the only function to run. Prints, for each, the function's name and the requests that it did.
+//! instructions: see `tests/scripts/instructions`. An argument names the only function to run. Prints, for each, the function's name and the requests that it did.
 #![expect(unsafe_code, reason = "the driver's own register file and memory over plain memory are what is measured")]
 
 mod operations;

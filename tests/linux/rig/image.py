@@ -110,7 +110,7 @@ def path(tree, with_python=False, with_program=False, with_applications=False):
 def readme_lines():
     """The command lines of the README for somebody with a card."""
     project = pathlib.Path(__file__).resolve().parents[3]
-    command = [str(project / "tests/readme/run-section"), "--print", "On Linux with a real card"]
+    command = [str(project / "tests/scripts/run-section"), "--print", str(project / "README.md"), "On Linux with a real card"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode != 0:
         raise packages.PackageError(f"the README's lines: {done.stderr.strip()}")
