@@ -6,6 +6,33 @@
 //! number that cannot be is an error value, and every wait has an end.
 //!
 //! [`mmio`] is the only place that touches raw memory, and only those who have raw memory need it.
+//!
+//! # Example
+//!
+//! Verbs on the device of a machine:
+//!
+//! ```
+//! use std::error::Error;
+//!
+//! use bareverbs::{Platform, QpRings, Storage, Verbs};
+//! use bareverbs_mlx5::{Config, Machine, Mlx5};
+//!
+//! /// The driver, with an arena of 512 pages of 4096 bytes.
+//! type Card<P> = Mlx5<P, 512>;
+//!
+//! fn show_port<P: Platform + 'static>(machine: Machine<P>) -> Result<(), Box<dyn Error>> {
+//!     let card = Card::bring_up(machine, &Config::DEFAULT).map_err(|(error, _machine)| error)?;
+//!     let rings = QpRings::<64, 16>::new();
+//!     // 1 protection domain, 4 regions, 4 windows, 2 completion queues, 1 queue pair.
+//!     let mut tables = Storage::<Card<P>, 1, 4, 4, 2, 1>::new([rings.view()]);
+//!     let mut verbs = Verbs::new(card, &mut tables);
+//!     let port = verbs.query_port(1)?;
+//!     println!("LID {}, {:?}", port.lid.get(), port.state);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! `P` names the types of registers, memory, fences and clock. The book of the project shows a whole program for firmware.
 #![no_std]
 #![deny(unsafe_code)]
 #![warn(missing_debug_implementations)]
@@ -198,8 +225,3 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         &mut self.driver
     }
 }
-
-/// README.md, so that its example compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-pub struct Readme;

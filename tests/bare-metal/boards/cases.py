@@ -48,6 +48,19 @@ def bring_up(machine):
     return Case(f"bring-up-{machine}", f"the card comes up and goes down on {machine}, the log is decoded", body, (machine,))
 
 
+def minimal(machine):
+    """The program of the book: a card writes to itself."""
+
+    def body(trial):
+        trial.serve(1)
+        board = trial.boot(machine, "minimal", 0)
+        board.passes(trial.stop)
+        board.wait_for(r"^4096 bytes written over the loopback, each byte checked$", trial.stop)
+        board.wait_for(ALL_PAGES_BACK, trial.stop)
+
+    return Case(f"minimal-{machine}", f"a card writes to itself on {machine}", body, (machine,))
+
+
 def addresses(trial, boards):
     """What each program says its address is."""
     return [board.wait_for(r"^address ([0-9a-f:]+)$", trial.stop).group(1) for board in boards]
@@ -192,6 +205,9 @@ CASES = [
     bring_up("x86_64"),
     bring_up("aarch64"),
     bring_up("riscv64"),
+    minimal("x86_64"),
+    minimal("aarch64"),
+    minimal("riscv64"),
     write("x86_64", "aarch64"),
     write("aarch64", "riscv64"),
     write("riscv64", "x86_64"),

@@ -1,6 +1,7 @@
 //! A ConnectX in a slot: found, its BAR placed, its interrupts set, handed to the driver.
 
 use core::fmt;
+use core::ptr::NonNull;
 
 use bareverbs_mlx5::mmio::{CpuFence, InitializationSegment, MappedBar, MappedMemory};
 use bareverbs_mlx5::{Machine, Mlx5};
@@ -96,6 +97,11 @@ impl Slot {
     /// Its PCI device id.
     pub const fn device(&self) -> u16 {
         self.function.device
+    }
+
+    /// BAR0: placed, page-aligned and mapped uncached.
+    pub const fn bar(&self) -> NonNull<u8> {
+        self.bar.base()
     }
 
     /// Bytes of BAR0.

@@ -1,0 +1,158 @@
+//! Everything that a board provides, and a use of it, in one file: a card is brought up and writes to itself.
+//!
+//! A program for another board replaces `main`, [`Timer`] and the page tables behind it; the other programs of this folder show
+//! a peer, interrupts and errors.
+#![no_std]
+#![no_main]
+
+use core::ptr::NonNull;
+use core::time::Duration;
+
+use bareverbs::{
+    Access, AddressMap, AddressVector, Clock, Completion, DmaBuffer, DmaMemory as _, Extent, Instant, OutOfRange, Payload,
+    Platform, QpAttr, QpCap, QpInit, QpRings, QpType, SendFlags, SendOp, SendWr, Storage, Verbs, WcStatus,
+};
+use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedMemory};
+use bareverbs_mlx5::{Config, Machine, Mlx5};
+use board::card::Slot;
+use board::{During as _, Failure, println};
+use static_cell::ConstStaticCell;
+
+/// The board's timer. It never goes back, and every wait of the driver ends by it.
+struct Timer;
+
+impl Clock for Timer {
+    fn now(&self) -> Instant {
+        board::Timer.now() // On another board: the CPU's counter, in nanoseconds.
+    }
+}
+
+/// What this machine is to the driver: a mapped BAR, coherent memory, the CPU's own barriers, a timer.
+struct Board;
+
+impl Platform for Board {
+    type Registers = MappedBar;
+    type Memory = MappedMemory;
+    type Fence = CpuFence;
+    type Clock = Timer;
+}
+
+/// Memory of the application, which a region owns while it is registered. CPU and card use the same addresses here.
+struct Buffer(MappedMemory);
+
+impl AddressMap for Buffer {
+    fn extent(&self, addr: u64) -> Option<Extent> {
+        let at = addr.checked_sub(self.addr())?;
+        let len = self.len().checked_sub(at).filter(|left| *left != 0)?;
+        Some(Extent { device_addr: addr, len })
+    }
+}
+
+// SAFETY: `MappedMemory` promises that nothing else uses the bytes and that the card reaches them at `device_addr`.
+unsafe impl DmaBuffer for Buffer {
+    fn addr(&self) -> u64 {
+        self.0.device_addr()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+        self.0.read(at, into)
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
+        self.0.write(at, from)
+    }
+}
+
+/// The driver, with an arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware requests.
+type Card = Mlx5<Board, 512>;
+/// 1 protection domain, 1 region, no window, 1 completion queue, 1 queue pair.
+type Tables = Storage<'static, Card, 1, 1, 0, 1, 1>;
+
+/// 64 blocks of sends and 16 receives for the queue pair.
+static RINGS: QpRings<64, 16> = QpRings::new();
+static TABLES: ConstStaticCell<Tables> = ConstStaticCell::new(Storage::new([RINGS.view()]));
+
+/// Brings the card up.
+///
+/// # Safety
+/// `bar` is BAR0 of `bar_len` bytes, mapped uncached, and bus mastering is on. Nothing else uses it or `arena`.
+unsafe fn bring_up(bar: NonNull<u8>, bar_len: usize, arena: MappedMemory) -> Result<Card, Failure> {
+    // SAFETY: the caller promises it.
+    let registers = unsafe { MappedBar::new(bar, bar_len) };
+    let machine = Machine { registers, memory: arena, fence: CpuFence::UNCACHED, clock: Timer };
+    Card::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).during("bring-up")
+}
+
+const PAGE: usize = 4096;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Writes the first page of `buffer` to the second one, through a queue pair that is connected to itself.
+fn write(verbs: &mut Verbs<'static, Card>, buffer: Buffer) -> Result<(), Failure> {
+    let pd = verbs.alloc_pd().during("alloc_pd")?;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mut region = verbs.reg_mr(pd, buffer, access).during("reg_mr")?; // The region owns the buffer now.
+    region.write(0, &[0x5a; PAGE]).map_err(|_| "outside of the buffer").during("filling the buffer")?;
+
+    let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let rings = verbs.ring_sizes(QpType::Rc, &cap).during("ring_sizes")?;
+    let cq = verbs.create_cq(rings.send_blocks + rings.recv_entries).during("create_cq")?; // An overrun is fatal.
+    let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
+    let qp = verbs.create_qp(&init).during("create_qp")?;
+
+    // LID and QPN are those of the peer: here its own. A real port has a LID once a subnet manager has given it one.
+    let (dlid, dest_qpn) = (verbs.query_port(1).during("query_port")?.lid, verbs.qp(qp).during("qp")?.qpn);
+    let av = AddressVector { dlid, port_num: 1, ..AddressVector::default() };
+    let attr = QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() };
+    verbs.connect(qp, &attr).during("connect")?;
+
+    let payload = Payload::Sges(&[region.sge(0, PAGE as u32)]);
+    let op = SendOp::Write { payload, remote: region.remote(PAGE as u64) }; // Address and key, as a peer would send them.
+    verbs.post_send(qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).during("post_send")?;
+
+    let end = Timer.now().after(TIMEOUT);
+    let mut maintenance = Timer.now();
+    let mut done = [Completion::EMPTY];
+    while verbs.poll_cq(cq, &mut done).during("poll_cq")? == 0 {
+        let now = Timer.now();
+        if now >= maintenance {
+            // Pages for the card's firmware, and its health: after the end of the card `poll_cq` fails.
+            maintenance = verbs.maintain().during("maintain")?;
+        }
+        (now < end).then_some(()).during("no completion in 10 s")?;
+    }
+    let [Completion { status, .. }] = done;
+    (status == WcStatus::Success).then_some(()).during("the write did not succeed")?;
+    let mut written = [0; PAGE];
+    region.read(PAGE, &mut written).map_err(|_| "outside of the buffer").during("reading the buffer")?;
+    (written == [0x5a; PAGE]).then_some(()).during("other bytes were written")?;
+    println!("{PAGE} bytes written over the loopback, each byte checked");
+
+    verbs.destroy_qp(qp).during("destroy_qp")?;
+    verbs.destroy_cq(cq).during("destroy_cq")?;
+    verbs.dereg_mr(region).during("dereg_mr")?; // Returns the buffer.
+    verbs.dealloc_pd(pd).during("dealloc_pd")
+}
+
+board::entry!(main);
+
+fn main() -> Result<(), Failure> {
+    println!("minimal on {}", board::NAME);
+    // Two pieces of static memory that the card reaches.
+    let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
+    let buffer = Buffer(board::dma_memory!(2 * PAGE).during("the buffer is in use")?);
+    // The card: found on the bus, BAR0 placed, memory space and bus mastering on.
+    let slot = Slot::find().during("looking for the card")?;
+    // SAFETY: the slot's BAR0 is mapped uncached, and it is given to nothing else.
+    let card = unsafe { bring_up(slot.bar(), slot.bar_len(), arena) }?;
+    let mut verbs = Verbs::new(card, TABLES.try_take().during("the tables are in use")?);
+    write(&mut verbs, buffer)?;
+
+    let card = verbs.into_provider().ok().during("a queue is out")?;
+    let report = card.teardown().map_err(|(error, _)| error).during("teardown")?.1;
+    println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
+    Ok(())
+}
