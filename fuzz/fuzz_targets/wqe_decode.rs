@@ -2,7 +2,7 @@
 //! device's decoder accepts agrees with itself. The printers visit every field.
 #![no_main]
 
-use bareverbs_hosted::decode::{command, completion, event, receive, send};
+use bareverbs_decode::{command, completion, event, receive, send};
 use bareverbs_mlx5_spec::{DS_UNIT, WQEBB};
 use bareverbs_sim::wqe::{DataSegment, SendBody, SendWqe, WqeService, announced_len};
 use libfuzzer_sys::fuzz_target;
@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
     print(&event::decode_all(bytes));
 });
 
-fn print(decoded: &[bareverbs_hosted::decode::Decoded]) {
+fn print(decoded: &[bareverbs_decode::Decoded]) {
     for one in decoded {
         std::hint::black_box(format!("{one:?}"));
     }

@@ -1,16 +1,17 @@
 //! The command line.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use bareverbs::Mtu;
+use bareverbs_serve::parse_number;
 use bareverbs_sim::wire::Probability;
 use bareverbs_vfio::pci::Address;
 use clap::{Args, Parser, Subcommand};
 
-use crate::decode::send::Transport;
+use crate::args::{TraceArgs, mtu, per_cent};
+use crate::decode::transport::TransportArg;
+use crate::device::LOCKED_MEMORY;
 use crate::device::choice::DeviceChoice;
-use crate::number::number;
 use crate::perf::args::PerfArgs;
 use crate::pingpong::args::PingpongArgs;
 use crate::serve::args::SimCommand;
@@ -123,7 +124,7 @@ pub struct WqeArgs {
     pub input: InputArgs,
     /// Transport of the queue pair: says which segments follow the control segment
     #[arg(long, value_enum, default_value_t)]
-    pub transport: Transport,
+    pub transport: TransportArg,
     /// A receive WQE: the bytes are one whole stride
     #[arg(long, conflicts_with = "transport")]
     pub receive: bool,
@@ -166,7 +167,7 @@ pub struct DevicesArgs {
     /// Shows these functions alone, whatever they are (all mlx5 functions)
     pub addresses: Vec<Address>,
     /// Bytes of memory that the program is going to lock for DMA: the limit of this shell is compared with it
-    #[arg(long, value_name = "BYTES", default_value_t = crate::devices::MEMORY, value_parser = number::<u64>)]
+    #[arg(long, value_name = "BYTES", default_value_t = LOCKED_MEMORY, value_parser = parse_number::<u64>)]
     pub memory: u64,
     /// Prints JSON
     #[arg(long)]
@@ -183,7 +184,7 @@ pub struct BindArgs {
     #[arg(long)]
     pub force: bool,
     /// Bytes of memory that the program is going to lock for DMA: the limit of this shell is compared with it
-    #[arg(long, value_name = "BYTES", default_value_t = crate::devices::MEMORY, value_parser = number::<u64>)]
+    #[arg(long, value_name = "BYTES", default_value_t = LOCKED_MEMORY, value_parser = parse_number::<u64>)]
     pub memory: u64,
     /// What is changed, and how.
     #[command(flatten)]
@@ -227,18 +228,6 @@ pub struct PlaceArgs {
     /// A folder with `sys`, `dev`, `proc` and `run` to use instead of this machine's: a copy of another machine's, or a test's
     #[arg(long, value_name = "FOLDER", default_value = "/", hide = true)]
     pub root: PathBuf,
-}
-
-/// Where a trace goes. Only simulated devices tell what they do.
-#[derive(Clone, Debug, Default, Args)]
-pub struct TraceArgs {
-    /// Simulated devices: prints each firmware command, doorbell, WQE, CQE, EQE and packet with its fields to standard error
-    #[arg(long)]
-    pub trace: bool,
-    /// The same into a file. It gets every line: a device that does more than the file takes waits for it. A terminal or a pipe
-    /// may lose lines of sim serve, which are counted
-    #[arg(long, value_name = "FILE")]
-    pub trace_file: Option<PathBuf>,
 }
 
 /// Options of the self-test.
@@ -289,45 +278,10 @@ pub struct SelftestArgs {
     pub trace: TraceArgs,
 }
 
-/// A mistake on the command line that only the subcommand notices: the exit status is 2.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageError(String);
-
-impl UsageError {
-    /// What is wrong, and what helps.
-    pub fn new(what: impl Into<String>) -> Self {
-        Self(what.into())
-    }
-}
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
-/// Most that a wire may do of one fault; more would break connections, not test them.
-const MOST_FAULTS: f64 = 20.0;
-
 /// Bytes of a message of the self-test.
 fn message_size(text: &str) -> Result<u32, String> {
-    let size = number(text)?;
+    let size = parse_number(text)?;
     if (1..=1 << 20).contains(&size) { Ok(size) } else { Err("not between 1 and 1M".into()) }
-}
-
-pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
-    let named = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes().to_string() == text);
-    named.ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
-}
-
-pub(crate) fn per_cent(text: &str) -> Result<Probability, String> {
-    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if !(0.0..=MOST_FAULTS).contains(&value) {
-        return Err(format!("not between 0 and {MOST_FAULTS} per cent"));
-    }
-    Probability::per_cent(value).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -339,13 +293,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn faults_are_per_cent() {
-        let per_million = |text| per_cent(text).map(Probability::per_million);
-        assert_eq!((per_million("1.5"), per_million("0.04"), per_million("0")), (Ok(15_000), Ok(400), Ok(0)));
-        assert!(per_cent("0.00004").is_err(), "not rounded to nothing");
-        assert!(per_cent("21").is_err() && per_cent("-1").is_err() && per_cent("NaN").is_err() && per_cent("x").is_err());
     }
 }

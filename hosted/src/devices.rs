@@ -8,14 +8,7 @@ use serde::Serialize;
 
 use crate::cli::DevicesArgs;
 use crate::user::user;
-use crate::{device, output};
-
-/// Bytes for the messages of a job, with the defaults of its options: what the self-test, `pingpong` and `perf` map beside the
-/// driver's memory, rounded up.
-const JOB_MEMORY: u64 = 16 << 20;
-
-/// Bytes that a subcommand locks on one card: the memory of the driver, and that of a job.
-pub const MEMORY: u64 = device::PAGES as u64 * 4096 + JOB_MEMORY;
+use crate::output;
 
 /// A function, as JSON has it.
 #[derive(Debug, Serialize)]

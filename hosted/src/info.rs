@@ -13,7 +13,7 @@ use crate::device::choice::{DeviceChoice, open_pci};
 use crate::device::simulated::Simulated;
 use crate::device::{Device, Host, Verbs};
 use crate::output;
-use crate::trace::{self, Sink};
+use crate::trace;
 
 /// Name of the simulated device.
 const NAME: &str = "mlx5_sim0";
@@ -120,7 +120,7 @@ pub struct PortInfo {
 pub fn run(args: &InfoArgs) -> Result<()> {
     let (info, sink) = match &args.device {
         DeviceChoice::Simulated => {
-            let sink = Sink::from_args(&args.trace)?;
+            let sink = trace::sink(&args.trace)?;
             let host = Simulated::new(NAME, World::new(WorldConfig::default()).add(DeviceConfig::default()));
             if let Some(sink) = &sink {
                 host.trace(NAME, sink);
@@ -245,7 +245,7 @@ pub(crate) fn version([major, minor, sub]: [u16; 3]) -> String {
 
 /// Groups of four digits, as `ibv_devinfo` writes GUIDs and GIDs.
 fn groups(bytes: &[u8]) -> String {
-    bytes.chunks(2).map(crate::fields::hex).collect::<Vec<_>>().join(":")
+    bytes.chunks(2).map(bareverbs_decode::field_printer::hex).collect::<Vec<_>>().join(":")
 }
 
 pub(crate) fn guid(guid: Guid) -> String {

@@ -4,5 +4,5 @@
 use clap::Parser as _;
 
 fn main() -> std::process::ExitCode {
-    bareverbs_hosted::run::run(bareverbs_hosted::cli::Cli::parse())
+    bareverbs_cli::run::run(bareverbs_cli::cli::Cli::parse())
 }

@@ -6,14 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use bareverbs_mlx5_spec::CmdOpcode;
 use clap::CommandFactory as _;
 
-use crate::cli::{
-    Cli, Command, CommandArgs, CommandCommand, EntryCommand, InputArgs, SelftestArgs, UsageError, WqeArgs, WqeCommand,
-};
-use crate::decode::input::{self, InputError};
-use crate::decode::{Decoded, command, completion, event, receive, send};
+use crate::args::UsageError;
+use crate::cli::{Cli, Command, CommandCommand, EntryCommand, SelftestArgs, WqeCommand};
+use crate::decode::{self, input::InputError};
 use crate::perf::{self, args::PerfArgs};
 use crate::pingpong::args::PingpongArgs;
 use crate::serve::{
@@ -31,30 +28,27 @@ const INTERRUPTED: u8 = 130;
 /// Does what the command line says.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
-        None => return run_selftest(&cli.selftest).unwrap_or_else(failed),
-        Some(Command::Info(args)) => return info::run(&args).map_or_else(failed, |()| ExitCode::SUCCESS),
-        Some(Command::Devices(args)) => return devices::run(&args).map_or_else(failed, |()| ExitCode::SUCCESS),
+        None => run_selftest(&cli.selftest),
+        Some(Command::Info(args)) => info::run(&args).map(|()| ExitCode::SUCCESS),
+        Some(Command::Devices(args)) => devices::run(&args).map(|()| ExitCode::SUCCESS),
         Some(Command::Bind(args)) => return bind_functions(bind::bind(&args)),
         Some(Command::Unbind(args)) => return bind_functions(bind::unbind(&args)),
-        Some(Command::Perf(args)) => return run_perf(&args).unwrap_or_else(failed),
-        Some(Command::Pingpong(args)) => return run_pingpong(&args).unwrap_or_else(failed),
+        Some(Command::Perf(args)) => run_perf(&args),
+        Some(Command::Pingpong(args)) => run_pingpong(&args),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
-        Some(Command::Completions { shell }) => return print(|text| complete(shell, text)).unwrap_or_else(failed),
-        Some(Command::Man { into }) => return write_manual(into.as_deref()).unwrap_or_else(failed),
-        Some(Command::Wqe(WqeCommand::Decode(args))) => decode_wqe(&args),
-        Some(Command::Cqe(EntryCommand::Decode(args))) => decode_with(&args, completion::decode_all),
-        Some(Command::Eqe(EntryCommand::Decode(args))) => decode_with(&args, event::decode_all),
-        Some(Command::Command(CommandCommand::Decode(args))) => decode_command(&args),
+        Some(Command::Completions { shell }) => print(|text| complete(shell, text)),
+        Some(Command::Man { into }) => write_manual(into.as_deref()),
+        Some(Command::Wqe(WqeCommand::Decode(args))) => decode::wqe(&args),
+        Some(Command::Cqe(EntryCommand::Decode(args))) => decode::cqe(&args),
+        Some(Command::Eqe(EntryCommand::Decode(args))) => decode::eqe(&args),
+        Some(Command::Command(CommandCommand::Decode(args))) => decode::firmware_command(&args),
     };
-    done.unwrap_or_else(|error| {
-        eprintln!("bareverbs: {error}");
-        ExitCode::from(USAGE)
-    })
+    done.unwrap_or_else(failed)
 }
 
 fn failed(error: anyhow::Error) -> ExitCode {
     eprintln!("bareverbs: {error:#}");
-    if error.is::<UsageError>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+    if error.is::<UsageError>() || error.is::<InputError>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
 /// Set by Ctrl-C from now on.
@@ -147,55 +141,7 @@ fn run_pingpong(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {
     serve::run(args).unwrap_or_else(|error| {
-        eprintln!("bareverbs: {error}");
+        eprintln!("bareverbs: {error:#}");
         ExitCode::from(USAGE)
     })
-}
-
-fn decode_wqe(args: &WqeArgs) -> Result<ExitCode, InputError> {
-    if args.receive || args.shared {
-        decode_with(&args.input, |bytes| vec![receive::decode(bytes, args.shared)])
-    } else {
-        decode_with(&args.input, |bytes| send::decode_all(bytes, args.transport))
-    }
-}
-
-fn decode_command(args: &CommandArgs) -> Result<ExitCode, InputError> {
-    let Some(name) = &args.output_of else {
-        return decode_with(&args.input, |bytes| vec![command::decode_input(bytes)]);
-    };
-    let Some(opcode) = opcode(name) else {
-        eprintln!("bareverbs: {name}: no such command");
-        return Ok(ExitCode::from(USAGE));
-    };
-    decode_with(&args.input, |bytes| vec![command::decode_output(opcode, args.op_mod, bytes)])
-}
-
-fn opcode(name: &str) -> Option<CmdOpcode> {
-    let by_name = CmdOpcode::ALL.iter().find(|opcode| opcode.name().eq_ignore_ascii_case(name)).copied();
-    by_name.or_else(|| CmdOpcode::from_code(crate::number::number(name).ok()?))
-}
-
-fn decode_with(args: &InputArgs, decode: impl Fn(&[u8]) -> Vec<Decoded>) -> Result<ExitCode, InputError> {
-    let bytes = read(args)?;
-    let decoded = decode(&bytes);
-    let has_errors = decoded.iter().any(Decoded::has_errors);
-    let written = text(&decoded, args.json).and_then(|text| output::write(&text));
-    let status = if has_errors { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-    Ok(written.map_or_else(failed, |()| status))
-}
-
-fn read(args: &InputArgs) -> Result<Vec<u8>, InputError> {
-    match (&args.file, args.hex.as_slice()) {
-        (Some(file), _) => input::from_file(file, args.raw),
-        (None, [dash]) if dash == "-" => input::from_stdin(args.raw),
-        (None, words) => input::from_hex(&words.join(" ")),
-    }
-}
-
-fn text(decoded: &[Decoded], json: bool) -> anyhow::Result<String> {
-    if json {
-        return Ok(serde_json::to_string_pretty(decoded)? + "\n");
-    }
-    Ok(decoded.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
 }

@@ -1,4 +1,4 @@
-//! What an access of a client costs the server: `cargo bench -p bareverbs-hosted --bench serve`.
+//! What an access of a client costs the server: `cargo bench -p bareverbs-cli --bench serve`.
 //!
 //! A server process with two devices and a client of each in this one, over the sockets as virtual machines would use them. Each
 //! line is the median of several rounds: time from a message to its answer, processor time of the server for it, and how often the

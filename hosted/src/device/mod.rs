@@ -19,6 +19,13 @@ pub use pair::{DevicePair, Side};
 /// Pages of 4096 bytes of the driver's arena: what the firmware of a card asks for, and the queues.
 pub const PAGES: usize = 16384;
 
+/// Bytes for the messages of a job, with the defaults of its options: what the self-test, `pingpong` and `perf` map beside the
+/// driver's memory, rounded up.
+const JOB_MEMORY: u64 = 16 << 20;
+
+/// Bytes that a subcommand locks on one card: the memory of the driver, and that of a job.
+pub const LOCKED_MEMORY: u64 = PAGES as u64 * 4096 + JOB_MEMORY;
+
 /// The driver on platform `P`.
 pub type Backend<P> = Mlx5<P, PAGES>;
 

@@ -8,7 +8,7 @@ use bareverbs_mlx5::Machine;
 use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform};
 
 use super::Host;
-use crate::trace::{Printer, Sink};
+use bareverbs_serve::trace::{Printer, Sink};
 
 /// A simulated host with its device.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::parameters::{Atomic, Parameters, Test, Transport};
 use crate::device::choice::DeviceChoice;
-use crate::number::number;
+use bareverbs_serve::parse_number;
 
 /// The TCP port of perftest.
 pub const PORT: u16 = 18515;
@@ -34,13 +34,13 @@ pub struct PerfArgs {
     pub port: u16,
 
     /// Bytes of a message, 65536 or 64k; several separated by commas [default: 2 for latency, 65536 for bandwidth; atomics always 8]
-    #[arg(long, short = 's', value_delimiter = ',', value_name = "BYTES", conflicts_with = "all", value_parser = number::<u32>)]
+    #[arg(long, short = 's', value_delimiter = ',', value_name = "BYTES", conflicts_with = "all", value_parser = parse_number::<u32>)]
     pub size: Vec<u32>,
     /// Every size from 2 bytes to 8 MiB, doubling
     #[arg(long, short = 'a')]
     pub all: bool,
     /// Messages of each queue pair, or round trips [default: 5000 for bandwidth, 1000 for latency, 1 GiB at most]
-    #[arg(long, short = 'n', value_name = "COUNT", conflicts_with = "duration", value_parser = number::<u64>)]
+    #[arg(long, short = 'n', value_name = "COUNT", conflicts_with = "duration", value_parser = parse_number::<u64>)]
     pub iters: Option<u64>,
     /// Seconds of each measurement, instead of a number of messages
     #[arg(long, short = 'D', value_name = "SECONDS", value_parser = seconds)]
@@ -55,7 +55,7 @@ pub struct PerfArgs {
     #[arg(long, short = 'r', default_value_t = 256, value_name = "COUNT")]
     pub rx_depth: u32,
     /// Longest payload that goes inline into the request, in bytes [default: 220 for latency, 0 for bandwidth]
-    #[arg(long = "inline", visible_alias = "inline_size", short = 'I', value_name = "BYTES", value_parser = number::<u32>)]
+    #[arg(long = "inline", visible_alias = "inline_size", short = 'I', value_name = "BYTES", value_parser = parse_number::<u32>)]
     pub inline: Option<u32>,
     /// Waits for completion events (interrupts) instead of polling
     #[arg(long, short = 'e')]

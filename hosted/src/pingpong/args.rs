@@ -3,7 +3,7 @@
 use bareverbs::Mtu;
 use clap::{Args, ValueEnum};
 
-use crate::cli::{TraceArgs, mtu};
+use crate::args::{TraceArgs, mtu};
 use crate::device::choice::DeviceChoice;
 
 /// Receives that the command's queue pairs hold at most.

@@ -21,14 +21,14 @@ use self::args::{PingpongArgs, Transport};
 use self::endpoint::{Endpoint, LINGER, Plan};
 use self::exchange::{ClientExchange, DEFAULT_PORT, Listener, Waiting};
 use self::report::{Report, Timing};
-use crate::cli::UsageError;
+use crate::args::UsageError;
 use crate::device::choice::open_pci;
 use crate::device::sides::Sides;
 use crate::device::simulated::Simulated;
 use crate::device::{Device, DevicePair, Host, Side};
 use crate::output;
 use crate::progress::Progress;
-use crate::trace::{self, Sink};
+use crate::trace;
 
 /// How long, by the devices' time, nothing may happen.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -80,7 +80,7 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 }
 
 fn run_simulated(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
-    let sink = Sink::from_args(&args.trace)?;
+    let sink = trace::sink(&args.trace)?;
     let world = World::new(WorldConfig::default());
     let host = |label: &str, lid| {
         let host = Simulated::new(&format!("device {label}"), world.add(DeviceConfig::with_lid(lid)));

@@ -18,13 +18,14 @@ use bareverbs_sim::{DeviceConfig, PageDemand};
 
 use self::endpoint::{Areas, Connection, Endpoint, RetryTimes};
 use self::test_bench::{Moved, TestBench};
-use crate::cli::{SelftestArgs, UsageError};
+use crate::args::UsageError;
+use crate::cli::SelftestArgs;
 use crate::device::choice::open_pci;
 use crate::device::sides::Sides;
 use crate::device::simulated::Simulated;
 use crate::device::{Device, DevicePair, Host, Side};
 use crate::progress::Progress;
-use crate::trace::{self, Sink};
+use crate::trace;
 
 pub use report::{DeviceReport, Limits, Options, Port, Refused, Report, Teardown, Transfer, Window, Wire};
 
@@ -54,7 +55,7 @@ pub fn run(args: &SelftestArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 
 /// On simulated devices: one for each side if `two`, else one for both.
 fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Report> {
-    let sink = Sink::from_args(&args.trace)?;
+    let sink = trace::sink(&args.trace)?;
     let world = World::new(WorldConfig { faults: faults(args), seed: args.seed, ..WorldConfig::default() });
     let host = |label: &str, lid| {
         let mut config = DeviceConfig::with_lid(lid);

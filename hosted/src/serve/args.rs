@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use bareverbs_serve::control_line::Line;
+use bareverbs_serve::parse_number;
 use bareverbs_sim::wire::Probability;
 use clap::{Args, Subcommand};
 
-use super::control::Line;
-use super::values::{self, LimitTo, Speed, Width};
-use crate::cli::TraceArgs;
+use super::option_values::{self, LimitTo, Speed, Width};
+use crate::args::{TraceArgs, per_cent};
 
 /// Subcommands of `sim`.
 #[derive(Debug, Subcommand)]
@@ -28,7 +29,7 @@ pub struct ServeArgs {
     #[arg(long = "socket", short, value_name = "PATH", required = true)]
     pub sockets: Vec<PathBuf>,
     /// Who may connect to the sockets, in octal as for chmod: 660 for the owner and the group [what the umask leaves]
-    #[arg(long, value_name = "MODE", value_parser = values::mode)]
+    #[arg(long, value_name = "MODE", value_parser = option_values::mode)]
     pub socket_mode: Option<u32>,
     /// Joins the wire to that of another process that is given the same path (and other LIDs)
     #[arg(long, value_name = "PATH")]
@@ -59,20 +60,20 @@ pub struct ServeArgs {
 #[command(next_help_heading = "Identity")]
 pub struct IdentityArgs {
     /// PCI device id
-    #[arg(long, default_value = "0x1021", value_name = "ID", value_parser = crate::number::number::<u16>)]
+    #[arg(long, default_value = "0x1021", value_name = "ID", value_parser = parse_number::<u16>)]
     pub device_id: u16,
     /// Local identifier of the port
-    #[arg(long, default_value_t = 1, value_parser = values::lid)]
+    #[arg(long, default_value_t = 1, value_parser = option_values::lid)]
     pub lid: u16,
     /// GUID of the node, 0002:c900:0000:0100 or 0x0002c90000000100; each device has one 0x100 above the one before [made from
     /// the LID]
-    #[arg(long, value_name = "GUID", value_parser = values::guid)]
+    #[arg(long, value_name = "GUID", value_parser = option_values::guid)]
     pub node_guid: Option<u64>,
     /// GUID of the port, counted up likewise [the node's and 1]
-    #[arg(long, value_name = "GUID", value_parser = values::guid)]
+    #[arg(long, value_name = "GUID", value_parser = option_values::guid)]
     pub port_guid: Option<u64>,
     /// GUID of the system image, the same for all devices [each the node's]
-    #[arg(long, value_name = "GUID", value_parser = values::guid)]
+    #[arg(long, value_name = "GUID", value_parser = option_values::guid)]
     pub system_guid: Option<u64>,
 }
 
@@ -90,10 +91,10 @@ pub struct PortArgs {
     #[arg(long, default_value = "4096", value_parser = ["256", "512", "1024", "2048", "4096"])]
     pub mtu: String,
     /// Local identifier of the subnet manager
-    #[arg(long, default_value_t = 1, value_name = "LID", value_parser = values::sm_lid)]
+    #[arg(long, default_value_t = 1, value_name = "LID", value_parser = option_values::sm_lid)]
     pub sm_lid: u16,
     /// Prefix of the port's GIDs
-    #[arg(long, default_value = "fe80:0000:0000:0000", value_name = "PREFIX", value_parser = values::guid)]
+    #[arg(long, default_value = "fe80:0000:0000:0000", value_name = "PREFIX", value_parser = option_values::guid)]
     pub gid_prefix: u64,
     /// The ports have no local identifiers and wait for a subnet manager (opensm in a guest, say); --lid still names them here.
     /// Without this no guest can change another's port
@@ -114,17 +115,17 @@ pub struct OfferArgs {
     /// Most objects of a kind or the greatest size, a power of two; may be given several times. NAME is qps, qp-size, srqs,
     /// srq-size, cqs, cq-size, eqs, eq-size, mkeys (to be reached with --no-umr, or Linux keeps
     /// most of them in stock), pds, message (bytes) or reads (in flight on a queue pair)
-    #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = values::limit)]
+    #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = option_values::limit)]
     pub limits: Vec<LimitTo>,
     /// Memory of this process that all devices together may take, in bytes, k, M or G; a guest that wants more is
     /// refused [1G for each device]. Guests' memory is not part of it
-    #[arg(long, value_name = "SIZE", value_parser = crate::number::number::<u64>)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_number::<u64>)]
     pub memory_limit: Option<u64>,
     /// Most memory that the client of each device may offer, counted as the sizes of its files (the guest's RAM, and what else
     /// QEMU shares), in bytes, k, M or G. Linux charges a page to the memory cgroup of whoever touches it first: what a device
     /// touches before its guest did is charged to this server's, until the client closes the file. A cgroup with a limit needs
     /// room for so much for each device, or guests whose memory is touched at the start (prealloc=on of QEMU)
-    #[arg(long, value_name = "SIZE", default_value = "4096G", value_parser = crate::number::number::<u64>)]
+    #[arg(long, value_name = "SIZE", default_value = "4096G", value_parser = parse_number::<u64>)]
     pub guest_memory: u64,
     /// No firmware pages are asked for
     #[arg(long)]
@@ -148,19 +149,19 @@ pub struct OfferArgs {
 #[command(next_help_heading = "What goes wrong")]
 pub struct TroubleArgs {
     /// Packets that the wire loses, per cent
-    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = crate::cli::per_cent)]
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
     pub loss: Probability,
     /// Packets that the wire delivers twice, per cent
-    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = crate::cli::per_cent)]
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
     pub duplicate: Probability,
     /// Packets that the wire lets others overtake, per cent
-    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = crate::cli::per_cent)]
+    #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
     pub reorder: Probability,
     /// Seed of the wire's faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// A fault from the start, a line as --control takes it: 'stick 1 0x800'; may be given several times
-    #[arg(long = "fault", value_name = "LINE", value_parser = values::fault)]
+    #[arg(long = "fault", value_name = "LINE", value_parser = option_values::fault)]
     pub faults: Vec<Line>,
     /// Takes commands, one a line, from standard input or, with a path, from whoever connects to a socket there; 'help' names
     /// them

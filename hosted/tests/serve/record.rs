@@ -27,8 +27,8 @@ fn what_a_client_sends_is_recorded_byte_for_byte() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[1].starts_with("device lid1 lid=0x1 ") && lines[1].contains(" vectors=0x4 "), "{}", lines[1]);
     assert_eq!(lines[2..], ["command lid1 0x0 080d.14. .16."]);
-    let [identity, command] = bareverbs_hosted::record::parse(&text).unwrap().try_into().unwrap();
-    assert!(matches!(identity.entry, bareverbs_hosted::record::Entry::Device(config) if config.vectors == 4));
+    let [identity, command] = bareverbs_serve::record::parse(&text).unwrap().try_into().unwrap();
+    assert!(matches!(identity.entry, bareverbs_serve::record::Entry::Device(config) if config.vectors == 4));
     assert_eq!((command.number, command.device.as_str()), (3, "lid1"));
 }
 

@@ -14,7 +14,7 @@ def build(project, given, say):
             raise packages.PackageError(f"{given}: no such program")
         return given.resolve()
     say("building bareverbs")
-    return _cargo(project, "--package", "bareverbs-hosted", "--bin", "bareverbs") / "bareverbs"
+    return _cargo(project, "--package", "bareverbs-cli", "--bin", "bareverbs") / "bareverbs"
 
 
 def examples(project, say):

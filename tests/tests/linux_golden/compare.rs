@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bareverbs_hosted::decode::send::Transport;
-use bareverbs_hosted::decode::{Decoded, command, receive, send};
-use bareverbs_hosted::fields::{self, FieldValue, Value};
-use bareverbs_hosted::record::{Entry, Kind, Line};
+use bareverbs_decode::field_printer::{self, FieldValue, Value};
+use bareverbs_decode::send::Transport;
+use bareverbs_decode::{Decoded, command, receive, send};
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, CmdOpcode, CqArm, CreateEqIn, EqDoorbell, Layout, UAR_BLUEFLAME, UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE,
     View, WqeCtrlSeg,
 };
+use bareverbs_serve::record::{Entry, Kind, Line};
 
 use crate::differences::{COUNTERS, DIFFERENCES, Kernel, LINUX_ONLY, NAMES, OURS_ONLY};
 use crate::{NEW, OLD, lines, ours};
@@ -75,7 +75,7 @@ fn doorbell(offset: usize, bytes: &[u8]) -> Option<(String, Fields)> {
         UAR_BLUEFLAME.. if offset.is_multiple_of(0x100) => ("send", &WqeCtrlSeg::INFO),
         _ => return None,
     };
-    let mut read = by_name(fields::read(layout, bytes, 0));
+    let mut read = by_name(field_printer::read(layout, bytes, 0));
     read.insert("offset".into(), format!("{offset:#x}"));
     read.insert("bytes".into(), bytes.len().to_string());
     Some((format!("doorbell {name}"), read))

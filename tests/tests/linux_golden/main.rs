@@ -8,7 +8,7 @@ mod differences;
 mod ours;
 mod replay;
 
-use bareverbs_hosted::record::{Line, parse};
+use bareverbs_serve::record::{Line, parse};
 
 /// Kernel 6.12 with its rdma-core.
 const NEW: &str = include_str!("../../data/linux/6.12.recording");

@@ -1,8 +1,8 @@
 //! This project's driver, doing what the recorded tools did, and recorded in the same way.
 
 use bareverbs::{Access, Mtu, Payload, QpAttr, QpAttrMask, QpCap, QpInit, QpType, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
-use bareverbs_hosted::buffer::Buffer;
-use bareverbs_hosted::record::{Line, Recording, parse};
+use bareverbs_serve::SharedBuffer as Buffer;
+use bareverbs_serve::record::{Line, Recording, parse};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
 use bareverbs_tests::{Connection, End, Node, Pair, Region, rc_steps, signaled, to_rts, uc_steps};

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::Instant;
-use bareverbs_hosted::record::{Entry, Line};
 use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, View};
+use bareverbs_serve::record::{Entry, Line};
 use bareverbs_sim::memory::{DmaFault, HostMemory};
 use bareverbs_sim::{Device, DeviceConfig};
 

@@ -1,0 +1,31 @@
+//! Decodes what an mlx5 device reads and writes: work queue elements, completions, events, firmware commands.
+//!
+//! Every decoder takes any bytes and returns a [`Decoded`]: the structures that it found, each field with its name, value and
+//! meaning, and what is wrong with them. The fields come from the layouts of `bareverbs-mlx5-spec` alone; the checks know the
+//! rules that a layout cannot express. No code is shared with the driver that writes these bytes.
+//!
+//! ```
+//! use bareverbs_decode::send::{self, Transport};
+//!
+//! // A NOP of queue pair 0x4b that asks for a completion: one unit of 16 bytes.
+//! let wqe = [0, 0, 7, 0, 0, 0, 0x4b, 1, 0, 0, 0, 8, 0, 0, 0, 0];
+//! let decoded = send::decode(&wqe, 0, Transport::Rc);
+//! assert!(!decoded.has_errors());
+//! assert!(decoded.title.starts_with("NOP"));
+//! print!("{decoded}");
+//! ```
+#![forbid(unsafe_code)]
+
+mod code_names;
+pub mod command;
+pub mod completion;
+mod decoded;
+pub mod event;
+pub mod field_printer;
+pub mod receive;
+pub mod send;
+#[cfg(test)]
+mod tests;
+mod umr;
+
+pub use decoded::{Decoded, Finding, Section, Severity};

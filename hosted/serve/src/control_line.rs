@@ -1,0 +1,185 @@
+//! A line of the control channel: which device, and what happens to it.
+
+use std::fmt;
+
+use bareverbs_sim::fault::Fault;
+
+use crate::parse_number::parse_number;
+
+/// Every command, for the message about a line that is none.
+pub(crate) const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
+                        stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, drop-cqe LID CQN, \
+                        repeat-cqe LID CQN, wrong-owner LID CQN, foreign-qpn LID CQN QPN, wrong-counter LID CQN COUNTER, \
+                        cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, counts LID, stats LID [json], memory, \
+                        mark TEXT";
+
+/// What shall happen to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// The cable is put in or pulled.
+    Link {
+        /// Put in.
+        up: bool,
+    },
+    /// The firmware reports this about its health.
+    Health {
+        /// Code.
+        syndrome: u8,
+        /// Nothing works until a reset.
+        fatal: bool,
+    },
+    /// The health counter stands still, or goes on.
+    Freeze {
+        /// Stands still.
+        frozen: bool,
+    },
+    /// The device is taken out of its slot, or put back.
+    Remove {
+        /// Taken out.
+        removed: bool,
+    },
+    /// Something goes wrong once.
+    Arm(Fault),
+    /// The objects that there are, to be told.
+    Counts,
+    /// What the device has done, to be told.
+    Stats {
+        /// As JSON.
+        json: bool,
+    },
+}
+
+impl Act {
+    /// Whether a reset of the device does not undo it.
+    pub fn lasts(self) -> bool {
+        matches!(self, Self::Link { .. } | Self::Remove { .. } | Self::Arm(_))
+    }
+}
+
+/// A command for one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// LID of the device.
+    pub lid: u16,
+    /// What shall happen to it.
+    pub act: Act,
+}
+
+/// A line that is no command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParseError {
+    /// Nothing is called that.
+    Name(String),
+    /// The command of this name takes other words.
+    Words(String),
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => {
+                let names: Vec<&str> = COMMANDS.split(", ").filter_map(|command| command.split(' ').next()).collect();
+                write!(f, "no command '{name}'; there are {}", names.join(", "))
+            }
+            Self::Words(name) => {
+                let mut usages = COMMANDS.split(", ").filter(|command| command.split(' ').next() == Some(name));
+                write!(f, "as in: {}", usages.next().unwrap_or(name))
+            }
+        }
+    }
+}
+
+/// The fault that the words name.
+fn parse_fault(name: &str, numbers: &[&str]) -> Option<Fault> {
+    Some(match (name, numbers) {
+        ("stick", [opcode]) => Fault::StuckCommand { opcode: number(opcode)? },
+        ("refuse", [opcode, status]) => Fault::CommandStatus { opcode: number(opcode)?, status: number(status)?, syndrome: 0 },
+        ("refuse", [opcode, status, syndrome]) => {
+            Fault::CommandStatus { opcode: number(opcode)?, status: number(status)?, syndrome: number(syndrome)? }
+        }
+        ("deliver", [opcode, status]) => Fault::DeliveryStatus { opcode: number(opcode)?, status: number(status)? },
+        ("drop-cqe", [cqn]) => Fault::DropCqe { cqn: number(cqn)? },
+        ("repeat-cqe", [cqn]) => Fault::RepeatCqe { cqn: number(cqn)? },
+        ("wrong-owner", [cqn]) => Fault::WrongOwner { cqn: number(cqn)? },
+        ("foreign-qpn", [cqn, qpn]) => Fault::ForeignQpn { cqn: number(cqn)?, qpn: number(qpn)? },
+        ("wrong-counter", [cqn, counter]) => Fault::WrongWqeCounter { cqn: number(cqn)?, counter: number(counter)? },
+        ("cqe-opcode", [cqn, opcode]) => Fault::CqeOpcode { cqn: number(cqn)?, opcode: number(opcode)? },
+        ("lose-interrupt", [vector]) => Fault::LostInterrupt { vector: number(vector)? },
+        ("event-type", [event_type]) => Fault::EventType { event_type: number(event_type)? },
+        _ => return None,
+    })
+}
+
+fn number<T: TryFrom<u64>>(text: &str) -> Option<T> {
+    parse_number(text).ok()
+}
+
+/// What the words mean after the name and the LID.
+fn parse_act(name: &str, rest: &[&str]) -> Option<Act> {
+    Some(match (name, rest) {
+        ("link", ["up"]) => Act::Link { up: true },
+        ("link", ["down"]) => Act::Link { up: false },
+        ("health", [syndrome]) => Act::Health { syndrome: number(syndrome)?, fatal: false },
+        ("health", [syndrome, "fatal"]) => Act::Health { syndrome: number(syndrome)?, fatal: true },
+        ("freeze", []) => Act::Freeze { frozen: true },
+        ("thaw", []) => Act::Freeze { frozen: false },
+        ("remove", []) => Act::Remove { removed: true },
+        ("insert", []) => Act::Remove { removed: false },
+        ("counts", []) => Act::Counts,
+        ("stats", []) => Act::Stats { json: false },
+        ("stats", ["json"]) => Act::Stats { json: true },
+        (name, numbers) => Act::Arm(parse_fault(name, numbers)?),
+    })
+}
+
+/// The device that a line names by its LID, and what shall happen to it.
+pub fn parse(line: &str) -> Result<Line, ParseError> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let name = words.first().copied().unwrap_or_default();
+    if !COMMANDS.split(", ").any(|command| command.split(' ').next() == Some(name)) {
+        return Err(ParseError::Name(name.into()));
+    }
+    let line = match words.as_slice() {
+        [_, lid, rest @ ..] => number(lid).zip(parse_act(name, rest)),
+        _ => None,
+    };
+    line.map(|(lid, act)| Line { lid, act }).ok_or_else(|| ParseError::Words(name.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_parsed_or_refused() {
+        let line = |lid, act| Ok(Line { lid, act });
+        assert_eq!(parse("link 2 down"), line(2, Act::Link { up: false }));
+        assert_eq!(parse(" health 1  0x7 fatal "), line(1, Act::Health { syndrome: 7, fatal: true }));
+        assert_eq!(parse("stick 1 0x800"), line(1, Act::Arm(Fault::StuckCommand { opcode: 0x800 })));
+        let refused = Fault::CommandStatus { opcode: 0x800, status: 15, syndrome: 0x12_3456 };
+        assert_eq!(parse("refuse 1 0x800 0xf 0x123456"), line(1, Act::Arm(refused)));
+        assert_eq!(parse("foreign-qpn 1 3 0x1000"), line(1, Act::Arm(Fault::ForeignQpn { cqn: 3, qpn: 0x1000 })));
+        assert_eq!(parse("counts 65535"), line(0xffff, Act::Counts));
+        let wrong = ["", "link", "link 1", "link x up", "link 1 up now", "health 1 256", "dance 1", "remove 1 2", "stick 1 x"];
+        assert_eq!(parse("dance 1"), Err(ParseError::Name("dance".into())));
+        assert_eq!(parse("stick 1 x").unwrap_err().to_string(), "as in: stick LID OPCODE");
+        for line in wrong {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_documented_command_parses() {
+        for command in COMMANDS.split(", ").filter(|command| !["memory", "mark TEXT"].contains(command)) {
+            let words = command.split(' ').filter(|word| !word.starts_with('['));
+            let line: Vec<&str> = words
+                .map(|word| match word {
+                    "up|down" => "up",
+                    word if word.chars().all(|letter| letter.is_ascii_uppercase()) => "1",
+                    word => word,
+                })
+                .collect();
+            assert!(parse(&line.join(" ")).is_ok(), "{command}");
+        }
+    }
+}

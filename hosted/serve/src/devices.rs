@@ -1,0 +1,772 @@
+//! The devices and the wire between them: a lock and a thread for each device.
+//!
+//! Whoever has something for a device does it at once and on its own thread, under the device's lock, and lets the device work a
+//! little: a register access crosses no thread. The device's runner does what is left then, what frames bring and what comes due
+//! by time, and sleeps otherwise.
+//!
+//! Devices meet in the [`Fabric`], whose locks are held for moments. Whoever has put frames into the inbox of a device that
+//! sleeps has it take them there and then, if its lock is free: two devices that talk to each other wake no thread. Nobody holds
+//! two of the devices' locks, and nothing that a client offers keeps a thread waiting: its memory is memory, and its
+//! interrupts are signalled without a write.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
+use std::thread::{self, Thread};
+use std::time::{self, Duration};
+
+use bareverbs::Instant;
+use bareverbs_sim::fabric::{Fabric, Port, Uplink};
+use bareverbs_sim::wire::{PortId, Wire};
+use bareverbs_sim::{Device, DeviceCounts};
+
+use crate::adaptive_poll::Spin;
+use crate::client_memory::Reach;
+use crate::error::{Gone, ServeError};
+use crate::interrupts::Vectors;
+use crate::log;
+use crate::record::{Recording, Several};
+use crate::trace::Sink;
+use crate::wire_link::Link;
+
+/// Turns that whoever brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
+/// doorbell to the wire, so that no thread has to wake up for it.
+const TURNS: usize = 4;
+/// Devices that whoever has sent frames lets take them, at most: there and back, eight times. Then it is for the runners.
+const PASSES: usize = 16;
+/// How long the end waits for a runner that is in the middle of something.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long whoever waits for a device that is held up rests between two looks.
+const REST: Duration = Duration::from_micros(100);
+
+/// One device.
+pub(crate) struct Station {
+    pub(crate) device: Device<Reach, Several>,
+    pub(crate) outputs: LineOutputs,
+}
+
+/// Where the lines about a device go. A file that is slow keeps whoever lets the device work waiting.
+#[derive(Default)]
+pub(crate) struct LineOutputs {
+    pub(crate) trace: Option<Sink>,
+    pub(crate) recording: Option<Recording>,
+}
+
+impl LineOutputs {
+    /// Whether the device can work without waiting for a file.
+    fn have_room(&self) -> bool {
+        self.trace.as_ref().is_none_or(Sink::has_room) && self.recording.as_ref().is_none_or(Recording::has_room)
+    }
+}
+
+impl Station {
+    /// What its client has not given back, for people.
+    pub(crate) fn left(&self) -> String {
+        let counts = self.device.counts();
+        let DeviceCounts { engine, eqs, uars, pds, xrcds, user_contexts, user_memories, pages_held, pages_lost } = counts;
+        let named = [
+            (engine.qps, "queue pairs"),
+            (engine.cqs, "completion queues"),
+            (engine.srqs, "shared receive queues"),
+            (engine.mkeys, "memory keys"),
+            (engine.device_memories, "pieces of device memory"),
+            (eqs, "event queues"),
+            (pds, "protection domains"),
+            (xrcds, "XRC domains"),
+            (uars, "UARs"),
+            (engine.memberships, "multicast memberships"),
+            (user_contexts, "user contexts"),
+            (user_memories, "user memory objects"),
+            (pages_held + pages_lost, "pages"),
+        ];
+        let left: Vec<String> =
+            named.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
+        if left.is_empty() { "nothing left".into() } else { format!("left: {}", left.join(", ")) }
+    }
+
+    /// As at power-on: the client is gone, or asks for it.
+    pub(crate) fn reset(&mut self) {
+        self.device.reset();
+        self.device.take_interrupts();
+    }
+}
+
+/// What a runner does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runner {
+    /// It works, or is about to look for work.
+    Awake,
+    /// It sleeps until then, or until it is woken.
+    Asleep(Option<Instant>),
+}
+
+/// What a device's lock guards.
+struct State {
+    station: Station,
+    port: Port,
+    runner: Runner,
+}
+
+/// A device, its interrupts and its runner.
+struct Served {
+    name: String,
+    /// Held while waiting for the lock: the runner, which takes the lock again and again, so lets everyone else in between
+    /// two turns.
+    entry: Mutex<()>,
+    /// `None` once it is no longer served.
+    state: Mutex<Option<State>>,
+    vectors: Mutex<Vectors>,
+    /// The device's port got something to do that nobody has looked at.
+    attention: AtomicBool,
+    /// Somebody is at the device who looks at `attention` before leaving: the runner need not wake up for it.
+    attended: AtomicBool,
+    runner: OnceLock<Thread>,
+}
+
+struct Shared {
+    start: time::Instant,
+    devices: Vec<Served>,
+    fabric: Fabric<Box<dyn Wire + Send>>,
+    stopped: AtomicBool,
+    /// Wakes whoever waits for the end.
+    end: (Mutex<()>, Condvar),
+}
+
+/// A way to reach one device from another thread.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    device: usize,
+    shared: Arc<Shared>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Uplink for Link {
+    fn send(&self, from: PortId, frame: Vec<u8>) {
+        Self::send(self, from, frame);
+    }
+}
+
+impl Handle {
+    fn served(&self) -> Result<&Served, Gone> {
+        self.shared.devices.get(self.device).filter(|_| !self.shared.has_stopped()).ok_or(Gone)
+    }
+
+    /// Looks at the device as it is now. It does no work for this.
+    pub(crate) fn look<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+        let served = self.served()?;
+        let mut guard = served.enter();
+        let state = guard.as_mut().ok_or(Gone)?;
+        // The registers that count time shall show the present one.
+        state.station.device.set_time(self.shared.now());
+        let result = act(&mut state.station);
+        served.leave(guard);
+        Ok(result)
+    }
+
+    /// Does something with the device, then lets it work.
+    pub(crate) fn ask<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+        let served = self.served()?;
+        self.shared.ask(served, served.enter(), act)
+    }
+
+    /// As [`Handle::ask`], but `None` if the device has been in the middle of something, or its lines have waited for a file, for
+    /// so long.
+    pub(crate) fn ask_within<R>(&self, limit: Duration, act: impl FnOnce(&mut Station) -> R) -> Result<Option<R>, Gone> {
+        let served = self.served()?;
+        let start = time::Instant::now();
+        loop {
+            let Some(guard) = served.enter_within(limit.saturating_sub(start.elapsed())) else { return Ok(None) };
+            if guard.as_ref().is_none_or(|state| state.station.outputs.have_room()) {
+                return self.shared.ask(served, guard, act).map(Some);
+            }
+            served.leave(guard);
+            if start.elapsed() >= limit {
+                return Ok(None);
+            }
+            thread::sleep(REST);
+        }
+    }
+
+    /// As at power-on, without the frames of the client that goes: the next one neither sends nor gets them.
+    pub(crate) fn reset<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+        let served = self.served()?;
+        let mut guard = served.enter();
+        let state = guard.as_mut().ok_or(Gone)?;
+        let result = act(&mut state.station);
+        state.station.reset();
+        self.shared.fabric.clear(&mut state.port);
+        let reached: VecDeque<PortId> = state.port.take_reached().collect();
+        served.leave(guard);
+        self.shared.pass_on(reached);
+        Ok(result)
+    }
+
+    /// Does something with the interrupts.
+    pub(crate) fn vectors<R>(&self, act: impl FnOnce(&mut Vectors) -> R) -> Result<R, Gone> {
+        Ok(act(&mut lock(&self.served()?.vectors)))
+    }
+
+    /// Gives a frame from elsewhere to the device that it is for; one for nobody here is lost. It comes back if there is no room
+    /// now, and may be offered again.
+    pub(crate) fn offer(&self, frame: Vec<u8>) -> Result<Option<Vec<u8>>, Gone> {
+        self.served()?;
+        let shared = &self.shared;
+        Ok(shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)).err())
+    }
+
+    /// Ends [`Running::wait`]; takes no lock that a device's thread may hold. `false` if that was asked for before.
+    pub(crate) fn stop(&self) -> bool {
+        self.shared.stop()
+    }
+}
+
+impl Served {
+    /// The lock, in turn with everyone else.
+    fn enter(&self) -> MutexGuard<'_, Option<State>> {
+        let _entry = lock(&self.entry);
+        let state = lock(&self.state);
+        self.attended.store(true, Ordering::SeqCst);
+        state
+    }
+
+    /// As [`Served::enter`]; `None` if someone has held it for so long.
+    fn enter_within(&self, limit: Duration) -> Option<MutexGuard<'_, Option<State>>> {
+        let start = time::Instant::now();
+        loop {
+            let state = match self.state.try_lock() {
+                Ok(state) => Some(state),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(state) = state {
+                self.attended.store(true, Ordering::SeqCst);
+                return Some(state);
+            }
+            if start.elapsed() >= limit {
+                return None;
+            }
+            thread::sleep(REST);
+        }
+    }
+
+    /// Gives the lock back, raises the interrupts that came up, and wakes the runner if there is something for it.
+    fn leave(&self, mut guard: MutexGuard<'_, Option<State>>) {
+        let mut raised = (Vec::new(), None);
+        let mut lines = Vec::new();
+        if let Some(State { station, .. }) = guard.as_mut() {
+            lines = station.device.take_unsupported();
+            if station.device.has_interrupts() {
+                // Nobody may come in between who clears them.
+                raised = (station.device.take_interrupts(), Some(lock(&self.vectors)));
+            }
+        }
+        self.attended.store(false, Ordering::SeqCst);
+        drop(guard);
+        if self.attention.load(Ordering::SeqCst) {
+            self.wake();
+        }
+        if let (interrupts, Some(mut vectors)) = raised {
+            interrupts.into_iter().for_each(|vector| vectors.raise(vector));
+        }
+        for line in lines {
+            log::line(format!("{}: {line}", self.name));
+        }
+    }
+
+    /// Has the runner look for work.
+    fn wake(&self) {
+        self.attention.store(true, Ordering::SeqCst);
+        if let Some(runner) = self.runner.get() {
+            runner.unpark();
+        }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Instant {
+        Instant::default().after(self.start.elapsed())
+    }
+
+    fn stop(&self) -> bool {
+        let first = !self.stopped.swap(true, Ordering::SeqCst);
+        self.devices.iter().for_each(Served::wake);
+        drop(lock(&self.end.0));
+        self.end.1.notify_all();
+        first
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// A port got something to do.
+    fn reach(&self, port: PortId) {
+        let Some(served) = self.devices.get(port.0) else { return };
+        served.attention.store(true, Ordering::SeqCst);
+        if !served.attended.load(Ordering::SeqCst) {
+            served.wake();
+        }
+    }
+
+    fn ask<R>(
+        &self,
+        served: &Served,
+        mut guard: MutexGuard<'_, Option<State>>,
+        act: impl FnOnce(&mut Station) -> R,
+    ) -> Result<R, Gone> {
+        let state = guard.as_mut().ok_or(Gone)?;
+        state.station.device.set_time(self.now());
+        let result = act(&mut state.station);
+        let mut reached = VecDeque::new();
+        let mut due = self.next_due(state);
+        for _ in 0..TURNS {
+            let now = self.now();
+            if !served.attention.swap(false, Ordering::SeqCst) && due.is_none_or(|due| due > now) {
+                break;
+            }
+            self.turn(state, now, &mut reached);
+            due = self.next_due(state);
+        }
+        Self::leave_in_time(served, guard, due);
+        self.pass_on(reached);
+        Ok(result)
+    }
+
+    /// Gives the lock of a device back; its runner comes in time for what is left.
+    fn leave_in_time(served: &Served, mut guard: MutexGuard<'_, Option<State>>, due: Option<Instant>) {
+        let mut in_time = true;
+        if let Some(state) = guard.as_mut() {
+            in_time = match state.runner {
+                Runner::Awake => true,
+                Runner::Asleep(until) => due.is_none_or(|due| until.is_some_and(|until| until <= due)),
+            };
+            if !in_time {
+                state.runner = Runner::Awake;
+            }
+        }
+        served.leave(guard);
+        // Whatever others do with the flag meanwhile: they rely on the runner, which was promised to them.
+        if !in_time {
+            served.wake();
+        }
+    }
+
+    /// Has the devices that were reached take their frames, here or on their runners. This thread holds no lock.
+    fn pass_on(&self, mut reached: VecDeque<PortId>) {
+        for _ in 0..PASSES {
+            let Some(port) = reached.pop_front() else { return };
+            let taken = self.devices.get(port.0).is_some_and(|served| self.take_frames(served, &mut reached));
+            if !taken {
+                self.reach(port);
+            }
+        }
+        reached.into_iter().for_each(|port| self.reach(port));
+    }
+
+    /// Lets a device that sleeps take its frames on this thread, for a few turns: a thread that wakes up for them costs more, and
+    /// has them to fetch from another processor. `false` if that could take longer than they are worth:
+    /// somebody is at the device, it has work of its own to do, or its lines may have to wait.
+    fn take_frames(&self, served: &Served, reached: &mut VecDeque<PortId>) -> bool {
+        let Ok(mut guard) = served.state.try_lock() else { return false };
+        let Some(state) = guard.as_mut() else { return false };
+        let now = self.now();
+        let sleeps = matches!(state.runner, Runner::Asleep(_)) && state.station.device.next_due().is_none_or(|due| due > now);
+        // Its own runner waits for a file, nobody else's thread does.
+        if !sleeps || !state.station.outputs.have_room() {
+            return false;
+        }
+        served.attended.store(true, Ordering::SeqCst);
+        let mut due = None;
+        for _ in 0..TURNS {
+            let now = self.now();
+            self.turn(state, now, reached);
+            due = self.next_due(state);
+            if due.is_none_or(|due| due > now) || !state.station.outputs.have_room() {
+                break;
+            }
+        }
+        Self::leave_in_time(served, guard, due);
+        true
+    }
+
+    /// When the device, or the wire, next has something to do.
+    fn next_due(&self, state: &State) -> Option<Instant> {
+        self.fabric.next_due(&state.port, &state.station.device).into_iter().chain(self.fabric.wire_due()).min()
+    }
+
+    /// Lets a device work once and moves its frames; the ports that have got something to do come to `reached`.
+    fn turn(&self, state: &mut State, now: Instant, reached: &mut VecDeque<PortId>) {
+        let State { station, port, .. } = state;
+        self.fabric.step(port, &mut station.device, now);
+        let mut reach = |port| {
+            if !reached.contains(&port) {
+                reached.push_back(port);
+            }
+        };
+        port.take_reached().for_each(&mut reach);
+        self.fabric.deliver(now, reach);
+    }
+
+    /// The runner of a device: works until the end. Then the device.
+    fn run_device(&self, served: &Served) -> Option<Station> {
+        let (mut worked, mut spin) = (false, Spin::new());
+        while !self.has_stopped() {
+            let mut guard = served.enter();
+            let state = guard.as_mut()?;
+            state.runner = Runner::Awake;
+            let now = self.now();
+            let due = self.next_due(state);
+            if served.attention.swap(false, Ordering::SeqCst) || due.is_some_and(|due| due <= now) {
+                let mut reached = VecDeque::new();
+                self.turn(state, now, &mut reached);
+                worked = true;
+                served.leave(guard);
+                self.pass_on(reached);
+                continue;
+            }
+            state.runner = Runner::Asleep(due);
+            served.leave(guard);
+            if std::mem::take(&mut worked) {
+                spin.wait(|| served.attention.load(Ordering::Relaxed).then_some(()));
+            }
+            if served.attention.load(Ordering::SeqCst) {
+                continue;
+            }
+            // It may wake early: then it looks what is due.
+            match due {
+                None => thread::park(),
+                Some(due) => thread::park_timeout(due.since(self.now())),
+            }
+        }
+        served.enter().take().map(|state| state.station)
+    }
+}
+
+/// What is left after the end.
+#[derive(Default)]
+pub(crate) struct Ended {
+    /// The devices, in order.
+    pub(crate) stations: Vec<Station>,
+    /// Names of devices whose threads did not come back.
+    pub(crate) stuck: Vec<String>,
+    /// Names of devices that did not take frames in time, and how many were lost so.
+    pub(crate) discarded: Vec<(String, u64)>,
+}
+
+/// Devices, wire, time.
+pub(crate) struct Subnet {
+    shared: Arc<Shared>,
+}
+
+impl Subnet {
+    /// The devices take the wire's ports in their order. Frames for nobody here go to `link`.
+    pub(crate) fn new(devices: Vec<(Station, Vectors)>, wire: Box<dyn Wire + Send>, link: Option<Link>) -> Self {
+        let mut fabric = Fabric::new(wire, link.map(|link| Box::new(link) as Box<dyn Uplink + Send>));
+        let served = |(station, vectors): (Station, Vectors)| {
+            let lid = station.device.config().lid;
+            let state = State { port: fabric.add_port(lid), station, runner: Runner::Awake };
+            Served {
+                name: format!("lid{lid}"),
+                entry: Mutex::default(),
+                state: Mutex::new(Some(state)),
+                vectors: Mutex::new(vectors),
+                attention: AtomicBool::new(false),
+                attended: AtomicBool::new(false),
+                runner: OnceLock::new(),
+            }
+        };
+        let devices = devices.into_iter().map(served).collect();
+        let (start, stopped, end) = (time::Instant::now(), AtomicBool::new(false), Default::default());
+        Self { shared: Arc::new(Shared { start, devices, fabric, stopped, end }) }
+    }
+
+    /// Reaches one device.
+    pub(crate) fn handle(&self, device: usize) -> Handle {
+        Handle { device, shared: Arc::clone(&self.shared) }
+    }
+
+    /// Starts the runners.
+    ///
+    /// # Errors
+    /// A thread could not be started; those that were end.
+    pub(crate) fn start(self) -> Result<Running, ServeError> {
+        let Self { shared } = self;
+        let (sender, ended) = mpsc::channel();
+        for (number, served) in shared.devices.iter().enumerate() {
+            let (sender, its) = (sender.clone(), Arc::clone(&shared));
+            let run = move || {
+                let station = its.devices.get(number).and_then(|served| its.run_device(served));
+                // Nobody waits any more for one that comes too late.
+                let _ = sender.send((number, station));
+            };
+            let spawned = thread::Builder::new().name(format!("{} runner", served.name)).spawn(run);
+            let runner = spawned.map_err(|error| {
+                shared.stop();
+                ServeError::Thread(error)
+            })?;
+            let _ = served.runner.set(runner.thread().clone());
+            // It may have gone to sleep before it could be woken.
+            served.wake();
+        }
+        Ok(Running { shared, ended })
+    }
+}
+
+/// Devices that are being served.
+pub(crate) struct Running {
+    shared: Arc<Shared>,
+    ended: mpsc::Receiver<(usize, Option<Station>)>,
+}
+
+impl Running {
+    /// Waits for [`Handle::stop`]. The link is gone then.
+    pub(crate) fn wait(self) -> Ended {
+        let Self { shared, ended } = self;
+        let mut waiting = lock(&shared.end.0);
+        while !shared.has_stopped() {
+            waiting = shared.end.1.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(waiting);
+        shared.fabric.close_uplink();
+        let deadline = time::Instant::now() + PATIENCE;
+        let mut stations: Vec<Option<Station>> = shared.devices.iter().map(|_| None).collect();
+        for _ in &shared.devices {
+            let left = deadline.saturating_duration_since(time::Instant::now());
+            let Ok((number, station)) = ended.recv_timeout(left) else { break };
+            if let Some(place) = stations.get_mut(number) {
+                *place = station;
+            }
+        }
+        let names = shared.devices.iter().zip(&stations);
+        let stuck = names.filter(|(_, station)| station.is_none()).map(|(served, _)| served.name.clone()).collect();
+        let discarded = shared.devices.iter().enumerate().filter_map(|(number, served)| {
+            let frames = shared.fabric.discarded(PortId(number));
+            (frames > 0).then(|| (served.name.clone(), frames))
+        });
+        let discarded = discarded.collect();
+        Ended { stations: stations.into_iter().flatten().collect(), stuck, discarded }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::process;
+    use std::sync::atomic::AtomicUsize;
+
+    use bareverbs_sim::DeviceConfig;
+    use bareverbs_sim::wire::{Delivery, Destination, PerfectWire};
+
+    use super::*;
+    use crate::client_memory::{Bounds, ClientMemory};
+
+    /// A wire that carries nothing and has something to do every so often.
+    struct Busy {
+        due: Instant,
+        every: Duration,
+        looks: Arc<AtomicUsize>,
+    }
+
+    impl Wire for Busy {
+        fn send(&mut self, _: Instant, _: PortId, _: Vec<u8>) {}
+
+        fn deliver(&mut self, now: Instant) -> Option<Delivery> {
+            if now >= self.due {
+                self.looks.fetch_add(1, Ordering::Relaxed);
+                self.due = now.after(self.every);
+            }
+            None
+        }
+
+        fn next_due(&self) -> Option<Instant> {
+            Some(self.due)
+        }
+
+        fn set_lid(&mut self, _: PortId, _: u16) {}
+
+        fn destination(&self, _: PortId, _: &[u8]) -> Destination {
+            Destination::Nowhere
+        }
+
+        fn in_flight(&self, _: PortId) -> usize {
+            0
+        }
+    }
+
+    fn device(lid: u16) -> (Station, Vectors) {
+        let bounds = Bounds { bytes: u64::MAX, files: 64 };
+        let memory = Reach(Arc::new(ClientMemory::new(Arc::new(log::Limited::new("test".into())), bounds)));
+        let device = Device::with_memory(DeviceConfig::with_lid(lid), memory);
+        (Station { device, outputs: LineOutputs::default() }, Vectors::new(1))
+    }
+
+    /// A subnet of one device with a [`Busy`] wire, running; how often that was looked at.
+    fn running(every: Duration) -> (Handle, Arc<AtomicUsize>, Running) {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let wire = Busy { due: Instant::default(), every, looks: Arc::clone(&looks) };
+        let subnet = Subnet::new(vec![device(1)], Box::new(wire), None);
+        let handle = subnet.handle(0);
+        (handle, looks, subnet.start().unwrap())
+    }
+
+    /// Two devices on a perfect wire.
+    fn subnet_of_two() -> Subnet {
+        let mut wire = PerfectWire::new(Duration::ZERO);
+        for lid in 1..=2 {
+            wire.attach(lid);
+        }
+        Subnet::new(vec![device(1), device(2)], Box::new(wire), None)
+    }
+
+    /// Two devices on a perfect wire, running.
+    fn pair() -> (Handle, Handle, Running) {
+        let subnet = subnet_of_two();
+        (subnet.handle(0), subnet.handle(1), subnet.start().unwrap())
+    }
+
+    /// A file that takes nothing until its other end is read.
+    struct SlowFile {
+        _folder: tempfile::TempDir,
+        end: File,
+    }
+
+    impl SlowFile {
+        /// A recording into it.
+        fn record() -> (Self, Recording) {
+            let folder = tempfile::tempdir().unwrap();
+            let pipe = folder.path().join("recording");
+            assert!(process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            let end = File::options().read(true).write(true).open(&pipe).unwrap();
+            (Self { _folder: folder, end }, Recording::create(&pipe).unwrap())
+        }
+
+        /// Reads what comes from now on, to the end of the process.
+        fn read_on(mut self) {
+            thread::spawn(move || {
+                let mut bytes = vec![0; 1 << 20];
+                while self.end.read(&mut bytes).is_ok() {}
+            });
+        }
+    }
+
+    /// Has a device tell a recording, whose lane for it is full.
+    fn record_in_full(station: &mut Station, recording: &Recording) {
+        let recorder = recording.tracer("slow", station.device.config());
+        recorder.recording().mark(&"x".repeat(8 << 20));
+        station.outputs.recording = Some(recorder.recording().clone());
+        station.device.set_tracer(Some(Several(vec![Box::new(recorder)])));
+    }
+
+    #[test]
+    fn who_cannot_wait_does_not_wait_for_the_file_of_a_device() {
+        let (handle, _, runner) = running(Duration::from_secs(1000));
+        let (file, recording) = SlowFile::record();
+        handle.look(|station| record_in_full(station, &recording)).unwrap();
+        let start = time::Instant::now();
+        assert_eq!(handle.ask_within(Duration::from_millis(50), |_| 7), Ok(None));
+        assert!(start.elapsed() >= Duration::from_millis(50));
+        file.read_on();
+        assert_eq!(handle.ask_within(Duration::from_secs(60), |_| 7), Ok(Some(7)), "it takes lines again");
+        handle.stop();
+        runner.wait();
+    }
+
+    /// Whoever sends lets a device that sleeps take its frames, but not one whose lines may have to wait for a file: that is for
+    /// its runner.
+    #[test]
+    fn senders_do_not_wait_for_the_file_of_a_device() {
+        // No runner is there who could take them first.
+        let subnet = subnet_of_two();
+        let (shared, to) = (&subnet.shared, PortId(1));
+        let is_taken = || {
+            lock(&shared.devices[1].state).as_mut().unwrap().runner = Runner::Asleep(None);
+            // To local identifier 2.
+            let mut frame = vec![0; 64];
+            frame[3] = 2;
+            shared.fabric.arrive(frame, shared.now(), |_| {}).unwrap();
+            shared.pass_on([to].into());
+            !shared.fabric.has_frames(to)
+        };
+        assert!(is_taken());
+        let (file, recording) = SlowFile::record();
+        subnet.handle(1).look(|station| record_in_full(station, &recording)).unwrap();
+        assert!(!is_taken());
+        file.read_on();
+        let start = time::Instant::now();
+        let has_room = || subnet.handle(1).look(|station| station.outputs.have_room());
+        while has_room() == Ok(false) && start.elapsed() < Duration::from_secs(30) {
+            thread::sleep(REST);
+        }
+        assert!(is_taken(), "it takes lines again");
+    }
+
+    #[test]
+    fn what_is_due_by_time_needs_nobody_to_ask() {
+        let start = time::Instant::now();
+        let (handle, looks, runner) = running(Duration::from_millis(20));
+        while looks.load(Ordering::Relaxed) < 10 && start.elapsed() < Duration::from_secs(60) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        handle.stop();
+        assert_eq!(runner.wait().stations.len(), 1);
+        // Once each 20 ms; far more often would mean that it does not sleep.
+        let most = start.elapsed().as_millis() / 10 + 2;
+        assert!((10..=most).contains(&(looks.load(Ordering::Relaxed) as u128)), "{looks:?}, at most {most}");
+    }
+
+    #[test]
+    fn endless_work_keeps_nobody_out() {
+        let (handle, looks, runner) = running(Duration::ZERO);
+        let askers: Vec<_> = (0..4)
+            .map(|_| {
+                let handle = handle.clone();
+                thread::spawn(move || (0..500).all(|_| handle.ask(|station| station.device.config().lid) == Ok(1)))
+            })
+            .collect();
+        assert!(askers.into_iter().all(|asker| asker.join().unwrap()));
+        assert!(looks.load(Ordering::Relaxed) > 0);
+        handle.stop();
+        runner.wait();
+    }
+
+    #[test]
+    fn nobody_is_left_after_the_end() {
+        let (handle, _, runner) = running(Duration::from_secs(1000));
+        assert_eq!(handle.ask(|_| 7), Ok(7));
+        assert_eq!((handle.stop(), handle.stop()), (true, false), "only the first time");
+        runner.wait();
+        assert_eq!((handle.ask(|_| 7), handle.look(|_| 7)), (Err(Gone), Err(Gone)));
+        assert_eq!(handle.offer(Vec::new()), Err(Gone));
+    }
+
+    /// A device whose thread hangs costs the other nothing, and the end a moment.
+    #[test]
+    fn a_device_that_hangs_holds_up_neither_the_other_nor_the_end() {
+        let (a, b, running) = pair();
+        let (hangs, is_hung) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let hung = a.clone();
+        let hung = thread::spawn(move || {
+            hung.ask(|_| {
+                hangs.send(()).unwrap();
+                // As an access to memory that takes for ever.
+                let _ = released.recv();
+            })
+        });
+        is_hung.recv().unwrap();
+        let start = time::Instant::now();
+        assert!((0..1000).all(|_| b.ask(|station| station.device.config().lid) == Ok(2)));
+        assert_eq!(a.ask_within(Duration::from_millis(5), |_| ()), Ok(None), "the other one is at it");
+        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(a.stop());
+        let ended = running.wait();
+        let lids: Vec<u16> = ended.stations.iter().map(|station| station.device.config().lid).collect();
+        assert_eq!((lids, ended.stuck), (vec![2], vec!["lid1".to_owned()]));
+        drop(release);
+        hung.join().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,57 @@
+//! Serves simulated ConnectX devices over vfio-user: each at a Unix socket, as a PCI function that a virtual machine monitor
+//! gives to its guest. `bareverbs sim serve` is a command line on top of this package.
+//!
+//! [`Server::start`] makes the sockets and the threads; [`Server::stop`], or a [`Stopper`] on another thread, ends them. The
+//! server handles neither standard streams nor signals, with one exception: it installs a handler for SIGBUS, which a client
+//! raises that makes the file of its memory shorter. A SIGBUS of another cause ends the process as usual.
+//!
+//! ```
+//! use bareverbs_serve::{ServedDevice, Server, ServerConfig};
+//! use bareverbs_sim::DeviceConfig;
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = |name: &str| folder.path().join(name);
+//! // Two devices, LID 1 and 2, joined by one wire.
+//! let devices = (1..=2).map(|lid| ServedDevice { config: DeviceConfig::with_lid(lid), socket: path(&format!("cx{lid}")) });
+//! let server = Server::start(ServerConfig::new(devices.collect()))?;
+//!
+//! // Now a virtual machine can be started with the device: QEMU's option is `-device vfio-user-pci,...`.
+//! assert_eq!(server.stats(1).map(|stats| stats.commands), Some(0));
+//!
+//! let summary = server.stop();
+//! assert_eq!(summary.devices.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod adaptive_poll;
+mod client_memory;
+mod config;
+mod control;
+pub mod control_line;
+mod device_check;
+mod devices;
+mod error;
+mod fd_limits;
+mod interrupts;
+mod line_writer;
+pub mod log;
+mod malloc_stats;
+mod message_reader;
+mod parse_number;
+mod pci_function;
+mod protocol;
+pub mod record;
+mod server;
+mod shared_buffer;
+mod sigbus;
+mod socket;
+pub mod trace;
+mod wire_link;
+
+pub use config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
+pub use device_check::{check_with_device, decode_send};
+pub use error::ServeError;
+pub use fd_limits::raise_descriptor_limit;
+pub use parse_number::parse_number;
+pub use server::{DeviceSummary, Server, Stopper, Summary};
+pub use shared_buffer::Buffer as SharedBuffer;

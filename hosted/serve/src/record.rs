@@ -1,0 +1,455 @@
+//! The recording: what a simulated device was sent and what it answered, byte for byte, to be replayed and compared.
+//!
+//! A recording is text, one thing a line, words between single spaces:
+//!
+//! ```text
+//! # anything                                           a comment
+//! recording 1                                          first line: the version of the format
+//! device NAME KEY=VALUE ...                            what a device is, before anything else of it
+//! mark TEXT                                            what whoever recorded was doing from here on
+//! command NAME SLOT INPUT OUTPUT                       a firmware command that was executed
+//! doorbell NAME PAGE OFFSET BYTES                      a write to a UAR page
+//! send NAME QPN INDEX BYTES                            a send WQE that was fetched; INDEX is that of its first block
+//! recv NAME QPN INDEX BYTES                            a receive WQE that was fetched, one whole stride; of a shared
+//!                                                      queue, without the next segment, and QPN is that of the taker
+//! cqe NAME CQN INDEX BYTES                             a completion that was written; INDEX counts without wrapping
+//! eqe NAME EQN INDEX BYTES                             an event that was written; INDEX counts without wrapping
+//! ```
+//!
+//! Numbers are hexadecimal with `0x`. BYTES, INPUT and OUTPUT are hexadecimal digits in memory order in which `.N.` stands
+//! for N (decimal) bytes of zero; no bytes at all are `-`. Times are left out, so that the same work gives the same lines.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write};
+use std::num::ParseIntError;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bareverbs::Instant;
+use bareverbs_sim::trace::{Record, Tracer};
+use bareverbs_sim::{DeviceConfig, Limit, Limits, PageDemand};
+
+use crate::line_writer::{WhenFull, Writer};
+
+/// First line of every recording.
+const VERSION: &str = "recording 1";
+
+/// Zeros in a row that are counted instead of written out.
+const RUN: usize = 4;
+
+/// How long the end of a recording waits for what takes nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A file that takes what any number of devices do.
+#[derive(Clone)]
+pub struct Recording {
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    /// Whoever has a line writes it.
+    Direct(Arc<Mutex<RecordingState>>),
+    /// A thread writes them.
+    Queued(Writer),
+}
+
+struct RecordingState {
+    output: Box<dyn Write + Send>,
+    failed: Option<io::Error>,
+}
+
+impl Recording {
+    /// Begins a recording in a file, which is replaced, and which a thread of its own writes. It gets every line: a device that
+    /// has too many of them waits for it, and the others do not.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let writer = Writer::new("recording", Box::new(File::create(path)?), WhenFull::Wait)?;
+        let recording = Self { way: Way::Queued(writer) };
+        recording.line(VERSION.into());
+        Ok(recording)
+    }
+
+    /// Begins a recording that goes to `output`, written by whoever has a line.
+    pub fn new(output: Box<dyn Write + Send>) -> Self {
+        let recording = Self { way: Way::Direct(Arc::new(Mutex::new(RecordingState { output, failed: None }))) };
+        recording.line(VERSION.into());
+        recording
+    }
+
+    fn line(&self, line: String) {
+        match &self.way {
+            Way::Queued(writer) => writer.line(line),
+            Way::Direct(state) => {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                if state.failed.is_none() {
+                    state.failed = writeln!(state.output, "{line}").err();
+                }
+            }
+        }
+    }
+
+    /// Whether the lines of a turn will not have to wait for the file.
+    pub fn has_room(&self) -> bool {
+        match &self.way {
+            Way::Direct(_) => true,
+            Way::Queued(writer) => writer.has_room(),
+        }
+    }
+
+    /// Says what is done from here on.
+    pub fn mark(&self, text: &str) {
+        self.line(format!("mark {text}"));
+    }
+
+    /// A tracer for a device called `name`, which may have no spaces.
+    pub fn tracer(&self, name: &str, config: &DeviceConfig) -> Recorder {
+        self.line(format!("device {name} {}", Identity(config)));
+        let way = match &self.way {
+            Way::Direct(state) => Way::Direct(Arc::clone(state)),
+            Way::Queued(writer) => Way::Queued(writer.lane()),
+        };
+        Recorder { name: name.into(), recording: Self { way } }
+    }
+
+    /// Writes out what is held back; the first error there was, if any.
+    pub fn finish(&self) -> io::Result<()> {
+        match &self.way {
+            Way::Queued(writer) => writer.finish(PATIENCE),
+            Way::Direct(state) => {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.failed.take().map_or(Ok(()), Err)?;
+                state.output.flush()
+            }
+        }
+    }
+}
+
+/// Records what one device does.
+pub struct Recorder {
+    name: String,
+    recording: Recording,
+}
+
+impl Recorder {
+    /// The recording, by way of this device.
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
+}
+
+impl Tracer for Recorder {
+    fn record(&mut self, _now: Instant, record: Record<'_>) {
+        let (kind, queue, index, bytes) = match record {
+            Record::Command { slot, input, output } => {
+                return self.recording.line(format!("command {} {slot:#x} {} {}", self.name, digits(input), digits(output)));
+            }
+            Record::Doorbell { uar, offset, bytes } => ("doorbell", uar, offset as u64, bytes),
+            Record::SendWqe { qpn, index, bytes } => ("send", qpn, index.into(), bytes),
+            Record::RecvWqe { qpn, index, bytes } => ("recv", qpn, index.into(), bytes),
+            Record::Cqe { cqn, index, bytes } => ("cqe", cqn, index.into(), bytes),
+            Record::Eqe { eqn, index, bytes } => ("eqe", eqn, index.into(), bytes),
+            Record::Interrupt { .. } | Record::Sent { .. } | Record::Received { .. } | Record::Note(_) => return,
+        };
+        self.recording.line(format!("{kind} {} {queue:#x} {index:#x} {}", self.name, digits(bytes)));
+    }
+}
+
+/// Tells several tracers what it is told.
+pub struct Several(pub Vec<Box<dyn Tracer + Send>>);
+
+impl Tracer for Several {
+    fn record(&mut self, now: Instant, record: Record<'_>) {
+        self.0.iter_mut().for_each(|tracer| tracer.record(now, record));
+    }
+}
+
+/// What makes a device answer as it does, as words of a recording.
+struct Identity<'a>(&'a DeviceConfig);
+
+impl std::fmt::Display for Identity<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(config) = self;
+        let PageDemand { boot, init, chunk } = config.pages;
+        write!(f, "lid={:#x} id={:#x} ", config.lid, config.pci_device_id)?;
+        write!(f, "node={:#x} port={:#x} mtu={:#x} ", config.node_guid, config.port_guid, config.mtu)?;
+        write!(f, "vectors={:#x} boot={boot:#x} init={init:#x} chunk={chunk:#x} ", config.vectors)?;
+        let [blue_flame, atomics, umr] = [config.blue_flame, config.atomics, config.umr].map(u8::from);
+        write!(f, "blueflame={blue_flame:#x} atomics={atomics:#x} umr={umr:#x}")?;
+        // What is as usual is not written, so that older recordings stay readable and new ones short.
+        for limit in Limit::ALL {
+            let number = config.limits.get(limit);
+            if number != Limits::default().get(limit) {
+                write!(f, " {}={number:#x}", limit.name())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One line of a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Where it stands, from 1.
+    pub number: usize,
+    /// The device it is about; empty if about none.
+    pub device: String,
+    /// What it tells.
+    pub entry: Entry,
+}
+
+/// What a line of a recording tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// What the device is: as recorded, the rest as usual.
+    Device(DeviceConfig),
+    /// What whoever recorded was doing from here on.
+    Mark(String),
+    /// A firmware command.
+    Command {
+        /// Slot of the command queue.
+        slot: u8,
+        /// Whole input.
+        input: Vec<u8>,
+        /// Whole output.
+        output: Vec<u8>,
+    },
+    /// Everything else that has two numbers and bytes.
+    Item {
+        /// What.
+        kind: Kind,
+        /// UAR page, or number of a queue.
+        queue: u32,
+        /// Byte in the UAR page, or counter of the queue.
+        index: u32,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+}
+
+/// What an [`Entry::Item`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A write to a UAR page.
+    Doorbell,
+    /// A send WQE.
+    Send,
+    /// A receive WQE.
+    Recv,
+    /// A completion.
+    Cqe,
+    /// An event.
+    Eqe,
+}
+
+/// A line that is not part of a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordingError {
+    /// Its number, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl std::fmt::Display for RecordingError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "line {}: {}", self.line, self.why)
+    }
+}
+
+impl std::error::Error for RecordingError {}
+
+/// The lines of a recording but for comments.
+pub fn parse(text: &str) -> Result<Vec<Line>, RecordingError> {
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    match lines.next() {
+        Some((_, VERSION)) => {}
+        first => {
+            return Err(RecordingError { line: first.map_or(0, |(at, _)| at + 1), why: "not a recording of this version" });
+        }
+    }
+    lines.map(|(at, line)| parse_line(at + 1, line).map_err(|why| RecordingError { line: at + 1, why })).collect()
+}
+
+fn parse_line(number: usize, line: &str) -> Result<Line, &'static str> {
+    if let Some(text) = line.strip_prefix("mark ") {
+        return Ok(Line { number, device: String::new(), entry: Entry::Mark(text.into()) });
+    }
+    let words: Vec<&str> = line.split(' ').collect();
+    let (device, entry) = match *words.as_slice() {
+        ["device", device, ref settings @ ..] => (device, Entry::Device(identity(settings)?)),
+        ["command", device, slot, input, output] => {
+            let slot = u8::try_from(value(slot)?).map_err(|_| "no such slot")?;
+            (device, Entry::Command { slot, input: bytes(input)?, output: bytes(output)? })
+        }
+        [kind, device, queue, index, data] => {
+            let kind = match kind {
+                "doorbell" => Kind::Doorbell,
+                "send" => Kind::Send,
+                "recv" => Kind::Recv,
+                "cqe" => Kind::Cqe,
+                "eqe" => Kind::Eqe,
+                _ => return Err("unknown kind"),
+            };
+            (device, Entry::Item { kind, queue: value32(queue)?, index: value32(index)?, bytes: bytes(data)? })
+        }
+        _ => return Err("unknown kind, or the wrong number of words"),
+    };
+    Ok(Line { number, device: device.into(), entry })
+}
+
+fn value(word: &str) -> Result<u64, &'static str> {
+    let digits = word.strip_prefix("0x").ok_or("a number begins with 0x")?;
+    u64::from_str_radix(digits, 16).map_err(|_| "not a number")
+}
+
+fn value32(word: &str) -> Result<u32, &'static str> {
+    value(word)?.try_into().map_err(|_| "a number of more than 32 bits")
+}
+
+fn identity(settings: &[&str]) -> Result<DeviceConfig, &'static str> {
+    let mut config = DeviceConfig::default();
+    for setting in settings {
+        let (name, number) = setting.split_once('=').ok_or("a setting has no value")?;
+        let wide = value(number)?;
+        let half = wide as u16;
+        match name {
+            // What is made from the LID comes first, so that settings after it win.
+            "lid" => config = DeviceConfig::with_lid(half),
+            "id" => config.pci_device_id = half,
+            "node" => config.node_guid = wide,
+            "port" => config.port_guid = wide,
+            "mtu" => config.mtu = half,
+            "vectors" => config.vectors = half,
+            "boot" => config.pages.boot = wide as u32,
+            "init" => config.pages.init = wide as u32,
+            "chunk" => config.pages.chunk = wide as u32,
+            "blueflame" => config.blue_flame = wide != 0,
+            "atomics" => config.atomics = wide != 0,
+            "umr" => config.umr = wide != 0,
+            name => {
+                let limit = Limit::from_name(name).ok_or("unknown setting of a device")?;
+                config.limits.set(limit, wide).map_err(|_| "a limit that no device has")?;
+            }
+        }
+    }
+    Ok(config)
+}
+
+/// Bytes as a recording writes them.
+pub fn digits(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "-".into();
+    }
+    let mut text = String::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, after @ ..] = rest {
+        let zeros = rest.iter().take_while(|byte| **byte == 0).count();
+        // Writing to a string cannot fail.
+        if zeros >= RUN {
+            let _ = write!(text, ".{zeros}.");
+            rest = rest.get(zeros..).unwrap_or_default();
+        } else {
+            let _ = write!(text, "{first:02x}");
+            rest = after;
+        }
+    }
+    text
+}
+
+/// Most bytes that a word may stand for, against mistakes: more than any command has.
+const MOST_BYTES: usize = 1 << 20;
+
+fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
+    let mut all = Vec::new();
+    if word == "-" {
+        return Ok(all);
+    }
+    // Every other piece between dots is a count.
+    for (at, piece) in word.split('.').enumerate() {
+        if at % 2 == 1 {
+            let zeros: usize = piece.parse().map_err(|_: ParseIntError| "zeros are counted between dots")?;
+            let len = all.len().saturating_add(zeros);
+            if len > MOST_BYTES {
+                return Err("too many zeros");
+            }
+            all.resize(len, 0);
+        } else {
+            if !piece.is_ascii() || piece.len() % 2 != 0 {
+                return Err("bytes have two digits each");
+            }
+            for pair in piece.as_bytes().chunks_exact(2) {
+                let pair = str::from_utf8(pair).map_err(|_| "not hexadecimal")?;
+                all.push(u8::from_str_radix(pair, 16).map_err(|_| "not hexadecimal")?);
+            }
+        }
+    }
+    if word.matches('.').count().is_multiple_of(2) { Ok(all) } else { Err("a count of zeros has no end") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared_buffer::Buffer;
+
+    #[test]
+    fn what_is_recorded_reads_back() {
+        let buffer = Buffer::default();
+        let recording = Recording::new(Box::new(buffer.clone()));
+        let config =
+            DeviceConfig { vectors: 4, pages: PageDemand::NONE, blue_flame: false, mtu: 1024, ..DeviceConfig::with_lid(7) };
+        let mut tracer = recording.tracer("lid7", &config);
+        recording.mark("two words");
+        let now = Instant::from_nanos(5);
+        tracer.record(now, Record::Command { slot: 31, input: &[8, 0, 0, 0, 0, 0], output: &[0; 16] });
+        tracer.record(now, Record::Note("is not kept"));
+        tracer.record(now, Record::Doorbell { uar: 5, offset: 0x800, bytes: &[1, 0, 0, 0, 2, 0, 0, 0] });
+        tracer.record(now, Record::Cqe { cqn: 0x81, index: 0x1_0000, bytes: &[] });
+        recording.finish().unwrap();
+        let text = String::from_utf8(buffer.bytes()).unwrap();
+        assert_eq!(
+            text.lines().skip(2).collect::<Vec<_>>(),
+            [
+                "mark two words",
+                "command lid7 0x1f 08.5. .16.",
+                "doorbell lid7 0x5 0x800 0100000002000000",
+                "cqe lid7 0x81 0x10000 -"
+            ]
+        );
+        let entries: Vec<Entry> = parse(&text).unwrap().into_iter().map(|line| line.entry).collect();
+        assert_eq!(
+            entries,
+            [
+                Entry::Device(config),
+                Entry::Mark("two words".into()),
+                Entry::Command { slot: 31, input: vec![8, 0, 0, 0, 0, 0], output: vec![0; 16] },
+                Entry::Item { kind: Kind::Doorbell, queue: 5, index: 0x800, bytes: vec![1, 0, 0, 0, 2, 0, 0, 0] },
+                Entry::Item { kind: Kind::Cqe, queue: 0x81, index: 0x1_0000, bytes: Vec::new() },
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_recording_is_told_by_line() {
+        let wrong = |line: &str| parse(&format!("recording 1\n# comment\n{line}\n")).unwrap_err();
+        assert_eq!(parse("").unwrap_err().line, 0);
+        assert_eq!(parse("recording 2").unwrap_err().line, 1);
+        for line in [
+            "dance a 0x1 0x2 00",
+            "send a 1 0x2 00",
+            "send a 0x1 0x2",
+            "send a 0x1 0x2 0",
+            "send a 0x1 0x2 zz",
+            "send a 0x1 0x2 00.4",
+            "send a 0x1 0x2 00.x.",
+            "send a 0x1 0x2 .99999999.",
+            "send a 0x1 0x100000000 00",
+            "command a 0x100 00 00",
+            "device a lid",
+            "device a colour=0x1",
+        ] {
+            assert_eq!(wrong(line).line, 3, "{line}");
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The server: sockets, devices and the threads that serve them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use bareverbs_sim::audit::Finding;
+use bareverbs_sim::trace::Tracer;
+use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
+use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting};
+
+use crate::client_memory::{Bounds, ClientMemory, Reach};
+use crate::config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
+use crate::control::{self, Control};
+use crate::control_line::Line;
+use crate::devices::{Ended, Handle, LineOutputs, Running, Station, Subnet};
+use crate::error::ServeError;
+use crate::fd_limits;
+use crate::interrupts::{self, Vectors};
+use crate::log::Limited;
+use crate::pci_function::Function;
+use crate::record::{Recording, Several};
+use crate::socket::{self, Claim};
+use crate::trace::{Printer, Sink};
+use crate::wire_link;
+
+/// Mistakes of a driver that a summary names one by one.
+const MAX_FINDINGS_SHOWN: usize = 20;
+
+/// Devices that are being served. Dropped, it stops serving them.
+pub struct Server {
+    /// `None` once it has ended.
+    running: Option<Running>,
+    devices: Vec<(u16, Handle)>,
+    listeners: Vec<Arc<UnixListener>>,
+    memories: Vec<Arc<ClientMemory>>,
+    limited: Vec<Arc<Limited>>,
+    claims: Vec<Claim>,
+}
+
+/// Ends a server from any thread, also from a handler of a signal that has a thread of its own.
+#[derive(Clone)]
+pub struct Stopper(Handle);
+
+impl Stopper {
+    /// Ends the server, which waits for nothing that a client could hold up. Returns `false` if that was asked for before.
+    pub fn stop(&self) -> bool {
+        self.0.stop()
+    }
+}
+
+impl fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stopper").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lids: Vec<u16> = self.devices.iter().map(|(lid, _)| *lid).collect();
+        f.debug_struct("Server").field("lids", &lids).finish_non_exhaustive()
+    }
+}
+
+/// A device with what its socket needs, before it is served.
+struct Prepared {
+    name: String,
+    lines: Arc<Limited>,
+    listener: Arc<UnixListener>,
+    memory: Arc<ClientMemory>,
+    vectors: u16,
+}
+
+impl Server {
+    /// Makes the sockets and starts to serve.
+    ///
+    /// # Errors
+    /// See [`ServeError`]; nothing is served then, and the sockets are gone.
+    pub fn start(config: ServerConfig) -> Result<Self, ServeError> {
+        interrupts::check().map_err(ServeError::Interrupts)?;
+        check_lids(&config.devices)?;
+        let most_vectors = config.devices.iter().map(|device| device.config.vectors).max().unwrap_or_default();
+        let files = fd_limits::files(fd_limits::descriptor_limit(), config.devices.len(), most_vectors)?;
+        let managed = config.devices.iter().any(|device| device.config.managed);
+        check_paths(&config)?;
+        let mut stations = Vec::new();
+        let mut prepared = Vec::new();
+        let mut claims = Vec::new();
+        let mut wire = PerfectWire::default();
+        for ServedDevice { config: device, socket: path } in config.devices {
+            let device = DeviceConfig { interrupts: InterruptRouting::External, ..device };
+            let (listener, claim) = socket::listen(&path, config.socket_mode)?;
+            wire.attach(device.lid);
+            let name = format!("lid{}", device.lid);
+            let lines = Arc::new(Limited::new(name.clone()));
+            let memory = Arc::new(ClientMemory::new(Arc::clone(&lines), Bounds { bytes: config.guest_memory, files }));
+            let vectors = device.vectors;
+            stations.push((
+                station(&name, device, &memory, config.trace.as_ref(), config.recording.as_ref()),
+                Vectors::new(vectors),
+            ));
+            prepared.push(Prepared { name, lines, listener: Arc::new(listener), memory, vectors });
+            claims.push(claim);
+        }
+        execute(&config.initial_lines, &mut stations)?;
+
+        let lids: Vec<u16> = stations.iter().map(|(station, _)| station.device.config().lid).collect();
+        let names = prepared.iter().map(|device| device.name.clone()).collect();
+        let (near, far) = config.link.as_deref().map(|path| wire_link::link(path, names)).transpose()?.unzip();
+        let subnet = Subnet::new(stations, with_faults(config.wire_faults, config.seed, wire), near);
+        let devices: Vec<(u16, Handle)> = lids.iter().enumerate().map(|(number, lid)| (*lid, subnet.handle(number))).collect();
+        let running = Some(subnet.start()?);
+        // Dropped after an error, it stops what has been started.
+        let mut server = Self { running, devices, listeners: Vec::new(), memories: Vec::new(), limited: Vec::new(), claims };
+        for (Prepared { name, lines, listener, memory, vectors }, (_, handle)) in prepared.into_iter().zip(&server.devices) {
+            server.listeners.push(Arc::clone(&listener));
+            server.memories.push(Arc::clone(&memory));
+            server.limited.push(Arc::clone(&lines));
+            let function = Function::new(name.clone(), lines, vectors, handle.clone(), memory);
+            thread::Builder::new().name(name).spawn(move || socket::serve(&listener, function)).map_err(ServeError::Thread)?;
+        }
+        if let (Some(far), Some((_, handle))) = (far, server.devices.first()) {
+            let handle = handle.clone();
+            let deliver = move |frame| handle.offer(frame);
+            // A subnet manager may give a LID to the other end that the configuration has for this one.
+            let here = if managed { Vec::new() } else { lids };
+            thread::Builder::new().name("link".into()).spawn(move || far.run(here, deliver)).map_err(ServeError::Thread)?;
+        }
+        if let Some(input) = config.control {
+            server.start_control(input, config.socket_mode, config.recording)?;
+        }
+        Ok(server)
+    }
+
+    fn start_control(
+        &mut self,
+        input: ControlInput,
+        mode: Option<u32>,
+        recording: Option<Recording>,
+    ) -> Result<(), ServeError> {
+        let control = Control { devices: self.devices.clone(), recording };
+        let thread = thread::Builder::new().name("control".into());
+        let started = match input {
+            ControlInput::Stdin => thread.spawn(move || control.listen()),
+            ControlInput::Socket(path) => {
+                // Whoever may command the devices is the one who serves them, unless the mode says otherwise.
+                let (listener, claim) = socket::listen(&path, Some(mode.unwrap_or(0o600)))?;
+                let listener = Arc::new(listener);
+                self.claims.push(claim);
+                self.listeners.push(Arc::clone(&listener));
+                thread.spawn(move || control.serve(&listener))
+            }
+        };
+        started.map(drop).map_err(ServeError::Thread)
+    }
+
+    /// Returns what ends this server from another thread.
+    pub fn stopper(&self) -> Option<Stopper> {
+        self.devices.first().map(|(_, handle)| Stopper(handle.clone()))
+    }
+
+    /// Returns what the device with this LID in the configuration has done so far; `None` if there is none.
+    pub fn stats(&self, lid: u16) -> Option<DeviceStats> {
+        let (_, handle) = self.devices.iter().find(|(known, _)| *known == lid)?;
+        handle.look(|station| station.device.stats()).ok()
+    }
+
+    /// Serves until [`Stopper::stop`].
+    pub fn wait(mut self) -> Summary {
+        let ended = self.running.take().map_or_else(Ended::default, Running::wait);
+        self.close();
+        self.limited.iter().for_each(|lines| lines.finish());
+        let Ended { stations, stuck, discarded } = ended;
+        Summary { devices: stations.iter().map(summarize).collect(), stuck, discarded }
+    }
+
+    /// Stops serving.
+    pub fn stop(self) -> Summary {
+        if let Some(stopper) = self.stopper() {
+            stopper.stop();
+        }
+        self.wait()
+    }
+
+    /// Ends the threads of the sockets, and removes those.
+    fn close(&mut self) {
+        for listener in self.listeners.drain(..) {
+            // Ends the accept(2) that waits, which std cannot.
+            let _ = rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both);
+        }
+        self.memories.drain(..).for_each(|memory| memory.hang_up());
+        self.claims.clear();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(stopper) = self.stopper() {
+            stopper.stop();
+        }
+        if let Some(running) = self.running.take() {
+            running.wait();
+        }
+        self.close();
+    }
+}
+
+/// What is left to say of a server that has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The devices whose threads ended, in the order of the configuration.
+    pub devices: Vec<DeviceSummary>,
+    /// Names of devices whose threads do not end: they wait for the client's memory, or for a file that takes no more lines.
+    pub stuck: Vec<String>,
+    /// Names of devices that did not take frames in time, and how many of each were discarded.
+    pub discarded: Vec<(String, u64)>,
+}
+
+/// What a device did, and what its drivers did wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSummary {
+    /// LID in the configuration.
+    pub lid: u16,
+    /// What it did.
+    pub stats: DeviceStats,
+    /// Mistakes of its drivers, in the order in which they were made.
+    pub findings: Vec<Finding>,
+    /// Mistakes beyond these, which were only counted.
+    pub more_findings: u64,
+}
+
+fn summarize(station: &Station) -> DeviceSummary {
+    let audit = station.device.audit();
+    DeviceSummary {
+        lid: station.device.config().lid,
+        stats: station.device.stats(),
+        findings: audit.findings().to_vec(),
+        more_findings: audit.dropped(),
+    }
+}
+
+impl fmt::Display for Summary {
+    /// One line for each thing that is worth knowing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.devices.iter().try_for_each(|device| write!(f, "{device}"))?;
+        for (name, frames) in &self.discarded {
+            writeln!(f, "{name}: {frames} frames discarded that it did not take in time")?;
+        }
+        for name in &self.stuck {
+            writeln!(
+                f,
+                "{name}: its thread does not end: it waits for the client's memory, or for a file that takes no more lines"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for DeviceSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lid, stats, findings, more_findings } = self;
+        writeln!(
+            f,
+            "lid{lid}: {} commands, {} doorbells, {} interrupts, {} frames sent, {} received",
+            stats.commands, stats.doorbells, stats.interrupts, stats.frames_sent, stats.frames_received
+        )?;
+        for finding in findings.iter().take(MAX_FINDINGS_SHOWN) {
+            writeln!(f, "lid{lid}: driver: {finding:?}")?;
+        }
+        let more = (findings.len() as u64 + more_findings).saturating_sub(MAX_FINDINGS_SHOWN as u64);
+        if more > 0 {
+            writeln!(f, "lid{lid}: driver: {more} more mistakes")?;
+        }
+        Ok(())
+    }
+}
+
+/// A device that prints and records what it does.
+fn station(
+    name: &str,
+    config: DeviceConfig,
+    memory: &Arc<ClientMemory>,
+    trace: Option<&Sink>,
+    recording: Option<&Recording>,
+) -> Station {
+    let mut device = Device::with_memory(config, Reach(Arc::clone(memory)));
+    let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
+    let mut outputs = LineOutputs::default();
+    if let Some(sink) = trace {
+        let lane = sink.lane();
+        outputs.trace = Some(lane.clone());
+        tracers.push(Box::new(Printer::new(name, lane)));
+    }
+    if let Some(recording) = recording {
+        let recorder = recording.tracer(name, device.config());
+        outputs.recording = Some(recorder.recording().clone());
+        tracers.push(Box::new(recorder));
+    }
+    if !tracers.is_empty() {
+        device.set_tracer(Some(Several(tracers)));
+    }
+    Station { device, outputs }
+}
+
+/// There are devices, each with a LID of its own.
+fn check_lids(devices: &[ServedDevice]) -> Result<(), ServeError> {
+    if devices.is_empty() {
+        return Err(ServeError::NoDevices);
+    }
+    let mut lids = BTreeSet::new();
+    for lid in devices.iter().map(|device| device.config.lid) {
+        if !(1..=MAX_LID).contains(&lid) {
+            return Err(ServeError::Lid(lid));
+        }
+        if !lids.insert(lid) {
+            return Err(ServeError::LidTwice(lid));
+        }
+    }
+    Ok(())
+}
+
+/// No two sockets are at one path.
+fn check_paths(config: &ServerConfig) -> Result<(), ServeError> {
+    let control = match &config.control {
+        Some(ControlInput::Socket(path)) => Some(path),
+        _ => None,
+    };
+    let devices = config.devices.iter().map(|device| &device.socket);
+    let mut paths = BTreeSet::<PathBuf>::new();
+    for path in devices.chain(&config.link).chain(control) {
+        // Without a current folder it stays as it is.
+        if !paths.insert(std::path::absolute(path).unwrap_or_else(|_| path.clone())) {
+            return Err(ServeError::Twice(path.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Executes the lines that were given for the start.
+fn execute(lines: &[Line], stations: &mut [(Station, Vectors)]) -> Result<(), ServeError> {
+    for Line { lid, act } in lines {
+        let station = stations.iter_mut().find(|(station, _)| station.device.config().lid == *lid);
+        let (station, _) = station.ok_or(ServeError::NoSuchLid(*lid))?;
+        control::apply(station, *act);
+    }
+    Ok(())
+}
+
+fn with_faults(faults: WireFaults, seed: u64, wire: PerfectWire) -> Box<dyn Wire + Send> {
+    if faults == WireFaults::NONE { Box::new(wire) } else { Box::new(FaultyWire::new(wire, faults, seed)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bareverbs::Instant;
+    use bareverbs_sim::wire::Probability;
+    use bareverbs_sim::wire::{Delivery, PortId};
+
+    use super::*;
+
+    /// Numbers of frames in the order of their arrival, on a wire with these faults, a microsecond apart.
+    fn arrivals(faults: WireFaults) -> Vec<u32> {
+        let mut wire = PerfectWire::default();
+        let (from, _) = (wire.attach(1), wire.attach(2));
+        let mut wire = with_faults(faults, 1, wire);
+        let mut got = Vec::new();
+        for number in 0..10_000_u32 {
+            let now = Instant::from_nanos(u64::from(number) * 1000);
+            wire.send(now, from, [&[0, 0, 0, 2], &number.to_be_bytes()[..]].concat());
+            while let Some(Delivery { to, frame, .. }) = wire.deliver(now) {
+                assert_eq!(to, PortId(1));
+                got.push(u32::from_be_bytes(*frame.last_chunk().unwrap()));
+            }
+        }
+        got
+    }
+
+    #[test]
+    fn the_wire_does_what_the_configuration_asks_for() {
+        let per_cent = |value| Probability::per_cent(value).unwrap();
+        assert!(arrivals(WireFaults::NONE).into_iter().eq(0..10_000));
+        let mut latest = 0;
+        let late = arrivals(WireFaults { reordering: per_cent(20.0), ..WireFaults::NONE }).into_iter().filter(|number| {
+            latest = latest.max(*number);
+            *number < latest
+        });
+        assert!((1800..2200).contains(&late.count()));
+        let lost = 10_000 - arrivals(WireFaults { loss: per_cent(0.04), ..WireFaults::NONE }).len();
+        assert!((1..20).contains(&lost), "{lost}");
+        let twice = arrivals(WireFaults { duplication: per_cent(5.0), ..WireFaults::NONE }).len() - 10_000;
+        assert!((400..600).contains(&twice), "{twice}");
+    }
+}

@@ -1,0 +1,361 @@
+//! The trace: what a simulated device did, one line each, every field named.
+//!
+//! A line is `seconds device kind …`; fields are `name=value`, those that are zero are left out.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bareverbs::Instant;
+use bareverbs_decode::field_printer::{self, FieldValue, Value};
+use bareverbs_decode::send::Transport;
+use bareverbs_decode::{Decoded, Severity, command, completion, event, receive};
+use bareverbs_mlx5_spec::{
+    CmdOpcode, CmdOut, CmdStatus, CqArm, CreateQpIn, CreateQpOut, EqDoorbell, Layout, LayoutInfo, Qpc, QpcSt, UAR_BLUEFLAME,
+    UAR_CQ_ARM, UAR_EQ_ARM, UAR_EQ_UPDATE, View, WqeCtrlSeg,
+};
+use bareverbs_sim::packet::{Packet, PacketFields};
+use bareverbs_sim::trace::{Record, Tracer};
+
+use crate::device_check::decode_send;
+use crate::line_writer::{WhenFull, Writer};
+
+/// How long the end of a trace waits for what takes nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where the lines of all devices go.
+#[derive(Clone)]
+pub struct Sink {
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    /// Whoever has a line writes it.
+    Direct(Arc<Mutex<SinkState>>),
+    /// Threads write them.
+    Queued(Arc<[Writer]>),
+}
+
+struct SinkState {
+    outputs: Vec<Box<dyn Write + Send>>,
+    failed: Option<io::Error>,
+}
+
+impl Sink {
+    /// A sink that writes to standard error, a file, or both, without having anyone wait for a terminal or a pipe: what is not
+    /// taken fast enough is dropped and counted. A file gets every line: whoever has too many of them waits for it.
+    ///
+    /// # Errors
+    /// The file cannot be made, or a thread.
+    pub fn queued(to_stderr: bool, file: Option<&Path>) -> io::Result<Self> {
+        let when_full = |is_file: bool| if is_file { WhenFull::Wait } else { WhenFull::Drop };
+        let mut writers = Vec::new();
+        if to_stderr {
+            let is_file = File::from(io::stderr().as_fd().try_clone_to_owned()?).metadata()?.is_file();
+            writers.push(Writer::new("trace", Box::new(io::stderr()), when_full(is_file))?);
+        }
+        if let Some(path) = file {
+            let file = File::create(path)?;
+            let is_file = file.metadata()?.is_file();
+            writers.push(Writer::new("trace-file", Box::new(file), when_full(is_file))?);
+        }
+        Ok(Self { way: Way::Queued(writers.into()) })
+    }
+
+    /// A sink that writes to each of `outputs`.
+    pub fn new(outputs: Vec<Box<dyn Write + Send>>) -> Self {
+        Self { way: Way::Direct(Arc::new(Mutex::new(SinkState { outputs, failed: None }))) }
+    }
+
+    /// The same sink, for another source of lines: none waits for a file because another has too many lines.
+    pub fn lane(&self) -> Self {
+        let way = match &self.way {
+            Way::Direct(state) => Way::Direct(Arc::clone(state)),
+            Way::Queued(writers) => Way::Queued(writers.iter().map(Writer::lane).collect()),
+        };
+        Self { way }
+    }
+
+    fn line(&self, line: &str) {
+        let state = match &self.way {
+            Way::Direct(state) => state,
+            Way::Queued(writers) => return writers.iter().for_each(|writer| writer.line(line.into())),
+        };
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let SinkState { outputs, failed } = &mut *state;
+        if failed.is_some() {
+            return;
+        }
+        let written = outputs.iter_mut().try_for_each(|output| writeln!(output, "{line}"));
+        *failed = written.err();
+    }
+
+    /// Whether the lines of a turn will not have to wait for a file.
+    pub fn has_room(&self) -> bool {
+        match &self.way {
+            Way::Direct(_) => true,
+            Way::Queued(writers) => writers.iter().all(Writer::has_room),
+        }
+    }
+
+    /// Lines that were dropped so far because nobody took them.
+    pub fn dropped(&self) -> u64 {
+        match &self.way {
+            Way::Direct(_) => 0,
+            Way::Queued(writers) => writers.iter().map(Writer::dropped).sum(),
+        }
+    }
+
+    /// Writes out what is held back; the first error there was, if any.
+    ///
+    /// # Errors
+    /// A part of it could not be written.
+    pub fn finish(&self) -> io::Result<()> {
+        match &self.way {
+            Way::Direct(state) => {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(error) = state.failed.take() {
+                    return Err(error);
+                }
+                state.outputs.iter_mut().try_for_each(|output| output.flush())
+            }
+            Way::Queued(writers) => writers.iter().try_for_each(|writer| writer.finish(PATIENCE)),
+        }
+    }
+}
+
+/// Writes what one device does to a [`Sink`].
+pub struct Printer {
+    device: String,
+    sink: Sink,
+    /// Transport of each queue pair, learnt from the commands: it says how a WQE is read.
+    transports: HashMap<u32, Transport>,
+}
+
+impl Printer {
+    /// A printer for the device called `device`.
+    pub fn new(device: impl Into<String>, sink: Sink) -> Self {
+        Self { device: device.into(), sink, transports: HashMap::new() }
+    }
+
+    fn learn(&mut self, input: &[u8], output: &[u8]) {
+        if command::opcode(input) != Some(CmdOpcode::CreateQp.code()) {
+            return;
+        }
+        let (Some(input), Some(output)) = (View::<CreateQpIn>::new(input), View::<CreateQpOut>::new(output)) else { return };
+        let transport = match QpcSt::from_code(input.sub(CreateQpIn::QPC).get(Qpc::ST)) {
+            Some(QpcSt::Uc) => Transport::Uc,
+            Some(QpcSt::Ud | QpcSt::Qp0 | QpcSt::Qp1) => Transport::Ud,
+            Some(QpcSt::Xrc) => Transport::Xrc,
+            _ => Transport::Rc,
+        };
+        self.transports.insert(output.get(CreateQpOut::QPN), transport);
+    }
+
+    fn body(&self, record: Record<'_>) -> String {
+        match record {
+            Record::Command { slot, input, output } => format!("command   slot={slot} {}", command_line(input, output)),
+            Record::Doorbell { uar, offset, bytes } => format!("doorbell  {}", doorbell_line(uar, offset, bytes)),
+            Record::SendWqe { qpn, index, bytes } => {
+                let transport = self.transports.get(&qpn).copied().unwrap_or_default();
+                let decoded = decode_send(bytes, transport);
+                format!("send-wqe  qpn={qpn:#x} index={index:#x}{}", compact(&decoded))
+            }
+            Record::RecvWqe { qpn, index, bytes } => {
+                format!("recv-wqe  qpn={qpn:#x} index={index:#x}{}", compact(&receive::decode(bytes, false)))
+            }
+            Record::Cqe { cqn, index, bytes } => {
+                format!("cqe       cqn={cqn:#x} index={index:#x}{}", compact(&completion::decode(bytes, 0)))
+            }
+            Record::Eqe { eqn, index, bytes } => {
+                format!("eqe       eqn={eqn:#x} index={index:#x}{}", compact(&event::decode(bytes, 0)))
+            }
+            Record::Interrupt { vector } => format!("interrupt vector={vector}"),
+            Record::Sent { bytes } => format!("sent      {}", packet_line(bytes)),
+            Record::Received { bytes } => format!("received  {}", packet_line(bytes)),
+            Record::Note(note) => format!("note      {note}"),
+        }
+    }
+}
+
+impl Tracer for Printer {
+    fn record(&mut self, now: Instant, record: Record<'_>) {
+        if let Record::Command { input, output, .. } = record {
+            self.learn(input, output);
+        }
+        let (seconds, nanos) = (now.as_nanos() / 1_000_000_000, now.as_nanos() % 1_000_000_000);
+        let body = self.body(record);
+        self.sink.line(&format!("{seconds}.{nanos:09} {} {body}", self.device));
+    }
+}
+
+fn command_line(input: &[u8], output: &[u8]) -> String {
+    let name = command::opcode(input).map_or_else(|| "(no opcode)".into(), command::name);
+    let mut line = name;
+    match View::<CmdOut>::new(output) {
+        Some(view) => {
+            let status = view.get(CmdOut::STATUS);
+            match CmdStatus::from_code(status) {
+                Some(status) => line.push_str(&format!(" {}", status.name())),
+                None => line.push_str(&format!(" status={status:#x}")),
+            }
+        }
+        None => line.push_str(" (no output)"),
+    }
+    append(&mut line, " in:", &command::input_fields(input), &["opcode"]);
+    append(&mut line, " out:", &command::output_fields(input, output), &["status"]);
+    line
+}
+
+/// Bytes from one half of a BlueFlame register to the next.
+const BLUEFLAME_HALF: usize = 0x100;
+
+fn doorbell_line(uar: u32, offset: usize, bytes: &[u8]) -> String {
+    let (name, layout): (_, &LayoutInfo) = match offset {
+        UAR_CQ_ARM => ("cq-arm", &CqArm::INFO),
+        UAR_EQ_ARM => ("eq-arm", &EqDoorbell::INFO),
+        UAR_EQ_UPDATE => ("eq-update", &EqDoorbell::INFO),
+        // Behind the first 8 bytes of a BlueFlame register comes a copy of the WQE, which is told when it is fetched.
+        UAR_BLUEFLAME.. if !offset.is_multiple_of(BLUEFLAME_HALF) => {
+            return format!("copy uar={uar:#x} offset={offset:#x} bytes={}", field_printer::hex(bytes));
+        }
+        UAR_BLUEFLAME.. => ("send", &WqeCtrlSeg::INFO),
+        _ => ("unknown", &EqDoorbell::INFO),
+    };
+    let mut line = format!("{name} uar={uar:#x} offset={offset:#x}");
+    append(&mut line, "", &field_printer::read(layout, bytes, 0), &[]);
+    line
+}
+
+fn packet_line(bytes: &[u8]) -> String {
+    match Packet::decode(bytes) {
+        Ok(packet) => PacketFields(&packet).to_string(),
+        Err(error) => format!("{} bytes that are no packet: {error}", bytes.len()),
+    }
+}
+
+/// A decoded structure in one line.
+fn compact(decoded: &Decoded) -> String {
+    let mut line = format!(" {}", decoded.title.split(',').next().unwrap_or_default());
+    for section in &decoded.sections {
+        if section.layout.is_empty() {
+            continue;
+        }
+        let name = section.layout.strip_prefix("mlx5_").unwrap_or(section.layout);
+        let name = name.strip_prefix("wqe_").unwrap_or(name);
+        let name = name.strip_suffix("_seg").unwrap_or(name);
+        append(&mut line, &format!(" | {name}"), &section.fields, &[]);
+    }
+    for finding in decoded.findings.iter().filter(|finding| finding.severity > Severity::Note) {
+        // Writing to a string cannot fail.
+        let _ = write!(line, " | {} at {:#x}: {}", finding.severity, finding.offset, finding.text);
+    }
+    line
+}
+
+/// Adds the fields that are not zero, after `head`; nothing at all if there are none.
+fn append(line: &mut String, head: &str, fields: &[FieldValue], except: &[&str]) {
+    let mut shown = fields.iter().filter(|field| !field.value.is_zero() && !except.contains(&field.name.as_str())).peekable();
+    if shown.peek().is_some() {
+        line.push_str(head);
+    }
+    for field in shown {
+        let value = short(&field.value);
+        let meaning = field.meaning.as_deref().filter(|meaning| !meaning.contains(' '));
+        // Writing to a string cannot fail.
+        let _ = match meaning {
+            Some(meaning) => write!(line, " {}={value}({meaning})", field.name),
+            None => write!(line, " {}={value}", field.name),
+        };
+    }
+}
+
+/// A value that fits a line.
+fn short(value: &Value) -> String {
+    const DIGITS: usize = 32;
+    const ENTRIES: usize = 4;
+    match value {
+        Value::Number { .. } => value.to_string(),
+        Value::Bytes { bytes, .. } => match bytes.get(..DIGITS) {
+            Some(first) if bytes.len() > DIGITS => format!("{first}..({} bytes)", bytes.len() / 2),
+            _ => bytes.clone(),
+        },
+        Value::Entries { entries } => match entries.get(..ENTRIES) {
+            Some(first) if entries.len() > ENTRIES => format!("[{},..({} in all)]", first.join(","), entries.len()),
+            _ => value.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared_buffer::Buffer;
+
+    fn lines(records: &[Record<'_>]) -> Vec<String> {
+        let buffer = Buffer::default();
+        let sink = Sink::new(vec![Box::new(buffer.clone())]);
+        let mut printer = Printer::new("a", sink.clone());
+        for record in records {
+            printer.record(Instant::from_nanos(1_000_000_042), *record);
+        }
+        sink.finish().unwrap();
+        let text = String::from_utf8(buffer.bytes()).unwrap();
+        text.lines().map(String::from).collect()
+    }
+
+    #[test]
+    fn a_command_names_what_is_not_zero() {
+        let input = [0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let output = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0];
+        let refused = [0x0f, 0, 0, 0, 0, 0, 0xab, 0xcd, 0, 0, 0, 0, 0, 0, 0, 0];
+        let got = lines(&[
+            Record::Command { slot: 3, input: &input, output: &output },
+            Record::Command { slot: 3, input: &input, output: &refused },
+        ]);
+        assert_eq!(
+            got,
+            [
+                "1.000000042 a command   slot=3 ALLOC_PD OK out: pd=0x9",
+                "1.000000042 a command   slot=3 ALLOC_PD NO_RES_ERR out: syndrome=0xabcd",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_doorbell_and_a_wqe_are_named() {
+        let write = [
+            0, 0, 3, 8, 0, 0, 0x4b, 3, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0x22, 0x33, 0, 0, 0, 0, 0, 0,
+            0, 64, 0, 0, 0x44, 0x55, 0, 0, 0, 0, 0, 0, 0x20, 0,
+        ];
+        let got = lines(&[
+            Record::Doorbell { uar: 5, offset: 0x800, bytes: &write[..8] },
+            Record::SendWqe { qpn: 0x4b, index: 3, bytes: &write },
+        ]);
+        assert_eq!(
+            got,
+            [
+                "1.000000042 a doorbell  send uar=0x5 offset=0x800 wqe_idx=0x3 opcode=0x8(RDMA_WRITE) qpn=0x4b ds=0x3",
+                "1.000000042 a send-wqe  qpn=0x4b index=0x3 RDMA_WRITE | ctrl wqe_idx=0x3 opcode=0x8(RDMA_WRITE) qpn=0x4b ds=0x3 \
+             ce=0x2(completion) | raddr raddr=0x1000 rkey=0x2233 | data byte_count=0x40 lkey=0x4455 addr=0x2000",
+            ]
+        );
+    }
+
+    #[test]
+    fn garbage_is_one_line_too() {
+        let got = lines(&[
+            Record::Command { slot: 0, input: &[], output: &[] },
+            Record::Sent { bytes: &[1, 2, 3] },
+            Record::Cqe { cqn: 1, index: 0, bytes: &[0; 3] },
+            Record::Interrupt { vector: 2 },
+        ]);
+        assert_eq!(got.len(), 4);
+    }
+}

@@ -1,0 +1,68 @@
+//! What the options of several subcommands share: types, parsers, and the error of a wrong combination.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use bareverbs::Mtu;
+use bareverbs_sim::wire::Probability;
+use clap::Args;
+
+/// Where a trace goes. Only simulated devices tell what they do.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TraceArgs {
+    /// Simulated devices: prints each firmware command, doorbell, WQE, CQE, EQE and packet with its fields to standard error
+    #[arg(long)]
+    pub trace: bool,
+    /// The same into a file. It gets every line: a device that does more than the file takes waits for it. A terminal or a pipe
+    /// may lose lines of sim serve, which are counted
+    #[arg(long, value_name = "FILE")]
+    pub trace_file: Option<PathBuf>,
+}
+
+/// A mistake on the command line that only the subcommand notices: the exit status is 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError(String);
+
+impl UsageError {
+    /// What is wrong, and what helps.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// Most that a wire may do of one fault; more would break connections, not test them.
+const MOST_FAULTS: f64 = 20.0;
+
+pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
+    let named = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes().to_string() == text);
+    named.ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
+}
+
+pub(crate) fn per_cent(text: &str) -> Result<Probability, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if !(0.0..=MOST_FAULTS).contains(&value) {
+        return Err(format!("not between 0 and {MOST_FAULTS} per cent"));
+    }
+    Probability::per_cent(value).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_per_cent() {
+        let per_million = |text| per_cent(text).map(Probability::per_million);
+        assert_eq!((per_million("1.5"), per_million("0.04"), per_million("0")), (Ok(15_000), Ok(400), Ok(0)));
+        assert!(per_cent("0.00004").is_err(), "not rounded to nothing");
+        assert!(per_cent("21").is_err() && per_cent("-1").is_err() && per_cent("NaN").is_err() && per_cent("x").is_err());
+    }
+}

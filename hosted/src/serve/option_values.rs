@@ -1,0 +1,165 @@
+//! Values of options: numbers, GUIDs, limits, widths, speeds, faults.
+
+use bareverbs_serve::control_line::{self, Line};
+use bareverbs_serve::{MAX_LID, parse_number};
+use bareverbs_sim::{Limit, LinkSpeed, LinkWidth};
+use clap::builder::PossibleValue;
+
+/// The last LID that is not of a group (IBTA 4.1.3).
+const LAST_UNICAST: u16 = 0xbfff;
+
+/// Lanes of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Width(pub LinkWidth);
+
+impl clap::ValueEnum for Width {
+    fn value_variants<'a>() -> &'a [Self] {
+        use LinkWidth::{X1, X2, X4, X8, X12};
+        &[Self(X1), Self(X2), Self(X4), Self(X8), Self(X12)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self.0 {
+            LinkWidth::X1 => "1x",
+            LinkWidth::X2 => "2x",
+            LinkWidth::X4 => "4x",
+            LinkWidth::X8 => "8x",
+            LinkWidth::X12 => "12x",
+        }))
+    }
+}
+
+/// Speed of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speed(pub LinkSpeed);
+
+impl clap::ValueEnum for Speed {
+    fn value_variants<'a>() -> &'a [Self] {
+        use LinkSpeed::{Ddr, Edr, Fdr, Fdr10, Hdr, Ndr, Qdr, Sdr};
+        &[Self(Sdr), Self(Ddr), Self(Qdr), Self(Fdr10), Self(Fdr), Self(Edr), Self(Hdr), Self(Ndr)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self.0 {
+            LinkSpeed::Sdr => "sdr",
+            LinkSpeed::Ddr => "ddr",
+            LinkSpeed::Qdr => "qdr",
+            LinkSpeed::Fdr10 => "fdr10",
+            LinkSpeed::Fdr => "fdr",
+            LinkSpeed::Edr => "edr",
+            LinkSpeed::Hdr => "hdr",
+            LinkSpeed::Ndr => "ndr",
+        }))
+    }
+}
+
+/// A limit and what it shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitTo {
+    /// Which.
+    pub limit: Limit,
+    /// Power of two, in the range of the limit.
+    pub number: u64,
+}
+
+/// A LID that a device may have.
+pub(super) fn lid(text: &str) -> Result<u16, String> {
+    let lid = parse_number(text)?;
+    if (1..=MAX_LID).contains(&lid) { Ok(lid) } else { Err(format!("not between 1 and {MAX_LID:#x}")) }
+}
+
+/// The LID of a subnet manager, 0 if there is none.
+pub(super) fn sm_lid(text: &str) -> Result<u16, String> {
+    let lid = parse_number(text)?;
+    if lid <= LAST_UNICAST { Ok(lid) } else { Err(format!("not between 0 and {LAST_UNICAST:#x}")) }
+}
+
+/// A GUID or a prefix: a number, or four groups of hexadecimal digits with colons between them, as tools print it.
+pub(super) fn guid(text: &str) -> Result<u64, String> {
+    if !text.contains(':') {
+        return parse_number(text);
+    }
+    let groups: Vec<&str> = text.split(':').collect();
+    if groups.len() != 4 {
+        return Err("not four groups of digits".into());
+    }
+    groups.iter().try_fold(0, |guid, group| {
+        let part = u16::from_str_radix(group, 16).map_err(|error| format!("'{group}': {error}"))?;
+        Ok(guid << 16 | u64::from(part))
+    })
+}
+
+/// Permissions of a file, in octal.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).map_err(|error| error.to_string())?;
+    if mode <= 0o777 { Ok(mode) } else { Err("more than 777".into()) }
+}
+
+/// `NAME=NUMBER`.
+pub(super) fn limit(text: &str) -> Result<LimitTo, String> {
+    let (name, value) = text.split_once('=').ok_or("not NAME=NUMBER")?;
+    let limit = Limit::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Limit::ALL.iter().map(|limit| limit.name()).collect();
+        format!("no limit '{name}'; there are {}", names.join(", "))
+    })?;
+    let number = parse_number(value)?;
+    bareverbs_sim::Limits::default().set(limit, number).map_err(|error| error.to_string())?;
+    Ok(LimitTo { limit, number })
+}
+
+/// A line of `--control` that can be executed before a client connects.
+pub(super) fn fault(text: &str) -> Result<Line, String> {
+    let line = control_line::parse(text).map_err(|error| error.to_string())?;
+    if line.act.lasts() { Ok(line) } else { Err("a reset, with which drivers begin, undoes it: use --control".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lids_end_before_the_groups() {
+        assert_eq!((lid("1"), lid("0xbeff"), sm_lid("0"), sm_lid("0xbfff")), (Ok(1), Ok(0xbeff), Ok(0), Ok(0xbfff)));
+        for wrong in ["0", "0xbf00", "65536"] {
+            assert!(lid(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(lid("0").unwrap_err(), "not between 1 and 0xbeff");
+        assert_eq!(sm_lid("0xc000").unwrap_err(), "not between 0 and 0xbfff");
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!((mode("660"), mode("0777")), (Ok(0o660), Ok(0o777)));
+        assert!(mode("1777").is_err() && mode("8").is_err() && mode("rw").is_err());
+    }
+
+    #[test]
+    fn guids_come_as_tools_print_them() {
+        assert_eq!(guid("0x0200_0000_0000_0100"), Ok(0x0200_0000_0000_0100));
+        assert_eq!(guid("0200:0000:0000:0100"), Ok(0x0200_0000_0000_0100));
+        assert_eq!(guid("fe80:0:0:0"), Ok(0xfe80_0000_0000_0000));
+        for wrong in ["x", "1:2:3", "1:2:3:4:5", "10000:0:0:0", "1::2:3", ""] {
+            assert!(guid(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn limits_are_powers_of_two_in_their_range() {
+        assert_eq!(limit("qps=1024"), Ok(LimitTo { limit: Limit::QueuePairs, number: 1024 }));
+        assert_eq!(limit("message=0x1000"), Ok(LimitTo { limit: Limit::Message, number: 4096 }));
+        assert!(limit("qps=1000").unwrap_err().contains("512 or 1024"));
+        assert!(limit("reads=256").unwrap_err().contains("between 1 and 128"));
+        assert!(limit("queues=1").unwrap_err().contains("there are qps, "));
+        assert!(limit("qps").unwrap_err().contains("NAME=NUMBER"));
+        assert!(limit("qps=many").is_err());
+    }
+
+    #[test]
+    fn faults_are_lines_of_control_that_outlast_a_reset() {
+        assert_eq!(fault("stick 1 0x800"), control_line::parse("stick 1 0x800").map_err(|error| error.to_string()));
+        assert!(fault("health 1 7").unwrap_err().contains("--control"));
+        assert!(fault("counts 1").unwrap_err().contains("--control"));
+        assert!(fault("dance 1").unwrap_err().contains("no command 'dance'; there are link, "));
+        assert_eq!(fault("stick 1").unwrap_err(), "as in: stick LID OPCODE");
+    }
+}
