@@ -42,7 +42,7 @@ struct Entry {
 }
 
 /// A device and a domain with a region, made once; queues are made for each input.
-struct Bench {
+struct Harness {
     node: Node,
     listener: Listener,
     pd: PdHandle,
@@ -52,7 +52,7 @@ struct Bench {
 const OPCODES: [u32; 7] = [0, 1, 2, 3, 4, 13, 14];
 const CAP: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 1, max_inline_data: 64 };
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let mut node = Node::new(World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)));
         let listener = Listener::on(&node.host);
@@ -64,21 +64,21 @@ impl Bench {
 
 thread_local! {
     /// Never dropped: the storage of its verbs is not either.
-    static BENCH: RefCell<ManuallyDrop<Bench>> = RefCell::new(ManuallyDrop::new(Bench::new()));
+    static HARNESS: RefCell<ManuallyDrop<Harness>> = RefCell::new(ManuallyDrop::new(Harness::new()));
 }
 
 fuzz_target!(|input: Input| {
-    BENCH.with_borrow_mut(|bench| run(bench, &input));
+    HARNESS.with_borrow_mut(|harness| run(harness, &input));
 });
 
-fn run(bench: &mut Bench, input: &Input) {
-    let end = end_in(&mut bench.node, bench.pd, QpType::Rc, CAP, false);
-    let queue = bench.listener.created().completion.expect("a completion queue was made");
+fn run(harness: &mut Harness, input: &Input) {
+    let end = end_in(&mut harness.node, harness.pd, QpType::Rc, CAP, false);
+    let queue = harness.listener.created().completion.expect("a completion queue was made");
     let steps = rc_steps(&Connection::default(), Lid::new(1), end.qpn, 0, 0);
-    to_rts(&mut bench.node, end.qp, &steps);
-    let cookie = bench.listener.created().user_index;
+    to_rts(&mut harness.node, end.qp, &steps);
+    let cookie = harness.listener.created().user_index;
 
-    let verbs = &mut bench.node.verbs;
+    let verbs = &mut harness.node.verbs;
     let apart = input.way & 4 != 0;
     let mut send_queue = if apart { verbs.take_send_queue(end.qp).ok() } else { None };
     let mut recv_queue = if apart { verbs.take_recv_queue(end.qp).ok() } else { None };
@@ -99,7 +99,7 @@ fn run(bench: &mut Bench, input: &Input) {
     }
     let mut receives = 0_u64;
     for _ in 0..input.receives {
-        let wr = RecvWr { wr_id: 1 << 32 | receives, sges: &[bench.region.sge(0, 64)] };
+        let wr = RecvWr { wr_id: 1 << 32 | receives, sges: &[harness.region.sge(0, 64)] };
         let posted = match &mut recv_queue {
             Some(queue) => queue.post_recv(&wr),
             None => verbs.post_recv(end.qp, &wr),

@@ -5,14 +5,14 @@
 
 use std::cell::RefCell;
 
-use bareverbs_fuzz::bench::Bench;
+use bareverbs_fuzz::harness::Harness;
 use bareverbs_fuzz::model::Step;
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
-    static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
+    static HARNESS: RefCell<Harness> = RefCell::new(Harness::new());
 }
 
 fuzz_target!(|steps: Vec<Step>| {
-    BENCH.with_borrow_mut(|bench| bench.run(&steps[..steps.len().min(64)]));
+    HARNESS.with_borrow_mut(|harness| harness.run(&steps[..steps.len().min(64)]));
 });

@@ -36,7 +36,7 @@ struct Way {
 }
 
 /// A device and a domain with regions, made once; a queue pair is made for each input.
-struct Bench {
+struct Harness {
     node: Node,
     listener: Listener,
     pd: PdHandle,
@@ -45,7 +45,7 @@ struct Bench {
 
 const CAP: QpCap = QpCap { max_send_wr: 16, max_recv_wr: 4, max_send_sge: 8, max_recv_sge: 1, max_inline_data: 64 };
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let mut node = Node::new(World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)));
         let listener = Listener::on(&node.host);
@@ -57,11 +57,11 @@ impl Bench {
 
 thread_local! {
     /// Never dropped: the storage of its verbs is not either.
-    static BENCH: RefCell<ManuallyDrop<Bench>> = RefCell::new(ManuallyDrop::new(Bench::new()));
+    static HARNESS: RefCell<ManuallyDrop<Harness>> = RefCell::new(ManuallyDrop::new(Harness::new()));
 }
 
 fuzz_target!(|input: Input| {
-    BENCH.with_borrow_mut(|bench| run(bench, &input));
+    HARNESS.with_borrow_mut(|harness| run(harness, &input));
 });
 
 /// The queues of a queue pair that posts, and what a device would do to them: no time passes for the real one.
@@ -107,8 +107,8 @@ impl Queues {
     }
 }
 
-fn run(bench: &mut Bench, input: &Input) {
-    let Bench { node, listener, pd, ground } = bench;
+fn run(harness: &mut Harness, input: &Input) {
+    let Harness { node, listener, pd, ground } = harness;
     let end = end_in(node, *pd, QpType::Rc, CAP, false);
     let CreatedQueues { completion, send, user_index } = listener.created();
     let steps = rc_steps(&Connection::default(), Lid::new(1), end.qpn, 0, 0);

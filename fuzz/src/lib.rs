@@ -1,7 +1,7 @@
 //! What the fuzz targets share.
 
-pub mod bench;
 pub mod device;
+pub mod harness;
 pub mod model;
 pub mod queues;
 pub mod request;

@@ -4,8 +4,8 @@ use bareverbs::{DmaMemory as _, Instant};
 use bareverbs_sim::in_process::SimMemory;
 use bareverbs_sim::{Device, DeviceConfig, PageDemand};
 
+use super::guest_objects::{Change, Key, kind};
 use super::memory::GuestMemory;
-use super::object::{Change, Key, kind};
 
 pub const BASE: u64 = 0x10_0000;
 pub const LEN: usize = 1 << 20;

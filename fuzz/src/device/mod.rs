@@ -2,12 +2,12 @@
 //! resets, memory that is gone in the middle of an access. Its device may refuse whatever it likes; it must not panic, hang or
 //! grow, and each step has a bound. The guest of the other one does honest work, which must go on.
 
-mod act;
-mod bystander;
+mod actions;
 mod guest;
+mod guest_objects;
 mod memory;
-mod object;
 mod request;
+mod well_behaved_guest;
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use bareverbs_sim::fabric::{Fabric, Port};
 use bareverbs_sim::wire::PerfectWire;
 use rustix::time::{ClockId, clock_gettime};
 
-use self::bystander::Bystander;
 use self::guest::Guest;
+use self::well_behaved_guest::WellBehavedGuest;
 
-pub use self::act::Act;
-pub use self::object::{Change, Key};
+pub use self::actions::Act;
+pub use self::guest_objects::{Change, Key};
 pub use self::request::{KeyChange, Request};
 
 /// Processor time of this thread that one step of a device may take: a register access, a turn, a frame. Sanitizers make
@@ -43,28 +43,28 @@ fn bounded<R>(what: &str, step: impl FnOnce() -> R) -> R {
 
 struct Subnet {
     attacker: Guest,
-    bystander: Bystander,
+    well_behaved: WellBehavedGuest,
     fabric: Fabric<PerfectWire>,
     ports: [Port; 2],
 }
 
 impl Subnet {
     fn new(pages: bool) -> Self {
-        let (mut attacker, bystander) = (Guest::new(1, pages), Bystander::new(2));
+        let (mut attacker, well_behaved) = (Guest::new(1, pages), WellBehavedGuest::new(2));
         if !pages {
             attacker.more_objects();
         }
         let mut fabric = Fabric::new(PerfectWire::default(), None);
-        let ports = [attacker.lid, bystander.guest.lid].map(|lid| {
+        let ports = [attacker.lid, well_behaved.guest.lid].map(|lid| {
             fabric.wire_mut().attach(lid);
             fabric.add_port(lid)
         });
-        Self { attacker, bystander, fabric, ports }
+        Self { attacker, well_behaved, fabric, ports }
     }
 
     /// Lets both devices work and carries what they send.
     fn run(&mut self, nanos: u64) {
-        let Self { attacker, bystander, fabric, ports: [first, second] } = self;
+        let Self { attacker, well_behaved, fabric, ports: [first, second] } = self;
         for round in 0..ROUNDS {
             let nanos = if round == 0 { nanos } else { 1 };
             let mut worked = false;
@@ -72,13 +72,13 @@ impl Subnet {
                 let now = attacker.pass(nanos);
                 fabric.step(first, &mut attacker.device, now) | fabric.deliver(now, |_| {})
             });
-            worked |= bounded("a turn of the bystander", || {
-                let now = bystander.guest.pass(nanos);
-                fabric.step(second, &mut bystander.guest.device, now) | fabric.deliver(now, |_| {})
+            worked |= bounded("a turn of the well_behaved", || {
+                let now = well_behaved.guest.pass(nanos);
+                fabric.step(second, &mut well_behaved.guest.device, now) | fabric.deliver(now, |_| {})
             });
             attacker.device.take_interrupts();
             attacker.device.take_unsupported();
-            bystander.guest.device.take_interrupts();
+            well_behaved.guest.device.take_interrupts();
             if !worked {
                 break;
             }
@@ -89,17 +89,17 @@ impl Subnet {
 /// Plays `acts` to a device, which asks for firmware pages or has queue pairs ready.
 pub fn play(pages: bool, acts: Vec<Act>) {
     let mut subnet = Subnet::new(pages);
-    subnet.bystander.check();
+    subnet.well_behaved.check();
     for act in acts {
         bounded("an act", || subnet.attacker.act(act));
         subnet.run(1000);
-        bounded("the work of a bystander", || subnet.bystander.check());
+        bounded("the work of a well_behaved", || subnet.well_behaved.check());
     }
     // Whatever is under way ends or waits for the host.
     for _ in 0..64 {
         subnet.run(1_000_000);
     }
-    bounded("the work of a bystander", || subnet.bystander.check());
+    bounded("the work of a well_behaved", || subnet.well_behaved.check());
     let device = &subnet.attacker.device;
     let _ = format!("{:?} {:?}", device.counts(), device.stats());
 }

@@ -5,7 +5,7 @@ use bareverbs::DmaMemory as _;
 use bareverbs_mlx5_spec::{Mkc, ViewMut, WqeUmrCtrlSeg, mkey_mask};
 
 use super::guest::{BASE, Guest};
-use super::object::pick;
+use super::guest_objects::pick;
 
 /// Memory for messages, after all queues.
 const DATA: u64 = BASE + 0xc_0000;

@@ -16,14 +16,14 @@ const CQ_ENTRIES: u32 = 64;
 const PATIENCE: usize = 16;
 
 /// The guest, its device, and what it did.
-pub struct Bystander {
+pub struct WellBehavedGuest {
     pub guest: Guest,
     identity: [u8; 16],
     commands: u32,
     writes: u32,
 }
 
-impl Bystander {
+impl WellBehavedGuest {
     /// A guest with queue pairs connected to themselves.
     pub fn new(lid: u16) -> Self {
         let mut guest = Guest::new(lid, false);
@@ -39,8 +39,8 @@ impl Bystander {
     pub fn check(&mut self) {
         let mut identity = [0; 16];
         self.guest.device.bar_read(0, &mut identity);
-        assert_eq!(identity, self.identity, "the initialization segment of a bystander");
-        assert!(self.guest.device.link_is_up(), "the port of a bystander");
+        assert_eq!(identity, self.identity, "the initialization segment of a well-behaved guest");
+        assert!(self.guest.device.link_is_up(), "the port of a well-behaved guest");
         self.command();
         self.write();
     }
@@ -58,7 +58,7 @@ impl Bystander {
             }
             self.guest.run(1000);
         }
-        assert_eq!((entry[63] & 1, entry[32]), (0, 0), "owner and status of a bystander's command {opcode:#x}");
+        assert_eq!((entry[63] & 1, entry[32]), (0, 0), "owner and status of a well-behaved guest's command {opcode:#x}");
     }
 
     /// Bytes that change each time arrive, and the completion says so.
@@ -82,10 +82,10 @@ impl Bystander {
             }
             self.guest.run(1000);
         }
-        assert_eq!((cqe[63] >> 4, cqe[63] & 1), (0, owner), "completion {} of a bystander: {cqe:02x?}", self.writes);
+        assert_eq!((cqe[63] >> 4, cqe[63] & 1), (0, owner), "completion {} of a well-behaved guest: {cqe:02x?}", self.writes);
         let mut arrived = vec![0; MESSAGE];
         self.guest.memory.read(DESTINATION, &mut arrived).expect("its own memory");
-        assert!(arrived == data, "data of a bystander");
+        assert!(arrived == data, "data of a well-behaved guest");
         self.writes += 1;
         // The consumer index.
         self.guest.memory.write(RECORDS, &(self.writes & 0xff_ffff).to_be_bytes()).expect("its own memory");

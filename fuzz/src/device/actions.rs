@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{CmdOpcode, RegisterId};
 use bareverbs_sim::packet::{Aeth, Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, Reth, Syndrome, Transport};
 
 use super::guest::{BASE, Guest, LEN, QUEUES, RECORDS, SERVICES, input};
-use super::object::{Change, Key, pick};
+use super::guest_objects::{Change, Key, pick};
 use super::request::{KeyChange, Request};
 
 /// Queue pair of an [`Act::Packet`] that is a datagram for the agents of the port instead.

@@ -22,7 +22,7 @@ type Tables = Storage<'static, Driver, PDS, MRS, MWS, CQS, QPS>;
 /// 8 requests of three blocks, the longest (a bind); the device's smallest receive ring.
 type Rings = QpRings<32, 4>;
 
-/// A fuzz target has one thread, and so one bench.
+/// A fuzz target has one thread, and so one harness.
 static RINGS: [Rings; QPS] = [const { Rings::new() }; QPS];
 
 /// Address of the first byte as the application names it: not where the device sees it.
@@ -33,7 +33,7 @@ const CAP: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_
 const PATIENCE: usize = 100_000;
 
 /// A device, and the tables of the verbs on it: made once.
-pub struct Bench {
+pub struct Harness {
     host: Host,
     /// Between two runs.
     driver: Option<Driver>,
@@ -77,13 +77,13 @@ fn agree<T, E>(got: Result<T, E>, errno: impl Fn(&E) -> Errno, model: Result<(),
     got.ok()
 }
 
-impl Default for Bench {
+impl Default for Harness {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Bench {
+impl Harness {
     /// A device that is up.
     pub fn new() -> Self {
         let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(LID));
