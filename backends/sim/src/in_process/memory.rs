@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingView, Span};
 use parking_lot::RwLock;
 
+use super::idle_reads::{HomeWorld, IdleReads};
 use crate::memory::{DmaFault, HostMemory};
 
 /// Bytes of a word.
@@ -58,10 +59,14 @@ fn replace_bytes<O: AccessOrder>(word: &AtomicU64, skip: usize, from: &[u8]) {
 /// Clones are the same memory, for any thread. Words are atomic and every access through [`DmaMemory`] is relaxed, so that
 /// loads and whole words cost what plain memory costs. Writing less than a word changes no other byte of it, whatever other
 /// threads write there meanwhile.
+///
+/// A program that spins on a ring or a [`SimBuffer`] of a [`Host`](super::Host)'s memory needs no clock: after 64 reads of the
+/// same place in a row, time moves on to the next event of the world, and devices and wire work.
 #[derive(Clone)]
 pub struct SimMemory {
     words: Arc<[AtomicU64]>,
     addr: u64,
+    world: HomeWorld,
 }
 
 impl fmt::Debug for SimMemory {
@@ -78,7 +83,12 @@ impl SimMemory {
     /// of 4096; lower bits are cut off.
     pub fn new(addr: u64, len: usize) -> Self {
         let words = (0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect();
-        Self { words, addr: addr & !0xfff }
+        Self { words, addr: addr & !0xfff, world: HomeWorld::default() }
+    }
+
+    /// The same memory, whose idle reads let time pass in `world`.
+    pub(super) fn in_world(self, world: HomeWorld) -> Self {
+        Self { world, ..self }
     }
 
     /// The words that hold bytes `at..at + len`.
@@ -140,7 +150,8 @@ unsafe impl DmaMemory for SimMemory {
             return Err(OutOfRange { offset: span.ring(), len: span.len() });
         }
         let mask = span.len() / WORD - 1;
-        Ok(SimRing { words: self.words.clone(), first: span.ring() / WORD, mask, record: span.record() / WORD })
+        let idle = IdleReads::new(self.world.clone());
+        Ok(SimRing { words: self.words.clone(), first: span.ring() / WORD, mask, record: span.record() / WORD, idle })
     }
 
     #[inline]
@@ -219,6 +230,7 @@ pub struct SimRing {
     mask: usize,
     /// Word of the record.
     record: usize,
+    idle: IdleReads,
 }
 
 impl SimRing {
@@ -256,6 +268,7 @@ impl RingView for &SimRing {
 
     #[inline]
     fn word(self, word: u32) -> u64 {
+        self.idle.count(word);
         self.at(word as usize).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
@@ -275,18 +288,20 @@ pub struct SimBuffer {
     at: usize,
     len: usize,
     addr: u64,
+    idle: IdleReads,
 }
 
 impl SimMemory {
     /// `len` bytes from byte `at`, which the program sees at `addr`; `None` if they are not all there.
     pub fn buffer(&self, at: usize, len: usize, addr: u64) -> Option<SimBuffer> {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.len());
-        inside.then(|| SimBuffer { memory: self.clone(), at, len, addr })
+        inside.then(|| SimBuffer { memory: self.clone(), at, len, addr, idle: IdleReads::new(self.world.clone()) })
     }
 
     /// All bytes, which the program sees where the device does.
     pub fn whole(&self) -> SimBuffer {
-        SimBuffer { memory: self.clone(), at: 0, len: self.len(), addr: self.addr }
+        let idle = IdleReads::new(self.world.clone());
+        SimBuffer { memory: self.clone(), at: 0, len: self.len(), addr: self.addr, idle }
     }
 }
 
@@ -318,6 +333,7 @@ unsafe impl DmaBuffer for SimBuffer {
     }
 
     fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
+        self.idle.count(at as u32);
         DmaMemory::read(&self.memory, self.check(at, into.len())?, into)
     }
 

@@ -2,10 +2,19 @@
 //! and no wall clock. Any thread may use any of it.
 //!
 //! A [`World`] holds the devices, the wire between them and the time. A [`Host`] is one machine with one device in it and
-//! makes the parts of its platform: [`SimRegisters`], [`SimMemory`], [`SimFence`] and [`SimClock`]. Time passes only in
-//! the clock: [`SimClock`]'s `relax` lets devices and wire work and moves on, and `now` moves on a little, so that every
-//! wait ends.
+//! makes the parts of its platform: [`SimRegisters`], [`SimMemory`], [`SimFence`] and [`SimClock`].
+//!
+//! Simulated time moves when the program looks for something:
+//!
+//! - [`SimClock`]'s `relax` moves it a step on and lets devices and wire work; `now` moves it 20 ns on. So every wait with a
+//!   deadline ends.
+//! - A program that reads the same place of a queue or a [`SimBuffer`] 64 times in a row moves it to the next event. So
+//!   `while verbs.poll_cq(cq, &mut done)? == 0 {}` ends, as on hardware. If no event is due, it spins for ever, as on hardware.
+//! - [`World::advance`] moves it as far as it says.
+//!
+//! One thread that does the same sees the same, to the nanosecond.
 
+mod idle_reads;
 mod memory;
 mod order;
 mod platform;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bareverbs::Instant;
 use parking_lot::ReentrantMutex;
 
+use super::idle_reads::HomeWorld;
 use super::memory::{MemoryMap, SimMemory};
 use super::platform::{SimClock, SimFence, SimRegisters};
 use crate::config::DeviceConfig;
@@ -89,6 +90,19 @@ impl WorldState {
         });
     }
 
+    /// Moves time to the next event, by the longest step at most, and lets everything work. Does nothing if no event is due, so that
+    /// a thread that only polls cannot run the deadlines of other threads out, or if a thread holds the world already.
+    pub(super) fn go_to_next_event(&self) {
+        if let Some(subnet) = self.subnet.try_lock()
+            && let Ok(mut subnet) = subnet.try_borrow_mut()
+            && let Some(due) = subnet.next_due()
+        {
+            let now = self.now();
+            self.move_to(subnet.next_moment(now, due).min(now.after(subnet.config.longest_step)));
+            subnet.work(self.now());
+        }
+    }
+
     /// Gives `access` devices and wire once no other thread holds them; `None` if this thread holds them already.
     pub(super) fn try_with<R>(&self, access: impl FnOnce(&mut Subnet) -> R) -> Option<R> {
         let subnet = self.subnet.lock();
@@ -146,6 +160,11 @@ impl Subnet {
     fn next_due(&self) -> Option<Instant> {
         let ports = self.devices.iter().filter_map(|(port, device)| self.fabric.next_due(port, device));
         ports.chain(self.fabric.wire_due()).min()
+    }
+
+    /// The moment of the next event, after `now`. What is due in the past has had its turn: it gets the next one a step later.
+    fn next_moment(&self, now: Instant, due: Instant) -> Instant {
+        if due > now { due } else { now.after(self.config.step.max(Duration::from_nanos(1))) }
     }
 
     /// Lets devices and wire do what is due now; whether there was anything.
@@ -235,12 +254,7 @@ impl World {
                 let now = self.now();
                 subnet.work(now);
                 match subnet.next_due() {
-                    // What is due in the past has had its turn: it gets the next one a step later.
-                    Some(due) if due < end && now < end => {
-                        let step = subnet.config.step.max(Duration::from_nanos(1));
-                        let next = if due > now { due } else { now.after(step) };
-                        self.state.move_to(next.min(end));
-                    }
+                    Some(due) if due < end && now < end => self.state.move_to(subnet.next_moment(now, due).min(end)),
                     _ => break,
                 }
             }
@@ -291,13 +305,13 @@ impl Host {
 
     /// `len` bytes of zeroed memory that the device reaches, after all memory so far.
     pub fn memory(&self, len: usize) -> SimMemory {
-        self.map.append(FIRST_MEMORY, len)
+        self.map.append(FIRST_MEMORY, len).in_world(HomeWorld::new(&self.world.state))
     }
 
     /// `len` bytes of zeroed memory at device address `addr`, a multiple of 4096; `None` if other memory lies there.
     pub fn memory_at(&self, addr: u64, len: usize) -> Option<SimMemory> {
         let memory = SimMemory::new(addr, len);
-        self.map.map(&memory).then_some(memory)
+        self.map.map(&memory).then(|| memory.in_world(HomeWorld::new(&self.world.state)))
     }
 
     /// The memories that the device reaches.
