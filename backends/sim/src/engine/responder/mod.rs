@@ -92,7 +92,8 @@ impl Responder {
                 }
             }
             Operation::CompareSwap | Operation::FetchAdd => {
-                let saved = self.atomics.iter().find(|(psn, _)| *psn == packet.bth.psn);
+                // Sequence numbers return after 2^24 packets: the newest atomic with this one is meant.
+                let saved = self.atomics.iter().rev().find(|(psn, _)| *psn == packet.bth.psn);
                 let (Some(&(psn, original)), true) = (saved, room) else { return };
                 let msn = self.msn;
                 self.replies.push_back(Reply::Atomic { psn, original, msn, again: true });

@@ -198,3 +198,50 @@ fn requests_out_of_step() {
         assert_eq!(lone.host.poll(&mut lone.qp.receive), None);
     }
 }
+
+/// A packet of the peer that asks for an addition of 1 to the first 8 bytes.
+fn addition(lone: &Lone, psn: u32) -> Packet<'static> {
+    let mut packet = lone.packet(Operation::FetchAdd, psn);
+    packet.atomic = Some(AtomicEth { addr: lone.at, rkey: lone.key, swap_add: 1, compare: 0 });
+    packet
+}
+
+#[test]
+fn a_repeated_atomic_gets_the_result_of_the_newest_with_its_number() {
+    let mut lone = Lone::new();
+    let answered = |lone: &mut Lone| {
+        let packet = addition(lone, FIRST);
+        lone.answer(&packet);
+        lone.sent().iter().filter_map(|packet| packet.atomic_ack).collect::<Vec<_>>()
+    };
+    assert_eq!(answered(&mut lone), [0]);
+    // 2^24 packets later the number comes again.
+    lone.host.engine.qps.get_mut(&lone.qp.qpn).unwrap().responder.expected_psn = FIRST;
+    lone.host.write(lone.at, &500_u64.to_le_bytes());
+    assert_eq!(answered(&mut lone), [500]);
+    assert_eq!(answered(&mut lone), [500], "repeated");
+    assert_eq!(lone.host.read(lone.at, 8), 501_u64.to_le_bytes(), "and executed once");
+}
+
+#[test]
+fn repeated_reads_and_atomics_are_answered_up_to_the_depth_of_the_responder() {
+    let depth = 4;
+    for operation in [Operation::ReadRequest, Operation::FetchAdd] {
+        let mut lone = Lone::new();
+        let packet = match operation {
+            Operation::FetchAdd => addition(&lone, FIRST),
+            _ => {
+                let mut packet = lone.packet(operation, FIRST);
+                packet.reth = Some(Reth { addr: lone.at, rkey: lone.key, len: 8 });
+                packet
+            }
+        };
+        lone.answer(&packet);
+        assert_eq!(lone.sent().len(), 1);
+        // A peer that does not wait for answers gets no more than it may have under way.
+        (0..1000).for_each(|_| lone.answer(&packet));
+        assert_eq!(lone.sent().len(), depth, "{operation:?}");
+        lone.answer(&packet);
+        assert_eq!(lone.sent().len(), 1, "answered again when there is room");
+    }
+}
