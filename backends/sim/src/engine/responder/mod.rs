@@ -115,7 +115,6 @@ impl Responder {
         let place = operation.place();
         self.check_shape(qp, packet, operation, place)?;
         match operation {
-            Operation::Write(_) | Operation::WriteImmediate(_) if place.is_start() => qp.counts(work).writes += 1,
             Operation::ReadRequest => qp.counts(work).reads += 1,
             Operation::CompareSwap | Operation::FetchAdd => qp.counts(work).atomics += 1,
             _ => {}
@@ -124,7 +123,14 @@ impl Responder {
             Operation::Send(_) | Operation::SendImmediate(_) | Operation::SendInvalidate(_) => {
                 self.handle_send(qp, work, packet, place)?;
             }
-            Operation::Write(_) | Operation::WriteImmediate(_) => self.handle_write(qp, work, packet, place)?,
+            Operation::Write(_) | Operation::WriteImmediate(_) => {
+                let done = self.handle_write(qp, work, packet, place);
+                // One that finds no receive comes again.
+                if place.is_start() && !matches!(done, Err(Stop::NotReady)) {
+                    qp.counts(work).writes += 1;
+                }
+                done?;
+            }
             Operation::ReadRequest => {
                 let reth = packet.reth.ok_or(Refusal::INVALID)?;
                 self.check_read(qp, work, &reth)?;

@@ -45,6 +45,24 @@ fn a_set_counts_its_own_queue_pairs() {
 }
 
 #[test]
+fn a_write_that_waits_for_a_receive_counts_once() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    // A write with immediate data without a receive; it comes again until there is one.
+    pair.a.post_send(&mut pair.qa, 0x09, SIGNALED, 7, &[raddr(at_b, key_b), data(at_a, 8, key_a)].concat());
+    for _ in 0..4 {
+        pair.step();
+        pair.now = pair.now.after(std::time::Duration::from_millis(1));
+    }
+    assert!(pair.b.engine.queue_counts(0).out_of_buffer >= 2, "refused more than once");
+    assert_eq!(pair.b.engine.queue_counts(0).writes, 0);
+    pair.b.post_receive(&mut pair.qb, &[(at_b, 64, key_b)]);
+    pair.run();
+    assert_eq!(pair.b.poll(&mut pair.qb.receive).map(|cqe| cqe.immediate()), Some(7));
+    assert_eq!(pair.b.engine.queue_counts(0).writes, 1);
+}
+
+#[test]
 fn timers_that_run_out_are_counted() {
     let mut pair = Pair::new();
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
