@@ -8,6 +8,7 @@ use crate::engine::qp::Qp;
 use crate::engine::qp::context::Service;
 use crate::engine::requester::state::Requester;
 use crate::engine::responder::state::Responder;
+use crate::packet::{FIRST_MULTICAST_LID, NO_LID};
 
 /// One transition.
 struct Transition {
@@ -118,7 +119,7 @@ fn allowed(step: &Transition, opcode: CmdOpcode, service: Service) -> u32 {
 }
 
 /// Whether what a transition takes is there: optional fields that it knows, an MTU and depths within those of the device, a
-/// source address. Alternate paths are not offered ([`CmdHcaCap::APM`](bareverbs_mlx5_spec::CmdHcaCap::APM)).
+/// P_Key index within the table, a source and a destination address. Alternate paths are not offered ([`CmdHcaCap::APM`](bareverbs_mlx5_spec::CmdHcaCap::APM)).
 fn check(
     step: &Transition,
     service: Service,
@@ -136,8 +137,14 @@ fn check(
     let accepts = takes(opt_param::RRA_MAX, to_rtr && service.is_reliable());
     let sends = takes(opt_param::SRA_MAX, opcode == CmdOpcode::Rtr2RtsQp && service.is_reliable());
     let path = new.sub(Qpc::PRIMARY_ADDRESS_PATH);
-    let has_route = takes(opt_param::PRIMARY_ADDR_PATH, step.path) && path.is_set(Ads::GRH);
+    let takes_path = takes(opt_param::PRIMARY_ADDR_PATH, step.path);
+    let has_route = takes_path && path.is_set(Ads::GRH);
+    let lid = path.get(Ads::RLID);
+    let is_unicast = lid != u32::from(NO_LID) && lid < u32::from(FIRST_MULTICAST_LID);
+    let takes_pkey = takes(opt_param::PKEY_INDEX, opcode == CmdOpcode::Rst2InitQp);
     let refused = opt_mask & !allowed(step, opcode, service) != 0
+        || (takes_pkey && path.get(Ads::PKEY_INDEX) as usize >= config.pkeys.len())
+        || (takes_path && service.is_connected() && !is_unicast)
         || (takes(opt_param::PM_STATE, false) && new.get(Qpc::PM_STATE) != MIGRATED)
         || (to_rtr && service.is_connected() && (!(1..=5).contains(&mtu) || 128 << mtu > u32::from(config.max_mtu)))
         || (accepts && new.get(Qpc::LOG_RRA_MAX) > most_reads)

@@ -46,7 +46,7 @@ fn before(host: &mut Host, st: QpcSt, opcode: CmdOpcode) -> u32 {
             break;
         }
         let filled = host.modify(qpn, step, 0, |qpc| {
-            qpc.set(Qpc::MTU, 1);
+            qpc.set(Qpc::MTU, 1).sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, 2);
         });
         filled.unwrap();
     }
@@ -62,7 +62,7 @@ fn taken(st: QpcSt, opcode: CmdOpcode) -> u32 {
     let takes = |bit: &u32| {
         let qpn = before(&mut host, st, opcode);
         let modified = host.modify(qpn, opcode, 1 << bit, |qpc| {
-            qpc.set(Qpc::MTU, 1).set(Qpc::PM_STATE, 3);
+            qpc.set(Qpc::MTU, 1).set(Qpc::PM_STATE, 3).sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, 2);
         });
         assert!(matches!(modified, Ok(()) | Err(CmdStatus::BadParam)));
         modified.is_ok()
@@ -105,7 +105,7 @@ fn a_transition_refuses_what_the_device_does_not_have() {
         let qpn = before(&mut host, QpcSt::Rc, CmdOpcode::Init2RtrQp);
         let modified = host.modify(qpn, CmdOpcode::Init2RtrQp, 0, |qpc| {
             qpc.set(Qpc::MTU, 4).set(Qpc::LOG_RRA_MAX, 3);
-            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::GRH, 1);
+            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, 2).set(Ads::GRH, 1);
             fill(qpc);
         });
         (modified, host.query(qpn, Qpc::STATE))
@@ -142,6 +142,7 @@ fn a_transition_refuses_what_the_device_does_not_have() {
 fn a_route_begins_at_the_gid_that_the_path_names() {
     let mut pair = Pair::new();
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    let peer_gid = pair.b.engine.config().gids[0];
     let second = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x99];
     let mut config = pair.a.engine.config().clone();
     config.gids.push(second);
@@ -152,6 +153,7 @@ fn a_route_begins_at_the_gid_that_the_path_names() {
     let move_to = |pair: &mut Pair<_>, index| {
         pair.a.modify(pair.qa.qpn, CmdOpcode::Sqd2SqdQp, opt_param::PRIMARY_ADDR_PATH, |qpc| {
             qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, 2).set(Ads::GRH, 1).set(Ads::SRC_ADDR_INDEX, index);
+            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set_bytes(Ads::RGID_RIP, &peer_gid);
         })
     };
     assert_eq!(move_to(&mut pair, 2), Err(CmdStatus::BadParam));
@@ -166,8 +168,58 @@ fn a_route_begins_at_the_gid_that_the_path_names() {
     assert_eq!(frame[16..32], second);
     pair.b.with(|engine, env| engine.receive(env, &frame));
     let got = pair.b.poll(&mut pair.qb.receive).unwrap();
-    // The flag of a completion says that the packet had a route, on a connection too.
-    assert_eq!((got.opcode(), got.0[24] >> 4), (2, 1));
+    // The flag of a completion that its packet had a route is for datagrams alone (`ibv_poll_cq(3)`).
+    assert_eq!((got.opcode(), got.0[24] >> 4), (2, 0));
+}
+
+#[test]
+fn a_p_key_index_beyond_the_table_is_refused() {
+    let mut host = Host::new(1);
+    let entries = host.engine.config().pkeys.len() as u32;
+    let fill = |index| {
+        move |qpc: &mut ViewMut<'_, Qpc>| {
+            qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::PKEY_INDEX, index).set(Ads::RLID, 2);
+            qpc.set(Qpc::MTU, 1).set(Qpc::PM_STATE, 3);
+        }
+    };
+    for index in [entries, 0x3ff] {
+        let qpn = host.qp(4, 4, 6).qpn;
+        let mut refuse =
+            |opcode, mask| assert_eq!(host.modify(qpn, opcode, mask, fill(index)), Err(CmdStatus::BadParam), "{opcode:?}");
+        refuse(CmdOpcode::Rst2InitQp, 0);
+        host.modify(qpn, CmdOpcode::Rst2InitQp, 0, fill(entries - 1)).unwrap();
+        let mut step = |opcode| {
+            let refused = host.modify(qpn, opcode, opt_param::PKEY_INDEX, fill(index));
+            assert_eq!(refused, Err(CmdStatus::BadParam), "{opcode:?}");
+            // Where the transition does not take it, it is not looked at.
+            host.modify(qpn, opcode, 0, fill(index)).unwrap();
+        };
+        step(CmdOpcode::Init2InitQp);
+        step(CmdOpcode::Init2RtrQp);
+        host.modify(qpn, CmdOpcode::Rtr2RtsQp, 0, fill(index)).unwrap();
+        let refused = host.modify(qpn, CmdOpcode::Rts2RtsQp, opt_param::PKEY_INDEX, fill(index));
+        assert_eq!(refused, Err(CmdStatus::BadParam));
+    }
+}
+
+#[test]
+fn the_path_of_a_connection_leads_to_one_port() {
+    for (lid, result) in [
+        (0, Err(CmdStatus::BadParam)),
+        (0xc000, Err(CmdStatus::BadParam)),
+        (0xffff, Err(CmdStatus::BadParam)),
+        (0xbfff, Ok(())),
+    ] {
+        for st in [QpcSt::Rc, QpcSt::Uc] {
+            let mut host = Host::new(1);
+            let qpn = host.qp_of(st, 4, 4, 6).qpn;
+            host.modify(qpn, CmdOpcode::Rst2InitQp, 0, |_| {}).unwrap();
+            let modified = host.modify(qpn, CmdOpcode::Init2RtrQp, 0, |qpc| {
+                qpc.set(Qpc::MTU, 1).sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::RLID, lid);
+            });
+            assert_eq!(modified, result, "{st:?} to LID {lid:#x}");
+        }
+    }
 }
 
 #[test]
