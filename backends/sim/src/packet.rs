@@ -299,8 +299,37 @@ pub fn destination(frame: &[u8]) -> Option<u16> {
 }
 
 /// Whether ports with these partition keys may communicate: the same partition, and a full member (highest bit) on one side.
+/// Partition 0 is none (InfiniBand Architecture 10.9.1.2).
 pub fn same_partition(own: u16, theirs: u16) -> bool {
-    (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0
+    own & 0x7fff != 0 && (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0
+}
+
+/// The fields by which a port finds the queue pair of a frame. They are read at fixed places, before anything is verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addressing {
+    /// Local route.
+    pub lrh: Lrh,
+    /// Service; `None` for an unknown opcode.
+    pub transport: Option<Transport>,
+    /// Destination queue pair.
+    pub dest_qpn: u32,
+}
+
+impl Addressing {
+    /// Reads the fields of a frame (LRH to ICRC). `None` if it is too short or no transport packet.
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        let &[first, second, d0, d1, _, _, s0, s1] = frame.first_chunk()?;
+        let at = match second & 3 {
+            LNH_LOCAL => LRH,
+            LNH_GLOBAL => LRH + GRH,
+            _ => return None,
+        };
+        let &[opcode, _, _, _, _, q0, q1, q2] = frame.get(at..)?.first_chunk()?;
+        let lrh =
+            Lrh { vl: first >> 4, sl: second >> 4, dlid: u16::from_be_bytes([d0, d1]), slid: u16::from_be_bytes([s0, s1]) };
+        let transport = Opcode::from_bits(opcode).map(|opcode| opcode.transport);
+        Some(Self { lrh, transport, dest_qpn: u32::from_be_bytes([0, q0, q1, q2]) })
+    }
 }
 
 /// Whether a frame is on the virtual lane of subnet management, by its first byte.
@@ -363,6 +392,19 @@ impl<'a> Packet<'a> {
     /// Whether it is for a multicast group.
     pub fn is_multicast(&self) -> bool {
         self.bth.dest_qpn == MULTICAST_QPN && self.lrh.is_multicast()
+    }
+
+    /// Whether the packet keeps the rules of subnet management: queue pair 0 sends to queue pair 0, on virtual lane 15, and
+    /// nothing else uses that lane (InfiniBand Architecture 7.6, 14.2.1).
+    pub fn keeps_subnet_lane(&self) -> bool {
+        let subnet = self.bth.dest_qpn == SUBNET_QPN;
+        let from_manager = self.deth.is_some_and(|deth| deth.source_qpn == SUBNET_QPN);
+        subnet == (self.lrh.vl == SUBNET_LANE) && (!subnet || from_manager)
+    }
+
+    /// The fields by which a port finds its queue pair.
+    pub fn addressing(&self) -> Addressing {
+        Addressing { lrh: self.lrh, transport: Some(self.bth.opcode.transport), dest_qpn: self.bth.dest_qpn }
     }
 
     /// A packet without extension headers and payload.

@@ -8,7 +8,7 @@ use crate::env::Env;
 use crate::management::{self, MAD};
 use crate::packet::{
     Bth, Deth, GENERAL_QPN, Grh, Lrh, NO_LID, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, SUBNET_QPN,
-    Transport, same_partition,
+    Transport,
 };
 
 /// Queue key of general management.
@@ -21,10 +21,9 @@ impl Engine {
         let here = packet.lrh.dlid == config.lid || packet.lrh.dlid == PERMISSIVE_LID;
         let datagram = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
         let (Some(deth), Ok(mad)) = (packet.deth, <&[u8; MAD]>::try_from(&*packet.payload)) else { return false };
-        let member = |own: &u16| same_partition(*own, packet.bth.pkey);
         let allowed = match packet.bth.dest_qpn {
             SUBNET_QPN => true,
-            GENERAL_QPN => deth.qkey == GENERAL_QKEY && config.pkeys.iter().any(member),
+            GENERAL_QPN => deth.qkey == GENERAL_QKEY && config.shares_partition(packet.bth.pkey),
             _ => false,
         };
         let subnet = packet.bth.dest_qpn == SUBNET_QPN;

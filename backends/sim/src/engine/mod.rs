@@ -32,7 +32,7 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CqArm, EventType, QpcState, View};
 
 use crate::env::Env;
-use crate::packet::{Packet, SUBNET_QPN};
+use crate::packet::{Addressing, Packet, SUBNET_QPN};
 use crate::registry::{FIRST_QPN, Registry, Resource};
 use crate::spare_frames::SpareFrames;
 use crate::trace::Record;
@@ -156,6 +156,10 @@ impl Engine {
     /// Takes a frame (LRH to ICRC) from the wire. Answers are made by [`Engine::advance`].
     pub fn receive(&mut self, env: &mut Env<'_>, frame: &[u8]) {
         env.trace(Record::Received { bytes: frame });
+        // The ICRC and the headers of a frame that nothing here takes are not worth their time.
+        if Addressing::of(frame).is_some_and(|addressing| self.has_no_taker(&addressing)) {
+            return self.drop_frame(env, "no queue pair accepts it");
+        }
         let packet = match Packet::decode(frame) {
             Ok(packet) => packet,
             Err(error) => {
@@ -165,8 +169,17 @@ impl Engine {
                 return;
             }
         };
+        if packet.payload.len() > usize::from(self.shared.config.max_mtu) {
+            return self.drop_frame(env, "longer than the MTU of the port");
+        }
         if packet.is_multicast() {
             return self.receive_multicast(env, &packet, frame.len());
+        }
+        if !packet.keeps_subnet_lane() {
+            return self.drop_frame(env, "virtual lane 15 is for queue pair 0 alone");
+        }
+        if packet.grh.is_some_and(|route| !self.shared.config.has_gid(route.dgid)) {
+            return self.drop_frame(env, "its route ends at another GID");
         }
         if self.is_management_request(&packet) {
             if self.shared.management_requests.len() >= MAX_FRAMES {
@@ -180,17 +193,31 @@ impl Engine {
             return;
         }
         let qpn = self.local_qpn(packet.bth.dest_qpn);
-        let taker = self.qps.get(&qpn).filter(|qp| qp.accepts(&packet, &self.shared));
-        let shares_partition = taker.is_some_and(|qp| qp.shares_partition(&packet, &self.shared));
-        if !shares_partition {
-            let why = if taker.is_some() { "another partition" } else { "no such queue pair accepts it" };
-            env.note(|| format!("packet for QP {qpn:#x} dropped: {why}"));
-            self.shared.stats.pkey_violations += u64::from(taker.is_some());
-            self.shared.stats.dropped += 1;
-            return;
+        let addressing = packet.addressing();
+        let Some(taker) = self.qps.get(&qpn).filter(|qp| qp.accepts(&addressing, &self.shared)) else {
+            return self.drop_frame(env, "no queue pair accepts it");
+        };
+        if !taker.accepts_global_route(&packet) {
+            return self.drop_frame(env, "its route begins elsewhere than at the peer");
+        }
+        if !taker.shares_partition(&packet, &self.shared) {
+            self.shared.stats.pkey_violations += 1;
+            return self.drop_frame(env, "another partition");
         }
         self.shared.stats.received.count(frame.len());
         self.deliver(env, qpn, &packet);
+    }
+
+    /// Whether no queue pair here accepts a frame for a queue pair. Groups and the agents of the port are another matter.
+    fn has_no_taker(&self, addressing: &Addressing) -> bool {
+        let Addressing { lrh, dest_qpn, .. } = *addressing;
+        let ordinary = dest_qpn >= FIRST_QPN && !lrh.is_multicast();
+        ordinary && self.qps.get(&dest_qpn).is_none_or(|qp| !qp.accepts(addressing, &self.shared))
+    }
+
+    fn drop_frame(&mut self, env: &mut Env<'_>, why: &str) {
+        env.note(|| format!("frame dropped: {why}"));
+        self.shared.stats.dropped += 1;
     }
 
     fn deliver(&mut self, env: &mut Env<'_>, qpn: u32, packet: &Packet<'_>) {

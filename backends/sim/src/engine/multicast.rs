@@ -85,10 +85,13 @@ impl Engine {
         // Each is looked at, whether it takes the packet or not.
         env.meter.count(members.len() as u64);
         let own = packet.lrh.slid == self.shared.config.lid;
+        let addressing = packet.addressing();
         let mut taken = false;
         for qpn in members {
-            let Some(qp) =
-                self.qps.get(&qpn).filter(|qp| qp.accepts(packet, &self.shared) && qp.shares_partition(packet, &self.shared))
+            let Some(qp) = self
+                .qps
+                .get(&qpn)
+                .filter(|qp| qp.accepts(&addressing, &self.shared) && qp.shares_partition(packet, &self.shared))
             else {
                 continue;
             };

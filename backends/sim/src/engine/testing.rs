@@ -185,7 +185,9 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(lid: u16) -> Self {
-        let mut engine = Engine::new(EngineConfig { lid, ..EngineConfig::default() });
+        // Its GID ends in its LID.
+        let gids = vec![(0xfe80 << 112 | u128::from(lid)).to_be_bytes()];
+        let mut engine = Engine::new(EngineConfig { lid, gids, ..EngineConfig::default() });
         // What commands of the other half would have made.
         let numbers = [Resource::pd(3), Resource::pd(4), Resource::pd(PD), Resource::pd(6), Resource::uar(0), Resource::eq(9)];
         numbers.into_iter().for_each(|id| engine.registry_mut().insert_named(id));

@@ -7,24 +7,38 @@ use crate::engine::psn;
 use crate::engine::qp::Qp;
 use crate::engine::qp::context::Service;
 use crate::engine::work::{QpResources, Work};
-use crate::packet::{PERMISSIVE_LID, Packet, same_partition};
+use crate::packet::{Addressing, GENERAL_QPN, MULTICAST_QPN, PERMISSIVE_LID, Packet, SUBNET_QPN, same_partition};
 
 impl Qp {
-    /// Whether a packet is for this queue pair: service and path.
-    pub(in crate::engine) fn accepts(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
-        let lid = packet.lrh.dlid;
-        if lid != shared.config.lid && lid != PERMISSIVE_LID && !packet.is_multicast() {
+    /// Whether a packet is for this queue pair: service and local route.
+    pub(in crate::engine) fn accepts(&self, addressing: &Addressing, shared: &QpResources) -> bool {
+        let Addressing { lrh, transport, dest_qpn } = *addressing;
+        let group = lrh.is_multicast() && dest_qpn == MULTICAST_QPN;
+        if lrh.dlid != shared.config.lid && lrh.dlid != PERMISSIVE_LID && !group {
             return false;
         }
-        if packet.bth.opcode.transport != self.context.service.transport() || self.context.service == Service::RegUmr {
+        if transport != Some(self.context.service.transport()) || self.context.service == Service::RegUmr {
             return false;
         }
-        !self.context.service.is_connected() || u32::from(packet.lrh.slid) == self.context.path(Ads::RLID)
+        !self.context.service.is_connected() || u32::from(lrh.slid) == self.context.path(Ads::RLID)
     }
 
-    /// Whether a packet comes from the partition of this queue pair.
+    /// Whether the global route of a packet, if it has one, comes from the peer of this connection. That it ends at this port is
+    /// checked for all packets.
+    pub(in crate::engine) fn accepts_global_route(&self, packet: &Packet<'_>) -> bool {
+        let Some(route) = packet.grh else { return true };
+        let path = self.context.qpc().sub(Qpc::PRIMARY_ADDRESS_PATH);
+        !self.context.service.is_connected() || !path.is_set(Ads::GRH) || path.bytes(Ads::RGID_RIP) == route.sgid
+    }
+
+    /// Whether a packet comes from the partition of this queue pair. Subnet management knows none; the queue pair of general
+    /// management is in every partition of its port (InfiniBand Architecture 10.9.3).
     pub(in crate::engine) fn shares_partition(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
-        same_partition(shared.pkey(self.context.path(Ads::PKEY_INDEX)), packet.bth.pkey)
+        match self.context.wire_qpn() {
+            SUBNET_QPN => true,
+            GENERAL_QPN => shared.config.shares_partition(packet.bth.pkey),
+            _ => same_partition(shared.pkey(self.context.path(Ads::PKEY_INDEX)), packet.bth.pkey),
+        }
     }
 
     pub(in crate::engine) fn handle_packet(&mut self, work: &mut Work<'_, '_>, packet: &Packet<'_>) {

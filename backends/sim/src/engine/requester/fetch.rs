@@ -9,6 +9,7 @@ use crate::engine::qp::context::{QpContext, Service};
 use crate::engine::requester::state::{Kind, Requester, SendOp};
 use crate::engine::requester::{MAX_OP_MEMORY, MAX_UNDER_WAY};
 use crate::engine::work::Work;
+use crate::packet::SUBNET_QPN;
 use crate::trace::Record;
 use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 
@@ -114,8 +115,14 @@ impl Requester {
         if (reliable_only && !qp.service.is_reliable()) || (sends && qp.service == Service::RegUmr) {
             return Some(CqeSyndrome::LocalQpOp);
         }
+        // Queue pair 0 speaks to its like alone.
+        if let SendBody::Send { address: Some(address), .. } = &wqe.body
+            && (address.dqpn == SUBNET_QPN) != qp.is_subnet_management()
+        {
+            return Some(CqeSyndrome::LocalQpOp);
+        }
         let most = match qp.service {
-            Service::Ud => qp.mtu() as u64,
+            Service::Ud => (qp.mtu() as u64).min(work.shared.config.max_mtu.into()),
             _ => MAX_MESSAGE.min(1 << work.shared.config.log_max_msg.min(31)),
         };
         let log_msg_max = qp.get(Qpc::LOG_MSG_MAX);

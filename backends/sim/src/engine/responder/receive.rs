@@ -175,6 +175,7 @@ fn source(qp: &QpContext, packet: &Packet<'_>) -> Source {
         lid: packet.lrh.slid,
         sl: packet.lrh.sl,
         qpn: packet.deth.map_or(qp.get(Qpc::REMOTE_QPN), |deth| deth.source_qpn),
-        global: packet.grh.is_some(),
+        // Of datagrams alone, as `ibv_poll_cq(3)` has `IBV_WC_GRH`.
+        global: packet.deth.is_some() && packet.grh.is_some(),
     }
 }

@@ -2,13 +2,16 @@
 
 use super::super::testing::*;
 use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport};
+use bareverbs_mlx5_spec::{CmdOpcode, Qpc, QpcSt};
 
 /// A request for the agents of LID 2: a class, the queue pair and the key that it is sent to.
 fn request(class: u8, dest_qpn: u32, qkey: u32) -> Packet<'static> {
     let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
     let bth = Bth { opcode, solicited: true, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn: 5 };
-    let mut packet = Packet::new(Lrh { vl: 0, sl: 3, dlid: 2, slid: 9 }, bth);
-    packet.deth = Some(Deth { qkey, source_qpn: 0x77 });
+    // Subnet management has a virtual lane and a queue pair of its own, at both ends (IBTA 7.6, 14.2.1).
+    let (vl, source_qpn) = if dest_qpn == 0 { (15, 0) } else { (0, 0x77) };
+    let mut packet = Packet::new(Lrh { vl, sl: 3, dlid: 2, slid: 9 }, bth);
+    packet.deth = Some(Deth { qkey, source_qpn });
     packet.payload = vec![0; 256].into();
     // Version, class, class version, Get.
     packet.payload.to_mut()[..4].copy_from_slice(&[1, class, 1, 1]);
@@ -46,6 +49,76 @@ fn requests_to_an_agent_reach_no_queue_pair() {
     assert_eq!(host.engine.next_management_request(), None);
 }
 
+/// A management queue pair that has receives for two datagrams.
+fn management_qp(host: &mut Host, st: QpcSt, qkey: u32) -> TestQp {
+    let mut qp = host.qp_of(st, 4, 4, 6);
+    for opcode in [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp] {
+        host.modify(qp.qpn, opcode, 0, |qpc| {
+            qpc.set(Qpc::Q_KEY, qkey).set(Qpc::MTU, 5);
+        })
+        .unwrap();
+    }
+    let at = host.alloc(4096);
+    let key = host.mkey(at, 4096, 0x1f);
+    (0..2).for_each(|_| host.post_receive(&mut qp, &[(at, 4096, key)]));
+    qp
+}
+
+#[test]
+fn subnet_management_is_taken_from_queue_pair_0_on_lane_15_alone() {
+    let mut host = Host::new(2);
+    let mut manager = management_qp(&mut host, QpcSt::Qp0, 0);
+    let mut ordinary = management_qp(&mut host, QpcSt::Ud, 7);
+    // Class 1 with Get is for the agent, class 7 for the host's own queue pair 0.
+    for (class, vl, source_qpn, taken) in [
+        (1, 15, 0, true),
+        (1, 0, 0, false),
+        (1, 15, 0x77, false),
+        (1, 0, 0x77, false),
+        (7, 15, 0, true),
+        (7, 0, 0, false),
+        (7, 15, 0x77, false),
+    ] {
+        let mut packet = request(class, 0, 0);
+        packet.lrh.vl = vl;
+        packet.deth = Some(Deth { qkey: 0, source_qpn });
+        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        let by_agent = host.engine.next_management_request().is_some();
+        let by_host = host.poll(&mut manager.receive).is_some();
+        let case = format!("class {class} on lane {vl} from QP {source_qpn:#x}");
+        assert_eq!((by_agent, by_host), (taken && class == 1, taken && class == 7), "{case}");
+    }
+    // Nothing else comes on that lane, by which it would pass a port that is not active.
+    for (vl, taken) in [(15, false), (0, true)] {
+        let mut packet = request(7, ordinary.qpn, 7);
+        packet.lrh.vl = vl;
+        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        assert_eq!(host.poll(&mut ordinary.receive).is_some(), taken, "lane {vl}");
+    }
+}
+
+#[test]
+fn queue_pair_0_is_addressed_by_queue_pair_0_alone() {
+    let mut host = Host::new(1);
+    let at = host.alloc(4096);
+    let key = host.mkey(at, 4096, 0x1f);
+    for (st, dest_qpn, sent) in [(QpcSt::Ud, 0, false), (QpcSt::Qp0, 0, true), (QpcSt::Qp0, 0x77, false)] {
+        let mut qp = management_qp(&mut host, st, 0);
+        let address = words(&[0, 0, 1 << 31 | dest_qpn, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
+        host.post_send(&mut qp, 0x0a, SIGNALED, 0, &[address, data(at, 256, key)].concat());
+        host.with(|engine, env| engine.advance(env));
+        let cqe = host.poll(&mut qp.send).unwrap();
+        // Local QP Operation Error.
+        assert_eq!(
+            (cqe.opcode() == 0, cqe.opcode() == 0xd && cqe.syndrome() == 0x02),
+            (sent, !sent),
+            "{st:?} to {dest_qpn:#x}"
+        );
+        assert_eq!(host.engine.transmit().is_some(), sent);
+        host.engine.destroy_qp(qp.qpn).unwrap();
+    }
+}
+
 #[test]
 fn a_port_without_an_identifier_is_answered_too() {
     let mut host = Host::new(0);
@@ -68,7 +141,8 @@ fn answers_go_to_the_sender() {
         let answer = host.engine.transmit().unwrap();
         let answer = Packet::decode(&answer).unwrap();
         assert_eq!(answer.lrh, Lrh { vl, sl: 3, dlid: 9, slid: 2 });
-        assert_eq!((answer.bth.dest_qpn, answer.bth.pkey, answer.bth.solicited), (0x77, 0xffff, false));
+        let asked_by = if qpn == 0 { 0 } else { 0x77 };
+        assert_eq!((answer.bth.dest_qpn, answer.bth.pkey, answer.bth.solicited), (asked_by, 0xffff, false));
         assert_eq!(answer.deth, Some(Deth { qkey, source_qpn: qpn }));
         assert_eq!(*answer.payload, [7; 256]);
     }

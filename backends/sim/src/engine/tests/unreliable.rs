@@ -1,5 +1,6 @@
 //! Unreliable connections and datagrams.
 
+use super::super::EngineConfig;
 use super::super::testing::*;
 use crate::wire::{FaultyWire, Probability, WireFaults};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Qpc, QpcSt};
@@ -297,4 +298,31 @@ fn members_that_take_nothing_count_towards_a_turn() {
         });
         assert_eq!(looked_at, Some(2048 / 16));
     });
+}
+
+#[test]
+fn no_datagram_is_longer_than_the_mtu_of_the_port() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(16384);
+    let (mut qa, mut qb) = (datagram_qp(&mut pair.a), datagram_qp(&mut pair.b));
+    let limit = |host: &mut Host, max_mtu| {
+        let config = EngineConfig { max_mtu, ..host.engine.config().clone() };
+        host.engine.configure(config);
+    };
+    let to = words(&[QKEY, 0, 1 << 31 | qb.qpn, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
+    // MTUs of the ports; whether 4096 bytes are sent, and whether they are taken.
+    for (of_a, of_b, sent, taken) in [(2048, 2048, false, false), (4096, 2048, true, false), (4096, 4096, true, true)] {
+        limit(&mut pair.a, of_a);
+        limit(&mut pair.b, of_b);
+        pair.b.post_receive(&mut qb, &[(at_b, 8192, key_b)]);
+        pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[to.clone(), data(at_a, 4096, key_a)].concat());
+        pair.run();
+        let cqe = pair.a.poll(&mut qa.send).unwrap();
+        // Local Length Error.
+        assert_eq!((cqe.opcode() == 0, cqe.opcode() == 0xd && cqe.syndrome() == 0x01), (sent, !sent), "{of_a}");
+        assert_eq!(pair.b.poll(&mut qb.receive).is_some(), taken, "{of_a} to {of_b}");
+        if !sent {
+            pair.a.modify(qa.qpn, CmdOpcode::SqErr2RtsQp, 0, |_| {}).unwrap();
+        }
+    }
 }
