@@ -3,200 +3,210 @@
 import dataclasses
 import typing
 
+from harness import case
+from harness.errors import Failed
+
 from . import linux_peer
-from .board import BoardError
-from .trial import Failed
 from .wrong_device import WrongDevice
 
 #: What every program's end says of the card.
 ALL_PAGES_BACK = r"down: (\d+) of \1 pages came back"
 
 
+#: For a case whose programs give back what they made on every card.
+ALL_CARDS = r"lid\d+"
+
+
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Case(case.Case):
     """One line of the result."""
 
-    name: str
-    summary: str
-    #: Does it; gets a Trial.
-    body: typing.Callable
-    machines: tuple
+    #: Does it; has a BoardRun as its argument.
+    body: typing.Callable = dataclasses.field(kw_only=True)
+    machines: tuple = dataclasses.field(kw_only=True)
     #: Boots Linux beside the program.
-    linux: bool = False
-    #: The cards (a pattern of their names) to which the programs give back all that they made; none if they cannot.
-    gives_back: str | None = r"lid\d+"
-    #: About what it takes on an idle machine: the longest are begun first.
-    lasts: int = 4
+    linux: bool = dataclasses.field(default=False, kw_only=True)
 
 
 def bring_up(machine):
     """The card comes up and goes down, on the root bus; the log is decoded."""
 
-    def body(trial):
-        trial.serve(1)
-        board = trial.boot(machine, "bring-up", 0, on_root_bus=True)
-        board.passes(trial.stop)
-        board.wait_for(r"^[0-9a-f:.]+ ?15b3:1021, BAR0 33554432 bytes, 8 vectors", trial.stop)
-        board.wait_for(r"^log: \d+\.\d{6} DEBUG bring-up: EnableHca \(bareverbs_mlx5::bring_up::steps\)$", trial.stop)
-        board.wait_for(r"^log: \d+\.\d{6} INFO firmware 28\.39\.1002 is up, it has [1-9]\d* pages", trial.stop)
-        board.wait_for(r"^port 1: Active, LID 1, MTU 4096$", trial.stop)
-        board.wait_for(ALL_PAGES_BACK, trial.stop)
+    def body(run):
+        run.serve_devices(1)
+        board = run.boot(machine, "bring-up", 0, on_root_bus=True)
+        board.passes(run.stop)
+        board.wait_for(r"^[0-9a-f:.]+ ?15b3:1021, BAR0 33554432 bytes, 8 vectors", run.stop)
+        board.wait_for(r"^log: \d+\.\d{6} DEBUG bring-up: EnableHca \(bareverbs_mlx5::bring_up::steps\)$", run.stop)
+        board.wait_for(r"^log: \d+\.\d{6} INFO firmware 28\.39\.1002 is up, it has [1-9]\d* pages", run.stop)
+        board.wait_for(r"^port 1: Active, LID 1, MTU 4096$", run.stop)
+        board.wait_for(ALL_PAGES_BACK, run.stop)
         numbers = [line for line in board.lines if "does not belong to this program" in line]
         if numbers:
             raise Failed(f"a log line that could not be decoded: {numbers[0]}")
 
-    return Case(f"bring-up-{machine}", f"the card comes up and goes down on {machine}, the log is decoded", body, (machine,))
+    return Case(
+        f"bring-up-{machine}",
+        f"the card comes up and goes down on {machine}, the log is decoded",
+        body=body,
+        machines=(machine,),
+        gives_back=ALL_CARDS,
+    )
 
 
 def minimal(machine):
     """The program of the book: a card writes to itself."""
 
-    def body(trial):
-        trial.serve(1)
-        board = trial.boot(machine, "minimal", 0)
-        board.passes(trial.stop)
-        board.wait_for(r"^4096 bytes written over the loopback, each byte checked$", trial.stop)
-        board.wait_for(ALL_PAGES_BACK, trial.stop)
+    def body(run):
+        run.serve_devices(1)
+        board = run.boot(machine, "minimal", 0)
+        board.passes(run.stop)
+        board.wait_for(r"^4096 bytes written over the loopback, each byte checked$", run.stop)
+        board.wait_for(ALL_PAGES_BACK, run.stop)
 
-    return Case(f"minimal-{machine}", f"a card writes to itself on {machine}", body, (machine,))
+    summary = f"a card writes to itself on {machine}"
+    return Case(f"minimal-{machine}", summary, body=body, machines=(machine,), gives_back=ALL_CARDS)
 
 
-def addresses(trial, boards):
+def addresses(run, boards):
     """What each program says its address is."""
-    return [board.wait_for(r"^address ([0-9a-f:]+)$", trial.stop).group(1) for board in boards]
+    return [board.wait_for(r"^address ([0-9a-f:]+)$", run.stop).group(1) for board in boards]
 
 
 def write(one, other):
     """RDMA WRITE, READ and windows between two machines."""
 
-    def body(trial):
-        trial.serve(2)
-        boards = [trial.boot(one, "write", 0), trial.boot(other, "write", 1)]
-        first, second = addresses(trial, boards)
+    def body(run):
+        run.serve_devices(2)
+        boards = [run.boot(one, "write", 0), run.boot(other, "write", 1)]
+        first, second = addresses(run, boards)
         boards[0].send(f"{second} first")
         boards[1].send(f"{first} second")
         for board in boards:
-            board.passes(trial.stop)
-            board.wait_for(r"^126976 bytes written and read back, each byte checked$", trial.stop)
-            board.wait_for(r"^126976 bytes written by the peer, each byte checked$", trial.stop)
-            board.wait_for(r"^a byte beyond the window refused$", trial.stop)
-            board.wait_for(ALL_PAGES_BACK, trial.stop)
+            board.passes(run.stop)
+            board.wait_for(r"^126976 bytes written and read back, each byte checked$", run.stop)
+            board.wait_for(r"^126976 bytes written by the peer, each byte checked$", run.stop)
+            board.wait_for(r"^a byte beyond the window refused$", run.stop)
+            board.wait_for(ALL_PAGES_BACK, run.stop)
 
     summary = f"WRITE, READ and a window between {one} and {other}, each byte checked on both sides"
-    return Case(f"write-{one}-{other}", summary, body, (one, other))
+    return Case(f"write-{one}-{other}", summary, body=body, machines=(one, other), gives_back=ALL_CARDS)
 
 
 def pingpong(one, other, name, size, iters, words=""):
     """Messages there and back between two machines."""
 
-    def body(trial):
-        trial.serve(2)
-        boards = [trial.boot(one, "pingpong", 0), trial.boot(other, "pingpong", 1)]
-        client, server = addresses(trial, boards)
+    def body(run):
+        run.serve_devices(2)
+        boards = [run.boot(one, "pingpong", 0), run.boot(other, "pingpong", 1)]
+        client, server = addresses(run, boards)
         boards[1].send(f"{client} server size={size} iters={iters} {words}")
-        boards[1].wait_for("^connected$", trial.stop)
+        boards[1].wait_for("^connected$", run.stop)
         boards[0].send(f"{server} client size={size} iters={iters} {words}")
         interrupts = 0
         for board in boards:
-            board.passes(trial.stop)
-            board.wait_for(rf"^{iters} messages of {size} bytes there and back, each byte checked$", trial.stop)
+            board.passes(run.stop)
+            board.wait_for(rf"^{iters} messages of {size} bytes there and back, each byte checked$", run.stop)
             if "events" in words:
-                interrupts += int(board.wait_for(r"^(\d+) interrupts$", trial.stop)[1])
+                interrupts += int(board.wait_for(r"^(\d+) interrupts$", run.stop)[1])
         # A machine finds each message before it sleeps if the other one is fast enough; both cannot.
         if "events" in words and interrupts == 0:
-            raise BoardError("neither machine was interrupted")
+            raise Failed("neither machine was interrupted")
 
     summary = f"{iters} messages of {size} bytes there and back between {one} and {other}, {name}"
-    return Case(f"pingpong-{one}-{other}-{name}", summary, body, (one, other), lasts=6)
+    return Case(
+        f"pingpong-{one}-{other}-{name}", summary, body=body, machines=(one, other), gives_back=ALL_CARDS, typical_seconds=6
+    )
 
 
 def failing(machine, name, summary, program, pattern, *, serve=(), device=True, options=(), status=1, send=None):
     """A program that must end with a message."""
 
-    def body(trial):
+    def body(run):
         if device:
-            trial.serve(1, *serve)
-        board = trial.boot(machine, program, 0 if device else None, options=options)
+            run.serve_devices(1, *serve)
+        board = run.boot(machine, program, 0 if device else None, options=options)
         if send is not None:
-            board.wait_for(r"^address ", trial.stop)
+            board.wait_for(r"^address ", run.stop)
             board.send(send)
-        board.fails(pattern, trial.stop, status)
+        board.fails(pattern, run.stop, status)
 
-    return Case(f"{name}-{machine}", f"{summary}, on {machine}", body, (machine,), gives_back=None, lasts=2)
+    return Case(f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine,), typical_seconds=2)
 
 
 def wrong_device(machine, name, summary, bar_size, register, pattern):
     """A device that calls itself a ConnectX and is none."""
 
-    def body(trial):
-        socket = trial.runtime / "wrong.socket"
-        trial.processes.append(WrongDevice(socket, bar_size, register))
-        trial.sockets = [socket]
-        trial.boot(machine, "bring-up", 0).fails(pattern, trial.stop)
+    def body(run):
+        socket = run.runtime / "wrong.socket"
+        run.processes.append(WrongDevice(socket, bar_size, register))
+        run.sockets = [socket]
+        run.boot(machine, "bring-up", 0).fails(pattern, run.stop)
 
-    return Case(f"{name}-{machine}", f"{summary}, on {machine}", body, (machine,), lasts=2)
+    return Case(
+        f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine,), gives_back=ALL_CARDS, typical_seconds=2
+    )
 
 
 def lost(machine, other, name, summary, lose, pattern):
     """A device that goes away under a running program, which says so and ends by itself."""
 
-    def body(trial):
-        trial.serve(2)
-        boards = [trial.boot(machine, "pingpong", 0, control=True), trial.boot(other, "pingpong", 1, control=True)]
-        client, server = addresses(trial, boards)
+    def body(run):
+        run.serve_devices(2)
+        boards = [run.boot(machine, "pingpong", 0, control=True), run.boot(other, "pingpong", 1, control=True)]
+        client, server = addresses(run, boards)
         boards[1].send(f"{client} server size=64 iters=1000000000")
-        boards[1].wait_for("^connected$", trial.stop)
+        boards[1].wait_for("^connected$", run.stop)
         boards[0].send(f"{server} client size=64 iters=1000000000")
-        boards[0].wait_for("^connected$", trial.stop)
-        lose(trial, boards)
+        boards[0].wait_for("^connected$", run.stop)
+        lose(run, boards)
         for board in boards[: 1 if lose is removed else 2]:
-            board.fails(pattern, trial.stop)
+            board.fails(pattern, run.stop)
 
-    return Case(f"{name}-{machine}", f"{summary}, on {machine}", body, (machine, other), gives_back=None)
+    return Case(f"{name}-{machine}", f"{summary}, on {machine}", body=body, machines=(machine, other))
 
 
 def lost_interrupt(machine, other):
     """The card does not raise an interrupt: the program, asleep, wakes up at its deadline and says so."""
 
-    def body(trial):
-        trial.serve(2, "--fault", "lose-interrupt 1 1")
-        boards = [trial.boot(machine, "pingpong", 0), trial.boot(other, "pingpong", 1)]
-        client, server = addresses(trial, boards)
+    def body(run):
+        run.serve_devices(2, "--fault", "lose-interrupt 1 1")
+        boards = [run.boot(machine, "pingpong", 0), run.boot(other, "pingpong", 1)]
+        client, server = addresses(run, boards)
         boards[1].send(f"{client} server size=64 iters=100")
-        boards[1].wait_for("^connected$", trial.stop)
+        boards[1].wait_for("^connected$", run.stop)
         boards[0].send(f"{server} client size=64 iters=100 events")
-        boards[0].fails("a completion came without its interrupt", trial.stop)
+        boards[0].fails("a completion came without its interrupt", run.stop)
 
     summary = f"an interrupt that the card does not raise, while {machine} sleeps"
-    return Case(f"lost-interrupt-{machine}", summary, body, (machine, other), gives_back=None)
+    return Case(f"lost-interrupt-{machine}", summary, body=body, machines=(machine, other))
 
 
-def removed(trial, _):
+def removed(run, _):
     """The first card answers no more."""
-    said = trial.server.tell("remove 1")
-    if said != "done":
-        raise Failed(f"remove: {said}")
+    answer = run.server.control("remove 1")
+    if answer != "done":
+        raise Failed(f"remove: {answer}")
 
 
-def killed(trial, boards):
+def killed(run, boards):
     """SIGKILL for the server, with the machines held for that moment: QEMU 11.1 ends itself when the connection is reset, which
     is how a socket with unread bytes is closed."""
     for board in boards:
-        board.monitor.ask("stop")
-    trial.server.settle()
-    trial.server.kill()
+        board.hold()
+    run.server.settle()
+    run.server.kill()
     for board in boards:
-        board.monitor.ask("cont")
+        board.resume()
 
 
 def linux(machine):
     """Messages with the pingpong tool of a Linux guest."""
 
-    def body(trial):
-        linux_peer.run(trial, machine)
+    def body(run):
+        linux_peer.exchange_with_linux(run, machine)
 
     summary = f"300 messages there and back between {machine} and ibv_rc_pingpong of a Linux guest, both ways"
-    return Case(f"linux-{machine}", summary, body, (machine,), linux=True, gives_back="lid1", lasts=25)
+    return Case(f"linux-{machine}", summary, body=body, machines=(machine,), linux=True, gives_back="lid1", typical_seconds=25)
 
 
 NO_CARD = r"no ConnectX .* in any slot; there are"
@@ -246,7 +256,9 @@ CASES = [
         0,
         "SetCommandQueue: command interface revision 0 instead of 5",
     ),
-    failing("x86_64", "small-arena", "an arena of 32 pages", "small-arena", r"bring-up failed at \w+: no \d+ free pages in a row in"),
+    failing(
+        "x86_64", "small-arena", "an arena of 32 pages", "small-arena", r"bring-up failed at \w+: no \d+ free pages in a row in"
+    ),
     failing(
         "riscv64",
         "short-arena",

@@ -7,7 +7,8 @@ import shutil
 import struct
 import subprocess
 
-from rig import packages
+from harness import build
+from harness.errors import SetUpError
 
 #: Rust's target of each machine.
 TARGETS = {
@@ -23,16 +24,6 @@ ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 PROGRAMS = ["bring-up", "pingpong", "write"]
 
 
-def _cargo(command, folder, say, what):
-    say(what)
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1800, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise packages.PackageError(f"{command[0]}: {error}") from error
-    if done.returncode != 0:
-        raise packages.PackageError(f"{' '.join(command)}: {done.stderr.strip()[-3000:]}")
-
-
 def _add_targets(wanted):
     """Has rustup fetch the core library of targets that lack it."""
     sysroot = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
@@ -41,36 +32,35 @@ def _add_targets(wanted):
     if missing and shutil.which("rustup"):
         done = subprocess.run(["rustup", "target", "add", *missing], capture_output=True, text=True, timeout=600, check=False)
         if done.returncode != 0:
-            raise packages.PackageError(f"rustup target add: {done.stderr.strip()[-1000:]}")
+            raise SetUpError(f"rustup target add: {done.stderr.strip()[-1000:]}")
 
 
 class Images:
     """Where the programs lie once they are built."""
 
-    def __init__(self, project):
-        self.workspace = project / "examples/firmware"
+    def __init__(self):
+        self.workspace = build.PROJECT / "examples/firmware"
         self.output = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or self.workspace / "target").resolve()
 
     @property
-    def reader(self):
-        """The host's reader of serial lines."""
+    def decoder(self):
+        """The host's decoder of serial lines."""
         return self.output / "debug/serial-log"
 
     def path(self, machine, program):
         """The ELF file of a program."""
         return self.output / TARGETS[machine] / "release" / program
 
-    def build_reader(self, say):
+    def build_decoder(self):
         """The host's part."""
-        _cargo(["cargo", "build", "--package", "serial-log"], self.workspace, say, "building the reader of serial lines")
+        build.cargo("--package", "serial-log", folder=self.workspace)
 
-    def build(self, machines, say):
+    def build(self, machines):
         """All programs for these machines."""
         _add_targets([TARGETS[machine] for machine in machines])
         for machine in machines:
-            command = ["cargo", "build", "--release", "--target", TARGETS[machine]]
-            command += ["--package", "programs", "--package", "wrong-programs"]
-            _cargo(command, self.workspace, say, f"building the programs for {machine}")
+            packages = ["--package", "programs", "--package", "wrong-programs"]
+            build.cargo("--release", "--target", TARGETS[machine], *packages, folder=self.workspace)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,14 +99,14 @@ def size(path):
 
 
 def table(images, machines, used):
-    """The sizes of all programs, as lines of text. `used` has the bytes of the stack that a run used at most, by program and
-    machine."""
+    """The sizes of all programs, as lines of text. `used` has the bytes of the stack that a run used at most, by
+    the name of the measurement."""
     heads = ["code", "constants", "data", "bss", "for the card", "stack", "used of it"]
     lines = [f"{'bytes of an image':24}" + "".join(f"{head:>13}" for head in heads)]
     for machine in machines:
         for program in PROGRAMS:
             path = images.path(machine, program)
             if path.is_file():
-                numbers = [*dataclasses.astuple(size(path)), used.get((program, machine), "-")]
+                numbers = [*dataclasses.astuple(size(path)), used.get(f"stack of {program}, {machine}", "-")]
                 lines.append(f"{program + ', ' + machine:24}" + "".join(f"{number:>13}" for number in numbers))
     return lines

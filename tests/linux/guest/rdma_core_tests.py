@@ -64,28 +64,28 @@ def run(test, seconds):
     """Runs one test in a process of its own."""
     name = test.id().removeprefix("tests.")
     start = time.monotonic()
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(told)
+        os.close(reader)
         signal.signal(signal.SIGALRM, late)
         signal.alarm(seconds)
         result = Result()
         test(result)
         signal.alarm(0)
-        os.write(tell, f"{result.word} {name}{': ' if result.reason else ''}{result.reason}".encode()[:4000])
+        os.write(writer, f"{result.word} {name}{': ' if result.reason else ''}{result.reason}".encode()[:4000])
         os._exit(0)
-    os.close(tell)
+    os.close(writer)
     # A process that hangs where no exception reaches it.
     signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
     signal.alarm(seconds + 10)
     _, status = os.waitpid(child, 0)
     signal.alarm(0)
-    with open(told, "rb") as pipe:
-        said = pipe.read().decode()
-    if not said:
-        said = f"fail {name}: ended by {'signal' if os.WIFSIGNALED(status) else 'status'} {os.waitstatus_to_exitcode(status)}"
-    print(f"#> test {said} ({time.monotonic() - start:.1f} s)", flush=True)
+    with open(reader, "rb") as pipe:
+        outcome = pipe.read().decode()
+    if not outcome:
+        outcome = f"fail {name}: ended by {'signal' if os.WIFSIGNALED(status) else 'status'} {os.waitstatus_to_exitcode(status)}"
+    print(f"#> test {outcome} ({time.monotonic() - start:.1f} s)", flush=True)
 
 
 def late(*_):

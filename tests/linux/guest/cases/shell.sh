@@ -1,4 +1,4 @@
-# A shell on the terminal of whoever booted the guest.
+# A shell on the terminal on which the guest was booted.
 for module in mlx5_core mlx5_ib ib_uverbs ib_umad ib_ipoib rdma_ucm; do
 	load $module || return
 done

@@ -1,4 +1,4 @@
-# How fast the device is for a guest: lines "#= " are the table that the rig shows. The host's answers to "usage" are the
+# How fast the device is for a guest: lines "#= " are the table that the runner shows. The host's answers to "usage" are the
 # seconds since the servers were started, their processor seconds and how often their threads went to sleep.
 power_on=$(ask usage | cut -d' ' -f1)
 load_mlx5 || return

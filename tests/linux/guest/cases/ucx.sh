@@ -32,7 +32,7 @@ atomic_cas -t cswap -s 8 -n 50 -w 5
 write_64K -t put_bw -s 65536 -D zcopy -n 20 -w 2
 read_64K -t get -s 65536 -D zcopy -n 20 -w 2
 END
-# Later ones are programs of MPI too, if they are not told to be none.
+# Later ones are programs of MPI too, unless an option makes them none.
 alone=
 ! grep -q MPI_Init /bin/ucx_perftest || alone="-P 0"
 # And what they do as such, with nobody, need not be much.

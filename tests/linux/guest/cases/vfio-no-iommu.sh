@@ -1,4 +1,4 @@
-# A machine without an IOMMU: refused, with the reason; also where VFIO was told to do without.
+# A machine without an IOMMU: refused, with the reason; also where VFIO is configured to do without.
 load vfio_pci && load vfio_iommu_type1 || return
 card=0000:01:00.0
 echo vfio-pci >/sys/bus/pci/devices/$card/driver_override

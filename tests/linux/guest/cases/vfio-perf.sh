@@ -1,4 +1,4 @@
-# Our driver over VFIO beside libmlx5 on mlx5_ib: the same devices, the same guest, one run. Lines "#= " are what the rig shows.
+# Our driver over VFIO beside libmlx5 on mlx5_ib: the same devices, the same guest, one run. Lines "#= " are what the runner shows.
 load_mlx5 || return
 card0=0000:01:00.0
 card1=0000:02:00.0

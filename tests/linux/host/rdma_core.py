@@ -65,6 +65,5 @@ def _explained(reason):
 
 def _known(suite, name, reason):
     return any(
-        suite.startswith(where) and re.search(names, name) and re.search(pattern, reason)
-        for where, names, pattern, _ in KNOWN
+        suite.startswith(where) and re.search(names, name) and re.search(pattern, reason) for where, names, pattern, _ in KNOWN
     )

@@ -1,9 +1,8 @@
 """rdma-core's own tests and the Python that runs them, for the guest's initial file system."""
 
 import gzip
-import subprocess
 
-from . import packages
+from harness.errors import SetUpError
 
 # Parts of the standard library that no test needs, by the first part of their path.
 WITHOUT = ("test", "idlelib", "ensurepip", "pydoc_data", "lib2to3", "tkinter", "venv", "sqlite3", "config-", "__pycache__")
@@ -19,7 +18,7 @@ def add(archive, tree, libraries_of):
     a file needs."""
     version = sorted(path.name for path in (tree.root / "usr/lib").glob("python3.*"))
     if not version:
-        raise packages.PackageError(f"{tree.home.name}: no Python was unpacked")
+        raise SetUpError(f"{tree.home.name}: no Python was unpacked")
     needed = set()
     for name, place in [(f"usr/bin/{version[-1]}", "bin/python3"), *((name, f"bin/{name.split('/')[-1]}") for name in PROGRAMS)]:
         archive.file(place, (tree.root / name).read_bytes(), 0o755)

@@ -7,7 +7,10 @@ import pathlib
 import re
 import subprocess
 
-from . import applications, packages, python
+from harness.build import PROJECT
+from harness.errors import SetUpError
+
+from . import applications, python
 
 # What a case may load; what these need is found in the modules themselves.
 MODULES = [
@@ -43,7 +46,9 @@ PROGRAMS = [
 LOADER = "lib64/ld-linux-x86-64.so.2"
 
 # Not among the packages: other working copies use those too, and have scripts and a program of their own.
-IMAGES = pathlib.Path(__file__).resolve().parents[3] / "target/linux/images"
+IMAGES = PROJECT / "target/linux/images"
+# What every guest has in its root.
+GUEST = PROJECT / "tests/linux/guest"
 
 
 class Archive:
@@ -97,7 +102,7 @@ def kernel(tree):
     """The tree's kernel image and its release."""
     images = sorted((tree.root / "boot").glob("vmlinuz-*"))
     if not images:
-        raise packages.PackageError(f"{tree.home.name}: no kernel was unpacked")
+        raise SetUpError(f"{tree.home.name}: no kernel was unpacked")
     return images[-1], images[-1].name.removeprefix("vmlinuz-")
 
 
@@ -109,27 +114,26 @@ def path(tree, with_python=False, with_program=False, with_applications=False):
 
 def readme_lines():
     """The command lines of the README for somebody with a card."""
-    project = pathlib.Path(__file__).resolve().parents[3]
-    command = [str(project / "tests/scripts/run-section"), "--print", str(project / "README.md"), "On Linux with a real card"]
+    command = [str(PROJECT / "tests/scripts/run-section"), "--print", str(PROJECT / "README.md"), "On Linux with a real card"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode != 0:
-        raise packages.PackageError(f"the README's lines: {done.stderr.strip()}")
+        raise SetUpError(f"the README's lines: {done.stderr.strip()}")
     return done.stdout
 
 
-def build(tree, guest, extra=(), python_tree=None, programs=(), applications_tree=None):
-    """Path of the image for a tree and the folder of guest scripts; made anew when either changed. `extra` are static
-    programs of one's own that go into /bin; `python_tree` has rdma-core's Python tests, `applications_tree` those of
-    applications.py; `programs` were built on this machine and go into /bin with the libraries of the tree that they need."""
+def build(tree, python_tree=None, programs=(), applications_tree=None):
+    """Path of the image for a tree and the guest's scripts; made anew when either changed. `python_tree` has rdma-core's Python
+    tests, `applications_tree` those of applications.py; `programs` were built on this machine and go into /bin with the libraries of
+    the tree that they need."""
     _, release = kernel(tree)
-    scripts = sorted(path for path in guest.rglob("*") if path.is_file())
+    scripts = sorted(path for path in GUEST.rglob("*") if path.is_file())
     state = hashlib.sha256(tree.fingerprint().encode())
     if python_tree:
         state.update(python_tree.fingerprint().encode())
     if applications_tree:
         state.update(applications_tree.fingerprint().encode())
     state.update(readme_lines().encode())
-    for source in [*scripts, *extra, *programs, __file__, python.__file__, applications.__file__]:
+    for source in [*scripts, *programs, __file__, python.__file__, applications.__file__]:
         state.update(str(source).encode() + b"\0")
         with open(source, "rb") as file:
             state.update(file.read())
@@ -146,10 +150,8 @@ def build(tree, guest, extra=(), python_tree=None, programs=(), applications_tre
     archive.link("usr", ".")
     archive.file("bin/busybox", (tree.root / "usr/bin/busybox").read_bytes(), 0o755)
     for script in scripts:
-        archive.file(str(script.relative_to(guest)), script.read_bytes(), 0o755)
+        archive.file(str(script.relative_to(GUEST)), script.read_bytes(), 0o755)
     archive.file("readme-lines", readme_lines().encode())
-    for own in extra:
-        archive.file(f"bin/{own.name}", own.read_bytes(), 0o755)
     for program in programs:
         _own(archive, tree, program)
     _programs(archive, tree)
@@ -189,9 +191,9 @@ def for_ipxe(tree, image, boots, folder):
 def _own(archive, tree, program):
     try:
         needed = _libraries(tree, program)
-    except packages.PackageError as error:
+    except SetUpError as error:
         # The loader names the version of the C library that it misses.
-        raise packages.PackageError(f"{program} does not run in a guest of {tree.home.name}: {error}") from error
+        raise SetUpError(f"{program} does not run in a guest of {tree.home.name}: {error}") from error
     archive.file(f"bin/{program.name}", program.read_bytes(), 0o755)
     for library in sorted(needed):
         archive.file(f"lib/{library.name}", library.resolve().read_bytes(), 0o755)
@@ -225,7 +227,7 @@ def _libraries(tree, program):
     loader = [str(tree.root / LOADER), "--library-path", folders, "--list", str(program)]
     listed = subprocess.run(loader, capture_output=True, text=True, timeout=30, check=False)
     if listed.returncode != 0:
-        raise packages.PackageError(f"libraries of {program.name}: {listed.stdout}{listed.stderr}".strip())
+        raise SetUpError(f"libraries of {program.name}: {listed.stdout}{listed.stderr}".strip())
     names = re.findall(r"^\s*(\S+) => /", listed.stdout, re.MULTILINE)
     return {tree.libraries / name for name in names if (tree.libraries / name).exists()}
 

@@ -3,6 +3,8 @@
 import dataclasses
 import re
 
+from harness import case
+
 # Kernel warnings that are no fault of the device: pattern, reason.
 EXPECTED = []
 
@@ -13,12 +15,15 @@ SUSPECT = re.compile(
 )
 
 
+#: For a case whose drivers give back what they made on every device.
+ALL_DEVICES = ".*"
+
+
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Case(case.Case):
     """One line of the result."""
 
-    name: str
-    summary: str
+    #: The script in guest/cases, if it is not called as the case is.
     script: str = ""
     suite: str = "trixie"
     #: One for each guest, where they differ.
@@ -28,34 +33,26 @@ class Case:
     #: Devices, dealt out to the guests in equal parts.
     devices: int = 1
     #: Empty slots of each guest, for devices that are put in while it runs.
-    spares: int = 0
+    empty_slots: int = 0
     guests: int = 1
     #: Each guest has a server process of its own, joined by a link.
     linked: bool = False
     serve: tuple = ()
     parameters: tuple = ()
     #: What it may take at most: many times what it needs, for a machine with other work.
-    seconds: int = 300
-    #: About what it takes on an idle machine: the longest are begun first.
-    lasts: int = 10
-    #: It waits for most of its time, and may run beside those that have a processor each.
-    waits: bool = False
+    timeout: int = 300
+    #: Kernel warnings that the case provokes: pattern, reason.
     expected: tuple = ()
     #: What the wire must be seen to do to packets, in per cent: lost, doubled, passed.
     disorder: tuple = ()
-    #: What the device's audit may report of the driver: pattern, reason.
-    forgiven: tuple = ()
-    gives_back: bool = False
     #: The drivers are shut down at the end, as on a machine that is turned off. Without it the guest just stops, seconds
     #: earlier.
     shut_down: bool = False
     #: The devices write a trace: what to look at after a failure, and half of their time.
     traced: bool = True
-    #: The servers' C library keeps no freed memory for its threads: what their heap has in use can be told to a few bytes.
+    #: The servers' C library keeps no freed memory for its threads: what their heap has in use is known to a few bytes.
     uncached: bool = False
-    #: Runs when it is named, not with all.
-    only_named: bool = False
-    #: Python and rdma-core's own tests are in the guest; so many of them pass at least.
+    #: Python and rdma-core's own tests are in the guest; at least that many of them pass.
     python: bool = False
     tests: int = 0
     #: The guest has an IOMMU.
@@ -70,39 +67,41 @@ class Case:
     applications: bool = False
 
 
-def complaints(case, lines):
-    """Kernel warnings of a guest that nothing explains."""
-    explained = [re.compile(pattern) for pattern, _ in [*EXPECTED, *case.expected]]
+def complaints(expected, lines):
+    """Kernel warnings of a guest that nothing explains: neither `expected` nor what is expected of every case."""
+    explained = [re.compile(pattern) for pattern, _ in [*EXPECTED, *expected]]
     warnings = [line[3:] for line in lines if line.startswith("#! ")]
     return [line for line in warnings if SUSPECT.search(line) and not any(pattern.search(line) for pattern in explained)]
 
 
 def pingpong(name, summary, tools, **more):
     """A case of the pingpong script between two devices."""
-    return Case(name, summary, script="pingpong", **{"devices": 2, "parameters": (("tools", tools),), "lasts": 15, **more})
+    return Case(
+        name, summary, script="pingpong", **{"devices": 2, "parameters": (("tools", tools),), "typical_seconds": 15, **more}
+    )
 
 
 def perftest(name, summary, sets, **more):
     """A case of the perftest script between two devices."""
-    given = {"devices": 2, "seconds": 600, "lasts": 25, "parameters": (("set", sets),), **more}
+    given = {"devices": 2, "timeout": 600, "typical_seconds": 25, "parameters": (("set", sets),), **more}
     return Case(name, summary, script="perftest", **given)
 
 
 def between(name, summary, **more):
     """A case of the pair script: the pingpongs between two guests, each with a device."""
-    return Case(name, summary, **{"script": "pair", "devices": 2, "guests": 2, "seconds": 600, "lasts": 45, **more})
+    return Case(name, summary, **{"script": "pair", "devices": 2, "guests": 2, "timeout": 600, "typical_seconds": 45, **more})
 
 
 def fault(name, summary, kind, expected=r"mlx5_core .*", **more):
     """A case of the fault script, and what the kernel may say of the fault."""
     parameters = (("fault", kind),)
-    given = {"devices": 2, "lasts": 15, "expected": ((expected, "the fault itself"),), "parameters": parameters, **more}
+    given = {"devices": 2, "typical_seconds": 15, "expected": ((expected, "the fault itself"),), "parameters": parameters, **more}
     return Case(name, summary, script="fault", **given)
 
 
 def rdma_core(name, summary, tests, **more):
-    """A case of rdma-core's own tests, so many of which pass at least."""
-    given = {"python": True, "memory": 2048, "lasts": 120, "seconds": 1800, "tests": tests, **more}
+    """A case of rdma-core's own tests, of which at least `tests` pass."""
+    given = {"python": True, "memory": 2048, "typical_seconds": 120, "timeout": 1800, "tests": tests, **more}
     return Case(name, summary, **given)
 
 
@@ -128,48 +127,50 @@ BAD_WIRE = {
 }
 
 CASES = [
-    Case("boot", "the guest without a device: its kernel, tools and modules", devices=0, lasts=6),
-    Case("boot-6.1", "the same with the kernel and tools of bookworm", script="boot", suite="bookworm", devices=0, lasts=6),
-    Case("core", "the drivers bind to two devices and let go of them", devices=2, gives_back=True),
+    Case("boot", "the guest without a device: its kernel, tools and modules", devices=0, typical_seconds=6),
     Case(
-        "core-no-pages",
+        "boot-6.1", "the same with the kernel and tools of bookworm", script="boot", suite="bookworm", devices=0, typical_seconds=6
+    ),
+    Case("driver-only", "the drivers bind to two devices and let go of them", devices=2, gives_back=ALL_DEVICES),
+    Case(
+        "driver-only-no-pages",
         "the same on a device that asks for no firmware pages",
-        script="core",
+        script="driver-only",
         serve=("--no-firmware-pages",),
-        gives_back=True,
+        gives_back=ALL_DEVICES,
     ),
     Case(
-        "core-1-cpu",
+        "driver-only-1-cpu",
         "the same with one processor and two vectors",
-        script="core",
+        script="driver-only",
         cpus=1,
         serve=("--vectors", "2"),
-        gives_back=True,
+        gives_back=ALL_DEVICES,
     ),
     Case(
-        "core-4-cpus",
+        "driver-only-4-cpus",
         "the same with four processors and 256 vectors",
-        script="core",
+        script="driver-only",
         cpus=4,
         serve=("--vectors", "256"),
-        gives_back=True,
+        gives_back=ALL_DEVICES,
     ),
-    Case("core-6.1", "the same with kernel 6.1", script="core", suite="bookworm", devices=2, gives_back=True),
+    Case("driver-only-6.1", "the same with kernel 6.1", script="driver-only", suite="bookworm", devices=2, gives_back=ALL_DEVICES),
     Case(
-        "core-6.1-no-pages",
+        "driver-only-6.1-no-pages",
         "the same with kernel 6.1, four processors, few vectors and no firmware pages",
-        script="core",
+        script="driver-only",
         suite="bookworm",
         cpus=4,
         serve=("--no-firmware-pages", "--vectors", "3"),
-        gives_back=True,
+        gives_back=ALL_DEVICES,
     ),
     Case("devinfo", "ibv_devinfo -v shows what the device was configured with", shut_down=True),
     Case("devinfo-6.1", "the same with kernel 6.1 and its rdma-core", script="devinfo", suite="bookworm", shut_down=True),
     Case(
-        "devinfo-configured",
+        "devinfo-custom-config",
         "the same with every option of the device's identity, port and limits",
-        script="configured",
+        script="custom-config",
         serve=(
             *("--device-id", "0x101b", "--lid", "7", "--sm-lid", "3", "--gid-prefix", "fec0:0000:0000:0001"),
             *("--node-guid", "1122:3344:5566:7700", "--port-guid", "1122:3344:5566:7788", "--system-guid", "1122:3344:5566:0000"),
@@ -181,9 +182,9 @@ CASES = [
     Case(
         "reload",
         "modules loaded and unloaded 20 times, nothing left each time",
-        lasts=60,
-        seconds=600,
-        gives_back=True,
+        typical_seconds=60,
+        timeout=600,
+        gives_back=ALL_DEVICES,
         uncached=True,
     ),
     Case(
@@ -192,8 +193,8 @@ CASES = [
         script="reload",
         suite="bookworm",
         parameters=(("times", 5),),
-        lasts=20,
-        gives_back=True,
+        typical_seconds=20,
+        gives_back=ALL_DEVICES,
     ),
     pingpong("rc", "ibv_rc_pingpong between two devices", "rc"),
     pingpong("rc-loopback", "ibv_rc_pingpong within one device", "rc", devices=1),
@@ -206,7 +207,7 @@ CASES = [
         "all five pingpongs with kernel 6.1 and its rdma-core",
         "rc,uc,ud,srq,xsrq",
         suite="bookworm",
-        lasts=30,
+        typical_seconds=30,
     ),
     pingpong(
         "rc-bad-wire",
@@ -214,8 +215,8 @@ CASES = [
         "rc,srq,xsrq",
         **BAD_WIRE,
         parameters=(("tools", "rc,srq,xsrq"), ("lossy", 1)),
-        lasts=40,
-        seconds=600,
+        typical_seconds=40,
+        timeout=600,
     ),
     between("two-guests", "all five pingpongs between two guests, each with a device"),
     between(
@@ -231,7 +232,7 @@ CASES = [
         "perf-options",
         "perftest: inline sizes, 8 queue pairs, both directions, events",
         "inline,many,both,events",
-        lasts=45,
+        typical_seconds=45,
     ),
     perftest("perf-sizes", "perftest: all sizes up to 8 MB", "sizes"),
     perftest(
@@ -239,7 +240,7 @@ CASES = [
         "perftest with kernel 6.1 and its user space",
         "rc,uc,ud,many",
         suite="bookworm",
-        lasts=35,
+        typical_seconds=35,
     ),
     perftest(
         "perf-bad-wire",
@@ -264,9 +265,11 @@ CASES = [
         # in configuration space that it holds itself (golan_remove, mlx_pci_gw_get_ownership).
         serve=("--managed", "--device-id", "0x1011"),
         ipxe=True,
-        forgiven=((r'ReservedBits { layout: "cmd_hca_cap", offset: 16 }', "iPXE writes log_max_qp in the wrong byte order"),),
-        lasts=60,
-        seconds=600,
+        allowed_mistakes=(
+            (r'ReservedBits { layout: "cmd_hca_cap", offset: 16 }', "iPXE writes log_max_qp in the wrong byte order"),
+        ),
+        typical_seconds=60,
+        timeout=600,
     ),
     Case(
         "ibdiagnet",
@@ -274,7 +277,7 @@ CASES = [
         devices=2,
         serve=("--managed",),
         applications=True,
-        lasts=30,
+        typical_seconds=30,
     ),
     Case(
         "ibdiagnet-6.1",
@@ -284,7 +287,7 @@ CASES = [
         devices=2,
         serve=("--managed",),
         applications=True,
-        lasts=30,
+        typical_seconds=30,
     ),
     applied("ucx", "UCX between two guests: RC and UD, by verbs and by its own driver of mlx5", script="ucx"),
     applied(
@@ -317,17 +320,17 @@ CASES = [
         disorder=(("passed", 5),),
     ),
     Case(
-        "rough",
+        "device-reset",
         "tools killed amid their work, the driver unbound, the card removed and found again, reset, reloaded",
         devices=2,
-        forgiven=((r"UnknownDoorbell", "a tool does not hear that the driver has destroyed its queue pair"),),
+        allowed_mistakes=((r"UnknownDoorbell", "a tool does not hear that the driver has destroyed its queue pair"),),
         # Without a stock of thousands of keys that the driver must give back each time.
         serve=("--no-umr",),
         # For devlink.
         python=True,
         memory=2048,
-        lasts=50,
-        seconds=600,
+        typical_seconds=50,
+        timeout=600,
     ),
     fault(
         "fault-status",
@@ -344,10 +347,10 @@ CASES = [
         "the server killed under the guest and restarted: the driver notices, the guest lives and takes the new devices",
         "killed",
         r"mlx5_core |infiniband|pcieport",
-        spares=2,
-        lasts=80,
+        empty_slots=2,
+        typical_seconds=80,
         waits=True,
-        seconds=600,
+        timeout=600,
     ),
     fault(
         "fault-killed-often",
@@ -355,44 +358,60 @@ CASES = [
         "killed",
         r"mlx5_core |infiniband|pcieport",
         devices=1,
-        spares=10,
+        empty_slots=10,
         parameters=(("fault", "killed"), ("rounds", 10)),
-        seconds=1800,
+        timeout=1800,
         only_named=True,
     ),
     fault(
         "fault-removed",
         "a device that answers no more: the driver notices and lets go, the other device goes on",
         "removed",
-        lasts=80,
+        typical_seconds=80,
         waits=True,
-        seconds=600,
+        timeout=600,
     ),
     fault(
         "fault-timeout",
         "a command that never completes: the driver gives it up after a minute and goes on",
         "timeout",
         r"ALLOC_PD\(0x800\)|alloc_pd",
-        lasts=80,
+        typical_seconds=80,
         waits=True,
-        seconds=600,
+        timeout=600,
     ),
     Case(
         "reconnect",
         "QEMU killed twice amid a pingpong: the next guest finds fresh devices on the same server",
         devices=2,
-        lasts=30,
-        seconds=600,
+        typical_seconds=30,
+        timeout=600,
     ),
     rdma_core("verbs", "rdma-core's own tests of verbs and libmlx5", 142),
     rdma_core("verbs-6.1", "the same with kernel 6.1 and its rdma-core", 134, script="verbs", suite="bookworm"),
-    rdma_core("vfio", "no kernel driver: rdma-core's own in user space, over VFIO behind an IOMMU", 1, iommu=True, lasts=30),
-    own_driver("vfio-selftest", "the main job and info on cards behind VFIO", lasts=20),
-    own_driver("vfio-selftest-6.1", "the same with kernel 6.1", script="vfio-selftest", suite="bookworm", lasts=20),
-    own_driver("vfio-examples", "the examples of VFIO: a write to a peer, an event loop, what the IOMMU refuses", lasts=20),
-    own_driver("vfio-processes", "two processes, each with a card; one is killed again and again, and its card stays usable", lasts=40),
-    own_driver("vfio-removal", "cards that are unbound, broken or pulled out under a running job", lasts=170, waits=True, seconds=600),
-    own_driver("vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and what mends it", lasts=30),
+    rdma_core(
+        "vfio", "no kernel driver: rdma-core's own in user space, over VFIO behind an IOMMU", 1, iommu=True, typical_seconds=30
+    ),
+    own_driver("vfio-selftest", "the main job and info on cards behind VFIO", typical_seconds=20),
+    own_driver("vfio-selftest-6.1", "the same with kernel 6.1", script="vfio-selftest", suite="bookworm", typical_seconds=20),
+    own_driver(
+        "vfio-examples", "the examples of VFIO: a write to a peer, an event loop, what the IOMMU refuses", typical_seconds=20
+    ),
+    own_driver(
+        "vfio-processes",
+        "two processes, each with a card; one is killed again and again, and its card stays usable",
+        typical_seconds=40,
+    ),
+    own_driver(
+        "vfio-removal",
+        "cards that are unbound, broken or pulled out under a running job",
+        typical_seconds=170,
+        waits=True,
+        timeout=600,
+    ),
+    own_driver(
+        "vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and what mends it", typical_seconds=30
+    ),
     own_driver("vfio-group", "a card that shares its IOMMU group with another function", devices=1, companion=True),
     own_driver(
         "vfio-recovery",
@@ -410,7 +429,7 @@ CASES = [
         serve=("--vectors", "1"),
         parameters=(("says", "has.1.MSI-X.vectors,.2.are.needed"), ("binds", 1)),
     ),
-    own_driver("readme", "the README's lines for somebody with a card", serve=("--no-umr",), lasts=40),
+    own_driver("readme", "the README's lines for somebody with a card", serve=("--no-umr",), typical_seconds=40),
     own_driver("vfio-no-iommu", "a machine without an IOMMU: refused", iommu=False, devices=1),
     Case(
         "vfio-pingpong",
@@ -418,7 +437,7 @@ CASES = [
         devices=2,
         iommu=True,
         program=True,
-        lasts=40,
+        typical_seconds=40,
     ),
     Case(
         "bind",
@@ -428,7 +447,7 @@ CASES = [
         program=True,
         # Without a stock of thousands of keys, each in pages of its own that the IOMMU maps one by one.
         serve=("--no-umr",),
-        lasts=40,
+        typical_seconds=40,
     ),
     own_driver(
         "vfio-perf",
@@ -436,7 +455,7 @@ CASES = [
         # Without the kernel driver's stock of keys, which it takes long to give back behind an IOMMU.
         serve=("--no-umr",),
         traced=False,
-        seconds=900,
+        timeout=900,
         only_named=True,
     ),
     own_driver(

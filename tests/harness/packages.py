@@ -11,12 +11,11 @@ import re
 import shutil
 import subprocess
 
+from .build import PROJECT
+from .errors import SetUpError
+
 APPLICATIONS = ["ucx-utils", "open-iscsi", "ibutils"]
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-
-
-class PackageError(Exception):
-    """A package that could not be had; the text says which step failed and how."""
 
 
 def mirror():
@@ -39,7 +38,7 @@ def mirror():
             named = suites.group(suites.lastindex).split()
             if uris.group(1).rstrip("/").endswith("/debian") and any(re.fullmatch(r"[a-z]+", suite) for suite in named):
                 return uris.group(1)
-    raise PackageError("no Debian archive in this machine's apt sources")
+    raise SetUpError("no Debian archive in this machine's apt sources")
 
 
 class Tree:
@@ -67,21 +66,21 @@ class Tree:
         mark = self.home / "unpacked"
         return mark.is_file() and mark.read_text() == self._recipe()
 
-    def prepare(self, say):
+    def prepare(self, progress):
         """Downloads and unpacks what is missing."""
         if self.ready():
             return
         for part in ("etc", "state/lists/partial", "archives/partial"):
             (self.home / part).mkdir(parents=True, exist_ok=True)
         self._configure()
-        say(f"{self.home.name}: package lists of {', '.join(self.suites)}")
+        progress(f"{self.home.name}: package lists of {', '.join(self.suites)}")
         self._apt(["apt-get", "-q", "update"])
-        say(f"{self.home.name}: downloading")
+        progress(f"{self.home.name}: downloading")
         self._apt(["apt-get", "-q", "-y", "--download-only", "install", *self._names()])
         packages = self._chosen()
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir()
-        say(f"{self.home.name}: unpacking {len(packages)} packages")
+        progress(f"{self.home.name}: unpacking {len(packages)} packages")
         for package in packages:
             _run(["dpkg-deb", "-x", str(package), str(self.root)])
         for name in ("bin", "sbin", "lib", "lib64"):
@@ -108,7 +107,7 @@ class Tree:
             shown = self._apt(["apt-cache", "depends", "--important", name[1:]])
             found = re.search(r"Depends: (linux-image-\S+)", shown)
             if not found:
-                raise PackageError(f"{name[1:]} names no kernel")
+                raise SetUpError(f"{name[1:]} names no kernel")
             names.append(found.group(1))
         return names
 
@@ -170,19 +169,20 @@ def _run(command, environment=None):
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise PackageError(f"{command[0]}: {error}") from error
+        raise SetUpError(f"{command[0]}: {error}") from error
     if done.returncode != 0:
-        raise PackageError(f"{' '.join(command[:4])} …: {(done.stderr or done.stdout).strip()[-2000:]}")
+        raise SetUpError(f"{' '.join(command[:4])} …: {(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout
 
 
-def cache_folder(here):
-    """Where the unpacked packages are: beside the rig, or where the environment says."""
-    return pathlib.Path(os.environ.get("BAREVERBS_LINUX_CACHE") or here / "cache").resolve()
+def cache_folder():
+    """Where the unpacked packages are: in the project, or where the environment says."""
+    return pathlib.Path(os.environ.get("BAREVERBS_LINUX_CACHE") or PROJECT / "tests/linux/cache").resolve()
 
 
-def trees(cache):
-    """Every tree the rig uses, by name."""
+def trees():
+    """Every tree that a suite uses, by name."""
+    cache = cache_folder()
     user_space = [
         "busybox-static",
         "ibverbs-utils",

@@ -4,12 +4,8 @@ import json
 import socket
 import time
 
-# Seconds for what takes none on a quiet machine.
-PATIENCE = 60
-
-
-class MonitorError(Exception):
-    """A command that QEMU refused, or that had no end in time."""
+from .errors import Failed
+from .processes import TIMEOUT
 
 
 class Monitor:
@@ -18,10 +14,10 @@ class Monitor:
     def __init__(self, path):
         self.path = path
         self._socket = None
-        self._rest = b""
+        self._unread = b""
 
-    def ask(self, command, **arguments):
-        """What QEMU returns; raises MonitorError if it refuses."""
+    def execute(self, command, **arguments):
+        """What QEMU returns; raises Failed if it refuses."""
         if self._socket is None:
             self._connect()
         return self._execute(command, arguments)
@@ -33,7 +29,7 @@ class Monitor:
             self._socket = None
 
     def _connect(self):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             try:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -43,10 +39,10 @@ class Monitor:
                 self._socket.close()
                 self._socket = None
                 if time.monotonic() > deadline:
-                    raise MonitorError(f"no monitor: {error}") from error
+                    raise Failed(f"no monitor: {error}") from error
                 time.sleep(0.05)
         if self._message(deadline) is None:
-            raise MonitorError("the monitor does not greet")
+            raise Failed("the monitor does not greet")
         self._execute("qmp_capabilities", {})
 
     def _execute(self, command, arguments):
@@ -54,20 +50,20 @@ class Monitor:
         try:
             self._socket.sendall(json.dumps(order).encode() + b"\n")
         except OSError as error:
-            raise MonitorError(f"{command}: {error}") from error
-        deadline = time.monotonic() + PATIENCE
+            raise Failed(f"{command}: {error}") from error
+        deadline = time.monotonic() + TIMEOUT
         while True:
             message = self._message(deadline)
             if message is None:
-                raise MonitorError(f"{command}: no answer")
+                raise Failed(f"{command}: no answer")
             if "error" in message:
-                raise MonitorError(f"{command}: {message['error'].get('desc', message['error'])}")
+                raise Failed(f"{command}: {message['error'].get('desc', message['error'])}")
             if "return" in message:
                 return message["return"]
 
     def _message(self, deadline):
         """The next message; None at the deadline or when QEMU is gone."""
-        while b"\n" not in self._rest:
+        while b"\n" not in self._unread:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
@@ -78,6 +74,6 @@ class Monitor:
                 return None
             if not more:
                 return None
-            self._rest += more
-        line, self._rest = self._rest.split(b"\n", 1)
+            self._unread += more
+        line, self._unread = self._unread.split(b"\n", 1)
         return json.loads(line)

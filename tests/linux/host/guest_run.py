@@ -1,70 +1,57 @@
 """One case being run: its servers and guests, what the guests ask of the host, and the judgement."""
 
-import pathlib
-import re
+import gzip
 import shutil
-import tempfile
 import time
 
-from . import cases, image, machine, monitor, verbs, wire
+from harness.build import PROJECT
+from harness.case_run import CaseRun, more_than_one
+from harness.errors import Failed
 
-HERE = pathlib.Path(__file__).resolve().parent.parent
-
-
-class Failed(Exception):
-    """Why a case did not pass."""
-
-
-class Interrupted(Exception):
-    """Somebody asked for the end."""
+from . import cases, image, rdma_core, wire
+from .guest import Guest
 
 
-class Trial:
-    """A case in a folder of its own. Nothing in it is shared with others that run at the same time."""
+class GuestRun(CaseRun):
+    """Guests with devices. The case runs in the guests; what it asks of the host is done here."""
 
-    def __init__(self, case, trees, program, folder):
-        self.case = case
+    def __init__(self, case, folder, stop, trees, program, keep_traces):
+        super().__init__(case, folder, stop)
         self.trees = trees
         self.program = program
-        self.folder = folder
-        self.servers = []
+        self.keep_traces = keep_traces
         self.guests = []
         #: Guests that were killed on purpose.
         self.past = []
-        self.runtime = None
         self.sockets = []
         #: What the case said that it starts, and when (seconds since the start of the server).
         self.starts = []
 
-    def run(self, stop):
-        """Raises Failed if the case does not pass, and Interrupted when `stop` (an event) is set before its end."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        # Not in the project: a socket's path may be 107 bytes long at most.
-        self.runtime = pathlib.Path(tempfile.mkdtemp(prefix="bareverbs-"))
-        try:
-            self._run(stop)
-        except (machine.MachineError, monitor.MonitorError) as error:
-            raise Failed(str(error)) from error
-        finally:
-            for process in [*self.guests, *self.servers]:
-                process.stop()
-            shutil.rmtree(self.runtime, ignore_errors=True)
+    def transcript(self):
+        """What the guests printed on their second serial lines."""
+        return [line for guest in self.guests for line in guest.lines]
 
-    def _run(self, stop):
+    def run(self):
+        """Takes notes of a failed case too; the traces of a passed one are compressed."""
+        try:
+            super().run()
+        finally:
+            self.notes[:0] = [line.removeprefix("#= ") for line in self.transcript() if line.startswith("#= ")]
+        if not self.keep_traces:
+            self._compress()
+
+    def body(self):
+        """Boots the guests and waits for their end."""
         case = self.case
         self.sockets = [self.runtime / f"{number}.socket" for number in range(case.devices)]
-        self.servers = self._servers()
+        self._start_servers()
         self.guests = [self._guest(number) for number in range(case.guests)]
-        for server in self.servers:
-            server.start()
         for guest in self.guests:
-            guest.start()
-        deadline = time.monotonic() + case.seconds
+            self.start(guest)
+        deadline = time.monotonic() + case.timeout
         ended = set()
         while len(ended) < case.guests and time.monotonic() < deadline:
-            if stop.is_set():
-                raise Interrupted
+            self.stop.check()
             for number in set(range(case.guests)) - ended:
                 if self.guests[number].poll(lambda command, number=number: self._obey(number, command)):
                     ended.add(number)
@@ -72,17 +59,23 @@ class Trial:
             self._no_failures(guest)
         for number, guest in enumerate(self.guests):
             self._judge(guest, number in ended)
-        for server in self.servers:
-            self._leftovers(server)
+        self.stop_servers()
         if self.starts:
             self._first_completions()
         if case.disorder:
             self._judge_wire()
 
+    def _compress(self):
+        """Makes the traces small: some have a hundred megabytes."""
+        for trace in self.folder.glob("*.trace"):
+            with open(trace, "rb") as plain, gzip.open(f"{trace}.gz", "wb", compresslevel=1) as packed:
+                shutil.copyfileobj(plain, packed, 1 << 20)
+            trace.unlink()
+
     def _judge_wire(self):
         """Every misfortune that the case ordered met about as many packets as ordered."""
         seen = wire.disorder(self.servers[0].trace)
-        self.guests[0].lines.append(f"#= the wire: {seen}")
+        self.notes.append(f"the wire: {seen}")
         for name, per_cent in self.case.disorder:
             count = getattr(seen, name)
             # A packet is passed only if another one follows soon.
@@ -90,29 +83,27 @@ class Trial:
                 raise Failed(f"of {seen.sent} packets {count} {'were' if count != 1 else 'was'} {name}, {per_cent} % should be")
 
     def _first_completions(self):
-        """How long after each start that the case told of a device wrote its first completion."""
+        """How long after each start that the case announced a device wrote its first completion."""
         trace = self.servers[0].trace.read_text(errors="replace").splitlines()
         completions = [float(line.split()[0]) for line in trace if line.split()[2:3] == ["cqe"]]
         for name, began in self.starts:
             first = min((at for at in completions if at > began), default=None)
             if first is None:
                 raise Failed(f"no completion after the start of {name}")
-            self.guests[0].lines.append(f"#= {name}: first completion {first - began:.2f} s after its start")
+            self.notes.append(f"{name}: first completion {first - began:.2f} s after its start")
 
-    def _servers(self):
+    def _start_servers(self):
         case = self.case
-        if not case.devices:
-            return []
         if not case.linked:
-            return [self._server("device", self.sockets, case.serve)]
+            if case.devices:
+                self._serve("device", self.sockets, case.serve)
+            return
         link = ["--link", str(self.runtime / "link")]
-        return [
-            self._server(f"device{number}", [path], [*case.serve, *link, "--lid", str(number + 1)])
-            for number, path in enumerate(self.sockets)
-        ]
+        for number, path in enumerate(self.sockets):
+            self._serve(f"device{number}", [path], [*case.serve, *link, "--lid", str(number + 1)])
 
-    def _server(self, name, sockets, options):
-        return machine.Server(self.program, self.folder, name, sockets, options, self.case.traced, self.case.uncached)
+    def _serve(self, name, sockets, options):
+        self.serve(self.program, name, sockets, options, traced=self.case.traced, uncached=self.case.uncached)
 
     def _guest(self, number, boot=1):
         case = self.case
@@ -140,13 +131,13 @@ class Trial:
         suite = case.suites[number] if case.suites else case.suite
         ipxe = initrd = None
         if case.ipxe:
-            script = HERE / "ipxe" / f"{case.name}.ipxe"
+            script = PROJECT / "tests/linux/ipxe" / f"{case.name}.ipxe"
             if number == case.guests - 1:
                 ipxe = script
             else:
                 tree = self.trees[suite]
                 initrd = image.for_ipxe(tree, image.path(tree, case.python, case.program), script, self.folder)
-        return machine.Guest(
+        return Guest(
             self.trees,
             suite,
             name,
@@ -158,7 +149,7 @@ class Trial:
             options,
             with_python=case.python,
             iommu=case.iommu,
-            spares=case.spares,
+            empty_slots=case.empty_slots,
             with_program=case.program,
             with_applications=case.applications,
             companion=case.companion,
@@ -189,7 +180,7 @@ class Trial:
             case ["usage"]:
                 return server.usage()
             case _:
-                return server.tell(command)
+                return server.control(command)
 
     def _kill_server(self):
         """SIGKILL, with the guests stopped for that moment. QEMU 11.1 ends itself (an assertion: its reader of headers
@@ -200,60 +191,41 @@ class Trial:
         self.servers[0].settle()
         self.servers[0].kill()
         for guest in self.guests:
-            guest.go_on()
+            guest.resume()
 
     def _power_cut(self, number):
-        """QEMU killed, and another guest started on the same devices. There is nobody left to answer."""
+        """QEMU killed, and another guest started on the same devices. Nothing is left to be answered."""
         guest = self.guests[number]
-        guest.kill()
+        guest.stop()
         self.past.append(guest)
         self.guests[number] = self._guest(number, boot=len(self.past) + 1)
-        self.guests[number].start()
+        self.start(self.guests[number])
 
     @staticmethod
     def _no_failures(guest):
-        failures = [line[3:] for line in guest.lines if line.startswith("#> fail")]
+        failures = guest.failures()
         if failures:
             raise Failed("; ".join(failures))
 
     def _judge(self, guest, ended):
         self._no_failures(guest)
         if not ended:
-            raise Failed(f"no end after {self.case.seconds} s; the last of {guest.name}: {guest.last_word()}")
-        if not guest.said("#> done"):
-            raise Failed(f"{guest.name} stopped early: {guest.last_word()}")
+            raise Failed(f"no end after {self.case.timeout} s; the last of {guest.name}: {guest.last_words()}")
+        if not guest.printed("#> done"):
+            raise Failed(f"{guest.name} stopped early: {guest.last_words()}")
         if self.case.tests:
             self._judge_tests(guest)
-        complaints = cases.complaints(self.case, guest.lines)
+        complaints = cases.complaints(self.case.expected, guest.lines)
         if complaints:
-            raise Failed(f"kernel: {complaints[0]}" + (f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""))
+            raise Failed(f"kernel: {complaints[0]}{more_than_one(complaints)}")
         for server in self.servers:
             if not server.running():
                 raise Failed(f"the server ended with status {server.process.returncode}")
 
     def _judge_tests(self, guest):
-        outcome = verbs.judge(self.case.suite, guest.lines)
-        guest.lines.append(f"#= rdma-core's tests: {outcome.passed} passed, {outcome.skipped} skipped for a listed reason")
+        outcome = rdma_core.judge(self.case.suite, guest.lines)
+        self.notes.append(f"rdma-core's tests: {outcome.passed} passed, {outcome.skipped} skipped for a listed reason")
         if outcome.wrong:
-            more = f" (and {len(outcome.wrong) - 1} more)" if len(outcome.wrong) > 1 else ""
-            raise Failed(f"{outcome.wrong[0]}{more}")
+            raise Failed(f"{outcome.wrong[0]}{more_than_one(outcome.wrong)}")
         if outcome.passed < self.case.tests:
             raise Failed(f"{outcome.passed} tests passed, {self.case.tests} at least should")
-
-    def _leftovers(self, server):
-        status = server.stop()
-        if status != 0:
-            raise Failed(f"the server, asked to end, ended with status {status}")
-        said = server.log.read_text(errors="replace").splitlines()
-        forgiven = [re.compile(pattern) for pattern, _ in self.case.forgiven]
-        mistakes = [line for line in said if ": driver: " in line and not any(pattern.search(line) for pattern in forgiven)]
-        wrong = [*mistakes, *(line for line in said if "panicked" in line)]
-        if wrong:
-            raise Failed(f"{wrong[0]}" + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""))
-        # A guest that unloads its drivers has given everything back; one that is turned off need not.
-        held = [line for line in said if ": client gone, left: " in line]
-        if self.case.gives_back and held:
-            raise Failed(held[0])
-        left = [path.name for path in server.sockets if path.exists()]
-        if left:
-            raise Failed(f"the server left {', '.join(left)}")

@@ -1,0 +1,47 @@
+"""One case being run: its server, its boards, and the judgement."""
+
+from harness.case_run import CaseRun
+
+from .board import Board, card
+
+
+class BoardRun(CaseRun):
+    """Boards with devices. What they must do is a function of the case."""
+
+    def __init__(self, case, folder, stop, trees, images, program):
+        super().__init__(case, folder, stop)
+        self.trees = trees
+        self.images = images
+        self.program = program
+        self.boards = []
+        self.sockets = []
+
+    @property
+    def server(self):
+        """The process that serves the devices."""
+        return self.servers[0]
+
+    def transcript(self):
+        """What the boards printed."""
+        return [f"{board.name}: {line}" for board in self.boards for line in board.lines]
+
+    def body(self):
+        """Does what the case says."""
+        self.case.body(self)
+        self.stop_servers()
+        for board in self.boards:
+            name = f"stack of {board.program}, {board.architecture}"
+            self.measured[name] = max([self.measured.get(name, 0), *board.stack_used()])
+
+    def serve_devices(self, count, *options):
+        """Starts a server with that many devices."""
+        self.sockets = [self.runtime / f"{number}.socket" for number in range(count)]
+        self.serve(self.program, "device", self.sockets, options, traced=False)
+
+    def boot(self, architecture, program, device=None, *, on_root_bus=False, options=(), control=False, label=None):
+        """Starts a program on a board, with the device of that number in a slot; `control` gives the board a monitor."""
+        given = [*card(self.sockets[device], on_root_bus), *options] if device is not None else list(options)
+        monitor = self.runtime / f"{label or architecture}.monitor" if control else None
+        board = Board(self.trees, self.images, architecture, program, self.folder, given, label, monitor)
+        self.boards.append(board)
+        return self.start(board)

@@ -1,0 +1,46 @@
+"""Programs of the project, built by cargo, whose output is shown."""
+
+import os
+import pathlib
+import subprocess
+
+from .errors import SetUpError
+
+# Seconds, on a slow machine that builds everything.
+TIMEOUT = 1800
+
+PROJECT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def cargo(*arguments, folder=PROJECT):
+    """Runs `cargo build`."""
+    command = ["cargo", "build", *arguments]
+    try:
+        # Its own output goes to stderr; what a build script prints must not reach stdout.
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, timeout=TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetUpError(f"cargo: {error}") from error
+    if done.returncode != 0:
+        raise SetUpError(f"{' '.join(command)}: status {done.returncode}")
+
+
+def release_folder():
+    """Where the project's own programs lie."""
+    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target")) / "release"
+
+
+def bareverbs(given=None):
+    """Path of the program `bareverbs`: what was given, or what `cargo build --release` builds, as `cargo run --release` does."""
+    if given:
+        if not given.is_file():
+            raise SetUpError(f"{given}: no such program")
+        return given.resolve()
+    cargo("--release")
+    return release_folder() / "bareverbs"
+
+
+def vfio_examples():
+    """Paths of the examples of VFIO."""
+    cargo("--release", "--package", "bareverbs-vfio", "--examples")
+    sources = sorted((PROJECT / "hosted/vfio/examples").glob("*.rs"))
+    return [release_folder() / "examples" / source.stem for source in sources]

@@ -1,0 +1,186 @@
+"""The runner of cases: a command line, which case runs when, progress, and the report."""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+from .build import PROJECT
+from .case_run import Stop
+from .errors import Failed, Interrupted, SetUpError
+
+
+def positive(text):
+    """A number of at least one."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def parser(name, description):
+    """The options of every suite."""
+    made = argparse.ArgumentParser(prog=name, description=description, formatter_class=argparse.RawTextHelpFormatter)
+    jobs = os.cpu_count() or 1
+    made.add_argument("names", nargs="*", metavar="CASE", help="cases to run (all)")
+    made.add_argument("--list", action="store_true", help="name the cases and end")
+    made.add_argument("--bareverbs", type=pathlib.Path, metavar="PROGRAM", help="use this program instead of building it")
+    made.add_argument("--jobs", type=positive, metavar="N", default=jobs, help="run N cases at a time (one a CPU)")
+    made.add_argument("--json", action="store_true", help="print the results as JSON on stdout; progress goes to stderr")
+    made.add_argument("--verbose", action="store_true", help="show what the machines printed")
+    return made
+
+
+def progress(text):
+    """A line for the user while things are fetched and built."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def main(function):
+    """Runs a program's main function and ends the process with its status."""
+    # A plain termination cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(function())
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a case ended."""
+
+    name: str
+    #: Why it failed; None if it passed.
+    failure: str | None
+    seconds: float
+    #: The folder, relative to the project, with what its machines printed.
+    output: str
+    notes: tuple
+    measured: dict
+
+
+class Schedule:
+    """The cases that run, some at a time, the longest first."""
+
+    def __init__(self, cases, make_run, folder, given):
+        """`make_run` makes a CaseRun of a case, a folder and a Stop; the folders of all cases are in `folder`."""
+        longest = sorted(cases, key=lambda case: -case.typical_seconds)
+        # Those that wait for most of their time have a worker of their own, and hold none of the others up.
+        self.busy = [case for case in longest if not case.waits]
+        self.waiting = [case for case in longest if case.waits]
+        self.make_run = make_run
+        self.folder = folder
+        self.given = given
+        self.results = []
+        self.stop = Stop()
+        self._lock = threading.Lock()
+
+    def run(self):
+        """Returns when all are through, or soon after a signal asked for the end."""
+        # Not as an exception: one that is raised inside a join makes Python forget the thread.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self.stop.event.set())
+        queues = [[self.busy, self.waiting]] * self.given.jobs
+        if self.given.jobs > 1:
+            queues.append([self.waiting])
+        workers = [threading.Thread(target=self._work, args=(each,)) for each in queues]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    def _work(self, queues):
+        while not self.stop.event.is_set():
+            with self._lock:
+                queue = next(filter(None, queues), None)
+                if not queue:
+                    return
+                case = queue.pop(0)
+            self._run_one(case)
+
+    def _run_one(self, case):
+        folder = self.folder / case.name
+        run = self.make_run(case, folder, self.stop)
+        start = time.monotonic()
+        try:
+            run.run()
+            failure = None
+        except Interrupted:
+            return
+        except (Failed, SetUpError, OSError, ValueError) as error:
+            failure = str(error)
+        except Exception:  # A mistake in the harness fails the case that met it, not the others.
+            failure = traceback.format_exc()
+        seconds = round(time.monotonic() - start, 1)
+        output = str(folder.relative_to(PROJECT))
+        result = Result(case.name, failure, seconds, output, tuple(run.notes), dict(run.measured))
+        with self._lock:
+            self.results.append(result)
+            self._show(result, run)
+
+    def _show(self, result, run):
+        file = report_file(self.given)
+        if self.given.verbose:
+            print("\n".join(run.transcript()), file=file)
+        for line in result.notes:
+            print(f"       {line}", file=file)
+        word = "ok" if result.failure is None else "FAILED"
+        reason = f": {result.failure}" if result.failure else ""
+        print(f"{word:6} {result.name:30} {result.seconds:6.1f} s{reason}", file=file, flush=True)
+        if result.failure:
+            print(f"       what it printed: {result.output}", file=file, flush=True)
+
+
+def report_file(given):
+    """Where lines for the user go: stdout, unless that is for JSON."""
+    return sys.stderr if given.json else sys.stdout
+
+
+def choose(given, cases, name):
+    """The cases that the command line names, all without names; None after a message if there is no such case."""
+    known = {case.name: case for case in cases}
+    unknown = [word for word in given.names if word not in known]
+    if unknown:
+        print(f"{name}: no case {', '.join(unknown)}; --list names them", file=sys.stderr)
+        return None
+    return [known[word] for word in given.names] or [case for case in cases if not case.only_named]
+
+
+def run(name, given, cases, prepare, folder, table=None):
+    """Does what a command line asks for; returns the exit status. `prepare` fetches and builds what the chosen cases need and returns
+    the `make_run` of a Schedule; `table` makes lines for the end of the chosen cases and the results."""
+    if given.list:
+        for case in cases:
+            print(f"{case.name:32} {case.summary}{' (only when named)' if case.only_named else ''}")
+        return 0
+    chosen = choose(given, cases, name)
+    if chosen is None:
+        return 2
+    try:
+        make_run = prepare(chosen, given)
+    except (SetUpError, Failed, subprocess.SubprocessError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    schedule = Schedule(chosen, make_run, folder, given)
+    start = time.monotonic()
+    schedule.run()
+    seconds = round(time.monotonic() - start)
+    failed = sum(result.failure is not None for result in schedule.results)
+    counts = {"passed": len(schedule.results) - failed, "failed": failed, "skipped": len(chosen) - len(schedule.results)}
+    file = report_file(given)
+    if table:
+        print("\n".join(["", *table(chosen, schedule.results), ""]), file=file)
+    print(", ".join(f"{count} {word}" for word, count in counts.items()) + f" in {seconds} s", file=file, flush=True)
+    if given.json:
+        print(
+            json.dumps({**counts, "seconds": seconds, "cases": [dataclasses.asdict(each) for each in schedule.results]}, indent=2)
+        )
+    return 130 if schedule.stop.event.is_set() else int(failed > 0)

@@ -1,0 +1,1 @@
+"""Boots Debian guests on simulated devices and judges what they print."""

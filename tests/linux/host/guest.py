@@ -1,0 +1,104 @@
+"""A Debian guest with simulated devices in its slots."""
+
+from harness import machine
+from harness.processes import TIMEOUT
+
+from . import image
+
+
+class Guest(machine.Machine):
+    """One virtual machine. Its case's lines come on the second serial port; the kernel has the first one."""
+
+    def __init__(
+        self,
+        trees,
+        suite,
+        name,
+        folder,
+        sockets,
+        parameters,
+        cpus=2,
+        memory=1024,
+        options=(),
+        with_python=False,
+        iommu=False,
+        empty_slots=0,
+        terminal=False,
+        with_program=False,
+        with_applications=False,
+        companion=False,
+        initrd=None,
+        ipxe=None,
+    ):
+        tree = trees[suite]
+        #: One a slot, counted from 1; those after the last device are empty.
+        self.sockets = sockets
+        self.companion = companion
+        kernel_line = ["console=ttyS0", "quiet", "panic=-1", "oops=panic", "mitigations=off", "random.trust_cpu=on", "tsc=reliable"]
+        # On a busy host the timer may be late just when the kernel checks whether it ticks.
+        kernel_line.append("no_timer_check")
+        if iommu:
+            # It remaps no interrupts here.
+            kernel_line += ["intel_iommu=on", "vfio_iommu_type1.allow_unsafe_interrupts=1"]
+            options = ("-device", "intel-iommu,caching-mode=on", *options)
+        kernel_line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
+        vmlinuz, self.release = image.kernel(tree)
+        initrd = initrd or image.path(tree, with_python, with_program, with_applications)
+        kernel = ["-kernel", str(vmlinuz), "-initrd", str(initrd), "-append", " ".join(kernel_line)]
+        kind = "q35,accel=tcg,kernel-irqchip=off"
+        if ipxe:
+            # A script instead of a file system. Without graphics the BIOS shows its screen on the first serial port.
+            kernel = ["-kernel", str(trees["ipxe"].root / "usr/lib/ipxe/ipxe.lkrn"), "-initrd", str(ipxe)]
+            kind += ",graphics=off"
+        command = [
+            *machine.qemu(trees["qemu"], "x86_64", kind, memory),
+            *("-smp", str(cpus)),
+            *("-serial", f"file:{folder / f'{name}.console'}"),
+            # On a terminal Ctrl-C is for the guest.
+            *("-chardev", f"stdio,id=case,signal={'off' if terminal else 'on'}", "-serial", "chardev:case"),
+            *kernel,
+            *options,
+        ]
+        for slot in range(1, len(sockets) + empty_slots + 1):
+            # An empty slot needs room for the registers of what may come.
+            command += machine.root_port(slot, "pref64-reserve=32M")
+        for slot in range(1, len(sockets) + 1):
+            command += machine.option(self._card(slot, slot))
+        if companion:
+            # The second function of the first slot, and so in the card's IOMMU group.
+            command += ["-device", "virtio-rng-pci,bus=port1,addr=0.1"]
+        # Beside the devices' sockets, whose folder is known to have a short path.
+        monitor = sockets[0].with_suffix(".monitor") if sockets else None
+        super().__init__(name, folder, command, monitor=monitor)
+        self._answered = 0
+
+    def _card(self, slot, number):
+        properties = {"addr": "0.0", "multifunction": True} if self.companion else {}
+        return machine.card(self.sockets[number - 1], id=f"card{slot}", bus=f"port{slot}", **properties)
+
+    def poll(self, ask):
+        """Whether it is off by now. `ask` does what the case asked of the host since the last call, and returns the answer
+        (None for none)."""
+        ended = self.ended.wait(0.02)
+        while self._answered < len(self.lines):
+            line = self.lines[self._answered]
+            self._answered += 1
+            if line.startswith("#> host "):
+                answer = ask(line.removeprefix("#> host "))
+                if answer is not None:
+                    self.send(answer)
+        if ended:
+            self.process.wait(TIMEOUT)
+        return ended
+
+    def printed(self, text):
+        """Whether a line of the case reads so."""
+        return text in self.lines
+
+    def failures(self):
+        """What the case found wrong."""
+        return [line.removeprefix("#> ") for line in self.lines if line.startswith("#> fail")]
+
+    def plug(self, slot, number):
+        """Puts the device with this number into an empty slot."""
+        self.monitor.execute("device_add", **self._card(slot, number))

@@ -1,1 +1,0 @@
-"""Boots Debian guests on the simulated device and judges what they say."""
