@@ -2,12 +2,14 @@
 
 use core::ops::ControlFlow;
 use core::time::Duration;
+use std::sync::{Arc, Mutex};
 
-use bareverbs::{AllocPdError, Clock, DeviceError, Errno, MwType, Provider, Storage, Verbs};
+use bareverbs::{AllocPdError, Clock, DeviceError, Errno, Instant, MwType, Provider, Storage, Verbs};
 use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Step};
-use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
+use bareverbs_mlx5_spec::{CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdStatus, Layout, SetHcaCapIn, View};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
+use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, PageDemand};
 use bareverbs_tests::{Driver, Node, machine, verbs};
 
@@ -76,6 +78,35 @@ fn without_pages_with_blue_flame_with_signatures() {
         }
         no_findings(&host);
     }
+}
+
+/// Keeps the general capabilities that the driver requests with SET_HCA_CAP.
+#[derive(Clone, Default)]
+struct RequestedCapabilities(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl Tracer for RequestedCapabilities {
+    fn record(&mut self, _: Instant, record: Record<'_>) {
+        let Record::Command { input, .. } = record else { return };
+        let general = CapabilityType::General.code() << 1;
+        let head = View::<CmdIn>::new(input).unwrap();
+        if (head.get(CmdIn::OPCODE), head.get(CmdIn::OP_MOD)) == (CmdOpcode::SetHcaCap.code(), general) {
+            let capabilities = input[SetHcaCapIn::CAPABILITY.offset()..][..CmdHcaCap::SIZE.min(256)].to_vec();
+            *self.0.lock().unwrap() = Some(capabilities);
+        }
+    }
+}
+
+#[test]
+fn no_more_queue_pairs_are_requested_than_the_driver_can_create() {
+    let host = host(DeviceConfig::with_lid(1));
+    let requested = RequestedCapabilities::default();
+    host.with_device(|device| device.set_tracer(Some(Box::new(requested.clone()))));
+    let driver = up(&host);
+    let capabilities = requested.0.lock().unwrap().take().expect("SET_HCA_CAP");
+    let log_max_qp = CmdHcaCap::LOG_MAX_QP.bits().read(&capabilities).unwrap();
+    let max_qp = driver.device_attr().max_qp;
+    assert_eq!(1 << log_max_qp, max_qp.next_power_of_two(), "the firmware takes memory for each");
+    down(driver);
 }
 
 #[test]

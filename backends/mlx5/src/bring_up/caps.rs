@@ -23,8 +23,9 @@ const ATOMIC_OPERATIONS: u32 = 1 | 1 << 1;
 const ATOMIC_8_BYTES: u32 = 1 << 3;
 /// [`CmdHcaCap::CMDIF_CHECKSUM`]: both sides sign.
 const CHECKSUM_BOTH: u32 = 3;
-/// log2 of the queue pairs that are asked for at most: each costs the firmware memory.
-const LOG_MAX_QP: u32 = 18;
+/// log2 of the queue pairs requested from the firmware, which takes memory for each of them whether it is created or not. No more
+/// than [`MAX_QPS`] can be created.
+const LOG_MAX_QP: u32 = MAX_QPS.next_power_of_two().trailing_zeros();
 /// The most queue pairs: each has a doorbell record, and so has each completion queue.
 const MAX_QPS: u32 = MAX_RECORDS as u32 - MAX_CQS;
 /// The most completion queues: the other doorbell records.
