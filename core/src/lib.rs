@@ -63,7 +63,8 @@ pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind}
 pub use id::{Cqn, Eqn, Gid, Guid, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
 pub use interrupt::{InterruptHandler, Interrupted};
 pub use platform::{
-    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, OutOfRange, Platform, Registers, RingView, Span, WordRegister,
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingView, Span,
+    WordRegister,
 };
 pub use provider::{
     AsyncEvent, AtomicOp, AtomicOpcode, Bind, CompletionEvent, CompletionEvents, CoreCall, CqReader, CqRing, CreateQpParams,

@@ -4,6 +4,8 @@
 
 use core::time::Duration;
 
+use crate::log::format_as;
+
 /// An access outside the registers or the memory, or not aligned to its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -272,3 +274,21 @@ pub trait Platform {
     /// Time.
     type Clock: Clock;
 }
+
+/// One machine: the parts of a [`Platform`], which a driver owns while it runs.
+pub struct Machine<P: Platform> {
+    /// BAR0 of the device. The integrator enables bus mastering before.
+    pub registers: P::Registers,
+    /// Memory for queues, commands and firmware, at least as long as the driver requires.
+    pub memory: P::Memory,
+    /// Ordering.
+    pub fence: P::Fence,
+    /// Time.
+    pub clock: P::Clock,
+}
+
+format_as!(
+    [P: Platform] Machine<P>,
+    "Machine({} bytes of registers, {} bytes of memory)",
+    |this| this.registers.len(), this.memory.len(),
+);

@@ -7,8 +7,8 @@ use bareverbs_vfio::pci::{self, Function, Kind, Link, Msix, Need, Obstacle, Sysf
 use serde::Serialize;
 
 use crate::cli::DevicesArgs;
-use crate::user::user;
 use crate::output;
+use crate::user::user;
 
 /// A function, as JSON has it.
 #[derive(Debug, Serialize)]

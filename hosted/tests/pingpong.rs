@@ -465,7 +465,7 @@ impl Host for Vanishing {
         self.0.name()
     }
 
-    fn machine(&self, arena: usize) -> Result<bareverbs_mlx5::Machine<Self::Platform>> {
+    fn machine(&self, arena: usize) -> Result<bareverbs::Machine<Self::Platform>> {
         self.0.machine(arena)
     }
 

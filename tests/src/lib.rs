@@ -7,11 +7,11 @@ mod registration;
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Instant, Lid, MrHandle, MrInfo, Mtu, PdHandle,
-    Provider, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, Remote, SendFlags, SendOp,
-    SendWr, Sge, Storage, Verbs,
+    Access, AddressVector, Clock, Completion, CqHandle, DmaMemory, Event, Instant, Lid, Machine, MrHandle, MrInfo, Mtu,
+    PdHandle, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, Remote, SendFlags,
+    SendOp, SendWr, Sge, Storage, Verbs,
 };
-use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, WorldConfig};
 

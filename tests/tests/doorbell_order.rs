@@ -4,8 +4,10 @@
 //! `mmio_wc_start`, register; for arming: record, barrier, register; and for completions: owner byte,
 //! `udma_from_device_barrier`, the rest, consumer index.
 
-use bareverbs::{Access as Rights, Completion, Payload, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs, WcStatus};
-use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs::{
+    Access as Rights, Completion, Machine, Payload, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Verbs, WcStatus,
+};
+use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Access, Host, OrderLog, RecordedPlatform, SimPlatform, World, WorldConfig};
 use bareverbs_tests::{CAP, Connection, rc_steps};

@@ -4,10 +4,10 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 
 use bareverbs::{
-    Access, Clock, CreateCqError, CreateQpError, DeviceError, Errno, Event, MwBind, MwType, Payload, PortState, QpAttrMask,
-    QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
+    Access, Clock, CreateCqError, CreateQpError, DeviceError, Errno, Event, Machine, MwBind, MwType, Payload, PortState,
+    QpAttrMask, QpCap, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
 };
-use bareverbs_mlx5::{BringUpError, Config, Error, Machine, Mlx5, Statistics, Step, TeardownReport};
+use bareverbs_mlx5::{BringUpError, Config, Error, Mlx5, Statistics, Step, TeardownReport};
 use bareverbs_mlx5_spec::CmdOpcode;
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};

@@ -1,6 +1,6 @@
 //! The state of one driven device, and what all of its parts need.
 
-use bareverbs::{AsyncEvent, DeviceAttr, DmaMemory, Platform};
+use bareverbs::{AsyncEvent, DeviceAttr, DmaMemory, Machine, Platform};
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
@@ -11,7 +11,7 @@ use crate::error::Fault;
 use crate::events::completion::CompletionEvents;
 use crate::events::eq::{Eq, EqInfo};
 use crate::events::health::HealthWatch;
-use crate::{Config, Machine, Statistics};
+use crate::{Config, Statistics};
 
 /// The most event queues for completions.
 pub(crate) const COMPLETION_EQS: usize = 8;

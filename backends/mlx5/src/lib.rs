@@ -5,7 +5,8 @@
 //! All memory of the device comes from one arena whose size the type promises. Nothing that the device says is believed: a
 //! number that cannot be is an error value, and every wait has an end.
 //!
-//! [`mmio`] is the only place that touches raw memory, and only those who have raw memory need it.
+//! The driver has no `unsafe` block: registers, memory and barriers are those of its [`Platform`]. The package `bareverbs-mmio` has
+//! them for machines that access a device by pointers.
 //!
 //! # Example
 //!
@@ -14,8 +15,8 @@
 //! ```
 //! use std::error::Error;
 //!
-//! use bareverbs::{Platform, QpRings, Storage, Verbs};
-//! use bareverbs_mlx5::{Config, Machine, Mlx5};
+//! use bareverbs::{Machine, Platform, QpRings, Storage, Verbs};
+//! use bareverbs_mlx5::{Config, Mlx5};
 //!
 //! /// The driver, with an arena of 512 pages of 4096 bytes.
 //! type Card<P> = Mlx5<P, 512>;
@@ -48,7 +49,6 @@ mod driver;
 mod error;
 mod events;
 mod log;
-pub mod mmio;
 #[cfg(test)]
 mod mock;
 mod objects;
@@ -56,12 +56,11 @@ mod provider;
 
 use core::ops::ControlFlow;
 
-use bareverbs::Platform;
+use bareverbs::{Machine, Platform};
 
 use bring_up::steps::Hook;
 pub use bring_up::steps::{BringUpError, CmdName, Step, TeardownError, TeardownReport};
 pub use config::Config;
-pub use dma::machine::Machine;
 pub use error::{Error, Feature};
 pub use events::health::Health;
 pub use objects::cq::Cq;

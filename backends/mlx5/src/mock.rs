@@ -6,12 +6,15 @@ use std::rc::Rc;
 use std::vec::Vec;
 
 use bareverbs::{
-    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, OutOfRange, Platform, Registers, RingView, Span, WordRegister,
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingView, Span,
+    WordRegister,
 };
+use bareverbs_mlx5_spec::UAR_PAGE;
 
+use crate::Config;
 use crate::dma::arena::PageUse;
+use crate::dma::uar::FIRST_UAR_PAGE;
 use crate::driver::Driver;
-use crate::{Config, Machine};
 
 /// What was done, in order. Values as they lie in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,16 +57,22 @@ impl Platform for MockPlatform {
 /// Device address of the memory.
 pub(crate) const DEVICE_ADDR: u64 = 0x12_3456_7000;
 
+/// Fails a test if the driver uses an offset that is no register (PRM "Initialization Segment", "UAR Page Format"): between them lie
+/// the MSI-X table and its pending bits.
 impl Registers for Part {
     type Doorbell = MockRegister;
     type Word = MockRegister;
 
     fn doorbell(&self, offset: usize, count: usize) -> Result<MockRegister, OutOfRange> {
+        let at = offset % UAR_PAGE;
+        assert!(at == 0x20 && count == 1 || at >= 0x800 && at + 8 * count <= UAR_PAGE, "no doorbell at {offset:#x}");
+        assert!(offset >= FIRST_UAR_PAGE * UAR_PAGE && at.is_multiple_of(8), "no doorbell at {offset:#x}");
         Ok(MockRegister { part: self.clone(), offset, count })
     }
 
     fn word(&self, offset: usize) -> Result<MockRegister, OutOfRange> {
-        self.doorbell(offset, 1)
+        assert!(offset >= FIRST_UAR_PAGE * UAR_PAGE && matches!(offset % UAR_PAGE, 0x40 | 0x48), "no register at {offset:#x}");
+        Ok(MockRegister { part: self.clone(), offset, count: 1 })
     }
 
     fn len(&self) -> usize {
@@ -71,12 +80,15 @@ impl Registers for Part {
     }
 
     fn read32(&self, offset: usize) -> Result<u32, OutOfRange> {
+        let readable = matches!(offset, 0x0 | 0x4 | 0x10 | 0x14 | 0x1fc | 0x200..0x240 | 0x1000 | 0x1004 | 0x1010);
+        assert!(readable, "no register to be read at {offset:#x}");
         let state = self.0.borrow();
         let bytes = state.registers.get(offset..offset + 4).ok_or(OutOfRange { offset, len: 4 })?;
         Ok(u32::from_ne_bytes(bytes.try_into().unwrap()))
     }
 
     fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange> {
+        assert!(matches!(offset, 0x10 | 0x14 | 0x18), "no register to be written at {offset:#x}");
         self.write_register(offset, &value.to_ne_bytes())
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use std::{panic, process};
 
 use bareverbs::{
-    Access, AddressVector, Clock, CqHandle, Instant, Mtu, PdHandle, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType, Storage,
-    Verbs,
+    Access, AddressVector, Clock, CqHandle, Instant, Machine, Mtu, PdHandle, QpAttr, QpCap, QpHandle, QpInit, QpRings, QpType,
+    Storage, Verbs,
 };
-use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::in_process::{Host, SimBuffer, SimPlatform, World, WorldConfig};
 
 /// The driver, with an arena of 512 pages of 4096 bytes for its queues and for the device's firmware.

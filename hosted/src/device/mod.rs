@@ -10,8 +10,8 @@ pub mod vfio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{DmaBuffer, Event, Instant, Platform, QpRings, Storage};
-use bareverbs_mlx5::{Config, Machine, Mlx5, TeardownReport};
+use bareverbs::{DmaBuffer, Event, Instant, Machine, Platform, QpRings, Storage};
+use bareverbs_mlx5::{Config, Mlx5, TeardownReport};
 use bareverbs_sim::in_process::Host as SimHost;
 
 pub use pair::{DevicePair, Side};

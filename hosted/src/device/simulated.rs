@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use bareverbs::Machine;
 use bareverbs::{Clock as _, Instant};
-use bareverbs_mlx5::Machine;
 use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform};
 
 use super::Host;

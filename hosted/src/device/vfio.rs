@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use bareverbs::{Clock as _, Instant};
-use bareverbs_mlx5::{Config, Machine};
+use bareverbs::{Clock as _, Instant, Machine};
+use bareverbs_mlx5::Config;
 use bareverbs_vfio::pci::Address;
 use bareverbs_vfio::{Device, DmaBuffer, Interrupt, MonotonicClock, VfioPlatform, wait_any};
 
@@ -58,7 +58,7 @@ impl Host for Card {
     }
 
     fn config(&self) -> Config {
-        self.device.driver_config()
+        Config { virtual_function: self.device.is_virtual_function(), ..Config::DEFAULT }
     }
 
     fn machine(&self, arena: usize) -> Result<Machine<VfioPlatform>> {

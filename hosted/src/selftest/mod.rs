@@ -346,7 +346,7 @@ mod tests {
             "0000:01:00.0"
         }
 
-        fn machine(&self, arena: usize) -> Result<bareverbs_mlx5::Machine<Self::Platform>> {
+        fn machine(&self, arena: usize) -> Result<bareverbs::Machine<Self::Platform>> {
             self.0.machine(arena)
         }
 

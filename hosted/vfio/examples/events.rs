@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
 use bareverbs::{Access, AddressVector, Event, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, SendFlags, Storage, Verbs};
-use bareverbs_mlx5::Mlx5;
+use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -22,7 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::open(address.parse()?)?;
     // Vector 0: commands, asynchronous events, page requests. Vector 1: completions.
     let interrupts = device.interrupts(2)?;
-    let card = Card::bring_up(device.machine(Card::ARENA)?, &device.driver_config()).map_err(|(error, _)| error)?;
+    let config = Config { virtual_function: device.is_virtual_function(), ..Config::DEFAULT };
+    let card = Card::bring_up(device.machine(Card::ARENA)?, &config).map_err(|(error, _)| error)?;
     let rings = QpRings::<64, 16>::new();
     let mut storage = Storage::<Card, 1, 1, 1, 1, 1>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bareverbs::{Access, AddressVector, CqHandle, DmaBuffer as _, Mtu, OffsetMap, QpAttr, QpAttrMask, QpCap, QpHandle, QpInit};
 use bareverbs::{QpRings, QpState, QpType, Remote, SendFlags, Sge, Storage, Verbs, WcStatus};
-use bareverbs_mlx5::Mlx5;
+use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_vfio::{Device, VfioPlatform};
 
 type Card = Mlx5<VfioPlatform, 4096>;
@@ -14,7 +14,8 @@ type Card = Mlx5<VfioPlatform, 4096>;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).ok_or("iommu ADDRESS")?;
     let device = Device::open(address.parse()?)?;
-    let card = Card::bring_up(device.machine(Card::ARENA)?, &device.driver_config()).map_err(|(error, _)| error)?;
+    let config = Config { virtual_function: device.is_virtual_function(), ..Config::DEFAULT };
+    let card = Card::bring_up(device.machine(Card::ARENA)?, &config).map_err(|(error, _)| error)?;
     let rings = QpRings::<64, 16>::new();
     let mut storage = Storage::<Card, 1, 4, 1, 1, 1>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);

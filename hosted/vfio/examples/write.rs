@@ -5,7 +5,8 @@ use std::net::{TcpListener, TcpStream};
 
 use bareverbs::{Access, AddressVector, DmaBuffer as _, DmaFence as _, Lid, Mtu, QpAttr, QpCap, QpInit, QpRings, QpType, Qpn};
 use bareverbs::{Remote, Rkey, SendFlags, Storage, Verbs};
-use bareverbs_mlx5::{Mlx5, mmio::CpuFence};
+use bareverbs_mlx5::{Config, Mlx5};
+use bareverbs_mmio::CpuFence;
 use bareverbs_vfio::{Device, VfioPlatform};
 
 type Card = Mlx5<VfioPlatform, 4096>;
@@ -13,7 +14,8 @@ type Card = Mlx5<VfioPlatform, 4096>;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, address, peer] = <[_; 3]>::try_from(Vec::from_iter(std::env::args())).map_err(|_| "write ADDRESS --listen|HOST")?;
     let device = Device::open(address.parse()?)?;
-    let card = Card::bring_up(device.machine(Card::ARENA)?, &device.driver_config()).map_err(|(error, _)| error)?;
+    let config = Config { virtual_function: device.is_virtual_function(), ..Config::DEFAULT };
+    let card = Card::bring_up(device.machine(Card::ARENA)?, &config).map_err(|(error, _)| error)?;
     // Room for one object of each kind, and for 16 requests each way: a bind of a window would take three blocks.
     let rings = QpRings::<64, 16>::new();
     let mut storage = Storage::<Card, 1, 1, 1, 1, 1>::new([rings.view()]);

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bareverbs::{Doorbell, OutOfRange, Registers, WordRegister};
-use bareverbs_mlx5::mmio::{MappedBar, MappedDoorbell, MappedWord};
+use bareverbs_mmio::{MappedBar, MappedDoorbell, MappedWord};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::device::OpenFunction;

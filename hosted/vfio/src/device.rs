@@ -12,8 +12,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bareverbs_mlx5::mmio::CpuFence;
-use bareverbs_mlx5::{Config, Machine};
+use bareverbs::Machine;
+use bareverbs_mmio::CpuFence;
 use vfio_bindings::bindings::vfio::{
     VFIO_BASE, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
     VFIO_PCI_REQ_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP, VFIO_TYPE,
@@ -220,14 +220,9 @@ impl Device {
         self.pci_device_id
     }
 
-    /// Whether it is a virtual function, which `bareverbs_mlx5::Config::virtual_function` has to say.
+    /// Whether it is a virtual function: the driver's `Config::virtual_function` must have this value.
     pub const fn is_virtual_function(&self) -> bool {
         self.is_virtual
-    }
-
-    /// What the driver is to be told of this device: [`Config::DEFAULT`], and whether it is a virtual function.
-    pub const fn driver_config(&self) -> Config {
-        Config { virtual_function: self.is_virtual, ..Config::DEFAULT }
     }
 
     /// MSI-X vectors that the device has.

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bareverbs::{AddressMap, DmaBuffer as RegionBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, Span};
-use bareverbs_mlx5::mmio::{MappedMemory, MappedRing, MappedRingView};
+use bareverbs_mmio::{MappedMemory, MappedRing, MappedRingView};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::device::OpenFunction;

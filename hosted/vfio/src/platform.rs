@@ -1,7 +1,7 @@
-//! The driver's platform on Linux.
+//! The platform of a driver on Linux.
 
 use bareverbs::Platform;
-use bareverbs_mlx5::mmio::CpuFence;
+use bareverbs_mmio::CpuFence;
 
 use crate::{Bar, DmaBuffer, MonotonicClock};
 

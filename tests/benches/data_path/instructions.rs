@@ -5,7 +5,7 @@
 mod operations;
 mod scene;
 
-use bareverbs_mlx5::mmio::CpuFence;
+use bareverbs_mmio::CpuFence;
 
 use operations::OPERATIONS;
 use scene::Scene;

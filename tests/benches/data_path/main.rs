@@ -8,7 +8,7 @@ mod scene;
 
 use std::time::{Duration, Instant};
 
-use bareverbs_mlx5::mmio::CpuFence;
+use bareverbs_mmio::CpuFence;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 use operations::OPERATIONS;

@@ -7,13 +7,13 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use bareverbs::{
-    Access, AddressVector, Clock, Completion, CqHandle, Instant, Lid, MrHandle, MwHandle, MwType, OffsetMap, OutOfRange,
-    Payload, Platform, QpCap, QpHandle, QpInit, QpRings, QpType, RecvWr, Registers, Remote, Rkey, SendFlags, SendOp, SendWr,
-    Sge, Storage, Verbs,
+    Access, AddressVector, Clock, Completion, CqHandle, Instant, Lid, Machine, MrHandle, MwHandle, MwType, OffsetMap,
+    OutOfRange, Payload, Platform, QpCap, QpHandle, QpInit, QpRings, QpType, RecvWr, Registers, Remote, Rkey, SendFlags,
+    SendOp, SendWr, Sge, Storage, Verbs,
 };
-use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedDoorbell, MappedMemory, MappedWord};
-use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Cqe, CqeOpcode, CreateCqIn, View, ViewMut};
+use bareverbs_mmio::{CpuFence, MappedBar, MappedDoorbell, MappedMemory, MappedWord};
 use bareverbs_sim::memory::{DmaFault, HostMemory};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{Device, DeviceConfig};

@@ -3,44 +3,15 @@
 use core::mem::MaybeUninit;
 
 use bareverbs::{
-    Access, AddressMap, CqHandle, DmaBuffer, DmaMemory as _, Errno, Event, Extent, Gid, InterruptHandler, MwHandle, MwType,
-    OutOfRange, PdHandle, PortAttr, QpAttr, QpAttrMask, QpHandle, QpInfo, QpInit, Region,
+    Access, CqHandle, Errno, Event, Gid, InterruptHandler, MwHandle, MwType, PdHandle, PortAttr, QpAttr, QpAttrMask, QpHandle,
+    QpInfo, QpInit, Region,
 };
-use bareverbs_mlx5::mmio::MappedMemory;
 use bareverbs_mlx5::{Config, Health};
+use bareverbs_mmio::IdentityBuffer;
 
 use crate::machine::{ProbeDriver, ProbeMachine, ProbeVerbs};
 use crate::sender::code;
 use crate::tables::{DRIVER, TABLES};
-
-/// Memory that the application and the device use together.
-pub struct Buffer(MappedMemory);
-
-impl AddressMap for Buffer {
-    fn extent(&self, addr: u64) -> Option<Extent> {
-        let at = addr.checked_sub(self.addr())?;
-        Some(Extent { device_addr: addr, len: self.len().checked_sub(at)? })
-    }
-}
-
-// SAFETY: a `MappedMemory` promises all of it, and its addresses are the device's.
-unsafe impl DmaBuffer for Buffer {
-    fn addr(&self) -> u64 {
-        self.0.device_addr()
-    }
-
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
-        self.0.read(at, into)
-    }
-
-    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
-        self.0.write(at, from)
-    }
-}
 
 fn give<T, E>(place: &mut MaybeUninit<T>, result: Result<T, E>, errno: impl Fn(&E) -> Errno) -> i32 {
     match result {
@@ -139,9 +110,9 @@ pub extern "C" fn probe_dealloc_pd(verbs: &mut ProbeVerbs, pd: &PdHandle) -> i32
 pub unsafe extern "C" fn probe_reg_mr(
     verbs: &mut ProbeVerbs,
     pd: &PdHandle,
-    buffer: &MaybeUninit<Buffer>,
+    buffer: &MaybeUninit<IdentityBuffer>,
     access: u32,
-    region: &mut MaybeUninit<Region<Buffer>>,
+    region: &mut MaybeUninit<Region<IdentityBuffer>>,
 ) -> i32 {
     // SAFETY: the caller gives the buffer away.
     let buffer = unsafe { buffer.assume_init_read() };
@@ -156,8 +127,8 @@ pub unsafe extern "C" fn probe_reg_mr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe_dereg_mr(
     verbs: &mut ProbeVerbs,
-    region: &MaybeUninit<Region<Buffer>>,
-    buffer: &mut MaybeUninit<Buffer>,
+    region: &MaybeUninit<Region<IdentityBuffer>>,
+    buffer: &mut MaybeUninit<IdentityBuffer>,
 ) -> i32 {
     // SAFETY: the caller gives the region away.
     let region = unsafe { region.assume_init_read() };

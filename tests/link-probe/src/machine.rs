@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 
 use bareverbs::{Clock, Instant, Platform, QpRings, Storage, Verbs};
 use bareverbs_mlx5::Mlx5;
-use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedMemory};
+use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory};
 
 /// Pages of the arena: what bring-up, firmware and the small configuration need.
 pub const PAGES: usize = 256;
@@ -49,7 +49,7 @@ pub type ProbeRings = QpRings<64, 64>;
 
 /// The machine handed in.
 #[cfg(feature = "whole")]
-pub type ProbeMachine = bareverbs_mlx5::Machine<Probe>;
+pub type ProbeMachine = bareverbs::Machine<Probe>;
 
 /// Of how many objects the size is taken, so that what is left over for alignment does not count.
 const MANY: usize = 64;

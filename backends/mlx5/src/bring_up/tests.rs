@@ -3,12 +3,12 @@
 use std::boxed::Box;
 
 use bareverbs::{
-    Access, Clock, MwBind, MwType, OffsetMap, Payload, Provider, QpAttr, QpAttrMask, QpCap, QpInit, QpRings, QpState, QpType,
-    RecvWr, SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
+    Access, Clock, Machine, MwBind, MwType, OffsetMap, Payload, Provider, QpAttr, QpAttrMask, QpCap, QpInit, QpRings, QpState,
+    QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
 };
 
 use crate::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
-use crate::{Config, Error, Machine, Mlx5, Step};
+use crate::{Config, Error, Mlx5, Step};
 
 type Driver = Mlx5<MockPlatform, PAGES>;
 

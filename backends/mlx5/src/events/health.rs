@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use bareverbs::{Clock, Instant, Platform};
+use bareverbs::{Clock, Instant, Platform, Registers};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use crate::driver::Driver;
@@ -117,7 +117,7 @@ impl<P: Platform> Driver<P> {
 
     /// A register of the initialization segment, in host byte order; all ones where there is none, as if no device answered.
     pub(crate) fn register(&self, at: usize) -> u32 {
-        self.machine.register(at).unwrap_or(u32::MAX)
+        self.machine.registers.read32(at).map_or(u32::MAX, u32::from_be)
     }
 
     /// A field of the initialization segment.

@@ -3,8 +3,10 @@
 use core::fmt;
 use core::ptr::NonNull;
 
-use bareverbs_mlx5::mmio::{CpuFence, InitializationSegment, MappedBar, MappedMemory};
-use bareverbs_mlx5::{Machine, Mlx5};
+use bareverbs::Machine;
+use bareverbs_mlx5::Mlx5;
+use bareverbs_mlx5_spec::{InitialSeg, Layout as _};
+use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory};
 use heapless::Vec;
 
 use crate::interrupts::{self, VECTORS};
@@ -79,7 +81,7 @@ impl Slot {
             return Err(CardError::NotFound(there.take(8).collect()));
         };
         let mut bar = bus.enable(function.address)?;
-        let need = size_of::<InitializationSegment>();
+        let need = InitialSeg::SIZE;
         if bar.len() < need {
             return Err(CardError::BarTooSmall { have: bar.len(), need });
         }

@@ -5,8 +5,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use bareverbs::{AddressMap, DmaBuffer, DmaMemory as _, Extent, OutOfRange};
-use bareverbs_mlx5::mmio::MappedMemory;
+use bareverbs_mmio::MappedMemory;
 
 /// `LEN` bytes of a static, page-aligned. [`dma_memory!`](crate::dma_memory) makes it.
 #[repr(C, align(4096))]
@@ -39,43 +38,6 @@ impl<const LEN: usize> Pages<LEN> {
         // before; no reference to its bytes exists, since they lie in an `UnsafeCell`. The card reaches it under the same
         // addresses: the machines map every address to itself, have no IOMMU, and their caches are coherent with the bus.
         Some(unsafe { MappedMemory::new(bytes, LEN, bytes.as_ptr().addr() as u64) })
-    }
-}
-
-/// Memory for a region: an application's bytes, which the card reads and writes. It stays for ever, whoever holds the value.
-#[derive(Debug)]
-pub struct Buffer(MappedMemory);
-
-impl From<MappedMemory> for Buffer {
-    fn from(memory: MappedMemory) -> Self {
-        Self(memory)
-    }
-}
-
-impl AddressMap for Buffer {
-    fn extent(&self, addr: u64) -> Option<Extent> {
-        let left = self.len().checked_sub(addr.checked_sub(self.addr())?)?;
-        // The machines map every address to itself.
-        (left != 0).then_some(Extent { device_addr: addr, len: left })
-    }
-}
-
-// SAFETY: the bytes are a static's, to which no reference exists (`Pages`), and the card reaches them under the same addresses.
-unsafe impl DmaBuffer for Buffer {
-    fn addr(&self) -> u64 {
-        self.0.device_addr()
-    }
-
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
-        self.0.read(at, into)
-    }
-
-    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
-        self.0.write(at, from)
     }
 }
 

@@ -32,7 +32,7 @@ pub use failure::{During, Failure};
 pub use machine::NAME;
 
 use bareverbs::{Clock, Instant, Platform};
-use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedMemory};
+use bareverbs_mmio::{CpuFence, MappedBar, MappedMemory};
 
 /// The machine as the driver sees it: a BAR mapped uncached, memory that the card reaches under the CPU's addresses, the
 /// barriers of the CPU, its counter.

@@ -7,9 +7,8 @@ use bareverbs::{
     QpHandle, QpInit, QpRings, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Config;
-use bareverbs_mlx5::mmio::MappedMemory;
+use bareverbs_mmio::{IdentityBuffer, MappedMemory};
 use board::card::{self, Slot};
-use board::dma::Buffer;
 use board::{During as _, Failure, Timer, interrupts, println};
 use spin::Mutex;
 use static_cell::ConstStaticCell;
@@ -66,7 +65,7 @@ pub struct Connection {
     /// The verbs.
     pub rdma: Rdma,
     /// The buffer, registered as one region.
-    pub region: Region<Buffer>,
+    pub region: Region<IdentityBuffer>,
     /// The queue pair.
     pub qp: QpHandle,
     /// The protection domain.
@@ -87,7 +86,7 @@ impl Connection {
     ///
     /// # Errors
     /// What could not be done.
-    pub fn open(slot: Slot, arena: MappedMemory, buffer: Buffer) -> Result<Self, Failure> {
+    pub fn open(slot: Slot, arena: MappedMemory, buffer: IdentityBuffer) -> Result<Self, Failure> {
         let brought = Card::bring_up(slot.machine(arena), &CONFIG);
         let card = brought.map_err(|(error, _)| error).during("bringing the card up")?;
         let mut rdma = verbs(card)?;

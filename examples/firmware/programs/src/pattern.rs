@@ -1,8 +1,8 @@
 //! Bytes that both ends of a connection can work out: what was sent is compared with what came.
 
 use bareverbs::{DmaBuffer as _, OutOfRange, Region};
+use bareverbs_mmio::IdentityBuffer;
 use board::Failure;
-use board::dma::Buffer;
 
 /// Byte `at` of message `number`. The first byte of each page is 0, which `ibv_rc_pingpong -c` asks for.
 pub const fn byte(number: u32, at: usize) -> u8 {
@@ -17,7 +17,7 @@ pub const fn byte(number: u32, at: usize) -> u8 {
 ///
 /// # Errors
 /// If the buffer is shorter.
-pub fn fill(region: &mut Region<Buffer>, at: usize, len: usize, number: u32) -> Result<(), Failure> {
+pub fn fill(region: &mut Region<IdentityBuffer>, at: usize, len: usize, number: u32) -> Result<(), Failure> {
     (0..len).try_for_each(|index| region.write(at + index, &[byte(number, index)])).map_err(outside)
 }
 
@@ -29,7 +29,7 @@ fn outside(OutOfRange { offset, len }: OutOfRange) -> Failure {
 ///
 /// # Errors
 /// The first byte that differs, or if the buffer is shorter.
-pub fn check(buffer: &Buffer, at: usize, len: usize, want: impl Fn(usize) -> u8) -> Result<(), Failure> {
+pub fn check(buffer: &IdentityBuffer, at: usize, len: usize, want: impl Fn(usize) -> u8) -> Result<(), Failure> {
     for index in 0..len {
         let mut have = [0];
         buffer.read(at + index, &mut have).map_err(outside)?;

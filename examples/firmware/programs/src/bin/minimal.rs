@@ -9,11 +9,11 @@ use core::ptr::NonNull;
 use core::time::Duration;
 
 use bareverbs::{
-    Access, AddressMap, AddressVector, Clock, Completion, DmaBuffer, DmaMemory as _, Extent, Instant, OutOfRange, Payload,
-    Platform, QpAttr, QpCap, QpInit, QpRings, QpType, SendFlags, SendOp, SendWr, Storage, Verbs, WcStatus,
+    Access, AddressVector, Clock, Completion, DmaBuffer as _, Instant, Machine, Payload, Platform, QpAttr, QpCap, QpInit,
+    QpRings, QpType, SendFlags, SendOp, SendWr, Storage, Verbs, WcStatus,
 };
-use bareverbs_mlx5::mmio::{CpuFence, MappedBar, MappedMemory};
-use bareverbs_mlx5::{Config, Machine, Mlx5};
+use bareverbs_mlx5::{Config, Mlx5};
+use bareverbs_mmio::{CpuFence, IdentityBuffer, MappedBar, MappedMemory};
 use board::card::Slot;
 use board::{During as _, Failure, println};
 use static_cell::ConstStaticCell;
@@ -35,36 +35,6 @@ impl Platform for Board {
     type Memory = MappedMemory;
     type Fence = CpuFence;
     type Clock = Timer;
-}
-
-/// Memory of the application, which a region owns while it is registered. CPU and card use the same addresses here.
-struct Buffer(MappedMemory);
-
-impl AddressMap for Buffer {
-    fn extent(&self, addr: u64) -> Option<Extent> {
-        let at = addr.checked_sub(self.addr())?;
-        let len = self.len().checked_sub(at).filter(|left| *left != 0)?;
-        Some(Extent { device_addr: addr, len })
-    }
-}
-
-// SAFETY: `MappedMemory` promises that nothing else uses the bytes and that the card reaches them at `device_addr`.
-unsafe impl DmaBuffer for Buffer {
-    fn addr(&self) -> u64 {
-        self.0.device_addr()
-    }
-
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
-        self.0.read(at, into)
-    }
-
-    fn write(&mut self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
-        self.0.write(at, from)
-    }
 }
 
 /// The driver, with an arena of 512 pages: queues, doorbell records, mailboxes, and what the card's firmware requests.
@@ -91,7 +61,7 @@ const PAGE: usize = 4096;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes the first page of `buffer` to the second one, through a queue pair that is connected to itself.
-fn write(verbs: &mut Verbs<'static, Card>, buffer: Buffer) -> Result<(), Failure> {
+fn write(verbs: &mut Verbs<'static, Card>, buffer: IdentityBuffer) -> Result<(), Failure> {
     let pd = verbs.alloc_pd().during("alloc_pd")?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mut region = verbs.reg_mr(pd, buffer, access).during("reg_mr")?; // The region owns the buffer now.
@@ -141,9 +111,9 @@ board::entry!(main);
 
 fn main() -> Result<(), Failure> {
     println!("minimal on {}", board::NAME);
-    // Two pieces of static memory that the card reaches.
+    // Two pieces of static memory, which CPU and card reach at the same addresses.
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let buffer = Buffer(board::dma_memory!(2 * PAGE).during("the buffer is in use")?);
+    let buffer = IdentityBuffer::new(board::dma_memory!(2 * PAGE).during("the buffer is in use")?);
     // The card: found on the bus, BAR0 placed, memory space and bus mastering on.
     let slot = Slot::find().during("looking for the card")?;
     // SAFETY: the slot's BAR0 is mapped uncached, and it is given to nothing else.

@@ -12,6 +12,7 @@
 use core::time::Duration;
 
 use bareverbs::{Payload, SendOp};
+use bareverbs_mmio::IdentityBuffer;
 use board::card::Slot;
 use board::{During as _, Failure, println};
 use programs::address::Address;
@@ -73,7 +74,7 @@ fn main() -> Result<(), Failure> {
     println!("pingpong on {}", board::NAME);
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let buffer = board::dma_memory!(3 * LONGEST).during("the buffer is in use")?.into();
+    let buffer = IdentityBuffer::new(board::dma_memory!(3 * LONGEST).during("the buffer is in use")?);
     let mut connection = Connection::open(slot, arena, buffer)?;
     println!("address {}", connection.address);
 

@@ -12,6 +12,7 @@ use core::time::Duration;
 use bareverbs::{
     Access, Clock as _, DmaBuffer as _, Event, MwBind, MwType, Payload, Remote, Rkey, SendFlags, SendOp, WcStatus,
 };
+use bareverbs_mmio::IdentityBuffer;
 use board::card::Slot;
 use board::{During as _, Failure, Timer, println};
 use programs::address::Address;
@@ -42,7 +43,7 @@ fn main() -> Result<(), Failure> {
     println!("write on {}", board::NAME);
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let buffer = board::dma_memory!(3 * AREA + 4096).during("the buffer is in use")?.into();
+    let buffer = IdentityBuffer::new(board::dma_memory!(3 * AREA + 4096).during("the buffer is in use")?);
     let mut side = Side { connection: Connection::open(slot, arena, buffer)?, done: 0 };
     let connection = &mut side.connection;
     println!("address {}", connection.address);

@@ -1,0 +1,31 @@
+//! Registers, DMA memory and barriers of a machine on which a driver accesses them by pointers.
+//!
+//! | type | platform trait | purpose |
+//! |---|---|---|
+//! | [`MappedBar`] | [`Registers`](bareverbs::Registers) | a device's BAR, mapped into the address space |
+//! | [`MappedMemory`], [`MappedRing`] | [`DmaMemory`](bareverbs::DmaMemory), [`DmaRing`](bareverbs::DmaRing) | memory that CPU and device share |
+//! | [`CpuFence`] | [`DmaFence`](bareverbs::DmaFence) | the CPU's barriers between DMA memory and registers |
+//! | [`IdentityBuffer`] | [`DmaBuffer`](bareverbs::DmaBuffer) | an application buffer where device addresses are the caller's |
+//!
+//! Firmware and VFIO build their platform from these types. A simulated device, or a machine with other buses or barriers,
+//! implements the traits itself.
+#![no_std]
+#![expect(unsafe_code, reason = "a mapped BAR and device memory are raw memory")]
+#![warn(missing_debug_implementations)]
+
+#[cfg(test)]
+extern crate std;
+
+mod bar;
+mod fence;
+mod identity_buffer;
+mod memory;
+mod ring;
+#[cfg(test)]
+mod test_memory;
+
+pub use bar::{MappedBar, MappedDoorbell, MappedWord};
+pub use fence::CpuFence;
+pub use identity_buffer::IdentityBuffer;
+pub use memory::MappedMemory;
+pub use ring::{MappedRing, MappedRingView};
