@@ -112,12 +112,17 @@ def path(tree, with_python=False, with_program=False, with_applications=False):
     return IMAGES / "-".join([tree.home.name, *(name for name, wanted in more.items() if wanted)])
 
 
-def readme_lines():
-    """The command lines of the README for somebody with a card."""
-    command = [str(PROJECT / "tests/scripts/run-section"), "--print", str(PROJECT / "README.md"), "On Linux with a real card"]
+# Page and section of the book that the case `readme` runs.
+CARD_SECTION = ("docs/src/vfio.md", "Bind, run, unbind")
+
+
+def card_lines():
+    """The command lines of the book for a reader with a card."""
+    page, section = CARD_SECTION
+    command = [str(PROJECT / "tests/scripts/run-section"), "--print", str(PROJECT / page), section]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode != 0:
-        raise SetUpError(f"the README's lines: {done.stderr.strip()}")
+        raise SetUpError(f"the book's lines: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -132,7 +137,7 @@ def build(tree, python_tree=None, programs=(), applications_tree=None):
         state.update(python_tree.fingerprint().encode())
     if applications_tree:
         state.update(applications_tree.fingerprint().encode())
-    state.update(readme_lines().encode())
+    state.update(card_lines().encode())
     for source in [*scripts, *programs, __file__, python.__file__, applications.__file__]:
         state.update(str(source).encode() + b"\0")
         with open(source, "rb") as file:
@@ -151,7 +156,7 @@ def build(tree, python_tree=None, programs=(), applications_tree=None):
     archive.file("bin/busybox", (tree.root / "usr/bin/busybox").read_bytes(), 0o755)
     for script in scripts:
         archive.file(str(script.relative_to(GUEST)), script.read_bytes(), 0o755)
-    archive.file("readme-lines", readme_lines().encode())
+    archive.file("readme-lines", card_lines().encode())
     for program in programs:
         _own(archive, tree, program)
     _programs(archive, tree)

@@ -1,4 +1,4 @@
-# The README's section "On Linux with a real card", line by line, as somebody does who follows it.
+# The command lines of docs/src/vfio.md, one by one, as a reader with a card types them.
 load_mlx5 || return
 # Where modprobe looks.
 mkdir -p "/lib/modules/$(uname -r)"
