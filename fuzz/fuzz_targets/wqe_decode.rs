@@ -4,7 +4,7 @@
 
 use bareverbs_decode::{command, completion, event, receive, send};
 use bareverbs_mlx5_spec::{DS_UNIT, WQEBB};
-use bareverbs_sim::wqe::{DataSegment, SendBody, SendWqe, WqeService, announced_len};
+use bareverbs_sim::wqe_decode::{DataSegment, SendBody, SendWqe, WqeService, announced_len};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -12,7 +12,7 @@ use bareverbs_fuzz::request::{Ground, Keys, Request};
 use bareverbs_mlx5_spec::{CQE, Cqe, ViewMut, WQEBB};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{World, WorldConfig};
-use bareverbs_sim::wqe::{SendWqe, WqeService, announced_len};
+use bareverbs_sim::wqe_decode::{SendWqe, WqeService, announced_len};
 use bareverbs_tests::{Connection, End, Node, end_in, rc_steps, to_rts};
 use libfuzzer_sys::fuzz_target;
 

@@ -10,7 +10,7 @@ use bareverbs::{
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::audit::Finding;
-use bareverbs_sim::engine::EngineCounts;
+use bareverbs_sim::EngineCounts;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, World, WorldConfig};
 use bareverbs_tests::{Connection, Driver, machine, rc_steps};
 

@@ -7,7 +7,7 @@ use bareverbs::{
 };
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
 use bareverbs_sim::in_process::SimBuffer;
-use bareverbs_sim::wqe::{AtomicOperation, DataPointer, DataSegment, RemoteAddress, SendBody, SendWqe, Umr, UmrTranslations};
+use bareverbs_sim::wqe_decode::{AtomicOperation, DataPointer, DataSegment, RemoteAddress, SendBody, SendWqe, Umr, UmrTranslations};
 use bareverbs_tests::{ALL_ACCESS, Driver, Node};
 
 /// Where the regions begin for the application: the first address, one within a page, and the last that can be.

@@ -6,72 +6,31 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::UAR_PAGE;
 
 use crate::audit::Audit;
-use crate::bar0::{BAR0_SIZE, DEVICE_MEMORY_START, FIRST_UAR, MSIX_PENDING, MSIX_TABLE};
-use crate::budget::{Meter, Metered};
-use crate::command::{CommandQueue, icmd};
+use crate::command::command_queue::CommandQueue;
+use crate::command::gateway_command;
 use crate::config::{DeviceConfig, InterruptRouting};
-use crate::engine::{EngineCounts, EngineStats};
-use crate::env::Env;
-use crate::eq::Event;
+use crate::fabric::frame_pool::FramePool;
 use crate::fault::Faults;
+use crate::firmware::event_queues::Event;
 use crate::firmware::{Firmware, HcaState};
-use crate::health::{Health, HealthReport};
-use crate::init_segment::{InitSegment, NicInterface, SCAN_SIZE};
-use crate::memory::{DmaFault, HostMemory};
-use crate::msix::{Gate, Msix};
+use crate::host_memory::{DmaFault, HostMemory};
 use crate::packet::is_subnet_management;
 use crate::pci::{ConfigEffect, ConfigSpace};
+use crate::registers::bar0::{BAR0_SIZE, DEVICE_MEMORY_START, FIRST_UAR, MSIX_PENDING, MSIX_TABLE};
+use crate::registers::health::{Health, HealthReport};
+use crate::registers::init_segment::{InitSegment, NicInterface, SCAN_SIZE};
+use crate::registers::msix::{Gate, Msix};
+use crate::registers::uar::Doorbells;
 use crate::registry::ObjectKind;
-use crate::spare_frames::SpareFrames;
+use crate::stats::{DeviceCounts, DeviceStats};
+use crate::step::StepContext;
+use crate::step::{Meter, Metered};
 use crate::trace::Tracer;
-use crate::uar::Doorbells;
-
-/// The device's own objects and what it was given: for leak tests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceCounts {
-    /// Keys and queues.
-    pub engine: EngineCounts,
-    /// Event queues.
-    pub eqs: usize,
-    /// User access regions.
-    pub uars: usize,
-    /// Protection domains.
-    pub pds: usize,
-    /// XRC domains.
-    pub xrcds: usize,
-    /// User contexts.
-    pub user_contexts: usize,
-    /// User memory objects.
-    pub user_memories: usize,
-    /// Pages that the firmware holds.
-    pub pages_held: usize,
-    /// Pages that the firmware still held when the driver disabled the device.
-    pub pages_lost: usize,
-}
-
-/// What happened since power-on: for reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceStats {
-    /// Firmware commands executed.
-    pub commands: u64,
-    /// Events that found no queue or no room.
-    pub events_dropped: u64,
-    /// Interrupts raised.
-    pub interrupts: u64,
-    /// Writes to UAR pages.
-    pub doorbells: u64,
-    /// Frames sent.
-    pub frames_sent: u64,
-    /// Frames received.
-    pub frames_received: u64,
-    /// What the transport counted since the driver last brought the device up.
-    pub engine: EngineStats,
-}
 
 /// Memory of a function that may not reach any.
-struct Unreachable;
+struct NoBusMaster;
 
-impl HostMemory for Unreachable {
+impl HostMemory for NoBusMaster {
     fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault> {
         Err(DmaFault { addr, len: into.len() })
     }
@@ -82,7 +41,7 @@ impl HostMemory for Unreachable {
 }
 
 /// What the device works in.
-struct Outside<M, T> {
+struct DeviceContext<M, T> {
     now: Instant,
     memory: Metered<M>,
     tracer: Option<T>,
@@ -90,11 +49,11 @@ struct Outside<M, T> {
     audit: Audit,
 }
 
-impl<M: HostMemory, T: Tracer + 'static> Outside<M, T> {
-    fn env(&mut self, bus_master: bool) -> Env<'_> {
-        Env {
+impl<M: HostMemory, T: Tracer + 'static> DeviceContext<M, T> {
+    fn ctx(&mut self, bus_master: bool) -> StepContext<'_> {
+        StepContext {
             now: self.now,
-            memory: if bus_master { &self.memory } else { &Unreachable },
+            memory: if bus_master { &self.memory } else { &NoBusMaster },
             meter: &self.memory.meter,
             tracer: self.tracer.as_mut().map(|tracer| tracer as &mut dyn Tracer),
             faults: &mut self.faults,
@@ -108,7 +67,7 @@ impl<M: HostMemory, T: Tracer + 'static> Outside<M, T> {
 /// It does its work in [`Device::advance`] and nowhere else, apart from what a register access itself does. It may go to
 /// another thread if its memory and its tracer may.
 pub struct Device<M = Box<dyn HostMemory + Send>, T = Box<dyn Tracer + Send>> {
-    outside: Outside<M, T>,
+    context: DeviceContext<M, T>,
     pci: ConfigSpace,
     msix: Msix,
     init: InitSegment,
@@ -149,7 +108,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         let now = Instant::default();
         let memory = Metered { memory, meter: Meter::default() };
         Self {
-            outside: Outside { now, memory, tracer: None, faults: Faults::default(), audit: Audit::default() },
+            context: DeviceContext { now, memory, tracer: None, faults: Faults::default(), audit: Audit::default() },
             pci: ConfigSpace::new(config.pci_device_id, vectors, SCAN_SIZE),
             msix: Msix::new(vectors),
             init: InitSegment::new(&config, now),
@@ -189,13 +148,13 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             ConfigEffect::Msix => self.msix.release(self.gate()),
             ConfigEffect::Scan { at } => {
                 let mut register = [0; 4];
-                self.init.read(&self.health, self.outside.now, at, &mut register);
+                self.init.read(&self.health, self.context.now, at, &mut register);
                 self.pci.scanned(at, u32::from_be_bytes(register));
             }
             ConfigEffect::Command { opcode } => {
                 let bus_master = self.pci.bus_master();
-                let mut env = self.outside.env(bus_master);
-                let status = icmd::run(&mut self.firmware, &mut env, opcode, self.pci.mailbox());
+                let mut ctx = self.context.ctx(bus_master);
+                let status = gateway_command::run(&mut self.firmware, &mut ctx, opcode, self.pci.mailbox());
                 self.pci.commanded(status);
                 self.after_work();
             }
@@ -226,7 +185,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         } else if (MSIX_PENDING..MSIX_PENDING + 32).contains(&at) {
             self.msix.read_pending(at - MSIX_PENDING, into);
         } else {
-            self.init.read(&self.health, self.outside.now, at, into);
+            self.init.read(&self.health, self.context.now, at, into);
         }
     }
 
@@ -254,8 +213,8 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             return;
         }
         let bus_master = self.pci.bus_master();
-        let mut env = self.outside.env(bus_master);
-        self.doorbells.write(&mut self.firmware, &mut env, (at / UAR_PAGE) as u32, at % UAR_PAGE, from);
+        let mut ctx = self.context.ctx(bus_master);
+        self.doorbells.write(&mut self.firmware, &mut ctx, (at / UAR_PAGE) as u32, at % UAR_PAGE, from);
         self.after_work();
     }
 
@@ -282,7 +241,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     /// Lets the device know what time it is, for the registers that show it, and nothing else. Time that goes back counts as
     /// standing still.
     pub fn set_time(&mut self, now: Instant) {
-        self.outside.now = self.outside.now.max(now);
+        self.context.now = self.context.now.max(now);
     }
 
     /// Does work that is due at `now`, until [`Budget::TURN`](crate::Budget::TURN) is reached together with what doorbells and
@@ -291,7 +250,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     pub fn advance(&mut self, now: Instant) {
         self.set_time(now);
         self.work();
-        self.outside.memory.meter.restart();
+        self.context.memory.meter.restart();
     }
 
     fn work(&mut self) {
@@ -299,14 +258,14 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             return;
         }
         let bus_master = self.pci.bus_master();
-        let mut env = self.outside.env(bus_master);
-        if !self.health.report.reset_required && self.init.ready(env.now) {
+        let mut ctx = self.context.ctx(bus_master);
+        if !self.health.report.reset_required && self.init.ready(ctx.now) {
             if let Some(queue) = self.init.command_queue() {
-                self.stats.commands += self.commands.run(&mut self.firmware, &mut env, queue);
+                self.stats.commands += self.commands.run(&mut self.firmware, &mut ctx, queue);
             }
             if self.firmware.state == HcaState::Running {
-                self.firmware.engine.advance(&mut env);
-                self.firmware.answer_management_requests(&mut env);
+                self.firmware.engine.advance(&mut ctx);
+                self.firmware.answer_management_requests(&mut ctx);
             }
         }
         self.after_work();
@@ -316,8 +275,8 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     fn after_work(&mut self) {
         let gate = self.gate();
         let bus_master = self.pci.bus_master();
-        let mut env = self.outside.env(bus_master);
-        self.firmware.post_events(&mut env);
+        let mut ctx = self.context.ctx(bus_master);
+        self.firmware.post_events(&mut ctx);
         for vector in self.firmware.eqs.take_interrupts() {
             self.stats.interrupts += 1;
             self.msix.raise(vector, gate);
@@ -336,35 +295,35 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             return None;
         }
         let ready = self.init.ready_at();
-        if ready > self.outside.now {
+        if ready > self.context.now {
             return Some(ready);
         }
-        let commands = self.commands.next_due(self.outside.now);
+        let commands = self.commands.next_due(self.context.now);
         commands.into_iter().chain(self.firmware.next_due()).min()
     }
 
     /// Whether frames have their share of this turn still before them. [`Device::receive`] takes more of them nevertheless,
     /// but then the turn is longer than [`Budget::TURN`](crate::Budget::TURN).
     pub fn may_receive(&self) -> bool {
-        !self.outside.memory.meter.is_half_spent()
+        !self.context.memory.meter.is_half_spent()
     }
 
     /// Takes a frame (LRH to ICRC) from the wire; it is lost while the port is down.
     pub fn receive(&mut self, frame: &[u8]) {
-        self.outside.memory.meter.count(1);
+        self.context.memory.meter.count(1);
         if !self.carries(frame) {
             return;
         }
         self.stats.frames_received += 1;
         let bus_master = self.pci.bus_master();
-        let mut env = self.outside.env(bus_master);
-        self.firmware.engine.receive(&mut env, frame);
+        let mut ctx = self.context.ctx(bus_master);
+        self.firmware.engine.receive(&mut ctx, frame);
         self.after_work();
     }
 
     /// Buffers for the frames to come.
-    pub(crate) fn spare_frames(&mut self) -> &mut SpareFrames {
-        self.firmware.engine.spare_frames()
+    pub(crate) fn frame_pool(&mut self) -> &mut FramePool {
+        self.firmware.engine.frame_pool()
     }
 
     /// The next frame for the wire.
@@ -404,7 +363,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         let config = &self.firmware.config;
         self.pci = ConfigSpace::new(config.pci_device_id, config.vectors, SCAN_SIZE);
         self.msix = Msix::new(config.vectors);
-        self.init = InitSegment::new(config, self.outside.now);
+        self.init = InitSegment::new(config, self.context.now);
         self.reset_function();
     }
 
@@ -421,8 +380,8 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     pub fn set_link(&mut self, plugged: bool) {
         self.firmware.port.set_cable(plugged);
         let bus_master = self.pci.bus_master();
-        let mut env = self.outside.env(bus_master);
-        self.firmware.port_changed(&mut env);
+        let mut ctx = self.context.ctx(bus_master);
+        self.firmware.port_changed(&mut ctx);
         self.after_work();
     }
 
@@ -445,18 +404,18 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
     /// announced by an internal error event.
     pub fn set_health(&mut self, report: HealthReport) {
         let fatal = report.reset_required && !self.health.report.reset_required;
-        self.health = Health { report, stopped: report.reset_required.then_some(self.outside.now) };
+        self.health = Health { report, stopped: report.reset_required.then_some(self.context.now) };
         if fatal {
             let bus_master = self.pci.bus_master();
-            let mut env = self.outside.env(bus_master);
-            self.firmware.eqs.post(&mut env, Event::internal_error());
+            let mut ctx = self.context.ctx(bus_master);
+            self.firmware.eqs.post(&mut ctx, Event::internal_error());
             self.after_work();
         }
     }
 
     /// Stops the health counter without any other sign, or lets it run again.
     pub fn freeze_health(&mut self, frozen: bool) {
-        self.health.stopped = frozen.then_some(self.outside.now);
+        self.health.stopped = frozen.then_some(self.context.now);
     }
 
     /// What the health buffer reports.
@@ -466,22 +425,22 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
 
     /// Sends what happens from now on to `tracer`.
     pub fn set_tracer(&mut self, tracer: Option<T>) {
-        self.outside.tracer = tracer;
+        self.context.tracer = tracer;
     }
 
     /// Faults that are armed.
     pub fn faults_mut(&mut self) -> &mut Faults {
-        &mut self.outside.faults
+        &mut self.context.faults
     }
 
     /// Mistakes of the driver so far.
     pub fn audit(&self) -> &Audit {
-        &self.outside.audit
+        &self.context.audit
     }
 
     /// Mistakes of the driver, to take them out.
     pub fn audit_mut(&mut self) -> &mut Audit {
-        &mut self.outside.audit
+        &mut self.context.audit
     }
 
     /// Live objects and pages.

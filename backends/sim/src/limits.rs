@@ -3,6 +3,13 @@
 use core::fmt;
 use core::ops::RangeInclusive;
 
+/// Entries of the GID table (`gid_table_size` 0).
+pub(crate) const GIDS: usize = 8;
+/// Entries of the P_Key table (`pkey_table_size` 0).
+pub(crate) const PKEYS: usize = 128;
+/// Binary logarithm of the bytes of the smallest allocation of device memory (`log_min_memic_alloc_size`).
+pub(crate) const LOG_MIN_ALLOCATION: u32 = 6;
+
 /// Greatest numbers of objects and sizes, as powers of two; what QUERY_HCA_CAP reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -6,14 +6,11 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg, PvlcReg, ViewMut};
 
 use crate::config::DeviceConfig;
-use crate::engine::EngineStats;
+use crate::limits::{GIDS, PKEYS};
 use crate::management::{PortInfo, SetPortInfo};
 use crate::packet::NO_LID;
+use crate::stats::EngineStats;
 
-/// Entries of the GID table (`gid_table_size` 0).
-pub(crate) const GIDS: usize = 8;
-/// Entries of the P_Key table (`pkey_table_size` 0).
-pub(crate) const PKEYS: usize = 128;
 /// Bytes of the node description.
 const NODE_DESCRIPTION: usize = 64;
 

@@ -2,9 +2,9 @@
 //! process has are looked at. Alone in its process, one test, so that nothing else allocates meanwhile.
 
 #[cfg(test)]
-#[path = "control/mini_host.rs"]
+#[path = "control/host.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
-mod mini_host;
+mod host;
 
 #[cfg(test)]
 mod tests {
@@ -12,7 +12,7 @@ mod tests {
 
     use bareverbs_sim::{DeviceConfig, Limit};
 
-    use crate::mini_host::{BASE, MiniHost, be32, input, plain};
+    use crate::host::{BASE, Host, be32, input, plain};
 
     const LIM_ERR: u8 = 8;
     const NO_RESOURCES: u8 = 0xf;
@@ -33,7 +33,7 @@ mod tests {
 
     /// A host with a doorbell page, an event queue and a protection domain.
     struct Maker {
-        host: MiniHost,
+        host: Host,
         uar: u32,
         eqn: u32,
         pd: u32,
@@ -46,7 +46,7 @@ mod tests {
             for (limit, number) in [(Limit::ProtectionDomains, 1 << 23), (Limit::QueuePairs, 1 << 24)] {
                 config.limits.set(limit, number).unwrap();
             }
-            let mut host = MiniHost::running(config);
+            let mut host = Host::running(config);
             let uar = host.uar();
             let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
             let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
@@ -168,7 +168,7 @@ mod tests {
 
     /// Firmware pages beyond what was asked for. There are 4096 in the memory of the host.
     fn pages() {
-        let mut host = MiniHost::new(DeviceConfig { memory_limit: 32 << 20, ..plain() });
+        let mut host = Host::new(DeviceConfig { memory_limit: 32 << 20, ..plain() });
         host.ok(&input(0x104, 16, &[]), 16);
         let before = host.device.memory_used();
         let mut bytes = input(0x108, 16, &[(4, 1), (12, 2000)]);

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use bareverbs_sim::memory::{DmaFault, HostMemory};
+use bareverbs_sim::host_memory::{DmaFault, HostMemory};
 use rustix::io::Errno;
 use vm_memory::mmap::MmapRegionError;
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};

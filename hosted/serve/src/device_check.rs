@@ -2,7 +2,7 @@
 
 use bareverbs_decode::Decoded;
 use bareverbs_decode::send::{self, Transport};
-use bareverbs_sim::wqe::{SendWqe, WqeService};
+use bareverbs_sim::wqe_decode::{SendWqe, WqeService};
 
 /// Decodes the send WQE at the start of `bytes`. What the device refuses is an error, even if the decoder accepts it.
 pub fn decode_send(bytes: &[u8], transport: Transport) -> Decoded {

@@ -14,7 +14,7 @@ use bareverbs::{
 use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_mlx5_spec::{CmdOpcode, Cqc, Cqe, CqeOpcode, CreateCqIn, View, ViewMut};
 use bareverbs_mmio::{CpuFence, MappedBar, MappedDoorbell, MappedMemory, MappedWord};
-use bareverbs_sim::memory::{DmaFault, HostMemory};
+use bareverbs_sim::host_memory::{DmaFault, HostMemory};
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{Device, DeviceConfig};
 use bareverbs_tests::{Connection, rc_steps};

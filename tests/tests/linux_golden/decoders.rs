@@ -6,7 +6,7 @@ use bareverbs_decode::send::Transport;
 use bareverbs_decode::{Decoded, Severity, command, completion, event, receive, send};
 use bareverbs_mlx5_spec::{CmdOpcode, CreateQpIn, CreateQpOut, Qpc, QpcSt, View};
 use bareverbs_serve::record::{Entry, Kind, Line};
-use bareverbs_sim::wqe::{SendWqe, WqeService, decode_receive};
+use bareverbs_sim::wqe_decode::{SendWqe, WqeService, decode_receive};
 
 use crate::{NEW, OLD, UMR, USER_SPACE, lines};
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, CmdOut, CmdStatus, View};
 use bareverbs_serve::record::{Entry, Line};
-use bareverbs_sim::memory::{DmaFault, HostMemory};
+use bareverbs_sim::host_memory::{DmaFault, HostMemory};
 use bareverbs_sim::{Device, DeviceConfig};
 
 use crate::{NEW, OLD, USER_SPACE, lines};

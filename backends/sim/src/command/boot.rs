@@ -6,9 +6,9 @@ use bareverbs_mlx5_spec::{
     SetDriverVersionIn, SetDriverVersionOut, SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut, View, ViewMut,
 };
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
 use crate::firmware::{Firmware, HcaState};
+use crate::step::StepContext;
 
 /// Interface versions 0 and 1, one bit each.
 const SUPPORTED_ISSI: u32 = 0b11;
@@ -20,7 +20,7 @@ const TERMINATE_LIST_KEY: u32 = 0x100;
 /// ENABLE_HCA.
 pub(super) fn enable_hca(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, EnableHcaIn>,
     _: &mut ViewMut<'_, EnableHcaOut>,
 ) -> Outcome {
@@ -37,7 +37,7 @@ pub(super) fn enable_hca(
 /// DISABLE_HCA: pages that did not go back are lost to the host.
 pub(super) fn disable_hca(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, DisableHcaIn>,
     _: &mut ViewMut<'_, DisableHcaOut>,
 ) -> Outcome {
@@ -47,7 +47,7 @@ pub(super) fn disable_hca(
     if firmware.state != HcaState::Enabled {
         return Err(Refusal::new(CmdStatus::BadSysState, "before TEARDOWN_HCA"));
     }
-    firmware.pages.disable(env);
+    firmware.pages.disable(ctx);
     firmware.count_pages();
     firmware.restart();
     Ok(())
@@ -56,7 +56,7 @@ pub(super) fn disable_hca(
 /// QUERY_ISSI.
 pub(super) fn query_issi(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     _: View<'_, QueryIssiIn>,
     output: &mut ViewMut<'_, QueryIssiOut>,
 ) -> Outcome {
@@ -67,7 +67,7 @@ pub(super) fn query_issi(
 /// SET_ISSI.
 pub(super) fn set_issi(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, SetIssiIn>,
     _: &mut ViewMut<'_, SetIssiOut>,
 ) -> Outcome {
@@ -82,7 +82,7 @@ pub(super) fn set_issi(
 /// INIT_HCA.
 pub(super) fn init_hca(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     _: View<'_, InitHcaIn>,
     _: &mut ViewMut<'_, InitHcaOut>,
 ) -> Outcome {
@@ -100,7 +100,7 @@ pub(super) fn init_hca(
 /// TEARDOWN_HCA: every object is gone afterwards.
 pub(super) fn teardown_hca(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, TeardownHcaIn>,
     _: &mut ViewMut<'_, TeardownHcaOut>,
 ) -> Outcome {
@@ -109,7 +109,7 @@ pub(super) fn teardown_hca(
     }
     let counts = firmware.engine.counts();
     if counts != Default::default() {
-        env.note(|| format!("torn down with {counts:?}"));
+        ctx.note(|| format!("torn down with {counts:?}"));
     }
     firmware.drop_objects();
     firmware.state = HcaState::Enabled;
@@ -119,7 +119,7 @@ pub(super) fn teardown_hca(
 /// QUERY_ADAPTER.
 pub(super) fn query_adapter(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     _: View<'_, QueryAdapterIn>,
     output: &mut ViewMut<'_, QueryAdapterOut>,
 ) -> Outcome {
@@ -133,19 +133,19 @@ pub(super) fn query_adapter(
 /// SET_DRIVER_VERSION.
 pub(super) fn set_driver_version(
     _: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, SetDriverVersionIn>,
     _: &mut ViewMut<'_, SetDriverVersionOut>,
 ) -> Outcome {
     let version = input.bytes(SetDriverVersionIn::DRIVER_VERSION);
-    env.note(|| format!("driver {:?}", String::from_utf8_lossy(version).trim_end_matches('\0')));
+    ctx.note(|| format!("driver {:?}", String::from_utf8_lossy(version).trim_end_matches('\0')));
     Ok(())
 }
 
 /// QUERY_SPECIAL_CONTEXTS.
 pub(super) fn query_special_contexts(
     _: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     _: View<'_, QuerySpecialContextsIn>,
     output: &mut ViewMut<'_, QuerySpecialContextsOut>,
 ) -> Outcome {
@@ -154,6 +154,6 @@ pub(super) fn query_special_contexts(
 }
 
 /// NOP.
-pub(super) fn nop(_: &mut Firmware, _: &mut Env<'_>, _: View<'_, NopIn>, _: &mut ViewMut<'_, NopOut>) -> Outcome {
+pub(super) fn nop(_: &mut Firmware, _: &mut StepContext<'_>, _: View<'_, NopIn>, _: &mut ViewMut<'_, NopOut>) -> Outcome {
     Ok(())
 }

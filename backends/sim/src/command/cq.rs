@@ -5,16 +5,17 @@ use bareverbs_mlx5_spec::{
     QueryCqOut, View, ViewMut,
 };
 
-use super::{Outcome, Refusal, queue_buffer};
-use crate::env::Env;
+use super::queue_buffer;
+use super::refusal::{Outcome, Refusal};
 use crate::firmware::Firmware;
-use crate::pages::cost;
+use crate::firmware::firmware_pages::cost;
 use crate::registry::ObjectKind;
+use crate::step::StepContext;
 
 /// CREATE_CQ.
 pub(super) fn create_cq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, CreateCqIn>,
     output: &mut ViewMut<'_, CreateCqOut>,
 ) -> Outcome {
@@ -34,7 +35,7 @@ pub(super) fn create_cq(
 /// DESTROY_CQ; busy while a queue pair uses it.
 pub(super) fn destroy_cq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroyCqIn>,
     _: &mut ViewMut<'_, DestroyCqOut>,
 ) -> Outcome {
@@ -52,7 +53,7 @@ const RESIZE_PLACE: u32 = 0b110;
 /// MODIFY_CQ: another buffer, or another moderation.
 pub(super) fn modify_cq(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, ModifyCqIn>,
     _: &mut ViewMut<'_, ModifyCqOut>,
 ) -> Outcome {
@@ -71,7 +72,7 @@ pub(super) fn modify_cq(
             let buffer = queue_buffer::of_resized_cq(firmware, input)?;
             // What user memory says about pages counts whether the field select names it or not.
             let select = if buffer.pages.umem().is_none() { select } else { select | RESIZE_PLACE };
-            let resized = firmware.engine.resize_cq(env, cqn, select, View::of(&buffer.context), buffer.pages);
+            let resized = firmware.engine.resize_cq(ctx, cqn, select, View::of(&buffer.context), buffer.pages);
             resized.map_err(|status| Refusal::new(status, "a size, buffer or state that allows no resize"))
         }
         _ => Err(Refusal::new(CmdStatus::BadParam, "modifier")),
@@ -81,10 +82,10 @@ pub(super) fn modify_cq(
 /// QUERY_CQ.
 pub(super) fn query_cq(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, QueryCqIn>,
     output: &mut ViewMut<'_, QueryCqOut>,
 ) -> Outcome {
     let cqn = input.get(QueryCqIn::CQN);
-    Ok(firmware.engine.query_cq(cqn, env, &mut output.sub(QueryCqOut::CQ_CONTEXT))?)
+    Ok(firmware.engine.query_cq(cqn, ctx, &mut output.sub(QueryCqOut::CQ_CONTEXT))?)
 }

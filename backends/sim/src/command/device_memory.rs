@@ -2,16 +2,16 @@
 
 use bareverbs_mlx5_spec::{AllocMemicIn, AllocMemicOut, CmdStatus, DeallocMemicIn, DeallocMemicOut, View, ViewMut};
 
-use super::user::owner_of;
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
+use super::user_context::owner_of;
 use crate::firmware::Firmware;
 use crate::registry::Resource;
+use crate::step::StepContext;
 
 /// ALLOC_MEMIC.
 pub(super) fn alloc(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, AllocMemicIn>,
     output: &mut ViewMut<'_, AllocMemicOut>,
 ) -> Outcome {
@@ -27,7 +27,7 @@ pub(super) fn alloc(
 /// DEALLOC_MEMIC; busy while a key opens it.
 pub(super) fn dealloc(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DeallocMemicIn>,
     _: &mut ViewMut<'_, DeallocMemicOut>,
 ) -> Outcome {

@@ -4,16 +4,16 @@ use bareverbs_mlx5_spec::{
     CmdHcaCap, CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, QueryEqIn, QueryEqOut, View, ViewMut,
 };
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
 use crate::firmware::Firmware;
-use crate::pages::cost;
+use crate::firmware::firmware_pages::cost;
 use crate::registry::ObjectKind;
+use crate::step::StepContext;
 
 /// CREATE_EQ.
 pub(super) fn create_eq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, CreateEqIn>,
     output: &mut ViewMut<'_, CreateEqOut>,
 ) -> Outcome {
@@ -30,7 +30,7 @@ pub(super) fn create_eq(
 /// DESTROY_EQ; busy while a completion queue reports to it.
 pub(super) fn destroy_eq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroyEqIn>,
     _: &mut ViewMut<'_, DestroyEqOut>,
 ) -> Outcome {
@@ -42,7 +42,7 @@ pub(super) fn destroy_eq(
 /// QUERY_EQ.
 pub(super) fn query_eq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, QueryEqIn>,
     output: &mut ViewMut<'_, QueryEqOut>,
 ) -> Outcome {

@@ -5,18 +5,19 @@ use bareverbs_mlx5_spec::{
     View, ViewMut,
 };
 
-use super::user::owner_of;
-use super::{Outcome, Refusal, queue_buffer};
+use super::queue_buffer;
+use super::refusal::{Outcome, Refusal};
+use super::user_context::owner_of;
 use crate::engine::PageSource;
-use crate::env::Env;
 use crate::firmware::Firmware;
-use crate::pages::cost;
+use crate::firmware::firmware_pages::cost;
 use crate::registry::ObjectKind;
+use crate::step::StepContext;
 
 /// CREATE_MKEY.
 pub(super) fn create_mkey(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, CreateMkeyIn>,
     output: &mut ViewMut<'_, CreateMkeyOut>,
 ) -> Outcome {
@@ -34,7 +35,7 @@ pub(super) fn create_mkey(
         PageSource::Listed(listed.ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer translations than said"))?)
     };
     let room = cost::MKEY + u64::from(context.get(Mkc::TRANSLATIONS_OCTWORD_SIZE)).saturating_mul(OCTWORD as u64);
-    let created = firmware.create(ObjectKind::Mkey, room, |firmware| firmware.engine.create_mkey(env, context, pages));
+    let created = firmware.create(ObjectKind::Mkey, room, |firmware| firmware.engine.create_mkey(ctx, context, pages));
     let index = created.map_err(|status| Refusal::new(status, "key context, protection domain or translations"))?;
     output.set(CreateMkeyOut::MKEY_INDEX, index);
     Ok(())
@@ -53,7 +54,7 @@ fn allows_program(context: View<'_, Mkc>, in_umem: bool) -> bool {
 /// DESTROY_MKEY; busy while a window is bound to it.
 pub(super) fn destroy_mkey(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroyMkeyIn>,
     _: &mut ViewMut<'_, DestroyMkeyOut>,
 ) -> Outcome {
@@ -66,7 +67,7 @@ pub(super) fn destroy_mkey(
 /// QUERY_MKEY.
 pub(super) fn query_mkey(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, QueryMkeyIn>,
     output: &mut ViewMut<'_, QueryMkeyOut>,
 ) -> Outcome {

@@ -5,15 +5,15 @@ use bareverbs_mlx5_spec::{
     query_pages as when,
 };
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
+use crate::firmware::firmware_pages::{MOST_MOVED, PAGE_MEMORY};
 use crate::firmware::{Firmware, HcaState};
-use crate::pages::{MOST_MOVED, PAGE_MEMORY};
+use crate::step::StepContext;
 
 /// QUERY_PAGES.
 pub(super) fn query_pages(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, QueryPagesIn>,
     output: &mut ViewMut<'_, QueryPagesOut>,
 ) -> Outcome {
@@ -21,7 +21,7 @@ pub(super) fn query_pages(
         when::BOOT => firmware.pages.missing_to_boot(),
         when::INIT => firmware.pages.missing_to_init(),
         when::REGULAR if firmware.state != HcaState::Running => 0,
-        when::REGULAR => firmware.pages.request(env.now).unwrap_or(0) as u32,
+        when::REGULAR => firmware.pages.request(ctx.now).unwrap_or(0) as u32,
         _ => return Err(Refusal::new(CmdStatus::BadParam, "no such demand")),
     };
     output.set(QueryPagesOut::NUM_PAGES, pages);
@@ -31,7 +31,7 @@ pub(super) fn query_pages(
 /// MANAGE_PAGES.
 pub(super) fn manage_pages(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, ManagePagesIn>,
     output: &mut ViewMut<'_, ManagePagesOut>,
     room: usize,
@@ -46,7 +46,7 @@ pub(super) fn manage_pages(
             Ok(())
         }
         mode::GIVE => {
-            let given = give(firmware, env, input, count);
+            let given = give(firmware, ctx, input, count);
             firmware.count_pages();
             given
         }
@@ -54,7 +54,7 @@ pub(super) fn manage_pages(
             let entries = room.saturating_sub(ManagePagesOut::PAS.offset()) / ManagePagesOut::PAS.entry();
             let most = count.min(u32::try_from(entries).unwrap_or(u32::MAX));
             let all = firmware.state != HcaState::Running;
-            let taken = firmware.pages.reclaim(env, most, all);
+            let taken = firmware.pages.reclaim(ctx, most, all);
             firmware.count_pages();
             output.set(ManagePagesOut::OUTPUT_NUM_ENTRIES, taken.len() as u32);
             for (index, addr) in taken.into_iter().enumerate() {
@@ -67,7 +67,7 @@ pub(super) fn manage_pages(
 }
 
 /// Takes all pages of a command, or none.
-fn give(firmware: &mut Firmware, env: &mut Env<'_>, input: View<'_, ManagePagesIn>, count: u32) -> Outcome {
+fn give(firmware: &mut Firmware, ctx: &mut StepContext<'_>, input: View<'_, ManagePagesIn>, count: u32) -> Outcome {
     let (pages, _) = input.tail(ManagePagesIn::PAS).as_chunks::<8>();
     let pages = pages.get(..count as usize).ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer addresses than said"))?;
     if count > MOST_MOVED {
@@ -77,7 +77,7 @@ fn give(firmware: &mut Firmware, env: &mut Env<'_>, input: View<'_, ManagePagesI
         return Err(Refusal::new(CmdStatus::NoResources, "the device keeps no longer list of pages"));
     }
     for (given, addr) in pages.iter().enumerate() {
-        if let Err(status) = firmware.pages.give(env, u64::from_be_bytes(*addr)) {
+        if let Err(status) = firmware.pages.give(ctx, u64::from_be_bytes(*addr)) {
             for addr in pages.iter().take(given) {
                 firmware.pages.give_up(u64::from_be_bytes(*addr));
             }

@@ -6,17 +6,18 @@ use bareverbs_mlx5_spec::{
     ViewMut,
 };
 
-use super::user::owner_of;
-use super::{Outcome, Refusal, queue_buffer};
-use crate::env::Env;
+use super::queue_buffer;
+use super::refusal::{Outcome, Refusal};
+use super::user_context::owner_of;
 use crate::firmware::Firmware;
-use crate::pages::cost;
+use crate::firmware::firmware_pages::cost;
 use crate::registry::{ObjectKind, Owner, Resource};
+use crate::step::StepContext;
 
 /// CREATE_QP.
 pub(super) fn create_qp(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, CreateQpIn>,
     output: &mut ViewMut<'_, CreateQpOut>,
 ) -> Outcome {
@@ -46,7 +47,7 @@ pub(super) fn create_qp(
 /// DESTROY_QP.
 pub(super) fn destroy_qp(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroyQpIn>,
     _: &mut ViewMut<'_, DestroyQpOut>,
 ) -> Outcome {
@@ -58,7 +59,7 @@ pub(super) fn destroy_qp(
 /// QUERY_QP.
 pub(super) fn query_qp(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, QueryQpIn>,
     output: &mut ViewMut<'_, QueryQpOut>,
 ) -> Outcome {
@@ -69,7 +70,7 @@ pub(super) fn query_qp(
 /// A transition whose input carries a context. All of them lay it out alike.
 pub(super) fn modify<C: Command>(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, C::In>,
     _: &mut ViewMut<'_, C::Out>,
 ) -> Outcome {
@@ -83,7 +84,7 @@ pub(super) fn modify<C: Command>(
     let owner = owner_of(input.as_bytes());
     let mut own = [0; Qpc::SIZE];
     let context = if owner.is_kernel() { context } else { own_context(firmware, owner, C::OPCODE, context, &mut own)? };
-    let modified = firmware.engine.modify_qp(env, input.get(Rst2initQpIn::QPN), C::OPCODE, mask, context);
+    let modified = firmware.engine.modify_qp(ctx, input.get(Rst2initQpIn::QPN), C::OPCODE, mask, context);
     modified.map_err(|status| Refusal::new(status, "the transition"))
 }
 
@@ -117,7 +118,7 @@ fn own_context<'a>(
 /// A transition whose input may end before a context.
 pub(super) fn modify_state<C: Command>(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, C::In>,
     _: &mut ViewMut<'_, C::Out>,
 ) -> Outcome {
@@ -129,14 +130,14 @@ pub(super) fn modify_state<C: Command>(
         None => (0, View::new(&none)),
     };
     let context = context.ok_or(CmdStatus::BadInputLen)?;
-    let modified = firmware.engine.modify_qp(env, qpn, C::OPCODE, mask, context);
+    let modified = firmware.engine.modify_qp(ctx, qpn, C::OPCODE, mask, context);
     modified.map_err(|status| Refusal::new(status, "the transition"))
 }
 
 /// ATTACH_TO_MCG.
 pub(super) fn attach_multicast(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, AttachToMcgIn>,
     _: &mut ViewMut<'_, AttachToMcgOut>,
 ) -> Outcome {
@@ -148,7 +149,7 @@ pub(super) fn attach_multicast(
 /// DETACH_FROM_MCG.
 pub(super) fn detach_multicast(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DetachFromMcgIn>,
     _: &mut ViewMut<'_, DetachFromMcgOut>,
 ) -> Outcome {

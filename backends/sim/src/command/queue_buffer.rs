@@ -7,12 +7,12 @@ use bareverbs_mlx5_spec::{
     CreateRmpIn, Mkc, ModifyCqIn, Qpc, Rmpc, View, ViewMut, Wq, user_memory_fields,
 };
 
-use super::Refusal;
-use super::user::owner_of;
+use super::refusal::Refusal;
+use super::user_context::owner_of;
 use crate::engine::PageSource;
+use crate::engine::memory::umem::UmemRange;
 use crate::firmware::Firmware;
 use crate::registry::Owner;
-use crate::umem::UmemRange;
 
 /// The input with its user memory fields cleared, if it says that it has any: they lie where the published layouts have nothing.
 /// A driver in user space that owns the whole device has user memory without a user context.

@@ -7,10 +7,10 @@ use bareverbs_mlx5_spec::{
     QueryQCounterIn, QueryQCounterOut, View, ViewMut,
 };
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
 use crate::firmware::Firmware;
 use crate::registry::{ObjectKind, Resource};
+use crate::step::StepContext;
 
 /// Defines the function that hands a number out and the one that takes it back, unless something uses it.
 macro_rules! numbers {
@@ -20,7 +20,7 @@ macro_rules! numbers {
         #[doc = concat!("ALLOC_", $name, ".")]
         pub(super) fn $alloc(
             firmware: &mut Firmware,
-            _: &mut Env<'_>,
+            _: &mut StepContext<'_>,
             _: View<'_, $alloc_in>,
             output: &mut ViewMut<'_, $alloc_out>,
         ) -> Outcome {
@@ -32,7 +32,7 @@ macro_rules! numbers {
         #[doc = concat!("DEALLOC_", $name, ".")]
         pub(super) fn $free(
             firmware: &mut Firmware,
-            _: &mut Env<'_>,
+            _: &mut StepContext<'_>,
             input: View<'_, $free_in>,
             _: &mut ViewMut<'_, $free_out>,
         ) -> Outcome {
@@ -61,11 +61,11 @@ numbers! {
 /// ALLOC_Q_COUNTER: a set of counters that begins at zero.
 pub(super) fn alloc_q_counter(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, AllocQCounterIn>,
     output: &mut ViewMut<'_, AllocQCounterOut>,
 ) -> Outcome {
-    allocate_counter_set(firmware, env, input, output)?;
+    allocate_counter_set(firmware, ctx, input, output)?;
     firmware.engine.clear_queue_counts(output.get(AllocQCounterOut::COUNTER_SET_ID) as u8);
     Ok(())
 }
@@ -73,7 +73,7 @@ pub(super) fn alloc_q_counter(
 /// QUERY_Q_COUNTER: what the queue pairs of the set met since it was last cleared.
 pub(super) fn query_q_counter(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, QueryQCounterIn>,
     output: &mut ViewMut<'_, QueryQCounterOut>,
 ) -> Outcome {

@@ -7,12 +7,13 @@ use bareverbs_mlx5_spec::{
     QueryXrcSrqOut, Rmpc, Srqc, View, ViewMut, Wq, XrcSrqc,
 };
 
-use super::{Outcome, Refusal, queue_buffer};
+use super::queue_buffer;
+use super::refusal::{Outcome, Refusal};
 use crate::engine::{PageSource, SrqKind, SrqSpec};
-use crate::env::Env;
 use crate::firmware::Firmware;
-use crate::pages::cost;
+use crate::firmware::firmware_pages::cost;
 use crate::registry::ObjectKind;
+use crate::step::StepContext;
 
 /// [`Rmpc::STATE`] of a pool in use.
 const RMP_READY: u32 = 1;
@@ -36,7 +37,7 @@ fn destroy(firmware: &mut Firmware, srqn: u32, kind: SrqKind) -> Outcome {
 /// CREATE_SRQ.
 pub(super) fn create_srq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, CreateSrqIn>,
     output: &mut ViewMut<'_, CreateSrqOut>,
 ) -> Outcome {
@@ -61,7 +62,7 @@ pub(super) fn create_srq(
 /// DESTROY_SRQ; busy while a queue pair takes from it.
 pub(super) fn destroy_srq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroySrqIn>,
     _: &mut ViewMut<'_, DestroySrqOut>,
 ) -> Outcome {
@@ -71,11 +72,11 @@ pub(super) fn destroy_srq(
 /// QUERY_SRQ.
 pub(super) fn query_srq(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, QuerySrqIn>,
     output: &mut ViewMut<'_, QuerySrqOut>,
 ) -> Outcome {
-    let (spec, posted) = firmware.engine.query_srq(env, input.get(QuerySrqIn::SRQN), SrqKind::Basic)?;
+    let (spec, posted) = firmware.engine.query_srq(ctx, input.get(QuerySrqIn::SRQN), SrqKind::Basic)?;
     output
         .sub(QuerySrqOut::SRQ_CONTEXT_ENTRY)
         .set(Srqc::LOG_SRQ_SIZE, spec.log_size)
@@ -94,17 +95,17 @@ pub(super) fn query_srq(
 /// ARM_RQ: sets the limit of a shared receive queue.
 pub(super) fn arm_srq(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, ArmRqIn>,
     _: &mut ViewMut<'_, ArmRqOut>,
 ) -> Outcome {
-    Ok(firmware.engine.arm_srq(env, input.get(ArmRqIn::SRQ_NUMBER), SrqKind::Basic, input.get(ArmRqIn::LWM) as u16)?)
+    Ok(firmware.engine.arm_srq(ctx, input.get(ArmRqIn::SRQ_NUMBER), SrqKind::Basic, input.get(ArmRqIn::LWM) as u16)?)
 }
 
 /// CREATE_XRC_SRQ.
 pub(super) fn create_xrc_srq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, CreateXrcSrqIn>,
     output: &mut ViewMut<'_, CreateXrcSrqOut>,
 ) -> Outcome {
@@ -134,7 +135,7 @@ pub(super) fn create_xrc_srq(
 /// DESTROY_XRC_SRQ.
 pub(super) fn destroy_xrc_srq(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroyXrcSrqIn>,
     _: &mut ViewMut<'_, DestroyXrcSrqOut>,
 ) -> Outcome {
@@ -144,11 +145,11 @@ pub(super) fn destroy_xrc_srq(
 /// QUERY_XRC_SRQ.
 pub(super) fn query_xrc_srq(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, QueryXrcSrqIn>,
     output: &mut ViewMut<'_, QueryXrcSrqOut>,
 ) -> Outcome {
-    let (spec, posted) = firmware.engine.query_srq(env, input.get(QueryXrcSrqIn::XRC_SRQN), SrqKind::Xrc)?;
+    let (spec, posted) = firmware.engine.query_srq(ctx, input.get(QueryXrcSrqIn::XRC_SRQN), SrqKind::Xrc)?;
     output
         .sub(QueryXrcSrqOut::XRC_SRQ_CONTEXT_ENTRY)
         .set(XrcSrqc::LOG_XRC_SRQ_SIZE, spec.log_size)
@@ -169,18 +170,18 @@ pub(super) fn query_xrc_srq(
 /// ARM_XRC_SRQ: sets the limit.
 pub(super) fn arm_xrc_srq(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, ArmXrcSrqIn>,
     _: &mut ViewMut<'_, ArmXrcSrqOut>,
 ) -> Outcome {
     let limit = input.get(ArmXrcSrqIn::LWM) as u16;
-    Ok(firmware.engine.arm_srq(env, input.get(ArmXrcSrqIn::XRC_SRQN), SrqKind::Xrc, limit)?)
+    Ok(firmware.engine.arm_srq(ctx, input.get(ArmXrcSrqIn::XRC_SRQN), SrqKind::Xrc, limit)?)
 }
 
 /// CREATE_RMP.
 pub(super) fn create_rmp(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, CreateRmpIn>,
     output: &mut ViewMut<'_, CreateRmpOut>,
 ) -> Outcome {
@@ -207,7 +208,7 @@ pub(super) fn create_rmp(
 /// DESTROY_RMP; busy while a queue pair takes from it.
 pub(super) fn destroy_rmp(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroyRmpIn>,
     _: &mut ViewMut<'_, DestroyRmpOut>,
 ) -> Outcome {
@@ -217,11 +218,11 @@ pub(super) fn destroy_rmp(
 /// QUERY_RMP.
 pub(super) fn query_rmp(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, QueryRmpIn>,
     output: &mut ViewMut<'_, QueryRmpOut>,
 ) -> Outcome {
-    let (spec, _) = firmware.engine.query_srq(env, input.get(QueryRmpIn::RMPN), SrqKind::Pool)?;
+    let (spec, _) = firmware.engine.query_srq(ctx, input.get(QueryRmpIn::RMPN), SrqKind::Pool)?;
     let mut context = output.sub(QueryRmpOut::RMP_CONTEXT);
     context.set(Rmpc::STATE, RMP_READY);
     context
@@ -239,7 +240,7 @@ pub(super) fn query_rmp(
 /// MODIFY_RMP: sets the limit.
 pub(super) fn modify_rmp(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, ModifyRmpIn>,
     _: &mut ViewMut<'_, ModifyRmpOut>,
 ) -> Outcome {
@@ -247,5 +248,5 @@ pub(super) fn modify_rmp(
         return Err(Refusal::new(CmdStatus::BadParam, "only the limit can change"));
     }
     let limit = input.sub(ModifyRmpIn::CTX).sub(Rmpc::WQ).get(Wq::LWM) as u16;
-    Ok(firmware.engine.arm_srq(env, input.get(ModifyRmpIn::RMPN), SrqKind::Pool, limit)?)
+    Ok(firmware.engine.arm_srq(ctx, input.get(ModifyRmpIn::RMPN), SrqKind::Pool, limit)?)
 }

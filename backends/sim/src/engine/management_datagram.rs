@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use super::Engine;
-use super::work::{MAX_FRAMES, Work};
-use crate::env::Env;
+use super::resources::{MAX_FRAMES, QpStep};
 use crate::management::{self, MAD};
 use crate::packet::{
     Bth, Deth, GENERAL_QPN, Grh, Lrh, NO_LID, Opcode, Operation, PERMISSIVE_LID, Packet, Place, SUBNET_LANE, SUBNET_QPN,
     Transport,
 };
+use crate::step::StepContext;
 
 /// Queue key of general management.
 const GENERAL_QKEY: u32 = 0x8001_0000;
@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Sends an agent's answer back to where the request came from.
-    pub(crate) fn answer(&mut self, env: &mut Env<'_>, request: &Packet<'_>, answer: &[u8; MAD]) {
+    pub(crate) fn answer(&mut self, ctx: &mut StepContext<'_>, request: &Packet<'_>, answer: &[u8; MAD]) {
         let Some(asked) = request.deth else { return };
         let to_subnet = request.bth.dest_qpn == SUBNET_QPN;
         let vl = if to_subnet { SUBNET_LANE } else { 0 };
@@ -50,6 +50,6 @@ impl Engine {
         packet.grh =
             request.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid(), dgid: route.sgid, ..route });
         packet.payload = Cow::Borrowed(answer);
-        Work { shared: &mut self.shared, env }.transmit(packet);
+        QpStep { shared: &mut self.shared, ctx }.transmit(packet);
     }
 }

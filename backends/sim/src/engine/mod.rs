@@ -6,23 +6,20 @@
 
 mod config;
 mod cq;
-mod credit;
-mod failed_queues;
+mod event;
 mod management_datagram;
-mod memory;
+pub(crate) mod memory;
 mod multicast;
 mod objects;
-mod page_source;
+mod packet_validation;
 mod psn;
 mod qp;
 mod requester;
+mod resources;
 mod responder;
 mod ring;
 mod srq;
-mod work;
 
-#[cfg(test)]
-mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -31,22 +28,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CqArm, EventType, QpcState, View};
 
-use crate::env::Env;
-use crate::packet::{Addressing, Packet, SUBNET_QPN};
-use crate::registry::{FIRST_QPN, Registry, Resource};
-use crate::spare_frames::SpareFrames;
-use crate::trace::Record;
+use crate::fabric::frame_pool::FramePool;
+use crate::registry::{Registry, Resource};
+use crate::stats::{EngineStats, QueueCounts};
+use crate::step::StepContext;
 
-use failed_queues::FailedQueues;
 use multicast::Groups;
 use qp::Qp;
-use work::{MAX_FRAMES, QpResources, Work};
+use resources::{MAX_FRAMES, QpResources, QpStep};
+use responder::error_poll::FailedQueues;
 
-pub use config::{EngineConfig, EngineCounts, EngineEvent, EngineStats, QueueCounts, Traffic};
-pub(crate) use memory::device_memory::{LOG_MAX_ALIGNMENT, LOG_MIN_ALLOCATION};
+pub use config::EngineConfig;
+pub use event::EngineEvent;
+pub(crate) use memory::device_memory::LOG_MAX_ALIGNMENT;
 pub(crate) use memory::key::LOG_MAX_KLMS;
+pub use memory::page_source::PageSource;
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
-pub use page_source::PageSource;
 pub use srq::{SrqKind, SrqSpec};
 
 /// Keys, queues and transport of one device.
@@ -125,166 +122,83 @@ impl Engine {
 
     /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. `false` if there
     /// is no such queue.
-    pub fn ring_send(&mut self, env: &mut Env<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
+    pub fn ring_send(&mut self, ctx: &mut StepContext<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.context.sq.is_some()) else { return false };
         if qp.context.state == QpcState::Rst {
             // The reset and the doorbell may come from different threads, and a late doorbell must not count after the next start.
-            env.note(|| format!("doorbell of QP {qpn:#x}, which is reset"));
+            ctx.note(|| format!("doorbell of QP {qpn:#x}, which is reset"));
             return true;
         }
-        let mut work = Work { shared: &mut self.shared, env };
-        match qp.context.record(&work) {
+        let mut step = QpStep { shared: &mut self.shared, ctx };
+        match qp.context.record(&step) {
             Some((_, posted)) => {
                 qp.requester.post(posted);
-                qp.requester.audit_doorbell(&qp.context, &mut work, doorbell);
+                qp.requester.audit_doorbell(&qp.context, &mut step, doorbell);
             }
-            None => qp.context.fail(&mut work, Some(EventType::WqCatasError)),
+            None => qp.context.fail(&mut step, Some(EventType::WqCatasError)),
         }
         self.busy.insert(qpn);
         true
     }
 
     /// Arms a completion queue. `false` if there is no such queue.
-    pub fn arm_cq(&mut self, env: &mut Env<'_>, cqn: u32, arm: View<'_, CqArm>) -> bool {
-        let armed = self.shared.cqs.arm(cqn, env.now, arm, &mut self.shared.events);
+    pub fn arm_cq(&mut self, ctx: &mut StepContext<'_>, cqn: u32, arm: View<'_, CqArm>) -> bool {
+        let armed = self.shared.cqs.arm(cqn, ctx.now, arm, &mut self.shared.events);
         if !armed {
-            env.note(|| format!("CQ {cqn:#x} armed, there is none"));
+            ctx.note(|| format!("CQ {cqn:#x} armed, there is none"));
         }
         armed
     }
 
-    /// Takes a frame (LRH to ICRC) from the wire. Answers are made by [`Engine::advance`].
-    pub fn receive(&mut self, env: &mut Env<'_>, frame: &[u8]) {
-        env.trace(Record::Received { bytes: frame });
-        // The ICRC and the headers of a frame that nothing here takes are not worth their time.
-        if Addressing::of(frame).is_some_and(|addressing| self.has_no_taker(&addressing)) {
-            return self.drop_frame(env, "no queue pair accepts it");
-        }
-        let packet = match Packet::decode(frame) {
-            Ok(packet) => packet,
-            Err(error) => {
-                env.note(|| format!("frame dropped: {error}"));
-                self.shared.stats.dropped += 1;
-                self.shared.stats.malformed += 1;
-                return;
-            }
-        };
-        if packet.payload.len() > usize::from(self.shared.config.max_mtu) {
-            return self.drop_frame(env, "longer than the MTU of the port");
-        }
-        if packet.is_multicast() {
-            return self.receive_multicast(env, &packet, frame.len());
-        }
-        if !packet.keeps_subnet_lane() {
-            return self.drop_frame(env, "virtual lane 15 is for queue pair 0 alone");
-        }
-        if packet.grh.is_some_and(|route| !self.shared.config.has_gid(route.dgid)) {
-            return self.drop_frame(env, "its route ends at another GID");
-        }
-        if self.is_management_request(&packet) {
-            if self.shared.management_requests.len() >= MAX_FRAMES {
-                env.note(|| "datagram for an agent dropped: too many wait".to_owned());
-                self.shared.stats.dropped += 1;
-                self.shared.stats.subnet_management_dropped += u64::from(packet.bth.dest_qpn == SUBNET_QPN);
-                return;
-            }
-            self.shared.stats.received.count(frame.len());
-            self.shared.management_requests.push_back(packet.into_owned());
-            return;
-        }
-        let qpn = self.local_qpn(packet.bth.dest_qpn);
-        let addressing = packet.addressing();
-        let Some(taker) = self.qps.get(&qpn).filter(|qp| qp.accepts(&addressing, &self.shared)) else {
-            return self.drop_frame(env, "no queue pair accepts it");
-        };
-        if !taker.accepts_global_route(&packet) {
-            return self.drop_frame(env, "its route begins elsewhere than at the peer");
-        }
-        if !taker.shares_partition(&packet, &self.shared) {
-            self.shared.stats.pkey_violations += 1;
-            return self.drop_frame(env, "another partition");
-        }
-        self.shared.stats.received.count(frame.len());
-        self.deliver(env, qpn, &packet);
-    }
-
-    /// Whether no queue pair here accepts a frame for a queue pair. Groups and the agents of the port are another matter.
-    fn has_no_taker(&self, addressing: &Addressing) -> bool {
-        let Addressing { lrh, dest_qpn, .. } = *addressing;
-        let ordinary = dest_qpn >= FIRST_QPN && !lrh.is_multicast();
-        ordinary && self.qps.get(&dest_qpn).is_none_or(|qp| !qp.accepts(addressing, &self.shared))
-    }
-
-    fn drop_frame(&mut self, env: &mut Env<'_>, why: &str) {
-        env.note(|| format!("frame dropped: {why}"));
-        self.shared.stats.dropped += 1;
-    }
-
-    fn deliver(&mut self, env: &mut Env<'_>, qpn: u32, packet: &Packet<'_>) {
-        let Some(qp) = self.qps.get_mut(&qpn) else { return };
-        let mut work = Work { shared: &mut self.shared, env };
-        qp.handle_packet(&mut work, packet);
-        self.busy.insert(qpn);
-        self.reschedule(qpn, env.now);
-    }
-
-    /// Does work that is due at `env.now`, until [`Budget::TURN`](crate::Budget::TURN) is reached; more may be left
+    /// Does work that is due at `ctx.now`, until [`Budget::TURN`](crate::Budget::TURN) is reached; more may be left
     /// ([`Engine::next_due`] says so). Queue pairs take turns.
-    pub fn advance(&mut self, env: &mut Env<'_>) {
+    pub fn advance(&mut self, ctx: &mut StepContext<'_>) {
         for _ in 0..self.shared.loopback.len() {
             // What the queue pairs send themselves shall not keep them from sending.
-            if env.meter.is_half_spent() {
+            if ctx.meter.is_half_spent() {
                 break;
             }
             let Some(frame) = self.shared.loopback.pop_front() else { break };
-            env.meter.count(1);
-            self.receive(env, &frame);
-            self.shared.spare_frames.keep(frame);
+            ctx.meter.count(1);
+            self.receive(ctx, &frame);
+            self.shared.frame_pool.keep(frame);
         }
-        self.shared.cqs.fire_due(env.now, env.meter, &mut self.shared.events);
+        self.shared.cqs.fire_due(ctx.now, ctx.meter, &mut self.shared.events);
         while let Some(&(due, qpn)) = self.timers.first()
-            && due <= env.now
-            && !env.meter.is_spent()
+            && due <= ctx.now
+            && !ctx.meter.is_spent()
         {
-            env.meter.count(1);
+            ctx.meter.count(1);
             self.timers.remove(&(due, qpn));
             self.timer_of.remove(&qpn);
             self.busy.insert(qpn);
         }
-        self.poll_failed_queues(env);
+        self.poll_failed_queues(ctx);
         for _ in 0..self.busy.len() {
             let next = self.busy.range(self.next_busy..).next().or_else(|| self.busy.first());
             let Some(&qpn) = next else { break };
             self.busy.remove(&qpn);
             self.next_busy = qpn + 1;
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
-            env.meter.count(1);
-            let mut work = Work { shared: &mut self.shared, env };
-            if qp.run(&mut work) {
+            ctx.meter.count(1);
+            let mut step = QpStep { shared: &mut self.shared, ctx };
+            if qp.run(&mut step) {
                 self.busy.insert(qpn);
             }
-            self.reschedule(qpn, env.now);
+            self.reschedule(qpn, ctx.now);
             // At least one had its turn.
-            if env.meter.is_spent() {
+            if ctx.meter.is_spent() {
                 return;
             }
         }
         self.next_busy = 0;
     }
 
-    /// Management queue pairs have ordinary numbers here and fixed ones on the wire.
-    fn local_qpn(&self, wire_qpn: u32) -> u32 {
-        if wire_qpn >= FIRST_QPN {
-            return wire_qpn;
-        }
-        self.managers.range((wire_qpn, 0)..=(wire_qpn, u32::MAX)).next().map_or(wire_qpn, |&(_, qpn)| qpn)
-    }
-
     /// Receives have no doorbell, so queue pairs in the error state are polled for new ones.
-    fn poll_failed_queues(&mut self, env: &mut Env<'_>) {
-        let now = env.now;
-        let work = Work { shared: &mut self.shared, env };
-        self.busy.extend(self.failed.poll(now, |qpn| self.qps.get(&qpn).is_some_and(|qp| qp.has_unflushed(&work))));
+    fn poll_failed_queues(&mut self, ctx: &mut StepContext<'_>) {
+        let now = ctx.now;
+        let step = QpStep { shared: &mut self.shared, ctx };
+        self.busy.extend(self.failed.poll(now, |qpn| self.qps.get(&qpn).is_some_and(|qp| qp.has_unflushed(&step))));
     }
 
     /// Updates the timer of a queue pair, and whether it is polled for receives posted in the error state.
@@ -333,8 +247,8 @@ impl Engine {
     }
 
     /// Buffers for the frames to come.
-    pub(crate) fn spare_frames(&mut self) -> &mut SpareFrames {
-        &mut self.shared.spare_frames
+    pub(crate) fn frame_pool(&mut self) -> &mut FramePool {
+        &mut self.shared.frame_pool
     }
 
     /// The next event for the host.

@@ -2,18 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bareverbs_mlx5_spec::{CmdStatus, Qpc};
-
-use super::Engine;
-use super::qp::context::Service;
-use crate::env::Env;
-use crate::packet::Packet;
+use bareverbs_mlx5_spec::CmdStatus;
 
 /// Groups, and queue pairs of one, at most: what the capabilities say (`log_max_mcg`, `max_qp_mcg`).
 pub(crate) const LOG_MAX_GROUPS: u32 = 8;
 pub(crate) const MAX_MEMBERS: usize = 16;
 /// First byte of the GID of a group.
-const GROUP_GID: u8 = 0xff;
+pub(super) const GROUP_GID: u8 = 0xff;
 
 /// Groups by their GID in wire order.
 #[derive(Debug, Default)]
@@ -28,7 +23,7 @@ impl Groups {
         self.of_qp.len()
     }
 
-    fn attach(&mut self, gid: [u8; 16], qpn: u32) -> Result<(), CmdStatus> {
+    pub(super) fn attach(&mut self, gid: [u8; 16], qpn: u32) -> Result<(), CmdStatus> {
         if !self.members.contains_key(&gid) && self.members.len() >= 1 << LOG_MAX_GROUPS {
             return Err(CmdStatus::NoResources);
         }
@@ -41,13 +36,18 @@ impl Groups {
         Ok(())
     }
 
-    fn detach(&mut self, gid: [u8; 16], qpn: u32) -> Result<(), CmdStatus> {
+    pub(super) fn detach(&mut self, gid: [u8; 16], qpn: u32) -> Result<(), CmdStatus> {
         let group = self.members.get_mut(&gid).ok_or(CmdStatus::BadRes)?;
         group.remove(&qpn);
         if group.is_empty() {
             self.members.remove(&gid);
         }
         if self.of_qp.remove(&(qpn, gid)) { Ok(()) } else { Err(CmdStatus::BadRes) }
+    }
+
+    /// Returns the members of a group.
+    pub(super) fn members(&self, gid: [u8; 16]) -> impl Iterator<Item = u32> {
+        self.members.get(&gid).into_iter().flatten().copied()
     }
 
     /// A queue pair is gone.
@@ -58,54 +58,6 @@ impl Groups {
             if self.detach(gid, qpn).is_err() {
                 return;
             }
-        }
-    }
-}
-
-impl Engine {
-    /// Gives a datagram queue pair a copy of what is sent to the group `gid` (wire order) from now on.
-    pub fn attach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
-        let qp = self.qps.get(&qpn).ok_or(CmdStatus::BadRes)?;
-        if qp.context.service != Service::Ud || gid.first() != Some(&GROUP_GID) {
-            return Err(CmdStatus::BadParam);
-        }
-        self.groups.attach(gid, qpn)
-    }
-
-    /// Ends [`Engine::attach_multicast`].
-    pub fn detach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
-        self.groups.detach(gid, qpn)
-    }
-
-    /// Delivers a packet to each member of its group that takes it. The sender's own members get their copies too, but
-    /// for those that asked not to hear their own device.
-    pub(super) fn receive_multicast(&mut self, env: &mut Env<'_>, packet: &Packet<'_>, octets: usize) {
-        let group = packet.grh.and_then(|route| self.groups.members.get(&route.dgid));
-        let members: Vec<u32> = group.into_iter().flatten().copied().collect();
-        // Each is looked at, whether it takes the packet or not.
-        env.meter.count(members.len() as u64);
-        let own = packet.lrh.slid == self.shared.config.lid;
-        let addressing = packet.addressing();
-        let mut taken = false;
-        for qpn in members {
-            let Some(qp) = self
-                .qps
-                .get(&qpn)
-                .filter(|qp| qp.accepts(&addressing, &self.shared) && qp.shares_partition(packet, &self.shared))
-            else {
-                continue;
-            };
-            if own && qp.context.get(Qpc::BLOCK_LB_MC) != 0 {
-                continue;
-            }
-            taken = true;
-            self.deliver(env, qpn, packet);
-        }
-        if taken {
-            self.shared.stats.received_multicast.count(octets);
-        } else {
-            env.note(|| "multicast packet dropped: no member takes it".to_owned());
-            self.shared.stats.dropped += 1;
         }
     }
 }

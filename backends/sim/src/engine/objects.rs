@@ -2,12 +2,14 @@
 
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, QpcState, View, ViewMut};
 
-use super::qp::context::QpContext;
+use super::multicast::GROUP_GID;
+use super::qp::context::{QpContext, Service};
 use super::qp::{Qp, modify};
-use super::work::Work;
-use super::{Engine, EngineCounts, EngineEvent, PageSource, SrqKind, SrqSpec};
-use crate::env::Env;
+use super::resources::QpStep;
+use super::{Engine, EngineEvent, PageSource, SrqKind, SrqSpec};
 use crate::registry::{ObjectKind, Registry, Resource};
+use crate::stats::EngineCounts;
+use crate::step::StepContext;
 
 impl Engine {
     /// The objects of the device.
@@ -22,10 +24,15 @@ impl Engine {
 
     /// Creates a key with the translations (page addresses or KLMs) in `source`. Returns the key's index; the key itself is that
     /// and the variant of the context in its low byte.
-    pub fn create_mkey(&mut self, env: &mut Env<'_>, mkc: View<'_, Mkc>, source: PageSource<'_>) -> Result<u32, CmdStatus> {
+    pub fn create_mkey(
+        &mut self,
+        ctx: &mut StepContext<'_>,
+        mkc: View<'_, Mkc>,
+        source: PageSource<'_>,
+    ) -> Result<u32, CmdStatus> {
         let created = self.shared.keys.create(&mut self.shared.registry, mkc, source);
         if let Err(status) = created {
-            env.note(|| format!("key refused: {}", status.name()));
+            ctx.note(|| format!("key refused: {}", status.name()));
         }
         created
     }
@@ -74,21 +81,21 @@ impl Engine {
     }
 
     /// Writes the context of a completion queue to `out`.
-    pub fn query_cq(&self, cqn: u32, env: &mut Env<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
-        self.shared.cqs.query(cqn, env, out)
+    pub fn query_cq(&self, cqn: u32, ctx: &mut StepContext<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
+        self.shared.cqs.query(cqn, ctx, out)
     }
 
     /// Moves a completion queue to another buffer; `select` names the fields of the context that count. Refused with
     /// [`CmdStatus::BadSize`] if what the host has not seen has no room there.
     pub fn resize_cq(
         &mut self,
-        env: &mut Env<'_>,
+        ctx: &mut StepContext<'_>,
         cqn: u32,
         select: u32,
         cqc: View<'_, Cqc>,
         source: PageSource<'_>,
     ) -> Result<(), CmdStatus> {
-        self.shared.cqs.resize(&mut self.shared.registry, env, cqn, (select, cqc), source)
+        self.shared.cqs.resize(&mut self.shared.registry, ctx, cqn, (select, cqc), source)
     }
 
     /// Takes the moderation of a completion queue; `select` names the fields of the context that count.
@@ -107,14 +114,14 @@ impl Engine {
     }
 
     /// What a shared receive queue is, and how many elements wait in it.
-    pub fn query_srq(&self, env: &Env<'_>, srqn: u32, kind: SrqKind) -> Result<(SrqSpec, u16), CmdStatus> {
+    pub fn query_srq(&self, ctx: &StepContext<'_>, srqn: u32, kind: SrqKind) -> Result<(SrqSpec, u16), CmdStatus> {
         let srq = self.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
-        Ok((srq.spec, srq.posted(env.memory).unwrap_or(0)))
+        Ok((srq.spec, srq.posted(ctx.memory).unwrap_or(0)))
     }
 
     /// Sets the limit: one event when fewer elements are posted, at once if that is so now.
-    pub fn arm_srq(&mut self, env: &Env<'_>, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
-        if self.shared.srqs.arm(env.memory, srqn, kind, limit)? {
+    pub fn arm_srq(&mut self, ctx: &StepContext<'_>, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
+        if self.shared.srqs.arm(ctx.memory, srqn, kind, limit)? {
             self.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
         }
         Ok(())
@@ -141,7 +148,7 @@ impl Engine {
     /// Takes a queue pair through `transition`, merging the fields of `qpc` that the transition takes.
     pub fn modify_qp(
         &mut self,
-        env: &mut Env<'_>,
+        ctx: &mut StepContext<'_>,
         qpn: u32,
         transition: CmdOpcode,
         opt_mask: u32,
@@ -175,11 +182,11 @@ impl Engine {
                 registry.change_use(id, Some(Resource::cq(old)), Some(Resource::cq(new)))?;
             }
         }
-        let mut work = Work { shared: &mut self.shared, env };
+        let mut step = QpStep { shared: &mut self.shared, ctx };
         if qp.context.state == QpcState::Err {
-            qp.flush(&mut work);
+            qp.flush(&mut step);
         }
-        let now = env.now;
+        let now = ctx.now;
         self.busy.insert(qpn);
         self.reschedule(qpn, now);
         Ok(())
@@ -204,6 +211,20 @@ impl Engine {
             self.timers.remove(&(due, qpn));
         }
         Ok(room)
+    }
+
+    /// Gives a datagram queue pair a copy of what is sent to the group `gid` (wire order) from now on.
+    pub fn attach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
+        let qp = self.qps.get(&qpn).ok_or(CmdStatus::BadRes)?;
+        if qp.context.service != Service::Ud || gid.first() != Some(&GROUP_GID) {
+            return Err(CmdStatus::BadParam);
+        }
+        self.groups.attach(gid, qpn)
+    }
+
+    /// Ends [`Engine::attach_multicast`].
+    pub fn detach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
+        self.groups.detach(gid, qpn)
     }
 
     /// How many objects there are.

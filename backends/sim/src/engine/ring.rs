@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bareverbs_mlx5_spec::CmdStatus;
 
-use crate::engine::page_source::PageSource;
-use crate::memory::{DmaFault, HostMemory};
+use crate::engine::memory::page_source::PageSource;
+use crate::engine::memory::umem::UmemRange;
+use crate::host_memory::{DmaFault, HostMemory};
 use crate::registry::Resource;
-use crate::umem::UmemRange;
 
 /// The pages of a buffer.
 #[derive(Clone, Debug)]
@@ -188,7 +188,7 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::TestMemory;
+    use super::super::tests::harness::TestMemory;
     use super::*;
 
     #[test]

@@ -10,6 +10,7 @@
 //! [`LIFETIME`] are discarded, and further ones at once, until the device takes frames again. So a device that stands still
 //! costs the others what they send to it, and no more.
 
+pub(crate) mod frame_pool;
 mod inbox;
 
 use std::collections::VecDeque;
@@ -21,8 +22,8 @@ use bareverbs::Instant;
 
 use self::inbox::{Admission, Inbox};
 use crate::device::Device;
-use crate::memory::HostMemory;
-use crate::spare_frames::{MOST_IN_A_TURN, SpareFrames, is_spare};
+use crate::fabric::frame_pool::{FramePool, MOST_IN_A_TURN, is_spare};
+use crate::host_memory::HostMemory;
 use crate::trace::Tracer;
 use crate::wire::{Delivery, Destination, PortId, Wire};
 
@@ -84,7 +85,7 @@ pub struct Fabric<W> {
     switch: Mutex<Switch<W>>,
     inboxes: Vec<Inbox>,
     /// Buffers of frames that came to one device, for those that another sends.
-    spare_frames: Mutex<SpareFrames>,
+    frame_pool: Mutex<FramePool>,
     /// When the wire delivers next, in nanoseconds.
     wire_due: AtomicU64,
 }
@@ -113,7 +114,7 @@ impl<W: Wire> Fabric<W> {
         Self {
             switch: Mutex::new(Switch { wire, uplink }),
             inboxes: Vec::new(),
-            spare_frames: Mutex::new(SpareFrames::new(SPARE_FRAMES)),
+            frame_pool: Mutex::new(FramePool::new(SPARE_FRAMES)),
             wire_due,
         }
     }
@@ -163,7 +164,7 @@ impl<W: Wire> Fabric<W> {
     {
         device.set_time(now);
         let mut worked = self.receive(port, device);
-        self.reuse(&mut port.received, device.spare_frames());
+        self.reuse(&mut port.received, device.frame_pool());
         worked |= device.next_due().is_some_and(|due| due <= now);
         device.advance(now);
         if device.lid() != port.lid {
@@ -284,12 +285,12 @@ impl<W: Wire> Fabric<W> {
     }
 
     /// Buffers of received frames are for the next ones to be sent, by this device or by another.
-    fn reuse(&self, received: &mut Vec<Vec<u8>>, spare: &mut SpareFrames) {
+    fn reuse(&self, received: &mut Vec<Vec<u8>>, spare: &mut FramePool) {
         spare.refill(received);
         if received.is_empty() && !spare.is_wanted() {
             return;
         }
-        let mut shared = self.spare_frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.frame_pool.lock().unwrap_or_else(PoisonError::into_inner);
         spare.refill_from(&mut shared);
         shared.refill(received);
         drop(shared);

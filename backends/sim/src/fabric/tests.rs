@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::DeviceConfig;
-use crate::memory::DmaFault;
-use crate::spare_frames::CAPACITY;
+use crate::fabric::frame_pool::CAPACITY;
+use crate::host_memory::DmaFault;
 use crate::wire::PerfectWire;
 
 struct NoMemory;
@@ -233,10 +233,10 @@ fn buffers_of_long_frames_go_round() {
         }
     }
     // The first buffer that a device lacks is a new one. Then it gets those of others.
-    drop(rig.devices[0].1.spare_frames().take(4096));
+    drop(rig.devices[0].1.frame_pool().take(4096));
     rig.step(0);
     for (at, count) in [(0, 144), (1, 256)] {
-        let spare = rig.devices[at].1.spare_frames();
+        let spare = rig.devices[at].1.frame_pool();
         let buffers: Vec<Vec<u8>> = (0..=count).map(|_| spare.take(4096)).collect();
         let reused = buffers.iter().filter(|buffer| places.contains(&buffer.as_ptr())).count();
         assert_eq!(reused, count, "device {at}");

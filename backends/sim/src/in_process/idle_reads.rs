@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::world::WorldState;
+use super::state::WorldState;
 
 /// Reads of one place in a row after which the world goes on to its next event.
 pub(super) const READS_PER_EVENT: u32 = 64;

@@ -8,7 +8,7 @@ use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, R
 use parking_lot::RwLock;
 
 use super::idle_reads::{HomeWorld, IdleReads};
-use crate::memory::{DmaFault, HostMemory};
+use crate::host_memory::{DmaFault, HostMemory};
 
 /// Bytes of a word.
 const WORD: usize = 8;

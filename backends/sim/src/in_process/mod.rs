@@ -14,13 +14,16 @@
 //!
 //! One thread that does the same sees the same, to the nanosecond.
 
+mod config;
 mod idle_reads;
 mod memory;
 mod order;
 mod platform;
+mod state;
 mod world;
 
+pub use config::WorldConfig;
 pub use memory::{MemoryMap, SimBuffer, SimMemory, SimRing};
 pub use order::{Access, OrderLog, Recorded, RecordedPlatform, RecordedRegister, RecordedRing};
 pub use platform::{SimClock, SimFence, SimPlatform, SimRegister, SimRegisters};
-pub use world::{Host, World, WorldConfig};
+pub use world::{Host, World};

@@ -1,4 +1,4 @@
-//! The four seams of a host in a simulated world.
+//! The platform traits of a host in a simulated world.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use bareverbs::{Clock, DmaFence, Doorbell, Instant, OutOfRange, Platform, Registers, WordRegister};
 
 use super::memory::SimMemory;
-use super::world::WorldState;
+use super::state::WorldState;
 use crate::device::Device;
 
 /// BAR0 of the host's device.

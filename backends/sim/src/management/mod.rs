@@ -2,7 +2,9 @@
 //!
 //! A subnet manager may configure the port, a performance manager may clear its counters.
 
+mod mad;
 mod performance;
+mod port_info;
 mod subnet;
 
 #[cfg(test)]
@@ -11,60 +13,14 @@ mod tests;
 use bareverbs::Instant;
 
 use crate::config::DeviceConfig;
-use crate::engine::EngineStats;
 use crate::port::{Admission, Port};
+use crate::stats::EngineStats;
 
+use mad::{DIRECTION, MOST_HOPS, PORT, at, class, method, status, word};
+
+pub(crate) use mad::MAD;
 pub(crate) use performance::{Cleared, Counts, count};
-pub(crate) use subnet::{PortInfo, SetPortInfo};
-
-/// Bytes of a management datagram.
-pub(crate) const MAD: usize = 256;
-
-/// Places in a datagram (IBTA 13.4.2, 14.2.1).
-mod at {
-    pub(super) const BASE_VERSION: usize = 0;
-    pub(super) const CLASS: usize = 1;
-    pub(super) const CLASS_VERSION: usize = 2;
-    pub(super) const METHOD: usize = 3;
-    pub(super) const STATUS: usize = 4;
-    /// Of a directed route, instead of what is there otherwise.
-    pub(super) const HOP_POINTER: usize = 6;
-    pub(super) const HOP_COUNT: usize = 7;
-    pub(super) const ATTRIBUTE: usize = 16;
-    pub(super) const MODIFIER: usize = 20;
-    /// Of subnet management: the manager's key.
-    pub(super) const M_KEY: usize = 24;
-    pub(super) const DATA: usize = 64;
-    /// Of a directed route: the ports to go back through.
-    pub(super) const RETURN_PATH: usize = 192;
-}
-
-mod class {
-    pub(super) const LID_ROUTED: u8 = 0x01;
-    pub(super) const DIRECTED_ROUTE: u8 = 0x81;
-    pub(super) const PERFORMANCE: u8 = 0x04;
-}
-
-mod method {
-    pub(super) const GET: u8 = 1;
-    pub(super) const SET: u8 = 2;
-    pub(super) const GET_RESP: u8 = 0x81;
-}
-
-/// Of a directed route: it goes back (IBTA 14.2.1.2, the D bit above the status).
-const DIRECTION: u16 = 1 << 15;
-/// Most hops of a directed route.
-const MOST_HOPS: u8 = 63;
-/// The only port there is.
-const PORT: u8 = 1;
-
-/// Statuses (IBTA table 115).
-mod status {
-    pub(super) const VERSION: u16 = 1 << 2;
-    pub(super) const METHOD: u16 = 2 << 2;
-    pub(super) const ATTRIBUTE: u16 = 3 << 2;
-    pub(super) const MODIFIER: u16 = 7 << 2;
-}
+pub(crate) use port_info::{PortInfo, SetPortInfo};
 
 /// What the agents answer from.
 pub(crate) struct Agents<'a> {
@@ -73,10 +29,6 @@ pub(crate) struct Agents<'a> {
     pub(crate) stats: EngineStats,
     pub(crate) cleared: &'a mut Cleared,
     pub(crate) now: Instant,
-}
-
-fn word(mad: &[u8; MAD], at: usize) -> u16 {
-    mad.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes))
 }
 
 /// Whether a datagram from the wire, for the queue pair of subnet management or the general one, is answered here. All others

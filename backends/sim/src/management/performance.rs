@@ -1,8 +1,8 @@
 //! The port's performance management agent (IBTA 16.1): what it counted.
 
-use super::status;
-use crate::engine::EngineStats;
+use super::mad::{self, status};
 use crate::port::PortStats;
+use crate::stats::EngineStats;
 
 /// Attributes (IBTA table 242).
 mod attribute {
@@ -110,7 +110,7 @@ pub(super) fn answer(cleared: &mut Cleared, now: Counts, clear: bool, attribute:
         _ => return Err(status::ATTRIBUTE),
     };
     let port = asked.get(PORT_SELECT).copied().unwrap_or(0);
-    if port != super::PORT && port != ALL_PORTS {
+    if port != mad::PORT && port != ALL_PORTS {
         return Err(status::MODIFIER);
     }
     let select = asked.get(COUNTER_SELECT..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes));

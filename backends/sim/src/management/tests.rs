@@ -1,5 +1,5 @@
 use super::*;
-use crate::engine::Traffic;
+use crate::stats::Traffic;
 use bareverbs_mlx5_spec::PortChange;
 
 fn ask_of(config: &DeviceConfig, cleared: &mut Cleared, stats: EngineStats, question: &[u8; MAD]) -> Option<[u8; MAD]> {

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::CmdStatus;
 
-use crate::bar0::{DEVICE_MEMORY_START, FIRST_UAR};
 use crate::limits::Limits;
+use crate::registers::bar0::{DEVICE_MEMORY_START, FIRST_UAR};
 use id_allocator::IdAllocator;
 use memory_budget::MemoryBudget;
 

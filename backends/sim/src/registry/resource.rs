@@ -2,8 +2,8 @@
 
 use bareverbs_mlx5_spec::ObjectKind;
 
-use crate::bar0::DEVICE_MEMORY_START;
-use crate::engine::LOG_MIN_ALLOCATION;
+use crate::limits::LOG_MIN_ALLOCATION;
+use crate::registers::bar0::DEVICE_MEMORY_START;
 
 /// Bytes of this process that an object takes beside the lists that it keeps: entries of the tables that it is in, their
 /// slack, and what the data path keeps for a queue that is idle. Generous.

@@ -1,9 +1,9 @@
 //! What the port counts, as commands show it.
 
-use crate::mini_host::{MiniHost, be16, be32, input, plain};
+use crate::host::{Host, be16, be32, input, plain};
 
 /// PPCNT: port 1, a group, cleared or not; the counters.
-fn ppcnt(host: &mut MiniHost, group: u32, clear: bool) -> Vec<u8> {
+fn ppcnt(host: &mut Host, group: u32, clear: bool) -> Vec<u8> {
     let bytes = input(0x805, 16 + 256, &[(4, 1), (8, 0x5008), (16, 1 << 16 | group), (20, u32::from(clear) << 31)]);
     let out = host.ok(&bytes, 16 + 256);
     assert_eq!(be32(&out, 16) & 0x3f, group);
@@ -12,7 +12,7 @@ fn ppcnt(host: &mut MiniHost, group: u32, clear: bool) -> Vec<u8> {
 
 #[test]
 fn errors_and_traffic_of_the_port() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     // Linux's mlx5_ifc.h: LinkDowned in byte 3, PortRcvErrors in bytes 4 and 5 of group 0x20; packets received, low half, in dword
     // 124 of group 0x21, and data in words of four bytes in dword 108.
     host.device.set_link(false);
@@ -32,7 +32,7 @@ fn errors_and_traffic_of_the_port() {
 
 #[test]
 fn a_question_for_an_agent_is_traffic() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     // An LRH to LID 7 from LID 9 on lane 15, a UD SEND to queue pair 0 with 256 bytes: Get(NodeInfo).
     let mut frame = vec![0xf0, 2, 0, 7, 0, 72, 0, 9];
     frame.extend([0x64, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1]);
@@ -52,7 +52,7 @@ fn a_question_for_an_agent_is_traffic() {
 
 #[test]
 fn counts_begin_anew_with_the_driver() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     host.device.set_link(false);
     assert_eq!(ppcnt(&mut host, 0x20, false)[3], 1);
     host.ok(&input(0x103, 16, &[]), 16);

@@ -1,6 +1,6 @@
 //! Memory in the device, by the bytes that Linux sends for it.
 
-use crate::mini_host::{MiniHost, be32, input, plain};
+use crate::host::{Host, be32, input, plain};
 
 const BAD_PARAM: u8 = 3;
 const BAD_RES: u8 = 5;
@@ -8,7 +8,7 @@ const BUSY: u8 = 6;
 const NO_RESOURCES: u8 = 0xf;
 
 /// Where device memory begins in BAR0 and its size, from its page of capabilities.
-fn memory(host: &mut MiniHost) -> (u64, u32) {
+fn memory(host: &mut Host) -> (u64, u32) {
     let general = host.ok(&input(0x100, 16, &[(4, 1)]), 4112);
     assert_eq!(be32(&general, 16 + 52) >> 23 & 1, 1, "there is some");
     let page = host.ok(&input(0x100, 16, &[(4, 0xf << 1 | 1)]), 4112);
@@ -42,7 +42,7 @@ fn key(pd: u32, start: u64, len: u32) -> Vec<u8> {
 
 #[test]
 fn allotted_once_reached_through_the_bar_and_given_back() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let (start, size) = memory(&mut host);
     let place = |output: &[u8]| u64::from(be32(output, 8)) << 32 | u64::from(be32(output, 12));
     let first = place(&host.ok(&alloc(start, 64), 16));

@@ -8,18 +8,18 @@ use bareverbs_sim::fault::Fault;
 use bareverbs_sim::trace::{Record, Tracer};
 use bareverbs_sim::{DeviceConfig, InterruptRouting};
 
-use crate::mini_host::{MiniHost, be32, input, plain};
+use crate::host::{Host, be32, input, plain};
 
 const RING: usize = 0x10_0000;
 
-fn with_command_eq(config: DeviceConfig, log_size: u32) -> (MiniHost, u32, u32) {
-    let mut host = MiniHost::running(config);
+fn with_command_eq(config: DeviceConfig, log_size: u32) -> (Host, u32, u32) {
+    let mut host = Host::running(config);
     let uar = host.uar();
     let eqn = host.eq(uar, RING, log_size, 1 << 10, 3);
     (host, uar, eqn)
 }
 
-fn entry(host: &MiniHost, index: usize) -> Vec<u8> {
+fn entry(host: &Host, index: usize) -> Vec<u8> {
     host.bytes(RING + index * 64, 64)
 }
 
@@ -109,7 +109,7 @@ fn lost_interrupts_and_wrong_types() {
 
 #[test]
 fn the_cable() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
     host.eq(uar, RING, 4, 1 << 9, 1);
     host.device.set_link(false);
@@ -164,9 +164,9 @@ fn a_listener_hears_what_happens_in_its_order() {
 
 #[test]
 fn contexts_that_cannot_be() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
-    let page = crate::mini_host::BASE + RING as u64;
+    let page = crate::host::BASE + RING as u64;
     let create = |log_size: u32, uar: u32, vector: u32, pages: &[u64]| {
         let mut bytes = input(0x301, 272, &[(16 + 12, log_size << 24 | uar), (16 + 20, vector)]);
         pages.iter().for_each(|page| bytes.extend(page.to_be_bytes()));

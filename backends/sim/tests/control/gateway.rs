@@ -2,10 +2,10 @@
 
 use bareverbs_sim::HcaState;
 
-use crate::mini_host::{MiniHost, plain};
+use crate::host::{Host, plain};
 
 struct Gateway<'a> {
-    host: &'a mut MiniHost,
+    host: &'a mut Host,
     /// Byte of the capability.
     at: usize,
 }
@@ -72,7 +72,7 @@ fn access(register: u32, method: u32, first: u32, dwords: u32) -> Vec<u32> {
 
 #[test]
 fn registers_are_read_and_written_before_the_device_is_enabled() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     assert_eq!(host.device.state(), HcaState::Disabled);
     let mut gateway = Gateway { host: &mut host, at: 0xb0 };
     let ticket = gateway.read(0x08);

@@ -2,7 +2,7 @@
 
 use bareverbs::DmaMemory;
 
-use crate::mini_host::{MiniHost, input, plain};
+use crate::host::{Host, input, plain};
 
 /// SplitMix64.
 struct Dice(u64);
@@ -32,7 +32,7 @@ const OPCODES: [u16; 62] = [
 fn garbage_in_every_command() {
     let mut dice = Dice(1);
     for round in 0..40 {
-        let mut host = MiniHost::running(plain());
+        let mut host = Host::running(plain());
         let uar = host.uar();
         host.eq(uar, 0x10_0000, 4, u64::MAX, 0);
         for _ in 0..250 {
@@ -61,7 +61,7 @@ fn garbage_in_every_command() {
 #[test]
 fn garbage_in_every_register_and_in_the_queue() {
     let mut dice = Dice(2);
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = u64::from(host.uar());
     host.eq(uar as u32, 0x10_0000, 4, u64::MAX, 0);
     for _ in 0..20_000 {

@@ -3,6 +3,8 @@
 //! No layout of the crates under test is used here: every offset is written as the published documents give it.
 
 #[cfg(test)]
+mod bring_up;
+#[cfg(test)]
 mod counters;
 #[cfg(test)]
 mod device_memory;
@@ -11,13 +13,11 @@ mod events;
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
+mod host;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
-mod mini_host;
-#[cfg(test)]
 mod pages;
-#[cfg(test)]
-mod probe;
 #[cfg(test)]
 mod registers;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use bareverbs::DmaMemory;
 use bareverbs_sim::audit::Finding;
 use bareverbs_sim::{DeviceConfig, PageDemand};
 
-use crate::mini_host::{BASE, MiniHost, be32, input};
+use crate::host::{BASE, Host, be32, input};
 
 const POOL: u64 = 0x20_0000;
 
@@ -12,14 +12,14 @@ fn small() -> DeviceConfig {
     DeviceConfig { pages: PageDemand { boot: 2, init: 5, chunk: 4 }, ..DeviceConfig::with_lid(7) }
 }
 
-fn give(host: &mut MiniHost, pages: &[u64]) -> u8 {
+fn give(host: &mut Host, pages: &[u64]) -> u8 {
     let mut bytes = input(0x108, 16, &[(4, 1), (12, pages.len() as u32)]);
     pages.iter().for_each(|page| bytes.extend((BASE + POOL + page * 4096).to_be_bytes()));
     host.command(&bytes, 16).0
 }
 
-fn running() -> MiniHost {
-    let mut host = MiniHost::new(small());
+fn running() -> Host {
+    let mut host = Host::new(small());
     host.ok(&input(0x104, 16, &[]), 16);
     assert_eq!(give(&mut host, &[0, 1, 2, 3, 4, 5, 6]), 0);
     host.ok(&input(0x102, 32, &[]), 16);
@@ -28,9 +28,9 @@ fn running() -> MiniHost {
 
 #[test]
 fn demands_shrink_with_what_is_given() {
-    let mut host = MiniHost::new(small());
+    let mut host = Host::new(small());
     host.ok(&input(0x104, 16, &[]), 16);
-    let asks = |host: &mut MiniHost, when: u32| be32(&host.ok(&input(0x107, 16, &[(4, when)]), 16), 12);
+    let asks = |host: &mut Host, when: u32| be32(&host.ok(&input(0x107, 16, &[(4, when)]), 16), 12);
     assert_eq!((asks(&mut host, 1), asks(&mut host, 2)), (2, 7));
     assert_eq!(give(&mut host, &[0]), 0);
     assert_eq!((asks(&mut host, 1), asks(&mut host, 2), asks(&mut host, 3)), (1, 6, 0));
@@ -39,7 +39,7 @@ fn demands_shrink_with_what_is_given() {
 
 #[test]
 fn pages_that_cannot_be_are_refused_whole() {
-    let mut host = MiniHost::new(small());
+    let mut host = Host::new(small());
     host.ok(&input(0x104, 16, &[]), 16);
     assert_eq!(give(&mut host, &[0, 1, 0]), 3, "twice");
     assert_eq!(host.device.counts().pages_held, 0);
@@ -78,7 +78,7 @@ fn objects_make_the_firmware_ask_and_their_end_makes_it_offer() {
     let mut host = running();
     let uar = host.uar();
     host.eq(uar, ring, 4, 1 << 11, 0);
-    let request = |host: &MiniHost, index: usize| {
+    let request = |host: &Host, index: usize| {
         let eqe = host.bytes(ring + index * 64, 64);
         (eqe[63] == 0).then(|| (eqe[1], be32(&eqe, 36) as i32))
     };
@@ -116,7 +116,7 @@ fn objects_make_the_firmware_ask_and_their_end_makes_it_offer() {
 }
 
 /// A host whose firmware was given `count` pages more than it needs, and the ring of its page requests.
-fn with_spare(count: u64) -> (MiniHost, u32, usize) {
+fn with_spare(count: u64) -> (Host, u32, usize) {
     let ring = 0x10_0000;
     let mut host = running();
     let uar = host.uar();
@@ -129,7 +129,7 @@ fn with_spare(count: u64) -> (MiniHost, u32, usize) {
 }
 
 /// Numbers of pages of all requests so far.
-fn requests(host: &MiniHost, ring: usize) -> Vec<i32> {
+fn requests(host: &Host, ring: usize) -> Vec<i32> {
     let eqes = (0..64).map(|index| host.bytes(ring + index * 64, 64));
     eqes.take_while(|eqe| eqe[63] == 0).map(|eqe| be32(&eqe, 36) as i32).collect()
 }

@@ -7,11 +7,11 @@ use bareverbs_sim::audit::Finding;
 use bareverbs_sim::in_process::MemoryMap;
 use bareverbs_sim::{Device, HcaState, HealthReport};
 
-use crate::mini_host::{MiniHost, be32, input, plain};
+use crate::host::{Host, be32, input, plain};
 
 #[test]
 fn the_initialization_segment() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     assert_eq!(host.read_be32(0), 0x0027_001c, "version 28.39");
     assert_eq!(host.read_be32(4) >> 16, 5, "revision of the command interface");
     assert_eq!(host.read_be32(0x14) & 0xff, 0x56, "32 slots of 64 bytes, whatever was written");
@@ -49,7 +49,7 @@ fn the_initializing_bit_goes_away_with_time() {
 
 #[test]
 fn without_bus_master_nothing_is_fetched() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     host.device.config_write(4, &2_u16.to_le_bytes());
     host.stage(0, &input(0x104, 16, &[]), 16);
     host.ring(1);
@@ -58,7 +58,7 @@ fn without_bus_master_nothing_is_fetched() {
 
 #[test]
 fn a_removed_device_is_all_ones_and_does_nothing() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     host.device.set_removed(true);
     assert_eq!((host.read_be32(0), host.read_be32(0x1010)), (u32::MAX, u32::MAX));
     let mut id = [0; 4];
@@ -74,7 +74,7 @@ fn a_removed_device_is_all_ones_and_does_nothing() {
 
 #[test]
 fn a_fatal_syndrome_stops_the_device_and_is_announced() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
     host.eq(uar, 0x10_0000, 4, 1 << 8, 0);
     host.device.set_health(HealthReport { syndrome: 0x10, extended: 0x1234, ..HealthReport::default() });
@@ -98,7 +98,7 @@ fn a_fatal_syndrome_stops_the_device_and_is_announced() {
 
 #[test]
 fn a_frozen_health_counter() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     host.device.freeze_health(true);
     let counter = host.read_be32(0x1010);
     host.wait(Duration::from_secs(10));
@@ -109,7 +109,7 @@ fn a_frozen_health_counter() {
 
 #[test]
 fn the_gateway_shows_the_registers() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     let mut byte = |at: usize| {
         let mut byte = [0];
         host.device.config_read(at, &mut byte);
@@ -139,10 +139,10 @@ fn the_gateway_shows_the_registers() {
 
 #[test]
 fn the_timer_runs_at_the_frequency_that_the_device_reports() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let caps = host.ok(&input(0x100, 16, &[(4, 1)]), 4112);
     let khz = u64::from(be32(&caps, 16 + 156));
-    let timer = |host: &MiniHost| u64::from(host.read_be32(0x1000)) << 32 | u64::from(host.read_be32(0x1004));
+    let timer = |host: &Host| u64::from(host.read_be32(0x1000)) << 32 | u64::from(host.read_be32(0x1004));
     let before = timer(&host);
     host.wait(Duration::from_secs(5));
     assert_eq!(timer(&host) - before, khz * 5000);
@@ -150,7 +150,7 @@ fn the_timer_runs_at_the_frequency_that_the_device_reports() {
 
 #[test]
 fn function_level_reset() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     host.uar();
     host.device.config_write(0x68, &0xa810_u16.to_le_bytes());
     assert_eq!((host.device.state(), host.device.counts()), (HcaState::Disabled, Default::default()));
@@ -165,7 +165,7 @@ fn function_level_reset() {
 
 #[test]
 fn doorbells_for_what_is_not_there() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
     let page = u64::from(uar) * 4096;
     host.device.bar_write(page + 0x800, &[0, 0, 0, 0x0a, 0, 0x12, 0x34, 2]);
@@ -189,7 +189,7 @@ fn doorbells_for_what_is_not_there() {
 
 #[test]
 fn a_blueflame_copy_in_eight_writes_rings_once() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let page = u64::from(host.uar()) * 4096;
     for i in 0..8 {
         host.device.bar_write(page + 0x900 + i * 8, &[0, 0, 0, 0x0a, 0, 0x12, 0x34, 2]);

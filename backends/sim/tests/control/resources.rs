@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bareverbs_sim::audit::Finding;
 
-use crate::mini_host::{BASE, MiniHost, be32, input, plain};
+use crate::host::{BASE, Host, be32, input, plain};
 
 const BAD_PARAM: u8 = 3;
 const BAD_RES: u8 = 5;
@@ -44,7 +44,7 @@ fn qp(service: u32, pd: u32, uar: u32, cqn: u32, xrcd: u32) -> Vec<u8> {
 
 #[test]
 fn what_is_in_use_is_not_deallocated() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
     let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
     let [pd, xrcd] = [0x800, 0x80e].map(|alloc| number(&host.ok(&input(alloc, 16, &[]), 16)));
@@ -69,7 +69,7 @@ fn what_is_in_use_is_not_deallocated() {
 
 #[test]
 fn a_queue_pair_is_initialized_with_what_there_is() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
     let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
     let [first, second] = [(); 2].map(|()| number(&host.ok(&input(0x800, 16, &[]), 16)));
@@ -93,7 +93,7 @@ fn a_queue_pair_is_initialized_with_what_there_is() {
 /// set before that one is gone.
 #[test]
 fn counters_end_with_the_last_queue_pair_that_counts_in_them() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
     let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
     let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
@@ -106,7 +106,7 @@ fn counters_end_with_the_last_queue_pair_that_counts_in_them() {
         host.ok(&input(0x772, 16, &[(8, set)]), 16);
         assert_eq!(host.command(&input(0x773, 32, &[(28, set)]), 256).0, BAD_RES, "it is given back");
     }
-    let allocate_all = |host: &mut MiniHost| {
+    let allocate_all = |host: &mut Host| {
         let alloc = |_| host.command(&input(0x771, 16, &[]), 16);
         (0..300).map(alloc).take_while(|answer| answer.0 == 0).map(|answer| number(&answer.1)).collect::<Vec<_>>()
     };
@@ -118,7 +118,7 @@ fn counters_end_with_the_last_queue_pair_that_counts_in_them() {
 
 #[test]
 fn domains_are_in_use_by_queue_pairs_and_keys_that_get_them_later() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
     let eqn = host.eq(uar, 0x10_0000, 4, 0, 0);
     let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
@@ -140,7 +140,7 @@ fn domains_are_in_use_by_queue_pairs_and_keys_that_get_them_later() {
 
 #[test]
 fn queues_are_rung_in_their_own_page() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let (uar, other) = (host.uar(), host.uar());
     // Completion events of the device itself are events too: mask bit 0.
     let eqn = host.eq(uar, 0x10_0000, 4, 1, 0);
@@ -148,7 +148,7 @@ fn queues_are_rung_in_their_own_page() {
     let cqn = number(&host.ok(&cq(uar, eqn), 16));
     let qpn = number(&host.ok(&qp(0, pd, uar, cqn, 0), 16));
     let page = |page: u32| u64::from(page) * 4096;
-    let ring = |host: &mut MiniHost, uar: u32| {
+    let ring = |host: &mut Host, uar: u32| {
         host.write_be32(page(uar) + 0x40, eqn << 24);
         host.device.bar_write(page(uar) + 0x20, &u64::from(cqn).to_be_bytes());
         host.device.bar_write(page(uar) + 0x800, &(u64::from(qpn) << 8 | 1).to_be_bytes());
@@ -165,7 +165,7 @@ fn queues_are_rung_in_their_own_page() {
 }
 
 /// A user memory object of one page of `4096 << log_page` bytes.
-fn umem(host: &mut MiniHost, log_page: u32) -> u32 {
+fn umem(host: &mut Host, log_page: u32) -> u32 {
     // log_page_size is in the dword at 16 of the object, the number of pages at 24 of it.
     let mut bytes = input(0xa08, 48, &[(16 + 16, log_page), (16 + 28, 1)]);
     bytes.extend((1_u64 << 40 | 3).to_be_bytes());
@@ -174,7 +174,7 @@ fn umem(host: &mut MiniHost, log_page: u32) -> u32 {
 
 #[test]
 fn a_key_over_user_memory_costs_the_same_whatever_its_length() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
     let memory = umem(&mut host, 28);
     // 2^28 pages of 4096 bytes: a list of them would be 2 GB.
@@ -207,7 +207,7 @@ fn a_key_over_user_memory_costs_the_same_whatever_its_length() {
 
 #[test]
 fn pages_come_in_commands_of_a_bounded_length() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     host.ok(&input(0x104, 16, &[]), 16);
     let mut bytes = input(0x108, 16, &[(4, 1), (12, 5000)]);
     bytes.extend((0..5000).flat_map(|page| (BASE + 0x20_0000 + page * 4096).to_be_bytes()));
@@ -217,12 +217,12 @@ fn pages_come_in_commands_of_a_bounded_length() {
 
 #[test]
 fn commands_are_executed_one_a_turn() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     for slot in 0..3 {
         host.stage(slot, &input(0x80d, 16, &[]), 16);
     }
     host.write_be32(0x18, 0b111);
-    let done = |host: &MiniHost| [0, 1, 2].map(|slot| host.status_own(slot) & 1 == 0);
+    let done = |host: &Host| [0, 1, 2].map(|slot| host.status_own(slot) & 1 == 0);
     for expected in [[true, false, false], [true, true, false], [true, true, true]] {
         assert!(host.device.next_due().is_some());
         host.run(0);
@@ -235,7 +235,7 @@ fn a_device_at_its_limits_says_which() {
     let mut config = plain();
     config.limits.set(bareverbs_sim::Limit::MemoryKeys, 16).unwrap();
     config.limits.set(bareverbs_sim::Limit::ProtectionDomains, 4).unwrap();
-    let mut host = MiniHost::running(config);
+    let mut host = Host::running(config);
     let pd = number(&host.ok(&input(0x800, 16, &[]), 16));
     let key = input(0x200, 272, &[(16, 1 << 10), (16 + 4, 0xffff_ff42), (16 + 12, 1 << 31 | pd)]);
     let keys: Vec<u32> = (0..14).map(|_| number(&host.ok(&key, 16))).collect();

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant as WallClock};
 
 use bareverbs::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Registers};
+use bareverbs_sim::host_memory::HostMemory;
 use bareverbs_sim::in_process::{Host, MemoryMap, OrderLog, SimClock, SimFence, SimMemory, SimRegisters, World, WorldConfig};
-use bareverbs_sim::memory::HostMemory;
 
 /// Longest that a thread waits for another one.
 const PATIENCE: Duration = Duration::from_secs(60);

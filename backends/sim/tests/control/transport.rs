@@ -4,13 +4,13 @@ use bareverbs::DmaMemory;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::fault::Fault;
 
-use crate::mini_host::{BASE, MiniHost, be32, input, plain};
+use crate::host::{BASE, Host, be32, input, plain};
 
 const IN_BOX: usize = 0x1_0000;
 
 #[test]
 fn a_page_list_over_four_blocks() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     host.ok(&input(0x104, 16, &[]), 16);
     let mut bytes = input(0x108, 16, &[(4, 1), (12, 200)]);
     (0..200).for_each(|i| bytes.extend((BASE + 0x20_0000 + i * 4096).to_be_bytes()));
@@ -25,8 +25,8 @@ fn a_page_list_over_four_blocks() {
 }
 
 /// Runs a four-block command with memory spoilt before the doorbell; the delivery status.
-fn spoilt(spoil: impl FnOnce(&mut MiniHost)) -> u8 {
-    let mut host = MiniHost::new(plain());
+fn spoilt(spoil: impl FnOnce(&mut Host)) -> u8 {
+    let mut host = Host::new(plain());
     host.ok(&input(0x104, 16, &[]), 16);
     let mut bytes = input(0x108, 16, &[(4, 1), (12, 200)]);
     (0..200).for_each(|i| bytes.extend((BASE + 0x20_0000 + i * 4096).to_be_bytes()));
@@ -63,7 +63,7 @@ fn delivery_errors() {
 
 #[test]
 fn thirty_one_commands_at_once() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     for slot in 0..31 {
         host.stage(slot, &input(0x800, 16, &[]), 16);
     }
@@ -78,7 +78,7 @@ fn thirty_one_commands_at_once() {
 
 #[test]
 fn a_doorbell_for_a_slot_of_the_host_does_nothing() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     host.stage(3, &input(0x800, 16, &[]), 16);
     host.memory.write(3 * 64 + 63, &[0]).unwrap();
     let before = host.bytes(3 * 64, 64);
@@ -89,7 +89,7 @@ fn a_doorbell_for_a_slot_of_the_host_does_nothing() {
 
 #[test]
 fn faults_happen_once() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     host.device.faults_mut().arm(Fault::StuckCommand { opcode: 0x800 });
     host.stage(0, &input(0x800, 16, &[]), 16);
     host.ring(1);
@@ -112,8 +112,8 @@ fn xor(bytes: &[u8]) -> u8 {
 
 #[test]
 fn signatures_both_ways_when_checksums_are_on() {
-    let mut host = MiniHost::new(DeviceConfig { command_checksum: true, ..plain() });
-    let send = |host: &mut MiniHost, bytes: &[u8], out_len: usize| {
+    let mut host = Host::new(DeviceConfig { command_checksum: true, ..plain() });
+    let send = |host: &mut Host, bytes: &[u8], out_len: usize| {
         let mut entry = host.stage(0, bytes, out_len);
         for number in 0..bytes.len().saturating_sub(16).div_ceil(512) {
             let mut block = host.bytes(IN_BOX + number * 1024, 576);

@@ -2,7 +2,7 @@
 
 use bareverbs_sim::DeviceConfig;
 
-use crate::mini_host::{BASE, MiniHost, be16, be32, input, plain};
+use crate::host::{BASE, Host, be16, be32, input, plain};
 
 const BAD_OP: u8 = 2;
 const BAD_PARAM: u8 = 3;
@@ -16,7 +16,7 @@ fn of(uid: u16, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn context(host: &mut MiniHost) -> u16 {
+fn context(host: &mut Host) -> u16 {
     be16(&host.ok(&input(0xa04, 64, &[]), 16), 10)
 }
 
@@ -32,7 +32,7 @@ fn umem(uid: u16, offset: u32, count: u64) -> Vec<u8> {
 }
 
 /// A doorbell page of the context, and an event queue that the kernel shares as Linux does.
-fn doorbells(host: &mut MiniHost, uid: u16) -> (u32, u32) {
+fn doorbells(host: &mut Host, uid: u16) -> (u32, u32) {
     let kernel = host.uar();
     let mut eq = of(0xffff, input(0x301, 272, &[(16 + 12, 4 << 24 | kernel)]));
     eq.extend((BASE + 0x10_0000).to_be_bytes());
@@ -56,7 +56,7 @@ fn cq(uid: u16, uar: u32, eqn: u32, buffer: (u32, u64), record: (u32, u64)) -> V
 
 #[test]
 fn objects_belong_to_their_context() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let (one, two) = (context(&mut host), context(&mut host));
     assert!(one != 0 && two != 0 && one != two);
     let pd = number(&host.ok(&of(one, input(0x800, 16, &[])), 16));
@@ -81,7 +81,7 @@ fn objects_belong_to_their_context() {
 
 #[test]
 fn what_the_kernel_made_is_not_for_programs() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uid = context(&mut host);
     // ALLOC_ and DEALLOC_ of PD, UAR, XRCD, TRANSPORT_DOMAIN and Q_COUNTER.
     for (alloc, dealloc) in [(0x800, 0x801), (0x802, 0x803), (0x80e, 0x80f), (0x816, 0x817), (0x771, 0x772)] {
@@ -93,7 +93,7 @@ fn what_the_kernel_made_is_not_for_programs() {
 
 #[test]
 fn counters_are_read_and_cleared_by_their_owner_alone() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let (one, two) = (context(&mut host), context(&mut host));
     let set = number(&host.ok(&of(one, input(0x771, 16, &[])), 16));
     // QUERY_Q_COUNTER, with and without clearing.
@@ -108,7 +108,7 @@ fn counters_are_read_and_cleared_by_their_owner_alone() {
 
 #[test]
 fn a_queue_in_user_memory() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uid = context(&mut host);
     let (uar, eqn) = doorbells(&mut host, uid);
     let ring = number(&host.ok(&umem(uid, 0x40, 2), 16));
@@ -138,7 +138,7 @@ fn a_queue_in_user_memory() {
 
 #[test]
 fn a_queue_moves_into_user_memory() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uid = context(&mut host);
     let (uar, eqn) = doorbells(&mut host, uid);
     let [first, second, records] = [2, 2, 1].map(|pages| number(&host.ok(&umem(uid, 0, pages), 16)));
@@ -167,7 +167,7 @@ fn a_queue_moves_into_user_memory() {
 
 #[test]
 fn a_receive_memory_pool_in_user_memory() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uid = context(&mut host);
     let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
     let ring = number(&host.ok(&umem(uid, 0x80, 1), 16));
@@ -198,7 +198,7 @@ fn a_receive_memory_pool_in_user_memory() {
 
 #[test]
 fn general_objects_are_refused_by_their_type() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     for opcode in 0xa00..=0xa03 {
         assert_eq!(host.command(&input(opcode, 64, &[(4, 0xc)]), 16).0, BAD_PARAM);
     }
@@ -207,7 +207,7 @@ fn general_objects_are_refused_by_their_type() {
 
 #[test]
 fn a_key_over_user_memory() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uid = context(&mut host);
     let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
     let memory = number(&host.ok(&umem(uid, 0x100, 3), 16));
@@ -235,7 +235,7 @@ fn a_key_over_user_memory() {
 
 #[test]
 fn what_is_shared_is_for_all() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let (uid, uar) = (context(&mut host), host.uar());
     // Linux makes its event queues and such under the shared context.
     let shared = |bytes| of(0xffff, bytes);
@@ -252,7 +252,7 @@ fn what_is_shared_is_for_all() {
 
 #[test]
 fn contexts_and_device_memory_of_others_are_not_for_programs() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let (one, two) = (context(&mut host), context(&mut host));
     let end = |uid: u16, of_whom: u16| of(uid, input(0xa06, 16, &[(8, of_whom.into())]));
     assert_eq!(host.command(&end(one, two), 16).0, BAD_RES);
@@ -275,7 +275,7 @@ fn contexts_and_device_memory_of_others_are_not_for_programs() {
 
 #[test]
 fn a_umem_with_fewer_pages_than_its_length_is_refused() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uid = context(&mut host);
     for count in [4, u64::MAX] {
         let mut bytes = umem(uid, 0, 3);
@@ -288,7 +288,7 @@ fn a_umem_with_fewer_pages_than_its_length_is_refused() {
 
 #[test]
 fn switched_off() {
-    let mut host = MiniHost::running(DeviceConfig { devx: false, ..plain() });
+    let mut host = Host::running(DeviceConfig { devx: false, ..plain() });
     assert_eq!(host.command(&input(0xa04, 64, &[]), 16).0, BAD_OP);
     let most = host.ok(&input(0x100, 16, &[]), 4112);
     assert_eq!(be32(&most, 16 + 140) >> 24 & 0x1f, 0);
@@ -296,7 +296,7 @@ fn switched_off() {
 
 #[test]
 fn keys_of_programs_open_their_own_memory() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uid = context(&mut host);
     let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
     let memory = number(&host.ok(&umem(uid, 0, 3), 16));
@@ -335,7 +335,7 @@ fn qp(uid: u16, service: u32, pd: u32, uar: u32, cqn: u32) -> Vec<u8> {
 
 #[test]
 fn queues_of_programs_name_what_is_their_own() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let (uid, other) = (context(&mut host), context(&mut host));
     let (uar, eqn) = doorbells(&mut host, uid);
     let kernel_uar = host.uar();

@@ -2,14 +2,14 @@
 
 use bareverbs_sim::HcaState;
 
-use crate::mini_host::{MiniHost, be16, be32, input, plain};
+use crate::host::{Host, be16, be32, input, plain};
 
 const BAD_INPUT_LEN: u8 = 0x50;
 const BAD_PACKET: u8 = 0x30;
 
 #[test]
 fn init_hca_in_its_first_length() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     host.ok(&input(0x104, 16, &[]), 16);
     assert_eq!(host.command(&input(0x102, 12, &[]), 16).0, BAD_INPUT_LEN);
     host.ok(&input(0x102, 16, &[]), 16);
@@ -18,7 +18,7 @@ fn init_hca_in_its_first_length() {
 
 #[test]
 fn a_write_that_does_not_enable_the_update_reads_the_state() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     // PAOS: local port 1; administrative state in bits 11..8 of the first dword, the enable in bit 31 of the second.
     let paos = |first, second| input(0x805, 32, &[(8, 0x5006), (16, first), (20, second)]);
     let state = |out: &[u8]| be32(out, 16);
@@ -29,7 +29,7 @@ fn a_write_that_does_not_enable_the_update_reads_the_state() {
 
 #[test]
 fn a_key_whose_pages_might_be_absent_and_are_not() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let pd = be32(&host.ok(&input(0x800, 16, &[]), 16), 8);
     let dwords = [(12, 1 << 31), (16, 1 << 10), (16 + 4, 0xffff_ff00), (16 + 12, 1 << 31 | pd)];
     host.ok(&input(0x200, 272, &dwords), 16);
@@ -37,7 +37,7 @@ fn a_key_whose_pages_might_be_absent_and_are_not() {
 
 #[test]
 fn the_ports_agent_answers_datagrams() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     // Get(PortInfo) of port 1: versions 1, class 1, method 1, attribute 0x15.
     let mut ask = input(0x50d, 272, &[(4, 3), (8, 1), (16, 0x0101_0101), (32, 0x15 << 16), (36, 1)]);
     let out = host.ok(&ask, 272);

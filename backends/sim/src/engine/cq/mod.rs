@@ -10,13 +10,13 @@ use bareverbs_mlx5_spec::{CQE, CmdStatus, CqArm, CqDoorbellRecord, Cqc, Cqe, Cqe
 
 use self::moderation::{Due, Moderation};
 use crate::audit::Finding;
-use crate::engine::config::EngineEvent;
-use crate::engine::page_source::PageSource;
+use crate::engine::event::EngineEvent;
+use crate::engine::memory::page_source::PageSource;
 use crate::engine::ring::{Pages, Ring};
-use crate::env::Env;
 use crate::fault::Fault;
-use crate::memory::{DmaFault, read_array};
+use crate::host_memory::{DmaFault, read_array};
 use crate::registry::{ObjectKind, Registry, Resource};
+use crate::step::StepContext;
 use crate::trace::Record;
 
 const MAX_LOG_SIZE: u32 = 22;
@@ -157,12 +157,17 @@ impl CqTable {
         Ok(cqn)
     }
 
-    pub(in crate::engine) fn query(&self, cqn: u32, env: &Env<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
+    pub(in crate::engine) fn query(
+        &self,
+        cqn: u32,
+        ctx: &StepContext<'_>,
+        out: &mut ViewMut<'_, Cqc>,
+    ) -> Result<(), CmdStatus> {
         let cq = self.cqs.get(&cqn).ok_or(CmdStatus::BadRes)?;
         for (to, from) in out.as_bytes_mut().iter_mut().zip(cq.context) {
             *to = from;
         }
-        let consumer = cq.consumer(env).unwrap_or(0);
+        let consumer = cq.consumer(ctx).unwrap_or(0);
         let state = match cq.armed {
             Armed::No => ST_FIRED,
             Armed::Next => ST_ARMED,
@@ -219,27 +224,27 @@ impl CqTable {
     /// Writes an entry, and an event if the queue is armed for it.
     pub(in crate::engine) fn write(
         &mut self,
-        env: &mut Env<'_>,
+        ctx: &mut StepContext<'_>,
         cqn: u32,
         completion: &Completion,
         events: &mut VecDeque<EngineEvent>,
     ) -> Result<(), CqFailed> {
         let cq = self.cqs.get_mut(&cqn).ok_or(CqFailed)?;
-        if env.faults.take(|fault| matches!(fault, Fault::DropCqe { cqn: at } if *at == cqn).then_some(())).is_some() {
+        if ctx.faults.take(|fault| matches!(fault, Fault::DropCqe { cqn: at } if *at == cqn).then_some(())).is_some() {
             return Ok(());
         }
-        let repeat = env.faults.take(|fault| matches!(fault, Fault::RepeatCqe { cqn: at } if *at == cqn).then_some(()));
+        let repeat = ctx.faults.take(|fault| matches!(fault, Fault::RepeatCqe { cqn: at } if *at == cqn).then_some(()));
         for _ in 0..1 + u32::from(repeat.is_some()) {
-            cq.put(env, cqn, completion, events)?;
-            cq.notify(cqn, env.now, completion, &mut self.due, events);
+            cq.put(ctx, cqn, completion, events)?;
+            cq.notify(cqn, ctx.now, completion, &mut self.due, events);
         }
         Ok(())
     }
 }
 
 impl Cq {
-    fn consumer(&self, env: &Env<'_>) -> Option<u32> {
-        let record = read_array::<8>(env.memory, self.dbr_addr).ok()?;
+    fn consumer(&self, ctx: &StepContext<'_>) -> Option<u32> {
+        let record = read_array::<8>(ctx.memory, self.dbr_addr).ok()?;
         Some(View::<CqDoorbellRecord>::of(&record).get(CqDoorbellRecord::CONSUMER_INDEX))
     }
 
@@ -252,15 +257,15 @@ impl Cq {
     }
 
     /// Writes an entry at the producer's place. The host may take it as soon as it sees the owner, which is in the last word:
-    /// [`write`](crate::memory::HostMemory::write) lets the host see that one last.
-    fn store(&self, env: &Env<'_>, entry: &[u8; CQE]) -> Result<(), DmaFault> {
+    /// [`write`](crate::host_memory::HostMemory::write) lets the host see that one last.
+    fn store(&self, ctx: &StepContext<'_>, entry: &[u8; CQE]) -> Result<(), DmaFault> {
         // The entry lies in the second half of a longer one.
-        self.ring.write(env.memory, self.producer, (self.ring.stride() - CQE) as u64, entry)
+        self.ring.write(ctx.memory, self.producer, (self.ring.stride() - CQE) as u64, entry)
     }
 
     fn put(
         &mut self,
-        env: &mut Env<'_>,
+        ctx: &mut StepContext<'_>,
         cqn: u32,
         completion: &Completion,
         events: &mut VecDeque<EngineEvent>,
@@ -268,20 +273,20 @@ impl Cq {
         if self.failed {
             return Err(CqFailed);
         }
-        let Some(consumer) = self.consumer(env) else { return Err(self.fail(cqn, NO_MEMORY, events)) };
+        let Some(consumer) = self.consumer(ctx) else { return Err(self.fail(cqn, NO_MEMORY, events)) };
         let unread = ahead(self.producer, consumer);
         if unread < 0 && !self.reported {
             self.reported = true;
-            env.audit.report(Finding::ConsumerPastProducer { number: cqn, consumer, producer: self.producer });
+            ctx.audit.report(Finding::ConsumerPastProducer { number: cqn, consumer, producer: self.producer });
         }
         if !self.overrun_ignored && unread >= 1 << self.log_size {
             return Err(self.fail(cqn, OVERRUN, events));
         }
-        let entry = self.entry(env, cqn, completion);
-        if self.store(env, &entry).is_err() {
+        let entry = self.entry(ctx, cqn, completion);
+        if self.store(ctx, &entry).is_err() {
             return Err(self.fail(cqn, NO_MEMORY, events));
         }
-        env.trace(Record::Cqe { cqn, index: self.producer, bytes: &entry });
+        ctx.trace(Record::Cqe { cqn, index: self.producer, bytes: &entry });
         self.producer = self.producer.wrapping_add(1) & COUNTER;
         if completion.is_solicited() {
             self.solicited_end = Some(self.producer);
@@ -289,22 +294,22 @@ impl Cq {
         Ok(())
     }
 
-    fn entry(&self, env: &mut Env<'_>, cqn: u32, completion: &Completion) -> [u8; CQE] {
+    fn entry(&self, ctx: &mut StepContext<'_>, cqn: u32, completion: &Completion) -> [u8; CQE] {
         let mut entry = [0; CQE];
-        let foreign = env.faults.take(|fault| match *fault {
+        let foreign = ctx.faults.take(|fault| match *fault {
             Fault::ForeignQpn { cqn: at, qpn } if at == cqn => Some(qpn),
             _ => None,
         });
-        let counter = env.faults.take(|fault| match *fault {
+        let counter = ctx.faults.take(|fault| match *fault {
             Fault::WrongWqeCounter { cqn: at, counter } if at == cqn => Some(counter),
             _ => None,
         });
-        let opcode = env.faults.take(|fault| match *fault {
+        let opcode = ctx.faults.take(|fault| match *fault {
             Fault::CqeOpcode { cqn: at, opcode } if at == cqn => Some(opcode),
             _ => None,
         });
         let wrong_owner =
-            env.faults.take(|fault| matches!(fault, Fault::WrongOwner { cqn: at } if *at == cqn).then_some(1)).unwrap_or(0);
+            ctx.faults.take(|fault| matches!(fault, Fault::WrongOwner { cqn: at } if *at == cqn).then_some(1)).unwrap_or(0);
         if let Some(mut cqe) = ViewMut::<Cqe>::new(&mut entry) {
             let source = &completion.source;
             cqe.set(Cqe::SLID, u32::from(source.lid))
@@ -314,7 +319,7 @@ impl Cq {
                 .set(Cqe::SRQN_UIDX, foreign.unwrap_or(completion.user_index))
                 .set(Cqe::IMM_INVAL_PKEY, completion.immediate)
                 .set(Cqe::BYTE_CNT, completion.byte_cnt)
-                .set64(Cqe::TIMESTAMP, if completion.error.is_some() { 0 } else { env.now.as_nanos() })
+                .set64(Cqe::TIMESTAMP, if completion.error.is_some() { 0 } else { ctx.now.as_nanos() })
                 .set(Cqe::SEND_OPCODE, u32::from(completion.send_opcode))
                 .set(Cqe::QPN, foreign.unwrap_or(completion.qpn))
                 .set(Cqe::WQE_COUNTER, u32::from(counter.unwrap_or(completion.wqe_counter)))

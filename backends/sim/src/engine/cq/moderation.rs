@@ -7,7 +7,7 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Cqc, View};
 
 use super::{Armed, Completion, Cq, CqTable, EngineEvent};
-use crate::budget::Meter;
+use crate::step::Meter;
 
 /// [`Cqc::CQ_PERIOD_MODE`]: time counts from the newest entry (Linux `MLX5_CQ_PERIOD_MODE_START_FROM_CQE`), else from the
 /// newest event.

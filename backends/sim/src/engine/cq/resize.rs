@@ -4,10 +4,10 @@ use bareverbs_mlx5_spec::{CQE, CmdStatus, Cqc, Cqe, CqeOpcode, ViewMut};
 use bareverbs_mlx5_spec::{Field, View};
 
 use super::{COUNTER, Cq, CqTable, MAX_LOG_SIZE, ahead, log_stride};
-use crate::engine::page_source::PageSource;
+use crate::engine::memory::page_source::PageSource;
 use crate::engine::ring::{Pages, Ring};
-use crate::env::Env;
 use crate::registry::{Registry, Resource};
+use crate::step::StepContext;
 use crate::trace::Record;
 
 /// Bits of the field select of MODIFY_CQ with the modifier that resizes (Linux `MLX5_MODIFY_CQ_MASK_*`).
@@ -43,7 +43,7 @@ impl CqTable {
     pub(in crate::engine) fn resize(
         &mut self,
         registry: &mut Registry,
-        env: &mut Env<'_>,
+        ctx: &mut StepContext<'_>,
         cqn: u32,
         (select, cqc): (u32, View<'_, Cqc>),
         source: PageSource<'_>,
@@ -63,7 +63,7 @@ impl CqTable {
         if cq.failed {
             return Err(CmdStatus::BadResState);
         }
-        let unread = cq.consumer(env).map(|consumer| ahead(cq.producer, consumer)).ok_or(CmdStatus::BadResState)?;
+        let unread = cq.consumer(ctx).map(|consumer| ahead(cq.producer, consumer)).ok_or(CmdStatus::BadResState)?;
         // The mark needs a place in the old buffer, and unread entries need one after it in the new one.
         if unread >= 1 << cq.log_size || unread >= 1 << log_size {
             return Err(CmdStatus::BadSize);
@@ -72,7 +72,7 @@ impl CqTable {
         if !registry.has_memory(plan.memory()) {
             return Err(CmdStatus::NoResources);
         }
-        cq.mark_resize(env, cqn)?;
+        cq.mark_resize(ctx, cqn)?;
         registry.change_use(Resource::cq(cqn), cq.ring.umem(), plan.umem())?;
         registry.set_memory(Resource::cq(cqn), plan.memory());
         cq.ring = Ring::new(plan.pages(), 0, log_size, log_stride);
@@ -87,13 +87,13 @@ impl CqTable {
 
 impl Cq {
     /// Writes the entry after which the host finds entries in the new buffer. It completes nothing: no event.
-    fn mark_resize(&mut self, env: &mut Env<'_>, cqn: u32) -> Result<(), CmdStatus> {
+    fn mark_resize(&mut self, ctx: &mut StepContext<'_>, cqn: u32) -> Result<(), CmdStatus> {
         let mut entry = [0; CQE];
         ViewMut::<Cqe>::of(&mut entry)
             .set(Cqe::OPCODE, CqeOpcode::ResizeCq.code())
             .set(Cqe::OWNER, self.producer >> self.log_size & 1);
-        self.store(env, &entry).map_err(|_| CmdStatus::BadResState)?;
-        env.trace(Record::Cqe { cqn, index: self.producer, bytes: &entry });
+        self.store(ctx, &entry).map_err(|_| CmdStatus::BadResState)?;
+        ctx.trace(Record::Cqe { cqn, index: self.producer, bytes: &entry });
         self.producer = self.producer.wrapping_add(1) & COUNTER;
         Ok(())
     }

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::CmdStatus;
 
-use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
+use crate::limits::LOG_MIN_ALLOCATION;
+use crate::registers::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 
 /// Greatest alignment of an allocation, as a power of two.
 pub(crate) const LOG_MAX_ALIGNMENT: u32 = 12;
-/// Fewest bytes of an allocation, as a power of two.
-pub(crate) const LOG_MIN_ALLOCATION: u32 = 6;
 
 /// The memory, there from the first allocation on, and its allocations: first byte and length of each.
 #[derive(Debug, Default)]

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
 
 use crate::engine::memory::device_memory::DeviceMemory;
-use crate::engine::memory::klm_list::{KeyRange, KlmList, RESERVED_INDEX, covering};
+use crate::engine::memory::key_range::{KeyRange, covering};
+use crate::engine::memory::klm_list::{KlmList, RESERVED_INDEX};
+use crate::engine::memory::page_source::PageSource;
 use crate::engine::memory::page_table::PageTable;
-use crate::engine::page_source::PageSource;
-use crate::memory::DmaFault;
+use crate::host_memory::DmaFault;
 use crate::registry::{ObjectKind, Registry, Resource};
 
 /// Smallest page of a page list.

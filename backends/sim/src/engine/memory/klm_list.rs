@@ -1,42 +1,14 @@
 //! The entries of an indirect key: ranges behind other keys, one after another, or blocks of them that repeat.
 
-use bareverbs_mlx5_spec::{Layout, View, ViewMut, WqeKlm, WqeRepeatBlock, WqeRepeatEntry};
+use bareverbs_mlx5_spec::{Layout, View, WqeKlm, WqeRepeatBlock, WqeRepeatEntry};
 
+use super::key_range::{KeyRange, covering};
 use super::range_list::RangeList;
 
 /// In place of a key: the entry begins a repeat block (rdma-core `umr_strided_seg_create`).
 const REPEAT_BLOCK: u32 = 0x400;
 /// The index of a key that would be taken for the mark if its variant were 0.
 pub(in crate::engine) const RESERVED_INDEX: u32 = REPEAT_BLOCK >> 8;
-
-/// Bytes behind another key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct KeyRange {
-    pub(in crate::engine) len: u64,
-    pub(in crate::engine) key: u32,
-    pub(in crate::engine) addr: u64,
-}
-
-impl KeyRange {
-    /// The range from byte `at` of this one on, `None` if that is beyond all addresses.
-    fn from(self, at: u64) -> Option<Self> {
-        Some(Self { len: self.len.saturating_sub(at), addr: self.addr.checked_add(at)?, ..self })
-    }
-
-    fn from_klm(klm: View<'_, WqeKlm>) -> Self {
-        let len = u64::from(klm.get(WqeKlm::BYTE_COUNT));
-        Self { len, key: klm.get(WqeKlm::MKEY), addr: klm.get64(WqeKlm::ADDRESS) }
-    }
-
-    fn to_raw(self) -> [u8; WqeKlm::SIZE] {
-        let mut raw = [0; WqeKlm::SIZE];
-        ViewMut::<WqeKlm>::of(&mut raw)
-            .set(WqeKlm::BYTE_COUNT, self.len as u32)
-            .set(WqeKlm::MKEY, self.key)
-            .set64(WqeKlm::ADDRESS, self.addr);
-        raw
-    }
-}
 
 /// An entry of a repeat block: it moves on by a stride each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,21 +51,6 @@ impl Entry {
         let repeated = repeated.iter().filter(|entry| entry.first.len != 0).filter_map(whole);
         klm.into_iter().chain(repeated).filter(|range| range.len != 0)
     }
-}
-
-/// The ranges that bytes up to `len` reach, of ranges that begin at byte `start`.
-pub(in crate::engine) fn covering(
-    ranges: impl Iterator<Item = KeyRange>,
-    start: u64,
-    len: u64,
-) -> impl Iterator<Item = KeyRange> {
-    let mut at = start;
-    let clipped = ranges.map_while(move |range| {
-        let rest = len.checked_sub(at).filter(|rest| *rest != 0)?;
-        at = at.saturating_add(range.len);
-        Some(KeyRange { len: range.len.min(rest), ..range })
-    });
-    clipped.filter(|range| range.len != 0)
 }
 
 /// Entries of a list that has blocks that repeat. It is read as a whole: what an entry is depends on those before it.

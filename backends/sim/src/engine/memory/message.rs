@@ -2,8 +2,8 @@
 
 use crate::audit::Finding;
 use crate::engine::memory::key::{Access, KeyError};
-use crate::engine::work::Work;
-use crate::wqe::{DataPointer, DataSegment};
+use crate::engine::resources::QpStep;
+use crate::wqe_decode::{DataPointer, DataSegment};
 
 /// Why bytes found no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,23 +14,23 @@ pub(in crate::engine) enum ScatterError {
     Key(KeyError),
 }
 
-fn note(work: &mut Work<'_, '_>, key: u32, error: KeyError) -> KeyError {
-    if error == KeyError::Unknown && work.shared.keys.was_destroyed(key) {
-        work.env.audit.report(Finding::KeyAfterDestroy { key });
+fn note(step: &mut QpStep<'_, '_>, key: u32, error: KeyError) -> KeyError {
+    if error == KeyError::Unknown && step.shared.keys.was_destroyed(key) {
+        step.ctx.audit.report(Finding::KeyAfterDestroy { key });
     }
-    work.env.note(|| format!("key {key:#010x} refused: {error:?}"));
+    step.ctx.note(|| format!("key {key:#010x} refused: {error:?}"));
     error
 }
 
 /// The `len` bytes from byte `offset` of a message.
 pub(in crate::engine) fn gather(
-    work: &mut Work<'_, '_>,
+    step: &mut QpStep<'_, '_>,
     access: Access,
     segments: &[DataSegment],
     offset: u64,
     len: usize,
 ) -> Result<Vec<u8>, KeyError> {
-    let mut message = work.payload(len);
+    let mut message = step.payload(len);
     let mut rest = message.as_mut_slice();
     let mut skip = offset;
     for segment in segments {
@@ -51,8 +51,8 @@ pub(in crate::engine) fn gather(
             }
             DataSegment::Pointer(pointer) => {
                 let addr = pointer.addr.checked_add(skip).ok_or(KeyError::Range)?;
-                let read = work.shared.keys.read(work.env, (pointer.lkey, addr), access, part);
-                read.map_err(|error| note(work, pointer.lkey, error))?;
+                let read = step.shared.keys.read(step.ctx, (pointer.lkey, addr), access, part);
+                read.map_err(|error| note(step, pointer.lkey, error))?;
             }
         }
         rest = tail;
@@ -64,7 +64,7 @@ pub(in crate::engine) fn gather(
 
 /// Puts `bytes` at byte `offset` of a message that lies in `pointers`.
 pub(in crate::engine) fn scatter(
-    work: &mut Work<'_, '_>,
+    step: &mut QpStep<'_, '_>,
     access: Access,
     pointers: impl IntoIterator<Item = DataPointer>,
     offset: u64,
@@ -82,8 +82,8 @@ pub(in crate::engine) fn scatter(
         let part_len = usize::try_from(pointer.len - skip).unwrap_or(usize::MAX).min(rest.len());
         let (part, tail) = rest.split_at(part_len);
         let addr = pointer.addr.checked_add(skip).ok_or(ScatterError::Key(KeyError::Range))?;
-        let written = work.shared.keys.write(work.env, (pointer.lkey, addr), access, part);
-        written.map_err(|error| ScatterError::Key(note(work, pointer.lkey, error)))?;
+        let written = step.shared.keys.write(step.ctx, (pointer.lkey, addr), access, part);
+        written.map_err(|error| ScatterError::Key(note(step, pointer.lkey, error)))?;
         rest = tail;
         skip = 0;
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::page_source::PageSource;
-use crate::umem::UmemRange;
+use crate::engine::memory::page_source::PageSource;
+use crate::engine::memory::umem::UmemRange;
 
 /// Entries of a chunk.
 const CHUNK: u64 = 512;

@@ -1,6 +1,6 @@
 //! Ranges of bytes one after another, of which single ones change while bytes are looked up by their place in the whole.
 
-use super::klm_list::KeyRange;
+use super::key_range::KeyRange;
 
 /// Ranges with a tree of sums over their lengths (a Fenwick tree): a look-up and a change cost the logarithm of their number.
 #[derive(Clone, Debug, Default)]

@@ -3,8 +3,8 @@
 use bareverbs_mlx5_spec::{AccessMode, Mkc};
 
 use crate::engine::memory::key::{Access, KeyError, KeyTable, MIN_LOG_PAGE, Mkey, Right};
-use crate::engine::memory::klm_list::KeyRange;
-use crate::env::Env;
+use crate::engine::memory::key_range::KeyRange;
+use crate::step::StepContext;
 
 /// Keys inside keys are followed this deep.
 const MAX_DEPTH: u32 = 4;
@@ -129,7 +129,7 @@ impl KeyTable {
     /// Reads bytes through a key.
     pub(in crate::engine) fn read(
         &self,
-        env: &Env<'_>,
+        ctx: &StepContext<'_>,
         (key, addr): (u32, u64),
         access: Access,
         into: &mut [u8],
@@ -140,10 +140,10 @@ impl KeyTable {
         for extent in extents {
             let (part, tail) = rest.split_at_mut_checked(extent.len).ok_or(KeyError::Range)?;
             if extent.in_device {
-                env.meter.access(part.len());
+                ctx.meter.access(part.len());
                 self.device.read(extent.addr, part);
             } else {
-                env.memory.read(extent.addr, part)?;
+                ctx.memory.read(extent.addr, part)?;
             }
             rest = tail;
         }
@@ -153,7 +153,7 @@ impl KeyTable {
     /// Writes bytes through a key; nothing is written unless all of them may be.
     pub(in crate::engine) fn write(
         &self,
-        env: &Env<'_>,
+        ctx: &StepContext<'_>,
         (key, addr): (u32, u64),
         access: Access,
         from: &[u8],
@@ -164,10 +164,10 @@ impl KeyTable {
         for extent in extents {
             let (part, tail) = rest.split_at_checked(extent.len).ok_or(KeyError::Range)?;
             if extent.in_device {
-                env.meter.access(part.len());
+                ctx.meter.access(part.len());
                 self.device.write(extent.addr, part);
             } else {
-                env.memory.write(extent.addr, part)?;
+                ctx.memory.write(extent.addr, part)?;
             }
             rest = tail;
         }

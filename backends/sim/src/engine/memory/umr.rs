@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, mkey_mask};
 
 use crate::engine::memory::key::{Access, KeyTable, MAX_KLM_BYTES, Mkey, Right, Translations, index_of};
-use crate::engine::memory::klm_list::{KeyRange, KlmList, covering};
-use crate::env::Env;
+use crate::engine::memory::key_range::{KeyRange, covering};
+use crate::engine::memory::klm_list::KlmList;
 use crate::registry::{Registry, Resource};
-use crate::wqe::{Umr, UmrTranslations};
+use crate::step::StepContext;
+use crate::wqe_decode::{Umr, UmrTranslations};
 
 /// Bytes of the unit in which translations are changed.
 const LIST_UNIT: u64 = 64;
@@ -59,7 +60,7 @@ const KNOWN: u64 = {
 pub(in crate::engine) fn apply(
     keys: &mut KeyTable,
     registry: &mut Registry,
-    env: &Env<'_>,
+    ctx: &StepContext<'_>,
     issuer: UmrIssuer,
     number: u32,
     umr: &Umr,
@@ -72,13 +73,13 @@ pub(in crate::engine) fn apply(
     allowed(key, issuer, number, umr, frees)?;
     let mut context: [u8; 64] = key.context().as_bytes().first_chunk().copied().ok_or(refused)?;
     merge(&mut context, new, umr.mask, issuer.privileged);
-    let raw = raw_translations(keys, env, issuer, umr)?;
+    let raw = raw_translations(keys, ctx, issuer, umr)?;
     let list = match &raw {
         None => None,
         Some(raw) => Some((room_for(key, registry, umr.offset, raw)?, raw.as_ref())),
     };
     if !frees && key.mode() == Some(AccessMode::Klms) && !issuer.privileged {
-        check_targets(keys, env, issuer, index, View::of(&context), list)?;
+        check_targets(keys, ctx, issuer, index, View::of(&context), list)?;
     }
     let (old, new) = (Resource::pd(key.pd()), Resource::pd(View::<Mkc>::of(&context).get(Mkc::PD)));
     if old != new {
@@ -167,7 +168,7 @@ fn merge(context: &mut [u8; 64], new: View<'_, Mkc>, mask: u64, privileged: bool
 
 fn raw_translations<'a>(
     keys: &KeyTable,
-    env: &Env<'_>,
+    ctx: &StepContext<'_>,
     issuer: UmrIssuer,
     umr: &'a Umr,
 ) -> Result<Option<Cow<'a, [u8]>>, CqeSyndrome> {
@@ -181,7 +182,7 @@ fn raw_translations<'a>(
             }
             let mut raw = vec![0; len];
             let access = Access { right: Right::LocalRead, pd: issuer.pd, qpn: issuer.qpn };
-            keys.read(env, (pointer.lkey, pointer.addr), access, &mut raw).map_err(|_| CqeSyndrome::LocalProt)?;
+            keys.read(ctx, (pointer.lkey, pointer.addr), access, &mut raw).map_err(|_| CqeSyndrome::LocalProt)?;
             Ok(Some(Cow::Owned(raw)))
         }
     }
@@ -193,7 +194,7 @@ fn raw_translations<'a>(
 /// whether cards leave it to the access is not published.
 fn check_targets(
     keys: &KeyTable,
-    env: &Env<'_>,
+    ctx: &StepContext<'_>,
     issuer: UmrIssuer,
     index: u32,
     window: View<'_, Mkc>,
@@ -208,7 +209,7 @@ fn check_targets(
     let len = window.get64(Mkc::LEN);
     let check = |range: KeyRange| check_target(keys, issuer, index, window, range);
     // A request that is refused for it costs the same.
-    env.meter.count_entries(match list {
+    ctx.meter.count_entries(match list {
         None if stays_bound => klms.count().min(MAX_CHECKED),
         None => klms.count(),
         Some((_, raw)) if stays_bound => raw.len() / OCTWORD,

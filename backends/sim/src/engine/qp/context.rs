@@ -5,17 +5,18 @@ use std::time::Duration;
 use bareverbs_mlx5_spec::{Ads, CmdStatus, CqeSyndrome, EventType, Field, QpDoorbellRecord, Qpc, QpcSt, QpcState};
 use bareverbs_mlx5_spec::{View, ViewMut, rq_type};
 
-use crate::engine::config::{EngineEvent, QueueCounts};
 use crate::engine::cq::Completion;
+use crate::engine::event::EngineEvent;
 use crate::engine::memory::key::{Access, Right};
-use crate::engine::page_source::PageSource;
+use crate::engine::memory::page_source::PageSource;
+use crate::engine::resources::{QpResources, QpStep};
 use crate::engine::ring::{Pages, PagesPlan, Ring};
 use crate::engine::srq::SrqKind;
-use crate::engine::work::{QpResources, Work};
-use crate::memory::read_array;
+use crate::host_memory::read_array;
 use crate::packet::{Bth, GENERAL_QPN, Grh, Lrh, Opcode, Operation, Packet, SUBNET_LANE, SUBNET_QPN, Transport};
 use crate::registry::{ObjectKind, Resource};
-use crate::wqe::WqeService;
+use crate::stats::QueueCounts;
+use crate::wqe_decode::WqeService;
 
 /// Unit of the local acknowledge timeout.
 const TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
@@ -230,8 +231,8 @@ impl QpContext {
     }
 
     /// The counts of its set of counters.
-    pub(in crate::engine) fn counts<'a>(&self, work: &'a mut Work<'_, '_>) -> &'a mut QueueCounts {
-        work.shared.queue_counts.entry(self.get(Qpc::COUNTER_SET_ID) as u8).or_default()
+    pub(in crate::engine) fn counts<'a>(&self, step: &'a mut QpStep<'_, '_>) -> &'a mut QueueCounts {
+        step.shared.queue_counts.entry(self.get(Qpc::COUNTER_SET_ID) as u8).or_default()
     }
 
     /// Moves to a state.
@@ -274,8 +275,8 @@ impl QpContext {
     }
 
     /// The host's counters: receives posted, send blocks posted.
-    pub(in crate::engine) fn record(&self, work: &Work<'_, '_>) -> Option<(u16, u16)> {
-        let record = read_array::<8>(work.env.memory, self.qpc().get64(Qpc::DBR_ADDR)).ok()?;
+    pub(in crate::engine) fn record(&self, step: &QpStep<'_, '_>) -> Option<(u16, u16)> {
+        let record = read_array::<8>(step.ctx.memory, self.qpc().get64(Qpc::DBR_ADDR)).ok()?;
         let record = View::<QpDoorbellRecord>::of(&record);
         let rcv = record.get(QpDoorbellRecord::RECEIVE_COUNTER) as u16;
         Some((rcv, record.get(QpDoorbellRecord::SEND_COUNTER) as u16))
@@ -315,19 +316,19 @@ impl QpContext {
     }
 
     /// Writes a completion to a completion queue.
-    pub(in crate::engine) fn complete(&mut self, work: &mut Work<'_, '_>, cqn: u32, completion: &Completion) {
-        let written = work.shared.cqs.write(work.env, cqn, completion, &mut work.shared.events);
+    pub(in crate::engine) fn complete(&mut self, step: &mut QpStep<'_, '_>, cqn: u32, completion: &Completion) {
+        let written = step.shared.cqs.write(step.ctx, cqn, completion, &mut step.shared.events);
         // A queue pair that can no longer complete cannot go on.
         if written.is_err() && self.state != QpcState::Err {
-            self.fail(work, Some(EventType::WqCatasError));
+            self.fail(step, Some(EventType::WqCatasError));
         }
     }
 
     /// Moves to the error state; what is posted is flushed when the queue pair next runs.
-    pub(in crate::engine) fn fail(&mut self, work: &mut Work<'_, '_>, event: Option<EventType>) {
+    pub(in crate::engine) fn fail(&mut self, step: &mut QpStep<'_, '_>, event: Option<EventType>) {
         self.enter(QpcState::Err);
         if let Some(event) = event {
-            work.shared.events.push_back(EngineEvent::Qp { event, qpn: self.qpn });
+            step.shared.events.push_back(EngineEvent::Qp { event, qpn: self.qpn });
         }
     }
 

@@ -2,7 +2,7 @@
 
 pub(super) mod context;
 pub(super) mod modify;
-pub(super) mod run;
+pub(super) mod turn;
 
 use crate::engine::qp::context::{QpContext, QpPlan};
 use crate::engine::requester::state::Requester;

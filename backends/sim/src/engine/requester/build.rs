@@ -7,9 +7,9 @@ use crate::engine::memory::message::gather;
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::requester::state::Requester;
-use crate::engine::work::Work;
+use crate::engine::resources::QpStep;
 use crate::packet::{AtomicEth, Deth, Grh, Operation, Packet, Place, Reth};
-use crate::wqe::{AtomicOperation, SendBody, SendWqe};
+use crate::wqe_decode::{AtomicOperation, SendBody, SendWqe};
 
 /// Operation of a packet of `wqe`, with what travels at the end of the message.
 pub(in crate::engine) fn operation(wqe: &SendWqe, place: Place) -> (Operation, Option<u32>, Option<u32>) {
@@ -31,7 +31,7 @@ impl Requester {
     pub(in crate::engine) fn build(
         &self,
         qp: &QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         at: usize,
         packet_index: u32,
     ) -> Option<Result<Packet<'static>, CqeSyndrome>> {
@@ -40,7 +40,7 @@ impl Requester {
         let mtu = qp.mtu() as u64;
         let place = Place::of(packet_index, op.packets());
         let (operation, immediate, invalidate) = operation(wqe, place);
-        let mut packet = qp.packet(work.shared, operation, psn::add(op.first_psn, packet_index));
+        let mut packet = qp.packet(step.shared, operation, psn::add(op.first_psn, packet_index));
         packet.immediate = immediate;
         packet.invalidate = invalidate;
         packet.xrc_srqn = wqe.xrc_srqn;
@@ -60,7 +60,7 @@ impl Requester {
                     let qkey = if address.qkey >> 31 == 0 { address.qkey } else { qp.get(Qpc::Q_KEY) };
                     packet.deth = Some(Deth { qkey, source_qpn: qp.wire_qpn() });
                     if let Some(route) = &address.grh {
-                        let Some(sgid) = work.shared.config.gid(route.sgid_index.into()) else {
+                        let Some(sgid) = step.shared.config.gid(route.sgid_index.into()) else {
                             return Some(Err(CqeSyndrome::LocalQpOp));
                         };
                         packet.grh = Some(Grh {
@@ -74,7 +74,7 @@ impl Requester {
                 }
                 let offset = u64::from(packet_index) * mtu;
                 let len = (op.len - offset.min(op.len)).min(mtu) as usize;
-                match gather(work, qp.access(Right::LocalRead), op.data(), offset, len) {
+                match gather(step, qp.access(Right::LocalRead), op.data(), offset, len) {
                     Ok(payload) => packet.payload = payload.into(),
                     Err(_) => return Some(Err(CqeSyndrome::LocalProt)),
                 }

@@ -3,36 +3,36 @@
 use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDoorbell, View, WQEBB, WqeCtrlSeg};
 
 use crate::audit::Finding;
-use crate::engine::config::EngineEvent;
+use crate::engine::event::EngineEvent;
 use crate::engine::psn;
 use crate::engine::qp::context::{QpContext, Service};
 use crate::engine::requester::state::{Kind, Requester, SendOp};
 use crate::engine::requester::{MAX_OP_MEMORY, MAX_UNDER_WAY};
-use crate::engine::work::Work;
+use crate::engine::resources::QpStep;
 use crate::packet::SUBNET_QPN;
 use crate::trace::Record;
-use crate::wqe::{DataSegment, SendBody, SendWqe, WqeError, blocks};
+use crate::wqe_decode::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 
 /// Longest message of any path (InfiniBand Architecture 9.3.3).
 const MAX_MESSAGE: u64 = 1 << 31;
 
 impl Requester {
     /// Takes the next element from the ring. `false` if there is none to take.
-    pub(in crate::engine) fn fetch(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn fetch(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         if qp.state != QpcState::Rts || self.fetched == self.posted() {
             return false;
         }
         // One request always finds room: it is counted with the queue pair. More wait until some of those before are done.
         let under_way = self.ops.len();
-        if under_way >= MAX_UNDER_WAY || (under_way > 0 && !work.shared.registry.has_memory(MAX_OP_MEMORY)) {
+        if under_way >= MAX_UNDER_WAY || (under_way > 0 && !step.shared.registry.has_memory(MAX_OP_MEMORY)) {
             return false;
         }
         let index = self.fetched;
-        let Some((bytes, size)) = self.read_wqe(qp, work, index) else {
-            qp.fail(work, Some(EventType::WqCatasError));
+        let Some((bytes, size)) = self.read_wqe(qp, step, index) else {
+            qp.fail(step, Some(EventType::WqCatasError));
             return false;
         };
-        work.env.trace(Record::SendWqe { qpn: qp.qpn, index, bytes: &bytes });
+        step.ctx.trace(Record::SendWqe { qpn: qp.qpn, index, bytes: &bytes });
         let mut op = SendOp {
             wqe: None,
             index,
@@ -48,20 +48,20 @@ impl Requester {
         };
         match SendWqe::decode(&bytes, qp.service.wqe()) {
             Err(error) => {
-                work.env.note(|| format!("WQE {index} of QP {:#x}: {error}", qp.qpn));
+                step.ctx.note(|| format!("WQE {index} of QP {:#x}: {error}", qp.qpn));
                 op.failed = Some(error.syndrome());
                 if let WqeError::Opcode { .. } | WqeError::Unsupported { .. } = error {
-                    work.shared.events.push_back(EngineEvent::UnknownRequest { opcode: op.send_opcode });
+                    step.shared.events.push_back(EngineEvent::UnknownRequest { opcode: op.send_opcode });
                 }
             }
             Ok(wqe) if wqe.index != index || wqe.qpn != qp.qpn => {
                 let finding = Finding::WqeMismatch { qpn: qp.qpn, index, wqe_index: wqe.index, wqe_qpn: wqe.qpn };
-                work.env.audit.report(finding);
+                step.ctx.audit.report(finding);
                 op.failed = Some(CqeSyndrome::LocalQpOp);
             }
             Ok(wqe) => {
                 op.len = wqe.message_len();
-                op.failed = self.refuse(qp, &wqe, op.len, work);
+                op.failed = self.refuse(qp, &wqe, op.len, step);
                 op.wqe = Some(wqe);
                 op.psns = match op.kind() {
                     Kind::Nop | Kind::Umr => 0,
@@ -86,17 +86,17 @@ impl Requester {
     }
 
     /// Bytes of the element at `index` and its size in blocks, cut to what is posted.
-    pub(in crate::engine) fn read_wqe(&self, qp: &QpContext, work: &Work<'_, '_>, index: u16) -> Option<(Vec<u8>, u16)> {
+    pub(in crate::engine) fn read_wqe(&self, qp: &QpContext, step: &QpStep<'_, '_>, index: u16) -> Option<(Vec<u8>, u16)> {
         let ring = qp.sq.as_ref()?;
         let mut bytes = vec![0; WQEBB];
-        ring.read(work.env.memory, u32::from(index), &mut bytes).ok()?;
+        ring.read(step.ctx.memory, u32::from(index), &mut bytes).ok()?;
         let ds = View::<WqeCtrlSeg>::new(&bytes)?.get(WqeCtrlSeg::DS);
         let (len, size) = (ds as usize * DS_UNIT, blocks(ds as u8));
         let posted = self.posted().wrapping_sub(index);
         let size = size.min(posted).min(u16::try_from(ring.entries()).unwrap_or(u16::MAX)).max(1);
         if size > 1 {
             bytes.resize(usize::from(size) * WQEBB, 0);
-            ring.read(work.env.memory, u32::from(index), &mut bytes).ok()?;
+            ring.read(step.ctx.memory, u32::from(index), &mut bytes).ok()?;
         }
         bytes.truncate(len.clamp(16, usize::from(size) * WQEBB));
         Some((bytes, size))
@@ -108,7 +108,7 @@ impl Requester {
         qp: &QpContext,
         wqe: &SendWqe,
         len: u64,
-        work: &Work<'_, '_>,
+        step: &QpStep<'_, '_>,
     ) -> Option<CqeSyndrome> {
         let reliable_only = matches!(wqe.body, SendBody::Read { .. } | SendBody::Atomic { .. });
         let sends = !matches!(wqe.body, SendBody::Nop | SendBody::Umr(_));
@@ -122,8 +122,8 @@ impl Requester {
             return Some(CqeSyndrome::LocalQpOp);
         }
         let most = match qp.service {
-            Service::Ud => (qp.mtu() as u64).min(work.shared.config.max_mtu.into()),
-            _ => MAX_MESSAGE.min(1 << work.shared.config.log_max_msg.min(31)),
+            Service::Ud => (qp.mtu() as u64).min(step.shared.config.max_mtu.into()),
+            _ => MAX_MESSAGE.min(1 << step.shared.config.log_max_msg.min(31)),
         };
         let log_msg_max = qp.get(Qpc::LOG_MSG_MAX);
         let most = if log_msg_max == 0 { most } else { most.min(1 << log_msg_max) };
@@ -151,7 +151,7 @@ impl Requester {
     }
 
     /// Holds a doorbell against the record and the ring.
-    pub(in crate::engine) fn audit_doorbell(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, doorbell: [u8; 8]) {
+    pub(in crate::engine) fn audit_doorbell(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>, doorbell: [u8; 8]) {
         let SendDoorbell { wqe_index: index, ds, .. } = SendDoorbell::from_be_word(u64::from_ne_bytes(doorbell));
         let end = index.wrapping_add(blocks(ds));
         let posted = self.posted();
@@ -168,18 +168,18 @@ impl Requester {
         };
         self.rung_blocks = at;
         if at > self.posted_blocks {
-            work.env.audit.report(Finding::DoorbellPastRecord { qpn: qp.qpn, doorbell: index, record: posted });
+            step.ctx.audit.report(Finding::DoorbellPastRecord { qpn: qp.qpn, doorbell: index, record: posted });
         }
         let mut bytes = [0; 8];
         // An element that is done may be overwritten.
         let retired = self.posted_blocks.saturating_sub(posted.wrapping_sub(self.retired).into());
-        if at > retired && ring.read(work.env.memory, u32::from(index), &mut bytes).is_ok() && bytes != doorbell {
-            work.env.audit.report(Finding::DoorbellNotWqe { qpn: qp.qpn, index });
+        if at > retired && ring.read(step.ctx.memory, u32::from(index), &mut bytes).is_ok() && bytes != doorbell {
+            step.ctx.audit.report(Finding::DoorbellNotWqe { qpn: qp.qpn, index });
         }
         let under_way = posted.wrapping_sub(self.retired);
         if u32::from(under_way) > ring.entries() {
             let completed = self.retired;
-            work.env.audit.report(Finding::RingOverrun { qpn: qp.qpn, posted, completed });
+            step.ctx.audit.report(Finding::RingOverrun { qpn: qp.qpn, posted, completed });
         }
     }
 }

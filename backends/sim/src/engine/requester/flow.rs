@@ -7,11 +7,11 @@
 
 use bareverbs_mlx5_spec::WqeOpcode;
 
-use crate::engine::credit;
 use crate::engine::psn;
 use crate::engine::requester::state::{Requester, SendOp};
+use crate::engine::responder::aeth_credit;
 use crate::packet::{Aeth, Syndrome};
-use crate::wqe::SendBody;
+use crate::wqe_decode::SendBody;
 
 impl SendOp {
     /// The packet with which the request takes a receive of the peer, if it takes one.
@@ -34,7 +34,7 @@ impl Requester {
     /// limit then, and a receiver that is not ready says so.
     pub(in crate::engine) fn take_credits(&mut self, aeth: Aeth) {
         let Syndrome::Ack(count) = aeth.syndrome else { return };
-        let Some(credits) = credit::decode(count) else {
+        let Some(credits) = aeth_credit::decode(count) else {
             self.receive_limit = None;
             return;
         };

@@ -7,21 +7,21 @@ use bareverbs_mlx5_spec::CqeSyndrome;
 use crate::engine::qp::context::QpContext;
 use crate::engine::requester::complete_send;
 use crate::engine::requester::state::{Requester, SendDone, SendOp};
-use crate::engine::work::Work;
+use crate::engine::resources::QpStep;
 
 const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
 
 impl Requester {
     /// Completes what is posted on the send queue, as much as the turn allows. `true` if there is more.
-    pub(in crate::engine) fn flush_sends(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn flush_sends(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         self.ack_due = None;
         self.rnr_until = None;
-        while !work.env.meter.is_spent()
+        while !step.ctx.meter.is_spent()
             && let Some(op) = self.ops.pop_front()
         {
-            work.env.meter.count(1);
+            step.ctx.meter.count(1);
             self.retired = op.index.wrapping_add(op.wqe.as_ref().map_or(1, |wqe| wqe.blocks()));
-            complete_send(qp, work, SendOp::done(&op, Some(FLUSHED)));
+            complete_send(qp, step, SendOp::done(&op, Some(FLUSHED)));
         }
         if !self.ops.is_empty() {
             return true;
@@ -30,18 +30,18 @@ impl Requester {
         // Its room is not charged any more.
         self.ops = VecDeque::new();
         while qp.sq.is_some() && self.fetched != self.posted() {
-            if work.env.meter.is_spent() {
+            if step.ctx.meter.is_spent() {
                 return true;
             }
-            work.env.meter.count(1);
+            step.ctx.meter.count(1);
             let index = self.fetched;
-            let (send_opcode, size) = match self.read_wqe(qp, work, index) {
+            let (send_opcode, size) = match self.read_wqe(qp, step, index) {
                 Some((bytes, size)) => (bytes.get(3).copied().unwrap_or(0), size),
                 None => (0, 1),
             };
             self.fetched = index.wrapping_add(size);
             self.retired = self.fetched;
-            complete_send(qp, work, SendDone { index, send_opcode, byte_cnt: 0, error: Some(FLUSHED) });
+            complete_send(qp, step, SendDone { index, send_opcode, byte_cnt: 0, error: Some(FLUSHED) });
         }
         self.forget_sent();
         false

@@ -11,15 +11,15 @@ pub(super) mod state;
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc, QpcState, fm};
 
 use crate::audit::Finding;
-use crate::engine::config::EngineEvent;
 use crate::engine::cq::{Completion, Source};
+use crate::engine::event::EngineEvent;
 use crate::engine::memory::umr::{self, UmrIssuer};
 use crate::engine::psn;
 use crate::engine::qp::context::{QpContext, Service, vendor};
 use crate::engine::requester::state::{Kind, Requester, SendDone};
-use crate::engine::work::{QpResources, Work};
+use crate::engine::resources::{QpResources, QpStep};
 use crate::registry::Resource;
-use crate::wqe::{SendBody, SendWqe};
+use crate::wqe_decode::{SendBody, SendWqe};
 
 /// Packets sent and not acknowledged, at most.
 pub(in crate::engine) const WINDOW: u32 = 128;
@@ -36,56 +36,56 @@ pub(in crate::engine) const MAX_OP_MEMORY: u64 = 8192;
 
 impl Requester {
     /// Sends what may be sent. `true` if there is more that could go on now.
-    pub(in crate::engine) fn send(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
-        self.resume_acknowledge(qp, work);
+    pub(in crate::engine) fn send(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
+        self.resume_acknowledge(qp, step);
         // What waited only for those before it may be the oldest now.
-        self.retire_local(qp, work);
+        self.retire_local(qp, step);
         for _ in 0..BUDGET {
-            if work.env.meter.is_spent() {
+            if step.ctx.meter.is_spent() {
                 return true;
             }
-            work.env.meter.count(1);
+            step.ctx.meter.count(1);
             if !qp.can_send() {
                 return false;
             }
             if self.rnr_until.is_some() {
                 return false;
             }
-            if !work.shared.has_room() {
+            if !step.shared.has_room() {
                 return true;
             }
-            if self.cursor.0 >= self.ops.len() && !self.fetch(qp, work) {
-                self.report_drained(qp, work);
+            if self.cursor.0 >= self.ops.len() && !self.fetch(qp, step) {
+                self.report_drained(qp, step);
                 return false;
             }
-            if !self.send_one(qp, work) {
+            if !self.send_one(qp, step) {
                 return false;
             }
         }
         true
     }
 
-    fn report_drained(&mut self, qp: &QpContext, work: &mut Work<'_, '_>) {
+    fn report_drained(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>) {
         if qp.state == QpcState::Sqd && self.notify_drained && self.ops.is_empty() {
             self.notify_drained = false;
-            work.shared.events.push_back(EngineEvent::Qp { event: EventType::SqDrained, qpn: qp.qpn });
+            step.shared.events.push_back(EngineEvent::Qp { event: EventType::SqDrained, qpn: qp.qpn });
         }
     }
 
     /// Sends the packet under the cursor, or does the local work there. `false` if it must wait.
-    fn send_one(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
+    fn send_one(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         let (at, packet_index) = self.cursor;
         let Some(op) = self.ops.get(at) else { return false };
         if let Some(syndrome) = op.failed {
             // Requests before it complete first.
             if at == 0 {
-                self.fail_head(qp, work, syndrome);
+                self.fail_head(qp, step, syndrome);
             }
             return false;
         }
         // Those before it are counted, once and again.
         if op.expects_response() || op.wqe.as_ref().is_some_and(|wqe| wqe.fence != 0) {
-            work.env.meter.count(at as u64 / REQUESTS_A_STEP);
+            step.ctx.meter.count(at as u64 / REQUESTS_A_STEP);
         }
         if op.wqe.as_ref().is_some_and(|wqe| self.is_fenced(at, wqe)) {
             return false;
@@ -93,16 +93,16 @@ impl Requester {
         match op.kind() {
             Kind::Nop => {
                 self.cursor = (at + 1, 0);
-                self.retire_local(qp, work);
+                self.retire_local(qp, step);
                 true
             }
-            Kind::Umr => at == 0 && self.execute_umr(qp, work),
+            Kind::Umr => at == 0 && self.execute_umr(qp, step),
             Kind::SendOrWrite | Kind::Read | Kind::Atomic => {
                 if packet_index >= op.packets() {
                     self.cursor = (at + 1, 0);
                     return true;
                 }
-                self.may_send(qp, at, packet_index) && self.send_packet(qp, work, at, packet_index)
+                self.may_send(qp, at, packet_index) && self.send_packet(qp, step, at, packet_index)
             }
         }
     }
@@ -131,72 +131,72 @@ impl Requester {
 
     /// Executes a key change, which is the oldest request: it waits for all before it. The capability `umr_fence` is 0 here,
     /// for which Linux asks for strong ordering of every key change (`mlx5_get_umr_fence`).
-    fn execute_umr(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
+    fn execute_umr(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         let issuer = UmrIssuer {
             pd: qp.pd(),
             qpn: qp.qpn,
             privileged: qp.service == Service::RegUmr,
-            registers: qp.get(Qpc::FRE) != 0 && work.shared.registry.is_kernels(Resource::qp(qp.qpn)),
+            registers: qp.get(Qpc::FRE) != 0 && step.shared.registry.is_kernels(Resource::qp(qp.qpn)),
         };
         let changed = match self.ops.front().and_then(|op| op.wqe.as_ref()) {
             Some(SendWqe { body: SendBody::Umr(umr), immediate, .. }) => {
-                if work.shared.keys.was_destroyed(*immediate) {
-                    work.env.audit.report(Finding::KeyAfterDestroy { key: *immediate });
+                if step.shared.keys.was_destroyed(*immediate) {
+                    step.ctx.audit.report(Finding::KeyAfterDestroy { key: *immediate });
                 }
-                let QpResources { keys, registry, .. } = &mut *work.shared;
-                umr::apply(keys, registry, work.env, issuer, *immediate, umr)
+                let QpResources { keys, registry, .. } = &mut *step.shared;
+                umr::apply(keys, registry, step.ctx, issuer, *immediate, umr)
             }
             _ => Ok(0),
         };
         match changed {
             Ok(entries) => {
-                work.env.meter.count_entries(entries);
-                self.retire(qp, work);
+                step.ctx.meter.count_entries(entries);
+                self.retire(qp, step);
             }
-            Err(syndrome) => self.fail_head(qp, work, syndrome),
+            Err(syndrome) => self.fail_head(qp, step, syndrome),
         }
         changed.is_ok()
     }
 
     /// Completes the oldest request successfully.
-    pub(in crate::engine) fn retire(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn retire(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
         let Some(op) = self.pop() else { return };
         if op.wqe.as_ref().is_some_and(SendWqe::is_signaled) {
-            complete_send(qp, work, op.done(None));
+            complete_send(qp, step, op.done(None));
         }
     }
 
     /// Completes requests at the head that wait for nothing.
-    pub(in crate::engine) fn retire_local(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn retire_local(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
         while qp.can_send()
-            && !work.env.meter.is_spent()
+            && !step.ctx.meter.is_spent()
             && self.head_is_sent()
             && self.ops.front().is_some_and(|op| {
                 op.failed.is_none() && (op.kind() == Kind::Nop || (op.kind() == Kind::SendOrWrite && !qp.service.is_reliable()))
             })
         {
-            work.env.meter.count(1);
-            self.retire(qp, work);
+            step.ctx.meter.count(1);
+            self.retire(qp, step);
         }
     }
 
     /// Completes the oldest request with an error; the queue pair is in error from then on, or its send queue alone if the
     /// peer does not acknowledge (InfiniBand Architecture 10.3.1.6).
-    pub(in crate::engine) fn fail_head(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
+    pub(in crate::engine) fn fail_head(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, syndrome: CqeSyndrome) {
         if let Some(op) = self.pop() {
-            complete_send(qp, work, op.done(Some(syndrome)));
+            complete_send(qp, step, op.done(Some(syndrome)));
         }
         if qp.state == QpcState::Err {
             return;
         }
         match qp.service {
             Service::Uc | Service::Ud => qp.enter(QpcState::SqEr),
-            Service::Rc | Service::Xrc | Service::RegUmr => qp.fail(work, None),
+            Service::Rc | Service::Xrc | Service::RegUmr => qp.fail(step, None),
         }
     }
 
-    fn send_packet(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, at: usize, packet_index: u32) -> bool {
-        let Some(built) = self.build(qp, work, at, packet_index) else { return false };
+    fn send_packet(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, at: usize, packet_index: u32) -> bool {
+        let Some(built) = self.build(qp, step, at, packet_index) else { return false };
         let mut packet = match built {
             Ok(packet) => packet,
             Err(syndrome) => {
@@ -231,20 +231,20 @@ impl Requester {
             self.unacked = end;
             self.window_start = end;
         } else if self.ack_due.is_none() {
-            self.ack_due = qp.timeout().map(|timeout| work.env.now.after(timeout));
+            self.ack_due = qp.timeout().map(|timeout| step.ctx.now.after(timeout));
         }
-        work.transmit(packet);
-        self.retire_local(qp, work);
+        step.transmit(packet);
+        self.retire_local(qp, step);
         true
     }
 }
 
 /// Completes a send request.
-pub(in crate::engine) fn complete_send(qp: &mut QpContext, work: &mut Work<'_, '_>, done: SendDone) {
+pub(in crate::engine) fn complete_send(qp: &mut QpContext, step: &mut QpStep<'_, '_>, done: SendDone) {
     let completion = Completion {
         opcode: if done.error.is_some() { CqeOpcode::ReqErr } else { CqeOpcode::Req },
         qpn: qp.qpn,
-        user_index: qp.user_index(work.shared),
+        user_index: qp.user_index(step.shared),
         wqe_counter: done.index,
         send_opcode: done.send_opcode,
         byte_cnt: done.byte_cnt,
@@ -253,5 +253,5 @@ pub(in crate::engine) fn complete_send(qp: &mut QpContext, work: &mut Work<'_, '
         source: Source::default(),
         error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
     };
-    qp.complete(work, qp.get(Qpc::CQN_SND), &completion);
+    qp.complete(step, qp.get(Qpc::CQN_SND), &completion);
 }

@@ -7,7 +7,7 @@ use crate::engine::memory::message::{ScatterError, pointers, scatter};
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
 use crate::engine::requester::state::{Kind, Requester};
-use crate::engine::work::Work;
+use crate::engine::resources::QpStep;
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
 /// What an acknowledgement completed.
@@ -21,7 +21,7 @@ enum Acknowledged {
 
 impl Requester {
     /// Handles a response of the peer.
-    pub(in crate::engine) fn handle_response(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
+    pub(in crate::engine) fn handle_response(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         if !qp.can_send() || !self.is_outstanding(psn) {
             // Late or duplicate.
@@ -31,18 +31,18 @@ impl Requester {
             self.take_credits(aeth);
         }
         match packet.bth.opcode.operation {
-            Operation::ReadResponse(place) => self.handle_read_response(qp, work, packet, place),
-            Operation::AtomicAcknowledge => self.handle_atomic_acknowledge(qp, work, packet),
+            Operation::ReadResponse(place) => self.handle_read_response(qp, step, packet, place),
+            Operation::AtomicAcknowledge => self.handle_atomic_acknowledge(qp, step, packet),
             Operation::Acknowledge => {
                 let Some(aeth) = packet.aeth else { return };
-                self.handle_acknowledge(qp, work, psn, aeth.syndrome);
+                self.handle_acknowledge(qp, step, psn, aeth.syndrome);
             }
             _ => {}
         }
     }
 
     /// Everything before `psn` arrived there.
-    fn acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, psn: u32) -> Acknowledged {
+    fn acknowledge(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, psn: u32) -> Acknowledged {
         let before = self.unacked;
         let mut outcome = Acknowledged::All;
         // What the turn before left comes first.
@@ -53,14 +53,14 @@ impl Requester {
         while qp.can_send()
             && let Some(head) = self.ops.front()
         {
-            if work.env.meter.is_spent() {
+            if step.ctx.meter.is_spent() {
                 self.acknowledged = Some(psn);
                 break;
             }
-            work.env.meter.count(1);
+            step.ctx.meter.count(1);
             match head.kind() {
-                Kind::Nop if self.head_is_sent() => self.retire(qp, work),
-                Kind::SendOrWrite if head.failed.is_none() && psn::ahead(head.end_psn(), psn) <= 0 => self.retire(qp, work),
+                Kind::Nop if self.head_is_sent() => self.retire(qp, step),
+                Kind::SendOrWrite if head.failed.is_none() && psn::ahead(head.end_psn(), psn) <= 0 => self.retire(qp, step),
                 Kind::SendOrWrite => {
                     // An acknowledgement of the middle of a message; `psn` may also lie before it.
                     let reached = if psn::ahead(psn, head.end_psn()) < 0 { psn } else { self.unacked };
@@ -77,32 +77,32 @@ impl Requester {
             }
         }
         if self.unacked != before {
-            self.note_progress(qp, work.env.now);
+            self.note_progress(qp, step.ctx.now);
         }
         outcome
     }
 
     /// Completes what an acknowledgement covers that came in a turn which was over too soon.
-    pub(in crate::engine) fn resume_acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn resume_acknowledge(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
         if let Some(psn) = self.acknowledged
-            && self.acknowledge(qp, work, psn) == Acknowledged::ResponseMissing
+            && self.acknowledge(qp, step, psn) == Acknowledged::ResponseMissing
         {
-            self.retransmit_once(qp, work);
+            self.retransmit_once(qp, step);
         }
     }
 
     /// A response is missing: sends the request again, once until something new comes.
-    fn retransmit_once(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
+    fn retransmit_once(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
         if !self.retransmitting {
-            self.retransmit(qp, work);
+            self.retransmit(qp, step);
         }
     }
 
-    fn handle_acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, psn: u32, syndrome: Syndrome) {
+    fn handle_acknowledge(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, psn: u32, syndrome: Syndrome) {
         let upto = if matches!(syndrome, Syndrome::Ack(_)) { psn::add(psn, 1) } else { psn };
-        if self.acknowledge(qp, work, upto) == Acknowledged::ResponseMissing {
-            qp.counts(work).missing_responses += 1;
-            self.retransmit_once(qp, work);
+        if self.acknowledge(qp, step, upto) == Acknowledged::ResponseMissing {
+            qp.counts(step).missing_responses += 1;
+            self.retransmit_once(qp, step);
             return;
         }
         if !qp.can_send() || self.unacked != psn {
@@ -112,26 +112,26 @@ impl Requester {
         match syndrome {
             Syndrome::Ack(_) | Syndrome::Other(_) => {}
             Syndrome::SequenceError => {
-                work.shared.stats.sequence_errors += 1;
-                qp.counts(work).sequence_errors += 1;
-                self.retransmit_once(qp, work);
+                step.shared.stats.sequence_errors += 1;
+                qp.counts(step).sequence_errors += 1;
+                self.retransmit_once(qp, step);
             }
             Syndrome::RnrNak(timer) => {
                 if self.rnr_until.is_none() {
-                    self.wait_for_receive(qp, work, timer);
+                    self.wait_for_receive(qp, step, timer);
                 }
             }
-            Syndrome::InvalidRequest => self.fail_head(qp, work, CqeSyndrome::RemoteInvalReq),
-            Syndrome::RemoteAccess => self.fail_head(qp, work, CqeSyndrome::RemoteAccess),
-            Syndrome::RemoteOperational => self.fail_head(qp, work, CqeSyndrome::RemoteOp),
+            Syndrome::InvalidRequest => self.fail_head(qp, step, CqeSyndrome::RemoteInvalReq),
+            Syndrome::RemoteAccess => self.fail_head(qp, step, CqeSyndrome::RemoteAccess),
+            Syndrome::RemoteOperational => self.fail_head(qp, step, CqeSyndrome::RemoteOp),
         }
     }
 
-    fn handle_read_response(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>, place: Place) {
+    fn handle_read_response(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>, place: Place) {
         let psn = packet.bth.psn;
-        if self.acknowledge(qp, work, psn) == Acknowledged::ResponseMissing {
-            qp.counts(work).missing_responses += 1;
-            self.retransmit_once(qp, work);
+        if self.acknowledge(qp, step, psn) == Acknowledged::ResponseMissing {
+            qp.counts(step).missing_responses += 1;
+            self.retransmit_once(qp, step);
             return;
         }
         let (mtu, access) = (qp.mtu() as u64, qp.access(Right::LocalWrite));
@@ -143,30 +143,30 @@ impl Requester {
         let offset = u64::from(head.received) * mtu;
         let expected = if last { head.len - offset.min(head.len) } else { mtu };
         if place.is_end() != last || packet.payload.len() as u64 != expected {
-            self.fail_head(qp, work, CqeSyndrome::BadResp);
+            self.fail_head(qp, step, CqeSyndrome::BadResp);
             return;
         }
         let list = pointers(head.data());
-        match scatter(work, access, list, offset, &packet.payload) {
+        match scatter(step, access, list, offset, &packet.payload) {
             Ok(()) => {}
-            Err(ScatterError::TooLong) => return self.fail_head(qp, work, CqeSyndrome::LocalLength),
-            Err(ScatterError::Key(_)) => return self.fail_head(qp, work, CqeSyndrome::LocalProt),
+            Err(ScatterError::TooLong) => return self.fail_head(qp, step, CqeSyndrome::LocalLength),
+            Err(ScatterError::Key(_)) => return self.fail_head(qp, step, CqeSyndrome::LocalProt),
         }
         if let Some(head) = self.ops.front_mut() {
             head.received += 1;
         }
         if last {
-            self.retire(qp, work);
+            self.retire(qp, step);
         } else {
             self.advance_to(psn::add(psn, 1));
         }
-        self.note_progress(qp, work.env.now);
+        self.note_progress(qp, step.ctx.now);
     }
 
-    fn handle_atomic_acknowledge(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
-        if self.acknowledge(qp, work, packet.bth.psn) == Acknowledged::ResponseMissing {
-            qp.counts(work).missing_responses += 1;
-            self.retransmit_once(qp, work);
+    fn handle_atomic_acknowledge(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
+        if self.acknowledge(qp, step, packet.bth.psn) == Acknowledged::ResponseMissing {
+            qp.counts(step).missing_responses += 1;
+            self.retransmit_once(qp, step);
             return;
         }
         let access = qp.access(Right::LocalWrite);
@@ -175,15 +175,15 @@ impl Requester {
             return;
         }
         let Some(original) = packet.atomic_ack else { return };
-        let bytes = work.shared.config.atomic_bytes(original);
+        let bytes = step.shared.config.atomic_bytes(original);
         let list = pointers(head.data());
-        match scatter(work, access, list, 0, &bytes) {
+        match scatter(step, access, list, 0, &bytes) {
             Ok(()) => {
-                self.retire(qp, work);
-                self.note_progress(qp, work.env.now);
+                self.retire(qp, step);
+                self.note_progress(qp, step.ctx.now);
             }
-            Err(ScatterError::TooLong) => self.fail_head(qp, work, CqeSyndrome::LocalLength),
-            Err(ScatterError::Key(_)) => self.fail_head(qp, work, CqeSyndrome::LocalProt),
+            Err(ScatterError::TooLong) => self.fail_head(qp, step, CqeSyndrome::LocalLength),
+            Err(ScatterError::Key(_)) => self.fail_head(qp, step, CqeSyndrome::LocalProt),
         }
     }
 }

@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::{CqeSyndrome, Qpc};
 
 use crate::engine::qp::context::QpContext;
 use crate::engine::requester::state::Requester;
-use crate::engine::work::Work;
+use crate::engine::resources::QpStep;
 
 /// A timer that is seen later than this part of its value was not watched.
 const LATE: u32 = 4;
@@ -29,40 +29,40 @@ impl Requester {
     }
 
     /// Something is missing: sends again from the oldest unacknowledged packet, or gives up.
-    pub(in crate::engine) fn retransmit(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
+    pub(in crate::engine) fn retransmit(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
         let Some(left) = self.retries_left.checked_sub(1) else {
-            self.fail_head(qp, work, CqeSyndrome::TransportRetryExc);
+            self.fail_head(qp, step, CqeSyndrome::TransportRetryExc);
             return;
         };
-        work.shared.stats.retries += 1;
+        step.shared.stats.retries += 1;
         self.retries_left = left;
         self.retransmitting = true;
         self.timer_restarted = false;
         self.rewind();
-        self.ack_due = qp.timeout().map(|timeout| work.env.now.after(timeout));
+        self.ack_due = qp.timeout().map(|timeout| step.ctx.now.after(timeout));
     }
 
     /// The peer had no receive: waits as long as it said, or gives up.
-    pub(in crate::engine) fn wait_for_receive(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, timer: u8) {
+    pub(in crate::engine) fn wait_for_receive(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, timer: u8) {
         /// Retries without end.
         const FOREVER: u32 = 7;
         if qp.get(Qpc::RNR_RETRY) != FOREVER {
             let Some(left) = self.rnr_left.checked_sub(1) else {
-                self.fail_head(qp, work, CqeSyndrome::RnrRetryExc);
+                self.fail_head(qp, step, CqeSyndrome::RnrRetryExc);
                 return;
             };
             self.rnr_left = left;
         }
-        work.shared.stats.receiver_not_ready += 1;
-        qp.counts(work).receiver_not_ready += 1;
+        step.shared.stats.receiver_not_ready += 1;
+        qp.counts(step).receiver_not_ready += 1;
         self.rewind();
         self.ack_due = None;
-        self.rnr_until = Some(work.env.now.after(rnr_delay(timer)));
+        self.rnr_until = Some(step.ctx.now.after(rnr_delay(timer)));
     }
 
     /// Timers that are due at `now`.
-    pub(in crate::engine) fn check_timers(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
-        let now = work.env.now;
+    pub(in crate::engine) fn check_timers(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
+        let now = step.ctx.now;
         if self.rnr_until.is_some_and(|due| due <= now) {
             self.rnr_until = None;
         }
@@ -76,13 +76,13 @@ impl Requester {
         // acknowledgement. The peer gets the time again, once for each retry. The architecture lets the timer run for up to
         // four times its value (9.7.6.1.3).
         if now.since(due) > timeout / LATE && !self.timer_restarted {
-            work.env.note(|| format!("QP {:#x}: the device stood still, acknowledge timer restarted", qp.qpn));
+            step.ctx.note(|| format!("QP {:#x}: the device stood still, acknowledge timer restarted", qp.qpn));
             self.timer_restarted = true;
             self.ack_due = Some(now.after(timeout));
             return;
         }
-        work.env.note(|| format!("QP {:#x}: no acknowledgement in time", qp.qpn));
-        qp.counts(work).timeouts += 1;
-        self.retransmit(qp, work);
+        step.ctx.note(|| format!("QP {:#x}: no acknowledgement in time", qp.qpn));
+        qp.counts(step).timeouts += 1;
+        self.retransmit(qp, step);
     }
 }

@@ -7,7 +7,7 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::CqeSyndrome;
 
 use crate::engine::psn;
-use crate::wqe::{DataSegment, SendBody, SendWqe};
+use crate::wqe_decode::{DataSegment, SendBody, SendWqe};
 
 /// Requests under way for which there is always room.
 const KEPT_ROOM: usize = 128;

@@ -6,8 +6,8 @@ use crate::engine::memory::key::Right;
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
+use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, Refusal, Reply, Responder, Stop};
-use crate::engine::work::Work;
 use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome};
 
 /// Longest message of any path.
@@ -17,21 +17,21 @@ impl Responder {
     pub(in crate::engine) fn handle_send(
         &mut self,
         qp: &mut QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         packet: &Packet<'_>,
         place: Place,
     ) -> Result<(), Stop> {
         if place.is_start() {
-            let receive = self.require_receive(qp, work)?;
+            let receive = self.require_receive(qp, step)?;
             self.message = Some(Inbound::Send { receive, written: 0 });
         }
-        let (qpn, domain) = (qp.qpn, self.key_domain(qp, work)?);
+        let (qpn, domain) = (qp.qpn, self.key_domain(qp, step)?);
         let Some(Inbound::Send { receive, written }) = &mut self.message else {
             return Err(Refusal::INVALID.into());
         };
         let access = receive.access(qpn);
         let list = receive.list.iter().copied();
-        match scatter(work, access, list, *written, &packet.payload) {
+        match scatter(step, access, list, *written, &packet.payload) {
             Ok(()) => *written += packet.payload.len() as u64,
             Err(ScatterError::TooLong) => {
                 return Err(Refusal::of_receive(Syndrome::InvalidRequest, CqeSyndrome::LocalLength).into());
@@ -45,10 +45,10 @@ impl Responder {
         }
         let (index, byte_cnt) = (receive.index, *written as u32);
         if let Some(key) = packet.invalidate {
-            match work.shared.keys.invalidate_remotely(&mut work.shared.registry, key, domain, qpn) {
-                Ok(entries) => work.env.meter.count_entries(entries),
+            match step.shared.keys.invalidate_remotely(&mut step.shared.registry, key, domain, qpn) {
+                Ok(entries) => step.ctx.meter.count_entries(entries),
                 Err(error) => {
-                    work.env.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
+                    step.ctx.note(|| format!("key {key:#010x} not invalidated: {error:?}"));
                     return Err(Refusal::INVALIDATION.into());
                 }
             }
@@ -59,14 +59,14 @@ impl Responder {
             (None, Some(_)) => CqeOpcode::RespSendInv,
             (None, None) => CqeOpcode::RespSend,
         };
-        self.finish_receive(qp, work, packet, opcode, index, byte_cnt);
+        self.finish_receive(qp, step, packet, opcode, index, byte_cnt);
         Ok(())
     }
 
     pub(in crate::engine) fn handle_write(
         &mut self,
         qp: &mut QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         packet: &Packet<'_>,
         place: Place,
     ) -> Result<(), Stop> {
@@ -75,13 +75,13 @@ impl Responder {
             if qp.get(Qpc::RWE) == 0 || reth.len > MAX_MESSAGE {
                 return Err(Refusal::INVALID.into());
             }
-            if let Err(refusal) = self.check_key(qp, work, &reth, Right::RemoteWrite) {
-                return Err(self.refuse_write(qp, work, packet, refusal));
+            if let Err(refusal) = self.check_key(qp, step, &reth, Right::RemoteWrite) {
+                return Err(self.refuse_write(qp, step, packet, refusal));
             }
             let total = u64::from(reth.len);
             self.message = Some(Inbound::Write { addr: reth.addr, rkey: reth.rkey, left: total, total });
         }
-        let access = self.access(qp, work, Right::RemoteWrite)?;
+        let access = self.access(qp, step, Right::RemoteWrite)?;
         let Some(Inbound::Write { addr, rkey, left, total }) = &mut self.message else {
             return Err(Refusal::INVALID.into());
         };
@@ -92,7 +92,7 @@ impl Responder {
         let (at, key, total) = (*addr, *rkey, *total);
         // The receive that immediate data needs comes first: without one nothing of this packet happens.
         let receive = match packet.immediate {
-            Some(_) => match self.require_receive(qp, work) {
+            Some(_) => match self.require_receive(qp, step) {
                 Err(Stop::NotReady) => {
                     if place == Place::Only {
                         self.message = None;
@@ -104,9 +104,9 @@ impl Responder {
             None => None,
         };
         if len > 0
-            && let Err(error) = work.shared.keys.write(work.env, (key, at), access, &packet.payload)
+            && let Err(error) = step.shared.keys.write(step.ctx, (key, at), access, &packet.payload)
         {
-            work.env.note(|| format!("rkey {key:#010x} refused: {error:?}"));
+            step.ctx.note(|| format!("rkey {key:#010x} refused: {error:?}"));
             let Some(receive) = receive else { return Err(Refusal::ACCESS.into()) };
             self.message = Some(Inbound::Send { receive, written: 0 });
             return Err(Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into());
@@ -118,18 +118,18 @@ impl Responder {
             *left -= len;
         }
         if let Some(receive) = receive {
-            self.finish_receive(qp, work, packet, CqeOpcode::RespWrImm, receive.index, total as u32);
+            self.finish_receive(qp, step, packet, CqeOpcode::RespWrImm, receive.index, total as u32);
         }
         Ok(())
     }
 
     /// A key does not open the bytes of a write. The receive that the immediate data of the same packet needs tells the host
     /// (Local Access Error, InfiniBand Architecture 11.6.2), on services that tell the peer too.
-    fn refuse_write(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Stop {
+    fn refuse_write(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Stop {
         if packet.immediate.is_none() || !qp.service.is_reliable() {
             return refusal.into();
         }
-        match self.require_receive(qp, work) {
+        match self.require_receive(qp, step) {
             Ok(receive) => {
                 self.message = Some(Inbound::Send { receive, written: 0 });
                 Refusal::of_receive(Syndrome::RemoteAccess, CqeSyndrome::LocalAccess).into()
@@ -142,7 +142,7 @@ impl Responder {
     pub(in crate::engine) fn check_key(
         &self,
         qp: &QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         reth: &Reth,
         right: Right,
     ) -> Result<(), Refusal> {
@@ -150,25 +150,25 @@ impl Responder {
         if reth.len == 0 {
             return Ok(());
         }
-        let access = self.access(qp, work, right)?;
-        let checked = work.shared.keys.check(reth.rkey, reth.addr, u64::from(reth.len), access);
+        let access = self.access(qp, step, right)?;
+        let checked = step.shared.keys.check(reth.rkey, reth.addr, u64::from(reth.len), access);
         checked.map_err(|error| {
-            work.env.note(|| format!("rkey {:#010x} refused: {error:?}", reth.rkey));
+            step.ctx.note(|| format!("rkey {:#010x} refused: {error:?}", reth.rkey));
             Refusal::ACCESS
         })
     }
 
-    pub(in crate::engine) fn check_read(&self, qp: &QpContext, work: &mut Work<'_, '_>, reth: &Reth) -> Result<(), Refusal> {
+    pub(in crate::engine) fn check_read(&self, qp: &QpContext, step: &mut QpStep<'_, '_>, reth: &Reth) -> Result<(), Refusal> {
         if qp.get(Qpc::RRE) == 0 || reth.len > MAX_MESSAGE {
             return Err(Refusal::INVALID);
         }
-        self.check_key(qp, work, reth, Right::RemoteRead)
+        self.check_key(qp, step, reth, Right::RemoteRead)
     }
 
     pub(in crate::engine) fn handle_atomic(
         &mut self,
         qp: &QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         packet: &Packet<'_>,
     ) -> Result<(), Refusal> {
         let atomic = packet.atomic.ok_or(Refusal::INVALID)?;
@@ -177,7 +177,7 @@ impl Responder {
         }
         self.room_for_response(qp)?;
         let swaps = packet.bth.opcode.operation == Operation::CompareSwap;
-        let original = self.execute_atomic(qp, work, &atomic, swaps)?;
+        let original = self.execute_atomic(qp, step, &atomic, swaps)?;
         let saved = qp.depth(Qpc::LOG_RRA_MAX);
         self.msn = psn::add(self.msn, 1);
         while self.atomics.len() >= saved {
@@ -192,26 +192,26 @@ impl Responder {
     pub(in crate::engine) fn execute_atomic(
         &self,
         qp: &QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         atomic: &AtomicEth,
         swaps: bool,
     ) -> Result<u64, Refusal> {
-        let access = self.access(qp, work, Right::RemoteAtomic)?;
+        let access = self.access(qp, step, Right::RemoteAtomic)?;
         let place = (atomic.rkey, atomic.addr);
         let mut bytes = [0; 8];
-        work.shared.keys.read(work.env, place, access, &mut bytes).map_err(|error| {
-            work.env.note(|| format!("rkey {:#010x} refused: {error:?}", atomic.rkey));
+        step.shared.keys.read(step.ctx, place, access, &mut bytes).map_err(|error| {
+            step.ctx.note(|| format!("rkey {:#010x} refused: {error:?}", atomic.rkey));
             Refusal::ACCESS
         })?;
-        let original = work.shared.config.atomic_value(bytes);
+        let original = step.shared.config.atomic_value(bytes);
         let new = match (swaps, original == atomic.compare) {
             (false, _) => original.wrapping_add(atomic.swap_add),
             (true, true) => atomic.swap_add,
             (true, false) => original,
         };
         if new != original {
-            let bytes = work.shared.config.atomic_bytes(new);
-            work.shared.keys.write(work.env, place, access, &bytes).map_err(|_| Refusal::ACCESS)?;
+            let bytes = step.shared.config.atomic_bytes(new);
+            step.shared.keys.write(step.ctx, place, access, &bytes).map_err(|_| Refusal::ACCESS)?;
         }
         Ok(original)
     }

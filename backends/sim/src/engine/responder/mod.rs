@@ -1,5 +1,7 @@
 //! The responder of a queue pair: requests checked and executed in order, responses queued and sent.
 
+pub(super) mod aeth_credit;
+pub(super) mod error_poll;
 pub(super) mod execute;
 pub(super) mod flush;
 pub(super) mod receive;
@@ -10,16 +12,16 @@ pub(super) mod xrc;
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType, Qpc, QpcState};
 
-use crate::engine::config::EngineEvent;
+use crate::engine::event::EngineEvent;
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
+use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{ACKNOWLEDGED, Fatal, Inbound, Refusal, Reply, Responder, Stop};
-use crate::engine::work::Work;
 use crate::packet::{Operation, Packet, Place, Syndrome};
 
 impl Responder {
     /// Handles a request packet of a connected peer.
-    pub(in crate::engine) fn handle_request(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
+    pub(in crate::engine) fn handle_request(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
         if !qp.can_receive() || self.fatal_queued {
             return;
         }
@@ -27,45 +29,45 @@ impl Responder {
             self.established = true;
             if qp.state == QpcState::Rtr {
                 let event = EngineEvent::Qp { event: EventType::CommEstablished, qpn: qp.qpn };
-                work.shared.events.push_back(event);
+                step.shared.events.push_back(event);
             }
         }
         let psn = packet.bth.psn;
         let ahead = psn::ahead(psn, self.expected_psn);
         if ahead > 0 {
-            qp.counts(work).out_of_sequence += 1;
+            qp.counts(step).out_of_sequence += 1;
             if !self.nak_sent {
                 self.nak_sent = true;
-                work.env.note(|| format!("QP {:#x}: PSN {psn:#x} with a gap before it", qp.qpn));
+                step.ctx.note(|| format!("QP {:#x}: PSN {psn:#x} with a gap before it", qp.qpn));
                 let expected = self.expected_psn;
                 self.acknowledge(expected, Syndrome::SequenceError);
             }
             return;
         }
         if ahead < 0 {
-            self.handle_duplicate(qp, work, packet);
+            self.handle_duplicate(qp, step, packet);
             return;
         }
         self.nak_sent = false;
-        let done = match self.resolve_xrc_srq(qp, work, packet) {
-            Ok(()) => self.execute_request(qp, work, packet),
+        let done = match self.resolve_xrc_srq(qp, step, packet) {
+            Ok(()) => self.execute_request(qp, step, packet),
             Err(refusal) => Err(refusal.into()),
         };
         match done {
             Ok(()) => {}
             Err(Stop::NotReady) => {
-                qp.counts(work).out_of_buffer += 1;
+                qp.counts(step).out_of_buffer += 1;
                 self.nak_sent = true;
                 let timer = qp.get(Qpc::MIN_RNR_NAK) as u8;
                 self.acknowledge(psn, Syndrome::RnrNak(timer));
             }
-            Err(Stop::Refused(refusal)) => self.refuse_request(work, psn, &refusal),
+            Err(Stop::Refused(refusal)) => self.refuse_request(step, psn, &refusal),
         }
     }
 
-    fn refuse_request(&mut self, work: &Work<'_, '_>, psn: u32, refusal: &Refusal) {
+    fn refuse_request(&mut self, step: &QpStep<'_, '_>, psn: u32, refusal: &Refusal) {
         let held = match self.message.take() {
-            Some(Inbound::Send { receive, .. }) if self.can_complete(work) => Some(receive.index),
+            Some(Inbound::Send { receive, .. }) if self.can_complete(step) => Some(receive.index),
             _ => None,
         };
         // A receive in use completes with the error; there is no event then.
@@ -79,15 +81,15 @@ impl Responder {
     }
 
     /// A packet that came before: acknowledged, read or answered again, never executed again.
-    fn handle_duplicate(&mut self, qp: &QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
-        work.shared.stats.duplicates += 1;
-        qp.counts(work).duplicates += 1;
+    fn handle_duplicate(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
+        step.shared.stats.duplicates += 1;
+        qp.counts(step).duplicates += 1;
         let room = self.pending_responses(true) < qp.depth(Qpc::LOG_RRA_MAX);
         match packet.bth.opcode.operation {
             Operation::ReadRequest => {
                 let (Some(reth), true) = (packet.reth, room) else { return };
                 // A read repeated in the middle of a message to another queue can wait for the next repetition.
-                if self.resolve_xrc_srq(qp, work, packet).is_ok() && self.check_read(qp, work, &reth).is_ok() {
+                if self.resolve_xrc_srq(qp, step, packet).is_ok() && self.check_read(qp, step, &reth).is_ok() {
                     self.queue_read(qp, packet.bth.psn, reth, true);
                 }
             }
@@ -108,32 +110,32 @@ impl Responder {
     pub(in crate::engine) fn execute_request(
         &mut self,
         qp: &mut QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         packet: &Packet<'_>,
     ) -> Result<(), Stop> {
         let operation = packet.bth.opcode.operation;
         let place = operation.place();
         self.check_shape(qp, packet, operation, place)?;
         match operation {
-            Operation::ReadRequest => qp.counts(work).reads += 1,
-            Operation::CompareSwap | Operation::FetchAdd => qp.counts(work).atomics += 1,
+            Operation::ReadRequest => qp.counts(step).reads += 1,
+            Operation::CompareSwap | Operation::FetchAdd => qp.counts(step).atomics += 1,
             _ => {}
         }
         match operation {
             Operation::Send(_) | Operation::SendImmediate(_) | Operation::SendInvalidate(_) => {
-                self.handle_send(qp, work, packet, place)?;
+                self.handle_send(qp, step, packet, place)?;
             }
             Operation::Write(_) | Operation::WriteImmediate(_) => {
-                let done = self.handle_write(qp, work, packet, place);
+                let done = self.handle_write(qp, step, packet, place);
                 // One that finds no receive comes again.
                 if place.is_start() && !matches!(done, Err(Stop::NotReady)) {
-                    qp.counts(work).writes += 1;
+                    qp.counts(step).writes += 1;
                 }
                 done?;
             }
             Operation::ReadRequest => {
                 let reth = packet.reth.ok_or(Refusal::INVALID)?;
-                self.check_read(qp, work, &reth)?;
+                self.check_read(qp, step, &reth)?;
                 self.room_for_response(qp)?;
                 self.msn = psn::add(self.msn, 1);
                 self.queue_read(qp, packet.bth.psn, reth, false);
@@ -142,7 +144,7 @@ impl Responder {
                 return Ok(());
             }
             Operation::CompareSwap | Operation::FetchAdd => {
-                self.handle_atomic(qp, work, packet)?;
+                self.handle_atomic(qp, step, packet)?;
                 self.expected_psn = psn::add(packet.bth.psn, 1);
                 return Ok(());
             }

@@ -3,29 +3,29 @@
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc};
 
 use crate::audit::Finding;
-use crate::engine::config::EngineEvent;
 use crate::engine::cq::{Completion, Source};
+use crate::engine::event::EngineEvent;
 use crate::engine::qp::context::{QpContext, vendor};
+use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, NoReceive, Receive, ReceiveDone, Refusal, Reply, Responder, Stop};
-use crate::engine::work::Work;
 use crate::packet::{Packet, Syndrome};
 use crate::trace::Record;
-use crate::wqe::decode_receive;
+use crate::wqe_decode::decode_receive;
 
 impl Responder {
     /// Takes the oldest posted receive.
     pub(in crate::engine) fn next_receive(
         &mut self,
         qp: &QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
     ) -> Option<Result<Receive, NoReceive>> {
         if let Some(spare) = self.take_spare() {
             return Some(Ok(spare));
         }
         if let Some(srqn) = self.xrc_srq.map(|srq| srq.srqn).or(qp.srq) {
-            return self.next_srq_receive(qp, work, srqn);
+            return self.next_srq_receive(qp, step, srqn);
         }
-        let (posted, _) = qp.record(work)?;
+        let (posted, _) = qp.record(step)?;
         let pd = qp.pd();
         let ring = qp.rq.as_ref()?;
         let index = self.consumed;
@@ -34,12 +34,12 @@ impl Responder {
             return None;
         }
         if u32::from(available) > ring.entries() {
-            work.env.audit.report(Finding::RingOverrun { qpn: qp.qpn, posted, completed: index });
+            step.ctx.audit.report(Finding::RingOverrun { qpn: qp.qpn, posted, completed: index });
         }
         let mut bytes = vec![0; ring.stride()];
-        let read = ring.read(work.env.memory, u32::from(index), &mut bytes);
+        let read = ring.read(step.ctx.memory, u32::from(index), &mut bytes);
         self.consumed = index.wrapping_add(1);
-        work.env.trace(Record::RecvWqe { qpn: qp.qpn, index, bytes: &bytes });
+        step.ctx.trace(Record::RecvWqe { qpn: qp.qpn, index, bytes: &bytes });
         Some(match (read, decode_receive(&bytes)) {
             (Ok(()), Ok(list)) => Ok(Receive { index, pd, list }),
             _ => {
@@ -53,24 +53,24 @@ impl Responder {
     pub(in crate::engine) fn next_srq_receive(
         &mut self,
         qp: &QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         srqn: u32,
     ) -> Option<Result<Receive, NoReceive>> {
-        let element = match work.shared.srqs.pop(work.env.memory, srqn)? {
+        let element = match step.shared.srqs.pop(step.ctx.memory, srqn)? {
             Ok(element) => element,
             Err(failed) => {
-                work.env.note(|| format!("SRQ {srqn:#x}: its record, a link or an element leads nowhere"));
+                step.ctx.note(|| format!("SRQ {srqn:#x}: its record, a link or an element leads nowhere"));
                 if failed.first {
-                    work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqCatasError, srqn });
+                    step.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqCatasError, srqn });
                 }
                 return Some(Err(NoReceive::Queue));
             }
         };
         let (index, pd) = (element.index, element.pd);
         if element.below_limit {
-            work.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
+            step.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
         }
-        work.env.trace(Record::RecvWqe { qpn: qp.qpn, index, bytes: &element.segments });
+        step.ctx.trace(Record::RecvWqe { qpn: qp.qpn, index, bytes: &element.segments });
         let list = decode_receive(&element.segments);
         Some(list.map(|list| Receive { index, pd, list }).map_err(|_| {
             self.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
@@ -78,8 +78,8 @@ impl Responder {
         }))
     }
 
-    pub(in crate::engine) fn require_receive(&mut self, qp: &QpContext, work: &mut Work<'_, '_>) -> Result<Receive, Stop> {
-        match self.next_receive(qp, work) {
+    pub(in crate::engine) fn require_receive(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>) -> Result<Receive, Stop> {
+        match self.next_receive(qp, step) {
             None => Err(Stop::NotReady),
             Some(Ok(receive)) => Ok(receive),
             Some(Err(NoReceive::Element)) => {
@@ -92,7 +92,7 @@ impl Responder {
     pub(in crate::engine) fn finish_receive(
         &mut self,
         qp: &mut QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         packet: &Packet<'_>,
         opcode: CqeOpcode,
         index: u16,
@@ -108,14 +108,14 @@ impl Responder {
             source: source(qp, packet),
             error: None,
         };
-        self.complete_receive(qp, work, done);
+        self.complete_receive(qp, step, done);
     }
 
     /// Completes a receive with an error.
     pub(in crate::engine) fn fail_receive(
         &mut self,
         qp: &mut QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         index: u16,
         syndrome: CqeSyndrome,
     ) {
@@ -128,7 +128,7 @@ impl Responder {
             source: Source::default(),
             error: Some(syndrome),
         };
-        self.complete_receive(qp, work, done);
+        self.complete_receive(qp, step, done);
     }
 
     /// The index of the receive that an arriving message or an unsent fatal response holds.
@@ -144,14 +144,14 @@ impl Responder {
     }
 
     /// Completes a receive.
-    pub(in crate::engine) fn complete_receive(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, done: ReceiveDone) {
+    pub(in crate::engine) fn complete_receive(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, done: ReceiveDone) {
         let (cqn, user_index) = match self.xrc_srq {
             // What was posted to a queue that is gone completes nowhere.
-            Some(name) => match work.shared.srqs.find(name) {
+            Some(name) => match step.shared.srqs.find(name) {
                 Some(srq) => (srq.spec.cqn, srq.spec.user_index),
                 None => return,
             },
-            None => (qp.get(Qpc::CQN_RCV), qp.user_index(work.shared)),
+            None => (qp.get(Qpc::CQN_RCV), qp.user_index(step.shared)),
         };
         let completion = Completion {
             opcode: if done.error.is_some() { CqeOpcode::RespErr } else { done.opcode },
@@ -165,7 +165,7 @@ impl Responder {
             source: done.source,
             error: done.error.map(|syndrome| (syndrome, vendor(syndrome))),
         };
-        qp.complete(work, cqn, &completion);
+        qp.complete(step, cqn, &completion);
     }
 }
 

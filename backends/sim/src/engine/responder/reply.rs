@@ -2,14 +2,14 @@
 
 use bareverbs_mlx5_spec::{EventType, QpcState};
 
-use crate::engine::credit;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
+use crate::engine::resources::QpStep;
+use crate::engine::responder::aeth_credit;
 use crate::engine::responder::state::{ACKNOWLEDGED, Fatal, Inbound, Reply, Responder};
 use crate::engine::responder::xrc::domain_of;
 use crate::engine::srq::SrqName;
-use crate::engine::work::Work;
 use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
 /// Responses that one queue pair sends in one go.
@@ -22,27 +22,27 @@ impl Responder {
     }
 
     /// Sends queued responses. `true` if there are more.
-    pub(in crate::engine) fn respond(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) -> bool {
+    pub(in crate::engine) fn respond(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         for _ in 0..BUDGET {
-            if !work.shared.has_room() || work.env.meter.is_spent() {
+            if !step.shared.has_room() || step.ctx.meter.is_spent() {
                 break;
             }
             let Some(reply) = self.replies.pop_front() else { return false };
             match reply {
-                Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(qp, work, psn, syndrome, msn),
+                Reply::Acknowledge { psn, syndrome, msn } => self.send_acknowledge(qp, step, psn, syndrome, msn),
                 Reply::Atomic { psn, original, msn, .. } => {
-                    let mut packet = qp.packet(work.shared, Operation::AtomicAcknowledge, psn);
-                    packet.aeth = Some(Aeth { syndrome: self.acknowledged(qp, work), msn });
+                    let mut packet = qp.packet(step.shared, Operation::AtomicAcknowledge, psn);
+                    packet.aeth = Some(Aeth { syndrome: self.acknowledged(qp, step), msn });
                     packet.atomic_ack = Some(original);
-                    work.transmit(packet);
+                    step.transmit(packet);
                 }
                 Reply::Read { psn, packets, sent, source, srq, msn, again } => {
-                    if !self.send_read_response(qp, work, psn, (sent, packets), (&source, srq), msn) {
+                    if !self.send_read_response(qp, step, psn, (sent, packets), (&source, srq), msn) {
                         let at = psn::add(psn, sent);
                         let event = Some(EventType::WqAccessError);
                         self.send_fatal(
                             qp,
-                            work,
+                            step,
                             &Fatal { psn: at, syndrome: Some(Syndrome::RemoteAccess), receive: None, event },
                         );
                         return false;
@@ -53,7 +53,7 @@ impl Responder {
                     }
                 }
                 Reply::Fatal(fatal) => {
-                    self.send_fatal(qp, work, &fatal);
+                    self.send_fatal(qp, step, &fatal);
                     return false;
                 }
             }
@@ -62,31 +62,31 @@ impl Responder {
     }
 
     /// An acknowledgement with the receives that are posted now.
-    fn acknowledged(&self, qp: &QpContext, work: &Work<'_, '_>) -> Syndrome {
-        let Some((posted, _)) = qp.rq.as_ref().and_then(|_| qp.record(work)) else { return ACKNOWLEDGED };
+    fn acknowledged(&self, qp: &QpContext, step: &QpStep<'_, '_>) -> Syndrome {
+        let Some((posted, _)) = qp.rq.as_ref().and_then(|_| qp.record(step)) else { return ACKNOWLEDGED };
         // The message that is arriving is not counted as done yet, so its receive is not as used.
         let in_use = matches!(self.message, Some(Inbound::Send { .. }));
-        Syndrome::Ack(credit::encode(u32::from(posted.wrapping_sub(self.consumed)) + u32::from(in_use)))
+        Syndrome::Ack(aeth_credit::encode(u32::from(posted.wrapping_sub(self.consumed)) + u32::from(in_use)))
     }
 
     pub(in crate::engine) fn send_acknowledge(
         &self,
         qp: &QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         psn: u32,
         syndrome: Syndrome,
         msn: u32,
     ) {
-        let mut packet = qp.packet(work.shared, Operation::Acknowledge, psn);
-        let syndrome = if let Syndrome::Ack(_) = syndrome { self.acknowledged(qp, work) } else { syndrome };
+        let mut packet = qp.packet(step.shared, Operation::Acknowledge, psn);
+        let syndrome = if let Syndrome::Ack(_) = syndrome { self.acknowledged(qp, step) } else { syndrome };
         packet.aeth = Some(Aeth { syndrome, msn });
-        work.transmit(packet);
+        step.transmit(packet);
     }
 
     pub(in crate::engine) fn send_read_response(
         &self,
         qp: &QpContext,
-        work: &mut Work<'_, '_>,
+        step: &mut QpStep<'_, '_>,
         psn: u32,
         (sent, packets): (u32, u32),
         (source, srq): (&Reth, Option<SrqName>),
@@ -95,30 +95,30 @@ impl Responder {
         let place = Place::of(sent, packets);
         let offset = u64::from(sent) * qp.mtu() as u64;
         let len = u64::from(source.len).saturating_sub(offset).min(qp.mtu() as u64) as usize;
-        let mut packet = qp.packet(work.shared, Operation::ReadResponse(place), psn::add(psn, sent));
-        packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(qp, work), msn });
+        let mut packet = qp.packet(step.shared, Operation::ReadResponse(place), psn::add(psn, sent));
+        packet.aeth = (place != Place::Middle).then(|| Aeth { syndrome: self.acknowledged(qp, step), msn });
         let addr = source.addr.wrapping_add(offset);
-        let Some(pd) = domain_of(srq, qp, work) else { return false };
+        let Some(pd) = domain_of(srq, qp, step) else { return false };
         let access = Access { pd, right: Right::RemoteRead, qpn: qp.qpn };
-        let mut payload = work.payload(len);
-        let read = work.shared.keys.read(work.env, (source.rkey, addr), access, &mut payload);
+        let mut payload = step.payload(len);
+        let read = step.shared.keys.read(step.ctx, (source.rkey, addr), access, &mut payload);
         if read.is_ok() {
             packet.payload = payload.into();
-            work.transmit(packet);
+            step.transmit(packet);
         }
         read.is_ok()
     }
 
     /// Sends the last response and moves to the error state.
-    pub(in crate::engine) fn send_fatal(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, fatal: &Fatal) {
+    pub(in crate::engine) fn send_fatal(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, fatal: &Fatal) {
         if let Some(syndrome) = fatal.syndrome {
-            self.send_acknowledge(qp, work, fatal.psn, syndrome, self.msn);
+            self.send_acknowledge(qp, step, fatal.psn, syndrome, self.msn);
         }
         if let Some((index, syndrome)) = fatal.receive {
-            self.fail_receive(qp, work, index, syndrome);
+            self.fail_receive(qp, step, index, syndrome);
         }
         if qp.state != QpcState::Err {
-            qp.fail(work, fatal.event);
+            qp.fail(step, fatal.event);
         }
     }
 }

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType};
 
 use crate::engine::cq::Source;
-use crate::engine::credit::NO_COUNT;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::psn;
+use crate::engine::responder::aeth_credit::NO_COUNT;
 use crate::engine::srq::SrqName;
 use crate::packet::{Reth, Syndrome};
-use crate::wqe::DataPointer;
+use crate::wqe_decode::DataPointer;
 
 /// Answers that wait, at most. Reads and atomics are far fewer.
 const MAX_REPLIES: usize = 1024;

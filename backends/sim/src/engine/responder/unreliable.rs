@@ -5,8 +5,8 @@ use bareverbs_mlx5_spec::{CqeOpcode, CqeSyndrome, EventType, Qpc, QpcState};
 use crate::engine::memory::message::{ScatterError, scatter};
 use crate::engine::psn;
 use crate::engine::qp::context::QpContext;
+use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, NoReceive, Refusal, Responder, Stop};
-use crate::engine::work::Work;
 use crate::packet::Packet;
 
 /// Bytes before the payload of a received datagram, where its global route lies if it had one.
@@ -15,7 +15,7 @@ const ROUTE_AREA: usize = 40;
 impl Responder {
     /// Handles a packet of an unreliable connection. A message with a gap is forgotten, and so is one that may not be
     /// executed; the peer gets no NAK.
-    pub(in crate::engine) fn handle_uc_request(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
+    pub(in crate::engine) fn handle_uc_request(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
         if !qp.can_receive() {
             return;
         }
@@ -25,24 +25,24 @@ impl Responder {
         }
         self.expected_psn = packet.bth.psn;
         if place.is_start() || self.is_amid_message() {
-            match self.execute_request(qp, work, packet) {
+            match self.execute_request(qp, step, packet) {
                 Ok(()) => {}
-                Err(Stop::Refused(Refusal { receive: Some(CqeSyndrome::LocalLength), .. })) => self.too_long(qp, work),
+                Err(Stop::Refused(Refusal { receive: Some(CqeSyndrome::LocalLength), .. })) => self.too_long(qp, step),
                 Err(Stop::Refused(refusal)) if refusal.receive.is_some() => {
                     if let (Some(index), Some(syndrome)) = (self.held_receive(), refusal.receive) {
                         self.abandon();
-                        self.fail_receive(qp, work, index, syndrome);
+                        self.fail_receive(qp, step, index, syndrome);
                     }
                     if qp.state != QpcState::Err {
-                        qp.fail(work, None);
+                        qp.fail(step, None);
                     }
                 }
-                Err(Stop::Refused(Refusal { event: event @ Some(EventType::WqCatasError), .. })) => qp.fail(work, event),
+                Err(Stop::Refused(Refusal { event: event @ Some(EventType::WqCatasError), .. })) => qp.fail(step, event),
                 Err(stop) => {
                     if let Stop::NotReady = stop {
-                        qp.counts(work).out_of_buffer += 1;
+                        qp.counts(step).out_of_buffer += 1;
                     }
-                    work.env.note(|| format!("QP {:#x}: message dropped", qp.qpn));
+                    step.ctx.note(|| format!("QP {:#x}: message dropped", qp.qpn));
                     self.drop_message();
                 }
             }
@@ -53,12 +53,12 @@ impl Responder {
     /// The message in progress does not fit its receive. The next message gets that; one of a shared queue has left it and
     /// completes instead. The queue pair goes on either way: classes D and E of InfiniBand Architecture 9.9.6.3, as Linux's
     /// software device has them (`rxe_resp.c`, `RESPST_ERR_LENGTH`). What cards do is not published.
-    fn too_long(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>) {
-        work.env.note(|| format!("QP {:#x}: message dropped, longer than its receive", qp.qpn));
+    fn too_long(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
+        step.ctx.note(|| format!("QP {:#x}: message dropped, longer than its receive", qp.qpn));
         match self.held_receive() {
             Some(index) if qp.srq.is_some() => {
                 self.abandon();
-                self.fail_receive(qp, work, index, CqeSyndrome::LocalLength);
+                self.fail_receive(qp, step, index, CqeSyndrome::LocalLength);
             }
             _ => self.drop_message(),
         }
@@ -71,57 +71,57 @@ impl Responder {
     }
 
     /// Handles a datagram. One with the wrong queue key, for which no receive is posted, or that does not fit, is dropped.
-    pub(in crate::engine) fn handle_datagram(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, packet: &Packet<'_>) {
+    pub(in crate::engine) fn handle_datagram(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
         let Some(deth) = packet.deth else { return };
         if !qp.can_receive() {
             return;
         }
         if deth.qkey != qp.get(Qpc::Q_KEY) && !qp.is_subnet_management() {
-            work.shared.stats.qkey_violations += 1;
-            work.env.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", qp.qpn, deth.qkey));
+            step.shared.stats.qkey_violations += 1;
+            step.ctx.note(|| format!("QP {:#x}: datagram with queue key {:#010x} dropped", qp.qpn, deth.qkey));
             return;
         }
-        let receive = match self.next_receive(qp, work) {
+        let receive = match self.next_receive(qp, step) {
             Some(Ok(receive)) => receive,
-            Some(Err(NoReceive::Element)) => return self.fail_held(qp, work, CqeSyndrome::LocalQpOp),
-            Some(Err(NoReceive::Queue)) => return qp.fail(work, Some(EventType::WqCatasError)),
+            Some(Err(NoReceive::Element)) => return self.fail_held(qp, step, CqeSyndrome::LocalQpOp),
+            Some(Err(NoReceive::Queue)) => return qp.fail(step, Some(EventType::WqCatasError)),
             None => {
-                work.env.note(|| format!("QP {:#x}: datagram dropped, no receive", qp.qpn));
-                qp.counts(work).out_of_buffer += 1;
+                step.ctx.note(|| format!("QP {:#x}: datagram dropped, no receive", qp.qpn));
+                qp.counts(step).out_of_buffer += 1;
                 return;
             }
         };
         let len = ROUTE_AREA + packet.payload.len();
         if receive.list.iter().map(|pointer| pointer.len).sum::<u64>() < len as u64 {
             self.message = Some(Inbound::Send { receive, written: 0 });
-            return self.too_long(qp, work);
+            return self.too_long(qp, step);
         }
         let access = receive.access(qp.qpn);
-        let mut place = |at, bytes: &[u8]| scatter(work, access, receive.list.iter().copied(), at, bytes);
+        let mut place = |at, bytes: &[u8]| scatter(step, access, receive.list.iter().copied(), at, bytes);
         // Without a route its place stays as it is.
         let route = packet.grh.map_or(Ok(()), |route| place(0, &route.encode(packet.transport_len())));
         let syndrome = match route.and_then(|()| place(ROUTE_AREA as u64, &packet.payload)) {
             Ok(()) => {
                 let opcode = if packet.immediate.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
-                self.finish_receive(qp, work, packet, opcode, receive.index, len as u32);
+                self.finish_receive(qp, step, packet, opcode, receive.index, len as u32);
                 return;
             }
             Err(ScatterError::TooLong) => CqeSyndrome::LocalLength,
             Err(ScatterError::Key(_)) => CqeSyndrome::LocalProt,
         };
-        self.fail_receive(qp, work, receive.index, syndrome);
+        self.fail_receive(qp, step, receive.index, syndrome);
         if qp.state != QpcState::Err {
-            qp.fail(work, None);
+            qp.fail(step, None);
         }
     }
 
-    fn fail_held(&mut self, qp: &mut QpContext, work: &mut Work<'_, '_>, syndrome: CqeSyndrome) {
+    fn fail_held(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, syndrome: CqeSyndrome) {
         if let Some(index) = self.held_receive() {
             self.abandon();
-            self.fail_receive(qp, work, index, syndrome);
+            self.fail_receive(qp, step, index, syndrome);
         }
         if qp.state != QpcState::Err {
-            qp.fail(work, None);
+            qp.fail(step, None);
         }
     }
 }

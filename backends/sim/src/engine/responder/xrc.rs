@@ -6,9 +6,9 @@ use bareverbs_mlx5_spec::Qpc;
 
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::qp::context::{QpContext, Service};
+use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Refusal, Responder};
 use crate::engine::srq::{SrqKind, SrqName};
-use crate::engine::work::Work;
 use crate::packet::Packet;
 
 impl Responder {
@@ -16,14 +16,14 @@ impl Responder {
     pub(in crate::engine) fn resolve_xrc_srq(
         &mut self,
         qp: &QpContext,
-        work: &Work<'_, '_>,
+        step: &QpStep<'_, '_>,
         packet: &Packet<'_>,
     ) -> Result<(), Refusal> {
         if qp.service != Service::Xrc {
             return Ok(());
         }
         let srqn = packet.xrc_srqn.ok_or(Refusal::INVALID)?;
-        let srq = work.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == SrqKind::Xrc && srq.spec.xrcd == qp.get(Qpc::XRCD));
+        let srq = step.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == SrqKind::Xrc && srq.spec.xrcd == qp.get(Qpc::XRCD));
         let named = srq.ok_or(Refusal::INVALID)?.name;
         // A message ends in the queue where it began, which is gone when another one has its number.
         if self.is_amid_message() && self.xrc_srq != Some(named) {
@@ -34,25 +34,25 @@ impl Responder {
     }
 
     /// Domain in which the keys of the newest request are looked up.
-    pub(in crate::engine) fn key_domain(&self, qp: &QpContext, work: &Work<'_, '_>) -> Result<u32, Refusal> {
-        domain_of(self.xrc_srq, qp, work).ok_or(Refusal::INVALID)
+    pub(in crate::engine) fn key_domain(&self, qp: &QpContext, step: &QpStep<'_, '_>) -> Result<u32, Refusal> {
+        domain_of(self.xrc_srq, qp, step).ok_or(Refusal::INVALID)
     }
 
     /// Access with a key of the newest request.
-    pub(in crate::engine) fn access(&self, qp: &QpContext, work: &Work<'_, '_>, right: Right) -> Result<Access, Refusal> {
-        Ok(Access { right, pd: self.key_domain(qp, work)?, qpn: qp.qpn })
+    pub(in crate::engine) fn access(&self, qp: &QpContext, step: &QpStep<'_, '_>, right: Right) -> Result<Access, Refusal> {
+        Ok(Access { right, pd: self.key_domain(qp, step)?, qpn: qp.qpn })
     }
 
     /// Whether receives in use can complete: those of a shared receive queue end with it.
-    pub(in crate::engine) fn can_complete(&self, work: &Work<'_, '_>) -> bool {
-        self.xrc_srq.is_none_or(|name| work.shared.srqs.find(name).is_some())
+    pub(in crate::engine) fn can_complete(&self, step: &QpStep<'_, '_>) -> bool {
+        self.xrc_srq.is_none_or(|name| step.shared.srqs.find(name).is_some())
     }
 }
 
 /// Domain of a request: that of its shared receive queue, as long as there is one, or else that of the queue pair.
-pub(in crate::engine) fn domain_of(srq: Option<SrqName>, qp: &QpContext, work: &Work<'_, '_>) -> Option<u32> {
+pub(in crate::engine) fn domain_of(srq: Option<SrqName>, qp: &QpContext, step: &QpStep<'_, '_>) -> Option<u32> {
     match srq {
-        Some(name) => Some(work.shared.srqs.find(name)?.spec.pd),
+        Some(name) => Some(step.shared.srqs.find(name)?.spec.pd),
         None => Some(qp.pd()),
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use bareverbs_mlx5_spec::{CmdStatus, View, WqeSrqNextSeg};
 
-use crate::engine::page_source::PageSource;
+use crate::engine::memory::page_source::PageSource;
 use crate::engine::ring::{Pages, Ring};
-use crate::memory::{HostMemory, read_array};
+use crate::host_memory::{HostMemory, read_array};
 use crate::registry::{ObjectKind, Registry, Resource};
 
 /// Bytes of the link at the head of an element.

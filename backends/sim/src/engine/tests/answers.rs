@@ -1,6 +1,6 @@
 //! Answers that no well-behaved peer sends in this order: written frame by frame.
 
-use super::super::testing::*;
+use super::harness::*;
 use crate::packet::{Aeth, AtomicEth, Bth, Lrh, Opcode, Operation, Packet, Place, Reth, Syndrome, Transport};
 
 /// A requester alone; the test is its peer.
@@ -31,7 +31,7 @@ impl Lone {
 
     fn sent(&mut self) -> Vec<Packet<'static>> {
         for _ in 0..8 {
-            self.host.with(|engine, env| engine.advance(env));
+            self.host.with(|engine, ctx| engine.advance(ctx));
         }
         std::iter::from_fn(|| self.host.engine.transmit()).map(|frame| Packet::decode(&frame).unwrap().into_owned()).collect()
     }
@@ -46,7 +46,7 @@ impl Lone {
 
     fn answer(&mut self, packet: &Packet<'_>) {
         let frame = packet.encode();
-        self.host.with(|engine, env| engine.receive(env, &frame));
+        self.host.with(|engine, ctx| engine.receive(ctx, &frame));
     }
 
     fn acknowledge(&mut self, offset: u32, syndrome: Syndrome) {

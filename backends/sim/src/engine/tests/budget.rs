@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::super::PageSource;
-use super::super::testing::*;
-use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
-use crate::budget::Budget;
+use super::harness::*;
+use crate::registers::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
+use crate::step::Budget;
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdOpcode, Mkc, Qpc, QpcState, View, ViewMut};
 
@@ -18,7 +18,7 @@ const BYTES: u64 = Budget::TURN.bytes + 32 * 1024;
 
 /// One turn, whose cost the memory counts.
 fn turn(host: &mut Host) -> (u64, u64) {
-    let cost = host.cost(|engine, env| engine.advance(env));
+    let cost = host.cost(|engine, ctx| engine.advance(ctx));
     assert!(cost.0 <= ACCESSES && cost.1 <= BYTES, "{cost:?}");
     cost
 }
@@ -37,7 +37,7 @@ fn endless(host: &mut Host) -> u32 {
         .set(Mkc::LOG_PAGE_SIZE, 12)
         .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, PAGES as u32 / 2);
     let raw = page.to_be_bytes().repeat(PAGES);
-    host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&raw))).unwrap() << 8
+    host.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&raw))).unwrap() << 8
 }
 
 /// A queue pair connected to itself.
@@ -87,7 +87,7 @@ fn device_memory_is_read_and_written_within_the_budget() {
         .set(Mkc::PD, PD)
         .set64(Mkc::START_ADDR, at)
         .set64(Mkc::LEN, 4096);
-    let key = host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap() << 8;
+    let key = host.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap() << 8;
     for _ in 0..32 {
         let mut qp = to_itself(&mut host, 4);
         let write = [raddr(0, key), data(0, 4096, key)].concat();
@@ -115,9 +115,9 @@ fn requests_without_end_that_do_nothing() {
         // As many as a counter of 16 bits can say, from a ring of 64.
         host.write(qp.dbr + 4, &((round * 0xffff + 0xffff) & 0xffff).to_be_bytes());
         let qpn = qp.qpn;
-        let cost = host.cost(|engine, env| {
-            engine.ring_send(env, qpn, [0; 8]);
-            engine.advance(env);
+        let cost = host.cost(|engine, ctx| {
+            engine.ring_send(ctx, qpn, [0; 8]);
+            engine.advance(ctx);
         });
         assert!(cost.0 <= ACCESSES && cost.1 <= BYTES, "{cost:?}");
     }
@@ -137,10 +137,10 @@ fn an_acknowledgement_that_completes_very_many_requests() {
         turn(&mut pair.a);
     }
     let frame = pair.a.engine.transmit().unwrap();
-    pair.b.with(|engine, env| engine.receive(env, &frame));
+    pair.b.with(|engine, ctx| engine.receive(ctx, &frame));
     turn(&mut pair.b);
     let acknowledgement = pair.b.engine.transmit().unwrap();
-    let cost = pair.a.cost(|engine, env| engine.receive(env, &acknowledgement));
+    let cost = pair.a.cost(|engine, ctx| engine.receive(ctx, &acknowledgement));
     assert!(cost.0 > 1000 && cost.0 <= ACCESSES, "{cost:?}");
     pair.run();
     let mut done = 0;
@@ -162,7 +162,7 @@ fn a_flush_of_all_that_a_ring_can_hold() {
     let qpn = qp.qpn;
     let mut qpc = [0; 232];
     ViewMut::<Qpc>::new(&mut qpc).unwrap();
-    let command = host.cost(|engine, env| engine.modify_qp(env, qpn, CmdOpcode::Qp2Err, 0, View::new(&qpc).unwrap()).unwrap());
+    let command = host.cost(|engine, ctx| engine.modify_qp(ctx, qpn, CmdOpcode::Qp2Err, 0, View::new(&qpc).unwrap()).unwrap());
     assert!(command.0 <= ACCESSES, "{command:?}");
     let mut turns = 0;
     while host.engine.next_due() == Some(Instant::default()) {

@@ -3,7 +3,7 @@
 
 use super::super::EngineConfig;
 use super::super::PageSource;
-use super::super::testing::*;
+use super::harness::*;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Mkc, QpcSt, View, ViewMut};
 
 const KEY: u64 = 1 << 13;
@@ -66,7 +66,7 @@ impl Stock {
             .set(Mkc::LENGTH64, 1)
             .set(Mkc::PD, UMR_PD);
         let index =
-            host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap();
+            host.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap();
         Self { host, qp, all_memory: index << 8 }
     }
 
@@ -82,14 +82,14 @@ impl Stock {
             .set(Mkc::PD, UMR_PD)
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octwords)
             .set(Mkc::LOG_PAGE_SIZE, 12);
-        self.host.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[])))
+        self.host.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&[])))
     }
 
     /// Posts the request for `key`; the syndrome of its completion, 0 for success.
     fn change(&mut self, key: u32, segments: &[&[u8]]) -> u8 {
         let body = segments.concat();
         self.host.post_send(&mut self.qp, UMR, SIGNALED, key, &body);
-        self.host.with(|engine, env| engine.advance(env));
+        self.host.with(|engine, ctx| engine.advance(ctx));
         let cqe = self.host.poll(&mut self.qp.send).unwrap();
         if cqe.opcode() == 0 { 0 } else { cqe.syndrome() }
     }
@@ -201,8 +201,8 @@ fn a_small_change_of_a_long_list_is_a_small_change() {
         .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 1 << 19)
         .set(Mkc::LOG_PAGE_SIZE, 12);
     let pages: Vec<u8> = (0..1_u64 << 20).flat_map(|page| (page << 12).to_be_bytes()).collect();
-    let create = |engine: &mut super::super::Engine, env: &mut crate::env::Env<'_>| {
-        engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&pages))
+    let create = |engine: &mut super::super::Engine, ctx: &mut crate::step::StepContext<'_>| {
+        engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&pages))
     };
     let index = stock.host.with(create).unwrap();
     let (list, all) = (stock.host.alloc(4096), stock.all_memory);
@@ -233,7 +233,7 @@ fn requests_that_send_nothing_do_not_pile_up() {
         host.post_send(&mut qp, 0, 0, 0, &[]);
     }
     for _ in 0..200 {
-        host.with(|engine, env| engine.advance(env));
+        host.with(|engine, ctx| engine.advance(ctx));
     }
     let used = host.engine.registry().memory_used() - before;
     assert!((1..2 << 20).contains(&used), "{used}");

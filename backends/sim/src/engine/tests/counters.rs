@@ -1,7 +1,7 @@
 //! What is counted: for the port, and for each set of counters.
 
-use super::super::QueueCounts;
-use super::super::testing::*;
+use super::harness::*;
+use crate::stats::QueueCounts;
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, Qpc, QpcSt};
 
 /// A second pair of queue pairs, connected; both ends count to `set`.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::testing::*;
-use crate::budget::Budget;
+use super::harness::*;
 use crate::packet::{Aeth, Bth, Lrh, Opcode, Operation, Packet, Place, Syndrome, Transport};
+use crate::step::Budget;
 use crate::wire::{FaultyWire, Probability, WireFaults};
 
 const SEND: u8 = 0x0a;
@@ -52,7 +52,7 @@ impl Lone {
 
     /// The operation of each packet, and whether it asks for an acknowledgement.
     fn sent(&mut self) -> Vec<(Operation, bool)> {
-        self.host.with(|engine, env| engine.advance(env));
+        self.host.with(|engine, ctx| engine.advance(ctx));
         let frames = std::iter::from_fn(|| self.host.engine.transmit());
         frames
             .map(|frame| {
@@ -78,7 +78,7 @@ impl Lone {
         let mut packet = Packet::new(lrh, bth);
         packet.aeth = Some(Aeth { syndrome, msn: self.messages });
         let frame = packet.encode();
-        self.host.with(|engine, env| engine.receive(env, &frame));
+        self.host.with(|engine, ctx| engine.receive(ctx, &frame));
     }
 }
 
@@ -222,11 +222,11 @@ fn the_receive_of_a_message_counts_until_it_is_done() {
     }
     // An acknowledgement is asked for at the 32nd of 40 packets, and at the end.
     pair.a.post_send(&mut pair.qa, SEND, SIGNALED, 0, &data(at_a, 40 * MTU, key_a));
-    pair.a.with(|engine, env| engine.advance(env));
+    pair.a.with(|engine, ctx| engine.advance(ctx));
     let mut told = Vec::new();
     while let Some(frame) = pair.a.engine.transmit() {
-        pair.b.with(|engine, env| engine.receive(env, &frame));
-        pair.b.with(|engine, env| engine.advance(env));
+        pair.b.with(|engine, ctx| engine.receive(ctx, &frame));
+        pair.b.with(|engine, ctx| engine.advance(ctx));
         told.extend(std::iter::from_fn(|| pair.b.engine.transmit()).map(|frame| Packet::decode(&frame).unwrap().aeth.unwrap()));
     }
     let expected = [(3, 0), (2, 1)].map(|(count, msn)| Aeth { syndrome: Syndrome::Ack(count), msn });
@@ -239,9 +239,9 @@ fn a_message_that_was_begun_without_a_limit_goes_on() {
     let mut lone = Lone::fresh();
     lone.post(SEND, 8);
     lone.post(SEND, 30 * MTU);
-    lone.host.with(|engine, env| {
-        env.meter.count(Budget::TURN.steps - 24);
-        engine.advance(env);
+    lone.host.with(|engine, ctx| {
+        ctx.meter.count(Budget::TURN.steps - 24);
+        engine.advance(ctx);
     });
     let begun = std::iter::from_fn(|| lone.host.engine.transmit()).count();
     assert!((3..30).contains(&begun), "{begun}");

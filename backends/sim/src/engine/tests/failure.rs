@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::EngineEvent;
-use super::super::testing::*;
+use super::harness::*;
 use crate::audit::Finding;
 use crate::fault::Fault;
 use crate::wire::PerfectWire;
@@ -243,7 +243,7 @@ fn doorbells_are_audited() {
     let doorbell = pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
     let record = pair.qa.dbr + 4;
     pair.a.write(record, &0u32.to_be_bytes());
-    pair.a.with(|engine, env| engine.ring_send(env, qpn, doorbell));
+    pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell));
     assert_eq!(pair.a.audit.findings(), [Finding::DoorbellPastRecord { qpn, doorbell: 0, record: 0 }]);
     pair.run();
     assert_eq!(pair.a.poll(&mut pair.qa.send), None, "the record decides");
@@ -252,17 +252,17 @@ fn doorbells_are_audited() {
     // The index in the wrong byte order: the queue has not been there.
     let mut other = doorbell;
     other[1] = 1;
-    pair.a.with(|engine, env| engine.ring_send(env, qpn, other));
+    pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, other));
     let past = Finding::DoorbellPastRecord { qpn, doorbell: 0x100, record: 1 };
     assert_eq!(pair.a.audit.findings(), [past, Finding::DoorbellNotWqe { qpn, index: 0x100 }]);
     pair.a.audit = Default::default();
     let mut other = doorbell;
     other[3] = 0x0a;
-    pair.a.with(|engine, env| engine.ring_send(env, qpn, other));
+    pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, other));
     assert_eq!(pair.a.audit.findings(), [Finding::DoorbellNotWqe { qpn, index: 0 }]);
     pair.a.audit = Default::default();
     pair.a.write(record, &500u32.to_be_bytes());
-    pair.a.with(|engine, env| engine.ring_send(env, qpn, doorbell));
+    pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell));
     assert_eq!(pair.a.audit.findings(), [Finding::RingOverrun { qpn, posted: 500, completed: 0 }]);
 }
 
@@ -274,14 +274,14 @@ fn a_doorbell_that_comes_late_is_no_mistake() {
     // The second doorbell is under way while the record that the first one has the device read covers both requests.
     let first = pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
     let second = pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
-    pair.a.with(|engine, env| engine.ring_send(env, qpn, first));
+    pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, first));
     pair.run();
     assert!(pair.a.poll(&mut pair.qa.send).is_some() && pair.a.poll(&mut pair.qa.send).is_some());
     // Once round the ring of 64 blocks: another element lies where the second one was.
     for _ in 0..64 {
         pair.a.write_send(&mut pair.qa, 0x00, 0, 0, &[]);
     }
-    pair.a.with(|engine, env| engine.ring_send(env, qpn, second));
+    pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, second));
     assert_eq!(pair.a.audit.findings(), []);
 }
 
@@ -296,13 +296,13 @@ fn doorbells_may_be_very_many_blocks_behind() {
         on_their_way.push_back(pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]));
         if number % 32 == 31 {
             let doorbell = on_their_way.pop_front().unwrap();
-            pair.a.with(|engine, env| engine.ring_send(env, qpn, doorbell));
+            pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell));
             pair.run();
             while pair.a.poll(&mut pair.qa.send).is_some() {}
         }
     }
     for doorbell in on_their_way {
-        pair.a.with(|engine, env| engine.ring_send(env, qpn, doorbell));
+        pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell));
     }
     assert_eq!(pair.a.audit.findings().first(), None);
 }
@@ -315,7 +315,7 @@ fn an_element_of_another_place_is_refused() {
     pair.qa.posted = 1;
     pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
     let doorbell = [0, 0, 1, 0, 0, 0, qpn as u8, 1];
-    pair.a.with(|engine, env| engine.ring_send(env, qpn, doorbell));
+    pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell));
     // Block 0 was never written: no element.
     pair.run();
     assert_eq!(syndromes(&mut pair.a, &mut pair.qa.send), [(0xd, 2, 0), (0xd, 5, 1)]);
@@ -327,7 +327,7 @@ fn an_element_of_another_place_is_refused() {
     let doorbell = other.a.write_send(&mut other.qa, 0x00, SIGNALED, 0, &[]);
     let record = other.qa.dbr + 4;
     other.a.write(record, &1u32.to_be_bytes());
-    other.a.with(|engine, env| engine.ring_send(env, qpn, doorbell));
+    other.a.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell));
     other.run();
     assert_eq!(syndromes(&mut other.a, &mut other.qa.send), [(0xd, 2, 0)]);
     let mismatch = Finding::WqeMismatch { qpn, index: 0, wqe_index: 64, wqe_qpn: qpn };

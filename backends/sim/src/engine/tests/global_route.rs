@@ -1,6 +1,6 @@
 //! Packets with a global route: it ends at this port, and on a connection begins at the peer.
 
-use super::super::testing::*;
+use super::harness::*;
 use crate::packet::{Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, Reth, Transport};
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, Qpc, QpcSt};
 
@@ -46,7 +46,7 @@ fn a_datagram_for_another_gid_is_dropped() {
         host.post_receive(&mut qp, &[(at, 4096, key)]);
         let mut packet = packet(Transport::Ud, Operation::Send(Place::Only), qp.qpn, route);
         packet.deth = Some(Deth { qkey: 7, source_qpn: 9 });
-        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         let got = host.poll(&mut qp.receive);
         assert_eq!(got.is_some(), taken, "{route:?}");
         // The flag of a route.
@@ -82,7 +82,7 @@ fn a_connection_takes_no_packet_of_another_route() {
         let key = host.mkey(at, 4096, 0x1f);
         let mut packet = packet(Transport::Rc, Operation::Write(Place::Only), qpn, route);
         packet.reth = Some(Reth { addr: at, rkey: key, len: 4 });
-        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.read(at, 4) == [1, 2, 3, 4], taken, "has a route: {has_route}, packet: {route:?}");
     }
 }

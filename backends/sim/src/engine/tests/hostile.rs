@@ -1,7 +1,7 @@
 //! Hosts and peers that mean harm: every answer is a value, every wait ends.
 
-use super::super::testing::*;
 use super::super::{EngineEvent, PageSource};
+use super::harness::*;
 use crate::packet::{Aeth, AtomicEth, Bth, Lrh, Opcode, Operation, Packet, Reth, Syndrome, Transport};
 use crate::wire::Random;
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Cqc, EventType, Mkc, Qpc, View, ViewMut};
@@ -36,7 +36,7 @@ fn a_host_that_writes_garbage() {
             pair.now = pair.now.after(std::time::Duration::from_micros(5));
         }
         let noise: Vec<u8> = (0..random.below(200)).map(|_| random.next() as u8).collect();
-        pair.a.with(|engine, env| engine.receive(env, &noise));
+        pair.a.with(|engine, ctx| engine.receive(ctx, &noise));
     }
 }
 
@@ -59,11 +59,11 @@ fn contexts_of_random_bits() {
             queues += 1;
             for opcode in [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp] {
                 let mask = random.next() as u32;
-                let _ = host.with(|engine, env| engine.modify_qp(env, qpn, opcode, mask, View::of(&qpc)));
+                let _ = host.with(|engine, ctx| engine.modify_qp(ctx, qpn, opcode, mask, View::of(&qpc)));
             }
             let doorbell = random.next().to_be_bytes();
-            host.with(|engine, env| engine.ring_send(env, qpn, doorbell));
-            host.with(|engine, env| engine.advance(env));
+            host.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell));
+            host.with(|engine, ctx| engine.advance(ctx));
             host.engine.destroy_qp(qpn).unwrap();
         }
         let mut cqc: [u8; 64] = std::array::from_fn(|_| random.next() as u8);
@@ -73,7 +73,7 @@ fn contexts_of_random_bits() {
         }
         let mut mkc: [u8; 64] = std::array::from_fn(|_| random.next() as u8);
         ViewMut::<Mkc>::of(&mut mkc).set(Mkc::PD, PD);
-        if host.with(|engine, env| engine.create_mkey(env, View::<Mkc>::of(&mkc), PageSource::Listed(&raw))).is_ok() {
+        if host.with(|engine, ctx| engine.create_mkey(ctx, View::<Mkc>::of(&mkc), PageSource::Listed(&raw))).is_ok() {
             keys += 1;
         }
     }
@@ -97,8 +97,8 @@ fn rings_where_no_memory_is() {
     let qpn = host.engine.create_qp(View::of(&qpc), PageSource::Listed(&(1_u64 << 60).to_be_bytes()), None).unwrap();
     host.connect(qpn, 2, 3, Link::default());
     host.write(dbr + 4, &4u32.to_be_bytes());
-    host.with(|engine, env| engine.ring_send(env, qpn, [0; 8]));
-    host.with(|engine, env| engine.advance(env));
+    host.with(|engine, ctx| engine.ring_send(ctx, qpn, [0; 8]));
+    host.with(|engine, ctx| engine.advance(ctx));
     assert_eq!(host.events(), [EngineEvent::Qp { event: EventType::WqCatasError, qpn }]);
     assert_eq!(host.state(qpn), 6);
 }
@@ -146,10 +146,10 @@ fn a_peer_that_sends_anything() {
         packet.atomic_ack = Some(random.next());
         packet.invalidate = Some(rkey ^ 0x100);
         let frame = packet.encode();
-        host.with(|engine, env| engine.receive(env, &frame));
+        host.with(|engine, ctx| engine.receive(ctx, &frame));
         psn = host.query(qp.qpn, Qpc::NEXT_RCV_PSN);
         host.now = host.now.after(std::time::Duration::from_micros(1));
-        host.with(|engine, env| engine.advance(env));
+        host.with(|engine, ctx| engine.advance(ctx));
         while host.engine.transmit().is_some() {}
         for which in [true, false] {
             let cq = if which { &mut qp.send } else { &mut qp.receive };

@@ -1,7 +1,7 @@
 //! Indirect keys as libmlx5 configures them through send requests: lists, and layouts that repeat.
 
 use super::super::PageSource;
-use super::super::testing::*;
+use super::harness::*;
 use super::key::{bind_at_b, one};
 use bareverbs_mlx5_spec::{CmdStatus, Mkc, View, ViewMut};
 
@@ -18,7 +18,7 @@ fn layout_key(host: &mut Host) -> u32 {
         .set(Mkc::QPN, 0xff_ffff)
         .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
         .set(Mkc::PD, PD);
-    host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8
+    host.with(|engine, ctx| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8
 }
 
 /// What `mlx5dv_wr_mkey_configure` with access flags and a layout writes after the control segment, recorded from
@@ -49,7 +49,7 @@ fn a_key_over_what_repeats() {
         assert_eq!(pair.b.read(at, 10), [&message[16 * round..16 * round + 8], &[0, 0]].concat());
         assert_eq!(pair.b.read(at + 64, 10), [&message[16 * round + 8..16 * round + 16], &[0, 0]].concat());
     }
-    // Outside what the entries reach, and a stride that leaves the region: no bind.
+    // DeviceContext what the entries reach, and a stride that leaves the region: no bind.
     assert_eq!(bind_at_b(&mut pair, key, &configure(49, entries)), 6);
     let mut pair = Pair::new();
     let (_, (at_b, region)) = pair.buffers(4096);
@@ -97,7 +97,7 @@ fn key_with_list(host: &mut Host, list: &[u8], len: u64) -> u32 {
         .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, (list.len() / 16).max(4) as u32)
         .set(Mkc::PD, PD)
         .set64(Mkc::LEN, len);
-    host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(list))).unwrap() << 8
+    host.with(|engine, ctx| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(list))).unwrap() << 8
 }
 
 /// CREATE_MKEY takes any list. A key that a request has not bound holds none of those that it names, or a program could keep
@@ -152,10 +152,10 @@ fn a_refused_change_of_a_long_list_ends_the_turn() {
     let doorbell = pair.b.write_send(&mut pair.qb, 0x25, SIGNALED, key, &body);
     let qpn = pair.qb.qpn;
     let mut spent = false;
-    pair.b.with(|engine, env| {
-        engine.ring_send(env, qpn, doorbell);
-        engine.advance(env);
-        spent = env.meter.is_spent();
+    pair.b.with(|engine, ctx| {
+        engine.ring_send(ctx, qpn, doorbell);
+        engine.advance(ctx);
+        spent = ctx.meter.is_spent();
     });
     assert_eq!(pair.b.poll(&mut pair.qb.send).unwrap().syndrome(), 6);
     assert!(spent);

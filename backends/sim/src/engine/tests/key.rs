@@ -1,7 +1,7 @@
 //! Keys: windows bound, rebound and invalidated through send requests, translation, life cycle.
 
 use super::super::PageSource;
-use super::super::testing::*;
+use super::harness::*;
 use crate::registry::{Owner, Resource};
 use crate::wire::PerfectWire;
 use bareverbs_mlx5_spec::{CmdStatus, Layout, Mkc, View, ViewMut};
@@ -211,7 +211,7 @@ fn a_key_that_cannot_be_invalidated_fails_the_receiver_alone() {
                 view.set(Mkc::EN_RINVAL, 1).set(Mkc::QPN, pair.qb.qpn + 1).set(Mkc::PD, PD);
                 let index = pair
                     .b
-                    .with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[])))
+                    .with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&[])))
                     .unwrap();
                 index << 8
             }
@@ -251,7 +251,7 @@ fn pages_of_other_sizes_and_scattered() {
     // The lowest bits of an entry are permissions.
     let raw: Vec<u8> = pages.iter().flat_map(|page| (page | 3).to_be_bytes()).collect();
     let view = View::<Mkc>::of(&mkc);
-    let create = |host: &mut Host, raw: &[u8]| host.with(|engine, env| engine.create_mkey(env, view, PageSource::Listed(raw)));
+    let create = |host: &mut Host, raw: &[u8]| host.with(|engine, ctx| engine.create_mkey(ctx, view, PageSource::Listed(raw)));
     assert_eq!(create(&mut pair.b, &raw[..16]), Err(CmdStatus::BadParam), "a page is missing");
     let key = create(&mut pair.b, &raw).unwrap() << 8;
     let message: Vec<u8> = (0..40_000u32).map(|at| (at / 7) as u8).collect();
@@ -271,13 +271,13 @@ fn physical_keys_and_domains() {
     let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
     set_rights(&mut view, 0x1f);
     view.set(Mkc::LENGTH64, 1).set(Mkc::QPN, 0xff_ffff).set(Mkc::PD, PD);
-    let key = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8;
+    let key = pair.b.with(|engine, ctx| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8;
     let body = [raddr(at_b, key), data(at_a, 8, key_a)].concat();
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0);
     let registry = pair.b.engine.registry();
     assert!(registry.is_busy(Resource::pd(PD)) && !registry.is_busy(Resource::pd(PD + 1)));
     ViewMut::<Mkc>::new(&mut mkc).unwrap().set(Mkc::PD, PD + 1);
-    let foreign = pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8;
+    let foreign = pair.b.with(|engine, ctx| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8;
     let body = [raddr(at_b, foreign), data(at_a, 8, key_a)].concat();
     assert_eq!(one(&mut pair, 0x08, 0, &body), 0x13);
 }
@@ -298,7 +298,7 @@ fn device_memory_counts_from_zero_and_ends_with_its_allocation() {
             .set(Mkc::PD, PD)
             .set64(Mkc::START_ADDR, start)
             .set64(Mkc::LEN, len);
-        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).map(|index| index << 8)
+        host.with(|engine, ctx| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(&[]))).map(|index| index << 8)
     };
     assert_eq!(memic(&mut pair.b, place, 129, 0), Err(CmdStatus::BadParam));
     assert_eq!(memic(&mut pair.b, place, 128, 1), Err(CmdStatus::BadParam), "a request could move it");
@@ -339,7 +339,7 @@ fn key_for_pages(pair: &mut Pair<PerfectWire>) -> u32 {
         .set(Mkc::LOG_PAGE_SIZE, 12)
         .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 2)
         .set(Mkc::PD, PD);
-    pair.b.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8
+    pair.b.with(|engine, ctx| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(&[]))).unwrap() << 8
 }
 
 /// A program would reach all memory of its host otherwise: addresses of pages in a list, or a page size beyond its pages.
@@ -413,7 +413,7 @@ fn keys_of_keys() {
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, entries.len() as u32);
         let raw: Vec<u8> =
             entries.iter().flat_map(|&(count, key, addr)| words(&[count, key, (addr >> 32) as u32, addr as u32])).collect();
-        host.with(|engine, env| engine.create_mkey(env, View::of(&mkc), PageSource::Listed(&raw))).unwrap() << 8
+        host.with(|engine, ctx| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(&raw))).unwrap() << 8
     };
     let klms = [(10, key_b, at_b), (0, 0, 0), (20, key_b, at_b + 100), (5, key_b, at_b + 50)];
     let klm = indirect(&mut pair.b, 2, 35, 0, &klms);

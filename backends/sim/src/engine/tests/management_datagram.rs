@@ -1,6 +1,6 @@
 //! Datagrams for the agents of the port.
 
-use super::super::testing::*;
+use super::harness::*;
 use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport};
 use bareverbs_mlx5_spec::{CmdOpcode, Qpc, QpcSt};
 
@@ -33,19 +33,19 @@ fn requests_to_an_agent_reach_no_queue_pair() {
         (1, 1, 0x8001_0000, false),
     ] {
         let packet = request(class, qpn, qkey);
-        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.engine.next_due().is_some(), taken, "it is work");
         assert_eq!(host.engine.next_management_request().is_some(), taken, "class {class} to {qpn} with {qkey:#x}");
     }
     for wrong in [3, 0xc001] {
         let mut packet = request(4, 1, 0x8001_0000);
         packet.lrh.dlid = wrong;
-        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.engine.next_management_request(), None, "for LID {wrong:#x}");
     }
     let mut short = request(4, 1, 0x8001_0000);
     short.payload.to_mut().pop();
-    host.with(|engine, env| engine.receive(env, &short.encode()));
+    host.with(|engine, ctx| engine.receive(ctx, &short.encode()));
     assert_eq!(host.engine.next_management_request(), None);
 }
 
@@ -82,7 +82,7 @@ fn subnet_management_is_taken_from_queue_pair_0_on_lane_15_alone() {
         let mut packet = request(class, 0, 0);
         packet.lrh.vl = vl;
         packet.deth = Some(Deth { qkey: 0, source_qpn });
-        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         let by_agent = host.engine.next_management_request().is_some();
         let by_host = host.poll(&mut manager.receive).is_some();
         let case = format!("class {class} on lane {vl} from QP {source_qpn:#x}");
@@ -92,7 +92,7 @@ fn subnet_management_is_taken_from_queue_pair_0_on_lane_15_alone() {
     for (vl, taken) in [(15, false), (0, true)] {
         let mut packet = request(7, ordinary.qpn, 7);
         packet.lrh.vl = vl;
-        host.with(|engine, env| engine.receive(env, &packet.encode()));
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
         assert_eq!(host.poll(&mut ordinary.receive).is_some(), taken, "lane {vl}");
     }
 }
@@ -106,7 +106,7 @@ fn queue_pair_0_is_addressed_by_queue_pair_0_alone() {
         let mut qp = management_qp(&mut host, st, 0);
         let address = words(&[0, 0, 1 << 31 | dest_qpn, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
         host.post_send(&mut qp, 0x0a, SIGNALED, 0, &[address, data(at, 256, key)].concat());
-        host.with(|engine, env| engine.advance(env));
+        host.with(|engine, ctx| engine.advance(ctx));
         let cqe = host.poll(&mut qp.send).unwrap();
         // Local QP Operation Error.
         assert_eq!(
@@ -124,9 +124,9 @@ fn a_port_without_an_identifier_is_answered_too() {
     let mut host = Host::new(0);
     let mut request = request(0x81, 0, 0);
     (request.lrh.slid, request.lrh.dlid) = (0, 0xffff);
-    host.with(|engine, env| engine.receive(env, &request.encode()));
+    host.with(|engine, ctx| engine.receive(ctx, &request.encode()));
     assert!(host.engine.next_management_request().is_some());
-    host.with(|engine, env| engine.answer(env, &request, &[7; 256]));
+    host.with(|engine, ctx| engine.answer(ctx, &request, &[7; 256]));
     let answer = host.engine.transmit().expect("for the wire, not for itself");
     let answer = Packet::decode(&answer).unwrap();
     assert_eq!((answer.lrh.dlid, answer.lrh.slid), (0xffff, 0));
@@ -137,7 +137,7 @@ fn answers_go_to_the_sender() {
     let mut host = Host::new(2);
     for (qpn, qkey, vl) in [(1, 0x8001_0000, 0), (0, 0, 15)] {
         let request = request(1, qpn, qkey);
-        host.with(|engine, env| engine.answer(env, &request, &[7; 256]));
+        host.with(|engine, ctx| engine.answer(ctx, &request, &[7; 256]));
         let answer = host.engine.transmit().unwrap();
         let answer = Packet::decode(&answer).unwrap();
         assert_eq!(answer.lrh, Lrh { vl, sl: 3, dlid: 9, slid: 2 });

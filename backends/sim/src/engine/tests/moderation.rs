@@ -6,8 +6,8 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Cqc, EventType, View, ViewMut};
 
 use super::super::PageSource;
-use super::super::testing::*;
 use super::super::{EngineEvent, SrqKind, SrqSpec};
+use super::harness::*;
 
 /// MODIFY_CQ with period (1), count (2) and mode (16) selected.
 fn moderate(host: &mut Host, cqn: u32, micros: u32, entries: u32, from_entry: bool) {
@@ -22,7 +22,7 @@ fn moderate(host: &mut Host, cqn: u32, micros: u32, entries: u32, from_entry: bo
 /// Lets a queue pair without a peer complete a request that does nothing.
 fn complete(host: &mut Host, qp: &mut TestQp) {
     host.post_send(qp, 0, SIGNALED, 0, &[]);
-    host.with(|engine, env| engine.advance(env));
+    host.with(|engine, ctx| engine.advance(ctx));
 }
 
 fn alone(micros: u32, entries: u32, from_entry: bool) -> (Host, TestQp) {
@@ -41,7 +41,7 @@ fn at(micros: u64) -> Instant {
 /// Events when nothing but time passes until `micros`.
 fn wait(host: &mut Host, micros: u64) -> usize {
     host.now = at(micros);
-    host.with(|engine, env| engine.advance(env));
+    host.with(|engine, ctx| engine.advance(ctx));
     host.events().len()
 }
 
@@ -128,9 +128,9 @@ fn a_limit_above_what_is_posted_causes_one_event_at_once() {
     host.write(dbr_addr, &5_u32.to_be_bytes());
     let told = [EngineEvent::Srq { event: EventType::SrqRqLimit, srqn }];
     for (limit, events, kept) in [(5, &told[..0], 5), (6, &told[..], 0), (0, &told[..0], 0)] {
-        host.with(|engine, env| engine.arm_srq(env, srqn, SrqKind::Pool, limit)).unwrap();
+        host.with(|engine, ctx| engine.arm_srq(ctx, srqn, SrqKind::Pool, limit)).unwrap();
         assert_eq!(host.events(), events, "five posted, limit {limit}");
-        let (spec, _) = host.with(|engine, env| engine.query_srq(env, srqn, SrqKind::Pool)).unwrap();
+        let (spec, _) = host.with(|engine, ctx| engine.query_srq(ctx, srqn, SrqKind::Pool)).unwrap();
         assert_eq!(spec.limit, kept);
     }
 }

@@ -1,6 +1,6 @@
 //! Partitions: who may speak to whom.
 
-use super::super::testing::*;
+use super::harness::*;
 use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport, same_partition};
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, Qpc, QpcSt, opt_param};
 
@@ -75,7 +75,7 @@ fn queue_pair_1_is_in_every_partition_of_its_port() {
         packet.deth = Some(Deth { qkey: 0x8001_0000, source_qpn: 1 });
         packet.payload = vec![0; 256].into();
         let frame = packet.encode();
-        host.with(|engine, env| engine.receive(env, &frame));
+        host.with(|engine, ctx| engine.receive(ctx, &frame));
         let got = host.poll(&mut qp.receive).map(|cqe| cqe.immediate());
         assert_eq!(got, taken.then_some(u32::from(pkey)), "P_Key {pkey:#06x}");
     }

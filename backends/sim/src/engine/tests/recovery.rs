@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::testing::*;
+use super::harness::*;
 use crate::packet::{Operation, Packet};
 use crate::wire::{FaultyWire, PerfectWire, Probability, Random, Wire, WireFaults};
 use bareverbs::Instant;
@@ -224,13 +224,13 @@ fn requests_that_come_many_times_before_a_receive_get_one_nak() {
     pair.a.post_send(&mut pair.qa, 0x08, 0, 0, &write);
     pair.a.post_send(&mut pair.qa, 0x0a, 0, 0, &data(at_a, 4, key_a));
     pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 4, key_a));
-    pair.a.with(|engine, env| engine.advance(env));
+    pair.a.with(|engine, ctx| engine.advance(ctx));
     let frames: Vec<_> = std::iter::from_fn(|| pair.a.engine.transmit()).collect();
     let deliver = |pair: &mut Pair<_>, frames: &[Vec<u8>]| {
-        frames.iter().for_each(|frame| pair.b.with(|engine, env| engine.receive(env, frame)));
+        frames.iter().for_each(|frame| pair.b.with(|engine, ctx| engine.receive(ctx, frame)));
     };
     let answers = |pair: &mut Pair<_>| -> Vec<u8> {
-        pair.b.with(|engine, env| engine.advance(env));
+        pair.b.with(|engine, ctx| engine.advance(ctx));
         std::iter::from_fn(|| pair.b.engine.transmit()).map(|frame| frame[20]).collect()
     };
     for _ in 0..50 {
@@ -262,12 +262,12 @@ fn time_in_which_the_device_stood_still_is_no_retry() {
         // Sent, and then nobody works for so long after the timer is due.
         for late in lates {
             pair.a.now = pair.now;
-            pair.a.with(|engine, env| engine.advance(env));
+            pair.a.with(|engine, ctx| engine.advance(ctx));
             let due = pair.a.engine.next_due().unwrap();
             pair.now = due.after(Duration::from_nanos(*late));
         }
         pair.a.now = pair.now;
-        pair.a.with(|engine, env| engine.advance(env));
+        pair.a.with(|engine, ctx| engine.advance(ctx));
         let failed = pair.a.poll(&mut pair.qa.send).map(|cqe| (cqe.opcode(), cqe.syndrome()));
         assert_eq!(failed, fails.then_some((0xd, 0x15)), "{lates:?}");
         pair.run();

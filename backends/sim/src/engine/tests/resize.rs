@@ -1,7 +1,7 @@
 //! Completion queues that move to another buffer while in use.
 
 use super::super::PageSource;
-use super::super::testing::*;
+use super::harness::*;
 use bareverbs_mlx5_spec::{CmdStatus, Cqc, View, ViewMut};
 
 const ALL: u32 = 7;
@@ -13,7 +13,7 @@ fn resize(host: &mut Host, cqn: u32, log_size: u32, ring: u64) -> Result<(), Cmd
     let mut cqc = [0; 64];
     ViewMut::<Cqc>::new(&mut cqc).unwrap().set(Cqc::LOG_CQ_SIZE, log_size);
     let pages = Host::list(ring, 64 << log_size);
-    host.with(|engine, env| engine.resize_cq(env, cqn, ALL, View::new(&cqc).unwrap(), PageSource::Listed(&pages)))
+    host.with(|engine, ctx| engine.resize_cq(ctx, cqn, ALL, View::new(&cqc).unwrap(), PageSource::Listed(&pages)))
 }
 
 /// What Linux and libmlx5 do after the command: everything up to the mark goes one place further in the new buffer.
@@ -93,7 +93,7 @@ fn moderation_is_kept() {
     assert_eq!(host.engine.moderate_cq(cq.cqn, 1 << 9, View::new(&cqc).unwrap()), Err(CmdStatus::BadParam));
     let mut out = [0; 64];
     let cqn = cq.cqn;
-    host.with(|engine, env| engine.query_cq(cqn, env, &mut ViewMut::new(&mut out).unwrap())).unwrap();
+    host.with(|engine, ctx| engine.query_cq(cqn, ctx, &mut ViewMut::new(&mut out).unwrap())).unwrap();
     // Period in bits 27 to 16 and count in the rest of the dword at 16; the overrun bit was not selected.
     assert_eq!(out[16..20], [0, 100, 0, 8]);
     assert_eq!(out[1] & 2, 0);

@@ -1,7 +1,7 @@
 //! Receives taken from a shared receive queue.
 
 use super::super::EngineEvent;
-use super::super::testing::*;
+use super::harness::*;
 use crate::wire::PerfectWire;
 use bareverbs_mlx5_spec::{CmdOpcode, EventType, Qpc, QpcSt};
 
@@ -168,9 +168,9 @@ fn acknowledgements_count_no_shared_receives() {
     let (mut pair, _) = sharing(0);
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
     pair.a.post_send(&mut pair.qa, 0x08, SIGNALED, 0, &[raddr(at_b, key_b), data(at_a, 8, key_a)].concat());
-    pair.a.with(|engine, env| engine.advance(env));
+    pair.a.with(|engine, ctx| engine.advance(ctx));
     let request = pair.a.engine.transmit().unwrap();
-    pair.b.with(|engine, env| engine.receive(env, &request));
-    pair.b.with(|engine, env| engine.advance(env));
+    pair.b.with(|engine, ctx| engine.receive(ctx, &request));
+    pair.b.with(|engine, ctx| engine.advance(ctx));
     assert_eq!(pair.b.engine.transmit().unwrap()[20], 0x1f);
 }

@@ -1,7 +1,7 @@
 //! The context of a queue pair through its transitions, and what wraps.
 
 use super::super::EngineConfig;
-use super::super::testing::*;
+use super::harness::*;
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, CmdStatus, Layout, Qpc, QpcSt, View, ViewMut, opt_param};
 
 #[test]
@@ -162,11 +162,11 @@ fn a_route_begins_at_the_gid_that_the_path_names() {
     pair.a.modify(pair.qa.qpn, CmdOpcode::SqdRtsQp, 0, |_| {}).unwrap();
     pair.b.post_receive(&mut pair.qb, &[(at_b, 64, key_b)]);
     pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 4, key_a));
-    pair.a.with(|engine, env| engine.advance(env));
+    pair.a.with(|engine, ctx| engine.advance(ctx));
     let frame = pair.a.engine.transmit().unwrap();
     // After the local route header: the global one, whose source is at byte 8.
     assert_eq!(frame[16..32], second);
-    pair.b.with(|engine, env| engine.receive(env, &frame));
+    pair.b.with(|engine, ctx| engine.receive(ctx, &frame));
     let got = pair.b.poll(&mut pair.qb.receive).unwrap();
     // The flag of a completion that its packet had a route is for datagrams alone (`ibv_poll_cq(3)`).
     assert_eq!((got.opcode(), got.0[24] >> 4), (2, 0));

@@ -1,8 +1,8 @@
 //! What succeeds: data, completions, order, events.
 
 use super::super::EngineEvent;
-use super::super::testing::*;
-use crate::spare_frames::CAPACITY;
+use super::harness::*;
+use crate::fabric::frame_pool::CAPACITY;
 use bareverbs_mlx5_spec::{CmdOpcode, EventType, Qpc, QpcState};
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
@@ -130,7 +130,7 @@ fn no_more_reads_at_a_time_than_allowed_and_fences_wait() {
     let mut body = raddr(at_b, key_b);
     body.extend(data(at_a, 8000, key_a));
     pair.a.post_send(&mut pair.qa, 0x08, SIGNALED | FENCE, 0, &body);
-    pair.a.with(|engine, env| engine.advance(env));
+    pair.a.with(|engine, ctx| engine.advance(ctx));
     let asked = std::iter::from_fn(|| pair.a.engine.transmit()).count();
     assert_eq!(asked, 4, "log_sra_max is 2");
     pair.run();
@@ -213,7 +213,7 @@ fn loopback_needs_no_wire() {
     host.post_send(&mut qa, 0x08, SIGNALED, 0, &body);
     // The timer of what is acknowledged already is no work.
     while host.engine.next_due() == Some(bareverbs::Instant::default()) {
-        host.with(|engine, env| engine.advance(env));
+        host.with(|engine, ctx| engine.advance(ctx));
     }
     assert_eq!(host.engine.transmit(), None);
     assert_eq!(host.read(at + 4096, 2000), pattern(2000, 4));
@@ -240,14 +240,14 @@ fn acknowledgements_count_the_posted_receives() {
             write.clone()
         };
         pair.a.post_send(&mut pair.qa, opcode, SIGNALED, 0, &body);
-        pair.a.with(|engine, env| engine.advance(env));
+        pair.a.with(|engine, ctx| engine.advance(ctx));
         let request = pair.a.engine.transmit().unwrap();
-        pair.b.with(|engine, env| engine.receive(env, &request));
-        pair.b.with(|engine, env| engine.advance(env));
+        pair.b.with(|engine, ctx| engine.receive(ctx, &request));
+        pair.b.with(|engine, ctx| engine.advance(ctx));
         let answer = pair.b.engine.transmit().unwrap();
         // LRH, BTH, AETH: the syndrome is the first byte of that.
         assert_eq!(answer[20], expected, "{posted} posted, opcode {opcode:#x}");
-        pair.a.with(|engine, env| engine.receive(env, &answer));
+        pair.a.with(|engine, ctx| engine.receive(ctx, &answer));
         assert_eq!(pair.a.poll(&mut pair.qa.send).map(|cqe| cqe.opcode()), Some(0));
     }
 }
@@ -259,7 +259,7 @@ fn long_frames_are_made_in_the_buffers_of_earlier_ones() {
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(1 << 16);
     let earlier: Vec<Vec<u8>> = (0..30).map(|_| vec![0xee; CAPACITY]).collect();
     let places: Vec<*const u8> = earlier.iter().map(|frame| frame.as_ptr()).collect();
-    earlier.into_iter().for_each(|frame| pair.a.engine.spare_frames().keep(frame));
+    earlier.into_iter().for_each(|frame| pair.a.engine.frame_pool().keep(frame));
     for (round, (len, long)) in [(40_000_u32, 10), (4097, 1), (1500, 1), (100, 0), (40_000, 10)].into_iter().enumerate() {
         let message = pattern(len as usize, round as u8);
         pair.a.write(at_a, &message);
@@ -267,10 +267,10 @@ fn long_frames_are_made_in_the_buffers_of_earlier_ones() {
         pair.a.post_send(&mut pair.qa, 0x08, SIGNALED, 0, &body);
         let mut reused = 0;
         while pair.a.poll(&mut pair.qa.send).is_none() {
-            pair.a.with(|engine, env| engine.advance(env));
+            pair.a.with(|engine, ctx| engine.advance(ctx));
             while let Some(frame) = pair.a.engine.transmit() {
                 reused += u32::from(frame.capacity() == CAPACITY && places.contains(&frame.as_ptr()));
-                pair.b.with(|engine, env| engine.receive(env, &frame));
+                pair.b.with(|engine, ctx| engine.receive(ctx, &frame));
             }
             pair.step();
             pair.now = pair.now.after(std::time::Duration::from_micros(1));

@@ -1,7 +1,7 @@
 //! Unreliable connections and datagrams.
 
 use super::super::EngineConfig;
-use super::super::testing::*;
+use super::harness::*;
 use crate::wire::{FaultyWire, Probability, WireFaults};
 use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, Qpc, QpcSt};
 
@@ -288,13 +288,13 @@ fn members_that_take_nothing_count_towards_a_turn() {
         pair.b.engine.attach_multicast(qp.qpn, group).unwrap();
     }
     pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &[to_group(), data(at_a, 6, key_a)].concat());
-    pair.a.with(|engine, env| engine.advance(env));
+    pair.a.with(|engine, ctx| engine.advance(ctx));
     let frame = pair.a.engine.transmit().unwrap();
     // Half of a turn is 2048 steps.
-    pair.b.with(|engine, env| {
+    pair.b.with(|engine, ctx| {
         let looked_at = (1..4096).find(|_| {
-            engine.receive(env, &frame);
-            env.meter.is_half_spent()
+            engine.receive(ctx, &frame);
+            ctx.meter.is_half_spent()
         });
         assert_eq!(looked_at, Some(2048 / 16));
     });

@@ -1,7 +1,7 @@
 //! Targets of extended reliable connections, and shared receive queues that end before they do.
 
-use super::super::testing::*;
 use super::super::{EngineEvent, PageSource, SrqKind, SrqSpec};
+use super::harness::*;
 use crate::packet::{Bth, Lrh, Opcode, Operation, Packet, Place, Reth, Transport};
 use crate::registry::Resource;
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, EventType, Qpc, QpcSt, View, ViewMut, rq_type};
@@ -99,13 +99,13 @@ impl Target {
         let mut packet = Packet::new(lrh, bth);
         (packet.xrc_srqn, packet.reth, packet.payload) = (Some(srqn), reth, vec![0xab; len].into());
         let frame = packet.encode();
-        self.host.with(|engine, env| engine.receive(env, &frame));
+        self.host.with(|engine, ctx| engine.receive(ctx, &frame));
         self.psn = (self.psn + 1) & 0xff_ffff;
     }
 
     /// Opcode and AETH syndrome of each answer.
     fn answers(&mut self) -> Vec<(u8, u8)> {
-        self.host.with(|engine, env| engine.advance(env));
+        self.host.with(|engine, ctx| engine.advance(ctx));
         std::iter::from_fn(|| self.host.engine.transmit()).map(|frame| (frame[8], frame[20])).collect()
     }
 

@@ -2,15 +2,15 @@
 
 use bareverbs_mlx5_spec::{CmdStatus, GeneralObjInCmdHdr, GeneralObjOutCmdHdr, View, ViewMut};
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
 use crate::firmware::Firmware;
-use crate::unsupported::Unsupported;
+use crate::firmware::unsupported::Unsupported;
+use crate::step::StepContext;
 
 /// CREATE_, MODIFY_, QUERY_ and DESTROY_GENERAL_OBJECT: the capabilities name no type, so there is none to work on.
 pub(super) fn refuse(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, GeneralObjInCmdHdr>,
     _: &mut ViewMut<'_, GeneralObjOutCmdHdr>,
 ) -> Outcome {

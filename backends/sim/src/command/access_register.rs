@@ -6,16 +6,16 @@ use bareverbs_mlx5_spec::{
     RegisterHostEndianness, RegisterId, SetNodeIn, View, ViewMut,
 };
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
 use crate::firmware::Firmware;
+use crate::firmware::unsupported::Unsupported;
 use crate::management::{self, Counts};
-use crate::unsupported::Unsupported;
+use crate::step::StepContext;
 
 /// ACCESS_REG.
 pub(super) fn access_register(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, AccessRegisterIn>,
     output: &mut ViewMut<'_, AccessRegisterOut>,
 ) -> Outcome {
@@ -26,13 +26,13 @@ pub(super) fn access_register(
     };
     let data = input.tail(AccessRegisterIn::REGISTER_DATA);
     let out = output.as_bytes_mut().get_mut(AccessRegisterOut::REGISTER_DATA.offset()..).unwrap_or_default();
-    access_by_id(firmware, env, input.get(AccessRegisterIn::REGISTER_ID), data, out, write)
+    access_by_id(firmware, ctx, input.get(AccessRegisterIn::REGISTER_ID), data, out, write)
 }
 
 /// Writes the register with this number from `data` if asked to, then gives back in `out` what it is.
 pub(super) fn access_by_id(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     id: u32,
     data: &[u8],
     out: &mut [u8],
@@ -86,7 +86,7 @@ pub(super) fn access_by_id(
                 if !firmware.port.set_admin(reg.get(PaosReg::ADMIN_STATUS)) {
                     return Err(Refusal::new(CmdStatus::BadParam, "no such state"));
                 }
-                firmware.port_changed(env);
+                firmware.port_changed(ctx);
                 Ok(())
             },
         ),

@@ -5,10 +5,10 @@ use bareverbs_mlx5_spec::{
     DestroyUmemIn, DestroyUmemOut, GeneralObjInCmdHdr, Layout, ObjectAccess, ObjectRef, Umem, View, ViewMut,
 };
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
 use crate::firmware::Firmware;
 use crate::registry::{ObjectKind, Owner, Registry, Resource};
+use crate::step::StepContext;
 
 /// For whom a command is; any command may name a user context, and it is in the same place in all.
 pub(super) fn owner_of(input: &[u8]) -> Owner {
@@ -44,7 +44,7 @@ pub(super) fn record_owner(registry: &mut Registry, op: CmdOpcode, input: &[u8],
 /// CREATE_UCTX.
 pub(super) fn create_uctx(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     _: View<'_, CreateUctxIn>,
     output: &mut ViewMut<'_, CreateUctxOut>,
 ) -> Outcome {
@@ -59,7 +59,7 @@ pub(super) fn create_uctx(
 /// DESTROY_UCTX; busy while objects are left in it.
 pub(super) fn destroy_uctx(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroyUctxIn>,
     _: &mut ViewMut<'_, DestroyUctxOut>,
 ) -> Outcome {
@@ -70,7 +70,7 @@ pub(super) fn destroy_uctx(
 /// CREATE_UMEM.
 pub(super) fn create_umem(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, CreateUmemIn>,
     output: &mut ViewMut<'_, CreateUmemOut>,
 ) -> Outcome {
@@ -86,7 +86,7 @@ pub(super) fn create_umem(
 /// DESTROY_UMEM; busy while an object lies in it.
 pub(super) fn destroy_umem(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, DestroyUmemIn>,
     _: &mut ViewMut<'_, DestroyUmemOut>,
 ) -> Outcome {

@@ -3,8 +3,8 @@
 //! A long frame is made on one thread and done with on another. The allocator would give its memory back to the system and ask
 //! for it again, which costs more than the frame; short frames it handles well.
 
-use crate::budget::Budget;
 use crate::packet::MAX_PAYLOAD;
+use crate::step::Budget;
 
 /// A frame of fewer bytes gets a buffer of its own from the allocator.
 const LONG: usize = 1024;
@@ -21,14 +21,14 @@ pub(crate) fn is_spare(frame: &Vec<u8>) -> bool {
 
 /// Some buffers, at most so many.
 #[derive(Debug)]
-pub(crate) struct SpareFrames {
+pub(crate) struct FramePool {
     buffers: Vec<Vec<u8>>,
     most: usize,
     /// Some were taken, and not many are left.
     is_wanted: bool,
 }
 
-impl SpareFrames {
+impl FramePool {
     pub(crate) fn new(most: usize) -> Self {
         Self { buffers: Vec::new(), most, is_wanted: false }
     }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_of_use_and_not_too_much() {
-        let mut spare = SpareFrames::new(4);
+        let mut spare = FramePool::new(4);
         for capacity in [0, LONG, CAPACITY - 1, CAPACITY + 1] {
             spare.keep(Vec::with_capacity(capacity));
         }
@@ -90,7 +90,7 @@ mod tests {
         drop(spare.take(CAPACITY));
         drop(spare.take(CAPACITY));
         assert!(spare.is_wanted(), "few are left");
-        let mut others = SpareFrames::new(3);
+        let mut others = FramePool::new(3);
         (0..3).for_each(|_| others.keep(Vec::with_capacity(CAPACITY)));
         spare.refill_from(&mut others);
         assert_eq!((spare.buffers.len(), others.buffers.len(), spare.is_wanted()), (4, 0, false));

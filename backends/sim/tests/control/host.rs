@@ -11,7 +11,7 @@ const MAILBOXES: usize = 0x1_0000;
 const OUT_MAILBOXES: usize = 0x4_0000;
 const TOKEN: u8 = 0xa5;
 
-pub(crate) struct MiniHost {
+pub(crate) struct Host {
     pub(crate) device: Device,
     pub(crate) memory: SimMemory,
     pub(crate) now: u64,
@@ -22,7 +22,7 @@ pub(crate) fn plain() -> DeviceConfig {
     DeviceConfig { pages: PageDemand::NONE, ..DeviceConfig::with_lid(7) }
 }
 
-impl MiniHost {
+impl Host {
     /// Powered on, enabled, started, its command queue written.
     pub(crate) fn new(config: DeviceConfig) -> Self {
         let memory = SimMemory::new(BASE, 16 << 20);
@@ -36,7 +36,7 @@ impl MiniHost {
         host
     }
 
-    /// As [`MiniHost::new`], after INIT_HCA; nothing but plain commands.
+    /// As [`Host::new`], after INIT_HCA; nothing but plain commands.
     pub(crate) fn running(config: DeviceConfig) -> Self {
         let mut host = Self::new(config);
         host.ok(&input(0x104, 16, &[]), 16);

@@ -5,12 +5,13 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::audit::Finding;
-use crate::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 use crate::config::DeviceConfig;
-use crate::engine::{LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MAX_KLMS, LOG_MIN_ALLOCATION, MAX_MEMBERS};
-use crate::env::Env;
-use crate::init_segment::TIMER_KHZ;
+use crate::engine::{LOG_MAX_ALIGNMENT, LOG_MAX_GROUPS, LOG_MAX_KLMS, MAX_MEMBERS};
+use crate::limits::LOG_MIN_ALLOCATION;
+use crate::registers::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
+use crate::registers::init_segment::TIMER_KHZ;
 use crate::registry::{LOG_MAX_CONTEXTS, LOG_MAX_UMEMS, LOG_MAX_XRCDS};
+use crate::step::StepContext;
 
 /// Bytes of the pages that exist here.
 const PAGE: usize = 256;
@@ -51,7 +52,7 @@ pub(crate) struct Capabilities {
 }
 
 /// Reports bits of `page` that no field of its layout covers; whether each field is at most what `most` allows.
-fn check(env: &mut Env<'_>, info: bareverbs_mlx5_spec::LayoutInfo, page: &[u8], most: &[u8]) -> bool {
+fn check(ctx: &mut StepContext<'_>, info: bareverbs_mlx5_spec::LayoutInfo, page: &[u8], most: &[u8]) -> bool {
     let dword =
         |bytes: &[u8], at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b));
     let mut fits = true;
@@ -73,7 +74,7 @@ fn check(env: &mut Env<'_>, info: bareverbs_mlx5_spec::LayoutInfo, page: &[u8], 
     }
     for (i, bits) in known.iter().enumerate() {
         if dword(page, i * 4) & !bits != 0 {
-            env.audit.report(Finding::ReservedBits { layout: info.name, offset: i * 4 });
+            ctx.audit.report(Finding::ReservedBits { layout: info.name, offset: i * 4 });
         }
     }
     fits
@@ -182,10 +183,10 @@ impl Capabilities {
     }
 
     /// Takes the page that SET_HCA_CAP's `op_mod` names; refused if it asks for more than there is.
-    pub(crate) fn set(&mut self, env: &mut Env<'_>, op_mod: u32, page: &[u8]) -> Result<(), CmdStatus> {
+    pub(crate) fn set(&mut self, ctx: &mut StepContext<'_>, op_mod: u32, page: &[u8]) -> Result<(), CmdStatus> {
         let (pair, info) = self.pair(op_mod >> 1)?;
         let page = page.get(..PAGE).ok_or(CmdStatus::BadInputLen)?;
-        if !check(env, info, page, &pair.most) {
+        if !check(ctx, info, page, &pair.most) {
             return Err(CmdStatus::BadParam);
         }
         if info.name == AtomicCaps::INFO.name {

@@ -8,9 +8,9 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::audit::Finding;
-use crate::env::Env;
 use crate::fault::Fault;
 use crate::registry::{ObjectKind, Registry, Resource};
+use crate::step::StepContext;
 use crate::trace::Record;
 
 /// Bytes of data in an entry.
@@ -227,11 +227,11 @@ impl EventQueues {
     }
 
     /// Takes a doorbell: the consumer counter, and whether to arm. `false` if there is no such queue.
-    pub(crate) fn doorbell(&mut self, env: &mut Env<'_>, eqn: u32, consumer: u32, arm: bool) -> bool {
+    pub(crate) fn doorbell(&mut self, ctx: &mut StepContext<'_>, eqn: u32, consumer: u32, arm: bool) -> bool {
         let Some(eq) = self.queues.get_mut(&eqn) else { return false };
         let consumer = consumer & COUNTER;
         if consumer.wrapping_sub(eq.consumer) & COUNTER > eq.unread() {
-            env.audit.report(Finding::ConsumerPastProducer { number: eqn, consumer, producer: eq.producer });
+            ctx.audit.report(Finding::ConsumerPastProducer { number: eqn, consumer, producer: eq.producer });
         } else {
             eq.consumer = consumer;
         }
@@ -240,37 +240,37 @@ impl EventQueues {
             if eq.unread() != 0 {
                 eq.armed = false;
                 let vector = eq.vector;
-                self.interrupt(env, vector);
+                self.interrupt(ctx, vector);
             }
         }
         true
     }
 
     /// Writes an event to the queue that subscribed its type.
-    pub(crate) fn post(&mut self, env: &mut Env<'_>, event: Event) {
+    pub(crate) fn post(&mut self, ctx: &mut StepContext<'_>, event: Event) {
         match self.for_type(event.event_type) {
-            Some(eqn) => self.post_to(env, eqn, event),
+            Some(eqn) => self.post_to(ctx, eqn, event),
             None => {
                 self.dropped += 1;
-                env.note(|| format!("no event queue takes {}", event.event_type.name()));
+                ctx.note(|| format!("no event queue takes {}", event.event_type.name()));
             }
         }
     }
 
     /// Writes an event to a queue, owner byte last; raises its interrupt if the queue is armed.
-    pub(crate) fn post_to(&mut self, env: &mut Env<'_>, eqn: u32, event: Event) {
+    pub(crate) fn post_to(&mut self, ctx: &mut StepContext<'_>, eqn: u32, event: Event) {
         let Some(eq) = self.queues.get_mut(&eqn) else {
             self.dropped += 1;
-            env.note(|| format!("{} for event queue {eqn}, which does not exist", event.event_type.name()));
+            ctx.note(|| format!("{} for event queue {eqn}, which does not exist", event.event_type.name()));
             return;
         };
         if eq.unread() >= 1 << eq.log_size && !eq.overrun_ignored {
             eq.status = STATUS_OVERFLOW;
             self.dropped += 1;
-            env.note(|| format!("event queue {eqn} is full, {} lost", event.event_type.name()));
+            ctx.note(|| format!("event queue {eqn} is full, {} lost", event.event_type.name()));
             return;
         }
-        let event_type = env
+        let event_type = ctx
             .faults
             .take(|fault| match fault {
                 Fault::EventType { event_type } => Some(u32::from(*event_type)),
@@ -287,26 +287,26 @@ impl EventQueues {
         let index = u64::from(eq.producer & ((1 << eq.log_size) - 1));
         let written = eq.ring.addr(index * EQE as u64).is_some_and(|addr| {
             let (body, owner) = bytes.split_at(EQE - 1);
-            env.memory.write(addr, body).is_ok() && env.memory.write(addr + EQE as u64 - 1, owner).is_ok()
+            ctx.memory.write(addr, body).is_ok() && ctx.memory.write(addr + EQE as u64 - 1, owner).is_ok()
         });
         if !written {
             eq.status = STATUS_WRITE_FAILURE;
             self.dropped += 1;
-            env.note(|| format!("the memory of event queue {eqn} cannot be written"));
+            ctx.note(|| format!("the memory of event queue {eqn} cannot be written"));
             return;
         }
-        env.trace(Record::Eqe { eqn, index: eq.producer, bytes: &bytes });
+        ctx.trace(Record::Eqe { eqn, index: eq.producer, bytes: &bytes });
         eq.producer = eq.producer.wrapping_add(1) & COUNTER;
         if core::mem::take(&mut eq.armed) {
             let vector = eq.vector;
-            self.interrupt(env, vector);
+            self.interrupt(ctx, vector);
         }
     }
 
-    fn interrupt(&mut self, env: &mut Env<'_>, vector: u16) {
-        let lost = env.faults.take(|fault| (*fault == Fault::LostInterrupt { vector }).then_some(()));
+    fn interrupt(&mut self, ctx: &mut StepContext<'_>, vector: u16) {
+        let lost = ctx.faults.take(|fault| (*fault == Fault::LostInterrupt { vector }).then_some(()));
         if lost.is_none() {
-            env.trace(Record::Interrupt { vector });
+            ctx.trace(Record::Interrupt { vector });
             self.interrupts.push(vector);
         }
     }

@@ -3,11 +3,11 @@
 //! One is there: registers, wrapped as in Ethernet management datagrams: a TLV of the operation and a TLV of the register
 //! (iPXE `mlx_reg_access.h`, mstflint `reg_access`, Linux `mlxsw/emad.h`).
 
-use super::register;
-use crate::env::Env;
+use super::access_register;
 use crate::firmware::Firmware;
+use crate::firmware::unsupported::Unsupported;
 use crate::pci::MAILBOX_LEN;
-use crate::unsupported::Unsupported;
+use crate::step::StepContext;
 
 /// Opcode of the access to registers.
 const ACCESS_REGISTER: u16 = 0x9001;
@@ -44,7 +44,7 @@ const REGISTER_AT: usize = 4 * OPERATION_DWORDS;
 const DATA_AT: usize = REGISTER_AT + 4;
 
 /// Runs the command with this opcode on the mailbox; its status.
-pub(crate) fn run(firmware: &mut Firmware, env: &mut Env<'_>, opcode: u16, mailbox: &mut [u8; MAILBOX_LEN]) -> u8 {
+pub(crate) fn run(firmware: &mut Firmware, ctx: &mut StepContext<'_>, opcode: u16, mailbox: &mut [u8; MAILBOX_LEN]) -> u8 {
     if opcode != ACCESS_REGISTER {
         firmware.unsupported.report(Unsupported::GatewayCommand(opcode));
         return INVALID_OPCODE;
@@ -54,14 +54,14 @@ pub(crate) fn run(firmware: &mut Firmware, env: &mut Env<'_>, opcode: u16, mailb
     let (dwords, _) = headers.as_chunks_mut::<4>();
     let [operation, method, .., tlv] = dwords else { return INVALID_COMMAND };
     let [first, second, third] = [&*operation, &*method, &*tlv].map(|dword| u32::from_be_bytes(*dword));
-    let outcome = access(firmware, env, [first, second, third], data);
+    let outcome = access(firmware, ctx, [first, second, third], data);
     *operation = (first & !(STATUS_MASK << STATUS_SHIFT) | outcome << STATUS_SHIFT).to_be_bytes();
     *method = (second | RESPONSE).to_be_bytes();
     DONE
 }
 
 /// Reads or writes the register that the headers name; the operation's status.
-fn access(firmware: &mut Firmware, env: &mut Env<'_>, [operation, method, tlv]: [u32; 3], data: &mut [u8]) -> u32 {
+fn access(firmware: &mut Firmware, ctx: &mut StepContext<'_>, [operation, method, tlv]: [u32; 3], data: &mut [u8]) -> u32 {
     let dwords = |tlv: u32| tlv as usize >> 16 & 0x7ff;
     if (operation >> 27, dwords(operation)) != (OPERATION, OPERATION_DWORDS) || tlv >> 27 != REGISTER {
         return status::UNKNOWN_TLV;
@@ -75,7 +75,7 @@ fn access(firmware: &mut Firmware, env: &mut Env<'_>, [operation, method, tlv]: 
         _ => return status::NO_METHOD,
     };
     let id = method >> 16;
-    if !register::exists(id) {
+    if !access_register::exists(id) {
         firmware.unsupported.report(Unsupported::Register(id));
         return status::NO_REGISTER;
     }
@@ -83,7 +83,7 @@ fn access(firmware: &mut Firmware, env: &mut Env<'_>, [operation, method, tlv]: 
     let len = dwords(tlv).saturating_sub(1) * 4;
     let Some(data) = data.get_mut(..len) else { return status::BAD_PARAMETER };
     let from = data.to_vec();
-    match register::access_by_id(firmware, env, id, &from, data, write) {
+    match access_register::access_by_id(firmware, ctx, id, &from, data, write) {
         Ok(()) => status::DONE,
         Err(_) => status::BAD_PARAMETER,
     }

@@ -1,8 +1,46 @@
-//! How much a device does at a time, and how much of that it has done.
+//! One step of the device's work: its context, and the bound on the work of a turn.
 
 use std::cell::Cell;
 
-use crate::memory::{DmaFault, HostMemory};
+use bareverbs::Instant;
+
+use crate::audit::Audit;
+use crate::fault::Faults;
+use crate::host_memory::{DmaFault, HostMemory};
+use crate::trace::{Record, Tracer};
+
+/// The surroundings of one step of work.
+pub struct StepContext<'a> {
+    /// The device's time.
+    pub now: Instant,
+    /// Host memory.
+    pub memory: &'a dyn HostMemory,
+    /// Counts the work of this turn.
+    pub meter: &'a Meter,
+    /// Tracer, if any.
+    pub tracer: Option<&'a mut (dyn Tracer + 'static)>,
+    /// Faults that are armed.
+    pub faults: &'a mut Faults,
+    /// What the driver did wrong.
+    pub audit: &'a mut Audit,
+}
+
+impl StepContext<'_> {
+    /// Passes a record to the tracer, if there is one.
+    pub fn trace(&mut self, record: Record<'_>) {
+        if let Some(tracer) = self.tracer.as_deref_mut() {
+            tracer.record(self.now, record);
+        }
+    }
+
+    /// Passes a line to the tracer; it is formatted only if there is one.
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.tracer.is_some() {
+            let line = line();
+            self.trace(Record::Note(&line));
+        }
+    }
+}
 
 /// A bound on the work of one turn of a device: [`Device::advance`](crate::Device::advance) with the frames and doorbells that
 /// came since the one before. A turn ends with the step that reaches either number, so it goes beyond by one step at most: a

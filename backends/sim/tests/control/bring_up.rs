@@ -2,7 +2,7 @@
 
 use bareverbs_sim::{DeviceConfig, HcaState};
 
-use crate::mini_host::{BASE, MiniHost, be16, be32, input, plain};
+use crate::host::{BASE, Host, be16, be32, input, plain};
 
 fn bits(page: &[u8], dword: usize, hi: u32, lo: u32) -> u32 {
     be32(page, dword) >> lo & (u32::MAX >> (31 - (hi - lo)))
@@ -10,13 +10,13 @@ fn bits(page: &[u8], dword: usize, hi: u32, lo: u32) -> u32 {
 
 #[test]
 fn from_enable_to_disable() {
-    let mut host = MiniHost::new(DeviceConfig::with_lid(7));
+    let mut host = Host::new(DeviceConfig::with_lid(7));
     // function_enable
     host.ok(&input(0x104, 16, &[]), 16);
     let issi = host.ok(&input(0x10a, 16, &[]), 112);
     assert_eq!(be32(&issi, 0x6c) & 2, 2, "interface version 1");
     host.ok(&input(0x10b, 16, &[(8, 1)]), 16);
-    let give = |host: &mut MiniHost, op_mod: u32, first: u64| {
+    let give = |host: &mut Host, op_mod: u32, first: u64| {
         let pages = be32(&host.ok(&input(0x107, 16, &[(4, op_mod)]), 16), 12);
         let mut bytes = input(0x108, 16, &[(4, 1), (12, pages)]);
         (0..u64::from(pages)).for_each(|i| bytes.extend((BASE + first + i * 4096).to_be_bytes()));
@@ -111,7 +111,7 @@ fn from_enable_to_disable() {
 #[test]
 fn a_driver_with_the_first_published_structures() {
     // As iPXE has them: a capability page of 256 bytes, a port context of 208.
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     host.ok(&input(0x104, 16, &[]), 16);
     let page = host.ok(&input(0x100, 16, &[(4, 1)]), 272);
     let mut set = input(0x109, 272, &[]);
@@ -126,7 +126,7 @@ fn a_driver_with_the_first_published_structures() {
 
 #[test]
 fn the_port_is_as_a_subnet_manager_leaves_it() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let out = host.ok(&input(0x762, 16, &[]), 528);
     let context = &out[16..];
     assert_eq!(bits(context, 32, 15, 12), 5, "link up");
@@ -150,7 +150,7 @@ fn the_port_is_as_a_subnet_manager_leaves_it() {
 
 #[test]
 fn a_management_key_is_checked_unless_the_command_says_otherwise() {
-    let mut host = MiniHost::running(DeviceConfig { managed: true, ..plain() });
+    let mut host = Host::running(DeviceConfig { managed: true, ..plain() });
     // MAD_IFC of port 1: Set(PortInfo) with a key that protects from reading (3), then Get(PortInfo).
     let mad = |op_mod: u32, method: u8, key: u64| {
         let mut bytes = input(0x50d, 272, &[(4, op_mod), (8, 1)]);
@@ -169,14 +169,14 @@ fn a_management_key_is_checked_unless_the_command_says_otherwise() {
 
 #[test]
 fn one_port_is_no_part_of_several() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let lag = host.ok(&input(0x842, 16, &[]), 16);
     assert!(lag[8..].iter().all(|byte| *byte == 0));
 }
 
 #[test]
 fn registers_of_port_and_node() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let mut read = |id: u32, len: usize| {
         let mut bytes = input(0x805, 16 + len, &[(4, 1), (8, id)]);
         bytes[17] = 1;
@@ -199,7 +199,7 @@ fn registers_of_port_and_node() {
 
 #[test]
 fn commands_in_the_wrong_state_or_unknown() {
-    let mut host = MiniHost::new(DeviceConfig::with_lid(7));
+    let mut host = Host::new(DeviceConfig::with_lid(7));
     assert_eq!(host.command(&input(0x802, 16, &[]), 16).0, 4, "before ENABLE_HCA");
     assert_eq!(host.command(&input(0x10a, 16, &[]), 112).0, 4);
     host.ok(&input(0x104, 16, &[]), 16);
@@ -219,7 +219,7 @@ fn commands_in_the_wrong_state_or_unknown() {
 
 #[test]
 fn capabilities_beyond_the_device_are_refused_and_unknown_bits_reported() {
-    let mut host = MiniHost::new(plain());
+    let mut host = Host::new(plain());
     host.ok(&input(0x104, 16, &[]), 16);
     let most = host.ok(&input(0x100, 16, &[]), 4112);
     let mut set = input(0x109, 4112, &[]);
@@ -241,10 +241,10 @@ fn capabilities_beyond_the_device_are_refused_and_unknown_bits_reported() {
 
 #[test]
 fn numbers_are_handed_out_once_and_taken_back_once() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     // ALLOC and DEALLOC of UARs, protection domains, XRC domains, transport domains, counter sets.
     for (alloc, free) in [(0x802, 0x803), (0x800, 0x801), (0x80e, 0x80f), (0x816, 0x817), (0x771, 0x772)] {
-        let take = |host: &mut MiniHost| be32(&host.ok(&input(alloc, 16, &[]), 16), 8);
+        let take = |host: &mut Host| be32(&host.ok(&input(alloc, 16, &[]), 16), 8);
         let (a, b) = (take(&mut host), take(&mut host));
         assert!(a != b && a != 0 && b != 0, "{alloc:#x}");
         host.ok(&input(free, 16, &[(8, a)]), 16);
@@ -258,7 +258,7 @@ fn numbers_are_handed_out_once_and_taken_back_once() {
 
 #[test]
 fn objects_need_what_they_refer_to() {
-    let mut host = MiniHost::running(plain());
+    let mut host = Host::running(plain());
     let uar = host.uar();
     let eqn = host.eq(uar, 0x10_0000, 6, 0, 0);
     // CREATE_CQ: 64 entries in a page, doorbell record after it.

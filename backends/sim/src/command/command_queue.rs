@@ -8,11 +8,11 @@ use bareverbs_mlx5_spec::{
     PCI_CMD_XPORT, View, ViewMut,
 };
 
-use crate::env::Env;
-use crate::eq::Event;
 use crate::fault::Fault;
 use crate::firmware::Firmware;
-use crate::init_segment::{LOG_SLOTS, LOG_STRIDE};
+use crate::firmware::event_queues::Event;
+use crate::registers::init_segment::{LOG_SLOTS, LOG_STRIDE};
+use crate::step::StepContext;
 use crate::trace::Record;
 
 /// The longest input or output: a page list for a region of 8 GB in pages of 4096 bytes.
@@ -105,10 +105,10 @@ impl CommandQueue {
 
     /// Executes the next waiting command of the queue at `addr`, by the order of their slots; how many that were, 0 or 1. A
     /// command may take long, so that one is enough for a turn.
-    pub(crate) fn run(&mut self, firmware: &mut Firmware, env: &mut Env<'_>, addr: u64) -> u64 {
-        let now = env.now;
+    pub(crate) fn run(&mut self, firmware: &mut Firmware, ctx: &mut StepContext<'_>, addr: u64) -> u64 {
+        let now = ctx.now;
         for late in self.late.extract_if(.., |late| late.due <= now) {
-            late.answer.deliver(firmware, env);
+            late.answer.deliver(firmware, ctx);
         }
         let slots = 1_u32 << LOG_SLOTS;
         let mut turn = (self.next..slots).chain(0..self.next);
@@ -116,49 +116,49 @@ impl CommandQueue {
         self.waiting &= !(1 << slot);
         self.next = if self.waiting == 0 { 0 } else { (slot + 1) % slots };
         let entry = addr.wrapping_add(u64::from(slot << LOG_STRIDE));
-        let Some((answer, delay)) = execute(firmware, env, slot, entry) else { return 0 };
+        let Some((answer, delay)) = execute(firmware, ctx, slot, entry) else { return 0 };
         match delay {
-            Some(delay) => self.late.push(LateAnswer { due: env.now.after(delay), answer }),
-            None => answer.deliver(firmware, env),
+            Some(delay) => self.late.push(LateAnswer { due: ctx.now.after(delay), answer }),
+            None => answer.deliver(firmware, ctx),
         }
         1
     }
 }
 
 /// Executes the command in the slot at `addr`: its answer, and how long that is held back. `None` if there is none.
-fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> Option<(Answer, Option<Duration>)> {
+fn execute(firmware: &mut Firmware, ctx: &mut StepContext<'_>, slot: u32, addr: u64) -> Option<(Answer, Option<Duration>)> {
     let mut entry = [0; CMD_ENTRY];
-    if env.memory.read(addr, &mut entry).is_err() {
-        env.note(|| format!("no memory at the command queue's slot {slot} ({addr:#x})"));
+    if ctx.memory.read(addr, &mut entry).is_err() {
+        ctx.note(|| format!("no memory at the command queue's slot {slot} ({addr:#x})"));
         return None;
     }
     let owned = View::<CmdQueueEntry>::new(&entry).is_some_and(|entry| entry.is_set(CmdQueueEntry::OWNERSHIP));
     if !owned {
-        env.note(|| format!("doorbell for slot {slot}, which is not the device's"));
+        ctx.note(|| format!("doorbell for slot {slot}, which is not the device's"));
         return None;
     }
     let signed = firmware.caps.general(CmdHcaCap::CMDIF_CHECKSUM) != 0;
     let announced = firmware.eqs.for_type(EventType::Cmd).is_some();
     let mut delay = None;
     let mut result = None;
-    let delivery = match fetch(env, &entry, signed) {
+    let delivery = match fetch(ctx, &entry, signed) {
         Ok(fetched) => {
             let opcode = fetched.input.first_chunk().map_or(0, |code| u16::from_be_bytes(*code));
-            let stuck = env.faults.take(|fault| (*fault == Fault::StuckCommand { opcode }).then_some(()));
+            let stuck = ctx.faults.take(|fault| (*fault == Fault::StuckCommand { opcode }).then_some(()));
             if stuck.is_some() {
-                env.note(|| format!("the command in slot {slot} stays stuck"));
+                ctx.note(|| format!("the command in slot {slot} stays stuck"));
                 return None;
             }
-            let failed = env.faults.take(|fault| match fault {
+            let failed = ctx.faults.take(|fault| match fault {
                 Fault::DeliveryStatus { opcode: of, status } if *of == opcode => Some(u32::from(*status)),
                 _ => None,
             });
             match failed {
                 Some(status) => status,
                 None => {
-                    let output = super::dispatch(firmware, env, &fetched.input, fetched.output_len);
-                    env.trace(Record::Command { slot: slot as u8, input: &fetched.input, output: &output });
-                    delay = env.faults.take(|fault| match fault {
+                    let output = super::decode::dispatch(firmware, ctx, &fetched.input, fetched.output_len);
+                    ctx.trace(Record::Command { slot: slot as u8, input: &fetched.input, output: &output });
+                    delay = ctx.faults.take(|fault| match fault {
                         Fault::LateCommand { opcode: of, delay } if *of == opcode => Some(*delay),
                         _ => None,
                     });
@@ -168,7 +168,7 @@ fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> 
             }
         }
         Err(status) => {
-            env.note(|| format!("slot {slot}: {}", status.name()));
+            ctx.note(|| format!("slot {slot}: {}", status.name()));
             status.code()
         }
     };
@@ -177,11 +177,11 @@ fn execute(firmware: &mut Firmware, env: &mut Env<'_>, slot: u32, addr: u64) -> 
 
 impl Answer {
     /// Writes the answer and hands the slot back.
-    fn deliver(self, firmware: &mut Firmware, env: &mut Env<'_>) {
+    fn deliver(self, firmware: &mut Firmware, ctx: &mut StepContext<'_>) {
         let Self { slot, addr, mut entry, result, mut delivery, announced } = self;
         if let Some((fetched, output)) = result {
             let signed = firmware.caps.general(CmdHcaCap::CMDIF_CHECKSUM) != 0;
-            delivery = write_output(env, &mut entry, &fetched, &output, signed).err().map_or(0, CmdDeliveryStatus::code);
+            delivery = write_output(ctx, &mut entry, &fetched, &output, signed).err().map_or(0, CmdDeliveryStatus::code);
         }
         if let Some(mut view) = ViewMut::<CmdQueueEntry>::new(&mut entry) {
             view.set(CmdQueueEntry::STATUS, delivery).set(CmdQueueEntry::OWNERSHIP, 0).set(CmdQueueEntry::SIGNATURE, 0);
@@ -194,19 +194,19 @@ impl Answer {
         let parts = [(32, 48), (61, 62), (STATUS_OWNER, CMD_ENTRY)];
         for (from, to) in parts {
             if let Some(bytes) = entry.get(from..to)
-                && env.memory.write(addr.wrapping_add(from as u64), bytes).is_err()
+                && ctx.memory.write(addr.wrapping_add(from as u64), bytes).is_err()
             {
-                env.note(|| format!("the result in slot {slot} cannot be written"));
+                ctx.note(|| format!("the result in slot {slot} cannot be written"));
             }
         }
         // The command that creates the command event queue was started by a driver that polls, and is not announced.
         if announced && firmware.eqs.for_type(EventType::Cmd).is_some() {
-            firmware.eqs.post(env, Event::commands(1 << slot));
+            firmware.eqs.post(ctx, Event::commands(1 << slot));
         }
     }
 }
 
-fn fetch(env: &mut Env<'_>, entry: &[u8; CMD_ENTRY], signed: bool) -> Result<Fetched, CmdDeliveryStatus> {
+fn fetch(ctx: &mut StepContext<'_>, entry: &[u8; CMD_ENTRY], signed: bool) -> Result<Fetched, CmdDeliveryStatus> {
     let view = View::<CmdQueueEntry>::new(entry).ok_or(CmdDeliveryStatus::FwErr)?;
     if view.get(CmdQueueEntry::TYPE) != PCI_CMD_XPORT {
         return Err(CmdDeliveryStatus::CmdType);
@@ -226,7 +226,7 @@ fn fetch(env: &mut Env<'_>, entry: &[u8; CMD_ENTRY], signed: bool) -> Result<Fet
     let inline = view.bytes(CmdQueueEntry::COMMAND_INPUT_INLINE_DATA);
     let mut input = inline.get(..input_len.min(CMD_INLINE)).unwrap_or_default().to_vec();
     let rest = input_len.saturating_sub(CMD_INLINE);
-    walk(env, pointer(8), rest, token, signed, CmdDeliveryStatus::InPtrAlign, |_, block| {
+    walk(ctx, pointer(8), rest, token, signed, CmdDeliveryStatus::InPtrAlign, |_, block| {
         input.extend_from_slice(block.bytes(CmdIfBox::MAILBOX_DATA));
     })?;
     input.truncate(input_len);
@@ -234,14 +234,14 @@ fn fetch(env: &mut Env<'_>, entry: &[u8; CMD_ENTRY], signed: bool) -> Result<Fet
     let mut output_blocks = Vec::new();
     let rest = output_len.saturating_sub(CMD_INLINE);
     // The output blocks' signatures become right only with the output in them.
-    walk(env, pointer(48), rest, token, false, CmdDeliveryStatus::OutPtrAlign, |addr, _| output_blocks.push(addr))?;
+    walk(ctx, pointer(48), rest, token, false, CmdDeliveryStatus::OutPtrAlign, |addr, _| output_blocks.push(addr))?;
     Ok(Fetched { input, output_blocks, output_len, token: token as u8 })
 }
 
 /// Visits the chain of mailbox blocks that carries `bytes` bytes. Ends after as many blocks as those bytes need, whatever the
 /// pointers say, and checks that each block is the one expected.
 fn walk(
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     first: u64,
     bytes: usize,
     token: u32,
@@ -255,7 +255,7 @@ fn walk(
             return Err(misaligned);
         }
         let mut bytes = [0; MAILBOX];
-        env.memory.read(addr, &mut bytes).map_err(|_| CmdDeliveryStatus::FwErr)?;
+        ctx.memory.read(addr, &mut bytes).map_err(|_| CmdDeliveryStatus::FwErr)?;
         let block = View::<CmdIfBox>::new(&bytes).ok_or(CmdDeliveryStatus::FwErr)?;
         if block.get(CmdIfBox::TOKEN) != token {
             return Err(CmdDeliveryStatus::TokenErr);
@@ -275,7 +275,7 @@ fn walk(
 
 /// Writes the output into the entry (to be written later) and into the mailbox blocks.
 fn write_output(
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     entry: &mut [u8; CMD_ENTRY],
     fetched: &Fetched,
     output: &[u8],
@@ -288,15 +288,15 @@ fn write_output(
     }
     let data = output.get(CMD_INLINE..).unwrap_or_default();
     for (addr, chunk) in fetched.output_blocks.iter().zip(data.chunks(MAILBOX_DATA)) {
-        env.memory.write(*addr, chunk).map_err(|_| CmdDeliveryStatus::FwErr)?;
+        ctx.memory.write(*addr, chunk).map_err(|_| CmdDeliveryStatus::FwErr)?;
         if signed {
             let mut block = [0; MAILBOX];
-            env.memory.read(*addr, &mut block).map_err(|_| CmdDeliveryStatus::FwErr)?;
+            ctx.memory.read(*addr, &mut block).map_err(|_| CmdDeliveryStatus::FwErr)?;
             if let Some(mut view) = ViewMut::<CmdIfBox>::new(&mut block) {
                 view.set(CmdIfBox::TOKEN, fetched.token.into());
             }
             sign_block(&mut block);
-            env.memory.write(*addr, &block).map_err(|_| CmdDeliveryStatus::FwErr)?;
+            ctx.memory.write(*addr, &block).map_err(|_| CmdDeliveryStatus::FwErr)?;
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_millis(16);
 
 /// The queue pairs, and when they are polled next.
 #[derive(Debug, Default)]
-pub(super) struct FailedQueues {
+pub(in crate::engine) struct FailedQueues {
     qpns: BTreeSet<u32>,
     /// The number from which the next poll goes on.
     next: u32,
@@ -30,7 +30,7 @@ pub(super) struct FailedQueues {
 
 impl FailedQueues {
     /// Polls a queue pair, which is in the error state, from now on.
-    pub(super) fn insert(&mut self, qpn: u32, now: Instant) {
+    pub(in crate::engine) fn insert(&mut self, qpn: u32, now: Instant) {
         if self.qpns.insert(qpn) {
             self.wait = SHORTEST;
             let soon = now.after(SHORTEST);
@@ -39,19 +39,19 @@ impl FailedQueues {
     }
 
     /// Polls a queue pair no more.
-    pub(super) fn remove(&mut self, qpn: u32) {
+    pub(in crate::engine) fn remove(&mut self, qpn: u32) {
         if self.qpns.remove(&qpn) && self.qpns.is_empty() {
             self.due = None;
         }
     }
 
     /// When the next poll is due.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    pub(in crate::engine) fn next_due(&self) -> Option<Instant> {
         self.due
     }
 
     /// Polls, if that is due: calls `is_posted` for some queue pairs and returns those that have new receives.
-    pub(super) fn poll(&mut self, now: Instant, is_posted: impl Fn(u32) -> bool) -> Vec<u32> {
+    pub(in crate::engine) fn poll(&mut self, now: Instant, is_posted: impl Fn(u32) -> bool) -> Vec<u32> {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
         }

@@ -2,15 +2,15 @@
 
 use bareverbs_mlx5_spec::{CmdStatus, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut, View, ViewMut};
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
+use crate::firmware::unsupported::Unsupported;
 use crate::firmware::{Firmware, HcaState};
-use crate::unsupported::Unsupported;
+use crate::step::StepContext;
 
 /// QUERY_HCA_CAP.
 pub(super) fn query_hca_cap(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, QueryHcaCapIn>,
     output: &mut ViewMut<'_, QueryHcaCapOut>,
 ) -> Outcome {
@@ -28,7 +28,7 @@ pub(super) fn query_hca_cap(
 /// SET_HCA_CAP, before INIT_HCA.
 pub(super) fn set_hca_cap(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, SetHcaCapIn>,
     _: &mut ViewMut<'_, SetHcaCapOut>,
 ) -> Outcome {
@@ -39,7 +39,7 @@ pub(super) fn set_hca_cap(
         return Err(Refusal::new(CmdStatus::BadParam, "another function"));
     }
     let page = input.bytes(SetHcaCapIn::CAPABILITY);
-    let set = firmware.caps.set(env, input.get(SetHcaCapIn::OP_MOD), page);
+    let set = firmware.caps.set(ctx, input.get(SetHcaCapIn::OP_MOD), page);
     set.map_err(|status| Refusal::new(status, "no such page, or more than the device has"))?;
     firmware.configure_engine();
     Ok(())

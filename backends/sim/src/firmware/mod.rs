@@ -1,19 +1,25 @@
 //! What the firmware keeps: the state of the function, its objects, and the half that moves data.
 
+pub(crate) mod capabilities;
+pub(crate) mod event_queues;
+pub(crate) mod firmware_pages;
+pub(crate) mod unsupported;
+
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType};
 
-use crate::capability::Capabilities;
 use crate::config::{DeviceConfig, MIN_MEMORY_LIMIT};
+use crate::engine::memory::umem::Umems;
 use crate::engine::{Engine, EngineConfig, EngineEvent};
-use crate::env::Env;
-use crate::eq::{Event, EventQueues};
+use crate::firmware::capabilities::Capabilities;
+use crate::firmware::event_queues::{Event, EventQueues};
+use crate::firmware::firmware_pages::Pages;
+use crate::firmware::unsupported::{Unsupported, UnsupportedLog};
+use crate::limits::{GIDS, PKEYS};
 use crate::management::{self, Agents, Cleared};
-use crate::pages::Pages;
-use crate::port::{GIDS, PKEYS, Port};
+use crate::port::Port;
 use crate::registry::{ObjectKind, Resource};
-use crate::umem::Umems;
-use crate::unsupported::{Unsupported, UnsupportedLog};
+use crate::step::StepContext;
 
 /// How far the driver has brought the function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,20 +140,20 @@ impl Firmware {
     }
 
     /// Posts the events of the data path and of the page account.
-    pub(crate) fn post_events(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn post_events(&mut self, ctx: &mut StepContext<'_>) {
         while let Some(event) = self.engine.next_event() {
             match event {
-                EngineEvent::Completion { eqn, cqn } => self.eqs.post_to(env, eqn, Event::completion(cqn)),
-                EngineEvent::CqError { cqn, syndrome } => self.eqs.post(env, Event::cq_error(cqn, syndrome)),
-                EngineEvent::Qp { event, qpn } => self.eqs.post(env, Event::qp(event, qpn)),
-                EngineEvent::Srq { event, srqn } => self.eqs.post(env, Event::qp(event, srqn)),
+                EngineEvent::Completion { eqn, cqn } => self.eqs.post_to(ctx, eqn, Event::completion(cqn)),
+                EngineEvent::CqError { cqn, syndrome } => self.eqs.post(ctx, Event::cq_error(cqn, syndrome)),
+                EngineEvent::Qp { event, qpn } => self.eqs.post(ctx, Event::qp(event, qpn)),
+                EngineEvent::Srq { event, srqn } => self.eqs.post(ctx, Event::qp(event, srqn)),
                 EngineEvent::UnknownRequest { opcode } => self.unsupported.report(Unsupported::Request(opcode)),
             }
         }
         if self.asks_for_pages()
-            && let Some(pages) = self.pages.request(env.now)
+            && let Some(pages) = self.pages.request(ctx.now)
         {
-            self.eqs.post(env, Event::page_request(pages));
+            self.eqs.post(ctx, Event::page_request(pages));
         }
     }
 
@@ -164,16 +170,16 @@ impl Firmware {
     }
 
     /// Answers management requests to the agents of the port, as many as the turn allows.
-    pub(crate) fn answer_management_requests(&mut self, env: &mut Env<'_>) {
-        while !env.meter.is_spent()
+    pub(crate) fn answer_management_requests(&mut self, ctx: &mut StepContext<'_>) {
+        while !ctx.meter.is_spent()
             && let Some(request) = self.engine.next_management_request()
         {
-            env.meter.count(MANAGEMENT_REQUEST_STEPS);
-            let answer = request.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(env.now), mad));
+            ctx.meter.count(MANAGEMENT_REQUEST_STEPS);
+            let answer = request.payload.first_chunk().and_then(|mad| management::answer_from_wire(self.agents(ctx.now), mad));
             if let Some(answer) = answer {
-                self.engine.answer(env, &request, &answer);
+                self.engine.answer(ctx, &request, &answer);
             }
-            self.port_changed(env);
+            self.port_changed(ctx);
         }
     }
 
@@ -189,14 +195,14 @@ impl Firmware {
     }
 
     /// Announces what changed of the port.
-    pub(crate) fn port_changed(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn port_changed(&mut self, ctx: &mut StepContext<'_>) {
         let changes = self.port.take_changes();
         if !changes.is_empty() {
             self.configure_engine();
         }
         for change in changes {
             if self.state == HcaState::Running {
-                self.eqs.post(env, Event::port(change));
+                self.eqs.post(ctx, Event::port(change));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Pages of a queue or a key, as a command names them.
 
-use crate::umem::UmemRange;
+use crate::engine::memory::umem::UmemRange;
 
 /// Where the pages of a queue or a key are.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use bareverbs_mlx5_spec::{CmdStatus, FIRMWARE_PAGE};
 
 use crate::audit::Finding;
 use crate::config::PageDemand;
-use crate::env::Env;
+use crate::step::StepContext;
 
 /// Bytes of firmware memory that objects take.
 pub(crate) mod cost {
@@ -194,16 +194,16 @@ impl Pages {
     }
 
     /// The host gives a page.
-    pub(crate) fn give(&mut self, env: &mut Env<'_>, addr: u64) -> Result<(), CmdStatus> {
+    pub(crate) fn give(&mut self, ctx: &mut StepContext<'_>, addr: u64) -> Result<(), CmdStatus> {
         if !addr.is_multiple_of(FIRMWARE_PAGE as u64) {
             return Err(CmdStatus::BadParam);
         }
         if self.held.contains(&addr) {
-            env.audit.report(Finding::PageGivenTwice { addr });
+            ctx.audit.report(Finding::PageGivenTwice { addr });
             return Err(CmdStatus::BadParam);
         }
-        if env.memory.write(addr, &pattern(addr)).is_err() {
-            env.note(|| format!("the page given at {addr:#x} is no memory"));
+        if ctx.memory.write(addr, &pattern(addr)).is_err() {
+            ctx.note(|| format!("the page given at {addr:#x} is no memory"));
             return Err(CmdStatus::BadParam);
         }
         self.held.insert(addr);
@@ -233,12 +233,12 @@ impl Pages {
     }
 
     /// The host takes back at most `most` pages, and fewer than it asks for if those are many; `all` if none is in use any more.
-    pub(crate) fn reclaim(&mut self, env: &mut Env<'_>, most: u32, all: bool) -> Vec<u64> {
+    pub(crate) fn reclaim(&mut self, ctx: &mut StepContext<'_>, most: u32, all: bool) -> Vec<u64> {
         let spare = if all { self.held32() } else { self.held32().saturating_sub(self.in_use()) };
         let mut taken = Vec::new();
         for _ in 0..most.min(spare).min(MOST_MOVED) {
             let Some(addr) = self.held.pop_last() else { break };
-            Self::inspect(env, addr);
+            Self::inspect(ctx, addr);
             taken.push(addr);
         }
         self.offered = 0;
@@ -246,10 +246,10 @@ impl Pages {
         taken
     }
 
-    fn inspect(env: &mut Env<'_>, addr: u64) {
+    fn inspect(ctx: &mut StepContext<'_>, addr: u64) {
         let mut page = [0; FIRMWARE_PAGE];
-        if env.memory.read(addr, &mut page).is_ok() && page != pattern(addr) {
-            env.audit.report(Finding::FirmwarePageTouched { addr });
+        if ctx.memory.read(addr, &mut page).is_ok() && page != pattern(addr) {
+            ctx.audit.report(Finding::FirmwarePageTouched { addr });
         }
     }
 
@@ -262,12 +262,12 @@ impl Pages {
     }
 
     /// The device is disabled: what is still held is lost to the host.
-    pub(crate) fn disable(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn disable(&mut self, ctx: &mut StepContext<'_>) {
         self.forget_objects();
         self.lost = self.held.len();
         // No more of them than a command moves.
         for addr in core::mem::take(&mut self.held).into_iter().take(MOST_MOVED as usize) {
-            Self::inspect(env, addr);
+            Self::inspect(ctx, addr);
         }
     }
 }

@@ -6,11 +6,11 @@ use bareverbs_mlx5_spec::{
     QueryLagOut, QueryVportCounterIn, QueryVportCounterOut, TrafficCounter, View, ViewMut,
 };
 
-use super::{Outcome, Refusal};
-use crate::env::Env;
+use super::refusal::{Outcome, Refusal};
 use crate::firmware::Firmware;
+use crate::limits::{GIDS, PKEYS};
 use crate::management;
-use crate::port::{GIDS, PKEYS};
+use crate::step::StepContext;
 
 /// Of [`MadIfcIn::OP_MOD`]: the manager's key is not checked (Linux `MLX5_MAD_IFC_IGNORE_MKEY`).
 const IGNORE_M_KEY: u32 = 1;
@@ -25,7 +25,7 @@ fn check_port(port: u32, other: bool) -> Outcome {
 /// QUERY_HCA_VPORT_CONTEXT.
 pub(super) fn query_context(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, QueryHcaVportContextIn>,
     output: &mut ViewMut<'_, QueryHcaVportContextOut>,
 ) -> Outcome {
@@ -38,30 +38,30 @@ pub(super) fn query_context(
 /// MODIFY_HCA_VPORT_CONTEXT.
 pub(super) fn modify_context(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, ModifyHcaVportContextIn>,
     _: &mut ViewMut<'_, ModifyHcaVportContextOut>,
 ) -> Outcome {
     check_port(input.get(ModifyHcaVportContextIn::PORT_NUM), input.is_set(ModifyHcaVportContextIn::OTHER_VPORT))?;
     firmware.port.modify(input.sub(ModifyHcaVportContextIn::HCA_VPORT_CONTEXT));
-    firmware.port_changed(env);
+    firmware.port_changed(ctx);
     Ok(())
 }
 
 /// MAD_IFC: a management datagram for the agents of the port.
 pub(super) fn mad(
     firmware: &mut Firmware,
-    env: &mut Env<'_>,
+    ctx: &mut StepContext<'_>,
     input: View<'_, MadIfcIn>,
     output: &mut ViewMut<'_, MadIfcOut>,
 ) -> Outcome {
     check_port(input.get(MadIfcIn::PORT), false)?;
     let request = input.bytes(MadIfcIn::MAD).first_chunk().ok_or(CmdStatus::BadInputLen)?;
     let check_key = input.get(MadIfcIn::OP_MOD) & IGNORE_M_KEY == 0;
-    let response = management::answer(firmware.agents(env.now), request, check_key)
+    let response = management::answer(firmware.agents(ctx.now), request, check_key)
         .ok_or(Refusal::new(CmdStatus::BadPkt, "no question, of a class without an agent, or without the manager's key"))?;
     output.set_bytes(MadIfcOut::RESPONSE_MAD_PACKET, &response);
-    firmware.port_changed(env);
+    firmware.port_changed(ctx);
     Ok(())
 }
 
@@ -110,7 +110,7 @@ pub(super) fn query_pkey(
 /// QUERY_VPORT_COUNTER: what went over the wire since INIT_HCA.
 pub(super) fn query_counter(
     firmware: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     input: View<'_, QueryVportCounterIn>,
     output: &mut ViewMut<'_, QueryVportCounterOut>,
 ) -> Outcome {
@@ -131,7 +131,7 @@ pub(super) fn query_counter(
 /// QUERY_LAG: one port, which is no part of several.
 pub(super) fn query_lag(
     _: &mut Firmware,
-    _: &mut Env<'_>,
+    _: &mut StepContext<'_>,
     _: View<'_, QueryLagIn>,
     _: &mut ViewMut<'_, QueryLagOut>,
 ) -> Outcome {

@@ -7,6 +7,7 @@ mod counters;
 mod credit;
 mod failure;
 mod global_route;
+pub(super) mod harness;
 mod hostile;
 mod indirect_key;
 mod key;

@@ -3,14 +3,16 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
-use super::config::{EngineConfig, EngineEvent, EngineStats, QueueCounts};
+use super::config::EngineConfig;
 use super::cq::CqTable;
+use super::event::EngineEvent;
 use super::memory::key::KeyTable;
 use super::srq::SrqTable;
-use crate::env::Env;
+use crate::fabric::frame_pool::{FramePool, MOST_IN_A_TURN};
 use crate::packet::{NO_LID, Packet};
 use crate::registry::Registry;
-use crate::spare_frames::{MOST_IN_A_TURN, SpareFrames};
+use crate::stats::{EngineStats, QueueCounts};
+use crate::step::StepContext;
 use crate::trace::Record;
 
 /// Frames that wait for the wire before queue pairs hold back.
@@ -33,7 +35,7 @@ pub(in crate::engine) struct QpResources {
     /// The buffer of the payload that was sent last, for the next one: a fresh one would be filled with zeros first.
     payload: Vec<u8>,
     /// Buffers for frames.
-    pub(in crate::engine) spare_frames: SpareFrames,
+    pub(in crate::engine) frame_pool: FramePool,
     pub(in crate::engine) stats: EngineStats,
     /// Counts of queue pairs, by [`Qpc::COUNTER_SET_ID`](bareverbs_mlx5_spec::Qpc::COUNTER_SET_ID), which has 8 bits.
     pub(in crate::engine) queue_counts: BTreeMap<u8, QueueCounts>,
@@ -52,7 +54,7 @@ impl QpResources {
             management_requests: VecDeque::new(),
             loopback: VecDeque::new(),
             payload: Vec::new(),
-            spare_frames: SpareFrames::new(MOST_IN_A_TURN),
+            frame_pool: FramePool::new(MOST_IN_A_TURN),
             stats: EngineStats::default(),
             queue_counts: BTreeMap::new(),
         }
@@ -69,12 +71,12 @@ impl QpResources {
 }
 
 /// One step of work: what queue pairs share, and the surroundings.
-pub(in crate::engine) struct Work<'a, 'e> {
+pub(in crate::engine) struct QpStep<'a, 'e> {
     pub(in crate::engine) shared: &'a mut QpResources,
-    pub(in crate::engine) env: &'a mut Env<'e>,
+    pub(in crate::engine) ctx: &'a mut StepContext<'e>,
 }
 
-impl Work<'_, '_> {
+impl QpStep<'_, '_> {
     /// A buffer of `len` bytes for the payload of a packet. What is in it is left from an earlier one: all of it must be written.
     pub(in crate::engine) fn payload(&mut self, len: usize) -> Vec<u8> {
         let mut payload = std::mem::take(&mut self.shared.payload);
@@ -84,9 +86,9 @@ impl Work<'_, '_> {
 
     /// Sends a packet; one to this port comes back without the wire.
     pub(in crate::engine) fn transmit(&mut self, packet: Packet<'_>) {
-        let mut frame = self.shared.spare_frames.take(packet.transport_len());
+        let mut frame = self.shared.frame_pool.take(packet.transport_len());
         packet.encode_into(&mut frame);
-        self.env.trace(Record::Sent { bytes: &frame });
+        self.ctx.trace(Record::Sent { bytes: &frame });
         if !packet.lrh.is_multicast() {
             self.shared.stats.sent.count(frame.len());
         } else {

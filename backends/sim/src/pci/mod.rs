@@ -3,7 +3,7 @@
 mod gateway;
 
 use self::gateway::{Gateway, Request};
-use crate::bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
+use crate::registers::bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
 
 pub(crate) use self::gateway::MAILBOX_LEN;
 

@@ -8,18 +8,18 @@ use bareverbs_mlx5_spec::{
     Ads, CmdOpcode, CmdStatus, Cqc, Layout, MKEY_ANY_QPN, Mkc, Qpc, QpcSt, View, ViewMut, opt_param, rq_type,
 };
 
-use super::memory::key::{Access, Right};
-use super::{Engine, EngineConfig, EngineEvent, PageSource, SrqKind, SrqSpec};
 use crate::audit::Audit;
-use crate::budget::{Meter, Metered};
-use crate::env::Env;
+use crate::engine::memory::key::{Access, Right};
+use crate::engine::{Engine, EngineConfig, EngineEvent, PageSource, SrqKind, SrqSpec};
 use crate::fault::Faults;
-use crate::memory::{DmaFault, HostMemory};
+use crate::host_memory::{DmaFault, HostMemory};
 use crate::registry::Resource;
+use crate::step::StepContext;
+use crate::step::{Meter, Metered};
 use crate::wire::{Delivery, PerfectWire, PortId, Wire};
 
 /// A run of bytes at a device address.
-pub(super) struct TestMemory {
+pub(in crate::engine) struct TestMemory {
     base: u64,
     bytes: RefCell<Vec<u8>>,
     /// Accesses so far, and their bytes.
@@ -28,7 +28,7 @@ pub(super) struct TestMemory {
 }
 
 impl TestMemory {
-    pub(super) fn new(base: u64, len: usize) -> Self {
+    pub(in crate::engine) fn new(base: u64, len: usize) -> Self {
         Self { base, bytes: RefCell::new(vec![0; len]), accesses: Cell::new(0), moved: Cell::new(0) }
     }
 
@@ -196,9 +196,9 @@ impl Host {
     }
 
     /// Each call is a turn.
-    pub(super) fn with<R>(&mut self, act: impl FnOnce(&mut Engine, &mut Env<'_>) -> R) -> R {
+    pub(super) fn with<R>(&mut self, act: impl FnOnce(&mut Engine, &mut StepContext<'_>) -> R) -> R {
         self.memory.meter.restart();
-        let mut env = Env {
+        let mut ctx = StepContext {
             now: self.now,
             memory: &self.memory,
             meter: &self.memory.meter,
@@ -206,11 +206,11 @@ impl Host {
             faults: &mut self.faults,
             audit: &mut self.audit,
         };
-        act(&mut self.engine, &mut env)
+        act(&mut self.engine, &mut ctx)
     }
 
     /// Accesses to memory that `act` makes, and their bytes, as the memory counts them.
-    pub(super) fn cost(&mut self, act: impl FnOnce(&mut Engine, &mut Env<'_>)) -> (u64, u64) {
+    pub(super) fn cost(&mut self, act: impl FnOnce(&mut Engine, &mut StepContext<'_>)) -> (u64, u64) {
         let count = |host: &Self| (host.memory.memory.accesses.get(), host.memory.memory.moved.get());
         let before = count(self);
         self.with(act);
@@ -266,7 +266,7 @@ impl Host {
         view.set(Mkc::TRANSLATIONS_OCTWORD_SIZE, pages.len().div_ceil(2) as u32);
         let raw: Vec<u8> = pages.iter().flat_map(|page| page.to_be_bytes()).collect();
         let index =
-            self.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&raw))).unwrap();
+            self.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&raw))).unwrap();
         index << 8 | 0x42
     }
 
@@ -284,7 +284,7 @@ impl Host {
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, 4)
             .set(Mkc::PD, PD);
         let index =
-            self.with(|engine, env| engine.create_mkey(env, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap();
+            self.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&[]))).unwrap();
         index << 8
     }
 
@@ -381,7 +381,7 @@ impl Host {
     ) -> Result<(), CmdStatus> {
         let mut qpc = [0; 232];
         fill(&mut ViewMut::<Qpc>::new(&mut qpc).unwrap());
-        self.with(|engine, env| engine.modify_qp(env, qpn, opcode, mask, View::new(&qpc).unwrap()))
+        self.with(|engine, ctx| engine.modify_qp(ctx, qpn, opcode, mask, View::new(&qpc).unwrap()))
     }
 
     /// RESET to RTS towards `peer` at `lid`.
@@ -436,7 +436,7 @@ impl Host {
     pub(super) fn post_send(&mut self, qp: &mut TestQp, opcode: u8, flags: u8, immediate: u32, body: &[u8]) {
         let doorbell = self.write_send(qp, opcode, flags, immediate, body);
         let qpn = qp.qpn;
-        assert!(self.with(|engine, env| engine.ring_send(env, qpn, doorbell)));
+        assert!(self.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell)));
     }
 
     pub(super) fn post_receive(&mut self, qp: &mut TestQp, list: &[(u64, u32, u32)]) {
@@ -471,7 +471,7 @@ impl Host {
     pub(super) fn arm(&mut self, cq: &TestCq, solicited: bool) {
         let bytes = words(&[u32::from(solicited) << 24 | cq.consumer, cq.cqn]);
         let cqn = cq.cqn;
-        self.with(|engine, env| engine.arm_cq(env, cqn, View::new(&bytes).unwrap()));
+        self.with(|engine, ctx| engine.arm_cq(ctx, cqn, View::new(&bytes).unwrap()));
     }
 
     pub(super) fn events(&mut self) -> Vec<EngineEvent> {
@@ -567,14 +567,14 @@ impl<W: Wire> Pair<W> {
     pub(super) fn step(&mut self) {
         for (port, host) in [&mut self.a, &mut self.b].into_iter().enumerate() {
             host.now = self.now;
-            host.with(|engine, env| engine.advance(env));
+            host.with(|engine, ctx| engine.advance(ctx));
             while let Some(frame) = host.engine.transmit() {
                 self.wire.send(self.now, PortId(port), frame);
             }
         }
         while let Some(Delivery { to, frame, .. }) = self.wire.deliver(self.now) {
             let host = if to == PortId(0) { &mut self.a } else { &mut self.b };
-            host.with(|engine, env| engine.receive(env, &frame));
+            host.with(|engine, ctx| engine.receive(ctx, &frame));
         }
     }
 

@@ -4,7 +4,7 @@ use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg, Layout, ViewMut};
 
 use crate::config::DeviceConfig;
-use crate::health::Health;
+use crate::registers::health::Health;
 
 /// Revision of the command interface that drivers require.
 const COMMAND_INTERFACE: u32 = 5;

@@ -5,9 +5,9 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::audit::Finding;
-use crate::env::Env;
 use crate::firmware::Firmware;
 use crate::registry::Resource;
+use crate::step::StepContext;
 use crate::trace::Record;
 
 /// A send doorbell lies at the start of a BlueFlame buffer; what follows in the buffer is a copy of the WQE.
@@ -29,10 +29,10 @@ pub(crate) struct Doorbells {
 
 impl Doorbells {
     /// Takes a write to page `uar` at byte `offset` of it.
-    pub(crate) fn write(&mut self, firmware: &mut Firmware, env: &mut Env<'_>, uar: u32, offset: usize, bytes: &[u8]) {
-        env.trace(Record::Doorbell { uar, offset, bytes });
+    pub(crate) fn write(&mut self, firmware: &mut Firmware, ctx: &mut StepContext<'_>, uar: u32, offset: usize, bytes: &[u8]) {
+        ctx.trace(Record::Doorbell { uar, offset, bytes });
         if !firmware.engine.registry().contains(Resource::uar(uar)) {
-            env.audit.report(Finding::UnknownDoorbell { uar, offset, number: 0 });
+            ctx.audit.report(Finding::UnknownDoorbell { uar, offset, number: 0 });
             return;
         }
         match offset {
@@ -40,16 +40,16 @@ impl Doorbells {
                 Some(bell) => {
                     let (eqn, ci) = (bell.get(EqDoorbell::EQN), bell.get(EqDoorbell::CONSUMER_INDEX));
                     if is_foreign(firmware, Resource::eq(eqn), uar) {
-                        env.audit.report(Finding::ForeignDoorbell { uar, offset, number: eqn });
-                    } else if !firmware.eqs.doorbell(env, eqn, ci, offset == UAR_EQ_ARM) {
-                        env.audit.report(Finding::UnknownDoorbell { uar, offset, number: eqn });
+                        ctx.audit.report(Finding::ForeignDoorbell { uar, offset, number: eqn });
+                    } else if !firmware.eqs.doorbell(ctx, eqn, ci, offset == UAR_EQ_ARM) {
+                        ctx.audit.report(Finding::UnknownDoorbell { uar, offset, number: eqn });
                     }
                 }
-                None => env.audit.report(Finding::MalformedDoorbell { uar, offset, len: bytes.len() }),
+                None => ctx.audit.report(Finding::MalformedDoorbell { uar, offset, len: bytes.len() }),
             },
             _ => {
-                if let Some((offset, eight)) = self.gather(env, uar, offset, bytes) {
-                    Self::ring(firmware, env, uar, offset, eight);
+                if let Some((offset, eight)) = self.gather(ctx, uar, offset, bytes) {
+                    Self::ring(firmware, ctx, uar, offset, eight);
                 }
             }
         }
@@ -57,7 +57,7 @@ impl Doorbells {
 
     /// Eight bytes at the place of a doorbell, once they are all there. The rest of a BlueFlame copy is left aside: the
     /// WQE lies in memory too.
-    fn gather(&mut self, env: &mut Env<'_>, uar: u32, offset: usize, bytes: &[u8]) -> Option<(usize, [u8; 8])> {
+    fn gather(&mut self, ctx: &mut StepContext<'_>, uar: u32, offset: usize, bytes: &[u8]) -> Option<(usize, [u8; 8])> {
         let second = |at: usize| at == UAR_CQ_ARM + 4 || (at >= UAR_BLUEFLAME && at % BLUEFLAME_BUFFER == 4);
         let first = offset == UAR_CQ_ARM || (offset >= UAR_BLUEFLAME && offset.is_multiple_of(BLUEFLAME_BUFFER));
         if first {
@@ -80,11 +80,11 @@ impl Doorbells {
         } else if offset >= UAR_BLUEFLAME && offset + bytes.len() <= UAR_PAGE {
             return None;
         }
-        env.audit.report(Finding::MalformedDoorbell { uar, offset, len: bytes.len() });
+        ctx.audit.report(Finding::MalformedDoorbell { uar, offset, len: bytes.len() });
         None
     }
 
-    fn ring(firmware: &mut Firmware, env: &mut Env<'_>, uar: u32, offset: usize, eight: [u8; 8]) {
+    fn ring(firmware: &mut Firmware, ctx: &mut StepContext<'_>, uar: u32, offset: usize, eight: [u8; 8]) {
         let arm = (offset == UAR_CQ_ARM).then(|| View::<CqArm>::of(&eight));
         let queue = match arm {
             Some(arm) => Resource::cq(arm.get(CqArm::CQN)),
@@ -92,15 +92,15 @@ impl Doorbells {
         };
         let number = queue.number;
         if is_foreign(firmware, queue, uar) {
-            env.audit.report(Finding::ForeignDoorbell { uar, offset, number });
+            ctx.audit.report(Finding::ForeignDoorbell { uar, offset, number });
             return;
         }
         let known = match arm {
-            Some(arm) => firmware.engine.arm_cq(env, number, arm),
-            None => firmware.engine.ring_send(env, number, eight),
+            Some(arm) => firmware.engine.arm_cq(ctx, number, arm),
+            None => firmware.engine.ring_send(ctx, number, eight),
         };
         if !known {
-            env.audit.report(Finding::UnknownDoorbell { uar, offset, number });
+            ctx.audit.report(Finding::UnknownDoorbell { uar, offset, number });
         }
     }
 }

@@ -1,0 +1,150 @@
+//! What clocks, registers and hosts of one world share: devices, wire, time.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bareverbs::Instant;
+use parking_lot::ReentrantMutex;
+
+use super::config::WorldConfig;
+use crate::device::Device;
+use crate::fabric::{Fabric, Port};
+use crate::wire::{FaultyWire, PerfectWire};
+
+/// Rounds of work after which the world goes on without having come to rest, so that no device can stop time.
+const ROUNDS: usize = 256;
+/// What clocks, registers and hosts of one world share.
+#[derive(Debug)]
+pub(super) struct WorldState {
+    /// Nanoseconds. Apart from the rest, so that a clock can be read while devices work. Never goes back.
+    pub(super) now: AtomicU64,
+    pub(super) read_step: Duration,
+    /// The mutex lets other threads wait. The cell refuses the thread that holds it already, in a listener of a device.
+    pub(super) subnet: ReentrantMutex<RefCell<Subnet>>,
+}
+
+impl WorldState {
+    pub(super) fn now(&self) -> Instant {
+        Instant::from_nanos(self.now.load(Ordering::Relaxed))
+    }
+
+    /// Moves time on by `step`; the moment after.
+    fn step(&self, step: Duration) -> Instant {
+        let after = |nanos| Instant::from_nanos(nanos).after(step).as_nanos();
+        Instant::from_nanos(after(self.now.update(Ordering::Relaxed, Ordering::Relaxed, after)))
+    }
+
+    /// Moves time on to `moment`, unless that has passed.
+    pub(super) fn move_to(&self, moment: Instant) {
+        self.now.fetch_max(moment.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// What a clock shows when a host reads it.
+    pub(super) fn read_clock(&self) -> Instant {
+        self.step(self.read_step)
+    }
+
+    /// Moves a step on and lets everything work; does nothing if this thread holds the world already.
+    pub(super) fn relax(&self) {
+        self.try_with(|subnet| {
+            let now = self.step(subnet.next_step(self.now()));
+            subnet.work_after_step(now);
+        });
+    }
+
+    /// Moves time to the next event, by the longest step at most, and lets everything work. Does nothing if no event is due, so that
+    /// a thread that only polls cannot run the deadlines of other threads out, or if a thread holds the world already.
+    pub(super) fn go_to_next_event(&self) {
+        if let Some(subnet) = self.subnet.try_lock()
+            && let Ok(mut subnet) = subnet.try_borrow_mut()
+            && let Some(due) = subnet.next_due()
+        {
+            let now = self.now();
+            self.move_to(subnet.next_moment(now, due).min(now.after(subnet.config.longest_step)));
+            subnet.work(self.now());
+        }
+    }
+
+    /// Gives `access` devices and wire once no other thread holds them; `None` if this thread holds them already.
+    pub(super) fn try_with<R>(&self, access: impl FnOnce(&mut Subnet) -> R) -> Option<R> {
+        let subnet = self.subnet.lock();
+        let mut subnet = subnet.try_borrow_mut().ok()?;
+        Some(access(&mut subnet))
+    }
+
+    /// As [`WorldState::try_with`]; panics if this thread holds the world already.
+    pub(super) fn with<R>(&self, access: impl FnOnce(&mut Subnet) -> R) -> R {
+        access(&mut self.subnet.lock().borrow_mut())
+    }
+}
+
+/// The devices and the wire between them.
+#[derive(Debug)]
+pub(super) struct Subnet {
+    pub(super) config: WorldConfig,
+    /// How far the next relax moves.
+    pub(super) step: Duration,
+    pub(super) devices: Vec<(Port, Device)>,
+    pub(super) fabric: Fabric<FaultyWire<PerfectWire>>,
+}
+
+impl Subnet {
+    pub(super) fn read(&self, device: usize, offset: u64, into: &mut [u8]) {
+        if let Some((_, device)) = self.devices.get(device) {
+            device.bar_read(offset, into);
+        }
+    }
+
+    pub(super) fn write(&mut self, device: usize, offset: u64, from: &[u8]) {
+        self.step = self.config.step;
+        if let Some((_, device)) = self.devices.get_mut(device) {
+            device.bar_write(offset, from);
+        }
+    }
+
+    /// How far a relaxing clock moves: steps grow while nothing happens, up to the next thing that is due.
+    fn next_step(&self, now: Instant) -> Duration {
+        match self.next_due() {
+            Some(due) => self.step.min(due.since(now)).max(self.config.step),
+            None => self.step,
+        }
+    }
+
+    /// Lets everything work after such a step.
+    fn work_after_step(&mut self, now: Instant) {
+        if self.work(now) {
+            self.step = self.config.step;
+        } else {
+            self.step = self.step.saturating_mul(2).min(self.config.longest_step).max(self.config.step);
+        }
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let ports = self.devices.iter().filter_map(|(port, device)| self.fabric.next_due(port, device));
+        ports.chain(self.fabric.wire_due()).min()
+    }
+
+    /// The moment of the next event, after `now`. What is due in the past has had its turn: it gets the next one a step later.
+    pub(super) fn next_moment(&self, now: Instant, due: Instant) -> Instant {
+        if due > now { due } else { now.after(self.config.step.max(Duration::from_nanos(1))) }
+    }
+
+    /// Lets devices and wire do what is due now; whether there was anything.
+    pub(super) fn work(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        for _ in 0..ROUNDS {
+            for (port, device) in &mut self.devices {
+                worked |= self.fabric.step(port, device, now);
+            }
+            self.fabric.deliver(now, |_| {});
+            // One of them may have got room for what it sends.
+            let reached = self.devices.iter_mut().map(|(port, _)| port.take_reached().count()).sum::<usize>() > 0;
+            if !reached && self.next_due().is_none_or(|due| due > now) {
+                break;
+            }
+            worked = true;
+        }
+        worked
+    }
+}

@@ -1,0 +1,55 @@
+//! Format of a management datagram (MAD): where its fields are and what their values mean (IBTA 13.4.2, 14.2.1).
+
+/// Bytes of a management datagram.
+pub(crate) const MAD: usize = 256;
+
+/// Places in a datagram (IBTA 13.4.2, 14.2.1).
+pub(super) mod at {
+    pub(in crate::management) const BASE_VERSION: usize = 0;
+    pub(in crate::management) const CLASS: usize = 1;
+    pub(in crate::management) const CLASS_VERSION: usize = 2;
+    pub(in crate::management) const METHOD: usize = 3;
+    pub(in crate::management) const STATUS: usize = 4;
+    /// Of a directed route, instead of what is there otherwise.
+    pub(in crate::management) const HOP_POINTER: usize = 6;
+    pub(in crate::management) const HOP_COUNT: usize = 7;
+    pub(in crate::management) const ATTRIBUTE: usize = 16;
+    pub(in crate::management) const MODIFIER: usize = 20;
+    /// Of subnet management: the manager's key.
+    pub(in crate::management) const M_KEY: usize = 24;
+    pub(in crate::management) const DATA: usize = 64;
+    /// Of a directed route: the ports to go back through.
+    pub(in crate::management) const RETURN_PATH: usize = 192;
+}
+
+pub(super) mod class {
+    pub(in crate::management) const LID_ROUTED: u8 = 0x01;
+    pub(in crate::management) const DIRECTED_ROUTE: u8 = 0x81;
+    pub(in crate::management) const PERFORMANCE: u8 = 0x04;
+}
+
+pub(super) mod method {
+    pub(in crate::management) const GET: u8 = 1;
+    pub(in crate::management) const SET: u8 = 2;
+    pub(in crate::management) const GET_RESP: u8 = 0x81;
+}
+
+/// Of a directed route: it goes back (IBTA 14.2.1.2, the D bit above the status).
+pub(super) const DIRECTION: u16 = 1 << 15;
+/// Most hops of a directed route.
+pub(super) const MOST_HOPS: u8 = 63;
+/// The only port there is.
+pub(super) const PORT: u8 = 1;
+
+/// Statuses (IBTA table 115).
+pub(super) mod status {
+    pub(in crate::management) const VERSION: u16 = 1 << 2;
+    pub(in crate::management) const METHOD: u16 = 2 << 2;
+    pub(in crate::management) const ATTRIBUTE: u16 = 3 << 2;
+    pub(in crate::management) const MODIFIER: u16 = 7 << 2;
+}
+
+/// Returns the 16 bits at byte `at`.
+pub(super) fn word(mad: &[u8; MAD], at: usize) -> u16 {
+    mad.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}

@@ -1,0 +1,140 @@
+//! What a device counts: live objects, and what happened since power-on.
+
+/// The device's own objects and what it was given: for leak tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Keys and queues.
+    pub engine: EngineCounts,
+    /// Event queues.
+    pub eqs: usize,
+    /// User access regions.
+    pub uars: usize,
+    /// Protection domains.
+    pub pds: usize,
+    /// XRC domains.
+    pub xrcds: usize,
+    /// User contexts.
+    pub user_contexts: usize,
+    /// User memory objects.
+    pub user_memories: usize,
+    /// Pages that the firmware holds.
+    pub pages_held: usize,
+    /// Pages that the firmware still held when the driver disabled the device.
+    pub pages_lost: usize,
+}
+
+/// What happened since power-on: for reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// Firmware commands executed.
+    pub commands: u64,
+    /// Events that found no queue or no room.
+    pub events_dropped: u64,
+    /// Interrupts raised.
+    pub interrupts: u64,
+    /// Writes to UAR pages.
+    pub doorbells: u64,
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Frames received.
+    pub frames_received: u64,
+    /// What the transport counted since the driver last brought the device up.
+    pub engine: EngineStats,
+}
+
+/// How many objects there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounts {
+    /// Memory keys, windows included.
+    pub mkeys: usize,
+    /// Memory windows that are bound.
+    pub bound_windows: usize,
+    /// Allocations of device memory.
+    pub device_memories: usize,
+    /// Completion queues.
+    pub cqs: usize,
+    /// Queue pairs.
+    pub qps: usize,
+    /// Shared receive queues of all kinds.
+    pub srqs: usize,
+    /// Memberships of queue pairs in multicast groups.
+    pub memberships: usize,
+}
+
+/// Packets, and their bytes from LRH to ICRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub octets: u64,
+}
+
+impl Traffic {
+    /// Counts a packet of `octets` bytes.
+    pub(crate) fn count(&mut self, octets: usize) {
+        self.packets += 1;
+        self.octets += octets as u64;
+    }
+
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
+    }
+}
+
+/// What went over the wire and what went wrong on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Sent to one port.
+    pub sent: Traffic,
+    /// Sent to multicast groups.
+    pub sent_multicast: Traffic,
+    /// Received and understood.
+    pub received: Traffic,
+    /// Received for multicast groups with a member here.
+    pub received_multicast: Traffic,
+    /// Frames that were no packets, or for no queue pair here.
+    pub dropped: u64,
+    /// Those of them that were no packets.
+    pub malformed: u64,
+    /// Datagrams for the agent of subnet management for which there was no room.
+    pub subnet_management_dropped: u64,
+    /// Times that a requester went back and sent again.
+    pub retries: u64,
+    /// Sequence errors that peers reported.
+    pub sequence_errors: u64,
+    /// Times that a peer had no receive.
+    pub receiver_not_ready: u64,
+    /// Requests that came again.
+    pub duplicates: u64,
+    /// Packets for a queue pair of another partition (P_Key violations).
+    pub pkey_violations: u64,
+    /// Datagrams with another queue key than that of their queue pair (Q_Key violations).
+    pub qkey_violations: u64,
+}
+
+/// What the queue pairs of one set of counters met, since it was last cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// RDMA WRITE requests received.
+    pub writes: u64,
+    /// RDMA READ requests received.
+    pub reads: u64,
+    /// Atomic requests received.
+    pub atomics: u64,
+    /// Messages for which no receive was posted.
+    pub out_of_buffer: u64,
+    /// Requests with a gap before them.
+    pub out_of_sequence: u64,
+    /// Requests that came again.
+    pub duplicates: u64,
+    /// Receiver not ready NAKs received.
+    pub receiver_not_ready: u64,
+    /// Sequence error NAKs received.
+    pub sequence_errors: u64,
+    /// Responses that a later one showed to be missing.
+    pub missing_responses: u64,
+    /// Acknowledge timers that ran out.
+    pub timeouts: u64,
+}
