@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::cli::{BindArgs, ChangeArgs, UnbindArgs};
 use crate::devices::{ObstacleRow, below};
 use crate::output;
-use crate::user::user;
+use crate::sudo_user::sudo_user;
 
 /// A step of a plan, as JSON has it.
 #[derive(Debug, Serialize)]
@@ -47,7 +47,7 @@ pub fn bind(args: &BindArgs) -> Result<()> {
         return show(&args.change, &pci::plan_bind(&sysfs, addresses, &options)?);
     }
     let bound = pci::bind_with(&sysfs, addresses, &options, &mut system(&sysfs)?)?;
-    let process = user(&args.change.place.root);
+    let process = sudo_user(&args.change.place.root);
     let need = Need { memlock: args.memory, ..Need::default() };
     let mut rows = Vec::new();
     let mut text = String::new();

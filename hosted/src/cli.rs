@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::args::{TraceArgs, mtu, per_cent};
 use crate::decode::transport::TransportArg;
 use crate::device::LOCKED_MEMORY;
-use crate::device::choice::DeviceChoice;
+use crate::device::selection::DeviceChoice;
 use crate::perf::args::PerfArgs;
 use crate::pingpong::args::PingpongArgs;
 use crate::serve::args::SimCommand;

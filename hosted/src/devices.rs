@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cli::DevicesArgs;
 use crate::output;
-use crate::user::user;
+use crate::sudo_user::sudo_user;
 
 /// A function, as JSON has it.
 #[derive(Debug, Serialize)]
@@ -90,7 +90,7 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
         let one = |address| pci::function(&sysfs, address).with_context(|| format!("there is no PCI function {address}"));
         args.addresses.iter().map(|address| one(*address)).collect::<Result<_>>()?
     };
-    let process = user(&args.place.root);
+    let process = sudo_user(&args.place.root);
     let need = Need { memlock: args.memory, ..Need::default() };
     let found: Vec<_> = functions
         .into_iter()

@@ -9,8 +9,9 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use serde::Serialize;
 
 use crate::cli::InfoArgs;
-use crate::device::choice::{DeviceChoice, open_pci};
+use crate::device::selection::DeviceChoice;
 use crate::device::simulated::Simulated;
+use crate::device::vfio::Card;
 use crate::device::{Device, Host, Verbs};
 use crate::output;
 use crate::trace;
@@ -129,7 +130,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         }
         DeviceChoice::Pci(address) => {
             trace::refuse(&args.trace)?;
-            (of_host(open_pci(*address)?), None)
+            (of_host(Card::open(*address)?), None)
         }
     };
     // What is missing in the trace matters less than why there is nothing to print.

@@ -27,7 +27,7 @@ mod tests {
     /// Other tests of this process hold and free the memory of whole devices meanwhile: the count is looked at in another.
     #[test]
     fn what_is_held_is_counted_and_what_is_freed_is_not() {
-        let name = "serve::heap::tests::in_a_process_of_its_own";
+        let name = "malloc_stats::tests::in_a_process_of_its_own";
         let run = std::process::Command::new(std::env::current_exe().unwrap()).args(["--exact", "--ignored", name]).output();
         let output = run.unwrap();
         let text = String::from_utf8_lossy(&output.stdout);

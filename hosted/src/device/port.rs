@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{PortAttr, PortState};
 
-use super::{Device, Host};
+use super::bring_up::Device;
+use super::host::Host;
 
 /// How long a port may take: the reset of a card takes its link down, and subnet managers look around every ten seconds.
 const PATIENCE: Duration = Duration::from_secs(15);

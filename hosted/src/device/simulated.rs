@@ -7,7 +7,7 @@ use bareverbs::Machine;
 use bareverbs::{Clock as _, Instant};
 use bareverbs_sim::in_process::{Host as SimHost, SimBuffer, SimPlatform};
 
-use super::Host;
+use super::host::Host;
 use bareverbs_serve::trace::{Printer, Sink};
 
 /// A simulated host with its device.

@@ -8,7 +8,7 @@ use bareverbs_mlx5::Config;
 use bareverbs_vfio::pci::Address;
 use bareverbs_vfio::{Device, DmaBuffer, Interrupt, MonotonicClock, VfioPlatform, wait_any};
 
-use super::Host;
+use super::host::Host;
 
 /// MSI-X vectors in use: one for commands, asynchronous events and page requests, one for completions.
 const VECTORS: u16 = 2;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::parameters::{Atomic, Parameters, Test, Transport};
-use crate::device::choice::DeviceChoice;
+use crate::device::selection::DeviceChoice;
 use bareverbs_serve::parse_number;
 
 /// The TCP port of perftest.

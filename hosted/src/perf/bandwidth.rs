@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Completion, CqHandle, PostSendError, Provider, QpHandle, Remote, SendBatch, SendFlags, Sge, WcData, WcStatus};
 
-use super::areas::Areas;
-use super::endpoint::{Endpoint, refused};
+use super::buffer_layout::BufferLayout;
+use super::endpoint::{Endpoint, refused, stream};
 use super::parameters::{Atomic, CREDITS, End, Parameters, Point, Verb};
 use super::report::Row;
-use super::session::{Role, stream};
-use crate::device::{Device, Host};
-use crate::pattern::Pattern;
+use crate::data_pattern::Pattern;
+use crate::device::{Device, Host, Role};
 
 /// Completions taken at a time.
 const BATCH: usize = 32;
@@ -155,7 +154,7 @@ enum Kind {
 #[derive(Debug)]
 pub(super) struct Bandwidth {
     point: Point,
-    areas: Areas,
+    layout: BufferLayout,
     kind: Kind,
     role: Role,
     queue_pairs: Vec<QueuePair>,
@@ -194,7 +193,7 @@ impl Bandwidth {
         role: Role,
         run: u64,
     ) -> Result<Self> {
-        let areas = Areas::new(parameters, point);
+        let layout = BufferLayout::new(parameters, point);
         let verb = point.test.verb();
         let sends = role == Role::Client || parameters.bidirectional;
         let receives = verb == Verb::Send;
@@ -211,18 +210,18 @@ impl Bandwidth {
             (Verb::Atomic, _, Atomic::CmpAndSwap) => Kind::CompareSwap,
         };
         let mut inline = Vec::new();
-        for queue_pair in 0..areas.queue_pairs {
-            for slot in 0..areas.slots {
+        for queue_pair in 0..layout.queue_pairs {
+            for slot in 0..layout.slots {
                 if verb == Verb::Atomic {
-                    endpoint.clear(areas.out(queue_pair, slot), areas.size)?;
+                    endpoint.clear(layout.tx(queue_pair, slot), layout.size)?;
                 } else {
-                    endpoint.fill(areas.out(queue_pair, slot), areas.size, pattern(run, role, queue_pair, slot))?;
+                    endpoint.fill(layout.tx(queue_pair, slot), layout.size, pattern(run, role, queue_pair, slot))?;
                 }
-                endpoint.clear(areas.incoming(queue_pair, slot), areas.size)?;
+                endpoint.clear(layout.rx(queue_pair, slot), layout.size)?;
             }
         }
         if is_inline {
-            inline.extend_from_slice(endpoint.read(0, areas.queue_pairs * areas.ring())?);
+            inline.extend_from_slice(endpoint.read(0, layout.queue_pairs * layout.ring())?);
         }
         let target = match parameters.end(point) {
             _ if !sends => 0,
@@ -233,9 +232,9 @@ impl Bandwidth {
         let (depth, post_list) = (parameters.tx_depth, parameters.post_list);
         // A list waits for room, so a completion must come before there is none.
         let cq_mod = parameters.cq_mod(point.size).min(depth - post_list + 1);
-        let mut queue_pairs = Vec::with_capacity(areas.queue_pairs);
+        let mut queue_pairs = Vec::with_capacity(layout.queue_pairs);
         for (index, &qp) in qps.iter().enumerate() {
-            let (out, incoming) = (areas.out(index, 0), areas.incoming(index, 0));
+            let (out, incoming) = (layout.tx(index, 0), layout.rx(index, 0));
             // What is read goes where messages come in, and comes from where messages are sent.
             let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
             queue_pairs.push(QueuePair {
@@ -247,33 +246,33 @@ impl Bandwidth {
                 until_signal: cq_mod,
                 offset: 0,
                 local: endpoint.sge(from, 0).addr,
-                remote: Remote { ..peer_at(endpoint, to)? },
+                remote: endpoint.peer()?.at(to),
                 out,
                 received: 0,
                 next_slot: 0,
-                source_slots: vec![usize::MAX; areas.slots],
+                source_slots: vec![usize::MAX; layout.slots],
                 credited: 0,
                 credit_sent: 0,
                 credit_in_flight: false,
             });
             if receives {
                 for count in 0..parameters.rx_depth + CREDITS {
-                    let slot = count as usize % areas.slots;
+                    let slot = count as usize % layout.slots;
                     let wr_id = (index as u64) << QUEUE_PAIR_SHIFT | slot as u64;
-                    endpoint.post_receive(device, qp, wr_id, areas.incoming(index, slot), areas.size)?;
+                    endpoint.post_receive(device, qp, wr_id, layout.rx(index, slot), layout.size)?;
                 }
             }
         }
         Ok(Self {
             point,
-            areas,
+            layout,
             kind,
             role,
             unfinished: if sends { queue_pairs.len() } else { 0 },
             queue_pairs,
             send_cq,
             recv_cq,
-            lkey: endpoint.sge(0, areas.size),
+            lkey: endpoint.sge(0, layout.size),
             sends,
             receives,
             events: parameters.events,
@@ -373,9 +372,14 @@ impl Bandwidth {
             }
         }
         let mut worked = false;
-        let (inline, size) = (self.inline.as_slice(), self.areas.size);
-        let shape =
-            Shape { ring: self.areas.ring(), stride: self.areas.stride, sge: self.lkey, cq_mod: self.cq_mod, fixed: R::FIXED };
+        let (inline, size) = (self.inline.as_slice(), self.layout.size);
+        let shape = Shape {
+            ring: self.layout.ring(),
+            stride: self.layout.stride,
+            sge: self.lkey,
+            cq_mod: self.cq_mod,
+            fixed: R::FIXED,
+        };
         for (index, queue_pair) in self.queue_pairs.iter_mut().enumerate() {
             loop {
                 let count = (queue_pair.target.min(queue_pair.allowed) - queue_pair.posted).min(self.post_list);
@@ -449,7 +453,7 @@ impl Bandwidth {
                 }
                 queue_pair.allowed = self.rx_depth + queue_pair.credited;
             } else {
-                if completion.byte_len as usize != self.areas.size {
+                if completion.byte_len as usize != self.layout.size {
                     bail!("a message of {} bytes came on queue pair {index}", completion.byte_len);
                 }
                 queue_pair.received += 1;
@@ -457,12 +461,12 @@ impl Bandwidth {
                     *source = queue_pair.next_slot;
                 }
                 queue_pair.next_slot += 1;
-                if queue_pair.next_slot == self.areas.slots {
+                if queue_pair.next_slot == self.layout.slots {
                     queue_pair.next_slot = 0;
                 }
             }
-            let at = self.areas.incoming(index, slot);
-            endpoint.post_receive(device, queue_pair.qp, completion.wr_id, at, self.areas.size)?;
+            let at = self.layout.rx(index, slot);
+            endpoint.post_receive(device, queue_pair.qp, completion.wr_id, at, self.layout.size)?;
             self.send_credit(index, device)?;
         }
         Ok(taken != 0)
@@ -506,19 +510,19 @@ impl Bandwidth {
 
     /// Compares what came with what the peer sent; `sent` are its messages.
     pub(super) fn verify<H: Host>(&self, endpoint: &mut Endpoint<H>, run: u64, sent: &[u64]) -> Result<()> {
-        let areas = self.areas;
+        let layout = self.layout;
         for (index, queue_pair) in self.queue_pairs.iter().enumerate() {
             match self.kind {
                 Kind::FetchAdd | Kind::CompareSwap => {
-                    let sum = endpoint.word(areas.incoming(index, 0))?;
+                    let sum = endpoint.word(layout.rx(index, 0))?;
                     let wanted = sent.get(index).copied().unwrap_or(0);
                     if sum != wanted {
                         bail!("the atomics of queue pair {index} made {sum} of the word instead of {wanted}");
                     }
                     // The results of the last round: each the number of the atomics before it.
-                    for number in queue_pair.posted.saturating_sub(areas.slots as u64)..queue_pair.posted {
-                        let slot = (number % areas.slots as u64) as usize;
-                        let old = endpoint.word(areas.out(index, slot))?;
+                    for number in queue_pair.posted.saturating_sub(layout.slots as u64)..queue_pair.posted {
+                        let slot = (number % layout.slots as u64) as usize;
+                        let old = endpoint.word(layout.tx(index, slot))?;
                         if old != number {
                             bail!("atomic {number} of queue pair {index} gave {old} as the value before it");
                         }
@@ -526,26 +530,18 @@ impl Bandwidth {
                 }
                 Kind::Write | Kind::WriteInline | Kind::Read => {
                     let count = if matches!(self.kind, Kind::Read) { Some(&queue_pair.posted) } else { sent.get(index) };
-                    let used = count.map_or(0, |&count| usize::try_from(count).unwrap_or(usize::MAX)).min(areas.slots);
+                    let used = count.map_or(0, |&count| usize::try_from(count).unwrap_or(usize::MAX)).min(layout.slots);
                     for slot in 0..used {
-                        compare(
-                            endpoint,
-                            areas.incoming(index, slot),
-                            areas.size,
-                            pattern(run, self.role.other(), index, slot),
-                        )
-                        .with_context(|| format!("slot {slot} of queue pair {index}"))?;
+                        endpoint
+                            .verify(layout.rx(index, slot), layout.size, pattern(run, self.role.other(), index, slot))
+                            .with_context(|| format!("slot {slot} of queue pair {index}"))?;
                     }
                 }
                 Kind::Send | Kind::SendInline => {
                     for (slot, &from) in queue_pair.source_slots.iter().enumerate().filter(|(_, from)| **from != usize::MAX) {
-                        compare(
-                            endpoint,
-                            areas.incoming(index, slot),
-                            areas.size,
-                            pattern(run, self.role.other(), index, from),
-                        )
-                        .with_context(|| format!("receive slot {slot} of queue pair {index}"))?;
+                        endpoint
+                            .verify(layout.rx(index, slot), layout.size, pattern(run, self.role.other(), index, from))
+                            .with_context(|| format!("receive slot {slot} of queue pair {index}"))?;
                     }
                 }
             }
@@ -567,16 +563,4 @@ impl Bandwidth {
 /// What end `role` sends from a slot.
 fn pattern(run: u64, role: Role, queue_pair: usize, slot: usize) -> Pattern {
     Pattern::new(run, stream(role), (queue_pair as u64) << 32 | slot as u64)
-}
-
-fn peer_at<H: Host>(endpoint: &Endpoint<H>, at: usize) -> Result<Remote> {
-    Ok(endpoint.peer()?.at(at))
-}
-
-/// Compares bytes of the memory with a pattern.
-pub(super) fn compare<H: Host>(endpoint: &mut Endpoint<H>, at: usize, len: usize, pattern: Pattern) -> Result<()> {
-    match pattern.differs(endpoint.read(at, len)?) {
-        None => Ok(()),
-        Some((byte, want, have)) => bail!("wrong data: byte {byte} of {len} is {have:#04x} instead of {want:#04x}"),
-    }
 }

@@ -9,11 +9,11 @@ use bareverbs::{
     QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Region, Remote, Rkey, Sge, WcStatus,
 };
 
-use super::areas::Areas;
+use super::buffer_layout::BufferLayout;
 use super::exchange::Connection;
 use super::parameters::{CREDITS, Parameters, Point, REQUESTS, Test, Transport, Verb};
-use crate::device::{Device, Host, SEND_BLOCKS};
-use crate::pattern::Pattern;
+use crate::data_pattern::Pattern;
+use crate::device::{Device, Host, Role, SEND_BLOCKS};
 
 /// Local ACK timeout and code of the wait after an RNR NAK, as with perftest: 67 ms, 0.64 ms.
 const TIMEOUT: u8 = 14;
@@ -72,7 +72,7 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn new(device: &mut Device<H>, parameters: &Parameters, ends_here: u64, stop: &AtomicBool) -> Result<Self> {
         check_device(device, parameters)?;
         let port = device.active_port(1, stop)?;
-        let length = parameters.points().iter().map(|&point| Areas::new(parameters, point).total()).max().unwrap_or(0);
+        let length = parameters.points().iter().map(|&point| BufferLayout::new(parameters, point).total()).max().unwrap_or(0);
         let length = length.next_multiple_of(4096);
         let longest = parameters.points().iter().map(|point| u64::from(point.size)).max().unwrap_or(0);
         // A message is made, and compared, outside the memory of the device.
@@ -129,7 +129,7 @@ impl<H: Host> Endpoint<H> {
         peer: &Connection,
     ) -> Result<()> {
         let attr = *device.verbs.query_device();
-        check_connection(peer, parameters, Areas::new(parameters, point).total())?;
+        check_connection(peer, parameters, BufferLayout::new(parameters, point).total())?;
         let theirs = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes() == peer.mtu);
         let theirs = theirs.with_context(|| format!("the peer's port has an MTU of {} bytes", peer.mtu))?;
         let path_mtu = parameters.path_mtu().unwrap_or(self.mtu.min(theirs));
@@ -254,11 +254,27 @@ impl<H: Host> Endpoint<H> {
         Ok(&mut self.scratch)
     }
 
+    /// Compares `len` bytes from `at` with a pattern.
+    pub(super) fn verify(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
+        match pattern.differs(self.read(at, len)?) {
+            None => Ok(()),
+            Some((byte, want, have)) => bail!("wrong data: byte {byte} of {len} is {have:#04x} instead of {want:#04x}"),
+        }
+    }
+
     /// The word at `at`, in this machine's byte order.
     pub(super) fn word(&self, at: usize) -> Result<u64> {
         let mut word = [0; 8];
         self.region.read(at, &mut word).ok().context("a word outside the memory")?;
         Ok(u64::from_ne_bytes(word))
+    }
+}
+
+/// Returns the stream of the pattern that an end sends.
+pub(super) const fn stream(role: Role) -> u32 {
+    match role {
+        Role::Client => 0,
+        Role::Server => 1,
     }
 }
 

@@ -9,15 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Completion, CqHandle, DmaBuffer as _, Payload, QpHandle, Remote, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
-use super::areas::Areas;
-use super::bandwidth::compare;
-use super::endpoint::{Endpoint, LATENCY_INTERVAL, refused};
+use super::buffer_layout::BufferLayout;
+use super::endpoint::{Endpoint, LATENCY_INTERVAL, refused, stream};
 use super::parameters::{Atomic, End, Parameters, Point, Verb};
 use super::report::Row;
-use super::session::{Role, stream};
 use super::statistics::Samples;
-use crate::device::{Device, Host};
-use crate::pattern::Pattern;
+use crate::data_pattern::Pattern;
+use crate::device::{Device, Host, Role};
 
 /// Completions taken at a time: there are hardly ever more.
 const BATCH: usize = 4;
@@ -28,7 +26,7 @@ const LOOK: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Latency {
     point: Point,
-    areas: Areas,
+    layout: BufferLayout,
     verb: Verb,
     atomic: Atomic,
     role: Role,
@@ -73,24 +71,24 @@ impl Latency {
         role: Role,
         run: u64,
     ) -> Result<Self> {
-        let areas = Areas::new(parameters, point);
+        let layout = BufferLayout::new(parameters, point);
         let verb = point.test.verb();
-        let (out, incoming) = (areas.out(0, 0), areas.incoming(0, 0));
+        let (out, incoming) = (layout.tx(0, 0), layout.rx(0, 0));
         if verb == Verb::Atomic {
-            endpoint.clear(out, areas.size)?;
+            endpoint.clear(out, layout.size)?;
         } else {
-            endpoint.fill(out, areas.size, pattern(run, role))?;
+            endpoint.fill(out, layout.size, pattern(run, role))?;
         }
-        endpoint.clear(incoming, areas.size)?;
+        endpoint.clear(incoming, layout.size)?;
         let queues = endpoint.queues()?;
         let (send_cq, recv_cq, qps, longest) = (queues.send_cq, queues.recv_cq, queues.qps.clone(), queues.inline);
-        let inline = if point.size <= longest { endpoint.read(out, areas.size)?.to_vec() } else { Vec::new() };
+        let inline = if point.size <= longest { endpoint.read(out, layout.size)?.to_vec() } else { Vec::new() };
         // What is read goes where messages come in, and comes from where messages are sent.
         let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
         if verb == Verb::Send {
             for (index, &qp) in qps.iter().enumerate() {
                 for _ in 0..parameters.rx_depth {
-                    endpoint.post_receive(device, qp, index as u64, incoming, areas.size)?;
+                    endpoint.post_receive(device, qp, index as u64, incoming, layout.size)?;
                 }
             }
         }
@@ -105,7 +103,7 @@ impl Latency {
         };
         Ok(Self {
             point,
-            areas,
+            layout,
             verb,
             atomic: parameters.atomic,
             role,
@@ -114,11 +112,11 @@ impl Latency {
             queue_pair: 0,
             send_cq,
             recv_cq,
-            sges: [endpoint.sge(from, areas.size)],
+            sges: [endpoint.sge(from, layout.size)],
             remote: endpoint.peer()?.at(to),
             inline,
-            out_last: out + areas.size - 1,
-            in_last: incoming + areas.size - 1,
+            out_last: out + layout.size - 1,
+            in_last: incoming + layout.size - 1,
             sent: 0,
             completed: 0,
             received: 0,
@@ -239,13 +237,13 @@ impl Latency {
         if completion.status != WcStatus::Success {
             return Err(refused(completion));
         }
-        if completion.byte_len as usize != self.areas.size {
+        if completion.byte_len as usize != self.layout.size {
             bail!("a message of {} bytes came", completion.byte_len);
         }
         self.take_message(endpoint, device)?;
         // The answer is on its way before the receive goes back.
-        let at = self.areas.incoming(0, 0);
-        endpoint.post_receive(device, completion.qp, completion.wr_id, at, self.areas.size)?;
+        let at = self.layout.rx(0, 0);
+        endpoint.post_receive(device, completion.qp, completion.wr_id, at, self.layout.size)?;
         Ok(true)
     }
 
@@ -339,7 +337,7 @@ impl Latency {
 
     /// Compares what came with what the peer sent; `sent` are its messages.
     pub(super) fn verify<H: Host>(&self, endpoint: &mut Endpoint<H>, run: u64, sent: &[u64]) -> Result<()> {
-        let (incoming, size) = (self.areas.incoming(0, 0), self.areas.size);
+        let (incoming, size) = (self.layout.rx(0, 0), self.layout.size);
         match self.verb {
             Verb::Atomic if self.is_client() => Ok(()),
             Verb::Atomic => {
@@ -351,7 +349,7 @@ impl Latency {
             }
             Verb::Read if !self.is_client() => Ok(()),
             Verb::Read if self.sent == 0 => Ok(()),
-            Verb::Read => compare(endpoint, incoming, size, pattern(run, self.role.other())),
+            Verb::Read => endpoint.verify(incoming, size, pattern(run, self.role.other())),
             Verb::Write | Verb::Send => {
                 if self.received == 0 {
                     return Ok(());

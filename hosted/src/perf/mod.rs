@@ -3,15 +3,15 @@
 //! Two ends (`session`) measure together: both in this process, on one device or two, or each in a process of its own. They go
 //! the same way in either case; what differs is how their messages get across (`exchange`), and who steps them.
 
-mod areas;
 pub mod args;
 mod bandwidth;
+mod buffer_layout;
 mod endpoint;
 mod exchange;
 mod latency;
-mod live;
 pub mod parameters;
 pub mod plot;
+mod progress_line;
 pub mod report;
 mod session;
 pub mod statistics;
@@ -34,13 +34,13 @@ use bareverbs_vfio::pci::Address;
 
 use self::args::PerfArgs;
 use self::exchange::{Lines, Link, Local};
-use self::live::Live;
 use self::parameters::{Parameters, QUEUE_PAIRS};
+use self::progress_line::ProgressLine;
 use self::report::Report;
 use self::session::{Interrupted, Session, Turn};
-use crate::device::choice::open_pci;
-use crate::device::sides::Sides;
+use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
+use crate::device::vfio::Card;
 use crate::device::{Device, Host};
 
 /// Looks for something new in one step of an end that has its process for itself.
@@ -116,19 +116,21 @@ impl Form {
         let listen = args.listen.as_ref().map(|text| address(text, "0.0.0.0", args.port)).transpose()?;
         let connect = args.connect.as_ref().map(|text| address(text, "", args.port)).transpose()?;
         let network = listen.map(|at| (true, at)).or(connect.map(|at| (false, at)));
-        match (Sides::new(&args.device)?, network) {
-            (Sides::Pci { first, given: 1, .. }, Some((true, at))) => Ok(Self::Listen(first, at)),
-            (Sides::Pci { first, given: 1, .. }, Some((false, at))) => Ok(Self::Connect(first, at)),
-            (Sides::Simulated(0), Some(_)) => Err("--listen and --connect need a card: --device ADDRESS".into()),
-            (Sides::Simulated(_), Some(_)) => Err(
+        match (DeviceSelection::new(&args.device)?, network) {
+            (DeviceSelection::Pci { first, given: 1, .. }, Some((true, at))) => Ok(Self::Listen(first, at)),
+            (DeviceSelection::Pci { first, given: 1, .. }, Some((false, at))) => Ok(Self::Connect(first, at)),
+            (DeviceSelection::Simulated(0), Some(_)) => Err("--listen and --connect need a card: --device ADDRESS".into()),
+            (DeviceSelection::Simulated(_), Some(_)) => Err(
                 "a simulated device of this process has no wire to another process; leave --listen and --connect out, or use \
                      --device ADDRESS of a card"
                     .into(),
             ),
-            (Sides::Pci { .. }, Some(_)) => Err("--listen and --connect take one --device: the other end has its own".into()),
-            (Sides::Simulated(1), None) => Ok(Self::Simulated(1)),
-            (Sides::Simulated(_), None) => Ok(Self::Simulated(2)),
-            (Sides::Pci { first, second, .. }, None) => Ok(Self::Pci(first, second)),
+            (DeviceSelection::Pci { .. }, Some(_)) => {
+                Err("--listen and --connect take one --device: the other end has its own".into())
+            }
+            (DeviceSelection::Simulated(1), None) => Ok(Self::Simulated(1)),
+            (DeviceSelection::Simulated(_), None) => Ok(Self::Simulated(2)),
+            (DeviceSelection::Pci { first, second, .. }, None) => Ok(Self::Pci(first, second)),
         }
     }
 }
@@ -194,16 +196,16 @@ impl Job<'_> {
             }
             Form::Pci(one, two) => {
                 let addresses = [Some(one), two];
-                let hosts = addresses.into_iter().flatten().map(open_pci).collect::<Result<_>>()?;
+                let hosts = addresses.into_iter().flatten().map(Card::open).collect::<Result<_>>()?;
                 self.local(hosts, parameters)
             }
             Form::Listen(device, at) => {
-                let mut device = self.bring_up(open_pci(device)?)?;
+                let mut device = self.bring_up(Card::open(device)?)?;
                 let result = self.serve(&mut device, &at);
                 finish(result, [device])
             }
             Form::Connect(device, at) => {
-                let mut device = self.bring_up(open_pci(device)?)?;
+                let mut device = self.bring_up(Card::open(device)?)?;
                 let result = self.connect(&mut device, &at, parameters);
                 finish(result, [device])
             }
@@ -220,11 +222,11 @@ impl Job<'_> {
         self.report.role = "local";
         let mut devices = hosts.into_iter().map(|host| self.bring_up(host)).collect::<Result<Vec<_>>>()?;
         let (to, fro) = Local::pair();
-        let live = Live::new(self.is_shown, Some(&parameters));
+        let progress = ProgressLine::new(self.is_shown, Some(&parameters));
         self.report.parameters = Some(parameters.clone());
-        let client = Session::client(to, parameters, Arc::clone(self.stop), live)?;
+        let client = Session::client(to, parameters, Arc::clone(self.stop), progress)?;
         // Ctrl-C is the client's to see.
-        let server = Session::server(fro, Arc::default(), Live::none());
+        let server = Session::server(fro, Arc::default(), ProgressLine::none());
         let mut ends = [client, server];
         let result = both(&mut devices, &mut ends);
         let [client, _] = &ends;
@@ -260,7 +262,7 @@ impl Job<'_> {
         // Whoever comes while this end is busy is refused at once, instead of waiting for an answer.
         drop(listener);
         stream.set_nodelay(true)?;
-        let session = Session::server(Lines::new(stream)?, Arc::clone(self.stop), Live::new(self.is_shown, None));
+        let session = Session::server(Lines::new(stream)?, Arc::clone(self.stop), ProgressLine::new(self.is_shown, None));
         self.alone(device, session)
     }
 
@@ -268,8 +270,8 @@ impl Job<'_> {
         self.report.role = "client";
         let stream = dial(at, self.stop)?;
         stream.set_nodelay(true)?;
-        let live = Live::new(self.is_shown, Some(&parameters));
-        let session = Session::client(Lines::new(stream)?, parameters, Arc::clone(self.stop), live)?;
+        let progress = ProgressLine::new(self.is_shown, Some(&parameters));
+        let session = Session::client(Lines::new(stream)?, parameters, Arc::clone(self.stop), progress)?;
         self.alone(device, session)
     }
 

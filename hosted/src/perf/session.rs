@@ -12,10 +12,10 @@ use super::bandwidth::Bandwidth;
 use super::endpoint::Endpoint;
 use super::exchange::{Link, Message, PROTOCOL, VERSION, printable};
 use super::latency::Latency;
-use super::live::Live;
 use super::parameters::{Parameters, Point};
+use super::progress_line::ProgressLine;
 use super::report::Row;
-use crate::device::{Device, Host};
+use crate::device::{Device, Host, Role};
 
 /// How long, by the host's clock, nothing may happen while something is outstanding.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,30 +30,6 @@ const TURN: u32 = 64;
 /// How far apart looks at anything but the device are to be, and steps between them.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 const STEPS: (u32, u32) = (16, 1 << 20);
-
-/// Which end. The client decides what is measured, and starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Client,
-    Server,
-}
-
-impl Role {
-    pub(super) const fn other(self) -> Self {
-        match self {
-            Self::Client => Self::Server,
-            Self::Server => Self::Client,
-        }
-    }
-}
-
-/// The stream of the pattern that an end sends.
-pub(super) const fn stream(role: Role) -> u32 {
-    match role {
-        Role::Client => 0,
-        Role::Server => 1,
-    }
-}
 
 /// Ctrl-C at an end that cannot end a measurement cleanly by itself.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +116,7 @@ pub(super) struct Session<H: Host, L: Link> {
     is_last: bool,
     stop: Arc<AtomicBool>,
     pub(super) rows: Vec<Row>,
-    pub(super) live: Live,
+    pub(super) progress: ProgressLine,
     steps: u32,
     until_look: u32,
     last_look: Instant,
@@ -154,10 +130,10 @@ pub(super) struct Session<H: Host, L: Link> {
 
 impl<H: Host, L: Link> Session<H, L> {
     /// The end that decides.
-    pub(super) fn client(link: L, parameters: Parameters, stop: Arc<AtomicBool>, live: Live) -> Result<Self> {
+    pub(super) fn client(link: L, parameters: Parameters, stop: Arc<AtomicBool>, progress: ProgressLine) -> Result<Self> {
         let hello =
             Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: Some(Box::new(parameters.clone())) };
-        let mut session = Self::new(Role::Client, link, stop, live);
+        let mut session = Self::new(Role::Client, link, stop, progress);
         session.points = parameters.points();
         session.parameters = Some(parameters);
         session.link.send(&hello)?;
@@ -165,11 +141,11 @@ impl<H: Host, L: Link> Session<H, L> {
     }
 
     /// The end that does what the other decides.
-    pub(super) fn server(link: L, stop: Arc<AtomicBool>, live: Live) -> Self {
-        Self::new(Role::Server, link, stop, live)
+    pub(super) fn server(link: L, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
+        Self::new(Role::Server, link, stop, progress)
     }
 
-    fn new(role: Role, link: L, stop: Arc<AtomicBool>, live: Live) -> Self {
+    fn new(role: Role, link: L, stop: Arc<AtomicBool>, progress: ProgressLine) -> Self {
         Self {
             role,
             link,
@@ -186,7 +162,7 @@ impl<H: Host, L: Link> Session<H, L> {
             is_last: false,
             stop,
             rows: Vec::new(),
-            live,
+            progress,
             steps: STEPS.0,
             until_look: STEPS.0,
             last_look: Instant::now(),
@@ -388,7 +364,7 @@ impl<H: Host, L: Link> Session<H, L> {
             Some(Message::Ready { point }) if point == wanted => {}
             Some(message) => return Err(unexpected(&message, "ready")),
         }
-        self.live.begin(wanted);
+        self.progress.begin(wanted);
         (self.steps, self.until_look, self.last_look) = (STEPS.0, STEPS.0, Instant::now());
         (self.worked, self.has_worked) = (Some(device.host.now()), false);
         self.enter(Phase::Run);
@@ -489,7 +465,7 @@ impl<H: Host, L: Link> Session<H, L> {
         if self.role == Role::Server && self.is_last {
             each!(activity, inner => inner.stop());
         }
-        self.live.show(each!(activity, inner => inner.messages()));
+        self.progress.show(each!(activity, inner => inner.messages()));
         let (is_passive, is_finished) = each!(activity, inner => (inner.is_passive(), inner.is_finished()));
         if self.has_worked || self.worked.is_none() {
             self.touch(device);
@@ -580,7 +556,7 @@ impl<H: Host, L: Link> Session<H, L> {
                 _ => self.rows.push(theirs),
             }
         }
-        self.live.end();
+        self.progress.end();
         self.activity = None;
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.close(device)?;

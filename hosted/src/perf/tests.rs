@@ -28,8 +28,8 @@ impl Pair {
         let devices = vec![device(&world, 1), device(&world, 2)];
         let (to, fro) = UnixStream::pair().unwrap();
         let stops: [Arc<AtomicBool>; 2] = Default::default();
-        let client = Session::client(Lines::new(to).unwrap(), parameters, stops[0].clone(), Live::none()).unwrap();
-        let server = Session::server(Lines::new(fro).unwrap(), stops[1].clone(), Live::none());
+        let client = Session::client(Lines::new(to).unwrap(), parameters, stops[0].clone(), ProgressLine::none()).unwrap();
+        let server = Session::server(Lines::new(fro).unwrap(), stops[1].clone(), ProgressLine::none());
         Self { devices, ends: [client, server], stops }
     }
 
@@ -261,7 +261,7 @@ fn server_says(lines: &[&str]) -> String {
     for line in lines {
         writeln!(to, "{line}").unwrap();
     }
-    let mut server = Session::server(Lines::new(fro).unwrap(), Arc::default(), Live::none());
+    let mut server = Session::server(Lines::new(fro).unwrap(), Arc::default(), ProgressLine::none());
     let error = (0..10_000).find_map(|_| server.step(&mut device, 1).err()).unwrap();
     format!("{error:#}")
 }

@@ -4,7 +4,7 @@ use bareverbs::Mtu;
 use clap::{Args, ValueEnum};
 
 use crate::args::{TraceArgs, mtu};
-use crate::device::choice::DeviceChoice;
+use crate::device::selection::DeviceChoice;
 
 /// Receives that the command's queue pairs hold at most.
 const MOST_RECEIVES: i64 = 512;

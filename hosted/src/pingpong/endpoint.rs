@@ -9,8 +9,8 @@ use bareverbs::{
 };
 
 use super::address::Address;
-use crate::device::{Device, Host, Side};
-use crate::pattern::Pattern;
+use crate::data_pattern::Pattern;
+use crate::device::{Device, Host, Role};
 
 /// Request numbers of the tools, each a bit of what is pending.
 const RECEIVE: u64 = 1;
@@ -56,7 +56,7 @@ pub struct Plan {
 /// One end.
 pub struct Endpoint<H: Host> {
     /// Which one: A is the client, B the server.
-    pub side: Side,
+    pub side: Role,
     /// Where it is reached.
     pub local: Address,
     /// Messages that were sent and, with RC, acknowledged.
@@ -84,7 +84,7 @@ impl<H: Host> Endpoint<H> {
     ///
     /// # Errors
     /// The device lacks what the plan wants, or does not give it.
-    pub fn new(side: Side, name: &str, device: &mut Device<H>, plan: Plan) -> Result<Self> {
+    pub fn new(side: Role, name: &str, device: &mut Device<H>, plan: Plan) -> Result<Self> {
         let verbs = &mut device.verbs;
         let port = verbs.query_port(plan.port).context("query_port")?;
         if plan.mtu > port.active_mtu {
@@ -109,7 +109,7 @@ impl<H: Host> Endpoint<H> {
         };
         let pd = verbs.alloc_pd().context("alloc_pd")?;
         // A client keeps what comes back apart from what it sent; a server sends back what came.
-        let len = (plan.size as usize).next_multiple_of(PAGE) * if side == Side::A { 2 } else { 1 };
+        let len = (plan.size as usize).next_multiple_of(PAGE) * if side == Role::Client { 2 } else { 1 };
         let buffer = device.host.buffer(len)?;
         let mut region = verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE).map_err(|refused| refused.error).context("reg_mr")?;
         let scratch = vec![0x7b; plan.size as usize];
@@ -182,7 +182,7 @@ impl<H: Host> Endpoint<H> {
     /// # Errors
     /// It cannot be posted.
     pub fn start(&mut self, device: &mut Device<H>) -> Result<()> {
-        if self.side == Side::A { self.post_send(device) } else { Ok(()) }
+        if self.side == Role::Client { self.post_send(device) } else { Ok(()) }
     }
 
     /// Takes the completions that are there and does what follows from them; whether there were any.
@@ -267,7 +267,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Where received bytes go.
     fn inbox(&self) -> usize {
-        if self.side == Side::A { (self.plan.size as usize).next_multiple_of(PAGE) } else { 0 }
+        if self.side == Role::Client { (self.plan.size as usize).next_multiple_of(PAGE) } else { 0 }
     }
 
     fn post_receives(&mut self, device: &mut Device<H>) -> Result<()> {
@@ -280,7 +280,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     fn post_send(&mut self, device: &mut Device<H>) -> Result<()> {
-        if self.plan.chk && self.side == Side::A {
+        if self.plan.chk && self.side == Role::Client {
             self.fill(self.begun);
             self.region.write(0, &self.scratch)?;
         } else if self.inline {
@@ -306,7 +306,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Looks at the message that came.
     fn check(&mut self, index: u32) -> Result<()> {
-        if self.side == Side::A {
+        if self.side == Role::Client {
             self.fill(index);
             let mut came = vec![0; self.scratch.len()];
             self.region.read(self.inbox(), &mut came)?;
@@ -366,8 +366,8 @@ mod tests {
 
     fn ends(plan_a: Plan, plan_b: Plan) -> Ends {
         let (mut devices, mut a, mut b) = unconnected(plan_a, plan_b);
-        a.connect(devices.of(Side::A), &b.local).unwrap();
-        b.connect(devices.of(Side::B), &a.local).unwrap();
+        a.connect(devices.of(Role::Client), &b.local).unwrap();
+        b.connect(devices.of(Role::Server), &a.local).unwrap();
         (devices, a, b)
     }
 
@@ -375,16 +375,16 @@ mod tests {
         let (_, a, b) = World::pair(WorldConfig::default());
         let up = |name, host| Device::bring_up(Simulated::new(name, host)).unwrap();
         let mut devices = DevicePair::new(up("a", a), Some(up("b", b)));
-        let a = Endpoint::new(Side::A, "a", devices.of(Side::A), plan_a).unwrap();
-        let b = Endpoint::new(Side::B, "b", devices.of(Side::B), plan_b).unwrap();
+        let a = Endpoint::new(Role::Client, "a", devices.of(Role::Client), plan_a).unwrap();
+        let b = Endpoint::new(Role::Server, "b", devices.of(Role::Server), plan_b).unwrap();
         (devices, a, b)
     }
 
     /// Goes on until both are done or one fails.
     fn play((devices, a, b): &mut Ends) -> Result<()> {
         for _ in 0..100_000 {
-            a.step(devices.of(Side::A))?;
-            b.step(devices.of(Side::B))?;
+            a.step(devices.of(Role::Client))?;
+            b.step(devices.of(Role::Server))?;
             if a.is_done() && b.is_done() {
                 return Ok(());
             }
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn a_right_byte_everywhere_is_no_error() {
         let mut ends = ends(PLAN, PLAN);
-        ends.1.start(ends.0.of(Side::A)).unwrap();
+        ends.1.start(ends.0.of(Role::Client)).unwrap();
         play(&mut ends).unwrap();
         assert_eq!((ends.1.sent, ends.1.received, ends.2.sent, ends.2.received), (3, 3, 3, 3));
     }
@@ -410,7 +410,7 @@ mod tests {
         for at in [0, 1, 4096, 8999] {
             // The server does not look: what it gets wrong, it sends back wrong.
             let mut ends = ends(PLAN, Plan { chk: false, ..PLAN });
-            ends.1.start(ends.0.of(Side::A)).unwrap();
+            ends.1.start(ends.0.of(Role::Client)).unwrap();
             let right = ends.1.scratch[at];
             // Between the post and the moment when the device fetches the bytes.
             set(&mut ends.1, at, right ^ 0x40);
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn a_server_finds_a_wrong_byte_at_the_start_of_a_page() {
         let mut ends = ends(PLAN, PLAN);
-        ends.1.start(ends.0.of(Side::A)).unwrap();
+        ends.1.start(ends.0.of(Role::Client)).unwrap();
         set(&mut ends.1, 4096, 0x7b);
         let error = format!("{:#}", play(&mut ends).unwrap_err());
         assert!(error.contains("message 0 at b: byte 4096 is 0x7b instead of 0"), "{error}");
@@ -433,7 +433,7 @@ mod tests {
     fn ends_of_different_sizes_say_so() {
         for (size_a, size_b, what) in [(100, 200, "a message of 100 bytes came instead of 200"), (200, 100, "failed with")] {
             let mut ends = ends(Plan { size: size_a, ..PLAN }, Plan { size: size_b, ..PLAN });
-            ends.1.start(ends.0.of(Side::A)).unwrap();
+            ends.1.start(ends.0.of(Role::Client)).unwrap();
             let error = format!("{:#}", play(&mut ends).unwrap_err());
             assert!(error.contains(what) && error.contains("give both ends the same -s"), "{error}");
         }
@@ -443,7 +443,7 @@ mod tests {
     fn a_gid_on_one_side_only_is_refused() {
         let (mut devices, mut a, b) = unconnected(PLAN, Plan { gid_idx: Some(0), ..PLAN });
         assert!(b.local.is_global());
-        let error = a.connect(devices.of(Side::A), &b.local).unwrap_err();
+        let error = a.connect(devices.of(Role::Client), &b.local).unwrap_err();
         assert!(error.to_string().contains("-g"), "{error}");
     }
 
@@ -451,12 +451,12 @@ mod tests {
     fn what_the_port_lacks_is_refused_with_what_it_has() {
         let (_, host, _) = World::pair(WorldConfig::default());
         let mut device = Device::bring_up(Simulated::new("a", host)).unwrap();
-        let mut refusal = |plan| Endpoint::new(Side::A, "a", &mut device, plan).err().unwrap().to_string();
+        let mut refusal = |plan| Endpoint::new(Role::Client, "a", &mut device, plan).err().unwrap().to_string();
         assert!(refusal(Plan { gid_idx: Some(200), ..PLAN }).contains("no GID 200"));
         let small = bareverbs_sim::DeviceConfig { mtu: 2048, ..Default::default() };
         let host = World::new(WorldConfig::default()).add(small);
         let mut device = Device::bring_up(Simulated::new("a", host)).unwrap();
-        let refusal = Endpoint::new(Side::A, "a", &mut device, Plan { mtu: Mtu::Mtu4096, ..PLAN }).err().unwrap();
+        let refusal = Endpoint::new(Role::Client, "a", &mut device, Plan { mtu: Mtu::Mtu4096, ..PLAN }).err().unwrap();
         assert!(refusal.to_string().contains("-m 2048"), "{refusal}");
     }
 }

@@ -22,10 +22,10 @@ use self::endpoint::{Endpoint, LINGER, Plan};
 use self::exchange::{ClientExchange, DEFAULT_PORT, Listener, Waiting};
 use self::report::{Report, Timing};
 use crate::args::UsageError;
-use crate::device::choice::open_pci;
-use crate::device::sides::Sides;
+use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
-use crate::device::{Device, DevicePair, Host, Side};
+use crate::device::vfio::Card;
+use crate::device::{Device, DevicePair, Host, Role};
 use crate::output;
 use crate::progress::Progress;
 use crate::trace;
@@ -53,8 +53,8 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     if args.host.is_some() && args.port == Some(0) {
         return Err(UsageError::new("-p 0: a client needs the port that its server listens on, from 1").into());
     }
-    match Sides::new(&args.device).map_err(UsageError::new)? {
-        Sides::Simulated(_) => {
+    match DeviceSelection::new(&args.device).map_err(UsageError::new)? {
+        DeviceSelection::Simulated(_) => {
             if let Some(host) = &args.host {
                 return Err(UsageError::new(format!(
                     "{host}: a simulated device has no wire to another process; leave HOST out (both ends run here), or give \
@@ -64,16 +64,16 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             }
             run_simulated(args, stop)
         }
-        Sides::Pci { first, second, given } => {
+        DeviceSelection::Pci { first, second, given } => {
             trace::refuse(&args.trace)?;
             if given == 2 && args.host.is_some() {
                 return Err(UsageError::new("HOST: with --device twice both ends are here; leave one of them out").into());
             }
-            let first = open_pci(first)?;
+            let first = Card::open(first)?;
             if given == 1 {
                 return Ok(run_one(args, first, stop));
             }
-            let second = second.map(open_pci).transpose()?;
+            let second = second.map(Card::open).transpose()?;
             Ok(run_both(args, first, second, stop))
         }
     }
@@ -187,15 +187,15 @@ impl<'a> Job<'a> {
 
     fn with_ends<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut Vec<Endpoint<H>>, both: bool) -> Result<()> {
         if both {
-            let [a, b] = [Side::A, Side::B].map(|side| devices.name(side));
+            let [a, b] = [Role::Client, Role::Server].map(|side| devices.name(side));
             let kind = if self.report.simulated { " (simulated, every message checked)" } else { "" };
             self.print(format_args!("both ends in this process{kind}: client {a}, server {b}"))?;
-            for side in [Side::A, Side::B] {
+            for side in [Role::Client, Role::Server] {
                 ends.push(self.endpoint(devices, side)?);
             }
             self.exchange_here(devices, ends)?;
         } else {
-            let side = if self.args.host.is_some() { Side::A } else { Side::B };
+            let side = if self.args.host.is_some() { Role::Client } else { Role::Server };
             ends.push(self.endpoint(devices, side)?);
             if let [end] = ends.as_mut_slice() {
                 self.exchange_with_peer(devices, end)?;
@@ -212,13 +212,13 @@ impl<'a> Job<'a> {
         printed
     }
 
-    fn endpoint<H: Host>(&mut self, devices: &mut DevicePair<H>, side: Side) -> Result<Endpoint<H>> {
+    fn endpoint<H: Host>(&mut self, devices: &mut DevicePair<H>, side: Role) -> Result<Endpoint<H>> {
         let both = devices.name(side);
         let device = devices.of(side);
         let name = if self.report.role == "both" { both } else { device.host.name().to_string() };
         device.active_port(self.args.ib_port, &self.stop)?;
         // Each end has a first PSN of its own.
-        let seed = self.plan.seed.rotate_left(if side == Side::A { 0 } else { 24 });
+        let seed = self.plan.seed.rotate_left(if side == Role::Client { 0 } else { 24 });
         Endpoint::new(side, &name, device, Plan { seed, ..self.plan }).context(name)
     }
 
@@ -233,11 +233,11 @@ impl<'a> Job<'a> {
         self.print(format_args!("  local address:  {}", client.local))?;
         let client_side = ClientExchange::connect("127.0.0.1", listener.port()?, client.local, &mut waiting)?;
         let (mut server_side, to_client) = listener.accept(PATIENCE, &mut waiting)?;
-        server.connect(devices.of(Side::B), &to_client)?;
+        server.connect(devices.of(Role::Server), &to_client)?;
         server_side.answer(server.local)?;
         let to_server = client_side.finish(&mut waiting)?;
         server_side.confirm(&mut waiting)?;
-        client.connect(devices.of(Side::A), &to_server)?;
+        client.connect(devices.of(Role::Client), &to_server)?;
         self.connected(&client.local, &to_server)
     }
 
@@ -309,7 +309,7 @@ impl<'a> Job<'a> {
             if looks % LOOKS == 0 {
                 self.check_stop(&progress, ends)?;
                 devices.iter_mut().try_for_each(Device::check)?;
-                let now = devices.of(Side::A).host.now();
+                let now = devices.of(Role::Client).host.now();
                 if now > quiet_since.get_or_insert(now).after(PATIENCE) {
                     bail!("{}", self.silence(ends));
                 }
@@ -320,7 +320,7 @@ impl<'a> Job<'a> {
                 // A sleep is long: everything else is looked at after each.
                 looks = 0;
             } else {
-                devices.of(Side::A).host.relax();
+                devices.of(Role::Client).host.relax();
             }
         }
     }
@@ -342,8 +342,8 @@ impl<'a> Job<'a> {
 
     /// Answers what the other end repeats because an acknowledgement was lost, until it would have repeated.
     fn linger<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<()> {
-        let end = devices.of(Side::A).host.now().after(LINGER);
-        while devices.of(Side::A).host.now() < end && !self.stop.load(Ordering::Relaxed) {
+        let end = devices.of(Role::Client).host.now().after(LINGER);
+        while devices.of(Role::Client).host.now() < end && !self.stop.load(Ordering::Relaxed) {
             devices.idle()?;
         }
         Ok(())
@@ -373,7 +373,7 @@ fn sleep<H: Host>(devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Resu
         [client, server] if client.begun() > server.received => server.side,
         [client, server] if server.begun() > client.received => client.side,
         [client, server] if client.begun() > client.sent => client.side,
-        _ => Side::B,
+        _ => Role::Server,
     };
     devices.of(side).host.wait(SLEEP).map(|_| ())
 }

@@ -8,8 +8,8 @@ use bareverbs::{
     QpAttr, QpAttrMask, QpCap, QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Region, Remote, Rkey, SendFlags, Sge,
 };
 
+use crate::data_pattern::Pattern;
 use crate::device::{Device, Host};
-use crate::pattern::Pattern;
 
 /// Bit of a `wr_id` that marks a receive.
 const RECEIVE: u64 = 1 << 63;
@@ -34,14 +34,14 @@ impl RetryTimes {
 
 /// Where things lie in a side's region: slots to send from, slots to receive into, slots for the peer, results of atomics.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Areas {
+pub(super) struct BufferLayout {
     /// Bytes of a message.
     pub(super) size: usize,
     /// Messages in flight at most.
     pub(super) slots: usize,
 }
 
-impl Areas {
+impl BufferLayout {
     /// Bytes of all slots of one kind.
     const MOST: usize = 4 << 20;
 
@@ -55,12 +55,12 @@ impl Areas {
     }
 
     /// Bytes to send.
-    pub(super) fn out(self, index: usize) -> usize {
+    pub(super) fn tx(self, index: usize) -> usize {
         self.slot(0, index)
     }
 
     /// Bytes that arrive here.
-    pub(super) fn arriving(self, index: usize) -> usize {
+    pub(super) fn rx(self, index: usize) -> usize {
         self.slot(1, index)
     }
 
@@ -108,7 +108,7 @@ impl Connection {
 /// One end of the connection.
 pub(super) struct Endpoint<H: Host> {
     pub(super) name: String,
-    pub(super) areas: Areas,
+    pub(super) layout: BufferLayout,
     pub(super) lid: Lid,
     pub(super) qpn: Qpn,
     pub(super) qp: QpHandle,
@@ -124,14 +124,20 @@ pub(super) struct Endpoint<H: Host> {
 
 impl<H: Host> Endpoint<H> {
     /// Makes domain, region, completion queue and queue pair.
-    pub(super) fn new(name: &str, device: &mut Device<H>, lid: Lid, areas: Areas, connection: Connection) -> Result<Self> {
+    pub(super) fn new(
+        name: &str,
+        device: &mut Device<H>,
+        lid: Lid,
+        layout: BufferLayout,
+        connection: Connection,
+    ) -> Result<Self> {
         let verbs = &mut device.verbs;
         let pd = verbs.alloc_pd().context("alloc_pd")?;
         let access = Access::LOCAL_WRITE | Access::MW_BIND | connection.access();
-        let buffer = device.host.buffer(areas.total())?;
+        let buffer = device.host.buffer(layout.total())?;
         let region = verbs.reg_mr(pd, buffer, access).map_err(|refused| refused.error).context("reg_mr")?;
         let cq = verbs.create_cq(256).context("create_cq")?;
-        let requests = areas.slots as u32;
+        let requests = layout.slots as u32;
         let cap = QpCap {
             max_send_wr: requests.max(4),
             max_recv_wr: requests,
@@ -142,10 +148,10 @@ impl<H: Host> Endpoint<H> {
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
         let qp = verbs.create_qp(&init).context("create_qp")?;
         let qpn = verbs.qp(qp)?.qpn;
-        let scratch = vec![0; areas.size];
+        let scratch = vec![0; layout.size];
         Ok(Self {
             name: name.into(),
-            areas,
+            layout,
             lid,
             qpn,
             qp,
@@ -200,7 +206,7 @@ impl<H: Host> Endpoint<H> {
             self.modify(device, &attr, Mask::STATE | mask)?;
             if state == QpState::Init {
                 self.received = 0;
-                (0..self.areas.slots).try_for_each(|slot| self.post_receive(device, slot))?;
+                (0..self.layout.slots).try_for_each(|slot| self.post_receive(device, slot))?;
             }
         }
         Ok(())
@@ -230,8 +236,8 @@ impl<H: Host> Endpoint<H> {
 
     /// Posts a receive into a slot.
     pub(super) fn post_receive(&self, device: &mut Device<H>, slot: usize) -> Result<()> {
-        let slot = slot % self.areas.slots;
-        let sges = [self.sge(self.areas.arriving(slot), self.areas.size)];
+        let slot = slot % self.layout.slots;
+        let sges = [self.sge(self.layout.rx(slot), self.layout.size)];
         device.verbs.post_recv(self.qp, &RecvWr { wr_id: RECEIVE | slot as u64, sges: &sges }).context("post_recv")
     }
 
@@ -281,7 +287,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Whether a completion is that of the receive in the next slot; counts it, gives the slot.
     pub(super) fn take_receive(&mut self, completion: &Completion) -> Result<usize> {
-        let slot = self.received % self.areas.slots;
+        let slot = self.received % self.layout.slots;
         if completion.wr_id != RECEIVE | slot as u64 {
             bail!("a completion of request {:#x} instead of the receive in slot {slot}", completion.wr_id);
         }
@@ -301,8 +307,8 @@ impl<H: Host> Endpoint<H> {
             wr_id,
             flags: SendFlags::SIGNALED,
             mr: self.region.handle(),
-            addr: self.region.remote(self.areas.exposed(0) as u64).addr,
-            length: if unbind { 0 } else { self.areas.window() as u64 },
+            addr: self.region.remote(self.layout.exposed(0) as u64).addr,
+            length: if unbind { 0 } else { self.layout.window() as u64 },
             access: self.connection.access(),
         };
         device.verbs.bind_mw(self.qp, window, &bind).context("bind_mw")
@@ -328,17 +334,17 @@ mod tests {
     #[test]
     fn areas_do_not_overlap() {
         for size in [1, 8, 64, 100, 4096, 1 << 20] {
-            let areas = Areas::new(size);
-            let mut places: Vec<(usize, usize)> = (0..areas.slots)
-                .flat_map(|slot| [areas.out(slot), areas.arriving(slot), areas.exposed(slot)].map(|at| (at, at + size)))
-                .chain([(areas.counter(), areas.counter() + 8)])
-                .chain((0..areas.slots).map(|slot| (areas.result(slot), areas.result(slot) + 8)))
+            let layout = BufferLayout::new(size);
+            let mut places: Vec<(usize, usize)> = (0..layout.slots)
+                .flat_map(|slot| [layout.tx(slot), layout.rx(slot), layout.exposed(slot)].map(|at| (at, at + size)))
+                .chain([(layout.counter(), layout.counter() + 8)])
+                .chain((0..layout.slots).map(|slot| (layout.result(slot), layout.result(slot) + 8)))
                 .collect();
             places.sort_unstable();
             assert!(places.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{size}");
-            assert!(places.last().unwrap().1 <= areas.total() && areas.counter().is_multiple_of(8));
-            let window = areas.exposed(0)..areas.exposed(0) + areas.window();
-            assert!(window.contains(&(areas.counter() + 7)) && !window.contains(&areas.arriving(areas.slots - 1)));
+            assert!(places.last().unwrap().1 <= layout.total() && layout.counter().is_multiple_of(8));
+            let window = layout.exposed(0)..layout.exposed(0) + layout.window();
+            assert!(window.contains(&(layout.counter() + 7)) && !window.contains(&layout.rx(layout.slots - 1)));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The self-test: two sides, on two devices or on one, brought up by the driver, and every verb used between them.
 
 mod endpoint;
+mod harness;
 mod report;
 mod stale_rkey;
-mod test_bench;
 mod transfers;
 
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_sim::{DeviceConfig, PageDemand};
 
-use self::endpoint::{Areas, Connection, Endpoint, RetryTimes};
-use self::test_bench::{Moved, TestBench};
+use self::endpoint::{BufferLayout, Connection, Endpoint, RetryTimes};
+use self::harness::{Harness, Moved};
 use crate::args::UsageError;
 use crate::cli::SelftestArgs;
-use crate::device::choice::open_pci;
-use crate::device::sides::Sides;
+use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
-use crate::device::{Device, DevicePair, Host, Side};
+use crate::device::vfio::Card;
+use crate::device::{Device, DevicePair, Host, Role};
 use crate::progress::Progress;
 use crate::trace;
 
@@ -42,12 +42,12 @@ const PORT: u8 = 1;
 /// # Errors
 /// The command line asks for what the devices lack ([`UsageError`]), or a device or the trace cannot be opened.
 pub fn run(args: &SelftestArgs, stop: Arc<AtomicBool>) -> Result<Report> {
-    match Sides::new(&args.device).map_err(UsageError::new)? {
-        Sides::Simulated(given) => run_simulated(args, given != 1, stop),
-        Sides::Pci { first, second, .. } => {
+    match DeviceSelection::new(&args.device).map_err(UsageError::new)? {
+        DeviceSelection::Simulated(given) => run_simulated(args, given != 1, stop),
+        DeviceSelection::Pci { first, second, .. } => {
             refuse_simulated_options(args)?;
-            let first = open_pci(first)?;
-            let second = second.map(open_pci).transpose()?;
+            let first = Card::open(first)?;
+            let second = second.map(Card::open).transpose()?;
             Ok(run_on(args, options(args), first, second, stop))
         }
     }
@@ -192,64 +192,64 @@ impl Job<'_> {
         let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
         let progress = Progress::new(total, !self.args.quiet && !self.args.trace.trace, self.stop.clone());
         let (seed, loses) = (self.args.seed, self.args.loss != Probability::NEVER);
-        let mut bench = TestBench { devices, a, b, progress, seed, loses, first: 0 };
+        let mut harness = Harness { devices, a, b, progress, seed, loses, first: 0 };
         let mut window = None;
-        let result = self.exchange(&mut bench, &mut window);
-        self.report.interrupted = bench.progress.is_stopped();
-        let TestBench { mut devices, a, b, .. } = bench;
+        let result = self.exchange(&mut harness, &mut window);
+        self.report.interrupted = harness.progress.is_stopped();
+        let Harness { mut devices, a, b, .. } = harness;
         let (name_a, name_b) = (a.name.clone(), b.name.clone());
         let ends = [
-            a.destroy(devices.of(Side::A), None).with_context(|| format!("the end of {name_a}")),
-            b.destroy(devices.of(Side::B), window).with_context(|| format!("the end of {name_b}")),
+            a.destroy(devices.of(Role::Client), None).with_context(|| format!("the end of {name_a}")),
+            b.destroy(devices.of(Role::Server), window).with_context(|| format!("the end of {name_b}")),
         ];
         (devices, ends.into_iter().fold(result, Result::and))
     }
 
     fn endpoints<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<(Endpoint<H>, Endpoint<H>)> {
-        let lid_a = devices.of(Side::A).active_port(PORT, &self.stop)?.lid;
-        let lid_b = devices.of(Side::B).active_port(PORT, &self.stop)?.lid;
-        let is_simulated = devices.of(Side::A).host.simulated().is_some();
+        let lid_a = devices.of(Role::Client).active_port(PORT, &self.stop)?.lid;
+        let lid_b = devices.of(Role::Server).active_port(PORT, &self.stop)?.lid;
+        let is_simulated = devices.of(Role::Client).host.simulated().is_some();
         let times = if is_simulated { RetryTimes::SIMULATED } else { RetryTimes::CARD };
         let atomics = devices.iter_mut().all(|device| device.verbs.query_device().atomics);
         let connection = Connection { mtu: self.args.mtu, times, atomics };
-        let areas = Areas::new(self.args.size as usize);
+        let layout = BufferLayout::new(self.args.size as usize);
         let mut end = |side, lid: Lid| {
             let name = devices.name(side);
-            Endpoint::new(&name, devices.of(side), lid, areas, connection).context(name)
+            Endpoint::new(&name, devices.of(side), lid, layout, connection).context(name)
         };
-        Ok((end(Side::A, lid_a)?, end(Side::B, lid_b)?))
+        Ok((end(Role::Client, lid_a)?, end(Role::Server, lid_b)?))
     }
 
     /// Connects, binds, moves data, unbinds. The window that was made is `window`'s from then on.
-    fn exchange<H: Host>(&mut self, bench: &mut TestBench<H>, window: &mut Option<MwHandle>) -> Result<()> {
-        connect(bench)?;
-        let (handle, first) = bench.b.alloc_window(bench.devices.of(Side::B))?;
+    fn exchange<H: Host>(&mut self, harness: &mut Harness<H>, window: &mut Option<MwHandle>) -> Result<()> {
+        connect(harness)?;
+        let (handle, first) = harness.b.alloc_window(harness.devices.of(Role::Server))?;
         *window = Some(handle);
-        let rkey = bench.bind(handle).context("the first bind")?;
+        let rkey = harness.bind(handle).context("the first bind")?;
         self.report.window =
-            Some(Window { length: bench.b.areas.window() as u64, first_rkey: first.get(), bound_rkey: rkey.get() });
-        self.move_data(bench, handle, rkey)?;
-        bench.unbind(handle).context("the unbind")
+            Some(Window { length: harness.b.layout.window() as u64, first_rkey: first.get(), bound_rkey: rkey.get() });
+        self.move_data(harness, handle, rkey)?;
+        harness.unbind(handle).context("the unbind")
     }
 
-    fn move_data<H: Host>(&mut self, bench: &mut TestBench<H>, window: MwHandle, mut rkey: Rkey) -> Result<()> {
+    fn move_data<H: Host>(&mut self, harness: &mut Harness<H>, window: MwHandle, mut rkey: Rkey) -> Result<()> {
         let count = u64::from(self.args.messages);
         for iteration in 0..u64::from(self.args.iterations) {
-            bench.first = iteration * count;
-            self.row(bench, "SEND ping-pong", |bench, moved| bench.ping_pong(moved, count))?;
-            self.row(bench, "SEND_WITH_IMM", |bench, moved| bench.send_imm(moved, count))?;
-            self.row(bench, "RDMA_WRITE inline", |bench, moved| bench.write_inline(moved, count, rkey))?;
-            self.row(bench, "RDMA_WRITE", |bench, moved| bench.write(moved, count, rkey))?;
-            self.row(bench, "RDMA_WRITE_WITH_IMM", |bench, moved| bench.write_imm(moved, count, rkey))?;
-            self.row(bench, "RDMA_READ", |bench, moved| bench.read(moved, count, rkey))?;
-            if bench.a.has_atomics() {
-                self.row(bench, "FETCH_AND_ADD", |bench, moved| bench.fetch_add(moved, count, rkey))?;
-                self.row(bench, "CMP_AND_SWP", |bench, moved| bench.compare_swap(moved, count, rkey))?;
+            harness.first = iteration * count;
+            self.row(harness, "SEND ping-pong", |harness, moved| harness.ping_pong(moved, count))?;
+            self.row(harness, "SEND_WITH_IMM", |harness, moved| harness.send_imm(moved, count))?;
+            self.row(harness, "RDMA_WRITE inline", |harness, moved| harness.write_inline(moved, count, rkey))?;
+            self.row(harness, "RDMA_WRITE", |harness, moved| harness.write(moved, count, rkey))?;
+            self.row(harness, "RDMA_WRITE_WITH_IMM", |harness, moved| harness.write_imm(moved, count, rkey))?;
+            self.row(harness, "RDMA_READ", |harness, moved| harness.read(moved, count, rkey))?;
+            if harness.a.has_atomics() {
+                self.row(harness, "FETCH_AND_ADD", |harness, moved| harness.fetch_add(moved, count, rkey))?;
+                self.row(harness, "CMP_AND_SWP", |harness, moved| harness.compare_swap(moved, count, rkey))?;
             }
-            if bench.progress.is_stopped() {
+            if harness.progress.is_stopped() {
                 break;
             }
-            let (new, refused) = bench.refuse_old_key(window, rkey, connect).context("the old rkey")?;
+            let (new, refused) = harness.refuse_old_key(window, rkey, connect).context("the old rkey")?;
             rkey = new;
             self.report.refused = Some(refused);
         }
@@ -259,14 +259,14 @@ impl Job<'_> {
     /// Runs one kind of message and adds it to the table.
     fn row<H: Host>(
         &mut self,
-        bench: &mut TestBench<H>,
+        harness: &mut Harness<H>,
         what: &'static str,
-        work: impl FnOnce(&mut TestBench<H>, &mut Moved) -> Result<()>,
+        work: impl FnOnce(&mut Harness<H>, &mut Moved) -> Result<()>,
     ) -> Result<()> {
-        if bench.progress.is_stopped() {
+        if harness.progress.is_stopped() {
             return Ok(());
         }
-        let (done, result) = bench.measure(what, work);
+        let (done, result) = harness.measure(what, work);
         let rows = &mut self.report.transfers;
         match rows.iter_mut().find(|row| row.what == what) {
             Some(row) => row.add(&done),
@@ -302,11 +302,11 @@ impl Job<'_> {
 }
 
 /// Connects the two queue pairs.
-fn connect<H: Host>(bench: &mut TestBench<H>) -> Result<()> {
+fn connect<H: Host>(harness: &mut Harness<H>) -> Result<()> {
     let (a, b) = (Psn::new(FIRST_PSNS.0), Psn::new(FIRST_PSNS.1));
-    let (to_a, to_b) = ((bench.a.lid, bench.a.qpn), (bench.b.lid, bench.b.qpn));
-    bench.a.connect(bench.devices.of(Side::A), to_b, (a, b))?;
-    bench.b.connect(bench.devices.of(Side::B), to_a, (b, a))
+    let (to_a, to_b) = ((harness.a.lid, harness.a.qpn), (harness.b.lid, harness.b.qpn));
+    harness.a.connect(harness.devices.of(Role::Client), to_b, (a, b))?;
+    harness.b.connect(harness.devices.of(Role::Server), to_a, (b, a))
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Completion, DeregMrError, MwHandle, QpState, Rkey, SendFlags, WcOpcode, WcStatus};
 
+use super::harness::{Harness, Moved};
 use super::report::Refused;
-use super::test_bench::{Moved, TestBench};
-use crate::device::{Host, Side};
-use crate::pattern::Pattern;
+use crate::data_pattern::Pattern;
+use crate::device::{Host, Role};
 
 /// Stream of the pattern that must stay in the peer's memory, and of the one that must not get there.
 const KEPT: u32 = 100;
@@ -22,23 +22,23 @@ const ATTEMPTS: u32 = 10;
 /// How long the event of a refusal may take after the refusal.
 const EVENT_TIME: Duration = Duration::from_millis(100);
 
-impl<H: Host> TestBench<H> {
+impl<H: Host> Harness<H> {
     /// Binds the window of side B for the first time; gives the key.
     pub(super) fn bind(&mut self, window: MwHandle) -> Result<Rkey> {
-        let rkey = self.b.bind(self.devices.of(Side::B), window, BIND, false)?;
-        self.expect(Side::B, BIND, WcOpcode::BindMw)?;
+        let rkey = self.b.bind(self.devices.of(Role::Server), window, BIND, false)?;
+        self.expect(Role::Server, BIND, WcOpcode::BindMw)?;
         Ok(rkey)
     }
 
     /// Unbinds the window; before that, the region must refuse to go.
     pub(super) fn unbind(&mut self, window: MwHandle) -> Result<()> {
-        match self.devices.of(Side::B).verbs.dereg_mr_raw(self.b.region.handle()) {
+        match self.devices.of(Role::Server).verbs.dereg_mr_raw(self.b.region.handle()) {
             Err(DeregMrError::Busy { .. }) => {}
             Err(error) => return Err(error).context("dereg_mr of a region to which a window is bound"),
             Ok(()) => bail!("a region was deregistered while a window was bound to it"),
         }
-        self.b.bind(self.devices.of(Side::B), window, UNBIND, true)?;
-        self.expect(Side::B, UNBIND, WcOpcode::BindMw).map(|_| ())
+        self.b.bind(self.devices.of(Role::Server), window, UNBIND, true)?;
+        self.expect(Role::Server, UNBIND, WcOpcode::BindMw).map(|_| ())
     }
 
     /// Binds the window anew and writes with the old key: refused, and the memory stays. Then both queue pairs recover and
@@ -52,8 +52,8 @@ impl<H: Host> TestBench<H> {
         old: Rkey,
         mut reconnect: impl FnMut(&mut Self) -> Result<()>,
     ) -> Result<(Rkey, Refused)> {
-        let new = self.b.bind(self.devices.of(Side::B), window, REBIND, false)?;
-        self.expect(Side::B, REBIND, WcOpcode::BindMw)?;
+        let new = self.b.bind(self.devices.of(Role::Server), window, REBIND, false)?;
+        self.expect(Role::Server, REBIND, WcOpcode::BindMw)?;
         if new == old {
             bail!("a new bind gave the old rkey {old}");
         }
@@ -64,8 +64,8 @@ impl<H: Host> TestBench<H> {
             if completion.status == WcStatus::RemAccessErr {
                 self.await_access_error()?;
             }
-            self.a.reset(self.devices.of(Side::A))?;
-            self.b.reset(self.devices.of(Side::B))?;
+            self.a.reset(self.devices.of(Role::Client))?;
+            self.b.reset(self.devices.of(Role::Server))?;
             reconnect(self).context("recovery")?;
             match completion.status {
                 WcStatus::RemAccessErr => break completion,
@@ -89,9 +89,9 @@ impl<H: Host> TestBench<H> {
     /// Takes the event by which the device of side B tells that it refused: one that came after the reset would break the
     /// connection that is made then. A device that sends none has a short time for it.
     fn await_access_error(&mut self) -> Result<()> {
-        let deadline = self.devices.of(Side::B).host.now().after(EVENT_TIME);
+        let deadline = self.devices.of(Role::Server).host.now().after(EVENT_TIME);
         loop {
-            let (end, device) = self.end(Side::B);
+            let (end, device) = self.end(Role::Server);
             if device.verbs.qp(end.qp)?.state == QpState::Err || device.host.now() > deadline {
                 return Ok(());
             }
@@ -101,15 +101,15 @@ impl<H: Host> TestBench<H> {
 
     /// Writes with a key that opens nothing; gives the completion. The peer's memory must be as it was.
     fn write_with(&mut self, old: Rkey) -> Result<Completion> {
-        let (size, kept, at) = (self.a.areas.size, Pattern::new(self.seed, KEPT, 0), self.b.areas.exposed(0));
+        let (size, kept, at) = (self.a.layout.size, Pattern::new(self.seed, KEPT, 0), self.b.layout.exposed(0));
         self.b.fill(at, size, kept)?;
-        let out = self.a.areas.out(0);
+        let out = self.a.layout.tx(0);
         self.a.fill(out, size, Pattern::new(self.seed, INTRUDER, 0))?;
         let (sges, remote) = ([self.a.sge(out, size)], self.b.remote(at, old));
-        let mut batch = self.devices.of(Side::A).verbs.send_batch(self.a.qp)?;
+        let mut batch = self.devices.of(Role::Client).verbs.send_batch(self.a.qp)?;
         batch.write(FORBIDDEN, SendFlags::SIGNALED, remote, &sges).context("a write with the old rkey")?;
         drop(batch);
-        let completion = self.next(Side::A)?;
+        let completion = self.next(Role::Client)?;
         self.b.verify(at, size, kept).context("a write with the old rkey changed memory")?;
         Ok(completion)
     }

@@ -3,10 +3,10 @@
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Payload, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode};
 
-use super::endpoint::Areas;
-use super::test_bench::{Moved, TestBench};
-use crate::device::{Host, Side};
-use crate::pattern::Pattern;
+use super::endpoint::BufferLayout;
+use super::harness::{Harness, Moved};
+use crate::data_pattern::Pattern;
+use crate::device::{Host, Role};
 
 /// Streams of the pattern: one for each kind, so that data of one cannot pass for that of another.
 const PING: u32 = 0;
@@ -20,7 +20,7 @@ const READ: u32 = 6;
 /// Most bytes of an inline message here.
 pub(super) const INLINE_SIZE: usize = 32;
 
-impl<H: Host> TestBench<H> {
+impl<H: Host> Harness<H> {
     fn pattern(&self, stream: u32, index: u64) -> Pattern {
         Pattern::new(self.seed, stream, index)
     }
@@ -31,7 +31,7 @@ impl<H: Host> TestBench<H> {
 
     /// Batches of at most as many messages as there are slots: (index of the first, messages).
     fn batches(&self, count: u64) -> impl Iterator<Item = (u64, usize)> + use<H> {
-        let (first, slots) = (self.first, self.a.areas.slots);
+        let (first, slots) = (self.first, self.a.layout.slots);
         (0..count).step_by(slots).map(move |at| {
             let left = usize::try_from(count - at).unwrap_or(usize::MAX);
             (first + at, left.min(slots))
@@ -47,47 +47,47 @@ impl<H: Host> TestBench<H> {
     /// Posts a batch from side A with one doorbell; only the last asks for a completion, and that is waited for.
     fn batch(&mut self, opcode: WcOpcode, requests: &[Request]) -> Result<()> {
         let flags = |last: bool| if last { SendFlags::SIGNALED } else { SendFlags::empty() };
-        let mut batch = self.devices.of(Side::A).verbs.send_batch(self.a.qp)?;
+        let mut batch = self.devices.of(Role::Client).verbs.send_batch(self.a.qp)?;
         for (at, request) in requests.iter().enumerate() {
             let wr = SendWr { wr_id: at as u64, flags: flags(at + 1 == requests.len()), op: request.op() };
             batch.post(&wr).with_context(|| format!("post_send of request {at} of a batch"))?;
         }
         drop(batch);
         let last = requests.len().saturating_sub(1) as u64;
-        self.expect(Side::A, last, opcode).map(|_| ())
+        self.expect(Role::Client, last, opcode).map(|_| ())
     }
 
     /// SEND to and fro, one message at a time.
     pub(super) fn ping_pong(&mut self, moved: &mut Moved, count: u64) -> Result<()> {
-        let size = self.a.areas.size;
+        let size = self.a.layout.size;
         for index in self.first..self.first + count {
             if self.stopped() {
                 break;
             }
-            self.send_one((Side::A, Side::B), self.pattern(PING, index), index)?;
-            self.send_one((Side::B, Side::A), self.pattern(PONG, index), index)?;
+            self.send_one((Role::Client, Role::Server), self.pattern(PING, index), index)?;
+            self.send_one((Role::Server, Role::Client), self.pattern(PONG, index), index)?;
             self.done("SEND ping-pong", moved, 2, size);
         }
         Ok(())
     }
 
-    fn send_one(&mut self, (from, to): (Side, Side), pattern: Pattern, index: u64) -> Result<()> {
+    fn send_one(&mut self, (from, to): (Role, Role), pattern: Pattern, index: u64) -> Result<()> {
         let (end, device) = self.end(from);
-        let (at, size) = (end.areas.out(index as usize), end.areas.size);
+        let (at, size) = (end.layout.tx(index as usize), end.layout.size);
         end.fill(at, size, pattern)?;
         let sges = [end.sge(at, size)];
         let op = SendOp::Send { payload: Payload::Sges(&sges) };
         device.verbs.post_send(end.qp, &SendWr { wr_id: index, flags: SendFlags::SIGNALED, op }).context("post_send")?;
         let (slot, _) = self.expect_receive(to, WcOpcode::Recv, size).with_context(|| format!("message {index}"))?;
         let (peer, device) = self.end(to);
-        peer.verify(peer.areas.arriving(slot), size, pattern).with_context(|| format!("message {index}"))?;
+        peer.verify(peer.layout.rx(slot), size, pattern).with_context(|| format!("message {index}"))?;
         peer.post_receive(device, slot)?;
         self.expect(from, index, WcOpcode::Send).map(|_| ())
     }
 
     /// SEND_WITH_IMM in batches.
     pub(super) fn send_imm(&mut self, moved: &mut Moved, count: u64) -> Result<()> {
-        let size = self.a.areas.size;
+        let size = self.a.layout.size;
         for (first, messages) in self.batches(count) {
             if self.stopped() {
                 break;
@@ -95,11 +95,11 @@ impl<H: Host> TestBench<H> {
             let requests = self.fill_batch(SEND_IMM, first, messages, size, |sge, _, imm| Request::SendImm(sge, imm))?;
             self.batch(WcOpcode::Send, &requests)?;
             for index in (first..).take(messages) {
-                let (slot, completion) = self.expect_receive(Side::B, WcOpcode::Recv, size)?;
+                let (slot, completion) = self.expect_receive(Role::Server, WcOpcode::Recv, size)?;
                 check_imm(completion.data, index)?;
                 let pattern = self.pattern(SEND_IMM, index);
-                self.b.verify(self.b.areas.arriving(slot), size, pattern).with_context(|| format!("SEND_WITH_IMM {index}"))?;
-                self.b.post_receive(self.devices.of(Side::B), slot)?;
+                self.b.verify(self.b.layout.rx(slot), size, pattern).with_context(|| format!("SEND_WITH_IMM {index}"))?;
+                self.b.post_receive(self.devices.of(Role::Server), slot)?;
             }
             self.done("SEND_WITH_IMM", moved, messages, size);
         }
@@ -118,7 +118,7 @@ impl<H: Host> TestBench<H> {
         let mut requests = Vec::with_capacity(messages);
         for (slot, index) in (first..).take(messages).enumerate() {
             let pattern = self.pattern(stream, index);
-            let at = self.a.areas.out(slot);
+            let at = self.a.layout.tx(slot);
             self.a.fill(at, size, pattern)?;
             requests.push(request(self.a.sge(at, size), slot, (index as u32).to_be_bytes()));
         }
@@ -127,7 +127,7 @@ impl<H: Host> TestBench<H> {
 
     /// RDMA_WRITE of short messages inline.
     pub(super) fn write_inline(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
-        let size = self.a.areas.size.min(INLINE_SIZE);
+        let size = self.a.layout.size.min(INLINE_SIZE);
         for (first, messages) in self.batches(count) {
             if self.stopped() {
                 break;
@@ -136,7 +136,7 @@ impl<H: Host> TestBench<H> {
             for (slot, index) in (first..).take(messages).enumerate() {
                 let mut bytes = [0; INLINE_SIZE];
                 self.pattern(INLINE, index).fill(&mut bytes);
-                requests.push(Request::WriteInline(bytes, size, self.b.remote(self.b.areas.exposed(slot), rkey)));
+                requests.push(Request::WriteInline(bytes, size, self.b.remote(self.b.layout.exposed(slot), rkey)));
             }
             self.batch(WcOpcode::RdmaWrite, &requests)?;
             self.verify_exposed("RDMA_WRITE inline", INLINE, first, messages, size)?;
@@ -148,19 +148,19 @@ impl<H: Host> TestBench<H> {
     fn verify_exposed(&mut self, what: &str, stream: u32, first: u64, messages: usize, size: usize) -> Result<()> {
         for (slot, index) in (first..).take(messages).enumerate() {
             let pattern = self.pattern(stream, index);
-            self.b.verify(self.b.areas.exposed(slot), size, pattern).with_context(|| format!("{what} {index}"))?;
+            self.b.verify(self.b.layout.exposed(slot), size, pattern).with_context(|| format!("{what} {index}"))?;
         }
         Ok(())
     }
 
     /// RDMA_WRITE through the window.
     pub(super) fn write(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
-        let size = self.a.areas.size;
+        let size = self.a.layout.size;
         for (first, messages) in self.batches(count) {
             if self.stopped() {
                 break;
             }
-            let window = Window { areas: self.b.areas, start: self.b.remote(0, rkey) };
+            let window = Window { layout: self.b.layout, start: self.b.remote(0, rkey) };
             let requests =
                 self.fill_batch(WRITE, first, messages, size, |sge, slot, _| Request::Write(sge, window.at(slot)))?;
             self.batch(WcOpcode::RdmaWrite, &requests)?;
@@ -172,19 +172,19 @@ impl<H: Host> TestBench<H> {
 
     /// RDMA_WRITE_WITH_IMM through the window: each takes a receive at the peer.
     pub(super) fn write_imm(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
-        let size = self.a.areas.size;
+        let size = self.a.layout.size;
         for (first, messages) in self.batches(count) {
             if self.stopped() {
                 break;
             }
-            let window = Window { areas: self.b.areas, start: self.b.remote(0, rkey) };
+            let window = Window { layout: self.b.layout, start: self.b.remote(0, rkey) };
             let requests = self
                 .fill_batch(WRITE_IMM, first, messages, size, |sge, slot, imm| Request::WriteImm(sge, window.at(slot), imm))?;
             self.batch(WcOpcode::RdmaWrite, &requests)?;
             for index in (first..).take(messages) {
-                let (slot, completion) = self.expect_receive(Side::B, WcOpcode::RecvRdmaWithImm, size)?;
+                let (slot, completion) = self.expect_receive(Role::Server, WcOpcode::RecvRdmaWithImm, size)?;
                 check_imm(completion.data, index)?;
-                self.b.post_receive(self.devices.of(Side::B), slot)?;
+                self.b.post_receive(self.devices.of(Role::Server), slot)?;
             }
             self.verify_exposed("RDMA_WRITE_WITH_IMM", WRITE_IMM, first, messages, size)?;
             self.done("RDMA_WRITE_WITH_IMM", moved, messages, size);
@@ -194,20 +194,20 @@ impl<H: Host> TestBench<H> {
 
     /// RDMA_READ through the window.
     pub(super) fn read(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
-        let size = self.a.areas.size;
+        let size = self.a.layout.size;
         for (first, messages) in self.batches(count) {
             if self.stopped() {
                 break;
             }
             let mut requests = Vec::with_capacity(messages);
             for (slot, index) in (first..).take(messages).enumerate() {
-                let (pattern, exposed) = (self.pattern(READ, index), self.b.areas.exposed(slot));
+                let (pattern, exposed) = (self.pattern(READ, index), self.b.layout.exposed(slot));
                 self.b.fill(exposed, size, pattern)?;
-                requests.push(Request::Read(self.a.sge(self.a.areas.out(slot), size), self.b.remote(exposed, rkey)));
+                requests.push(Request::Read(self.a.sge(self.a.layout.tx(slot), size), self.b.remote(exposed, rkey)));
             }
             self.batch(WcOpcode::RdmaRead, &requests)?;
             for (slot, index) in (first..).take(messages).enumerate() {
-                let (pattern, at) = (self.pattern(READ, index), self.a.areas.out(slot));
+                let (pattern, at) = (self.pattern(READ, index), self.a.layout.tx(slot));
                 self.a.verify(at, size, pattern).with_context(|| format!("RDMA_READ {index}"))?;
             }
             self.done("RDMA_READ", moved, messages, size);
@@ -217,14 +217,14 @@ impl<H: Host> TestBench<H> {
 
     /// Fetch-and-add through the window: each gives the sum of those before it.
     pub(super) fn fetch_add(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
-        let (counter, mut sum) = (self.b.areas.counter(), self.seed);
+        let (counter, mut sum) = (self.b.layout.counter(), self.seed);
         self.b.store(counter, sum)?;
         for (first, messages) in self.batches(count) {
             if self.stopped() {
                 break;
             }
             let remote = self.b.remote(counter, rkey);
-            let result = |slot| self.a.sge(self.a.areas.result(slot), 8);
+            let result = |slot| self.a.sge(self.a.layout.result(slot), 8);
             let requests: Vec<_> = (first..)
                 .take(messages)
                 .enumerate()
@@ -232,7 +232,7 @@ impl<H: Host> TestBench<H> {
                 .collect();
             self.batch(WcOpcode::FetchAdd, &requests)?;
             for (slot, add) in (first..).take(messages).enumerate() {
-                expect_value("FETCH_AND_ADD", add, self.a.load(self.a.areas.result(slot))?, sum)?;
+                expect_value("FETCH_AND_ADD", add, self.a.load(self.a.layout.result(slot))?, sum)?;
                 sum = sum.wrapping_add(add + 1);
             }
             expect_value("the counter after FETCH_AND_ADD", first, self.b.load(counter)?, sum)?;
@@ -243,7 +243,7 @@ impl<H: Host> TestBench<H> {
 
     /// Compare-and-swap through the window: every second one expects a wrong value and must change nothing.
     pub(super) fn compare_swap(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
-        let (counter, mut value) = (self.b.areas.counter(), !self.seed);
+        let (counter, mut value) = (self.b.layout.counter(), !self.seed);
         self.b.store(counter, value)?;
         for (first, messages) in self.batches(count) {
             if self.stopped() {
@@ -255,13 +255,13 @@ impl<H: Host> TestBench<H> {
                 let is_right = index % 2 == 0;
                 let compare = if is_right { value } else { value.wrapping_add(1) };
                 let swap = value.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index | 1);
-                requests.push(Request::CompareSwap(self.a.sge(self.a.areas.result(slot), 8), remote, compare, swap));
+                requests.push(Request::CompareSwap(self.a.sge(self.a.layout.result(slot), 8), remote, compare, swap));
                 expected.push(value);
                 value = if is_right { swap } else { value };
             }
             self.batch(WcOpcode::CompSwap, &requests)?;
             for (slot, (index, old)) in (first..).zip(expected).enumerate() {
-                expect_value("CMP_AND_SWP", index, self.a.load(self.a.areas.result(slot))?, old)?;
+                expect_value("CMP_AND_SWP", index, self.a.load(self.a.layout.result(slot))?, old)?;
             }
             expect_value("the word after CMP_AND_SWP", first, self.b.load(counter)?, value)?;
             self.done("CMP_AND_SWP", moved, messages, 8);
@@ -272,14 +272,14 @@ impl<H: Host> TestBench<H> {
 
 /// The slots of side B that a window shows.
 struct Window {
-    areas: Areas,
+    layout: BufferLayout,
     /// Byte 0 of the region.
     start: Remote,
 }
 
 impl Window {
     fn at(&self, slot: usize) -> Remote {
-        Remote { addr: self.start.addr + self.areas.exposed(slot) as u64, ..self.start }
+        Remote { addr: self.start.addr + self.layout.exposed(slot) as u64, ..self.start }
     }
 }
 

@@ -7,7 +7,7 @@ use bareverbs::{Completion, WcOpcode, WcStatus};
 
 use super::endpoint::Endpoint;
 use super::report::Transfer;
-use crate::device::{Device, DevicePair, Host, Side};
+use crate::device::{Device, DevicePair, Host, Role};
 use crate::progress::Progress;
 
 /// How long, by the devices' time, something may take: far more than all retries together.
@@ -21,7 +21,7 @@ pub(super) struct Moved {
 }
 
 /// Two endpoints and their devices.
-pub(super) struct TestBench<H: Host> {
+pub(super) struct Harness<H: Host> {
     pub(super) devices: DevicePair<H>,
     /// The end that starts.
     pub(super) a: Endpoint<H>,
@@ -35,18 +35,18 @@ pub(super) struct TestBench<H: Host> {
     pub(super) first: u64,
 }
 
-impl<H: Host> TestBench<H> {
+impl<H: Host> Harness<H> {
     /// An endpoint and its device.
-    pub(super) const fn end(&mut self, side: Side) -> (&mut Endpoint<H>, &mut Device<H>) {
+    pub(super) const fn end(&mut self, side: Role) -> (&mut Endpoint<H>, &mut Device<H>) {
         let device = self.devices.of(side);
         match side {
-            Side::A => (&mut self.a, device),
-            Side::B => (&mut self.b, device),
+            Role::Client => (&mut self.a, device),
+            Role::Server => (&mut self.b, device),
         }
     }
 
     /// The next completion of a side, whatever it says.
-    pub(super) fn next(&mut self, side: Side) -> Result<Completion> {
+    pub(super) fn next(&mut self, side: Role) -> Result<Completion> {
         let mut deadline = None;
         loop {
             let (end, device) = self.end(side);
@@ -63,7 +63,7 @@ impl<H: Host> TestBench<H> {
     }
 
     /// The next completion of a side, which must be a success of this request.
-    pub(super) fn expect(&mut self, side: Side, wr_id: u64, opcode: WcOpcode) -> Result<Completion> {
+    pub(super) fn expect(&mut self, side: Role, wr_id: u64, opcode: WcOpcode) -> Result<Completion> {
         let completion = self.next(side)?;
         check(&self.end(side).0.name, &completion)?;
         if (completion.wr_id, completion.opcode) != (wr_id, opcode) {
@@ -73,7 +73,7 @@ impl<H: Host> TestBench<H> {
     }
 
     /// The next completion of a side, which must be its next receive, of `bytes`; gives the slot.
-    pub(super) fn expect_receive(&mut self, side: Side, opcode: WcOpcode, bytes: usize) -> Result<(usize, Completion)> {
+    pub(super) fn expect_receive(&mut self, side: Role, opcode: WcOpcode, bytes: usize) -> Result<(usize, Completion)> {
         let completion = self.next(side)?;
         check(&self.end(side).0.name, &completion)?;
         let slot = self.end(side).0.take_receive(&completion)?;
@@ -111,7 +111,7 @@ impl<H: Host> TestBench<H> {
     }
 
     fn simulated_time(&mut self) -> Option<bareverbs::Instant> {
-        self.devices.of(Side::A).host.simulated().map(|host| host.world().now())
+        self.devices.of(Role::Client).host.simulated().map(|host| host.world().now())
     }
 }
 

@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// The line, if there is one.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct ProgressLine {
     bar: Option<ProgressBar>,
     /// The measurements and how long each is; a server learns them later, and shows none.
     parameters: Option<Parameters>,
@@ -21,7 +21,7 @@ pub(super) struct Live {
     before: u64,
 }
 
-impl Live {
+impl ProgressLine {
     /// A line on standard error if that is a terminal and a line `is_wanted`.
     pub(super) fn new(is_wanted: bool, parameters: Option<&Parameters>) -> Self {
         let bar = (is_wanted && std::io::stderr().is_terminal()).then(|| {
@@ -66,7 +66,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

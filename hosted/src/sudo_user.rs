@@ -8,7 +8,7 @@ use bareverbs_vfio::pci::{Access, Process};
 
 /// The rights of the user who called sudo, as sudo(8) names him in `SUDO_UID`, `SUDO_GID` and `SUDO_USER`; without sudo those
 /// of this process. `root` is the folder whose `etc/group` has his groups.
-pub fn user(root: &Path) -> Process {
+pub fn sudo_user(root: &Path) -> Process {
     let id = |name| env::var(name).ok()?.parse().ok();
     match (id("SUDO_UID"), id("SUDO_GID")) {
         (Some(uid), Some(gid)) if uid != 0 => {

@@ -9,7 +9,7 @@ const LINE: usize = 64;
 
 /// The slots of one measurement; the same at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Areas {
+pub(super) struct BufferLayout {
     /// Bytes of a message.
     pub(super) size: usize,
     /// Bytes from slot to slot.
@@ -20,7 +20,7 @@ pub(super) struct Areas {
     pub(super) queue_pairs: usize,
 }
 
-impl Areas {
+impl BufferLayout {
     pub(super) fn new(parameters: &Parameters, point: Point) -> Self {
         let size = point.size as usize;
         let stride = size.next_multiple_of(LINE);
@@ -39,13 +39,13 @@ impl Areas {
     }
 
     /// Offset of a slot to send from; for reads the slot that the peer reads.
-    pub(super) const fn out(self, queue_pair: usize, slot: usize) -> usize {
+    pub(super) const fn tx(self, queue_pair: usize, slot: usize) -> usize {
         queue_pair * self.ring() + slot * self.stride
     }
 
     /// Offset of a slot into which messages come: written by the peer, received or read. Slot 0 is the word of atomics.
-    pub(super) const fn incoming(self, queue_pair: usize, slot: usize) -> usize {
-        self.queue_pairs * self.ring() + self.out(queue_pair, slot)
+    pub(super) const fn rx(self, queue_pair: usize, slot: usize) -> usize {
+        self.queue_pairs * self.ring() + self.tx(queue_pair, slot)
     }
 
     /// Bytes of all of them.
@@ -64,14 +64,14 @@ mod tests {
         for (size, queue_pairs) in [(1, 1), (64, 3), (65, 2), (65_536, 4), (1 << 20, 2)] {
             for test in [Test::WriteBw, Test::SendBw, Test::SendLat] {
                 let parameters = Parameters { queue_pairs, ..Parameters::default() };
-                let areas = Areas::new(&parameters, Point { test, size });
-                let slots = (0..areas.queue_pairs).flat_map(|queue_pair| (0..areas.slots).map(move |slot| (queue_pair, slot)));
-                let mut starts: Vec<_> = slots
-                    .flat_map(|(queue_pair, slot)| [areas.out(queue_pair, slot), areas.incoming(queue_pair, slot)])
-                    .collect();
+                let layout = BufferLayout::new(&parameters, Point { test, size });
+                let slots =
+                    (0..layout.queue_pairs).flat_map(|queue_pair| (0..layout.slots).map(move |slot| (queue_pair, slot)));
+                let mut starts: Vec<_> =
+                    slots.flat_map(|(queue_pair, slot)| [layout.tx(queue_pair, slot), layout.rx(queue_pair, slot)]).collect();
                 starts.sort_unstable();
                 assert!(starts.windows(2).all(|pair| pair[0] + size as usize <= pair[1]));
-                assert!(starts.last().unwrap() + size as usize <= areas.total());
+                assert!(starts.last().unwrap() + size as usize <= layout.total());
                 assert!(starts.iter().all(|start| start.is_multiple_of(64)));
             }
         }
