@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use bareverbs::{Clock as _, Instant, Machine};
 use bareverbs_mlx5::Config;
 use bareverbs_vfio::pci::Address;
-use bareverbs_vfio::{Device, DmaBuffer, Interrupt, MonotonicClock, VfioPlatform, wait_any};
+use bareverbs_vfio::{Device, DmaAllocation, Interrupt, MonotonicClock, VfioPlatform, wait_any};
 
 use super::host::Host;
 
@@ -51,7 +51,7 @@ fn of_card(error: &bareverbs_vfio::Error, address: &str) -> anyhow::Error {
 
 impl Host for Card {
     type Platform = VfioPlatform;
-    type Buffer = DmaBuffer;
+    type Buffer = DmaAllocation;
 
     fn name(&self) -> &str {
         &self.name
@@ -65,7 +65,7 @@ impl Host for Card {
         self.device.machine(arena).map_err(|error| of_card(&error, self.name()))
     }
 
-    fn buffer(&self, len: usize) -> Result<DmaBuffer> {
+    fn buffer(&self, len: usize) -> Result<DmaAllocation> {
         self.device.memory(len).map_err(|error| of_card(&error, self.name()))
     }
 

@@ -10,8 +10,8 @@ use bareverbs::{Doorbell, OutOfRange, Registers, WordRegister};
 use bareverbs_mmio::{MappedBar, MappedDoorbell, MappedWord};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::device::OpenFunction;
 use crate::error::Error;
+use crate::open_function::OpenFunction;
 
 /// The mapping, for as long as anything made of it lives.
 #[derive(Debug)]

@@ -1,16 +1,14 @@
 //! A card that this process owns.
 #![expect(unsafe_code, reason = "registers and memory of a device are raw memory, and a reset is an ioctl")]
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bareverbs::Machine;
 use bareverbs_mmio::CpuFence;
@@ -24,90 +22,16 @@ use vmm_sys_util::ioctl_io_nr;
 
 use crate::address_space::{AddressSpace, open_error};
 use crate::bar::Bar;
+use crate::clock::MonotonicClock;
 use crate::config_space::ConfigSpace;
-use crate::dma::{DmaBuffer, Mapping};
+use crate::dma::{DmaAllocation, Mapping};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
+use crate::open_function::{Claim, OpenFunction};
 use crate::pci::{self, Address, Need, Obstacle, Process, Sysfs};
-use crate::{MonotonicClock, VfioPlatform};
+use crate::platform::VfioPlatform;
 
 ioctl_io_nr!(VFIO_DEVICE_RESET, VFIO_TYPE as u32, VFIO_BASE + 11);
-
-/// Addresses of the functions that this process has open: the kernel would give it a second descriptor of the same device.
-static OPEN: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
-
-/// An address in [`OPEN`], until it is dropped.
-struct Claim(Address);
-
-impl Claim {
-    fn new(address: Address) -> Result<Self, Error> {
-        let is_new = OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
-        is_new.then_some(Self(address)).ok_or(Error::AlreadyOpen { address })
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
-    }
-}
-
-/// A function that is open: its descriptor and its address space, for as long as something of it is in use.
-///
-/// The order of the fields is that of their end. `config` is a second descriptor of the device: as long as it is open the kernel keeps
-/// the function in sysfs, where the drop of `device` looks for its group. The claim goes last.
-pub(crate) struct OpenFunction {
-    device: ManuallyDrop<VfioDevice>,
-    config: ConfigSpace,
-    space: Arc<AddressSpace>,
-    /// The function's folder in sysfs.
-    folder: PathBuf,
-    claim: Claim,
-}
-
-impl OpenFunction {
-    /// Whether its registers read as anything but ones. Read through the descriptor: of a device without power, or one that is gone,
-    /// the kernel answers for configuration space from what it remembers, and an access to the mapped BAR would end the process.
-    fn answers(&self) -> bool {
-        let mut word = [0xff; 4];
-        let offset = self.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
-        self.config.descriptor().read_exact_at(&mut word, offset).is_ok() && word != [0xff; 4]
-    }
-
-    fn address(&self) -> Address {
-        self.claim.0
-    }
-
-    /// The device's descriptor.
-    pub(crate) const fn descriptor(&self) -> &File {
-        self.config.descriptor()
-    }
-
-    /// What the device reaches.
-    pub(crate) fn space(&self) -> &AddressSpace {
-        &self.space
-    }
-}
-
-impl std::fmt::Debug for OpenFunction {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenFunction").field("address", &self.address()).finish_non_exhaustive()
-    }
-}
-
-impl Drop for OpenFunction {
-    fn drop(&mut self) {
-        if self.folder.join("iommu_group").read_link().is_ok() {
-            // SAFETY: dropped here and nowhere else.
-            unsafe { ManuallyDrop::drop(&mut self.device) };
-        } else {
-            // The drop of `VfioDevice` asks sysfs for the group, and panics where it finds none (sysfs hidden meanwhile): the
-            // descriptor alone is closed, and group and container stay open to the end of the process.
-            // SAFETY: the descriptor belongs to `self.device`, which is not used or dropped any more.
-            drop(unsafe { OwnedFd::from_raw_fd(self.device.as_raw_fd()) });
-        }
-    }
-}
 
 /// A card that belongs to this process, from [`Device::open`] to its drop, which keeps the card from reaching memory any more.
 ///
@@ -255,8 +179,8 @@ impl Device {
     ///
     /// # Errors
     /// There is no memory, or it cannot be locked or mapped for the device.
-    pub fn memory(&self, len: usize) -> Result<DmaBuffer, Error> {
-        DmaBuffer::new(self.function.clone(), len)
+    pub fn memory(&self, len: usize) -> Result<DmaAllocation, Error> {
+        DmaAllocation::new(self.function.clone(), len)
     }
 
     /// Lets the device reach `len` bytes of the caller's memory at `base`, both multiples of the page size, with one mapping.

@@ -4,12 +4,12 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bareverbs::{AddressMap, DmaBuffer as RegionBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, Span};
+use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, Span};
 use bareverbs_mmio::{MappedMemory, MappedRing, MappedRingView};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::device::OpenFunction;
 use crate::error::Error;
+use crate::open_function::OpenFunction;
 
 /// What the driver calls a page.
 const PAGE: usize = 4096;
@@ -216,7 +216,7 @@ impl AddressMap for Mapping {
 
 // SAFETY: whoever made the mapping promised (`Device::map`) that the bytes stay as they are, without a reference to them, until
 // `Mapping::end` has succeeded, which takes the value; every access is a checked copy.
-unsafe impl RegionBuffer for Mapping {
+unsafe impl DmaBuffer for Mapping {
     fn addr(&self) -> u64 {
         self.range.addr()
     }
@@ -256,12 +256,12 @@ impl Drop for Allocation {
 /// It is the driver's memory ([`DmaMemory`]), and a buffer for `reg_mr` ([`bareverbs::DmaBuffer`]), whose bytes SGEs and peers name
 /// by their address in this process. Bytes move by copy, since the device may write at any time. When the value and the rings
 /// made of it are dropped, the IOMMU takes the memory from the device, whatever regions there still are, and then it is freed.
-pub struct DmaBuffer {
+pub struct DmaAllocation {
     memory: MappedMemory,
     allocation: Arc<Allocation>,
 }
 
-impl DmaBuffer {
+impl DmaAllocation {
     pub(crate) fn new(function: Arc<OpenFunction>, len: usize) -> Result<Self, Error> {
         // Reserved huge pages may be others' (a limit of the control group): it shows when they are touched.
         if len >= HUGE
@@ -297,13 +297,13 @@ impl DmaBuffer {
     }
 }
 
-impl std::fmt::Debug for DmaBuffer {
+impl std::fmt::Debug for DmaAllocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DmaBuffer").field("memory", &self.memory).finish_non_exhaustive()
+        f.debug_struct("DmaAllocation").field("memory", &self.memory).finish_non_exhaustive()
     }
 }
 
-impl AddressMap for DmaBuffer {
+impl AddressMap for DmaAllocation {
     fn extent(&self, addr: u64) -> Option<Extent> {
         self.allocation.range.extent(addr)
     }
@@ -311,7 +311,7 @@ impl AddressMap for DmaBuffer {
 
 // SAFETY: the allocation stays where it is until the value is dropped, and is mapped for the device as a whole; nobody has a
 // reference to its bytes, and every access is a checked copy.
-unsafe impl RegionBuffer for DmaBuffer {
+unsafe impl DmaBuffer for DmaAllocation {
     fn addr(&self) -> u64 {
         self.allocation.range.addr()
     }
@@ -331,8 +331,8 @@ unsafe impl RegionBuffer for DmaBuffer {
 
 // SAFETY: what is asked of an implementation holds of `MappedMemory`, to which everything goes; the bytes stay mapped, here and for
 // the device, as long as the value or a ring lives, because each holds the allocation. Its drop takes them from the device first.
-unsafe impl DmaMemory for DmaBuffer {
-    type Ring = DmaBufferRing;
+unsafe impl DmaMemory for DmaAllocation {
+    type Ring = DmaAllocationRing;
 
     fn len(&self) -> usize {
         self.memory.len()
@@ -370,24 +370,24 @@ unsafe impl DmaMemory for DmaBuffer {
         self.memory.store(at, words)
     }
 
-    fn ring(&self, span: &Span) -> Result<DmaBufferRing, OutOfRange> {
-        Ok(DmaBufferRing { ring: self.memory.ring(span)?, _allocation: self.allocation.clone() })
+    fn ring(&self, span: &Span) -> Result<DmaAllocationRing, OutOfRange> {
+        Ok(DmaAllocationRing { ring: self.memory.ring(span)?, _allocation: self.allocation.clone() })
     }
 }
 
-/// A ring in a [`DmaBuffer`], whose memory stays as long as the ring does.
-pub struct DmaBufferRing {
+/// A ring in a [`DmaAllocation`], whose memory stays as long as the ring does.
+pub struct DmaAllocationRing {
     ring: MappedRing,
     _allocation: Arc<Allocation>,
 }
 
-impl std::fmt::Debug for DmaBufferRing {
+impl std::fmt::Debug for DmaAllocationRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DmaBufferRing").field("ring", &self.ring).finish_non_exhaustive()
+        f.debug_struct("DmaAllocationRing").field("ring", &self.ring).finish_non_exhaustive()
     }
 }
 
-impl DmaRing for DmaBufferRing {
+impl DmaRing for DmaAllocationRing {
     type View<'a> = MappedRingView<'a>;
 
     #[inline(always)]
@@ -426,11 +426,11 @@ mod tests {
             IovaRange { base, len, iova: IOVA, unmap: Some(Box::new(unmap)) }
         }
 
-        fn buffer(&self, len: usize) -> DmaBuffer {
+        fn buffer(&self, len: usize) -> DmaAllocation {
             let pages = Pages::new(len).unwrap();
             let range = self.range(pages.base, pages.len);
             // SAFETY: no device reaches them at all.
-            unsafe { DmaBuffer::mapped(pages, range, len) }
+            unsafe { DmaAllocation::mapped(pages, range, len) }
         }
 
         fn unmapped(&self) -> u32 {

@@ -3,7 +3,9 @@
 use bareverbs::Platform;
 use bareverbs_mmio::CpuFence;
 
-use crate::{Bar, DmaBuffer, MonotonicClock};
+use crate::bar::Bar;
+use crate::clock::MonotonicClock;
+use crate::dma::DmaAllocation;
 
 /// Registers, memory, fences and clock of a card that this process owns through VFIO.
 #[derive(Debug)]
@@ -11,7 +13,7 @@ pub struct VfioPlatform;
 
 impl Platform for VfioPlatform {
     type Registers = Bar;
-    type Memory = DmaBuffer;
+    type Memory = DmaAllocation;
     type Fence = CpuFence;
     type Clock = MonotonicClock;
 }

@@ -5,13 +5,15 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use super::address::Address;
 use super::apply::{Actor, RunError, System};
 use super::check::{self, Need};
+use super::function::{self, Function};
+use super::group::Member;
 use super::obstacle::Obstacle;
 use super::plan::{Action, Before, Effect, Plan, Step, VFIO_PCI};
 use super::sysfs::Sysfs;
 use super::usage::{self, Usage};
-use super::{Address, Function};
 
 /// How long to wait before looking again whether an effect is there.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -239,18 +241,18 @@ fn targets(
     sysfs: &Sysfs,
     addresses: &[Address],
     options: &Options,
-    comes_along: impl Fn(&super::Member) -> bool,
+    comes_along: impl Fn(&Member) -> bool,
 ) -> Result<Vec<(Function, bool)>, BindError> {
     let mut found: Vec<(Function, bool)> = Vec::new();
     for &address in addresses {
-        let function = super::function(sysfs, address).ok_or(BindError::NoFunction { address })?;
+        let function = function::function(sysfs, address).ok_or(BindError::NoFunction { address })?;
         if !found.iter().any(|(known, _)| known.address == address) {
             found.push((function, true));
         }
     }
     let groups: Vec<_> = found.iter().filter_map(|(function, _)| function.group.clone()).collect();
     for member in groups.iter().flat_map(|group| &group.others).filter(|member| options.group && comes_along(member)) {
-        let function = member.address().and_then(|address| super::function(sysfs, address));
+        let function = member.address().and_then(|address| function::function(sysfs, address));
         if let Some(function) = function.filter(|new| !found.iter().any(|(known, _)| known.address == new.address)) {
             found.push((function, false));
         }
@@ -285,7 +287,7 @@ pub fn bind_with(
     Ok(once(addresses, along)
         .into_iter()
         .map(|address| {
-            let group = super::function(sysfs, address).and_then(|function| function.group);
+            let group = function::function(sysfs, address).and_then(|function| function.group);
             Bound { address, before: before(address), group: group.map(|group| group.number) }
         })
         .collect())
@@ -318,7 +320,7 @@ pub fn unbind_with(
         .into_iter()
         .map(|address| {
             let changed = plan.functions.iter().any(|(other, _)| *other == address);
-            Unbound { address, changed, driver: super::function(sysfs, address).and_then(|function| function.driver) }
+            Unbound { address, changed, driver: function::function(sysfs, address).and_then(|function| function.driver) }
         })
         .collect())
 }
@@ -360,7 +362,7 @@ fn perform(sysfs: &Sysfs, step: &Step, options: &Options, actor: &mut impl Actor
             return Err(Failure::Interrupted);
         }
         if waited >= options.timeout {
-            let driver = step.address.and_then(|address| super::function(sysfs, address)?.driver);
+            let driver = step.address.and_then(|address| function::function(sysfs, address)?.driver);
             return Err(Failure::NoEffect { wanted: step.effect.clone(), driver, waited });
         }
         actor.pause(AGAIN);
@@ -393,7 +395,7 @@ fn put_back(
 ) -> (Vec<Address>, Vec<(Address, String)>) {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for (address, before) in plan.functions.iter().rev().filter(|(address, _)| begun.contains(address)) {
-        let Some(function) = super::function(sysfs, *address) else {
+        let Some(function) = function::function(sysfs, *address) else {
             failed.push((*address, "it is gone".into()));
             continue;
         };

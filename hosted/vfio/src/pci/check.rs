@@ -5,12 +5,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use super::capability::Msix;
+use super::function::Function;
 use super::model::Kind;
+use super::model::Model;
 use super::obstacle::{Cpu, Obstacle};
 use super::process::Process;
 use super::sysfs::Sysfs;
 use super::usage::group_holders;
-use super::{Function, Model};
 
 /// What a user of a function needs of it and of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

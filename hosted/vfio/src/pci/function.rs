@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Address;
+use super::address::Address;
 use super::capability::{self, Msix};
 use super::group::{self, Group};
 use super::model::{Kind, Model};

@@ -1,7 +1,8 @@
 //! IOMMU groups: what VFIO hands out as one.
 
+use super::address::Address;
+use super::sysfs::Sysfs;
 use super::sysfs::{link_name, names, number, text};
-use super::{Address, Sysfs};
 
 /// Base class and subclass of PCI-to-PCI bridges.
 const BRIDGE: u32 = 0x0604;

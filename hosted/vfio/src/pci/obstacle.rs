@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::Address;
+use super::address::Address;
 use super::group::Member;
 use super::process::Holder;
 use super::usage::Holders;

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::address::Address;
+use super::function::Function;
 use super::sysfs::{Sysfs, text};
-use super::{Address, Function};
 
 /// The driver that user space gets functions from.
 pub(crate) const VFIO_PCI: &str = "vfio-pci";

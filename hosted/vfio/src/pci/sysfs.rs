@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Address;
+use super::address::Address;
 
 /// The folders that everything is read from and written to.
 #[derive(Clone, Debug, PartialEq, Eq)]

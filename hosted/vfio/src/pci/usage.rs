@@ -3,9 +3,10 @@
 use std::fmt;
 use std::fs;
 
+use super::address::Address;
+use super::function::Function;
 use super::process::{Holder, holders};
 use super::sysfs::{Sysfs, link_name, names, number};
-use super::{Address, Function};
 
 /// Bit of an interface's flags: it is up.
 const IFF_UP: u32 = 1;

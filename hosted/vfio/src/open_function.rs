@@ -1,0 +1,94 @@
+//! A function that this process has open, for as long as its registers or its memory are in use.
+#![expect(unsafe_code, reason = "a device whose group is gone from sysfs is closed by its descriptor")]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vfio_bindings::bindings::vfio::VFIO_PCI_BAR0_REGION_INDEX;
+use vfio_ioctls::VfioDevice;
+
+use crate::address_space::AddressSpace;
+use crate::config_space::ConfigSpace;
+use crate::error::Error;
+use crate::pci::Address;
+
+/// Addresses of the functions that this process has open: the kernel would give it a second descriptor of the same device.
+static OPEN: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
+
+/// An address in [`OPEN`], until it is dropped.
+pub(crate) struct Claim(Address);
+
+impl Claim {
+    pub(crate) fn new(address: Address) -> Result<Self, Error> {
+        let is_new = OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(address);
+        is_new.then_some(Self(address)).ok_or(Error::AlreadyOpen { address })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
+/// A function that is open: its descriptor and its address space, for as long as something of it is in use.
+///
+/// The order of the fields is that of their end. `config` is a second descriptor of the device: as long as it is open the kernel keeps
+/// the function in sysfs, where the drop of `device` looks for its group. The claim goes last.
+pub(crate) struct OpenFunction {
+    pub(crate) device: ManuallyDrop<VfioDevice>,
+    pub(crate) config: ConfigSpace,
+    pub(crate) space: Arc<AddressSpace>,
+    /// The function's folder in sysfs.
+    pub(crate) folder: PathBuf,
+    pub(crate) claim: Claim,
+}
+
+impl OpenFunction {
+    /// Whether its registers read as anything but ones. Read through the descriptor: of a device without power, or one that is gone,
+    /// the kernel answers for configuration space from what it remembers, and an access to the mapped BAR would end the process.
+    pub(crate) fn answers(&self) -> bool {
+        let mut word = [0xff; 4];
+        let offset = self.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
+        self.config.descriptor().read_exact_at(&mut word, offset).is_ok() && word != [0xff; 4]
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.claim.0
+    }
+
+    /// The device's descriptor.
+    pub(crate) const fn descriptor(&self) -> &File {
+        self.config.descriptor()
+    }
+
+    /// What the device reaches.
+    pub(crate) fn space(&self) -> &AddressSpace {
+        &self.space
+    }
+}
+
+impl std::fmt::Debug for OpenFunction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenFunction").field("address", &self.address()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for OpenFunction {
+    fn drop(&mut self) {
+        if self.folder.join("iommu_group").read_link().is_ok() {
+            // SAFETY: dropped here and nowhere else.
+            unsafe { ManuallyDrop::drop(&mut self.device) };
+        } else {
+            // The drop of `VfioDevice` asks sysfs for the group, and panics where it finds none (sysfs hidden meanwhile): the
+            // descriptor alone is closed, and group and container stay open to the end of the process.
+            // SAFETY: the descriptor belongs to `self.device`, which is not used or dropped any more.
+            drop(unsafe { OwnedFd::from_raw_fd(self.device.as_raw_fd()) });
+        }
+    }
+}
