@@ -1,8 +1,8 @@
 //! What the whole-stack scenarios share: hosts with a driven device, buffers, connected queue pairs, and waiting.
 
-mod holdings;
 mod refused;
 mod registration;
+mod resource_snapshot;
 
 use core::time::Duration;
 
@@ -15,8 +15,8 @@ use bareverbs_mlx5::{Config, Mlx5};
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, SimPlatform, World, WorldConfig};
 
-pub use holdings::Holdings;
 pub use registration::{SamePage, register, register_mapped};
+pub use resource_snapshot::ResourceSnapshot;
 
 /// Pages of the driver's arena.
 pub const PAGES: usize = 4096;

@@ -209,10 +209,10 @@ fn a_completion_with_the_wrong_owner_is_not_there() {
         assert_eq!(stream.poll(), Ok(vec![]));
     }
     // The queue can still be left behind.
-    let before = stream.pair.a.holdings();
+    let before = stream.pair.a.snapshot();
     stream.pair.a.verbs.destroy_qp(stream.a.qp).unwrap();
     stream.pair.a.verbs.destroy_cq(stream.a.cq).unwrap();
-    let after = stream.pair.a.holdings();
+    let after = stream.pair.a.snapshot();
     assert_eq!(after.device.engine.cqs + 1, before.device.engine.cqs);
     // A new one works.
     let (a, b) = (end_in(&mut stream.pair.a, stream.a.pd, QpType::Rc, CAP, true), end(&mut stream.pair.b, true));

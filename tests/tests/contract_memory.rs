@@ -43,7 +43,7 @@ fn every_combination_of_access_flags() {
     for bits in 0..1_u32 << FLAGS.len() {
         let named = FLAGS.iter().enumerate().filter(|(n, _)| bits >> n & 1 != 0);
         let access = named.fold(Access::empty(), |sum, (_, flag)| sum | *flag);
-        let before = node.holdings();
+        let before = node.snapshot();
         let made = register(&mut node.verbs, pd, buffer.bytes(), access);
         let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         if writes && !access.contains(Access::LOCAL_WRITE) {
@@ -53,10 +53,10 @@ fn every_combination_of_access_flags() {
             let info = node.verbs.mr(mr).unwrap();
             assert_eq!((info.pd, info.addr, info.length, info.access), (pd, buffer.addr, 8192, access));
             assert_ne!(info.lkey.get() >> 8, 0);
-            assert_eq!(node.holdings().device.engine.mkeys, before.device.engine.mkeys + 1);
+            assert_eq!(node.snapshot().device.engine.mkeys, before.device.engine.mkeys + 1);
             node.verbs.dereg_mr_raw(mr).unwrap();
         }
-        assert_eq!(node.holdings(), before, "{access:?}");
+        assert_eq!(node.snapshot(), before, "{access:?}");
     }
     node.assert_no_findings();
 }
@@ -79,7 +79,7 @@ fn flags_that_nobody_knows_and_flags_that_the_device_lacks() {
     let mut node = node(DeviceConfig { atomics: false, ..DeviceConfig::with_lid(1) });
     let pd = node.verbs.alloc_pd().unwrap();
     let buffer = node.buffer(4096);
-    let before = node.holdings();
+    let before = node.snapshot();
     let mut reg = |access| register(&mut node.verbs, pd, buffer.bytes(), access);
     for bit in (0..32).filter(|bit| !Access::KNOWN.contains(Access::from_bits_retain(1 << bit))) {
         let error = refused!(reg(Access::from_bits_retain(1 << bit)), Einval, RegMrError::UnknownFlags { .. });
@@ -90,14 +90,14 @@ fn flags_that_nobody_knows_and_flags_that_the_device_lacks() {
     refused!(reg(Access::RELAXED_ORDERING), Eopnotsupp, RegMrError::Unsupported { bits: 0x10_0000 });
     // What the flags mean together comes before what the device has.
     refused!(reg(Access::REMOTE_ATOMIC), Einval, RegMrError::RemoteWithoutLocalWrite);
-    assert_eq!(node.holdings(), before);
+    assert_eq!(node.snapshot(), before);
 }
 
 #[test]
 fn a_region_that_overflows_is_empty_or_is_not_memory() {
     let mut node = node(DeviceConfig::with_lid(1));
     let pd = node.verbs.alloc_pd().unwrap();
-    let before = node.holdings();
+    let before = node.snapshot();
     let map = OffsetMap::default();
     for (addr, length) in [(u64::MAX, 1), (u64::MAX, u64::MAX), (0xffff_ffff_ffff_f000, 4096), (1, u64::MAX)] {
         let error = refused!(
@@ -115,7 +115,7 @@ fn a_region_that_overflows_is_empty_or_is_not_memory() {
         Einval,
         RegMrError::Device(Error::Misaligned)
     );
-    assert_eq!(node.holdings(), before);
+    assert_eq!(node.snapshot(), before);
 }
 
 #[test]
@@ -147,9 +147,9 @@ fn a_full_table_of_regions() {
     let buffer = node.buffer(4096);
     let reg = |node: &mut Node| register(&mut node.verbs, pd, buffer.bytes(), Access::empty());
     let mut all: Vec<_> = (0..16).map(|_| reg(&mut node).unwrap()).collect();
-    let full = node.holdings();
+    let full = node.snapshot();
     refused!(reg(&mut node), Enomem, RegMrError::Full);
-    assert_eq!(node.holdings(), full);
+    assert_eq!(node.snapshot(), full);
     // One goes, one comes: and the old handle does not name the new one.
     let gone = all.pop().unwrap();
     node.verbs.dereg_mr_raw(gone).unwrap();
@@ -157,11 +157,11 @@ fn a_full_table_of_regions() {
     refused!(node.verbs.dereg_mr_raw(gone), Einval, DeregMrError::Stale);
     assert_eq!(node.verbs.mr(gone), Err(StaleHandle));
     assert!(node.verbs.mr(new).is_ok());
-    assert_eq!(node.holdings(), full);
+    assert_eq!(node.snapshot(), full);
     for mr in all.into_iter().chain([new]) {
         node.verbs.dereg_mr_raw(mr).unwrap();
     }
-    assert_eq!(node.holdings().device.engine.mkeys, 0);
+    assert_eq!(node.snapshot().device.engine.mkeys, 0);
 }
 
 #[test]
@@ -175,11 +175,11 @@ fn a_device_without_room() {
         register(&mut node.verbs, pd, buffer.bytes(), Access::empty()).unwrap();
         node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
     }
-    let full = node.holdings();
+    let full = node.snapshot();
     let reg = register(&mut node.verbs, pd, buffer.bytes(), Access::empty());
     refused!(reg, Enomem, RegMrError::Device(Error::CommandStatus { .. }));
     refused!(node.verbs.alloc_mw(pd, MwType::Type2), Enomem, AllocMwError::Device(Error::CommandStatus { .. }));
-    assert_eq!(node.holdings(), full);
+    assert_eq!(node.snapshot(), full);
     node.assert_no_findings();
 }
 
@@ -197,11 +197,11 @@ fn firmware_that_gets_no_more_pages() {
     let page = SamePage { device_addr: buffer.device_addr() };
     let mut made = Vec::new();
     let refusal = loop {
-        let before = node.holdings();
+        let before = node.snapshot();
         match register_mapped(&mut node.verbs, pd, 0x1000_0000, 64 << 20, Access::empty(), &page) {
             Ok(mr) => made.push(mr),
             Err(error) => {
-                assert_eq!(node.holdings(), before);
+                assert_eq!(node.snapshot(), before);
                 break error;
             }
         }
@@ -221,7 +221,7 @@ fn what_the_device_refuses_leaves_nothing_behind() {
     let pd = node.verbs.alloc_pd().unwrap();
     let region = node.region(pd, 4096, ALL_ACCESS);
     let mw = node.verbs.alloc_mw(pd, MwType::Type1).unwrap();
-    let before = node.holdings();
+    let before = node.snapshot();
     let fail = |node: &Node, opcode: CmdOpcode, status: CmdStatus| {
         let fault = Fault::CommandStatus { opcode: opcode.code() as u16, status: status.code() as u8, syndrome: 7 };
         node.host.with_device(|device| device.faults_mut().arm(fault));
@@ -238,7 +238,7 @@ fn what_the_device_refuses_leaves_nothing_behind() {
     fail(&node, CmdOpcode::DestroyMkey, CmdStatus::BadRes);
     refused!(node.verbs.dealloc_mw(mw), Einval, DeallocMwError::Device(_));
     assert!(node.verbs.mw(mw).is_ok());
-    assert_eq!(node.holdings(), before);
+    assert_eq!(node.snapshot(), before);
     node.verbs.dealloc_mw(mw).unwrap();
     node.verbs.dereg_mr_raw(region.mr).unwrap();
     node.verbs.dealloc_pd(pd).unwrap();
@@ -248,9 +248,9 @@ fn what_the_device_refuses_leaves_nothing_behind() {
 fn domains_are_busy_while_used_and_few() {
     let mut node = node(DeviceConfig::with_lid(1));
     let pds: Vec<_> = (0..4).map(|_| node.verbs.alloc_pd().unwrap()).collect();
-    let full = node.holdings();
+    let full = node.snapshot();
     refused!(node.verbs.alloc_pd(), Enomem, AllocPdError::Full);
-    assert_eq!(node.holdings(), full);
+    assert_eq!(node.snapshot(), full);
 
     let region = node.region(pds[0], 4096, Access::empty());
     refused!(node.verbs.dealloc_pd(pds[0]), Ebusy, DeallocPdError::Busy { users: 1 });
@@ -263,7 +263,7 @@ fn domains_are_busy_while_used_and_few() {
     node.verbs.dealloc_mw(mw).unwrap();
     node.verbs.dealloc_pd(pds[0]).unwrap();
     refused!(node.verbs.dealloc_pd(pds[0]), Einval, DeallocPdError::Stale);
-    assert_eq!(node.holdings().device.pds, 3);
+    assert_eq!(node.snapshot().device.pds, 3);
 }
 
 #[test]
@@ -272,11 +272,11 @@ fn a_full_table_of_windows() {
     let pd = node.verbs.alloc_pd().unwrap();
     let all: Vec<_> =
         (0..8).map(|n| node.verbs.alloc_mw(pd, if n % 2 == 0 { MwType::Type1 } else { MwType::Type2 }).unwrap()).collect();
-    let full = node.holdings();
+    let full = node.snapshot();
     for kind in [MwType::Type1, MwType::Type2] {
         refused!(node.verbs.alloc_mw(pd, kind), Enomem, AllocMwError::Full);
     }
-    assert_eq!(node.holdings(), full);
+    assert_eq!(node.snapshot(), full);
     for (n, mw) in all.into_iter().enumerate() {
         let info = node.verbs.mw(mw).unwrap();
         assert_eq!(info.kind, if n % 2 == 0 { MwType::Type1 } else { MwType::Type2 });
@@ -285,7 +285,7 @@ fn a_full_table_of_windows() {
         refused!(node.verbs.dealloc_mw(mw), Einval, DeallocMwError::Stale);
         assert_eq!(node.verbs.mw(mw), Err(StaleHandle));
     }
-    assert_eq!(node.holdings().device.engine.mkeys, 0);
+    assert_eq!(node.snapshot().device.engine.mkeys, 0);
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn handles_of_another_device_name_nothing() {
     let (mine, other) = (pair.a.region(a.pd, 4096, ALL_ACCESS), pair.b.region(b.pd, 4096, ALL_ACCESS));
     let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();
     let foreign_mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
-    let (before, verbs) = (pair.a.holdings(), &mut pair.a.verbs);
+    let (before, verbs) = (pair.a.snapshot(), &mut pair.a.verbs);
     let buffer = &mine.buffer;
     refused!(register(verbs, b.pd, buffer.bytes(), Access::empty()), Einval, RegMrError::StalePd);
     refused!(verbs.alloc_mw(b.pd, MwType::Type1), Einval, AllocMwError::StalePd);
@@ -315,7 +315,7 @@ fn handles_of_another_device_name_nothing() {
     refused!(verbs.bind_mw(b.qp, mw, &bind(mine.mr)), Einval, BindMwError::StaleQp);
     refused!(verbs.bind_mw(a.qp, foreign_mw, &bind(mine.mr)), Einval, BindMwError::Refused(BindRefused::StaleWindow));
     refused!(verbs.bind_mw(a.qp, mw, &bind(other.mr)), Einval, BindMwError::Refused(BindRefused::StaleRegion));
-    assert_eq!(pair.a.holdings(), before);
+    assert_eq!(pair.a.snapshot(), before);
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
     busy(&mut node, 1);
     bind(&mut node, windows[1], &request(&region, 200));
     busy(&mut node, 2);
-    assert_eq!(node.holdings().device.engine.bound_windows, 2);
+    assert_eq!(node.snapshot().device.engine.bound_windows, 2);
     // Bound elsewhere, unbound: each frees the region of one.
     bind(&mut node, windows[0], &request(&other, 8192));
     busy(&mut node, 1);
@@ -363,7 +363,7 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
     node.verbs.dealloc_mw(windows[0]).unwrap();
     node.verbs.dereg_mr_raw(other.mr).unwrap();
     node.verbs.dealloc_mw(windows[1]).unwrap();
-    assert_eq!(node.holdings().device.engine.mkeys, 0);
+    assert_eq!(node.snapshot().device.engine.mkeys, 0);
     node.assert_no_findings();
 }
 
@@ -558,7 +558,7 @@ impl Bench {
 
     /// A bind with these defects must give the error of the earliest row among them.
     fn check(&mut self, wrongs: &[Wrong]) {
-        let before = (self.pair.a.holdings(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
+        let before = (self.pair.a.snapshot(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
         let error = match self.bind(wrongs) {
             Ok(_) => panic!("bound in spite of {wrongs:?}"),
             Err(error) => error,
@@ -568,7 +568,7 @@ impl Bench {
         assert_eq!(error.errno(), errno, "{wrongs:?}: {error:?}");
         let of_row = wrongs.iter().any(|wrong| matches!(expected(*wrong, &error), (of, true) if of == errno));
         assert!(of_row, "{wrongs:?}: {error:?}");
-        let after = (self.pair.a.holdings(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
+        let after = (self.pair.a.snapshot(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
         assert_eq!(after, before, "{wrongs:?}");
     }
 }
@@ -630,7 +630,7 @@ fn an_unbind_ignores_region_address_and_access() {
     assert_eq!((info.rkey, info.binding), (second, None));
     let done = bench.pair.a.completions(bench.ready.cq, 2);
     assert!(done.iter().all(|done| done.status == WcStatus::Success), "{done:?}");
-    assert_eq!(bench.pair.a.holdings().device.engine.bound_windows, 0);
+    assert_eq!(bench.pair.a.snapshot().device.engine.bound_windows, 0);
     // Checks before that row still count, and those that do not look at the region.
     let handle = bench.stale_mw;
     let stale = bench.pair.a.verbs.bind_mw(bench.ready.qp, handle, &unbind);
@@ -707,10 +707,10 @@ fn a_transport_that_the_backend_does_not_drive() {
     let mut node = node(DeviceConfig::with_lid(1));
     let pd = node.verbs.alloc_pd().unwrap();
     let cq = node.verbs.create_cq(64).unwrap();
-    let before = node.holdings();
+    let before = node.snapshot();
     let init = bareverbs::QpInit { pd, qp_type: QpType::XrcSend, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: true };
     refused!(node.verbs.create_qp(&init), Eopnotsupp, CreateQpError::Device(Error::Unsupported(_)));
-    assert_eq!(node.holdings(), before);
+    assert_eq!(node.snapshot(), before);
 }
 
 #[test]
@@ -736,7 +736,7 @@ fn a_bind_gives_a_new_key_each_time_also_when_the_low_byte_wraps() {
         assert_eq!(node.completions(end.cq, 1)[0].status, WcStatus::Success, "bind {n}");
         key = next;
     }
-    assert_eq!(node.holdings().device.engine.bound_windows, 1);
+    assert_eq!(node.snapshot().device.engine.bound_windows, 1);
     node.assert_no_findings();
 }
 
@@ -749,7 +749,7 @@ fn a_zero_based_region_begins_anywhere_in_a_page() {
     here.buffer.write(0, &message);
     for offset in [0, 1, 64, 4095, 4096, 5000] {
         let mut buffer = pair.b.buffer(16384);
-        let before = pair.b.holdings();
+        let before = pair.b.snapshot();
         let mr = register(&mut pair.b.verbs, b.pd, buffer.part(offset, 9000), ALL_ACCESS | Access::ZERO_BASED);
         let mr = mr.unwrap_or_else(|error| panic!("region at {offset}: {error}"));
         let info = pair.b.verbs.mr(mr).unwrap();
@@ -775,7 +775,7 @@ fn a_zero_based_region_begins_anywhere_in_a_page() {
         pair.a.verbs.post_send(a.qp, &signaled(3, op)).unwrap();
         assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::RemAccessErr, "region at {offset}");
         pair.b.verbs.dereg_mr_raw(mr).unwrap();
-        assert_eq!(pair.b.holdings().device.engine.mkeys, before.device.engine.mkeys, "region at {offset}");
+        assert_eq!(pair.b.snapshot().device.engine.mkeys, before.device.engine.mkeys, "region at {offset}");
         for (node, end) in [(&mut pair.a, &a), (&mut pair.b, &b)] {
             let reset = bareverbs::QpAttr { state: QpState::Reset, ..Default::default() };
             node.verbs.modify_qp(end.qp, &reset, bareverbs::QpAttrMask::STATE).unwrap();

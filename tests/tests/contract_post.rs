@@ -523,9 +523,9 @@ fn a_thousand_requests_of_many_sges_have_rings_of_their_size_and_fit() {
     assert_eq!(scene.done().status, WcStatus::Success);
     // As many blocks of 64 bytes as 1024 requests of three (a bind, or 10 SGEs) need, rounded up to a power of two; 64 receives of
     // 4 SGEs behind that; at most a page for the doorbell record.
-    let used = scene.pair.a.holdings().pages_used;
+    let used = scene.pair.a.snapshot().pages_used;
     scene.pair.a.verbs.destroy_qp(scene.a.qp).unwrap();
-    let freed = used - scene.pair.a.holdings().pages_used;
+    let freed = used - scene.pair.a.snapshot().pages_used;
     assert!((65..=66).contains(&freed), "{freed} pages");
     scene.pair.assert_no_findings();
 }

@@ -248,12 +248,12 @@ fn every_command_of_operation_refused_and_undelivered() {
             (Fault::DeliveryStatus { opcode, status: 3 }, Error::CommandDelivery { opcode, status: 3 }),
         ];
         for (fault, cause) in kinds {
-            let before = scene.node.holdings();
+            let before = scene.node.snapshot();
             arm(&scene.node.host, fault);
             let (_, result) = scene.operation(n).unwrap();
             assert_eq!(result, Err(Some(cause)), "operation {n}");
             assert!(all_struck(&scene.node.host));
-            assert_eq!(scene.node.holdings(), before, "operation {n} with {fault:?}");
+            assert_eq!(scene.node.snapshot(), before, "operation {n} with {fault:?}");
         }
         // Those that take away succeed now; those that make are left alone, so that the domain can go at the end.
         if n >= 5 {
@@ -271,7 +271,7 @@ fn every_command_of_operation_without_answer() {
     for (n, opcode) in opcodes().into_iter().enumerate() {
         let mut scene = Scene::new();
         let opcode = opcode.code() as u16;
-        let before = scene.node.holdings();
+        let before = scene.node.snapshot();
         let start = scene.node.host.clock().now();
         // What a destroy needs gone.
         for earlier in 12..n {
@@ -281,7 +281,7 @@ fn every_command_of_operation_without_answer() {
         assert_eq!(scene.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
         assert!(scene.node.host.clock().now().since(start) < Duration::from_millis(100));
         // Whatever the device might still write to is given up, not used again; everything else goes on.
-        let after = scene.node.holdings();
+        let after = scene.node.snapshot();
         if n < 12 {
             assert_eq!(after.device, before.device, "operation {n}");
         }
@@ -305,17 +305,17 @@ fn every_command_of_operation_answered_late() {
         for earlier in 12..n {
             scene.operation(earlier).unwrap().1.unwrap();
         }
-        let before = scene.node.holdings();
+        let before = scene.node.snapshot();
         arm(&scene.node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(30) });
         assert_eq!(scene.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
         assert!(all_struck(&scene.node.host));
         scene.node.host.world().advance(Duration::from_millis(20));
         scene.node.verbs.query_port(1).unwrap();
         if n < 12 {
-            assert_eq!(scene.node.holdings(), before, "operation {n}: nothing is left of it");
+            assert_eq!(scene.node.snapshot(), before, "operation {n}: nothing is left of it");
         } else {
             // The object is gone, and the caller still has its handle.
-            assert_ne!(scene.node.holdings().device, before.device, "operation {n}");
+            assert_ne!(scene.node.snapshot().device, before.device, "operation {n}");
             assert_eq!(scene.operation(n).unwrap().1, Ok(()), "operation {n}, again");
             assert!(scene.operation(n).unwrap().1.is_err(), "operation {n}: the handle is stale");
         }

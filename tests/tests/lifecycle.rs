@@ -645,19 +645,19 @@ fn refusals_name_what_does_not_fit() {
     let mut node = up(&host, machine(&host), &Config::DEFAULT);
     let pd = node.verbs.alloc_pd().unwrap();
     let max = node.verbs.query_device().max_cqe;
-    let before = node.holdings();
+    let before = node.snapshot();
     for entries in [0, max + 1, u32::MAX] {
         let error = refused!(node.verbs.create_cq(entries), Einval, CreateCqError::Entries { .. });
         assert_eq!(error, CreateCqError::Entries { entries, max });
     }
     // What the device has, but the arena has no room for.
     refused!(node.verbs.create_cq(max), Enomem, CreateCqError::Device(Error::ArenaFull { .. }));
-    assert_eq!(node.holdings(), before);
+    assert_eq!(node.snapshot(), before);
     let cqs: Vec<_> = (0..8).map(|_| node.verbs.create_cq(1).unwrap()).collect();
     refused!(node.verbs.create_cq(1), Enomem, CreateCqError::Full);
     let cq = cqs[0];
     let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all: false };
-    let before = node.holdings();
+    let before = node.snapshot();
     let mut too_much = [CAP; 5];
     let most = node.verbs.query_device().max_qp_wr;
     too_much[0].max_send_wr = most + 1;
@@ -674,7 +674,7 @@ fn refusals_name_what_does_not_fit() {
         let error = refused!(node.verbs.create_qp(&QpInit { cap, ..init }), Enomem, CreateQpError::Rings { .. });
         assert_eq!(error, CreateQpError::Rings { send, recv });
     }
-    assert_eq!(node.holdings(), before);
+    assert_eq!(node.snapshot(), before);
     let qps: Vec<_> = (0..16).map(|_| node.verbs.create_qp(&init).unwrap()).collect();
     refused!(node.verbs.create_qp(&init), Enomem, CreateQpError::Full);
     refused!(node.verbs.destroy_cq(cq), Ebusy, bareverbs::DestroyCqError::Busy { users: 32 });

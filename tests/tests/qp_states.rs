@@ -636,7 +636,7 @@ fn reset_takes_its_own_completions_and_no_others() {
 #[test]
 fn destruction_with_everything_in_flight() {
     let mut pair = Pair::new();
-    let before = pair.a.holdings();
+    let before = pair.a.snapshot();
     let (a, b) = pair.connected();
     let here = pair.a.region(a.pd, 1 << 18, ALL_ACCESS);
     let there = pair.b.region(b.pd, 1 << 18, ALL_ACCESS);
@@ -653,7 +653,7 @@ fn destruction_with_everything_in_flight() {
     pair.a.verbs.dereg_mr_raw(here.mr).unwrap();
     pair.a.verbs.destroy_cq(a.cq).unwrap();
     pair.a.verbs.dealloc_pd(a.pd).unwrap();
-    assert_eq!(pair.a.holdings(), before);
+    assert_eq!(pair.a.snapshot(), before);
     pair.assert_no_findings();
 }
 

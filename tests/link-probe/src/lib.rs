@@ -14,8 +14,8 @@ mod control_path;
 mod data_path;
 #[cfg(feature = "sender")]
 mod machine;
-#[cfg(feature = "planted-panic")]
-mod planted;
+#[cfg(feature = "forced-panic")]
+mod forced_panic;
 #[cfg(feature = "sender")]
 mod sender;
 #[cfg(feature = "sender-receiver")]

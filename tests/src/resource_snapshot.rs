@@ -6,7 +6,7 @@ use crate::Node;
 
 /// Objects of the device and pages of the driver. Pages of the firmware come and go by its own choice and are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holdings {
+pub struct ResourceSnapshot {
     /// Objects that the device has.
     pub device: DeviceCounts,
     /// Pages that the driver uses.
@@ -17,10 +17,10 @@ pub struct Holdings {
 
 impl Node {
     /// What exists now.
-    pub fn holdings(&self) -> Holdings {
+    pub fn snapshot(&self) -> ResourceSnapshot {
         let counts = self.host.with_device(|device| device.counts());
         let statistics = self.verbs.provider().statistics();
-        Holdings {
+        ResourceSnapshot {
             device: DeviceCounts { pages_held: 0, ..counts },
             pages_used: statistics.pages_used,
             pages_lost: statistics.pages_lost,

@@ -2,6 +2,6 @@
 
 /// An index that the caller chooses.
 #[unsafe(no_mangle)]
-pub extern "C" fn probe_planted(bytes: &[u8; 4], index: usize) -> u8 {
+pub extern "C" fn probe_forced_panic(bytes: &[u8; 4], index: usize) -> u8 {
     bytes[index]
 }
