@@ -2,22 +2,22 @@
 //! instructions: see `tests/scripts/instructions`. An argument names the only function to run. Prints, for each, the function's name and the requests that it did.
 #![expect(unsafe_code, reason = "the driver's own register file and memory over plain memory are what is measured")]
 
+mod fixture;
 mod operations;
-mod scene;
 
 use bareverbs_mmio::CpuFence;
 
+use fixture::Fixture;
 use operations::OPERATIONS;
-use scene::Scene;
 
 /// Runs of each operation.
 const RUNS: u64 = 960;
 
 fn main() {
-    let mut scene = Scene::new(CpuFence::WRITE_COMBINING);
+    let mut fixture = Fixture::new(CpuFence::WRITE_COMBINING);
     let only = std::env::args().nth(1);
     for operation in OPERATIONS.iter().filter(|operation| only.as_deref().is_none_or(|only| only == operation.symbol)) {
-        scene.run(operation, RUNS, |scene, turns| (operation.run)(scene, turns));
+        fixture.run(operation, RUNS, |fixture, turns| (operation.run)(fixture, turns));
         println!("{}\t{}\t{}", operation.symbol, operation.name, RUNS * u64::from(operation.requests));
     }
 }

@@ -2,31 +2,31 @@
 //! completions: owner, copy, checks, consumer index. In nanoseconds; `instructions` counts instructions of the same operations.
 #![expect(unsafe_code, reason = "the driver's own register file and memory over plain memory are what is measured")]
 
+mod fixture;
 #[expect(dead_code, reason = "the names of functions are for the program that counts instructions")]
 mod operations;
-mod scene;
 
 use std::time::{Duration, Instant};
 
 use bareverbs_mmio::CpuFence;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
+use fixture::Fixture;
 use operations::OPERATIONS;
-use scene::Scene;
 
 /// Every operation, with both kinds of mapping that a BAR can have on this CPU; the second has the fences of libmlx5.
 fn data_path(criterion: &mut Criterion) {
     for (name, fence) in [("uncached BAR", CpuFence::UNCACHED), ("write-combining BAR", CpuFence::WRITE_COMBINING)] {
         let mut group = criterion.benchmark_group(name);
-        let mut scene = Scene::new(fence);
+        let mut fixture = Fixture::new(fence);
         for operation in OPERATIONS {
             group.throughput(Throughput::Elements(u64::from(operation.requests)));
             group.bench_function(operation.name, |bencher| {
                 bencher.iter_custom(|iterations| {
                     let mut total = Duration::ZERO;
-                    scene.run(operation, iterations, |scene, turns| {
+                    fixture.run(operation, iterations, |fixture, turns| {
                         let start = Instant::now();
-                        (operation.run)(scene, turns);
+                        (operation.run)(fixture, turns);
                         total += start.elapsed();
                     });
                     total

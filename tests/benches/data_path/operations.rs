@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use bareverbs::{Access, BindInfo, Payload, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
 
-use crate::scene::{Driver, Scene};
+use crate::fixture::{Driver, Fixture};
 
 /// Requests of a batch.
 pub(crate) const BATCH: usize = 32;
@@ -43,16 +43,16 @@ pub(crate) struct Operation {
     /// Requests or completions of one run.
     pub(crate) requests: u32,
     /// Does it so many times.
-    pub(crate) run: fn(&mut Scene, u64),
+    pub(crate) run: fn(&mut Fixture, u64),
 }
 
 /// A function for each operation, so that a profile tells them apart, and the list of all.
 macro_rules! operations {
-    ($($name:ident = $label:literal, $kind:expr, $requests:expr, |$scene:ident, $runs:ident| $body:block;)+) => {
+    ($($name:ident = $label:literal, $kind:expr, $requests:expr, |$fixture:ident, $runs:ident| $body:block;)+) => {
         $(
             #[doc = $label]
             #[inline(never)]
-            pub(crate) fn $name($scene: &mut Scene, $runs: u64) $body
+            pub(crate) fn $name($fixture: &mut Fixture, $runs: u64) $body
         )+
 
         /// Every operation.
@@ -68,37 +68,37 @@ const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const INLINE: [u8; 32] = [0x5a; 32];
 
 /// A request that the compiler knows nothing of.
-fn opaque(scene: &mut Scene, runs: u64, op: SendOp<'_>) {
+fn opaque(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
     let wr = SendWr { wr_id: 7, flags: SIGNALED, op };
     for _ in 0..runs {
-        scene.verbs.post_send(scene.qp, black_box(&wr)).expect("post");
+        fixture.verbs.post_send(fixture.qp, black_box(&wr)).expect("post");
     }
 }
 
 /// A list of requests that the compiler knows nothing of.
-fn opaque_list(scene: &mut Scene, runs: u64, op: SendOp<'_>) {
+fn opaque_list(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
     let list = [SendWr { wr_id: 7, flags: SIGNALED, op }; BATCH];
     for _ in 0..runs {
-        scene.verbs.post_send_list(scene.qp, black_box(&list)).expect("post");
+        fixture.verbs.post_send_list(fixture.qp, black_box(&list)).expect("post");
     }
 }
 
 /// A typed call with its own doorbell. The SGE is made afresh each time, as programs do.
 #[inline(always)]
-fn typed(scene: &mut Scene, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
-    let sge = scene.sge;
+fn typed(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
+    let sge = fixture.sge;
     for _ in 0..runs {
-        let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
+        let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
         post(&mut batch, 7, Sge { addr: black_box(sge.addr), ..sge });
     }
 }
 
 /// Typed calls with one doorbell for all.
 #[inline(always)]
-fn typed_batch(scene: &mut Scene, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
-    let sge = scene.sge;
+fn typed_batch(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
+    let sge = fixture.sge;
     for _ in 0..runs {
-        let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
+        let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
         for n in 0..BATCH as u64 {
             post(&mut batch, n, Sge { addr: black_box(sge.addr), ..sge });
         }
@@ -106,341 +106,341 @@ fn typed_batch(scene: &mut Scene, runs: u64, post: impl Fn(&mut SendBatch<'_, Dr
 }
 
 /// What a window is bound to.
-fn binding(scene: &Scene) -> BindInfo {
-    BindInfo { mr: scene.mr, addr: scene.sge.addr, length: 64, access: Access::REMOTE_WRITE }
+fn binding(fixture: &Fixture) -> BindInfo {
+    BindInfo { mr: fixture.mr, addr: fixture.sge.addr, length: 64, access: Access::REMOTE_WRITE }
 }
 
 operations! {
-    write_fixed = "WRITE, 1 SGE", ONE, 1, |scene, runs| {
-        let (sge, remote) = (scene.sge, scene.remote);
+    write_fixed = "WRITE, 1 SGE", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             // Made afresh each time, as programs do.
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
             let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
-            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };
-    write_typed = "WRITE, 1 SGE, typed call", ONE, 1, |scene, runs| {
-        let (sge, remote) = (scene.sge, scene.remote);
+    write_typed = "WRITE, 1 SGE, typed call", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            scene.verbs.send_batch(scene.qp).expect("batch").write(7, SIGNALED, remote, &sges).expect("post");
+            fixture.verbs.send_batch(fixture.qp).expect("batch").write(7, SIGNALED, remote, &sges).expect("post");
         }
     };
-    write_opaque = "WRITE, 1 SGE, opaque", ONE, 1, |scene, runs| {
-        let (sges, remote) = ([scene.sge], scene.remote);
-        opaque(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    write_opaque = "WRITE, 1 SGE, opaque", ONE, 1, |fixture, runs| {
+        let (sges, remote) = ([fixture.sge], fixture.remote);
+        opaque(fixture, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
     };
-    write_2_fixed = "WRITE, 2 SGEs", ONE, 1, |scene, runs| {
-        let (sge, remote) = (scene.sge, scene.remote);
+    write_2_fixed = "WRITE, 2 SGEs", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }, Sge { addr: black_box(sge.addr + 512), ..sge }];
             let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
-            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };
-    write_2_typed = "WRITE, 2 SGEs, typed call", ONE, 1, |scene, runs| {
-        let (sge, remote) = (scene.sge, scene.remote);
+    write_2_typed = "WRITE, 2 SGEs, typed call", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }, Sge { addr: black_box(sge.addr + 512), ..sge }];
-            scene.verbs.send_batch(scene.qp).expect("batch").write(7, SIGNALED, remote, &sges).expect("post");
+            fixture.verbs.send_batch(fixture.qp).expect("batch").write(7, SIGNALED, remote, &sges).expect("post");
         }
     };
-    write_2_opaque = "WRITE, 2 SGEs, opaque", ONE, 1, |scene, runs| {
-        let (sges, remote) = ([scene.sge; 2], scene.remote);
-        opaque(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    write_2_opaque = "WRITE, 2 SGEs, opaque", ONE, 1, |fixture, runs| {
+        let (sges, remote) = ([fixture.sge; 2], fixture.remote);
+        opaque(fixture, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
     };
-    write_3_opaque = "WRITE, 3 SGEs, opaque", TWO, 1, |scene, runs| {
-        let (sges, remote) = ([scene.sge; 3], scene.remote);
-        opaque(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    write_3_opaque = "WRITE, 3 SGEs, opaque", TWO, 1, |fixture, runs| {
+        let (sges, remote) = ([fixture.sge; 3], fixture.remote);
+        opaque(fixture, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
     };
-    write_inline_fixed = "WRITE, 32 bytes inline", TWO, 1, |scene, runs| {
-        let remote = scene.remote;
+    write_inline_fixed = "WRITE, 32 bytes inline", TWO, 1, |fixture, runs| {
+        let remote = fixture.remote;
         for _ in 0..runs {
             let bytes: &[u8; 32] = black_box(&INLINE);
             let op = SendOp::Write { payload: Payload::Inline(bytes), remote };
-            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };
-    write_inline_opaque = "WRITE, 32 bytes inline, opaque", TWO, 1, |scene, runs| {
-        let remote = scene.remote;
-        opaque(scene, runs, SendOp::Write { payload: Payload::Inline(&INLINE), remote });
+    write_inline_opaque = "WRITE, 32 bytes inline, opaque", TWO, 1, |fixture, runs| {
+        let remote = fixture.remote;
+        opaque(fixture, runs, SendOp::Write { payload: Payload::Inline(&INLINE), remote });
     };
-    write_imm_fixed = "WRITE_WITH_IMM, 1 SGE, typed call", ONE, 1, |scene, runs| {
-        let (sge, remote) = (scene.sge, scene.remote);
+    write_imm_fixed = "WRITE_WITH_IMM, 1 SGE, typed call", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            scene.verbs.send_batch(scene.qp).expect("batch").write_imm(7, SIGNALED, remote, [1; 4], &sges).expect("post");
+            fixture.verbs.send_batch(fixture.qp).expect("batch").write_imm(7, SIGNALED, remote, [1; 4], &sges).expect("post");
         }
     };
-    write_imm_opaque = "WRITE_WITH_IMM, 1 SGE, opaque", ONE, 1, |scene, runs| {
-        let (sges, remote) = ([scene.sge], scene.remote);
-        opaque(scene, runs, SendOp::WriteWithImm { payload: Payload::Sges(&sges), remote, imm: [1; 4] });
+    write_imm_opaque = "WRITE_WITH_IMM, 1 SGE, opaque", ONE, 1, |fixture, runs| {
+        let (sges, remote) = ([fixture.sge], fixture.remote);
+        opaque(fixture, runs, SendOp::WriteWithImm { payload: Payload::Sges(&sges), remote, imm: [1; 4] });
     };
-    send_fixed = "SEND, 1 SGE", ONE, 1, |scene, runs| {
-        let sge = scene.sge;
+    send_fixed = "SEND, 1 SGE", ONE, 1, |fixture, runs| {
+        let sge = fixture.sge;
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
             let op = SendOp::Send { payload: Payload::Sges(&sges) };
-            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
         }
     };
-    send_opaque = "SEND, 1 SGE, opaque", ONE, 1, |scene, runs| {
-        let sges = [scene.sge];
-        opaque(scene, runs, SendOp::Send { payload: Payload::Sges(&sges) });
+    send_opaque = "SEND, 1 SGE, opaque", ONE, 1, |fixture, runs| {
+        let sges = [fixture.sge];
+        opaque(fixture, runs, SendOp::Send { payload: Payload::Sges(&sges) });
     };
-    send_imm_opaque = "SEND_WITH_IMM, 1 SGE, opaque", ONE, 1, |scene, runs| {
-        let sges = [scene.sge];
-        opaque(scene, runs, SendOp::SendWithImm { payload: Payload::Sges(&sges), imm: [1; 4] });
+    send_imm_opaque = "SEND_WITH_IMM, 1 SGE, opaque", ONE, 1, |fixture, runs| {
+        let sges = [fixture.sge];
+        opaque(fixture, runs, SendOp::SendWithImm { payload: Payload::Sges(&sges), imm: [1; 4] });
     };
-    send_inline_opaque = "SEND, 24 bytes inline, opaque", ONE, 1, |scene, runs| {
-        opaque(scene, runs, SendOp::Send { payload: Payload::Inline(&INLINE[..24]) });
+    send_inline_opaque = "SEND, 24 bytes inline, opaque", ONE, 1, |fixture, runs| {
+        opaque(fixture, runs, SendOp::Send { payload: Payload::Inline(&INLINE[..24]) });
     };
-    read_fixed = "READ, 1 SGE, typed call", ONE, 1, |scene, runs| {
-        let (sge, remote) = (scene.sge, scene.remote);
+    read_fixed = "READ, 1 SGE, typed call", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            scene.verbs.send_batch(scene.qp).expect("batch").read(7, SIGNALED, remote, &sges).expect("post");
+            fixture.verbs.send_batch(fixture.qp).expect("batch").read(7, SIGNALED, remote, &sges).expect("post");
         }
     };
-    read_opaque = "READ, 1 SGE, opaque", ONE, 1, |scene, runs| {
-        let (sges, remote) = ([scene.sge], scene.remote);
-        opaque(scene, runs, SendOp::Read { sges: &sges, remote });
+    read_opaque = "READ, 1 SGE, opaque", ONE, 1, |fixture, runs| {
+        let (sges, remote) = ([fixture.sge], fixture.remote);
+        opaque(fixture, runs, SendOp::Read { sges: &sges, remote });
     };
-    compare_swap_opaque = "compare-and-swap, opaque", ONE, 1, |scene, runs| {
-        let (sge, remote) = (Sge { length: 8, ..scene.sge }, scene.remote);
-        opaque(scene, runs, SendOp::CompareSwap { sge, remote, compare: 1, swap: 2 });
+    compare_swap_opaque = "compare-and-swap, opaque", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (Sge { length: 8, ..fixture.sge }, fixture.remote);
+        opaque(fixture, runs, SendOp::CompareSwap { sge, remote, compare: 1, swap: 2 });
     };
-    fetch_add_opaque = "fetch-and-add, opaque", ONE, 1, |scene, runs| {
-        let (sge, remote) = (Sge { length: 8, ..scene.sge }, scene.remote);
-        opaque(scene, runs, SendOp::FetchAdd { sge, remote, add: 1 });
+    fetch_add_opaque = "fetch-and-add, opaque", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (Sge { length: 8, ..fixture.sge }, fixture.remote);
+        opaque(fixture, runs, SendOp::FetchAdd { sge, remote, add: 1 });
     };
-    write_batch_typed = "WRITE, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        let (sge, remote) = (scene.sge, scene.remote);
+    write_batch_typed = "WRITE, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
-            let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
+            let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
             for n in 0..BATCH as u64 {
                 let sges = [Sge { addr: black_box(sge.addr), ..sge }];
                 batch.write(n, SIGNALED, remote, &sges).expect("post");
             }
         }
     };
-    write_batch_array = "WRITE, typed batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let list = [(7_u64, SIGNALED, scene.remote, [scene.sge]); BATCH];
+    write_batch_array = "WRITE, typed batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let list = [(7_u64, SIGNALED, fixture.remote, [fixture.sge]); BATCH];
         for _ in 0..runs {
-            let mut batch = scene.verbs.send_batch(scene.qp).expect("batch");
+            let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
             for (wr_id, flags, remote, sges) in black_box(&list) {
                 batch.write(*wr_id, *flags, *remote, sges).expect("post");
             }
         }
     };
-    write_batch_opaque = "WRITE, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let (sges, remote) = ([scene.sge], scene.remote);
-        opaque_list(scene, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    write_batch_opaque = "WRITE, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let (sges, remote) = ([fixture.sge], fixture.remote);
+        opaque_list(fixture, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
     };
-    send_batch_opaque = "SEND, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let sges = [scene.sge];
-        opaque_list(scene, runs, SendOp::Send { payload: Payload::Sges(&sges) });
+    send_batch_opaque = "SEND, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let sges = [fixture.sge];
+        opaque_list(fixture, runs, SendOp::Send { payload: Payload::Sges(&sges) });
     };
-    write_inline_typed = "WRITE, 32 bytes inline, typed call", TWO, 1, |scene, runs| {
-        let remote = scene.remote;
-        typed(scene, runs, |batch, n, _| batch.write_inline(n, SIGNALED, remote, black_box(&INLINE)).expect("post"));
+    write_inline_typed = "WRITE, 32 bytes inline, typed call", TWO, 1, |fixture, runs| {
+        let remote = fixture.remote;
+        typed(fixture, runs, |batch, n, _| batch.write_inline(n, SIGNALED, remote, black_box(&INLINE)).expect("post"));
     };
-    write_inline_batch_typed = "WRITE, 32 bytes inline, batch of 32, typed calls", TWO, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        typed_batch(scene, runs, |batch, n, _| batch.write_inline(n, SIGNALED, remote, black_box(&INLINE)).expect("post"));
+    write_inline_batch_typed = "WRITE, 32 bytes inline, batch of 32, typed calls", TWO, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        typed_batch(fixture, runs, |batch, n, _| batch.write_inline(n, SIGNALED, remote, black_box(&INLINE)).expect("post"));
     };
-    write_inline_batch_opaque = "WRITE, 32 bytes inline, batch of 32 from an array", TWO, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        opaque_list(scene, runs, SendOp::Write { payload: Payload::Inline(&INLINE), remote });
+    write_inline_batch_opaque = "WRITE, 32 bytes inline, batch of 32 from an array", TWO, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        opaque_list(fixture, runs, SendOp::Write { payload: Payload::Inline(&INLINE), remote });
     };
-    write_imm_batch_typed = "WRITE_WITH_IMM, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        typed_batch(scene, runs, |batch, n, sge| batch.write_imm(n, SIGNALED, remote, [1; 4], &[sge]).expect("post"));
+    write_imm_batch_typed = "WRITE_WITH_IMM, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        typed_batch(fixture, runs, |batch, n, sge| batch.write_imm(n, SIGNALED, remote, [1; 4], &[sge]).expect("post"));
     };
-    write_imm_batch_opaque = "WRITE_WITH_IMM, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        let sge = scene.sge;
-        opaque_list(scene, runs, SendOp::WriteWithImm { payload: Payload::Sges(&[sge]), remote, imm: [1; 4] });
+    write_imm_batch_opaque = "WRITE_WITH_IMM, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        let sge = fixture.sge;
+        opaque_list(fixture, runs, SendOp::WriteWithImm { payload: Payload::Sges(&[sge]), remote, imm: [1; 4] });
     };
-    send_typed = "SEND, 1 SGE, typed call", ONE, 1, |scene, runs| {
-        typed(scene, runs, |batch, n, sge| batch.send(n, SIGNALED, &[sge]).expect("post"));
+    send_typed = "SEND, 1 SGE, typed call", ONE, 1, |fixture, runs| {
+        typed(fixture, runs, |batch, n, sge| batch.send(n, SIGNALED, &[sge]).expect("post"));
     };
-    send_batch_typed = "SEND, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        typed_batch(scene, runs, |batch, n, sge| batch.send(n, SIGNALED, &[sge]).expect("post"));
+    send_batch_typed = "SEND, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        typed_batch(fixture, runs, |batch, n, sge| batch.send(n, SIGNALED, &[sge]).expect("post"));
     };
-    send_inline_typed = "SEND, 24 bytes inline, typed call", ONE, 1, |scene, runs| {
-        typed(scene, runs, |batch, n, _| batch.send_inline(n, SIGNALED, black_box(&INLINE[..24])).expect("post"));
+    send_inline_typed = "SEND, 24 bytes inline, typed call", ONE, 1, |fixture, runs| {
+        typed(fixture, runs, |batch, n, _| batch.send_inline(n, SIGNALED, black_box(&INLINE[..24])).expect("post"));
     };
-    send_inline_batch_typed = "SEND, 24 bytes inline, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        typed_batch(scene, runs, |batch, n, _| batch.send_inline(n, SIGNALED, black_box(&INLINE[..24])).expect("post"));
+    send_inline_batch_typed = "SEND, 24 bytes inline, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        typed_batch(fixture, runs, |batch, n, _| batch.send_inline(n, SIGNALED, black_box(&INLINE[..24])).expect("post"));
     };
-    send_inline_batch_opaque = "SEND, 24 bytes inline, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        opaque_list(scene, runs, SendOp::Send { payload: Payload::Inline(&INLINE[..24]) });
+    send_inline_batch_opaque = "SEND, 24 bytes inline, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        opaque_list(fixture, runs, SendOp::Send { payload: Payload::Inline(&INLINE[..24]) });
     };
-    send_imm_typed = "SEND_WITH_IMM, 1 SGE, typed call", ONE, 1, |scene, runs| {
-        typed(scene, runs, |batch, n, sge| batch.send_imm(n, SIGNALED, [1; 4], &[sge]).expect("post"));
+    send_imm_typed = "SEND_WITH_IMM, 1 SGE, typed call", ONE, 1, |fixture, runs| {
+        typed(fixture, runs, |batch, n, sge| batch.send_imm(n, SIGNALED, [1; 4], &[sge]).expect("post"));
     };
-    send_imm_batch_typed = "SEND_WITH_IMM, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        typed_batch(scene, runs, |batch, n, sge| batch.send_imm(n, SIGNALED, [1; 4], &[sge]).expect("post"));
+    send_imm_batch_typed = "SEND_WITH_IMM, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        typed_batch(fixture, runs, |batch, n, sge| batch.send_imm(n, SIGNALED, [1; 4], &[sge]).expect("post"));
     };
-    send_imm_batch_opaque = "SEND_WITH_IMM, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let sge = scene.sge;
-        opaque_list(scene, runs, SendOp::SendWithImm { payload: Payload::Sges(&[sge]), imm: [1; 4] });
+    send_imm_batch_opaque = "SEND_WITH_IMM, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let sge = fixture.sge;
+        opaque_list(fixture, runs, SendOp::SendWithImm { payload: Payload::Sges(&[sge]), imm: [1; 4] });
     };
-    send_inv_typed = "SEND_WITH_INV, 1 SGE, typed call", ONE, 1, |scene, runs| {
-        let rkey = scene.remote.rkey;
-        typed(scene, runs, |batch, n, sge| batch.send_inv(n, SIGNALED, rkey, &[sge]).expect("post"));
+    send_inv_typed = "SEND_WITH_INV, 1 SGE, typed call", ONE, 1, |fixture, runs| {
+        let rkey = fixture.remote.rkey;
+        typed(fixture, runs, |batch, n, sge| batch.send_inv(n, SIGNALED, rkey, &[sge]).expect("post"));
     };
-    send_inv_opaque = "SEND_WITH_INV, 1 SGE, opaque", ONE, 1, |scene, runs| {
-        let rkey = scene.remote.rkey;
-        let sge = scene.sge;
-        opaque(scene, runs, SendOp::SendWithInv { payload: Payload::Sges(&[sge]), rkey });
+    send_inv_opaque = "SEND_WITH_INV, 1 SGE, opaque", ONE, 1, |fixture, runs| {
+        let rkey = fixture.remote.rkey;
+        let sge = fixture.sge;
+        opaque(fixture, runs, SendOp::SendWithInv { payload: Payload::Sges(&[sge]), rkey });
     };
-    send_inv_batch_typed = "SEND_WITH_INV, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        let rkey = scene.remote.rkey;
-        typed_batch(scene, runs, |batch, n, sge| batch.send_inv(n, SIGNALED, rkey, &[sge]).expect("post"));
+    send_inv_batch_typed = "SEND_WITH_INV, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        let rkey = fixture.remote.rkey;
+        typed_batch(fixture, runs, |batch, n, sge| batch.send_inv(n, SIGNALED, rkey, &[sge]).expect("post"));
     };
-    send_inv_batch_opaque = "SEND_WITH_INV, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let rkey = scene.remote.rkey;
-        let sge = scene.sge;
-        opaque_list(scene, runs, SendOp::SendWithInv { payload: Payload::Sges(&[sge]), rkey });
+    send_inv_batch_opaque = "SEND_WITH_INV, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let rkey = fixture.remote.rkey;
+        let sge = fixture.sge;
+        opaque_list(fixture, runs, SendOp::SendWithInv { payload: Payload::Sges(&[sge]), rkey });
     };
-    read_batch_typed = "READ, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        typed_batch(scene, runs, |batch, n, sge| batch.read(n, SIGNALED, remote, &[sge]).expect("post"));
+    read_batch_typed = "READ, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        typed_batch(fixture, runs, |batch, n, sge| batch.read(n, SIGNALED, remote, &[sge]).expect("post"));
     };
-    read_batch_opaque = "READ, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        let sge = scene.sge;
-        opaque_list(scene, runs, SendOp::Read { sges: &[sge], remote });
+    read_batch_opaque = "READ, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        let sge = fixture.sge;
+        opaque_list(fixture, runs, SendOp::Read { sges: &[sge], remote });
     };
-    compare_swap_typed = "compare-and-swap, typed call", ONE, 1, |scene, runs| {
-        let remote = scene.remote;
-        typed(scene, runs, |batch, n, sge| batch.compare_swap(n, SIGNALED, remote, 1, 2, &Sge { length: 8, ..sge }).expect("post"));
+    compare_swap_typed = "compare-and-swap, typed call", ONE, 1, |fixture, runs| {
+        let remote = fixture.remote;
+        typed(fixture, runs, |batch, n, sge| batch.compare_swap(n, SIGNALED, remote, 1, 2, &Sge { length: 8, ..sge }).expect("post"));
     };
-    compare_swap_batch_typed = "compare-and-swap, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        typed_batch(scene, runs, |batch, n, sge| batch.compare_swap(n, SIGNALED, remote, 1, 2, &Sge { length: 8, ..sge }).expect("post"));
+    compare_swap_batch_typed = "compare-and-swap, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        typed_batch(fixture, runs, |batch, n, sge| batch.compare_swap(n, SIGNALED, remote, 1, 2, &Sge { length: 8, ..sge }).expect("post"));
     };
-    compare_swap_batch_opaque = "compare-and-swap, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        let sge = scene.sge;
-        opaque_list(scene, runs, SendOp::CompareSwap { sge: Sge { length: 8, ..sge }, remote, compare: 1, swap: 2 });
+    compare_swap_batch_opaque = "compare-and-swap, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        let sge = fixture.sge;
+        opaque_list(fixture, runs, SendOp::CompareSwap { sge: Sge { length: 8, ..sge }, remote, compare: 1, swap: 2 });
     };
-    fetch_add_typed = "fetch-and-add, typed call", ONE, 1, |scene, runs| {
-        let remote = scene.remote;
-        typed(scene, runs, |batch, n, sge| batch.fetch_add(n, SIGNALED, remote, 1, &Sge { length: 8, ..sge }).expect("post"));
+    fetch_add_typed = "fetch-and-add, typed call", ONE, 1, |fixture, runs| {
+        let remote = fixture.remote;
+        typed(fixture, runs, |batch, n, sge| batch.fetch_add(n, SIGNALED, remote, 1, &Sge { length: 8, ..sge }).expect("post"));
     };
-    fetch_add_batch_typed = "fetch-and-add, batch of 32, typed calls", ONE, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        typed_batch(scene, runs, |batch, n, sge| batch.fetch_add(n, SIGNALED, remote, 1, &Sge { length: 8, ..sge }).expect("post"));
+    fetch_add_batch_typed = "fetch-and-add, batch of 32, typed calls", ONE, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        typed_batch(fixture, runs, |batch, n, sge| batch.fetch_add(n, SIGNALED, remote, 1, &Sge { length: 8, ..sge }).expect("post"));
     };
-    fetch_add_batch_opaque = "fetch-and-add, batch of 32 from an array", ONE, BATCH, |scene, runs| {
-        let remote = scene.remote;
-        let sge = scene.sge;
-        opaque_list(scene, runs, SendOp::FetchAdd { sge: Sge { length: 8, ..sge }, remote, add: 1 });
+    fetch_add_batch_opaque = "fetch-and-add, batch of 32 from an array", ONE, BATCH, |fixture, runs| {
+        let remote = fixture.remote;
+        let sge = fixture.sge;
+        opaque_list(fixture, runs, SendOp::FetchAdd { sge: Sge { length: 8, ..sge }, remote, add: 1 });
     };
-    bind_typed = "BIND_MW, type 2, typed call", Kind::Window { blocks: 3 }, 1, |scene, runs| {
-        let (mw, info) = (scene.mw, binding(scene));
-        typed(scene, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, 5, &info).expect("post"));
+    bind_typed = "BIND_MW, type 2, typed call", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
+        let (mw, info) = (fixture.mw, binding(fixture));
+        typed(fixture, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, 5, &info).expect("post"));
     };
-    bind_opaque = "BIND_MW, type 2, opaque", Kind::Window { blocks: 3 }, 1, |scene, runs| {
-        let (mw, info) = (scene.mw, binding(scene));
-        opaque(scene, runs, SendOp::BindMw { mw, key: 5, info });
+    bind_opaque = "BIND_MW, type 2, opaque", Kind::Window { blocks: 3 }, 1, |fixture, runs| {
+        let (mw, info) = (fixture.mw, binding(fixture));
+        opaque(fixture, runs, SendOp::BindMw { mw, key: 5, info });
     };
-    bind_batch_typed = "BIND_MW, type 2, batch of 32, typed calls", Kind::Window { blocks: 3 }, BATCH, |scene, runs| {
-        let (mw, info) = (scene.mw, binding(scene));
-        typed_batch(scene, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, 5, &info).expect("post"));
+    bind_batch_typed = "BIND_MW, type 2, batch of 32, typed calls", Kind::Window { blocks: 3 }, BATCH, |fixture, runs| {
+        let (mw, info) = (fixture.mw, binding(fixture));
+        typed_batch(fixture, runs, |batch, n, _| batch.bind(n, SIGNALED, mw, 5, &info).expect("post"));
     };
-    bind_batch_opaque = "BIND_MW, type 2, batch of 32 from an array", Kind::Window { blocks: 3 }, BATCH, |scene, runs| {
-        let (mw, info) = (scene.mw, binding(scene));
-        opaque_list(scene, runs, SendOp::BindMw { mw, key: 5, info });
+    bind_batch_opaque = "BIND_MW, type 2, batch of 32 from an array", Kind::Window { blocks: 3 }, BATCH, |fixture, runs| {
+        let (mw, info) = (fixture.mw, binding(fixture));
+        opaque_list(fixture, runs, SendOp::BindMw { mw, key: 5, info });
     };
-    local_inv_typed = "LOCAL_INV, typed call", Kind::Window { blocks: 2 }, 1, |scene, runs| {
-        let rkey = scene.window_key();
-        typed(scene, runs, |batch, n, _| batch.local_inv(n, SIGNALED, rkey).expect("post"));
+    local_inv_typed = "LOCAL_INV, typed call", Kind::Window { blocks: 2 }, 1, |fixture, runs| {
+        let rkey = fixture.window_key();
+        typed(fixture, runs, |batch, n, _| batch.local_inv(n, SIGNALED, rkey).expect("post"));
     };
-    local_inv_opaque = "LOCAL_INV, opaque", Kind::Window { blocks: 2 }, 1, |scene, runs| {
-        let rkey = scene.window_key();
-        opaque(scene, runs, SendOp::LocalInv { rkey });
+    local_inv_opaque = "LOCAL_INV, opaque", Kind::Window { blocks: 2 }, 1, |fixture, runs| {
+        let rkey = fixture.window_key();
+        opaque(fixture, runs, SendOp::LocalInv { rkey });
     };
-    local_inv_batch_typed = "LOCAL_INV, batch of 32, typed calls", Kind::Window { blocks: 2 }, BATCH, |scene, runs| {
-        let rkey = scene.window_key();
-        typed_batch(scene, runs, |batch, n, _| batch.local_inv(n, SIGNALED, rkey).expect("post"));
+    local_inv_batch_typed = "LOCAL_INV, batch of 32, typed calls", Kind::Window { blocks: 2 }, BATCH, |fixture, runs| {
+        let rkey = fixture.window_key();
+        typed_batch(fixture, runs, |batch, n, _| batch.local_inv(n, SIGNALED, rkey).expect("post"));
     };
-    local_inv_batch_opaque = "LOCAL_INV, batch of 32 from an array", Kind::Window { blocks: 2 }, BATCH, |scene, runs| {
-        let rkey = scene.window_key();
-        opaque_list(scene, runs, SendOp::LocalInv { rkey });
+    local_inv_batch_opaque = "LOCAL_INV, batch of 32 from an array", Kind::Window { blocks: 2 }, BATCH, |fixture, runs| {
+        let rkey = fixture.window_key();
+        opaque_list(fixture, runs, SendOp::LocalInv { rkey });
     };
-    recv_fixed = "post_recv, 1 SGE", Kind::Recv, 1, |scene, runs| {
-        let sge = scene.sge;
+    recv_fixed = "post_recv, 1 SGE", Kind::Recv, 1, |fixture, runs| {
+        let sge = fixture.sge;
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            scene.verbs.post_recv(scene.qp, &RecvWr { wr_id: 7, sges: &sges }).expect("post");
+            fixture.verbs.post_recv(fixture.qp, &RecvWr { wr_id: 7, sges: &sges }).expect("post");
         }
     };
-    recv_opaque = "post_recv, 1 SGE, opaque", Kind::Recv, 1, |scene, runs| {
-        let sges = [scene.sge];
+    recv_opaque = "post_recv, 1 SGE, opaque", Kind::Recv, 1, |fixture, runs| {
+        let sges = [fixture.sge];
         let wr = RecvWr { wr_id: 7, sges: &sges };
         for _ in 0..runs {
-            scene.verbs.post_recv(scene.qp, black_box(&wr)).expect("post");
+            fixture.verbs.post_recv(fixture.qp, black_box(&wr)).expect("post");
         }
     };
-    recv_batch_opaque = "post_recv, batch of 32 from an array", Kind::Recv, BATCH, |scene, runs| {
-        let sges = [scene.sge];
+    recv_batch_opaque = "post_recv, batch of 32 from an array", Kind::Recv, BATCH, |fixture, runs| {
+        let sges = [fixture.sge];
         let list = [RecvWr { wr_id: 7, sges: &sges }; BATCH];
         for _ in 0..runs {
-            scene.verbs.post_recv_list(scene.qp, black_box(&list)).expect("post");
+            fixture.verbs.post_recv_list(fixture.qp, black_box(&list)).expect("post");
         }
     };
-    recv_batch_fixed = "post_recv, batch of 32", Kind::Recv, BATCH, |scene, runs| {
-        let sge = scene.sge;
+    recv_batch_fixed = "post_recv, batch of 32", Kind::Recv, BATCH, |fixture, runs| {
+        let sge = fixture.sge;
         for _ in 0..runs {
             let sges = [Sge { addr: black_box(sge.addr), ..sge }];
-            scene.verbs.post_recv_list(scene.qp, &[RecvWr { wr_id: 7, sges: &sges }; BATCH]).expect("post");
+            fixture.verbs.post_recv_list(fixture.qp, &[RecvWr { wr_id: 7, sges: &sges }; BATCH]).expect("post");
         }
     };
-    poll_1 = "poll_cq, one at a time", Kind::Poll { recv: false }, 1, |scene, runs| {
+    poll_1 = "poll_cq, one at a time", Kind::Poll { recv: false }, 1, |fixture, runs| {
         for _ in 0..runs {
-            let found = black_box(&mut scene.found).get_mut(..1).expect("one");
-            assert_eq!(scene.verbs.poll_cq(scene.cq, found).expect("poll"), 1);
+            let found = black_box(&mut fixture.found).get_mut(..1).expect("one");
+            assert_eq!(fixture.verbs.poll_cq(fixture.cq, found).expect("poll"), 1);
         }
     };
-    poll_1_wr_id = "completions, one at a time, wr_id", Kind::Poll { recv: false }, 1, |scene, runs| {
+    poll_1_wr_id = "completions, one at a time, wr_id", Kind::Poll { recv: false }, 1, |fixture, runs| {
         let mut sum = 0;
         for _ in 0..runs {
-            for done in scene.verbs.completions(scene.cq).expect("cq").take(1) {
+            for done in fixture.verbs.completions(fixture.cq).expect("cq").take(1) {
                 sum += done.expect("completion").wr_id;
             }
         }
         black_box(sum);
     };
-    poll_batch = "poll_cq, 32 at a time", Kind::Poll { recv: false }, BATCH, |scene, runs| {
+    poll_batch = "poll_cq, 32 at a time", Kind::Poll { recv: false }, BATCH, |fixture, runs| {
         for _ in 0..runs {
-            let found = black_box(&mut scene.found);
-            assert_eq!(scene.verbs.poll_cq(scene.cq, found).expect("poll"), BATCH);
+            let found = black_box(&mut fixture.found);
+            assert_eq!(fixture.verbs.poll_cq(fixture.cq, found).expect("poll"), BATCH);
         }
     };
-    poll_batch_wr_id = "completions, 32 at a time, wr_id", Kind::Poll { recv: false }, BATCH, |scene, runs| {
+    poll_batch_wr_id = "completions, 32 at a time, wr_id", Kind::Poll { recv: false }, BATCH, |fixture, runs| {
         let mut sum = 0;
         for _ in 0..runs {
-            for done in scene.verbs.completions(scene.cq).expect("cq").take(BATCH) {
+            for done in fixture.verbs.completions(fixture.cq).expect("cq").take(BATCH) {
                 sum += done.expect("completion").wr_id;
             }
         }
         black_box(sum);
     };
-    poll_recv_1 = "poll_cq of receives, one at a time", Kind::Poll { recv: true }, 1, |scene, runs| {
+    poll_recv_1 = "poll_cq of receives, one at a time", Kind::Poll { recv: true }, 1, |fixture, runs| {
         for _ in 0..runs {
-            let found = black_box(&mut scene.found).get_mut(..1).expect("one");
-            assert_eq!(scene.verbs.poll_cq(scene.cq, found).expect("poll"), 1);
+            let found = black_box(&mut fixture.found).get_mut(..1).expect("one");
+            assert_eq!(fixture.verbs.poll_cq(fixture.cq, found).expect("poll"), 1);
         }
     };
-    poll_recv_batch = "poll_cq of receives, 32 at a time", Kind::Poll { recv: true }, BATCH, |scene, runs| {
+    poll_recv_batch = "poll_cq of receives, 32 at a time", Kind::Poll { recv: true }, BATCH, |fixture, runs| {
         for _ in 0..runs {
-            let found = black_box(&mut scene.found);
-            assert_eq!(scene.verbs.poll_cq(scene.cq, found).expect("poll"), BATCH);
+            let found = black_box(&mut fixture.found);
+            assert_eq!(fixture.verbs.poll_cq(fixture.cq, found).expect("poll"), BATCH);
         }
     };
 }

@@ -117,10 +117,10 @@ impl Clock for DeviceClock {
     }
 }
 
-/// The driver's own register file and memory.
-pub(crate) struct Bench;
+/// The driver's own register file and memory, both plain.
+pub(crate) struct PlainPlatform;
 
-impl Platform for Bench {
+impl Platform for PlainPlatform {
     type Registers = Bar;
     type Memory = MappedMemory;
     type Fence = CpuFence;
@@ -128,7 +128,7 @@ impl Platform for Bench {
 }
 
 /// The driver that is measured.
-pub(crate) type Driver = Mlx5<Bench, PAGES>;
+pub(crate) type Driver = Mlx5<PlainPlatform, PAGES>;
 
 /// Sees where the rings lie.
 #[derive(Clone, Default)]
@@ -146,7 +146,7 @@ impl Tracer for Watch {
 }
 
 /// A queue pair whose device stands still.
-pub(crate) struct Scene {
+pub(crate) struct Fixture {
     /// The verbs.
     pub(crate) verbs: Verbs<'static, Driver>,
     /// The queue pair.
@@ -172,7 +172,7 @@ pub(crate) struct Scene {
     received: u32,
 }
 
-impl Scene {
+impl Fixture {
     /// A connected queue pair on a device that then stands still.
     pub(crate) fn new(fence: CpuFence) -> Self {
         let arena = Arena(plain(ARENA));
