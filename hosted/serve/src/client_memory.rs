@@ -72,6 +72,20 @@ struct Mapping {
     said: AtomicBool,
 }
 
+impl Mapping {
+    /// Address of its last byte, if its first is at `start`.
+    const fn last(&self, start: u64) -> u64 {
+        // A mapping has bytes, and ends within 64 bits: `last_byte` said so.
+        start.wrapping_add(self.len).wrapping_sub(1)
+    }
+}
+
+/// Address of the last byte of a range. Its end may be 2^64, which is no address.
+fn last_byte(start: u64, len: u64) -> Result<u64, MapError> {
+    let more = len.checked_sub(1).ok_or(MapError::Empty)?;
+    start.checked_add(more).ok_or(MapError::Beyond { start, len })
+}
+
 /// Why a range could not be mapped or unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MapError {
@@ -229,21 +243,18 @@ impl ClientMemory {
 
     /// Offers `len` bytes at `addr`: those of `file` from `offset` on, if there is one.
     pub(crate) fn map(&self, addr: u64, len: u64, writable: bool, file: Option<File>, offset: u64) -> Result<(), MapError> {
-        if len == 0 {
-            return Err(MapError::Empty);
-        }
+        let last = last_byte(addr, len)?;
         if let Some(number) = [addr, len, offset].into_iter().find(|number| !number.is_multiple_of(PAGE)) {
             return Err(MapError::Unaligned(number));
         }
-        let end = addr.checked_add(len).ok_or(MapError::Beyond { start: addr, len })?;
         // Without the lock: it may wait for the client's file system to find that this is no memory.
         let pages = file.map(|file| self.pages(file, offset, len, writable)).transpose()?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
         if mappings.len() >= MOST_MAPPINGS {
             return Err(MapError::TooManyMappings(MOST_MAPPINGS));
         }
-        let before = mappings.range(..end).next_back();
-        if let Some((start, mapping)) = before.filter(|(start, mapping)| start.saturating_add(mapping.len) > addr) {
+        let before = mappings.range(..=last).next_back();
+        if let Some((start, mapping)) = before.filter(|(start, mapping)| mapping.last(**start) >= addr) {
             return Err(MapError::Overlap { start: *start, len: mapping.len });
         }
         mappings.insert(addr, Mapping { len, writable, pages, said: AtomicBool::new(false) });
@@ -252,18 +263,18 @@ impl ClientMemory {
 
     /// Takes back every mapping within the range.
     pub(crate) fn unmap(&self, addr: u64, len: u64) -> Result<(), MapError> {
-        let end = addr.checked_add(len).ok_or(MapError::Beyond { start: addr, len })?;
+        let last = last_byte(addr, len)?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
         // They do not overlap: at most one begins before the range and reaches into it.
         let before = mappings.range(..addr).next_back();
         let touched: Vec<(u64, u64)> = before
             .into_iter()
-            .chain(mappings.range(addr..end))
-            .map(|(start, mapping)| (*start, start.saturating_add(mapping.len)))
-            .filter(|(_, mapping_end)| *mapping_end > addr)
+            .chain(mappings.range(addr..=last))
+            .map(|(start, mapping)| (*start, mapping.last(*start)))
+            .filter(|(_, mapping_last)| *mapping_last >= addr)
             .collect();
-        if let Some((start, mapping_end)) = touched.iter().find(|(start, mapping_end)| *start < addr || *mapping_end > end) {
-            return Err(MapError::Partial { start: *start, len: mapping_end - start });
+        if let Some((start, mapping_last)) = touched.iter().find(|(start, mapping_last)| *start < addr || *mapping_last > last) {
+            return Err(MapError::Partial { start: *start, len: mapping_last - start + 1 });
         }
         let unmapped: Vec<Option<Mapping>> = touched.iter().map(|(start, _)| mappings.remove(start)).collect();
         drop(mappings);
@@ -371,15 +382,19 @@ impl ClientMemory {
 
     fn copy(&self, addr: u64, len: usize, write: bool, mut step: impl FnMut(Step<'_>)) -> Result<(), DmaFault> {
         let fault = DmaFault { addr, len };
-        let end = addr.checked_add(len as u64).ok_or(fault)?;
+        // The last byte may be the last of all addresses: nothing here computes the address after it.
+        if len > 0 && addr.checked_add(len as u64 - 1).is_none() {
+            return Err(fault);
+        }
         if self.is_shrunk() {
             return Err(fault);
         }
         let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
         // Twice over the same ranges: nothing may be copied unless everything can be.
         for copying in [false, true] {
-            let mut at = addr;
-            while at < end {
+            let mut done = 0;
+            while done < len {
+                let at = addr + done as u64;
                 let (start, mapping) = mappings.range(..=at).next_back().ok_or(fault)?;
                 let within = at - start;
                 let left = mapping.len.checked_sub(within).filter(|left| *left > 0).ok_or(fault)?;
@@ -387,15 +402,15 @@ impl ClientMemory {
                     self.say_unreachable(at, *start, mapping);
                 }
                 let pages = mapping.pages.as_ref().filter(|_| mapping.writable || !write).ok_or(fault)?;
-                let count = left.min(end - at);
+                let count = left.min((len - done) as u64) as usize;
                 if copying {
-                    step(Step { pages, at: within as usize, from: (at - addr) as usize, len: count as usize });
+                    step(Step { pages, at: within as usize, from: done, len: count });
                     if pages.file.guarded.has_shrunk() {
                         self.give_up(&pages.file);
                         return Err(fault);
                     }
                 }
-                at += count;
+                done += count;
             }
         }
         Ok(())
@@ -799,11 +814,29 @@ mod tests {
     }
 
     #[test]
+    fn a_range_may_end_with_the_last_address() {
+        const LAST_PAGE: u64 = u64::MAX - 0xfff;
+        let memory = client("test");
+        memory.map(LAST_PAGE, 0x1000, true, Some(file(0x1000)), 0).unwrap();
+        memory.write(u64::MAX - 7, &[7; 8]).unwrap();
+        let mut read = [0; 8];
+        memory.read(u64::MAX - 7, &mut read).unwrap();
+        assert_eq!(read, [7; 8]);
+        assert!(memory.read(u64::MAX - 6, &mut read).is_err());
+        let there = MapError::Overlap { start: LAST_PAGE, len: 0x1000 };
+        assert_eq!(memory.map(LAST_PAGE - 0x1000, 0x2000, true, None, 0), Err(there));
+        memory.unmap(LAST_PAGE - 0x1000, 0x2000).unwrap();
+        assert!(memory.read(u64::MAX - 7, &mut read).is_err());
+    }
+
+    #[test]
     fn wrong_ranges_are_refused() {
         let memory = client("test");
         let last = u64::MAX - 0xfff;
         assert_eq!(memory.map(0, 0, true, None, 0), Err(MapError::Empty));
         assert_eq!(memory.map(last, 0x2000, true, None, 0), Err(MapError::Beyond { start: last, len: 0x2000 }));
+        assert_eq!(memory.unmap(last, 0x2000), Err(MapError::Beyond { start: last, len: 0x2000 }));
+        assert_eq!(memory.unmap(0x1000, 0), Err(MapError::Empty));
         let short = memory.map(0, 0x2000, true, Some(file(0x1000)), 0);
         assert_eq!(short, Err(MapError::FileTooShort { file: 0x1000, end: 0x2000 }));
         memory.map(0x1000, 0x2000, true, None, 0).unwrap();

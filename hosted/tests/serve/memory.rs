@@ -81,6 +81,34 @@ fn memory_without_a_descriptor_is_refused_where_it_is_used() {
     assert_eq!(named, [line], "once for each mapping");
 }
 
+/// As QEMU takes back, at each reboot of a guest with an IOMMU that remaps interrupts, what lies behind the interrupt addresses.
+#[test]
+fn a_range_that_ends_with_the_last_address_is_mapped_used_and_taken_back() {
+    const LAST_PAGE: u64 = u64::MAX - 0xfff;
+    let server = Server::start(&["a"], &["--no-firmware-pages"]);
+    let mut client = Raw::connect(&server.path("a"));
+    client.write(CONFIG, 4, &0x0006_u16.to_le_bytes());
+    let queue = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
+    queue.set_len(0x1000).unwrap();
+    assert_eq!(client.try_map(LAST_PAGE, 0x1000, &queue), Ok(()));
+    wait("firmware", || client.read(BAR0, 0x1fc) >> 31 == 0);
+    let mut entry = [0; 64];
+    (entry[0], entry[7], entry[59], entry[60], entry[63]) = (7, 16, 16, 0x5a, 1);
+    entry[16..32].copy_from_slice(&ENABLE_HCA);
+    queue.write_all_at(&entry, 0).unwrap();
+    client.write(BAR0, 0x10, &((LAST_PAGE >> 32) as u32).to_be_bytes());
+    client.write(BAR0, 0x14, &(LAST_PAGE as u32).to_be_bytes());
+    client.write(BAR0, 0x18, &1_u32.to_be_bytes());
+    wait("end of the command", || {
+        queue.read_exact_at(&mut entry, 0).unwrap();
+        entry[63] & 1 == 0
+    });
+    assert_eq!((entry[63], entry[32]), (0, 0));
+    assert_eq!(client.try_unmap(LAST_PAGE - 0x1000, 0x2000), Ok(()));
+    // It is gone: it may be offered anew.
+    assert_eq!(client.try_map(LAST_PAGE, 0x1000, &queue), Ok(()));
+}
+
 /// A client whose file becomes shorter under the device's writes: the other device goes on, and so does this one with the next
 /// client.
 #[test]

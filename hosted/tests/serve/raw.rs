@@ -13,6 +13,7 @@ use crate::server::{LIMIT, wait};
 /// Commands of the protocol.
 const VERSION: u16 = 1;
 const DMA_MAP: u16 = 2;
+const DMA_UNMAP: u16 = 3;
 const REGION_READ: u16 = 9;
 const REGION_WRITE: u16 = 10;
 
@@ -122,6 +123,16 @@ impl Raw {
     pub(crate) fn map(&mut self, addr: u64, len: u64, file: Option<&File>) {
         let words = [0_u64, addr, len].map(u64::to_ne_bytes).concat();
         self.ask(DMA_MAP, &[&32_u32.to_ne_bytes()[..], &3_u32.to_ne_bytes(), &words].concat(), file);
+    }
+
+    /// Takes memory back that was offered; the error number if the server refuses.
+    pub(crate) fn try_unmap(&mut self, addr: u64, len: u64) -> Result<(), u32> {
+        let words = [addr, len].map(u64::to_ne_bytes).concat();
+        let body = [&24_u32.to_ne_bytes()[..], &0_u32.to_ne_bytes(), &words].concat();
+        match self.exchange(DMA_UNMAP, &body, &[]) {
+            (flags, error, _) if flags & 0x2f == 0x21 => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn access(region: u32, offset: u64, len: usize) -> Vec<u8> {
