@@ -48,7 +48,8 @@ pub struct Function {
     pub interfaces: Vec<String>,
     /// RDMA devices that the kernel's driver made of it.
     pub rdma_devices: Vec<String>,
-    /// Its file for VFIO without groups (`/dev/vfio/devices/vfioN`, with kernels that have the device interface).
+    /// Its file for VFIO without groups (`/dev/vfio/devices/vfioN`), if it is there: kernels have it since 6.6, and only with
+    /// `CONFIG_VFIO_DEVICE_CDEV`.
     pub device_file: Option<PathBuf>,
 }
 
@@ -128,8 +129,14 @@ pub fn function(sysfs: &Sysfs, address: Address) -> Option<Function> {
         resettable: folder.join("reset").exists(),
         interfaces: names(&folder.join("net")),
         rdma_devices: names(&folder.join("infiniband")),
-        device_file: names(&folder.join("vfio-dev")).first().map(|name| sysfs.dev(&format!("vfio/devices/{name}"))),
+        device_file: device_path(sysfs, address).filter(|path| path.exists()),
     })
+}
+
+/// Where the file of a function for VFIO without groups has its place. Kernels without the device interface name it too.
+pub(crate) fn device_path(sysfs: &Sysfs, address: Address) -> Option<PathBuf> {
+    let made = names(&sysfs.folder(address).join("vfio-dev"));
+    made.first().map(|name| sysfs.dev(&format!("vfio/devices/{name}")))
 }
 
 fn link(folder: &Path) -> Option<Link> {

@@ -102,9 +102,18 @@ fn drivers_that_leave_dma_to_user_space_do_not_block_a_group() {
 fn the_device_file_of_newer_kernels_is_found() {
     let tree = Tree::new();
     tree.card("0000:01:00.0", 5).vfio(5).file("vfio-dev/vfio3/dev", "511:3\n");
+    tree.write("dev/vfio/devices/vfio3", "");
     let got = only(&tree);
     assert_eq!(got.device_file, Some(tree.at("dev/vfio/devices/vfio3")));
     assert_eq!(got.driver_override.as_deref(), Some("vfio-pci"));
+}
+
+/// Linux 6.1 has the folder in sysfs and no file in /dev.
+#[test]
+fn a_device_file_that_the_kernel_does_not_have_is_not_named() {
+    let tree = Tree::new();
+    tree.card("0000:01:00.0", 5).vfio(5).file("vfio-dev/vfio1/uevent", "");
+    assert_eq!(only(&tree).device_file, None);
 }
 
 #[test]
