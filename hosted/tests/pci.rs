@@ -138,6 +138,11 @@ fn the_json_has_everything() {
     tree.card(CARD, 5).interface("ens1f0np0", 0x1003).file("sriov_numvfs", "1\n");
     tree.function("0000:01:00.2", 0x15b3, 0x101e, 0x02_0000, "mlx5_core").group(6).vfio(6);
     tree.link("sys/bus/pci/devices/0000:01:00.2/physfn", "../0000:01:00.0");
+    // The kernel names a file of each function, and has none unless it was built for that.
+    for (address, name) in [(CARD, "vfio0"), ("0000:01:00.2", "vfio1")] {
+        tree.write(&format!("sys/bus/pci/devices/{address}/vfio-dev/{name}/uevent"), "");
+    }
+    tree.write("dev/vfio/devices/vfio0", "");
     let got: Value = serde_json::from_str(&succeed(&tree, &["devices", "--json", "--memory", "0"])).unwrap();
     let card = &got[0];
     assert_eq!((&card["address"], &card["name"], &card["kind"]), (&CARD.into(), &"ConnectX-7".into(), &"physical".into()));
@@ -148,6 +153,8 @@ fn the_json_has_everything() {
     assert_eq!(card["obstacles"][0]["remedy"], "sudo bareverbs bind 0000:01:00.0");
     assert_eq!((&card["virtual_functions"], &card["interfaces"][0]), (&1.into(), &"ens1f0np0".into()));
     assert_eq!((&got[1]["kind"], &got[1]["physical_function"]), (&"virtual".into(), &CARD.into()));
+    let own_file = card["vfio_device_file"].as_str().unwrap();
+    assert!(own_file.ends_with("/dev/vfio/devices/vfio0") && got[1]["vfio_device_file"].is_null(), "{own_file}");
     // A BAR that is not assigned is one.
     assert_eq!(got[1]["obstacles"][0]["code"], "bar-too-small");
 }

@@ -273,7 +273,8 @@ impl ClientMemory {
             .map(|(start, mapping)| (*start, mapping.last(*start)))
             .filter(|(_, mapping_last)| *mapping_last >= addr)
             .collect();
-        if let Some((start, mapping_last)) = touched.iter().find(|(start, mapping_last)| *start < addr || *mapping_last > last) {
+        if let Some((start, mapping_last)) = touched.iter().find(|(start, mapping_last)| *start < addr || *mapping_last > last)
+        {
             return Err(MapError::Partial { start: *start, len: mapping_last - start + 1 });
         }
         let unmapped: Vec<Option<Mapping>> = touched.iter().map(|(start, _)| mappings.remove(start)).collect();

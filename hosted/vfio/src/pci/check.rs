@@ -8,7 +8,7 @@ use super::capability::Msix;
 use super::function::{Function, device_path};
 use super::model::Kind;
 use super::model::Model;
-use super::obstacle::{Cpu, Obstacle};
+use super::obstacle::{Cpu, Machine, Obstacle};
 use super::process::Process;
 use super::sysfs::Sysfs;
 use super::usage::group_holders;
@@ -83,8 +83,8 @@ pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
 /// Whether an IOMMU stands between the function and memory.
 pub(crate) fn iommu(sysfs: &Sysfs, function: &Function) -> Option<Obstacle> {
     match &function.group {
-        None => Some(Obstacle::NoIommu { address: function.address, cpu: cpu(sysfs), parameters: parameters(sysfs) }),
-        Some(group) if group.no_iommu => Some(Obstacle::UnsafeNoIommu { group: group.number }),
+        None => Some(Obstacle::NoIommu { address: function.address, machine: machine(sysfs) }),
+        Some(group) if group.no_iommu => Some(Obstacle::UnsafeNoIommu { group: group.number, machine: machine(sysfs) }),
         Some(_) => None,
     }
 }
@@ -128,16 +128,28 @@ fn denied(path: PathBuf, process: &Process) -> Option<Obstacle> {
     (!process.may_open(&path)).then_some(denied)
 }
 
-fn cpu(sysfs: &Sysfs) -> Cpu {
+/// What decides where the IOMMU is switched on.
+fn machine(sysfs: &Sysfs) -> Machine {
     let text = fs::read_to_string(sysfs.proc("cpuinfo")).unwrap_or_default();
-    match text.lines().find(|line| line.starts_with("vendor_id")) {
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name));
+    let cpu = match line("vendor_id") {
         Some(line) if line.contains("GenuineIntel") => Cpu::Intel,
         Some(line) if line.contains("AuthenticAMD") || line.contains("HygonGenuine") => Cpu::Amd,
         _ => Cpu::Other,
-    }
+    };
+    // Bit 31 of ECX of CPUID leaf 1, which no processor sets; what the hypervisor's firmware says, where there is no CPUID.
+    let has_flag = line("flags").is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"));
+    Machine { cpu, is_virtual: has_flag || has_virtual_maker(sysfs), parameters: parameters(sysfs) }
 }
 
-/// What the kernel was told of the IOMMU.
+/// Whether the firmware names a hypervisor as the maker of the machine.
+fn has_virtual_maker(sysfs: &Sysfs) -> bool {
+    const MAKERS: [&str; 5] = ["QEMU", "VMware", "Xen", "innotek GmbH", "Parallels"];
+    let maker = super::sysfs::text(&sysfs.dmi("sys_vendor")).unwrap_or_default();
+    MAKERS.iter().any(|name| maker.starts_with(name))
+}
+
+/// What the kernel's command line says of the IOMMU.
 fn parameters(sysfs: &Sysfs) -> Vec<String> {
     let text = fs::read_to_string(sysfs.proc("cmdline")).unwrap_or_default();
     let names = ["intel_iommu=", "amd_iommu=", "iommu="];

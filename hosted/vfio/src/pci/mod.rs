@@ -40,7 +40,7 @@ pub use check::{Need, in_use, obstacles};
 pub use function::{Function, Link, function, functions};
 pub use group::{Group, Member};
 pub use model::{Kind, MELLANOX, Model};
-pub use obstacle::{Cpu, Obstacle};
+pub use obstacle::{Cpu, Machine, Obstacle};
 pub use plan::{Action, Before, Effect, Plan, Step};
 pub use process::{Access, Holder, Process};
 pub use sysfs::{ReadError, Sysfs};

@@ -53,15 +53,15 @@ pub enum Obstacle {
     NoIommu {
         /// The function.
         address: Address,
-        /// Whose processor it is: where the IOMMU is switched on.
-        cpu: Cpu,
-        /// What the kernel's command line says of the IOMMU already.
-        parameters: Vec<String>,
+        /// What decides where one is switched on.
+        machine: Machine,
     },
     /// The group is one of VFIO's mode without an IOMMU: DMA would reach all of memory.
     UnsafeNoIommu {
         /// The group.
         group: u32,
+        /// What decides where an IOMMU is switched on.
+        machine: Machine,
     },
     /// The kernel has no vfio-pci yet.
     ModuleNotLoaded,
@@ -113,7 +113,18 @@ pub enum Obstacle {
     },
 }
 
-/// Where an IOMMU is switched on.
+/// What decides where the IOMMU of a machine is switched on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Whose processor it has.
+    pub cpu: Cpu,
+    /// Whether it is a virtual one: its IOMMU is an option of its hypervisor, not a choice of its firmware.
+    pub is_virtual: bool,
+    /// What the kernel's command line says of the IOMMU.
+    pub parameters: Vec<String>,
+}
+
+/// Whose processor a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cpu {
     /// Intel: VT-d, and a parameter of the kernel.
@@ -143,14 +154,14 @@ impl fmt::Display for Obstacle {
                 write!(f, "BAR0 of {address} has {size} bytes; {needed} are needed")
             }
             Self::NoMsix { address } => write!(f, "{address} has no MSI-X capability, and mlx5 has no other interrupts"),
-            Self::NoIommu { address, parameters, .. } => {
+            Self::NoIommu { address, machine } => {
                 write!(f, "no IOMMU translates the DMA of {address}: it is in no IOMMU group")?;
-                match parameters.as_slice() {
+                match machine.parameters.as_slice() {
                     [] => Ok(()),
                     given => write!(f, ", though the kernel was started with {}", given.join(" ")),
                 }
             }
-            Self::UnsafeNoIommu { group } => write!(
+            Self::UnsafeNoIommu { group, .. } => write!(
                 f,
                 "group {group} is of VFIO's mode without an IOMMU: the function's DMA would reach all of memory, which is refused"
             ),
@@ -215,7 +226,9 @@ impl Obstacle {
         Some(match self {
             Self::NotMlx5 { .. } => "bareverbs devices (lists the functions that can be used)".into(),
             Self::FirmwareRecovery { address, .. } => {
-                format!("mstflint -d {address} -i FIRMWARE.bin burn (with the firmware of this card), then power the machine off and on")
+                format!(
+                    "mstflint -d {address} -i FIRMWARE.bin burn (with the firmware of this card), then power the machine off and on"
+                )
             }
             Self::NoAnswer { address } => format!(
                 "echo 1 | sudo tee /sys/bus/pci/devices/{address}/remove && echo 1 | sudo tee /sys/bus/pci/rescan; \
@@ -225,16 +238,16 @@ impl Obstacle {
                 "start the kernel with pci=realloc, or enable 'Above 4G decoding' in the firmware setup".into()
             }
             Self::BarTooSmall { .. } | Self::NoMsix { .. } => return None,
-            Self::NoIommu { cpu, parameters, .. } => switch_on(*cpu, parameters),
-            Self::UnsafeNoIommu { .. } => {
-                "switch the IOMMU on (intel_iommu=on on the kernel's command line, VT-d or AMD-Vi in the firmware setup) and take \
-                 vfio.enable_unsafe_noiommu_mode away"
-                    .into()
+            Self::NoIommu { machine, .. } => machine.switch_on(),
+            Self::UnsafeNoIommu { machine, .. } => {
+                format!("take vfio.enable_unsafe_noiommu_mode away, and {}", machine.switch_on())
             }
             Self::ModuleNotLoaded => "sudo modprobe vfio-pci".into(),
             Self::NotBound { address, .. } => format!("sudo bareverbs bind {address}"),
             Self::GroupNotViable { address, .. } => {
-                format!("sudo bareverbs bind --group {address} (takes all of them from their drivers), or another slot for the card")
+                format!(
+                    "sudo bareverbs bind --group {address} (takes all of them from their drivers), or another slot for the card"
+                )
             }
             Self::NoFile { path } => {
                 format!("ls -l {0}; in a container, give it the file (docker run --device {0})", path.display())
@@ -262,20 +275,37 @@ impl Obstacle {
     }
 }
 
-fn switch_on(cpu: Cpu, parameters: &[String]) -> String {
-    if let Some(off) = parameters.iter().find(|parameter| parameter.ends_with("=off")) {
-        return format!("take {off} from the kernel's command line and start the machine again");
-    }
-    match cpu {
-        Cpu::Intel if parameters.iter().any(|parameter| parameter.starts_with("intel_iommu=on")) => {
-            "switch VT-d on in the firmware setup".into()
+impl Machine {
+    /// What switches its IOMMU on.
+    fn switch_on(&self) -> String {
+        const PARAMETER: &str = "intel_iommu=on to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then sudo \
+                                 update-grub)";
+        if let Some(off) = self.parameters.iter().find(|parameter| parameter.ends_with("=off")) {
+            return format!("take {off} from the kernel's command line and start the machine again");
         }
-        Cpu::Intel => {
-            "add intel_iommu=on to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then sudo update-grub), switch \
-             VT-d on in the firmware setup, and start the machine again"
-                .into()
+        // What QEMU offers depends on its machine, not on the vendor of the processor that the guest sees.
+        let has_parameter = self.parameters.iter().any(|parameter| parameter.starts_with("intel_iommu=on"));
+        match (self.is_virtual, self.cpu) {
+            (true, Cpu::Intel | Cpu::Amd) => {
+                let option = "give this virtual machine an IOMMU: with QEMU, -machine q35 and -device intel-iommu,caching-mode=on before \
+                              the card's -device; with libvirt, <iommu model='intel'><driver caching_mode='on'/></iommu> in <devices>";
+                if has_parameter { option.into() } else { format!("{option}; then add {PARAMETER}") }
+            }
+            (true, Cpu::Other) => {
+                "give this virtual machine an IOMMU: with QEMU, -machine virt,iommu=smmuv3; with libvirt, <iommu model='smmuv3'/> in \
+                 <devices>"
+                    .into()
+            }
+            (false, Cpu::Intel) if has_parameter => "switch VT-d on in the firmware setup".into(),
+            (false, Cpu::Intel) => {
+                format!("add {PARAMETER}, switch VT-d on in the firmware setup, and start the machine again")
+            }
+            (false, Cpu::Amd) => {
+                "switch the IOMMU (AMD-Vi) on in the firmware setup; amd_iommu=on is the kernel's default then".into()
+            }
+            (false, Cpu::Other) => {
+                "switch the IOMMU (SMMU) on in the firmware setup, or use a machine that has one".into()
+            }
         }
-        Cpu::Amd => "switch the IOMMU (AMD-Vi) on in the firmware setup; amd_iommu=on is the kernel's default then".into(),
-        Cpu::Other => "switch the IOMMU (SMMU) on in the firmware setup, or use a machine that has one".into(),
     }
 }

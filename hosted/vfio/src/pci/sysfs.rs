@@ -76,6 +76,11 @@ impl Sysfs {
         self.root.join(format!("sys/kernel/iommu_groups/{number}"))
     }
 
+    /// What the firmware says of the machine (SMBIOS).
+    pub(crate) fn dmi(&self, name: &str) -> PathBuf {
+        self.root.join("sys/class/dmi/id").join(name)
+    }
+
     /// A path below `/dev`.
     pub(crate) fn dev(&self, path: &str) -> PathBuf {
         self.root.join("dev").join(path)

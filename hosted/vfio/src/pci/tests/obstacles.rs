@@ -77,12 +77,42 @@ fn no_iommu() {
     one(&tree, &anybody(), "no IOMMU", "SMMU");
 }
 
+/// Nobody finds VT-d in the firmware setup of a virtual machine: its hypervisor has to give it an IOMMU.
+#[test]
+fn no_iommu_in_a_virtual_machine() {
+    let tree = Tree::new();
+    tree.card(CARD, 5).vfio(5);
+    tree.remove("sys/bus/pci/devices/0000:01:00.0/iommu_group");
+    let remedy = || {
+        let found = all_for(&tree, &anybody());
+        assert!(found.len() == 1 && !found[0].1.contains("firmware setup"), "{found:?}");
+        found[0].1.clone()
+    };
+    for vendor in ["GenuineIntel", "AuthenticAMD"] {
+        let flags = "flags\t\t: fpu vme de hypervisor lahf_lm\n";
+        tree.write("proc/cpuinfo", format!("processor\t: 0\nvendor_id\t: {vendor}\n{flags}"));
+        tree.write("proc/cmdline", "quiet\n");
+        let text = remedy();
+        assert!(text.contains("-device intel-iommu") && text.contains("<iommu model='intel'>"), "{text}");
+        assert!(text.contains("add intel_iommu=on to the kernel's command line"), "{text}");
+        tree.write("proc/cmdline", "quiet intel_iommu=on\n");
+        assert!(!remedy().contains("command line"), "{}", remedy());
+    }
+    tree.write("proc/cpuinfo", "CPU implementer\t: 0x41\n");
+    tree.write("sys/class/dmi/id/sys_vendor", "QEMU\n");
+    assert!(remedy().contains("iommu=smmuv3"), "{}", remedy());
+}
+
 #[test]
 fn the_mode_without_an_iommu_is_refused() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.write("sys/kernel/iommu_groups/5/name", "vfio-noiommu\n");
-    one(&tree, &anybody(), "group 5 is of VFIO's mode without an IOMMU", "take vfio.enable_unsafe_noiommu_mode away");
+    let sentence = "group 5 is of VFIO's mode without an IOMMU";
+    one(&tree, &anybody(), sentence, "take vfio.enable_unsafe_noiommu_mode away");
+    one(&tree, &anybody(), sentence, "VT-d on in the firmware setup");
+    tree.write("sys/class/dmi/id/sys_vendor", "QEMU\n");
+    one(&tree, &anybody(), sentence, "-device intel-iommu");
 }
 
 #[test]
