@@ -143,7 +143,8 @@ impl Writer {
     /// Waits until everything is written, at most for `limit`.
     ///
     /// # Errors
-    /// The first error of the output, after which nothing was written; or it still takes nothing ([`io::ErrorKind::TimedOut`]).
+    /// The first error of the output, after which nothing was written; none if a reader closed its end of a pipe. Or the output
+    /// still takes nothing ([`io::ErrorKind::TimedOut`]).
     pub(crate) fn finish(&self, limit: Duration) -> io::Result<()> {
         let (done, answer) = mpsc::sync_channel(1);
         let asked = self.orders.send(Order::Flush(done)).is_ok();
@@ -160,6 +161,10 @@ fn write_all(orders: &Receiver<Order>, output: Box<dyn Write + Send>, state: &St
     let (mut told, mut works) = (0, true);
     let note = |result: io::Result<()>| {
         if let Err(error) = result {
+            // A reader that closed its end of a pipe wants no more: that is no failure.
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                return false;
+            }
             state.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             return false;
         }

@@ -43,8 +43,25 @@ enum Way {
 }
 
 struct SinkState {
+    /// Those that take more: a reader that closed its end of a pipe wants none.
     outputs: Vec<Box<dyn Write + Send>>,
     failed: Option<io::Error>,
+}
+
+impl SinkState {
+    /// Does something with each output.
+    fn each(&mut self, mut act: impl FnMut(&mut dyn Write) -> io::Result<()>) {
+        let Self { outputs, failed } = self;
+        outputs.retain_mut(|output| match act(output) {
+            Ok(()) => true,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::BrokenPipe {
+                    failed.get_or_insert(error);
+                }
+                false
+            }
+        });
+    }
 }
 
 impl Sink {
@@ -88,12 +105,7 @@ impl Sink {
             Way::Queued(writers) => return writers.iter().for_each(|writer| writer.line(line.into())),
         };
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        let SinkState { outputs, failed } = &mut *state;
-        if failed.is_some() {
-            return;
-        }
-        let written = outputs.iter_mut().try_for_each(|output| writeln!(output, "{line}"));
-        *failed = written.err();
+        state.each(|output| writeln!(output, "{line}"));
     }
 
     /// Whether the lines of a turn will not have to wait for a file.
@@ -120,10 +132,8 @@ impl Sink {
         match &self.way {
             Way::Direct(state) => {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(error) = state.failed.take() {
-                    return Err(error);
-                }
-                state.outputs.iter_mut().try_for_each(|output| output.flush())
+                state.each(|output| output.flush());
+                state.failed.take().map_or(Ok(()), Err)
             }
             Way::Queued(writers) => writers.iter().try_for_each(|writer| writer.finish(PATIENCE)),
         }
