@@ -1,8 +1,6 @@
 //! `bareverbs bind` and `bareverbs unbind`: functions taken from their drivers for VFIO, and given back.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -12,6 +10,7 @@ use serde::Serialize;
 use crate::cli::{BindArgs, ChangeArgs, UnbindArgs};
 use crate::devices::{ObstacleRow, below};
 use crate::output;
+use crate::stop::on_ctrl_c;
 use crate::sudo_user::sudo_user;
 
 /// A step of a plan, as JSON has it.
@@ -111,10 +110,7 @@ fn options(args: &ChangeArgs) -> Options {
 
 /// What acts, until Ctrl-C: then everything is put back.
 fn system(sysfs: &Sysfs) -> Result<System> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
-    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("Ctrl-C cannot be caught")?;
-    let system = System::new(stop);
+    let system = System::new(on_ctrl_c()?);
     Ok(if sysfs.is_machine() { system } else { system.without_modules() })
 }
 

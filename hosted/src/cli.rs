@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::args::{TraceArgs, mtu, per_cent};
 use crate::decode::transport::TransportArg;
 use crate::device::LOCKED_MEMORY;
+use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceChoice;
 use crate::perf::args::PerfArgs;
 use crate::pingpong::args::PingpongArgs;
@@ -156,6 +157,9 @@ pub struct InfoArgs {
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
+    /// Faults of a simulated device.
+    #[command(flatten)]
+    pub faults: FaultArgs,
     /// Trace options, for a simulated device.
     #[command(flatten)]
     pub trace: TraceArgs,
@@ -273,6 +277,9 @@ pub struct SelftestArgs {
     /// Prints nothing but errors
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,
+    /// Faults of simulated devices.
+    #[command(flatten)]
+    pub faults: FaultArgs,
     /// Trace options, for simulated devices.
     #[command(flatten)]
     pub trace: TraceArgs,

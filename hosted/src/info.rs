@@ -1,6 +1,8 @@
 //! `bareverbs info`: what a device has, laid out as `ibv_devinfo -v` lays it out.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result};
 use bareverbs::{Gid, Guid, Platform, PortState};
@@ -13,11 +15,26 @@ use crate::device::selection::DeviceChoice;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, Host, Verbs};
-use crate::output;
+use crate::stop::Interrupted;
 use crate::trace;
 
 /// Name of the simulated device.
 const NAME: &str = "mlx5_sim0";
+
+/// What the subcommand found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Whether everything was done and right.
+    pub ok: bool,
+    /// Whether it was stopped before its end (Ctrl-C).
+    pub interrupted: bool,
+    /// What went wrong, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// The device, if it told what it has.
+    #[serde(flatten)]
+    pub info: Option<Info>,
+}
 
 /// What a device has.
 #[derive(Clone, Debug, Serialize)]
@@ -114,36 +131,42 @@ pub struct PortInfo {
     pub pkeys: Vec<(u16, u16)>,
 }
 
-/// Brings a device up and prints what it has.
+/// Brings a device up and asks what it has. `stop` ends it early, cleanly.
 ///
 /// # Errors
-/// The device cannot be had, or a step of its bring-up failed.
-pub fn run(args: &InfoArgs) -> Result<()> {
-    let (info, sink) = match &args.device {
+/// The command line asks for what the device lacks ([`UsageError`](crate::args::UsageError)), or the device or the trace cannot be
+/// opened.
+pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
+    let (result, sink) = match &args.device {
         DeviceChoice::Simulated => {
+            args.faults.check(1)?;
             let sink = trace::sink(&args.trace)?;
-            let host = Simulated::new(NAME, World::new(WorldConfig::default()).add(DeviceConfig::default()));
+            let world = World::new(args.faults.world(WorldConfig::default()));
+            let host = Simulated::new(NAME, world.add(DeviceConfig::default()));
+            args.faults.arm(host.inner());
             if let Some(sink) = &sink {
                 host.trace(NAME, sink);
             }
-            (of_host(host), sink)
+            (of_host(host, &stop), sink)
         }
         DeviceChoice::Pci(address) => {
+            args.faults.refuse()?;
             trace::refuse(&args.trace)?;
-            (of_host(Card::open(*address)?), None)
+            (of_host(Card::open(*address)?, &stop), None)
         }
     };
-    // What is missing in the trace matters less than why there is nothing to print.
-    let traced = trace::finish(sink.as_ref());
-    let info = info?;
-    let text = if args.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.to_string() };
-    output::write(&text)?;
-    traced
+    let interrupted = matches!(&result, Err(error) if error.is::<Interrupted>());
+    let (info, mut failure) = match result {
+        Ok(info) => (Some(info), None),
+        Err(error) => (None, (!interrupted).then(|| format!("{error:#}"))),
+    };
+    trace::finish_job(sink.as_ref(), &mut failure);
+    Ok(Report { ok: failure.is_none() && !interrupted, interrupted, failure, info })
 }
 
 /// Brings a device up, asks what it has, and takes it down.
-fn of_host<H: Host>(host: H) -> Result<Info> {
-    let mut device = Device::bring_up(host)?;
+fn of_host<H: Host>(host: H, stop: &Arc<AtomicBool>) -> Result<Info> {
+    let mut device = Device::bring_up(host, stop)?;
     let name = device.host.name().to_string();
     let info = info(&name, &mut device.verbs).map(|info| {
         // The part number stands in PCI configuration space, which the driver does not see.
@@ -260,6 +283,12 @@ pub(crate) fn gid(gid: Gid) -> String {
 /// Code of an MTU (`ibv_mtu`).
 fn mtu_code(bytes: u32) -> u32 {
     bytes.max(128).ilog2() - 7
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.as_ref().map_or(Ok(()), |info| info.fmt(f))
+    }
 }
 
 impl fmt::Display for Info {

@@ -1,6 +1,7 @@
 //! The `bareverbs` command: decoders, the trace, the self-test, and jobs on one device, simulated or behind VFIO.
 //!
 //! Everything that needs an operating system lives here and nowhere else.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod args;
 pub mod bind;
@@ -17,5 +18,6 @@ pub mod progress;
 pub mod run;
 pub mod selftest;
 pub mod serve;
+pub mod stop;
 pub mod sudo_user;
 pub mod trace;

@@ -1,6 +1,10 @@
-//! Standard output: where the subcommands write what they found.
+//! Standard output and standard error of the command: nothing else here writes to them.
+//!
+//! `println!` and `eprintln!` panic where the descriptor takes nothing, so clippy denies them in this package.
 
+use std::fmt;
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 
@@ -11,13 +15,44 @@ use anyhow::{Context as _, Result};
 /// # Errors
 /// The text could not be written: a full file system, for one.
 pub fn write(text: &str) -> Result<()> {
-    write_to(&mut io::stdout().lock(), text)
+    write_to(&mut io::stdout().lock(), text.as_bytes()).context("standard output")
 }
 
-fn write_to(out: &mut impl Write, text: &str) -> Result<()> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
-        _ => Ok(()),
+/// Writes a line to standard error, after the name of the command.
+///
+/// A line that cannot be written is lost, since there is no other place for it; the exit status says what it said.
+pub fn report(message: impl fmt::Display) {
+    note(format_args!("bareverbs: {message}"));
+}
+
+/// Writes a line to standard error as it is; as [`report`] does.
+pub fn note(line: impl fmt::Display) {
+    // Nobody is left to hear of it.
+    let _ = write_to(&mut io::stderr().lock(), format!("{line}\n").as_bytes());
+}
+
+/// Prints what the command line's parser says, help or a mistake. Returns the exit status.
+pub fn parser_message(message: &clap::Error) -> ExitCode {
+    let written = message.print().and_then(|()| io::stdout().lock().flush());
+    match unless_closed(written) {
+        // Of a mistake the status says enough.
+        Err(error) if !message.use_stderr() => {
+            report(format_args!("standard output: {error}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(u8::MAX)),
+    }
+}
+
+fn write_to(out: &mut impl Write, text: &[u8]) -> io::Result<()> {
+    unless_closed(out.write_all(text).and_then(|()| out.flush()))
+}
+
+/// A result of writing, in which a reader that closed its end of a pipe is no error.
+pub fn unless_closed(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
@@ -39,8 +74,8 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_alone_is_no_error() {
-        assert!(write_to(&mut Failing(io::ErrorKind::BrokenPipe), "x\n").is_ok());
-        let error = write_to(&mut Failing(io::ErrorKind::StorageFull), "x\n").unwrap_err();
-        assert!(format!("{error:#}").starts_with("standard output: "), "{error:#}");
+        assert!(write_to(&mut Failing(io::ErrorKind::BrokenPipe), b"x\n").is_ok());
+        let error = write_to(&mut Failing(io::ErrorKind::StorageFull), b"x\n").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -2,14 +2,12 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context as _;
 use clap::CommandFactory as _;
+use serde::Serialize;
 
 use crate::args::UsageError;
-use crate::cli::{Cli, Command, CommandCommand, EntryCommand, SelftestArgs, WqeCommand};
+use crate::cli::{Cli, Command, CommandCommand, EntryCommand, InfoArgs, SelftestArgs, WqeCommand};
 use crate::decode::{self, input::InputError};
 use crate::perf::{self, args::PerfArgs};
 use crate::pingpong::args::PingpongArgs;
@@ -17,7 +15,7 @@ use crate::serve::{
     self,
     args::{ServeArgs, SimCommand},
 };
-use crate::{bind, devices, info, output, pingpong, selftest};
+use crate::{bind, devices, info, output, pingpong, selftest, stop};
 
 /// Exit status after a mistake on the command line or unreadable input.
 const USAGE: u8 = 2;
@@ -28,13 +26,13 @@ const INTERRUPTED: u8 = 130;
 /// Does what the command line says.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
-        None => run_selftest(&cli.selftest),
-        Some(Command::Info(args)) => info::run(&args).map(|()| ExitCode::SUCCESS),
+        None => return run_selftest(&cli.selftest),
+        Some(Command::Info(args)) => return run_info(&args),
         Some(Command::Devices(args)) => devices::run(&args).map(|()| ExitCode::SUCCESS),
         Some(Command::Bind(args)) => return bind_functions(bind::bind(&args)),
         Some(Command::Unbind(args)) => return bind_functions(bind::unbind(&args)),
-        Some(Command::Perf(args)) => run_perf(&args),
-        Some(Command::Pingpong(args)) => run_pingpong(&args),
+        Some(Command::Perf(args)) => return run_perf(&args),
+        Some(Command::Pingpong(args)) => return run_pingpong(&args),
         Some(Command::Sim(SimCommand::Serve(args))) => return serve_devices(&args),
         Some(Command::Completions { shell }) => print(|text| complete(shell, text)),
         Some(Command::Man { into }) => write_manual(into.as_deref()),
@@ -47,32 +45,78 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn failed(error: anyhow::Error) -> ExitCode {
-    eprintln!("bareverbs: {error:#}");
+    output::report(format_args!("{error:#}"));
     if error.is::<UsageError>() || error.is::<InputError>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
-/// Set by Ctrl-C from now on.
-fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
-    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("Ctrl-C cannot be caught")?;
-    Ok(stop)
+/// What a job with `--json` found.
+trait Report: Serialize {
+    /// What went wrong, if anything.
+    fn failure(&self) -> Option<&str>;
+    /// Whether Ctrl-C ended it before it was done.
+    fn is_interrupted(&self) -> bool;
 }
 
-/// Exit status of a job; tells people why it failed, if it did.
-fn ended(failure: Option<&str>, interrupted: bool) -> ExitCode {
-    if let Some(failure) = failure {
-        eprintln!("bareverbs: {failure}");
+macro_rules! reports {
+    ($($report:ty),+) => {$(
+        impl Report for $report {
+            fn failure(&self) -> Option<&str> {
+                self.failure.as_deref()
+            }
+
+            fn is_interrupted(&self) -> bool {
+                self.interrupted
+            }
+        }
+    )+};
+}
+
+reports!(EarlyFailure, selftest::Report, info::Report, perf::report::Report, pingpong::report::Report);
+
+/// The document of a job that ended before it had a report of its own: an option that its devices lack, a device that cannot be
+/// opened.
+#[derive(Debug, Serialize)]
+struct EarlyFailure {
+    ok: bool,
+    interrupted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+}
+
+/// Runs a job and prints what it found: one JSON document in any case if `json` is set, else what `text` makes of it. The reason of
+/// a failure goes to standard error too. Returns the exit status.
+fn job<R: Report>(json: bool, run: impl FnOnce() -> anyhow::Result<R>, text: impl FnOnce(&R) -> String) -> ExitCode {
+    match run() {
+        Ok(report) => {
+            let written = if json { write_json(&report) } else { output::write(&text(&report)) };
+            // The reason is reported also where the report is lost.
+            let status = ended(&report);
+            written.map_or_else(failed, |()| status)
+        }
+        Err(error) => {
+            let interrupted = error.is::<stop::Interrupted>();
+            let failure = (!interrupted).then(|| format!("{error:#}"));
+            let report = EarlyFailure { ok: false, interrupted, failure };
+            if json && let Err(lost) = write_json(&report) {
+                output::report(format_args!("{lost:#}"));
+            }
+            let status = ended(&report);
+            if error.is::<UsageError>() { ExitCode::from(USAGE) } else { status }
+        }
+    }
+}
+
+fn write_json(report: &impl Serialize) -> anyhow::Result<()> {
+    output::write(&(serde_json::to_string_pretty(report)? + "\n"))
+}
+
+/// Returns the exit status of a job; reports why it failed, if it did.
+fn ended(report: &impl Report) -> ExitCode {
+    if let Some(failure) = report.failure() {
+        output::report(failure);
         return ExitCode::FAILURE;
     }
-    if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS }
-}
-
-/// Writes the text of a job's report; what went wrong is told also if that cannot be done.
-fn finish(text: &str, failure: Option<&str>, interrupted: bool) -> anyhow::Result<ExitCode> {
-    let written = output::write(text);
-    let status = ended(failure, interrupted);
-    written.map(|()| status)
+    if report.is_interrupted() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS }
 }
 
 /// Prints what is written to `text`.
@@ -96,52 +140,38 @@ fn write_manual(into: Option<&Path>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_selftest(args: &SelftestArgs) -> anyhow::Result<ExitCode> {
-    let report = selftest::run(args, stop_flag()?)?;
-    let text = match (args.json, args.quiet) {
-        (true, _) => serde_json::to_string_pretty(&report)? + "\n",
-        (false, true) => String::new(),
-        (false, false) => report.to_string(),
-    };
-    finish(&text, report.failure.as_deref(), report.interrupted)
+fn run_selftest(args: &SelftestArgs) -> ExitCode {
+    let text = |report: &selftest::Report| if args.quiet { String::new() } else { report.to_string() };
+    job(args.json, || selftest::run(args, stop::on_ctrl_c()?), text)
+}
+
+fn run_info(args: &InfoArgs) -> ExitCode {
+    job(args.json, || info::run(args, stop::on_ctrl_c()?), info::Report::to_string)
 }
 
 fn bind_functions(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Err(error) if bind::was_interrupted(&error) => {
-            eprintln!("bareverbs: {error:#}");
+            output::report(format_args!("{error:#}"));
             ExitCode::from(INTERRUPTED)
         }
         done => done.map_or_else(failed, |()| ExitCode::SUCCESS),
     }
 }
 
-fn run_perf(args: &PerfArgs) -> anyhow::Result<ExitCode> {
-    let stop = stop_flag()?;
-    let report = match perf::run(args, &stop) {
-        Ok(report) => report,
-        Err(mistake) => {
-            eprintln!("bareverbs: {mistake}");
-            return Ok(ExitCode::from(USAGE));
-        }
-    };
-    let text = match (args.json, args.quiet) {
-        (true, _) => serde_json::to_string_pretty(&report)? + "\n",
-        (false, true) => String::new(),
-        (false, false) => report.to_string(),
-    };
-    finish(&text, report.failure.as_deref(), report.interrupted)
+fn run_perf(args: &PerfArgs) -> ExitCode {
+    let run = || perf::run(args, &stop::on_ctrl_c()?).map_err(|mistake| UsageError::new(mistake).into());
+    job(args.json, run, |report| if args.quiet { String::new() } else { report.to_string() })
 }
 
-fn run_pingpong(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
-    let report = pingpong::run(args, stop_flag()?)?;
-    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { String::new() };
-    finish(&text, report.failure.as_deref(), report.interrupted)
+fn run_pingpong(args: &PingpongArgs) -> ExitCode {
+    // Its lines were printed as the tools print them, each when it was known.
+    job(args.json, || pingpong::run(args, stop::on_ctrl_c()?), |_| String::new())
 }
 
 fn serve_devices(args: &ServeArgs) -> ExitCode {
     serve::run(args).unwrap_or_else(|error| {
-        eprintln!("bareverbs: {error:#}");
+        output::report(format_args!("{error:#}"));
         ExitCode::from(USAGE)
     })
 }

@@ -15,6 +15,7 @@
 //! print!("{decoded}");
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod code_names;
 pub mod command;

@@ -4,8 +4,6 @@ use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use bareverbs_sim::HealthReport;
-
 use crate::control_line::{Act, COMMANDS, Line, parse};
 use crate::devices::{Handle, Station};
 use crate::error::Gone;
@@ -23,24 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Applies it. Returns the reply.
 pub(crate) fn apply(station: &mut Station, act: Act) -> String {
-    let device = &mut station.device;
     match act {
-        Act::Link { up } => device.set_link(up),
-        Act::Health { syndrome, fatal } => {
-            device.set_health(HealthReport { syndrome, reset_required: fatal, ..HealthReport::default() });
-        }
-        Act::Freeze { frozen } => device.freeze_health(frozen),
-        Act::Remove { removed } => {
-            // A card that is put in has just been powered on.
-            if !removed {
-                station.reset();
-            }
-            station.device.set_removed(removed);
-        }
-        Act::Arm(fault) => device.faults_mut().arm(fault),
         Act::Counts => return station.left(),
         Act::Stats { json } => return stats(station, json),
+        // A card that is put in has just been powered on.
+        Act::Remove { removed: false } => station.reset(),
+        _ => {}
     }
+    act.change(&mut station.device);
     "done".into()
 }
 

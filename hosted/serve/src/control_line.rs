@@ -3,6 +3,9 @@
 use std::fmt;
 
 use bareverbs_sim::fault::Fault;
+use bareverbs_sim::host_memory::HostMemory;
+use bareverbs_sim::trace::Tracer;
+use bareverbs_sim::{Device, HealthReport};
 
 use crate::parse_number::parse_number;
 
@@ -50,6 +53,21 @@ pub enum Act {
 }
 
 impl Act {
+    /// Does it to a device, if it changes one. Returns whether it does.
+    pub fn change<M: HostMemory, T: Tracer + 'static>(self, device: &mut Device<M, T>) -> bool {
+        match self {
+            Self::Link { up } => device.set_link(up),
+            Self::Health { syndrome, fatal } => {
+                device.set_health(HealthReport { syndrome, reset_required: fatal, ..HealthReport::default() });
+            }
+            Self::Freeze { frozen } => device.freeze_health(frozen),
+            Self::Remove { removed } => device.set_removed(removed),
+            Self::Arm(fault) => device.faults_mut().arm(fault),
+            Self::Counts | Self::Stats { .. } => return false,
+        }
+        true
+    }
+
     /// Whether a reset of the device does not undo it.
     pub fn lasts(self) -> bool {
         matches!(self, Self::Link { .. } | Self::Remove { .. } | Self::Arm(_))

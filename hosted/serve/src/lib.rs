@@ -22,6 +22,7 @@
 //! assert_eq!(summary.devices.len(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod adaptive_poll;
 mod client_memory;

@@ -1,10 +1,16 @@
 //! A device that the driver has brought up, and the storage of its verbs.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use anyhow::{Context as _, Result, bail};
-use bareverbs::{Event, Platform, QpRings, Storage};
+use bareverbs::{Event, Machine, Platform, QpRings, Storage};
 use bareverbs_mlx5::{Mlx5, TeardownReport};
 
 use super::host::Host;
+use super::stoppable::{Stoppable, StoppableClock};
+use crate::stop::Interrupted;
 
 /// Pages of 4096 bytes of the driver's arena: what the firmware of a card asks for, and the queues.
 pub(super) const PAGES: usize = 16384;
@@ -47,18 +53,24 @@ pub struct Device<H: Host> {
     /// Where it is.
     pub host: H,
     /// Its verbs.
-    pub verbs: Box<Verbs<H::Platform>>,
+    pub verbs: Box<Verbs<Stoppable<H::Platform>>>,
 }
 
 impl<H: Host> Device<H> {
-    /// Brings the device of a host up.
+    /// Brings the device of a host up. Once `stop` is set the bring-up is undone, and every later wait of the driver ends soon
+    /// ([`StoppableClock`]).
     ///
     /// # Errors
-    /// The host does not give what the driver needs, or a step of the bring-up failed; the error names it.
-    pub fn bring_up(host: H) -> Result<Self> {
-        let machine = host.machine(Backend::<H::Platform>::ARENA)?;
-        match Backend::bring_up(machine, &host.config()) {
+    /// The host does not give what the driver needs, or a step of the bring-up failed; the error names it. [`Interrupted`] if
+    /// `stop` was set meanwhile.
+    pub fn bring_up(host: H, stop: &Arc<AtomicBool>) -> Result<Self> {
+        let Machine { registers, memory, fence, clock } = host.machine(Backend::<H::Platform>::ARENA)?;
+        let machine = Machine { registers, memory, fence, clock: StoppableClock::new(clock, stop.clone()) };
+        let is_stopped = || stop.load(Ordering::Relaxed);
+        let before_step = |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        match Backend::bring_up_with(machine, &host.config(), before_step) {
             Ok(backend) => Ok(Self { host, verbs: Box::new(Verbs::new(backend, storage())) }),
+            Err(_) if is_stopped() => Err(Interrupted.into()),
             Err((error, _machine)) => Err(error).with_context(|| host.name().to_string()),
         }
     }

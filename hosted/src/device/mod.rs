@@ -1,10 +1,12 @@
 //! A device as the subcommands use it: brought up by the driver, on a host that is simulated or behind VFIO.
 
 mod bring_up;
+pub mod faults;
 mod host;
 pub mod port;
 pub mod selection;
 pub mod simulated;
+pub mod stoppable;
 pub mod vfio;
 
 pub use bring_up::{Device, LOCKED_MEMORY, QUEUE_PAIRS, RECEIVES, SEND_BLOCKS, Verbs};

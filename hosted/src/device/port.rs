@@ -8,6 +8,7 @@ use bareverbs::{PortAttr, PortState};
 
 use super::bring_up::Device;
 use super::host::Host;
+use crate::stop::Interrupted;
 
 /// How long a port may take: the reset of a card takes its link down, and subnet managers look around every ten seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -18,7 +19,8 @@ impl<H: Host> Device<H> {
     /// Waits until a port (from 1) is active and has a LID; `stop` ends the wait.
     ///
     /// # Errors
-    /// There is no such port, it did not become active (the error says what may help), or the device is broken.
+    /// There is no such port, it did not become active (the error says what may help), or the device is broken. [`Interrupted`] if
+    /// `stop` was set.
     pub fn active_port(&mut self, port: u8, stop: &AtomicBool) -> Result<PortAttr> {
         let deadline = self.host.now().after(PATIENCE);
         loop {
@@ -27,7 +29,10 @@ impl<H: Host> Device<H> {
             if attr.state == PortState::Active && attr.lid.get() != 0 {
                 return Ok(attr);
             }
-            if self.host.now() >= deadline || stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Interrupted.into());
+            }
+            if self.host.now() >= deadline {
                 bail!("{name}: port {port} cannot carry traffic: {}", obstacle(&attr));
             }
             // The query itself interrupts, so one wait may end at once.
@@ -54,6 +59,8 @@ const fn obstacle(attr: &PortAttr) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{World, WorldConfig};
 
@@ -63,7 +70,7 @@ mod tests {
     #[test]
     fn a_port_without_a_link_is_an_error_with_the_remedy() {
         let host = World::new(WorldConfig::default()).add(DeviceConfig::default());
-        let mut device = Device::bring_up(Simulated::new("card", host)).unwrap();
+        let mut device = Device::bring_up(Simulated::new("card", host), &Arc::default()).unwrap();
         let stop = AtomicBool::new(false);
         assert_eq!(device.active_port(1, &stop).unwrap().lid.get(), 1);
         device.host.inner().with_device(|device| device.set_link(false));

@@ -85,6 +85,8 @@ impl Host for Simulated {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bareverbs::{Access, Completion, PollCqError};
     use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::in_process::{World, WorldConfig};
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_device_is_brought_up_used_and_taken_down() {
-        let mut device = Device::bring_up(host()).unwrap();
+        let mut device = Device::bring_up(host(), &Arc::default()).unwrap();
         let pd = device.verbs.alloc_pd().unwrap();
         let buffer = device.host.buffer(100_000).unwrap();
         let region = device.verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE).unwrap();
@@ -110,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_device_that_stops_is_an_error_with_its_name() {
-        let mut device = Device::bring_up(host()).unwrap();
+        let mut device = Device::bring_up(host(), &Arc::default()).unwrap();
         device.host.inner().with_device(|device| device.set_removed(true));
         let error = (0..10)
             .find_map(|_| {
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn firmware_that_stops_is_an_error_and_ends_the_wait_for_completions() {
-        let mut device = Device::bring_up(host()).unwrap();
+        let mut device = Device::bring_up(host(), &Arc::default()).unwrap();
         let cq = device.verbs.create_cq(16).unwrap();
         device.check().unwrap();
         device.host.inner().with_device(|device| device.freeze_health(true));
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn waiting_ends_with_an_interrupt_or_in_time() {
-        let device = Device::bring_up(host()).unwrap();
+        let device = Device::bring_up(host(), &Arc::default()).unwrap();
         while device.host.wait(Duration::from_millis(1)).unwrap() {}
         let start = device.host.now();
         assert!(!device.host.wait(Duration::from_secs(1)).unwrap());

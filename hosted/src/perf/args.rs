@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::parameters::{Atomic, Parameters, Test, Transport};
+use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceChoice;
 use bareverbs_serve::parse_number;
 
@@ -99,6 +100,9 @@ pub struct PerfArgs {
     /// Prints nothing but errors
     #[arg(long, conflicts_with = "json")]
     pub quiet: bool,
+    /// Faults of simulated devices.
+    #[command(flatten)]
+    pub faults: FaultArgs,
 }
 
 /// What stands under `--help`.

@@ -37,11 +37,14 @@ use self::exchange::{Lines, Link, Local};
 use self::parameters::{Parameters, QUEUE_PAIRS};
 use self::progress_line::ProgressLine;
 use self::report::Report;
-use self::session::{Interrupted, Session, Turn};
+use self::session::{Session, Turn};
+use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceSelection;
 use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, Host};
+use crate::output;
+use crate::stop::Interrupted;
 
 /// Looks for something new in one step of an end that has its process for itself.
 const SPINS: u32 = 256;
@@ -60,10 +63,15 @@ pub fn run(args: &PerfArgs, stop: &Arc<AtomicBool>) -> Result<Report, String> {
     let form = Form::new(args)?;
     let parameters = args.parameters()?;
     form.check(&parameters)?;
+    match form {
+        Form::Simulated(count) => args.faults.check(count as u16),
+        _ => args.faults.refuse(),
+    }
+    .map_err(|mistake| mistake.to_string())?;
     // Before minutes of measuring, not after.
     let is_new = args.svg.as_deref().map(make_writable).transpose()?.unwrap_or(false);
-    let mut job =
-        Job { stop, is_shown: !args.json && !args.quiet, report: Report { clock_ns: clock_ns(), ..Report::default() } };
+    let report = Report { clock_ns: clock_ns(), ..Report::default() };
+    let mut job = Job { stop, faults: &args.faults, is_shown: !args.json && !args.quiet, report };
     let result = job.run(form, parameters);
     let mut report = job.report;
     if let Err(error) = result {
@@ -181,6 +189,7 @@ fn clock_ns() -> f64 {
 
 struct Job<'a> {
     stop: &'a Arc<AtomicBool>,
+    faults: &'a FaultArgs,
     is_shown: bool,
     report: Report,
 }
@@ -189,10 +198,11 @@ impl Job<'_> {
     fn run(&mut self, form: Form, parameters: Parameters) -> Result<()> {
         match form {
             Form::Simulated(count) => {
-                let world = World::new(WorldConfig::default());
+                let world = World::new(self.faults.world(WorldConfig::default()));
                 let names = ["simulated a", "simulated b"].into_iter().zip(1..).take(count);
                 let hosts = names.map(|(name, lid)| Simulated::new(name, world.add(DeviceConfig::with_lid(lid))));
-                self.local(hosts.collect(), parameters)
+                let hosts: Vec<_> = hosts.inspect(|host| self.faults.arm(host.inner())).collect();
+                self.local(hosts, parameters)
             }
             Form::Pci(one, two) => {
                 let addresses = [Some(one), two];
@@ -214,13 +224,19 @@ impl Job<'_> {
 
     fn bring_up<H: Host>(&mut self, host: H) -> Result<Device<H>> {
         self.report.devices.push(host.name().into());
-        Device::bring_up(host)
+        Device::bring_up(host, self.stop)
     }
 
     /// Both ends in this process.
     fn local<H: Host>(&mut self, hosts: Vec<H>, parameters: Parameters) -> Result<()> {
         self.report.role = "local";
-        let mut devices = hosts.into_iter().map(|host| self.bring_up(host)).collect::<Result<Vec<_>>>()?;
+        let mut devices = Vec::new();
+        for host in hosts {
+            match self.bring_up(host) {
+                Ok(device) => devices.push(device),
+                Err(error) => return finish(Err(error), devices),
+            }
+        }
         let (to, fro) = Local::pair();
         let progress = ProgressLine::new(self.is_shown, Some(&parameters));
         self.report.parameters = Some(parameters.clone());
@@ -245,7 +261,7 @@ impl Job<'_> {
         })?;
         listener.set_nonblocking(true)?;
         if self.is_shown {
-            eprintln!("bareverbs: waiting for a client at {}", listener.local_addr()?);
+            output::report(format_args!("waiting for a client at {}", listener.local_addr()?));
         }
         let stream = loop {
             match listener.accept() {

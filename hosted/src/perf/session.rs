@@ -16,6 +16,7 @@ use super::parameters::{Parameters, Point};
 use super::progress_line::ProgressLine;
 use super::report::Row;
 use crate::device::{Device, Host, Role};
+use crate::stop::Interrupted;
 
 /// How long, by the host's clock, nothing may happen while something is outstanding.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,18 +31,6 @@ const TURN: u32 = 64;
 /// How far apart looks at anything but the device are to be, and steps between them.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 const STEPS: (u32, u32) = (16, 1 << 20);
-
-/// Ctrl-C at an end that cannot end a measurement cleanly by itself.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Interrupted;
-
-impl std::fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,12 +297,7 @@ impl<H: Host, L: Link> Session<H, L> {
             self.points = parameters.points();
             self.parameters = Some(parameters);
         }
-        let endpoint = Endpoint::new(device, self.parameters()?, self.link.ends_here(), &self.stop);
-        // The wait for the port ends with Ctrl-C, and calls it a port that is not ready.
-        self.endpoint = Some(endpoint.map_err(|error| match self.stop.load(Ordering::Relaxed) {
-            true => Interrupted.into(),
-            false => error,
-        })?);
+        self.endpoint = Some(Endpoint::new(device, self.parameters()?, self.link.ends_here(), &self.stop)?);
         if self.role == Role::Server {
             self.link.send(&Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None })?;
         }

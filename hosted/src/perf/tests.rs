@@ -19,7 +19,7 @@ struct Pair {
 }
 
 fn device(world: &World, lid: u16) -> Device<Simulated> {
-    Device::bring_up(Simulated::new("device", world.add(DeviceConfig::with_lid(lid)))).unwrap()
+    Device::bring_up(Simulated::new("device", world.add(DeviceConfig::with_lid(lid))), &Arc::default()).unwrap()
 }
 
 impl Pair {
@@ -310,7 +310,12 @@ fn job(stop: &Arc<AtomicBool>) -> (Job<'_>, Device<Simulated>, TcpListener, Stri
     let world = World::new(WorldConfig::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
-    (Job { stop, is_shown: false, report: Report::default() }, device(&world, 1), listener, at)
+    (
+        Job { stop, faults: Box::leak(Box::default()), is_shown: false, report: Report::default() },
+        device(&world, 1),
+        listener,
+        at,
+    )
 }
 
 #[test]

@@ -4,6 +4,7 @@ use bareverbs::Mtu;
 use clap::{Args, ValueEnum};
 
 use crate::args::{TraceArgs, mtu};
+use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceChoice;
 
 /// Receives that the command's queue pairs hold at most.
@@ -72,6 +73,9 @@ pub struct PingpongArgs {
     /// Prints one JSON document instead of text
     #[arg(long)]
     pub json: bool,
+    /// Faults of simulated devices.
+    #[command(flatten)]
+    pub faults: FaultArgs,
     /// Trace options, for simulated devices.
     #[command(flatten)]
     pub trace: TraceArgs,

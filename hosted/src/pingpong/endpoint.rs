@@ -343,6 +343,8 @@ fn failure(completion: &Completion) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bareverbs_sim::in_process::{World, WorldConfig};
 
     use super::*;
@@ -373,7 +375,7 @@ mod tests {
 
     fn unconnected(plan_a: Plan, plan_b: Plan) -> Ends {
         let (_, a, b) = World::pair(WorldConfig::default());
-        let up = |name, host| Device::bring_up(Simulated::new(name, host)).unwrap();
+        let up = |name, host| Device::bring_up(Simulated::new(name, host), &Arc::default()).unwrap();
         let mut devices = DevicePair::new(up("a", a), Some(up("b", b)));
         let a = Endpoint::new(Role::Client, "a", devices.of(Role::Client), plan_a).unwrap();
         let b = Endpoint::new(Role::Server, "b", devices.of(Role::Server), plan_b).unwrap();
@@ -450,12 +452,12 @@ mod tests {
     #[test]
     fn what_the_port_lacks_is_refused_with_what_it_has() {
         let (_, host, _) = World::pair(WorldConfig::default());
-        let mut device = Device::bring_up(Simulated::new("a", host)).unwrap();
+        let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
         let mut refusal = |plan| Endpoint::new(Role::Client, "a", &mut device, plan).err().unwrap().to_string();
         assert!(refusal(Plan { gid_idx: Some(200), ..PLAN }).contains("no GID 200"));
         let small = bareverbs_sim::DeviceConfig { mtu: 2048, ..Default::default() };
         let host = World::new(WorldConfig::default()).add(small);
-        let mut device = Device::bring_up(Simulated::new("a", host)).unwrap();
+        let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
         let refusal = Endpoint::new(Role::Client, "a", &mut device, Plan { mtu: Mtu::Mtu4096, ..PLAN }).err().unwrap();
         assert!(refusal.to_string().contains("-m 2048"), "{refusal}");
     }

@@ -65,6 +65,7 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             run_simulated(args, stop)
         }
         DeviceSelection::Pci { first, second, given } => {
+            args.faults.refuse()?;
             trace::refuse(&args.trace)?;
             if given == 2 && args.host.is_some() {
                 return Err(UsageError::new("HOST: with --device twice both ends are here; leave one of them out").into());
@@ -80,10 +81,12 @@ pub fn run(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 }
 
 fn run_simulated(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
+    args.faults.check(2)?;
     let sink = trace::sink(&args.trace)?;
-    let world = World::new(WorldConfig::default());
+    let world = World::new(args.faults.world(WorldConfig::default()));
     let host = |label: &str, lid| {
         let host = Simulated::new(&format!("device {label}"), world.add(DeviceConfig::with_lid(lid)));
+        args.faults.arm(host.inner());
         if let Some(sink) = &sink {
             host.trace(label, sink);
         }
@@ -161,8 +164,8 @@ impl<'a> Job<'a> {
     }
 
     fn with_devices<H: Host>(&mut self, first: H, second: Option<H>, both: bool) -> Result<()> {
-        let first = Device::bring_up(first)?;
-        let second = match second.map(Device::bring_up).transpose() {
+        let first = Device::bring_up(first, &self.stop)?;
+        let second = match second.map(|host| Device::bring_up(host, &self.stop)).transpose() {
             Ok(second) => second,
             Err(error) => {
                 // Why the other is not up matters more than how this one goes down.
@@ -262,7 +265,7 @@ impl<'a> Job<'a> {
             if port == 0 {
                 let line = format!("  TCP port:       {tcp_port}");
                 // The client is started with it, long before the JSON is there.
-                if self.args.json { eprintln!("{line}") } else { self.print(line)? }
+                if self.args.json { output::note(line) } else { self.print(line)? }
             }
             self.print(format_args!("  local address:  {local}"))?;
             let time = Duration::from_secs(self.args.wait.into());

@@ -7,8 +7,10 @@ use bareverbs::{Completion, WcOpcode, WcStatus};
 
 use super::endpoint::Endpoint;
 use super::report::Transfer;
+use crate::device::stoppable::STOP_TIMEOUT;
 use crate::device::{Device, DevicePair, Host, Role};
 use crate::progress::Progress;
+use crate::stop::Interrupted;
 
 /// How long, by the devices' time, something may take: far more than all retries together.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -47,15 +49,20 @@ impl<H: Host> Harness<H> {
 
     /// The next completion of a side, whatever it says.
     pub(super) fn next(&mut self, side: Role) -> Result<Completion> {
-        let mut deadline = None;
+        let mut started = None;
         loop {
+            let is_stopped = self.progress.is_stopped();
             let (end, device) = self.end(side);
             if let Some(completion) = end.poll(device)? {
                 return Ok(completion);
             }
             let now = device.host.now();
-            let deadline = *deadline.get_or_insert(now.after(PATIENCE));
-            if now > deadline {
+            let started = *started.get_or_insert(now);
+            // A device that answers completes what is in flight; a silent one must not hold the job after Ctrl-C.
+            if is_stopped && now > started.after(STOP_TIMEOUT) {
+                return Err(Interrupted.into());
+            }
+            if now > started.after(PATIENCE) {
                 bail!("no completion at {} within {PATIENCE:?} of the devices' time", end.name);
             }
             self.devices.idle()?;

@@ -7,7 +7,7 @@ mod stale_rkey;
 mod transfers;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -25,6 +25,7 @@ use crate::device::simulated::Simulated;
 use crate::device::vfio::Card;
 use crate::device::{Device, DevicePair, Host, Role};
 use crate::progress::Progress;
+use crate::stop::Interrupted;
 use crate::trace;
 
 pub use report::{DeviceReport, Limits, Options, Port, Refused, Report, Teardown, Transfer, Window, Wire};
@@ -55,14 +56,17 @@ pub fn run(args: &SelftestArgs, stop: Arc<AtomicBool>) -> Result<Report> {
 
 /// On simulated devices: one for each side if `two`, else one for both.
 fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Result<Report> {
+    args.faults.check(if two { 2 } else { 1 })?;
     let sink = trace::sink(&args.trace)?;
-    let world = World::new(WorldConfig { faults: faults(args), seed: args.seed, ..WorldConfig::default() });
+    let config = WorldConfig { faults: faults(args), seed: args.seed, ..WorldConfig::default() };
+    let world = World::new(args.faults.world(config));
     let host = |label: &str, lid| {
         let mut config = DeviceConfig::with_lid(lid);
         if args.no_firmware_pages {
             config.pages = PageDemand::NONE;
         }
         let host = Simulated::new(&format!("device {label}"), world.add(config));
+        args.faults.arm(host.inner());
         if let Some(sink) = &sink {
             host.trace(label, sink);
         }
@@ -107,6 +111,7 @@ fn refuse_simulated_options(args: &SelftestArgs) -> Result<()> {
         let reason = "--no-firmware-pages: a card's firmware asks for the pages that it needs; leave it out";
         return Err(UsageError::new(reason).into());
     }
+    args.faults.refuse()?;
     trace::refuse(&args.trace)
 }
 
@@ -115,8 +120,9 @@ fn run_on<H: Host>(args: &SelftestArgs, options: Options, first: H, second: Opti
     let mut report = Report { options, ..Report::default() };
     let result = Job { args, stop, report: &mut report }.run(first, second);
     report.seconds = started.elapsed().as_secs_f64();
+    report.interrupted |= matches!(&result, Err(error) if error.is::<Interrupted>());
     report.ok = result.is_ok() && !report.interrupted;
-    report.failure = result.err().map(|error| format!("{error:#}"));
+    report.failure = result.err().filter(|error| !error.is::<Interrupted>()).map(|error| format!("{error:#}"));
     report
 }
 
@@ -163,7 +169,7 @@ impl Job<'_> {
     /// Brings a device up; what was found goes into the report.
     fn bring_up<H: Host>(&mut self, host: H) -> Result<Device<H>> {
         let started = Instant::now();
-        let mut device = Device::bring_up(host)?;
+        let mut device = Device::bring_up(host, &self.stop)?;
         match DeviceReport::new(&mut device) {
             Ok(found) => {
                 self.report.devices.push(DeviceReport { seconds: started.elapsed().as_secs_f64(), ..found });
@@ -182,11 +188,6 @@ impl Job<'_> {
     fn work<H: Host>(&mut self, mut devices: DevicePair<H>) -> (DevicePair<H>, Result<()>) {
         let (a, b) = match self.endpoints(&mut devices) {
             Ok(ends) => ends,
-            Err(_) if self.stop.load(Ordering::Relaxed) => {
-                // It waited for a port when somebody stopped it.
-                self.report.interrupted = true;
-                return (devices, Ok(()));
-            }
             Err(error) => return (devices, Err(error)),
         };
         let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
@@ -311,6 +312,8 @@ fn connect<H: Host>(harness: &mut Harness<H>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use clap::Parser as _;
 
     use super::*;
@@ -336,7 +339,7 @@ mod tests {
     }
 
     /// A simulated device that tells no more than a card does.
-    struct Card(Simulated);
+    struct Card(Simulated, Arc<AtomicBool>);
 
     impl Host for Card {
         type Platform = <Simulated as Host>::Platform;
@@ -363,6 +366,8 @@ mod tests {
         }
 
         fn wait(&self, timeout: Duration) -> Result<bool> {
+            // Ctrl-C comes while somebody waits, if at all.
+            self.1.store(true, Ordering::Relaxed);
             self.0.wait(timeout)
         }
 
@@ -372,7 +377,7 @@ mod tests {
     }
 
     fn card(config: DeviceConfig) -> Card {
-        Card(Simulated::new("", World::new(WorldConfig::default()).add(config)))
+        Card(Simulated::new("", World::new(WorldConfig::default()).add(config)), Arc::default())
     }
 
     #[test]
@@ -411,7 +416,9 @@ mod tests {
     fn a_stop_while_a_port_is_awaited_is_no_failure() {
         let args = args(&[]);
         let config = DeviceConfig { link_up: false, ..DeviceConfig::default() };
-        let report = run_on(&args, options(&args), card(config), None, Arc::new(AtomicBool::new(true)));
+        let host = card(config);
+        let stop = host.1.clone();
+        let report = run_on(&args, options(&args), host, None, stop);
         assert_eq!((report.interrupted, report.ok, report.failure), (true, false, None));
         assert_eq!(report.teardown.len(), 1);
     }

@@ -1,7 +1,7 @@
 //! `bareverbs sim serve`: simulated devices for virtual machines, over vfio-user.
 
 pub mod args;
-mod option_values;
+pub(crate) mod option_values;
 
 use std::process::ExitCode;
 

@@ -108,7 +108,7 @@ pub(super) fn limit(text: &str) -> Result<LimitTo, String> {
 }
 
 /// A line of `--control` that can be executed before a client connects.
-pub(super) fn fault(text: &str) -> Result<Line, String> {
+pub(crate) fn fault(text: &str) -> Result<Line, String> {
     let line = control_line::parse(text).map_err(|error| error.to_string())?;
     if line.act.lasts() { Ok(line) } else { Err("a reset, with which drivers begin, undoes it: use --control".into()) }
 }

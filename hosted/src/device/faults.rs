@@ -1,0 +1,57 @@
+//! Faults that the command line orders of the simulated devices of this process.
+
+use anyhow::{Result, bail};
+use bareverbs_serve::control_line::Line;
+use bareverbs_sim::in_process::{Host, WorldConfig};
+use clap::Args;
+
+use crate::args::UsageError;
+use crate::serve::option_values;
+
+/// Faults of simulated devices.
+#[derive(Clone, Debug, Default, Args)]
+pub struct FaultArgs {
+    /// Simulated devices: a fault from the start, a line as sim serve --control takes it ('stick 1 0x102': the device with LID 1
+    /// never answers INIT_HCA); may be given several times. The devices' time then goes in steps of a microsecond, so that a
+    /// person can watch the wait
+    #[arg(long = "fault", value_name = "LINE", value_parser = option_values::fault)]
+    pub faults: Vec<Line>,
+}
+
+impl FaultArgs {
+    /// A world as `config` has it, in which nobody skips over a wait if there are faults.
+    pub fn world(&self, config: WorldConfig) -> WorldConfig {
+        if self.faults.is_empty() { config } else { WorldConfig { longest_step: config.step, ..config } }
+    }
+
+    /// Has a device do wrong what was ordered of it.
+    pub fn arm(&self, host: &Host) {
+        let lid = host.with_device(|device| device.config().lid);
+        for line in self.faults.iter().filter(|line| line.lid == lid) {
+            host.with_device(|device| line.act.change(device));
+        }
+    }
+
+    /// Checks that each fault is of one of `count` simulated devices, whose LIDs begin with 1.
+    ///
+    /// # Errors
+    /// There is no device with the LID of a fault: [`UsageError`].
+    pub fn check(&self, count: u16) -> Result<()> {
+        if let Some(line) = self.faults.iter().find(|line| !(1..=count).contains(&line.lid)) {
+            let there = if count == 1 { "the one has LID 1" } else { "they have LIDs 1 and 2" };
+            bail!(UsageError::new(format!("--fault: there is no simulated device with LID {}; {there}", line.lid)));
+        }
+        Ok(())
+    }
+
+    /// Checks that no fault was ordered of a card.
+    ///
+    /// # Errors
+    /// The command line has one: [`UsageError`].
+    pub fn refuse(&self) -> Result<()> {
+        if !self.faults.is_empty() {
+            bail!(UsageError::new("--fault: only simulated devices fail to order; leave it out"));
+        }
+        Ok(())
+    }
+}
