@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bareverbs::Instant;
 
-use super::Source;
+use crate::wire::PortId;
 
 /// Most frames that wait for a device, of all sources together.
 pub const MOST_FRAMES: usize = 4096;
@@ -170,6 +170,13 @@ impl Inbox {
     }
 }
 
+/// Who sends to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Uplink,
+    Port(PortId),
+}
+
 impl Source {
     fn lane(self) -> usize {
         match self {
@@ -179,6 +186,6 @@ impl Source {
     }
 
     fn of_lane(lane: usize) -> Self {
-        lane.checked_sub(1).map_or(Self::Uplink, |port| Self::Port(crate::wire::PortId(port)))
+        lane.checked_sub(1).map_or(Self::Uplink, |port| Self::Port(PortId(port)))
     }
 }

@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bareverbs::Instant;
 
-use self::inbox::{Admission, Inbox};
+use self::inbox::{Admission, Inbox, Source};
 use crate::device::Device;
 use crate::fabric::frame_pool::{FramePool, MOST_IN_A_TURN, is_spare};
 use crate::host_memory::HostMemory;
@@ -38,13 +38,6 @@ const SPARE_FRAMES: usize = 1024;
 pub trait Uplink {
     /// Takes a frame (LRH to ICRC) of a port here.
     fn send(&self, from: PortId, frame: Vec<u8>);
-}
-
-/// Who sends to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Uplink,
-    Port(PortId),
 }
 
 /// The state of a port that its device alone uses.

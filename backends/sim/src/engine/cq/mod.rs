@@ -1,6 +1,7 @@
 //! Completion queues: entries written, arming, overrun.
 
 mod moderation;
+mod notify;
 mod resize;
 
 use std::collections::{BTreeMap, VecDeque};
