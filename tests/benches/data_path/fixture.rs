@@ -145,6 +145,32 @@ impl Tracer for Watch {
     }
 }
 
+/// How requests reach the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// Doorbells in an uncached BAR.
+    Doorbell,
+    /// BlueFlame, which a write-combining BAR takes: a short request that is posted alone is copied to the register.
+    BlueFlame,
+}
+
+impl Path {
+    const fn fence(self) -> CpuFence {
+        match self {
+            Self::Doorbell => CpuFence::UNCACHED,
+            Self::BlueFlame => CpuFence::WRITE_COMBINING,
+        }
+    }
+
+    /// Whether the path matters to an operation: BlueFlame is for sends that are posted alone.
+    pub(crate) const fn concerns(self, operation: &Operation) -> bool {
+        match self {
+            Self::Doorbell => true,
+            Self::BlueFlame => matches!(operation.kind, Kind::Send { .. }) && operation.requests == 1,
+        }
+    }
+}
+
 /// A queue pair whose device stands still.
 pub(crate) struct Fixture {
     /// The verbs.
@@ -174,7 +200,7 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     /// A connected queue pair on a device that then stands still.
-    pub(crate) fn new(fence: CpuFence) -> Self {
+    pub(crate) fn new(path: Path) -> Self {
         let arena = Arena(plain(ARENA));
         let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(arena));
         let watch = Watch::default();
@@ -186,8 +212,9 @@ impl Fixture {
         let bar = plain(Device::bar_len() as usize);
         // SAFETY: the memory is aligned to a page, lives for ever, and is accessed through the value only.
         let registers = Bar { device: device.clone(), plain: unsafe { MappedBar::new(bar, Device::bar_len() as usize) } };
-        let machine = Machine { registers, memory, fence, clock: DeviceClock { device, now: Cell::new(0) } };
-        let driver = Mlx5::bring_up(machine, &Config::DEFAULT).map_err(|(error, _)| error).expect("bring-up");
+        let machine = Machine { registers, memory, fence: path.fence(), clock: DeviceClock { device, now: Cell::new(0) } };
+        let config = Config { blue_flame: path == Path::BlueFlame, ..Config::DEFAULT };
+        let driver = Mlx5::bring_up(machine, &config).map_err(|(error, _)| error).expect("bring-up");
         let rings: &'static QpRings<DEPTH, DEPTH> = Box::leak(Box::default());
         let storage: &'static mut Storage<'static, Driver, 1, 4, BATCH, 1, 1> =
             Box::leak(Box::new(Storage::new([rings.view()])));

@@ -8,18 +8,17 @@ mod operations;
 
 use std::time::{Duration, Instant};
 
-use bareverbs_mmio::CpuFence;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-use fixture::Fixture;
+use fixture::{Fixture, Path};
 use operations::OPERATIONS;
 
-/// Every operation, with both kinds of mapping that a BAR can have on this CPU; the second has the fences of libmlx5.
+/// Every operation with doorbells, and those that BlueFlame changes with BlueFlame.
 fn data_path(criterion: &mut Criterion) {
-    for (name, fence) in [("uncached BAR", CpuFence::UNCACHED), ("write-combining BAR", CpuFence::WRITE_COMBINING)] {
+    for (name, path) in [("doorbell", Path::Doorbell), ("BlueFlame", Path::BlueFlame)] {
         let mut group = criterion.benchmark_group(name);
-        let mut fixture = Fixture::new(fence);
-        for operation in OPERATIONS {
+        let mut fixture = Fixture::new(path);
+        for operation in OPERATIONS.iter().filter(|operation| path.concerns(operation)) {
             group.throughput(Throughput::Elements(u64::from(operation.requests)));
             group.bench_function(operation.name, |bencher| {
                 bencher.iter_custom(|iterations| {

@@ -131,6 +131,25 @@ operations! {
         let (sges, remote) = ([fixture.sge], fixture.remote);
         opaque(fixture, runs, SendOp::Write { payload: Payload::Sges(&sges), remote });
     };
+    write_held = "WRITE, 1 SGE, held batch", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
+        let mut batch = fixture.verbs.send_batch(fixture.qp).expect("batch");
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            batch.write(7, SIGNALED, remote, &sges).expect("post");
+            batch.ring();
+        }
+    };
+    write_taken = "WRITE, 1 SGE, taken queue", ONE, 1, |fixture, runs| {
+        let (sge, remote) = (fixture.sge, fixture.remote);
+        let mut queue = fixture.verbs.take_send_queue(fixture.qp).expect("queue");
+        for _ in 0..runs {
+            let sges = [Sge { addr: black_box(sge.addr), ..sge }];
+            let op = SendOp::Write { payload: Payload::Sges(&sges), remote };
+            queue.post_send(&SendWr { wr_id: 7, flags: SIGNALED, op }).expect("post");
+        }
+        assert!(fixture.verbs.return_send_queue(queue).is_ok(), "the queue is this device's");
+    };
     write_2_fixed = "WRITE, 2 SGEs", ONE, 1, |fixture, runs| {
         let (sge, remote) = (fixture.sge, fixture.remote);
         for _ in 0..runs {
