@@ -23,7 +23,7 @@ bandwidth() {
 latency() {
 	for run in 1 2 3; do
 		measure "$1" -s "$2" -n "$3" || return
-		awk -v size="$2" '$1 == size && NF >= 8 { printf "%.1f us typical, %.1f us least\n", $5, $3 }' /tmp/measured
+		awk -v size="$2" '$1 == size && NF >= 8 { printf "%.1f us typical, %.1f us minimum\n", $5, $3 }' /tmp/measured
 	done | sort -n | sed -n "2s/^/#= $1, $2 bytes: /p"
 }
 
