@@ -6,7 +6,7 @@ use bareverbs::{
     RegMrError, Remote, Rkey, SendFlags, SendOp, SendWr, StaleHandle, Storage, Verbs, WcStatus,
 };
 use bareverbs_mlx5::Error;
-use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus};
+use bareverbs_mlx5_spec::{CmdOpcode, CmdStatus, MkeyTag};
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::{DeviceConfig, Limits, PageDemand};
@@ -792,12 +792,12 @@ fn a_query_of_a_key_tells_whether_its_window_is_bound() {
     let region = pair.b.region(b.pd, 8192, ALL_ACCESS);
     let key = region.info.rkey.get();
     let state = pair.b.verbs.provider_mut().query_mkey(key >> 8).unwrap();
-    assert_eq!((state.variant, state.free), (key as u8, false));
+    assert_eq!((state.tag, state.free), (MkeyTag::of(key), false));
     assert_eq!((state.start, state.length), (region.buffer.addr, 8192));
     let mw = pair.b.verbs.alloc_mw(b.pd, MwType::Type1).unwrap();
     let fresh = pair.b.verbs.mw(mw).unwrap().rkey.get();
     let state = pair.b.verbs.provider_mut().query_mkey(fresh >> 8).unwrap();
-    assert_eq!((state.variant, state.free), (fresh as u8, true));
+    assert_eq!((state.tag, state.free), (MkeyTag::of(fresh), true));
     let bind = MwBind {
         wr_id: 1,
         flags: SendFlags::SIGNALED,
@@ -809,7 +809,7 @@ fn a_query_of_a_key_tells_whether_its_window_is_bound() {
     let bound = pair.b.verbs.bind_mw(b.qp, mw, &bind).unwrap().get();
     assert_eq!(pair.b.completions(b.cq, 1)[0].status, WcStatus::Success);
     let state = pair.b.verbs.provider_mut().query_mkey(bound >> 8).unwrap();
-    assert_eq!((state.variant, state.free), (bound as u8, false));
+    assert_eq!((state.tag, state.free), (MkeyTag::of(bound), false));
     assert_eq!((state.start, state.length), (region.buffer.addr + 16, 100));
     assert!(pair.b.verbs.provider_mut().query_mkey(0xff_fff0).is_err());
 }

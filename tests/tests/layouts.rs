@@ -1,12 +1,13 @@
 //! Holds every field that `bareverbs-mlx5-spec` defines against the published offsets.
 //!
 //! `tests/data/ifc-offsets.tsv` has the structures of `mlx5_ifc.h` as a C compiler lays them out;
-//! `tests/data/wqe-offsets.tsv` those that `mlx5_ifc.h` does not have, each row with its source. Columns: structure, field,
-//! byte offset of the field's first byte, bits, `dword:hi..lo`; a line `#structure size` comes before the fields.
+//! `tests/data/wqe-offsets.tsv` those that `mlx5_ifc.h` does not have, each row with its source, and `tests/data/reserved-offsets.tsv`
+//! the fields that lie in bits which `mlx5_ifc.h` reserves. Columns: structure, field, byte offset of the field's first byte, bits,
+//! `dword:hi..lo`, source; a line `#structure size` comes before the fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bareverbs_mlx5_spec::{
     AccessMode, Bits, CapabilityType, CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeOpcode, CqeSyndrome, EventType, FieldInfo,
@@ -15,6 +16,7 @@ use bareverbs_mlx5_spec::{
 
 const IFC: &str = include_str!("../data/ifc-offsets.tsv");
 const WQE: &str = include_str!("../data/wqe-offsets.tsv");
+const RESERVED: &str = include_str!("../data/reserved-offsets.tsv");
 
 /// Layouts that are not in `mlx5_ifc.h`, and why.
 const NOT_IN_IFC: &[(&str, &str)] = &[
@@ -96,15 +98,24 @@ fn check_field(field: &FieldInfo, fields: &BTreeMap<&str, Row<'_>>) -> Result<()
     agrees.then_some(()).ok_or_else(|| format!("is {:?}, published as {row:?}", field.place))
 }
 
-/// Everything that is wrong with a layout.
-fn check(layout: &LayoutInfo, structures: &BTreeMap<&str, Published<'_>>) -> Vec<String> {
+/// Everything that is wrong with a layout. `reserved` has the fields that lie in reserved bits.
+fn check(
+    layout: &LayoutInfo,
+    structures: &BTreeMap<&str, Published<'_>>,
+    reserved: &BTreeMap<&str, Published<'_>>,
+) -> Vec<String> {
     let Some(structure) = structures.get(layout.name) else {
         return vec![format!("{} is not published", layout.name)];
     };
     let size = (layout.size != structure.size)
         .then(|| format!("{} has {} bytes, published with {}", layout.name, layout.size, structure.size));
     let fields = layout.fields.iter().filter_map(|field| {
-        let wrong = check_field(field, &structure.fields).err()?;
+        let rows = match (field.reserved, reserved.get(layout.name)) {
+            (None, _) => &structure.fields,
+            (Some(_), Some(reserved)) => &reserved.fields,
+            (Some(source), None) => return Some(format!("{}.{} has no row for {source}", layout.name, field.name)),
+        };
+        let wrong = check_field(field, rows).err()?;
         Some(format!("{}.{} {wrong}", layout.name, field.name))
     });
     size.into_iter().chain(fields).collect()
@@ -116,9 +127,9 @@ fn outside_ifc(layout: &LayoutInfo) -> bool {
 
 #[test]
 fn every_field_is_where_it_was_published() {
-    let (ifc, wqe) = (published(IFC), published(WQE));
+    let (ifc, wqe, reserved) = (published(IFC), published(WQE), published(RESERVED));
     let wrong: Vec<String> =
-        layouts().flat_map(|layout| check(layout, if outside_ifc(layout) { &wqe } else { &ifc })).collect();
+        layouts().flat_map(|layout| check(layout, if outside_ifc(layout) { &wqe } else { &ifc }, &reserved)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(layouts().map(|layout| layout.fields.len()).sum::<usize>() > 1000, "the list of layouts lost most of its fields");
 }
@@ -132,6 +143,14 @@ fn the_exceptions_are_needed() {
     }
     for name in published(WQE).keys() {
         assert!(NOT_IN_IFC.iter().any(|(listed, _)| listed == name), "{name} is published but not listed");
+    }
+    for (name, structure) in published(RESERVED) {
+        let layout = layouts().find(|layout| layout.name == name).expect("a layout");
+        for field in structure.fields.keys() {
+            assert!(!ifc[name].fields.contains_key(field), "{name}.{field} is in mlx5_ifc.h");
+            let defined = layout.fields.iter().find(|defined| defined.name == *field);
+            assert!(defined.is_some_and(|defined| defined.reserved.is_some()), "{name}.{field} is no reserved field");
+        }
     }
 }
 
@@ -159,9 +178,9 @@ fn layouts_in_sources(folder: &Path, found: &mut Vec<String>) {
         let code = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
         let mut in_layout = false;
         for line in code {
-            if line.ends_with("layout! {") {
+            if line == "crate::layout! {" {
                 in_layout = true;
-            } else if in_layout && line.contains(" bytes {") {
+            } else if in_layout && line.starts_with(char::is_uppercase) {
                 found.push(line.split('"').nth(1).unwrap().to_owned());
                 in_layout = false;
             }
@@ -180,6 +199,35 @@ fn the_list_has_every_layout_of_the_sources_once() {
     listed.sort_unstable();
     assert_eq!(listed, defined);
     assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), listed.len(), "a layout is listed twice");
+}
+
+/// The Rust sources under `folder`.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true if path.ends_with("target") => {}
+            true => sources(&path, found),
+            false if path.extension().is_some_and(|extension| extension == "rs") => found.push(path),
+            false => {}
+        }
+    }
+}
+
+#[test]
+fn no_field_is_defined_outside_of_the_specification() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = Vec::new();
+    ["backends/mlx5", "backends/sim", "hosted", "fuzz", "tests/src"]
+        .iter()
+        .for_each(|folder| sources(&root.join(folder), &mut found));
+    assert!(found.len() > 100, "{}", found.len());
+    for path in found {
+        let text = fs::read_to_string(&path).unwrap();
+        for definition in ["layout! {", "mlx5_spec::layout", "mlx5_spec::define"] {
+            assert!(!text.contains(definition), "{}: {definition}", path.display());
+        }
+    }
 }
 
 #[test]
@@ -218,12 +266,14 @@ mod mistakes {
     const TABLE: &str = "#right\t24\nright\ta\t0x0\t4\t0:31..28\nright\tb\t0x8\t64\t8:31..-32\nright\tc\t0x10\t48\t16:31..-16\n\
                          right\td[]\t0x18\t0\t24:31..32\n";
 
+    const RESERVED_TABLE: &str = "#right\t24\nright\te\t0x0\t1\t0:0..0\n";
+
     fn findings(name: &'static str, size: usize, fields: &'static [FieldInfo]) -> Vec<String> {
-        check(&LayoutInfo { name, size, fields }, &published(TABLE))
+        check(&LayoutInfo { name, size, fields }, &published(TABLE), &published(RESERVED_TABLE))
     }
 
     const fn field(name: &'static str, place: Place) -> FieldInfo {
-        FieldInfo { name, place }
+        FieldInfo { name, place, reserved: None }
     }
 
     #[test]
@@ -250,9 +300,19 @@ mod mistakes {
     }
 
     #[test]
+    fn a_field_in_reserved_bits_is_held_against_its_own_table() {
+        const fn reserved(name: &'static str, lo: u32) -> FieldInfo {
+            FieldInfo { name, place: Place::Bits(Bits { dword: 0, hi: lo, lo }), reserved: Some("a source") }
+        }
+        assert_eq!(findings("right", 24, const { &[reserved("e", 0)] }), [""; 0]);
+        assert_eq!(findings("right", 24, const { &[reserved("e", 1)] }).len(), 1);
+        assert_eq!(findings("right", 24, const { &[reserved("a", 0)] }), ["right.a is not published"]);
+    }
+
+    #[test]
     fn a_field_one_bit_or_one_dword_off_is_found() {
         for (dword, hi, lo) in [(0, 30, 27), (0, 31, 27), (0, 30, 28), (4, 31, 28)] {
-            let wrong = FieldInfo { name: "a", place: Place::Bits(Bits { dword, hi, lo }) };
+            let wrong = FieldInfo { name: "a", place: Place::Bits(Bits { dword, hi, lo }), reserved: None };
             assert!(check_field(&wrong, &published(TABLE)["right"].fields).is_err(), "{wrong:?}");
         }
     }

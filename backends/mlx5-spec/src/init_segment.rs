@@ -26,17 +26,28 @@ crate::layout! {
         FW_REV_SUBMINOR "fw_rev_subminor" (4:15..0);
         CMDQ_PHY_ADDR_63_32 "cmdq_phy_addr_63_32" (16:31..0);
         CMDQ_PHY_ADDR_31_12 "cmdq_phy_addr_31_12" (20:31..12);
+        NIC_INTERFACE_2 "nic_interface_2" (20:10..10) reserved, "Linux health.c: mlx5_get_nic_state takes three bits";
         NIC_INTERFACE "nic_interface" (20:9..8);
         LOG_CMDQ_SIZE "log_cmdq_size" (20:7..4);
         LOG_CMDQ_STRIDE "log_cmdq_stride" (20:3..0);
         COMMAND_DOORBELL_VECTOR "command_doorbell_vector" (24:31..0);
         INITIALIZING "initializing" (508:31..31);
+        RESET_SUPPORTED "fw_reset_supported" (508:30..30) reserved, "Linux health.c: MLX5_FW_RESET_SUPPORTED_OFFSET";
         NIC_INTERFACE_SUPPORTED "nic_interface_supported" (508:26..24);
         EMBEDDED_CPU "embedded_cpu" (508:23..23);
         HEALTH_BUFFER "health_buffer" (@512 HealthBuffer);
         NO_DRAM_NIC_OFFSET "no_dram_nic_offset" (576:31..0);
+        INTERNAL_TIMER_H "internal_timer_h" (4096:31..0) reserved, "Linux device.h: struct mlx5_init_seg";
+        INTERNAL_TIMER_L "internal_timer_l" (4100:31..0) reserved, "Linux device.h: struct mlx5_init_seg";
         CLEAR_INT "clear_int" (4108:0..0);
         HEALTH_SYNDROME "health_syndrome" (4112:31..24);
         HEALTH_COUNTER "health_counter" (4112:23..0);
+    }
+}
+
+impl InitialSeg {
+    /// Returns the state of the interface to the driver from its dword: [`InitialSeg::NIC_INTERFACE`] and the bit above it.
+    pub const fn nic_interface(dword: u32) -> u32 {
+        Self::NIC_INTERFACE_2.take(dword) << 2 | Self::NIC_INTERFACE.take(dword)
     }
 }

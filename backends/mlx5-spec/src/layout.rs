@@ -36,6 +36,8 @@ pub struct FieldInfo {
     pub name: &'static str,
     /// Place and shape.
     pub place: Place,
+    /// For a field that the published structure has as reserved bits: the source that has the field.
+    pub reserved: Option<&'static str>,
 }
 
 /// Place and shape of a field.
@@ -187,6 +189,32 @@ pub struct Tail<L> {
     layout: PhantomData<fn() -> L>,
 }
 
+/// Constructors for the expansion of [`layout!`](crate::layout). Nothing else defines fields.
+#[doc(hidden)]
+pub mod define {
+    use super::{Bytes, Field, Field64, Sub, Tail};
+
+    pub const fn field<L>(dword: usize, hi: u32, lo: u32) -> Field<L> {
+        Field::new(dword, hi, lo)
+    }
+
+    pub const fn field64<L>(offset: usize) -> Field64<L> {
+        Field64::new(offset)
+    }
+
+    pub const fn bytes<L>(offset: usize, len: usize) -> Bytes<L> {
+        Bytes::new(offset, len)
+    }
+
+    pub const fn sub<L, M>(offset: usize) -> Sub<L, M> {
+        Sub::new(offset)
+    }
+
+    pub const fn tail<L>(offset: usize, entry: usize) -> Tail<L> {
+        Tail::new(offset, entry)
+    }
+}
+
 macro_rules! copy {
     ($($name:ident<$($p:ident),+>),+) => {$(
         impl<$($p),+> Clone for $name<$($p),+> {
@@ -200,8 +228,7 @@ macro_rules! copy {
 copy!(Field<L>, Field64<L>, Bytes<L>, Sub<L, M>, Tail<L>);
 
 impl<L> Field<L> {
-    /// Bits `hi..=lo` of the dword at byte `dword`; a place that crosses its dword does not compile.
-    pub const fn new(dword: usize, hi: u32, lo: u32) -> Self {
+    const fn new(dword: usize, hi: u32, lo: u32) -> Self {
         assert!(dword.is_multiple_of(4), "a dword starts at a multiple of four");
         assert!(hi <= 31 && lo <= hi, "a field lies inside one dword");
         assert!(dword < 1 << 24, "a structure has less than 16 MiB");
@@ -289,8 +316,7 @@ impl<L> Field<L> {
 }
 
 impl<L> Field64<L> {
-    /// The 64-bit number at byte `offset`.
-    pub const fn new(offset: usize) -> Self {
+    const fn new(offset: usize) -> Self {
         assert!(offset.is_multiple_of(4), "a 64-bit field starts at a dword");
         Self { offset, layout: PhantomData }
     }
@@ -302,8 +328,7 @@ impl<L> Field64<L> {
 }
 
 impl<L> Bytes<L> {
-    /// `len` bytes at byte `offset`.
-    pub const fn new(offset: usize, len: usize) -> Self {
+    const fn new(offset: usize, len: usize) -> Self {
         Self { offset, len, layout: PhantomData }
     }
 
@@ -321,12 +346,22 @@ impl<L> Bytes<L> {
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
+
+    /// Returns the start of the field as structure `M`. Panics, in a constant while compiling, if `M` is longer.
+    pub const fn as_sub<M: Layout>(self) -> Sub<L, M> {
+        assert!(M::SIZE <= self.len, "the structure is longer than the field");
+        Sub::new(self.offset)
+    }
 }
 
 impl<L, M> Sub<L, M> {
-    /// The structure at byte `offset`.
-    pub const fn new(offset: usize) -> Self {
+    const fn new(offset: usize) -> Self {
         Self { offset, layout: PhantomData }
+    }
+
+    /// Returns the structure at the same offset of layout `N`, such as the head that all commands share.
+    pub const fn within<N>(self) -> Sub<N, M> {
+        Sub::new(self.offset)
     }
 
     /// A field of the structure inside, as a field of the one around it.
@@ -347,8 +382,7 @@ impl<L, M> Sub<L, M> {
 }
 
 impl<L> Tail<L> {
-    /// The array at byte `offset`, of entries of `entry` bytes.
-    pub const fn new(offset: usize, entry: usize) -> Self {
+    const fn new(offset: usize, entry: usize) -> Self {
         Self { offset, entry, layout: PhantomData }
     }
 
@@ -366,6 +400,24 @@ impl<L> Tail<L> {
     pub const fn entry(self) -> usize {
         self.entry
     }
+
+    /// Returns the array as structure `M`.
+    pub const fn as_sub<M>(self) -> Sub<L, M> {
+        Sub::new(self.offset)
+    }
+}
+
+/// Returns the 64-bit word to store for two dwords in host byte order. `first` is at the lower address.
+#[inline(always)]
+pub const fn be_word(first: u32, second: u32) -> u64 {
+    ((first as u64) << 32 | second as u64).to_be()
+}
+
+/// Returns the two dwords, in host byte order, of a 64-bit word as it was loaded. The one at the lower address is first.
+#[inline(always)]
+pub const fn from_be_word(word: u64) -> [u32; 2] {
+    let word = u64::from_be(word);
+    [(word >> 32) as u32, word as u32]
 }
 
 /// Panics (while compiling) if fields overlap, cross a dword, or leave the structure of `DWORDS` dwords.
@@ -402,8 +454,17 @@ pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
 
 /// Defines a layout: a type without values that carries a constant for each field.
 ///
-/// `NAME "published_name" (dword:hi..lo);` for bits, `(@offset u64)`, `(@offset [len])` for bytes,
-/// `(@offset Other)` for a structure inside, `(@offset [entry]..)` for a trailing array of entries of that many bytes.
+/// | field | meaning |
+/// |---|---|
+/// | `NAME "published_name" (dword:hi..lo);` | bits of the dword at that byte |
+/// | `… (@offset u64);` | a 64-bit number |
+/// | `… (@offset [len]);` | bytes |
+/// | `… (@offset Other);` | a structure inside |
+/// | `… (@offset [entry]..);` | a trailing array of entries of that many bytes |
+/// | `… (…) reserved, "source";` | any of these, in bits that the published structure has as reserved |
+///
+/// Commands have short forms. `, input {` adds the fields OPCODE and OP_MOD, `, input uid {` also UID. `, output {` adds STATUS and
+/// SYNDROME; `Name "name", output;` is an output of 16 bytes without other fields.
 ///
 /// ```
 /// use bareverbs_mlx5_spec::{View, ViewMut, layout};
@@ -505,8 +566,42 @@ pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
 /// ```
 #[macro_export]
 macro_rules! layout {
+    ($(#[$meta:meta])* $name:ident $ifc:literal, output;) => {
+        $crate::layout! { $(#[$meta])* $name $ifc, 16 bytes, output {} }
+    };
+    ($(#[$meta:meta])* $name:ident $ifc:literal, $size:literal bytes, output { $($fields:tt)* }) => {
+        $crate::layout! {
+            $(#[$meta])*
+            $name $ifc, $size bytes {
+                STATUS "status" (0:31..24);
+                SYNDROME "syndrome" (4:31..0);
+                $($fields)*
+            }
+        }
+    };
+    ($(#[$meta:meta])* $name:ident $ifc:literal, $size:literal bytes, input uid { $($fields:tt)* }) => {
+        $crate::layout! {
+            $(#[$meta])*
+            $name $ifc, $size bytes {
+                OPCODE "opcode" (0:31..16);
+                UID "uid" (0:15..0);
+                OP_MOD "op_mod" (4:15..0);
+                $($fields)*
+            }
+        }
+    };
+    ($(#[$meta:meta])* $name:ident $ifc:literal, $size:literal bytes, input { $($fields:tt)* }) => {
+        $crate::layout! {
+            $(#[$meta])*
+            $name $ifc, $size bytes {
+                OPCODE "opcode" (0:31..16);
+                OP_MOD "op_mod" (4:15..0);
+                $($fields)*
+            }
+        }
+    };
     ($(#[$meta:meta])* $name:ident $ifc:literal, $size:literal bytes {
-        $($(#[$field_meta:meta])* $field:ident $field_name:literal $spec:tt;)*
+        $($(#[$field_meta:meta])* $field:ident $field_name:literal $spec:tt $(reserved, $source:literal)?;)*
     }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
@@ -523,7 +618,11 @@ macro_rules! layout {
             const INFO: $crate::LayoutInfo = $crate::LayoutInfo {
                 name: $ifc,
                 size: $size,
-                fields: &[$($crate::FieldInfo { name: $field_name, place: $crate::layout!(@place $spec) }),*],
+                fields: &[$($crate::FieldInfo {
+                    name: $field_name,
+                    place: $crate::layout!(@place $spec),
+                    reserved: $crate::layout!(@reserved $($source)?),
+                }),*],
             };
         }
 
@@ -535,28 +634,30 @@ macro_rules! layout {
     (@field [$($m:tt)*] $layout:ident $field:ident $n:literal ($dword:literal : $hi:literal .. $lo:literal)) => {
         #[doc = concat!("`", $n, "`, dword ", stringify!($dword), " bits ", stringify!($hi), "..", stringify!($lo), ".")]
         $($m)*
-        pub const $field: $crate::Field<$layout> = $crate::Field::new($dword, $hi, $lo);
+        pub const $field: $crate::Field<$layout> = $crate::define::field($dword, $hi, $lo);
     };
     (@field [$($m:tt)*] $layout:ident $field:ident $n:literal (@ $offset:literal u64)) => {
         #[doc = concat!("`", $n, "`, 64 bits at byte ", stringify!($offset), ".")]
         $($m)*
-        pub const $field: $crate::Field64<$layout> = $crate::Field64::new($offset);
+        pub const $field: $crate::Field64<$layout> = $crate::define::field64($offset);
     };
     (@field [$($m:tt)*] $layout:ident $field:ident $n:literal (@ $offset:literal [$len:literal])) => {
         #[doc = concat!("`", $n, "`, ", stringify!($len), " bytes at byte ", stringify!($offset), ".")]
         $($m)*
-        pub const $field: $crate::Bytes<$layout> = $crate::Bytes::new($offset, $len);
+        pub const $field: $crate::Bytes<$layout> = $crate::define::bytes($offset, $len);
     };
     (@field [$($m:tt)*] $layout:ident $field:ident $n:literal (@ $offset:literal [$entry:literal]..)) => {
         #[doc = concat!("`", $n, "[]`, entries of ", stringify!($entry), " bytes from byte ", stringify!($offset), ".")]
         $($m)*
-        pub const $field: $crate::Tail<$layout> = $crate::Tail::new($offset, $entry);
+        pub const $field: $crate::Tail<$layout> = $crate::define::tail($offset, $entry);
     };
     (@field [$($m:tt)*] $layout:ident $field:ident $n:literal (@ $offset:literal $sub:ident)) => {
         #[doc = concat!("`", $n, "`, [`", stringify!($sub), "`] at byte ", stringify!($offset), ".")]
         $($m)*
-        pub const $field: $crate::Sub<$layout, $sub> = $crate::Sub::new($offset);
+        pub const $field: $crate::Sub<$layout, $sub> = $crate::define::sub($offset);
     };
+    (@reserved) => { None };
+    (@reserved $source:literal) => { Some($source) };
     (@place ($dword:literal : $hi:literal .. $lo:literal)) => {
         $crate::Place::Bits($crate::Bits { dword: $dword, hi: $hi, lo: $lo })
     };

@@ -9,8 +9,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-mod catalogue;
-mod code;
+mod all;
+mod codes;
 mod command;
 mod cqe;
 mod doorbell;
@@ -18,17 +18,19 @@ mod event;
 mod init_segment;
 mod layout;
 mod view;
-mod word;
 mod wqe;
 
-pub use catalogue::layouts;
+pub use all::layouts;
 pub use command::*;
 pub use cqe::*;
 pub use doorbell::*;
 pub use event::*;
 pub use init_segment::*;
 
-pub use layout::{Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, check_fields};
+#[doc(hidden)]
+pub use layout::define;
+pub use layout::{
+    Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, be_word, check_fields, from_be_word,
+};
 pub use view::{Buffer, View, ViewMut};
-pub use word::{be_word, from_be_word};
 pub use wqe::*;

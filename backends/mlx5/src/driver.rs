@@ -1,6 +1,7 @@
 //! The state of one driven device, and what all of its parts need.
 
 use bareverbs::{AsyncEvent, DeviceAttr, DmaMemory, Machine, Platform};
+use bareverbs_mlx5_spec::MkeyTag;
 use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
@@ -55,7 +56,7 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) health: HealthWatch,
     pub(crate) stats: Statistics,
     /// Low byte of the key that was created last.
-    pub(crate) mkey_variant: u8,
+    pub(crate) mkey_tag: MkeyTag,
     pub(crate) arena: Arena<U>,
 }
 
@@ -83,7 +84,7 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
             cqs: 0,
             health: HealthWatch::default(),
             stats: Statistics::default(),
-            mkey_variant: 0,
+            mkey_tag: MkeyTag::default(),
             arena,
         }
     }

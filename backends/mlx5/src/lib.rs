@@ -53,6 +53,7 @@ mod log;
 mod mock;
 mod objects;
 mod provider;
+mod ring;
 
 use core::ops::ControlFlow;
 

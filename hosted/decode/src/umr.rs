@@ -1,6 +1,8 @@
 //! UMR: the WQE that changes a memory key. Binds, unbinds and local invalidates are all made of it.
 
-use bareverbs_mlx5_spec::{Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, WqeCtrlSeg, WqeDataSeg, WqeKlm, WqeUmrCtrlSeg, mkey_mask};
+use bareverbs_mlx5_spec::{
+    Layout, MKEY_ANY_QPN, Mkc, OCTOWORD, View, WqeCtrlSeg, WqeDataSeg, WqeKlm, WqeUmrCtrlSeg, mkey_mask,
+};
 
 use crate::code_names;
 use crate::decoded::{Decoded, Severity};
@@ -36,7 +38,7 @@ impl Walk<'_> {
             }
             return None;
         }
-        let room = self.remaining() / OCTWORD;
+        let room = self.remaining() / OCTOWORD;
         if octwords > room {
             let text = format!("klm_octowords says {octwords}, and the WQE has room for {room} after the key context");
             self.out.error(umr_at + 4, text);

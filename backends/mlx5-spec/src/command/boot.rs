@@ -2,9 +2,7 @@
 
 crate::layout! {
     /// Input of ENABLE_HCA (`mlx5_ifc.h`, `enable_hca_in`).
-    EnableHcaIn "enable_hca_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    EnableHcaIn "enable_hca_in", 16 bytes, input {
         EMBEDDED_CPU_FUNCTION "embedded_cpu_function" (8:31..31);
         FUNCTION_ID "function_id" (8:15..0);
     }
@@ -12,17 +10,13 @@ crate::layout! {
 
 crate::layout! {
     /// Output of ENABLE_HCA (`mlx5_ifc.h`, `enable_hca_out`).
-    EnableHcaOut "enable_hca_out", 12 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    EnableHcaOut "enable_hca_out", 12 bytes, output {
     }
 }
 
 crate::layout! {
     /// Input of DISABLE_HCA (`mlx5_ifc.h`, `disable_hca_in`).
-    DisableHcaIn "disable_hca_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    DisableHcaIn "disable_hca_in", 16 bytes, input {
         EMBEDDED_CPU_FUNCTION "embedded_cpu_function" (8:31..31);
         FUNCTION_ID "function_id" (8:15..0);
     }
@@ -30,25 +24,18 @@ crate::layout! {
 
 crate::layout! {
     /// Output of DISABLE_HCA (`mlx5_ifc.h`, `disable_hca_out`).
-    DisableHcaOut "disable_hca_out", 12 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    DisableHcaOut "disable_hca_out", 12 bytes, output {
     }
 }
 
 crate::layout! {
     /// Input of QUERY_ISSI (`mlx5_ifc.h`, `query_issi_in`).
-    QueryIssiIn "query_issi_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
-    }
+    QueryIssiIn "query_issi_in", 16 bytes, input {}
 }
 
 crate::layout! {
     /// Output of QUERY_ISSI (`mlx5_ifc.h`, `query_issi_out`).
-    QueryIssiOut "query_issi_out", 112 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryIssiOut "query_issi_out", 112 bytes, output {
         CURRENT_ISSI "current_issi" (8:15..0);
         SUPPORTED_ISSI_DW0 "supported_issi_dw0" (108:31..0);
     }
@@ -56,26 +43,19 @@ crate::layout! {
 
 crate::layout! {
     /// Input of SET_ISSI (`mlx5_ifc.h`, `set_issi_in`).
-    SetIssiIn "set_issi_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    SetIssiIn "set_issi_in", 16 bytes, input {
         CURRENT_ISSI "current_issi" (8:15..0);
     }
 }
 
 crate::layout! {
     /// Output of SET_ISSI (`mlx5_ifc.h`, `set_issi_out`).
-    SetIssiOut "set_issi_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    SetIssiOut "set_issi_out", output;
 }
 
 crate::layout! {
     /// Input of INIT_HCA (`mlx5_ifc.h`, `init_hca_in`).
-    InitHcaIn "init_hca_in", 32 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    InitHcaIn "init_hca_in", 32 bytes, input {
         SW_VHCA_ID "sw_vhca_id" (12:29..16);
         SW_OWNER_ID "sw_owner_id" (@16 [16]);
     }
@@ -83,26 +63,19 @@ crate::layout! {
 
 crate::layout! {
     /// Output of INIT_HCA (`mlx5_ifc.h`, `init_hca_out`).
-    InitHcaOut "init_hca_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    InitHcaOut "init_hca_out", output;
 }
 
 crate::layout! {
     /// Input of TEARDOWN_HCA (`mlx5_ifc.h`, `teardown_hca_in`).
-    TeardownHcaIn "teardown_hca_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    TeardownHcaIn "teardown_hca_in", 16 bytes, input {
         PROFILE "profile" (8:15..0);
     }
 }
 
 crate::layout! {
     /// Output of TEARDOWN_HCA (`mlx5_ifc.h`, `teardown_hca_out`).
-    TeardownHcaOut "teardown_hca_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    TeardownHcaOut "teardown_hca_out", 16 bytes, output {
         STATE "state" (12:0..0);
     }
 }
@@ -119,34 +92,24 @@ crate::layout! {
 
 crate::layout! {
     /// Input of QUERY_ADAPTER (`mlx5_ifc.h`, `query_adapter_in`).
-    QueryAdapterIn "query_adapter_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
-    }
+    QueryAdapterIn "query_adapter_in", 16 bytes, input {}
 }
 
 crate::layout! {
     /// Output of QUERY_ADAPTER (`mlx5_ifc.h`, `query_adapter_out`).
-    QueryAdapterOut "query_adapter_out", 272 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryAdapterOut "query_adapter_out", 272 bytes, output {
         QUERY_ADAPTER_STRUCT "query_adapter_struct" (@16 QueryAdapterParamBlock);
     }
 }
 
 crate::layout! {
     /// Input of QUERY_SPECIAL_CONTEXTS (`mlx5_ifc.h`, `query_special_contexts_in`).
-    QuerySpecialContextsIn "query_special_contexts_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
-    }
+    QuerySpecialContextsIn "query_special_contexts_in", 16 bytes, input {}
 }
 
 crate::layout! {
     /// Output of QUERY_SPECIAL_CONTEXTS (`mlx5_ifc.h`, `query_special_contexts_out`).
-    QuerySpecialContextsOut "query_special_contexts_out", 32 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QuerySpecialContextsOut "query_special_contexts_out", 32 bytes, output {
         DUMP_FILL_MKEY "dump_fill_mkey" (8:31..0);
         RESD_LKEY "resd_lkey" (12:31..0);
         NULL_MKEY "null_mkey" (16:31..0);
@@ -157,33 +120,22 @@ crate::layout! {
 
 crate::layout! {
     /// Input of SET_DRIVER_VERSION (`mlx5_ifc.h`, `set_driver_version_in`).
-    SetDriverVersionIn "set_driver_version_in", 80 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    SetDriverVersionIn "set_driver_version_in", 80 bytes, input {
         DRIVER_VERSION "driver_version" (@16 [64]);
     }
 }
 
 crate::layout! {
     /// Output of SET_DRIVER_VERSION (`mlx5_ifc.h`, `set_driver_version_out`).
-    SetDriverVersionOut "set_driver_version_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    SetDriverVersionOut "set_driver_version_out", output;
 }
 
 crate::layout! {
     /// Input of NOP (`mlx5_ifc.h`, `nop_in`).
-    NopIn "nop_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
-    }
+    NopIn "nop_in", 16 bytes, input {}
 }
 
 crate::layout! {
     /// Output of NOP (`mlx5_ifc.h`, `nop_out`).
-    NopOut "nop_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    NopOut "nop_out", output;
 }

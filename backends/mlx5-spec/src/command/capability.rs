@@ -2,9 +2,7 @@
 
 crate::layout! {
     /// Input of QUERY_HCA_CAP (`mlx5_ifc.h`, `query_hca_cap_in`).
-    QueryHcaCapIn "query_hca_cap_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryHcaCapIn "query_hca_cap_in", 16 bytes, input {
         OTHER_FUNCTION "other_function" (8:31..31);
         EC_VF_FUNCTION "ec_vf_function" (8:30..30);
         FUNCTION_ID "function_id" (8:15..0);
@@ -13,18 +11,14 @@ crate::layout! {
 
 crate::layout! {
     /// Output of QUERY_HCA_CAP (`mlx5_ifc.h`, `query_hca_cap_out`).
-    QueryHcaCapOut "query_hca_cap_out", 4112 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryHcaCapOut "query_hca_cap_out", 4112 bytes, output {
         CAPABILITY "capability" (@16 [4096]);
     }
 }
 
 crate::layout! {
     /// Input of SET_HCA_CAP (`mlx5_ifc.h`, `set_hca_cap_in`).
-    SetHcaCapIn "set_hca_cap_in", 4112 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    SetHcaCapIn "set_hca_cap_in", 4112 bytes, input {
         OTHER_FUNCTION "other_function" (8:31..31);
         EC_VF_FUNCTION "ec_vf_function" (8:30..30);
         FUNCTION_ID "function_id" (8:15..0);
@@ -34,10 +28,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of SET_HCA_CAP (`mlx5_ifc.h`, `set_hca_cap_out`).
-    SetHcaCapOut "set_hca_cap_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    SetHcaCapOut "set_hca_cap_out", output;
 }
 
 crate::layout! {

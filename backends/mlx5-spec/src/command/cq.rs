@@ -32,10 +32,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of CREATE_CQ (`mlx5_ifc.h`, `create_cq_in`).
-    CreateCqIn "create_cq_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    CreateCqIn "create_cq_in", 272 bytes, input uid {
         CQ_CONTEXT "cq_context" (@16 Cqc);
         CQ_UMEM_VALID "cq_umem_valid" (92:31..31);
         PAS "pas" (@272 [8]..);
@@ -44,45 +41,33 @@ crate::layout! {
 
 crate::layout! {
     /// Output of CREATE_CQ (`mlx5_ifc.h`, `create_cq_out`).
-    CreateCqOut "create_cq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    CreateCqOut "create_cq_out", 16 bytes, output {
         CQN "cqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Input of DESTROY_CQ (`mlx5_ifc.h`, `destroy_cq_in`).
-    DestroyCqIn "destroy_cq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    DestroyCqIn "destroy_cq_in", 16 bytes, input uid {
         CQN "cqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of DESTROY_CQ (`mlx5_ifc.h`, `destroy_cq_out`).
-    DestroyCqOut "destroy_cq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    DestroyCqOut "destroy_cq_out", output;
 }
 
 crate::layout! {
     /// Input of QUERY_CQ (`mlx5_ifc.h`, `query_cq_in`).
-    QueryCqIn "query_cq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryCqIn "query_cq_in", 16 bytes, input {
         CQN "cqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of QUERY_CQ (`mlx5_ifc.h`, `query_cq_out`).
-    QueryCqOut "query_cq_out", 272 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryCqOut "query_cq_out", 272 bytes, output {
         CQ_CONTEXT "cq_context" (@16 Cqc);
         PAS "pas" (@272 [8]..);
     }
@@ -90,10 +75,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of MODIFY_CQ (`mlx5_ifc.h`, `modify_cq_in`).
-    ModifyCqIn "modify_cq_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    ModifyCqIn "modify_cq_in", 272 bytes, input uid {
         CQN "cqn" (8:23..0);
         MODIFY_FIELD_SELECT_RESIZE_FIELD_SELECT "modify_field_select_resize_field_select" (12:31..0);
         CQ_CONTEXT "cq_context" (@16 Cqc);
@@ -104,8 +86,5 @@ crate::layout! {
 
 crate::layout! {
     /// Output of MODIFY_CQ (`mlx5_ifc.h`, `modify_cq_out`).
-    ModifyCqOut "modify_cq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    ModifyCqOut "modify_cq_out", output;
 }

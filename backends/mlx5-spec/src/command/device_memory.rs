@@ -16,9 +16,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of ALLOC_MEMIC (`mlx5_ifc.h`, `alloc_memic_in`).
-    AllocMemicIn "alloc_memic_in", 32 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    AllocMemicIn "alloc_memic_in", 32 bytes, input {
         LOG_MEMIC_ADDR_ALIGNMENT "log_memic_addr_alignment" (12:7..0);
         RANGE_START_ADDR "range_start_addr" (@16 u64);
         RANGE_SIZE "range_size" (24:31..0);
@@ -28,18 +26,14 @@ crate::layout! {
 
 crate::layout! {
     /// Output of ALLOC_MEMIC (`mlx5_ifc.h`, `alloc_memic_out`).
-    AllocMemicOut "alloc_memic_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    AllocMemicOut "alloc_memic_out", 16 bytes, output {
         MEMIC_START_ADDR "memic_start_addr" (@8 u64);
     }
 }
 
 crate::layout! {
     /// Input of DEALLOC_MEMIC (`mlx5_ifc.h`, `dealloc_memic_in`).
-    DeallocMemicIn "dealloc_memic_in", 32 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    DeallocMemicIn "dealloc_memic_in", 32 bytes, input {
         MEMIC_START_ADDR "memic_start_addr" (@16 u64);
         MEMIC_SIZE "memic_size" (24:31..0);
     }
@@ -47,8 +41,5 @@ crate::layout! {
 
 crate::layout! {
     /// Output of DEALLOC_MEMIC (`mlx5_ifc.h`, `dealloc_memic_out`).
-    DeallocMemicOut "dealloc_memic_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    DeallocMemicOut "dealloc_memic_out", output;
 }

@@ -19,10 +19,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of CREATE_EQ (`mlx5_ifc.h`, `create_eq_in`).
-    CreateEqIn "create_eq_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    CreateEqIn "create_eq_in", 272 bytes, input uid {
         EQ_CONTEXT_ENTRY "eq_context_entry" (@16 Eqc);
         EVENT_BITMASK "event_bitmask" (@88 [32]);
         PAS "pas" (@272 [8]..);
@@ -31,44 +28,33 @@ crate::layout! {
 
 crate::layout! {
     /// Output of CREATE_EQ (`mlx5_ifc.h`, `create_eq_out`).
-    CreateEqOut "create_eq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    CreateEqOut "create_eq_out", 16 bytes, output {
         EQ_NUMBER "eq_number" (8:7..0);
     }
 }
 
 crate::layout! {
     /// Input of DESTROY_EQ (`mlx5_ifc.h`, `destroy_eq_in`).
-    DestroyEqIn "destroy_eq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    DestroyEqIn "destroy_eq_in", 16 bytes, input {
         EQ_NUMBER "eq_number" (8:7..0);
     }
 }
 
 crate::layout! {
     /// Output of DESTROY_EQ (`mlx5_ifc.h`, `destroy_eq_out`).
-    DestroyEqOut "destroy_eq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    DestroyEqOut "destroy_eq_out", output;
 }
 
 crate::layout! {
     /// Input of QUERY_EQ (`mlx5_ifc.h`, `query_eq_in`).
-    QueryEqIn "query_eq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryEqIn "query_eq_in", 16 bytes, input {
         EQ_NUMBER "eq_number" (8:7..0);
     }
 }
 
 crate::layout! {
     /// Output of QUERY_EQ (`mlx5_ifc.h`, `query_eq_out`).
-    QueryEqOut "query_eq_out", 272 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryEqOut "query_eq_out", 272 bytes, output {
         EQ_CONTEXT_ENTRY "eq_context_entry" (@16 Eqc);
         EVENT_BITMASK "event_bitmask" (@88 u64);
         PAS "pas" (@272 [8]..);

@@ -45,10 +45,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of CREATE_MKEY (`mlx5_ifc.h`, `create_mkey_in`).
-    CreateMkeyIn "create_mkey_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    CreateMkeyIn "create_mkey_in", 272 bytes, input uid {
         PG_ACCESS "pg_access" (12:31..31);
         MKEY_UMEM_VALID "mkey_umem_valid" (12:30..30);
         DATA_DIRECT "data_direct" (12:29..29);
@@ -60,36 +57,26 @@ crate::layout! {
 
 crate::layout! {
     /// Output of CREATE_MKEY (`mlx5_ifc.h`, `create_mkey_out`).
-    CreateMkeyOut "create_mkey_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    CreateMkeyOut "create_mkey_out", 16 bytes, output {
         MKEY_INDEX "mkey_index" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Input of DESTROY_MKEY (`mlx5_ifc.h`, `destroy_mkey_in`).
-    DestroyMkeyIn "destroy_mkey_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    DestroyMkeyIn "destroy_mkey_in", 16 bytes, input uid {
         MKEY_INDEX "mkey_index" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of DESTROY_MKEY (`mlx5_ifc.h`, `destroy_mkey_out`).
-    DestroyMkeyOut "destroy_mkey_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    DestroyMkeyOut "destroy_mkey_out", output;
 }
 
 crate::layout! {
     /// Input of QUERY_MKEY (`mlx5_ifc.h`, `query_mkey_in`).
-    QueryMkeyIn "query_mkey_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryMkeyIn "query_mkey_in", 16 bytes, input {
         MKEY_INDEX "mkey_index" (8:23..0);
         PG_ACCESS "pg_access" (12:31..31);
     }
@@ -97,9 +84,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of QUERY_MKEY (`mlx5_ifc.h`, `query_mkey_out`).
-    QueryMkeyOut "query_mkey_out", 304 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryMkeyOut "query_mkey_out", 304 bytes, output {
         MEMORY_KEY_MKEY_ENTRY "memory_key_mkey_entry" (@16 Mkc);
         BSF0_KLM0_PAS_MTT0_1 "bsf0_klm0_pas_mtt0_1" (@272 [16]);
         BSF1_KLM1_PAS_MTT2_3 "bsf1_klm1_pas_mtt2_3" (@288 [16]);
@@ -121,4 +106,31 @@ crate::codes! {
 /// [`Mkc::QPN`] of a key that every queue pair may use.
 pub const MKEY_ANY_QPN: u32 = 0xff_ffff;
 /// Bytes of a translation octoword.
-pub const OCTWORD: usize = 16;
+pub const OCTOWORD: usize = 16;
+
+/// The low byte of a key, which the key's owner chooses ([`Mkc::MKEY_7_0`]). The upper 24 bits are the index of the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MkeyTag(pub u8);
+
+impl MkeyTag {
+    /// Returns the tag of a key.
+    pub const fn of(key: u32) -> Self {
+        Self(key as u8)
+    }
+
+    /// Returns the tag after this one. The last is followed by the first.
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+/// Returns the key of an index of 24 bits and a tag.
+pub const fn mkey_from(index: u32, tag: MkeyTag) -> u32 {
+    index << 8 | tag.0 as u32
+}
+
+/// Returns the index of a key.
+pub const fn mkey_index(key: u32) -> u32 {
+    key >> 8
+}

@@ -2,9 +2,7 @@
 
 crate::layout! {
     /// Input of QUERY_PAGES (`mlx5_ifc.h`, `query_pages_in`).
-    QueryPagesIn "query_pages_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryPagesIn "query_pages_in", 16 bytes, input {
         EMBEDDED_CPU_FUNCTION "embedded_cpu_function" (8:31..31);
         FUNCTION_ID "function_id" (8:15..0);
     }
@@ -12,9 +10,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of QUERY_PAGES (`mlx5_ifc.h`, `query_pages_out`).
-    QueryPagesOut "query_pages_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryPagesOut "query_pages_out", 16 bytes, output {
         EMBEDDED_CPU_FUNCTION "embedded_cpu_function" (8:31..31);
         FUNCTION_ID "function_id" (8:15..0);
         NUM_PAGES "num_pages" (12:31..0);
@@ -23,9 +19,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of MANAGE_PAGES (`mlx5_ifc.h`, `manage_pages_in`).
-    ManagePagesIn "manage_pages_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    ManagePagesIn "manage_pages_in", 16 bytes, input {
         EMBEDDED_CPU_FUNCTION "embedded_cpu_function" (8:31..31);
         FUNCTION_ID "function_id" (8:15..0);
         INPUT_NUM_ENTRIES "input_num_entries" (12:31..0);
@@ -35,9 +29,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of MANAGE_PAGES (`mlx5_ifc.h`, `manage_pages_out`).
-    ManagePagesOut "manage_pages_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    ManagePagesOut "manage_pages_out", 16 bytes, output {
         OUTPUT_NUM_ENTRIES "output_num_entries" (8:31..0);
         PAS "pas" (@16 [8]..);
     }

@@ -33,9 +33,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of QUERY_HCA_VPORT_CONTEXT (`mlx5_ifc.h`, `query_hca_vport_context_in`).
-    QueryHcaVportContextIn "query_hca_vport_context_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryHcaVportContextIn "query_hca_vport_context_in", 16 bytes, input {
         OTHER_VPORT "other_vport" (8:31..31);
         PORT_NUM "port_num" (8:19..16);
         VPORT_NUMBER "vport_number" (8:15..0);
@@ -44,18 +42,14 @@ crate::layout! {
 
 crate::layout! {
     /// Output of QUERY_HCA_VPORT_CONTEXT (`mlx5_ifc.h`, `query_hca_vport_context_out`).
-    QueryHcaVportContextOut "query_hca_vport_context_out", 528 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryHcaVportContextOut "query_hca_vport_context_out", 528 bytes, output {
         HCA_VPORT_CONTEXT "hca_vport_context" (@16 HcaVportContext);
     }
 }
 
 crate::layout! {
     /// Input of MODIFY_HCA_VPORT_CONTEXT (`mlx5_ifc.h`, `modify_hca_vport_context_in`).
-    ModifyHcaVportContextIn "modify_hca_vport_context_in", 528 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    ModifyHcaVportContextIn "modify_hca_vport_context_in", 528 bytes, input {
         OTHER_VPORT "other_vport" (8:31..31);
         PORT_NUM "port_num" (8:19..16);
         VPORT_NUMBER "vport_number" (8:15..0);
@@ -65,17 +59,12 @@ crate::layout! {
 
 crate::layout! {
     /// Output of MODIFY_HCA_VPORT_CONTEXT (`mlx5_ifc.h`, `modify_hca_vport_context_out`).
-    ModifyHcaVportContextOut "modify_hca_vport_context_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    ModifyHcaVportContextOut "modify_hca_vport_context_out", output;
 }
 
 crate::layout! {
     /// Input of QUERY_HCA_VPORT_GID (`mlx5_ifc.h`, `query_hca_vport_gid_in`).
-    QueryHcaVportGidIn "query_hca_vport_gid_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryHcaVportGidIn "query_hca_vport_gid_in", 16 bytes, input {
         OTHER_VPORT "other_vport" (8:31..31);
         PORT_NUM "port_num" (8:19..16);
         VPORT_NUMBER "vport_number" (8:15..0);
@@ -85,9 +74,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of QUERY_HCA_VPORT_GID (`mlx5_ifc.h`, `query_hca_vport_gid_out`).
-    QueryHcaVportGidOut "query_hca_vport_gid_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryHcaVportGidOut "query_hca_vport_gid_out", 16 bytes, output {
         GIDS_NUM "gids_num" (12:31..16);
         GID "gid" (@16 [16]..);
     }
@@ -95,9 +82,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of QUERY_HCA_VPORT_PKEY (`mlx5_ifc.h`, `query_hca_vport_pkey_in`).
-    QueryHcaVportPkeyIn "query_hca_vport_pkey_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryHcaVportPkeyIn "query_hca_vport_pkey_in", 16 bytes, input {
         OTHER_VPORT "other_vport" (8:31..31);
         PORT_NUM "port_num" (8:19..16);
         VPORT_NUMBER "vport_number" (8:15..0);
@@ -107,9 +92,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of QUERY_HCA_VPORT_PKEY (`mlx5_ifc.h`, `query_hca_vport_pkey_out`).
-    QueryHcaVportPkeyOut "query_hca_vport_pkey_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryHcaVportPkeyOut "query_hca_vport_pkey_out", 16 bytes, output {
         PKEY "pkey" (@16 [4]..);
     }
 }
@@ -124,9 +107,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of QUERY_VPORT_COUNTER (`mlx5_ifc.h`, `query_vport_counter_in`).
-    QueryVportCounterIn "query_vport_counter_in", 32 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryVportCounterIn "query_vport_counter_in", 32 bytes, input {
         OTHER_VPORT "other_vport" (8:31..31);
         PORT_NUM "port_num" (8:19..16);
         VPORT_NUMBER "vport_number" (8:15..0);
@@ -136,9 +117,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of QUERY_VPORT_COUNTER (`mlx5_ifc.h`, `query_vport_counter_out`).
-    QueryVportCounterOut "query_vport_counter_out", 528 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryVportCounterOut "query_vport_counter_out", 528 bytes, output {
         RECEIVED_ERRORS "received_errors" (@16 TrafficCounter);
         TRANSMIT_ERRORS "transmit_errors" (@32 TrafficCounter);
         RECEIVED_IB_UNICAST "received_ib_unicast" (@48 TrafficCounter);
@@ -150,9 +129,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of MAD_IFC (`mlx5_ifc.h`, `mad_ifc_in`).
-    MadIfcIn "mad_ifc_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    MadIfcIn "mad_ifc_in", 272 bytes, input {
         REMOTE_LID "remote_lid" (8:31..16);
         PLANE_INDEX "plane_index" (8:15..8);
         PORT "port" (8:7..0);
@@ -162,9 +139,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of MAD_IFC (`mlx5_ifc.h`, `mad_ifc_out`).
-    MadIfcOut "mad_ifc_out", 272 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    MadIfcOut "mad_ifc_out", 272 bytes, output {
         RESPONSE_MAD_PACKET "response_mad_packet" (@16 [256]);
     }
 }
@@ -183,17 +158,12 @@ crate::layout! {
 
 crate::layout! {
     /// Input of QUERY_LAG (`mlx5_ifc.h`, `query_lag_in`).
-    QueryLagIn "query_lag_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
-    }
+    QueryLagIn "query_lag_in", 16 bytes, input {}
 }
 
 crate::layout! {
     /// Output of QUERY_LAG (`mlx5_ifc.h`, `query_lag_out`).
-    QueryLagOut "query_lag_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryLagOut "query_lag_out", 16 bytes, output {
         CTX "ctx" (@8 Lagc);
     }
 }

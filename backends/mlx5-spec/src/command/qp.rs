@@ -112,10 +112,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of CREATE_QP (`mlx5_ifc.h`, `create_qp_in`).
-    CreateQpIn "create_qp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    CreateQpIn "create_qp_in", 272 bytes, input uid {
         QPC_EXT "qpc_ext" (8:31..31);
         INPUT_QPN "input_qpn" (8:23..0);
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
@@ -130,9 +127,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of CREATE_QP (`mlx5_ifc.h`, `create_qp_out`).
-    CreateQpOut "create_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    CreateQpOut "create_qp_out", 16 bytes, output {
         QPN "qpn" (8:23..0);
         ECE "ece" (12:31..0);
     }
@@ -140,27 +135,19 @@ crate::layout! {
 
 crate::layout! {
     /// Input of DESTROY_QP (`mlx5_ifc.h`, `destroy_qp_in`).
-    DestroyQpIn "destroy_qp_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    DestroyQpIn "destroy_qp_in", 16 bytes, input uid {
         QPN "qpn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of DESTROY_QP (`mlx5_ifc.h`, `destroy_qp_out`).
-    DestroyQpOut "destroy_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    DestroyQpOut "destroy_qp_out", output;
 }
 
 crate::layout! {
     /// Input of QUERY_QP (`mlx5_ifc.h`, `query_qp_in`).
-    QueryQpIn "query_qp_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryQpIn "query_qp_in", 16 bytes, input {
         QPC_EXT "qpc_ext" (8:31..31);
         QPN "qpn" (8:23..0);
     }
@@ -168,9 +155,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of QUERY_QP (`mlx5_ifc.h`, `query_qp_out`).
-    QueryQpOut "query_qp_out", 464 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryQpOut "query_qp_out", 464 bytes, output {
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
         ECE "ece" (20:31..0);
         QPC "qpc" (@24 Qpc);
@@ -180,10 +165,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of RST2INIT_QP (`mlx5_ifc.h`, `rst2init_qp_in`).
-    Rst2initQpIn "rst2init_qp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Rst2initQpIn "rst2init_qp_in", 272 bytes, input uid {
         QPN "qpn" (8:23..0);
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
         ECE "ece" (20:31..0);
@@ -193,19 +175,14 @@ crate::layout! {
 
 crate::layout! {
     /// Output of RST2INIT_QP (`mlx5_ifc.h`, `rst2init_qp_out`).
-    Rst2initQpOut "rst2init_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    Rst2initQpOut "rst2init_qp_out", 16 bytes, output {
         ECE "ece" (12:31..0);
     }
 }
 
 crate::layout! {
     /// Input of INIT2INIT_QP (`mlx5_ifc.h`, `init2init_qp_in`).
-    Init2initQpIn "init2init_qp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Init2initQpIn "init2init_qp_in", 272 bytes, input uid {
         QPN "qpn" (8:23..0);
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
         ECE "ece" (20:31..0);
@@ -215,19 +192,14 @@ crate::layout! {
 
 crate::layout! {
     /// Output of INIT2INIT_QP (`mlx5_ifc.h`, `init2init_qp_out`).
-    Init2initQpOut "init2init_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    Init2initQpOut "init2init_qp_out", 16 bytes, output {
         ECE "ece" (12:31..0);
     }
 }
 
 crate::layout! {
     /// Input of INIT2RTR_QP (`mlx5_ifc.h`, `init2rtr_qp_in`).
-    Init2rtrQpIn "init2rtr_qp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Init2rtrQpIn "init2rtr_qp_in", 272 bytes, input uid {
         QPN "qpn" (8:23..0);
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
         ECE "ece" (20:31..0);
@@ -237,19 +209,14 @@ crate::layout! {
 
 crate::layout! {
     /// Output of INIT2RTR_QP (`mlx5_ifc.h`, `init2rtr_qp_out`).
-    Init2rtrQpOut "init2rtr_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    Init2rtrQpOut "init2rtr_qp_out", 16 bytes, output {
         ECE "ece" (12:31..0);
     }
 }
 
 crate::layout! {
     /// Input of RTR2RTS_QP (`mlx5_ifc.h`, `rtr2rts_qp_in`).
-    Rtr2rtsQpIn "rtr2rts_qp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Rtr2rtsQpIn "rtr2rts_qp_in", 272 bytes, input uid {
         QPN "qpn" (8:23..0);
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
         ECE "ece" (20:31..0);
@@ -259,19 +226,14 @@ crate::layout! {
 
 crate::layout! {
     /// Output of RTR2RTS_QP (`mlx5_ifc.h`, `rtr2rts_qp_out`).
-    Rtr2rtsQpOut "rtr2rts_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    Rtr2rtsQpOut "rtr2rts_qp_out", 16 bytes, output {
         ECE "ece" (12:31..0);
     }
 }
 
 crate::layout! {
     /// Input of RTS2RTS_QP (`mlx5_ifc.h`, `rts2rts_qp_in`).
-    Rts2rtsQpIn "rts2rts_qp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Rts2rtsQpIn "rts2rts_qp_in", 272 bytes, input uid {
         QPN "qpn" (8:23..0);
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
         ECE "ece" (20:31..0);
@@ -281,19 +243,14 @@ crate::layout! {
 
 crate::layout! {
     /// Output of RTS2RTS_QP (`mlx5_ifc.h`, `rts2rts_qp_out`).
-    Rts2rtsQpOut "rts2rts_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    Rts2rtsQpOut "rts2rts_qp_out", 16 bytes, output {
         ECE "ece" (12:31..0);
     }
 }
 
 crate::layout! {
     /// Input of SQERR2RTS_QP (`mlx5_ifc.h`, `sqerr2rts_qp_in`).
-    Sqerr2rtsQpIn "sqerr2rts_qp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Sqerr2rtsQpIn "sqerr2rts_qp_in", 272 bytes, input uid {
         QPN "qpn" (8:23..0);
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
         QPC "qpc" (@24 Qpc);
@@ -302,18 +259,12 @@ crate::layout! {
 
 crate::layout! {
     /// Output of SQERR2RTS_QP (`mlx5_ifc.h`, `sqerr2rts_qp_out`).
-    Sqerr2rtsQpOut "sqerr2rts_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    Sqerr2rtsQpOut "sqerr2rts_qp_out", output;
 }
 
 crate::layout! {
     /// Input of SQD2RTS_QP (`mlx5_ifc.h`, `sqd2rts_qp_in`).
-    Sqd2rtsQpIn "sqd2rts_qp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Sqd2rtsQpIn "sqd2rts_qp_in", 272 bytes, input uid {
         QPN "qpn" (8:23..0);
         OPT_PARAM_MASK "opt_param_mask" (16:31..0);
         QPC "qpc" (@24 Qpc);
@@ -322,46 +273,31 @@ crate::layout! {
 
 crate::layout! {
     /// Output of SQD2RTS_QP (`mlx5_ifc.h`, `sqd2rts_qp_out`).
-    Sqd2rtsQpOut "sqd2rts_qp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    Sqd2rtsQpOut "sqd2rts_qp_out", output;
 }
 
 crate::layout! {
     /// Input of QP_2ERR (`mlx5_ifc.h`, `qp_2err_in`).
-    Qp2errIn "qp_2err_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Qp2errIn "qp_2err_in", 16 bytes, input uid {
         QPN "qpn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of QP_2ERR (`mlx5_ifc.h`, `qp_2err_out`).
-    Qp2errOut "qp_2err_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    Qp2errOut "qp_2err_out", output;
 }
 
 crate::layout! {
     /// Input of QP_2RST (`mlx5_ifc.h`, `qp_2rst_in`).
-    Qp2rstIn "qp_2rst_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    Qp2rstIn "qp_2rst_in", 16 bytes, input uid {
         QPN "qpn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of QP_2RST (`mlx5_ifc.h`, `qp_2rst_out`).
-    Qp2rstOut "qp_2rst_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    Qp2rstOut "qp_2rst_out", output;
 }
 
 crate::codes! {

@@ -34,18 +34,14 @@ crate::layout! {
 
 crate::layout! {
     /// Input of CMD (`mlx5_ifc.h`, `cmd_in`).
-    CmdIn "cmd_in", 8 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    CmdIn "cmd_in", 8 bytes, input {
         COMMAND "command" (@8 [8]..);
     }
 }
 
 crate::layout! {
     /// Output of CMD (`mlx5_ifc.h`, `cmd_out`).
-    CmdOut "cmd_out", 12 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    CmdOut "cmd_out", 12 bytes, output {
         COMMAND_OUTPUT "command_output" (8:31..0);
     }
 }

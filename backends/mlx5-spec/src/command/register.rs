@@ -2,9 +2,7 @@
 
 crate::layout! {
     /// Input of ACCESS_REGISTER (`mlx5_ifc.h`, `access_register_in`).
-    AccessRegisterIn "access_register_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    AccessRegisterIn "access_register_in", 16 bytes, input {
         REGISTER_ID "register_id" (8:15..0);
         ARGUMENT "argument" (12:31..0);
         REGISTER_DATA "register_data" (@16 [4]..);
@@ -13,9 +11,7 @@ crate::layout! {
 
 crate::layout! {
     /// Output of ACCESS_REGISTER (`mlx5_ifc.h`, `access_register_out`).
-    AccessRegisterOut "access_register_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    AccessRegisterOut "access_register_out", 16 bytes, output {
         REGISTER_DATA "register_data" (@16 [4]..);
     }
 }

@@ -95,10 +95,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of CREATE_SRQ (`mlx5_ifc.h`, `create_srq_in`).
-    CreateSrqIn "create_srq_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    CreateSrqIn "create_srq_in", 272 bytes, input uid {
         SRQ_CONTEXT_ENTRY "srq_context_entry" (@16 Srqc);
         PAS "pas" (@272 [8]..);
     }
@@ -106,45 +103,33 @@ crate::layout! {
 
 crate::layout! {
     /// Output of CREATE_SRQ (`mlx5_ifc.h`, `create_srq_out`).
-    CreateSrqOut "create_srq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    CreateSrqOut "create_srq_out", 16 bytes, output {
         SRQN "srqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Input of DESTROY_SRQ (`mlx5_ifc.h`, `destroy_srq_in`).
-    DestroySrqIn "destroy_srq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    DestroySrqIn "destroy_srq_in", 16 bytes, input uid {
         SRQN "srqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of DESTROY_SRQ (`mlx5_ifc.h`, `destroy_srq_out`).
-    DestroySrqOut "destroy_srq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    DestroySrqOut "destroy_srq_out", output;
 }
 
 crate::layout! {
     /// Input of QUERY_SRQ (`mlx5_ifc.h`, `query_srq_in`).
-    QuerySrqIn "query_srq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QuerySrqIn "query_srq_in", 16 bytes, input {
         SRQN "srqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of QUERY_SRQ (`mlx5_ifc.h`, `query_srq_out`).
-    QuerySrqOut "query_srq_out", 272 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QuerySrqOut "query_srq_out", 272 bytes, output {
         SRQ_CONTEXT_ENTRY "srq_context_entry" (@16 Srqc);
         PAS "pas" (@272 [8]..);
     }
@@ -152,10 +137,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of ARM_RQ (`mlx5_ifc.h`, `arm_rq_in`).
-    ArmRqIn "arm_rq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    ArmRqIn "arm_rq_in", 16 bytes, input uid {
         SRQ_NUMBER "srq_number" (8:23..0);
         LWM "lwm" (12:15..0);
     }
@@ -163,18 +145,12 @@ crate::layout! {
 
 crate::layout! {
     /// Output of ARM_RQ (`mlx5_ifc.h`, `arm_rq_out`).
-    ArmRqOut "arm_rq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    ArmRqOut "arm_rq_out", output;
 }
 
 crate::layout! {
     /// Input of CREATE_XRC_SRQ (`mlx5_ifc.h`, `create_xrc_srq_in`).
-    CreateXrcSrqIn "create_xrc_srq_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    CreateXrcSrqIn "create_xrc_srq_in", 272 bytes, input uid {
         XRC_SRQ_CONTEXT_ENTRY "xrc_srq_context_entry" (@16 XrcSrqc);
         XRC_SRQ_UMEM_VALID "xrc_srq_umem_valid" (92:31..31);
         PAS "pas" (@272 [8]..);
@@ -183,45 +159,33 @@ crate::layout! {
 
 crate::layout! {
     /// Output of CREATE_XRC_SRQ (`mlx5_ifc.h`, `create_xrc_srq_out`).
-    CreateXrcSrqOut "create_xrc_srq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    CreateXrcSrqOut "create_xrc_srq_out", 16 bytes, output {
         XRC_SRQN "xrc_srqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Input of DESTROY_XRC_SRQ (`mlx5_ifc.h`, `destroy_xrc_srq_in`).
-    DestroyXrcSrqIn "destroy_xrc_srq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    DestroyXrcSrqIn "destroy_xrc_srq_in", 16 bytes, input uid {
         XRC_SRQN "xrc_srqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of DESTROY_XRC_SRQ (`mlx5_ifc.h`, `destroy_xrc_srq_out`).
-    DestroyXrcSrqOut "destroy_xrc_srq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    DestroyXrcSrqOut "destroy_xrc_srq_out", output;
 }
 
 crate::layout! {
     /// Input of QUERY_XRC_SRQ (`mlx5_ifc.h`, `query_xrc_srq_in`).
-    QueryXrcSrqIn "query_xrc_srq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryXrcSrqIn "query_xrc_srq_in", 16 bytes, input {
         XRC_SRQN "xrc_srqn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of QUERY_XRC_SRQ (`mlx5_ifc.h`, `query_xrc_srq_out`).
-    QueryXrcSrqOut "query_xrc_srq_out", 272 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryXrcSrqOut "query_xrc_srq_out", 272 bytes, output {
         XRC_SRQ_CONTEXT_ENTRY "xrc_srq_context_entry" (@16 XrcSrqc);
         PAS "pas" (@272 [8]..);
     }
@@ -229,10 +193,7 @@ crate::layout! {
 
 crate::layout! {
     /// Input of ARM_XRC_SRQ (`mlx5_ifc.h`, `arm_xrc_srq_in`).
-    ArmXrcSrqIn "arm_xrc_srq_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    ArmXrcSrqIn "arm_xrc_srq_in", 16 bytes, input uid {
         XRC_SRQN "xrc_srqn" (8:23..0);
         LWM "lwm" (12:15..0);
     }
@@ -240,37 +201,26 @@ crate::layout! {
 
 crate::layout! {
     /// Output of ARM_XRC_SRQ (`mlx5_ifc.h`, `arm_xrc_srq_out`).
-    ArmXrcSrqOut "arm_xrc_srq_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    ArmXrcSrqOut "arm_xrc_srq_out", output;
 }
 
 crate::layout! {
     /// Input of CREATE_RMP (`mlx5_ifc.h`, `create_rmp_in`).
-    CreateRmpIn "create_rmp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    CreateRmpIn "create_rmp_in", 272 bytes, input uid {
         CTX "ctx" (@32 Rmpc);
     }
 }
 
 crate::layout! {
     /// Output of CREATE_RMP (`mlx5_ifc.h`, `create_rmp_out`).
-    CreateRmpOut "create_rmp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    CreateRmpOut "create_rmp_out", 16 bytes, output {
         RMPN "rmpn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Input of MODIFY_RMP (`mlx5_ifc.h`, `modify_rmp_in`).
-    ModifyRmpIn "modify_rmp_in", 272 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    ModifyRmpIn "modify_rmp_in", 272 bytes, input uid {
         RMP_STATE "rmp_state" (8:31..28);
         RMPN "rmpn" (8:23..0);
         BITMASK "bitmask" (@16 u64);
@@ -280,44 +230,31 @@ crate::layout! {
 
 crate::layout! {
     /// Output of MODIFY_RMP (`mlx5_ifc.h`, `modify_rmp_out`).
-    ModifyRmpOut "modify_rmp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    ModifyRmpOut "modify_rmp_out", output;
 }
 
 crate::layout! {
     /// Input of DESTROY_RMP (`mlx5_ifc.h`, `destroy_rmp_in`).
-    DestroyRmpIn "destroy_rmp_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        UID "uid" (0:15..0);
-        OP_MOD "op_mod" (4:15..0);
+    DestroyRmpIn "destroy_rmp_in", 16 bytes, input uid {
         RMPN "rmpn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of DESTROY_RMP (`mlx5_ifc.h`, `destroy_rmp_out`).
-    DestroyRmpOut "destroy_rmp_out", 16 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
-    }
+    DestroyRmpOut "destroy_rmp_out", output;
 }
 
 crate::layout! {
     /// Input of QUERY_RMP (`mlx5_ifc.h`, `query_rmp_in`).
-    QueryRmpIn "query_rmp_in", 16 bytes {
-        OPCODE "opcode" (0:31..16);
-        OP_MOD "op_mod" (4:15..0);
+    QueryRmpIn "query_rmp_in", 16 bytes, input {
         RMPN "rmpn" (8:23..0);
     }
 }
 
 crate::layout! {
     /// Output of QUERY_RMP (`mlx5_ifc.h`, `query_rmp_out`).
-    QueryRmpOut "query_rmp_out", 272 bytes {
-        STATUS "status" (0:31..24);
-        SYNDROME "syndrome" (4:31..0);
+    QueryRmpOut "query_rmp_out", 272 bytes, output {
         RMP_CONTEXT "rmp_context" (@32 Rmpc);
     }
 }

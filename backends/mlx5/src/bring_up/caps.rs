@@ -109,7 +109,7 @@ const _: () = assert!(QueryHcaCapOut::CAPABILITY.offset() == SetHcaCapIn::CAPABI
 /// The capabilities in a page.
 const fn capabilities<M, L: Layout>() -> Sub<M, L> {
     assert!(L::SIZE <= CAPABILITY);
-    Sub::new(QueryHcaCapOut::CAPABILITY.offset())
+    QueryHcaCapOut::CAPABILITY.as_sub().within()
 }
 
 fn view<L: Layout>(page: &Page) -> View<'_, L> {

@@ -124,7 +124,7 @@ impl<P: Platform> Driver<P> {
 
 /// The register behind the header of ACCESS_REG.
 const fn register<L>() -> Sub<AccessRegisterIn, L> {
-    Sub::new(REGISTER_HEADER)
+    AccessRegisterIn::REGISTER_DATA.as_sub()
 }
 
 /// The entry of a table for the lowest bit that is set.

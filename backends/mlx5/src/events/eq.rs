@@ -2,7 +2,7 @@
 
 use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, Registers, RingView, Span, WordRegister};
 use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, CreateEqIn, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, Sub, UAR_EQ_ARM, UAR_EQ_UPDATE, View, cmd,
+    Buffer, CmdOpcode, CreateEqIn, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, cmd,
 };
 
 use crate::command::object::ObjectMemory;
@@ -10,9 +10,8 @@ use crate::dma::arena::PAGE;
 use crate::driver::Driver;
 use crate::error::{Error, Fault};
 use crate::log::log_event;
+use crate::ring::owner_matches;
 
-/// Byte of an entry that holds its owner bit.
-const OWNER: usize = 63;
 /// Least and greatest log2 of the entries.
 const LOG_SIZE: core::ops::RangeInclusive<u32> = 6..=16;
 
@@ -65,7 +64,7 @@ impl<P: Platform> Eq<P> {
         let ring = self.io.ring.view();
         let first = self.consumer.wrapping_mul(WORDS);
         let last = u64::from_be(ring.word(first.wrapping_add(WORDS - 1)));
-        if last as u32 & 1 != (self.consumer >> self.log_size) & 1 {
+        if !owner_matches(Eqe::OWNER, last, self.consumer, self.log_size) {
             self.streak = 0;
             return None;
         }
@@ -127,7 +126,7 @@ pub(crate) fn event_type(entry: &Entry) -> Option<EventType> {
 /// Data of an entry, with layout `L`.
 pub(crate) fn event_data<L: Layout>(entry: &Entry) -> View<'_, L> {
     const { assert!(L::SIZE == Eqe::EVENT_DATA.len(), "event data has 28 bytes") };
-    View::<Eqe>::of(entry).sub(Sub::new(Eqe::EVENT_DATA.offset()))
+    View::<Eqe>::of(entry).sub(Eqe::EVENT_DATA.as_sub())
 }
 
 impl<P: Platform> Driver<P> {
@@ -168,7 +167,7 @@ impl<P: Platform> Driver<P> {
     ) -> Result<Eq<P>, Fault> {
         let io = self.open_eq(memory, log_size)?;
         for index in 0..1usize << log_size {
-            self.machine.memory.write(memory.at() + index * EQE + OWNER, &[1])?;
+            self.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
         }
         let mut mask = [0u8; 32];
         for event in types {

@@ -2,8 +2,8 @@
 
 use bareverbs::{Access, AddressMap, Extent, Lkey, MrRequest, MwType, Platform, Rkey};
 use bareverbs_mlx5_spec::{
-    AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, OCTWORD, QueryMkeyIn, QueryMkeyOut, ViewMut,
-    WqeKlm, cmd,
+    AccessMode, Buffer, CmdOpcode, CreateMkeyIn, INVALID_LKEY, MKEY_ANY_QPN, Mkc, MkeyTag, OCTOWORD, QueryMkeyIn, QueryMkeyOut,
+    ViewMut, WqeKlm, cmd, mkey_from, mkey_index,
 };
 
 use crate::Mlx5;
@@ -14,13 +14,13 @@ use crate::log::{format_as, log_event, logged};
 use crate::objects::pd::Pd;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
-const WINDOW_OCTWORDS: u32 = 4;
+const WINDOW_OCTOWORDS: u32 = 4;
 /// Least and greatest log2 of a page of a page list.
 const LOG_PAGE: core::ops::RangeInclusive<u32> = 12..=31;
 /// Bytes that one entry of an indirect key reaches at most here.
 const KLM_REACH: u64 = 1 << 30;
 /// Octowords of a translation are counted in blocks of this many.
-const OCTWORD_BLOCK: u32 = 4;
+const OCTOWORD_BLOCK: u32 = 4;
 
 /// A memory region of this backend.
 pub struct Mr {
@@ -43,7 +43,7 @@ format_as!([] Mw, "Mw({:x})", |this| this.key.number);
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MkeyState {
     /// Low byte of the key.
-    pub variant: u8,
+    pub tag: MkeyTag,
     /// Whether the key opens nothing: a window that is not bound.
     pub free: bool,
     /// First address that it opens.
@@ -127,9 +127,9 @@ impl Pages {
 
 impl<P: Platform> Driver<P> {
     /// Low byte of the next key: another one each time, so that a key that is gone does not open what comes after it.
-    const fn next_variant(&mut self) -> u8 {
-        self.mkey_variant = self.mkey_variant.wrapping_add(1);
-        self.mkey_variant
+    const fn next_tag(&mut self) -> MkeyTag {
+        self.mkey_tag = self.mkey_tag.next();
+        self.mkey_tag
     }
 
     /// Makes a region.
@@ -148,10 +148,10 @@ impl<P: Platform> Driver<P> {
             return Err(Error::Unsupported(Feature::AccessFlag).fault());
         }
         let MrRequest { addr, length, .. } = *request;
-        let variant = self.next_variant();
+        let tag = self.next_tag();
         let mut walk = Walk::new(request.map);
         let mut pages = Pages::find(addr, length, &mut walk)?;
-        let mut region = Region { pd: pd.object.number, access, start: addr, addr, length, variant };
+        let mut region = Region { pd: pd.object.number, access, start: addr, addr, length, tag };
         let within = addr & ((1 << pages.log_size) - 1);
         if access.contains(Access::ZERO_BASED) {
             if length != 0 && addr.trailing_zeros() < *LOG_PAGE.start() {
@@ -165,7 +165,7 @@ impl<P: Platform> Driver<P> {
             region.start = 0;
         }
         let index = self.create_page_list(&region, pages, &mut walk)?;
-        let key = index << 8 | u32::from(variant);
+        let key = mkey_from(index, tag);
         log_event!(debug, "region {:x}: {} pages of 2^{} bytes", key, pages.count, pages.log_size);
         Ok((Mr { key: Object::new(index), indirect: None }, Lkey::new(key), Rkey::new(key)))
     }
@@ -181,15 +181,15 @@ impl<P: Platform> Driver<P> {
         let local = region.access & (Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
         let inner = Region { access: local, ..*region };
         let index = self.create_page_list(&inner, pages, walk)?;
-        let lkey = index << 8 | u32::from(region.variant);
+        let lkey = mkey_from(index, region.tag);
         let entries = region.length.div_ceil(KLM_REACH);
-        let octwords = octwords(entries)?.next_multiple_of(OCTWORD_BLOCK);
+        let octowords = octowords(entries)?.next_multiple_of(OCTOWORD_BLOCK);
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
-        view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octwords);
+        view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octowords);
         self.set_context(&mut view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), &Region { start: 0, ..*region })
             .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
-            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octwords);
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octowords);
         let (addr, length) = (region.addr, region.length);
         // Each entry is two 64-bit words; what has no bytes is zeros.
         let mut list = |index: usize| {
@@ -199,9 +199,9 @@ impl<P: Platform> Driver<P> {
                 reach => klm_word(reach as u32, lkey, addr.wrapping_add(done), index),
             }
         };
-        match self.create_mkey(&input, &mut list, octwords as usize * 2) {
+        match self.create_mkey(&input, &mut list, octowords as usize * 2) {
             Ok(outer) => {
-                let key = outer << 8 | u32::from(region.variant);
+                let key = mkey_from(outer, region.tag);
                 log_event!(debug, "region {:x} from zero over key {:x}", key, lkey);
                 Ok((Mr { key: Object::new(index), indirect: Some(Object::new(outer)) }, Lkey::new(key), Rkey::new(key)))
             }
@@ -227,7 +227,7 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::RELAXED_ORDERING_WRITE, relaxed & u32::from(self.caps.relaxed_write))
             .set(Mkc::RELAXED_ORDERING_READ, relaxed & u32::from(self.caps.relaxed_read))
             .set(Mkc::QPN, MKEY_ANY_QPN)
-            .set(Mkc::MKEY_7_0, u32::from(region.variant))
+            .set(Mkc::MKEY_7_0, u32::from(region.tag.0))
             .set(Mkc::PD, region.pd)
             .set64(Mkc::START_ADDR, region.start)
             .set64(Mkc::LEN, region.length)
@@ -240,13 +240,13 @@ impl<P: Platform> Driver<P> {
         pages: Pages,
         walk: &mut Walk<'_, M>,
     ) -> Result<u32, Fault> {
-        let octwords = octwords(pages.count.div_ceil(2))?;
+        let octowords = octowords(pages.count.div_ceil(2))?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
-        view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octwords);
+        view.set(CreateMkeyIn::TRANSLATIONS_OCTWORD_ACTUAL_SIZE, octowords);
         self.set_context(&mut view.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), region)
             .set(Mkc::ACCESS_MODE_1_0, AccessMode::Mtt.code())
-            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octwords)
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octowords)
             .set(Mkc::LOG_PAGE_SIZE, pages.log_size);
         let mut missing = None;
         // The list is whole octowords: an odd last one is filled up with a zero.
@@ -260,7 +260,7 @@ impl<P: Platform> Driver<P> {
                 0
             })
         };
-        let index = self.create_mkey(&input, &mut list, octwords as usize * 2)?;
+        let index = self.create_mkey(&input, &mut list, octowords as usize * 2)?;
         if let Some(at) = missing {
             self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE)?;
             return Err(unmapped(at));
@@ -282,7 +282,7 @@ impl<P: Platform> Driver<P> {
         if !self.caps.windows {
             return Err(Error::Unsupported(Feature::MemoryWindows).fault());
         }
-        let variant = self.next_variant();
+        let tag = self.next_tag();
         let mut input = Buffer::zeroed();
         input
             .view_mut()
@@ -292,12 +292,12 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::LR, 1)
             .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
             .set(Mkc::QPN, MKEY_ANY_QPN)
-            .set(Mkc::MKEY_7_0, u32::from(variant))
+            .set(Mkc::MKEY_7_0, u32::from(tag.0))
             .set(Mkc::EN_RINVAL, u32::from(kind == MwType::Type2))
             .set(Mkc::PD, pd.object.number)
-            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, WINDOW_OCTWORDS);
+            .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, WINDOW_OCTOWORDS);
         let index = self.create_mkey(&input, &mut |_| 0, 0)?;
-        let key = index << 8 | u32::from(variant);
+        let key = mkey_from(index, tag);
         log_event!(debug, "window {:x}", key);
         Ok((Mw { key: Object::new(index) }, Rkey::new(key)))
     }
@@ -315,7 +315,7 @@ impl<P: Platform> Driver<P> {
     ) -> Result<u32, Fault> {
         let index = self.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
         // Index 0 is no key, and index 1 holds the key that ends a receive list.
-        if index <= INVALID_LKEY >> 8 {
+        if index <= mkey_index(INVALID_LKEY) {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.fault());
         }
         Ok(index)
@@ -334,7 +334,7 @@ impl<P: Platform> Driver<P> {
         self.command::<cmd::QueryMkey>(input.view(), output.view_mut())?;
         let context = output.view().sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
         Ok(MkeyState {
-            variant: context.get(Mkc::MKEY_7_0) as u8,
+            tag: MkeyTag::of(context.get(Mkc::MKEY_7_0)),
             free: context.is_set(Mkc::FREE),
             start: context.get64(Mkc::START_ADDR),
             length: context.get64(Mkc::LEN),
@@ -344,7 +344,7 @@ impl<P: Platform> Driver<P> {
     /// The key that a window has now: after a reset of its queue pair the only way to learn whether a bind was carried out.
     pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, Fault> {
         let state = self.query_mkey(mw.key.number)?;
-        Ok(Rkey::new(mw.key.number << 8 | u32::from(state.variant)))
+        Ok(Rkey::new(mkey_from(mw.key.number, state.tag)))
     }
 }
 
@@ -368,7 +368,7 @@ struct Region {
     /// First address by which the map is asked.
     addr: u64,
     length: u64,
-    variant: u8,
+    tag: MkeyTag,
 }
 
 /// A region whose byte `at` has no device address.
@@ -377,8 +377,8 @@ fn unmapped(at: u64) -> Fault {
 }
 
 /// A number of octowords, if a command can carry them.
-fn octwords(count: u64) -> Result<u32, Fault> {
-    let limit = u32::MAX / OCTWORD as u32;
+fn octowords(count: u64) -> Result<u32, Fault> {
+    let limit = u32::MAX / OCTOWORD as u32;
     let within = u32::try_from(count).ok().filter(|count| *count <= limit);
     within.ok_or(Error::LimitExceeded { limit }.fault())
 }

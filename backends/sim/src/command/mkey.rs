@@ -1,8 +1,8 @@
 //! Memory keys.
 
 use bareverbs_mlx5_spec::{
-    AccessMode, CmdStatus, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, OCTWORD, QueryMkeyIn, QueryMkeyOut,
-    View, ViewMut,
+    AccessMode, CmdStatus, CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, OCTOWORD, QueryMkeyIn,
+    QueryMkeyOut, View, ViewMut,
 };
 
 use super::queue_buffer;
@@ -31,10 +31,10 @@ pub(super) fn create_mkey(
     let pages = if in_umem {
         PageSource::Umem(queue_buffer::of_mkey(firmware, input)?)
     } else {
-        let listed = octwords.checked_mul(OCTWORD).and_then(|len| input.tail(CreateMkeyIn::KLM_PAS_MTT).get(..len));
+        let listed = octwords.checked_mul(OCTOWORD).and_then(|len| input.tail(CreateMkeyIn::KLM_PAS_MTT).get(..len));
         PageSource::Listed(listed.ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer translations than said"))?)
     };
-    let room = cost::MKEY + u64::from(context.get(Mkc::TRANSLATIONS_OCTWORD_SIZE)).saturating_mul(OCTWORD as u64);
+    let room = cost::MKEY + u64::from(context.get(Mkc::TRANSLATIONS_OCTWORD_SIZE)).saturating_mul(OCTOWORD as u64);
     let created = firmware.create(ObjectKind::Mkey, room, |firmware| firmware.engine.create_mkey(ctx, context, pages));
     let index = created.map_err(|status| Refusal::new(status, "key context, protection domain or translations"))?;
     output.set(CreateMkeyOut::MKEY_INDEX, index);

@@ -1,7 +1,7 @@
 //! The initialization segment: version, command queue, state of the interface, health, timer.
 
 use bareverbs::Instant;
-use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg, Layout, ViewMut};
+use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg, Layout, ViewMut};
 
 use crate::config::DeviceConfig;
 use crate::registers::health::Health;
@@ -15,14 +15,6 @@ pub(crate) const LOG_STRIDE: u32 = 6;
 pub(crate) const TIMER_KHZ: u32 = 1_000_000;
 /// Bytes of the registers that a crash dump shows: all up to the health buffer.
 pub(crate) const SCAN_SIZE: u32 = (InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SIZE) as u32;
-/// Free-running timer, high and low half (Linux `struct mlx5_init_seg`, `internal_timer_h`, `_l`).
-const TIMER_HIGH: Field<InitialSeg> = Field::new(0x1000, 31, 0);
-const TIMER_LOW: Field<InitialSeg> = Field::new(0x1004, 31, 0);
-/// State of the interface; one bit more than `mlx5_ifc.h` gives it, as Linux reads and writes it.
-const INTERFACE: Field<InitialSeg> = Field::new(20, 10, 8);
-
-/// Whether the driver may ask for a reset by the state of the interface (Linux `MLX5_FW_RESET_SUPPORTED_OFFSET`).
-const RESET_SUPPORTED: Field<InitialSeg> = Field::new(508, 30, 30);
 
 /// State of the interface to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +86,7 @@ impl InitSegment {
         } else if at == InitialSeg::CMDQ_PHY_ADDR_31_12.dword() {
             // The low byte is the queue's geometry and reads as before, whatever is written.
             self.queue_low = value & 0xffff_f000;
-            self.interface = INTERFACE.take(value);
+            self.interface = InitialSeg::nic_interface(value);
             self.written = true;
         } else if at == InitialSeg::COMMAND_DOORBELL_VECTOR.dword() {
             return Some(value);
@@ -134,15 +126,16 @@ impl InitSegment {
             (InitialSeg::CMD_INTERFACE_REV, COMMAND_INTERFACE),
             (InitialSeg::CMDQ_PHY_ADDR_63_32, self.queue_high),
             (InitialSeg::CMDQ_PHY_ADDR_31_12, self.queue_low >> 12),
-            (INTERFACE, self.interface),
+            (InitialSeg::NIC_INTERFACE, self.interface),
+            (InitialSeg::NIC_INTERFACE_2, self.interface >> 2),
             (InitialSeg::LOG_CMDQ_SIZE, LOG_SLOTS),
             (InitialSeg::LOG_CMDQ_STRIDE, LOG_STRIDE),
             (InitialSeg::INITIALIZING, u32::from(!self.ready(now))),
-            (RESET_SUPPORTED, 1),
+            (InitialSeg::RESET_SUPPORTED, 1),
             (InitialSeg::HEALTH_SYNDROME, health.report.syndrome.into()),
             (InitialSeg::HEALTH_COUNTER, health.counter(now)),
-            (TIMER_HIGH, (now.as_nanos() >> 32) as u32),
-            (TIMER_LOW, now.as_nanos() as u32),
+            (InitialSeg::INTERNAL_TIMER_H, (now.as_nanos() >> 32) as u32),
+            (InitialSeg::INTERNAL_TIMER_L, now.as_nanos() as u32),
         ];
         fields.into_iter().filter(|(field, _)| field.dword() == at).fold(0, |dword, (field, value)| dword | field.place(value))
     }

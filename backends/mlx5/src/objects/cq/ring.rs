@@ -3,6 +3,7 @@
 use core::cell::Cell;
 
 use crate::log::format_as;
+use crate::ring::owner_matches;
 use bareverbs::{
     DmaFence, DmaMemory, DmaRing, Doorbell, Look, Platform, Qpn, RawCompletion, RawKind, Registers, RingView, Rkey, WcData,
     WcStatus,
@@ -87,7 +88,7 @@ fn status(syndrome: u32) -> WcStatus {
 /// Whether an entry whose last word is this was written by the device in this round.
 #[inline(always)]
 const fn is_ours(last: u64, index: u32, log_size: u32) -> bool {
-    Cqe::OPCODE.take_word(last) != CqeOpcode::Invalid.code() && Cqe::OWNER.take_word(last) == (index >> log_size) & 1
+    Cqe::OPCODE.take_word(last) != CqeOpcode::Invalid.code() && owner_matches(Cqe::OWNER, last, index, log_size)
 }
 
 impl<P: Platform> bareverbs::CqRing for CqRing<P> {

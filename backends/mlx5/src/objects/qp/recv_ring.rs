@@ -1,9 +1,9 @@
 //! The receive ring of one queue pair.
 
 use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, RingView, Sge};
-use bareverbs_mlx5_spec::INVALID_LKEY;
+use bareverbs_mlx5_spec::{INVALID_LKEY, be_word};
 
-use super::segment::{data, pair};
+use super::segment::data;
 use crate::log::format_as;
 
 /// The receive ring of one queue pair.
@@ -38,7 +38,7 @@ impl<P: Platform> bareverbs::RecvRing for RecvRing<P> {
             }
         }
         if word != end {
-            ring.put_word(word, pair(0, INVALID_LKEY));
+            ring.put_word(word, be_word(0, INVALID_LKEY));
             ring.put_word(word.wrapping_add(1), 0);
         }
     }

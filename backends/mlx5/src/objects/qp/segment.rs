@@ -2,8 +2,8 @@
 
 use bareverbs::{Access, Bind, Lkey, MwType, Remote, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
-    DS_UNIT, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg, ce,
-    fm, mkey_mask,
+    DS_UNIT, MKEY_ANY_QPN, Mkc, WQEBB, WqeCtrlSeg, WqeDataSeg, WqeInlineSeg, WqeKlm, WqeOpcode, WqeRaddrSeg, WqeUmrCtrlSeg,
+    be_word, ce, fm, mkey_mask,
 };
 
 /// Octowords of a bind's translation area: one entry, filled up to a block.
@@ -12,12 +12,6 @@ const KLM_OCTOWORDS: u32 = 4;
 pub(super) const BIND_BLOCKS: u32 = 3;
 /// Blocks of an unbind or an invalidation.
 pub(super) const UNBIND_BLOCKS: u32 = 2;
-
-/// Two dwords as they lie in memory.
-#[inline(always)]
-pub(super) const fn pair(high: u32, low: u32) -> u64 {
-    ((high as u64) << 32 | low as u64).to_be()
-}
 
 /// Eight bytes of the payload as they lie in memory, zeros after its end.
 #[inline(always)]
@@ -59,7 +53,7 @@ pub(super) fn inline_head(bytes: &[u8]) -> u64 {
         Some(start) => u32::from_be_bytes(*start),
         None => (u64::from_be(short_word(bytes)) >> 32) as u32,
     };
-    pair(WqeInlineSeg::dword(bytes.len() as u32), start)
+    be_word(WqeInlineSeg::dword(bytes.len() as u32), start)
 }
 
 /// A data segment. 2^31 bytes are written as 0: bit 31 says inline.
@@ -94,7 +88,7 @@ pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> [[u64; WQ
     let mut octowords = 0;
     if bind.length == 0 {
         umr |= WqeUmrCtrlSeg::CHECK_QPN.place(u32::from(type2));
-        words[1][0] = pair(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
+        words[1][0] = be_word(Mkc::FREE.place(1), Mkc::QPN.place(MKEY_ANY_QPN) | tag);
     } else {
         umr |= WqeUmrCtrlSeg::CHECK_FREE.place(u32::from(type2));
         octowords = KLM_OCTOWORDS;
@@ -105,7 +99,7 @@ pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> [[u64; WQ
             | flag(Access::REMOTE_ATOMIC, Mkc::A.place(1));
         let owner = if type2 { qpn } else { MKEY_ANY_QPN };
         let start = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
-        words[1][0] = pair(rights, Mkc::QPN.place(owner) | tag);
+        words[1][0] = be_word(rights, Mkc::QPN.place(owner) | tag);
         [words[1][2], words[1][3]] = [start.to_be(), bind.length.to_be()];
         [words[2][0], words[2][1]] = WqeKlm::be_words(bind.length as u32, bind.lkey.get(), bind.addr);
     }

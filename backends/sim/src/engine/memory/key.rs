@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut};
+use bareverbs_mlx5_spec::{AccessMode, CmdStatus, Layout, MKEY_ANY_QPN, Mkc, OCTOWORD, View, ViewMut};
 
 use crate::engine::memory::device_memory::DeviceMemory;
 use crate::engine::memory::key_range::{KeyRange, covering};
@@ -194,7 +194,7 @@ const MAX_DESTROYED: usize = 1 << 16;
 /// Entries of an indirect key, as a power of two; what the capabilities say (`log_max_klm_list_size`).
 pub(crate) const LOG_MAX_KLMS: u32 = 16;
 /// Bytes of a list with so many.
-pub(super) const MAX_KLM_BYTES: usize = OCTWORD << LOG_MAX_KLMS;
+pub(super) const MAX_KLM_BYTES: usize = OCTOWORD << LOG_MAX_KLMS;
 
 /// All keys of a device, by index.
 #[derive(Debug, Default)]
@@ -238,7 +238,7 @@ impl KeyTable {
         let octwords = mkc.get(Mkc::TRANSLATIONS_OCTWORD_SIZE);
         let source = match source {
             PageSource::Listed(raw) => {
-                let room = (octwords as usize).saturating_mul(OCTWORD);
+                let room = (octwords as usize).saturating_mul(OCTOWORD);
                 PageSource::Listed(raw.get(..room).unwrap_or(raw))
             }
             PageSource::Umem(range) => PageSource::Umem(range),
@@ -389,7 +389,7 @@ impl KeyTable {
         list: Option<(Option<u64>, &[u8])>,
     ) -> usize {
         let Some(key) = self.keys.get(&index) else { return 0 };
-        let brought = list.map_or(0, |(_, raw)| raw.len() / OCTWORD);
+        let brought = list.map_or(0, |(_, raw)| raw.len() / OCTOWORD);
         let after = View::<Mkc>::of(&context);
         let len = after.get64(Mkc::LEN);
         let stays_bound = key.stays_bound(after);

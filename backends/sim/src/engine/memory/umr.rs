@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTWORD, View, ViewMut, mkey_mask};
+use bareverbs_mlx5_spec::{AccessMode, CqeSyndrome, Field, MKEY_ANY_QPN, Mkc, OCTOWORD, View, ViewMut, mkey_mask};
 
 use crate::engine::memory::key::{Access, KeyTable, MAX_KLM_BYTES, Mkey, Right, Translations, index_of};
 use crate::engine::memory::key_range::{KeyRange, covering};
@@ -91,10 +91,10 @@ pub(in crate::engine) fn apply(
 /// The first entry that a list changes (`None` if it replaces all), if key and device have room for the list.
 fn room_for(key: &Mkey, registry: &Registry, offset: Option<u64>, raw: &[u8]) -> Result<Option<u64>, CqeSyndrome> {
     let refused = CqeSyndrome::MwBind;
-    let capacity = u64::from(key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE)) * OCTWORD as u64;
+    let capacity = u64::from(key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE)) * OCTOWORD as u64;
     // Lists are brought in whole units, which the last one of a small key may not fill.
     let capacity = capacity.next_multiple_of(LIST_UNIT);
-    let start = offset.unwrap_or(0).checked_mul(OCTWORD as u64).ok_or(refused)?;
+    let start = offset.unwrap_or(0).checked_mul(OCTOWORD as u64).ok_or(refused)?;
     let end = start.checked_add(raw.len() as u64).filter(|&end| end <= capacity).ok_or(refused)?;
     let (first, more) = match &key.translations {
         Translations::Pages(pages) => (start / 8, pages.memory_after(raw.len()) - pages.memory()),
@@ -102,7 +102,7 @@ fn room_for(key: &Mkey, registry: &Registry, offset: Option<u64>, raw: &[u8]) ->
             if usize::try_from(end).map_or(true, |end| end > MAX_KLM_BYTES) {
                 return Err(refused);
             }
-            (start / OCTWORD as u64, KlmList::memory_of(end.saturating_sub(klms.raw_len() as u64)))
+            (start / OCTOWORD as u64, KlmList::memory_of(end.saturating_sub(klms.raw_len() as u64)))
         }
     };
     if !registry.has_memory(more) {
@@ -176,7 +176,7 @@ fn raw_translations<'a>(
         UmrTranslations::None => Ok(None),
         UmrTranslations::Inline(raw) => Ok(Some(Cow::Borrowed(raw))),
         UmrTranslations::Memory(pointer) => {
-            let len = usize::from(umr.octowords) * OCTWORD;
+            let len = usize::from(umr.octowords) * OCTOWORD;
             if pointer.len < len as u64 {
                 return Err(CqeSyndrome::LocalLength);
             }
@@ -212,8 +212,8 @@ fn check_targets(
     ctx.meter.count_entries(match list {
         None if stays_bound => klms.count().min(MAX_CHECKED),
         None => klms.count(),
-        Some((_, raw)) if stays_bound => raw.len() / OCTWORD,
-        Some((_, raw)) => klms.count() + raw.len() / OCTWORD,
+        Some((_, raw)) if stays_bound => raw.len() / OCTOWORD,
+        Some((_, raw)) => klms.count() + raw.len() / OCTOWORD,
     });
     let reaches = match list {
         None => {
