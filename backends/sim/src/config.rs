@@ -91,8 +91,8 @@ pub(crate) const DEFAULT_MEMORY_LIMIT: u64 = 1 << 30;
 /// Least [`DeviceConfig::memory_limit`].
 pub const MIN_MEMORY_LIMIT: u64 = 32 << 20;
 
-/// Prefix of GIDs before a subnet manager gave another.
-const LINK_LOCAL: u64 = 0xfe80 << 48;
+/// Prefix of GIDs that are valid on the link, and of all before a subnet manager gave another.
+pub(crate) const LINK_LOCAL_PREFIX: u64 = 0xfe80 << 48;
 
 /// Everything that distinguishes one simulated device from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl DeviceConfig {
             node_guid: guid,
             system_guid: guid,
             port_guid: guid | 1,
-            gid_prefix: LINK_LOCAL,
+            gid_prefix: LINK_LOCAL_PREFIX,
             lid,
             managed: false,
             sm_lid: 1,

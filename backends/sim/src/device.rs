@@ -1,6 +1,7 @@
 //! The device: configuration space, BAR0, wire, time.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::UAR_PAGE;
@@ -14,6 +15,7 @@ use crate::fault::Faults;
 use crate::firmware::event_queues::Event;
 use crate::firmware::{Firmware, HcaState};
 use crate::host_memory::{DmaFault, HostMemory};
+use crate::identity::PortIdentity;
 use crate::packet::is_subnet_management;
 use crate::pci::{ConfigEffect, ConfigSpace};
 use crate::registers::bar0::{BAR0_SIZE, DEVICE_MEMORY_START, FIRST_UAR, MSIX_PENDING, MSIX_TABLE};
@@ -82,7 +84,7 @@ pub struct Device<M = Box<dyn HostMemory + Send>, T = Box<dyn Tracer + Send>> {
 impl<M, T> fmt::Debug for Device<M, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
-            .field("lid", &self.firmware.config.lid)
+            .field("lid", &self.firmware.port.identity().lid())
             .field("state", &self.firmware.state)
             .finish_non_exhaustive()
     }
@@ -357,8 +359,8 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.msix.has_raised()
     }
 
-    /// Function-level reset: everything but time, faults, findings and the cable is as at power-on, configuration space
-    /// included.
+    /// Function-level reset: everything but time, faults, findings, the cable and what a subnet manager set is as at power-on,
+    /// configuration space included.
     pub fn reset(&mut self) {
         let config = &self.firmware.config;
         self.pci = ConfigSpace::new(config.pci_device_id, config.vectors, SCAN_SIZE);
@@ -390,9 +392,14 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.firmware.port.is_active()
     }
 
+    /// Returns who the port is on its subnet: what a switch routes by.
+    pub fn identity(&self) -> Arc<PortIdentity> {
+        Arc::clone(self.firmware.port.identity())
+    }
+
     /// Local identifier of the port; 0 while it waits for a subnet manager.
     pub fn lid(&self) -> u16 {
-        self.firmware.port.lid()
+        self.firmware.port.identity().lid()
     }
 
     /// Pulls the device out of its slot (every read gives all ones, nothing is done any more) or puts it back as it was.

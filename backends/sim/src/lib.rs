@@ -15,6 +15,7 @@ pub mod fabric;
 pub mod fault;
 mod firmware;
 pub mod host_memory;
+pub mod identity;
 pub mod in_process;
 mod limits;
 mod management;

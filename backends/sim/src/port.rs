@@ -1,12 +1,13 @@
 //! The InfiniBand port: context, GIDs, P_Keys, and the registers that describe the link.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{HcaVportContext, PaosReg, PmtuReg, PortChange, PtysReg, PvlcReg, ViewMut};
 
 use crate::config::DeviceConfig;
-use crate::limits::{GIDS, PKEYS};
+use crate::identity::{LidTaken, PortIdentity};
 use crate::management::{PortInfo, SetPortInfo};
 use crate::packet::NO_LID;
 use crate::stats::EngineStats;
@@ -40,8 +41,6 @@ const EXTENDED_SPEEDS: u32 = 1 << 14;
 const CLIENT_REREGISTRATION: u32 = 1 << 25;
 /// State in a Set that leaves it.
 const NO_CHANGE: u32 = 0;
-/// The partition that every port is a full member of until a manager says otherwise.
-const DEFAULT_PARTITION: u16 = 0xffff;
 /// 4.096 µs · 2^18: how long a packet may be under way.
 const SUBNET_TIMEOUT: u32 = 18;
 
@@ -102,14 +101,13 @@ pub(crate) struct PortStats {
     pub(crate) discarded: u64,
 }
 
-/// The port.
-#[derive(Clone, Debug)]
+/// The port. What its subnet manager set is not the function's: it survives a reset of that.
+#[derive(Debug)]
 pub(crate) struct Port {
+    identity: Arc<PortIdentity>,
     node_guid: u64,
     port_guid: u64,
     system_guid: u64,
-    gid_prefix: u64,
-    lid: u16,
     sm_lid: u16,
     caps: u32,
     policy: u32,
@@ -123,13 +121,14 @@ pub(crate) struct Port {
     managed: bool,
     /// `PortState` while the link is up.
     state: u32,
-    pkeys: [u16; PKEYS],
     management_key: ManagementKey,
     stats: PortStats,
     /// What the transport had counted of P_Key and Q_Key violations when a manager last cleared them.
     cleared_violations: [u64; 2],
-    /// Changes that the host has not been told.
+    /// Changes that the host has not been notified of.
     changes: Vec<PortChange>,
+    /// A local identifier of another port that a manager wanted to give to this one.
+    refused_lid: Option<LidTaken>,
     node_description: [u8; NODE_DESCRIPTION],
 }
 
@@ -139,14 +138,11 @@ impl Port {
         for (to, from) in node_description.iter_mut().zip(config.node_description.bytes()) {
             *to = from;
         }
-        let mut pkeys = [0; PKEYS];
-        pkeys[0] = DEFAULT_PARTITION;
         Self {
+            identity: Arc::new(PortIdentity::new(config)),
             node_guid: config.node_guid,
             port_guid: config.port_guid,
             system_guid: config.system_guid,
-            gid_prefix: config.gid_prefix,
-            lid: if config.managed { NO_LID } else { config.lid },
             sm_lid: if config.managed { NO_LID } else { config.sm_lid },
             caps: 0,
             policy: 0,
@@ -158,13 +154,24 @@ impl Port {
             admin_up: true,
             managed: config.managed,
             state: if config.managed { state::INIT } else { state::ACTIVE },
-            pkeys,
             management_key: ManagementKey::default(),
             stats: PortStats::default(),
             cleared_violations: [0; 2],
             changes: Vec::new(),
+            refused_lid: None,
             node_description,
         }
+    }
+
+    /// The port after a reset of the function: as at power-on, but for the cable and what a subnet manager set.
+    pub(crate) fn restarted(&self, config: &DeviceConfig) -> Self {
+        let Self { ref identity, sm_lid, management_key, cable, .. } = *self;
+        Self { identity: Arc::clone(identity), sm_lid, management_key, cable, ..Self::new(config) }
+    }
+
+    /// Who it is on its subnet.
+    pub(crate) fn identity(&self) -> &Arc<PortIdentity> {
+        &self.identity
     }
 
     /// Whether the link is up: subnet management passes.
@@ -175,11 +182,6 @@ impl Port {
     /// Whether all frames pass.
     pub(crate) fn is_active(&self) -> bool {
         self.is_up() && self.state == state::ACTIVE
-    }
-
-    /// Its local identifier, 0 if it has none yet.
-    pub(crate) fn lid(&self) -> u16 {
-        self.lid
     }
 
     /// After the link came up or went down. A managed port that comes up is to be configured anew.
@@ -203,6 +205,11 @@ impl Port {
         self.link_changed(before);
     }
 
+    /// The local identifier of another port that a manager wanted to give to this one since the last call.
+    pub(crate) fn take_refused_lid(&mut self) -> Option<LidTaken> {
+        self.refused_lid.take()
+    }
+
     /// What changed since the last call, for the host.
     pub(crate) fn take_changes(&mut self) -> Vec<PortChange> {
         std::mem::take(&mut self.changes)
@@ -216,6 +223,12 @@ impl Port {
     /// What a subnet management packet with this key, which sets something or not, may do.
     pub(crate) fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
         self.management_key.admit(key, set, now)
+    }
+
+    /// What the port's own host may read that does not have the key.
+    pub(crate) fn admit_reading_host(&self) -> Admission {
+        let ManagementKey { key, protection, .. } = self.management_key;
+        if key == 0 || protection == 0 { Admission::Full } else { Admission::KeyHidden }
     }
 
     /// Counts from zero, as the transport does after a reset.
@@ -241,7 +254,8 @@ impl Port {
         [since(stats.pkey_violations, pkeys), since(stats.qkey_violations, qkeys)]
     }
 
-    /// Takes what a subnet manager set (IBTA 14.2.5.6); `false`, and nothing taken, for a change of state that there is not.
+    /// Takes what a subnet manager set (IBTA 14.2.5.6); `false`, and nothing taken, for a change of state that there is not, and
+    /// for a local identifier that another port of the switch has.
     pub(crate) fn set_info(&mut self, set: &SetPortInfo, stats: &EngineStats) -> bool {
         let next = match (self.state, set.state) {
             (now, NO_CHANGE) => now,
@@ -250,17 +264,23 @@ impl Port {
             (_, state::DOWN) => state::INIT,
             _ => return false,
         };
+        let before = (self.identity.lid(), self.identity.gid_prefix());
+        if let Err(taken) = self.identity.set_lid(set.lid) {
+            self.refused_lid = Some(taken);
+            return false;
+        }
+        self.identity.set_gid_prefix(set.gid_prefix);
         let mut changed = |yes: bool, change| {
             if yes {
                 self.changes.push(change);
             }
         };
-        changed((self.lid, self.sm_lid) != (set.lid, set.sm_lid), PortChange::Lid);
-        changed(self.gid_prefix != set.gid_prefix, PortChange::Guid);
+        changed((before.0, self.sm_lid) != (set.lid, set.sm_lid), PortChange::Lid);
+        changed(before.1 != set.gid_prefix, PortChange::Guid);
         changed(self.state == state::ACTIVE && next != state::ACTIVE, PortChange::Down);
         changed(self.state != state::ACTIVE && next == state::ACTIVE, PortChange::Active);
         changed(set.client_reregister, PortChange::ClientReregister);
-        (self.lid, self.sm_lid, self.gid_prefix, self.state) = (set.lid, set.sm_lid, set.gid_prefix, next);
+        (self.sm_lid, self.state) = (set.sm_lid, next);
         let key = &mut self.management_key;
         (key.key, key.protection, key.lease) = (set.m_key, set.m_key_protection, set.m_key_lease);
         // Only 0 may be written to the counts (14.2.5.6).
@@ -281,14 +301,8 @@ impl Port {
 
     /// Takes a block of the partition table.
     pub(crate) fn set_pkeys(&mut self, first: usize, pkeys: &[u16]) {
-        let places = self.pkeys.iter_mut().skip(first);
-        places.zip(pkeys).for_each(|(place, pkey)| *place = *pkey);
+        self.identity.set_pkeys(first, pkeys);
         self.changes.push(PortChange::Pkey);
-    }
-
-    /// Whether the cable is plugged in.
-    pub(crate) fn cable(&self) -> bool {
-        self.cable
     }
 
     /// Writes the port context.
@@ -307,44 +321,27 @@ impl Port {
             .set64(HcaVportContext::NODE_GUID, self.node_guid)
             .set(HcaVportContext::CAP_MASK1, self.caps)
             .set(HcaVportContext::CAP_MASK1_FIELD_SELECT, SETTABLE_CAPS)
-            .set(HcaVportContext::LID, self.lid.into())
+            .set(HcaVportContext::LID, self.identity.lid().into())
             .set(HcaVportContext::SUBNET_TIMEOUT, SUBNET_TIMEOUT)
             .set(HcaVportContext::SM_LID, self.sm_lid.into())
             .set(HcaVportContext::QKEY_VIOLATION_COUNTER, qkey_violations.into())
             .set(HcaVportContext::PKEY_VIOLATION_COUNTER, pkey_violations.into());
     }
 
-    /// Takes the selected fields of a port context.
-    pub(crate) fn modify(&mut self, context: bareverbs_mlx5_spec::View<'_, HcaVportContext>) {
+    /// Takes the selected fields of a port context; `false`, and nothing taken, for the GUIDs. A driver may change those of other
+    /// functions alone, of which there are none here.
+    #[must_use]
+    pub(crate) fn modify(&mut self, context: bareverbs_mlx5_spec::View<'_, HcaVportContext>) -> bool {
         let fields = context.get(HcaVportContext::FIELD_SELECT);
+        if fields & (select::NODE_GUID | select::PORT_GUID) != 0 {
+            return false;
+        }
         let caps = context.get(HcaVportContext::CAP_MASK1_FIELD_SELECT) & SETTABLE_CAPS;
         self.caps = (self.caps & !caps) | (context.get(HcaVportContext::CAP_MASK1) & caps);
-        if fields & select::NODE_GUID != 0 {
-            self.node_guid = context.get64(HcaVportContext::NODE_GUID);
-        }
         if fields & select::STATE_POLICY != 0 {
             self.policy = context.get(HcaVportContext::VPORT_STATE_POLICY);
         }
-        if fields & select::PORT_GUID != 0 {
-            self.port_guid = context.get64(HcaVportContext::PORT_GUID);
-            self.changes.push(PortChange::Guid);
-        }
-    }
-
-    /// Entry of the GID table, network byte order. One that is not in use has the prefix of the subnet too: Linux takes the prefix
-    /// from the last entry.
-    pub(crate) fn gid(&self, index: usize) -> Option<[u8; 16]> {
-        let guid = match index {
-            0 => self.port_guid,
-            1..GIDS => 0,
-            _ => return None,
-        };
-        Some((u128::from(self.gid_prefix) << 64 | u128::from(guid)).to_be_bytes())
-    }
-
-    /// Entry of the P_Key table.
-    pub(crate) fn pkey(&self, index: usize) -> Option<u16> {
-        self.pkeys.get(index).copied()
+        true
     }
 
     pub(crate) fn node_guid(&self) -> u64 {
@@ -373,8 +370,8 @@ impl Port {
             m_key_protection: key.protection,
             m_key_lease: key.lease,
             violations: [key.violations, pkey_violations, qkey_violations],
-            gid_prefix: self.gid_prefix,
-            lid: self.lid,
+            gid_prefix: self.identity.gid_prefix(),
+            lid: self.identity.lid(),
             sm_lid: self.sm_lid,
             capabilities: self.caps | EXTENDED_SPEEDS | CLIENT_REREGISTRATION,
             widths: width(2 * self.width - 1),
@@ -495,9 +492,10 @@ mod tests {
     fn the_prefix_is_the_upper_half_of_a_gid() {
         let config = DeviceConfig { gid_prefix: 0xfec0_0000_0000_0001, ..DeviceConfig::with_lid(3) };
         let mut gid = [0xfe, 0xc0, 0, 0, 0, 0, 0, 1, 0, 2, 0xc9, 0, 0, 0, 3, 1];
-        assert_eq!((Port::new(&config).gid(0), config.gid()), (Some(gid), gid));
+        let identity = PortIdentity::new(&config);
+        assert_eq!((identity.gid(0), config.gid()), (Some(gid), gid));
         // An entry that is not in use has it too, and the GUID 0.
         gid[8..].fill(0);
-        assert_eq!((Port::new(&config).gid(7), Port::new(&config).gid(8)), (Some(gid), None));
+        assert_eq!((identity.gid(7), identity.gid(8)), (Some(gid), None));
     }
 }

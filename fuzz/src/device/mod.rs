@@ -55,9 +55,9 @@ impl Subnet {
             attacker.more_objects();
         }
         let mut fabric = Fabric::new(PerfectWire::default(), None);
-        let ports = [attacker.lid, well_behaved.guest.lid].map(|lid| {
-            fabric.wire_mut().attach(lid);
-            fabric.add_port(lid)
+        let ports = [&attacker, &well_behaved.guest].map(|guest| {
+            fabric.wire_mut().attach(guest.device.identity());
+            fabric.add_port()
         });
         Self { attacker, well_behaved, fabric, ports }
     }

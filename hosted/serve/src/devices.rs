@@ -467,7 +467,7 @@ impl Subnet {
         let mut fabric = Fabric::new(wire, link.map(|link| Box::new(link) as Box<dyn Uplink + Send>));
         let served = |(station, vectors): (Station, Vectors)| {
             let lid = station.device.config().lid;
-            let state = State { port: fabric.add_port(lid), station, runner: Runner::Awake };
+            let state = State { port: fabric.add_port(), station, runner: Runner::Awake };
             Served {
                 name: format!("lid{lid}"),
                 entry: Mutex::default(),
@@ -564,6 +564,7 @@ mod tests {
     use super::*;
     use crate::client_memory::{Bounds, ClientMemory};
 
+    use bareverbs_sim::identity::PortIdentity;
     /// A wire that carries nothing and has something to do every so often.
     struct Busy {
         due: Instant,
@@ -586,7 +587,9 @@ mod tests {
             Some(self.due)
         }
 
-        fn set_lid(&mut self, _: PortId, _: u16) {}
+        fn identity(&self, _: PortId) -> Option<&PortIdentity> {
+            None
+        }
 
         fn destination(&self, _: PortId, _: &[u8]) -> Destination {
             Destination::Nowhere
@@ -616,10 +619,11 @@ mod tests {
     /// Two devices on a perfect wire.
     fn subnet_of_two() -> Subnet {
         let mut wire = PerfectWire::new(Duration::ZERO);
-        for lid in 1..=2 {
-            wire.attach(lid);
+        let devices = vec![device(1), device(2)];
+        for (station, _) in &devices {
+            wire.attach(station.device.identity());
         }
-        Subnet::new(vec![device(1), device(2)], Box::new(wire), None)
+        Subnet::new(devices, Box::new(wire), None)
     }
 
     /// Two devices on a perfect wire, running.

@@ -93,15 +93,13 @@ impl Server {
         for ServedDevice { config: device, socket: path } in config.devices {
             let device = DeviceConfig { interrupts: InterruptRouting::External, ..device };
             let (listener, claim) = socket::listen(&path, config.socket_mode)?;
-            wire.attach(device.lid);
             let name = format!("lid{}", device.lid);
             let lines = Arc::new(Limited::new(name.clone()));
             let memory = Arc::new(ClientMemory::new(Arc::clone(&lines), Bounds { bytes: config.guest_memory, files }));
             let vectors = device.vectors;
-            stations.push((
-                station(&name, device, &memory, config.trace.as_ref(), config.recording.as_ref()),
-                Vectors::new(vectors),
-            ));
+            let station = station(&name, device, &memory, config.trace.as_ref(), config.recording.as_ref());
+            wire.attach(station.device.identity());
+            stations.push((station, Vectors::new(vectors)));
             prepared.push(Prepared { name, lines, listener: Arc::new(listener), memory, vectors });
             claims.push(claim);
         }
@@ -354,6 +352,7 @@ fn with_faults(faults: WireFaults, seed: u64, wire: PerfectWire) -> Box<dyn Wire
 }
 
 #[cfg(test)]
+    use bareverbs_sim::identity::PortIdentity;
 mod tests {
     use bareverbs::Instant;
     use bareverbs_sim::wire::Probability;
@@ -364,7 +363,7 @@ mod tests {
     /// Numbers of frames in the order of their arrival, on a wire with these faults, a microsecond apart.
     fn arrivals(faults: WireFaults) -> Vec<u32> {
         let mut wire = PerfectWire::default();
-        let (from, _) = (wire.attach(1), wire.attach(2));
+        let (from, _) = (wire.attach(PortIdentity::with_lid(1)), wire.attach(PortIdentity::with_lid(2)));
         let mut wire = with_faults(faults, 1, wire);
         let mut got = Vec::new();
         for number in 0..10_000_u32 {

@@ -12,7 +12,7 @@ use crate::limits::{GIDS, PKEYS};
 use crate::management;
 use crate::step::StepContext;
 
-/// Of [`MadIfcIn::OP_MOD`]: the manager's key is not checked (Linux `MLX5_MAD_IFC_IGNORE_MKEY`).
+/// Of [`MadIfcIn::OP_MOD`]: the manager's key is not checked (Linux `MLX5_MAD_IFC_IGNORE_MKEY`). Only reads may do without.
 const IGNORE_M_KEY: u32 = 1;
 /// The index that asks for the whole table.
 const WHOLE_TABLE: u32 = 0xffff;
@@ -43,7 +43,9 @@ pub(super) fn modify_context(
     _: &mut ViewMut<'_, ModifyHcaVportContextOut>,
 ) -> Outcome {
     check_port(input.get(ModifyHcaVportContextIn::PORT_NUM), input.is_set(ModifyHcaVportContextIn::OTHER_VPORT))?;
-    firmware.port.modify(input.sub(ModifyHcaVportContextIn::HCA_VPORT_CONTEXT));
+    if !firmware.port.modify(input.sub(ModifyHcaVportContextIn::HCA_VPORT_CONTEXT)) {
+        return Err(Refusal::new(CmdStatus::BadParam, "the GUIDs are not the driver's to change"));
+    }
     firmware.port_changed(ctx);
     Ok(())
 }
@@ -86,7 +88,7 @@ pub(super) fn query_gid(
     let wanted = indices(input.get(QueryHcaVportGidIn::GID_INDEX), GIDS);
     output.set(QueryHcaVportGidOut::GIDS_NUM, wanted.len() as u32);
     for (i, index) in wanted.enumerate() {
-        let gid = firmware.port.gid(index).ok_or(Refusal::new(CmdStatus::BadParam, "beyond the GID table"))?;
+        let gid = firmware.port.identity().gid(index).ok_or(Refusal::new(CmdStatus::BadParam, "beyond the GID table"))?;
         put(output.as_bytes_mut(), QueryHcaVportGidOut::GID.at(i), &gid, room)?;
     }
     Ok(())
@@ -101,7 +103,10 @@ pub(super) fn query_pkey(
 ) -> Outcome {
     check_port(input.get(QueryHcaVportPkeyIn::PORT_NUM), input.is_set(QueryHcaVportPkeyIn::OTHER_VPORT))?;
     for (i, index) in indices(input.get(QueryHcaVportPkeyIn::PKEY_INDEX), PKEYS).enumerate() {
-        let pkey = firmware.port.pkey(index).ok_or(Refusal::new(CmdStatus::BadParam, "beyond the P_Key table"))?;
+        if index >= PKEYS {
+            return Err(Refusal::new(CmdStatus::BadParam, "beyond the P_Key table"));
+        }
+        let pkey = firmware.port.identity().pkey(index);
         put(output.as_bytes_mut(), QueryHcaVportPkeyOut::PKEY.at(i), &u32::from(pkey).to_be_bytes(), room)?;
     }
     Ok(())

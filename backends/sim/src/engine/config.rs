@@ -2,20 +2,10 @@
 
 use crate::config::DEFAULT_MEMORY_LIMIT;
 use crate::limits::Limits;
-use crate::packet::same_partition;
-
-/// Prefix of GIDs that are valid on the link.
-const LINK_LOCAL_PREFIX: u128 = 0xfe80 << 112;
 
 /// What the rest of the device decides about the data path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// Local identifier of the port; frames to another one are not for this device.
-    pub lid: u16,
-    /// GID table of the port in wire order, the sources of global routes. An entry without an interface identifier is unused.
-    pub gids: Vec<[u8; 16]>,
-    /// P_Key table of the port. An entry whose lower 15 bits are 0 is unused.
-    pub pkeys: Vec<u16>,
     /// Atomics treat memory as little-endian 64-bit numbers; otherwise as big-endian ones.
     pub atomic_host_endian: bool,
     /// 1: completions carry the user index of their queue pair beside its number; 0: zero there.
@@ -35,9 +25,6 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {
-            lid: 1,
-            gids: vec![[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]],
-            pkeys: std::iter::once(0xffff).chain([0; 127]).collect(),
             atomic_host_endian: true,
             cqe_version: 1,
             limits: Limits::default(),
@@ -50,34 +37,6 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Entry of the GID table, if it is in use.
-    pub(super) fn gid(&self, index: u32) -> Option<[u8; 16]> {
-        let gid = usize::try_from(index).ok().and_then(|index| self.gids.get(index)).copied();
-        gid.filter(|gid| u128::from_be_bytes(*gid) as u64 != 0)
-    }
-
-    /// The GID of answers that name none: the first.
-    pub(super) fn port_gid(&self) -> [u8; 16] {
-        self.gids.first().copied().unwrap_or_default()
-    }
-
-    /// Whether a packet with this destination GID is for the port. The link-local prefix always names it (InfiniBand
-    /// Architecture 4.1.1).
-    pub(super) fn has_gid(&self, gid: [u8; 16]) -> bool {
-        let link_local = |own: [u8; 16]| (LINK_LOCAL_PREFIX | u128::from(u128::from_be_bytes(own) as u64)).to_be_bytes();
-        (0..self.gids.len() as u32).filter_map(|index| self.gid(index)).any(|own| gid == own || gid == link_local(own))
-    }
-
-    /// Entry of the P_Key table; 0, which is no partition, beyond it.
-    pub(super) fn pkey(&self, index: u32) -> u16 {
-        usize::try_from(index).ok().and_then(|index| self.pkeys.get(index)).copied().unwrap_or(0)
-    }
-
-    /// Whether the port is a member of the partition of a packet.
-    pub(super) fn shares_partition(&self, pkey: u16) -> bool {
-        self.pkeys.iter().any(|own| same_partition(*own, pkey))
-    }
-
     /// The number that eight bytes of memory hold for an atomic.
     pub(super) fn atomic_value(&self, bytes: [u8; 8]) -> u64 {
         if self.atomic_host_endian { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }

@@ -17,13 +17,13 @@ const GENERAL_QKEY: u32 = 0x8001_0000;
 impl Engine {
     /// Whether a packet is a datagram that an agent of the port answers.
     pub(super) fn is_management_request(&self, packet: &Packet<'_>) -> bool {
-        let config = &self.shared.config;
-        let here = packet.lrh.dlid == config.lid || packet.lrh.dlid == PERMISSIVE_LID;
+        let identity = &self.shared.identity;
+        let here = packet.lrh.dlid == identity.lid() || packet.lrh.dlid == PERMISSIVE_LID;
         let datagram = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
         let (Some(deth), Ok(mad)) = (packet.deth, <&[u8; MAD]>::try_from(&*packet.payload)) else { return false };
         let allowed = match packet.bth.dest_qpn {
             SUBNET_QPN => true,
-            GENERAL_QPN => deth.qkey == GENERAL_QKEY && config.shares_partition(packet.bth.pkey),
+            GENERAL_QPN => deth.qkey == GENERAL_QKEY && identity.shares_partition(packet.bth.pkey),
             _ => false,
         };
         let subnet = packet.bth.dest_qpn == SUBNET_QPN;
@@ -42,13 +42,13 @@ impl Engine {
         let vl = if to_subnet { SUBNET_LANE } else { 0 };
         // A port without a local identifier is at the other end of the cable.
         let dlid = if request.lrh.slid == NO_LID { PERMISSIVE_LID } else { request.lrh.slid };
-        let lrh = Lrh { vl, sl: request.lrh.sl, dlid, slid: self.shared.config.lid };
+        let lrh = Lrh { vl, sl: request.lrh.sl, dlid, slid: self.shared.identity.lid() };
         let bth = Bth { dest_qpn: asked.source_qpn, solicited: false, ..request.bth };
         let mut packet = Packet::new(lrh, bth);
         let qkey = if to_subnet { 0 } else { GENERAL_QKEY };
         packet.deth = Some(Deth { qkey, source_qpn: request.bth.dest_qpn });
         packet.grh =
-            request.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.config.port_gid(), dgid: route.sgid, ..route });
+            request.grh.map(|route| Grh { hop_limit: 0xff, sgid: self.shared.identity.port_gid(), dgid: route.sgid, ..route });
         packet.payload = Cow::Borrowed(answer);
         QpStep { shared: &mut self.shared, ctx }.transmit(packet);
     }

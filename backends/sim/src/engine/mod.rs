@@ -24,11 +24,13 @@ mod srq;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CqArm, EventType, QpcState, View};
 
 use crate::fabric::frame_pool::FramePool;
+use crate::identity::PortIdentity;
 use crate::registry::{Registry, Resource};
 use crate::stats::{EngineStats, QueueCounts};
 use crate::step::StepContext;
@@ -66,17 +68,17 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A device without objects.
-    pub fn new(config: EngineConfig) -> Self {
+    /// A device without objects, at a port.
+    pub fn new(config: EngineConfig, identity: Arc<PortIdentity>) -> Self {
         let registry = Registry::new(&config.limits, config.memory_limit);
-        Self::with_registry(config, registry)
+        Self::with_registry(config, identity, registry)
     }
 
-    fn with_registry(config: EngineConfig, registry: Registry) -> Self {
+    fn with_registry(config: EngineConfig, identity: Arc<PortIdentity>, registry: Registry) -> Self {
         Self {
             qps: BTreeMap::new(),
             groups: Groups::default(),
-            shared: QpResources::new(config, registry),
+            shared: QpResources::new(config, identity, registry),
             busy: BTreeSet::new(),
             next_busy: 0,
             timers: BTreeSet::new(),
@@ -117,7 +119,7 @@ impl Engine {
         let none = Registry::new(&self.shared.config.limits, 0);
         let mut registry = std::mem::replace(&mut self.shared.registry, none);
         registry.clear(&self.shared.config.limits);
-        *self = Self::with_registry(self.shared.config.clone(), registry);
+        *self = Self::with_registry(self.shared.config.clone(), Arc::clone(&self.shared.identity), registry);
     }
 
     /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. `false` if there

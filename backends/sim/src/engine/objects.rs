@@ -165,7 +165,7 @@ impl Engine {
             }
         }
         let (old_pd, old_cqs, old_set) = (qp.context.pd(), qp.context.cqs(), qp.context.counter_set());
-        modify::modify(qp, &self.shared.config, transition, opt_mask, qpc)?;
+        modify::modify(qp, &self.shared.config, &self.shared.identity, transition, opt_mask, qpc)?;
         let id = Resource::qp(qpn);
         let new_pd = Resource::pd(qp.context.pd());
         // The one that changes keys had none before.

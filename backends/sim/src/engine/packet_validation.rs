@@ -37,7 +37,7 @@ impl Engine {
         if !packet.keeps_subnet_lane() {
             return self.drop_frame(ctx, "virtual lane 15 is for queue pair 0 alone");
         }
-        if packet.grh.is_some_and(|route| !self.shared.config.has_gid(route.dgid)) {
+        if packet.grh.is_some_and(|route| !self.shared.identity.has_gid(route.dgid)) {
             return self.drop_frame(ctx, "its route ends at another GID");
         }
         if self.is_management_request(&packet) {
@@ -93,7 +93,7 @@ impl Engine {
         let members: Vec<u32> = packet.grh.into_iter().flat_map(|route| self.groups.members(route.dgid)).collect();
         // Each is looked at, whether it takes the packet or not.
         ctx.meter.count(members.len() as u64);
-        let own = packet.lrh.slid == self.shared.config.lid;
+        let own = packet.lrh.slid == self.shared.identity.lid();
         let addressing = packet.addressing();
         let mut taken = false;
         for qpn in members {
@@ -132,7 +132,7 @@ impl Qp {
     pub(in crate::engine) fn accepts(&self, addressing: &Addressing, shared: &QpResources) -> bool {
         let Addressing { lrh, transport, dest_qpn } = *addressing;
         let group = lrh.is_multicast() && dest_qpn == MULTICAST_QPN;
-        if lrh.dlid != shared.config.lid && lrh.dlid != PERMISSIVE_LID && !group {
+        if lrh.dlid != shared.identity.lid() && lrh.dlid != PERMISSIVE_LID && !group {
             return false;
         }
         if transport != Some(self.context.service.transport()) || self.context.service == Service::RegUmr {
@@ -154,7 +154,7 @@ impl Qp {
     pub(in crate::engine) fn shares_partition(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
         match self.context.wire_qpn() {
             SUBNET_QPN => true,
-            GENERAL_QPN => shared.config.shares_partition(packet.bth.pkey),
+            GENERAL_QPN => shared.identity.shares_partition(packet.bth.pkey),
             _ => same_partition(shared.pkey(self.context.path(Ads::PKEY_INDEX)), packet.bth.pkey),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::config::EngineConfig;
 use super::cq::CqTable;
@@ -9,6 +10,7 @@ use super::event::EngineEvent;
 use super::memory::key::KeyTable;
 use super::srq::SrqTable;
 use crate::fabric::frame_pool::{FramePool, MOST_IN_A_TURN};
+use crate::identity::PortIdentity;
 use crate::packet::{NO_LID, Packet};
 use crate::registry::Registry;
 use crate::stats::{EngineStats, QueueCounts};
@@ -22,6 +24,8 @@ pub(in crate::engine) const MAX_FRAMES: usize = 1024;
 #[derive(Debug)]
 pub(in crate::engine) struct QpResources {
     pub(in crate::engine) config: EngineConfig,
+    /// Who the port is.
+    pub(in crate::engine) identity: Arc<PortIdentity>,
     pub(in crate::engine) registry: Registry,
     pub(in crate::engine) keys: KeyTable,
     pub(in crate::engine) cqs: CqTable,
@@ -42,9 +46,10 @@ pub(in crate::engine) struct QpResources {
 }
 
 impl QpResources {
-    pub(in crate::engine) fn new(config: EngineConfig, registry: Registry) -> Self {
+    pub(in crate::engine) fn new(config: EngineConfig, identity: Arc<PortIdentity>, registry: Registry) -> Self {
         Self {
             config,
+            identity,
             registry,
             keys: KeyTable::default(),
             cqs: CqTable::default(),
@@ -61,7 +66,7 @@ impl QpResources {
     }
 
     pub(in crate::engine) fn pkey(&self, index: u32) -> u16 {
-        self.config.pkey(index)
+        self.identity.pkey(index as usize)
     }
 
     /// Whether more frames may wait.
@@ -96,7 +101,7 @@ impl QpStep<'_, '_> {
             // Members may be here as well as elsewhere.
             self.shared.loopback.push_back(frame.clone());
         }
-        let here = packet.lrh.dlid == self.shared.config.lid && packet.lrh.dlid != NO_LID;
+        let here = packet.lrh.dlid == self.shared.identity.lid() && packet.lrh.dlid != NO_LID;
         let queue = if here { &mut self.shared.loopback } else { &mut self.shared.frames };
         queue.push_back(frame);
         if let Cow::Owned(payload) = packet.payload {

@@ -44,7 +44,6 @@ pub trait Uplink {
 #[derive(Debug)]
 pub struct Port {
     id: PortId,
-    lid: u16,
     /// Frames of the device that are not on the wire yet, and until when the first of them waits for room.
     outgoing: VecDeque<Vec<u8>>,
     held_until: Option<Instant>,
@@ -112,8 +111,8 @@ impl<W: Wire> Fabric<W> {
         }
     }
 
-    /// Adds the port that the wire attached last, with the local identifier that it was attached with.
-    pub fn add_port(&mut self, lid: u16) -> Port {
+    /// Adds the port that the wire attached last.
+    pub fn add_port(&mut self) -> Port {
         let id = PortId(self.inboxes.len());
         self.inboxes.push(Inbox::default());
         // Each source has its share of an inbox.
@@ -121,7 +120,6 @@ impl<W: Wire> Fabric<W> {
         self.inboxes.iter().for_each(|inbox| inbox.divide(sources));
         Port {
             id,
-            lid,
             outgoing: VecDeque::new(),
             held_until: None,
             incoming: VecDeque::new(),
@@ -160,10 +158,6 @@ impl<W: Wire> Fabric<W> {
         self.reuse(&mut port.received, device.frame_pool());
         worked |= device.next_due().is_some_and(|due| due <= now);
         device.advance(now);
-        if device.lid() != port.lid {
-            port.lid = device.lid();
-            self.switch().wire.set_lid(port.id, port.lid);
-        }
         worked | self.transmit(port, device, now)
     }
 

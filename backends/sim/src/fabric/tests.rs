@@ -45,12 +45,13 @@ impl Rig {
 
     fn with_latency(count: u16, latency: Duration) -> Self {
         let mut wire = PerfectWire::new(latency);
-        for lid in 1..=count {
-            wire.attach(lid);
+        let device = |lid| Device::new(DeviceConfig::with_lid(lid), Box::new(NoMemory));
+        let devices: Vec<Device> = (1..=count).map(device).collect();
+        for device in &devices {
+            wire.attach(device.identity());
         }
         let mut fabric = Fabric::new(wire, None);
-        let device = |lid| Device::new(DeviceConfig::with_lid(lid), Box::new(NoMemory));
-        let devices = (1..=count).map(|lid| (fabric.add_port(lid), device(lid))).collect();
+        let devices = devices.into_iter().map(|device| (fabric.add_port(), device)).collect();
         let mut rig = Self { fabric, devices, now: Instant::from_nanos(1_000_000) };
         // Started, they have nothing to do.
         (0..count.into()).for_each(|at| rig.step(at));

@@ -5,6 +5,8 @@ pub(crate) mod event_queues;
 pub(crate) mod firmware_pages;
 pub(crate) mod unsupported;
 
+use std::sync::Arc;
+
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdHcaCap, CmdStatus, EventType};
 
@@ -15,7 +17,7 @@ use crate::firmware::capabilities::Capabilities;
 use crate::firmware::event_queues::{Event, EventQueues};
 use crate::firmware::firmware_pages::Pages;
 use crate::firmware::unsupported::{Unsupported, UnsupportedLog};
-use crate::limits::{GIDS, PKEYS};
+use crate::identity::LidTaken;
 use crate::management::{self, Agents, Cleared};
 use crate::port::Port;
 use crate::registry::{ObjectKind, Resource};
@@ -56,19 +58,25 @@ pub(crate) struct Firmware {
 
 impl Firmware {
     pub(crate) fn new(config: DeviceConfig) -> Self {
+        let port = Port::new(&config);
+        Self::with_port(config, port)
+    }
+
+    fn with_port(config: DeviceConfig, port: Port) -> Self {
         let caps = Capabilities::new(&config);
+        let engine_config = EngineConfig {
+            limits: config.limits,
+            memory_limit: config.memory_limit.max(MIN_MEMORY_LIMIT),
+            ..EngineConfig::default()
+        };
         let mut firmware = Self {
             state: HcaState::Disabled,
             issi: 0,
             caps,
             pages: Pages::new(config.pages),
-            port: Port::new(&config),
+            engine: Engine::new(engine_config, Arc::clone(port.identity())),
+            port,
             eqs: EventQueues::default(),
-            engine: Engine::new(EngineConfig {
-                limits: config.limits,
-                memory_limit: config.memory_limit.max(MIN_MEMORY_LIMIT),
-                ..EngineConfig::default()
-            }),
             cleared_traffic: Cleared::default(),
             umems: Umems::default(),
             unsupported: UnsupportedLog::default(),
@@ -78,12 +86,9 @@ impl Firmware {
         firmware
     }
 
-    /// Tells the data path what capabilities and port say now.
+    /// Tells the data path what the capabilities say now.
     pub(crate) fn configure_engine(&mut self) {
         self.engine.configure(EngineConfig {
-            lid: self.port.lid(),
-            gids: (0..GIDS).filter_map(|index| self.port.gid(index)).collect(),
-            pkeys: (0..PKEYS).filter_map(|index| self.port.pkey(index)).collect(),
             atomic_host_endian: self.caps.atomic_host_endian(),
             cqe_version: self.caps.general(CmdHcaCap::CQE_VERSION) as u8,
             limits: self.config.limits,
@@ -104,17 +109,13 @@ impl Firmware {
         self.pages.forget_objects();
     }
 
-    /// Everything but the pages' account, the cable and what was told already as at power-on, as DISABLE_HCA leaves it.
+    /// Everything but the pages' account, the port's cable and its subnet manager's settings, and what was reported already as at
+    /// power-on, as DISABLE_HCA leaves it.
     pub(crate) fn restart(&mut self) {
-        let fresh = Self::new(self.config.clone());
-        let Self { pages, port, unsupported, .. } = core::mem::replace(self, fresh);
-        self.pages = pages;
-        self.unsupported = unsupported;
+        let fresh = Self::with_port(self.config.clone(), self.port.restarted(&self.config));
+        let Self { pages, unsupported, .. } = core::mem::replace(self, fresh);
+        (self.pages, self.unsupported) = (pages, unsupported);
         self.count_pages();
-        self.port.set_cable(port.cable());
-        self.port.restart_counts();
-        // Nobody is there to be told.
-        self.port.take_changes();
     }
 
     /// Counts what the list of firmware pages takes now.
@@ -196,11 +197,11 @@ impl Firmware {
 
     /// Announces what changed of the port.
     pub(crate) fn port_changed(&mut self, ctx: &mut StepContext<'_>) {
-        let changes = self.port.take_changes();
-        if !changes.is_empty() {
-            self.configure_engine();
+        if let Some(LidTaken(lid)) = self.port.take_refused_lid() {
+            ctx.note(|| format!("LID {lid:#x} refused: another port of the switch has it"));
+            self.unsupported.report(Unsupported::LidOfAnother(lid));
         }
-        for change in changes {
+        for change in self.port.take_changes() {
             if self.state == HcaState::Running {
                 self.eqs.post(ctx, Event::port(change));
             }

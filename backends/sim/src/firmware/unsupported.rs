@@ -23,6 +23,8 @@ pub(crate) enum Unsupported {
     GatewayCommand(u16),
     /// A request on a send queue, by its opcode.
     Request(u8),
+    /// A local identifier that another port of the switch has.
+    LidOfAnother(u16),
 }
 
 /// Name of a command, by its opcode.
@@ -38,6 +40,7 @@ impl fmt::Display for Unsupported {
             Self::CapabilityPage(page) => write!(f, "capability page {page:#04x}"),
             Self::Register(register) => write!(f, "register {register:#06x}"),
             Self::GatewayCommand(opcode) => write!(f, "command {opcode:#06x} through the gateway in configuration space"),
+            Self::LidOfAnother(lid) => write!(f, "LID {lid:#x} at two ports"),
             Self::Request(opcode) => {
                 let name = WqeOpcode::from_code(opcode.into()).map_or("without a name", WqeOpcode::name);
                 write!(f, "send request {name} ({opcode:#04x})")

@@ -58,13 +58,12 @@ impl World {
     /// Adds a host with a device, enabled as a kernel leaves it to a driver, on the wire.
     pub fn add(&self, config: DeviceConfig) -> Host {
         let map = MemoryMap::default();
-        let lid = config.lid;
         let mut device = Device::new(config, Box::new(map.clone()));
         device.enable_function();
         device.advance(self.now());
         let device = self.state.with(|subnet| {
-            subnet.fabric.wire_mut().inner_mut().attach(lid);
-            let port = subnet.fabric.add_port(lid);
+            subnet.fabric.wire_mut().inner_mut().attach(device.identity());
+            let port = subnet.fabric.add_port();
             subnet.devices.push((port, device));
             subnet.devices.len() - 1
         });

@@ -111,7 +111,7 @@ fn node_info(port: &Port, config: &DeviceConfig) -> Data {
 fn guids(port: &Port, block: usize) -> Data {
     let mut data = [0; ATTRIBUTE];
     for (place, index) in data.chunks_exact_mut(8).zip(block * GUIDS_A_BLOCK..) {
-        let guid = port.gid(index).and_then(|gid| gid.last_chunk().copied()).unwrap_or([0; 8]);
+        let guid = port.identity().gid(index).and_then(|gid| gid.last_chunk().copied()).unwrap_or([0; 8]);
         place.copy_from_slice(&guid);
     }
     data
@@ -120,7 +120,7 @@ fn guids(port: &Port, block: usize) -> Data {
 fn pkeys(port: &Port, block: usize) -> Data {
     let mut data = [0; ATTRIBUTE];
     for (place, index) in data.chunks_exact_mut(2).zip(block * PKEYS_A_BLOCK..) {
-        place.copy_from_slice(&port.pkey(index).unwrap_or(0).to_be_bytes());
+        place.copy_from_slice(&port.identity().pkey(index).to_be_bytes());
     }
     data
 }

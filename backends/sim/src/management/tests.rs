@@ -256,7 +256,7 @@ fn what_no_agent_answers_is_for_the_host() {
 fn a_subnet_manager_configures_the_port() {
     let config = DeviceConfig { managed: true, ..DeviceConfig::with_lid(9) };
     let mut port = Port::new(&config);
-    assert_eq!((port.lid(), port.is_up(), port.is_active()), (0, true, false));
+    assert_eq!((port.identity().lid(), port.is_up(), port.is_active()), (0, true, false));
     let set = |port: &mut Port, lid: u16, state: u8, reregister: u8| {
         let mut question = question(1, 2, 0x15, 1);
         // IBTA 14.2.5.6: prefix at 8, LID at 16, the manager's at 18, state in the low half of 32, the reregistration at 51.
@@ -278,7 +278,7 @@ fn a_subnet_manager_configures_the_port() {
     assert_eq!(set(&mut port, 0x21, 4, 0x80), (0, 0x21, 3, 4));
     assert_eq!(port.take_changes(), [PortChange::Active, PortChange::ClientReregister]);
     assert_eq!(
-        (port.lid(), port.is_active(), port.gid(0).unwrap()[..8].to_vec()),
+        (port.identity().lid(), port.is_active(), port.identity().gid(0).unwrap()[..8].to_vec()),
         (0x21, true, vec![0xfe, 0xc0, 0, 0, 0, 0, 0, 7])
     );
     assert_eq!(set(&mut port, 0xc000, 0, 0).0, 28, "a group's LID");
@@ -299,6 +299,6 @@ fn a_subnet_manager_sets_the_partition_table() {
     let mut cleared = Cleared::default();
     let answer = answer(agents(&mut port, &config, STATS, &mut cleared), &question, true).unwrap();
     assert_eq!((answer[5], &answer[64..68]), (0, &[0x80, 1, 0x7f, 0xff][..]));
-    assert_eq!([0, 32, 33].map(|index| port.pkey(index)), [Some(0xffff), Some(0x8001), Some(0x7fff)]);
+    assert_eq!([0, 32, 33].map(|index| port.identity().pkey(index)), [0xffff, 0x8001, 0x7fff]);
     assert_eq!(port.take_changes(), [PortChange::Pkey]);
 }

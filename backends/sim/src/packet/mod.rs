@@ -298,6 +298,26 @@ pub fn destination(frame: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*frame.get(2..)?.first_chunk()?))
 }
 
+/// Source of a frame by its first bytes. `None` if it is too short.
+pub fn source(frame: &[u8]) -> Option<u16> {
+    Some(u16::from_be_bytes(*frame.get(6..)?.first_chunk()?))
+}
+
+/// Bytes of a frame from its base transport header on. `None` if it is no transport packet.
+fn transport(frame: &[u8]) -> Option<&[u8]> {
+    match frame.get(1)? & 3 {
+        LNH_LOCAL => frame.get(LRH..),
+        LNH_GLOBAL => frame.get(LRH + GRH..),
+        _ => None,
+    }
+}
+
+/// Partition key of a frame. `None` for subnet management, which is in no partition, and for what is no transport packet.
+pub fn partition_key(frame: &[u8]) -> Option<u16> {
+    let &[_, _, high, low] = transport(frame)?.first_chunk()?;
+    (!is_subnet_management(frame)).then_some(u16::from_be_bytes([high, low]))
+}
+
 /// Whether ports with these partition keys may communicate: the same partition, and a full member (highest bit) on one side.
 /// Partition 0 is none (InfiniBand Architecture 10.9.1.2).
 pub fn same_partition(own: u16, theirs: u16) -> bool {
@@ -319,12 +339,7 @@ impl Addressing {
     /// Reads the fields of a frame (LRH to ICRC). `None` if it is too short or no transport packet.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let &[first, second, d0, d1, _, _, s0, s1] = frame.first_chunk()?;
-        let at = match second & 3 {
-            LNH_LOCAL => LRH,
-            LNH_GLOBAL => LRH + GRH,
-            _ => return None,
-        };
-        let &[opcode, _, _, _, _, q0, q1, q2] = frame.get(at..)?.first_chunk()?;
+        let &[opcode, _, _, _, _, q0, q1, q2] = transport(frame)?.first_chunk()?;
         let lrh =
             Lrh { vl: first >> 4, sl: second >> 4, dlid: u16::from_be_bytes([d0, d1]), slid: u16::from_be_bytes([s0, s1]) };
         let transport = Opcode::from_bits(opcode).map(|opcode| opcode.transport);

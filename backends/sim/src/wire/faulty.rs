@@ -6,6 +6,7 @@ use std::time::Duration;
 use bareverbs::Instant;
 
 use super::{Delivery, Destination, PortId, Probability, Random, Wire};
+use crate::identity::PortIdentity;
 use crate::packet::destination;
 
 /// Most frames of one source and destination that wait at a time to be passed.
@@ -243,8 +244,8 @@ impl<W: Wire> Wire for FaultyWire<W> {
         [self.inner.next_due(), held].into_iter().flatten().min()
     }
 
-    fn set_lid(&mut self, port: PortId, lid: u16) {
-        self.inner.set_lid(port, lid);
+    fn identity(&self, port: PortId) -> Option<&PortIdentity> {
+        self.inner.identity(port)
     }
 
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
@@ -266,7 +267,7 @@ mod tests {
     /// Numbers of the frames in the order of their arrival. `gap` is the time from one to the next.
     fn run(faults: WireFaults, seed: u64, gap: u64) -> (WireStats, Vec<u32>) {
         let mut perfect = PerfectWire::new(Duration::ZERO);
-        let port = perfect.attach(1);
+        let port = perfect.attach(PortIdentity::with_lid(1));
         let mut wire = FaultyWire::new(perfect, faults, seed);
         let mut got = Vec::new();
         for number in 0..FRAMES {
@@ -300,7 +301,7 @@ mod tests {
     #[test]
     fn a_frame_for_a_group_is_as_many_frames_as_it_becomes() {
         let mut perfect = PerfectWire::new(Duration::ZERO);
-        let ports: Vec<PortId> = (1..=4).map(|lid| perfect.attach(lid)).collect();
+        let ports: Vec<PortId> = (1..=4).map(|lid| perfect.attach(PortIdentity::with_lid(lid))).collect();
         let late = WireFaults { delay: Probability::ALWAYS, delay_time: Duration::from_millis(1), ..WireFaults::NONE };
         let mut wire = FaultyWire::new(perfect, late, 1);
         let start = Instant::from_nanos(0);
@@ -358,7 +359,7 @@ mod tests {
     #[test]
     fn a_frame_is_passed_by_one_of_its_own_flow_alone() {
         let mut perfect = PerfectWire::new(Duration::ZERO);
-        let (a, b) = (perfect.attach(1), perfect.attach(2));
+        let (a, b) = (perfect.attach(PortIdentity::with_lid(1)), perfect.attach(PortIdentity::with_lid(2)));
         let mut wire = FaultyWire::new(perfect, WireFaults::NONE, 1);
         let frame = |dlid: u8, number: u8| vec![0, 0, 0, dlid, number];
         let now = Instant::from_nanos(5);

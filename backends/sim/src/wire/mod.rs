@@ -5,10 +5,12 @@ mod probability;
 mod random;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bareverbs::Instant;
 
+use crate::identity::{LidTable, PortIdentity};
 use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid};
 
 pub use faulty::{FaultyWire, WireFaults, WireStats};
@@ -51,8 +53,8 @@ pub trait Wire {
     fn deliver(&mut self, now: Instant) -> Option<Delivery>;
     /// When the next frame arrives.
     fn next_due(&self) -> Option<Instant>;
-    /// Says what local identifier a port has from now on; 0 for none.
-    fn set_lid(&mut self, port: PortId, lid: u16);
+    /// Who a port is. `None` if there is no such port.
+    fn identity(&self, port: PortId) -> Option<&PortIdentity>;
     /// Where a frame from this port goes, if nothing happens to it.
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination;
     /// Frames from this port that have not arrived yet.
@@ -72,8 +74,8 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
         (**self).next_due()
     }
 
-    fn set_lid(&mut self, port: PortId, lid: u16) {
-        (**self).set_lid(port, lid);
+    fn identity(&self, port: PortId) -> Option<&PortIdentity> {
+        (**self).identity(port)
     }
 
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
@@ -86,10 +88,12 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
 }
 
 /// Any number of ports behind one switch that loses nothing and keeps the order. A frame goes to the port with its
-/// destination LID, also if it came from there, and one for a multicast LID to every other port; one for a LID that no port has is counted and forgotten.
-#[derive(Clone, Debug, Default)]
+/// destination LID, also if it came from there, and one for a multicast LID to every other port; one for a LID that no port has
+/// is counted and forgotten. No two ports have the same LID.
+#[derive(Debug, Default)]
 pub struct PerfectWire {
-    lids: Vec<u16>,
+    ports: Vec<Arc<PortIdentity>>,
+    lids: Arc<LidTable>,
     latency: Duration,
     in_flight: VecDeque<(Instant, Delivery)>,
     /// How many of them each port sent.
@@ -103,11 +107,12 @@ impl PerfectWire {
         Self { latency, ..Self::default() }
     }
 
-    /// Adds a port with a local identifier.
-    pub fn attach(&mut self, lid: u16) -> PortId {
-        self.lids.push(lid);
+    /// Adds a port. Frames follow its local identifier from now on; if another port has that already, this one loses it.
+    pub fn attach(&mut self, identity: Arc<PortIdentity>) -> PortId {
+        identity.attach(&self.lids);
+        self.ports.push(identity);
         self.sent_by.push(0);
-        PortId(self.lids.len() - 1)
+        PortId(self.ports.len() - 1)
     }
 
     /// Frames for which there was no port.
@@ -118,9 +123,9 @@ impl PerfectWire {
     fn route(&self, from: PortId, frame: &[u8]) -> Option<PortId> {
         let lid = destination(frame).filter(|lid| *lid != NO_LID)?;
         if lid == PERMISSIVE_LID {
-            return (0..self.lids.len()).map(PortId).find(|&port| port != from);
+            return (0..self.ports.len()).map(PortId).find(|&port| port != from);
         }
-        self.lids.iter().position(|&known| known == lid).map(PortId)
+        self.ports.iter().position(|port| port.lid() == lid).map(PortId)
     }
 
     fn carry(&mut self, now: Instant, delivery: Delivery) {
@@ -136,7 +141,7 @@ impl Wire for PerfectWire {
         match self.destination(from, &frame) {
             Destination::Port(to) => self.carry(now, Delivery { from, to, frame, group: false }),
             Destination::Everyone(_) => {
-                for to in (0..self.lids.len()).map(PortId).filter(|&port| port != from) {
+                for to in (0..self.ports.len()).map(PortId).filter(|&port| port != from) {
                     self.carry(now, Delivery { from, to, frame: frame.clone(), group: true });
                 }
             }
@@ -159,15 +164,13 @@ impl Wire for PerfectWire {
         self.in_flight.front().map(|(due, _)| *due)
     }
 
-    fn set_lid(&mut self, port: PortId, lid: u16) {
-        if let Some(place) = self.lids.get_mut(port.0) {
-            *place = lid;
-        }
+    fn identity(&self, port: PortId) -> Option<&PortIdentity> {
+        self.ports.get(port.0).map(|port| &**port)
     }
 
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
         if destination(frame).is_some_and(is_multicast_lid) {
-            return Destination::Everyone((0..self.lids.len()).filter(|&port| port != from.0).count());
+            return Destination::Everyone((0..self.ports.len()).filter(|&port| port != from.0).count());
         }
         self.route(from, frame).map_or(Destination::Nowhere, Destination::Port)
     }
@@ -189,7 +192,7 @@ mod tests {
     #[test]
     fn routes_by_lid_and_keeps_the_order() {
         let mut wire = PerfectWire::new(Duration::from_nanos(10));
-        let (a, b) = (wire.attach(1), wire.attach(2));
+        let (a, b) = (wire.attach(PortIdentity::with_lid(1)), wire.attach(PortIdentity::with_lid(2)));
         let start = Instant::from_nanos(100);
         wire.send(start, a, frame(2, 0));
         wire.send(start, b, frame(1, 1));
@@ -197,12 +200,13 @@ mod tests {
         wire.send(start, a, frame(9, 3));
         wire.send(start, a, vec![0]);
         assert_eq!(wire.unroutable(), 2);
-        let waiting = wire.attach(4);
-        wire.set_lid(waiting, 0);
+        let identity = PortIdentity::with_lid(4);
+        let waiting = wire.attach(Arc::clone(&identity));
+        identity.set_lid(0).unwrap();
         wire.send(start, a, frame(0, 5));
         wire.send(start, a, frame(4, 5));
         assert_eq!(wire.unroutable(), 4, "nothing finds a port without an identifier");
-        wire.set_lid(waiting, 3);
+        identity.set_lid(3).unwrap();
         let c = waiting;
         wire.send(start, a, frame(0xc001, 4));
         assert_eq!(wire.deliver(start), None);

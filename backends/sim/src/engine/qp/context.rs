@@ -286,7 +286,7 @@ impl QpContext {
     pub(in crate::engine) fn packet(&self, shared: &QpResources, operation: Operation, psn: u32) -> Packet<'static> {
         let opcode = Opcode { transport: self.service.transport(), operation };
         let vl = if self.wire_qpn() == SUBNET_QPN { SUBNET_LANE } else { 0 };
-        let lrh = Lrh { vl, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.config.lid };
+        let lrh = Lrh { vl, sl: self.path(Ads::SL) as u8, dlid: self.path(Ads::RLID) as u16, slid: shared.identity.lid() };
         let bth = Bth {
             opcode,
             solicited: false,
@@ -303,7 +303,7 @@ impl QpContext {
                 tclass: path.get(Ads::TCLASS) as u8,
                 flow_label: path.get(Ads::FLOW_LABEL),
                 hop_limit: path.get(Ads::HOP_LIMIT) as u8,
-                sgid: shared.config.gid(path.get(Ads::SRC_ADDR_INDEX)).unwrap_or_else(|| shared.config.port_gid()),
+                sgid: shared.identity.source_gid(path.get(Ads::SRC_ADDR_INDEX)).unwrap_or_else(|| shared.identity.port_gid()),
                 dgid: path.bytes(Ads::RGID_RIP).try_into().unwrap_or_default(),
             });
         }

@@ -8,6 +8,8 @@ use crate::engine::qp::Qp;
 use crate::engine::qp::context::Service;
 use crate::engine::requester::state::Requester;
 use crate::engine::responder::state::Responder;
+use crate::identity::PortIdentity;
+use crate::limits::PKEYS;
 use crate::packet::{FIRST_MULTICAST_LID, NO_LID};
 
 /// One transition.
@@ -124,6 +126,7 @@ fn check(
     step: &Transition,
     service: Service,
     config: &EngineConfig,
+    identity: &PortIdentity,
     opcode: CmdOpcode,
     opt_mask: u32,
     new: View<'_, Qpc>,
@@ -143,13 +146,13 @@ fn check(
     let is_unicast = lid != u32::from(NO_LID) && lid < u32::from(FIRST_MULTICAST_LID);
     let takes_pkey = takes(opt_param::PKEY_INDEX, opcode == CmdOpcode::Rst2InitQp);
     let refused = opt_mask & !allowed(step, opcode, service) != 0
-        || (takes_pkey && path.get(Ads::PKEY_INDEX) as usize >= config.pkeys.len())
+        || (takes_pkey && path.get(Ads::PKEY_INDEX) as usize >= PKEYS)
         || (takes_path && service.is_connected() && !is_unicast)
         || (takes(opt_param::PM_STATE, false) && new.get(Qpc::PM_STATE) != MIGRATED)
         || (to_rtr && service.is_connected() && (!(1..=5).contains(&mtu) || 128 << mtu > u32::from(config.max_mtu)))
         || (accepts && new.get(Qpc::LOG_RRA_MAX) > most_reads)
         || (sends && new.get(Qpc::LOG_SRA_MAX) > most_reads)
-        || (has_route && config.gid(path.get(Ads::SRC_ADDR_INDEX)).is_none());
+        || (has_route && identity.source_gid(path.get(Ads::SRC_ADDR_INDEX)).is_none());
     if refused { Err(CmdStatus::BadParam) } else { Ok(()) }
 }
 
@@ -157,6 +160,7 @@ fn check(
 pub(in crate::engine) fn modify(
     qp: &mut Qp,
     config: &EngineConfig,
+    identity: &PortIdentity,
     opcode: CmdOpcode,
     opt_mask: u32,
     new: View<'_, Qpc>,
@@ -165,7 +169,7 @@ pub(in crate::engine) fn modify(
     if !step.from.contains(&qp.context.state) {
         return Err(CmdStatus::BadQpState);
     }
-    check(&step, qp.context.service, config, opcode, opt_mask, new)?;
+    check(&step, qp.context.service, config, identity, opcode, opt_mask, new)?;
     merge(qp, &step, opcode, opt_mask, new);
     match opcode {
         CmdOpcode::Init2RtrQp => qp.responder.start(qp.context.get(Qpc::NEXT_RCV_PSN)),

@@ -60,7 +60,7 @@ impl Requester {
                     let qkey = if address.qkey >> 31 == 0 { address.qkey } else { qp.get(Qpc::Q_KEY) };
                     packet.deth = Some(Deth { qkey, source_qpn: qp.wire_qpn() });
                     if let Some(route) = &address.grh {
-                        let Some(sgid) = step.shared.config.gid(route.sgid_index.into()) else {
+                        let Some(sgid) = step.shared.identity.source_gid(route.sgid_index.into()) else {
                             return Some(Err(CqeSyndrome::LocalQpOp));
                         };
                         packet.grh = Some(Grh {

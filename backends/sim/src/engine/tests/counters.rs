@@ -79,9 +79,7 @@ fn packets_of_another_partition_and_with_another_queue_key_are_violations() {
     let mut pair = Pair::new();
     let ((at_a, key_a), _) = pair.buffers(4096);
     for host in [&mut pair.a, &mut pair.b] {
-        let mut config = host.engine.config().clone();
-        config.pkeys = vec![0xffff, 0x8123];
-        host.engine.configure(config);
+        host.engine.identity().set_pkeys(1, &[0x8123]);
     }
     let mut qps = Vec::new();
     for (host, qkey) in [(&mut pair.a, 1), (&mut pair.b, 7)] {

@@ -11,10 +11,8 @@ const PEER: [u8; 16] = [0xfe, 0xc0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2];
 const STRANGER: [u8; 16] = [0x55; 16];
 
 fn host() -> Host {
-    let mut host = Host::new(1);
-    let mut config = host.engine.config().clone();
-    config.gids = vec![OWN];
-    host.engine.configure(config);
+    let host = Host::new(1);
+    host.engine.identity().set_gid_prefix(0xfec0 << 48 | 7);
     host
 }
 

@@ -1,6 +1,7 @@
 //! A tiny host for tests: memory, rings written by the documented byte layouts, and two devices on a wire.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bareverbs::Instant;
@@ -9,10 +10,12 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::audit::Audit;
+use crate::config::DeviceConfig;
 use crate::engine::memory::key::{Access, Right};
 use crate::engine::{Engine, EngineConfig, EngineEvent, PageSource, SrqKind, SrqSpec};
 use crate::fault::Faults;
 use crate::host_memory::{DmaFault, HostMemory};
+use crate::identity::PortIdentity;
 use crate::registry::Resource;
 use crate::step::StepContext;
 use crate::step::{Meter, Metered};
@@ -186,8 +189,8 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(lid: u16) -> Self {
         // Its GID ends in its LID.
-        let gids = vec![(0xfe80 << 112 | u128::from(lid)).to_be_bytes()];
-        let mut engine = Engine::new(EngineConfig { lid, gids, ..EngineConfig::default() });
+        let config = DeviceConfig { lid, port_guid: lid.into(), ..DeviceConfig::default() };
+        let mut engine = Engine::new(EngineConfig::default(), Arc::new(PortIdentity::new(&config)));
         // What commands of the other half would have made.
         let numbers = [Resource::pd(3), Resource::pd(4), Resource::pd(PD), Resource::pd(6), Resource::uar(0), Resource::eq(9)];
         numbers.into_iter().for_each(|id| engine.registry_mut().insert_named(id));
@@ -491,6 +494,11 @@ impl Host {
 }
 
 impl Engine {
+    /// Who the port is.
+    pub(super) fn identity(&self) -> &PortIdentity {
+        &self.shared.identity
+    }
+
     /// Host memory of `len` bytes at `addr` of a key, as (address, length), for a local read.
     pub(super) fn extents(&self, key: u32, addr: u64, len: usize, pd: u32) -> Option<Vec<(u64, usize)>> {
         let access = Access { right: Right::LocalRead, pd, qpn: 0 };
@@ -537,8 +545,8 @@ pub(super) struct Pair<W> {
 
 pub(super) fn perfect() -> PerfectWire {
     let mut wire = PerfectWire::new(Duration::from_nanos(500));
-    wire.attach(1);
-    wire.attach(2);
+    wire.attach(PortIdentity::with_lid(1));
+    wire.attach(PortIdentity::with_lid(2));
     wire
 }
 

@@ -5,10 +5,8 @@ use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport,
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, Qpc, QpcSt, opt_param};
 
 fn set_pkeys(host: &mut Host, pkeys: &[u16]) {
-    let mut config = host.engine.config().clone();
-    config.pkeys.fill(0);
-    config.pkeys[..pkeys.len()].copy_from_slice(pkeys);
-    host.engine.configure(config);
+    host.engine.identity().set_pkeys(0, &[0; 128]);
+    host.engine.identity().set_pkeys(0, pkeys);
 }
 
 #[test]

@@ -137,8 +137,8 @@ impl<F: FnMut(&Packet<'_>, usize) -> bool> Wire for Picky<F> {
     fn next_due(&self) -> Option<Instant> {
         self.inner.next_due()
     }
-    fn set_lid(&mut self, port: crate::wire::PortId, lid: u16) {
-        self.inner.set_lid(port, lid);
+    fn identity(&self, port: crate::wire::PortId) -> Option<&crate::identity::PortIdentity> {
+        self.inner.identity(port)
     }
     fn destination(&self, from: crate::wire::PortId, frame: &[u8]) -> crate::wire::Destination {
         self.inner.destination(from, frame)

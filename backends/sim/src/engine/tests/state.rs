@@ -142,13 +142,10 @@ fn a_transition_refuses_what_the_device_does_not_have() {
 fn a_route_begins_at_the_gid_that_the_path_names() {
     let mut pair = Pair::new();
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
-    let peer_gid = pair.b.engine.config().gids[0];
-    let second = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x99];
-    let mut config = pair.a.engine.config().clone();
-    config.gids.push(second);
-    // An entry with a prefix alone is unused.
-    config.gids.push([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    pair.a.engine.configure(config);
+    let peer_gid = pair.b.engine.identity().port_gid();
+    let second = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x99];
+    // Entry 2 is unused, and there are 8.
+    pair.a.engine.identity().set_guid(1, 0x99);
     pair.a.modify(pair.qa.qpn, CmdOpcode::Rts2SqdQp, 0, |_| {}).unwrap();
     let move_to = |pair: &mut Pair<_>, index| {
         pair.a.modify(pair.qa.qpn, CmdOpcode::Sqd2SqdQp, opt_param::PRIMARY_ADDR_PATH, |qpc| {
@@ -157,7 +154,7 @@ fn a_route_begins_at_the_gid_that_the_path_names() {
         })
     };
     assert_eq!(move_to(&mut pair, 2), Err(CmdStatus::BadParam));
-    assert_eq!(move_to(&mut pair, 3), Err(CmdStatus::BadParam));
+    assert_eq!(move_to(&mut pair, 8), Err(CmdStatus::BadParam));
     assert_eq!(move_to(&mut pair, 1), Ok(()));
     pair.a.modify(pair.qa.qpn, CmdOpcode::SqdRtsQp, 0, |_| {}).unwrap();
     pair.b.post_receive(&mut pair.qb, &[(at_b, 64, key_b)]);
@@ -175,7 +172,7 @@ fn a_route_begins_at_the_gid_that_the_path_names() {
 #[test]
 fn a_p_key_index_beyond_the_table_is_refused() {
     let mut host = Host::new(1);
-    let entries = host.engine.config().pkeys.len() as u32;
+    let entries = 128;
     let fill = |index| {
         move |qpc: &mut ViewMut<'_, Qpc>| {
             qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::PKEY_INDEX, index).set(Ads::RLID, 2);

@@ -1,0 +1,225 @@
+//! Who a port is on its subnet: local identifier, GIDs, partitions.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::config::{DeviceConfig, LINK_LOCAL_PREFIX};
+use crate::limits::{GIDS, PKEYS};
+use crate::packet::{NO_LID, partition_key, same_partition};
+
+/// The partition that every port is a full member of until a subnet manager says otherwise.
+const DEFAULT_PARTITION: u16 = 0xffff;
+
+/// The local identifiers of the ports of one switch: no two ports have the same one.
+#[derive(Debug, Default)]
+pub(crate) struct LidTable {
+    taken: Mutex<BTreeSet<u16>>,
+}
+
+impl LidTable {
+    fn taken(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Another port of the switch has this local identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LidTaken(pub(crate) u16);
+
+/// Who a port is on its subnet.
+///
+/// This is the only place where local identifier, GIDs and partitions of a port are kept. The registers of the device, its
+/// agents, its transport and the switch read the same one; the management of the port changes it. Nothing here is a
+/// function's own: it survives the reset of the function.
+#[derive(Debug)]
+pub struct PortIdentity {
+    lid: AtomicU16,
+    gid_prefix: AtomicU64,
+    /// GUIDs of the GID table; 0 for an unused entry.
+    guids: [AtomicU64; GIDS],
+    /// An entry whose lower 15 bits are 0 is unused.
+    pkeys: [AtomicU16; PKEYS],
+    /// Entries up to the last one in use.
+    used_pkeys: AtomicUsize,
+    /// The local identifiers of its switch, once it is attached to one.
+    lids: OnceLock<Arc<LidTable>>,
+}
+
+impl PortIdentity {
+    /// Creates the identity of a device's port. A port that waits for a subnet manager has no local identifier.
+    pub(crate) fn new(config: &DeviceConfig) -> Self {
+        let identity = Self {
+            lid: AtomicU16::new(if config.managed { NO_LID } else { config.lid }),
+            gid_prefix: AtomicU64::new(config.gid_prefix),
+            guids: Default::default(),
+            pkeys: std::array::from_fn(|_| AtomicU16::new(0)),
+            used_pkeys: AtomicUsize::new(0),
+            lids: OnceLock::new(),
+        };
+        identity.set_guid(0, config.port_guid);
+        identity.set_pkeys(0, &[DEFAULT_PARTITION]);
+        identity
+    }
+
+    /// Creates the identity of a port without a device, for tests of wires.
+    pub fn with_lid(lid: u16) -> Arc<Self> {
+        Arc::new(Self::new(&DeviceConfig::with_lid(lid)))
+    }
+
+    /// Returns the local identifier, 0 if the port has none.
+    pub fn lid(&self) -> u16 {
+        self.lid.load(Ordering::Relaxed)
+    }
+
+    /// Lets no other port of a switch have its local identifier. A port whose identifier another one has loses it.
+    pub(crate) fn attach(&self, lids: &Arc<LidTable>) {
+        let table = Arc::clone(self.lids.get_or_init(|| Arc::clone(lids)));
+        if self.lid() != NO_LID && !table.taken().insert(self.lid()) {
+            self.lid.store(NO_LID, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes the local identifier.
+    ///
+    /// # Errors
+    /// Another port of the switch has it; this one keeps its own.
+    pub(crate) fn set_lid(&self, lid: u16) -> Result<(), LidTaken> {
+        let own = self.lid();
+        if let Some(table) = self.lids.get()
+            && lid != own
+        {
+            let mut taken = table.taken();
+            if lid != NO_LID && !taken.insert(lid) {
+                return Err(LidTaken(lid));
+            }
+            taken.remove(&own);
+        }
+        self.lid.store(lid, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn gid_prefix(&self) -> u64 {
+        self.gid_prefix.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_gid_prefix(&self, prefix: u64) {
+        self.gid_prefix.store(prefix, Ordering::Relaxed);
+    }
+
+    /// The GUID of an entry of the GID table, 0 if it is unused. `None` beyond the table.
+    fn guid(&self, index: usize) -> Option<u64> {
+        self.guids.get(index).map(|guid| guid.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_guid(&self, index: usize, guid: u64) {
+        if let Some(place) = self.guids.get(index) {
+            place.store(guid, Ordering::Relaxed);
+        }
+    }
+
+    fn gid_of(prefix: u64, guid: u64) -> [u8; 16] {
+        (u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes()
+    }
+
+    /// Returns an entry of the GID table in network byte order, `None` beyond it. An unused entry has the prefix of the subnet
+    /// too: Linux takes the prefix from the last entry.
+    pub(crate) fn gid(&self, index: usize) -> Option<[u8; 16]> {
+        self.guid(index).map(|guid| Self::gid_of(self.gid_prefix(), guid))
+    }
+
+    /// Returns an entry of the GID table that is in use: the source of a global route.
+    pub(crate) fn source_gid(&self, index: u32) -> Option<[u8; 16]> {
+        let index = usize::try_from(index).ok()?;
+        if self.guid(index)? == 0 { None } else { self.gid(index) }
+    }
+
+    /// Returns the GID of answers that name none: the first.
+    pub(crate) fn port_gid(&self) -> [u8; 16] {
+        self.gid(0).unwrap_or_default()
+    }
+
+    /// Returns whether a packet for this GID is for the port. The link-local prefix always names it (InfiniBand Architecture
+    /// 4.1.1).
+    pub(crate) fn has_gid(&self, gid: [u8; 16]) -> bool {
+        let gid = u128::from_be_bytes(gid);
+        let (prefix, guid) = ((gid >> 64) as u64, gid as u64);
+        let known = guid != 0 && self.guids.iter().any(|own| own.load(Ordering::Relaxed) == guid);
+        known && (prefix == LINK_LOCAL_PREFIX || prefix == self.gid_prefix())
+    }
+
+    /// Returns an entry of the P_Key table; 0, which is no partition, beyond it.
+    pub(crate) fn pkey(&self, index: usize) -> u16 {
+        self.pkeys.get(index).map_or(0, |pkey| pkey.load(Ordering::Relaxed))
+    }
+
+    /// Replaces entries of the P_Key table from `first` on, as far as there are such.
+    pub(crate) fn set_pkeys(&self, first: usize, pkeys: &[u16]) {
+        let places = self.pkeys.iter().skip(first);
+        places.zip(pkeys).for_each(|(place, pkey)| place.store(*pkey, Ordering::Relaxed));
+        let last = self.pkeys.iter().rposition(|pkey| pkey.load(Ordering::Relaxed) != 0);
+        self.used_pkeys.store(last.map_or(0, |last| last + 1), Ordering::Relaxed);
+    }
+
+    /// Returns whether the port is a member of the partition of a packet.
+    pub(crate) fn shares_partition(&self, pkey: u16) -> bool {
+        let used = self.pkeys.iter().take(self.used_pkeys.load(Ordering::Relaxed));
+        used.map(|own| own.load(Ordering::Relaxed)).any(|own| same_partition(own, pkey))
+    }
+
+    /// Returns whether the switch lets a frame of this port in, or one for this port out: subnet management, and what is of a
+    /// partition of the port (InfiniBand Architecture 10.9.6, enforcement by switches).
+    pub(crate) fn admits(&self, frame: &[u8]) -> bool {
+        partition_key(frame).is_none_or(|pkey| self.shares_partition(pkey))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attached(lids: &Arc<LidTable>, lid: u16) -> Arc<PortIdentity> {
+        let identity = PortIdentity::with_lid(lid);
+        identity.attach(lids);
+        identity
+    }
+
+    #[test]
+    fn no_two_ports_of_a_switch_have_the_same_lid() {
+        let lids = Arc::default();
+        let (first, second) = (attached(&lids, 1), attached(&lids, 2));
+        assert_eq!(second.set_lid(1), Err(LidTaken(1)));
+        assert_eq!((first.lid(), second.lid()), (1, 2), "each keeps its own");
+        assert_eq!(second.set_lid(2), Ok(()), "its own");
+        // One that is free again.
+        assert_eq!((first.set_lid(3), second.set_lid(1), first.set_lid(2)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((first.lid(), second.lid()), (2, 1));
+        // Any number of ports has none.
+        assert_eq!((first.set_lid(NO_LID), second.set_lid(NO_LID)), (Ok(()), Ok(())));
+        assert_eq!(attached(&lids, 1).lid(), 1);
+        assert_eq!(attached(&lids, 1).lid(), NO_LID, "the second to come");
+        assert_eq!(attached(&Arc::default(), 1).lid(), 1, "at another switch");
+    }
+
+    #[test]
+    fn a_port_is_known_by_the_prefix_of_its_subnet_and_the_link_local_one() {
+        let identity =
+            PortIdentity::new(&DeviceConfig { gid_prefix: 0xfec0 << 48 | 7, port_guid: 9, ..DeviceConfig::default() });
+        for (prefix, guid, own) in [
+            (0xfec0_u64 << 48 | 7, 9, true),
+            (0xfe80 << 48, 9, true),
+            (0xfec0 << 48, 9, false),
+            (0xfec0 << 48 | 7, 8, false),
+            // The unused entries of the table.
+            (0xfec0 << 48 | 7, 0, false),
+        ] {
+            let gid = (u128::from(prefix) << 64 | guid).to_be_bytes();
+            assert_eq!(identity.has_gid(gid), own, "{prefix:#x} {guid}");
+        }
+        assert_eq!((identity.source_gid(0).is_some(), identity.source_gid(1)), (true, None));
+        assert_eq!(
+            (identity.gid(7).map(|gid| gid[..8].to_vec()), identity.gid(8)),
+            (Some(vec![0xfe, 0xc0, 0, 0, 0, 0, 0, 7]), None)
+        );
+    }
+}
