@@ -64,17 +64,19 @@ pub(crate) fn answer_from_wire(agents: Agents<'_>, question: &[u8; MAD]) -> Opti
     answer(agents, &arrived, true)
 }
 
-/// What a datagram with subnet management's header may do.
+/// What a datagram with subnet management's header may do. The host may read without the key of the manager, but neither learn
+/// the key nor set anything: the port is not the host's, but its manager's.
 fn admit(agents: &mut Agents<'_>, question: &[u8; MAD], check_key: bool) -> Admission {
-    if !check_key {
-        return Admission::Full;
+    let set = question[at::METHOD] == method::SET;
+    if !check_key && !set {
+        return agents.port.admit_reading_host();
     }
     let key = question.get(at::M_KEY..).and_then(|rest| rest.first_chunk()).map_or(0, |key| u64::from_be_bytes(*key));
-    agents.port.admit(key, question[at::METHOD] == method::SET, agents.now)
+    agents.port.admit(key, set, agents.now)
 }
 
 /// The answer to a datagram; `None` for one that asks nothing, is of a class that no agent here has, or lacks the key of the subnet's
-/// manager, if that is to be checked.
+/// manager. Without `check_key` the host may read nevertheless.
 pub(crate) fn answer(mut agents: Agents<'_>, question: &[u8; MAD], check_key: bool) -> Option<[u8; MAD]> {
     let class = question[at::CLASS];
     if !matches!(class, class::LID_ROUTED | class::DIRECTED_ROUTE | class::PERFORMANCE) || question[at::METHOD] & 0x80 != 0 {

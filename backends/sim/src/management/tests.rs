@@ -182,7 +182,9 @@ fn the_management_key_protects_as_the_manager_wants() {
         assert_eq!(mine[64 + 34] >> 6, protection);
         let violations = u16::from_be_bytes([mine[64 + 44], mine[64 + 45]]);
         assert_eq!(violations, if stranger_reads { 1 } else { 2 });
-        assert!(ask(&get, false).is_some(), "the host may do without");
+        let host_reads = ask(&get, false).map(|mad| long_at(&mad, 64));
+        assert_eq!(host_reads, Some(if protection == 0 { 0x77 } else { 0 }), "the host may read without");
+        assert!(ask(&set_key(0, 0, 0), false).is_none(), "and set nothing");
         assert!(ask(&with_key(set_key(0, 0, 0), 0x77), true).is_some());
         assert!(ask(&get, true).is_some(), "no key, no protection");
     }

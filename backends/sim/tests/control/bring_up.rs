@@ -149,25 +149,6 @@ fn the_port_is_as_a_subnet_manager_leaves_it() {
 }
 
 #[test]
-fn a_management_key_is_checked_unless_the_command_says_otherwise() {
-    let mut host = Host::running(DeviceConfig { managed: true, ..plain() });
-    // MAD_IFC of port 1: Set(PortInfo) with a key that protects from reading (3), then Get(PortInfo).
-    let mad = |op_mod: u32, method: u8, key: u64| {
-        let mut bytes = input(0x50d, 272, &[(4, op_mod), (8, 1)]);
-        bytes[16..20].copy_from_slice(&[1, 1, 1, method]);
-        bytes[16 + 17] = 0x15;
-        bytes[16 + 23] = 1;
-        bytes[16 + 64..16 + 72].copy_from_slice(&key.to_be_bytes());
-        (bytes[16 + 64 + 17], bytes[16 + 64 + 34]) = (9, 3 << 6);
-        bytes
-    };
-    assert_eq!(host.ok(&mad(0, 2, 0x77), 272)[16 + 4..16 + 6], [0, 0]);
-    assert_eq!(host.command(&mad(0, 1, 0), 272).0, 0x30, "discarded");
-    // Linux's MLX5_MAD_IFC_IGNORE_MKEY is bit 0 of the modifier.
-    assert_eq!(host.ok(&mad(1, 1, 0), 272)[16 + 64..16 + 72], 0x77_u64.to_be_bytes());
-}
-
-#[test]
 fn one_port_is_no_part_of_several() {
     let mut host = Host::running(plain());
     let lag = host.ok(&input(0x842, 16, &[]), 16);

@@ -17,6 +17,8 @@ mod host;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod managed_port;
+#[cfg(test)]
 mod pages;
 #[cfg(test)]
 mod registers;
