@@ -1,4 +1,4 @@
-//! The pump: moves frames between the ports of devices and the wire, keeps the local identifiers current, and tells what is due.
+//! The pump: moves frames between the ports of devices and the wire, keeps them within their partitions, and tells what is due.
 //!
 //! [`Fabric::step`] lets one device work. It takes frames from the inbox of the device's port, lets the device do what is due,
 //! and puts what it sends on the wire; what the wire then delivers goes into inboxes. It touches no other device, so devices
@@ -9,6 +9,8 @@
 //! in a switch (head-of-queue lifetime limit, InfiniBand Architecture 18.2.5.4) that ends: frames that no room was made for in
 //! [`LIFETIME`] are discarded, and further ones at once, until the device takes frames again. So a device that stands still
 //! costs the others what they send to it, and no more.
+//!
+//! Like a switch that enforces partitions, it takes no frame from a port and gives none to a port that is in another partition.
 
 pub(crate) mod frame_pool;
 mod inbox;
@@ -24,6 +26,7 @@ use self::inbox::{Admission, Inbox, Source};
 use crate::device::Device;
 use crate::fabric::frame_pool::{FramePool, MOST_IN_A_TURN, is_spare};
 use crate::host_memory::HostMemory;
+use crate::packet::NO_LID;
 use crate::trace::Tracer;
 use crate::wire::{Delivery, Destination, PortId, Wire};
 
@@ -91,6 +94,11 @@ impl<W> fmt::Debug for Fabric<W> {
 /// A moment, or never, as a number.
 fn nanos(moment: Option<Instant>) -> u64 {
     moment.map_or(u64::MAX, Instant::as_nanos)
+}
+
+/// Whether a frame is of a partition of the port that sends it or is to get it.
+fn admits(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
+    wire.identity(port).is_none_or(|identity| identity.admits(frame))
 }
 
 fn reach(reached: &mut Vec<PortId>, port: PortId) {
@@ -197,25 +205,35 @@ impl<W: Wire> Fabric<W> {
         !ports.is_empty()
     }
 
+    /// Returns whether a port here has this local identifier: no frame from the uplink is from it.
+    pub fn has_lid(&self, lid: u16) -> bool {
+        let switch = self.switch();
+        let mut ports = (0..self.inboxes.len()).map(PortId);
+        lid != NO_LID && ports.any(|port| switch.wire.identity(port).is_some_and(|identity| identity.lid() == lid))
+    }
+
     /// Gives a frame from the uplink to the port that it is for, or to all if it is for a group, and calls `reached` for each; one
-    /// for nobody here is lost. `Err` gives it back: there is no room now, and shall be tried again soon.
+    /// for nobody here, and one of another partition, is lost. `Err` gives it back: there is no room now, and shall be tried again soon.
     ///
     /// # Errors
     /// The port has not taken what came before.
     pub fn arrive(&self, frame: Vec<u8>, now: Instant, mut reached: impl FnMut(PortId)) -> Result<(), Vec<u8>> {
         // No port has this number.
         let nowhere = PortId(usize::MAX);
-        let destination = self.switch().wire.destination(nowhere, &frame);
-        match destination {
+        let switch = self.switch();
+        match switch.wire.destination(nowhere, &frame) {
             Destination::Nowhere => {}
             Destination::Everyone(_) => {
                 for (number, inbox) in self.inboxes.iter().enumerate() {
-                    if inbox.push(Source::Uplink, frame.clone(), true) {
-                        reached(PortId(number));
+                    let port = PortId(number);
+                    if admits(&switch.wire, port, &frame) && inbox.push(Source::Uplink, frame.clone(), true) {
+                        reached(port);
                     }
                 }
             }
+            Destination::Port(to) if !admits(&switch.wire, to, &frame) => {}
             Destination::Port(to) => {
+                drop(switch);
                 let Some(inbox) = self.inboxes.get(to.0) else { return Ok(()) };
                 match inbox.admit(Source::Uplink, frame.capacity(), 0, now) {
                     Admission::Pass => {
@@ -303,6 +321,10 @@ impl<W: Wire> Fabric<W> {
             }
             let mut switch = self.switch();
             while let Some(frame) = port.outgoing.pop_front() {
+                if !admits(&switch.wire, port.id, &frame) {
+                    sent = true;
+                    continue;
+                }
                 match self.admit(&switch.wire, port.id, &frame, now) {
                     Admission::Pass => {
                         switch.send(now, port.id, frame);
@@ -350,6 +372,7 @@ impl<W: Wire> Fabric<W> {
     fn deliver_from(&self, wire: &mut W, now: Instant, reached: &mut Vec<PortId>) {
         while let Some(Delivery { from, to, frame, group }) = wire.deliver(now) {
             if let Some(inbox) = self.inboxes.get(to.0)
+                && admits(wire, to, &frame)
                 && inbox.push(Source::Port(from), frame, group)
             {
                 reach(reached, to);

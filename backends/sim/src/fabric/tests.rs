@@ -4,6 +4,7 @@ use super::*;
 use crate::config::DeviceConfig;
 use crate::fabric::frame_pool::CAPACITY;
 use crate::host_memory::DmaFault;
+use crate::packet::{Bth, Lrh, MULTICAST_QPN, Opcode, Operation, Packet, Place, Transport};
 use crate::wire::PerfectWire;
 
 struct NoMemory;
@@ -242,4 +243,60 @@ fn buffers_of_long_frames_go_round() {
         let reused = buffers.iter().filter(|buffer| places.contains(&buffer.as_ptr())).count();
         assert_eq!(reused, count, "device {at}");
     }
+}
+
+/// A packet to a LID in a partition.
+fn packet(slid: u16, dlid: u16, pkey: u16) -> Vec<u8> {
+    let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
+    let dest_qpn = if dlid == GROUP { MULTICAST_QPN } else { 0x99 };
+    let bth = Bth { opcode, solicited: false, migreq: true, pkey, dest_qpn, ack_req: false, psn: 0 };
+    Packet::new(Lrh { slid, dlid, ..Lrh::default() }, bth).encode()
+}
+
+#[test]
+fn frames_stay_within_the_partitions_of_both_ports() {
+    let (a, b, c) = (0, 1, 2);
+    let mut rig = Rig::new(3);
+    for (at, pkey) in [(a, 0x8001), (b, 0x8002), (c, 0x8001)] {
+        rig.devices[at].1.identity().set_pkeys(0, &[pkey]);
+    }
+    let came = |rig: &mut Rig| [a, b, c].map(|at| rig.take(at, 64).len());
+    // The sender's own partition, that of the receiver, that which both had at first, and a member of nothing.
+    for (dlid, pkey, expected) in [
+        (2, 0x8001, [0, 0, 0]),
+        (2, 0x8002, [0, 0, 0]),
+        (2, 0xffff, [0, 0, 0]),
+        (3, 0x8001, [0, 0, 1]),
+        (3, 0x0001, [0, 0, 1]),
+        (3, 0x8000, [0, 0, 0]),
+        (GROUP, 0x8001, [0, 0, 1]),
+        (GROUP, 0x8002, [0, 0, 0]),
+    ] {
+        rig.devices[a].0.outgoing.push_back(packet(1, dlid, pkey));
+        rig.step(a);
+        assert_eq!(came(&mut rig), expected, "{pkey:#06x} to LID {dlid:#x}");
+        // From elsewhere, the partition of the receiver is what counts.
+        rig.fabric.arrive(packet(9, dlid, pkey), rig.now, |_| {}).unwrap();
+        let member = |own: u16| usize::from(own == pkey | 0x8000 && pkey & 0x7fff != 0);
+        let all = [member(0x8001), member(0x8002), member(0x8001)];
+        let expected = [dlid == GROUP, dlid == 2 || dlid == GROUP, dlid == 3 || dlid == GROUP];
+        let expected: Vec<usize> = all.iter().zip(expected).map(|(count, to)| count * usize::from(to)).collect();
+        assert_eq!(came(&mut rig).to_vec(), expected, "{pkey:#06x} to LID {dlid:#x} from elsewhere");
+    }
+    // Subnet management is in no partition.
+    let mut management = packet(1, 2, 0);
+    management[0] = 15 << 4;
+    rig.devices[a].0.outgoing.push_back(management);
+    rig.step(a);
+    assert_eq!(came(&mut rig), [0, 1, 0]);
+}
+
+#[test]
+fn the_switch_knows_the_lids_that_ports_have_now() {
+    let rig = Rig::new(2);
+    assert_eq!([0, 1, 2, 3].map(|lid| rig.fabric.has_lid(lid)), [false, true, true, false]);
+    rig.devices[1].1.identity().set_lid(3).unwrap();
+    assert_eq!([1, 2, 3].map(|lid| rig.fabric.has_lid(lid)), [true, false, true]);
+    rig.devices[1].1.identity().set_lid(0).unwrap();
+    assert_eq!([0, 1, 2, 3].map(|lid| rig.fabric.has_lid(lid)), [false, true, false, false]);
 }
