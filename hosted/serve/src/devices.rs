@@ -217,6 +217,11 @@ impl Handle {
         Ok(shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)).err())
     }
 
+    /// Whether a device here has this LID now.
+    pub(crate) fn has_lid(&self, lid: u16) -> bool {
+        self.shared.fabric.has_lid(lid)
+    }
+
     /// Ends [`Running::wait`]; takes no lock that a device's thread may hold. `false` if that was asked for before.
     pub(crate) fn stop(&self) -> bool {
         self.shared.stop()
@@ -559,12 +564,12 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use bareverbs_sim::DeviceConfig;
+    use bareverbs_sim::identity::PortIdentity;
     use bareverbs_sim::wire::{Delivery, Destination, PerfectWire};
 
     use super::*;
     use crate::client_memory::{Bounds, ClientMemory};
 
-    use bareverbs_sim::identity::PortIdentity;
     /// A wire that carries nothing and has something to do every so often.
     struct Busy {
         due: Instant,

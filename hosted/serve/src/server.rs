@@ -84,7 +84,6 @@ impl Server {
         check_lids(&config.devices)?;
         let most_vectors = config.devices.iter().map(|device| device.config.vectors).max().unwrap_or_default();
         let files = fd_limits::files(fd_limits::descriptor_limit(), config.devices.len(), most_vectors)?;
-        let managed = config.devices.iter().any(|device| device.config.managed);
         check_paths(&config)?;
         let mut stations = Vec::new();
         let mut prepared = Vec::new();
@@ -121,10 +120,9 @@ impl Server {
             thread::Builder::new().name(name).spawn(move || socket::serve(&listener, function)).map_err(ServeError::Thread)?;
         }
         if let (Some(far), Some((_, handle))) = (far, server.devices.first()) {
-            let handle = handle.clone();
+            let (handle, ports) = (handle.clone(), handle.clone());
             let deliver = move |frame| handle.offer(frame);
-            // A subnet manager may give a LID to the other end that the configuration has for this one.
-            let here = if managed { Vec::new() } else { lids };
+            let here = move |lid| ports.has_lid(lid);
             thread::Builder::new().name("link".into()).spawn(move || far.run(here, deliver)).map_err(ServeError::Thread)?;
         }
         if let Some(input) = config.control {
@@ -352,9 +350,9 @@ fn with_faults(faults: WireFaults, seed: u64, wire: PerfectWire) -> Box<dyn Wire
 }
 
 #[cfg(test)]
-    use bareverbs_sim::identity::PortIdentity;
 mod tests {
     use bareverbs::Instant;
+    use bareverbs_sim::identity::PortIdentity;
     use bareverbs_sim::wire::Probability;
     use bareverbs_sim::wire::{Delivery, PortId};
 

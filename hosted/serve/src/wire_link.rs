@@ -282,8 +282,8 @@ pub(crate) struct FarEnd {
 
 /// What has been said and counted of the other end's frames.
 struct Arrivals {
-    /// LIDs of the devices here: no frame of the other end may be from them.
-    here: Vec<u16>,
+    /// Whether a device here has a LID: no frame of the other end may be from it.
+    here: Box<dyn Fn(u16) -> bool + Send + Sync>,
     doubled: Mutex<BTreeSet<u16>>,
     dropped: AtomicU64,
 }
@@ -315,13 +315,13 @@ fn draft(path: &Path) -> PathBuf {
 
 impl FarEnd {
     /// Connects, carries frames both ways, and connects again, for as long as the process runs.
-    /// Frames from there go to `deliver`, until that says that nobody is here any more; but not those from LIDs that are `here`.
-    /// What it gives back is offered again.
-    pub(crate) fn run<D>(mut self, here: Vec<u16>, deliver: D)
+    /// Frames from there go to `deliver`, until that says that nobody is here any more; but not those from LIDs that are
+    /// `here` at that moment. What it gives back is offered again.
+    pub(crate) fn run<D>(mut self, here: impl Fn(u16) -> bool + Send + Sync + 'static, deliver: D)
     where
         D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone> + Clone + Send + Sync + 'static,
     {
-        let arrivals = Arc::new(Arrivals { here, doubled: Mutex::default(), dropped: AtomicU64::new(0) });
+        let arrivals = Arc::new(Arrivals { here: Box::new(here), doubled: Mutex::default(), dropped: AtomicU64::new(0) });
         let mut told = None;
         while !self.outgoing.is_closed() {
             let meeting = self.first.take().map_or_else(|| self.meet(), Ok);
@@ -470,7 +470,7 @@ impl Arrivals {
     /// Whether a frame may be delivered: its source is not here.
     fn take(&self, frame: &[u8]) -> bool {
         let Some(source) = lid_at(frame, SOURCE) else { return true };
-        if !self.here.contains(&source) {
+        if !(self.here)(source) {
             return true;
         }
         self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -521,7 +521,7 @@ mod tests {
     fn process(path: &Path) -> (Link, Receiver<Vec<u8>>) {
         let (near, far) = link(path, two_devices()).unwrap();
         let (sender, frames) = mpsc::channel();
-        thread::spawn(move || far.run(vec![7], move |frame| sender.send(frame).map(|()| None).map_err(|_| Gone)));
+        thread::spawn(move || far.run(|lid| lid == 7, move |frame| sender.send(frame).map(|()| None).map_err(|_| Gone)));
         (near, frames)
     }
 
@@ -621,7 +621,7 @@ mod tests {
             }
             sender.send(frame).map(|()| None).map_err(|_| Gone)
         };
-        thread::spawn(move || far.run(Vec::new(), deliver));
+        thread::spawn(move || far.run(|_| false, deliver));
         let (other, _frames) = process(&path);
         assert!(crosses(&other, &frames, 5));
         while frames.recv_timeout(Duration::from_millis(100)).is_ok() {}
