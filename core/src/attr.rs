@@ -131,7 +131,7 @@ pub struct QpAttr {
     pub state: QpState,
     /// State assumed to be current.
     pub cur_state: QpState,
-    /// Whether to tell when the send queue is drained.
+    /// Whether an event reports that the send queue is drained.
     pub en_sqd_async_notify: bool,
     /// Remote rights that incoming requests may use.
     pub access: Access,
@@ -205,7 +205,7 @@ pub struct DeviceAttr {
     pub vendor_part_id: u32,
     /// Hardware revision.
     pub hw_ver: u32,
-    /// Longest region in bytes.
+    /// Maximum length of a region in bytes.
     pub max_mr_size: u64,
     /// Bit n: pages of 2^n bytes.
     pub page_size_cap: u64,
@@ -223,7 +223,7 @@ pub struct DeviceAttr {
     pub max_mr: u32,
     /// Memory windows.
     pub max_mw: u32,
-    /// Longest window in bytes.
+    /// Maximum length of a window in bytes.
     pub max_mw_size: u64,
     /// Protection domains.
     pub max_pd: u32,
@@ -235,9 +235,9 @@ pub struct DeviceAttr {
     pub atomics: bool,
     /// Access flags that the device knows.
     pub access: Access,
-    /// Longest inline payload in bytes.
+    /// Maximum inline payload in bytes.
     pub max_inline_data: u32,
-    /// Longest message in bytes.
+    /// Maximum message in bytes.
     pub max_msg_size: u64,
     /// Ports.
     pub phys_port_cnt: u8,

@@ -18,7 +18,7 @@ use crate::{
 pub struct CqInfo {
     /// Number.
     pub cqn: Cqn,
-    /// Completions that it holds.
+    /// Completions that it has room for.
     pub entries: u32,
     /// Interrupt vector of its events.
     pub vector: u16,
@@ -40,7 +40,7 @@ pub(crate) struct CqState<P: Provider> {
     cqn: Cqn,
 }
 
-/// A completion queue, taken out of [`Verbs`] to be used by itself, on any core: see [`Verbs::take_cq`].
+/// A completion queue, taken out of [`Verbs`] to be used alone, on any core: see [`Verbs::take_cq`].
 pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) state: CqState<P>,
     pub(crate) shared: Shared<'s>,
@@ -92,7 +92,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
             return Poll::Ready(());
         }
         slot.waker.register(cx.waker());
-        // A poll that finds nothing tells that the queue is drained, or broken.
+        // A poll that finds nothing reports that the queue is drained, or broken.
         let draining = slot.clean_wanted.load(Ordering::Acquire) != slot.clean_done.load(Ordering::Relaxed);
         if draining || slot.broken.load(Ordering::Relaxed) != 0 {
             return Poll::Ready(());
@@ -125,7 +125,7 @@ fn arm<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, solicited_only:
     state.ring.arm(events, solicited_only);
 }
 
-/// Whether usual completions are tried first: that is faster, and code apart from that for all others.
+/// Whether completions of common requests take a fast path, which is code apart from that for all others.
 const TRIES: bool = cfg!(not(feature = "small"));
 
 /// [`CompletionQueue::poll`].
@@ -135,12 +135,12 @@ pub(crate) fn poll<P: Provider>(
     shared: &Shared<'_>,
     out: &mut [Completion],
 ) -> Result<usize, PollCqError> {
-    // One by itself, without what a loop wants.
+    // One alone, without what a loop wants.
     if cfg!(not(feature = "small"))
         && let [place] = out
     {
         let mut open = OpenCq::new(state, shared);
-        if let Some(completion) = open.take_first() {
+        if let Some(completion) = open.poll_first_fast() {
             *place = completion;
             open.reader.close();
             return Ok(1);
@@ -150,10 +150,10 @@ pub(crate) fn poll<P: Provider>(
     poll_all(state, shared, out)
 }
 
-/// [`poll`] of one completion where [`OpenCq::take_first`] has found none.
+/// [`poll`] of one completion where [`OpenCq::poll_first_fast`] has found none.
 #[inline(never)]
 fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut Completion) -> Result<usize, PollCqError> {
-    match OpenCq::new(state, shared).take_other(false) {
+    match OpenCq::new(state, shared).poll_slow(false) {
         Some(Ok(completion)) => {
             *place = completion;
             Ok(1)
@@ -166,15 +166,15 @@ fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut 
 /// [`poll`] by a loop.
 #[inline(never)]
 fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut [Completion]) -> Result<usize, PollCqError> {
-    // Each usual completion goes from registers to its place: no `Result` between.
+    // On the fast path a completion goes from registers to its place: no `Result` between.
     let mut open = OpenCq::new(state, shared);
     let mut count = 0_usize;
     for place in out {
-        if let Some(completion) = open.take_usual() {
+        if let Some(completion) = open.poll_fast() {
             *place = completion;
         } else {
             // Behind completions an error waits in the ring.
-            match open.take_other(count != 0) {
+            match open.poll_slow(count != 0) {
                 Some(Ok(completion)) => *place = completion,
                 Some(Err(error)) if count == 0 => return Err(error),
                 _ => break,
@@ -188,7 +188,7 @@ fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut 
     Ok(count)
 }
 
-/// Completions of one queue, taken one after the other; what is not read of them costs nothing. The device is told that their
+/// Completions of one queue, taken one after the other; what is not read of them costs nothing. The device is notified that their
 /// places are free when this ends.
 #[must_use]
 pub struct Completions<'a, P: Provider> {
@@ -232,9 +232,9 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         (self.sender, self.receiver) = (&NO_QP, &NO_QP);
     }
 
-    /// The first completion of a queue that was just opened, if it is of a usual request. `None` as of [`Self::take_usual`].
+    /// The first completion of a queue that was just opened, if the fast path takes it. `None` as for [`Self::poll_fast`].
     #[inline(always)]
-    fn take_first(&mut self) -> Option<Completion> {
+    fn poll_first_fast(&mut self) -> Option<Completion> {
         let Look::Usual { qpn, recv, index } = self.reader.look() else { return None };
         let cookie = self.reader.cookie()?;
         let slot = look_up(self.shared, qpn, cookie)?;
@@ -246,9 +246,9 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         self.complete_send(qpn, index)
     }
 
-    /// The next completion, if it is of a usual request. `None`: it takes [`Self::take_other`], and nothing has happened.
+    /// The next completion, if the fast path takes it. `None`: [`Self::poll_slow`] must take it, and nothing has happened.
     #[inline(always)]
-    fn take_usual(&mut self) -> Option<Completion> {
+    fn poll_fast(&mut self) -> Option<Completion> {
         if !TRIES {
             return None;
         }
@@ -291,10 +291,10 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         Some(usual(self.sender, qpn, facts.wr_id, facts.opcode, facts.bytes))
     }
 
-    /// The next completion where [`Self::take_usual`] has found none. `held_back`: completions were taken that the caller does not
+    /// The next completion where [`Self::poll_fast`] has found none. `held_back`: completions were taken that the caller does not
     /// have yet; then one that makes no sense stays, and there is none.
     #[inline(always)]
-    fn take_other(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
+    fn poll_slow(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
         if !TRIES {
             return self.next_slow(held_back);
         }
@@ -325,12 +325,12 @@ impl<'a, P: Provider> OpenCq<'a, P> {
             }
             self.reader.skip();
             if !TRIES && !matches!(found, Ok(Some(_))) {
-                // The caller counts what it is given and tells the device of that alone.
+                // The caller counts what it is given and publishes that alone.
                 self.reader.close();
             }
             match found {
                 Ok(Some(completion)) => return Some(Ok(completion)),
-                // Of a queue pair that is gone or was reset: nobody waits for it.
+                // Of a queue pair that is gone or was reset: it is dropped.
                 Ok(None) => {}
                 Err(error) => return Some(Err(error)),
             }
@@ -456,7 +456,7 @@ fn find_receiver<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -
     receiver(look_up(shared, qpn, cookie)?, cq)
 }
 
-/// The completion of a usual request.
+/// Returns the successful completion of a common request.
 #[inline(always)]
 fn usual(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> Completion {
     let qp = Handle::new(slot.cookie.load(Ordering::Relaxed) as u16, slot.generation.load(Ordering::Relaxed));
@@ -464,7 +464,7 @@ fn usual(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: u3
     Completion { wr_id, qp, qpn, opcode, status, vendor_err: 0, byte_len, data }
 }
 
-/// [`OpenCq::next_slow`] on what is kept; tells the device what was taken.
+/// [`OpenCq::next_slow`] on what is kept; publishes what was taken.
 #[cold]
 #[inline(never)]
 fn next_slow<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, held_back: bool) -> Option<Result<Completion, PollCqError>> {
@@ -501,13 +501,13 @@ impl<P: Provider> Iterator for Completions<'_, P> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        match self.open.take_usual() {
+        match self.open.poll_fast() {
             Some(completion) => {
                 self.taken = true;
                 Some(Ok(completion))
             }
             None => {
-                let other = self.open.take_other(false);
+                let other = self.open.poll_slow(false);
                 self.taken |= !TRIES && matches!(other, Some(Ok(_)));
                 other
             }
@@ -581,7 +581,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let slot = self.shared.cqs.get(usize::from(handle.index())).ok_or(CreateCqError::Full)?;
         let created = self.provider.create_cq(CoreCall::NEW, entries).map_err(CreateCqError::Device)?;
         let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;
-        for word in [&slot.events, &slot.told, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
+        for word in [&slot.events, &slot.reported_events, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
             word.store(0, Ordering::Relaxed);
         }
         slot.generation.store(handle.generation(), Ordering::Relaxed);
@@ -612,7 +612,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if matches!(cq.queue, Half::Out) {
             return Err(DestroyCqError::Taken);
         }
-        // Its events are taken by whoever handles interrupts: they must be gone before the number may come again.
+        // Its events are taken by the interrupt handler: they must be gone before the number may come again.
         let Half::Here(events) = &mut self.events else { return Err(DestroyCqError::EventsTaken) };
         self.provider.destroy_cq(CoreCall::NEW, &mut cq.inner).map_err(DestroyCqError::Device)?;
         crate::interrupt::drain(events, self.shared, None);
@@ -627,7 +627,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// stays in the queue until all before it were given, and is taken by the call that gives the error, this one or
     /// [`Self::completions`]; those after it are there for the next.
     ///
-    /// A queue that broke gives what came before, and then [`PollCqError::Broken`], each time. The device tells of that by an event, as
+    /// A queue that broke gives what came before, and then [`PollCqError::Broken`], each time. The device reports that by an event, as
     /// when too many completions came ([`Self::create_cq`]): until [`Self::poll_event`] has taken it, the queue is just empty. Where
     /// interrupts are handled, [`crate::Interrupted::asynchronous`] says that an event is to be taken.
     ///

@@ -64,10 +64,10 @@ impl<P: Provider> Verbs<'_, P> {
         }
         Ok(self.shared.cqs.iter().zip(0_u16..).find_map(|(slot, index)| {
             let events = slot.events.load(Ordering::Acquire);
-            if slot.cqn.load(Ordering::Relaxed) == NO_NUMBER || events == slot.told.load(Ordering::Relaxed) {
+            if slot.cqn.load(Ordering::Relaxed) == NO_NUMBER || events == slot.reported_events.load(Ordering::Relaxed) {
                 return None;
             }
-            slot.told.store(events, Ordering::Relaxed);
+            slot.reported_events.store(events, Ordering::Relaxed);
             Some(Event::Completion(Handle::new(index, slot.generation.load(Ordering::Relaxed))))
         }))
     }

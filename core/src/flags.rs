@@ -55,7 +55,7 @@ bitflags! {
         const STATE = 1;
         /// The state assumed to be current.
         const CUR_STATE = 1 << 1;
-        /// Whether to tell when the send queue is drained.
+        /// Whether an event reports that the send queue is drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// Remote access that incoming requests may use.
         const ACCESS_FLAGS = 1 << 3;

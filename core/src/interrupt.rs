@@ -1,4 +1,4 @@
-//! Completion events: what an interrupt handler does by itself, without the verbs.
+//! Completion events: what an interrupt handler does without the verbs.
 
 use crate::log::{format_as, log_event};
 use crate::shared::Shared;
@@ -6,10 +6,10 @@ use crate::sync::Ordering;
 use crate::verbs::{Half, Verbs};
 use crate::{CompletionEvent, CompletionEvents, CoreCall, Provider, TakeError};
 
-/// Events of one call at most, so that a device that floods its queues does not hold the handler. More than any queue holds.
-const MOST_EVENTS: usize = 1 << 17;
+/// Maximum events of one call, so that a device that floods its queues does not keep the handler. More than any queue has.
+const MAX_EVENTS: usize = 1 << 17;
 
-/// What an interrupt handler calls: needs neither the verbs nor any queue, waits for nobody, and takes no lock.
+/// What an interrupt handler calls: needs neither the verbs nor any queue, never waits, and takes no lock.
 pub struct InterruptHandler<'s, P: Provider> {
     events: P::CompletionEvents,
     shared: Shared<'s>,
@@ -21,7 +21,7 @@ format_as!([P: Provider] InterruptHandler<'_, P>, "InterruptHandler({} completio
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interrupted {
-    /// Completion events taken; each woke whoever waits for its completion queue.
+    /// Completion events taken; each woke the task that waits for its completion queue.
     pub completions: u32,
     /// Whether events were lost because a queue of them was full: every completion queue was woken then.
     pub overflow: bool,
@@ -41,7 +41,7 @@ impl<P: Provider> InterruptHandler<'_, P> {
 /// Takes every event of the queues that interrupt with `vector`, of all queues for `None`.
 pub(crate) fn drain<E: CompletionEvents>(events: &mut E, shared: Shared<'_>, vector: Option<u16>) -> Interrupted {
     let mut taken = Interrupted::default();
-    for _ in 0..MOST_EVENTS {
+    for _ in 0..MAX_EVENTS {
         match events.next(vector) {
             CompletionEvent::Empty => break,
             CompletionEvent::Completion(cqn) => {

@@ -27,9 +27,9 @@ impl core::error::Error for OutOfRange {}
 /// Device registers (a BAR). Offsets are bytes; a value is stored as the CPU stores it, so a driver of a big-endian
 /// device turns it round first (`to_be`). Each call is one access of its width. Never assumed to be plain memory.
 pub trait Registers {
-    /// A register of eight bytes that a queue rings by itself.
+    /// A register of eight bytes that a queue writes without the owner of the BAR.
     type Doorbell: Doorbell + 'static;
-    /// A register of four bytes that an interrupt handler writes by itself.
+    /// A register of four bytes that an interrupt handler writes without the owner of the BAR.
     type Word: WordRegister + 'static;
 
     /// Size in bytes.
@@ -78,13 +78,13 @@ pub trait WordRegister {
 /// It orders nothing: that is [`DmaFence`]'s work.
 ///
 /// # Safety
-/// Device and driver put what tells the device where to write into these bytes. So:
+/// Device and driver put addresses at which the device writes into these bytes. So:
 /// - A copy touches the bytes that it names and no others; each byte (each aligned word, where words are moved) once.
 /// - The device sees the bytes at [`Self::device_addr`], which stays the same as long as the value lives.
 /// - The bytes belong to the value and to the rings made of it ([`Self::ring`]) alone.
 /// - They stay allocated as long as the value or a ring of it lives. Once all of them are gone, the device cannot reach the
 ///   bytes any more (an IOMMU sees to that), or they are never used for anything else.
-#[expect(unsafe_code, reason = "a wrong implementation would let the device be told to write anywhere")]
+#[expect(unsafe_code, reason = "a wrong implementation would let the device write anywhere")]
 pub unsafe trait DmaMemory {
     /// Part of the memory that one queue works in.
     type Ring: DmaRing + 'static;
@@ -136,7 +136,7 @@ pub unsafe trait DmaMemory {
 
 /// A ring and its doorbell record of eight bytes, as byte offsets in a [`DmaMemory`]. Whatever it was made from, the ring's
 /// length is a power of two of at least 64 bytes, its start a multiple of 64, the record's start a multiple of 8, and nothing
-/// of both lies at [`Self::top`] or above: one comparison says whether a memory holds them.
+/// of both lies at [`Self::top`] or above: one comparison shows whether a memory contains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Span {

@@ -17,7 +17,7 @@ pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
     fn may_still_complete(&self) -> bool;
 }
 
-/// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. Nobody else
+/// Proof that a call to a backend comes from the core, whose checks and tables keep the device to its own memory. No other code
 /// can make one.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -59,7 +59,7 @@ pub struct CreatedCq<P: Provider + ?Sized> {
     pub ring: P::CqRing,
     /// Number.
     pub cqn: Cqn,
-    /// Completions that it holds.
+    /// Completions that it has room for.
     pub entries: u32,
     /// Interrupt vector of its events.
     pub vector: u16,
@@ -152,12 +152,12 @@ pub trait Provider {
     /// Entry of a port's GID table.
     ///
     /// # Errors
-    /// As of [`Self::query_port`].
+    /// Same as [`Self::query_port`].
     fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Self::Error>;
     /// Entry of a port's P_Key table.
     ///
     /// # Errors
-    /// As of [`Self::query_port`].
+    /// Same as [`Self::query_port`].
     fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Self::Error>;
 
     /// Makes a domain.
@@ -174,19 +174,19 @@ pub trait Provider {
     /// Makes a region. The low bytes of its keys differ from those of the regions made before it.
     ///
     /// # Errors
-    /// As of [`Self::alloc_pd`]; also if the map has no address for a byte.
+    /// Same as [`Self::alloc_pd`]; also if the map has no address for a byte.
     fn create_mr(&mut self, _: CoreCall, pd: &Self::Pd, request: &MrRequest<'_>)
     -> Result<(Self::Mr, Lkey, Rkey), Self::Error>;
     /// Destroys a region.
     ///
     /// # Errors
-    /// As of [`Self::dealloc_pd`].
+    /// Same as [`Self::dealloc_pd`].
     fn destroy_mr(&mut self, _: CoreCall, mr: &mut Self::Mr) -> Result<(), Self::Error>;
 
     /// Makes an unbound window. The low byte of its key differs from those of the windows made before it.
     ///
     /// # Errors
-    /// As of [`Self::alloc_pd`].
+    /// Same as [`Self::alloc_pd`].
     fn create_mw(&mut self, _: CoreCall, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
     /// The key that a window has in the device now.
     ///
@@ -196,18 +196,18 @@ pub trait Provider {
     /// Destroys a window, bound or not.
     ///
     /// # Errors
-    /// As of [`Self::dealloc_pd`].
+    /// Same as [`Self::dealloc_pd`].
     fn destroy_mw(&mut self, _: CoreCall, mw: &mut Self::Mw) -> Result<(), Self::Error>;
 
     /// Makes a completion queue of at least `entries`.
     ///
     /// # Errors
-    /// As of [`Self::alloc_pd`].
+    /// Same as [`Self::alloc_pd`].
     fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Self::Error>;
     /// Destroys a completion queue.
     ///
     /// # Errors
-    /// As of [`Self::dealloc_pd`].
+    /// Same as [`Self::dealloc_pd`].
     fn destroy_cq(&mut self, _: CoreCall, cq: &mut Self::Cq) -> Result<(), Self::Error>;
 
     /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit.
@@ -218,13 +218,13 @@ pub trait Provider {
     /// Makes a queue pair in RESET.
     ///
     /// # Errors
-    /// As of [`Self::alloc_pd`].
+    /// Same as [`Self::alloc_pd`].
     fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
     /// Moves a queue pair `from` one state to `attr.state` (the same one, if it only changes attributes); the core has
-    /// checked the mask. `attr` holds every attribute set so far, `mask` names those of this call.
+    /// checked the mask. `attr` has every attribute set so far, `mask` names those of this call.
     ///
     /// # Errors
-    /// As of [`Self::dealloc_pd`].
+    /// Same as [`Self::dealloc_pd`].
     fn modify_qp(
         &mut self,
         _: CoreCall,
@@ -241,7 +241,7 @@ pub trait Provider {
     /// Destroys a queue pair.
     ///
     /// # Errors
-    /// As of [`Self::dealloc_pd`].
+    /// Same as [`Self::dealloc_pd`].
     fn destroy_qp(&mut self, _: CoreCall, qp: &mut Self::Qp) -> Result<(), Self::Error>;
 
     /// Moment by the backend's clock.
@@ -422,7 +422,7 @@ pub trait CompletionEvents {
     /// Takes the next event of the queues that interrupt with `vector`, of any queue for `None`. After
     /// [`CompletionEvent::Empty`] the device interrupts again at the next event.
     fn next(&mut self, vector: Option<u16>) -> CompletionEvent;
-    /// Whether this vector tells of asynchronous events, which the control path takes.
+    /// Whether this vector reports asynchronous events, which the control path takes.
     fn is_control(&self, vector: u16) -> bool;
 }
 
@@ -513,7 +513,7 @@ pub struct AtomicOp {
     pub compare: u64,
 }
 
-/// Send ring of one queue pair, in the hands of whoever posts to it.
+/// Send ring of one queue pair, owned by its poster.
 pub trait SendRing {
     /// The ring while requests are written, with what is used often at hand.
     type Writer<'a>: SendWriter + Copy
@@ -548,23 +548,23 @@ pub trait SendWriter {
     fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags);
     /// Writes a LOCAL_INV.
     fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags);
-    /// Tells the device of every request from block `from`, the first that it was not told of, to block `end`.
+    /// Notifies the device of every request from block `from`, the first that it does not know, to block `end`.
     fn ring(&mut self, from: u32, end: u32);
     /// Puts back what was kept at hand. Not called after [`Self::ring`] if nothing was written since.
     fn close(&mut self);
 }
 
-/// Receive ring of one queue pair, in the hands of whoever posts to it. Indices are free-running counters of entries.
+/// Receive ring of one queue pair, owned by its poster. Indices are free-running counters of entries.
 pub trait RecvRing {
     /// Writes a receive with these SGEs at entry `at`; those of length 0 are left out.
     fn put(&mut self, at: u32, sges: &[Sge]);
-    /// Tells the device of every receive before entry `end`.
+    /// Notifies the device of every receive before entry `end`.
     fn ring(&mut self, end: u32);
     /// The queue pair was moved to RESET: the ring is empty and its counters start from 0.
     fn reset(&mut self);
 }
 
-/// Ring of one completion queue, in the hands of whoever polls it.
+/// Ring of one completion queue, owned by its poller.
 pub trait CqRing {
     /// The ring while completions are taken, with what is used often at hand.
     type Reader<'a>: CqReader + Copy
@@ -585,7 +585,7 @@ pub trait CqReader {
     fn look(&mut self) -> Look;
     /// Cookie of the completion that was looked at; `None` if the device gives none back.
     fn cookie(&self) -> Option<u32>;
-    /// Bytes of the usual completion that was looked at.
+    /// Bytes of the successful completion that was looked at.
     fn byte_len(&self) -> u32;
     /// All of the completion that was looked at; its opcode if it is none.
     ///
@@ -594,7 +594,7 @@ pub trait CqReader {
     fn parse(&self) -> Result<RawCompletion, u8>;
     /// Takes the completion that was looked at.
     fn skip(&mut self);
-    /// Tells the device how far completions were taken, so that it may write those entries again.
+    /// Publishes the consumer index, so that the device may write those entries again.
     fn close(&mut self);
 }
 
@@ -613,7 +613,7 @@ pub enum Look {
         /// As [`RawCompletion::index`].
         index: u16,
     },
-    /// Something else: [`CqReader::parse`] tells.
+    /// Something else: see [`CqReader::parse`].
     Other,
 }
 

@@ -108,7 +108,7 @@ impl<P: Provider> Qp<P> {
 }
 
 impl<'s, P: Provider> Verbs<'s, P> {
-    /// The rings of a queue pair with at least these capacities. They have room for more requests than that, and so many may complete
+    /// The rings of a queue pair with at least these capacities. They have room for more requests than that, and all of them may complete
     /// before they are polled: up to `send_blocks` sends, since a short one takes one block, and `recv_entries` receives. See
     /// [`Self::create_cq`].
     ///
@@ -209,7 +209,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// A queue pair whose queues are out ([`Self::take_send_queue`]) is moved to every state but RESET.
     ///
     /// # Errors
-    /// The handle is stale, attributes or transition make no sense, completions of before the last RESET, or of an earlier queue
+    /// The handle is stale, attributes or transition are invalid, stale completions from before the last RESET or of an earlier queue
     /// pair with the number, are not polled yet, or the device refuses; the queue pair is as before.
     pub fn modify_qp(&mut self, handle: QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<(), ModifyQpError<P::Error>> {
         let device = *self.provider.device_attr();
@@ -239,7 +239,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             }
             slot.send.start_at(0);
             slot.recv.start_at(0);
-            // Whoever polled at the time of the RESET may have said ERR after it.
+            // A poller at the time of the RESET may have written ERR after it.
             slot.set_state(QpState::Reset);
             slot.draining.store(0, Ordering::Relaxed);
             log_event!(debug, "queue pair {:?} is drained", handle);
@@ -334,7 +334,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Drops what was posted and its completions, after the device did. Completion queues that are out drop them by themselves,
-    /// and tell when they have: until then the slot is draining.
+    /// and report when they have: until then the slot is draining.
     fn drop_requests(&mut self, handle: QpHandle, why: u32) {
         let Some(Qp { send: Half::Here(send), send_cq, recv_cq, qpn, .. }) = self.qps.get(handle) else { return };
         let (rung, send_cq, recv_cq, qpn) = (send.rung.get(), *send_cq, *recv_cq, *qpn);
@@ -352,13 +352,13 @@ impl<'s, P: Provider> Verbs<'s, P> {
                     if let Some(cq) = self.shared.cqs.get(usize::from(cq.index())) {
                         let wanted = cq.clean_wanted.load(Ordering::Relaxed).wrapping_add(1);
                         cq.clean_wanted.store(wanted, Ordering::Release);
-                        // Whoever waits for completions would not look, and the slot would drain for ever.
+                        // A sleeping poller would not look, and the slot would drain for ever.
                         cq.wake();
                     }
                 }
             }
         }
-        // Whoever polls elsewhere goes on with the counters until it has seen that the slot is draining.
+        // A poller on another core goes on with the counters until it has seen that the slot is draining.
         if all_here {
             slot.send.start_at(0);
             slot.recv.start_at(0);

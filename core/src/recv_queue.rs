@@ -19,7 +19,7 @@ pub(crate) struct RecvState<P: Provider> {
     pub(crate) head: u32,
 }
 
-/// The receive queue of one queue pair, taken out of [`crate::Verbs`] to be used by itself, on any core: see
+/// The receive queue of one queue pair, taken out of [`crate::Verbs`] to be used alone, on any core: see
 /// [`crate::Verbs::take_recv_queue`].
 pub struct RecvQueue<'s, P: Provider> {
     pub(crate) state: RecvState<P>,
@@ -34,7 +34,7 @@ impl<P: Provider> RecvQueue<'_, P> {
         self.state.handle
     }
 
-    /// Posts one receive and tells the device.
+    /// Posts one receive and rings the doorbell.
     ///
     /// # Errors
     /// The request is refused, and the queue is as before.
@@ -52,7 +52,7 @@ impl<P: Provider> RecvQueue<'_, P> {
     }
 }
 
-/// Whether usual receives are tried first: that is faster, and code apart from that for all others.
+/// Whether common receives take a fast path, which is code apart from that for all others.
 const TRIES: bool = cfg!(not(feature = "small"));
 
 /// [`RecvQueue::post_recv`].
@@ -97,7 +97,7 @@ pub(crate) fn post_list<P: Provider>(
 }
 
 /// Writes a receive without telling the device, if each of its SGEs names bytes of a region that is where it is looked for first.
-/// `false`: something is not as usual, and nothing has happened. `known` is the region that the last SGE named.
+/// `false`: the fast path does not take it, and nothing has happened. `known` is the region that the last SGE named.
 #[inline(always)]
 fn try_post<P: Provider>(
     state: &mut RecvState<P>,
@@ -137,7 +137,7 @@ fn try_sges<P: Provider>(
                 _ => return false,
             }
         }
-        if !known.holds(sge.addr, sge.length) {
+        if !known.contains(sge.addr, sge.length) {
             return false;
         }
     }
@@ -184,10 +184,10 @@ fn post_unusual<P: Provider>(state: &mut RecvState<P>, shared: &Shared<'_>, wr: 
     Ok(())
 }
 
-/// Tells the device of receives that it does not know of.
+/// Notifies the device of receives that it does not know.
 #[inline(always)]
 fn ring_new<P: Provider>(state: &mut RecvState<P>, slot: &QpSlot<'_>) {
-    // The poller may see a completion as soon as the device was told.
+    // The poller may see a completion as soon as the device was notified.
     slot.recv.head.store(state.head, Ordering::Release);
     state.ring.ring(state.head);
 }

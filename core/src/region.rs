@@ -102,11 +102,11 @@ impl<P: Provider> Verbs<'_, P> {
     ///
     /// # Safety
     /// Until [`Self::dereg_mr_raw`] has succeeded for the region, the bytes that `map` names for the device stay allocated and
-    /// are nothing that a Rust reference is made to, and whoever else uses them expects the device to read and write them.
+    /// are nothing that a Rust reference is made to, and every other user of them expects the device to read and write them.
     ///
     /// # Errors
-    /// As of [`Self::reg_mr`].
-    #[expect(unsafe_code, reason = "the device is told to use whatever the numbers name")]
+    /// Same as [`Self::reg_mr`].
+    #[expect(unsafe_code, reason = "the device uses whatever the numbers name")]
     pub unsafe fn reg_mr_raw(
         &mut self,
         pd: PdHandle,
@@ -118,7 +118,7 @@ impl<P: Provider> Verbs<'_, P> {
         self.register(pd, addr, length, access, map).map(|(handle, _)| handle)
     }
 
-    /// Tells the regions of these verbs from those of others.
+    /// Distinguishes the regions of these verbs from those of others.
     fn owner(&self) -> usize {
         self.shared.regions.slots().as_ptr().addr()
     }
@@ -212,7 +212,7 @@ impl<P: Provider> Verbs<'_, P> {
         &mut self,
         region: Region<B>,
     ) -> Result<B, Refused<Region<B>, DeregMrError<P::Error>>> {
-        // Two devices need not be told apart by their GUIDs, and the buffer must not come back from the wrong one.
+        // Two devices may have one GUID, and the buffer must not come back from the wrong one.
         let named =
             region.owner() == self.owner() && self.mrs.get(region.handle()).is_some_and(|mr| mr.info.lkey == region.lkey());
         let result = if named { self.deregister(region.handle()) } else { Err(DeregMrError::Stale) };
@@ -225,7 +225,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// Deregisters a region that [`Self::reg_mr_raw`] made.
     ///
     /// # Errors
-    /// As of [`Self::dereg_mr`].
+    /// Same as [`Self::dereg_mr`].
     pub fn dereg_mr_raw(&mut self, mr: MrHandle) -> Result<(), DeregMrError<P::Error>> {
         self.deregister(mr)
     }

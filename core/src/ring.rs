@@ -8,7 +8,7 @@ pub(crate) const fn place(counter: u32, places: usize) -> usize {
 }
 
 /// The counter from `tail` to before `head` with these low 16 bits, if there is one. A ring has 32,768 places at most, so that
-/// 16 bits tell any two in flight apart.
+/// 16 bits distinguish any two in flight.
 #[inline(always)]
 pub(crate) fn locate(head: u32, tail: u32, low: u16) -> Option<u32> {
     let distance = u32::from(low.wrapping_sub(tail as u16));
@@ -19,7 +19,7 @@ pub(crate) fn locate(head: u32, tail: u32, low: u16) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Of so many steps one is taken: Miri takes minutes over all.
+    /// One step in this many is taken: Miri takes minutes over all.
     const STEP: usize = if cfg!(miri) { 4099 } else { 1 };
 
     #[test]

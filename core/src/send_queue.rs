@@ -48,8 +48,8 @@ fn transport_flags(qp_type: QpType) -> SendFlags {
     }
 }
 
-/// Longest message of a device in bytes: 2^31 is the most that any has (IBTA 9.7.7), also one that does not say.
-fn longest_message(device: &DeviceAttr) -> u32 {
+/// Returns the maximum message of a device in bytes: 2^31 (IBTA 9.7.7) where the device reports no limit.
+fn max_message_of(device: &DeviceAttr) -> u32 {
     match device.max_msg_size {
         0 => 1 << 31,
         max => u32::try_from(max).unwrap_or(u32::MAX).min(1 << 31),
@@ -76,7 +76,7 @@ pub(crate) struct SendLimits {
     pub(crate) handle: QpHandle,
     pub(crate) qp_type: QpType,
     pub(crate) pd: PdHandle,
-    /// What a request may not have, so that one test tells: [`OpSet`] in bits 0 to 7, send flags in 8 to 15, bit 15 + n: n SGEs,
+    /// What a request may not have, for one test: [`OpSet`] in bits 0 to 7, send flags in 8 to 15, bit 15 + n: n SGEs,
     /// up to 8.
     may_not: u32,
     /// SIGNALED, if every request gives a completion.
@@ -105,7 +105,7 @@ impl SendLimits {
             pd,
             may_not: !(u32::from(ops.bits()) | flags.bits() << 8 | ((1_u32 << max_sge.min(8)).wrapping_sub(1)) << 16),
             always: if sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
-            max_message: longest_message(device),
+            max_message: max_message_of(device),
             max_inline: sizes.cap.max_inline_data,
             max_sge,
             max_window: device.max_mw_size,
@@ -135,11 +135,11 @@ pub(crate) struct SendState<P: Provider> {
     pub(crate) limits: SendLimits,
     /// Where the next request goes.
     pub(crate) head: Cell<u32>,
-    /// Head that the device was told last.
+    /// Head of the last doorbell.
     pub(crate) rung: Cell<u32>,
 }
 
-/// The send queue of one queue pair, taken out of [`crate::Verbs`] to be used by itself, on any core: see
+/// The send queue of one queue pair, taken out of [`crate::Verbs`] to be used alone, on any core: see
 /// [`crate::Verbs::take_send_queue`].
 pub struct SendQueue<'s, P: Provider> {
     pub(crate) state: SendState<P>,
@@ -163,7 +163,7 @@ impl<'s, P: Provider> SendQueue<'s, P> {
         SendBatch::open(&mut self.state, &self.shared)
     }
 
-    /// Posts one request and tells the device.
+    /// Posts one request and rings the doorbell.
     ///
     /// # Errors
     /// The request is refused, and the queue is as before.
@@ -188,7 +188,7 @@ impl<'s, P: Provider> SendQueue<'s, P> {
         bind_one(&mut self.state, &self.shared, mw, bind)
     }
 
-    /// Tells the device of requests whose batch was forgotten before its end, whatever the state of the queue pair is: then they
+    /// Notifies the device of requests whose batch was forgotten before its end, in any state of the queue pair: then they
     /// complete, if only as flushed. Nothing if there are none.
     pub fn ring(&mut self) {
         ring_unannounced(&mut self.state, &self.shared);
@@ -207,7 +207,7 @@ pub(crate) fn post_one<P: Provider>(
         return Err(PostSendError::NotReady { state: slot.state() });
     }
     let mut open = OpenQueue::new(state, shared);
-    if !open.try_in_caller(wr) {
+    if !open.post_fast(wr) {
         return append_copy(state, shared, wr, true);
     }
     open.ring_new();
@@ -229,7 +229,7 @@ pub(crate) fn post_list<P: Provider>(
     let mut result = Ok(());
     let mut rest = list.iter();
     while let Some(wr) = rest.next() {
-        if !open.try_in_caller(wr)
+        if !open.post_fast(wr)
             && let Err(error) = open.call(|state, shared| append(state, shared, wr, false))
         {
             result = Err(BadWr { index: list.len().wrapping_sub(rest.len()).wrapping_sub(1), error });
@@ -240,7 +240,7 @@ pub(crate) fn post_list<P: Provider>(
     result
 }
 
-/// [`append`] for what [`OpenQueue::try_in_caller`] does not post. What that may post goes on as a copy, with copies of its SGEs,
+/// [`append`] for what [`OpenQueue::post_fast`] does not post. What that may post goes on as a copy, with copies of its SGEs,
 /// so that the caller's own need not lie in memory for those that are posted.
 #[inline(always)]
 fn append_copy<P: Provider>(
@@ -265,7 +265,7 @@ fn append_copy<P: Provider>(
     }
 }
 
-/// Posts one request of any kind, on what is kept; tells the device if `ring`. Each operation has code of its own here, which knows
+/// Posts one request of any kind, on what is kept; rings the doorbell if `ring`. Each operation has code of its own here, which knows
 /// what it is (not with the feature `small`: there all share one copy).
 #[inline(never)]
 fn append<P: Provider>(state: &SendState<P>, shared: &Shared<'_>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
@@ -298,9 +298,9 @@ pub(crate) fn ring_unannounced<P: Provider>(state: &mut SendState<P>, shared: &S
 
 /// The send queue of one queue pair, open for requests that one doorbell announces.
 ///
-/// [`Self::ring`] tells the device, and so does the end of the batch. Of a batch that is forgotten (`mem::forget`), the requests
+/// [`Self::ring`] rings the doorbell, and so does the end of the batch. Of a batch that is forgotten (`mem::forget`), the requests
 /// since the last doorbell up to its last bind, and perhaps some after that, wait for the next doorbell; the rest is not posted.
-#[must_use = "the device is told of the requests when the batch ends"]
+#[must_use = "the doorbell rings when the batch ends"]
 pub struct SendBatch<'a, P: Provider> {
     open: OpenQueue<'a, P>,
 }
@@ -349,13 +349,13 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// The request is refused, and the queue is as before.
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
-        if self.open.try_in_caller(wr) { Ok(()) } else { self.open.call(|state, shared| append_copy(state, shared, wr, false)) }
+        if self.open.post_fast(wr) { Ok(()) } else { self.open.call(|state, shared| append_copy(state, shared, wr, false)) }
     }
 
     /// Posts a SEND.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn send(&mut self, wr_id: u64, flags: SendFlags, sges: &[Sge]) -> Result<(), PostSendError> {
         self.open.put_sges(wr_id, flags, DataOp::send(), sges)
@@ -364,7 +364,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts a SEND of bytes that are copied now.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn send_inline(&mut self, wr_id: u64, flags: SendFlags, bytes: &[u8]) -> Result<(), PostSendError> {
         self.open.put_inline(wr_id, flags, DataOp::send(), bytes)
@@ -373,7 +373,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts a SEND_WITH_IMM; `imm` in network byte order.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn send_imm(&mut self, wr_id: u64, flags: SendFlags, imm: [u8; 4], sges: &[Sge]) -> Result<(), PostSendError> {
         self.open.put_sges(wr_id, flags, DataOp::send_imm(imm), sges)
@@ -382,7 +382,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts a SEND_WITH_IMM of bytes that are copied now; `imm` in network byte order.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn send_imm_inline(&mut self, wr_id: u64, flags: SendFlags, imm: [u8; 4], bytes: &[u8]) -> Result<(), PostSendError> {
         self.open.put_inline(wr_id, flags, DataOp::send_imm(imm), bytes)
@@ -391,7 +391,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts a SEND_WITH_INV of the peer's type 2 window with key `rkey`.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn send_inv(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey, sges: &[Sge]) -> Result<(), PostSendError> {
         self.open.put_sges(wr_id, flags, DataOp::send_inv(rkey), sges)
@@ -400,7 +400,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts a SEND_WITH_INV of bytes that are copied now.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn send_inv_inline(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey, bytes: &[u8]) -> Result<(), PostSendError> {
         self.open.put_inline(wr_id, flags, DataOp::send_inv(rkey), bytes)
@@ -409,7 +409,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts an RDMA_WRITE.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn write(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, sges: &[Sge]) -> Result<(), PostSendError> {
         self.open.put_sges(wr_id, flags, DataOp::write(remote), sges)
@@ -418,7 +418,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts an RDMA_WRITE of bytes that are copied now.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn write_inline(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, bytes: &[u8]) -> Result<(), PostSendError> {
         self.open.put_inline(wr_id, flags, DataOp::write(remote), bytes)
@@ -427,7 +427,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts an RDMA_WRITE_WITH_IMM; `imm` in network byte order.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn write_imm(
         &mut self,
@@ -443,7 +443,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts an RDMA_WRITE_WITH_IMM of bytes that are copied now; `imm` in network byte order.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn write_imm_inline(
         &mut self,
@@ -459,7 +459,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts an RDMA_READ into `sges`.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn read(&mut self, wr_id: u64, flags: SendFlags, remote: Remote, sges: &[Sge]) -> Result<(), PostSendError> {
         self.open.put_sges(wr_id, flags, DataOp::read(remote), sges)
@@ -468,7 +468,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts an ATOMIC_CMP_AND_SWP; `sge` gets the old value.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn compare_swap(
         &mut self,
@@ -485,7 +485,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts an ATOMIC_FETCH_AND_ADD; `sge` gets the old value.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn fetch_add(
         &mut self,
@@ -509,7 +509,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts a BIND_MW of a type 2 window; `key` is the low byte of its new key.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     pub fn bind(&mut self, wr_id: u64, flags: SendFlags, mw: MwHandle, key: u8, info: &BindInfo) -> Result<(), PostSendError> {
         self.open.call(|state, shared| append_bind_type2(state, shared, wr_id, flags, mw, key, info))
     }
@@ -517,12 +517,12 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     /// Posts a LOCAL_INV of the type 2 window with key `rkey`.
     ///
     /// # Errors
-    /// As of [`Self::post`].
+    /// Same as [`Self::post`].
     pub fn local_inv(&mut self, wr_id: u64, flags: SendFlags, rkey: Rkey) -> Result<(), PostSendError> {
         self.open.call(|state, shared| append_local_inv(state, shared, wr_id, flags, rkey))
     }
 
-    /// Tells the device of every request posted so far, with one doorbell; none if there is nothing new.
+    /// Notifies the device of every request posted so far, with one doorbell; none if there is nothing new.
     #[inline(always)]
     pub fn ring(&mut self) {
         self.open.ring();
@@ -535,7 +535,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     }
 }
 
-/// Tells the device of every request before block `head`, if it does not know of them.
+/// Notifies the device of every request before block `head`, if it does not know of them.
 #[inline(always)]
 fn ring_from<'a, P: Provider>(
     writer: &mut <P::SendRing as SendRing>::Writer<'a>,
@@ -667,9 +667,9 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     }
 
     /// Posts one of the short requests that most programs live on, as part of the caller. `false`: it is another one, or
-    /// something about it is not as usual; nothing has happened, and [`append`] takes it.
+    /// the fast path does not take it; nothing has happened, and [`append`] takes it.
     #[inline(always)]
-    fn try_in_caller(&mut self, wr: &SendWr<'_>) -> bool {
+    fn post_fast(&mut self, wr: &SendWr<'_>) -> bool {
         let (id, flags) = (wr.wr_id, wr.flags);
         match wr.op {
             SendOp::Write { payload: Payload::Sges(&[sge]), remote } if IN_CALLER => {
@@ -693,7 +693,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         self.writer.close();
     }
 
-    /// Ends a call: tells the device, or keeps what was posted.
+    /// Ends a call: rings the doorbell, or keeps what was posted.
     #[inline(always)]
     fn finish(&mut self, ring: bool) {
         if ring { self.ring() } else { self.keep() }
@@ -716,7 +716,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         result
     }
 
-    /// Tells the device of what it does not know yet.
+    /// Notifies the device of what it does not know yet.
     #[inline(always)]
     fn ring(&mut self) {
         ring_from(&mut self.writer, self.state, self.slot, self.head);
@@ -735,7 +735,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         legal.contains(flags) && self.state.limits.may_not & needs == 0
     }
 
-    /// Whether so many blocks are free; looks whether requests have completed since the last look.
+    /// Returns whether `blocks` blocks are free; reads `tail` again if they are not.
     #[inline(always)]
     fn has_room(&mut self, blocks: u32) -> bool {
         if self.end.wrapping_sub(self.head) < blocks {
@@ -840,7 +840,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         Ok(())
     }
 
-    /// Posts a usual request. `false`: something about it is not as usual, and nothing has happened.
+    /// Posts a common request. `false`: the fast path does not take it, and nothing has happened.
     #[inline(always)]
     fn try_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> bool {
         let kind = Kind::of(op.opcode);
@@ -856,7 +856,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         }
         let mut bytes = 0_u64;
         for sge in sges {
-            if !self.holds(sge, kind.need) {
+            if !self.contains(sge, kind.need) {
                 return false;
             }
             bytes = bytes.wrapping_add(u64::from(sge.length));
@@ -974,7 +974,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         if !op.remote.addr.is_multiple_of(8) {
             return Err(PostSendError::AtomicAlignment { addr: op.remote.addr });
         }
-        if !(IN_CALLER && self.holds(&sge, Access::LOCAL_WRITE))
+        if !(IN_CALLER && self.contains(&sge, Access::LOCAL_WRITE))
             && let Some(fault) = fault_of(self.shared, limits.pd, Access::LOCAL_WRITE, sge.addr, sge.length, sge.lkey)
         {
             return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });
@@ -1098,7 +1098,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
 
     /// Whether an SGE names bytes, not too many, and its region allows them and is where it is looked for first.
     #[inline(always)]
-    fn holds(&mut self, sge: &Sge, need: Access) -> bool {
+    fn contains(&mut self, sge: &Sge, need: Access) -> bool {
         // No byte and too many bytes in one comparison.
         if sge.length.wrapping_sub(1) >= self.state.limits.max_message {
             return false;
@@ -1109,7 +1109,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
                 _ => return false,
             }
         }
-        self.known.access.contains(need) && self.known.holds(sge.addr, sge.length)
+        self.known.access.contains(need) && self.known.contains(sge.addr, sge.length)
     }
 
     /// Remembers the request at the head, and goes on after it.

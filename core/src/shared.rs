@@ -43,7 +43,7 @@ pub(crate) struct RegionFacts {
 impl RegionFacts {
     /// Whether `length` bytes from `addr`, an address of the region, lie inside it.
     #[inline(always)]
-    pub(crate) const fn holds(&self, addr: u64, length: u64) -> bool {
+    pub(crate) const fn contains(&self, addr: u64, length: u64) -> bool {
         let offset = addr.wrapping_sub(self.base);
         offset <= self.length && length <= self.length.wrapping_sub(offset)
     }
@@ -64,9 +64,9 @@ impl UsableRegion {
     /// No region: it has no byte.
     pub(crate) const NONE: Self = Self { lkey: Lkey::new(0), pd: 0, access: Access::empty(), base: 0, length: 0 };
 
-    /// As [`RegionFacts::holds`].
+    /// As [`RegionFacts::contains`].
     #[inline(always)]
-    pub(crate) const fn holds(&self, addr: u64, length: u32) -> bool {
+    pub(crate) const fn contains(&self, addr: u64, length: u32) -> bool {
         match addr.wrapping_sub(self.base).checked_add(length as u64) {
             Some(end) => end <= self.length,
             None => false,
@@ -74,7 +74,7 @@ impl UsableRegion {
     }
 }
 
-/// A slot of the table of regions. Written by the control path; read by whoever posts, at any time: a sequence number that is
+/// A slot of the table of regions. Written by the control path; read by the poster, at any time: a sequence number that is
 /// odd while the slot is written, and that differs after, shows a reader that what it has read does not belong together.
 #[derive(Debug)]
 pub(crate) struct RegionSlot {
@@ -108,7 +108,7 @@ impl RegionSlot {
         match facts {
             None => {
                 self.lkey.store(0, Ordering::Relaxed);
-                // No domain: whoever looks for key 0 finds this.
+                // No domain: a search for key 0 finds this.
                 self.rights.store(u32::from(u16::MAX) << 16, Ordering::Relaxed);
                 self.length.set(0);
                 self.base.set(0);
@@ -184,7 +184,7 @@ impl RegionSlot {
 #[derive(Clone, Copy)]
 pub(crate) struct Regions<'s> {
     slots: &'s [RegionSlot],
-    /// Bits of a key's index that name the slot where the search for it begins: keys that a device gives out in turn spread evenly.
+    /// Bits of a key's index that name the slot where the search for it begins: keys that a device assigns in turn spread evenly.
     mask: u32,
 }
 
@@ -254,7 +254,7 @@ pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge)
     if !region.access.contains(need) {
         return Err(crate::SgeFault::Access);
     }
-    if !region.holds(sge.addr, u64::from(sge.length)) {
+    if !region.contains(sge.addr, u64::from(sge.length)) {
         return Err(crate::SgeFault::Range);
     }
     Ok(())
@@ -267,15 +267,15 @@ pub(crate) struct CqSlot {
     pub(crate) cqn: AtomicU32,
     /// Generation of its handle. Written by the control path.
     pub(crate) generation: AtomicU32,
-    /// Events that the queue has given. Written by whoever takes completion events.
+    /// Events that the queue has given. Written by the taker of completion events.
     pub(crate) events: AtomicU32,
-    /// The events that [`crate::Verbs::poll_event`] has told of. Written by the control path.
-    pub(crate) told: AtomicU32,
+    /// The events that [`crate::Verbs::poll_event`] has reported. Written by the control path.
+    pub(crate) reported_events: AtomicU32,
     /// 1 above the syndrome with which the queue broke, 0 if it did not. Written by the control path.
     pub(crate) broken: AtomicU32,
     /// Counts the queue pairs whose completions are to be dropped. Written by the control path.
     pub(crate) clean_wanted: AtomicU32,
-    /// The count at the last time that the queue was found empty. Written by whoever polls.
+    /// The count at the last time that the queue was found empty. Written by the poller.
     pub(crate) clean_done: AtomicU32,
     /// Who waits for an event.
     #[cfg(feature = "multicore")]
@@ -291,7 +291,7 @@ impl CqSlot {
             cqn: AtomicU32::new(NO_NUMBER),
             generation: AtomicU32::new(0),
             events: AtomicU32::new(0),
-            told: AtomicU32::new(0),
+            reported_events: AtomicU32::new(0),
             broken: AtomicU32::new(0),
             clean_wanted: AtomicU32::new(0),
             clean_done: AtomicU32::new(0),
@@ -300,7 +300,7 @@ impl CqSlot {
         }
     }
 
-    /// An event came: whoever arms next asks for the one after it.
+    /// An event came: the next arm asks for the one after it.
     pub(crate) fn event(&self) {
         self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         self.wake();
@@ -326,9 +326,9 @@ pub(crate) struct QpSlot<'r> {
     pub(crate) generation: AtomicU32,
     /// Slots of its completion queues: of sends in the upper half, of receives in the lower. Written by the control path.
     pub(crate) cqs: AtomicU32,
-    /// Whether its completions are those of before a RESET or of a queue pair that is gone. Written by the control path.
+    /// Whether its completions are stale: from before a RESET or of a queue pair that is gone. Written by the control path.
     pub(crate) draining: AtomicU32,
-    /// [`QpState`]. Written by the control path, and by whoever polls its completions, which may move it to an error state.
+    /// [`QpState`]. Written by the control path, and by the poller of its completions, which may move it to an error state.
     state: AtomicU32,
     /// Whether the transport is an unreliable one. Written by the control path.
     pub(crate) unreliable: AtomicU32,
@@ -346,9 +346,9 @@ pub(crate) struct QpSlot<'r> {
 #[cfg_attr(all(feature = "multicore", target_pointer_width = "64"), repr(align(64)))]
 #[derive(Debug)]
 pub(crate) struct RingCounters {
-    /// Where the next request goes that the device is told of. Written by whoever posts.
+    /// Block of the next request that the device is notified of. Written by the poster.
     pub(crate) head: AtomicU32,
-    /// The oldest request in flight. Written by whoever polls.
+    /// The oldest request in flight. Written by the poller.
     pub(crate) tail: AtomicU32,
 }
 
@@ -357,7 +357,7 @@ impl RingCounters {
         Self { head: AtomicU32::new(0), tail: AtomicU32::new(0) }
     }
 
-    /// Both at `at`: while nobody posts or polls.
+    /// Both at `at`: while there is no poster and no poller.
     pub(crate) fn start_at(&self, at: u32) {
         self.head.store(at, Ordering::Relaxed);
         self.tail.store(at, Ordering::Relaxed);
@@ -407,7 +407,7 @@ impl<'r> QpSlot<'r> {
         }
     }
 
-    /// [`Self::state`] for the control path. Of a queue pair that was reset, whoever polls may take a completion of before, and say
+    /// [`Self::state`] for the control path. Of a queue pair that was reset, the poller may take a stale completion, and write
     /// ERR, until it has seen that the slot is draining.
     pub(crate) fn lasting_state(&self) -> QpState {
         if self.is_draining() { QpState::Reset } else { self.state() }

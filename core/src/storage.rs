@@ -104,7 +104,7 @@ impl<const SQ: usize, const RQ: usize> QpRings<SQ, RQ> {
         Self { send: [const { SendEntry::new() }; SQ], recv: [const { Word64::new(0) }; RQ] }
     }
 
-    /// What a [`Storage`] is made of. One pair of rings serves one [`Storage`]: in two, one would tell the other's `wr_id`s.
+    /// What a [`Storage`] is made of. One pair of rings serves one [`Storage`]: in two, one would report the other's `wr_id`s.
     pub const fn view(&self) -> RingsView<'_> {
         RingsView { send: &self.send, recv: &self.recv }
     }

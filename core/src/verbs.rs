@@ -36,7 +36,7 @@ impl<T> Half<T> {
 /// ([`Self::take_send_queue`], [`Self::take_recv_queue`], [`Self::take_cq`], [`Self::take_interrupt_handler`]), each to be used by
 /// itself; what is left is the control path.
 ///
-/// A queue that was put back is used through the verbs again, and not by itself:
+/// A queue that was returned is used through the verbs again, and not alone:
 ///
 /// ```compile_fail,E0382
 /// # use bareverbs::{Provider, SendQueue, Verbs};
@@ -78,7 +78,7 @@ impl<T> Half<T> {
 /// }
 /// ```
 ///
-/// What a backend makes is made by the verbs alone: nobody else has a [`CoreCall`].
+/// Only the verbs create what a backend creates: no other code has a [`CoreCall`].
 ///
 /// ```compile_fail,E0423
 /// # use bareverbs::{CoreCall, Provider};
@@ -242,7 +242,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Posts one send and tells the device.
+    /// Posts one send and rings the doorbell.
     ///
     /// # Errors
     /// The request is refused, and the queue is as before.
@@ -266,7 +266,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Tells the device of sends whose batch was forgotten before its end, whatever the state of the queue pair is: then they
+    /// Notifies the device of sends whose batch was forgotten before its end, in any state of the queue pair: then they
     /// complete, if only as flushed.
     ///
     /// # Errors
@@ -291,7 +291,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Posts one receive and tells the device.
+    /// Posts one receive and rings the doorbell.
     ///
     /// # Errors
     /// The request is refused, and the queue is as before.

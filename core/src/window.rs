@@ -1,6 +1,6 @@
 //! Memory windows: what is known of them, binds in flight, and what a failed bind leaves behind.
 //!
-//! Windows are touched by whoever posts binds, by whoever polls their completions, and by the control path, so they stand
+//! Windows are changed by the poster of binds, by the poller of their completions, and by the control path, so they stand
 //! behind a lock, which nothing else of posting and polling takes.
 
 use crate::log::log_event;
@@ -91,7 +91,7 @@ pub(crate) struct PendingBind {
     /// Its block in the send ring of the queue pair.
     pub(crate) at: u32,
     pub(crate) mw: MwHandle,
-    /// What the window is again if it fails. A binding in it holds its region.
+    /// What the window is again if it fails. A binding in it keeps its region.
     previous: WindowState,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Windows<C: ?Sized = [WindowCell]> {
     next: u64,
     /// Before this cell none has room for a bind.
     vacant: usize,
-    /// From this cell on none has a bind: what is done with every bind costs what is in flight, not what the table holds.
+    /// From this cell on none has a bind: what is done with every bind costs what is in flight, not the size of the table.
     used: usize,
     cells: C,
 }
@@ -143,7 +143,7 @@ pub(crate) struct BindRequest<'a> {
     pub(crate) binding: &'a Binding,
     /// Low byte of the new key; `None`: the one after the present one.
     pub(crate) tag: Option<u8>,
-    /// Longest window of the device in bytes.
+    /// Maximum window of the device in bytes.
     pub(crate) max_length: u64,
 }
 
@@ -233,9 +233,9 @@ impl Windows {
 
     /// How many bindings hold a region: those of windows, and those that a failed bind would bring back.
     pub(crate) fn bindings_of(&self, mr: MrHandle) -> u32 {
-        let holds = |state: &WindowState| state.binding.is_some_and(|binding| binding.mr == mr);
-        let windows = self.cells.iter().filter_map(|cell| cell.window.as_ref()).filter(|window| holds(&window.state));
-        let binds = self.binds().filter(|bind| holds(&bind.previous));
+        let is_bound = |state: &WindowState| state.binding.is_some_and(|binding| binding.mr == mr);
+        let windows = self.cells.iter().filter_map(|cell| cell.window.as_ref()).filter(|window| is_bound(&window.state));
+        let binds = self.binds().filter(|bind| is_bound(&bind.previous));
         windows.count().saturating_add(binds.count()) as u32
     }
 
@@ -282,7 +282,7 @@ impl Windows {
         if binding.addr.checked_add(binding.length).is_none() {
             return Err(BindRefused::Overflow);
         }
-        if !region.holds(binding.addr, binding.length) {
+        if !region.contains(binding.addr, binding.length) {
             return Err(BindRefused::Range);
         }
         if binding.length > request.max_length {
@@ -463,7 +463,7 @@ impl<P: Provider> Verbs<'_, P> {
     }
 
     /// Ends the binds of a queue pair whose requests are dropped by RESET or destruction. `rung` is the head that the device was
-    /// told. The device tells which of those that it knew of were done.
+    /// notified. The device reports which of those that it knew were done.
     pub(crate) fn end_binds(&mut self, qp: QpHandle, rung: u32) {
         let Some(slot) = self.shared.qps.get(usize::from(qp.index())) else { return };
         let tail = slot.send.tail.load(Ordering::Relaxed);

@@ -241,7 +241,7 @@ pub struct Completion {
     pub qpn: Qpn,
     /// What.
     pub opcode: WcOpcode,
-    /// How it ended; everything below holds only after [`WcStatus::Success`].
+    /// How it ended; everything below is valid only after [`WcStatus::Success`].
     pub status: WcStatus,
     /// The device's own code beside an error, 0 otherwise.
     pub vendor_err: u8,

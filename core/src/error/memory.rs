@@ -55,9 +55,9 @@ operation_error! {
         } => Einval, "{length} bytes from {addr:#x} overflow the address space";
         /// Longer than the device allows.
         TooLong {
-            /// Longest region in bytes.
+            /// Maximum length of a region in bytes.
             max: u64
-        } => Einval, "the device's longest region has {max} bytes";
+        } => Einval, "the device's maximum region has {max} bytes";
         /// Flags that the device lacks.
         Unsupported {
             /// Their bits.
@@ -159,9 +159,9 @@ operation_error! {
         Range => Erange, "the window is not inside the region";
         /// The window would be longer than the device allows.
         TooLong {
-            /// Longest window in bytes.
+            /// Maximum length of a window in bytes.
             max: u64
-        } => Einval, "the device's longest window has {max} bytes";
+        } => Einval, "the device's maximum window has {max} bytes";
     }
 }
 

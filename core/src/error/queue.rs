@@ -153,9 +153,9 @@ operation_error! {
         } => Einval, "the value of {attribute:?} is out of range";
         /// Queues of the queue pair were taken out of the verbs: it cannot be reset.
         Taken => Ebusy, "queues of the queue pair are taken out";
-        /// Completions of before the last RESET, or of a queue pair that had the number and is gone, may still be in a completion
+        /// Stale completions, from before the last RESET or of an earlier queue pair with the number, may still be in a completion
         /// queue that is taken out: it has to be polled empty.
-        Draining => Eagain, "completions of before the RESET, or of an earlier queue pair with the number, are not polled yet";
+        Draining => Eagain, "stale completions, from before the RESET or of an earlier queue pair with the number, are not polled yet";
     }
     device {
         /// The device refuses; the queue pair is as before.

@@ -96,7 +96,7 @@ pub enum PostSendError {
     },
     /// A message longer than the device sends.
     MessageSize {
-        /// Longest in bytes.
+        /// Maximum in bytes.
         max: u32,
     },
     /// The local buffer of an atomic does not have 8 bytes.
@@ -167,7 +167,7 @@ impl fmt::Display for PostSendError {
             Self::Flags { flags } => write!(f, "the request cannot have {flags:?}"),
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::InlineSize { length, max } => write!(f, "{length} bytes inline, the queue pair takes {max}"),
-            Self::MessageSize { max } => write!(f, "the longest message has {max} bytes"),
+            Self::MessageSize { max } => write!(f, "the maximum message has {max} bytes"),
             Self::AtomicLength { length } => write!(f, "an atomic moves 8 bytes, not {length}"),
             Self::AtomicAlignment { addr } => write!(f, "address {addr:#x} of an atomic is no multiple of 8"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),

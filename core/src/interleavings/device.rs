@@ -1,4 +1,4 @@
-//! A device for the model: it completes each request when it is told of it, into one completion queue.
+//! A device for the model: it completes each request at its doorbell, into one completion queue.
 //!
 //! Its memory and its registers are words of the model. Between a doorbell and the completion it carries what its owner's stores
 //! are ordered by, as a real one does, or not, which is the least that words of the core can count on.
@@ -50,7 +50,7 @@ struct Arming {
     armed: bool,
     /// Events that the queue has given.
     given: u32,
-    /// Events that nobody has taken.
+    /// Events that are not taken yet.
     waiting: u32,
 }
 
@@ -199,7 +199,7 @@ impl Provider for Device {
     }
 
     fn create_qp(&mut self, _: CoreCall, _params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Broken> {
-        let (send, recv) = (Sends(self.memory()), Recvs { memory: self.memory(), told: 0 });
+        let (send, recv) = (Sends(self.memory()), Recvs { memory: self.memory(), notified: 0 });
         Ok(CreatedQp { qp: (), send, recv, qpn: Qpn::new(QPN) })
     }
 
@@ -256,7 +256,7 @@ impl CompletionEvents for Events {
     }
 }
 
-/// The send ring: a request is one block, and completes successfully when the device is told of it.
+/// The send ring: a request is one block, and completes successfully at its doorbell.
 pub(super) struct Sends(Arc<Memory>);
 
 impl SendRing for Sends {
@@ -310,22 +310,22 @@ impl SendWriter for Writer<'_> {
 /// The receive ring: a message is there for each receive.
 pub(super) struct Recvs {
     memory: Arc<Memory>,
-    told: u32,
+    notified: u32,
 }
 
 impl RecvRing for Recvs {
     fn put(&mut self, _at: u32, _sges: &[Sge]) {}
 
     fn ring(&mut self, end: u32) {
-        for at in self.told..end {
+        for at in self.notified..end {
             let failed = if self.memory.fails.load(Ordering::Relaxed) { FAILED } else { 0 };
             self.memory.complete(RECV | failed | at & 0xffff);
         }
-        self.told = end;
+        self.notified = end;
     }
 
     fn reset(&mut self) {
-        self.told = 0;
+        self.notified = 0;
     }
 }
 
@@ -345,7 +345,7 @@ impl CqRing for Ring {
 
     fn arm(&mut self, events: u32, _solicited_only: bool) {
         let mut arming = self.memory.arming.lock().unwrap();
-        // A count of before the last event is of an arm that it has answered.
+        // An older count than the last event's is of an arm that it has answered.
         if events == arming.given {
             arming.armed = true;
         }

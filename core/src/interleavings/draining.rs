@@ -11,7 +11,7 @@ use crate::sync::Ordering;
 use crate::sync::modelled::check;
 use crate::{Completion, CompletionQueue, QpState, RecvWr};
 
-/// What is given to whoever polls: requests of before the RESET count from here on, those after it from 100.
+/// What the poller gets: requests from before the RESET count from here on, those after it from 100.
 const OLD: u64 = 1;
 const NEW: u64 = 100;
 
@@ -31,7 +31,7 @@ fn iterate(queue: &mut CompletionQueue<'static, Device>, give: &mut dyn FnMut(u6
 }
 
 /// `prepare` posts requests, `end` ends this life of the queue pair and `begin` begins the next as soon as it can. After that, none of
-/// the requests of before completes, and each of after it does. Nothing that the poller sees makes no sense.
+/// the stale requests completes, and each later one does. Nothing that the poller sees makes no sense.
 fn nothing_of_before_comes_after(take: Take, prepare: fn(&mut Rig), end: fn(&mut Rig), begin: fn(&mut Rig) -> bool) {
     check(move || {
         let mut rig = Rig::new(true);

@@ -83,7 +83,7 @@ impl Rig {
         self.verbs.modify_qp(self.qp, &QpAttr::default(), QpAttrMask::STATE).unwrap();
     }
 
-    /// From RESET to INIT; `false` if completions of before the RESET may still come.
+    /// From RESET to INIT; `false` if stale completions may still come.
     fn leaves_reset(&mut self) -> bool {
         let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
         match self.verbs.modify_qp(self.qp, &attributes(QpState::Init), mask) {

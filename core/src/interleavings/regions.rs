@@ -57,7 +57,7 @@ fn facts_found_by_key_are_of_one_region() {
 fn facts_for_posting_are_of_one_region() {
     one_or_the_other(|slot| {
         let found = Regions::new(core::slice::from_ref(slot)).find_usable(Lkey::new(7))?;
-        let holds = |n: u64| found.holds(n << 32 | n, 1) && !found.holds((n << 32 | n) - 1, 1);
-        Some((found.pd, found.access.bits(), holds(1), holds(2)))
+        let contains = |n: u64| found.contains(n << 32 | n, 1) && !found.contains((n << 32 | n) - 1, 1);
+        Some((found.pd, found.access.bits(), contains(1), contains(2)))
     });
 }

@@ -14,7 +14,7 @@ fn poll(queue: &mut CompletionQueue<'static, Device>) -> Result<Option<u64>, Pol
     Ok(if queue.poll(&mut out)? == 0 { None } else { Some(out[0].wr_id) })
 }
 
-/// The device has told, so the request is found: `head` is published before the doorbell.
+/// The device has completed it, so the request is found: `head` is published before the doorbell.
 #[test]
 fn a_completion_finds_its_send() {
     check(|| {
@@ -53,7 +53,7 @@ fn a_completion_finds_its_receive() {
     });
 }
 
-/// A device of which nobody knows what it carries: the completion is of no request, or of the right one. Whoever sees `head` sees
+/// A device that may complete anything: the completion is of no request, or of the right one. A reader that sees `head` sees
 /// the request.
 #[test]
 fn a_request_is_whole_when_the_head_is_past_it() {

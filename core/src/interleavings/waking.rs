@@ -65,7 +65,7 @@ fn a_broken_device_wakes_who_waits() {
     });
 }
 
-/// What the control path does not tell as an event was there to be polled when it told the last one.
+/// A completion that the control path does not report as an event could be polled when it reported the last one.
 #[test]
 fn an_event_is_told_after_its_completion() {
     check(|| {

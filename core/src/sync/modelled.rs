@@ -24,7 +24,7 @@ fn is_first() -> bool {
     FIRST.get() == Some(loom::thread::current().id())
 }
 
-/// Runs `model` in every order of its accesses to words and locks, with so many switches between threads that could have gone on:
+/// Runs `model` in every order of its accesses to words and locks, with this many switches between threads that could have gone on:
 /// 2, or `LOOM_MAX_PREEMPTIONS`.
 pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

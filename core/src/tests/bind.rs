@@ -121,8 +121,8 @@ fn the_key_changes_at_once_and_the_device_gets_both() {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     assert_eq!(info(&rig, mw).binding, Some(Binding { mr: rig.mr, addr: BASE + 16, length: 64, access }));
     let sent = rig.device().sent[0];
-    let Kind::Bind(told) = sent.kind else { panic!("a bind was posted: {sent:?}") };
-    assert_eq!((told.old, told.new, told.lkey, told.addr, told.length), (old, new, rig.lkey(), BASE + 16, 64));
+    let Kind::Bind(bind) = sent.kind else { panic!("a bind was posted: {sent:?}") };
+    assert_eq!((bind.old, bind.new, bind.lkey, bind.addr, bind.length), (old, new, rig.lkey(), BASE + 16, 64));
     rig.complete(0, WcStatus::Success);
     let done = rig.poll().unwrap();
     assert_eq!((done[0].wr_id, done[0].opcode), (9, WcOpcode::BindMw));

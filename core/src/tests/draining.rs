@@ -1,4 +1,4 @@
-//! Queue pairs that are reset or destroyed while their completion queue is out: it drops their completions by itself, and what
+//! Queue pairs that are reset or destroyed while their completion queue is out: it drops their completions on its own, and what
 //! they had is not used again before it has.
 
 use super::mock::Mock;
@@ -95,7 +95,7 @@ fn a_queue_that_was_not_found_empty_is_not_drained() {
     initialize(&mut rig).unwrap();
 }
 
-/// Completions are being taken while the queue pair is reset: none of before is given after, and the send queue has room for as
+/// Completions are being taken while the queue pair is reset: no stale one is returned after, and the send queue has room for as
 /// many requests as before.
 #[test]
 fn completions_that_are_being_taken_end_with_the_reset() {
@@ -165,7 +165,7 @@ fn the_place_of_a_queue_pair_that_is_gone_is_free_when_its_completions_are() {
     rig.verbs.destroy_qp(other).unwrap();
 }
 
-/// The number of a queue pair comes again at another place, while completions of before are still in the queue. They come before
+/// The number of a queue pair comes again at another place, while stale completions are still in the queue. They come before
 /// all of the new one, which does not leave RESET until they are gone: with cookies and without.
 #[test]
 fn old_completions_are_not_taken_for_those_of_another_queue_pair_with_the_number() {
@@ -247,7 +247,7 @@ fn each_queue_that_is_out_is_drained_for_itself() {
     initialize(&mut rig).unwrap();
 }
 
-/// Receives are dropped as sends are, and nothing of before is counted or given meanwhile.
+/// Receives are dropped as sends are, and nothing stale is counted or returned meanwhile.
 #[test]
 fn receives_of_before_are_dropped_too() {
     let mut rig = Rig::new();

@@ -13,7 +13,7 @@ fn events_name_handles_and_break_queue_pairs() {
     let mut rig = Rig::new();
     let (qpn, qp) = (rig.qpn(), rig.qp);
     let stray = AsyncEvent::QpFatal(Qpn::new(0xabc));
-    let told = [
+    let reported = [
         (AsyncEvent::CommEstablished(qpn), Event::CommEstablished(qp)),
         (AsyncEvent::SqDrained(qpn), Event::SqDrained(qp)),
         (AsyncEvent::LastWqeReached(qpn), Event::LastWqeReached(qp)),
@@ -24,13 +24,13 @@ fn events_name_handles_and_break_queue_pairs() {
         (AsyncEvent::Unknown(0x77, 0), Event::Unknown(0x77, 0)),
         (stray, Event::Stray(stray)),
     ];
-    for (raw, event) in told {
+    for (raw, event) in reported {
         rig.device().events.push_back(raw);
         assert_eq!(rig.verbs.poll_event(), Ok(Some(event)));
     }
     assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Rts);
     rig.device().break_qp(qpn);
-    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Rts, "nobody has told yet");
+    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Rts, "nothing was reported yet");
     assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::QpAccessError(qp))));
     assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Err);
     assert_eq!(rig.verbs.poll_event(), Ok(None));
@@ -86,7 +86,7 @@ fn arming_reaches_the_device_with_the_number_of_events() {
         rig.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
     }
     assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(rig.cq))));
-    assert_eq!(rig.verbs.poll_event(), Ok(None), "two events of one queue tell the same");
+    assert_eq!(rig.verbs.poll_event(), Ok(None), "two events of one queue are reported once");
     rig.verbs.req_notify_cq(rig.cq, false).unwrap();
     assert_eq!(rig.device().armed, [(cqn, 0, true), (cqn, 0, false), (cqn, 2, false)]);
 }
@@ -130,7 +130,7 @@ fn a_broken_completion_queue_says_so_when_it_is_empty() {
     assert_eq!(rig.poll_of(again), Ok(std::vec![]));
 }
 
-/// A queue pair of five requests has a ring for 16: so many completions may wait. Too few entries are an error as soon as the event was
+/// A queue pair of five requests has a ring for 16: that many completions may wait. Too few entries are an error as soon as the event was
 /// taken, whichever way is polled.
 #[test]
 fn a_queue_that_overran_says_so_when_its_event_was_taken() {
@@ -199,9 +199,9 @@ fn an_interrupt_handler_takes_the_events_of_its_vector() {
     assert_eq!(handler.on_interrupt(1), Interrupted::default());
     let taken = Interrupted { completions: 1, overflow: false, asynchronous: true };
     assert_eq!(handler.on_interrupt(0), taken);
-    let told = [rig.verbs.poll_event(), rig.verbs.poll_event()];
-    assert_eq!(told, [Ok(Some(Event::Completion(rig.cq))), Ok(Some(Event::Completion(other)))]);
-    // Without the handler nobody takes events.
+    let reported = [rig.verbs.poll_event(), rig.verbs.poll_event()];
+    assert_eq!(reported, [Ok(Some(Event::Completion(rig.cq))), Ok(Some(Event::Completion(other)))]);
+    // Without the handler no event is taken.
     rig.device().completion_events.push_back((1, CompletionEvent::Completion(other_cqn)));
     assert_eq!(rig.verbs.poll_event(), Ok(None));
     rig.verbs.req_notify_cq(other, false).unwrap();

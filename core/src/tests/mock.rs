@@ -1,4 +1,4 @@
-//! A device in plain memory: it records what it is told, and does what the test says.
+//! A device in plain memory: it records its calls, and does what the test says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(super) enum MockError {
-    /// Told to refuse.
+    /// It is to refuse.
     Refused,
-    /// Told not to answer: it may have done what it was asked.
+    /// It is not to answer: it may have done what it was asked.
     NoAnswer,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Window {
     pub(super) invalidated_by: Qpn,
     /// Sequence number of the request that gave it its key.
     sequence: u64,
-    /// Tells windows with the same number apart.
+    /// Distinguishes windows with the same number.
     life: u64,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct QueuePair {
     pub(super) send_cq: Cqn,
     pub(super) recv_cq: Cqn,
     written: VecDeque<Written>,
-    /// Head that it was told.
+    /// Head of its last doorbell.
     rung: u32,
     receives: VecDeque<u32>,
 }
@@ -257,7 +257,7 @@ impl Device {
         qp.written.push_back(Written { sent, sequence, life });
     }
 
-    /// Does the next request that the device was told of, or flushes it; whether there was one.
+    /// Does the next request that the device knows, or flushes it; returns whether there was one.
     pub(super) fn execute(&mut self, qpn: Qpn) -> bool {
         let qp = self.qps.get_mut(&qpn).unwrap();
         let rung = qp.rung;
@@ -344,7 +344,7 @@ impl Device {
         true
     }
 
-    /// The queue pair breaks by itself.
+    /// The queue pair breaks on its own.
     pub(super) fn break_qp(&mut self, qpn: Qpn) {
         self.qps.get_mut(&qpn).unwrap().state = QpState::Err;
         self.events.push_back(AsyncEvent::QpAccessError(qpn));
@@ -472,8 +472,8 @@ impl Provider for Mock {
         let rkey = device.mkey();
         device.sequence += 1;
         let life = device.sequence;
-        let nobody = Qpn::new(0);
-        let window = Window { kind, rkey, binding: None, owner: nobody, invalidated_by: nobody, sequence: life, life };
+        let no_qp = Qpn::new(0);
+        let window = Window { kind, rkey, binding: None, owner: no_qp, invalidated_by: no_qp, sequence: life, life };
         device.windows.insert(rkey >> 8, window);
         Ok((rkey >> 8, Rkey::new(rkey)))
     }
@@ -511,10 +511,10 @@ impl Provider for Mock {
     fn ring_sizes(&self, _qp_type: QpType, cap: &QpCap) -> Result<RingSizes, MockError> {
         let inline = MockWriter::inline_blocks(DataOpcode::Write, cap.max_inline_data as usize);
         let sges = MockWriter::sge_blocks(DataOpcode::Write, cap.max_send_sge as usize);
-        let longest = inline.max(sges).max(BIND_BLOCKS);
-        let asked = ((cap.max_send_wr * longest).next_power_of_two(), cap.max_recv_wr.next_power_of_two());
+        let max_blocks = inline.max(sges).max(BIND_BLOCKS);
+        let asked = ((cap.max_send_wr * max_blocks).next_power_of_two(), cap.max_recv_wr.next_power_of_two());
         let (send_blocks, recv_entries) = self.lock().rings.unwrap_or(asked);
-        let cap = QpCap { max_send_wr: send_blocks / longest, max_recv_wr: recv_entries, ..*cap };
+        let cap = QpCap { max_send_wr: send_blocks / max_blocks, max_recv_wr: recv_entries, ..*cap };
         Ok(RingSizes { send_blocks, recv_entries, cap })
     }
 
@@ -534,7 +534,7 @@ impl Provider for Mock {
         };
         device.qps.insert(qpn, qp);
         let send = MockSendRing { shared: self.shared(), qpn };
-        let recv = MockRecvRing { shared: self.shared(), qpn, told: 0 };
+        let recv = MockRecvRing { shared: self.shared(), qpn, notified: 0 };
         Ok(CreatedQp { qp: qpn, send, recv, qpn })
     }
 
@@ -688,7 +688,7 @@ impl SendWriter for MockWriter<'_> {
         let mut device = lock(&self.0.shared);
         device.doorbells.push((qpn, end, true));
         let qp = device.qps.get_mut(&qpn).unwrap();
-        assert!(qp.rung == from, "the device was told up to {}, not up to {from}", qp.rung);
+        assert!(qp.rung == from, "the device was notified up to {}, not up to {from}", qp.rung);
         qp.rung = end;
     }
 
@@ -698,8 +698,8 @@ impl SendWriter for MockWriter<'_> {
 pub(super) struct MockRecvRing {
     shared: Shared,
     qpn: Qpn,
-    /// Entries that the device was told of.
-    told: u32,
+    /// Entries that the device knows.
+    notified: u32,
 }
 
 impl RecvRing for MockRecvRing {
@@ -711,14 +711,14 @@ impl RecvRing for MockRecvRing {
         let mut device = lock(&self.shared);
         device.doorbells.push((self.qpn, end, false));
         let receives = &mut device.qps.get_mut(&self.qpn).unwrap().receives;
-        while self.told != end {
-            receives.push_back(self.told);
-            self.told = self.told.wrapping_add(1);
+        while self.notified != end {
+            receives.push_back(self.notified);
+            self.notified = self.notified.wrapping_add(1);
         }
     }
 
     fn reset(&mut self) {
-        self.told = 0;
+        self.notified = 0;
     }
 }
 
@@ -732,7 +732,7 @@ impl MockSendRing {
 impl MockRecvRing {
     /// The device counts from `at` on.
     pub(super) fn start_at(&mut self, at: u32) {
-        self.told = at;
+        self.notified = at;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The verbs on a device that records what it is told and does what the test says.
+//! The verbs on a device that records its calls and does what the test says.
 
 mod bind;
 mod draining;

@@ -55,7 +55,7 @@ enum Op {
         last: Request,
         forget: bool,
     },
-    /// The device does this many requests that it was told of.
+    /// The device does this many requests that it knows.
     Execute {
         qp: usize,
         count: u8,
@@ -64,11 +64,11 @@ enum Op {
         cq: usize,
         count: usize,
     },
-    /// Tells the device of what is left of batches.
+    /// Notifies the device of what is left of batches.
     Ring {
         qp: usize,
     },
-    /// The queue pair breaks by itself.
+    /// The queue pair breaks on its own.
     Break {
         qp: usize,
     },
@@ -142,7 +142,7 @@ struct Flying {
     /// The window that it binds or invalidates.
     window: Option<usize>,
     invalidates: bool,
-    /// Not told to the device.
+    /// The device was not notified.
     left: bool,
 }
 
@@ -324,7 +324,7 @@ impl Model {
         }
     }
 
-    /// The device was told of everything.
+    /// The device was notified of everything.
     fn rung(&mut self, n: usize) {
         self.queues[n].flying.iter_mut().for_each(|flying| flying.left = false);
     }
@@ -407,7 +407,7 @@ impl Model {
         self.forget_completed_invalidations(n);
     }
 
-    /// An invalidation by the peer whose receive is dropped is known to nobody.
+    /// An invalidation by the peer whose receive is dropped is not reported.
     fn forget_completed_invalidations(&mut self, n: usize) {
         let queue = &mut self.queues[n];
         (queue.head, queue.next_receive) = (0, 0);
@@ -541,7 +541,7 @@ impl Model {
         }
         while self.verbs.poll_event().unwrap().is_some() {}
         self.agree();
-        // Not in error, and nothing in flight; and a window that nobody can be sure of is replaced.
+        // Not in error, and nothing in flight; and a window whose state is unknown is replaced.
         for n in 0..QPS {
             if self.verbs.qp(self.queues[n].qp).unwrap().state != QpState::Rts {
                 self.apply(&Op::Reset { qp: n });
@@ -554,7 +554,7 @@ impl Model {
         }
     }
 
-    /// The device does all that it was told of, and everything is polled.
+    /// The device does all that it knows, and everything is polled.
     fn drain(&mut self, n: usize) {
         let qpn = self.queues[n].qpn;
         loop {
@@ -587,7 +587,7 @@ impl Model {
                 assert_eq!((info.rkey.get(), known), (truth.rkey, truth.binding));
             }
         }
-        // A bind in flight holds what its window was bound to before.
+        // A bind in flight keeps what its window was bound to before.
         if self.binds() != 0 {
             return;
         }

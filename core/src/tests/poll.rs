@@ -168,7 +168,7 @@ fn each_way_of_polling_tells_the_device_what_it_took() {
     }
     let mut one = [crate::Completion::EMPTY];
     rig.complete(0, WcStatus::Success);
-    assert_eq!((rig.verbs.poll_cq(rig.cq, &mut one), rig.device().consumed), (Ok(1), 1), "one, usual");
+    assert_eq!((rig.verbs.poll_cq(rig.cq, &mut one), rig.device().consumed), (Ok(1), 1), "one, on the fast path");
     rig.complete(9, WcStatus::Success);
     assert!(rig.verbs.poll_cq(rig.cq, &mut one).is_err());
     assert_eq!(rig.device().consumed, 2, "an error");
@@ -177,7 +177,7 @@ fn each_way_of_polling_tells_the_device_what_it_took() {
     assert_eq!(rig.device().consumed, 3, "the iterator");
     rig.complete(2, WcStatus::RemAccessErr);
     assert_eq!(rig.verbs.completions(rig.cq).unwrap().count(), 1);
-    assert_eq!(rig.device().consumed, 4, "the iterator, not usual");
+    assert_eq!(rig.device().consumed, 4, "the iterator, not on the fast path");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn what_is_no_completion_waits_behind_those_before_it() {
     assert_eq!(rig.poll(), Ok(std::vec![]));
 }
 
-/// An error that a poll has left behind comes to whoever asks next, in whichever way, at its place in the order.
+/// An error that a poll has left behind is returned by the next call of any kind, at its place in the order.
 #[test]
 fn an_error_that_waits_comes_by_each_way_of_polling() {
     let mut rig = Rig::new();
@@ -244,7 +244,7 @@ fn polling_takes_no_more_than_fits_and_tells_the_device_once() {
     assert_eq!(rig.verbs.poll_cq(rig.cq, &mut []), Ok(0));
     assert_eq!(rig.poll_ids(), [8, 9, 10, 11, 12, 13, 14, 15]);
     assert!(rig.poll_ids().is_empty());
-    assert_eq!(rig.device().consumed, 2, "an empty poll tells the device nothing");
+    assert_eq!(rig.device().consumed, 2, "an empty poll publishes nothing");
     let cqn = rig.verbs.cq(rig.cq).unwrap().cqn;
     assert_eq!(rig.device().entries(cqn).len(), 0);
 }

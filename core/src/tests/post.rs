@@ -342,7 +342,7 @@ fn several_cores_share_the_verbs() {
     assert_eq!(ids, [0, 1, 2, 3]);
 }
 
-/// Every queue holds as many requests of any kind as it says.
+/// Every queue has room for as many requests of any kind as it reports.
 #[test]
 fn a_queue_takes_as_many_requests_as_its_capacities_say() {
     type Post = fn(&mut Rig, &[Sge], MwHandle, &MwBind) -> bool;
@@ -398,7 +398,7 @@ fn requests_with_nothing_in_them_take_their_place_among_others() {
     assert_eq!(rig.poll_ids(), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// A batch that is dropped rings. Of one that is forgotten nobody knows what it leaves in the queue but that binds, and what comes
+/// A batch that is dropped rings. Of one that is forgotten it is unknown what stays in the queue, but that binds, and what comes
 /// before them, stay; whatever it is, the device does it in order with the next doorbell.
 #[test]
 fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
@@ -423,7 +423,7 @@ fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
     batch.post(&send(5, &[])).unwrap();
     core::mem::forget(batch);
     assert_eq!(rig.device().doorbells.len(), 1);
-    // The next doorbell, whatever for, tells of them.
+    // The next doorbell, for any request, includes them.
     rig.verbs.post_send(rig.qp, &send(6, &[])).unwrap();
     assert_eq!(rig.device().doorbells.len(), 2);
     while rig.device().execute(qpn) {}
@@ -431,7 +431,7 @@ fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
     assert!(done == [3, 4, 6] || done == [3, 4, 5, 6], "{done:?}");
 }
 
-/// The queue pair breaks by itself while the device does not know of everything: what was posted can still be made to complete.
+/// The queue pair breaks on its own while the device does not know of everything: what was posted can still be made to complete.
 #[test]
 fn requests_without_a_doorbell_complete_after_the_queue_pair_broke() {
     let mut rig = Rig::new();
@@ -455,7 +455,7 @@ fn requests_without_a_doorbell_complete_after_the_queue_pair_broke() {
     assert_eq!(rig.verbs.ring_send_queue(crate::QpHandle::NONE), Err(PostSendError::Stale));
 }
 
-/// A batch that is open while the queue pair breaks: its end tells the device.
+/// A batch that is open while the queue pair breaks: its end rings the doorbell.
 #[test]
 fn an_open_batch_rings_whatever_the_state_is_at_its_end() {
     let mut rig = Rig::new();

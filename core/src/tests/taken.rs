@@ -1,4 +1,4 @@
-//! Queues that are taken out of the verbs: used apart, put back, and what is refused meanwhile.
+//! Queues that are taken out of the verbs: used apart, returned, and what is refused meanwhile.
 
 use super::mock::Mock;
 use super::post::send;
@@ -87,7 +87,7 @@ fn queues_that_are_out_do_all_that_the_verbs_do() {
     assert_eq!((rig.verbs.mw(mw).unwrap().rkey, rig.binds()), (key, 0));
     let info = rig.verbs.qp(rig.qp).unwrap();
     assert_eq!((info.send_blocks, info.recvs), (0, 3));
-    // The state that the verbs gave the queue pair holds for its queues.
+    // The state that the verbs gave the queue pair is that of its queues.
     rig.step(rig.qp, QpState::Sqd);
     queues.send.post_send(&send(6, &[])).unwrap();
     rig.step(rig.qp, QpState::Err);
