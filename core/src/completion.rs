@@ -1,15 +1,16 @@
 //! Completion queues: made, polled, armed, destroyed.
 
+use crate::FAST_PATH;
 use crate::log::{format_as, log_event};
 use crate::ring::{locate, place as ring_place};
 use crate::shared::{CqSlot, NO_NUMBER, NO_QP, QpSlot, Shared};
 use crate::storage::SendFacts;
 use crate::sync::Ordering;
-use crate::verbs::{Half, Verbs};
+use crate::verbs::Verbs;
 use crate::{
-    Completion, CoreCall, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, Handle, Look,
-    NotifyCqError, PollCqError, Provider, QpHandle, QpState, Qpn, RawCompletion, RawKind, StaleHandle, TakeError, WcData,
-    WcOpcode, WcStatus,
+    Completion, CoreToken, CqHandle, CqReader, CqRing, Cqn, CreateCqError, CreatedCq, DestroyCqError, Handle, NotifyCqError,
+    Peek, PollCqError, Provider, QpHandle, QpState, Qpn, RawCompletion, RawKind, StaleHandle, TakeError, WcData, WcOpcode,
+    WcStatus,
 };
 
 /// What is known of a completion queue.
@@ -30,7 +31,7 @@ pub(crate) struct Cq<P: Provider> {
     info: CqInfo,
     /// Work queues that complete into it.
     pub(crate) users: u32,
-    pub(crate) queue: Half<CqState<P>>,
+    pub(crate) queue: Option<CqState<P>>,
 }
 
 /// The state of a completion queue: all of it that only one may have at a time.
@@ -88,7 +89,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
     pub fn poll_ready(&mut self, cx: &mut core::task::Context<'_>) -> core::task::Poll<()> {
         use core::task::Poll;
         let slot = slot_of(&self.shared, self.state.handle);
-        if self.state.ring.reader().look() != Look::Empty {
+        if self.state.ring.reader().peek() != Peek::Empty {
             return Poll::Ready(());
         }
         slot.waker.register(cx.waker());
@@ -99,7 +100,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
         }
         arm(&mut self.state, &self.shared, false);
         // What came before the queue was armed gives no event.
-        if self.state.ring.reader().look() != Look::Empty { Poll::Ready(()) } else { Poll::Pending }
+        if self.state.ring.reader().peek() != Peek::Empty { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Waits until there is something to poll: [`Self::poll_ready`].
@@ -125,9 +126,6 @@ fn arm<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, solicited_only:
     state.ring.arm(events, solicited_only);
 }
 
-/// Whether completions of common requests take a fast path, which is code apart from that for all others.
-const TRIES: bool = cfg!(not(feature = "small"));
-
 /// [`CompletionQueue::poll`].
 #[cfg_attr(not(feature = "small"), inline(always))]
 pub(crate) fn poll<P: Provider>(
@@ -139,10 +137,10 @@ pub(crate) fn poll<P: Provider>(
     if cfg!(not(feature = "small"))
         && let [place] = out
     {
-        let mut open = OpenCq::new(state, shared);
+        let mut open = PollCursor::new(state, shared);
         if let Some(completion) = open.poll_first_fast() {
             *place = completion;
-            open.reader.close();
+            open.reader.publish_consumer_index();
             return Ok(1);
         }
         return poll_other(state, shared, place);
@@ -150,10 +148,10 @@ pub(crate) fn poll<P: Provider>(
     poll_all(state, shared, out)
 }
 
-/// [`poll`] of one completion where [`OpenCq::poll_first_fast`] has found none.
+/// [`poll`] of one completion where [`PollCursor::poll_first_fast`] has found none.
 #[inline(never)]
 fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut Completion) -> Result<usize, PollCqError> {
-    match OpenCq::new(state, shared).poll_slow(false) {
+    match PollCursor::new(state, shared).poll_slow(false) {
         Some(Ok(completion)) => {
             *place = completion;
             Ok(1)
@@ -167,7 +165,7 @@ fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut 
 #[inline(never)]
 fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut [Completion]) -> Result<usize, PollCqError> {
     // On the fast path a completion goes from registers to its place: no `Result` between.
-    let mut open = OpenCq::new(state, shared);
+    let mut open = PollCursor::new(state, shared);
     let mut count = 0_usize;
     for place in out {
         if let Some(completion) = open.poll_fast() {
@@ -183,7 +181,7 @@ fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut 
         count = count.wrapping_add(1);
     }
     if count != 0 {
-        open.reader.close();
+        open.reader.publish_consumer_index();
     }
     Ok(count)
 }
@@ -192,7 +190,7 @@ fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut 
 /// places are free when this ends.
 #[must_use]
 pub struct Completions<'a, P: Provider> {
-    open: OpenCq<'a, P>,
+    open: PollCursor<'a, P>,
     /// Whether the device does not know of everything that was taken.
     taken: bool,
 }
@@ -201,7 +199,7 @@ format_as!([P: Provider] Completions<'_, P>, "Completions({:?})", |this| this.op
 
 /// What [`Completions`] have at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it:
 /// calls work on what is kept in `state`. What is read once for a completion stays where it lies.
-struct OpenCq<'a, P: Provider> {
+struct PollCursor<'a, P: Provider> {
     reader: <P::CqRing as CqRing>::Reader<'a>,
     state: &'a CqState<P>,
     shared: &'a Shared<'a>,
@@ -216,11 +214,11 @@ struct OpenCq<'a, P: Provider> {
 impl<'a, P: Provider> Completions<'a, P> {
     #[inline(always)]
     pub(crate) fn open(state: &'a mut CqState<P>, shared: &'a Shared<'a>) -> Self {
-        Self { open: OpenCq::new(state, shared), taken: false }
+        Self { open: PollCursor::new(state, shared), taken: false }
     }
 }
 
-impl<'a, P: Provider> OpenCq<'a, P> {
+impl<'a, P: Provider> PollCursor<'a, P> {
     #[inline(always)]
     fn new(state: &'a CqState<P>, shared: &'a Shared<'a>) -> Self {
         Self { reader: state.ring.reader(), state, shared, sender: &NO_QP, head: 0, receiver: &NO_QP }
@@ -235,7 +233,7 @@ impl<'a, P: Provider> OpenCq<'a, P> {
     /// The first completion of a queue that was just opened, if the fast path takes it. `None` as for [`Self::poll_fast`].
     #[inline(always)]
     fn poll_first_fast(&mut self) -> Option<Completion> {
-        let Look::Usual { qpn, recv, index } = self.reader.look() else { return None };
+        let Peek::Success { qpn, recv, index } = self.reader.peek() else { return None };
         let cookie = self.reader.cookie()?;
         let slot = look_up(self.shared, qpn, cookie)?;
         if recv {
@@ -249,10 +247,10 @@ impl<'a, P: Provider> OpenCq<'a, P> {
     /// The next completion, if the fast path takes it. `None`: [`Self::poll_slow`] must take it, and nothing has happened.
     #[inline(always)]
     fn poll_fast(&mut self) -> Option<Completion> {
-        if !TRIES {
+        if !FAST_PATH {
             return None;
         }
-        let Look::Usual { qpn, recv, index } = self.reader.look() else { return None };
+        let Peek::Success { qpn, recv, index } = self.reader.peek() else { return None };
         // Two ways to the end, so that what was found of one kind is not moved about for the other.
         if recv {
             if !is_of(self.receiver, qpn) {
@@ -275,8 +273,8 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         let at = self.receiver.recv.locate(index)?;
         let wr_id = retire_recv(self.receiver, at)?;
         let byte_len = self.reader.byte_len();
-        self.reader.skip();
-        Some(usual(self.receiver, qpn, wr_id, WcOpcode::Recv, byte_len))
+        self.reader.advance();
+        Some(success(self.receiver, qpn, wr_id, WcOpcode::Recv, byte_len))
     }
 
     /// Completes a send of the queue pair that was found.
@@ -287,46 +285,46 @@ impl<'a, P: Provider> OpenCq<'a, P> {
         }
         let at = locate(self.head, self.sender.send.tail.load(Ordering::Relaxed), index)?;
         let facts = retire_send(self.sender, at)?;
-        self.reader.skip();
-        Some(usual(self.sender, qpn, facts.wr_id, facts.opcode, facts.bytes))
+        self.reader.advance();
+        Some(success(self.sender, qpn, facts.wr_id, facts.opcode, facts.bytes))
     }
 
-    /// The next completion where [`Self::poll_fast`] has found none. `held_back`: completions were taken that the caller does not
+    /// The next completion where [`Self::poll_fast`] has found none. `pending_output`: completions were taken that the caller does not
     /// have yet; then one that makes no sense stays, and there is none.
     #[inline(always)]
-    fn poll_slow(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
-        if !TRIES {
-            return self.next_slow(held_back);
+    fn poll_slow(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
+        if !FAST_PATH {
+            return self.next_slow(pending_output);
         }
-        if self.reader.look() == Look::Empty {
-            return self.found_empty(held_back);
+        if self.reader.peek() == Peek::Empty {
+            return self.found_empty(pending_output);
         }
         // From here on a queue pair may be in another state.
         self.forget();
-        let found = next_slow(self.state, self.shared, held_back);
+        let found = next_slow(self.state, self.shared, pending_output);
         self.reader = self.state.ring.reader();
         found
     }
 
     /// Takes the next completion, whatever it is.
     #[cfg_attr(feature = "small", inline(never))]
-    fn next_slow(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
+    fn next_slow(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
         // Bounded by the entries of the ring: each turn takes one.
         loop {
-            if self.reader.look() == Look::Empty {
-                return self.found_empty(held_back);
+            if self.reader.peek() == Peek::Empty {
+                return self.found_empty(pending_output);
             }
             let found = match self.reader.parse() {
                 Ok(raw) => self.complete(&raw, self.reader.cookie()),
                 Err(opcode) => Err(PollCqError::BadCompletion { cqn: self.state.cqn, opcode }),
             };
-            if found.is_err() && held_back {
+            if found.is_err() && pending_output {
                 return None;
             }
-            self.reader.skip();
-            if !TRIES && !matches!(found, Ok(Some(_))) {
+            self.reader.advance();
+            if !FAST_PATH && !matches!(found, Ok(Some(_))) {
                 // The caller counts what it is given and publishes that alone.
-                self.reader.close();
+                self.reader.publish_consumer_index();
             }
             match found {
                 Ok(Some(completion)) => return Some(Ok(completion)),
@@ -339,13 +337,13 @@ impl<'a, P: Provider> OpenCq<'a, P> {
 
     /// What an empty queue says: nothing, or that no more will come.
     #[inline(always)]
-    fn found_empty(&mut self, held_back: bool) -> Option<Result<Completion, PollCqError>> {
+    fn found_empty(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
         let slot = slot_of(self.shared, self.state.handle);
         let wanted = slot.clean_wanted.load(Ordering::Acquire);
         if wanted != slot.clean_done.load(Ordering::Relaxed) || slot.broken.load(Ordering::Relaxed) != 0 {
             // From here on the slot of a queue pair that was drained may be another's.
             self.forget();
-            return end_drain_or_report(self.state, slot, wanted, held_back);
+            return end_drain_or_report(self.state, slot, wanted, pending_output);
         }
         None
     }
@@ -458,19 +456,23 @@ fn find_receiver<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -
 
 /// Returns the successful completion of a common request.
 #[inline(always)]
-fn usual(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> Completion {
+fn success(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> Completion {
     let qp = Handle::new(slot.cookie.load(Ordering::Relaxed) as u16, slot.generation.load(Ordering::Relaxed));
     let (status, data) = (WcStatus::Success, WcData::None);
     Completion { wr_id, qp, qpn, opcode, status, vendor_err: 0, byte_len, data }
 }
 
-/// [`OpenCq::next_slow`] on what is kept; publishes what was taken.
+/// [`PollCursor::next_slow`] on what is kept; publishes what was taken.
 #[cold]
 #[inline(never)]
-fn next_slow<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, held_back: bool) -> Option<Result<Completion, PollCqError>> {
-    let mut open = OpenCq::new(state, shared);
-    let found = open.next_slow(held_back);
-    open.reader.close();
+fn next_slow<P: Provider>(
+    state: &CqState<P>,
+    shared: &Shared<'_>,
+    pending_output: bool,
+) -> Option<Result<Completion, PollCqError>> {
+    let mut open = PollCursor::new(state, shared);
+    let found = open.next_slow(pending_output);
+    open.reader.publish_consumer_index();
     if let Some(Err(error)) = &found {
         log_event!(error, "completion queue {:?}: {:?}", state.handle, error);
     }
@@ -483,11 +485,11 @@ fn end_drain_or_report<P: Provider>(
     state: &CqState<P>,
     slot: &CqSlot,
     wanted: u32,
-    held_back: bool,
+    pending_output: bool,
 ) -> Option<Result<Completion, PollCqError>> {
     // The queue may have been filled between the look and the load of what was wanted. And what was taken before it was drained must
     // not reach the caller after.
-    if !held_back && state.ring.reader().look() == Look::Empty {
+    if !pending_output && state.ring.reader().peek() == Peek::Empty {
         slot.clean_done.store(wanted, Ordering::Release);
     }
     match slot.broken.load(Ordering::Relaxed) {
@@ -508,7 +510,7 @@ impl<P: Provider> Iterator for Completions<'_, P> {
             }
             None => {
                 let other = self.open.poll_slow(false);
-                self.taken |= !TRIES && matches!(other, Some(Ok(_)));
+                self.taken |= !FAST_PATH && matches!(other, Some(Ok(_)));
                 other
             }
         }
@@ -519,7 +521,7 @@ impl<P: Provider> Drop for Completions<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.taken {
-            self.open.reader.close();
+            self.open.reader.publish_consumer_index();
         }
     }
 }
@@ -579,14 +581,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let handle = self.cqs.vacancy(self.first_generation).ok_or(CreateCqError::Full)?;
         let slot = self.shared.cqs.get(usize::from(handle.index())).ok_or(CreateCqError::Full)?;
-        let created = self.provider.create_cq(CoreCall::NEW, entries).map_err(CreateCqError::Device)?;
+        let created = self.provider.create_cq(CoreToken::NEW, entries).map_err(CreateCqError::Device)?;
         let CreatedCq { cq: inner, ring, cqn, entries, vector } = created;
         for word in [&slot.events, &slot.reported_events, &slot.broken, &slot.clean_wanted, &slot.clean_done] {
             word.store(0, Ordering::Relaxed);
         }
         slot.generation.store(handle.generation(), Ordering::Relaxed);
         slot.cqn.store(cqn.get(), Ordering::Release);
-        let queue = Half::Here(CqState { ring, handle, cqn });
+        let queue = Some(CqState { ring, handle, cqn });
         self.cqs.occupy(handle, Cq { inner, info: CqInfo { cqn, entries, vector }, users: 0, queue });
         log_event!(debug, "completion queue {:?}: number {:?}, {} entries", handle, cqn, entries);
         Ok(handle)
@@ -609,12 +611,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if cq.users != 0 {
             return Err(DestroyCqError::Busy { users: cq.users });
         }
-        if matches!(cq.queue, Half::Out) {
+        if cq.queue.is_none() {
             return Err(DestroyCqError::Taken);
         }
         // Its events are taken by the interrupt handler: they must be gone before the number may come again.
-        let Half::Here(events) = &mut self.events else { return Err(DestroyCqError::EventsTaken) };
-        self.provider.destroy_cq(CoreCall::NEW, &mut cq.inner).map_err(DestroyCqError::Device)?;
+        let Some(events) = &mut self.events else { return Err(DestroyCqError::EventsTaken) };
+        self.provider.destroy_cq(CoreToken::NEW, &mut cq.inner).map_err(DestroyCqError::Device)?;
         crate::interrupt::drain(events, self.shared, None);
         if let Some(slot) = self.shared.cqs.get(usize::from(handle.index())) {
             slot.cqn.store(NO_NUMBER, Ordering::Release);
@@ -636,7 +638,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError> {
         match self.cqs.get_mut(cq) {
-            Some(Cq { queue: Half::Here(queue), .. }) => poll(queue, &self.shared, out),
+            Some(Cq { queue: Some(queue), .. }) => poll(queue, &self.shared, out),
             Some(_) => Err(PollCqError::Taken),
             None => Err(PollCqError::Stale),
         }
@@ -651,7 +653,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     #[inline(always)]
     pub fn completions(&mut self, cq: CqHandle) -> Result<Completions<'_, P>, TakeError> {
         match self.cqs.get_mut(cq) {
-            Some(Cq { queue: Half::Here(queue), .. }) => Ok(Completions::open(queue, &self.shared)),
+            Some(Cq { queue: Some(queue), .. }) => Ok(Completions::open(queue, &self.shared)),
             Some(_) => Err(TakeError::Taken),
             None => Err(TakeError::Stale),
         }
@@ -663,7 +665,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// The handle is stale, or the queue is taken out.
     pub fn req_notify_cq(&mut self, cq: CqHandle, solicited_only: bool) -> Result<(), NotifyCqError> {
         match self.cqs.get_mut(cq) {
-            Some(Cq { queue: Half::Here(queue), .. }) => {
+            Some(Cq { queue: Some(queue), .. }) => {
                 arm(queue, &self.shared, solicited_only);
                 Ok(())
             }
@@ -690,8 +692,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     pub fn return_cq(&mut self, queue: CompletionQueue<'s, P>) -> Result<(), CompletionQueue<'s, P>> {
         let ours = self.is_ours(queue.shared);
         match self.cqs.get_mut(queue.state.handle) {
-            Some(cq) if ours && matches!(cq.queue, Half::Out) => {
-                cq.queue = Half::Here(queue.state);
+            Some(cq) if ours && cq.queue.is_none() => {
+                cq.queue = Some(queue.state);
                 Ok(())
             }
             _ => Err(queue),

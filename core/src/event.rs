@@ -4,7 +4,7 @@ use crate::completion::Cq;
 use crate::log::log_event;
 use crate::shared::NO_NUMBER;
 use crate::sync::Ordering;
-use crate::verbs::{Half, Verbs};
+use crate::verbs::Verbs;
 use crate::{AsyncEvent, CqHandle, Cqn, Handle, Instant, PollEventError, Provider, QpHandle, QpState, Qpn};
 
 /// An event (`ibv_async_event`, and completion events).
@@ -57,7 +57,7 @@ impl<P: Provider> Verbs<'_, P> {
         if let Some(event) = self.provider.poll_event().map_err(PollEventError::Device)? {
             return Ok(Some(self.translate(event)));
         }
-        if let Half::Here(events) = &mut self.events
+        if let Some(events) = &mut self.events
             && crate::interrupt::drain(events, self.shared, None).overflow
         {
             return Ok(Some(Event::EventsLost));

@@ -3,8 +3,8 @@
 use crate::log::{format_as, log_event};
 use crate::shared::Shared;
 use crate::sync::Ordering;
-use crate::verbs::{Half, Verbs};
-use crate::{CompletionEvent, CompletionEvents, CoreCall, Provider, TakeError};
+use crate::verbs::Verbs;
+use crate::{CompletionEvent, CompletionEvents, CoreToken, Provider, TakeError};
 
 /// Maximum events of one call, so that a device that floods its queues does not keep the handler. More than any queue has.
 const MAX_EVENTS: usize = 1 << 17;
@@ -80,8 +80,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// # Errors
     /// It was not taken out here.
     pub fn return_interrupt_handler(&mut self, handler: InterruptHandler<'s, P>) -> Result<(), InterruptHandler<'s, P>> {
-        if self.is_ours(handler.shared) && matches!(self.events, Half::Out) {
-            self.events = Half::Here(handler.events);
+        if self.is_ours(handler.shared) && self.events.is_none() {
+            self.events = Some(handler.events);
             Ok(())
         } else {
             Err(handler)
@@ -92,7 +92,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     pub(crate) fn release_events(&mut self) -> bool {
         match self.events.take() {
             Some(events) => {
-                self.provider.return_completion_events(CoreCall::NEW, events);
+                self.provider.return_completion_events(CoreToken::NEW, events);
                 true
             }
             None => false,

@@ -46,6 +46,9 @@ mod verbs;
 mod window;
 mod work;
 
+/// Whether common requests and completions have code of their own in their callers, apart from that for all others.
+const FAST_PATH: bool = cfg!(not(feature = "small"));
+
 pub use attr::{
     AddressVector, DeviceAttr, GlobalRoute, Mtu, PathMigState, PortAttr, PortState, QpAttr, QpCap, QpState, QpType, ack_timeout,
 };
@@ -63,12 +66,12 @@ pub use handle::{CqHandle, Handle, MrHandle, MwHandle, PdHandle, QpHandle, kind}
 pub use id::{Cqn, Eqn, Gid, Guid, Lid, Lkey, Pdn, Psn, Qkey, Qpn, Rkey};
 pub use interrupt::{InterruptHandler, Interrupted};
 pub use platform::{
-    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingView, Span,
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingLayout, RingView,
     WordRegister,
 };
 pub use provider::{
-    AsyncEvent, AtomicOp, AtomicOpcode, Bind, CompletionEvent, CompletionEvents, CoreCall, CqReader, CqRing, CreateQpParams,
-    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceError, Look, MrRequest, MwType, Provider, RawCompletion, RawKind, RecvRing,
+    AsyncEvent, AtomicOp, AtomicOpcode, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, CreateQpParams,
+    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceError, MrRequest, MwType, Peek, Provider, RawCompletion, RawKind, RecvRing,
     RingSizes, SendRing, SendWriter,
 };
 pub use queue_pair::{QpInfo, QpInit};

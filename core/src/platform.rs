@@ -130,30 +130,30 @@ pub unsafe trait DmaMemory {
     /// A ring and its doorbell record, found to lie inside once and used without asking again, also by another core.
     ///
     /// # Errors
-    /// The span is not inside the memory.
-    fn ring(&self, span: &Span) -> Result<Self::Ring, OutOfRange>;
+    /// The layout is not inside the memory.
+    fn ring(&self, layout: &RingLayout) -> Result<Self::Ring, OutOfRange>;
 }
 
 /// A ring and its doorbell record of eight bytes, as byte offsets in a [`DmaMemory`]. Whatever it was made from, the ring's
 /// length is a power of two of at least 64 bytes, its start a multiple of 64, the record's start a multiple of 8, and nothing
-/// of both lies at [`Self::top`] or above: one comparison shows whether a memory contains them.
+/// of both lies at [`Self::end`] or above: one comparison shows whether a memory contains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Span {
+pub struct RingLayout {
     ring: usize,
     len: usize,
     record: usize,
-    top: usize,
+    end: usize,
 }
 
-impl Span {
+impl RingLayout {
     /// A ring of `len` bytes at `ring` with its record at `record`; `None` if they cannot be.
     pub const fn new(ring: usize, len: usize, record: usize) -> Option<Self> {
         if !ring.is_multiple_of(64) || !record.is_multiple_of(8) || len < 64 || !len.is_power_of_two() {
             return None;
         }
         let (Some(end), Some(after)) = (ring.checked_add(len), record.checked_add(8)) else { return None };
-        Some(Self { ring, len, record, top: if end > after { end } else { after } })
+        Some(Self { ring, len, record, end: if end > after { end } else { after } })
     }
 
     /// Byte offset of the ring.
@@ -168,13 +168,13 @@ impl Span {
     }
 
     /// Byte offset of the record.
-    pub const fn record(&self) -> usize {
+    pub const fn doorbell_record(&self) -> usize {
         self.record
     }
 
     /// Ring and record lie below this offset.
-    pub const fn top(&self) -> usize {
-        self.top
+    pub const fn end(&self) -> usize {
+        self.end
     }
 }
 

@@ -21,9 +21,9 @@ pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
 /// can make one.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct CoreCall(());
+pub struct CoreToken(());
 
-impl CoreCall {
+impl CoreToken {
     pub(crate) const NEW: Self = Self(());
 }
 
@@ -119,7 +119,7 @@ pub struct CreatedQp<P: Provider + ?Sized> {
 
 format_as!([P: Provider + ?Sized] CreatedQp<P>, "CreatedQp({:?})", |this| this.qpn);
 
-/// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreCall`]: only the core calls it.
+/// Control path of a backend. Every method that makes, changes or destroys takes a [`CoreToken`]: only the core calls it.
 pub trait Provider {
     /// Error of every operation.
     type Error: DeviceError;
@@ -164,51 +164,55 @@ pub trait Provider {
     ///
     /// # Errors
     /// The device refuses or does not answer; nothing was made.
-    fn alloc_pd(&mut self, _: CoreCall) -> Result<Self::Pd, Self::Error>;
+    fn alloc_pd(&mut self, _: CoreToken) -> Result<Self::Pd, Self::Error>;
     /// Destroys a domain.
     ///
     /// # Errors
     /// The device refuses or does not answer; the domain is as before.
-    fn dealloc_pd(&mut self, _: CoreCall, pd: &mut Self::Pd) -> Result<(), Self::Error>;
+    fn dealloc_pd(&mut self, _: CoreToken, pd: &mut Self::Pd) -> Result<(), Self::Error>;
 
     /// Makes a region. The low bytes of its keys differ from those of the regions made before it.
     ///
     /// # Errors
     /// Same as [`Self::alloc_pd`]; also if the map has no address for a byte.
-    fn create_mr(&mut self, _: CoreCall, pd: &Self::Pd, request: &MrRequest<'_>)
-    -> Result<(Self::Mr, Lkey, Rkey), Self::Error>;
+    fn create_mr(
+        &mut self,
+        _: CoreToken,
+        pd: &Self::Pd,
+        request: &MrRequest<'_>,
+    ) -> Result<(Self::Mr, Lkey, Rkey), Self::Error>;
     /// Destroys a region.
     ///
     /// # Errors
     /// Same as [`Self::dealloc_pd`].
-    fn destroy_mr(&mut self, _: CoreCall, mr: &mut Self::Mr) -> Result<(), Self::Error>;
+    fn destroy_mr(&mut self, _: CoreToken, mr: &mut Self::Mr) -> Result<(), Self::Error>;
 
     /// Makes an unbound window. The low byte of its key differs from those of the windows made before it.
     ///
     /// # Errors
     /// Same as [`Self::alloc_pd`].
-    fn create_mw(&mut self, _: CoreCall, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
+    fn create_mw(&mut self, _: CoreToken, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
     /// The key that a window has in the device now.
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.
-    fn query_mw(&mut self, _: CoreCall, mw: &Self::Mw) -> Result<Rkey, Self::Error>;
+    fn query_mw(&mut self, _: CoreToken, mw: &Self::Mw) -> Result<Rkey, Self::Error>;
     /// Destroys a window, bound or not.
     ///
     /// # Errors
     /// Same as [`Self::dealloc_pd`].
-    fn destroy_mw(&mut self, _: CoreCall, mw: &mut Self::Mw) -> Result<(), Self::Error>;
+    fn destroy_mw(&mut self, _: CoreToken, mw: &mut Self::Mw) -> Result<(), Self::Error>;
 
     /// Makes a completion queue of at least `entries`.
     ///
     /// # Errors
     /// Same as [`Self::alloc_pd`].
-    fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Self::Error>;
+    fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Self::Error>;
     /// Destroys a completion queue.
     ///
     /// # Errors
     /// Same as [`Self::dealloc_pd`].
-    fn destroy_cq(&mut self, _: CoreCall, cq: &mut Self::Cq) -> Result<(), Self::Error>;
+    fn destroy_cq(&mut self, _: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error>;
 
     /// Sizes of the rings of a queue pair with at least these capacities: `max_send_wr` requests of any kind fit.
     ///
@@ -219,7 +223,7 @@ pub trait Provider {
     ///
     /// # Errors
     /// Same as [`Self::alloc_pd`].
-    fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
+    fn create_qp(&mut self, _: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error>;
     /// Moves a queue pair `from` one state to `attr.state` (the same one, if it only changes attributes); the core has
     /// checked the mask. `attr` has every attribute set so far, `mask` names those of this call.
     ///
@@ -227,7 +231,7 @@ pub trait Provider {
     /// Same as [`Self::dealloc_pd`].
     fn modify_qp(
         &mut self,
-        _: CoreCall,
+        _: CoreToken,
         qp: &mut Self::Qp,
         from: QpState,
         attr: &QpAttr,
@@ -242,7 +246,7 @@ pub trait Provider {
     ///
     /// # Errors
     /// Same as [`Self::dealloc_pd`].
-    fn destroy_qp(&mut self, _: CoreCall, qp: &mut Self::Qp) -> Result<(), Self::Error>;
+    fn destroy_qp(&mut self, _: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error>;
 
     /// Moment by the backend's clock.
     fn now(&self) -> Instant;
@@ -258,9 +262,9 @@ pub trait Provider {
     /// The device is gone or broken.
     fn maintain(&mut self) -> Result<Instant, Self::Error>;
     /// Hands out the queues of completion events; `None` if that was done already.
-    fn take_completion_events(&mut self, _: CoreCall) -> Option<Self::CompletionEvents>;
+    fn take_completion_events(&mut self, _: CoreToken) -> Option<Self::CompletionEvents>;
     /// Takes them back.
-    fn return_completion_events(&mut self, _: CoreCall, events: Self::CompletionEvents);
+    fn return_completion_events(&mut self, _: CoreToken, events: Self::CompletionEvents);
 }
 
 /// A backend that lies elsewhere, in a static for instance.
@@ -292,45 +296,45 @@ impl<P: Provider + ?Sized> Provider for &mut P {
         (**self).query_pkey(port, index)
     }
 
-    fn alloc_pd(&mut self, call: CoreCall) -> Result<Self::Pd, Self::Error> {
+    fn alloc_pd(&mut self, call: CoreToken) -> Result<Self::Pd, Self::Error> {
         (**self).alloc_pd(call)
     }
 
-    fn dealloc_pd(&mut self, call: CoreCall, pd: &mut Self::Pd) -> Result<(), Self::Error> {
+    fn dealloc_pd(&mut self, call: CoreToken, pd: &mut Self::Pd) -> Result<(), Self::Error> {
         (**self).dealloc_pd(call, pd)
     }
 
     fn create_mr(
         &mut self,
-        call: CoreCall,
+        call: CoreToken,
         pd: &Self::Pd,
         request: &MrRequest<'_>,
     ) -> Result<(Self::Mr, Lkey, Rkey), Self::Error> {
         (**self).create_mr(call, pd, request)
     }
 
-    fn destroy_mr(&mut self, call: CoreCall, mr: &mut Self::Mr) -> Result<(), Self::Error> {
+    fn destroy_mr(&mut self, call: CoreToken, mr: &mut Self::Mr) -> Result<(), Self::Error> {
         (**self).destroy_mr(call, mr)
     }
 
-    fn create_mw(&mut self, call: CoreCall, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error> {
+    fn create_mw(&mut self, call: CoreToken, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error> {
         (**self).create_mw(call, pd, kind)
     }
 
-    fn query_mw(&mut self, call: CoreCall, mw: &Self::Mw) -> Result<Rkey, Self::Error> {
+    fn query_mw(&mut self, call: CoreToken, mw: &Self::Mw) -> Result<Rkey, Self::Error> {
         (**self).query_mw(call, mw)
     }
 
-    fn destroy_mw(&mut self, call: CoreCall, mw: &mut Self::Mw) -> Result<(), Self::Error> {
+    fn destroy_mw(&mut self, call: CoreToken, mw: &mut Self::Mw) -> Result<(), Self::Error> {
         (**self).destroy_mw(call, mw)
     }
 
-    fn create_cq(&mut self, call: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Self::Error> {
+    fn create_cq(&mut self, call: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Self::Error> {
         let CreatedCq { cq, ring, cqn, entries, vector } = (**self).create_cq(call, entries)?;
         Ok(CreatedCq { cq, ring, cqn, entries, vector })
     }
 
-    fn destroy_cq(&mut self, call: CoreCall, cq: &mut Self::Cq) -> Result<(), Self::Error> {
+    fn destroy_cq(&mut self, call: CoreToken, cq: &mut Self::Cq) -> Result<(), Self::Error> {
         (**self).destroy_cq(call, cq)
     }
 
@@ -338,7 +342,7 @@ impl<P: Provider + ?Sized> Provider for &mut P {
         (**self).ring_sizes(qp_type, cap)
     }
 
-    fn create_qp(&mut self, call: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error> {
+    fn create_qp(&mut self, call: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Self::Error> {
         let CreateQpParams { qp_type, pd, send_cq, recv_cq, sizes, cookie } = *params;
         let params = CreateQpParams { qp_type, pd, send_cq, recv_cq, sizes, cookie };
         let CreatedQp { qp, send, recv, qpn } = (**self).create_qp(call, &params)?;
@@ -347,7 +351,7 @@ impl<P: Provider + ?Sized> Provider for &mut P {
 
     fn modify_qp(
         &mut self,
-        call: CoreCall,
+        call: CoreToken,
         qp: &mut Self::Qp,
         from: QpState,
         attr: &QpAttr,
@@ -360,7 +364,7 @@ impl<P: Provider + ?Sized> Provider for &mut P {
         (**self).query_qp(qp)
     }
 
-    fn destroy_qp(&mut self, call: CoreCall, qp: &mut Self::Qp) -> Result<(), Self::Error> {
+    fn destroy_qp(&mut self, call: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error> {
         (**self).destroy_qp(call, qp)
     }
 
@@ -376,11 +380,11 @@ impl<P: Provider + ?Sized> Provider for &mut P {
         (**self).maintain()
     }
 
-    fn take_completion_events(&mut self, call: CoreCall) -> Option<Self::CompletionEvents> {
+    fn take_completion_events(&mut self, call: CoreToken) -> Option<Self::CompletionEvents> {
         (**self).take_completion_events(call)
     }
 
-    fn return_completion_events(&mut self, call: CoreCall, events: Self::CompletionEvents) {
+    fn return_completion_events(&mut self, call: CoreToken, events: Self::CompletionEvents) {
         (**self).return_completion_events(call, events)
     }
 }
@@ -519,7 +523,7 @@ pub trait SendRing {
     type Writer<'a>: SendWriter + Copy
     where
         Self: 'a;
-    /// The ring for requests to be written: where the last writer that was closed, or has rung, has left off.
+    /// The ring for requests to be written: where the last writer that was closed, or rang, left off.
     fn writer(&self) -> Self::Writer<'_>;
     /// The queue pair was moved to RESET: the ring is empty and its counters start from 0.
     fn reset(&mut self);
@@ -582,30 +586,30 @@ pub trait CqRing {
 /// Takes completions one after the other. What was taken stays taken even if the reader is forgotten.
 pub trait CqReader {
     /// Looks at the next completion without taking it.
-    fn look(&mut self) -> Look;
-    /// Cookie of the completion that was looked at; `None` if the device gives none back.
+    fn peek(&mut self) -> Peek;
+    /// Cookie of the peeked completion; `None` if the device gives none back.
     fn cookie(&self) -> Option<u32>;
     /// Bytes of the successful completion that was looked at.
     fn byte_len(&self) -> u32;
-    /// All of the completion that was looked at; its opcode if it is none.
+    /// All of the peeked completion; its opcode if it is none.
     ///
     /// # Errors
     /// A queue pair gives no completions with this opcode.
     fn parse(&self) -> Result<RawCompletion, u8>;
-    /// Takes the completion that was looked at.
-    fn skip(&mut self);
+    /// Takes the peeked completion.
+    fn advance(&mut self);
     /// Publishes the consumer index, so that the device may write those entries again.
-    fn close(&mut self);
+    fn publish_consumer_index(&mut self);
 }
 
-/// What a look at a completion queue shows.
+/// What [`CqReader::peek`] finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Look {
+pub enum Peek {
     /// Nothing.
     Empty,
     /// A successful send of any kind, or a receive that took a SEND and came with nothing else. Not yet believed.
-    Usual {
+    Success {
         /// Queue pair that the device names.
         qpn: Qpn,
         /// Whether it completes a receive.

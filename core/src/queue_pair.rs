@@ -10,9 +10,9 @@ use crate::shared::{NO_NUMBER, QpSlot, RingCounters, Shared};
 use crate::sync::Ordering;
 use crate::table::TableView;
 use crate::transition;
-use crate::verbs::{Half, Verbs};
+use crate::verbs::Verbs;
 use crate::{
-    Access, AddressVector, CoreCall, CqHandle, CqRing, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError, DeviceAttr,
+    Access, AddressVector, CoreToken, CqHandle, CqRing, CreateQpError, CreateQpParams, CreatedQp, DestroyQpError, DeviceAttr,
     ModifyQpError, PdHandle, Provider, QpAttr, QpAttrMask, QpCap, QpHandle, QpState, QpType, Qpn, QueryQpError, RecvRing,
     RingSizes, SendRing, StaleHandle, TakeError, kind,
 };
@@ -74,8 +74,8 @@ pub(crate) struct Qp<P: Provider> {
     cap: QpCap,
     sq_sig_all: bool,
     attr: QpAttr,
-    pub(crate) send: Half<SendState<P>>,
-    pub(crate) recv: Half<RecvState<P>>,
+    pub(crate) send: Option<SendState<P>>,
+    pub(crate) recv: Option<RecvState<P>>,
 }
 
 impl<P: Provider> Qp<P> {
@@ -88,7 +88,7 @@ impl<P: Provider> Qp<P> {
     }
 
     fn info(&self, slot: &QpSlot<'_>) -> QpInfo {
-        let state = slot.lasting_state();
+        let state = slot.control_state();
         // What is left in rings that are draining was dropped.
         let in_flight = |ring: &RingCounters| if slot.is_draining() { 0 } else { ring.in_flight() };
         QpInfo {
@@ -160,7 +160,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             sizes,
             cookie,
         };
-        let created = self.provider.create_qp(CoreCall::NEW, &params).map_err(CreateQpError::Device)?;
+        let created = self.provider.create_qp(CoreToken::NEW, &params).map_err(CreateQpError::Device)?;
         let CreatedQp { qp: inner, send, recv, qpn } = created;
         pd.users = pd.users.saturating_add(1);
         use_cq(self.cqs, init.send_cq, 1);
@@ -188,8 +188,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
             cap: sizes.cap,
             sq_sig_all: init.sq_sig_all,
             attr: QpAttr::default(),
-            send: Half::Here(SendState { ring: send, limits, head: Cell::new(0), rung: Cell::new(0) }),
-            recv: Half::Here(RecvState {
+            send: Some(SendState { ring: send, limits, head: Cell::new(0), doorbell_head: Cell::new(0) }),
+            recv: Some(RecvState {
                 ring: recv,
                 handle,
                 pd: init.pd,
@@ -215,7 +215,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let device = *self.provider.device_attr();
         let qp = self.qps.get_mut(handle).ok_or(ModifyQpError::Stale)?;
         let slot = self.shared.qps.get(usize::from(handle.index())).ok_or(ModifyQpError::Stale)?;
-        let actual = slot.lasting_state();
+        let actual = slot.control_state();
         let from =
             assumed_state(qp.qp_type, actual, attr, mask).ok_or(ModifyQpError::CurState { assumed: attr.cur_state, actual })?;
         let to = if mask.contains(QpAttrMask::STATE) { attr.state } else { from };
@@ -228,7 +228,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if let Some(attribute) = out_of_range(&device, attr, mask) {
             return Err(ModifyQpError::Value { attribute });
         }
-        let here = matches!((&qp.send, &qp.recv), (Half::Here(_), Half::Here(_)));
+        let here = qp.send.is_some() && qp.recv.is_some();
         if to == QpState::Reset && !here {
             return Err(ModifyQpError::Taken);
         }
@@ -249,7 +249,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
         let mut all = qp.attr;
         merge(&mut all, attr, mask, from, to);
-        self.provider.modify_qp(CoreCall::NEW, &mut qp.inner, from, &all, mask).map_err(ModifyQpError::Device)?;
+        self.provider.modify_qp(CoreToken::NEW, &mut qp.inner, from, &all, mask).map_err(ModifyQpError::Device)?;
         log_event!(debug, "queue pair {:?}: {:?} to {:?}", handle, from, to);
         // Again, since that is less code than a copy that may overlap.
         merge(&mut qp.attr, attr, mask, from, to);
@@ -257,7 +257,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
             slot.set_state(to);
         }
         if to == QpState::Err
-            && let Half::Here(send) = &mut qp.send
+            && let Some(send) = &mut qp.send
         {
             // The device flushes only what it knows of.
             ring_unannounced(send, &self.shared);
@@ -265,11 +265,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if to == QpState::Reset {
             qp.attr = QpAttr::default();
             self.drop_requests(handle, RESET);
-            if let Some(Qp { send: Half::Here(send), recv: Half::Here(recv), .. }) = self.qps.get_mut(handle) {
+            if let Some(Qp { send: Some(send), recv: Some(recv), .. }) = self.qps.get_mut(handle) {
                 send.ring.reset();
                 recv.ring.reset();
                 send.head.set(0);
-                send.rung.set(0);
+                send.doorbell_head.set(0);
                 recv.head = 0;
             }
         }
@@ -320,10 +320,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// The handle is stale, a queue of the queue pair is out, or the device refuses; the queue pair is as before.
     pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
         let qp = self.qps.get_mut(handle).ok_or(DestroyQpError::Stale)?;
-        if !matches!((&qp.send, &qp.recv), (Half::Here(_), Half::Here(_))) {
+        if qp.send.is_none() || qp.recv.is_none() {
             return Err(DestroyQpError::Taken);
         }
-        self.provider.destroy_qp(CoreCall::NEW, &mut qp.inner).map_err(DestroyQpError::Device)?;
+        self.provider.destroy_qp(CoreToken::NEW, &mut qp.inner).map_err(DestroyQpError::Device)?;
         let (pd, send_cq, recv_cq) = (qp.pd, qp.send_cq, qp.recv_cq);
         self.drop_requests(handle, GONE);
         self.qps.remove(handle);
@@ -336,9 +336,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Drops what was posted and its completions, after the device did. Completion queues that are out drop them by themselves,
     /// and report when they have: until then the slot is draining.
     fn drop_requests(&mut self, handle: QpHandle, why: u32) {
-        let Some(Qp { send: Half::Here(send), send_cq, recv_cq, qpn, .. }) = self.qps.get(handle) else { return };
-        let (rung, send_cq, recv_cq, qpn) = (send.rung.get(), *send_cq, *recv_cq, *qpn);
-        self.end_binds(handle, rung);
+        let Some(Qp { send: Some(send), send_cq, recv_cq, qpn, .. }) = self.qps.get(handle) else { return };
+        let (doorbell_head, send_cq, recv_cq, qpn) = (send.doorbell_head.get(), *send_cq, *recv_cq, *qpn);
+        self.end_binds(handle, doorbell_head);
         let Some(slot) = self.shared.qps.get(usize::from(handle.index())) else { return };
         // Before the queues are asked to drop its completions, so that they know whose.
         slot.draining.store(why, Ordering::Release);
@@ -346,8 +346,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         for (cq, again) in [(send_cq, false), (recv_cq, recv_cq == send_cq)] {
             let Some(queue) = self.cqs.get_mut(cq).filter(|_| !again) else { continue };
             match &mut queue.queue {
-                Half::Here(state) => state.ring.clean(qpn),
-                Half::Out => {
+                Some(state) => state.ring.clean(qpn),
+                None => {
                     all_here = false;
                     if let Some(cq) = self.shared.cqs.get(usize::from(cq.index())) {
                         let wanted = cq.clean_wanted.load(Ordering::Relaxed).wrapping_add(1);
@@ -390,8 +390,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     pub fn return_send_queue(&mut self, queue: SendQueue<'s, P>) -> Result<(), SendQueue<'s, P>> {
         let ours = self.is_ours(queue.shared);
         match self.qps.get_mut(queue.qp()) {
-            Some(qp) if ours && matches!(qp.send, Half::Out) => {
-                qp.send = Half::Here(queue.state);
+            Some(qp) if ours && qp.send.is_none() => {
+                qp.send = Some(queue.state);
                 Ok(())
             }
             _ => Err(queue),
@@ -415,8 +415,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     pub fn return_recv_queue(&mut self, queue: RecvQueue<'s, P>) -> Result<(), RecvQueue<'s, P>> {
         let ours = self.is_ours(queue.shared);
         match self.qps.get_mut(queue.qp()) {
-            Some(qp) if ours && matches!(qp.recv, Half::Out) => {
-                qp.recv = Half::Here(queue.state);
+            Some(qp) if ours && qp.recv.is_none() => {
+                qp.recv = Some(queue.state);
                 Ok(())
             }
             _ => Err(queue),

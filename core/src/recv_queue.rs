@@ -1,5 +1,6 @@
 //! Receive queues: posting of receive requests.
 
+use crate::FAST_PATH;
 use crate::log::format_as;
 use crate::ring::place;
 use crate::send_queue::slot_of;
@@ -52,9 +53,6 @@ impl<P: Provider> RecvQueue<'_, P> {
     }
 }
 
-/// Whether common receives take a fast path, which is code apart from that for all others.
-const TRIES: bool = cfg!(not(feature = "small"));
-
 /// [`RecvQueue::post_recv`].
 #[inline]
 pub(crate) fn post_one<P: Provider>(
@@ -64,7 +62,7 @@ pub(crate) fn post_one<P: Provider>(
 ) -> Result<(), PostRecvError> {
     let mut known = UsableRegion::NONE;
     let slot = slot_of(shared, state.handle);
-    if !TRIES || !slot.can_receive() || !try_post(state, shared, slot, &mut known, wr) {
+    if !FAST_PATH || !slot.can_receive() || !try_post(state, shared, slot, &mut known, wr) {
         post_unusual(state, shared, wr)?;
     }
     ring_new(state, slot);
@@ -79,7 +77,7 @@ pub(crate) fn post_list<P: Provider>(
 ) -> Result<(), BadWr<PostRecvError>> {
     let mut known = UsableRegion::NONE;
     let slot = slot_of(shared, state.handle);
-    let tries = TRIES && slot.can_receive();
+    let tries = FAST_PATH && slot.can_receive();
     let mut refused = Ok(());
     let mut rest = list.iter();
     while let Some(wr) = rest.next() {

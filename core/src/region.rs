@@ -4,7 +4,7 @@ use crate::log::log_event;
 use crate::shared::RegionFacts;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AddressMap, AllocPdError, CoreCall, DeallocPdError, DeregMrError, DeviceError, DmaBuffer, Lkey, MrHandle,
+    Access, AddressMap, AllocPdError, CoreToken, DeallocPdError, DeregMrError, DeviceError, DmaBuffer, Lkey, MrHandle,
     MrRequest, PdHandle, Provider, Refused, RegMrError, Region, Rkey, StaleHandle,
 };
 
@@ -46,7 +46,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// The table is full, or the device refuses.
     pub fn alloc_pd(&mut self) -> Result<PdHandle, AllocPdError<P::Error>> {
         let handle = self.pds.vacancy(self.first_generation).ok_or(AllocPdError::Full)?;
-        let inner = self.provider.alloc_pd(CoreCall::NEW).map_err(AllocPdError::Device)?;
+        let inner = self.provider.alloc_pd(CoreToken::NEW).map_err(AllocPdError::Device)?;
         self.pds.occupy(handle, Pd { inner, users: 0 });
         Ok(handle)
     }
@@ -60,7 +60,7 @@ impl<P: Provider> Verbs<'_, P> {
         if pd.users != 0 {
             return Err(DeallocPdError::Busy { users: pd.users });
         }
-        self.provider.dealloc_pd(CoreCall::NEW, &mut pd.inner).map_err(DeallocPdError::Device)?;
+        self.provider.dealloc_pd(CoreToken::NEW, &mut pd.inner).map_err(DeallocPdError::Device)?;
         self.pds.remove(handle);
         Ok(())
     }
@@ -157,7 +157,7 @@ impl<P: Provider> Verbs<'_, P> {
             return Err(RegMrError::Full);
         }
         let request = MrRequest { addr, length, access, map };
-        let created = self.provider.create_mr(CoreCall::NEW, &domain.inner, &request);
+        let created = self.provider.create_mr(CoreToken::NEW, &domain.inner, &request);
         let (mut inner, lkey, rkey) = created.map_err(RegMrError::Device)?;
         // The slot where a search for the key begins, or the first vacant one after it that has generations left.
         let known = self.shared.regions.slots().iter().filter_map(|slot| slot.facts()).any(|facts| facts.lkey == lkey);
@@ -170,7 +170,7 @@ impl<P: Provider> Verbs<'_, P> {
         let handle = match vacant {
             Some(handle) if lkey.get() != 0 && !known => handle,
             _ => {
-                self.provider.destroy_mr(CoreCall::NEW, &mut inner).map_err(RegMrError::Device)?;
+                self.provider.destroy_mr(CoreToken::NEW, &mut inner).map_err(RegMrError::Device)?;
                 return Err(if vacant.is_some() { RegMrError::ForeignKey { lkey } } else { RegMrError::Full });
             }
         };
@@ -246,7 +246,7 @@ impl<P: Provider> Verbs<'_, P> {
         if bindings != 0 {
             return Err(DeregMrError::Busy { bindings });
         }
-        if let Err(error) = self.provider.destroy_mr(CoreCall::NEW, &mut mr.inner) {
+        if let Err(error) = self.provider.destroy_mr(CoreToken::NEW, &mut mr.inner) {
             self.publish(handle, Some(&info));
             return Err(DeregMrError::Device(error));
         }

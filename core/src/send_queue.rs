@@ -2,6 +2,7 @@
 
 use core::cell::Cell;
 
+use crate::FAST_PATH;
 use crate::log::{format_as, log_event};
 use crate::ring::place;
 use crate::shared::{NO_QP, QpSlot, Shared, UsableRegion, check_sge};
@@ -78,7 +79,7 @@ pub(crate) struct SendLimits {
     pub(crate) pd: PdHandle,
     /// What a request may not have, for one test: [`OpSet`] in bits 0 to 7, send flags in 8 to 15, bit 15 + n: n SGEs,
     /// up to 8.
-    may_not: u32,
+    disallowed_mask: u32,
     /// SIGNALED, if every request gives a completion.
     always: SendFlags,
     max_message: u32,
@@ -103,7 +104,7 @@ impl SendLimits {
             handle,
             qp_type,
             pd,
-            may_not: !(u32::from(ops.bits()) | flags.bits() << 8 | ((1_u32 << max_sge.min(8)).wrapping_sub(1)) << 16),
+            disallowed_mask: !(u32::from(ops.bits()) | flags.bits() << 8 | ((1_u32 << max_sge.min(8)).wrapping_sub(1)) << 16),
             always: if sq_sig_all { SendFlags::SIGNALED } else { SendFlags::empty() },
             max_message: max_message_of(device),
             max_inline: sizes.cap.max_inline_data,
@@ -121,11 +122,11 @@ impl SendLimits {
     }
 
     const fn ops(&self) -> OpSet {
-        OpSet::from_bits_retain(!self.may_not as u8)
+        OpSet::from_bits_retain(!self.disallowed_mask as u8)
     }
 
     const fn flags(&self) -> SendFlags {
-        SendFlags::from_bits_retain(!self.may_not >> 8 & 0xff)
+        SendFlags::from_bits_retain(!self.disallowed_mask >> 8 & 0xff)
     }
 }
 
@@ -136,7 +137,7 @@ pub(crate) struct SendState<P: Provider> {
     /// Where the next request goes.
     pub(crate) head: Cell<u32>,
     /// Head of the last doorbell.
-    pub(crate) rung: Cell<u32>,
+    pub(crate) doorbell_head: Cell<u32>,
 }
 
 /// The send queue of one queue pair, taken out of [`crate::Verbs`] to be used alone, on any core: see
@@ -206,7 +207,7 @@ pub(crate) fn post_one<P: Provider>(
     if !slot.can_send() {
         return Err(PostSendError::NotReady { state: slot.state() });
     }
-    let mut open = OpenQueue::new(state, shared);
+    let mut open = PostCursor::new(state, shared);
     if !open.post_fast(wr) {
         return append_copy(state, shared, wr, true);
     }
@@ -225,7 +226,7 @@ pub(crate) fn post_list<P: Provider>(
     if !slot.can_send() {
         return Err(BadWr { index: 0, error: PostSendError::NotReady { state: slot.state() } });
     }
-    let mut open = OpenQueue::new(state, shared);
+    let mut open = PostCursor::new(state, shared);
     let mut result = Ok(());
     let mut rest = list.iter();
     while let Some(wr) = rest.next() {
@@ -240,7 +241,7 @@ pub(crate) fn post_list<P: Provider>(
     result
 }
 
-/// [`append`] for what [`OpenQueue::post_fast`] does not post. What that may post goes on as a copy, with copies of its SGEs,
+/// [`append`] for what [`PostCursor::post_fast`] does not post. What that may post goes on as a copy, with copies of its SGEs,
 /// so that the caller's own need not lie in memory for those that are posted.
 #[inline(always)]
 fn append_copy<P: Provider>(
@@ -251,14 +252,14 @@ fn append_copy<P: Provider>(
 ) -> Result<(), PostSendError> {
     let again = |op| append(state, shared, &SendWr { op, ..*wr }, ring);
     match wr.op {
-        SendOp::Write { payload: Payload::Sges(&[sge]), remote } if IN_CALLER => {
+        SendOp::Write { payload: Payload::Sges(&[sge]), remote } if FAST_PATH => {
             again(SendOp::Write { payload: Payload::Sges(&[sge]), remote })
         }
-        SendOp::Write { payload: Payload::Sges(&[one, two]), remote } if IN_CALLER => {
+        SendOp::Write { payload: Payload::Sges(&[one, two]), remote } if FAST_PATH => {
             again(SendOp::Write { payload: Payload::Sges(&[one, two]), remote })
         }
-        SendOp::Send { payload: Payload::Sges(&[sge]) } if IN_CALLER => again(SendOp::Send { payload: Payload::Sges(&[sge]) }),
-        SendOp::Write { payload: Payload::Inline(bytes), remote } if IN_CALLER => {
+        SendOp::Send { payload: Payload::Sges(&[sge]) } if FAST_PATH => again(SendOp::Send { payload: Payload::Sges(&[sge]) }),
+        SendOp::Write { payload: Payload::Inline(bytes), remote } if FAST_PATH => {
             again(SendOp::Write { payload: Payload::Inline(bytes), remote })
         }
         _ => append(state, shared, wr, ring),
@@ -269,14 +270,11 @@ fn append_copy<P: Provider>(
 /// what it is (not with the feature `small`: there all share one copy).
 #[inline(never)]
 fn append<P: Provider>(state: &SendState<P>, shared: &Shared<'_>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
-    let mut open = OpenQueue::new(state, shared);
+    let mut open = PostCursor::new(state, shared);
     let posted = open.put_wr(wr);
     open.finish(ring);
     posted
 }
-
-/// Whether the short requests that most programs live on are part of the code that posts them.
-const IN_CALLER: bool = cfg!(not(feature = "small"));
 
 /// [`SendQueue::bind_mw`].
 pub(crate) fn bind_one<P: Provider>(
@@ -287,13 +285,13 @@ pub(crate) fn bind_one<P: Provider>(
 ) -> Result<Rkey, BindMwError> {
     // The state comes after the arguments in the order of checks.
     let bound = append_bind_mw(state, shared, mw, bind);
-    OpenQueue::new(state, shared).ring();
+    PostCursor::new(state, shared).ring();
     bound
 }
 
 /// [`SendQueue::ring`].
 pub(crate) fn ring_unannounced<P: Provider>(state: &mut SendState<P>, shared: &Shared<'_>) {
-    OpenQueue::new(state, shared).ring();
+    PostCursor::new(state, shared).ring();
 }
 
 /// The send queue of one queue pair, open for requests that one doorbell announces.
@@ -302,7 +300,7 @@ pub(crate) fn ring_unannounced<P: Provider>(state: &mut SendState<P>, shared: &S
 /// since the last doorbell up to its last bind, and perhaps some after that, wait for the next doorbell; the rest is not posted.
 #[must_use = "the doorbell rings when the batch ends"]
 pub struct SendBatch<'a, P: Provider> {
-    open: OpenQueue<'a, P>,
+    open: PostCursor<'a, P>,
 }
 
 format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.state.limits.handle);
@@ -310,7 +308,7 @@ format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.s
 /// What a batch has at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it: calls
 /// work on what is kept in `state` ([`Self::keep`], [`Self::resume`]). Only what changes from request to request is here: the rest
 /// costs no more where it lies.
-struct OpenQueue<'a, P: Provider> {
+struct PostCursor<'a, P: Provider> {
     writer: <P::SendRing as SendRing>::Writer<'a>,
     state: &'a SendState<P>,
     shared: &'a Shared<'a>,
@@ -337,7 +335,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
     pub(crate) fn open(state: &'a mut SendState<P>, shared: &'a Shared<'a>) -> Result<Self, SendBatchError> {
         let slot = slot_of(shared, state.limits.handle);
         if slot.can_send() {
-            Ok(Self { open: OpenQueue::new(state, shared) })
+            Ok(Self { open: PostCursor::new(state, shared) })
         } else {
             Err(SendBatchError::NotReady { state: slot.state() })
         }
@@ -543,7 +541,7 @@ fn ring_from<'a, P: Provider>(
     slot: &QpSlot<'_>,
     head: u32,
 ) {
-    if head != state.rung.get() {
+    if head != state.doorbell_head.get() {
         ring_new(writer, state, slot, head);
     }
 }
@@ -557,11 +555,11 @@ fn ring_new<'a, P: Provider>(
     slot: &QpSlot<'_>,
     head: u32,
 ) {
-    // The poller may see a completion as soon as the doorbell is rung.
+    // The poller may see a completion as soon as the doorbell rings.
     slot.send.head.store(head, Ordering::Release);
-    writer.ring(state.rung.get(), head);
+    writer.ring(state.doorbell_head.get(), head);
     state.head.set(head);
-    state.rung.set(head);
+    state.doorbell_head.set(head);
 }
 
 /// The block that the head may not go past now.
@@ -578,10 +576,10 @@ fn append_bind_mw<P: Provider>(
     mw: MwHandle,
     bind: &MwBind,
 ) -> Result<Rkey, BindMwError> {
-    let mut open = OpenQueue::new(state, shared);
+    let mut open = PostCursor::new(state, shared);
     let bound = open.put_bind_mw(mw, bind);
     // The window's state counts on the bind, so it stays in the queue even if the batch is forgotten.
-    open.keep();
+    open.save();
     bound
 }
 
@@ -596,9 +594,9 @@ fn append_bind_type2<P: Provider>(
     key: u8,
     info: &BindInfo,
 ) -> Result<(), PostSendError> {
-    let mut open = OpenQueue::new(state, shared);
+    let mut open = PostCursor::new(state, shared);
     let posted = open.put_bind_type2(wr_id, flags, mw, key, info);
-    open.keep();
+    open.save();
     posted
 }
 
@@ -611,13 +609,13 @@ fn append_local_inv<P: Provider>(
     flags: SendFlags,
     rkey: Rkey,
 ) -> Result<(), PostSendError> {
-    let mut open = OpenQueue::new(state, shared);
+    let mut open = PostCursor::new(state, shared);
     let posted = open.put_local_inv(wr_id, flags, rkey);
-    open.keep();
+    open.save();
     posted
 }
 
-/// What [`OpenQueue::try_sges`] does not post: requests with SGEs that name no byte, without those, or whose regions are not where
+/// What [`PostCursor::try_sges`] does not post: requests with SGEs that name no byte, without those, or whose regions are not where
 /// they are looked for first; or finds out what is wrong. Takes values that go in registers: a reference would keep what the
 /// caller has in memory.
 #[cold]
@@ -631,13 +629,13 @@ fn append_sges_slow<P: Provider>(
     immediate: u32,
     sges: &[Sge],
 ) -> Result<(), PostSendError> {
-    let mut open = OpenQueue::new(state, shared);
+    let mut open = PostCursor::new(state, shared);
     let posted = open.put_any_sges((wr_id, flags), DataOp { opcode, remote, immediate }, sges);
-    open.keep();
+    open.save();
     posted
 }
 
-/// What [`OpenQueue::try_inline`] does not post: requests without a byte; or finds out what is wrong. Takes values, as
+/// What [`PostCursor::try_inline`] does not post: requests without a byte; or finds out what is wrong. Takes values, as
 /// [`append_sges_slow`].
 #[cold]
 #[inline(never)]
@@ -650,13 +648,13 @@ fn append_inline_slow<P: Provider>(
     immediate: u32,
     bytes: &[u8],
 ) -> Result<(), PostSendError> {
-    let mut open = OpenQueue::new(state, shared);
+    let mut open = PostCursor::new(state, shared);
     let posted = open.put_any_inline((wr_id, flags), DataOp { opcode, remote, immediate }, bytes);
-    open.keep();
+    open.save();
     posted
 }
 
-impl<'a, P: Provider> OpenQueue<'a, P> {
+impl<'a, P: Provider> PostCursor<'a, P> {
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
     fn new(state: &'a SendState<P>, shared: &'a Shared<'a>) -> Self {
@@ -672,14 +670,14 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     fn post_fast(&mut self, wr: &SendWr<'_>) -> bool {
         let (id, flags) = (wr.wr_id, wr.flags);
         match wr.op {
-            SendOp::Write { payload: Payload::Sges(&[sge]), remote } if IN_CALLER => {
+            SendOp::Write { payload: Payload::Sges(&[sge]), remote } if FAST_PATH => {
                 self.try_sges(id, flags, DataOp::write(remote), &[sge])
             }
-            SendOp::Write { payload: Payload::Sges(&[one, two]), remote } if IN_CALLER => {
+            SendOp::Write { payload: Payload::Sges(&[one, two]), remote } if FAST_PATH => {
                 self.try_sges(id, flags, DataOp::write(remote), &[one, two])
             }
-            SendOp::Send { payload: Payload::Sges(&[sge]) } if IN_CALLER => self.try_sges(id, flags, DataOp::send(), &[sge]),
-            SendOp::Write { payload: Payload::Inline(bytes), remote } if IN_CALLER => {
+            SendOp::Send { payload: Payload::Sges(&[sge]) } if FAST_PATH => self.try_sges(id, flags, DataOp::send(), &[sge]),
+            SendOp::Write { payload: Payload::Inline(bytes), remote } if FAST_PATH => {
                 self.try_inline(id, flags, DataOp::write(remote), bytes)
             }
             _ => false,
@@ -688,7 +686,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
 
     /// Keeps what was posted, also without a doorbell.
     #[inline(always)]
-    fn keep(&mut self) {
+    fn save(&mut self) {
         self.state.head.set(self.head);
         self.writer.close();
     }
@@ -696,12 +694,12 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     /// Ends a call: rings the doorbell, or keeps what was posted.
     #[inline(always)]
     fn finish(&mut self, ring: bool) {
-        if ring { self.ring() } else { self.keep() }
+        if ring { self.ring() } else { self.save() }
     }
 
     /// Goes on with what is kept.
     #[inline(always)]
-    fn resume(&mut self) {
+    fn reload(&mut self) {
         self.writer = self.state.ring.writer();
         self.head = self.state.head.get();
         self.end = free_end(self.slot, &self.state.limits);
@@ -710,9 +708,9 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     /// Calls something that works on what is kept.
     #[inline(always)]
     fn call<R>(&mut self, call: impl FnOnce(&'a SendState<P>, &'a Shared<'a>) -> R) -> R {
-        self.keep();
+        self.save();
         let result = call(self.state, self.shared);
-        self.resume();
+        self.reload();
         result
     }
 
@@ -732,7 +730,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     #[inline(always)]
     fn admits(&self, op: OpSet, legal: SendFlags, flags: SendFlags) -> bool {
         let needs = u32::from(op.bits()) | (flags.bits() & 0xff) << 8;
-        legal.contains(flags) && self.state.limits.may_not & needs == 0
+        legal.contains(flags) && self.state.limits.disallowed_mask & needs == 0
     }
 
     /// Returns whether `blocks` blocks are free; reads `tail` again if they are not.
@@ -757,14 +755,14 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     fn put_wr(&mut self, wr: &SendWr<'_>) -> Result<(), PostSendError> {
         let (id, flags) = (wr.wr_id, wr.flags);
         let (op, payload) = match wr.op {
-            SendOp::Send { payload } if IN_CALLER => return self.put(id, flags, DataOp::send(), payload),
-            SendOp::SendWithImm { payload, imm } if IN_CALLER => return self.put(id, flags, DataOp::send_imm(imm), payload),
-            SendOp::SendWithInv { payload, rkey } if IN_CALLER => return self.put(id, flags, DataOp::send_inv(rkey), payload),
-            SendOp::Write { payload, remote } if IN_CALLER => return self.put(id, flags, DataOp::write(remote), payload),
-            SendOp::WriteWithImm { payload, remote, imm } if IN_CALLER => {
+            SendOp::Send { payload } if FAST_PATH => return self.put(id, flags, DataOp::send(), payload),
+            SendOp::SendWithImm { payload, imm } if FAST_PATH => return self.put(id, flags, DataOp::send_imm(imm), payload),
+            SendOp::SendWithInv { payload, rkey } if FAST_PATH => return self.put(id, flags, DataOp::send_inv(rkey), payload),
+            SendOp::Write { payload, remote } if FAST_PATH => return self.put(id, flags, DataOp::write(remote), payload),
+            SendOp::WriteWithImm { payload, remote, imm } if FAST_PATH => {
                 return self.put(id, flags, DataOp::write_imm(remote, imm), payload);
             }
-            SendOp::Read { sges, remote } if IN_CALLER => return self.put_sges(id, flags, DataOp::read(remote), sges),
+            SendOp::Read { sges, remote } if FAST_PATH => return self.put_sges(id, flags, DataOp::read(remote), sges),
             SendOp::Send { payload } => (DataOp::send(), payload),
             SendOp::SendWithImm { payload, imm } => (DataOp::send_imm(imm), payload),
             SendOp::SendWithInv { payload, rkey } => (DataOp::send_inv(rkey), payload),
@@ -797,7 +795,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
 
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> Result<(), PostSendError> {
-        if !IN_CALLER {
+        if !FAST_PATH {
             return self.put_any_sges((wr_id, flags), op, sges);
         }
         // Each SGE is read twice, to be checked and to be written. The few of a short request are copied before, into registers;
@@ -811,21 +809,21 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
             return Ok(());
         }
         let (request, DataOp { opcode, remote, immediate }) = ((wr_id, flags), op);
-        self.keep();
+        self.save();
         let (state, shared) = (self.state, self.shared);
         let posted = match *sges {
             [one] => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one]),
             [one, two] => append_sges_slow(state, shared, request, opcode, remote, immediate, &[one, two]),
             _ => append_sges_slow(state, shared, request, opcode, remote, immediate, sges),
         };
-        self.resume();
+        self.reload();
         posted
     }
 
     /// Posts any request with SGEs, or finds out what is wrong with it.
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_any_sges(&mut self, (wr_id, flags): (u64, SendFlags), op: DataOp, sges: &[Sge]) -> Result<(), PostSendError> {
-        let kind = Kind::of(op.opcode);
+        let kind = OpProperties::of(op.opcode);
         if let Some(error) = refusal(&self.state.limits, kind.set, kind.legal(), flags, kind.opcode, sges.len()) {
             return Err(error);
         }
@@ -843,7 +841,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     /// Posts a common request. `false`: the fast path does not take it, and nothing has happened.
     #[inline(always)]
     fn try_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge]) -> bool {
-        let kind = Kind::of(op.opcode);
+        let kind = OpProperties::of(op.opcode);
         let count = match sges.len() {
             0 => 0,
             few @ 1..=8 => 1 << few.wrapping_add(15),
@@ -851,7 +849,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
             _ => return false,
         };
         let needs = u32::from(kind.set.bits()) | (flags.bits() & 0xff) << 8 | count;
-        if !kind.legal().contains(flags) || self.state.limits.may_not & needs != 0 {
+        if !kind.legal().contains(flags) || self.state.limits.disallowed_mask & needs != 0 {
             return false;
         }
         let mut bytes = 0_u64;
@@ -873,7 +871,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn write_sges(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, sges: &[Sge], bytes: u64, blocks: u32) {
         self.writer.put_sges(self.head, &op, sges, self.state.limits.effective(flags));
-        self.remember(wr_id, bytes as u32, blocks, Kind::of(op.opcode).opcode);
+        self.remember(wr_id, bytes as u32, blocks, OpProperties::of(op.opcode).opcode);
     }
 
     /// Looks at the SGEs that name bytes, and collects them if there are others; gives how many bytes all have.
@@ -903,23 +901,23 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
 
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8]) -> Result<(), PostSendError> {
-        if !IN_CALLER {
+        if !FAST_PATH {
             return self.put_any_inline((wr_id, flags), op, bytes);
         }
         if self.try_inline(wr_id, flags, op, bytes) {
             return Ok(());
         }
-        self.keep();
+        self.save();
         let DataOp { opcode, remote, immediate } = op;
         let posted = append_inline_slow(self.state, self.shared, (wr_id, flags), opcode, remote, immediate, bytes);
-        self.resume();
+        self.reload();
         posted
     }
 
     /// Posts any request with bytes inline, or finds out what is wrong with it.
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_any_inline(&mut self, (wr_id, flags): (u64, SendFlags), op: DataOp, bytes: &[u8]) -> Result<(), PostSendError> {
-        let (kind, max) = (Kind::of(op.opcode), self.state.limits.max_inline);
+        let (kind, max) = (OpProperties::of(op.opcode), self.state.limits.max_inline);
         if let Some(error) = refusal(&self.state.limits, kind.set, kind.legal_inline(), flags, kind.opcode, 0) {
             return Err(error);
         }
@@ -937,7 +935,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     /// Posts a request with bytes inline. `false`: it has no byte, or is refused, and nothing has happened.
     #[inline(always)]
     fn try_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8]) -> bool {
-        let kind = Kind::of(op.opcode);
+        let kind = OpProperties::of(op.opcode);
         // No byte and too many bytes in one comparison.
         let too_long = bytes.len().wrapping_sub(1) >= self.state.limits.max_inline as usize;
         if too_long || !self.admits(kind.set, kind.legal_inline(), flags) {
@@ -955,7 +953,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
     #[inline(always)]
     fn write_inline(&mut self, wr_id: u64, flags: SendFlags, op: DataOp, bytes: &[u8], blocks: u32) {
         self.writer.put_inline(self.head, &op, bytes, self.state.limits.effective(flags));
-        self.remember(wr_id, bytes.len() as u32, blocks, Kind::of(op.opcode).opcode);
+        self.remember(wr_id, bytes.len() as u32, blocks, OpProperties::of(op.opcode).opcode);
     }
 
     #[cfg_attr(not(feature = "small"), inline(always))]
@@ -974,7 +972,7 @@ impl<'a, P: Provider> OpenQueue<'a, P> {
         if !op.remote.addr.is_multiple_of(8) {
             return Err(PostSendError::AtomicAlignment { addr: op.remote.addr });
         }
-        if !(IN_CALLER && self.contains(&sge, Access::LOCAL_WRITE))
+        if !(FAST_PATH && self.contains(&sge, Access::LOCAL_WRITE))
             && let Some(fault) = fault_of(self.shared, limits.pd, Access::LOCAL_WRITE, sge.addr, sge.length, sge.lkey)
         {
             return Err(PostSendError::Sge { index: 0, lkey: sge.lkey, fault });
@@ -1197,7 +1195,7 @@ impl<P: Provider> Drop for SendBatch<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
         self.open.writer.close();
-        let OpenQueue { state, slot, head, .. } = self.open;
+        let PostCursor { state, slot, head, .. } = self.open;
         ring_at_end(state, slot, head);
     }
 }
@@ -1227,7 +1225,7 @@ impl BindFault {
 }
 
 /// What the checks ask of an operation.
-struct Kind {
+struct OpProperties {
     set: OpSet,
     opcode: WcOpcode,
     /// Whether the peer takes notice of it.
@@ -1280,7 +1278,7 @@ impl AtomicOp {
     }
 }
 
-impl Kind {
+impl OpProperties {
     #[inline(always)]
     const fn of(opcode: DataOpcode) -> Self {
         let (set, opcode, solicitable, need) = match opcode {

@@ -409,7 +409,7 @@ impl<'r> QpSlot<'r> {
 
     /// [`Self::state`] for the control path. Of a queue pair that was reset, the poller may take a stale completion, and write
     /// ERR, until it has seen that the slot is draining.
-    pub(crate) fn lasting_state(&self) -> QpState {
+    pub(crate) fn control_state(&self) -> QpState {
         if self.is_draining() { QpState::Reset } else { self.state() }
     }
 

@@ -11,24 +11,9 @@ use crate::sync::{Lock, Ordering};
 use crate::table::TableView;
 use crate::window::{Mw, Windows};
 use crate::{
-    BadWr, BindMwError, CoreCall, DeviceAttr, Gid, MwBind, MwHandle, PortAttr, PostRecvError, PostSendError, Provider,
+    BadWr, BindMwError, CoreToken, DeviceAttr, Gid, MwBind, MwHandle, PortAttr, PostRecvError, PostSendError, Provider,
     QpHandle, QueryError, RecvWr, Rkey, SendBatch, SendBatchError, SendWr, kind, recv_queue,
 };
-
-/// Something that may be used here, or was taken out to be used apart.
-pub(crate) enum Half<T> {
-    Here(T),
-    Out,
-}
-
-impl<T> Half<T> {
-    pub(crate) fn take(&mut self) -> Option<T> {
-        match core::mem::replace(self, Self::Out) {
-            Self::Here(it) => Some(it),
-            Self::Out => None,
-        }
-    }
-}
 
 /// The verbs on the device of backend `P`, over tables in a [`Storage`].
 ///
@@ -78,19 +63,19 @@ impl<T> Half<T> {
 /// }
 /// ```
 ///
-/// Only the verbs create what a backend creates: no other code has a [`CoreCall`].
+/// Only the verbs create what a backend creates: no other code has a [`CoreToken`].
 ///
 /// ```compile_fail,E0423
-/// # use bareverbs::{CoreCall, Provider};
+/// # use bareverbs::{CoreToken, Provider};
 /// fn make<P: Provider>(provider: &mut P) {
-///     let _ = provider.alloc_pd(CoreCall(()));
+///     let _ = provider.alloc_pd(CoreToken(()));
 /// }
 /// ```
 ///
 /// ```compile_fail,E0624
-/// # use bareverbs::{CoreCall, Provider};
+/// # use bareverbs::{CoreToken, Provider};
 /// fn make<P: Provider>(provider: &mut P) {
-///     let _ = provider.alloc_pd(CoreCall::NEW);
+///     let _ = provider.alloc_pd(CoreToken::NEW);
 /// }
 /// ```
 pub struct Verbs<'s, P: Provider> {
@@ -101,7 +86,7 @@ pub struct Verbs<'s, P: Provider> {
     pub(crate) mws: &'s mut TableView<kind::Mw, Mw<P>>,
     pub(crate) cqs: &'s mut TableView<kind::Cq, Cq<P>>,
     pub(crate) qps: &'s mut TableView<kind::Qp, Qp<P>>,
-    pub(crate) events: Half<P::CompletionEvents>,
+    pub(crate) events: Option<P::CompletionEvents>,
     /// Generation that slots start with: differs between devices, so that no handle of one fits the other.
     pub(crate) first_generation: u32,
 }
@@ -142,7 +127,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         mws.clear();
         cqs.clear();
         qps.clear();
-        let events = provider.take_completion_events(CoreCall::NEW).map_or(Half::Out, Half::Here);
+        let events = provider.take_completion_events(CoreToken::NEW);
         // The multiplier (2^64 over the golden ratio) sets neighbouring GUIDs far apart.
         let first_generation = (provider.device_attr().node_guid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
         Self { provider, shared, pds, mrs, mws, cqs, qps, events, first_generation }
@@ -165,10 +150,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// A queue or the interrupt handler is out, and could use what the backend then gives to others: the verbs are as before.
     #[expect(clippy::result_large_err, reason = "the verbs themselves are given back")]
     pub fn into_provider(mut self) -> Result<P, Self> {
-        let is_out = |qp: &Qp<P>| matches!(qp.send, Half::Out) || matches!(qp.recv, Half::Out);
+        let is_out = |qp: &Qp<P>| qp.send.is_none() || qp.recv.is_none();
         let out = self.qps.iter().any(|(_, qp)| is_out(qp))
-            || self.cqs.iter().any(|(_, cq)| matches!(cq.queue, Half::Out))
-            || matches!(self.events, Half::Out);
+            || self.cqs.iter().any(|(_, cq)| cq.queue.is_none())
+            || self.events.is_none();
         if out || !self.release_events() {
             return Err(self);
         }
@@ -224,7 +209,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     #[inline(always)]
     fn send_state(&mut self, qp: QpHandle) -> Result<(&mut SendState<P>, &Shared<'s>), SendBatchError> {
         match self.qps.get_mut(qp) {
-            Some(Qp { send: Half::Here(state), .. }) => Ok((state, &self.shared)),
+            Some(Qp { send: Some(state), .. }) => Ok((state, &self.shared)),
             Some(_) => Err(SendBatchError::Taken),
             None => Err(SendBatchError::Stale),
         }
@@ -298,7 +283,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     #[cfg_attr(not(feature = "small"), inline)]
     pub fn post_recv(&mut self, qp: QpHandle, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {
         match self.qps.get_mut(qp) {
-            Some(Qp { recv: Half::Here(state), .. }) => recv_queue::post_one(state, &self.shared, wr),
+            Some(Qp { recv: Some(state), .. }) => recv_queue::post_one(state, &self.shared, wr),
             Some(_) => Err(PostRecvError::Taken),
             None => Err(PostRecvError::Stale),
         }
@@ -310,7 +295,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// A request is refused.
     pub fn post_recv_list(&mut self, qp: QpHandle, list: &[RecvWr<'_>]) -> Result<(), BadWr<PostRecvError>> {
         match self.qps.get_mut(qp) {
-            Some(Qp { recv: Half::Here(state), .. }) => recv_queue::post_list(state, &self.shared, list),
+            Some(Qp { recv: Some(state), .. }) => recv_queue::post_list(state, &self.shared, list),
             Some(_) => Err(BadWr { index: 0, error: PostRecvError::Taken }),
             None => Err(BadWr { index: 0, error: PostRecvError::Stale }),
         }

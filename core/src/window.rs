@@ -8,7 +8,7 @@ use crate::shared::{RegionFacts, Shared};
 use crate::sync::Ordering;
 use crate::verbs::Verbs;
 use crate::{
-    Access, AllocMwError, BindRefused, CoreCall, DeallocMwError, Lkey, MrHandle, MwHandle, MwType, PdHandle, Provider,
+    Access, AllocMwError, BindRefused, CoreToken, DeallocMwError, Lkey, MrHandle, MwHandle, MwType, PdHandle, Provider,
     QpHandle, Rkey, SendFlags,
 };
 
@@ -425,7 +425,7 @@ impl<P: Provider> Verbs<'_, P> {
     pub fn alloc_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, AllocMwError<P::Error>> {
         let domain = self.pds.get_mut(pd).ok_or(AllocMwError::StalePd)?;
         let handle = self.mws.vacancy(self.first_generation).ok_or(AllocMwError::Full)?;
-        let created = self.provider.create_mw(CoreCall::NEW, &domain.inner, kind);
+        let created = self.provider.create_mw(CoreToken::NEW, &domain.inner, kind);
         let (inner, rkey) = created.map_err(AllocMwError::Device)?;
         domain.users = domain.users.saturating_add(1);
         self.mws.occupy(handle, Mw { pd, inner });
@@ -453,7 +453,7 @@ impl<P: Provider> Verbs<'_, P> {
         let mw = self.mws.get_mut(handle).ok_or(DeallocMwError::Stale)?;
         // A bind in flight would be done to whatever window gets the number next.
         self.shared.windows.with(|windows| windows.hide(handle)).map_err(|binds| DeallocMwError::Busy { binds })?;
-        let destroyed = self.provider.destroy_mw(CoreCall::NEW, &mut mw.inner);
+        let destroyed = self.provider.destroy_mw(CoreToken::NEW, &mut mw.inner);
         self.shared.windows.with(|windows| windows.end_hidden(handle, destroyed.is_ok()));
         destroyed.map_err(DeallocMwError::Device)?;
         let pd = mw.pd;
@@ -462,13 +462,13 @@ impl<P: Provider> Verbs<'_, P> {
         Ok(())
     }
 
-    /// Ends the binds of a queue pair whose requests are dropped by RESET or destruction. `rung` is the head that the device was
+    /// Ends the binds of a queue pair whose requests are dropped by RESET or destruction. `doorbell_head` is the head that the device was
     /// notified. The device reports which of those that it knew were done.
-    pub(crate) fn end_binds(&mut self, qp: QpHandle, rung: u32) {
+    pub(crate) fn end_binds(&mut self, qp: QpHandle, doorbell_head: u32) {
         let Some(slot) = self.shared.qps.get(usize::from(qp.index())) else { return };
         let tail = slot.send.tail.load(Ordering::Relaxed);
         while let Some(bind) = self.shared.windows.with(|windows| windows.oldest(qp)) {
-            let known = bind.at.wrapping_sub(tail) < rung.wrapping_sub(tail);
+            let known = bind.at.wrapping_sub(tail) < doorbell_head.wrapping_sub(tail);
             let failed = !known || !self.was_done(&bind);
             log_event!(debug, "bind of {:?} at {} ended by RESET or destruction: failed {}", bind.mw, bind.at, failed);
             self.shared.windows.with(|windows| windows.end(&bind, failed));
@@ -479,7 +479,7 @@ impl<P: Provider> Verbs<'_, P> {
 
     fn was_done(&mut self, bind: &PendingBind) -> bool {
         let Some(mw) = self.mws.get(bind.mw) else { return true };
-        match self.provider.query_mw(CoreCall::NEW, &mw.inner) {
+        match self.provider.query_mw(CoreToken::NEW, &mw.inner) {
             Ok(rkey) => self.shared.windows.with(|windows| windows.key_shows(bind, rkey)),
             // A device that does not answer will not let the region go either.
             Err(_) => true,

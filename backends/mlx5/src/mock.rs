@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::vec::Vec;
 
 use bareverbs::{
-    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingView, Span,
+    Clock, DmaFence, DmaMemory, DmaRing, Doorbell, Instant, Machine, OutOfRange, Platform, Registers, RingLayout, RingView,
     WordRegister,
 };
 use bareverbs_mlx5_spec::UAR_PAGE;
@@ -115,7 +115,7 @@ impl WordRegister for MockRegister {
 /// A ring in the memory.
 pub(crate) struct MockRing {
     part: Part,
-    span: Span,
+    span: RingLayout,
 }
 
 impl MockRing {
@@ -148,7 +148,7 @@ impl RingView for &MockRing {
     }
 
     fn record(self, second: bool, value: u32) {
-        let at = self.span.record() + 4 * usize::from(second);
+        let at = self.span.doorbell_record() + 4 * usize::from(second);
         self.part.clone().store_u32(at, value).unwrap();
     }
 }
@@ -172,8 +172,8 @@ impl Part {
 unsafe impl DmaMemory for Part {
     type Ring = MockRing;
 
-    fn ring(&self, span: &Span) -> Result<MockRing, OutOfRange> {
-        if span.top() > DmaMemory::len(self) {
+    fn ring(&self, span: &RingLayout) -> Result<MockRing, OutOfRange> {
+        if span.end() > DmaMemory::len(self) {
             return Err(OutOfRange { offset: span.ring(), len: span.len() });
         }
         Ok(MockRing { part: self.clone(), span: *span })

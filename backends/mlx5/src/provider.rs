@@ -1,7 +1,7 @@
 //! The core's control path on a device that is up.
 
 use bareverbs::{
-    AsyncEvent, Clock, CoreCall, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, Gid, Instant, Lkey, MrRequest, MwType,
+    AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, Gid, Instant, Lkey, MrRequest, MwType,
     Platform, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, RingSizes, Rkey,
 };
 
@@ -48,39 +48,39 @@ where
         logged("query_pkey", self.view().query_pkey(port, index))
     }
 
-    fn alloc_pd(&mut self, _: CoreCall) -> Result<Pd, Error> {
+    fn alloc_pd(&mut self, _: CoreToken) -> Result<Pd, Error> {
         logged("alloc_pd", self.view().alloc_pd())
     }
 
-    fn dealloc_pd(&mut self, _: CoreCall, pd: &mut Pd) -> Result<(), Error> {
+    fn dealloc_pd(&mut self, _: CoreToken, pd: &mut Pd) -> Result<(), Error> {
         logged("dealloc_pd", self.view().dealloc_pd(pd))
     }
 
-    fn create_mr(&mut self, _: CoreCall, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
+    fn create_mr(&mut self, _: CoreToken, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Error> {
         logged("create_mr", self.view().create_mr(pd, request))
     }
 
-    fn destroy_mr(&mut self, _: CoreCall, mr: &mut Mr) -> Result<(), Error> {
+    fn destroy_mr(&mut self, _: CoreToken, mr: &mut Mr) -> Result<(), Error> {
         logged("destroy_mr", self.view().destroy_mr(mr))
     }
 
-    fn create_mw(&mut self, _: CoreCall, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), Error> {
+    fn create_mw(&mut self, _: CoreToken, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), Error> {
         logged("create_mw", self.view().create_mw(pd, kind))
     }
 
-    fn query_mw(&mut self, _: CoreCall, mw: &Mw) -> Result<Rkey, Error> {
+    fn query_mw(&mut self, _: CoreToken, mw: &Mw) -> Result<Rkey, Error> {
         logged("query_mw", self.view().query_mw(mw))
     }
 
-    fn destroy_mw(&mut self, _: CoreCall, mw: &mut Mw) -> Result<(), Error> {
+    fn destroy_mw(&mut self, _: CoreToken, mw: &mut Mw) -> Result<(), Error> {
         logged("destroy_mw", self.view().destroy_mw(mw))
     }
 
-    fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Error> {
+    fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Error> {
         logged("create_cq", self.view().create_cq(entries))
     }
 
-    fn destroy_cq(&mut self, _: CoreCall, cq: &mut Cq) -> Result<(), Error> {
+    fn destroy_cq(&mut self, _: CoreToken, cq: &mut Cq) -> Result<(), Error> {
         logged("destroy_cq", self.view().destroy_cq(cq))
     }
 
@@ -88,7 +88,7 @@ where
         logged("ring_sizes", ring_sizes(qp_type, cap, &self.driver.caps))
     }
 
-    fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
+    fn create_qp(&mut self, _: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Error> {
         let CreateQpParams { qp_type, pd, send_cq, recv_cq, ref sizes, cookie } = *params;
         match self.view().create_qp(qp_type, pd, (send_cq, recv_cq), &sizes.cap, cookie) {
             Ok((qp, send, recv)) => {
@@ -99,7 +99,7 @@ where
         }
     }
 
-    fn modify_qp(&mut self, _: CoreCall, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
+    fn modify_qp(&mut self, _: CoreToken, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
         logged("modify_qp", self.view().modify_qp(qp, from, attr, mask))
     }
 
@@ -107,7 +107,7 @@ where
         logged("query_qp", self.view().query_qp(qp))
     }
 
-    fn destroy_qp(&mut self, _: CoreCall, qp: &mut Qp) -> Result<(), Error> {
+    fn destroy_qp(&mut self, _: CoreToken, qp: &mut Qp) -> Result<(), Error> {
         logged("destroy_qp", self.view().destroy_qp(qp))
     }
 
@@ -123,11 +123,11 @@ where
         Ok(self.view().maintain()?)
     }
 
-    fn take_completion_events(&mut self, _: CoreCall) -> Option<CompletionEvents<P>> {
+    fn take_completion_events(&mut self, _: CoreToken) -> Option<CompletionEvents<P>> {
         self.driver.eqs.completion_events.take()
     }
 
-    fn return_completion_events(&mut self, _: CoreCall, events: CompletionEvents<P>) {
+    fn return_completion_events(&mut self, _: CoreToken, events: CompletionEvents<P>) {
         self.driver.eqs.completion_events = Some(events);
     }
 }

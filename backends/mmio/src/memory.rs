@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 
-use bareverbs::{DmaMemory, OutOfRange, Span, format_as};
+use bareverbs::{DmaMemory, OutOfRange, RingLayout, format_as};
 
 use crate::MappedRing;
 
@@ -67,15 +67,15 @@ unsafe impl Send for MappedMemory {}
 unsafe impl DmaMemory for MappedMemory {
     type Ring = MappedRing;
 
-    fn ring(&self, span: &Span) -> Result<MappedRing, OutOfRange> {
-        if span.top() > self.len {
-            return Err(OutOfRange { offset: span.ring(), len: span.len() });
+    fn ring(&self, layout: &RingLayout) -> Result<MappedRing, OutOfRange> {
+        if layout.end() > self.len {
+            return Err(OutOfRange { offset: layout.ring(), len: layout.len() });
         }
-        // SAFETY: both lie below `top` (what a span promises), so within the bytes that were promised to `new`.
-        let (ring, record) = unsafe { (self.base.add(span.ring()), self.base.add(span.record())) };
-        // SAFETY: a power of two of at least 64 bytes from a multiple of 64, and eight bytes from a multiple of 8 (what a span
+        // SAFETY: both lie below `top` (what a layout promises), so within the bytes that were promised to `new`.
+        let (ring, record) = unsafe { (self.base.add(layout.ring()), self.base.add(layout.doorbell_record())) };
+        // SAFETY: a power of two of at least 64 bytes from a multiple of 64, and eight bytes from a multiple of 8 (what a layout
         // promises). They outlive the ring (promised to `new`).
-        Ok(unsafe { MappedRing::new(ring, span.len(), record) })
+        Ok(unsafe { MappedRing::new(ring, layout.len(), record) })
     }
 
     fn len(&self) -> usize {

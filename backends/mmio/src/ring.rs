@@ -91,7 +91,7 @@ impl RingView for MappedRingView<'_> {
 mod tests {
     use std::vec;
 
-    use bareverbs::{DmaMemory, OutOfRange, Span};
+    use bareverbs::{DmaMemory, OutOfRange, RingLayout};
 
     use super::*;
     use crate::MappedMemory;
@@ -102,7 +102,7 @@ mod tests {
         let base = aligned::<512>(0);
         // SAFETY: leaked memory of that length and alignment, of this test alone.
         let memory = unsafe { MappedMemory::new(base, 512, 0x10_0000) };
-        let ring = memory.ring(&Span::new(128, 128, 264).unwrap()).unwrap();
+        let ring = memory.ring(&RingLayout::new(128, 128, 264).unwrap()).unwrap();
         let view = ring.view();
         let mut expected = vec![0; 512];
         let mut put = |at: usize, value: &[u8]| expected[at..at + value.len()].copy_from_slice(value);
@@ -123,8 +123,8 @@ mod tests {
     fn a_ring_beyond_the_end_of_the_memory_is_refused() {
         // SAFETY: leaked memory of that length and alignment, of this test alone.
         let memory = unsafe { MappedMemory::new(aligned::<512>(0), 512, 0) };
-        assert_eq!(memory.ring(&Span::new(448, 128, 0).unwrap()).err(), Some(OutOfRange { offset: 448, len: 128 }));
-        assert!(memory.ring(&Span::new(0, 64, 512).unwrap()).is_err());
-        assert!(memory.ring(&Span::new(384, 128, 504).unwrap()).is_ok());
+        assert_eq!(memory.ring(&RingLayout::new(448, 128, 0).unwrap()).err(), Some(OutOfRange { offset: 448, len: 128 }));
+        assert!(memory.ring(&RingLayout::new(0, 64, 512).unwrap()).is_err());
+        assert!(memory.ring(&RingLayout::new(384, 128, 504).unwrap()).is_ok());
     }
 }

@@ -9,8 +9,8 @@ use std::vec::Vec;
 
 use crate::sync::Ordering;
 use crate::{
-    AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreCall, CqReader, CqRing, Cqn, CreateQpParams, CreatedCq,
-    CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Instant, Lkey, Look, MrRequest, MwType, PortAttr,
+    AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn, CreateQpParams, CreatedCq,
+    CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Instant, Lkey, MrRequest, MwType, Peek, PortAttr,
     Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, Qpn, RawCompletion, RawKind, RecvRing, RingSizes, Rkey, SendFlags,
     SendRing, SendWriter, Sge, WcData, WcStatus,
 };
@@ -155,42 +155,42 @@ impl Provider for Device {
         Ok(0)
     }
 
-    fn alloc_pd(&mut self, _: CoreCall) -> Result<(), Broken> {
+    fn alloc_pd(&mut self, _: CoreToken) -> Result<(), Broken> {
         Ok(())
     }
 
-    fn dealloc_pd(&mut self, _: CoreCall, (): &mut ()) -> Result<(), Broken> {
+    fn dealloc_pd(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
     }
 
-    fn create_mr(&mut self, _: CoreCall, (): &(), _request: &MrRequest<'_>) -> Result<((), Lkey, Rkey), Broken> {
+    fn create_mr(&mut self, _: CoreToken, (): &(), _request: &MrRequest<'_>) -> Result<((), Lkey, Rkey), Broken> {
         let key = self.key();
         Ok(((), Lkey::new(key), Rkey::new(key)))
     }
 
-    fn destroy_mr(&mut self, _: CoreCall, (): &mut ()) -> Result<(), Broken> {
+    fn destroy_mr(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
     }
 
-    fn create_mw(&mut self, _: CoreCall, (): &(), _kind: MwType) -> Result<(u32, Rkey), Broken> {
+    fn create_mw(&mut self, _: CoreToken, (): &(), _kind: MwType) -> Result<(u32, Rkey), Broken> {
         let key = self.key();
         Ok((key, Rkey::new(key)))
     }
 
-    fn query_mw(&mut self, _: CoreCall, mw: &u32) -> Result<Rkey, Broken> {
+    fn query_mw(&mut self, _: CoreToken, mw: &u32) -> Result<Rkey, Broken> {
         Ok(Rkey::new(*mw))
     }
 
-    fn destroy_mw(&mut self, _: CoreCall, _mw: &mut u32) -> Result<(), Broken> {
+    fn destroy_mw(&mut self, _: CoreToken, _mw: &mut u32) -> Result<(), Broken> {
         Ok(())
     }
 
-    fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, Broken> {
+    fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, Broken> {
         let ring = Ring { memory: self.memory(), next: AtomicUsize::new(0) };
         Ok(CreatedCq { cq: (), ring, cqn: Cqn::new(CQN), entries, vector: 1 })
     }
 
-    fn destroy_cq(&mut self, _: CoreCall, (): &mut ()) -> Result<(), Broken> {
+    fn destroy_cq(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
     }
 
@@ -198,12 +198,19 @@ impl Provider for Device {
         Ok(RingSizes { send_blocks: cap.max_send_wr, recv_entries: cap.max_recv_wr, cap: *cap })
     }
 
-    fn create_qp(&mut self, _: CoreCall, _params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Broken> {
+    fn create_qp(&mut self, _: CoreToken, _params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, Broken> {
         let (send, recv) = (Sends(self.memory()), Recvs { memory: self.memory(), notified: 0 });
         Ok(CreatedQp { qp: (), send, recv, qpn: Qpn::new(QPN) })
     }
 
-    fn modify_qp(&mut self, _: CoreCall, (): &mut (), _from: QpState, _attr: &QpAttr, _mask: QpAttrMask) -> Result<(), Broken> {
+    fn modify_qp(
+        &mut self,
+        _: CoreToken,
+        (): &mut (),
+        _from: QpState,
+        _attr: &QpAttr,
+        _mask: QpAttrMask,
+    ) -> Result<(), Broken> {
         Ok(())
     }
 
@@ -211,7 +218,7 @@ impl Provider for Device {
         Ok((QpState::Rts, Psn::new(0), Psn::new(0)))
     }
 
-    fn destroy_qp(&mut self, _: CoreCall, (): &mut ()) -> Result<(), Broken> {
+    fn destroy_qp(&mut self, _: CoreToken, (): &mut ()) -> Result<(), Broken> {
         Ok(())
     }
 
@@ -227,11 +234,11 @@ impl Provider for Device {
         if self.is_broken { Err(Broken) } else { Ok(Instant::default()) }
     }
 
-    fn take_completion_events(&mut self, _: CoreCall) -> Option<Events> {
+    fn take_completion_events(&mut self, _: CoreToken) -> Option<Events> {
         self.events.take()
     }
 
-    fn return_completion_events(&mut self, _: CoreCall, events: Events) {
+    fn return_completion_events(&mut self, _: CoreToken, events: Events) {
         self.events = Some(events);
     }
 }
@@ -365,14 +372,14 @@ pub(super) struct Reader<'a> {
 }
 
 impl CqReader for Reader<'_> {
-    fn look(&mut self) -> Look {
+    fn peek(&mut self) -> Peek {
         let memory = &self.ring.memory;
         let order = if memory.carries { Ordering::Acquire } else { Ordering::Relaxed };
         self.word = memory.ring[self.ring.next.load(Ordering::Relaxed)].load(order);
         match self.word {
-            0 => Look::Empty,
-            word if word & FAILED != 0 => Look::Other,
-            word => Look::Usual { qpn: Qpn::new(QPN), recv: word & RECV != 0, index: word as u16 },
+            0 => Peek::Empty,
+            word if word & FAILED != 0 => Peek::Other,
+            word => Peek::Success { qpn: Qpn::new(QPN), recv: word & RECV != 0, index: word as u16 },
         }
     }
 
@@ -391,9 +398,9 @@ impl CqReader for Reader<'_> {
         Ok(RawCompletion { qpn: Qpn::new(QPN), kind, index, status, vendor_err: 0, byte_len: 0, data: WcData::None })
     }
 
-    fn skip(&mut self) {
+    fn advance(&mut self) {
         self.ring.next.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn close(&mut self) {}
+    fn publish_consumer_index(&mut self) {}
 }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use crate::{
-    Access, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreCall, CqReader, CqRing, Cqn, CreateQpParams,
-    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Guid, Instant, Lkey, Look, MrRequest,
-    MwType, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing,
+    Access, AsyncEvent, AtomicOp, Bind, CompletionEvent, CompletionEvents, CoreToken, CqReader, CqRing, Cqn, CreateQpParams,
+    CreatedCq, CreatedQp, DataOp, DataOpcode, DeviceAttr, DeviceError, Errno, Gid, Guid, Instant, Lkey, MrRequest, MwType,
+    Peek, PortAttr, Provider, Psn, QpAttr, QpAttrMask, QpCap, QpState, QpType, Qpn, RawCompletion, RawKind, RecvRing,
     RingSizes, Rkey, SendFlags, SendRing, SendWriter, Sge, WcData, WcStatus,
 };
 
@@ -436,17 +436,17 @@ impl Provider for Mock {
         Ok(0xffff)
     }
 
-    fn alloc_pd(&mut self, _: CoreCall) -> Result<(), MockError> {
+    fn alloc_pd(&mut self, _: CoreToken) -> Result<(), MockError> {
         self.step()?.alive[0] += 1;
         Ok(())
     }
 
-    fn dealloc_pd(&mut self, _: CoreCall, (): &mut ()) -> Result<(), MockError> {
+    fn dealloc_pd(&mut self, _: CoreToken, (): &mut ()) -> Result<(), MockError> {
         self.step()?.alive[0] -= 1;
         Ok(())
     }
 
-    fn create_mr(&mut self, _: CoreCall, (): &(), _request: &MrRequest<'_>) -> Result<(u32, Lkey, Rkey), MockError> {
+    fn create_mr(&mut self, _: CoreToken, (): &(), _request: &MrRequest<'_>) -> Result<(u32, Lkey, Rkey), MockError> {
         let mut device = self.step()?;
         device.alive[1] += 1;
         let forced = device.keys.pop_front();
@@ -455,7 +455,7 @@ impl Provider for Mock {
         Ok((key, Lkey::new(key), Rkey::new(key)))
     }
 
-    fn destroy_mr(&mut self, _: CoreCall, mr: &mut u32) -> Result<(), MockError> {
+    fn destroy_mr(&mut self, _: CoreToken, mr: &mut u32) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[1] -= 1;
         device.regions.remove(mr);
@@ -466,7 +466,7 @@ impl Provider for Mock {
         Ok(())
     }
 
-    fn create_mw(&mut self, _: CoreCall, (): &(), kind: MwType) -> Result<(u32, Rkey), MockError> {
+    fn create_mw(&mut self, _: CoreToken, (): &(), kind: MwType) -> Result<(u32, Rkey), MockError> {
         let mut device = self.step()?;
         device.alive[2] += 1;
         let rkey = device.mkey();
@@ -478,18 +478,18 @@ impl Provider for Mock {
         Ok((rkey >> 8, Rkey::new(rkey)))
     }
 
-    fn query_mw(&mut self, _: CoreCall, mw: &u32) -> Result<Rkey, MockError> {
+    fn query_mw(&mut self, _: CoreToken, mw: &u32) -> Result<Rkey, MockError> {
         Ok(Rkey::new(self.step()?.windows[mw].rkey))
     }
 
-    fn destroy_mw(&mut self, _: CoreCall, mw: &mut u32) -> Result<(), MockError> {
+    fn destroy_mw(&mut self, _: CoreToken, mw: &mut u32) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[2] -= 1;
         device.windows.remove(mw);
         Ok(())
     }
 
-    fn create_cq(&mut self, _: CoreCall, entries: u32) -> Result<CreatedCq<Self>, MockError> {
+    fn create_cq(&mut self, _: CoreToken, entries: u32) -> Result<CreatedCq<Self>, MockError> {
         let mut device = self.step()?;
         device.alive[3] += 1;
         let number = (0x40..).find(|number| !device.queues.contains_key(&Cqn::new(*number))).unwrap();
@@ -501,7 +501,7 @@ impl Provider for Mock {
         Ok(CreatedCq { cq: cqn, ring, cqn, entries, vector: (number & 1) as u16 })
     }
 
-    fn destroy_cq(&mut self, _: CoreCall, cq: &mut Cqn) -> Result<(), MockError> {
+    fn destroy_cq(&mut self, _: CoreToken, cq: &mut Cqn) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[3] -= 1;
         device.queues.remove(cq);
@@ -518,7 +518,7 @@ impl Provider for Mock {
         Ok(RingSizes { send_blocks, recv_entries, cap })
     }
 
-    fn create_qp(&mut self, _: CoreCall, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, MockError> {
+    fn create_qp(&mut self, _: CoreToken, params: &CreateQpParams<'_, Self>) -> Result<CreatedQp<Self>, MockError> {
         let mut device = self.step()?;
         device.alive[4] += 1;
         let free = (0x100..).map(Qpn::new).find(|qpn| !device.qps.contains_key(qpn));
@@ -540,7 +540,7 @@ impl Provider for Mock {
 
     fn modify_qp(
         &mut self,
-        _: CoreCall,
+        _: CoreToken,
         qpn: &mut Qpn,
         from: QpState,
         attr: &QpAttr,
@@ -563,7 +563,7 @@ impl Provider for Mock {
         Ok((device.state.unwrap_or(device.qps[qpn].state), Psn::new(11), Psn::new(12)))
     }
 
-    fn destroy_qp(&mut self, _: CoreCall, qpn: &mut Qpn) -> Result<(), MockError> {
+    fn destroy_qp(&mut self, _: CoreToken, qpn: &mut Qpn) -> Result<(), MockError> {
         let mut device = self.step()?;
         device.alive[4] -= 1;
         device.qps.remove(qpn);
@@ -582,11 +582,11 @@ impl Provider for Mock {
         if self.lock().is_broken { Err(MockError::NoAnswer) } else { Ok(Instant::from_nanos(1)) }
     }
 
-    fn take_completion_events(&mut self, _: CoreCall) -> Option<MockEvents> {
+    fn take_completion_events(&mut self, _: CoreToken) -> Option<MockEvents> {
         self.events.take()
     }
 
-    fn return_completion_events(&mut self, _: CoreCall, events: MockEvents) {
+    fn return_completion_events(&mut self, _: CoreToken, events: MockEvents) {
         self.events = Some(events);
     }
 }
@@ -773,16 +773,16 @@ impl MockReader<'_> {
 }
 
 impl CqReader for MockReader<'_> {
-    fn look(&mut self) -> Look {
+    fn peek(&mut self) -> Peek {
         match self.front() {
-            None => Look::Empty,
+            None => Peek::Empty,
             Some(Entry { raw: Ok(raw), .. })
                 if raw.status == WcStatus::Success
                     && (raw.kind == RawKind::Send || raw.kind == RawKind::Recv && raw.data == WcData::None) =>
             {
-                Look::Usual { qpn: raw.qpn, recv: raw.kind == RawKind::Recv, index: raw.index }
+                Peek::Success { qpn: raw.qpn, recv: raw.kind == RawKind::Recv, index: raw.index }
             }
-            Some(_) => Look::Other,
+            Some(_) => Peek::Other,
         }
     }
 
@@ -798,11 +798,11 @@ impl CqReader for MockReader<'_> {
         self.front().unwrap().raw
     }
 
-    fn skip(&mut self) {
+    fn advance(&mut self) {
         lock(&self.0.shared).queues.get_mut(&self.0.cqn).unwrap().pop_front();
     }
 
-    fn close(&mut self) {
+    fn publish_consumer_index(&mut self) {
         lock(&self.0.shared).consumed += 1;
     }
 }

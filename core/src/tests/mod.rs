@@ -19,7 +19,6 @@ use std::vec::Vec;
 
 use self::mock::{Device, Mock, MockError};
 use crate::sync::Ordering;
-use crate::verbs::Half;
 use crate::{
     Access, AddressVector, Completion, CqHandle, MrHandle, MwHandle, MwType, OffsetMap, PdHandle, PollCqError, Psn, QpAttr,
     QpAttrMask, QpCap, QpHandle, QpInit, QpRings, QpState, QpType, Qpn, RawCompletion, RawKind, RegMrError, Sge, Storage,
@@ -83,9 +82,9 @@ fn start_rings(verbs: &mut TestVerbs, qp: QpHandle, at: u32) {
     slot.send.start_at(at);
     slot.recv.start_at(at);
     let qp = verbs.qps.get_mut(qp).unwrap();
-    let (Half::Here(send), Half::Here(recv)) = (&mut qp.send, &mut qp.recv) else { panic!("a queue is out") };
+    let (Some(send), Some(recv)) = (&mut qp.send, &mut qp.recv) else { panic!("a queue is out") };
     send.head.set(at);
-    send.rung.set(at);
+    send.doorbell_head.set(at);
     recv.head = at;
     send.ring.start_at(at);
     recv.ring.start_at(at);

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, Span};
+use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, Refused, RingLayout};
 use bareverbs_mmio::{MappedMemory, MappedRing, MappedRingView};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -370,8 +370,8 @@ unsafe impl DmaMemory for DmaAllocation {
         self.memory.store(at, words)
     }
 
-    fn ring(&self, span: &Span) -> Result<DmaAllocationRing, OutOfRange> {
-        Ok(DmaAllocationRing { ring: self.memory.ring(span)?, _allocation: self.allocation.clone() })
+    fn ring(&self, layout: &RingLayout) -> Result<DmaAllocationRing, OutOfRange> {
+        Ok(DmaAllocationRing { ring: self.memory.ring(layout)?, _allocation: self.allocation.clone() })
     }
 }
 
@@ -452,7 +452,7 @@ mod tests {
         let iommu = Iommu::default();
         let buffer = iommu.buffer(8192);
         let pages = Arc::downgrade(&buffer.allocation);
-        let ring = buffer.ring(&Span::new(4096, 4096, 64).unwrap()).unwrap();
+        let ring = buffer.ring(&RingLayout::new(4096, 4096, 64).unwrap()).unwrap();
         ring.view().put_word(1, 7);
         assert_eq!(buffer.load::<1>(4096 + 8), Ok([7]));
         drop(buffer);

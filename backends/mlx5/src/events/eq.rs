@@ -1,6 +1,6 @@
 //! Event queues.
 
-use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, Registers, RingView, Span, WordRegister};
+use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, Registers, RingLayout, RingView, WordRegister};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, CreateEqIn, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, cmd,
 };
@@ -148,7 +148,7 @@ impl<P: Platform> Driver<P> {
         let base = self.uar.base()?;
         // An event queue has no record; nothing is written to the one that its span names.
         let at = memory.at();
-        let span = Span::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.fault())?;
+        let span = RingLayout::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.fault())?;
         Ok(EqIo {
             ring: self.machine.memory.ring(&span)?,
             update: self.machine.registers.word(base + UAR_EQ_UPDATE)?,

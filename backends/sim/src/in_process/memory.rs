@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingView, Span};
+use bareverbs::{AddressMap, DmaBuffer, DmaMemory, DmaRing, Extent, OutOfRange, RingLayout, RingView};
 use parking_lot::RwLock;
 
 use super::idle_reads::{HomeWorld, IdleReads};
@@ -92,14 +92,14 @@ impl SimMemory {
     }
 
     /// The words that hold bytes `at..at + len`.
-    fn span(&self, at: usize, len: usize) -> Result<&[AtomicU64], OutOfRange> {
+    fn layout(&self, at: usize, len: usize) -> Result<&[AtomicU64], OutOfRange> {
         let out = OutOfRange { offset: at, len };
         let end = at.checked_add(len).ok_or(out)?;
         self.words.get(at / WORD..end.div_ceil(WORD).max(at / WORD)).ok_or(out)
     }
 
     fn copy_out<O: AccessOrder>(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfRange> {
-        let words = self.span(at, into.len())?;
+        let words = self.layout(at, into.len())?;
         let (head, middle) = into.split_at_mut(into.len().min(at.wrapping_neg() % WORD));
         let mut words = words.iter();
         if !head.is_empty()
@@ -121,7 +121,7 @@ impl SimMemory {
     }
 
     fn copy_in<O: AccessOrder>(&self, at: usize, from: &[u8]) -> Result<(), OutOfRange> {
-        let words = self.span(at, from.len())?;
+        let words = self.layout(at, from.len())?;
         let (head, middle) = from.split_at(from.len().min(at.wrapping_neg() % WORD));
         let mut words = words.iter();
         if !head.is_empty()
@@ -145,13 +145,19 @@ impl SimMemory {
 unsafe impl DmaMemory for SimMemory {
     type Ring = SimRing;
 
-    fn ring(&self, span: &Span) -> Result<SimRing, OutOfRange> {
-        if span.top() > self.len() {
-            return Err(OutOfRange { offset: span.ring(), len: span.len() });
+    fn ring(&self, layout: &RingLayout) -> Result<SimRing, OutOfRange> {
+        if layout.end() > self.len() {
+            return Err(OutOfRange { offset: layout.ring(), len: layout.len() });
         }
-        let mask = span.len() / WORD - 1;
+        let mask = layout.len() / WORD - 1;
         let idle = IdleReads::new(self.world.clone());
-        Ok(SimRing { words: self.words.clone(), first: span.ring() / WORD, mask, record: span.record() / WORD, idle })
+        Ok(SimRing {
+            words: self.words.clone(),
+            first: layout.ring() / WORD,
+            mask,
+            record: layout.doorbell_record() / WORD,
+            idle,
+        })
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bareverbs::{DmaFence, DmaMemory, DmaRing, Doorbell, OutOfRange, Platform, Registers, RingView, Span, WordRegister};
+use bareverbs::{DmaFence, DmaMemory, DmaRing, Doorbell, OutOfRange, Platform, Registers, RingLayout, RingView, WordRegister};
 use parking_lot::Mutex;
 
 /// One access. Values are as the CPU stores them; `at` is a byte offset in the memory or the registers.
@@ -153,12 +153,12 @@ impl<T: WordRegister> WordRegister for RecordedRegister<T> {
 pub struct RecordedRing<T> {
     inner: T,
     log: OrderLog,
-    span: Span,
+    layout: RingLayout,
 }
 
 impl<T> RecordedRing<T> {
     fn at(&self, word: u32) -> usize {
-        self.span.ring().wrapping_add((word as usize).wrapping_mul(8) & self.span.len().wrapping_sub(1))
+        self.layout.ring().wrapping_add((word as usize).wrapping_mul(8) & self.layout.len().wrapping_sub(1))
     }
 }
 
@@ -190,7 +190,7 @@ impl<T: DmaRing> RingView for &RecordedRing<T> {
     }
 
     fn record(self, second: bool, value: u32) {
-        let at = self.span.record().wrapping_add(if second { 4 } else { 0 });
+        let at = self.layout.doorbell_record().wrapping_add(if second { 4 } else { 0 });
         self.log.push(Access::Store32 { at, value });
         self.inner.view().record(second, value);
     }
@@ -201,8 +201,8 @@ impl<T: DmaRing> RingView for &RecordedRing<T> {
 unsafe impl<T: DmaMemory> DmaMemory for Recorded<T> {
     type Ring = RecordedRing<T::Ring>;
 
-    fn ring(&self, span: &Span) -> Result<Self::Ring, OutOfRange> {
-        Ok(RecordedRing { inner: self.inner.ring(span)?, log: self.log.clone(), span: *span })
+    fn ring(&self, layout: &RingLayout) -> Result<Self::Ring, OutOfRange> {
+        Ok(RecordedRing { inner: self.inner.ring(layout)?, log: self.log.clone(), layout: *layout })
     }
 
     fn len(&self) -> usize {

@@ -2,7 +2,7 @@
 
 pub(crate) mod ring;
 
-use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers, Span};
+use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers, RingLayout};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, UAR_CQ_ARM, cmd};
 
 use crate::command::object::{Object, ObjectMemory};
@@ -64,7 +64,7 @@ impl<P: Platform> Driver<P> {
         }
         let uar_page = self.uar.page().ok_or(Error::NotInitialized.fault())?;
         let (at, record) = (memory.at(), memory.record());
-        let span = Span::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at }.fault())?;
+        let span = RingLayout::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at }.fault())?;
         let ring = self.machine.memory.ring(&span)?;
         let doorbell = self.machine.registers.doorbell(self.uar.base()? + UAR_CQ_ARM, 1)?;
         let eqs = &mut self.eqs;

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use crate::log::format_as;
 use crate::ring::owner_matches;
 use bareverbs::{
-    DmaFence, DmaMemory, DmaRing, Doorbell, Look, Platform, Qpn, RawCompletion, RawKind, Registers, RingView, Rkey, WcData,
+    DmaFence, DmaMemory, DmaRing, Doorbell, Peek, Platform, Qpn, RawCompletion, RawKind, Registers, RingView, Rkey, WcData,
     WcStatus,
 };
 use bareverbs_mlx5_spec::{CQE, CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, Field};
@@ -18,7 +18,7 @@ const LAST: usize = Cqe::OWNER.word();
 const _: () = assert!(LAST == Cqe::OPCODE.word() && LAST == Cqe::QPN.word() && LAST == Cqe::WQE_COUNTER.word());
 const _: () = assert!(Cqe::OPCODE.dword() == LAST * 8 + 4 && Cqe::OWNER.dword() == LAST * 8 + 4, "low half");
 
-/// The bit that tells the opcode of a receive from that of a send, where both are usual.
+/// The bit that distinguishes the opcode of a successful receive from that of a send.
 const RECV: u32 = CqeOpcode::RespSend as u32;
 const _: () = assert!(CqeOpcode::Req as u32 == 0 && RECV == 2);
 
@@ -186,7 +186,7 @@ impl<P: Platform> CqReader<'_, P> {
 
 impl<P: Platform> bareverbs::CqReader for CqReader<'_, P> {
     #[inline(always)]
-    fn look(&mut self) -> Look {
+    fn peek(&mut self) -> Peek {
         let last = self.word(LAST);
         let (index, log_size) = (self.source.consumer.get(), self.source.shape.log_size);
         // One test finds a usual completion: an opcode that is 0 but for the bit of the receive, and the owner of this round.
@@ -194,13 +194,13 @@ impl<P: Platform> bareverbs::CqReader for CqReader<'_, P> {
         if usual & (Cqe::OPCODE.place(!RECV) | Cqe::OWNER.mask()) == 0 {
             self.source.fence.acquire();
             let (qpn, counter) = (Qpn::new(Cqe::QPN.take_word(last)), Cqe::WQE_COUNTER.take_word(last));
-            return Look::Usual { qpn, recv: usual & Cqe::OPCODE.place(RECV) != 0, index: counter as u16 };
+            return Peek::Success { qpn, recv: usual & Cqe::OPCODE.place(RECV) != 0, index: counter as u16 };
         }
         if Cqe::OPCODE.take(last as u32) == CqeOpcode::Invalid.code() || usual & Cqe::OWNER.mask() != 0 {
-            return Look::Empty;
+            return Peek::Empty;
         }
         self.source.fence.acquire();
-        Look::Other
+        Peek::Other
     }
 
     #[inline(always)]
@@ -251,12 +251,12 @@ impl<P: Platform> bareverbs::CqReader for CqReader<'_, P> {
     }
 
     #[inline(always)]
-    fn skip(&mut self) {
+    fn advance(&mut self) {
         self.source.consumer.set(self.source.consumer.get().wrapping_add(1));
     }
 
     #[inline(always)]
-    fn close(&mut self) {
+    fn publish_consumer_index(&mut self) {
         self.source.fence.read_before_write();
         self.source.ring.view().record(false, CqDoorbellRecord::CONSUMER_INDEX.place(self.source.consumer.get()).to_be());
     }

@@ -5,7 +5,7 @@ pub(crate) mod recv_ring;
 pub(crate) mod segment;
 pub(crate) mod send_ring;
 
-use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingSizes, Span};
+use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingLayout, RingSizes};
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
 use crate::bring_up::caps::Capabilities;
@@ -193,7 +193,7 @@ impl<P: Platform> Driver<P> {
     /// A ring in its memory. One without entries is the record's own place, into which nothing is written.
     fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, Fault> {
         let (at, len) = if len == 0 { (record, WQEBB) } else { (at, len) };
-        let span = Span::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.fault())?;
+        let span = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.fault())?;
         Ok(self.machine.memory.ring(&span)?)
     }
 

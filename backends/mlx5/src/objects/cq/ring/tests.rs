@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use bareverbs::{CqReader as _, CqRing as _, Span};
+use bareverbs::{CqReader as _, CqRing as _, RingLayout};
 
 use super::*;
 use crate::mock::{Done, MockPlatform, Part, Shared, machine};
@@ -24,7 +24,7 @@ fn made_with(consumer: u32, user_index: bool) -> (Mock, Shared) {
     for back in 1..=16 {
         put(&shared, consumer.wrapping_sub(back), 0, 0xdead, 0xbeef);
     }
-    let span = Span::new(RING, 16 * 64, RECORD).unwrap();
+    let span = RingLayout::new(RING, 16 * 64, RECORD).unwrap();
     let part = Part(shared.clone());
     let ring = DmaMemory::ring(&part, &span).unwrap();
     let doorbell = part.doorbell(ARM, 1).unwrap();
@@ -52,11 +52,11 @@ fn put(shared: &Shared, index: u32, opcode: u8, qpn: u32, counter: u16) {
 /// Takes the next completion, if there is one.
 fn take(cq: &mut Mock) -> Option<Result<RawCompletion, u8>> {
     let mut reader = cq.reader();
-    if reader.look() == Look::Empty {
+    if reader.peek() == Peek::Empty {
         return None;
     }
     let parsed = reader.parse();
-    reader.skip();
+    reader.advance();
     Some(parsed)
 }
 
@@ -66,33 +66,33 @@ fn every_kind_of_entry() {
     let qpn = Qpn::new(0x12_3456);
     let expected =
         |kind, data| RawCompletion { qpn, kind, index: 0xfedc, status: WcStatus::Success, vendor_err: 0, byte_len: 1234, data };
-    let usual = |recv| Look::Usual { qpn, recv, index: 0xfedc };
+    let usual = |recv| Peek::Success { qpn, recv, index: 0xfedc };
     let imm = WcData::Imm([0xde, 0xad, 0xbe, 0xef]);
     let kinds = [
         (0, usual(false), RawKind::Send, WcData::None),
-        (1, Look::Other, RawKind::RecvRdmaWithImm, imm),
+        (1, Peek::Other, RawKind::RecvRdmaWithImm, imm),
         (2, usual(true), RawKind::Recv, WcData::None),
-        (3, Look::Other, RawKind::Recv, imm),
-        (4, Look::Other, RawKind::Recv, WcData::Invalidated(Rkey::new(0xdead_beef))),
+        (3, Peek::Other, RawKind::Recv, imm),
+        (4, Peek::Other, RawKind::Recv, WcData::Invalidated(Rkey::new(0xdead_beef))),
     ];
     for (index, (opcode, look, kind, data)) in kinds.into_iter().enumerate() {
         assert_eq!(take(&mut cq), None);
         put(&shared, index as u32, opcode, 0x12_3456, 0xfedc);
         let mut reader = cq.reader();
-        assert_eq!(reader.look(), look, "{opcode}");
+        assert_eq!(reader.peek(), look, "{opcode}");
         assert_eq!((reader.cookie(), reader.byte_len()), (Some(0x12_3457), 1234));
         assert_eq!(take(&mut cq), Some(Ok(expected(kind, data))));
     }
     for (index, (opcode, kind)) in [(13, RawKind::Send), (14, RawKind::Recv)].into_iter().enumerate() {
         put(&shared, 5 + index as u32, opcode, 0x12_3456, 0xfedc);
-        assert_eq!(cq.reader().look(), Look::Other);
+        assert_eq!(cq.reader().peek(), Peek::Other);
         let error =
             RawCompletion { status: WcStatus::RemAccessErr, vendor_err: 0x99, byte_len: 0, ..expected(kind, WcData::None) };
         assert_eq!(take(&mut cq), Some(Ok(error)));
     }
     for (index, opcode) in [5u8, 6, 7, 12].into_iter().enumerate() {
         put(&shared, 7 + index as u32, opcode, 0x12_3456, 0);
-        assert_eq!(cq.reader().look(), Look::Other);
+        assert_eq!(cq.reader().peek(), Peek::Other);
         assert_eq!(take(&mut cq), Some(Err(opcode)));
     }
     put(&shared, 11, 15, 0x12_3456, 0);
@@ -100,7 +100,7 @@ fn every_kind_of_entry() {
     let (cq, shared) = made_with(0, false);
     put(&shared, 0, 0, 0x12_3456, 0);
     let mut reader = cq.reader();
-    assert_eq!((reader.look() == Look::Empty, reader.cookie()), (false, None));
+    assert_eq!((reader.peek() == Peek::Empty, reader.cookie()), (false, None));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn owner_and_record_are_right_at_every_wrap() {
             put(&shared, index, 0, 5, step as u16);
             let completion = take(&mut cq).unwrap().unwrap();
             assert_eq!(u32::from(completion.index), step);
-            cq.reader().close();
+            cq.reader().publish_consumer_index();
             let record = shared.borrow().memory[RECORD..RECORD + 4].to_vec();
             assert_eq!(record, (index.wrapping_add(1) & 0xff_ffff).to_be_bytes());
         }
@@ -128,9 +128,9 @@ fn the_rest_is_read_after_the_owner_and_the_index_is_told_after_the_rest() {
         put(&shared, 0, opcode, 5, 0);
         shared.borrow_mut().log.clear();
         let mut reader = cq.reader();
-        assert_ne!(reader.look(), Look::Empty);
-        reader.skip();
-        reader.close();
+        assert_ne!(reader.peek(), Peek::Empty);
+        reader.advance();
+        reader.publish_consumer_index();
         let told = Done::Store(RECORD, std::vec![0, 0, 0, 1]);
         assert_eq!(shared.borrow().log, [Done::Acquire, Done::ReadBeforeWrite, told], "{opcode}");
     }
@@ -142,7 +142,7 @@ fn a_reader_that_is_not_closed_has_taken_what_it_took() {
     let (mut cq, shared) = made(0);
     put(&shared, 0, 0, 5, 0);
     put(&shared, 1, 0, 5, 1);
-    cq.reader().skip();
+    cq.reader().advance();
     assert_eq!(take(&mut cq).unwrap().unwrap().index, 1);
 }
 

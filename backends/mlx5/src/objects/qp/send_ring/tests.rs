@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use bareverbs::{Access, Lkey, MwType, RecvRing as _, Remote, SendRing as _, SendWriter as _, Span};
+use bareverbs::{Access, Lkey, MwType, RecvRing as _, Remote, RingLayout, SendRing as _, SendWriter as _};
 
 use super::*;
 use crate::dma::uar::Uar;
@@ -28,7 +28,7 @@ fn made_with(blocks: usize, uar: &Uar) -> (Mock, Shared) {
     let (machine, shared) = machine();
     shared.borrow_mut().memory.fill(0xee);
     let part = Part(shared.clone());
-    let span = Span::new(RING, blocks * 64, RECORD).unwrap();
+    let span = RingLayout::new(RING, blocks * 64, RECORD).unwrap();
     let ring = DmaMemory::ring(&part, &span).unwrap();
     let doorbell = uar.send_doorbell(&part).unwrap();
     (SendRing::new(ring, doorbell, machine.fence, 0x12_3456), shared)
@@ -277,7 +277,7 @@ fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
 fn receives_end_with_the_invalid_key_and_have_no_register() {
     let (machine, shared) = machine();
     shared.borrow_mut().memory.fill(0xee);
-    let span = Span::new(RECEIVES, 4 * 32, RECORD).unwrap();
+    let span = RingLayout::new(RECEIVES, 4 * 32, RECORD).unwrap();
     let ring = DmaMemory::ring(&Part(shared.clone()), &span).unwrap();
     let mut rq: RecvRing<MockPlatform> = RecvRing::new(ring, machine.fence, 2);
     rq.put(5, &[sge(9, 0), sge(0x70, 3)]);
