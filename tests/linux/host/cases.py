@@ -387,8 +387,17 @@ CASES = [
         typical_seconds=30,
         timeout=600,
     ),
-    rdma_core("verbs", "rdma-core's own tests of verbs and libmlx5", 142),
-    rdma_core("verbs-6.1", "the same with kernel 6.1 and its rdma-core", 134, script="verbs", suite="bookworm"),
+    # The second device is at the other end of the cable: without it the subnet manager has nothing to configure a port for.
+    rdma_core("verbs", "rdma-core's own tests of verbs and libmlx5", 152, devices=2, serve=("--managed",)),
+    rdma_core(
+        "verbs-6.1",
+        "the same with kernel 6.1 and its rdma-core",
+        144,
+        script="verbs",
+        suite="bookworm",
+        devices=2,
+        serve=("--managed",),
+    ),
     rdma_core(
         "vfio", "no kernel driver: rdma-core's own in user space, over VFIO behind an IOMMU", 1, iommu=True, typical_seconds=30
     ),

@@ -224,7 +224,7 @@ class GuestRun(CaseRun):
 
     def _judge_tests(self, guest):
         outcome = rdma_core.judge(self.case.suite, guest.lines)
-        self.notes.append(f"rdma-core's tests: {outcome.passed} passed, {outcome.skipped} skipped for a listed reason")
+        self.notes += outcome.lines()
         if outcome.wrong:
             raise Failed(f"{outcome.wrong[0]}{more_than_one(outcome.wrong)}")
         if outcome.passed < self.case.tests:
