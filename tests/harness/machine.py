@@ -20,7 +20,7 @@ def qemu(tree, architecture, machine, memory):
         *("-L", str(tree.root / "usr/share/qemu"), "-L", str(tree.root / "usr/share/seabios")),
         *("-M", machine, "-cpu", "max", "-m", str(memory)),
         *("-object", f"memory-backend-memfd,id=mem,size={memory}M,share=on", "-machine", "memory-backend=mem"),
-        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-nodefaults", "-no-user-config", "-display", "none"),
     ]
 
 
@@ -118,8 +118,11 @@ class Machine:
 
     def last_words(self):
         """The last line, and QEMU's own if it complained."""
-        complaints = [line for line in processes.last_lines(self.complaints) if "warning: " not in line]
-        return " / ".join([*self.lines[-1:], *complaints[-1:]]) or "it printed nothing"
+        return " / ".join([*self.lines[-1:], *self.errors()[-1:]]) or "it printed nothing"
+
+    def errors(self):
+        """QEMU's own complaints but for warnings."""
+        return [line for line in processes.last_lines(self.complaints) if "warning: " not in line]
 
     def hold(self):
         """Stops its processors."""

@@ -30,7 +30,7 @@ def qemu(trees, architecture):
     """How to start QEMU for a machine, without devices; its serial line is on standard input and output."""
     kind, options = MACHINES[architecture]
     command = machine.qemu(trees[qemu_tree(architecture)], architecture, kind, MEMORY)
-    return [*command, *options, "-chardev", "stdio,id=line,signal=on", "-serial", "chardev:line"]
+    return [*command, *options, "-no-reboot", "-chardev", "stdio,id=line,signal=on", "-serial", "chardev:line"]
 
 
 def card(socket, on_root_bus=False):

@@ -57,6 +57,8 @@ class Case(case.Case):
     tests: int = 0
     #: The guest has an IOMMU.
     iommu: bool = False
+    #: The guest reboots amid the case, and its IOMMU remaps interrupts; QEMU must print no error.
+    reboots: bool = False
     #: The first card shares its slot and its IOMMU group with another function.
     companion: bool = False
     #: Our programs are in the guest (/bin): `bareverbs`, and the examples of VFIO.
@@ -255,6 +257,22 @@ CASES = [
         script="opensm",
         suites=("trixie", "bookworm"),
         serve=("--managed",),
+    ),
+    Case(
+        "isolation",
+        "a device that takes another one's LID on a wire with a subnet manager is refused",
+        devices=2,
+        serve=("--managed",),
+        typical_seconds=20,
+    ),
+    Case(
+        "reboot",
+        "a guest whose IOMMU remaps interrupts reboots, and has its device again",
+        iommu=True,
+        reboots=True,
+        # The last boot ends the machine by turning it off.
+        shut_down=True,
+        typical_seconds=20,
     ),
     Case(
         "ipxe",

@@ -22,6 +22,7 @@ class Guest(machine.Machine):
         options=(),
         with_python=False,
         iommu=False,
+        reboots=False,
         empty_slots=0,
         terminal=False,
         with_program=False,
@@ -38,9 +39,12 @@ class Guest(machine.Machine):
         # On a busy host the timer may be late just when the kernel checks whether it ticks.
         kernel_line.append("no_timer_check")
         if iommu:
-            # It remaps no interrupts here.
-            kernel_line += ["intel_iommu=on", "vfio_iommu_type1.allow_unsafe_interrupts=1"]
-            options = ("-device", "intel-iommu,caching-mode=on", *options)
+            kernel_line += ["intel_iommu=on"]
+            if not reboots:
+                # It remaps no interrupts here.
+                kernel_line += ["vfio_iommu_type1.allow_unsafe_interrupts=1"]
+            remapping = ",intremap=on" if reboots else ""
+            options = ("-device", f"intel-iommu,caching-mode=on{remapping}", *options)
         kernel_line += [f"bareverbs.{key}={value}" for key, value in parameters.items()]
         vmlinuz, self.release = image.kernel(tree)
         initrd = initrd or image.path(tree, with_python, with_program, with_applications)
@@ -52,6 +56,7 @@ class Guest(machine.Machine):
             kind += ",graphics=off"
         command = [
             *machine.qemu(trees["qemu"], "x86_64", kind, memory),
+            *(() if reboots else ("-no-reboot",)),
             *("-smp", str(cpus)),
             *("-serial", f"file:{folder / f'{name}.console'}"),
             # On a terminal Ctrl-C is for the guest.

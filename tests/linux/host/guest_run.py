@@ -1,5 +1,6 @@
 """One case being run: its servers and guests, what the guests ask of the host, and the judgement."""
 
+import collections
 import gzip
 import shutil
 import time
@@ -21,6 +22,8 @@ class GuestRun(CaseRun):
         self.program = program
         self.keep_traces = keep_traces
         self.guests = []
+        #: How often each guest asked which boot this is.
+        self.boots = collections.Counter()
         #: Guests that were killed on purpose.
         self.past = []
         self.sockets = []
@@ -149,6 +152,7 @@ class GuestRun(CaseRun):
             options,
             with_python=case.python,
             iommu=case.iommu,
+            reboots=case.reboots,
             empty_slots=case.empty_slots,
             with_program=case.program,
             with_applications=case.applications,
@@ -177,6 +181,9 @@ class GuestRun(CaseRun):
                 return "noted"
             case ["power-cut"]:
                 return self._power_cut(number)
+            case ["boot-number"]:
+                self.boots[number] += 1
+                return str(self.boots[number])
             case ["usage"]:
                 return server.usage()
             case _:
@@ -218,6 +225,9 @@ class GuestRun(CaseRun):
         complaints = cases.complaints(self.case.expected, guest.lines)
         if complaints:
             raise Failed(f"kernel: {complaints[0]}{more_than_one(complaints)}")
+        errors = guest.errors()
+        if self.case.reboots and errors:
+            raise Failed(f"QEMU: {errors[0]}{more_than_one(errors)}")
         for server in self.servers:
             if not server.running():
                 raise Failed(f"the server ended with status {server.process.returncode}")

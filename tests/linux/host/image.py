@@ -38,6 +38,7 @@ PROGRAMS = [
     "iblinkinfo",
     "ibqueryerrors",
     "ibtracert",
+    "ibportstate",
     "saquery",
     "sminfo",
     "opensm",
