@@ -1,20 +1,22 @@
-//! What the program's heap holds, as its C library counts it.
+//! How much of the program's heap is in use, as its C library counts it.
 
-/// Bytes that are in use, in all arenas and in what is mapped by itself; what is free between them is not counted. `None`
-/// where the C library does not tell: it is not glibc.
+/// Returns the bytes in use, in all arenas and in blocks that have a mapping of their own; free ones between them are not counted.
+/// `None` where the C library has no `mallinfo2(3)`: it is not glibc, or older than 2.33.
 #[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "the function is looked up by its name, so that older libraries can be linked")]
 pub(crate) fn bytes_in_use() -> Option<usize> {
-    use malloc_info::info::{SystemType, TotalType};
-    let info = malloc_info::malloc_info().ok()?;
-    let obtained: usize =
-        info.system.iter().filter(|system| system.r#type == SystemType::Current).map(|system| system.size).sum();
-    let total = |wanted: &[TotalType]| -> usize {
-        info.total.iter().filter(|total| wanted.contains(&total.r#type)).map(|total| total.size).sum()
-    };
-    Some((obtained + total(&[TotalType::Mmap])).saturating_sub(total(&[TotalType::Fast, TotalType::Rest])))
+    // SAFETY: the name ends with a zero byte.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mallinfo2".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: glibc's function of this name has no arguments and returns this structure (malloc.h).
+    let mallinfo2 = unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> libc::mallinfo2>(symbol) };
+    let counts = mallinfo2();
+    Some(counts.uordblks + counts.hblkhd)
 }
 
-/// Bytes that are in use: this C library does not tell.
+/// Returns `None`: this C library does not count.
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn bytes_in_use() -> Option<usize> {
     None
