@@ -41,6 +41,7 @@ def bareverbs(given=None):
 
 def vfio_examples():
     """Paths of the examples of VFIO."""
-    cargo("--release", "--package", "bareverbs-vfio", "--examples")
+    # Together with the command, whose features of dependencies they then share: alone they would be compiled with fewer, again.
+    cargo("--release", "--package", "bareverbs-cli", "--package", "bareverbs-vfio", "--bin", "bareverbs", "--examples")
     sources = sorted((PROJECT / "hosted/vfio/examples").glob("*.rs"))
     return [release_folder() / "examples" / source.stem for source in sources]
