@@ -53,8 +53,8 @@ fn exchange(node: &mut Node, end: &End, seed: u64, peer_seed: u64) {
 #[test]
 fn each_host_in_its_own_thread() {
     // Long steps would end a thread's waits while the scheduler holds up the other thread.
-    let longest_step = Duration::from_micros(1);
-    let mut pair = Pair::in_world(WorldConfig { longest_step, ..WorldConfig::default() });
+    let max_step = Duration::from_micros(1);
+    let mut pair = Pair::in_world(WorldConfig { max_step, ..WorldConfig::default() });
     let (a, b) = pair.connected();
     let Pair { a: first, b: second, .. } = &mut pair;
     thread::scope(|scope| {

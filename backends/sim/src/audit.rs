@@ -1,4 +1,4 @@
-//! What the driver did wrong although the device could go on: tests fail on any entry.
+//! Findings: mistakes of the driver that the device tolerates and hardware may punish later. Tests fail on any.
 
 /// One mistake of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub enum Finding {
         /// Producer index.
         producer: u32,
     },
-    /// More posted than the ring holds.
+    /// More posted than the ring has room for.
     RingOverrun {
         /// Queue pair.
         qpn: u32,
@@ -99,10 +99,10 @@ pub enum Finding {
     },
 }
 
-/// Mistakes that are kept: a driver that goes on making them must not fill the memory of this process.
+/// Maximum findings that are kept, so that a driver cannot fill the memory of this process.
 const KEPT: usize = 4096;
 
-/// The mistakes so far.
+/// The findings so far.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     findings: Vec<Finding>,
@@ -110,7 +110,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Adds one.
+    /// Adds a finding.
     pub fn report(&mut self, finding: Finding) {
         if self.findings.len() < KEPT {
             self.findings.push(finding);
@@ -119,12 +119,12 @@ impl Audit {
         }
     }
 
-    /// The first 4096 of them.
+    /// Returns the first 4096 mistakes, in order.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// Those beyond.
+    /// Returns the number of findings after those.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

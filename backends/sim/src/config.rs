@@ -10,7 +10,7 @@ pub enum InterruptRouting {
     /// The MSI-X table, its mask bits and the function's enable bit decide.
     #[default]
     Table,
-    /// Whoever serves the device keeps the table itself: every vector raised is delivered.
+    /// The server of the device keeps the table itself: every vector raised is delivered.
     External,
 }
 
@@ -26,9 +26,9 @@ pub struct PageDemand {
 }
 
 impl PageDemand {
-    /// No memory at all.
+    /// No pages.
     pub const NONE: Self = Self { boot: 0, init: 0, chunk: 0 };
-    /// Of the size that real devices ask for.
+    /// The pages that real devices ask for.
     pub const USUAL: Self = Self { boot: 17, init: 41, chunk: 8 };
 }
 
@@ -85,10 +85,10 @@ pub enum LinkSpeed {
     Ndr = 128,
 }
 
-/// Usual [`DeviceConfig::memory_limit`]: room for a million and a half of keys, or 100,000 queue pairs, or 400 GB registered in
-/// pages of 4096 bytes.
+/// Default of [`DeviceConfig::memory_limit`]: room for a million and a half of keys, or 100,000 queue pairs, or 400 GB
+/// registered in pages of 4096 bytes.
 pub(crate) const DEFAULT_MEMORY_LIMIT: u64 = 1 << 30;
-/// Least [`DeviceConfig::memory_limit`].
+/// Minimum of [`DeviceConfig::memory_limit`], in bytes.
 pub const MIN_MEMORY_LIMIT: u64 = 32 << 20;
 
 /// Prefix of GIDs that are valid on the link, and of all before a subnet manager gave another.
@@ -113,14 +113,14 @@ pub struct DeviceConfig {
     pub gid_prefix: u64,
     /// Local identifier of the port, not 0. A managed port has none until its subnet manager gives it one.
     pub lid: u16,
-    /// Whether the port waits for a subnet manager (IBTA 14.4): it comes up without local identifier, in state Init, where nothing
-    /// but subnet management passes. Otherwise it is active from the start, and takes nothing from a manager.
+    /// Whether the port waits for a subnet manager (IBTA 14.4): it comes up without local identifier, in state Init, where
+    /// nothing but subnet management passes. Otherwise it is active from the start, and takes nothing from a manager.
     pub managed: bool,
     /// Local identifier of the subnet manager.
     pub sm_lid: u16,
     /// Node description, cut off at 64 bytes.
     pub node_description: String,
-    /// Greatest MTU of the port in bytes: 256, 512, 1024, 2048 or 4096.
+    /// Maximum MTU of the port in bytes: 256, 512, 1024, 2048 or 4096.
     pub mtu: u16,
     /// Lanes of the link, and the most that the port can have.
     pub link_width: LinkWidth,
@@ -128,7 +128,7 @@ pub struct DeviceConfig {
     pub link_speed: LinkSpeed,
     /// Whether the link is up from the start.
     pub link_up: bool,
-    /// Memory asked of the host.
+    /// Pages that the firmware asks of the host.
     pub pages: PageDemand,
     /// Whether BlueFlame is offered.
     pub blue_flame: bool,
@@ -137,7 +137,7 @@ pub struct DeviceConfig {
     /// Whether requests may change the size of keys (UMR), as on real devices. Linux then keeps a stock of some thousand
     /// keys and registers memory by requests instead of by commands.
     pub umr: bool,
-    /// Whether programs may have contexts of their own (DEVX).
+    /// Whether user contexts are offered (DEVX).
     pub devx: bool,
     /// Whether commands carry signatures until the driver turns them off.
     pub command_checksum: bool,
@@ -145,20 +145,21 @@ pub struct DeviceConfig {
     pub vectors: u16,
     /// How interrupts leave the device.
     pub interrupts: InterruptRouting,
-    /// How long after power-on or reset the initializing bit stays set.
+    /// Time after power-on or reset during which the initializing bit stays set.
     pub initializing: Duration,
-    /// Greatest numbers and sizes.
+    /// Maximum numbers and sizes of objects.
     pub limits: Limits,
     /// Bytes of this process that the device may take, at least 32 MiB. A command that needs more gets NO_RESOURCES.
     pub memory_limit: u64,
 }
 
 impl DeviceConfig {
-    /// The usual device with LID `lid` and GUIDs made from it.
+    /// Creates the default configuration with LID `lid` and GUIDs derived from it.
     pub fn with_lid(lid: u16) -> Self {
-        // An EUI-64 as a maker assigns it: its OUI, which NodeInfo names as the vendor, and 0 behind it, where GUIDs of real adapters
-        // have 1 to 3. Not a locally administered one: programs listen for connections at their node's GUID (ib_srpt), and the
-        // connection manager assigns the service identifiers that begin with 2 itself (IBTA A3.2.3.2, Linux `IB_CM_ASSIGN_SERVICE_ID`).
+        // An EUI-64 as a maker assigns it: its OUI, which NodeInfo names as the vendor, and 0 behind it, where GUIDs of real
+        // adapters have 1 to 3. Not a locally administered one. Programs listen for connections at their node's GUID (ib_srpt),
+        // but the connection manager assigns all service identifiers that begin with 2 (IBTA A3.2.3.2, Linux
+        // `IB_CM_ASSIGN_SERVICE_ID`).
         let guid = 0x0002_c900_0000_0000 | u64::from(lid) << 8;
         Self {
             pci_device_id: 0x1021,

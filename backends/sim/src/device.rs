@@ -29,7 +29,7 @@ use crate::step::StepContext;
 use crate::step::{Meter, Metered};
 use crate::trace::Tracer;
 
-/// Memory of a function that may not reach any.
+/// Host memory of a function that is no bus master: every access fails.
 struct NoBusMaster;
 
 impl HostMemory for NoBusMaster {
@@ -42,7 +42,7 @@ impl HostMemory for NoBusMaster {
     }
 }
 
-/// What the device works in.
+/// Time, memory, tracer, faults and audit of the device.
 struct DeviceContext<M, T> {
     now: Instant,
     memory: Metered<M>,
@@ -66,8 +66,8 @@ impl<M: HostMemory, T: Tracer + 'static> DeviceContext<M, T> {
 
 /// A simulated ConnectX function with one InfiniBand port.
 ///
-/// It does its work in [`Device::advance`] and nowhere else, apart from what a register access itself does. It may go to
-/// another thread if its memory and its tracer may.
+/// It does its work in [`Device::advance`] alone, apart from the effect of a register access. It is `Send` if its memory and
+/// its tracer are.
 pub struct Device<M = Box<dyn HostMemory + Send>, T = Box<dyn Tracer + Send>> {
     context: DeviceContext<M, T>,
     pci: ConfigSpace,
@@ -91,19 +91,19 @@ impl<M, T> fmt::Debug for Device<M, T> {
 }
 
 impl Device {
-    /// A device at power-on, with `memory` as what it reaches by DMA once the host makes it bus master.
+    /// Creates a device in its state at power-on. It reaches `memory` by DMA once the host makes it bus master.
     pub fn new(config: DeviceConfig, memory: Box<dyn HostMemory + Send>) -> Self {
         Self::with_memory(config, memory)
     }
 
-    /// Bytes of BAR0.
+    /// Returns the bytes of BAR0.
     pub const fn bar_len() -> u64 {
         BAR0_SIZE
     }
 }
 
 impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
-    /// As [`Device::new`], with memory and tracers of one type each.
+    /// Same as [`Device::new`], with memory and tracers of one type each.
     pub fn with_memory(config: DeviceConfig, memory: M) -> Self {
         let vectors = config.vectors.clamp(1, 256);
         let config = DeviceConfig { vectors, ..config };
@@ -164,13 +164,15 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
-    /// Does what a kernel does before its driver starts: memory space, bus master and MSI-X on, every vector unmasked.
+    /// Enables the function as a kernel does before its driver starts: memory space, bus master and MSI-X on, every vector
+    /// unmasked.
     pub fn enable_function(&mut self) {
         self.pci.enable();
         self.msix.unmask_all();
     }
 
-    /// Reads BAR0. All ones where the device does not answer.
+    /// Reads BAR0 from byte `offset` on, as bytes of a big-endian register file. Reads all ones where the device does not
+    /// answer.
     pub fn bar_read(&self, offset: u64, into: &mut [u8]) {
         into.fill(0xff);
         let Ok(at) = usize::try_from(offset) else { return };
@@ -191,7 +193,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
-    /// Writes BAR0; nothing happens where the device does not listen.
+    /// Writes BAR0 from byte `offset` on. A write to a place without a register has no effect.
     pub fn bar_write(&mut self, offset: u64, from: &[u8]) {
         let Ok(at) = usize::try_from(offset) else { return };
         if self.removed || !self.pci.memory_enabled() || offset.saturating_add(from.len() as u64) > BAR0_SIZE {
@@ -240,15 +242,14 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
-    /// Lets the device know what time it is, for the registers that show it, and nothing else. Time that goes back counts as
-    /// standing still.
+    /// Sets the device's time for the registers that show it. A time before the present one is ignored.
     pub fn set_time(&mut self, now: Instant) {
         self.context.now = self.context.now.max(now);
     }
 
     /// Does work that is due at `now`, until [`Budget::TURN`](crate::Budget::TURN) is reached together with what doorbells and
-    /// frames have taken since the last call; [`Device::next_due`] tells whether some is left. Time that goes back counts as
-    /// standing still.
+    /// frames have taken since the last call; [`Device::next_due`] says whether some is left. A time before the present one is
+    /// ignored.
     pub fn advance(&mut self, now: Instant) {
         self.set_time(now);
         self.work();
@@ -285,13 +286,14 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
-    /// What hosts asked for and the device does not have: a line for each that came up since the last call. None comes up
-    /// twice.
+    /// Returns the requests of the host that the device does not support: a line for each new one since the last call. Each is
+    /// reported once.
     pub fn take_unsupported(&mut self) -> Vec<String> {
         self.firmware.unsupported.take()
     }
 
-    /// When [`Device::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.
+    /// Returns when [`Device::advance`] next has work: a past time if it has some now, `None` if only the host or the wire can
+    /// cause any.
     pub fn next_due(&self) -> Option<Instant> {
         if self.removed || self.health.report.reset_required {
             return None;
@@ -304,13 +306,13 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         commands.into_iter().chain(self.firmware.next_due()).min()
     }
 
-    /// Whether frames have their share of this turn still before them. [`Device::receive`] takes more of them nevertheless,
-    /// but then the turn is longer than [`Budget::TURN`](crate::Budget::TURN).
+    /// Returns whether frames have not used up their share of this turn. [`Device::receive`] takes more of them, but the turn
+    /// is then longer than [`Budget::TURN`](crate::Budget::TURN).
     pub fn may_receive(&self) -> bool {
         !self.context.memory.meter.is_half_spent()
     }
 
-    /// Takes a frame (LRH to ICRC) from the wire; it is lost while the port is down.
+    /// Takes a frame (LRH to ICRC, in wire order) from the wire. It is lost while the port is down.
     pub fn receive(&mut self, frame: &[u8]) {
         self.context.memory.meter.count(1);
         if !self.carries(frame) {
@@ -323,16 +325,16 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.after_work();
     }
 
-    /// Buffers for the frames to come.
+    /// Returns the buffers for the frames to come.
     pub(crate) fn frame_pool(&mut self) -> &mut FramePool {
         self.firmware.engine.frame_pool()
     }
 
-    /// The next frame for the wire.
+    /// Returns the next frame for the wire.
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
         loop {
             let frame = self.firmware.engine.transmit()?;
-            // What the queues send while the port is down is lost as if the cable had swallowed it.
+            // Frames of the queues are lost while the port is down.
             if self.carries(&frame) {
                 self.stats.frames_sent += 1;
                 return Some(frame);
@@ -349,12 +351,12 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
             && !self.health.report.reset_required
     }
 
-    /// The MSI-X vectors that went out since the last call, in order.
+    /// Returns the MSI-X vectors that were raised since the last call, in order.
     pub fn take_interrupts(&mut self) -> Vec<u16> {
         self.msix.take_raised()
     }
 
-    /// Whether an interrupt went out that was not taken yet.
+    /// Returns whether an interrupt was raised that was not taken yet.
     pub fn has_interrupts(&self) -> bool {
         self.msix.has_raised()
     }
@@ -378,7 +380,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.health = Health::default();
     }
 
-    /// Plugs or pulls the cable; the driver gets a port change event.
+    /// Plugs or pulls the cable. The driver gets a port change event.
     pub fn set_link(&mut self, plugged: bool) {
         self.firmware.port.set_cable(plugged);
         let bus_master = self.pci.bus_master();
@@ -387,7 +389,7 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.after_work();
     }
 
-    /// Whether frames pass the port.
+    /// Returns whether the port is active: it carries frames.
     pub fn link_is_up(&self) -> bool {
         self.firmware.port.is_active()
     }
@@ -397,18 +399,18 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         Arc::clone(self.firmware.port.identity())
     }
 
-    /// Local identifier of the port; 0 while it waits for a subnet manager.
+    /// Returns the local identifier of the port; 0 while it waits for a subnet manager.
     pub fn lid(&self) -> u16 {
         self.firmware.port.identity().lid()
     }
 
-    /// Pulls the device out of its slot (every read gives all ones, nothing is done any more) or puts it back as it was.
+    /// Removes the device from its slot, or puts it back as it was. A removed device reads as all ones and does nothing.
     pub fn set_removed(&mut self, removed: bool) {
         self.removed = removed;
     }
 
-    /// Lets the health buffer report this. A report that requires a reset stops the device, health counter included, and is
-    /// announced by an internal error event.
+    /// Sets what the health buffer reports. A report that requires a reset stops the device and its health counter, and causes
+    /// an internal error event.
     pub fn set_health(&mut self, report: HealthReport) {
         let fatal = report.reset_required && !self.health.report.reset_required;
         self.health = Health { report, stopped: report.reset_required.then_some(self.context.now) };
@@ -420,37 +422,37 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
-    /// Stops the health counter without any other sign, or lets it run again.
+    /// Stops the health counter without any other sign, or starts it again.
     pub fn freeze_health(&mut self, frozen: bool) {
         self.health.stopped = frozen.then_some(self.context.now);
     }
 
-    /// What the health buffer reports.
+    /// Returns what the health buffer reports.
     pub fn health(&self) -> HealthReport {
         self.health.report
     }
 
-    /// Sends what happens from now on to `tracer`.
+    /// Passes all that happens from now on to `tracer`.
     pub fn set_tracer(&mut self, tracer: Option<T>) {
         self.context.tracer = tracer;
     }
 
-    /// Faults that are armed.
+    /// Returns the faults that are armed.
     pub fn faults_mut(&mut self) -> &mut Faults {
         &mut self.context.faults
     }
 
-    /// Mistakes of the driver so far.
+    /// Returns the findings of the audit so far.
     pub fn audit(&self) -> &Audit {
         &self.context.audit
     }
 
-    /// Mistakes of the driver, to take them out.
+    /// Returns the findings of the audit, to be taken out.
     pub fn audit_mut(&mut self) -> &mut Audit {
         &mut self.context.audit
     }
 
-    /// Live objects and pages.
+    /// Returns the number of live objects and pages.
     pub fn counts(&self) -> DeviceCounts {
         let count = |kind| self.firmware.engine.registry().count(kind);
         DeviceCounts {
@@ -466,23 +468,24 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         }
     }
 
-    /// Bytes of this process that the device takes, counted generously: objects with their lists, requests under way, and a fixed
-    /// part for all that has bounds of its own. It stays below [`DeviceConfig::memory_limit`].
+    /// Returns the bytes of this process that the device takes, estimated from above. Counted are objects with their lists,
+    /// requests in progress, and a fixed part for everything else, which is bounded. It stays below
+    /// [`DeviceConfig::memory_limit`].
     pub fn memory_used(&self) -> u64 {
         self.firmware.engine.registry().memory_used()
     }
 
-    /// What happened since power-on.
+    /// Returns what happened since power-on.
     pub fn stats(&self) -> DeviceStats {
         DeviceStats { events_dropped: self.firmware.eqs.dropped(), engine: self.firmware.engine.stats(), ..self.stats }
     }
 
-    /// How far the driver has brought the device.
+    /// Returns how far the driver has brought the device.
     pub fn state(&self) -> HcaState {
         self.firmware.state
     }
 
-    /// Identity, limits, options.
+    /// Returns the identity, limits, options.
     pub fn config(&self) -> &DeviceConfig {
         &self.firmware.config
     }

@@ -1,4 +1,4 @@
-//! Faults as data: what the device shall do wrong, and when.
+//! Injected faults as data: what the device does wrong, and when.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ pub enum Fault {
         /// Opcode.
         opcode: u16,
     },
-    /// The next command with this opcode is executed at once, and its answer comes so much later.
+    /// The next command with this opcode is executed at once, and its output is written after a delay.
     LateCommand {
         /// Opcode.
         opcode: u16,
@@ -89,19 +89,19 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Arms one.
+    /// Arms a fault.
     pub fn arm(&mut self, fault: Fault) {
         self.armed.push_back(fault);
     }
 
-    /// Takes the first armed fault that `pick` likes.
+    /// Removes the first armed fault that `pick` accepts, and returns what it made of it.
     pub fn take<T>(&mut self, mut pick: impl FnMut(&Fault) -> Option<T>) -> Option<T> {
         let (at, picked) = self.armed.iter().enumerate().find_map(|(at, fault)| Some((at, pick(fault)?)))?;
         self.armed.remove(at);
         Some(picked)
     }
 
-    /// Whether any fault waits.
+    /// Returns whether no fault is armed.
     pub fn is_empty(&self) -> bool {
         self.armed.is_empty()
     }

@@ -19,12 +19,17 @@ impl fmt::Display for DmaFault {
 
 impl std::error::Error for DmaFault {}
 
-/// Memory that the device reads and writes by device address. Shared with the host, hence `&self` for writes too.
+/// Memory that the device reads and writes by device address (DMA). The host shares it, so writes take `&self`.
+///
+/// # Errors
+/// Both functions return [`DmaFault`] if a byte of the range is not mapped for the device.
 pub trait HostMemory {
-    /// Copies bytes out; all or nothing.
+    /// Fills `into` from device address `addr` on, or copies nothing.
     fn read(&self, addr: u64, into: &mut [u8]) -> Result<(), DmaFault>;
-    /// Copies bytes in; all or nothing. Whoever sees a byte of the write sees all that are before the aligned 8 bytes that it is
-    /// in: hosts poll the last byte of a message or of a completion.
+    /// Copies `from` to device address `addr`, or copies nothing.
+    ///
+    /// Bytes become visible in the order of their addresses, in units of 8 aligned bytes: hosts poll the last byte of a message
+    /// or of a completion.
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault>;
 }
 
@@ -38,7 +43,10 @@ impl<M: HostMemory + ?Sized> HostMemory for Box<M> {
     }
 }
 
-/// The `N` bytes at `addr`.
+/// Returns the `N` bytes at device address `addr`.
+///
+/// # Errors
+/// A byte of them is not mapped for the device.
 pub fn read_array<const N: usize>(memory: &dyn HostMemory, addr: u64) -> Result<[u8; N], DmaFault> {
     let mut bytes = [0; N];
     memory.read(addr, &mut bytes)?;

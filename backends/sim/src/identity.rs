@@ -107,7 +107,7 @@ impl PortIdentity {
         self.gid_prefix.store(prefix, Ordering::Relaxed);
     }
 
-    /// The GUID of an entry of the GID table, 0 if it is unused. `None` beyond the table.
+    /// Returns the GUID of an entry of the GID table, 0 if it is unused. `None` beyond the table.
     fn guid(&self, index: usize) -> Option<u64> {
         self.guids.get(index).map(|guid| guid.load(Ordering::Relaxed))
     }

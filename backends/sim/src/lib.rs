@@ -1,16 +1,52 @@
-//! A simulated ConnectX at the register level.
+//! A simulated ConnectX adapter at the level of its registers.
 //!
-//! [`Device`] is a PCI function with one InfiniBand port: configuration space, BAR0, interrupts, frames. It speaks to
-//! whatever driver comes, knows none, and reaches host memory only through [`host_memory::HostMemory`]. It does all its work in
-//! [`Device::advance`]: no thread, no wall clock, no randomness of its own. [`in_process`] puts devices, the wire between
-//! them and their time into one process and offers the platform traits of the verbs crate on top.
+//! [`Device`] is a PCI function with one InfiniBand port: configuration space, BAR0, firmware commands, queues, MSI-X, and
+//! packets on a wire. An mlx5 driver cannot distinguish it from a card. It works in [`Device::advance`] alone, which is
+//! bounded, and has no thread, no clock and no randomness. It reaches the host's memory through [`host_memory::HostMemory`].
+//!
+//! [`in_process`] puts devices, the wire between them and their time into one process, and offers the platform traits of the
+//! crate `bareverbs`. So a driver such as `bareverbs-mlx5` runs on it in a unit test. The package `bareverbs-serve` serves a
+//! device to virtual machines, where Linux's own driver uses it.
+//!
+//! # Example
+//!
+//! Two hosts on a wire that loses 2 % of the packets, and what the audit found:
+//!
+//! ```
+//! use bareverbs::{Machine, Registers};
+//! use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
+//! use bareverbs_sim::wire::{Probability, WireFaults};
+//!
+//! /// What a driver is brought up on: with `bareverbs-mlx5`, `Mlx5::<_, 512>::bring_up(machine(&host), &Config::DEFAULT)`.
+//! fn machine(host: &Host) -> Machine<SimPlatform> {
+//!     let memory = host.memory(512 * 4096);
+//!     Machine { registers: host.registers(), memory, fence: host.fence(), clock: host.clock() }
+//! }
+//!
+//! let faults = WireFaults { loss: Probability::per_cent(2.0)?, ..WireFaults::NONE };
+//! let (world, a, b) = World::pair(WorldConfig { faults, seed: 7, ..WorldConfig::default() });
+//! // A driver would work here. The first register is the version of the firmware, in network byte order.
+//! let version = machine(&a).registers.read32(0)?;
+//! assert_eq!(u32::from_be(version), 39 << 16 | 28);
+//! for host in [&a, &b] {
+//!     host.with_device(|device| assert_eq!(device.audit().findings(), []));
+//! }
+//! println!("{:?}", world.wire_stats());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where things are
+//!
+//! - [`in_process`]: worlds, hosts, simulated time; [`wire`]: wires and their faults; [`fabric`]: ports and inboxes of several devices
+//! - [`fault`]: faults of a device, armed one by one; [`audit`]: mistakes of the driver; [`trace`]: all that a device does
+//! - [`packet`] and [`wqe_decode`]: packets and work queue elements as values
 #![deny(unsafe_code)]
 
 pub mod audit;
 mod command;
 mod config;
 mod device;
-pub mod engine;
+mod engine;
 pub mod fabric;
 pub mod fault;
 mod firmware;
@@ -25,7 +61,7 @@ mod port;
 mod registers;
 mod registry;
 mod stats;
-pub mod step;
+mod step;
 pub mod trace;
 pub mod wire;
 pub mod wqe_decode;
@@ -38,4 +74,4 @@ pub use pci::CONFIG_SPACE;
 pub use registers::bar0::{BAR0_SIZE, MSIX_PENDING, MSIX_TABLE};
 pub use registers::health::HealthReport;
 pub use stats::{DeviceCounts, DeviceStats, EngineCounts, EngineStats, QueueCounts, Traffic};
-pub use step::{Budget, Meter};
+pub use step::Budget;

@@ -10,7 +10,7 @@ pub(crate) const PKEYS: usize = 128;
 /// Binary logarithm of the bytes of the smallest allocation of device memory (`log_min_memic_alloc_size`).
 pub(crate) const LOG_MIN_ALLOCATION: u32 = 6;
 
-/// Greatest numbers of objects and sizes, as powers of two; what QUERY_HCA_CAP reports.
+/// Maximum numbers and sizes of objects, as powers of two; what QUERY_HCA_CAP reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Queue pairs.
@@ -152,12 +152,13 @@ impl Limit {
         }
     }
 
-    /// The limit of this name.
+    /// Returns the limit of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|limit| limit.name() == name)
     }
 
-    /// What the fields of contexts and capabilities have room for, and no less than a driver can begin with; powers of two.
+    /// Returns what the fields of contexts and capabilities have room for, and no less than a driver can begin with; powers of
+    /// two.
     const fn range(self) -> RangeInclusive<u8> {
         match self {
             Self::QueuePairs | Self::CompletionQueues | Self::MemoryKeys => 4..=24,
@@ -191,7 +192,10 @@ impl Limit {
 }
 
 impl Limits {
-    /// Makes `limit` this number of objects, entries or bytes.
+    /// Sets `limit` to `number` objects, entries or bytes.
+    ///
+    /// # Errors
+    /// The number is no power of two, or outside the range of the limit.
     pub fn set(&mut self, limit: Limit, number: u64) -> Result<(), LimitError> {
         if !number.is_power_of_two() {
             let above = number.checked_next_power_of_two().unwrap_or(1 << 63);
@@ -205,7 +209,7 @@ impl Limits {
         Ok(())
     }
 
-    /// The number that `limit` stands at.
+    /// Returns the number that `limit` stands at.
     pub fn get(mut self, limit: Limit) -> u64 {
         1_u64.checked_shl((*limit.of(&mut self)).into()).unwrap_or(u64::MAX)
     }

@@ -51,7 +51,7 @@ struct ManagementKey {
     key: u64,
     /// `M_KeyProtectBits`: whether others may read the port's attributes (0 and 1), and the key among them (0).
     protection: u8,
-    /// How long the manager has to answer for itself after a violation, in seconds; 0: for ever.
+    /// Seconds that the manager has to answer after a violation; 0: no limit.
     lease: u16,
     /// When a violation that its owner does not answer ends the protection.
     expires: Option<Instant>,
@@ -163,7 +163,7 @@ impl Port {
         }
     }
 
-    /// The port after a reset of the function: as at power-on, but for the cable and what a subnet manager set.
+    /// Returns the port after a reset of the function: as at power-on, but for the cable and what a subnet manager set.
     pub(crate) fn restarted(&self, config: &DeviceConfig) -> Self {
         let Self { ref identity, sm_lid, management_key, cable, .. } = *self;
         Self { identity: Arc::clone(identity), sm_lid, management_key, cable, ..Self::new(config) }
@@ -174,17 +174,17 @@ impl Port {
         &self.identity
     }
 
-    /// Whether the link is up: subnet management passes.
+    /// Returns whether the link is up: subnet management passes.
     pub(crate) fn is_up(&self) -> bool {
         self.cable && self.admin_up
     }
 
-    /// Whether all frames pass.
+    /// Returns whether all frames pass.
     pub(crate) fn is_active(&self) -> bool {
         self.is_up() && self.state == state::ACTIVE
     }
 
-    /// After the link came up or went down. A managed port that comes up is to be configured anew.
+    /// Updates the state after the link came up or went down. A managed port that comes up must be configured again.
     fn link_changed(&mut self, before: bool) {
         match (before, self.is_up()) {
             (false, true) if self.state == state::ACTIVE => self.changes.push(PortChange::Active),
@@ -205,27 +205,27 @@ impl Port {
         self.link_changed(before);
     }
 
-    /// The local identifier of another port that a manager wanted to give to this one since the last call.
+    /// Returns the local identifier of another port that a manager tried to set here since the last call.
     pub(crate) fn take_refused_lid(&mut self) -> Option<LidTaken> {
         self.refused_lid.take()
     }
 
-    /// What changed since the last call, for the host.
+    /// Returns what changed since the last call, for the host.
     pub(crate) fn take_changes(&mut self) -> Vec<PortChange> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Whether a subnet manager may change it.
+    /// Returns whether a subnet manager may change it.
     pub(crate) fn is_managed(&self) -> bool {
         self.managed
     }
 
-    /// What a subnet management packet with this key, which sets something or not, may do.
+    /// Returns what a subnet management packet with this key, which sets something or not, may do.
     pub(crate) fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
         self.management_key.admit(key, set, now)
     }
 
-    /// What the port's own host may read that does not have the key.
+    /// Returns what the port's own host may read without the key.
     pub(crate) fn admit_reading_host(&self) -> Admission {
         let ManagementKey { key, protection, .. } = self.management_key;
         if key == 0 || protection == 0 { Admission::Full } else { Admission::KeyHidden }
@@ -237,7 +237,7 @@ impl Port {
         self.cleared_violations = [0; 2];
     }
 
-    /// What it counted itself.
+    /// Returns what it counted itself.
     pub(crate) fn stats(&self) -> PortStats {
         self.stats
     }
@@ -254,8 +254,8 @@ impl Port {
         [since(stats.pkey_violations, pkeys), since(stats.qkey_violations, qkeys)]
     }
 
-    /// Takes what a subnet manager set (IBTA 14.2.5.6); `false`, and nothing taken, for a change of state that there is not, and
-    /// for a local identifier that another port of the switch has.
+    /// Applies what a subnet manager sets (IBTA 14.2.5.6). Returns `false` and changes nothing for an impossible change of
+    /// state, and for a local identifier that another port of the switch has.
     pub(crate) fn set_info(&mut self, set: &SetPortInfo, stats: &EngineStats) -> bool {
         let next = match (self.state, set.state) {
             (now, NO_CHANGE) => now,
@@ -313,8 +313,8 @@ impl Port {
             .set(HcaVportContext::VPORT_STATE_POLICY, self.policy)
             .set(HcaVportContext::PORT_STATE, logical)
             .set(HcaVportContext::VPORT_STATE, logical)
-            // Its driver may send subnet management packets: Linux makes no device file for a manager without (`ib_umad`). What they
-            // may change is the matter of the port that they reach.
+            // Its driver may send subnet management packets: Linux makes no device file for a manager without (`ib_umad`). What
+            // they may change is the matter of the port that they reach.
             .set(HcaVportContext::HAS_SMI, 1)
             .set64(HcaVportContext::SYSTEM_IMAGE_GUID, self.system_guid)
             .set64(HcaVportContext::PORT_GUID, self.port_guid)
@@ -328,8 +328,8 @@ impl Port {
             .set(HcaVportContext::PKEY_VIOLATION_COUNTER, pkey_violations.into());
     }
 
-    /// Takes the selected fields of a port context; `false`, and nothing taken, for the GUIDs. A driver may change those of other
-    /// functions alone, of which there are none here.
+    /// Applies the selected fields of a port context. Returns `false` and changes nothing for the GUIDs: a driver may change
+    /// those of other functions only, and there are none.
     #[must_use]
     pub(crate) fn modify(&mut self, context: bareverbs_mlx5_spec::View<'_, HcaVportContext>) -> bool {
         let fields = context.get(HcaVportContext::FIELD_SELECT);
@@ -391,7 +391,7 @@ impl Port {
         if self.is_up() { (state::PHYSICAL_LINK_UP, self.state) } else { (state::PHYSICAL_POLLING, state::DOWN) }
     }
 
-    /// The node description.
+    /// Returns the node description.
     pub(crate) fn node_description(&self) -> &[u8] {
         &self.node_description
     }

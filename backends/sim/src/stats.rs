@@ -17,9 +17,9 @@ pub struct DeviceCounts {
     pub user_contexts: usize,
     /// User memory objects.
     pub user_memories: usize,
-    /// Pages that the firmware holds.
+    /// Pages that the firmware has.
     pub pages_held: usize,
-    /// Pages that the firmware still held when the driver disabled the device.
+    /// Pages that the firmware still had when the driver disabled the device.
     pub pages_lost: usize,
 }
 
@@ -77,7 +77,7 @@ impl Traffic {
         self.octets += octets as u64;
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub(crate) fn and(self, other: Self) -> Self {
         Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
     }

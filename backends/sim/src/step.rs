@@ -9,8 +9,8 @@ use crate::fault::Faults;
 use crate::host_memory::{DmaFault, HostMemory};
 use crate::trace::{Record, Tracer};
 
-/// The surroundings of one step of work.
-pub struct StepContext<'a> {
+/// What the parts of the device share in one step of work.
+pub(crate) struct StepContext<'a> {
     /// The device's time.
     pub now: Instant,
     /// Host memory.
@@ -27,14 +27,14 @@ pub struct StepContext<'a> {
 
 impl StepContext<'_> {
     /// Passes a record to the tracer, if there is one.
-    pub fn trace(&mut self, record: Record<'_>) {
+    pub(crate) fn trace(&mut self, record: Record<'_>) {
         if let Some(tracer) = self.tracer.as_deref_mut() {
             tracer.record(self.now, record);
         }
     }
 
     /// Passes a line to the tracer; it is formatted only if there is one.
-    pub fn note(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
         if self.tracer.is_some() {
             let line = line();
             self.trace(Record::Note(&line));
@@ -49,7 +49,7 @@ impl StepContext<'_> {
 pub struct Budget {
     /// Bytes read from and written to memory, the host's and the device's.
     pub bytes: u64,
-    /// Accesses to memory, and steps without one: packets, requests, queue pairs looked at.
+    /// Accesses to memory, and steps without one: packets, requests, queue pairs examined.
     pub steps: u64,
 }
 
@@ -58,12 +58,12 @@ impl Budget {
     pub const TURN: Self = Self { bytes: 1 << 20, steps: 4096 };
 }
 
-/// Entries of a key's list that are looked at in about the time of an access to memory.
-const ENTRIES_A_STEP: usize = 16;
+/// Entries of a key's list that are examined in about the time of an access to memory.
+const ENTRIES_PER_STEP: usize = 16;
 
 /// What a turn has taken so far.
 #[derive(Debug, Default)]
-pub struct Meter {
+pub(crate) struct Meter {
     bytes: Cell<u64>,
     steps: Cell<u64>,
 }
@@ -80,9 +80,9 @@ impl Meter {
         self.steps.set(self.steps.get().saturating_add(steps));
     }
 
-    /// Counts entries of the lists of keys that were looked at.
+    /// Counts entries of the lists of keys that were examined.
     pub(crate) fn count_entries(&self, entries: usize) {
-        self.count((entries / ENTRIES_A_STEP) as u64);
+        self.count((entries / ENTRIES_PER_STEP) as u64);
     }
 
     /// Counts an access to memory.
@@ -95,12 +95,12 @@ impl Meter {
         self.bytes.get() >= bytes || self.steps.get() >= steps
     }
 
-    /// Whether the turn is over.
+    /// Returns whether the turn is over.
     pub(crate) fn is_spent(&self) -> bool {
         self.has_reached(Budget::TURN.bytes, Budget::TURN.steps)
     }
 
-    /// Whether half of the turn is over: what comes from outside takes no more, so that the queues get the rest.
+    /// Returns whether half of the turn is over: what comes from outside takes no more, so that the queues get the rest.
     pub(crate) fn is_half_spent(&self) -> bool {
         self.has_reached(Budget::TURN.bytes / 2, Budget::TURN.steps / 2)
     }

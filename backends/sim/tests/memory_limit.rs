@@ -1,5 +1,5 @@
 //! What a device takes of this process: one host after the other makes objects until it is refused, and the pages that the
-//! process has are looked at. Alone in its process, one test, so that nothing else allocates meanwhile.
+//! process has are measured. Alone in its process, one test, so that nothing else allocates meanwhile.
 
 #[cfg(test)]
 #[path = "control/host.rs"]
@@ -21,7 +21,7 @@ mod tests {
     /// What a process may take in pages for a byte that is counted: allocators have slack of their own.
     const FACTOR: u64 = 2;
 
-    /// Bytes of this process in memory (proc_pid_statm(5)).
+    /// Returns the bytes of this process in memory (proc_pid_statm(5)).
     fn resident() -> u64 {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -71,14 +71,14 @@ mod tests {
         bytes
     }
 
-    /// CREATE_RMP of 16 elements of 64 bytes; its work queue is at byte 80 and its page list at 272.
+    /// CREATE_RMP of 16 WQEs of 64 bytes; its work queue is at byte 80 and its page list at 272.
     fn pool(maker: &Maker) -> Vec<u8> {
         let mut bytes = input(0x90c, 272, &[(80 + 8, maker.pd), (80 + 32, 6 << 16 | 4)]);
         bytes.extend(BASE.to_be_bytes());
         bytes
     }
 
-    /// A page list of `pages` pages of 4096 bytes.
+    /// Returns a page list of `pages` pages of 4096 bytes.
     fn key(maker: &Maker, pages: u32) -> Vec<u8> {
         let octwords = pages.div_ceil(2);
         let dwords = [
@@ -95,7 +95,7 @@ mod tests {
         bytes
     }
 
-    /// An indirect key of `entries` entries of 4096 bytes each.
+    /// Returns an indirect key of `entries` entries of 4096 bytes each.
     fn indirect_key(maker: &Maker, entries: u32) -> Vec<u8> {
         let dwords = [
             (16, 1 << 31 >> 1 | 1 << 10 | 2 << 8),

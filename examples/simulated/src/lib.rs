@@ -66,7 +66,7 @@ pub fn devices() -> Result<[Node; 2], Box<dyn Error>> {
         process::exit(FAILED);
     }));
     // Short steps: in a long one, time would run away from a thread that the scheduler holds up.
-    let config = WorldConfig { longest_step: Duration::from_micros(1), ..WorldConfig::default() };
+    let config = WorldConfig { max_step: Duration::from_micros(1), ..WorldConfig::default() };
     let (_, a, b) = World::pair(config);
     Ok([Node::bring_up(a)?, Node::bring_up(b)?])
 }

@@ -21,7 +21,7 @@ pub struct FaultArgs {
 impl FaultArgs {
     /// A world as `config` has it, in which nobody skips over a wait if there are faults.
     pub fn world(&self, config: WorldConfig) -> WorldConfig {
-        if self.faults.is_empty() { config } else { WorldConfig { longest_step: config.step, ..config } }
+        if self.faults.is_empty() { config } else { WorldConfig { max_step: config.step, ..config } }
     }
 
     /// Has a device do wrong what was ordered of it.

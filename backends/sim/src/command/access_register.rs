@@ -110,8 +110,8 @@ pub(super) fn access_by_id(
     }
 }
 
-/// PPCNT: a group of the port's counters, which performance management shows and clears too. Those of Ethernet and of the physical
-/// layer stay 0.
+/// PPCNT: a group of the port's counters, which performance management shows and clears too. Those of Ethernet and of the
+/// physical layer stay 0.
 fn port_counters(firmware: &mut Firmware, data: &[u8], out: &mut [u8]) -> Outcome {
     let asked = View::<PpcntReg>::new(data).ok_or(CmdStatus::BadInputLen)?;
     let mut reg = ViewMut::<PpcntReg>::new(out).ok_or(CmdStatus::BadOutputLen)?;
@@ -175,7 +175,7 @@ fn missing(firmware: &mut Firmware, id: u32) -> Outcome {
     Err(Refusal::new(CmdStatus::BadParam, "no such register"))
 }
 
-/// Whether the device has the register with this number.
+/// Returns whether the device has the register with this number.
 pub(super) fn exists(id: u32) -> bool {
     !matches!(RegisterId::from_code(id), None | Some(RegisterId::Pcap | RegisterId::Dtor))
 }

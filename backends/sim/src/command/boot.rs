@@ -97,7 +97,7 @@ pub(super) fn init_hca(
     Ok(())
 }
 
-/// TEARDOWN_HCA: every object is gone afterwards.
+/// TEARDOWN_HCA: destroys every object.
 pub(super) fn teardown_hca(
     firmware: &mut Firmware,
     ctx: &mut StepContext<'_>,

@@ -15,8 +15,8 @@ use crate::registers::init_segment::{LOG_SLOTS, LOG_STRIDE};
 use crate::step::StepContext;
 use crate::trace::Record;
 
-/// The longest input or output: a page list for a region of 8 GB in pages of 4096 bytes.
-const LONGEST: usize = 16 << 20;
+/// Maximum input or output in bytes: a page list for a region of 8 GB in pages of 4096 bytes.
+const MAX_LENGTH: usize = 16 << 20;
 
 /// Byte of an entry that carries delivery status and ownership, written last.
 const STATUS_OWNER: usize = 63;
@@ -27,11 +27,11 @@ pub(crate) struct CommandQueue {
     waiting: u32,
     /// The slot whose turn is next.
     next: u32,
-    /// Answers that are held back.
+    /// Outputs that are delayed.
     late: Vec<LateAnswer>,
 }
 
-/// An answer that comes at a time of its own.
+/// An output that is written later.
 #[derive(Clone, Debug)]
 struct LateAnswer {
     due: Instant,
@@ -67,7 +67,7 @@ fn xor(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }
 
-/// Whether the signatures of a mailbox block are right: all bytes, and those after the data alone, add up to 0xff.
+/// Returns whether the signatures of a mailbox block are right: all bytes, and those after the data alone, add up to 0xff.
 fn block_signed(block: &[u8]) -> bool {
     xor(block) == 0xff && block.get(MAILBOX_DATA..MAILBOX - 1).is_some_and(|control| xor(control) == 0xff)
 }
@@ -92,7 +92,7 @@ impl CommandQueue {
         self.waiting |= slots;
     }
 
-    /// When there is next something to do.
+    /// Returns when there is next something to do.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         if self.waiting != 0 { Some(now) } else { self.late.iter().map(|late| late.due).min() }
     }
@@ -125,7 +125,7 @@ impl CommandQueue {
     }
 }
 
-/// Executes the command in the slot at `addr`: its answer, and how long that is held back. `None` if there is none.
+/// Executes the command in the slot at `addr`: Returns its output and how long that is delayed; `None` if there is no command.
 fn execute(firmware: &mut Firmware, ctx: &mut StepContext<'_>, slot: u32, addr: u64) -> Option<(Answer, Option<Duration>)> {
     let mut entry = [0; CMD_ENTRY];
     if ctx.memory.read(addr, &mut entry).is_err() {
@@ -215,7 +215,7 @@ fn fetch(ctx: &mut StepContext<'_>, entry: &[u8; CMD_ENTRY], signed: bool) -> Re
         return Err(CmdDeliveryStatus::SignatureErr);
     }
     let length = |field, error| match usize::try_from(view.get(field)) {
-        Ok(length) if (8..=LONGEST).contains(&length) => Ok(length),
+        Ok(length) if (8..=MAX_LENGTH).contains(&length) => Ok(length),
         _ => Err(error),
     };
     let input_len = length(CmdQueueEntry::INPUT_LENGTH, CmdDeliveryStatus::InLength)?;
@@ -238,8 +238,8 @@ fn fetch(ctx: &mut StepContext<'_>, entry: &[u8; CMD_ENTRY], signed: bool) -> Re
     Ok(Fetched { input, output_blocks, output_len, token: token as u8 })
 }
 
-/// Visits the chain of mailbox blocks that carries `bytes` bytes. Ends after as many blocks as those bytes need, whatever the
-/// pointers say, and checks that each block is the one expected.
+/// Visits the chain of mailbox blocks that carries `bytes` bytes. Ends after as many blocks as those bytes need, regardless of
+/// the pointers say, and checks that each block is the one expected.
 fn walk(
     ctx: &mut StepContext<'_>,
     first: u64,

@@ -97,7 +97,7 @@ fn report_reserved(ctx: &mut StepContext<'_>, bytes: &[u8], layout: &LayoutInfo)
     }
 }
 
-/// The input of a command, with zeros after the end of one that is as long as it was first published.
+/// Returns the input of a command, with zeros after the end of one that is as long as it was first published.
 fn pad_legacy_input<C: Command>(input: &[u8]) -> Cow<'_, [u8]> {
     match C::OPCODE.legacy_input_len() {
         Some(legacy) if (legacy..C::In::SIZE).contains(&input.len()) => {
@@ -112,7 +112,7 @@ fn pad_legacy_input<C: Command>(input: &[u8]) -> Cow<'_, [u8]> {
 /// Executes a command; its output, `output_len` bytes long.
 pub(super) fn dispatch(firmware: &mut Firmware, ctx: &mut StepContext<'_>, input: &[u8], output_len: usize) -> Vec<u8> {
     let opcode = View::<CmdIn>::new(input).map_or(0, |input| input.get(CmdIn::OPCODE));
-    let mut output = vec![0; output_len.max(LONGEST_OUTPUT)];
+    let mut output = vec![0; output_len.max(MAX_FIXED_OUTPUT)];
     let injected = ctx.faults.take(|fault| match fault {
         Fault::CommandStatus { opcode: of, status, syndrome } if u32::from(*of) == opcode => {
             Some((u32::from(*status), *syndrome))
@@ -140,8 +140,8 @@ pub(super) fn dispatch(firmware: &mut Firmware, ctx: &mut StepContext<'_>, input
     output
 }
 
-/// The longest output of fixed length: a capability page.
-const LONGEST_OUTPUT: usize = 4112;
+/// Maximum output of fixed length in bytes: a capability page.
+const MAX_FIXED_OUTPUT: usize = 4112;
 
 /// Checks whose objects a command names, runs it, and records whose are those that it made.
 fn execute(

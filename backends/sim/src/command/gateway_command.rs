@@ -39,7 +39,8 @@ const CLASS_REGISTERS: u32 = 1;
 const METHOD_READ: u32 = 1;
 const METHOD_WRITE: u32 = 2;
 
-/// The mailbox as an access to a register: two dwords of the operation, two that are the sender's, one of the register, its data.
+/// The mailbox as an access to a register: two dwords of the operation, two that are the sender's, one of the register, its
+/// data.
 const REGISTER_AT: usize = 4 * OPERATION_DWORDS;
 const DATA_AT: usize = REGISTER_AT + 4;
 

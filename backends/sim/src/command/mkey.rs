@@ -41,8 +41,8 @@ pub(super) fn create_mkey(
     Ok(())
 }
 
-/// Whether a user context may have such a key: one over user memory, or over other keys of its protection domain. Linux passes on
-/// no other either (`devx_handle_mkey_create`); device addresses are the kernel's.
+/// Returns whether a user context may have such a key: one over user memory, or over other keys of its protection domain. Linux
+/// passes on no other either (`devx_handle_mkey_create`); device addresses are the kernel's.
 fn allows_program(context: View<'_, Mkc>, in_umem: bool) -> bool {
     match AccessMode::from_code(context.get(Mkc::ACCESS_MODE_4_2) << 2 | context.get(Mkc::ACCESS_MODE_1_0)) {
         Some(AccessMode::Mtt) => in_umem,

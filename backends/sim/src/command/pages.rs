@@ -6,7 +6,7 @@ use bareverbs_mlx5_spec::{
 };
 
 use super::refusal::{Outcome, Refusal};
-use crate::firmware::firmware_pages::{MOST_MOVED, PAGE_MEMORY};
+use crate::firmware::firmware_pages::{MAX_MOVED, PAGE_MEMORY};
 use crate::firmware::{Firmware, HcaState};
 use crate::step::StepContext;
 
@@ -70,7 +70,7 @@ pub(super) fn manage_pages(
 fn give(firmware: &mut Firmware, ctx: &mut StepContext<'_>, input: View<'_, ManagePagesIn>, count: u32) -> Outcome {
     let (pages, _) = input.tail(ManagePagesIn::PAS).as_chunks::<8>();
     let pages = pages.get(..count as usize).ok_or(Refusal::new(CmdStatus::BadInputLen, "fewer addresses than said"))?;
-    if count > MOST_MOVED {
+    if count > MAX_MOVED {
         return Err(Refusal::new(CmdStatus::LimErr, "more pages than any request asks for"));
     }
     if !firmware.engine.registry().has_memory(u64::from(count) * PAGE_MEMORY) {

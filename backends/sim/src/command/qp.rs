@@ -67,7 +67,7 @@ pub(super) fn query_qp(
     Ok(firmware.engine.query_qp(qpn, &mut output.sub(QueryQpOut::QPC))?)
 }
 
-/// A transition whose input carries a context. All of them lay it out alike.
+/// Returns a transition whose input carries a context. All of them lay it out alike.
 pub(super) fn modify<C: Command>(
     firmware: &mut Firmware,
     ctx: &mut StepContext<'_>,
@@ -115,7 +115,7 @@ fn own_context<'a>(
     Ok(View::of(own))
 }
 
-/// A transition whose input may end before a context.
+/// Returns a transition whose input may end before a context.
 pub(super) fn modify_state<C: Command>(
     firmware: &mut Firmware,
     ctx: &mut StepContext<'_>,

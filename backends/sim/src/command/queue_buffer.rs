@@ -14,8 +14,8 @@ use crate::engine::memory::umem::UmemRange;
 use crate::firmware::Firmware;
 use crate::registry::Owner;
 
-/// The input with its user memory fields cleared, if it says that it has any: they lie where the published layouts have nothing.
-/// A driver in user space that owns the whole device has user memory without a user context.
+/// Returns the input with its user memory fields cleared, if it says that it has any: they lie where the published layouts have
+/// nothing. A driver in user space that owns the whole device has user memory without a user context.
 pub(super) fn clear_user_memory_fields(input: &[u8]) -> Cow<'_, [u8]> {
     let Some(layout) = user_memory_fields(input) else { return Cow::Borrowed(input) };
     let mut input = input.to_vec();
@@ -35,7 +35,7 @@ pub(super) struct QueueBuffer<'a, const N: usize> {
     pub(super) record: Option<u32>,
 }
 
-/// The buffer of a completion queue.
+/// Returns the buffer of a completion queue.
 pub(super) fn of_cq<'a>(firmware: &Firmware, input: View<'a, CreateCqIn>) -> Result<QueueBuffer<'a, 64>, Refusal> {
     let bytes = input.as_bytes();
     let named = input.sub(CreateCqIn::CQ_CONTEXT);
@@ -60,7 +60,7 @@ pub(super) fn of_cq<'a>(firmware: &Firmware, input: View<'a, CreateCqIn>) -> Res
     Ok(QueueBuffer { context, pages, record })
 }
 
-/// The new buffer of a completion queue.
+/// Returns the new buffer of a completion queue.
 pub(super) fn of_resized_cq<'a>(firmware: &Firmware, input: View<'a, ModifyCqIn>) -> Result<QueueBuffer<'a, 64>, Refusal> {
     let bytes = input.as_bytes();
     let mut context: [u8; 64] = input.sub(ModifyCqIn::CQ_CONTEXT).as_bytes().first_chunk().copied().unwrap_or([0; 64]);
@@ -87,7 +87,7 @@ pub(super) struct PoolBuffer<'a> {
     pub(super) record: Option<u32>,
 }
 
-/// The buffer of a receive memory pool, whose context has published fields for user memory.
+/// Returns the buffer of a receive memory pool, whose context has published fields for user memory.
 pub(super) fn of_pool<'a>(firmware: &Firmware, input: View<'a, CreateRmpIn>) -> Result<PoolBuffer<'a>, Refusal> {
     let queue = input.sub(CreateRmpIn::CTX).sub(Rmpc::WQ);
     let owner = owner_of(input.as_bytes());
@@ -111,7 +111,7 @@ pub(super) fn of_pool<'a>(firmware: &Firmware, input: View<'a, CreateRmpIn>) -> 
     Ok(buffer)
 }
 
-/// The buffer of a queue pair.
+/// Returns the buffer of a queue pair.
 pub(super) fn of_qp<'a>(firmware: &Firmware, input: View<'a, CreateQpIn>) -> Result<QueueBuffer<'a, 232>, Refusal> {
     let bytes = input.as_bytes();
     let named = input.sub(CreateQpIn::QPC);
@@ -135,7 +135,7 @@ pub(super) fn of_qp<'a>(firmware: &Firmware, input: View<'a, CreateQpIn>) -> Res
     Ok(QueueBuffer { context, pages, record })
 }
 
-/// The user memory that a key opens.
+/// Returns the user memory that a key opens.
 pub(super) fn of_mkey(firmware: &Firmware, input: View<'_, CreateMkeyIn>) -> Result<UmemRange, Refusal> {
     let context = input.sub(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
     let fields = View::<CreateMkeyUserMemory>::new(input.as_bytes()).ok_or(CmdStatus::BadInputLen)?;
@@ -147,12 +147,12 @@ pub(super) fn of_mkey(firmware: &Firmware, input: View<'_, CreateMkeyIn>) -> Res
     range.map_err(bad_user_memory)
 }
 
-/// A queue at byte `at` of user memory, and where it begins in a page of 4096 bytes, in 64ths.
+/// Returns a queue at byte `at` of user memory, and where it begins in a page of 4096 bytes, in 64ths.
 fn queue_in(firmware: &Firmware, owner: Owner, number: u32, at: u64) -> Result<(UmemRange, u32), Refusal> {
     firmware.umems.queue(firmware.engine.registry(), owner, number, at).map_err(bad_user_memory)
 }
 
-/// Device address of the doorbell record at byte `at` of user memory.
+/// Returns the device address of the doorbell record at byte `at` of user memory.
 fn record_in(firmware: &Firmware, owner: Owner, number: u32, at: u64) -> Result<u64, Refusal> {
     firmware.umems.address(firmware.engine.registry(), owner, number, (at, 8)).map_err(bad_user_memory)
 }

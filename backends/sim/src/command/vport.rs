@@ -67,7 +67,7 @@ pub(super) fn mad(
     Ok(())
 }
 
-/// The indices that a query asks for.
+/// Returns the indices that a query asks for.
 fn indices(index: u32, entries: usize) -> core::ops::Range<usize> {
     if index == WHOLE_TABLE {
         0..entries

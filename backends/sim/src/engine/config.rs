@@ -5,7 +5,7 @@ use crate::limits::Limits;
 
 /// What the rest of the device decides about the data path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineConfig {
+pub(crate) struct EngineConfig {
     /// Atomics treat memory as little-endian 64-bit numbers; otherwise as big-endian ones.
     pub atomic_host_endian: bool,
     /// 1: completions carry the user index of their queue pair beside its number; 0: zero there.
@@ -37,12 +37,12 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// The number that eight bytes of memory hold for an atomic.
+    /// Returns the number in eight bytes of memory, as an atomic reads it.
     pub(super) fn atomic_value(&self, bytes: [u8; 8]) -> u64 {
         if self.atomic_host_endian { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }
     }
 
-    /// The bytes of a number in memory for an atomic.
+    /// Returns the bytes of a number in memory for an atomic.
     pub(super) fn atomic_bytes(&self, value: u64) -> [u8; 8] {
         if self.atomic_host_endian { value.to_le_bytes() } else { value.to_be_bytes() }
     }

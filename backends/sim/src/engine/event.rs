@@ -4,7 +4,7 @@ use bareverbs_mlx5_spec::EventType;
 
 /// An event for the event queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineEvent {
+pub(crate) enum EngineEvent {
     /// An armed completion queue has an entry.
     Completion {
         /// Event queue of the completion queue.

@@ -15,7 +15,7 @@ use crate::step::StepContext;
 const GENERAL_QKEY: u32 = 0x8001_0000;
 
 impl Engine {
-    /// Whether a packet is a datagram that an agent of the port answers.
+    /// Returns whether a packet is a datagram that an agent of the port answers.
     pub(super) fn is_management_request(&self, packet: &Packet<'_>) -> bool {
         let identity = &self.shared.identity;
         let here = packet.lrh.dlid == identity.lid() || packet.lrh.dlid == PERMISSIVE_LID;
@@ -30,7 +30,7 @@ impl Engine {
         here && allowed && packet.bth.opcode == datagram && management::is_request(mad, subnet)
     }
 
-    /// The next request to an agent, if there is room for its answer.
+    /// Returns the next request to an agent, if there is room for its answer.
     pub(crate) fn next_management_request(&mut self) -> Option<Packet<'static>> {
         if self.shared.frames.len() < MAX_FRAMES { self.shared.management_requests.pop_front() } else { None }
     }

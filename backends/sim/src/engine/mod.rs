@@ -1,4 +1,4 @@
-//! The half of the device that moves data: memory keys, completion queues, queue pairs and their transport.
+//! The data path of the device: memory keys, completion queues, queue pairs and their transport.
 //!
 //! The other half (registers, firmware commands, event queues) creates and modifies the objects here by their contexts,
 //! passes on doorbells and frames, and takes frames and events away. Nothing here waits, reads a clock or starts a
@@ -40,21 +40,21 @@ use qp::Qp;
 use resources::{MAX_FRAMES, QpResources, QpStep};
 use responder::error_poll::FailedQueues;
 
-pub use config::EngineConfig;
-pub use event::EngineEvent;
+pub(crate) use config::EngineConfig;
+pub(crate) use event::EngineEvent;
 pub(crate) use memory::device_memory::LOG_MAX_ALIGNMENT;
 pub(crate) use memory::key::LOG_MAX_KLMS;
-pub use memory::page_source::PageSource;
+pub(crate) use memory::page_source::PageSource;
 pub(crate) use multicast::{LOG_MAX_GROUPS, MAX_MEMBERS};
-pub use srq::{SrqKind, SrqSpec};
+pub(crate) use srq::{SrqKind, SrqSpec};
 
 /// Keys, queues and transport of one device.
 #[derive(Debug)]
-pub struct Engine {
+pub(crate) struct Engine {
     qps: BTreeMap<u32, Qp>,
     groups: Groups,
     shared: QpResources,
-    /// Queue pairs that can go on at once.
+    /// Queue pairs that have work now.
     busy: BTreeSet<u32>,
     /// The number of the queue pair whose turn is next, 0 if the last turn came to all.
     next_busy: u32,
@@ -68,8 +68,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A device without objects, at a port.
-    pub fn new(config: EngineConfig, identity: Arc<PortIdentity>) -> Self {
+    /// Creates a device without objects, at a port.
+    pub(crate) fn new(config: EngineConfig, identity: Arc<PortIdentity>) -> Self {
         let registry = Registry::new(&config.limits, config.memory_limit);
         Self::with_registry(config, identity, registry)
     }
@@ -89,33 +89,28 @@ impl Engine {
     }
 
     /// Replaces the configuration; objects stay, and so does how many there may be.
-    pub fn configure(&mut self, config: EngineConfig) {
+    pub(crate) fn configure(&mut self, config: EngineConfig) {
         self.shared.registry.set_memory_limit(config.memory_limit);
         self.shared.config = config;
     }
 
-    /// The configuration in force.
-    pub fn config(&self) -> &EngineConfig {
-        &self.shared.config
-    }
-
-    /// What went over the wire since the last reset.
-    pub fn stats(&self) -> EngineStats {
+    /// Returns what went over the wire since the last reset.
+    pub(crate) fn stats(&self) -> EngineStats {
         self.shared.stats
     }
 
-    /// What the queue pairs of a set of counters met since it was last cleared.
-    pub fn queue_counts(&self, set: u8) -> QueueCounts {
+    /// Returns what the queue pairs of a set of counters met since it was last cleared.
+    pub(crate) fn queue_counts(&self, set: u8) -> QueueCounts {
         self.shared.queue_counts.get(&set).copied().unwrap_or_default()
     }
 
     /// Lets a set of counters begin at zero.
-    pub fn clear_queue_counts(&mut self, set: u8) {
+    pub(crate) fn clear_queue_counts(&mut self, set: u8) {
         self.shared.queue_counts.remove(&set);
     }
 
     /// Forgets all objects, frames, events and counts.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         let none = Registry::new(&self.shared.config.limits, 0);
         let mut registry = std::mem::replace(&mut self.shared.registry, none);
         registry.clear(&self.shared.config.limits);
@@ -124,10 +119,11 @@ impl Engine {
 
     /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. `false` if there
     /// is no such queue.
-    pub fn ring_send(&mut self, ctx: &mut StepContext<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
+    pub(crate) fn ring_send(&mut self, ctx: &mut StepContext<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.context.sq.is_some()) else { return false };
         if qp.context.state == QpcState::Rst {
-            // The reset and the doorbell may come from different threads, and a late doorbell must not count after the next start.
+            // The reset and the doorbell may come from different threads, and a late doorbell must not count after the next
+            // start.
             ctx.note(|| format!("doorbell of QP {qpn:#x}, which is reset"));
             return true;
         }
@@ -144,7 +140,7 @@ impl Engine {
     }
 
     /// Arms a completion queue. `false` if there is no such queue.
-    pub fn arm_cq(&mut self, ctx: &mut StepContext<'_>, cqn: u32, arm: View<'_, CqArm>) -> bool {
+    pub(crate) fn arm_cq(&mut self, ctx: &mut StepContext<'_>, cqn: u32, arm: View<'_, CqArm>) -> bool {
         let armed = self.shared.cqs.arm(cqn, ctx.now, arm, &mut self.shared.events);
         if !armed {
             ctx.note(|| format!("CQ {cqn:#x} armed, there is none"));
@@ -154,7 +150,7 @@ impl Engine {
 
     /// Does work that is due at `ctx.now`, until [`Budget::TURN`](crate::Budget::TURN) is reached; more may be left
     /// ([`Engine::next_due`] says so). Queue pairs take turns.
-    pub fn advance(&mut self, ctx: &mut StepContext<'_>) {
+    pub(crate) fn advance(&mut self, ctx: &mut StepContext<'_>) {
         for _ in 0..self.shared.loopback.len() {
             // What the queue pairs send themselves shall not keep them from sending.
             if ctx.meter.is_half_spent() {
@@ -227,12 +223,13 @@ impl Engine {
         }
     }
 
-    /// When [`Engine::advance`] next has work: the past if it has some now, `None` if only the host or the wire can make any.
-    pub fn next_due(&self) -> Option<Instant> {
+    /// Returns when [`Engine::advance`] next has work: the past if it has some now, `None` if only the host or the wire can
+    /// make any.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         self.next_work().into_iter().chain(self.failed.next_due()).min()
     }
 
-    /// As [`Engine::next_due`], without the polling of queue pairs in error.
+    /// Same as [`Engine::next_due`], without the polling of queue pairs in error.
     fn next_work(&self) -> Option<Instant> {
         let held_back = self.shared.frames.len() >= MAX_FRAMES;
         let waits_for_room = !self.busy.is_empty() || !self.shared.management_requests.is_empty();
@@ -243,18 +240,18 @@ impl Engine {
         timer.into_iter().chain(self.shared.cqs.next_due()).min()
     }
 
-    /// The next frame for the wire, LRH to ICRC.
-    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+    /// Returns the next frame for the wire, LRH to ICRC.
+    pub(crate) fn transmit(&mut self) -> Option<Vec<u8>> {
         self.shared.frames.pop_front()
     }
 
-    /// Buffers for the frames to come.
+    /// Returns the buffers for the frames to come.
     pub(crate) fn frame_pool(&mut self) -> &mut FramePool {
         &mut self.shared.frame_pool
     }
 
-    /// The next event for the host.
-    pub fn next_event(&mut self) -> Option<EngineEvent> {
+    /// Returns the next event for the host.
+    pub(crate) fn next_event(&mut self) -> Option<EngineEvent> {
         self.shared.events.pop_front()
     }
 }

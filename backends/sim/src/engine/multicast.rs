@@ -50,11 +50,11 @@ impl Groups {
         self.members.get(&gid).into_iter().flatten().copied()
     }
 
-    /// A queue pair is gone.
+    /// Removes a queue pair that is destroyed.
     pub(super) fn forget(&mut self, qpn: u32) {
         let range = (qpn, [0; 16])..=(qpn, [0xff; 16]);
         while let Some(&(_, gid)) = self.of_qp.range(range.clone()).next() {
-            // Whoever is in the set is a member.
+            // Every queue pair in the set is a member.
             if self.detach(gid, qpn).is_err() {
                 return;
             }

@@ -12,19 +12,19 @@ use crate::stats::EngineCounts;
 use crate::step::StepContext;
 
 impl Engine {
-    /// The objects of the device.
+    /// Returns the objects of the device.
     pub(crate) fn registry(&self) -> &Registry {
         &self.shared.registry
     }
 
-    /// The objects of the device, to change what belongs to them.
+    /// Returns the objects of the device, to change what belongs to them.
     pub(crate) fn registry_mut(&mut self) -> &mut Registry {
         &mut self.shared.registry
     }
 
-    /// Creates a key with the translations (page addresses or KLMs) in `source`. Returns the key's index; the key itself is that
-    /// and the variant of the context in its low byte.
-    pub fn create_mkey(
+    /// Creates a key with the translations (page addresses or KLMs) in `source`. Returns the key's index; the key itself is
+    /// that and the variant of the context in its low byte.
+    pub(crate) fn create_mkey(
         &mut self,
         ctx: &mut StepContext<'_>,
         mkc: View<'_, Mkc>,
@@ -38,17 +38,18 @@ impl Engine {
     }
 
     /// Writes the context of a key to `out`.
-    pub fn query_mkey(&self, index: u32, out: &mut ViewMut<'_, Mkc>) -> Result<(), CmdStatus> {
+    pub(crate) fn query_mkey(&self, index: u32, out: &mut ViewMut<'_, Mkc>) -> Result<(), CmdStatus> {
         self.shared.keys.query(index, out)
     }
 
     /// Destroys a key; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a window is bound to it.
-    pub fn destroy_mkey(&mut self, index: u32) -> Result<u64, CmdStatus> {
+    pub(crate) fn destroy_mkey(&mut self, index: u32) -> Result<u64, CmdStatus> {
         self.shared.keys.destroy(&mut self.shared.registry, index)
     }
 
-    /// Allocates device memory within a range (first byte by its place in BAR0, and length); the place of the allocation.
-    pub fn alloc_memory(&mut self, range: (u64, u64), len: u64, log_alignment: u32) -> Result<u64, CmdStatus> {
+    /// Allocates device memory within a range (first byte by its place in BAR0, and length). Returns the place of the
+    /// allocation.
+    pub(crate) fn alloc_memory(&mut self, range: (u64, u64), len: u64, log_alignment: u32) -> Result<u64, CmdStatus> {
         let Self { shared, .. } = self;
         let at = shared.keys.device.alloc(range, len, log_alignment)?;
         let registered = shared.registry.create_at(Resource::device_memory(at), 0, Vec::new());
@@ -56,7 +57,7 @@ impl Engine {
     }
 
     /// Frees device memory; refused with [`CmdStatus::ResBusy`] while a key opens it.
-    pub fn free_memory(&mut self, at: u64, len: u64) -> Result<(), CmdStatus> {
+    pub(crate) fn free_memory(&mut self, at: u64, len: u64) -> Result<(), CmdStatus> {
         if !self.shared.keys.device.is_allocation(at, len) {
             return Err(CmdStatus::BadRes);
         }
@@ -66,28 +67,33 @@ impl Engine {
     }
 
     /// Reads device memory at a byte of BAR0.
-    pub fn read_memory(&self, at: u64, into: &mut [u8]) {
+    pub(crate) fn read_memory(&self, at: u64, into: &mut [u8]) {
         self.shared.keys.device.read(at, into);
     }
 
     /// Writes device memory at a byte of BAR0.
-    pub fn write_memory(&mut self, at: u64, from: &[u8]) {
+    pub(crate) fn write_memory(&mut self, at: u64, from: &[u8]) {
         self.shared.keys.device.write(at, from);
     }
 
     /// Creates a completion queue, its doorbell record in user memory `record`; returns its number.
-    pub fn create_cq(&mut self, cqc: View<'_, Cqc>, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
+    pub(crate) fn create_cq(
+        &mut self,
+        cqc: View<'_, Cqc>,
+        source: PageSource<'_>,
+        record: Option<u32>,
+    ) -> Result<u32, CmdStatus> {
         self.shared.cqs.create(&mut self.shared.registry, cqc, source, record)
     }
 
     /// Writes the context of a completion queue to `out`.
-    pub fn query_cq(&self, cqn: u32, ctx: &mut StepContext<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
+    pub(crate) fn query_cq(&self, cqn: u32, ctx: &mut StepContext<'_>, out: &mut ViewMut<'_, Cqc>) -> Result<(), CmdStatus> {
         self.shared.cqs.query(cqn, ctx, out)
     }
 
     /// Moves a completion queue to another buffer; `select` names the fields of the context that count. Refused with
     /// [`CmdStatus::BadSize`] if what the host has not seen has no room there.
-    pub fn resize_cq(
+    pub(crate) fn resize_cq(
         &mut self,
         ctx: &mut StepContext<'_>,
         cqn: u32,
@@ -99,28 +105,28 @@ impl Engine {
     }
 
     /// Takes the moderation of a completion queue; `select` names the fields of the context that count.
-    pub fn moderate_cq(&mut self, cqn: u32, select: u32, cqc: View<'_, Cqc>) -> Result<(), CmdStatus> {
+    pub(crate) fn moderate_cq(&mut self, cqn: u32, select: u32, cqc: View<'_, Cqc>) -> Result<(), CmdStatus> {
         self.shared.cqs.moderate(cqn, select, cqc)
     }
 
     /// Destroys a completion queue; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a queue uses it.
-    pub fn destroy_cq(&mut self, cqn: u32) -> Result<u64, CmdStatus> {
+    pub(crate) fn destroy_cq(&mut self, cqn: u32) -> Result<u64, CmdStatus> {
         self.shared.cqs.destroy(&mut self.shared.registry, cqn)
     }
 
     /// Creates a shared receive queue, its doorbell record in user memory `record`; returns its number.
-    pub fn create_srq(&mut self, spec: SrqSpec, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
+    pub(crate) fn create_srq(&mut self, spec: SrqSpec, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
         self.shared.srqs.create(&mut self.shared.registry, spec, source, record)
     }
 
-    /// What a shared receive queue is, and how many elements wait in it.
-    pub fn query_srq(&self, ctx: &StepContext<'_>, srqn: u32, kind: SrqKind) -> Result<(SrqSpec, u16), CmdStatus> {
+    /// Returns what a shared receive queue is, and how many WQEs wait in it.
+    pub(crate) fn query_srq(&self, ctx: &StepContext<'_>, srqn: u32, kind: SrqKind) -> Result<(SrqSpec, u16), CmdStatus> {
         let srq = self.shared.srqs.get(srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
         Ok((srq.spec, srq.posted(ctx.memory).unwrap_or(0)))
     }
 
-    /// Sets the limit: one event when fewer elements are posted, at once if that is so now.
-    pub fn arm_srq(&mut self, ctx: &StepContext<'_>, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
+    /// Sets the limit: one event when fewer WQEs are posted, at once if that is so now.
+    pub(crate) fn arm_srq(&mut self, ctx: &StepContext<'_>, srqn: u32, kind: SrqKind, limit: u16) -> Result<(), CmdStatus> {
         if self.shared.srqs.arm(ctx.memory, srqn, kind, limit)? {
             self.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
         }
@@ -129,12 +135,17 @@ impl Engine {
 
     /// Destroys a shared receive queue; the firmware memory that it had. Refused with [`CmdStatus::ResBusy`] while a queue pair
     /// takes from it.
-    pub fn destroy_srq(&mut self, srqn: u32, kind: SrqKind) -> Result<u64, CmdStatus> {
+    pub(crate) fn destroy_srq(&mut self, srqn: u32, kind: SrqKind) -> Result<u64, CmdStatus> {
         self.shared.srqs.destroy(&mut self.shared.registry, srqn, kind)
     }
 
     /// Creates a queue pair, its doorbell record in user memory `record`; returns its number.
-    pub fn create_qp(&mut self, qpc: View<'_, Qpc>, source: PageSource<'_>, record: Option<u32>) -> Result<u32, CmdStatus> {
+    pub(crate) fn create_qp(
+        &mut self,
+        qpc: View<'_, Qpc>,
+        source: PageSource<'_>,
+        record: Option<u32>,
+    ) -> Result<u32, CmdStatus> {
         let plan = QpContext::plan(qpc, source, record, &self.shared)?;
         let qpn = self.shared.registry.create(ObjectKind::Qp, plan.memory(), plan.uses())?;
         let qp = Qp::new(qpn, plan);
@@ -146,7 +157,7 @@ impl Engine {
     }
 
     /// Takes a queue pair through `transition`, merging the fields of `qpc` that the transition takes.
-    pub fn modify_qp(
+    pub(crate) fn modify_qp(
         &mut self,
         ctx: &mut StepContext<'_>,
         qpn: u32,
@@ -172,7 +183,7 @@ impl Engine {
         if transition == CmdOpcode::Rst2InitQp && !registry.refers(id, new_pd) {
             registry.change_use(id, Some(Resource::pd(old_pd)), Some(new_pd))?;
         }
-        // A number without a set behind it counts for nobody. A set that was given back in use has one user more.
+        // A number without a set behind it is not counted. A set that was given back in use has one user more.
         let set = qp.context.counter_set();
         if !registry.refers(id, set) {
             registry.change_use(id, Some(old_set), Some(set).filter(|set| registry.is_registered(*set)))?;
@@ -193,14 +204,14 @@ impl Engine {
     }
 
     /// Writes the whole context of a queue pair to `out`, live counters included.
-    pub fn query_qp(&self, qpn: u32, out: &mut ViewMut<'_, Qpc>) -> Result<(), CmdStatus> {
+    pub(crate) fn query_qp(&self, qpn: u32, out: &mut ViewMut<'_, Qpc>) -> Result<(), CmdStatus> {
         let qp = self.qps.get(&qpn).ok_or(CmdStatus::BadRes)?;
         qp.query(out);
         Ok(())
     }
 
     /// Destroys a queue pair; the firmware memory that it had. Nothing completes for it afterwards.
-    pub fn destroy_qp(&mut self, qpn: u32) -> Result<u64, CmdStatus> {
+    pub(crate) fn destroy_qp(&mut self, qpn: u32) -> Result<u64, CmdStatus> {
         let room = self.shared.registry.destroy(Resource::qp(qpn))?;
         let Some(qp) = self.qps.remove(&qpn) else { return Ok(room) };
         self.groups.forget(qpn);
@@ -214,7 +225,7 @@ impl Engine {
     }
 
     /// Gives a datagram queue pair a copy of what is sent to the group `gid` (wire order) from now on.
-    pub fn attach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
+    pub(crate) fn attach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
         let qp = self.qps.get(&qpn).ok_or(CmdStatus::BadRes)?;
         if qp.context.service != Service::Ud || gid.first() != Some(&GROUP_GID) {
             return Err(CmdStatus::BadParam);
@@ -223,12 +234,12 @@ impl Engine {
     }
 
     /// Ends [`Engine::attach_multicast`].
-    pub fn detach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
+    pub(crate) fn detach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), CmdStatus> {
         self.groups.detach(gid, qpn)
     }
 
-    /// How many objects there are.
-    pub fn counts(&self) -> EngineCounts {
+    /// Returns how many objects there are.
+    pub(crate) fn counts(&self) -> EngineCounts {
         let registry = &self.shared.registry;
         EngineCounts {
             mkeys: registry.count(ObjectKind::Mkey),

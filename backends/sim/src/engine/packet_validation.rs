@@ -13,7 +13,7 @@ use crate::trace::Record;
 
 impl Engine {
     /// Takes a frame (LRH to ICRC) from the wire. Answers are made by [`Engine::advance`].
-    pub fn receive(&mut self, ctx: &mut StepContext<'_>, frame: &[u8]) {
+    pub(crate) fn receive(&mut self, ctx: &mut StepContext<'_>, frame: &[u8]) {
         ctx.trace(Record::Received { bytes: frame });
         // The ICRC and the headers of a frame that nothing here takes are not worth their time.
         if Addressing::of(frame).is_some_and(|addressing| self.has_no_taker(&addressing)) {
@@ -67,7 +67,8 @@ impl Engine {
         self.deliver(ctx, qpn, &packet);
     }
 
-    /// Whether no queue pair here accepts a frame for a queue pair. Groups and the agents of the port are another matter.
+    /// Returns whether no queue pair here accepts a frame for a queue pair. Groups and the agents of the port are another
+    /// matter.
     fn has_no_taker(&self, addressing: &Addressing) -> bool {
         let Addressing { lrh, dest_qpn, .. } = *addressing;
         let ordinary = dest_qpn >= FIRST_QPN && !lrh.is_multicast();
@@ -91,7 +92,7 @@ impl Engine {
     /// for those that asked not to hear their own device.
     fn receive_multicast(&mut self, ctx: &mut StepContext<'_>, packet: &Packet<'_>, octets: usize) {
         let members: Vec<u32> = packet.grh.into_iter().flat_map(|route| self.groups.members(route.dgid)).collect();
-        // Each is looked at, whether it takes the packet or not.
+        // Each costs a step, whether it takes the packet or not.
         ctx.meter.count(members.len() as u64);
         let own = packet.lrh.slid == self.shared.identity.lid();
         let addressing = packet.addressing();
@@ -128,7 +129,7 @@ impl Engine {
 }
 
 impl Qp {
-    /// Whether a packet is for this queue pair: service and local route.
+    /// Returns whether a packet is for this queue pair: service and local route.
     pub(in crate::engine) fn accepts(&self, addressing: &Addressing, shared: &QpResources) -> bool {
         let Addressing { lrh, transport, dest_qpn } = *addressing;
         let group = lrh.is_multicast() && dest_qpn == MULTICAST_QPN;
@@ -141,16 +142,16 @@ impl Qp {
         !self.context.service.is_connected() || u32::from(lrh.slid) == self.context.path(Ads::RLID)
     }
 
-    /// Whether the global route of a packet, if it has one, comes from the peer of this connection. That it ends at this port is
-    /// checked for all packets.
+    /// Returns whether the global route of a packet, if it has one, comes from the peer of this connection. That it ends at
+    /// this port is checked for all packets.
     pub(in crate::engine) fn accepts_global_route(&self, packet: &Packet<'_>) -> bool {
         let Some(route) = packet.grh else { return true };
         let path = self.context.qpc().sub(Qpc::PRIMARY_ADDRESS_PATH);
         !self.context.service.is_connected() || !path.is_set(Ads::GRH) || path.bytes(Ads::RGID_RIP) == route.sgid
     }
 
-    /// Whether a packet comes from the partition of this queue pair. Subnet management knows none; the queue pair of general
-    /// management is in every partition of its port (InfiniBand Architecture 10.9.3).
+    /// Returns whether a packet comes from the partition of this queue pair. Subnet management knows none; the queue pair of
+    /// general management is in every partition of its port (InfiniBand Architecture 10.9.3).
     pub(in crate::engine) fn shares_partition(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
         match self.context.wire_qpn() {
             SUBNET_QPN => true,

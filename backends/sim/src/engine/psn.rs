@@ -5,22 +5,22 @@ const SPAN: u32 = 1 << 24;
 /// Half of them: of two numbers, the one less than this far ahead is the later.
 pub(in crate::engine) const HALF: u32 = SPAN / 2;
 
-/// The number `count` after `psn`.
+/// Returns the number `count` after `psn`.
 pub(in crate::engine) const fn add(psn: u32, count: u32) -> u32 {
     psn.wrapping_add(count) & (SPAN - 1)
 }
 
-/// How far `a` is ahead of `b`, negative if before.
+/// Returns how far `a` is ahead of `b`, negative if before.
 pub(in crate::engine) const fn ahead(a: u32, b: u32) -> i32 {
     (a.wrapping_sub(b) << 8).cast_signed() >> 8
 }
 
-/// The later of two numbers.
+/// Returns the later of two numbers.
 pub(in crate::engine) const fn later(a: u32, b: u32) -> u32 {
     if ahead(a, b) >= 0 { a } else { b }
 }
 
-/// How many numbers from `b` up to `a`, which is not before it.
+/// Returns how many numbers from `b` up to `a`, which is not before it.
 pub(in crate::engine) const fn distance(a: u32, b: u32) -> u32 {
     a.wrapping_sub(b) & (SPAN - 1)
 }

@@ -1,4 +1,4 @@
-//! One step of work: what all queue pairs use together, and the surroundings.
+//! What all queue pairs share, and the context of one step of their work.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,7 +9,7 @@ use super::cq::CqTable;
 use super::event::EngineEvent;
 use super::memory::key::KeyTable;
 use super::srq::SrqTable;
-use crate::fabric::frame_pool::{FramePool, MOST_IN_A_TURN};
+use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN};
 use crate::identity::PortIdentity;
 use crate::packet::{NO_LID, Packet};
 use crate::registry::Registry;
@@ -17,10 +17,10 @@ use crate::stats::{EngineStats, QueueCounts};
 use crate::step::StepContext;
 use crate::trace::Record;
 
-/// Frames that wait for the wire before queue pairs hold back.
+/// Maximum frames that wait for the wire: beyond it queue pairs send nothing.
 pub(in crate::engine) const MAX_FRAMES: usize = 1024;
 
-/// What all queue pairs use together.
+/// What all queue pairs share.
 #[derive(Debug)]
 pub(in crate::engine) struct QpResources {
     pub(in crate::engine) config: EngineConfig,
@@ -59,7 +59,7 @@ impl QpResources {
             management_requests: VecDeque::new(),
             loopback: VecDeque::new(),
             payload: Vec::new(),
-            frame_pool: FramePool::new(MOST_IN_A_TURN),
+            frame_pool: FramePool::new(MAX_FRAMES_PER_TURN),
             stats: EngineStats::default(),
             queue_counts: BTreeMap::new(),
         }
@@ -69,20 +69,21 @@ impl QpResources {
         self.identity.pkey(index as usize)
     }
 
-    /// Whether more frames may wait.
+    /// Returns whether more frames may wait.
     pub(in crate::engine) fn has_room(&self) -> bool {
         self.frames.len() < MAX_FRAMES && self.loopback.len() < MAX_FRAMES
     }
 }
 
-/// One step of work: what queue pairs share, and the surroundings.
+/// One step of a queue pair's work: what all queue pairs share, and the step's context.
 pub(in crate::engine) struct QpStep<'a, 'e> {
     pub(in crate::engine) shared: &'a mut QpResources,
     pub(in crate::engine) ctx: &'a mut StepContext<'e>,
 }
 
 impl QpStep<'_, '_> {
-    /// A buffer of `len` bytes for the payload of a packet. What is in it is left from an earlier one: all of it must be written.
+    /// Returns a buffer of `len` bytes for the payload of a packet. What is in it is left from an earlier one: all of it must
+    /// be written.
     pub(in crate::engine) fn payload(&mut self, len: usize) -> Vec<u8> {
         let mut payload = std::mem::take(&mut self.shared.payload);
         payload.resize(len, 0);

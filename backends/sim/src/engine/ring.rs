@@ -35,7 +35,7 @@ pub(super) struct PagesPlan<'a> {
 }
 
 impl PagesPlan<'_> {
-    /// Bytes of this process that its list will take.
+    /// Returns the bytes of this process that its list will take.
     pub(super) fn memory(&self) -> u64 {
         match self.source {
             PageSource::Listed(_) => self.needed as u64 * 8,
@@ -43,12 +43,12 @@ impl PagesPlan<'_> {
         }
     }
 
-    /// The user memory object that it lies in.
+    /// Returns the user memory object that it lies in.
     pub(super) fn umem(&self) -> Option<Resource> {
         self.source.umem().map(Resource::umem)
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     pub(super) fn pages(self) -> Pages {
         Pages(match self.source {
             PageSource::Umem(range) => List::Umem(range),
@@ -84,7 +84,7 @@ impl Pages {
         if reaches { Ok(PagesPlan { source, needed, log_page, offset }) } else { Err(CmdStatus::BadParam) }
     }
 
-    /// The user memory object that it lies in.
+    /// Returns the user memory object that it lies in.
     pub(super) fn umem(&self) -> Option<Resource> {
         match &self.0 {
             List::Own { .. } => None,
@@ -92,7 +92,7 @@ impl Pages {
         }
     }
 
-    /// Device address of byte `at`, and how many bytes follow it in the same page.
+    /// Returns the device address of byte `at`, and how many bytes follow it in the same page.
     fn locate(&self, at: u64) -> Option<(u64, usize)> {
         let (addr, room) = match &self.0 {
             List::Umem(range) => range.locate(at)?,
@@ -150,17 +150,17 @@ impl Ring {
         Self { pages, start, log_entries, log_stride }
     }
 
-    /// The user memory object that it lies in.
+    /// Returns the user memory object that it lies in.
     pub(super) fn umem(&self) -> Option<Resource> {
         self.pages.umem()
     }
 
-    /// Entries.
+    /// Returns the entries.
     pub(super) fn entries(&self) -> u32 {
         1 << self.log_entries
     }
 
-    /// Bytes of an entry.
+    /// Returns the bytes of an entry.
     pub(super) fn stride(&self) -> usize {
         1 << self.log_stride
     }
@@ -169,7 +169,7 @@ impl Ring {
         self.start + (u64::from(counter & (self.entries() - 1)) << self.log_stride)
     }
 
-    /// Copies out bytes from entry `counter` on; what passes the end of the ring goes on at its start.
+    /// Copies out bytes from entry `counter` on. What passes the end of the ring continues at its start.
     pub(super) fn read(&self, memory: &dyn HostMemory, counter: u32, into: &mut [u8]) -> Result<(), DmaFault> {
         let stride = self.stride();
         let mut counter = counter;

@@ -1,4 +1,4 @@
-//! Buffers of long frames that nobody needs any more, for frames to come.
+//! A pool of buffers for long frames, so that they are reused.
 //!
 //! A long frame is made on one thread and done with on another. The allocator would give its memory back to the system and ask
 //! for it again, which costs more than the frame; short frames it handles well.
@@ -6,20 +6,20 @@
 use crate::packet::MAX_PAYLOAD;
 use crate::step::Budget;
 
-/// A frame of fewer bytes gets a buffer of its own from the allocator.
+/// A frame of fewer bytes gets a buffer from the allocator.
 const LONG: usize = 1024;
 /// Bytes of a buffer: the greatest payload and all headers. All have the same, so that each has room for each frame.
 pub(crate) const CAPACITY: usize = MAX_PAYLOAD + 256;
 
 /// Frames with a whole payload that a device sends or gets in one turn.
-pub(crate) const MOST_IN_A_TURN: usize = (Budget::TURN.bytes / MAX_PAYLOAD as u64) as usize;
+pub(crate) const MAX_FRAMES_PER_TURN: usize = (Budget::TURN.bytes / MAX_PAYLOAD as u64) as usize;
 
-/// Whether the buffer of a frame that nobody needs any more is worth keeping.
+/// Returns whether the buffer of a frame that is done with is worth keeping.
 pub(crate) fn is_spare(frame: &Vec<u8>) -> bool {
     frame.capacity() == CAPACITY
 }
 
-/// Some buffers, at most so many.
+/// A pool of at most `most` buffers.
 #[derive(Debug)]
 pub(crate) struct FramePool {
     buffers: Vec<Vec<u8>>,
@@ -33,7 +33,7 @@ impl FramePool {
         Self { buffers: Vec::new(), most, is_wanted: false }
     }
 
-    /// A buffer for a frame whose transport headers and payload have `len` bytes; what it holds is to be replaced.
+    /// Returns a buffer for a frame whose transport headers and payload have `len` bytes; its content is to be replaced.
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         if len < LONG {
             return Vec::new();
@@ -42,12 +42,12 @@ impl FramePool {
         self.buffers.pop().unwrap_or_else(|| Vec::with_capacity(CAPACITY))
     }
 
-    /// Whether they may become too few.
+    /// Returns whether they may become too few.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_wanted
     }
 
-    /// Keeps the buffer of a frame that nobody needs any more, if it is worth it and there is room.
+    /// Keeps the buffer of a frame that is done with, if it is long enough and there is room.
     pub(crate) fn keep(&mut self, frame: Vec<u8>) {
         if is_spare(&frame) && self.buffers.len() < self.most {
             self.buffers.push(frame);

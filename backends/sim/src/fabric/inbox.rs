@@ -1,4 +1,4 @@
-//! Frames that wait for a device, in a lane for each source.
+//! Frames that wait for a device, in a queue for each source.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,20 +9,21 @@ use bareverbs::Instant;
 
 use crate::wire::PortId;
 
-/// Most frames that wait for a device, of all sources together.
-pub const MOST_FRAMES: usize = 4096;
-/// Most bytes of memory that they take.
-pub const MOST_BYTES: usize = 8 << 20;
-/// A source may have so many frames waiting, however many sources there are.
-const FEWEST_FRAMES: usize = 128;
-const FEWEST_BYTES: usize = 512 << 10;
+/// Maximum frames that wait for a device, of all sources together.
+pub const MAX_FRAMES: usize = 4096;
+/// Maximum bytes of memory that they take.
+pub const MAX_BYTES: usize = 8 << 20;
+/// Frames and bytes that each source may have waiting, however many sources there are.
+const MIN_FRAMES: usize = 128;
+const MIN_BYTES: usize = 512 << 10;
 
-/// How long a full lane may hold its source back before its frames are discarded: 4.096 microseconds times 2 to the 15th.
+/// How long a full queue may hold its source back before the source's frames are discarded: 4.096 microseconds times 2 to the
+/// 15th.
 pub const LIFETIME: Duration = Duration::from_nanos(4096 << 15);
 
-/// Most frames of each of so many sources that wait for a device.
+/// Returns the maximum frames of each of `sources` sources that wait for a device.
 pub(super) fn share(sources: usize) -> usize {
-    (MOST_FRAMES / sources.max(1)).max(FEWEST_FRAMES)
+    (MAX_FRAMES / sources.max(1)).max(MIN_FRAMES)
 }
 
 /// What becomes of a frame.
@@ -38,7 +39,7 @@ pub(super) enum Admission {
 
 /// The frames of one source.
 #[derive(Debug, Default)]
-struct Lane {
+struct SourceQueue {
     frames: VecDeque<Vec<u8>>,
     bytes: usize,
     /// Since when the source finds no room.
@@ -50,36 +51,36 @@ struct Lane {
 }
 
 #[derive(Debug, Default)]
-struct Lanes {
+struct Queues {
     /// The uplink's, then those of the ports.
-    lanes: Vec<Lane>,
-    /// The lane from which the next frame is taken.
+    queues: Vec<SourceQueue>,
+    /// The queue from which the next frame is taken.
     next: usize,
-    /// What each may hold.
-    most_frames: usize,
-    most_bytes: usize,
+    /// What each may have waiting.
+    max_frames: usize,
+    max_bytes: usize,
     discarded: u64,
 }
 
 /// The frames for one device.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    lanes: Mutex<Lanes>,
-    /// There is something to take, or a lane to open again.
+    queues: Mutex<Queues>,
+    /// There is something to take, or a queue to open again.
     attention: AtomicBool,
 }
 
 impl Inbox {
-    fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Divides the room among so many sources.
+    /// Divides the room among `sources` sources.
     pub(super) fn divide(&self, sources: usize) {
-        let mut lanes = self.lanes();
-        lanes.lanes.resize_with(sources, Lane::default);
-        lanes.most_frames = share(sources);
-        lanes.most_bytes = (MOST_BYTES / sources.max(1)).max(FEWEST_BYTES);
+        let mut queues = self.queues();
+        queues.queues.resize_with(sources, SourceQueue::default);
+        queues.max_frames = share(sources);
+        queues.max_bytes = (MAX_BYTES / sources.max(1)).max(MIN_BYTES);
     }
 
     pub(super) fn has_frames(&self) -> bool {
@@ -87,46 +88,47 @@ impl Inbox {
     }
 
     pub(super) fn discarded(&self) -> u64 {
-        self.lanes().discarded
+        self.queues().discarded
     }
 
-    /// Whether a frame that takes `len` bytes of memory may be sent while `in_flight` others of its source are on the wire.
+    /// Returns whether a frame that takes `len` bytes of memory may be sent while `in_flight` others of its source are on the
+    /// wire.
     pub(super) fn admit(&self, source: Source, len: usize, in_flight: usize, now: Instant) -> Admission {
-        let mut lanes = self.lanes();
-        let Lanes { lanes, most_frames, most_bytes, discarded, .. } = &mut *lanes;
-        let Some(lane) = lanes.get_mut(source.lane()) else { return Admission::Discard };
-        if lane.closed {
+        let mut queues = self.queues();
+        let Queues { queues, max_frames, max_bytes, discarded, .. } = &mut *queues;
+        let Some(queue) = queues.get_mut(source.index()) else { return Admission::Discard };
+        if queue.closed {
             *discarded += 1;
             return Admission::Discard;
         }
-        if lane.frames.len() + in_flight < *most_frames && lane.bytes + len <= *most_bytes {
+        if queue.frames.len() + in_flight < *max_frames && queue.bytes + len <= *max_bytes {
             return Admission::Pass;
         }
-        let until = lane.full.get_or_insert(now).after(LIFETIME);
+        let until = queue.full.get_or_insert(now).after(LIFETIME);
         if until > now {
-            lane.waited_for = true;
+            queue.waited_for = true;
             return Admission::Wait(until);
         }
-        *discarded += lane.frames.len() as u64 + 1;
-        *lane = Lane { closed: true, ..Lane::default() };
+        *discarded += queue.frames.len() as u64 + 1;
+        *queue = SourceQueue { closed: true, ..SourceQueue::default() };
         self.attention.store(true, Ordering::SeqCst);
         Admission::Discard
     }
 
     /// Takes a frame from the wire; `true` if it is in. One for a group needs room; so does one that the wire made of another.
     pub(super) fn push(&self, source: Source, frame: Vec<u8>, group: bool) -> bool {
-        let mut lanes = self.lanes();
-        let Lanes { lanes, most_frames, most_bytes, discarded, .. } = &mut *lanes;
-        let Some(lane) = lanes.get_mut(source.lane()) else { return false };
+        let mut queues = self.queues();
+        let Queues { queues, max_frames, max_bytes, discarded, .. } = &mut *queues;
+        let Some(queue) = queues.get_mut(source.index()) else { return false };
         // What is admitted has room here, but for copies.
-        let most = if group { *most_frames } else { *most_frames * 2 };
-        let too_long = group && lane.bytes + frame.capacity() > *most_bytes;
-        if lane.closed || lane.frames.len() >= most || too_long {
+        let most = if group { *max_frames } else { *max_frames * 2 };
+        let too_long = group && queue.bytes + frame.capacity() > *max_bytes;
+        if queue.closed || queue.frames.len() >= most || too_long {
             *discarded += 1;
             return false;
         }
-        lane.bytes += frame.capacity();
-        lane.frames.push_back(frame);
+        queue.bytes += frame.capacity();
+        queue.frames.push_back(frame);
         self.attention.store(true, Ordering::SeqCst);
         true
     }
@@ -137,17 +139,17 @@ impl Inbox {
         if !self.has_frames() {
             return;
         }
-        let mut lanes = self.lanes();
-        let Lanes { lanes, next, most_frames, most_bytes, .. } = &mut *lanes;
-        let count = lanes.len();
+        let mut queues = self.queues();
+        let Queues { queues, next, max_frames, max_bytes, .. } = &mut *queues;
+        let count = queues.len();
         let (mut taken, mut empty) = (0, 0);
         while taken < most && empty < count {
             if *next >= count {
                 *next = 0;
             }
-            match lanes.get_mut(*next).and_then(|lane| lane.frames.pop_front().map(|frame| (lane, frame))) {
-                Some((lane, frame)) => {
-                    lane.bytes -= frame.capacity();
+            match queues.get_mut(*next).and_then(|queue| queue.frames.pop_front().map(|frame| (queue, frame))) {
+                Some((queue, frame)) => {
+                    queue.bytes -= frame.capacity();
                     into.push_back(frame);
                     (taken, empty) = (taken + 1, 0);
                 }
@@ -155,16 +157,16 @@ impl Inbox {
             }
             *next += 1;
         }
-        for (number, lane) in lanes.iter_mut().enumerate() {
-            lane.closed = false;
-            if lane.frames.len() <= *most_frames / 2 && lane.bytes <= *most_bytes / 2 {
-                lane.full = None;
-                if std::mem::take(&mut lane.waited_for) {
-                    room(Source::of_lane(number));
+        for (number, queue) in queues.iter_mut().enumerate() {
+            queue.closed = false;
+            if queue.frames.len() <= *max_frames / 2 && queue.bytes <= *max_bytes / 2 {
+                queue.full = None;
+                if std::mem::take(&mut queue.waited_for) {
+                    room(Source::of_index(number));
                 }
             }
         }
-        if lanes.iter().all(|lane| lane.frames.is_empty()) {
+        if queues.iter().all(|queue| queue.frames.is_empty()) {
             self.attention.store(false, Ordering::SeqCst);
         }
     }
@@ -178,14 +180,14 @@ pub(super) enum Source {
 }
 
 impl Source {
-    fn lane(self) -> usize {
+    fn index(self) -> usize {
         match self {
             Self::Uplink => 0,
             Self::Port(port) => port.0.saturating_add(1),
         }
     }
 
-    fn of_lane(lane: usize) -> Self {
-        lane.checked_sub(1).map_or(Self::Uplink, |port| Self::Port(PortId(port)))
+    fn of_index(index: usize) -> Self {
+        index.checked_sub(1).map_or(Self::Uplink, |port| Self::Port(PortId(port)))
     }
 }

@@ -1,14 +1,14 @@
-//! The pump: moves frames between the ports of devices and the wire, keeps them within their partitions, and tells what is due.
+//! Moves frames between the ports of devices and the wire, keeps them within their partitions, and computes what is due.
 //!
 //! [`Fabric::step`] lets one device work. It takes frames from the inbox of the device's port, lets the device do what is due,
-//! and puts what it sends on the wire; what the wire then delivers goes into inboxes. It touches no other device, so devices
+//! and puts what it sends on the wire. What the wire then delivers goes into inboxes. It touches no other device, so devices
 //! may be stepped by one thread in turn, as [`in_process`](crate::in_process) does, or by a thread each. The wire is locked
 //! only while frames go on it and off it, never while a device works.
 //!
-//! A fabric loses no frame of a device that goes on. A port whose device does not keep up holds back those who send to it. As
-//! in a switch (head-of-queue lifetime limit, InfiniBand Architecture 18.2.5.4) that ends: frames that no room was made for in
-//! [`LIFETIME`] are discarded, and further ones at once, until the device takes frames again. So a device that stands still
-//! costs the others what they send to it, and no more.
+//! A fabric loses no frame of a device that keeps working. A port whose device does not keep up holds back its senders. Frames
+//! that find no room for [`LIFETIME`] are discarded, as in a switch (head-of-queue lifetime limit, InfiniBand Architecture
+//! 18.2.5.4). Further ones are discarded at once, until the device takes frames again. So a device that stands still costs the
+//! others what they send to it, and no more.
 //!
 //! Like a switch that enforces partitions, it takes no frame from a port and gives none to a port that is in another partition.
 
@@ -24,13 +24,13 @@ use bareverbs::Instant;
 
 use self::inbox::{Admission, Inbox, Source};
 use crate::device::Device;
-use crate::fabric::frame_pool::{FramePool, MOST_IN_A_TURN, is_spare};
+use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN, is_spare};
 use crate::host_memory::HostMemory;
 use crate::packet::NO_LID;
 use crate::trace::Tracer;
 use crate::wire::{Delivery, Destination, PortId, Wire};
 
-pub use self::inbox::{LIFETIME, MOST_BYTES, MOST_FRAMES};
+pub use self::inbox::{LIFETIME, MAX_BYTES, MAX_FRAMES};
 
 /// Frames that a port takes out of its device, or out of its inbox, at a time.
 const BATCH: usize = 64;
@@ -50,21 +50,21 @@ pub struct Port {
     /// Frames of the device that are not on the wire yet, and until when the first of them waits for room.
     outgoing: VecDeque<Vec<u8>>,
     held_until: Option<Instant>,
-    /// Frames for the device that it has not looked at yet.
+    /// Frames for the device that it has not processed yet.
     incoming: VecDeque<Vec<u8>>,
-    /// Long frames that it got in this step, whose buffers are free again; at most [`MOST_IN_A_TURN`].
+    /// Long frames that it got in this step, whose buffers are free again; at most [`MAX_FRAMES_PER_TURN`].
     received: Vec<Vec<u8>>,
     /// Ports that have got something to do.
     reached: Vec<PortId>,
 }
 
 impl Port {
-    /// The port's place on the wire.
+    /// Returns the port's place on the wire.
     pub fn id(&self) -> PortId {
         self.id
     }
 
-    /// The ports that have got something to do by the steps since the last call: frames, or room for those that wait.
+    /// Returns the ports that have got something to do by the steps since the last call: frames, or room for those that wait.
     pub fn take_reached(&mut self) -> impl Iterator<Item = PortId> {
         self.reached.drain(..)
     }
@@ -91,12 +91,12 @@ impl<W> fmt::Debug for Fabric<W> {
     }
 }
 
-/// A moment, or never, as a number.
+/// Returns a moment, or never, as a number.
 fn nanos(moment: Option<Instant>) -> u64 {
     moment.map_or(u64::MAX, Instant::as_nanos)
 }
 
-/// Whether a frame is of a partition of the port that sends it or is to get it.
+/// Returns whether a frame belongs to a partition of this port, which sends or receives it.
 fn admits(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
     wire.identity(port).is_none_or(|identity| identity.admits(frame))
 }
@@ -108,7 +108,7 @@ fn reach(reached: &mut Vec<PortId>, port: PortId) {
 }
 
 impl<W: Wire> Fabric<W> {
-    /// A fabric without ports on `wire`. Frames for nobody here go to `uplink`, if there is one.
+    /// Creates a fabric without ports on `wire`. Frames for no port here go to `uplink`, if there is one.
     pub fn new(wire: W, uplink: Option<Box<dyn Uplink + Send>>) -> Self {
         let wire_due = AtomicU64::new(nanos(wire.next_due()));
         Self {
@@ -136,7 +136,7 @@ impl<W: Wire> Fabric<W> {
         }
     }
 
-    /// The wire, while nobody else uses the fabric.
+    /// Returns the wire, if this is the only reference to the fabric.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.switch.get_mut().unwrap_or_else(PoisonError::into_inner).wire
     }
@@ -146,7 +146,7 @@ impl<W: Wire> Fabric<W> {
         self.switch().uplink = None;
     }
 
-    /// Frames that were discarded because a port did not take them in time, by port.
+    /// Returns the frames that were discarded because a port did not take them in time, by port.
     pub fn discarded(&self, port: PortId) -> u64 {
         self.inboxes.get(port.0).map_or(0, Inbox::discarded)
     }
@@ -169,8 +169,8 @@ impl<W: Wire> Fabric<W> {
         worked | self.transmit(port, device, now)
     }
 
-    /// When [`Fabric::step`] next has work for this device: the past if it has some now, `None` if only its host or a frame
-    /// can make any.
+    /// Returns when [`Fabric::step`] next has work for this device: the past if it has some now, `None` if only its host or a
+    /// frame can make any.
     pub fn next_due<M, T>(&self, port: &Port, device: &Device<M, T>) -> Option<Instant>
     where
         M: HostMemory,
@@ -182,12 +182,12 @@ impl<W: Wire> Fabric<W> {
         device.next_due().into_iter().chain(port.held_until).min()
     }
 
-    /// Whether a port's inbox has something for its device.
+    /// Returns whether a port's inbox has something for its device.
     pub fn has_frames(&self, port: PortId) -> bool {
         self.inboxes.get(port.0).is_some_and(Inbox::has_frames)
     }
 
-    /// When the wire next delivers a frame that it has held back, for [`Fabric::deliver`].
+    /// Returns when the wire next delivers a frame that it has held back, for [`Fabric::deliver`].
     pub fn wire_due(&self) -> Option<Instant> {
         let due = self.wire_due.load(Ordering::Relaxed);
         (due != u64::MAX).then(|| Instant::from_nanos(due))
@@ -212,8 +212,8 @@ impl<W: Wire> Fabric<W> {
         lid != NO_LID && ports.any(|port| switch.wire.identity(port).is_some_and(|identity| identity.lid() == lid))
     }
 
-    /// Gives a frame from the uplink to the port that it is for, or to all if it is for a group, and calls `reached` for each; one
-    /// for nobody here, and one of another partition, is lost. `Err` gives it back: there is no room now, and shall be tried again soon.
+    /// Passes a frame from the uplink to its port, or to all ports if it is for a group, and calls `reached` for each. A frame
+    /// for no port here, or of another partition, is lost. `Err` returns the frame: there is no room now, try again soon.
     ///
     /// # Errors
     /// The port has not taken what came before.
@@ -262,7 +262,7 @@ impl<W: Wire> Fabric<W> {
         port.incoming.clear();
     }
 
-    /// Frames in.
+    /// Returns the frames in.
     fn receive<M, T>(&self, port: &mut Port, device: &mut Device<M, T>) -> bool
     where
         M: HostMemory,
@@ -281,7 +281,7 @@ impl<W: Wire> Fabric<W> {
             }
             let Some(frame) = port.incoming.pop_front() else { break };
             device.receive(&frame);
-            if is_spare(&frame) && port.received.len() < MOST_IN_A_TURN {
+            if is_spare(&frame) && port.received.len() < MAX_FRAMES_PER_TURN {
                 port.received.push(frame);
             }
             received = true;
@@ -302,7 +302,7 @@ impl<W: Wire> Fabric<W> {
         received.clear();
     }
 
-    /// Frames out.
+    /// Returns the frames out.
     fn transmit<M, T>(&self, port: &mut Port, device: &mut Device<M, T>, now: Instant) -> bool
     where
         M: HostMemory,
@@ -343,7 +343,7 @@ impl<W: Wire> Fabric<W> {
         sent
     }
 
-    /// Whether there is room for a frame at the port that it is for.
+    /// Returns whether there is room for a frame at the port that it is for.
     fn admit(&self, wire: &W, from: PortId, frame: &Vec<u8>, now: Instant) -> Admission {
         match wire.destination(from, frame) {
             Destination::Port(to) => match self.inboxes.get(to.0) {
@@ -359,7 +359,7 @@ impl<W: Wire> Fabric<W> {
         }
     }
 
-    /// Copies of frames for groups that one port may have on the wire: a full lane at each other port.
+    /// Copies of frames for groups that one port may have on the wire: a full queue at each other port.
     fn group_room(&self) -> usize {
         inbox::share(self.sources()) * self.inboxes.len().saturating_sub(1)
     }

@@ -19,7 +19,7 @@ impl HostMemory for NoMemory {
     }
 }
 
-/// A frame for a local identifier, with a mark.
+/// Returns a frame for a local identifier, with a mark.
 fn frame(dlid: u16, mark: u32) -> Vec<u8> {
     let [high, low] = dlid.to_be_bytes();
     let mut frame = vec![0, 0, high, low];
@@ -94,10 +94,10 @@ fn a_device_that_stands_still_costs_the_others_only_what_they_send_to_it() {
     rig.send(b, 1, 10);
     assert_eq!(rig.take(a, 64), Vec::from_iter(0..10));
     // More than c has room for, and behind that something for b: it has to wait.
-    rig.send(a, 3, 2 * MOST_FRAMES as u32);
+    rig.send(a, 3, 2 * MAX_FRAMES as u32);
     rig.send(a, 2, 5);
     assert!(!rig.fabric.has_frames(PortId(b)));
-    // Nobody else waits meanwhile, not even for c.
+    // No other device waits meanwhile, not even for c.
     rig.send(b, 1, 10);
     rig.send(b, 3, 1);
     assert_eq!((rig.take(a, 64), rig.waiting(b)), (Vec::from_iter(0..10), 0));
@@ -110,8 +110,8 @@ fn a_device_that_stands_still_costs_the_others_only_what_they_send_to_it() {
     rig.send(a, 3, 5000);
     rig.send(a, 2, 5);
     assert_eq!(rig.take(b, 64), Vec::from_iter(0..5));
-    assert_eq!(rig.fabric.discarded(PortId(c)), 2 * MOST_FRAMES as u64 + 5000);
-    // What b sent is still there, and when c goes on, a reaches it again.
+    assert_eq!(rig.fabric.discarded(PortId(c)), 2 * MAX_FRAMES as u64 + 5000);
+    // What b sent is still there, and when c takes frames again, a reaches it.
     assert_eq!(rig.take(c, 64), [0]);
     rig.send(a, 3, 3);
     assert_eq!(rig.take(c, 64), [0, 1, 2]);
@@ -121,7 +121,7 @@ fn a_device_that_stands_still_costs_the_others_only_what_they_send_to_it() {
 fn a_full_inbox_holds_the_sender_back_and_loses_nothing() {
     let (a, b) = (0, 1);
     let mut rig = Rig::new(2);
-    let count = 3 * MOST_FRAMES as u32;
+    let count = 3 * MAX_FRAMES as u32;
     rig.send(a, 2, count);
     let mut got = Vec::new();
     for _ in 0..count {
@@ -144,32 +144,32 @@ fn a_full_inbox_holds_the_sender_back_and_loses_nothing() {
 fn one_sender_does_not_crowd_out_another() {
     let (a, b, c) = (0, 1, 2);
     let mut rig = Rig::new(3);
-    rig.send(a, 3, 2 * MOST_FRAMES as u32);
+    rig.send(a, 3, 2 * MAX_FRAMES as u32);
     assert!(rig.waiting(a) > 0, "its share is full");
     rig.send(b, 3, 5);
     assert_eq!(rig.waiting(b), 0);
     assert_eq!(rig.take(c, 10), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], "one of each in turn");
     // Long frames are bounded by their bytes.
-    let long = vec![frame(1, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MOST_FRAMES];
+    let long = vec![frame(1, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MAX_FRAMES];
     rig.devices[b].0.outgoing.extend(long);
     rig.step(b);
-    let held: usize = (0..MOST_FRAMES).map_while(|_| rig.take(a, 1).pop()).count();
-    assert!(held * 4096 <= MOST_BYTES && held > 100, "{held}");
+    let held: usize = (0..MAX_FRAMES).map_while(|_| rig.take(a, 1).pop()).count();
+    assert!(held * 4096 <= MAX_BYTES && held > 100, "{held}");
 }
 
 #[test]
 fn frames_from_elsewhere_wait_for_room_too() {
     let mut rig = Rig::new(1);
     let mut reached = 0;
-    let refused = (0..2 * MOST_FRAMES as u32).find(|&number| {
+    let refused = (0..2 * MAX_FRAMES as u32).find(|&number| {
         let arrived = rig.fabric.arrive(frame(1, number), rig.now, |_| reached += 1);
         arrived.is_err()
     });
     let most = refused.expect("there is an end");
     assert_eq!(reached, most);
-    assert_eq!(rig.take(0, MOST_FRAMES).len() as u32, most);
+    assert_eq!(rig.take(0, MAX_FRAMES).len() as u32, most);
     assert!(rig.fabric.arrive(frame(1, 0), rig.now, |_| {}).is_ok());
-    assert!(rig.fabric.arrive(frame(9, 0), rig.now, |_| reached = 0).is_ok() && reached > 0, "nobody's");
+    assert!(rig.fabric.arrive(frame(9, 0), rig.now, |_| reached = 0).is_ok() && reached > 0, "for no port here");
 }
 
 /// A local identifier of a group.
@@ -179,20 +179,20 @@ const GROUP: u16 = 0xc001;
 fn copies_for_a_group_take_room_on_the_wire() {
     let latency = Duration::from_micros(1);
     let mut rig = Rig::with_latency(3, latency);
-    let count = 3 * MOST_FRAMES as u32;
+    let count = 3 * MAX_FRAMES as u32;
     rig.send(0, GROUP, count);
     let mut got = [Vec::new(), Vec::new()];
     while rig.waiting(0) > 0 || rig.fabric.wire_due().is_some() {
         let on_wire = rig.fabric.wire_mut().in_flight(PortId(0));
-        // Two copies of each; what two full lanes hold, and one more at most.
-        assert!(on_wire <= 2 * (MOST_FRAMES / 4) + 1, "{on_wire} copies at once");
+        // Two copies of each; what two full queues contain, and one more at most.
+        assert!(on_wire <= 2 * (MAX_FRAMES / 4) + 1, "{on_wire} copies at once");
         let due = rig.fabric.next_due(&rig.devices[0].0, &rig.devices[0].1);
-        assert!(rig.waiting(0) == 0 || due == rig.fabric.wire_due(), "it goes on when some arrive");
+        assert!(rig.waiting(0) == 0 || due == rig.fabric.wire_due(), "it continues when some arrive");
         rig.now = rig.now.after(latency);
         rig.fabric.deliver(rig.now, |_| {});
         // The members take all that came.
         for (at, got) in got.iter_mut().enumerate() {
-            got.extend(rig.take(at + 1, MOST_FRAMES));
+            got.extend(rig.take(at + 1, MAX_FRAMES));
         }
         rig.step(0);
     }
@@ -202,15 +202,15 @@ fn copies_for_a_group_take_room_on_the_wire() {
 #[test]
 fn long_frames_for_a_group_are_bounded_by_their_bytes() {
     let mut rig = Rig::new(2);
-    let long = vec![frame(GROUP, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MOST_FRAMES];
+    let long = vec![frame(GROUP, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MAX_FRAMES];
     rig.devices[0].0.outgoing.extend(long);
     while rig.waiting(0) > 0 {
         rig.step(0);
     }
-    let held: usize = (0..MOST_FRAMES).map_while(|_| rig.take(1, 1).pop()).count();
+    let held: usize = (0..MAX_FRAMES).map_while(|_| rig.take(1, 1).pop()).count();
     // The shares of both ports and of the uplink are the same.
-    assert!(held * 4096 <= MOST_BYTES / 3 && held > 100, "{held}");
-    assert_eq!(rig.fabric.discarded(PortId(1)), (MOST_FRAMES - held) as u64);
+    assert!(held * 4096 <= MAX_BYTES / 3 && held > 100, "{held}");
+    assert_eq!(rig.fabric.discarded(PortId(1)), (MAX_FRAMES - held) as u64);
 }
 
 /// What one device has received goes into the buffers that another sends from.
@@ -245,7 +245,7 @@ fn buffers_of_long_frames_go_round() {
     }
 }
 
-/// A packet to a LID in a partition.
+/// Returns a packet to a LID in a partition.
 fn packet(slid: u16, dlid: u16, pkey: u16) -> Vec<u8> {
     let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
     let dest_qpn = if dlid == GROUP { MULTICAST_QPN } else { 0x99 };

@@ -51,7 +51,7 @@ pub(crate) struct Capabilities {
     device_memory: Pair,
 }
 
-/// Reports bits of `page` that no field of its layout covers; whether each field is at most what `most` allows.
+/// Reports bits of `page` that no field of its layout covers. Returns whether each field is at most what `most` allows.
 fn check(ctx: &mut StepContext<'_>, info: bareverbs_mlx5_spec::LayoutInfo, page: &[u8], most: &[u8]) -> bool {
     let dword =
         |bytes: &[u8], at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b));
@@ -168,7 +168,7 @@ impl Capabilities {
         }
     }
 
-    /// The page that QUERY_HCA_CAP's `op_mod` asks for; one in which the device has nothing is all zero.
+    /// Returns the page that QUERY_HCA_CAP's `op_mod` asks for; one in which the device has nothing is all zero.
     pub(crate) fn query(&mut self, op_mod: u32) -> Result<&[u8], CmdStatus> {
         let page = op_mod >> 1;
         if page == CapabilityType::DeviceMemory.code() {
@@ -201,12 +201,12 @@ impl Capabilities {
         Ok(())
     }
 
-    /// A field of the general page in force.
+    /// Returns a field of the general page in force.
     pub(crate) fn general(&self, field: Field<CmdHcaCap>) -> u32 {
         self.general.current(field)
     }
 
-    /// Whether atomics treat memory as host-endian numbers.
+    /// Returns whether atomics treat memory as host-endian numbers.
     pub(crate) fn atomic_host_endian(&self) -> bool {
         self.atomic.current(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE) == HOST_ENDIANNESS
     }

@@ -47,49 +47,49 @@ impl Event {
         Self { event_type, sub_type, data }
     }
 
-    /// A completion queue has an entry.
+    /// Creates the event of a completion queue that has an entry.
     pub(crate) fn completion(cqn: u32) -> Self {
         Self::new::<CompEvent>(EventType::Completion, 0, |data| {
             data.set(CompEvent::CQ_NUMBER, cqn);
         })
     }
 
-    /// A completion queue is in error.
+    /// Creates the event of a completion queue in error.
     pub(crate) fn cq_error(cqn: u32, syndrome: u8) -> Self {
         Self::new::<CqError>(EventType::CqError, 0, |data| {
             data.set(CqError::CQN, cqn).set(CqError::SYNDROME, syndrome.into());
         })
     }
 
-    /// Something happened to a queue pair.
+    /// Creates an event of a queue pair.
     pub(crate) fn qp(event_type: EventType, qpn: u32) -> Self {
         Self::new::<QpEvents>(event_type, 0, |data| {
             data.set(QpEvents::QPN_RQN_SQN, qpn);
         })
     }
 
-    /// The port changed.
+    /// Creates the event of a port change.
     pub(crate) fn port(change: PortChange) -> Self {
         Self::new::<PortStateChangeEvent>(EventType::PortChange, change.code() as u8, |data| {
             data.set(PortStateChangeEvent::PORT_NUM, 1);
         })
     }
 
-    /// Commands of these slots are done.
+    /// Creates the event of commands that are done, by slot.
     pub(crate) fn commands(slots: u32) -> Self {
         Self::new::<CmdInterCompEvent>(EventType::Cmd, 0, |data| {
             data.set(CmdInterCompEvent::COMMAND_COMPLETION_VECTOR, slots);
         })
     }
 
-    /// The firmware wants pages, or (a negative number) wants to be rid of some.
+    /// Creates the event by which the firmware requests pages, or (a negative number) offers some back.
     pub(crate) fn page_request(pages: i32) -> Self {
         Self::new::<PagesReqEvent>(EventType::PageRequest, 0, |data| {
             data.set(PagesReqEvent::NUM_PAGES, pages as u32);
         })
     }
 
-    /// The device has failed.
+    /// Creates the event of a device that has failed.
     pub(crate) fn internal_error() -> Self {
         Self { event_type: EventType::InternalError, sub_type: 0, data: [0; DATA] }
     }
@@ -104,7 +104,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Device address of byte `at`.
+    /// Returns the device address of byte `at`.
     fn addr(&self, at: u64) -> Option<u64> {
         let at = at.checked_add(self.offset)?;
         let page = self.pages.get(usize::try_from(at >> self.log_page).ok()?)?;
@@ -150,17 +150,17 @@ pub(crate) struct EventQueues {
 }
 
 impl EventQueues {
-    /// Events that found no queue or no room.
+    /// Returns the events that found no queue or no room.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The queue that takes events of this type.
+    /// Returns the queue that takes events of this type.
     pub(crate) fn for_type(&self, event_type: EventType) -> Option<u32> {
         self.queues.iter().find(|(_, eq)| eq.takes(event_type)).map(|(eqn, _)| *eqn)
     }
 
-    /// Creates a queue; its number.
+    /// Creates a queue. Returns its number.
     pub(crate) fn create(
         &mut self,
         registry: &mut Registry,
@@ -206,7 +206,7 @@ impl EventQueues {
         Ok(eqn)
     }
 
-    /// Destroys a queue to which no completion queue reports; the firmware memory that it had.
+    /// Destroys a queue to which no completion queue reports. Returns the firmware memory that it had.
     pub(crate) fn destroy(&mut self, registry: &mut Registry, eqn: u32) -> Result<u64, CmdStatus> {
         let room = registry.destroy(Resource::eq(eqn))?;
         self.queues.remove(&eqn);
@@ -311,7 +311,7 @@ impl EventQueues {
         }
     }
 
-    /// The vectors to raise since the last call.
+    /// Returns the vectors to raise since the last call.
     pub(crate) fn take_interrupts(&mut self) -> Vec<u16> {
         core::mem::take(&mut self.interrupts)
     }

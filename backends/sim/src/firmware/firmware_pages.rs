@@ -1,7 +1,7 @@
-//! Memory that the host gives to the firmware.
+//! Firmware pages: memory that the host gives to the firmware (MANAGE_PAGES).
 //!
-//! The firmware keeps its objects in it. Each page is filled with a pattern of its own when it is given and looked at
-//! when it goes back, so that a host that writes to a page that it gave away is found out.
+//! The firmware keeps its objects in it. Each page is filled with a pattern when it is given and checked when it goes back. So
+//! a host that writes to a page that it gave away is detected.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -30,25 +30,25 @@ pub(crate) mod cost {
 /// Time without a new object, an object's end or a page that moved, after which spare pages go back.
 ///
 /// A driver that unloads destroys its objects and then its event queues, one command after the other. A request to take pages
-/// back must not be under way by then: Linux refuses its own MANAGE_PAGES while it destroys the event queues, takes that for
-/// a firmware that is gone, and frees pages that the firmware still holds (`reclaim_pages_cmd` of mlx5_core since Linux 6.18 and
-/// the stable kernels of October 2025).
+/// back must not be under way by then: Linux refuses its own MANAGE_PAGES while it destroys the event queues. It takes that for
+/// a dead firmware and frees pages that the firmware still has (`reclaim_pages_cmd` of mlx5_core since Linux 6.18 and the
+/// stable kernels of October 2025).
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Bytes of this process that a page takes in the list, with slack.
 pub(crate) const PAGE_MEMORY: u64 = 32;
 
-/// Most pages that one command moves and one request asks for: each is filled or looked at, which takes a microsecond.
-pub(crate) const MOST_MOVED: u32 = 4096;
+/// Maximum pages that one command moves and one request asks for: each is filled or checked, which takes a microsecond.
+pub(crate) const MAX_MOVED: u32 = 4096;
 
-/// Most pages that one request offers back: a host needs milliseconds to free so many, also behind an IOMMU.
-const MOST_OFFERED: u32 = 256;
+/// Maximum pages that one request offers back: a host needs milliseconds to free that many, also behind an IOMMU.
+const MAX_OFFERED: u32 = 256;
 
 /// Firmware memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
     demand: PageDemand,
-    /// Addresses of the pages held.
+    /// Device addresses of the pages.
     held: BTreeSet<u64>,
     /// Bytes that objects take.
     used: u64,
@@ -90,17 +90,17 @@ impl Pages {
         }
     }
 
-    /// Pages held.
+    /// Returns the number of pages that the firmware has.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Bytes of this process that the list of pages takes.
+    /// Returns the bytes of this process that the list of pages takes.
     pub(crate) fn memory(&self) -> u64 {
         self.held.len() as u64 * PAGE_MEMORY
     }
 
-    /// Pages that were still held when the device was disabled.
+    /// Returns the number of pages that the firmware still had when the device was disabled.
     pub(crate) fn lost(&self) -> usize {
         self.lost
     }
@@ -109,28 +109,28 @@ impl Pages {
         u32::try_from(self.held.len()).unwrap_or(u32::MAX)
     }
 
-    /// Pages missing before the capabilities can be read.
+    /// Returns the pages missing before the capabilities can be read.
     pub(crate) fn missing_to_boot(&self) -> u32 {
         self.demand.boot.saturating_sub(self.held32())
     }
 
-    /// Pages missing before INIT_HCA.
+    /// Returns the pages missing before INIT_HCA.
     pub(crate) fn missing_to_init(&self) -> u32 {
         self.demand.boot.saturating_add(self.demand.init).saturating_sub(self.held32())
     }
 
-    /// Pages that objects take.
+    /// Returns the pages that objects take.
     fn objects(&self) -> u32 {
         u32::try_from(self.used.div_ceil(FIRMWARE_PAGE as u64)).unwrap_or(u32::MAX)
     }
 
-    /// Pages in use. A fifth of the first pages is the firmware's own; the rest is room for objects.
+    /// Returns the pages in use. A fifth of the first pages is the firmware's own; the rest is room for objects.
     fn in_use(&self) -> u32 {
         let own = self.demand.boot.saturating_add(self.demand.init / 5);
         own.saturating_add(self.objects())
     }
 
-    /// Room for an object of `bytes`, taken now; refused only when the host has refused to give more.
+    /// Returns the room for an object of `bytes`, taken now; refused only when the host has refused to give more.
     pub(crate) fn reserve(&mut self, bytes: u64) -> Result<(), CmdStatus> {
         self.changed = true;
         self.used = self.used.saturating_add(bytes);
@@ -147,31 +147,33 @@ impl Pages {
         self.used = self.used.saturating_sub(bytes);
     }
 
-    /// Pages held beyond those in use, negative if some are missing.
+    /// Returns the number of pages beyond those in use, negative if some are missing.
     fn free(&self) -> i64 {
         i64::from(self.held32()) - i64::from(self.in_use())
     }
 
-    /// Pages that could go back: of those asked for in operation, all but a chunk of free ones.
+    /// Returns the pages that could go back: of those asked for in operation, all but a chunk of free ones.
     fn spare(&self) -> u32 {
         let first = self.demand.boot.saturating_add(self.demand.init);
         let free = u32::try_from(self.free()).unwrap_or(0);
         free.saturating_sub(self.demand.chunk).min(self.held32().saturating_sub(first))
     }
 
-    /// Whether so many are spare that the host is to take some back, once it is quiet. A page or two are not worth an event.
+    /// Returns whether enough are spare that the host is asked to take some back, once it is quiet. A page or two are not worth
+    /// an event.
     fn has_spare(&self) -> bool {
         let chunk = self.demand.chunk;
         let enough = chunk.div_ceil(2).max(1);
         chunk != 0 && self.offered == 0 && self.asked == 0 && self.spare() >= enough
     }
 
-    /// When spare pages are offered back if nothing happens before.
+    /// Returns when spare pages are offered back if nothing happens before.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.has_spare().then(|| self.quiet_since.after(QUIET))
     }
 
-    /// Pages to ask for (positive) or to offer back (negative) by event now. One request of each kind is under way at most.
+    /// Returns the pages to ask for (positive) or to offer back (negative) by event now. One request of each kind is under way
+    /// at most.
     pub(crate) fn request(&mut self, now: Instant) -> Option<i32> {
         if core::mem::take(&mut self.changed) {
             self.quiet_since = now;
@@ -182,18 +184,18 @@ impl Pages {
         }
         let free = self.free();
         if free < chunk / 2 && self.asked == 0 && !self.refused {
-            let pages = (chunk - free).clamp(1, MOST_MOVED.into());
+            let pages = (chunk - free).clamp(1, MAX_MOVED.into());
             self.asked = pages as u32;
             return Some(pages as i32);
         }
         if self.next_due()? > now {
             return None;
         }
-        self.offered = self.spare().min(MOST_OFFERED);
+        self.offered = self.spare().min(MAX_OFFERED);
         Some(-(self.offered as i32))
     }
 
-    /// The host gives a page.
+    /// Returns the host gives a page.
     pub(crate) fn give(&mut self, ctx: &mut StepContext<'_>, addr: u64) -> Result<(), CmdStatus> {
         if !addr.is_multiple_of(FIRMWARE_PAGE as u64) {
             return Err(CmdStatus::BadParam);
@@ -213,7 +215,7 @@ impl Pages {
         Ok(())
     }
 
-    /// A page that was just given goes back unlooked at: the rest of its command was refused.
+    /// Returns a page that was just given, unchecked: the rest of its command was refused.
     pub(crate) fn give_up(&mut self, addr: u64) {
         if self.held.remove(&addr) {
             self.asked = self.asked.saturating_add(1);
@@ -232,11 +234,12 @@ impl Pages {
         self.refused = true;
     }
 
-    /// The host takes back at most `most` pages, and fewer than it asks for if those are many; `all` if none is in use any more.
+    /// Returns the host takes back at most `most` pages, and fewer than it asks for if those are many; `all` if none is in use
+    /// any more.
     pub(crate) fn reclaim(&mut self, ctx: &mut StepContext<'_>, most: u32, all: bool) -> Vec<u64> {
         let spare = if all { self.held32() } else { self.held32().saturating_sub(self.in_use()) };
         let mut taken = Vec::new();
-        for _ in 0..most.min(spare).min(MOST_MOVED) {
+        for _ in 0..most.min(spare).min(MAX_MOVED) {
             let Some(addr) = self.held.pop_last() else { break };
             Self::inspect(ctx, addr);
             taken.push(addr);
@@ -261,12 +264,12 @@ impl Pages {
         self.refused = false;
     }
 
-    /// The device is disabled: what is still held is lost to the host.
+    /// Counts the pages that the firmware still has as lost: the device is disabled.
     pub(crate) fn disable(&mut self, ctx: &mut StepContext<'_>) {
         self.forget_objects();
         self.lost = self.held.len();
         // No more of them than a command moves.
-        for addr in core::mem::take(&mut self.held).into_iter().take(MOST_MOVED as usize) {
+        for addr in core::mem::take(&mut self.held).into_iter().take(MAX_MOVED as usize) {
             Self::inspect(ctx, addr);
         }
     }

@@ -109,8 +109,8 @@ impl Firmware {
         self.pages.forget_objects();
     }
 
-    /// Everything but the pages' account, the port's cable and its subnet manager's settings, and what was reported already as at
-    /// power-on, as DISABLE_HCA leaves it.
+    /// Restores the state of power-on, as DISABLE_HCA does. The account of pages, the cable, the settings of the subnet manager
+    /// and reports already made stay.
     pub(crate) fn restart(&mut self) {
         let fresh = Self::with_port(self.config.clone(), self.port.restarted(&self.config));
         let Self { pages, unsupported, .. } = core::mem::replace(self, fresh);
@@ -158,12 +158,12 @@ impl Firmware {
         }
     }
 
-    /// Whether page requests reach anyone.
+    /// Returns whether page requests reach anyone.
     fn asks_for_pages(&self) -> bool {
         self.state == HcaState::Running && self.eqs.for_type(EventType::PageRequest).is_some()
     }
 
-    /// When there is work that no command and no packet brings.
+    /// Returns when there is work that no command and no packet brings.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let engine = (self.state == HcaState::Running).then(|| self.engine.next_due()).flatten();
         let pages = self.asks_for_pages().then(|| self.pages.next_due()).flatten();
@@ -184,7 +184,7 @@ impl Firmware {
         }
     }
 
-    /// What the agents of the port answer from.
+    /// Returns what the agents of the port answer from.
     pub(crate) fn agents(&mut self, now: Instant) -> Agents<'_> {
         Agents {
             port: &mut self.port,

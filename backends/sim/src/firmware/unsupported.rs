@@ -1,11 +1,11 @@
-//! What hosts ask for and the device does not support: each is reported once.
+//! Requests of the host that the device does not support, each reported once.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use bareverbs_mlx5_spec::{CmdOpcode, OtherCmdOpcode, WqeOpcode};
 
-/// Reports that are kept, at most: a host may ask for anything.
+/// Maximum reports that are kept: a host may ask for anything.
 const MAX_REPORTED: usize = 1000;
 
 /// What the device does not support.
@@ -27,7 +27,7 @@ pub(crate) enum Unsupported {
     LidOfAnother(u16),
 }
 
-/// Name of a command, by its opcode.
+/// Returns the name of a command, by its opcode.
 pub(crate) fn command_name(opcode: u32) -> Option<&'static str> {
     CmdOpcode::from_code(opcode).map(CmdOpcode::name).or_else(|| OtherCmdOpcode::from_code(opcode).map(OtherCmdOpcode::name))
 }
@@ -66,7 +66,7 @@ impl UnsupportedLog {
         }
     }
 
-    /// A line for each that came up since the last call.
+    /// Returns a line for each that came up since the last call.
     pub(crate) fn take(&mut self) -> Vec<String> {
         self.new.drain(..).map(|item| item.to_string()).collect()
     }

@@ -16,7 +16,7 @@ pub struct WorldConfig {
     /// How far time moves when a clock is asked to relax.
     pub step: Duration,
     /// How far it may move then if nothing has happened for long; not less than `step`.
-    pub longest_step: Duration,
+    pub max_step: Duration,
     /// How far time moves when a clock is read.
     pub read_step: Duration,
 }
@@ -28,7 +28,7 @@ impl Default for WorldConfig {
             seed: 1,
             latency: Duration::from_nanos(500),
             step: Duration::from_micros(1),
-            longest_step: Duration::from_millis(1),
+            max_step: Duration::from_millis(1),
             read_step: Duration::from_nanos(20),
         }
     }

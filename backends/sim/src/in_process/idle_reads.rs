@@ -1,4 +1,4 @@
-//! Time for a loop that only polls: a host that reads the same word again and again lets the world go on to its next event.
+//! Time for a loop that only polls: a host that reads the same word again and again makes the world move to its next event.
 //!
 //! On hardware, time passes while a program spins on a completion queue. Here it passes in the clock, which such a loop never
 //! asks. So rings and buffers count how often in a row a host has read the same place.
@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use super::state::WorldState;
 
-/// Reads of one place in a row after which the world goes on to its next event.
+/// Reads of one place in a row after which the world moves to its next event.
 pub(super) const READS_PER_EVENT: u32 = 64;
 
 /// The world that a memory belongs to, if it belongs to one. A weak reference: the world's devices have the memory too.
@@ -25,8 +25,8 @@ impl HomeWorld {
 #[derive(Debug)]
 pub(super) struct IdleReads {
     world: HomeWorld,
-    /// The place read last, and in the lower half how often it was read in a row before. Used by the one thread that polls; if two do,
-    /// counts may be lost.
+    /// The place read last, and in the lower half how often it was read in a row before. Used by the one thread that polls; if
+    /// two do, counts may be lost.
     last: AtomicU64,
 }
 

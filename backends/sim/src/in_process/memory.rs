@@ -27,8 +27,8 @@ impl AccessOrder for HostOrder {
     const STORE: Ordering = Ordering::Relaxed;
 }
 
-/// The device's accesses: in the order in which it does them. Who sees its owner byte and then has an acquire fence sees
-/// what it wrote before; what it reads after a doorbell record is at least as new as the record.
+/// The device's accesses: in the order in which it does them. A thread that sees its owner byte and then has an acquire fence
+/// sees what it wrote before. What it reads after a doorbell record is at least as new as the record.
 struct DeviceOrder;
 
 impl AccessOrder for DeviceOrder {
@@ -57,11 +57,11 @@ fn replace_bytes<O: AccessOrder>(word: &AtomicU64, skip: usize, from: &[u8]) {
 /// Zeroed memory at a device address.
 ///
 /// Clones are the same memory, for any thread. Words are atomic and every access through [`DmaMemory`] is relaxed, so that
-/// loads and whole words cost what plain memory costs. Writing less than a word changes no other byte of it, whatever other
+/// loads and whole words cost what plain memory costs. Writing less than a word changes no other byte of it, although other
 /// threads write there meanwhile.
 ///
-/// A program that spins on a ring or a [`SimBuffer`] of a [`Host`](super::Host)'s memory needs no clock: after 64 reads of the
-/// same place in a row, time moves on to the next event of the world, and devices and wire work.
+/// A program that spins on a ring or a [`SimBuffer`] of a [`Host`](super::Host)'s memory needs no clock. After 64 reads of the
+/// same place in a row, time moves to the next event of the world, and devices and wire work.
 #[derive(Clone)]
 pub struct SimMemory {
     words: Arc<[AtomicU64]>,
@@ -86,12 +86,12 @@ impl SimMemory {
         Self { words, addr: addr & !0xfff, world: HomeWorld::default() }
     }
 
-    /// The same memory, whose idle reads let time pass in `world`.
+    /// Returns the same memory, whose idle reads let time pass in `world`.
     pub(super) fn in_world(self, world: HomeWorld) -> Self {
         Self { world, ..self }
     }
 
-    /// The words that hold bytes `at..at + len`.
+    /// Returns the words that hold bytes `at..at + len`.
     fn layout(&self, at: usize, len: usize) -> Result<&[AtomicU64], OutOfRange> {
         let out = OutOfRange { offset: at, len };
         let end = at.checked_add(len).ok_or(out)?;
@@ -139,8 +139,8 @@ impl SimMemory {
     }
 }
 
-// SAFETY: every access is checked against the words, which live as long as any clone or ring of them; the simulated device reaches
-// memory through a `MemoryMap`, by the same checked accesses.
+// SAFETY: every access is checked against the words, which live as long as any clone or ring of them. The simulated device
+// reaches memory through a `MemoryMap`, by the same checked accesses.
 #[expect(unsafe_code, reason = "the trait is unsafe to implement")]
 unsafe impl DmaMemory for SimMemory {
     type Ring = SimRing;
@@ -326,7 +326,7 @@ impl AddressMap for SimBuffer {
     }
 }
 
-// SAFETY: the words live as long as any clone of their memory, nobody has a reference to their bytes, and the device reaches them
+// SAFETY: the words live as long as any clone of their memory, no reference to their bytes exists, and the device reaches them
 // by checked accesses.
 #[expect(unsafe_code, reason = "the trait is unsafe to implement")]
 unsafe impl DmaBuffer for SimBuffer {
@@ -349,7 +349,7 @@ unsafe impl DmaBuffer for SimBuffer {
     }
 }
 
-/// The first address after `memory`.
+/// Returns the first address after `memory`.
 fn end(memory: &SimMemory) -> u64 {
     memory.addr.saturating_add(memory.len() as u64)
 }
@@ -388,8 +388,8 @@ impl MemoryMap {
         memories.len() < before
     }
 
-    /// Maps `len` bytes of new memory after all memory so far, a page apart from it so that a device that runs over the end
-    /// is caught; after address `first` if there is none yet.
+    /// Maps `len` bytes of new memory after all memory so far, or from address `first` on if there is none yet. An unmapped
+    /// page between them catches a device that runs over the end.
     pub(super) fn append(&self, first: u64, len: usize) -> SimMemory {
         let mut memories = self.memories.write();
         let last = memories.last().map_or(first, end);

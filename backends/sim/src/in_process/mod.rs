@@ -1,7 +1,7 @@
 //! Simulated devices, their wire and their time in one process: what a driver needs to run on them, with no thread of its own
 //! and no wall clock. Any thread may use any of it.
 //!
-//! A [`World`] holds the devices, the wire between them and the time. A [`Host`] is one machine with one device in it and
+//! A [`World`] contains the devices, the wire between them and the time. A [`Host`] is one machine with one device in it and
 //! makes the parts of its platform: [`SimRegisters`], [`SimMemory`], [`SimFence`] and [`SimClock`].
 //!
 //! Simulated time moves when the program looks for something:
@@ -9,7 +9,7 @@
 //! - [`SimClock`]'s `relax` moves it a step on and lets devices and wire work; `now` moves it 20 ns on. So every wait with a
 //!   deadline ends.
 //! - A program that reads the same place of a queue or a [`SimBuffer`] 64 times in a row moves it to the next event. So
-//!   `while verbs.poll_cq(cq, &mut done)? == 0 {}` ends, as on hardware. If no event is due, it spins for ever, as on hardware.
+//!   `while verbs.poll_cq(cq, &mut done)? == 0 {}` ends, as on hardware. If no event is due, it spins without end, as on hardware.
 //! - [`World::advance`] moves it as far as it says.
 //!
 //! One thread that does the same sees the same, to the nanosecond.

@@ -79,7 +79,7 @@ impl OrderLog {
         self.accesses.lock().push(access);
     }
 
-    /// What was recorded since the last call.
+    /// Returns what was recorded since the last call.
     pub fn take(&self) -> Vec<Access> {
         std::mem::take(&mut *self.accesses.lock())
     }
@@ -124,7 +124,7 @@ impl<T: Registers> Registers for Recorded<T> {
     }
 }
 
-/// Registers that one queue writes by itself, with what is written recorded.
+/// A register that one queue writes, with what is written recorded.
 #[derive(Clone, Debug)]
 pub struct RecordedRegister<T> {
     inner: T,

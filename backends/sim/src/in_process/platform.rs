@@ -69,7 +69,7 @@ impl Registers for SimRegisters {
     }
 }
 
-/// Registers that one queue writes by itself. What is written while the calling thread holds the world is lost.
+/// A register that one queue writes. What is written while the calling thread has the world locked is lost.
 #[derive(Clone, Debug)]
 pub struct SimRegister {
     registers: SimRegisters,

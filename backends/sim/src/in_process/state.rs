@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::fabric::{Fabric, Port};
 use crate::wire::{FaultyWire, PerfectWire};
 
-/// Rounds of work after which the world goes on without having come to rest, so that no device can stop time.
+/// Maximum rounds of work at one moment, so that no device can stop time.
 const ROUNDS: usize = 256;
 /// What clocks, registers and hosts of one world share.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct WorldState {
     /// Nanoseconds. Apart from the rest, so that a clock can be read while devices work. Never goes back.
     pub(super) now: AtomicU64,
     pub(super) read_step: Duration,
-    /// The mutex lets other threads wait. The cell refuses the thread that holds it already, in a listener of a device.
+    /// The mutex makes other threads wait. The cell refuses a thread that has locked it already, in a listener of a device.
     pub(super) subnet: ReentrantMutex<RefCell<Subnet>>,
 }
 
@@ -29,7 +29,7 @@ impl WorldState {
         Instant::from_nanos(self.now.load(Ordering::Relaxed))
     }
 
-    /// Moves time on by `step`; the moment after.
+    /// Moves time on by `step`. Returns the moment after.
     fn step(&self, step: Duration) -> Instant {
         let after = |nanos| Instant::from_nanos(nanos).after(step).as_nanos();
         Instant::from_nanos(after(self.now.update(Ordering::Relaxed, Ordering::Relaxed, after)))
@@ -40,12 +40,12 @@ impl WorldState {
         self.now.fetch_max(moment.as_nanos(), Ordering::Relaxed);
     }
 
-    /// What a clock shows when a host reads it.
+    /// Returns what a clock shows when a host reads it.
     pub(super) fn read_clock(&self) -> Instant {
         self.step(self.read_step)
     }
 
-    /// Moves a step on and lets everything work; does nothing if this thread holds the world already.
+    /// Moves time a step on and lets everything work. Does nothing if this thread has locked the world already.
     pub(super) fn relax(&self) {
         self.try_with(|subnet| {
             let now = self.step(subnet.next_step(self.now()));
@@ -53,27 +53,27 @@ impl WorldState {
         });
     }
 
-    /// Moves time to the next event, by the longest step at most, and lets everything work. Does nothing if no event is due, so that
-    /// a thread that only polls cannot run the deadlines of other threads out, or if a thread holds the world already.
+    /// Moves time to the next event, by the longest step at most, and lets everything work. Does nothing if a thread has locked
+    /// the world, or if no event is due: a thread that only polls cannot run the deadlines of other threads out.
     pub(super) fn go_to_next_event(&self) {
         if let Some(subnet) = self.subnet.try_lock()
             && let Ok(mut subnet) = subnet.try_borrow_mut()
             && let Some(due) = subnet.next_due()
         {
             let now = self.now();
-            self.move_to(subnet.next_moment(now, due).min(now.after(subnet.config.longest_step)));
+            self.move_to(subnet.next_moment(now, due).min(now.after(subnet.config.max_step)));
             subnet.work(self.now());
         }
     }
 
-    /// Gives `access` devices and wire once no other thread holds them; `None` if this thread holds them already.
+    /// Calls `access` with devices and wire once no other thread uses them. Returns `None` if this thread uses them already.
     pub(super) fn try_with<R>(&self, access: impl FnOnce(&mut Subnet) -> R) -> Option<R> {
         let subnet = self.subnet.lock();
         let mut subnet = subnet.try_borrow_mut().ok()?;
         Some(access(&mut subnet))
     }
 
-    /// As [`WorldState::try_with`]; panics if this thread holds the world already.
+    /// Same as [`WorldState::try_with`], but panics if this thread has locked the world already.
     pub(super) fn with<R>(&self, access: impl FnOnce(&mut Subnet) -> R) -> R {
         access(&mut self.subnet.lock().borrow_mut())
     }
@@ -103,7 +103,7 @@ impl Subnet {
         }
     }
 
-    /// How far a relaxing clock moves: steps grow while nothing happens, up to the next thing that is due.
+    /// Returns how far a relaxing clock moves: steps grow while nothing happens, up to the next thing that is due.
     fn next_step(&self, now: Instant) -> Duration {
         match self.next_due() {
             Some(due) => self.step.min(due.since(now)).max(self.config.step),
@@ -116,7 +116,7 @@ impl Subnet {
         if self.work(now) {
             self.step = self.config.step;
         } else {
-            self.step = self.step.saturating_mul(2).min(self.config.longest_step).max(self.config.step);
+            self.step = self.step.saturating_mul(2).min(self.config.max_step).max(self.config.step);
         }
     }
 
@@ -125,12 +125,13 @@ impl Subnet {
         ports.chain(self.fabric.wire_due()).min()
     }
 
-    /// The moment of the next event, after `now`. What is due in the past has had its turn: it gets the next one a step later.
+    /// Returns the moment of the next event, after `now`. What is due in the past has had its turn: its next turn is a step
+    /// later.
     pub(super) fn next_moment(&self, now: Instant, due: Instant) -> Instant {
         if due > now { due } else { now.after(self.config.step.max(Duration::from_nanos(1))) }
     }
 
-    /// Lets devices and wire do what is due now; whether there was anything.
+    /// Lets devices and wire do what is due now. Returns whether there was anything.
     pub(super) fn work(&mut self, now: Instant) -> bool {
         let mut worked = false;
         for _ in 0..ROUNDS {

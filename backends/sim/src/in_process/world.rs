@@ -18,27 +18,26 @@ use crate::device::Device;
 use crate::fabric::Fabric;
 use crate::wire::{FaultyWire, PerfectWire, WireFaults, WireStats};
 
-/// Where the first memory of a host lies if its owner does not say.
+/// Device address of the first memory of a host, unless the caller chooses one.
 const FIRST_MEMORY: u64 = 0x1_0000_0000;
 
 /// Devices joined by a wire, and their time.
 ///
-/// A world and everything of its hosts may be used from several threads. One thread at a time holds the world: whoever
-/// accesses a register, relaxes a clock or calls a method here waits until no other thread does. Every thread moves the same
-/// time on, so a thread that the machine's scheduler holds up may find that much simulated time has passed, more than its
-/// deadlines allow; a short [`WorldConfig::longest_step`] keeps that in bounds. Used from one thread, a world does the same
-/// every time.
+/// A world and everything of its hosts may be used from several threads. One thread at a time has the world locked: a thread
+/// that accesses a register, relaxes a clock or calls a method here waits until no other thread does. All threads move the same
+/// time. A thread that the machine's scheduler delays may find that its deadlines have passed in simulated time. A short
+/// [`WorldConfig::max_step`] bounds that. Used from one thread, a world does the same every time.
 ///
-/// A listener that a device calls, and the closure of [`Host::with_device`], hold the world. They must not wait for another
-/// thread that needs it. They may read the clock; register accesses fail there, relaxing does nothing, and any other use of
-/// the world or of its hosts panics.
+/// A listener that a device calls, and the closure of [`Host::with_device`], run with the world locked. They must not wait for
+/// another thread that needs it. They may read the clock; register accesses fail there, relaxing does nothing, and any other
+/// use of the world or of its hosts panics.
 #[derive(Clone, Debug)]
 pub struct World {
     state: Arc<WorldState>,
 }
 
 impl World {
-    /// A world with a wire and no device.
+    /// Creates a world with a wire and no device.
     pub fn new(config: WorldConfig) -> Self {
         let wire = FaultyWire::new(PerfectWire::new(config.latency), config.faults, config.seed);
         let (step, read_step) = (config.step, config.read_step);
@@ -47,7 +46,8 @@ impl World {
         Self { state: Arc::new(WorldState { now: AtomicU64::new(0), read_step, subnet }) }
     }
 
-    /// A world with two hosts, whose devices have LIDs 1 and 2 and are otherwise as usual.
+    /// Creates a world with two hosts, whose devices have LIDs 1 and 2 and are otherwise as [`DeviceConfig::with_lid`] makes
+    /// them.
     pub fn pair(config: WorldConfig) -> (Self, Host, Host) {
         let world = Self::new(config);
         let first = world.add(DeviceConfig::with_lid(1));
@@ -55,7 +55,7 @@ impl World {
         (world, first, second)
     }
 
-    /// Adds a host with a device, enabled as a kernel leaves it to a driver, on the wire.
+    /// Adds a host with a device on the wire, enabled as a kernel leaves it to a driver.
     pub fn add(&self, config: DeviceConfig) -> Host {
         let map = MemoryMap::default();
         let mut device = Device::new(config, Box::new(map.clone()));
@@ -70,7 +70,7 @@ impl World {
         Host { world: self.clone(), device, map }
     }
 
-    /// The present moment; time stands still over this call.
+    /// Returns the present moment; time stands still over this call.
     pub fn now(&self) -> Instant {
         self.state.now()
     }
@@ -97,7 +97,7 @@ impl World {
         });
     }
 
-    /// What the wire did.
+    /// Returns what the wire did to frames so far.
     pub fn wire_stats(&self) -> WireStats {
         self.state.with(|subnet| subnet.fabric.wire_mut().stats())
     }
@@ -117,7 +117,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The world around it.
+    /// Returns the world around it.
     pub fn world(&self) -> &World {
         &self.world
     }
@@ -132,7 +132,7 @@ impl Host {
         SimFence
     }
 
-    /// The world's clock.
+    /// Returns the world's clock.
     pub fn clock(&self) -> SimClock {
         SimClock::new(Arc::clone(&self.world.state))
     }
@@ -148,7 +148,7 @@ impl Host {
         self.map.map(&memory).then(|| memory.in_world(HomeWorld::new(&self.world.state)))
     }
 
-    /// The memories that the device reaches.
+    /// Returns the memories that the device reaches.
     pub fn memory_map(&self) -> &MemoryMap {
         &self.map
     }
@@ -165,9 +165,9 @@ impl Host {
         })
     }
 
-    /// The MSI-X vectors that the device raised since the last call, in order.
+    /// Returns the MSI-X vectors that the device raised since the last call, in order.
     pub fn take_interrupts(&self) -> Vec<u16> {
-        // Unlike `with_device`, this gives the device nothing to do: a clock that relaxes goes on in long steps.
+        // Unlike `with_device`, this gives the device nothing to do: a clock that relaxes continues in long steps.
         self.world
             .state
             .with(|subnet| subnet.devices.get_mut(self.device).map(|(_, device)| device.take_interrupts()).unwrap_or_default())
@@ -247,7 +247,7 @@ mod tests {
         b.write(0, &[2]).unwrap();
         assert_eq!((a.read_u8(0), b.read_u8(0)), (Ok(1), Ok(2)));
         let more = first.memory(1);
-        assert!(more.device_addr() >= a.device_addr() + 0x2000, "a page between them is nobody's");
+        assert!(more.device_addr() >= a.device_addr() + 0x2000, "an unmapped page lies between them");
         assert!(first.memory_at(a.device_addr(), 8).is_none());
         assert!(first.memory_at(0x10_0000, 8).is_some());
     }

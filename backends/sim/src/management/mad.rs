@@ -36,8 +36,8 @@ pub(super) mod method {
 
 /// Of a directed route: it goes back (IBTA 14.2.1.2, the D bit above the status).
 pub(super) const DIRECTION: u16 = 1 << 15;
-/// Most hops of a directed route.
-pub(super) const MOST_HOPS: u8 = 63;
+/// Maximum hops of a directed route.
+pub(super) const MAX_HOPS: u8 = 63;
 /// The only port there is.
 pub(super) const PORT: u8 = 1;
 

@@ -16,7 +16,7 @@ use crate::config::DeviceConfig;
 use crate::port::{Admission, Port};
 use crate::stats::EngineStats;
 
-use mad::{DIRECTION, MOST_HOPS, PORT, at, class, method, status, word};
+use mad::{DIRECTION, MAX_HOPS, PORT, at, class, method, status, word};
 
 pub(crate) use mad::MAD;
 pub(crate) use performance::{Cleared, Counts, count};
@@ -50,10 +50,10 @@ pub(crate) fn answer_from_wire(agents: Agents<'_>, question: &[u8; MAD]) -> Opti
     if question[at::CLASS] != class::DIRECTED_ROUTE {
         return answer(agents, question, true);
     }
-    // The route ends here, or would go on where there is no port (IBTA 14.2.2.2).
+    // The route ends here, or would continue where there is no port (IBTA 14.2.2.2).
     let hops = question[at::HOP_COUNT];
     let going_out = word(question, at::STATUS) & DIRECTION == 0;
-    if !going_out || hops > MOST_HOPS || question[at::HOP_POINTER] != hops {
+    if !going_out || hops > MAX_HOPS || question[at::HOP_POINTER] != hops {
         return None;
     }
     let mut arrived = *question;
@@ -75,8 +75,8 @@ fn admit(agents: &mut Agents<'_>, question: &[u8; MAD], check_key: bool) -> Admi
     agents.port.admit(key, set, agents.now)
 }
 
-/// The answer to a datagram; `None` for one that asks nothing, is of a class that no agent here has, or lacks the key of the subnet's
-/// manager. Without `check_key` the host may read nevertheless.
+/// Returns the answer to a datagram; `None` for one that asks nothing, is of a class that no agent here has, or lacks the key
+/// of the subnet's manager. Without `check_key` the host may read nevertheless.
 pub(crate) fn answer(mut agents: Agents<'_>, question: &[u8; MAD], check_key: bool) -> Option<[u8; MAD]> {
     let class = question[at::CLASS];
     if !matches!(class, class::LID_ROUTED | class::DIRECTED_ROUTE | class::PERFORMANCE) || question[at::METHOD] & 0x80 != 0 {

@@ -20,13 +20,14 @@ const COUNTER_SELECT: usize = 2;
 const ALL_PORTS: u8 = 0xff;
 
 /// In the order in which the extended counters have them: bytes in fours sent and received, packets sent and received, those to
-/// one port, those to groups. Behind them: times that the link went down, frames that were no packets, frames that found no link,
-/// datagrams of subnet management that found no room.
+/// one port, those to groups. Behind them: times that the link went down, frames that were no packets, frames that found no
+/// link, datagrams of subnet management that found no room.
 const COUNTS: usize = 12;
 /// What a port counts.
 pub(crate) type Counts = [u64; COUNTS];
 
-/// Where a counter lies: its place among the counts, its bit in the choice of those to be cleared, its byte, its length in bytes.
+/// Where a counter lies: its place among the counts, its bit in the choice of those to be cleared, its byte, its length in
+/// bytes.
 type Counter = (usize, u32, usize, usize);
 
 /// PortCounters (IBTA 16.1.3.5), apart from those that stay 0.
@@ -50,7 +51,7 @@ const EXTENDED: [Counter; 8] =
 pub(crate) struct Cleared(Counts);
 
 impl Cleared {
-    /// What came since.
+    /// Returns what was counted since.
     pub(crate) fn since(&self, now: &Counts) -> Counts {
         let mut since = *now;
         since.iter_mut().zip(self.0).for_each(|(count, cleared)| *count = count.saturating_sub(cleared));
@@ -67,7 +68,7 @@ impl Cleared {
     }
 }
 
-/// What the port has counted, in the transport and by itself.
+/// Returns what the port has counted: what the transport counts and what it counts itself.
 pub(crate) fn count(stats: &EngineStats, port: PortStats) -> Counts {
     let EngineStats { sent, sent_multicast, received, received_multicast, malformed, subnet_management_dropped, .. } = *stats;
     let (out, into) = (sent.and(sent_multicast), received.and(received_multicast));
@@ -100,7 +101,7 @@ fn class_port_info() -> [u8; DATA] {
     data
 }
 
-/// Data of the answer to a question with these data; `clear` as it asks (PerformanceSet).
+/// Returns the data of the answer to a question with these data; `clear` as it asks (PerformanceSet).
 pub(super) fn answer(cleared: &mut Cleared, now: Counts, clear: bool, attribute: u16, asked: &[u8]) -> Result<[u8; DATA], u16> {
     let counters: &[Counter] = match attribute {
         attribute::CLASS_PORT_INFO if !clear => return Ok(class_port_info()),

@@ -19,28 +19,28 @@ pub(super) mod attribute {
     pub(in super::super) const SM_INFO: u16 = 0x20;
 }
 
-const GUIDS_A_BLOCK: usize = 8;
-const PKEYS_A_BLOCK: usize = 32;
+const GUIDS_PER_BLOCK: usize = 8;
+const PKEYS_PER_BLOCK: usize = 32;
 
-/// The port of PortInfo's modifier, whose uppermost bit says that the manager knows the extended speeds (IBTA 14.2.5.6). Port 0 is
-/// whichever port was asked.
+/// Returns the port of PortInfo's modifier, whose uppermost bit says that the manager knows the extended speeds (IBTA
+/// 14.2.5.6). Port 0 is whichever port was asked.
 fn is_own_port(modifier: u32) -> bool {
     modifier & 0xff <= 1
 }
 
-/// The block of a table of GUIDs, the whole modifier (14.2.5.5).
+/// Returns the block of a table of GUIDs, the whole modifier (14.2.5.5).
 fn guid_block(modifier: u32) -> Option<usize> {
-    usize::try_from(modifier).ok().filter(|&block| block < GIDS / GUIDS_A_BLOCK)
+    usize::try_from(modifier).ok().filter(|&block| block < GIDS / GUIDS_PER_BLOCK)
 }
 
-/// The block of the partition table: the lower half of the modifier. The upper half is a switch's port, and means nothing to an
-/// adapter (14.2.5.7).
+/// Returns the block of the partition table: the lower half of the modifier. The upper half is a switch's port, and means
+/// nothing to an adapter (14.2.5.7).
 fn pkey_block(modifier: u32) -> Option<usize> {
     let block = modifier as usize & 0xffff;
-    (block < PKEYS / PKEYS_A_BLOCK).then_some(block)
+    (block < PKEYS / PKEYS_PER_BLOCK).then_some(block)
 }
 
-/// What an attribute holds, or why there is no answer.
+/// Returns the content of an attribute, or the status of a refusal.
 pub(super) fn get(
     port: &Port,
     config: &DeviceConfig,
@@ -80,8 +80,9 @@ pub(super) fn set(port: &mut Port, stats: &EngineStats, attribute: u16, modifier
         attribute::PORT_INFO => Err(status::MODIFIER),
         attribute::PKEY_TABLE => {
             let block = pkey_block(modifier).ok_or(status::MODIFIER)?;
-            let pkeys: Vec<u16> = data.as_chunks().0.iter().take(PKEYS_A_BLOCK).map(|pkey| u16::from_be_bytes(*pkey)).collect();
-            port.set_pkeys(block * PKEYS_A_BLOCK, &pkeys);
+            let pkeys: Vec<u16> =
+                data.as_chunks().0.iter().take(PKEYS_PER_BLOCK).map(|pkey| u16::from_be_bytes(*pkey)).collect();
+            port.set_pkeys(block * PKEYS_PER_BLOCK, &pkeys);
             Ok(())
         }
         _ => Err(status::ATTRIBUTE),
@@ -110,7 +111,7 @@ fn node_info(port: &Port, config: &DeviceConfig) -> Data {
 
 fn guids(port: &Port, block: usize) -> Data {
     let mut data = [0; ATTRIBUTE];
-    for (place, index) in data.chunks_exact_mut(8).zip(block * GUIDS_A_BLOCK..) {
+    for (place, index) in data.chunks_exact_mut(8).zip(block * GUIDS_PER_BLOCK..) {
         let guid = port.identity().gid(index).and_then(|gid| gid.last_chunk().copied()).unwrap_or([0; 8]);
         place.copy_from_slice(&guid);
     }
@@ -119,7 +120,7 @@ fn guids(port: &Port, block: usize) -> Data {
 
 fn pkeys(port: &Port, block: usize) -> Data {
     let mut data = [0; ATTRIBUTE];
-    for (place, index) in data.chunks_exact_mut(2).zip(block * PKEYS_A_BLOCK..) {
+    for (place, index) in data.chunks_exact_mut(2).zip(block * PKEYS_PER_BLOCK..) {
         place.copy_from_slice(&port.identity().pkey(index).to_be_bytes());
     }
     data

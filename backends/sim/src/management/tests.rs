@@ -10,7 +10,7 @@ fn agents<'a>(port: &'a mut Port, config: &'a DeviceConfig, stats: EngineStats, 
     Agents { port, config, stats, cleared, now: Instant::default() }
 }
 
-/// A question by the bytes of IBTA 13.4.2: version, class, class version, method; attribute and modifier at 16 and 20.
+/// Returns a question by the bytes of IBTA 13.4.2: version, class, class version, method; attribute and modifier at 16 and 20.
 fn question(class: u8, method: u8, attribute: u16, modifier: u32) -> [u8; MAD] {
     let mut question = [0; MAD];
     question[..4].copy_from_slice(&[1, class, 1, method]);
@@ -41,8 +41,8 @@ fn a_port_reports_its_identity() {
     assert!(ask(&config, 1, 1, 0x10, 0).unwrap()[64..].starts_with(b"bareverbs simulated device"));
     assert_eq!(ask(&config, 1, 1, 0x16, 0).unwrap()[64..68], [0xff, 0xff, 0, 0]);
     assert_eq!(ask(&config, 1, 1, 0x14, 0).unwrap()[64..72], config.port_guid.to_be_bytes());
-    // The upper half of the partition table's modifier is a switch's port; the uppermost bit of PortInfo's says that the manager knows
-    // extended speeds. Every service level uses virtual lane 0.
+    // The upper half of the partition table's modifier is a switch's port; the uppermost bit of PortInfo's says that the
+    // manager knows extended speeds. Every service level uses virtual lane 0.
     assert_eq!(ask(&config, 1, 1, 0x16, 1 << 16).unwrap()[64..68], [0xff, 0xff, 0, 0]);
     assert_eq!(ask(&config, 1, 1, 0x15, 1 << 31 | 1).unwrap()[4..6], [0, 0]);
     assert_eq!(ask(&config, 1, 1, 0x17, 0x101).unwrap()[4..6], [0, 0]);
@@ -55,7 +55,7 @@ fn what_it_cannot_answer_gets_a_status() {
         |class, method, attribute, modifier| ask(&config, class, method, attribute, modifier).map(|mad| [mad[4], mad[5]]);
     assert_eq!(status(1, 2, 0x15, 1), Some([0, 12]), "a port that waits for no manager");
     assert_eq!(status(1, 2, 0x16, 0), Some([0, 12]), "a port that waits for no manager");
-    assert_eq!(status(1, 2, 0x10, 0), Some([0, 12]), "nobody sets that");
+    assert_eq!(status(1, 2, 0x10, 0), Some([0, 12]), "it cannot be set");
     assert_eq!(status(1, 3, 0x15, 1), Some([0, 8]));
     assert_eq!(status(1, 1, 0x19, 0), Some([0, 12]));
     assert_eq!(status(1, 1, 0x15, 2), Some([0, 28]));
@@ -126,7 +126,8 @@ fn errors_are_counted_and_cleared_as_well() {
         question[64 + 1] = 1;
         question[64 + 2..64 + 4].copy_from_slice(&choice.to_be_bytes());
         let answer = answer(agents(&mut port, &config, STATS, &mut cleared), &question, true).unwrap();
-        // IBTA 16.1.3.5: LinkDowned at 7, PortRcvErrors at 8, PortXmitDiscards at 14, VL15Dropped at 22. They stop at their end.
+        // IBTA 16.1.3.5: LinkDowned at 7, PortRcvErrors at 8, PortXmitDiscards at 14, VL15Dropped at 22. They stop at their
+        // end.
         (answer[64 + 7], [8, 14, 22].map(|at| u16::from_be_bytes([answer[64 + at], answer[64 + at + 1]])))
     };
     assert_eq!(ask(1, 0), (255, [3, 7, 0xffff]));
@@ -173,7 +174,7 @@ fn the_management_key_protects_as_the_manager_wants() {
     for (protection, stranger_reads, shown) in [(0, true, 0x77), (1, true, 0), (2, false, 0), (3, false, 0)] {
         let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
         let mut ask = |question: &[u8; MAD], check| answer(agents(&mut port, &config, STATS, &mut cleared), question, check);
-        assert!(ask(&set_key(0x77, protection, 0), true).is_some(), "whoever comes first");
+        assert!(ask(&set_key(0x77, protection, 0), true).is_some(), "the first that sets it");
         assert!(ask(&set_key(0, 0, 0), true).is_none(), "a stranger sets nothing");
         let read = ask(&get, true);
         assert_eq!(read.map(|mad| long_at(&mad, 64)), stranger_reads.then_some(shown), "protection {protection}");

@@ -20,7 +20,7 @@ pub const PERMISSIVE_LID: u16 = 0xffff;
 pub const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Local identifiers of multicast groups begin here and end before [`PERMISSIVE_LID`].
 pub const FIRST_MULTICAST_LID: u16 = 0xc000;
-/// Greatest payload of a packet in bytes (path MTU 4096).
+/// Maximum payload of a packet in bytes (path MTU 4096).
 pub const MAX_PAYLOAD: usize = 4096;
 
 /// Queue pair of subnet management on the wire.
@@ -54,13 +54,13 @@ pub struct Lrh {
 }
 
 impl Lrh {
-    /// Whether the destination is a multicast group.
+    /// Returns whether the destination is a multicast group.
     pub const fn is_multicast(&self) -> bool {
         is_multicast_lid(self.dlid)
     }
 }
 
-/// Whether a local identifier is that of a multicast group.
+/// Returns whether a local identifier is that of a multicast group.
 pub const fn is_multicast_lid(lid: u16) -> bool {
     lid >= FIRST_MULTICAST_LID && lid != PERMISSIVE_LID
 }
@@ -188,7 +188,7 @@ impl Syndrome {
         }
     }
 
-    /// The meaning of a byte.
+    /// Returns the syndrome that a byte encodes.
     pub const fn from_bits(bits: u8) -> Self {
         match bits {
             0x00..=0x1f => Self::Ack(bits),
@@ -293,7 +293,7 @@ impl fmt::Display for PacketError {
 
 impl std::error::Error for PacketError {}
 
-/// Destination of a frame by its first bytes, for a switch. `None` if it is too short.
+/// Returns the destination of a frame by its first bytes, for a switch. `None` if it is too short.
 pub fn destination(frame: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*frame.get(2..)?.first_chunk()?))
 }
@@ -303,7 +303,7 @@ pub fn source(frame: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*frame.get(6..)?.first_chunk()?))
 }
 
-/// Bytes of a frame from its base transport header on. `None` if it is no transport packet.
+/// Returns the bytes of a frame from its base transport header on. `None` if it is no transport packet.
 fn transport(frame: &[u8]) -> Option<&[u8]> {
     match frame.get(1)? & 3 {
         LNH_LOCAL => frame.get(LRH..),
@@ -318,8 +318,8 @@ pub fn partition_key(frame: &[u8]) -> Option<u16> {
     (!is_subnet_management(frame)).then_some(u16::from_be_bytes([high, low]))
 }
 
-/// Whether ports with these partition keys may communicate: the same partition, and a full member (highest bit) on one side.
-/// Partition 0 is none (InfiniBand Architecture 10.9.1.2).
+/// Returns whether ports with these partition keys may communicate: the same partition, and a full member (highest bit) on one
+/// side. Partition 0 is none (InfiniBand Architecture 10.9.1.2).
 pub fn same_partition(own: u16, theirs: u16) -> bool {
     own & 0x7fff != 0 && (own ^ theirs) & 0x7fff == 0 && (own | theirs) & 0x8000 != 0
 }
@@ -347,7 +347,7 @@ impl Addressing {
     }
 }
 
-/// Whether a frame is on the virtual lane of subnet management, by its first byte.
+/// Returns whether a frame is on the virtual lane of subnet management, by its first byte.
 pub fn is_subnet_management(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first >> 4 == SUBNET_LANE)
 }
@@ -404,25 +404,25 @@ fn icrc(frame: &[u8], global: bool) -> u32 {
 }
 
 impl<'a> Packet<'a> {
-    /// Whether it is for a multicast group.
+    /// Returns whether it is for a multicast group.
     pub fn is_multicast(&self) -> bool {
         self.bth.dest_qpn == MULTICAST_QPN && self.lrh.is_multicast()
     }
 
-    /// Whether the packet keeps the rules of subnet management: queue pair 0 sends to queue pair 0, on virtual lane 15, and
-    /// nothing else uses that lane (InfiniBand Architecture 7.6, 14.2.1).
+    /// Returns whether the packet keeps the rules of subnet management: queue pair 0 sends to queue pair 0, on virtual lane 15.
+    /// Nothing else uses that lane (InfiniBand Architecture 7.6, 14.2.1).
     pub fn keeps_subnet_lane(&self) -> bool {
         let subnet = self.bth.dest_qpn == SUBNET_QPN;
         let from_manager = self.deth.is_some_and(|deth| deth.source_qpn == SUBNET_QPN);
         subnet == (self.lrh.vl == SUBNET_LANE) && (!subnet || from_manager)
     }
 
-    /// The fields by which a port finds its queue pair.
+    /// Returns the fields by which a port finds its queue pair.
     pub fn addressing(&self) -> Addressing {
         Addressing { lrh: self.lrh, transport: Some(self.bth.opcode.transport), dest_qpn: self.bth.dest_qpn }
     }
 
-    /// A packet without extension headers and payload.
+    /// Creates a packet without extension headers and payload.
     pub fn new(lrh: Lrh, bth: Bth) -> Self {
         Self {
             lrh,
@@ -440,19 +440,19 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Bytes from BTH to ICRC.
+    /// Returns the bytes from BTH to ICRC.
     pub fn transport_len(&self) -> usize {
         BTH + self.bth.opcode.headers().len() + self.payload.len().next_multiple_of(4) + ICRC
     }
 
-    /// The bytes from LRH to ICRC.
+    /// Returns the bytes from LRH to ICRC.
     pub fn encode(&self) -> Vec<u8> {
         let mut frame = Vec::new();
         self.encode_into(&mut frame);
         frame
     }
 
-    /// As [`Packet::encode`], into a buffer, whose bytes are replaced.
+    /// Same as [`Packet::encode`], into a buffer whose content is replaced.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         let headers = self.bth.opcode.headers();
         let transport = self.transport_len();
@@ -482,7 +482,7 @@ impl<'a> Packet<'a> {
         out.extend(crc.to_le_bytes());
     }
 
-    /// The packet with a payload of its own, apart from the frame that it was read from.
+    /// Returns the packet with an owned payload, independent of the frame that it was read from.
     pub fn into_owned(self) -> Packet<'static> {
         Packet { payload: Cow::Owned(self.payload.into_owned()), ..self }
     }
@@ -524,7 +524,10 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Reads the bytes from LRH to ICRC.
+    /// Decodes a frame from LRH to ICRC, in wire order.
+    ///
+    /// # Errors
+    /// The first rule of the InfiniBand Architecture that the frame breaks: lengths, opcode, headers, ICRC.
     pub fn decode(frame: &'a [u8]) -> Result<Self, PacketError> {
         let mut reader = Reader { bytes: frame };
         let [vl_version, sl_lnh, d0, d1, l0, l1, s0, s1] = reader.take::<LRH>("LRH")?;

@@ -23,12 +23,12 @@ impl Transport {
         }
     }
 
-    /// Whether it acknowledges.
+    /// Returns whether it acknowledges.
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
     }
 
-    /// Short name.
+    /// Returns the short name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",
@@ -53,7 +53,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Place of packet `index` of `count`.
+    /// Returns the place of packet `index` of `count`.
     pub const fn of(index: u32, count: u32) -> Self {
         match (index == 0, index + 1 >= count) {
             (true, true) => Self::Only,
@@ -63,12 +63,12 @@ impl Place {
         }
     }
 
-    /// Whether a message starts here.
+    /// Returns whether a message starts here.
     pub const fn is_start(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether a message ends here.
+    /// Returns whether a message ends here.
     pub const fn is_end(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
@@ -132,7 +132,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Bytes of all of them.
+    /// Returns the bytes of all of them.
     pub const fn len(self) -> usize {
         let mut len = 0;
         len += if self.xrc { 4 } else { 0 };
@@ -145,7 +145,7 @@ impl Headers {
         len + if self.invalidate { 4 } else { 0 }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -207,7 +207,7 @@ impl Operation {
         }
     }
 
-    /// Place in its message; a request or answer of one packet is its only one.
+    /// Returns the place in its message; a request or answer of one packet is its only one.
     pub const fn place(self) -> Place {
         match self {
             Self::Send(place)
@@ -220,12 +220,12 @@ impl Operation {
         }
     }
 
-    /// Whether it goes from responder to requester.
+    /// Returns whether it goes from responder to requester.
     pub const fn is_response(self) -> bool {
         matches!(self, Self::ReadResponse(_) | Self::Acknowledge | Self::AtomicAcknowledge)
     }
 
-    /// Name as the specification has it.
+    /// Returns the name as the specification has it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Send(Place::First) => "SEND First",
@@ -256,12 +256,12 @@ impl Operation {
 }
 
 impl Opcode {
-    /// The byte in the base header.
+    /// Returns the byte in the base header.
     pub const fn to_bits(self) -> u8 {
         self.transport.bits() << 5 | self.operation.bits()
     }
 
-    /// The opcode of a byte, if the service has that operation.
+    /// Returns the opcode of a byte, if the service has that operation.
     pub fn from_bits(bits: u8) -> Option<Self> {
         let transport = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc];
         let transport = transport.into_iter().find(|transport| transport.bits() == bits >> 5)?;
@@ -279,7 +279,7 @@ impl Opcode {
         known.then_some(Self { transport, operation })
     }
 
-    /// The extension headers that follow.
+    /// Returns the extension headers that follow.
     pub const fn headers(self) -> Headers {
         let operation = self.operation;
         let place = operation.place();

@@ -1,8 +1,8 @@
 //! The vendor-specific capability: a gateway in configuration space that answers when BAR0 does not.
 //!
-//! Registers and protocol are those that Linux's mlx5_core uses for crash dumps and around resets (`lib/pci_vsc.c`), iPXE for the
-//! speed of the link (`mlx_pci_gw.c`, `mlx_icmd.c`) and mstflint for all it does (`mtcr_ul_com.c`, `mtcr_ul_icmd_cif.c`): a
-//! semaphore taken with a number of one's own, a space chosen, an address written, data read or written.
+//! Linux's mlx5_core uses it for crash dumps and around resets (`lib/pci_vsc.c`), iPXE for the speed of the link
+//! (`mlx_pci_gw.c`, `mlx_icmd.c`) and mstflint for everything (`mtcr_ul_com.c`, `mtcr_ul_icmd_cif.c`). The protocol: a
+//! semaphore taken with a unique number, a space chosen, an address written, data read or written.
 
 /// Bytes of the capability.
 pub(super) const SIZE: usize = 0x18;
@@ -23,8 +23,8 @@ const NO_ADDRESS: u32 = 1 << 30;
 /// What reads where nothing is.
 const NOTHING: u32 = 0xbada_cce5;
 
-/// Spaces: the chip's registers; commands to the firmware, twice (mstflint wants to see the first, and uses the second); registers one after another for dumps; semaphores of functions that
-/// share a device.
+/// Spaces: the chip's registers; commands to the firmware, twice (mstflint checks for the first and uses the second);
+/// registers one after another for dumps; semaphores of functions that share a device.
 const CR_SPACE: u32 = 0x2;
 const ICMD_EXT: u32 = 0x1;
 const ICMD: u32 = 0x3;
@@ -91,7 +91,7 @@ impl Gateway {
         }
     }
 
-    /// The register at byte `at` of the capability. Each look at the counter gives another number, never 0.
+    /// Returns the register at byte `at` of the capability. Each read of the counter gives another number, never 0.
     pub(super) fn read(&mut self, at: usize) -> u32 {
         match at {
             CONTROL => self.control,
@@ -106,7 +106,7 @@ impl Gateway {
         }
     }
 
-    /// Takes a register write; what the device is asked for by it.
+    /// Takes a register write. Returns what the device is asked for by it.
     pub(super) fn write(&mut self, at: usize, value: u32) -> Option<Request> {
         match at {
             CONTROL => self.choose(value & SPACE),
@@ -149,7 +149,7 @@ impl Gateway {
         (asked && self.command & BUSY != 0).then_some(Request::Command((self.command >> OPCODE_SHIFT) as u16))
     }
 
-    /// Takes a semaphore that is free, gives one back or looks at one; what the data register holds then.
+    /// Takes a free semaphore, releases one or reads one. Returns the data register afterwards.
     fn access_semaphore(&mut self, address: u32, writes: bool) -> Option<u32> {
         let owner = self.semaphores.get_mut(usize::try_from(address).ok()?)?;
         if !writes {
@@ -161,7 +161,7 @@ impl Gateway {
         Some(self.data)
     }
 
-    /// Reads or writes a register of the space of commands; what the data register holds then.
+    /// Reads or writes a register of the command space. Returns the data register afterwards.
     fn access_command(&mut self, address: u32, writes: bool) -> Option<u32> {
         match address {
             COMMAND if writes => self.command = self.data,
@@ -185,7 +185,7 @@ impl Gateway {
         self.finish(false, at as u32 + 4);
     }
 
-    /// What a command works on and leaves its answer in.
+    /// Returns what a command works on and leaves its answer in.
     pub(super) fn mailbox(&mut self) -> &mut [u8; MAILBOX_LEN] {
         &mut self.mailbox
     }
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Reads an address of the space that was chosen; whether there is one.
+    /// Reads an address of the space that was chosen. Returns whether there is one.
     fn look(gateway: &mut Gateway, address: u32) -> (bool, u32) {
         assert_eq!(gateway.write(ADDRESS, address), None);
         assert_eq!(gateway.read(ADDRESS) >> 31, 1, "read");

@@ -27,7 +27,7 @@ pub(crate) enum ConfigEffect {
     None,
     /// Function-level reset.
     Reset,
-    /// The MSI-X control word may have changed: held interrupts may go out.
+    /// The MSI-X control word may have changed: pending interrupts may be sent.
     Msix,
     /// The gateway is asked for the register at this byte of BAR0: [`ConfigSpace::scanned`] answers.
     Scan {
@@ -41,7 +41,7 @@ pub(crate) enum ConfigEffect {
     },
 }
 
-/// Number of the chip with a PCI device id, as its registers tell it.
+/// Returns the number of the chip with a PCI device id, as its registers give it.
 fn chip_number(device_id: u16) -> u32 {
     match device_id {
         0x1011 | 0x1012 => 0x1ff,
@@ -115,7 +115,7 @@ impl ConfigSpace {
         space.put16(CAP_POWER + 2, 0x0003, 0);
         space.put16(CAP_POWER + 4, 0x0008, 0x0003);
 
-        // The gateway: its registers are its own.
+        // The gateway, whose registers are in gateway.rs.
         space.put16(CAP_VENDOR, 0x0009, 0);
         space.put16(CAP_VENDOR + 2, gateway::SIZE as u16, 0);
         space
@@ -154,7 +154,7 @@ impl ConfigSpace {
         }
     }
 
-    /// What a command of the gateway works on and leaves its answer in: dwords in network byte order.
+    /// Returns what a command of the gateway works on and leaves its answer in: dwords in network byte order.
     pub(crate) fn mailbox(&mut self) -> &mut [u8; MAILBOX_LEN] {
         self.gateway.mailbox()
     }
@@ -192,8 +192,8 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes the gateway's register `at` from its byte `first` on. Registers are written by whole dwords; the one that chooses the
-    /// space also in part, as iPXE does (`mlx_pci_gw_set_space`).
+    /// Writes the gateway's register `at` from its byte `first` on. Registers are written by whole dwords; the one that chooses
+    /// the space also in part, as iPXE does (`mlx_pci_gw_set_space`).
     fn write_gateway(&mut self, at: usize, first: usize, from: &[u8]) -> ConfigEffect {
         let value = match (at, from.first_chunk()) {
             (_, Some(dword)) if first == 0 => u32::from_le_bytes(*dword),
@@ -211,22 +211,22 @@ impl ConfigSpace {
         }
     }
 
-    /// Whether the function answers in its BAR.
+    /// Returns whether the function answers in its BAR.
     pub(crate) fn memory_enabled(&self) -> bool {
         self.word(COMMAND) & 0x0002 != 0 && self.word(CAP_POWER + 4) & 3 == 0
     }
 
-    /// Whether the function may reach host memory and raise interrupts.
+    /// Returns whether the function may reach host memory and raise interrupts.
     pub(crate) fn bus_master(&self) -> bool {
         self.word(COMMAND) & 0x0004 != 0 && self.word(CAP_POWER + 4) & 3 == 0
     }
 
-    /// Whether MSI-X is on.
+    /// Returns whether MSI-X is on.
     pub(crate) fn msix_enabled(&self) -> bool {
         self.word(MSIX_CONTROL) & 0x8000 != 0
     }
 
-    /// Whether all vectors are masked.
+    /// Returns whether all vectors are masked.
     pub(crate) fn msix_masked(&self) -> bool {
         self.word(MSIX_CONTROL) & 0x4000 != 0
     }
@@ -240,7 +240,7 @@ impl ConfigSpace {
     }
 }
 
-/// The register of the gateway that a byte of the space belongs to.
+/// Returns the register of the gateway that a byte of the space belongs to.
 fn gateway_register(offset: usize) -> Option<usize> {
     let registers = CAP_VENDOR + 4..CAP_VENDOR + gateway::SIZE;
     registers.contains(&offset).then(|| (offset - CAP_VENDOR) & !3)

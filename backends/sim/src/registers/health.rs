@@ -29,7 +29,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Value of the health counter.
+    /// Returns the value of the health counter.
     pub(crate) fn counter(&self, now: Instant) -> u32 {
         let at = self.stopped.map_or(now, |stopped| stopped.min(now));
         (at.as_nanos() / TICK) as u32 & 0xff_ffff

@@ -54,12 +54,12 @@ impl InitSegment {
         self.ready
     }
 
-    /// Whether the firmware has started.
+    /// Returns whether the firmware has started.
     pub(crate) fn ready(&self, now: Instant) -> bool {
         now >= self.ready
     }
 
-    /// Device address of the command queue, once the driver has written it.
+    /// Returns the device address of the command queue, once the driver has written it.
     pub(crate) fn command_queue(&self) -> Option<u64> {
         let usable = self.written && self.nic_interface() == NicInterface::Full;
         usable.then_some(u64::from(self.queue_high) << 32 | u64::from(self.queue_low))
@@ -84,7 +84,7 @@ impl InitSegment {
         if at == InitialSeg::CMDQ_PHY_ADDR_63_32.dword() {
             self.queue_high = value;
         } else if at == InitialSeg::CMDQ_PHY_ADDR_31_12.dword() {
-            // The low byte is the queue's geometry and reads as before, whatever is written.
+            // The low byte is the queue's geometry and cannot be written.
             self.queue_low = value & 0xffff_f000;
             self.interface = InitialSeg::nic_interface(value);
             self.written = true;
@@ -108,7 +108,7 @@ impl InitSegment {
         }
     }
 
-    /// The register at byte `at`; zero where none is.
+    /// Returns the register at byte `at`; zero where none is.
     fn register(&self, health: &Health, now: Instant, at: usize) -> u32 {
         let [major, minor, subminor] = self.firmware.map(u32::from);
         let buffer = InitialSeg::HEALTH_BUFFER.offset();

@@ -37,7 +37,7 @@ impl Msix {
         Self { table, pending: vec![false; vectors], raised: VecDeque::new() }
     }
 
-    /// Number of vectors.
+    /// Returns the number of vectors.
     pub(crate) fn vectors(&self) -> usize {
         self.pending.len()
     }
@@ -55,7 +55,7 @@ impl Msix {
         }
     }
 
-    /// Raises a vector: it goes out, is held pending, or (with MSI-X off) is lost.
+    /// Raises a vector: it is sent, stays pending, or (with MSI-X off) is lost.
     pub(crate) fn raise(&mut self, vector: u16, gate: Gate) {
         let at = usize::from(vector);
         if !gate.external && !gate.enabled {
@@ -71,7 +71,7 @@ impl Msix {
         }
     }
 
-    /// Sends what was held and is masked no longer.
+    /// Sends what was pending and is masked no longer.
     pub(crate) fn release(&mut self, gate: Gate) {
         if !gate.enabled || gate.masked {
             return;
@@ -87,12 +87,12 @@ impl Msix {
         }
     }
 
-    /// The vectors that went out since the last call, in order.
+    /// Returns the vectors that went out since the last call, in order.
     pub(crate) fn take_raised(&mut self) -> Vec<u16> {
         self.raised.drain(..).collect()
     }
 
-    /// Whether any vector went out and was not taken yet.
+    /// Returns whether any vector went out and was not taken yet.
     pub(crate) fn has_raised(&self) -> bool {
         !self.raised.is_empty()
     }
@@ -157,6 +157,6 @@ mod tests {
         msix.raise(u16::MAX, ON);
         assert!(!msix.has_raised());
         msix.raise(1, Gate { enabled: false, masked: true, external: true });
-        assert_eq!(msix.take_raised(), [1], "whoever serves the device keeps the table");
+        assert_eq!(msix.take_raised(), [1], "the server of the device keeps the table");
     }
 }

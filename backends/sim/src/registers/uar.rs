@@ -55,8 +55,8 @@ impl Doorbells {
         }
     }
 
-    /// Eight bytes at the place of a doorbell, once they are all there. The rest of a BlueFlame copy is left aside: the
-    /// WQE lies in memory too.
+    /// Returns the eight bytes at the place of a doorbell, once they are all there. The rest of a BlueFlame copy is left aside:
+    /// the WQE lies in memory too.
     fn gather(&mut self, ctx: &mut StepContext<'_>, uar: u32, offset: usize, bytes: &[u8]) -> Option<(usize, [u8; 8])> {
         let second = |at: usize| at == UAR_CQ_ARM + 4 || (at >= UAR_BLUEFLAME && at % BLUEFLAME_BUFFER == 4);
         let first = offset == UAR_CQ_ARM || (offset >= UAR_BLUEFLAME && offset.is_multiple_of(BLUEFLAME_BUFFER));
@@ -105,8 +105,8 @@ impl Doorbells {
     }
 }
 
-/// Whether a queue is rung in another page than its context names. Devices leave that alone: a program has its own pages mapped
-/// and no others, so this keeps it from the queues of others.
+/// Returns whether a queue is rung in another page than its context names. Devices leave that alone: a program has its own
+/// pages mapped and no others, so this keeps it from the queues of others.
 fn is_foreign(firmware: &Firmware, queue: Resource, uar: u32) -> bool {
     let registry = firmware.engine.registry();
     registry.contains(queue) && !registry.refers(queue, Resource::uar(uar))

@@ -21,18 +21,18 @@ impl IdAllocator {
         Self { free, first, end, used: 0, next: first }
     }
 
-    /// Numbers in use.
+    /// Returns the numbers in use.
     pub(crate) fn len(&self) -> usize {
         self.used as usize
     }
 
-    /// The run of free numbers that has `number` or begins after it.
+    /// Returns the run of free numbers that has `number` or begins after it.
     fn run_from(&self, number: u32) -> Option<(u32, u32)> {
         let at_or_before = self.free.range(..=number).next_back().filter(|&(_, &end)| end > number);
         at_or_before.or_else(|| self.free.range(number..).next()).map(|(&start, &end)| (start, end))
     }
 
-    /// A free number. A number that was just given back is not the next one, so that a stale one is found out.
+    /// Returns a free number. A number that was just freed is not the next one, so that a stale one is detected.
     pub(crate) fn allocate(&mut self) -> Option<u32> {
         let (start, end, number) = match self.run_from(self.next) {
             Some((start, end)) => (start, end, start.max(self.next)),

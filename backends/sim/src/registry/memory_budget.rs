@@ -2,7 +2,7 @@
 
 use bareverbs_mlx5_spec::CmdStatus;
 
-/// What a device takes whatever its host does: queues of frames and datagrams, device memory, multicast groups, findings of the
+/// Bytes that every device takes: queues of frames and datagrams, device memory, multicast groups, findings of the
 /// audit, numbers of destroyed keys. All of them are bounded.
 pub(crate) const FIXED: u64 = 16 << 20;
 
@@ -25,12 +25,12 @@ impl MemoryBudget {
         self.limit = limit;
     }
 
-    /// Bytes taken.
+    /// Returns the bytes taken.
     pub(crate) fn used(&self) -> u64 {
         FIXED.saturating_add(self.objects).saturating_add(self.pages)
     }
 
-    /// Whether so much more may be taken.
+    /// Returns whether that many bytes more may be taken.
     pub(crate) fn has_room(&self, more: u64) -> bool {
         self.used().saturating_add(more) <= self.limit
     }
@@ -49,12 +49,12 @@ impl MemoryBudget {
         self.objects = self.objects.saturating_sub(before).saturating_add(now);
     }
 
-    /// The list of firmware pages takes so much now.
+    /// Sets the bytes of the list of firmware pages.
     pub(crate) fn set_pages(&mut self, bytes: u64) {
         self.pages = bytes;
     }
 
-    /// All objects are gone.
+    /// Removes all objects from the account.
     pub(crate) fn forget_objects(&mut self) {
         self.objects = 0;
     }

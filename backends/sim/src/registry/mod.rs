@@ -1,8 +1,8 @@
-//! All objects of the device: to whom each belongs, what it refers to and how often it is referred to, what it takes of this
-//! process and of the host, and how many of a kind there may be.
+//! All objects of the device: owner, references in both directions, memory that each takes of this process and of the host, and
+//! how many of a kind there may be.
 //!
-//! Tables elsewhere keep what an object is and does. Nothing searches them for who uses an object: that is counted here, so that
-//! a command costs the same however many objects there are.
+//! Tables elsewhere keep what an object is and does. Nothing searches them for who uses an object: that is counted here, so
+//! that a command costs the same however many objects there are.
 
 mod id_allocator;
 mod memory_budget;
@@ -64,7 +64,7 @@ pub(crate) struct Registry {
     budget: MemoryBudget,
 }
 
-/// Numbers of a kind, by what QUERY_HCA_CAP says.
+/// Returns the numbers of a kind, by what QUERY_HCA_CAP says.
 fn numbers(kind: ObjectKind, limits: &Limits) -> IdAllocator {
     let below = |log: u8, first: u32| IdAllocator::new(first, (1_u32 << log.min(24)).saturating_sub(first));
     match kind {
@@ -85,9 +85,10 @@ fn numbers(kind: ObjectKind, limits: &Limits) -> IdAllocator {
     }
 }
 
-/// What a command gets that asks for one object more than there may be.
+/// Returns what a command gets that asks for one object more than there may be.
 ///
-/// Linux names the two statuses "limits exceeded" (ENOMEM) and "no resources" (EAGAIN); no published text says which a card gives.
+/// Linux names the two statuses "limits exceeded" (ENOMEM) and "no resources" (EAGAIN); no published text says which a card
+/// gives.
 fn exhausted(kind: ObjectKind) -> CmdStatus {
     match kind {
         ObjectKind::Cq | ObjectKind::Qp | ObjectKind::Srq | ObjectKind::Mkey | ObjectKind::DeviceMemory => {
@@ -136,17 +137,17 @@ impl Registry {
         self.budget.set_limit(limit);
     }
 
-    /// Bytes of this process that the device takes.
+    /// Returns the bytes of this process that the device takes.
     pub(crate) fn memory_used(&self) -> u64 {
         self.budget.used()
     }
 
-    /// Whether the device may take so many bytes more.
+    /// Returns whether the device may take that many bytes more.
     pub(crate) fn has_memory(&self, more: u64) -> bool {
         self.budget.has_room(more)
     }
 
-    /// The list of firmware pages takes so many bytes.
+    /// Sets the bytes of the list of firmware pages.
     pub(crate) fn set_page_memory(&mut self, bytes: u64) {
         self.budget.set_pages(bytes);
     }
@@ -156,7 +157,7 @@ impl Registry {
         self.numbers.get(kind as usize).map_or(0, IdAllocator::len)
     }
 
-    /// Whether there is such an object.
+    /// Returns whether there is such an object.
     pub(crate) fn contains(&self, id: Resource) -> bool {
         self.objects.get(&id).is_some_and(|entry| !entry.ends)
     }
@@ -173,7 +174,7 @@ impl Registry {
         self.create_except(None, kind, memory, uses)
     }
 
-    /// As [`Registry::create`], with another number than `avoided`.
+    /// Same as [`Registry::create`], with another number than `avoided`.
     pub(crate) fn create_except(
         &mut self,
         avoided: Option<u32>,
@@ -193,7 +194,7 @@ impl Registry {
         Ok(number)
     }
 
-    /// As [`Registry::create`], for an object whose number is given.
+    /// Same as [`Registry::create`], for an object whose number is given.
     pub(crate) fn create_at(&mut self, id: Resource, memory: u64, uses: Vec<Resource>) -> Result<(), CmdStatus> {
         self.admit(id.kind, memory, &uses)?;
         self.insert(id, memory, uses)
@@ -216,12 +217,12 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether something refers to the object.
+    /// Returns whether something refers to the object.
     pub(crate) fn is_busy(&self, id: Resource) -> bool {
         self.objects.get(&id).is_some_and(|entry| entry.references > 0) || self.named.contains_key(&id)
     }
 
-    /// Ends an object to which nothing refers; the firmware memory that it had.
+    /// Ends an object to which nothing refers. Returns the firmware memory that it had.
     pub(crate) fn destroy(&mut self, id: Resource) -> Result<u64, CmdStatus> {
         if !self.contains(id) {
             return Err(CmdStatus::BadRes);
@@ -243,7 +244,7 @@ impl Registry {
         Ok(room)
     }
 
-    /// Takes an object out, with what it referred to; its owner, and the firmware memory that it had.
+    /// Removes an object and its references. Returns its owner and the firmware memory that it had.
     fn remove(&mut self, id: Resource) -> (Owner, u64) {
         let Entry { owner, memory, room, uses, .. } = self.objects.remove(&id).unwrap_or_default();
         self.budget.change(memory, 0);
@@ -266,17 +267,17 @@ impl Registry {
         let Some(entry) = self.objects.get_mut(&id) else { return };
         entry.references = entry.references.saturating_sub(1);
         if entry.references == 0 && entry.ends {
-            // Its owner has left it already.
+            // Its context is destroyed already.
             self.remove(id);
         }
     }
 
-    /// Whether `user` refers to `used`.
+    /// Returns whether `user` refers to `used`.
     pub(crate) fn refers(&self, user: Resource, used: Resource) -> bool {
         self.objects.get(&user).is_some_and(|entry| entry.uses.contains(&used))
     }
 
-    /// Whether there is such an object, or one that ends when nothing refers to it any more.
+    /// Returns whether there is such an object, or one that ends when nothing refers to it any more.
     pub(crate) fn is_registered(&self, id: Resource) -> bool {
         self.objects.contains_key(&id)
     }
@@ -349,22 +350,22 @@ impl Registry {
         }
     }
 
-    /// Whether commands may come for this owner; those of the kernel always may.
+    /// Returns whether commands may come for this owner; those of the kernel always may.
     pub(crate) fn is_present(&self, owner: Owner) -> bool {
         owner.is_kernel() || self.contains(Resource::user_context(owner.uid()))
     }
 
-    /// Whether the kernel made an object.
+    /// Returns whether the kernel made an object.
     pub(crate) fn is_kernels(&self, id: Resource) -> bool {
         self.objects.get(&id).is_some_and(|entry| entry.owner.is_kernel())
     }
 
-    /// Whether a command for `owner` may end an object: one that is shared only the kernel ends.
+    /// Returns whether a command for `owner` may end an object: one that is shared only the kernel ends.
     pub(crate) fn may_destroy(&self, owner: Owner, id: Resource) -> bool {
         owner.is_kernel() || self.objects.get(&id).is_some_and(|entry| entry.owner == owner)
     }
 
-    /// Whether a command for `owner` may name an object. One that does not exist may be named by the kernel.
+    /// Returns whether a command for `owner` may name an object. One that does not exist may be named by the kernel.
     pub(crate) fn may_name(&self, owner: Owner, id: Resource) -> bool {
         owner.is_kernel() || self.objects.get(&id).is_some_and(|entry| owner.may_name_of(entry.owner))
     }

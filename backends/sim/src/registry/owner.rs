@@ -14,7 +14,7 @@ impl Owner {
     /// The kernel.
     pub(crate) const KERNEL: Self = Self(0);
 
-    /// The owner that a command names.
+    /// Creates the owner that a command names.
     pub(crate) const fn new(uid: u16) -> Self {
         Self(uid)
     }
@@ -23,12 +23,12 @@ impl Owner {
         self.0 as u32
     }
 
-    /// Whether its commands are the kernel's own.
+    /// Returns whether its commands are the kernel's own.
     pub(crate) const fn is_kernel(self) -> bool {
         self.0 == 0 || self.0 == SHARED
     }
 
-    /// Whether its commands may name an object of `other`.
+    /// Returns whether its commands may name an object of `other`.
     pub(crate) fn may_name_of(self, other: Self) -> bool {
         self.is_kernel() || self == other || other.0 == SHARED
     }

@@ -5,8 +5,8 @@ use bareverbs_mlx5_spec::ObjectKind;
 use crate::limits::LOG_MIN_ALLOCATION;
 use crate::registers::bar0::DEVICE_MEMORY_START;
 
-/// Bytes of this process that an object takes beside the lists that it keeps: entries of the tables that it is in, their
-/// slack, and what the data path keeps for a queue that is idle. Generous.
+/// Returns the bytes of this process that an object takes beside its lists: entries of tables, their slack, and the state of an
+/// idle queue. Generous.
 pub(super) const fn memory_of(kind: ObjectKind) -> u64 {
     match kind {
         ObjectKind::Uar | ObjectKind::Pd | ObjectKind::Xrcd | ObjectKind::TransportDomain | ObjectKind::CounterSet => 256,
@@ -66,7 +66,7 @@ impl Resource {
         Self::new(ObjectKind::Umem, number)
     }
 
-    /// The allocation that begins at a byte of BAR0: its number is how many units are before it.
+    /// Creates the allocation that begins at a byte of BAR0: its number is how many units are before it.
     pub(crate) const fn device_memory(at: u64) -> Self {
         let unit = at.saturating_sub(DEVICE_MEMORY_START) >> LOG_MIN_ALLOCATION;
         Self::new(ObjectKind::DeviceMemory, unit as u32)

@@ -1,4 +1,4 @@
-//! The registry by itself.
+//! The registry alone.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A wire that misbehaves on purpose, repeatably.
+//! A wire with injected faults: loss, duplication, reordering and delay, repeatable by a seed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use super::{Delivery, Destination, PortId, Probability, Random, Wire};
 use crate::identity::PortIdentity;
 use crate::packet::destination;
 
-/// Most frames of one source and destination that wait at a time to be passed.
-const MOST_WAITING: usize = 16;
+/// Maximum frames of one source and destination that wait at a time to be passed.
+const MAX_WAITING: usize = 16;
 
-/// How often a frame meets each misfortune.
+/// How often each fault happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireFaults {
     /// Lost.
     pub loss: Probability,
     /// Sent twice.
     pub duplication: Probability,
-    /// Held back until the next frame of the same source and destination has passed it, or for `passing_time` if none comes.
+    /// Delayed until the next frame of the same source and destination has passed it, or for `passing_time` if none comes.
     pub reordering: Probability,
-    /// Held back for a random time up to `delay_time`.
+    /// Delayed for a random time up to `delay_time`.
     pub delay: Probability,
-    /// Longest time of a delay.
+    /// Maximum delay.
     pub delay_time: Duration,
-    /// Longest time that a frame waits for another one to pass it; at least a nanosecond, whatever is asked.
+    /// Maximum time that a frame waits for another one to pass it; at least a nanosecond.
     pub passing_time: Duration,
 }
 
 impl WireFaults {
-    /// No misfortune; delays up to 20 microseconds, a millisecond to be passed.
+    /// No fault. Delays are up to 20 microseconds, and a frame waits a millisecond to be passed.
     pub const NONE: Self = Self {
         loss: Probability::NEVER,
         duplication: Probability::NEVER,
@@ -40,7 +40,7 @@ impl WireFaults {
         passing_time: Duration::from_millis(1),
     };
 
-    /// Each misfortune `per_mille` of a thousand times, the times as in [`WireFaults::NONE`].
+    /// Returns each fault with a probability of `per_mille` in a thousand, with the times of [`WireFaults::NONE`].
     pub const fn all(per_mille: u16) -> Self {
         let each = Probability::per_mille(per_mille);
         Self { loss: each, duplication: each, reordering: each, delay: each, ..Self::NONE }
@@ -66,16 +66,16 @@ pub struct WireStats {
     pub duplicated: u64,
     /// Frames that a later one of the same source and destination has passed.
     pub reordered: u64,
-    /// Frames held back for a time: delayed, or waiting to be passed when no other came.
+    /// Frames that were delayed, or waited to be passed when no other came.
     pub delayed: u64,
 }
 
 /// Who sends, and to which LID: what a receiver expects in order.
 type Flow = (PortId, Option<u16>);
 
-/// A frame that is held back, with as many copies as go on.
+/// A delayed frame, and how many copies are sent.
 #[derive(Clone, Debug)]
-struct Held {
+struct Delayed {
     from: PortId,
     frame: Vec<u8>,
     copies: usize,
@@ -92,8 +92,8 @@ pub struct FaultyWire<W> {
     faults: WireFaults,
     random: Random,
     stats: WireStats,
-    /// Frames held back, by when they go on and in which order they came.
-    held: BTreeMap<(Instant, u64), Held>,
+    /// Delayed frames, by when they are sent and in which order they came.
+    held: BTreeMap<(Instant, u64), Delayed>,
     /// How many frames of each port they are.
     held_by: BTreeMap<PortId, usize>,
     /// Those of them that wait to be passed, in their order.
@@ -116,22 +116,22 @@ impl<W: Wire> FaultyWire<W> {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counts so far.
     pub fn stats(&self) -> WireStats {
         self.stats
     }
 
-    /// The wire inside.
+    /// Returns the wire inside.
     pub fn inner_mut(&mut self) -> &mut W {
         &mut self.inner
     }
 
-    /// Changes the misfortunes from now on.
+    /// Changes the faults from now on.
     pub fn set_faults(&mut self, faults: WireFaults) {
         self.faults = faults;
     }
 
-    fn hold(&mut self, until: Instant, mut held: Held) -> (Instant, u64) {
+    fn delay(&mut self, until: Instant, mut held: Delayed) -> (Instant, u64) {
         if let Destination::Everyone(ports) = self.inner.destination(held.from, &held.frame) {
             held.frames = ports;
         }
@@ -142,16 +142,16 @@ impl<W: Wire> FaultyWire<W> {
         key
     }
 
-    fn put(&mut self, now: Instant, held: Held) {
-        let Held { from, frame, copies, .. } = held;
+    fn put(&mut self, now: Instant, held: Delayed) {
+        let Delayed { from, frame, copies, .. } = held;
         for _ in 1..copies {
             self.inner.send(now, from, frame.clone());
         }
         self.inner.send(now, from, frame);
     }
 
-    /// Sends on a frame that was held back.
-    fn put_held(&mut self, now: Instant, held: Held) {
+    /// Sends a frame that was delayed.
+    fn put_held(&mut self, now: Instant, held: Delayed) {
         if let Some(count) = self.held_by.get_mut(&held.from) {
             *count = count.saturating_sub(held.frames);
         }
@@ -181,25 +181,25 @@ impl<W: Wire> FaultyWire<W> {
         }
     }
 
-    /// Sends a frame, or holds it back.
+    /// Sends a frame, or delays it.
     fn pass(&mut self, now: Instant, from: PortId, frame: Vec<u8>, copies: usize) {
         if self.random.strikes(self.faults.delay) {
             self.stats.delayed += 1;
             let most = u64::try_from(self.faults.delay_time.as_nanos()).unwrap_or(u64::MAX);
             let wait = Duration::from_nanos(self.random.below(most.saturating_add(1)));
-            self.hold(now.after(wait), Held { from, frame, copies, waits: false, frames: 1 });
+            self.delay(now.after(wait), Delayed { from, frame, copies, waits: false, frames: 1 });
             return;
         }
         let flow = (from, destination(&frame));
         let waiting = self.waiting.get(&flow).map_or(0, Vec::len);
-        if self.random.strikes(self.faults.reordering) && waiting < MOST_WAITING {
-            // Never at once: it would go on before the frame that is to pass it.
+        if self.random.strikes(self.faults.reordering) && waiting < MAX_WAITING {
+            // Never at once: it would be sent before the frame that is to pass it.
             let wait = self.faults.passing_time.max(Duration::from_nanos(1));
-            let key = self.hold(now.after(wait), Held { from, frame, copies, waits: true, frames: 1 });
+            let key = self.delay(now.after(wait), Delayed { from, frame, copies, waits: true, frames: 1 });
             self.waiting.entry(flow).or_default().push(key);
             return;
         }
-        self.put(now, Held { from, frame, copies, waits: false, frames: 1 });
+        self.put(now, Delayed { from, frame, copies, waits: false, frames: 1 });
         for key in self.waiting.remove(&flow).unwrap_or_default() {
             if let Some(held) = self.held.remove(&key) {
                 self.stats.reordered += 1;
@@ -216,12 +216,12 @@ impl<W: Wire> Wire for FaultyWire<W> {
             self.stats.lost += 1;
         } else if self.random.strikes(self.faults.duplication) {
             self.stats.duplicated += 1;
-            // A copy may be late by itself, but does not pass its original.
+            // A copy may be delayed alone, but does not pass its original.
             if self.random.strikes(self.faults.delay) {
                 self.pass(now, from, frame.clone(), 1);
                 self.stats.delayed += 1;
                 let until = now.after(self.faults.delay_time);
-                self.hold(until, Held { from, frame, copies: 1, waits: false, frames: 1 });
+                self.delay(until, Delayed { from, frame, copies: 1, waits: false, frames: 1 });
             } else {
                 self.pass(now, from, frame, 2);
             }
@@ -264,7 +264,7 @@ mod tests {
 
     const FRAMES: u32 = 10_000;
 
-    /// Numbers of the frames in the order of their arrival. `gap` is the time from one to the next.
+    /// Returns the numbers of the frames in the order of their arrival. `gap` is the time from one to the next.
     fn run(faults: WireFaults, seed: u64, gap: u64) -> (WireStats, Vec<u32>) {
         let mut perfect = PerfectWire::new(Duration::ZERO);
         let port = perfect.attach(PortIdentity::with_lid(1));
@@ -287,7 +287,7 @@ mod tests {
         (wire.stats(), got)
     }
 
-    /// Frames that arrived after a later one.
+    /// Returns the frames that arrived after a later one.
     fn passed(got: &[u32]) -> usize {
         let mut latest = 0;
         let late = got.iter().filter(|number| {
@@ -297,7 +297,7 @@ mod tests {
         late.count()
     }
 
-    /// Whoever bounds what is on the wire asks for that number.
+    /// The fabric bounds what is on the wire by that number.
     #[test]
     fn a_frame_for_a_group_is_as_many_frames_as_it_becomes() {
         let mut perfect = PerfectWire::new(Duration::ZERO);
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(run(WireFaults::all(10), 7, 50), (stats, got));
     }
 
-    /// Whatever the time is from one frame to the next: no delay is asked for here.
+    /// For any time from one frame to the next: no delay is configured here.
     #[test]
     fn as_many_frames_are_passed_as_asked() {
         for (per_mille, gap) in [(10, 0), (200, 0), (200, 50), (200, 2_000_000), (200, u64::from(u32::MAX))] {
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(got(&mut wire, now), [2, 3]);
         wire.send(now, a, frame(2, 4));
         assert_eq!(got(&mut wire, now), [4, 1]);
-        // The last one waits for nobody in vain.
+        // The last frame does not wait for another.
         wire.set_faults(WireFaults { reordering: Probability::ALWAYS, ..WireFaults::NONE });
         wire.send(now, a, frame(2, 5));
         assert_eq!(got(&mut wire, now), []);

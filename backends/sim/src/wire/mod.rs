@@ -1,4 +1,4 @@
-//! What connects ports: a wire takes frames and gives them up later, to whom they are addressed.
+//! Wires connect ports: a wire takes frames and delivers them later to the port that they are addressed to.
 
 mod faulty;
 mod probability;
@@ -26,13 +26,13 @@ pub struct PortId(pub usize);
 pub enum Destination {
     /// To one port.
     Port(PortId),
-    /// To a group: a copy to each of so many ports, all but the sender's.
+    /// To a group: a copy to each of this many ports, all but the sender's.
     Everyone(usize),
     /// No port here has that local identifier.
     Nowhere,
 }
 
-/// A frame at the end of its way.
+/// A delivered frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The port that sent it.
@@ -41,7 +41,7 @@ pub struct Delivery {
     pub to: PortId,
     /// LRH to ICRC.
     pub frame: Vec<u8>,
-    /// It is for a group, and others get it too.
+    /// Whether it is for a group, so that other ports get it too.
     pub group: bool,
 }
 
@@ -49,15 +49,15 @@ pub struct Delivery {
 pub trait Wire {
     /// Takes a frame (LRH to ICRC) from a port at `now`.
     fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>);
-    /// The next frame that has arrived by `now`.
+    /// Returns the next frame that has arrived by `now`.
     fn deliver(&mut self, now: Instant) -> Option<Delivery>;
-    /// When the next frame arrives.
+    /// Returns when the next frame arrives.
     fn next_due(&self) -> Option<Instant>;
     /// Who a port is. `None` if there is no such port.
     fn identity(&self, port: PortId) -> Option<&PortIdentity>;
-    /// Where a frame from this port goes, if nothing happens to it.
+    /// Returns where a frame from this port goes, if nothing happens to it.
     fn destination(&self, from: PortId, frame: &[u8]) -> Destination;
-    /// Frames from this port that have not arrived yet.
+    /// Returns the frames from this port that have not arrived yet.
     fn in_flight(&self, from: PortId) -> usize;
 }
 
@@ -87,9 +87,10 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
     }
 }
 
-/// Any number of ports behind one switch that loses nothing and keeps the order. A frame goes to the port with its
-/// destination LID, also if it came from there, and one for a multicast LID to every other port; one for a LID that no port has
-/// is counted and forgotten. No two ports have the same LID.
+/// Any number of ports behind one switch that loses nothing and keeps the order.
+///
+/// A frame goes to the port with its destination LID, also if it came from there. A frame for a multicast LID goes to every
+/// other port. A frame for a LID that no port has is counted and dropped. No two ports have the same LID.
 #[derive(Debug, Default)]
 pub struct PerfectWire {
     ports: Vec<Arc<PortIdentity>>,
@@ -102,7 +103,7 @@ pub struct PerfectWire {
 }
 
 impl PerfectWire {
-    /// A wire on which every frame takes `latency`.
+    /// Creates a wire on which every frame takes `latency`.
     pub fn new(latency: Duration) -> Self {
         Self { latency, ..Self::default() }
     }
@@ -115,7 +116,7 @@ impl PerfectWire {
         PortId(self.ports.len() - 1)
     }
 
-    /// Frames for which there was no port.
+    /// Returns the frames for which there was no port.
     pub fn unroutable(&self) -> u64 {
         self.unroutable
     }

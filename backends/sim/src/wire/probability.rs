@@ -36,16 +36,16 @@ impl Probability {
     /// Each time.
     pub const ALWAYS: Self = Self { per_million: MILLION };
 
-    /// So many times in a thousand; [`Probability::ALWAYS`] above that.
+    /// Creates a probability of `times` in a thousand; [`Probability::ALWAYS`] above that.
     pub const fn per_mille(times: u16) -> Self {
         let per_million = times as u32 * (MILLION / 1000);
         if per_million < MILLION { Self { per_million } } else { Self::ALWAYS }
     }
 
-    /// So many times in a hundred.
+    /// Creates a probability of `times` in a hundred.
     ///
     /// # Errors
-    /// It is no share, or one that parts per million cannot tell.
+    /// The share is out of range, or finer than one in a million.
     pub fn per_cent(times: f64) -> Result<Self, ProbabilityError> {
         if !(0.0..=100.0).contains(&times) {
             return Err(ProbabilityError::OutOfRange);

@@ -10,12 +10,12 @@ pub struct Random {
 }
 
 impl Random {
-    /// The sequence of a seed.
+    /// Creates the generator of a seed.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub const fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -24,7 +24,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, or 0 if that is 0. The bias is below one in 2^32 for bounds below 2^32.
+    /// Returns a number below `bound`, or 0 if that is 0. The bias is below one in 2^32 for bounds below 2^32.
     pub const fn below(&mut self, bound: u64) -> u64 {
         match self.next().checked_rem(bound) {
             Some(value) => value,

@@ -1,4 +1,4 @@
-//! A send element's fields by name, for people to read.
+//! The fields of a send WQE by name, for people to read.
 
 use bareverbs_mlx5_spec::{Mkc, View};
 

@@ -1,4 +1,4 @@
-//! Work queue elements read back from bytes, apart from any encoder: for the device, for tools and for fuzzing.
+//! Decodes work queue WQEs (WQEs) from bytes, independent of any encoder: for the device, for tools and for fuzzing.
 //!
 //! Total: any bytes give either a [`SendWqe`] or a [`WqeError`] that says what is wrong and where.
 
@@ -22,7 +22,7 @@ pub enum WqeService {
     Xrc,
 }
 
-/// Why bytes are no work queue element.
+/// Why bytes are no WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WqeError {
     /// Fewer bytes than a control segment has.
@@ -75,7 +75,7 @@ pub enum WqeError {
         /// Byte where the segment starts.
         at: usize,
     },
-    /// More translations announced than the element carries.
+    /// More translations announced than the WQE carries.
     Translations {
         /// Octowords announced.
         octowords: u16,
@@ -104,7 +104,7 @@ impl fmt::Display for WqeError {
 impl std::error::Error for WqeError {}
 
 impl WqeError {
-    /// What the device reports for it.
+    /// Returns what the device reports for it.
     pub fn syndrome(self) -> CqeSyndrome {
         CqeSyndrome::LocalQpOp
     }
@@ -126,12 +126,12 @@ pub struct DataPointer {
 pub enum DataSegment {
     /// Memory.
     Pointer(DataPointer),
-    /// Bytes in the element itself.
+    /// Bytes in the WQE itself.
     Inline(Vec<u8>),
 }
 
 impl DataSegment {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Self::Pointer(pointer) => pointer.len,
@@ -139,7 +139,7 @@ impl DataSegment {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -206,7 +206,7 @@ pub struct GlobalRoute {
 pub enum UmrTranslations {
     /// None: the list stays as it is.
     None,
-    /// Raw entries in the element.
+    /// Raw entries in the WQE.
     Inline(Vec<u8>),
     /// Raw entries in memory.
     Memory(DataPointer),
@@ -233,7 +233,7 @@ pub struct Umr {
     pub translations: UmrTranslations,
 }
 
-/// What an element asks for.
+/// What a WQE requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendBody {
     /// Nothing.
@@ -272,7 +272,7 @@ pub enum SendBody {
     Umr(Box<Umr>),
 }
 
-/// A send work queue element.
+/// A send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendWqe {
     /// Opcode.
@@ -299,12 +299,12 @@ pub struct SendWqe {
     pub body: SendBody,
 }
 
-/// Blocks (64 bytes) of an element of `ds` units, at least one.
+/// Returns the blocks of 64 bytes of a WQE of `ds` units, at least one.
 pub fn blocks(ds: u8) -> u16 {
     u16::from(ds).div_ceil((WQEBB / DS_UNIT) as u16).max(1)
 }
 
-/// Bytes that a control segment says its element has; `None` if `bytes` hold no control segment.
+/// Returns the length in bytes that a control segment gives its WQE; `None` if `bytes` contains no control segment.
 pub fn announced_len(bytes: &[u8]) -> Option<usize> {
     View::<WqeCtrlSeg>::new(bytes).map(|ctrl| ctrl.get(WqeCtrlSeg::DS) as usize * DS_UNIT)
 }
@@ -406,7 +406,10 @@ impl<'a> Cursor<'a> {
 }
 
 impl SendWqe {
-    /// Reads an element of a queue of `service`; bytes beyond what its size field says are ignored.
+    /// Decodes a WQE of a queue of `service`. Bytes beyond what its size field says are ignored.
+    ///
+    /// # Errors
+    /// The bytes are no WQE of that service.
     pub fn decode(bytes: &[u8], service: WqeService) -> Result<Self, WqeError> {
         let ctrl = View::<WqeCtrlSeg>::new(bytes).ok_or(WqeError::Short { have: bytes.len() })?;
         let ds = ctrl.get(WqeCtrlSeg::DS) as u8;
@@ -485,12 +488,12 @@ impl SendWqe {
         blocks(self.ds)
     }
 
-    /// Whether it completes also when it succeeds.
+    /// Returns whether it completes also when it succeeds.
     pub fn is_signaled(&self) -> bool {
         u32::from(self.completion) >= ce::ALWAYS
     }
 
-    /// Length of the message in bytes, 0 for a local operation.
+    /// Returns the length of the message in bytes, 0 for a local operation.
     pub fn message_len(&self) -> u64 {
         match &self.body {
             SendBody::Send { data, .. } | SendBody::Write { data, .. } | SendBody::Read { data, .. } => {
@@ -502,7 +505,10 @@ impl SendWqe {
     }
 }
 
-/// Reads a receive element: its pointers up to the end of the bytes or the one that ends a short list.
+/// Decodes a receive WQE: its pointers up to the end of the bytes, or up to the one that ends a short list.
+///
+/// # Errors
+/// The bytes are no whole data segments.
 pub fn decode_receive(bytes: &[u8]) -> Result<Vec<DataPointer>, WqeError> {
     let mut cursor = Cursor { bytes, at: 0 };
     let mut list = Vec::new();

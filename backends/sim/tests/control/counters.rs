@@ -13,8 +13,8 @@ fn ppcnt(host: &mut Host, group: u32, clear: bool) -> Vec<u8> {
 #[test]
 fn errors_and_traffic_of_the_port() {
     let mut host = Host::running(plain());
-    // Linux's mlx5_ifc.h: LinkDowned in byte 3, PortRcvErrors in bytes 4 and 5 of group 0x20; packets received, low half, in dword
-    // 124 of group 0x21, and data in words of four bytes in dword 108.
+    // Linux's mlx5_ifc.h: LinkDowned in byte 3, PortRcvErrors in bytes 4 and 5 of group 0x20; packets received, low half, in
+    // dword 124 of group 0x21, and data in words of four bytes in dword 108.
     host.device.set_link(false);
     host.device.set_link(true);
     host.device.receive(&[0; 30]);

@@ -7,7 +7,7 @@ const BAD_RES: u8 = 5;
 const BUSY: u8 = 6;
 const NO_RESOURCES: u8 = 0xf;
 
-/// Where device memory begins in BAR0 and its size, from its page of capabilities.
+/// Returns where device memory begins in BAR0 and its size, from its page of capabilities.
 fn memory(host: &mut Host) -> (u64, u32) {
     let general = host.ok(&input(0x100, 16, &[(4, 1)]), 4112);
     assert_eq!(be32(&general, 16 + 52) >> 23 & 1, 1, "there is some");

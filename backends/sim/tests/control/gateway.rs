@@ -21,7 +21,7 @@ impl Gateway<'_> {
         self.host.device.config_write(self.at + register, &value.to_le_bytes());
     }
 
-    /// Chooses a space by a write of two bytes and looks at the byte of its status.
+    /// Chooses a space by a write of two bytes and reads the byte of its status.
     fn space(&mut self, space: u16) {
         self.host.device.config_write(self.at + 4, &space.to_le_bytes());
         let mut status = [0];
@@ -41,7 +41,7 @@ impl Gateway<'_> {
         assert_eq!(self.read(0x10) >> 31, 0, "written");
     }
 
-    /// Runs a command on a mailbox; its status and what the mailbox holds then.
+    /// Runs a command on a mailbox. Returns its status and the mailbox afterwards.
     fn command(&mut self, opcode: u32, mailbox: &[u32]) -> (u32, Vec<u32>) {
         self.space(0xa);
         self.put(0, 1234);
@@ -62,7 +62,7 @@ impl Gateway<'_> {
     }
 }
 
-/// An access to a register of so many dwords: method 1 reads, 2 writes. The first dword of the register is given.
+/// Returns an access to a register of that many dwords: method 1 reads, 2 writes. The first dword of the register is given.
 fn access(register: u32, method: u32, first: u32, dwords: u32) -> Vec<u32> {
     let mut mailbox =
         vec![1 << 27 | 4 << 16, register << 16 | method << 8 | 1, 0x55, 0x66, 3 << 27 | (dwords + 1) << 16, first];
@@ -90,7 +90,8 @@ fn registers_are_read_and_written_before_the_device_is_enabled() {
     let (_, answer) = gateway.command(0x9001, &mtu);
     assert_eq!((answer[0] >> 8 & 0x7f, answer[5 + 3] >> 16), (0, 2048));
 
-    // Statuses of Linux's mlxsw/emad.h: 4 no such register, 5 no such class, 6 no such method, 7 a bad parameter, 3 an unknown TLV.
+    // Statuses of Linux's mlxsw/emad.h: 4 no such register, 5 no such class, 6 no such method, 7 a bad parameter, 3 an unknown
+    // TLV.
     let wrong = |change: &dyn Fn(&mut Vec<u32>)| {
         let mut mailbox = access(0x5004, 1, 1 << 16 | 1, 16);
         change(&mut mailbox);

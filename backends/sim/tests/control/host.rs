@@ -17,7 +17,7 @@ pub(crate) struct Host {
     pub(crate) now: u64,
 }
 
-/// A device that asks for no pages.
+/// Returns a device that asks for no pages.
 pub(crate) fn plain() -> DeviceConfig {
     DeviceConfig { pages: PageDemand::NONE, ..DeviceConfig::with_lid(7) }
 }
@@ -36,7 +36,7 @@ impl Host {
         host
     }
 
-    /// As [`Host::new`], after INIT_HCA; nothing but plain commands.
+    /// Same as [`Host::new`], after INIT_HCA, by plain commands.
     pub(crate) fn running(config: DeviceConfig) -> Self {
         let mut host = Self::new(config);
         host.ok(&input(0x104, 16, &[]), 16);
@@ -174,7 +174,7 @@ impl Host {
     }
 }
 
-/// An input of `len` bytes: opcode at 0, then `(offset, value)` dwords.
+/// Returns an input of `len` bytes: opcode at 0, then `(offset, value)` dwords.
 pub(crate) fn input(opcode: u16, len: usize, dwords: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes[..2].copy_from_slice(&opcode.to_be_bytes());

@@ -115,7 +115,7 @@ fn objects_make_the_firmware_ask_and_their_end_makes_it_offer() {
     assert_eq!(be32(&out, 8), -offered as u32);
 }
 
-/// A host whose firmware was given `count` pages more than it needs, and the ring of its page requests.
+/// Creates a host whose firmware was given `count` pages more than it needs, and the ring of its page requests.
 fn with_spare(count: u64) -> (Host, u32, usize) {
     let ring = 0x10_0000;
     let mut host = running();
@@ -128,7 +128,7 @@ fn with_spare(count: u64) -> (Host, u32, usize) {
     (host, uar, ring)
 }
 
-/// Numbers of pages of all requests so far.
+/// Returns the numbers of pages of all requests so far.
 fn requests(host: &Host, ring: usize) -> Vec<i32> {
     let eqes = (0..64).map(|index| host.bytes(ring + index * 64, 64));
     eqes.take_while(|eqe| eqe[63] == 0).map(|eqe| be32(&eqe, 36) as i32).collect()

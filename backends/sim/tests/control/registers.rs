@@ -14,7 +14,7 @@ fn the_initialization_segment() {
     let mut host = Host::new(plain());
     assert_eq!(host.read_be32(0), 0x0027_001c, "version 28.39");
     assert_eq!(host.read_be32(4) >> 16, 5, "revision of the command interface");
-    assert_eq!(host.read_be32(0x14) & 0xff, 0x56, "32 slots of 64 bytes, whatever was written");
+    assert_eq!(host.read_be32(0x14) & 0xff, 0x56, "32 slots of 64 bytes, also after a write");
     assert_eq!(host.read_be32(0x1fc) >> 31, 0, "started");
     assert_eq!((host.read_be32(0xff8), host.read_be32(0xffc)), (0, 0), "default timeouts");
     assert_eq!(host.read_be32(0x23c), 0, "no syndrome");

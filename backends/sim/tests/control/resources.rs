@@ -24,7 +24,8 @@ fn cq(uar: u32, eqn: u32) -> Vec<u8> {
     bytes
 }
 
-/// CREATE_QP: service (0 RC, 3 XRC), page list of one page; 16 blocks of send queue and no receive queue. The context is at byte 24.
+/// CREATE_QP: service (0 RC, 3 XRC), page list of one page; 16 blocks of send queue and no receive queue. The context is at
+/// byte 24.
 fn qp(service: u32, pd: u32, uar: u32, cqn: u32, xrcd: u32) -> Vec<u8> {
     let dwords = [
         (24, service << 16),
@@ -89,8 +90,8 @@ fn a_queue_pair_is_initialized_with_what_there_is() {
     host.ok(&input(0x801, 16, &[(8, second)]), 16);
 }
 
-/// Linux gives a set of counters back before the queue pair that counts in it (`rdma_counter_unbind_qp`). Nobody else gets the
-/// set before that one is gone.
+/// Linux gives a set of counters back before the queue pair that counts in it (`rdma_counter_unbind_qp`). No other queue pair
+/// gets the set before that one is gone.
 #[test]
 fn counters_end_with_the_last_queue_pair_that_counts_in_them() {
     let mut host = Host::running(plain());
@@ -164,7 +165,7 @@ fn queues_are_rung_in_their_own_page() {
     assert_ne!(be32(&host.ok(&input(0x402, 16, &[(8, cqn)]), 272), 16) >> 8 & 0xf, 0xa);
 }
 
-/// A user memory object of one page of `4096 << log_page` bytes.
+/// Returns a user memory object of one page of `4096 << log_page` bytes.
 fn umem(host: &mut Host, log_page: u32) -> u32 {
     // log_page_size is in the dword at 16 of the object, the number of pages at 24 of it.
     let mut bytes = input(0xa08, 48, &[(16 + 16, log_page), (16 + 28, 1)]);

@@ -11,14 +11,14 @@ use bareverbs::{Clock, DmaFence, DmaMemory, Instant, OutOfRange, Registers};
 use bareverbs_sim::host_memory::HostMemory;
 use bareverbs_sim::in_process::{Host, MemoryMap, OrderLog, SimClock, SimFence, SimMemory, SimRegisters, World, WorldConfig};
 
-/// Longest that a thread waits for another one.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum time that a thread waits for another one.
+const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs `done` until it says so.
 fn wait_until(mut done: impl FnMut() -> bool) {
     let start = WallClock::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "the other thread does nothing");
+        assert!(start.elapsed() < THREAD_TIMEOUT, "the other thread makes no progress");
         thread::yield_now();
     }
 }
@@ -57,7 +57,7 @@ impl CommandQueue {
         let mut last = self.clock.now();
         wait_until(|| {
             let now = self.clock.now();
-            assert!(last < now, "time goes on");
+            assert!(last < now, "time passes");
             last = now;
             self.memory.read_u8(63).unwrap() & 1 == 0
         });
@@ -109,7 +109,7 @@ fn commands_of_two_threads_while_a_third_lets_the_world_work() {
     }
 }
 
-/// Runs `access` while another thread holds the world of `host`; it must not return before that thread lets go.
+/// Runs `access` while another thread has locked the world of `host`; it must not return before that thread unlocks it.
 fn waits_for_the_world<R>(host: &Host, access: impl FnOnce() -> R) -> R {
     let (held, is_held) = mpsc::channel();
     let released = AtomicBool::new(false);

@@ -24,7 +24,7 @@ fn a_page_list_over_four_blocks() {
     assert_eq!(pages, (0..200).map(|i| BASE + 0x20_0000 + i * 4096).collect::<Vec<_>>());
 }
 
-/// Runs a four-block command with memory spoilt before the doorbell; the delivery status.
+/// Runs a four-block command with memory spoilt before the doorbell. Returns the delivery status.
 fn spoilt(spoil: impl FnOnce(&mut Host)) -> u8 {
     let mut host = Host::new(plain());
     host.ok(&input(0x104, 16, &[]), 16);

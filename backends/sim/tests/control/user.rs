@@ -10,7 +10,7 @@ const BAD_RES: u8 = 5;
 const BUSY: u8 = 6;
 const PAGE: usize = 0x20_0000;
 
-/// A command of a user context.
+/// Returns a command of a user context.
 fn of(uid: u16, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[2..4].copy_from_slice(&uid.to_be_bytes());
     bytes
@@ -31,7 +31,7 @@ fn umem(uid: u16, offset: u32, count: u64) -> Vec<u8> {
     bytes
 }
 
-/// A doorbell page of the context, and an event queue that the kernel shares as Linux does.
+/// Returns a doorbell page of the context, and an event queue that the kernel shares as Linux does.
 fn doorbells(host: &mut Host, uid: u16) -> (u32, u32) {
     let kernel = host.uar();
     let mut eq = of(0xffff, input(0x301, 272, &[(16 + 12, 4 << 24 | kernel)]));
@@ -172,7 +172,7 @@ fn a_receive_memory_pool_in_user_memory() {
     let pd = number(&host.ok(&of(uid, input(0x800, 16, &[])), 16));
     let ring = number(&host.ok(&umem(uid, 0x80, 1), 16));
     let records = number(&host.ok(&umem(uid, 0x20, 1), 16));
-    // Elements of 64 bytes; the context is at byte 32 and its work queue at 48 of that.
+    // WQEs of 64 bytes; the context is at byte 32 and its work queue at 48 of that.
     let pool = |log_size: u32| {
         let queue = 32 + 48;
         let sizes = 6 << 16 | log_size;
@@ -182,7 +182,7 @@ fn a_receive_memory_pool_in_user_memory() {
         bytes[queue + 48..queue + 56].copy_from_slice(&0x100_u64.to_be_bytes());
         bytes
     };
-    assert_eq!(host.command(&pool(6), 16).0, BAD_PARAM, "64 elements do not fit behind byte 0x180 of a page");
+    assert_eq!(host.command(&pool(6), 16).0, BAD_PARAM, "64 WQEs do not fit behind byte 0x180 of a page");
     let rmpn = number(&host.ok(&pool(5), 16));
     let queried = host.ok(&input(0x90f, 16, &[(8, rmpn)]), 272);
     assert_eq!(be32(&queried, 80 + 20), (BASE + PAGE as u64 + 0x60) as u32, "its record");

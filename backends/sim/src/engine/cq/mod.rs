@@ -52,7 +52,7 @@ pub(in crate::engine) struct Completion {
 }
 
 impl Completion {
-    /// Whether it causes an event on a queue armed for solicited entries.
+    /// Returns whether it causes an event on a queue armed for solicited entries.
     fn is_solicited(&self) -> bool {
         self.solicited || self.error.is_some()
     }
@@ -99,16 +99,16 @@ pub(in crate::engine) struct CqFailed;
 #[derive(Debug, Default)]
 pub(in crate::engine) struct CqTable {
     cqs: BTreeMap<u32, Cq>,
-    /// Events that moderation holds back.
+    /// Events that moderation delays.
     due: Due,
 }
 
-/// How far `a` is ahead of `b` in 24 bits, negative if before.
+/// Returns how far `a` is ahead of `b` in 24 bits, negative if before.
 fn ahead(a: u32, b: u32) -> i32 {
     ((a.wrapping_sub(b) << 8) as i32) >> 8
 }
 
-/// Bytes of an entry, as a power of two.
+/// Returns the bytes of an entry, as a power of two.
 fn log_stride(cqc: View<'_, Cqc>) -> Option<u32> {
     match cqc.get(Cqc::CQE_SZ) {
         0 => Some(6),
@@ -190,7 +190,7 @@ impl CqTable {
         }
     }
 
-    /// Ends a queue that nothing uses; the firmware memory that it had.
+    /// Ends a queue that nothing uses. Returns the firmware memory that it had.
     pub(in crate::engine) fn destroy(&mut self, registry: &mut Registry, cqn: u32) -> Result<u64, CmdStatus> {
         let room = registry.destroy(Resource::cq(cqn))?;
         self.cqs.remove(&cqn);
@@ -210,7 +210,7 @@ impl CqTable {
         self.due.forget(cqn);
         cq.moderation.start();
         let seen = arm.get(CqArm::CONSUMER_INDEX);
-        // Armed for any entry it stays so, until it told of one (InfiniBand Architecture C11-31).
+        // Armed for any entry it stays so until it has reported one (InfiniBand Architecture C11-31).
         let solicited = arm.is_set(CqArm::SOLICITED) && cq.armed != Armed::Next;
         let unseen =
             if solicited { cq.solicited_end.is_some_and(|end| ahead(end, seen) > 0) } else { ahead(cq.producer, seen) > 0 };

@@ -1,4 +1,4 @@
-//! Moderation: completion events held back until some entries are there or some time has passed.
+//! Moderation: completion events delayed until some entries are there or some time has passed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) struct Moderation {
 }
 
 impl Moderation {
-    /// The parameters of a context.
+    /// Creates the parameters of a context.
     pub(super) fn new(cqc: View<'_, Cqc>) -> Self {
         Self {
             period: Duration::from_micros(cqc.get(Cqc::CQ_PERIOD).into()),
@@ -56,7 +56,7 @@ impl Moderation {
     }
 }
 
-/// Times at which queues raise events that are held back.
+/// Times at which queues raise delayed events.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     times: BTreeSet<(Instant, u32)>,

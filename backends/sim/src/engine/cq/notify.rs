@@ -55,12 +55,12 @@ impl CqTable {
         }
     }
 
-    /// When [`CqTable::fire_due`] next has work.
+    /// Returns when [`CqTable::fire_due`] next has work.
     pub(in crate::engine) fn next_due(&self) -> Option<Instant> {
         self.due.first()
     }
 
-    /// The moderation of a queue changed: an event that it holds back is due at once.
+    /// The moderation of a queue changed: an event that it delays is due at once.
     pub(super) fn expedite(&mut self, cqn: u32) {
         if self.due.is_set(cqn) {
             self.due.set(cqn, Instant::default());

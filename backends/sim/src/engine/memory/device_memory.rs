@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::CmdStatus;
 use crate::limits::LOG_MIN_ALLOCATION;
 use crate::registers::bar0::{DEVICE_MEMORY_SIZE, DEVICE_MEMORY_START};
 
-/// Greatest alignment of an allocation, as a power of two.
+/// Binary logarithm of the maximum alignment of an allocation.
 pub(crate) const LOG_MAX_ALIGNMENT: u32 = 12;
 
 /// The memory, there from the first allocation on, and its allocations: first byte and length of each.
@@ -45,7 +45,7 @@ impl DeviceMemory {
         if at + len > start + size {
             return Err(CmdStatus::NoResources);
         }
-        // No host sees what an earlier allocation held.
+        // No host sees the content of an earlier allocation.
         let mut bytes = self.bytes.borrow_mut();
         bytes.resize(DEVICE_MEMORY_SIZE as usize, 0);
         if let Some(allocated) = place(at, len as usize).and_then(|place| bytes.get_mut(place)) {
@@ -55,7 +55,7 @@ impl DeviceMemory {
         Ok(at)
     }
 
-    /// Whether there is such an allocation.
+    /// Returns whether there is such an allocation.
     pub(in crate::engine) fn is_allocation(&self, at: u64, len: u64) -> bool {
         self.allocations.get(&at) == Some(&len)
     }
@@ -65,7 +65,7 @@ impl DeviceMemory {
         self.allocations.remove(&at);
     }
 
-    /// The allocation that holds all these bytes, by its first one.
+    /// Returns the first byte of the allocation that contains all these bytes.
     pub(in crate::engine) fn allocation_with(&self, at: u64, len: u64) -> Option<u64> {
         let (&start, &size) = self.allocations.range(..=at).next_back()?;
         at.checked_add(len).is_some_and(|end| end <= start + size).then_some(start)
@@ -89,7 +89,7 @@ impl DeviceMemory {
     }
 }
 
-/// Where bytes of BAR0 lie in the memory.
+/// Returns where bytes of BAR0 lie in the memory.
 fn place(at: u64, len: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(at.checked_sub(DEVICE_MEMORY_START)?).ok()?;
     Some(start..start.checked_add(len)?)

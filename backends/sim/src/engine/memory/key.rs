@@ -91,7 +91,7 @@ impl Mkey {
         Self { context, translations, bound: false }
     }
 
-    /// Bytes of this process that its translations take.
+    /// Returns the bytes of this process that its translations take.
     fn memory(&self) -> u64 {
         match &self.translations {
             Translations::Pages(pages) => pages.memory(),
@@ -99,7 +99,7 @@ impl Mkey {
         }
     }
 
-    /// What a window leads to, as far as its length reaches.
+    /// Returns the range that a window leads to, as far as its length reaches.
     fn targets(&self) -> impl Iterator<Item = KeyRange> {
         let len = self.context().get64(Mkc::LEN);
         self.klms().into_iter().flat_map(move |klms| klms.ranges(len))
@@ -138,13 +138,13 @@ impl Mkey {
         self.context().get(Mkc::QPN)
     }
 
-    /// Whether a request that changed it has bound it: it is indirect, not free, and its list is not empty.
+    /// Returns whether a request that changed it has bound it: it is indirect, not free, and its list is not empty.
     fn has_targets(&self) -> bool {
         !self.is_free() && self.mode() == Some(AccessMode::Klms) && self.klms().is_some_and(|klms| klms.len() != 0)
     }
 
-    /// Whether a request has bound it and leaves it bound to the same bytes, but for those that it changes, if it gives it this
-    /// context: only then is what was checked before still checked.
+    /// Returns whether a request has bound it, and this context leaves it bound to the same bytes apart from those that the
+    /// request changes. Only then are earlier checks still valid.
     pub(super) fn stays_bound(&self, after: View<'_, Mkc>) -> bool {
         let same_length = self.context().get64(Mkc::LEN) == after.get64(Mkc::LEN);
         self.bound && same_length && !after.is_set(Mkc::FREE)
@@ -161,7 +161,7 @@ impl Mkey {
         })
     }
 
-    /// Offset of `addr` from the start of the key, if `len` bytes from there lie inside it.
+    /// Returns the offset of `addr` from the start of the key, if `len` bytes from there lie inside it.
     pub(in crate::engine) fn offset(&self, addr: u64, len: u64) -> Result<u64, KeyError> {
         let context = self.context();
         if context.is_set(Mkc::LENGTH64) {
@@ -193,7 +193,7 @@ fn mode_of(context: View<'_, Mkc>) -> Option<AccessMode> {
 const MAX_DESTROYED: usize = 1 << 16;
 /// Entries of an indirect key, as a power of two; what the capabilities say (`log_max_klm_list_size`).
 pub(crate) const LOG_MAX_KLMS: u32 = 16;
-/// Bytes of a list with so many.
+/// Bytes of a list of that many entries.
 pub(super) const MAX_KLM_BYTES: usize = OCTOWORD << LOG_MAX_KLMS;
 
 /// All keys of a device, by index.
@@ -208,7 +208,7 @@ pub(in crate::engine) struct KeyTable {
     pub(in crate::engine) device: DeviceMemory,
 }
 
-/// Index of a key.
+/// Returns the index of a key.
 pub(in crate::engine) const fn index_of(key: u32) -> u32 {
     key >> 8
 }
@@ -222,7 +222,7 @@ impl KeyTable {
         self.keys.get(&index)
     }
 
-    /// Whether the key was destroyed and nothing took its place.
+    /// Returns whether the key was destroyed and nothing took its place.
     pub(in crate::engine) fn was_destroyed(&self, key: u32) -> bool {
         self.destroyed.contains(&index_of(key))
     }
@@ -267,7 +267,7 @@ impl KeyTable {
         let key = Mkey::new(context, source);
         registry.set_memory(Resource::mkey(index), key.memory());
         self.destroyed.remove(&index);
-        // It holds no key that its list may name: nothing has checked those, and an access does.
+        // It counts no use of the keys in its list: nothing has checked those, and an access does.
         self.keys.insert(index, key);
         Ok(index)
     }
@@ -334,7 +334,7 @@ impl KeyTable {
         Ok(room)
     }
 
-    /// Notes which keys a window leads to, if it is bound. One that leads to itself does not hold itself.
+    /// Notes which keys a window leads to, if it is bound. One that leads to itself does not count as a use of itself.
     fn bind(&mut self, registry: &mut Registry, index: u32) {
         if let Some(key) = self.keys.get_mut(&index).filter(|key| !key.bound && key.has_targets()) {
             key.bound = true;
@@ -352,7 +352,7 @@ impl KeyTable {
         }
     }
 
-    /// The key, if its variant is right and it may be used by this queue pair and domain.
+    /// Returns the key, if its variant is right and it may be used by this queue pair and domain.
     pub(in crate::engine) fn open(&self, key: u32, access: Access) -> Result<&Mkey, KeyError> {
         let mkey = self.keys.get(&index_of(key)).ok_or(KeyError::Unknown)?;
         if mkey.variant() != key & 0xff {
@@ -370,7 +370,7 @@ impl KeyTable {
         Ok(mkey)
     }
 
-    /// Whether `key` opens `len` bytes at `addr`; no memory is touched.
+    /// Returns whether `key` opens `len` bytes at `addr`; no memory is touched.
     pub(in crate::engine) fn check(&self, key: u32, addr: u64, len: u64, access: Access) -> Result<(), KeyError> {
         let mkey = self.open(key, access)?;
         if !mkey.allows(access.right) {
@@ -380,7 +380,7 @@ impl KeyTable {
     }
 
     /// Gives a key another context, and changes its list from `first` (counted in entries) on, or replaces it. Returns how many
-    /// entries were looked at: those brought and, of an indirect key that is bound or freed, all.
+    /// entries were examined: those brought and, of an indirect key that is bound or freed, all.
     pub(super) fn change(
         &mut self,
         registry: &mut Registry,
@@ -437,7 +437,7 @@ impl KeyTable {
         }
     }
 
-    /// Frees a key that a peer names (SEND with invalidate). Returns how many entries were looked at.
+    /// Frees a key that a peer names (SEND with invalidate). Returns how many entries were examined.
     pub(in crate::engine) fn invalidate_remotely(
         &mut self,
         registry: &mut Registry,

@@ -11,7 +11,7 @@ pub(in crate::engine) struct KeyRange {
 }
 
 impl KeyRange {
-    /// The range from byte `at` of this one on, `None` if that is beyond all addresses.
+    /// Returns the range from byte `at` of this one on, `None` if that is beyond all addresses.
     pub(super) fn from(self, at: u64) -> Option<Self> {
         Some(Self { len: self.len.saturating_sub(at), addr: self.addr.checked_add(at)?, ..self })
     }
@@ -31,7 +31,7 @@ impl KeyRange {
     }
 }
 
-/// The ranges that bytes up to `len` reach, of ranges that begin at byte `start`.
+/// Returns the ranges that bytes up to `len` reach, of ranges that begin at byte `start`.
 pub(in crate::engine) fn covering(
     ranges: impl Iterator<Item = KeyRange>,
     start: u64,

@@ -34,7 +34,8 @@ impl Entry {
         }
     }
 
-    /// The ranges of other keys that its first `len` bytes reach; of a repeated entry the whole range from first byte to last.
+    /// Returns the ranges of other keys that its first `len` bytes reach; of a repeated entry the whole range from first byte
+    /// to last.
     fn ranges(&self, len: u64) -> impl Iterator<Item = KeyRange> {
         let (klm, count, repeated) = match self {
             Self::Klm(range) => (Some(KeyRange { len: range.len.min(len), ..*range }), 0, &[][..]),
@@ -92,7 +93,7 @@ impl Blocks {
 
 #[derive(Clone, Debug)]
 enum Entries {
-    /// One range each: an entry changes without a look at the others.
+    /// One range each: an entry changes without reading the others.
     Plain(RangeList),
     Blocks(Blocks),
 }
@@ -109,21 +110,22 @@ impl Default for KlmList {
     }
 }
 
-/// Most bytes of a list with blocks that repeat of which a part can be changed.
+/// Maximum bytes of a list with repeat blocks of which a part can be changed.
 const MAX_CHANGED_BLOCKS: usize = 16 << 10;
 
 impl KlmList {
-    /// Bytes of this process that a list of `len` raw bytes takes at most, with what the registry keeps of the keys that it names.
+    /// Returns the bytes of this process that a list of `len` raw bytes takes at most, with what the registry keeps of the keys
+    /// that it names.
     pub(in crate::engine) const fn memory_of(len: u64) -> u64 {
         len.saturating_mul(8)
     }
 
-    /// Bytes of this process that it takes.
+    /// Returns the bytes of this process that it takes.
     pub(in crate::engine) fn memory(&self) -> u64 {
         Self::memory_of(self.raw_len() as u64)
     }
 
-    /// Bytes that it has as a list.
+    /// Returns the bytes that it has as a list.
     pub(in crate::engine) fn raw_len(&self) -> usize {
         match &self.entries {
             Entries::Plain(plain) => plain.count() * WqeKlm::SIZE,
@@ -131,7 +133,7 @@ impl KlmList {
         }
     }
 
-    /// Entries that it has as a list.
+    /// Returns the entries that it has as a list.
     pub(in crate::engine) fn count(&self) -> usize {
         self.raw_len() / WqeKlm::SIZE
     }
@@ -148,7 +150,7 @@ impl KlmList {
         Self { entries }
     }
 
-    /// Bytes that all entries together reach.
+    /// Returns the bytes that all entries together reach.
     pub(in crate::engine) fn len(&self) -> u64 {
         match &self.entries {
             Entries::Plain(plain) => plain.len(),
@@ -156,8 +158,8 @@ impl KlmList {
         }
     }
 
-    /// The ranges of other keys that the first `len` bytes reach; of a repeated entry the whole range from first byte to last.
-    /// Lists are padded to a whole unit, so what is beyond the bytes of the key may be anything.
+    /// Returns the ranges of other keys that the first `len` bytes reach; of a repeated entry the whole range from first byte
+    /// to last. Lists are padded to a whole unit, so what is beyond the bytes of the key may be anything.
     pub(in crate::engine) fn ranges(&self, len: u64) -> impl Iterator<Item = KeyRange> {
         let (plain, blocks) = match &self.entries {
             Entries::Plain(plain) => (plain.all(), None),
@@ -171,7 +173,7 @@ impl KlmList {
         covering(plain.iter().copied(), 0, len).chain(blocks)
     }
 
-    /// Where byte `at` of the key lies, and how many bytes follow it there.
+    /// Returns where byte `at` of the key lies, and how many bytes follow it there.
     pub(in crate::engine) fn locate(&self, at: u64) -> Option<KeyRange> {
         match &self.entries {
             Entries::Plain(plain) => {
@@ -182,7 +184,7 @@ impl KlmList {
         }
     }
 
-    /// Entry `index`, whatever its length says, of a key whose entries all have one size.
+    /// Returns the entry `index`, regardless of its length, of a key whose entries all have one size.
     pub(in crate::engine) fn entry(&self, index: u64) -> Option<KeyRange> {
         let index = usize::try_from(index).ok()?;
         match &self.entries {
@@ -194,7 +196,7 @@ impl KlmList {
         }
     }
 
-    /// The byte of the key at which entry `first` begins, in a list without blocks.
+    /// Returns the byte of the key at which entry `first` begins, in a list without blocks.
     pub(in crate::engine) fn start_of(&self, first: usize) -> u64 {
         match &self.entries {
             Entries::Plain(plain) => plain.start_of(first),
@@ -202,15 +204,15 @@ impl KlmList {
         }
     }
 
-    /// Whether entries from `first` on can be changed into those of a raw list: not if a long list would have to be read again
-    /// for it.
+    /// Returns whether entries from `first` on can be changed into those of a raw list: not if a long list would have to be
+    /// read again for it.
     pub(in crate::engine) fn can_change(&self, first: usize, raw: &[u8]) -> bool {
         let end = first.saturating_mul(WqeKlm::SIZE).saturating_add(raw.len());
         let plain = matches!(self.entries, Entries::Plain(_)) && !has_blocks(raw);
         plain || (self.raw_len() <= MAX_CHANGED_BLOCKS && end <= MAX_CHANGED_BLOCKS)
     }
 
-    /// The entries that a change from `first` on puts out and those that it brings in, if no others are touched by it.
+    /// Returns the entries that a change from `first` on puts out and those that it brings in, if no others are touched by it.
     pub(in crate::engine) fn changed(&self, first: usize, raw: &[u8]) -> Option<(Vec<KeyRange>, Vec<KeyRange>)> {
         let Entries::Plain(plain) = &self.entries else { return None };
         if has_blocks(raw) {
@@ -249,17 +251,17 @@ impl KlmList {
     }
 }
 
-/// The entries of a list without blocks.
+/// Returns the entries of a list without blocks.
 fn klms(raw: &[u8]) -> impl Iterator<Item = KeyRange> {
     raw.chunks_exact(WqeKlm::SIZE).filter_map(View::<WqeKlm>::new).map(KeyRange::from_klm)
 }
 
-/// Whether a list has the mark of a block that repeats, or something that looks like it within one.
+/// Returns whether a list has the mark of a block that repeats, or something that looks like it within one.
 fn has_blocks(raw: &[u8]) -> bool {
     klms(raw).any(|range| range.key == REPEAT_BLOCK)
 }
 
-/// The entries of a list with blocks.
+/// Returns the entries of a list with blocks.
 fn blocks(raw: &[u8]) -> Vec<Entry> {
     let mut blocks = Vec::new();
     let mut rest = raw;
@@ -277,7 +279,7 @@ fn blocks(raw: &[u8]) -> Vec<Entry> {
     blocks
 }
 
-/// A block that repeats: its head, and the entries that follow; what is behind it.
+/// Returns a block that repeats: its head, and the entries that follow; what is behind it.
 fn repeat<'a>(head: &[u8], rest: &'a [u8]) -> (Entry, &'a [u8]) {
     let (count, entries) = View::<WqeRepeatBlock>::new(head)
         .map_or((0, 0), |head| (head.get(WqeRepeatBlock::REPEAT_COUNT), head.get(WqeRepeatBlock::NUM_ENT)));

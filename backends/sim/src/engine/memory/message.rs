@@ -22,7 +22,7 @@ fn note(step: &mut QpStep<'_, '_>, key: u32, error: KeyError) -> KeyError {
     error
 }
 
-/// The `len` bytes from byte `offset` of a message.
+/// Returns the `len` bytes from byte `offset` of a message.
 pub(in crate::engine) fn gather(
     step: &mut QpStep<'_, '_>,
     access: Access,
@@ -90,7 +90,7 @@ pub(in crate::engine) fn scatter(
     if rest.is_empty() { Ok(()) } else { Err(ScatterError::TooLong) }
 }
 
-/// The memory pointers among data segments.
+/// Returns the memory pointers among data segments.
 pub(in crate::engine) fn pointers(segments: &[DataSegment]) -> Vec<DataPointer> {
     let pointer = |segment: &DataSegment| match segment {
         DataSegment::Pointer(pointer) => Some(*pointer),

@@ -4,7 +4,7 @@ use crate::engine::memory::umem::UmemRange;
 
 /// Where the pages of a queue or a key are.
 #[derive(Clone, Debug)]
-pub enum PageSource<'a> {
+pub(crate) enum PageSource<'a> {
     /// In a list of the command: addresses of eight bytes in wire order (KLMs for an indirect key).
     Listed(&'a [u8]),
     /// In user memory.
@@ -12,7 +12,7 @@ pub enum PageSource<'a> {
 }
 
 impl PageSource<'_> {
-    /// The user memory object.
+    /// Returns the user memory object.
     pub(crate) fn umem(&self) -> Option<u32> {
         match self {
             Self::Listed(_) => None,

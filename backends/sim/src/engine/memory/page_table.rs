@@ -22,13 +22,13 @@ pub(in crate::engine) struct PageTable {
     chunks: BTreeMap<u64, Vec<u64>>,
 }
 
-/// Entries as a list has them.
+/// Returns the entries as a list has them.
 fn entries(raw: &[u8]) -> impl Iterator<Item = u64> {
     raw.as_chunks::<8>().0.iter().map(|entry| u64::from_be_bytes(*entry))
 }
 
 impl PageTable {
-    /// The table that a command brings; `log_page` is the size of a page.
+    /// Creates the table that a command brings; `log_page` is the size of a page.
     pub(in crate::engine) fn new(source: PageSource<'_>, log_page: u32) -> Self {
         match source {
             PageSource::Umem(range) => Self { umem: Some((range, log_page)), ..Self::default() },
@@ -40,7 +40,7 @@ impl PageTable {
         }
     }
 
-    /// Bytes of this process that a table of `entries` entries takes at most.
+    /// Returns the bytes of this process that a table of `entries` entries takes at most.
     pub(in crate::engine) const fn memory_of(entries: u64) -> u64 {
         if entries <= CHUNK {
             if entries < 4 { 32 } else { entries.next_power_of_two() * 8 }
@@ -49,12 +49,12 @@ impl PageTable {
         }
     }
 
-    /// Bytes of this process that it takes.
+    /// Returns the bytes of this process that it takes.
     pub(in crate::engine) fn memory(&self) -> u64 {
         self.first.capacity() as u64 * 8 + self.chunks.len() as u64 * (CHUNK * 8 + CHUNK_MEMORY)
     }
 
-    /// Bytes that it takes at most after `len` bytes of entries more were written.
+    /// Returns the bytes that it takes at most after `len` bytes of entries more were written.
     pub(in crate::engine) fn memory_after(&self, len: usize) -> u64 {
         // A list that begins within a chunk touches one more.
         self.memory() + (len as u64 / 8).div_ceil(CHUNK).saturating_add(1) * (CHUNK * 8 + CHUNK_MEMORY)

@@ -10,13 +10,13 @@ pub(super) struct RangeList {
     sums: Vec<u64>,
 }
 
-/// Lowest bit that is set.
+/// Returns the lowest bit that is set.
 const fn lowest_bit(i: usize) -> usize {
     i & i.wrapping_neg()
 }
 
 impl RangeList {
-    /// Ranges there are.
+    /// Returns the ranges there are.
     pub(super) fn count(&self) -> usize {
         self.ranges.len()
     }
@@ -26,7 +26,7 @@ impl RangeList {
         &self.ranges
     }
 
-    /// Bytes of the first `count` ranges.
+    /// Returns the bytes of the first `count` ranges.
     fn bytes_before(&self, count: usize) -> u64 {
         let (mut i, mut sum) = (count, 0u64);
         while i > 0 {
@@ -36,12 +36,12 @@ impl RangeList {
         sum
     }
 
-    /// The byte of all at which the range at `index` begins.
+    /// Returns the byte of all at which the range at `index` begins.
     pub(super) fn start_of(&self, index: usize) -> u64 {
         self.bytes_before(index.min(self.ranges.len()))
     }
 
-    /// Bytes of all ranges.
+    /// Returns the bytes of all ranges.
     pub(super) fn len(&self) -> u64 {
         self.bytes_before(self.ranges.len())
     }
@@ -68,7 +68,7 @@ impl RangeList {
         }
     }
 
-    /// The range with byte `at` of all, and the place of that byte in it.
+    /// Returns the range with byte `at` of all, and the place of that byte in it.
     pub(super) fn find(&self, at: u64) -> Option<(usize, u64)> {
         let mut step = self.ranges.len().checked_add(1)?.next_power_of_two();
         let (mut i, mut rest) = (0, at);

@@ -98,8 +98,8 @@ impl KeyTable {
         depth: u32,
         out: &mut Vec<Extent>,
     ) -> Result<(), KeyError> {
-        // What an indirect key grants to a peer is its own matter: the key that it refers to need only let this device at its
-        // bytes, which is how a window opens a region that has no remote access of its own.
+        // An indirect key alone decides what a peer may do. The key that it refers to must allow local access only: so a window
+        // opens a region without remote access.
         let right = match access.right {
             Right::LocalRead | Right::RemoteRead => Right::LocalRead,
             Right::LocalWrite | Right::RemoteWrite | Right::RemoteAtomic => Right::LocalWrite,

@@ -17,7 +17,7 @@ struct Umem {
 
 /// User memory from a byte of it on, in which something lies. Its pages are the object's own: nothing is copied.
 #[derive(Clone, Debug)]
-pub struct UmemRange {
+pub(crate) struct UmemRange {
     number: u32,
     pages: Arc<[u64]>,
     log_page: u32,
@@ -25,17 +25,17 @@ pub struct UmemRange {
 }
 
 impl UmemRange {
-    /// Number of the object.
+    /// Returns the number of the object.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Bytes there are.
+    /// Returns the bytes there are.
     pub(crate) fn len(&self) -> u64 {
         ((self.pages.len() as u64) << self.log_page).saturating_sub(self.start)
     }
 
-    /// Device address of byte `at`, and how many bytes follow it in the same page.
+    /// Returns the device address of byte `at`, and how many bytes follow it in the same page.
     pub(crate) fn locate(&self, at: u64) -> Option<(u64, u64)> {
         let at = self.start.checked_add(at)?;
         let (page_len, within) = (1_u64 << self.log_page, at & ((1 << self.log_page) - 1));
@@ -51,8 +51,8 @@ pub(crate) struct Umems {
 }
 
 impl Umems {
-    /// Takes a user memory object: `count` pages of `4096 << log_page_size` bytes, of which `list` has the addresses in wire order,
-    /// and the byte of the first where it begins.
+    /// Takes a user memory object: `count` pages of `4096 << log_page_size` bytes, of which `list` has the addresses in wire
+    /// order, and the byte of the first where it begins.
     pub(crate) fn create(
         &mut self,
         registry: &mut Registry,
@@ -83,7 +83,7 @@ impl Umems {
         Ok(())
     }
 
-    /// User memory from byte `at` of an object on, that a command for `owner` names.
+    /// Returns the user memory from byte `at` of an object on, that a command for `owner` names.
     pub(crate) fn range(&self, registry: &Registry, owner: Owner, number: u32, at: u64) -> Result<UmemRange, CmdStatus> {
         let umem = self.umems.get(&number).filter(|_| registry.may_name(owner, Resource::umem(number)));
         let umem = umem.ok_or(CmdStatus::BadRes)?;
@@ -91,7 +91,7 @@ impl Umems {
         Ok(UmemRange { number, pages: Arc::clone(&umem.pages), log_page: umem.log_page, start })
     }
 
-    /// Device address of the `len` bytes at byte `at` of an object, which lie in one page.
+    /// Returns the device address of the `len` bytes at byte `at` of an object, which lie in one page.
     pub(crate) fn address(
         &self,
         registry: &Registry,
@@ -103,7 +103,7 @@ impl Umems {
         place.filter(|&(_, room)| len <= room).map(|(address, _)| address).ok_or(CmdStatus::BadParam)
     }
 
-    /// A queue at byte `at` of an object, and where it begins in a page of 4096 bytes, in 64ths.
+    /// Returns a queue at byte `at` of an object, and where it begins in a page of 4096 bytes, in 64ths.
     pub(crate) fn queue(&self, registry: &Registry, owner: Owner, number: u32, at: u64) -> Result<(UmemRange, u32), CmdStatus> {
         let range = self.range(registry, owner, number, at)?;
         if !range.start.is_multiple_of(64) || range.len() == 0 {
@@ -113,8 +113,8 @@ impl Umems {
         Ok((range, page_offset as u32))
     }
 
-    /// The pages of `1 << log_page` bytes of a region of `len` bytes that begins at byte `at` of an object and at `within` of its
-    /// first page.
+    /// Returns the pages of `1 << log_page` bytes of a region of `len` bytes that begins at byte `at` of an object and at
+    /// `within` of its first page.
     pub(crate) fn region(
         &self,
         registry: &Registry,

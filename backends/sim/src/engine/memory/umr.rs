@@ -13,7 +13,7 @@ use crate::wqe_decode::{Umr, UmrTranslations};
 
 /// Bytes of the unit in which translations are changed.
 const LIST_UNIT: u64 = 64;
-/// Entries that are looked at when a request changes the rights of a bound window and not its list.
+/// Entries that count as examined when a request changes the rights of a bound window and not its list.
 const MAX_CHECKED: usize = 1024;
 
 /// Who changes a key.
@@ -56,7 +56,7 @@ const KNOWN: u64 = {
 };
 
 /// Applies `umr` to the key `number` names by its index. On an error the key is as it was. What it costs is the list that it
-/// brings, not the one that the key has; returns how many entries were looked at.
+/// brings, not the one that the key has; returns how many entries were examined.
 pub(in crate::engine) fn apply(
     keys: &mut KeyTable,
     registry: &mut Registry,
@@ -88,7 +88,7 @@ pub(in crate::engine) fn apply(
     Ok(keys.change(registry, index, context, list))
 }
 
-/// The first entry that a list changes (`None` if it replaces all), if key and device have room for the list.
+/// Returns the first entry that a list changes (`None` if it replaces all), if key and device have room for the list.
 fn room_for(key: &Mkey, registry: &Registry, offset: Option<u64>, raw: &[u8]) -> Result<Option<u64>, CqeSyndrome> {
     let refused = CqeSyndrome::MwBind;
     let capacity = u64::from(key.context().get(Mkc::TRANSLATIONS_OCTWORD_SIZE)) * OCTOWORD as u64;
@@ -188,9 +188,9 @@ fn raw_translations<'a>(
     }
 }
 
-/// What a window is bound to must exist, belong to the same domain, cover the range, and let the device do locally what
+/// Returns what a window is bound to must exist, belong to the same domain, cover the range, and let the device do locally what
 /// the window lets a peer do. Only the entries that cover the length of the window count: Linux pads an inline list to 64
-/// bytes with whatever its send ring held there. The architecture has the bind itself fail (Memory Window Bind Error, 11.6.2);
+/// bytes with the content of its send ring there. The architecture has the bind itself fail (Memory Window Bind Error, 11.6.2);
 /// whether cards leave it to the access is not published.
 fn check_targets(
     keys: &KeyTable,
@@ -217,7 +217,7 @@ fn check_targets(
     });
     let reaches = match list {
         None => {
-            // An access looks at the keys behind again, so what was checked when it came need not be checked once more.
+            // An access checks the keys behind again, so what was checked when it came is not checked once more.
             klms.ranges(len).take(if stays_bound { MAX_CHECKED } else { usize::MAX }).try_for_each(check)?;
             klms.len()
         }
@@ -228,7 +228,8 @@ fn check_targets(
                 let sum = |runs: &[KeyRange]| runs.iter().map(|range| range.len).sum::<u64>();
                 klms.len() - sum(&old) + sum(&new)
             } else {
-                // A window that is not bound yet, where nothing has been checked, or a list with blocks that repeat, which is short.
+                // A window that is not bound yet, where nothing has been checked, or a list with blocks that repeat, which is
+                // short.
                 let mut whole = klms.clone();
                 whole.change(first, raw);
                 whole.ranges(len).try_for_each(check)?;

@@ -1,4 +1,4 @@
-//! What both halves of a queue pair need: numbers, state, the context as firmware commands set it, rings.
+//! What requester and responder of a queue pair need: numbers, state, the context as firmware commands set it, rings.
 
 use std::time::Duration;
 
@@ -67,12 +67,12 @@ impl Service {
         }
     }
 
-    /// Whether it has one peer.
+    /// Returns whether it has one peer.
     pub(in crate::engine) fn is_connected(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc | Self::Uc)
     }
 
-    /// Whether requests are acknowledged and repeated.
+    /// Returns whether requests are acknowledged and repeated.
     pub(in crate::engine) fn is_reliable(self) -> bool {
         self.transport().is_reliable()
     }
@@ -111,12 +111,12 @@ pub(in crate::engine) struct QpPlan<'a> {
 }
 
 impl QpPlan<'_> {
-    /// Bytes of this process that its page list will take.
+    /// Returns the bytes of this process that its page list will take.
     pub(in crate::engine) fn memory(&self) -> u64 {
         self.pages.memory()
     }
 
-    /// What it refers to.
+    /// Returns what it refers to.
     pub(in crate::engine) fn uses(&self) -> Vec<Resource> {
         let qpc = &self.qpc;
         let mut uses = Vec::new();
@@ -142,7 +142,7 @@ impl QpPlan<'_> {
 }
 
 impl QpContext {
-    /// What a context asks for, before anything is kept of it.
+    /// Returns what a context asks for, before anything is kept of it.
     pub(in crate::engine) fn plan<'a>(
         qpc: View<'a, Qpc>,
         source: PageSource<'a>,
@@ -191,19 +191,19 @@ impl QpContext {
         context
     }
 
-    /// The completion queues of its sends and its receives, where it has such.
+    /// Returns the completion queues of its sends and its receives, where it has such.
     pub(in crate::engine) fn cqs(&self) -> Vec<u32> {
         let receives = self.rq.is_some() || self.srq.is_some();
         let used = [(self.sq.is_some(), Qpc::CQN_SND), (receives, Qpc::CQN_RCV)];
         used.into_iter().filter(|(used, _)| *used).map(|(_, field)| self.get(field)).collect()
     }
 
-    /// The set of counters that it counts in.
+    /// Returns the set of counters that it counts in.
     pub(in crate::engine) fn counter_set(&self) -> Resource {
         Resource::new(ObjectKind::CounterSet, self.get(Qpc::COUNTER_SET_ID))
     }
 
-    /// A field of the context.
+    /// Returns a field of the context.
     pub(in crate::engine) fn get(&self, field: Field<Qpc>) -> u32 {
         View::<Qpc>::of(&self.qpc).get(field)
     }
@@ -230,7 +230,7 @@ impl QpContext {
         self.get(Qpc::PD)
     }
 
-    /// The counts of its set of counters.
+    /// Returns the counts of its set of counters.
     pub(in crate::engine) fn counts<'a>(&self, step: &'a mut QpStep<'_, '_>) -> &'a mut QueueCounts {
         step.shared.queue_counts.entry(self.get(Qpc::COUNTER_SET_ID) as u8).or_default()
     }
@@ -241,7 +241,7 @@ impl QpContext {
         self.set(Qpc::STATE, state.code());
     }
 
-    /// Payload of a full packet in bytes.
+    /// Returns the payload of a full packet in bytes.
     pub(in crate::engine) fn mtu(&self) -> usize {
         match self.service {
             Service::Ud => crate::packet::MAX_PAYLOAD,
@@ -249,7 +249,7 @@ impl QpContext {
         }
     }
 
-    /// Packets of a message of `len` bytes.
+    /// Returns the packets of a message of `len` bytes.
     pub(in crate::engine) fn packets_of(&self, len: u32) -> u32 {
         len.div_ceil(self.mtu() as u32).max(1)
     }
@@ -259,12 +259,12 @@ impl QpContext {
         1 << self.get(log)
     }
 
-    /// Whether requests of a peer are taken.
+    /// Returns whether requests of a peer are taken.
     pub(in crate::engine) fn can_receive(&self) -> bool {
         matches!(self.state, QpcState::Rtr | QpcState::Rts | QpcState::Sqd | QpcState::SqDraining | QpcState::SqEr)
     }
 
-    /// Whether requests that were begun go on.
+    /// Returns whether requests that were begun continue.
     pub(in crate::engine) fn can_send(&self) -> bool {
         matches!(self.state, QpcState::Rts | QpcState::Sqd | QpcState::SqDraining)
     }
@@ -274,7 +274,7 @@ impl QpContext {
         Access { right, pd: self.pd(), qpn: self.qpn }
     }
 
-    /// The host's counters: receives posted, send blocks posted.
+    /// Returns the host's counters: receives posted, send blocks posted.
     pub(in crate::engine) fn record(&self, step: &QpStep<'_, '_>) -> Option<(u16, u16)> {
         let record = read_array::<8>(step.ctx.memory, self.qpc().get64(Qpc::DBR_ADDR)).ok()?;
         let record = View::<QpDoorbellRecord>::of(&record);
@@ -282,7 +282,7 @@ impl QpContext {
         Some((rcv, record.get(QpDoorbellRecord::SEND_COUNTER) as u16))
     }
 
-    /// A packet to the connected peer.
+    /// Returns a packet to the connected peer.
     pub(in crate::engine) fn packet(&self, shared: &QpResources, operation: Operation, psn: u32) -> Packet<'static> {
         let opcode = Opcode { transport: self.service.transport(), operation };
         let vl = if self.wire_qpn() == SUBNET_QPN { SUBNET_LANE } else { 0 };
@@ -310,7 +310,7 @@ impl QpContext {
         packet
     }
 
-    /// The number that completions carry for this queue pair.
+    /// Returns the number that completions carry for this queue pair.
     pub(in crate::engine) fn user_index(&self, shared: &QpResources) -> u32 {
         if shared.config.cqe_version == 0 { 0 } else { self.get(Qpc::USER_INDEX) }
     }
@@ -318,7 +318,7 @@ impl QpContext {
     /// Writes a completion to a completion queue.
     pub(in crate::engine) fn complete(&mut self, step: &mut QpStep<'_, '_>, cqn: u32, completion: &Completion) {
         let written = step.shared.cqs.write(step.ctx, cqn, completion, &mut step.shared.events);
-        // A queue pair that can no longer complete cannot go on.
+        // A queue pair that can no longer complete is in error.
         if written.is_err() && self.state != QpcState::Err {
             self.fail(step, Some(EventType::WqCatasError));
         }
@@ -332,7 +332,7 @@ impl QpContext {
         }
     }
 
-    /// The local acknowledge timeout, if there is one.
+    /// Returns the local acknowledge timeout, if there is one.
     pub(in crate::engine) fn timeout(&self) -> Option<Duration> {
         match self.path(Ads::ACK_TIMEOUT) {
             0 => None,
@@ -348,7 +348,7 @@ impl QpContext {
         self.st() == Some(QpcSt::Qp0)
     }
 
-    /// The number by which peers know it: management queue pairs have fixed ones.
+    /// Returns the number by which peers know it: management queue pairs have fixed ones.
     pub(in crate::engine) fn wire_qpn(&self) -> u32 {
         match self.st() {
             Some(QpcSt::Qp0) => SUBNET_QPN,
@@ -358,8 +358,8 @@ impl QpContext {
     }
 }
 
-/// The vendor's own syndrome: nothing is published about its values, so it only tells flushes from the rest, as devices
-/// do (0xf9 is what they report for a flush).
+/// Returns the vendor's own syndrome: nothing is published about its values, so it only distinguishes flushes from the rest, as
+/// devices do (0xf9 is what they report for a flush).
 pub(in crate::engine) fn vendor(syndrome: CqeSyndrome) -> u8 {
     if syndrome == CqeSyndrome::WrFlush { 0xf9 } else { 0x80 | syndrome.code() as u8 }
 }

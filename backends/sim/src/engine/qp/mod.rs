@@ -25,7 +25,7 @@ impl Qp {
         Self { context, requester: Requester::default(), responder: Responder::default() }
     }
 
-    /// Bytes of this process that its lists take: pages, and requests under way.
+    /// Returns the bytes of this process that its lists take: pages, and requests under way.
     pub(in crate::engine) fn memory(&self) -> u64 {
         self.context.list_memory + self.requester.memory + self.responder.replies.len() as u64 * REPLY_MEMORY
     }

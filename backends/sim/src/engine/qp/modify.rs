@@ -100,8 +100,9 @@ fn transition(opcode: CmdOpcode, service: Service) -> Option<Transition> {
     })
 }
 
-/// Optional fields of a transition that its service has. Linux masks what a caller names in the same way (`opt_mask` in
-/// `drivers/infiniband/hw/mlx5/qp.c`), after firmware refused the rest; UCX names rights alone (`rc_mlx5_devx.c`).
+/// Returns the optional fields of a transition that its service has. Linux masks what a caller names in the same way
+/// (`opt_mask` in `drivers/infiniband/hw/mlx5/qp.c`), after firmware refused the rest; UCX names rights alone
+/// (`rc_mlx5_devx.c`).
 fn allowed(step: &Transition, opcode: CmdOpcode, service: Service) -> u32 {
     let named = step.optional.iter().map(|(bit, _)| bit).chain(step.path_optional.iter().map(|(bit, _)| bit));
     // There is one port, and every transition takes it.
@@ -120,8 +121,9 @@ fn allowed(step: &Transition, opcode: CmdOpcode, service: Service) -> u32 {
     named.fold(more, |sum, bit| sum | bit) & has
 }
 
-/// Whether what a transition takes is there: optional fields that it knows, an MTU and depths within those of the device, a
-/// P_Key index within the table, a source and a destination address. Alternate paths are not offered ([`CmdHcaCap::APM`](bareverbs_mlx5_spec::CmdHcaCap::APM)).
+/// Checks the fields of a transition: known optional fields, MTU and depths within those of the device, P_Key index within the
+/// table, source and destination address. Alternate paths are not offered
+/// ([`CmdHcaCap::APM`](bareverbs_mlx5_spec::CmdHcaCap::APM)).
 fn check(
     step: &Transition,
     service: Service,

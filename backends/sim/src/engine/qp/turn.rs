@@ -68,7 +68,7 @@ impl Qp {
         self.requester.flush_sends(&mut self.context, step) || self.responder.flush_receives(&mut self.context, step)
     }
 
-    /// Whether requests were posted since the last flush.
+    /// Returns whether requests were posted since the last flush.
     pub(in crate::engine) fn has_unflushed(&self, step: &QpStep<'_, '_>) -> bool {
         self.responder.has_unflushed_receives(&self.context, step) || self.requester.has_unflushed_sends(&self.context)
     }

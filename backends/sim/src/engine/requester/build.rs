@@ -1,4 +1,4 @@
-//! Request packets made from send elements.
+//! Request packets made from send WQEs.
 
 use bareverbs_mlx5_spec::{CqeSyndrome, Qpc, WqeOpcode};
 
@@ -11,7 +11,7 @@ use crate::engine::resources::QpStep;
 use crate::packet::{AtomicEth, Deth, Grh, Operation, Packet, Place, Reth};
 use crate::wqe_decode::{AtomicOperation, SendBody, SendWqe};
 
-/// Operation of a packet of `wqe`, with what travels at the end of the message.
+/// Returns the operation of a packet of `wqe`, with what travels at the end of the message.
 pub(in crate::engine) fn operation(wqe: &SendWqe, place: Place) -> (Operation, Option<u32>, Option<u32>) {
     let end = place.is_end();
     match wqe.opcode {

@@ -1,4 +1,4 @@
-//! Send elements taken from the ring: read, decoded, refused if nothing of them can be done; doorbells audited.
+//! Send WQEs taken from the ring: read, decoded, refused if nothing of them can be done; doorbells audited.
 
 use bareverbs_mlx5_spec::{CqeSyndrome, DS_UNIT, EventType, Qpc, QpcState, SendDoorbell, View, WQEBB, WqeCtrlSeg};
 
@@ -13,11 +13,11 @@ use crate::packet::SUBNET_QPN;
 use crate::trace::Record;
 use crate::wqe_decode::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 
-/// Longest message of any path (InfiniBand Architecture 9.3.3).
+/// Maximum message length of any path (InfiniBand Architecture 9.3.3).
 const MAX_MESSAGE: u64 = 1 << 31;
 
 impl Requester {
-    /// Takes the next element from the ring. `false` if there is none to take.
+    /// Takes the next WQE from the ring. `false` if there is none to take.
     pub(in crate::engine) fn fetch(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         if qp.state != QpcState::Rts || self.fetched == self.posted() {
             return false;
@@ -85,7 +85,7 @@ impl Requester {
         true
     }
 
-    /// Bytes of the element at `index` and its size in blocks, cut to what is posted.
+    /// Returns the bytes of the WQE at `index` and its size in blocks, cut to what is posted.
     pub(in crate::engine) fn read_wqe(&self, qp: &QpContext, step: &QpStep<'_, '_>, index: u16) -> Option<(Vec<u8>, u16)> {
         let ring = qp.sq.as_ref()?;
         let mut bytes = vec![0; WQEBB];
@@ -102,7 +102,7 @@ impl Requester {
         Some((bytes, size))
     }
 
-    /// What is wrong with a request before anything of it is done.
+    /// Returns what is wrong with a request before anything of it is done.
     pub(in crate::engine) fn refuse(
         &self,
         qp: &QpContext,
@@ -145,19 +145,20 @@ impl Requester {
         self.posted_blocks += u64::from(posted.wrapping_sub(self.posted()));
     }
 
-    /// Posted blocks, as the host's record counts them.
+    /// Returns the posted blocks, as the host's record counts them.
     pub(in crate::engine) fn posted(&self) -> u16 {
         self.posted_blocks as u16
     }
 
-    /// Holds a doorbell against the record and the ring.
+    /// Checks a doorbell against the record and the ring.
     pub(in crate::engine) fn audit_doorbell(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>, doorbell: [u8; 8]) {
         let SendDoorbell { wqe_index: index, ds, .. } = SendDoorbell::from_be_word(u64::from_ne_bytes(doorbell));
         let end = index.wrapping_add(blocks(ds));
         let posted = self.posted();
         let Some(ring) = qp.sq.as_ref() else { return };
-        // One doorbell has the device take all that is posted, so those of a fast host can come a hundred thousand blocks later: where
-        // one stands is counted from the one before. What is further from that than the ring is long is an old one, if there can be one.
+        // One doorbell makes the device take all that is posted, so later doorbells of a fast host can be a hundred thousand
+        // blocks behind. So the position of each is counted from the one before. What is further from that than the ring is
+        // long is an old one, if there can be one.
         let more = end.wrapping_sub(self.rung_blocks as u16);
         let behind = posted.wrapping_sub(end);
         let at = if u32::from(more) <= ring.entries() {
@@ -171,7 +172,7 @@ impl Requester {
             step.ctx.audit.report(Finding::DoorbellPastRecord { qpn: qp.qpn, doorbell: index, record: posted });
         }
         let mut bytes = [0; 8];
-        // An element that is done may be overwritten.
+        // A completed WQE may be overwritten.
         let retired = self.posted_blocks.saturating_sub(posted.wrapping_sub(self.retired).into());
         if at > retired && ring.read(step.ctx.memory, u32::from(index), &mut bytes).is_ok() && bytes != doorbell {
             step.ctx.audit.report(Finding::DoorbellNotWqe { qpn: qp.qpn, index });

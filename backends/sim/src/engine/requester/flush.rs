@@ -47,7 +47,7 @@ impl Requester {
         false
     }
 
-    /// Whether sends were posted since the last flush.
+    /// Returns whether sends were posted since the last flush.
     pub(in crate::engine) fn has_unflushed_sends(&self, qp: &QpContext) -> bool {
         qp.sq.is_some() && self.fetched != self.posted()
     }

@@ -25,17 +25,17 @@ use crate::wqe_decode::{SendBody, SendWqe};
 pub(in crate::engine) const WINDOW: u32 = 128;
 /// An acknowledgement is asked for at least once in this many packets.
 const ACK_EVERY: u32 = 32;
-/// Requests that are looked at in about the time of an access to memory.
-const REQUESTS_A_STEP: u64 = 32;
+/// Requests that are examined in about the time of an access to memory.
+const REQUESTS_PER_STEP: u64 = 32;
 /// Packets that one queue pair sends in one go.
 const BUDGET: u32 = 64;
 /// Requests under way, at most. The window is reached before, but for requests that send nothing.
 pub(in crate::engine) const MAX_UNDER_WAY: usize = 1024;
-/// Bytes of this process that a request takes at most: an element of 64 blocks of 16 bytes, decoded.
+/// Bytes of this process that a request takes at most: a WQE of 64 blocks of 16 bytes, decoded.
 pub(in crate::engine) const MAX_OP_MEMORY: u64 = 8192;
 
 impl Requester {
-    /// Sends what may be sent. `true` if there is more that could go on now.
+    /// Sends what may be sent. Returns `true` if more could be sent now.
     pub(in crate::engine) fn send(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         self.resume_acknowledge(qp, step);
         // What waited only for those before it may be the oldest now.
@@ -85,7 +85,7 @@ impl Requester {
         }
         // Those before it are counted, once and again.
         if op.expects_response() || op.wqe.as_ref().is_some_and(|wqe| wqe.fence != 0) {
-            step.ctx.meter.count(at as u64 / REQUESTS_A_STEP);
+            step.ctx.meter.count(at as u64 / REQUESTS_PER_STEP);
         }
         if op.wqe.as_ref().is_some_and(|wqe| self.is_fenced(at, wqe)) {
             return false;
@@ -107,7 +107,7 @@ impl Requester {
         }
     }
 
-    /// Whether the request waits for reads and atomics before it.
+    /// Returns whether the request waits for reads and atomics before it.
     fn is_fenced(&self, at: usize, wqe: &SendWqe) -> bool {
         // A small fence waits for key changes, which nothing passes anyway.
         u32::from(wqe.fence) > fm::INITIATOR_SMALL_FENCE && self.responses_before(at) > 0

@@ -12,7 +12,7 @@ use crate::engine::resources::QpStep;
 /// A timer that is seen later than this part of its value was not watched.
 const LATE: u32 = 4;
 
-/// Delay that a timer code of an RNR NAK names (InfiniBand Architecture, table 45).
+/// Returns the delay that a timer code of an RNR NAK names (InfiniBand Architecture, table 45).
 pub(in crate::engine) fn rnr_delay(timer: u8) -> Duration {
     const UNITS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
@@ -72,7 +72,7 @@ impl Requester {
             return;
         }
         let timeout = qp.timeout().unwrap_or_default();
-        // Nobody looked at this timer for long after it was due: the process stood still, and with it whatever brings the
+        // This timer was checked long after it was due: the process stood still, and with it whatever brings the
         // acknowledgement. The peer gets the time again, once for each retry. The architecture lets the timer run for up to
         // four times its value (9.7.6.1.3).
         if now.since(due) > timeout / LATE && !self.timer_restarted {

@@ -23,7 +23,7 @@ pub(in crate::engine) struct MessageCount {
 /// A request between its fetch and its completion.
 #[derive(Debug)]
 pub(in crate::engine) struct SendOp {
-    /// The element, or what its completion needs if it could not be read.
+    /// The WQE, or what its completion needs if it could not be read.
     pub(in crate::engine) wqe: Option<SendWqe>,
     pub(in crate::engine) index: u16,
     pub(in crate::engine) send_opcode: u8,
@@ -35,7 +35,7 @@ pub(in crate::engine) struct SendOp {
     pub(in crate::engine) count: MessageCount,
     /// Packets of the response that came.
     pub(in crate::engine) received: u32,
-    /// It cannot go on; reported when it is the oldest.
+    /// It has failed; this is reported when it is the oldest.
     pub(in crate::engine) failed: Option<CqeSyndrome>,
     /// Bytes of this process that it takes.
     pub(in crate::engine) memory: u64,
@@ -67,7 +67,7 @@ impl SendOp {
         }
     }
 
-    /// Packets that ask for it.
+    /// Returns the packets that ask for it.
     pub(in crate::engine) fn packets(&self) -> u32 {
         match self.kind() {
             Kind::SendOrWrite => self.psns,
@@ -84,7 +84,7 @@ impl SendOp {
         psn::add(self.first_psn, self.psns)
     }
 
-    /// Data segments of its message.
+    /// Returns the data segments of its message.
     pub(in crate::engine) fn data(&self) -> &[DataSegment] {
         match self.wqe.as_ref().map(|wqe| &wqe.body) {
             Some(
@@ -124,7 +124,7 @@ pub(in crate::engine) struct Requester {
     /// Messages fetched, and those done.
     pub(in crate::engine) count: MessageCount,
     pub(in crate::engine) done: MessageCount,
-    /// Receives that the peer had posted in all, if it tells: no further message is sent that takes one.
+    /// Receives that the peer has posted in all, if it reports credits. No message is sent beyond them.
     pub(in crate::engine) receive_limit: Option<u32>,
     /// Requests under way, oldest first.
     pub(in crate::engine) ops: VecDeque<SendOp>,
@@ -171,12 +171,12 @@ impl Requester {
         self.next_psn
     }
 
-    /// Whether the packet at `psn` was sent and is not acknowledged.
+    /// Returns whether the packet at `psn` was sent and is not acknowledged.
     pub(in crate::engine) fn is_outstanding(&self, psn: u32) -> bool {
         psn::ahead(psn, self.unacked) >= 0 && psn::ahead(psn, self.sent_end) < 0
     }
 
-    /// Whether the oldest request has been passed by the cursor.
+    /// Returns whether the oldest request has been passed by the cursor.
     pub(in crate::engine) fn head_is_sent(&self) -> bool {
         self.cursor.0 > 0
     }
@@ -191,7 +191,7 @@ impl Requester {
         }
         self.cursor = if self.cursor.0 == 0 { (0, 0) } else { (self.cursor.0 - 1, self.cursor.1) };
         self.done = op.count;
-        // What is done had its receives, also if no count told of them.
+        // Completed messages had receives, also if no credit count reported them.
         self.receive_limit = self.receive_limit.map(|limit| psn::later(limit, op.count.receives));
         self.advance_to(op.end_psn());
         let size = op.wqe.as_ref().map_or(1, SendWqe::blocks);

@@ -1,6 +1,6 @@
 //! The credit count of an acknowledgement, 5 bits (InfiniBand Architecture 9.7.7.2.4, table 46).
 
-/// Count that says nothing: shared receives are nobody's in particular.
+/// The code of no credit count: shared receives belong to no single queue pair.
 pub(in crate::engine) const NO_COUNT: u8 = 31;
 
 const COUNTS: [u32; 31] = [
@@ -8,12 +8,12 @@ const COUNTS: [u32; 31] = [
     12288, 16384, 24576, 32768,
 ];
 
-/// The greatest count that `receives` cover.
+/// Returns the greatest count that `receives` cover.
 pub(in crate::engine) fn encode(receives: u32) -> u8 {
     COUNTS.partition_point(|&count| count <= receives).saturating_sub(1) as u8
 }
 
-/// Receives that a count stands for, if it stands for any number.
+/// Returns the receives that a count stands for, if it stands for any number.
 pub(in crate::engine) fn decode(count: u8) -> Option<u32> {
     COUNTS.get(usize::from(count)).copied()
 }

@@ -1,8 +1,8 @@
 //! Queue pairs in the error state that are polled for receives: a receive has no doorbell, and one that is posted in the error
 //! state must complete too.
 //!
-//! A few are polled at a time, in turn, often after a queue pair failed and rarely when nothing is found, so that an idle device
-//! costs next to nothing.
+//! A few are polled at a time, in turn, often after a queue pair failed and rarely when nothing is found, so that an idle
+//! device costs next to nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use bareverbs::Instant;
 
 /// Queue pairs polled at a time.
-const QUEUE_PAIRS: usize = 128;
+const QPS_PER_POLL: usize = 128;
 /// Time from one poll to the next: at first, and at most.
-const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(16);
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_INTERVAL: Duration = Duration::from_millis(16);
 
 /// The queue pairs, and when they are polled next.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct FailedQueues {
     qpns: BTreeSet<u32>,
-    /// The number from which the next poll goes on.
+    /// The queue pair number from which the next poll continues.
     next: u32,
     /// Queue pairs polled in this round over all of them, and whether one of them had new receives.
     polled: usize,
@@ -32,8 +32,8 @@ impl FailedQueues {
     /// Polls a queue pair, which is in the error state, from now on.
     pub(in crate::engine) fn insert(&mut self, qpn: u32, now: Instant) {
         if self.qpns.insert(qpn) {
-            self.wait = SHORTEST;
-            let soon = now.after(SHORTEST);
+            self.wait = MIN_INTERVAL;
+            let soon = now.after(MIN_INTERVAL);
             self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
         }
     }
@@ -45,7 +45,7 @@ impl FailedQueues {
         }
     }
 
-    /// When the next poll is due.
+    /// Returns when the next poll is due.
     pub(in crate::engine) fn next_due(&self) -> Option<Instant> {
         self.due
     }
@@ -55,7 +55,7 @@ impl FailedQueues {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
         }
-        let count = self.qpns.len().min(QUEUE_PAIRS);
+        let count = self.qpns.len().min(QPS_PER_POLL);
         let turn = self.qpns.range(self.next..).chain(self.qpns.range(..self.next)).copied();
         let polled: Vec<u32> = turn.take(count).collect();
         self.next = polled.last().map_or(0, |qpn| qpn.saturating_add(1));
@@ -63,7 +63,7 @@ impl FailedQueues {
         self.found |= !posted.is_empty();
         self.polled += count;
         if self.polled >= self.qpns.len() {
-            self.wait = if self.found { SHORTEST } else { self.wait.saturating_mul(2).clamp(SHORTEST, LONGEST) };
+            self.wait = if self.found { MIN_INTERVAL } else { self.wait.saturating_mul(2).clamp(MIN_INTERVAL, MAX_INTERVAL) };
             (self.polled, self.found) = (0, false);
         }
         self.due = Some(now.after(self.wait));

@@ -10,7 +10,7 @@ use crate::engine::resources::QpStep;
 use crate::engine::responder::state::{Inbound, Refusal, Reply, Responder, Stop};
 use crate::packet::{AtomicEth, Operation, Packet, Place, Reth, Syndrome};
 
-/// Longest message of any path.
+/// Maximum message length of any path.
 const MAX_MESSAGE: u32 = 1 << 31;
 
 impl Responder {
@@ -123,8 +123,8 @@ impl Responder {
         Ok(())
     }
 
-    /// A key does not open the bytes of a write. The receive that the immediate data of the same packet needs tells the host
-    /// (Local Access Error, InfiniBand Architecture 11.6.2), on services that tell the peer too.
+    /// Answers a write to bytes that no key opens. The receive that the immediate data of the same packet needs reports it to
+    /// the host (Local Access Error, InfiniBand Architecture 11.6.2), on services that send a NAK too.
     fn refuse_write(&mut self, qp: &QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>, refusal: Refusal) -> Stop {
         if packet.immediate.is_none() || !qp.service.is_reliable() {
             return refusal.into();
@@ -146,7 +146,7 @@ impl Responder {
         reth: &Reth,
         right: Right,
     ) -> Result<(), Refusal> {
-        // Nothing is touched for a message of no bytes, so its key is not looked at.
+        // Nothing is touched for a message of no bytes, so its key is not checked.
         if reth.len == 0 {
             return Ok(());
         }

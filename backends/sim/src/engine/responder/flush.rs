@@ -1,5 +1,5 @@
 //! The error state: receives in use and posted complete in order, with the flush status; also those posted later. In the error
-//! state of the send queue alone, receives go on.
+//! state of the send queue alone, receives continue.
 
 use bareverbs_mlx5_spec::{CqeSyndrome, EventType};
 
@@ -45,7 +45,7 @@ impl Responder {
         false
     }
 
-    /// Whether receives were posted since the last flush.
+    /// Returns whether receives were posted since the last flush.
     pub(in crate::engine) fn has_unflushed_receives(&self, qp: &QpContext, step: &QpStep<'_, '_>) -> bool {
         qp.rq.is_some() && qp.record(step).is_some_and(|(posted, _)| posted != self.consumed)
     }

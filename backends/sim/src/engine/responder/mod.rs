@@ -164,7 +164,7 @@ impl Responder {
         if self.pending_responses(false) < qp.depth(Qpc::LOG_RRA_MAX) { Ok(()) } else { Err(Refusal::INVALID) }
     }
 
-    /// Whether the packet fits the message that is arriving, and its length its place.
+    /// Returns whether the packet fits the message that is arriving, and its length its place.
     fn check_shape(&self, qp: &QpContext, packet: &Packet<'_>, operation: Operation, place: Place) -> Result<(), Refusal> {
         let sends = matches!(operation, Operation::Send(_) | Operation::SendImmediate(_) | Operation::SendInvalidate(_));
         let fits = match &self.message {

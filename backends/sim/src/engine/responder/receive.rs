@@ -45,7 +45,7 @@ impl Responder {
             _ => {
                 // It can name no buffer, but it can fail.
                 self.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
-                Err(NoReceive::Element)
+                Err(NoReceive::BadWqe)
             }
         })
     }
@@ -56,25 +56,25 @@ impl Responder {
         step: &mut QpStep<'_, '_>,
         srqn: u32,
     ) -> Option<Result<Receive, NoReceive>> {
-        let element = match step.shared.srqs.pop(step.ctx.memory, srqn)? {
-            Ok(element) => element,
+        let wqe = match step.shared.srqs.pop(step.ctx.memory, srqn)? {
+            Ok(wqe) => wqe,
             Err(failed) => {
-                step.ctx.note(|| format!("SRQ {srqn:#x}: its record, a link or an element leads nowhere"));
+                step.ctx.note(|| format!("SRQ {srqn:#x}: its record, a link or a WQE leads nowhere"));
                 if failed.first {
                     step.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqCatasError, srqn });
                 }
                 return Some(Err(NoReceive::Queue));
             }
         };
-        let (index, pd) = (element.index, element.pd);
-        if element.below_limit {
+        let (index, pd) = (wqe.index, wqe.pd);
+        if wqe.below_limit {
             step.shared.events.push_back(EngineEvent::Srq { event: EventType::SrqRqLimit, srqn });
         }
-        step.ctx.trace(Record::RecvWqe { qpn: qp.qpn, index, bytes: &element.segments });
-        let list = decode_receive(&element.segments);
+        step.ctx.trace(Record::RecvWqe { qpn: qp.qpn, index, bytes: &wqe.segments });
+        let list = decode_receive(&wqe.segments);
         Some(list.map(|list| Receive { index, pd, list }).map_err(|_| {
             self.message = Some(Inbound::Send { receive: Receive { index, pd, list: Vec::new() }, written: 0 });
-            NoReceive::Element
+            NoReceive::BadWqe
         }))
     }
 
@@ -82,7 +82,7 @@ impl Responder {
         match self.next_receive(qp, step) {
             None => Err(Stop::NotReady),
             Some(Ok(receive)) => Ok(receive),
-            Some(Err(NoReceive::Element)) => {
+            Some(Err(NoReceive::BadWqe)) => {
                 Err(Refusal::of_receive(Syndrome::RemoteOperational, CqeSyndrome::LocalQpOp).into())
             }
             Some(Err(NoReceive::Queue)) => Err(Refusal::QUEUE.into()),
@@ -131,7 +131,7 @@ impl Responder {
         self.complete_receive(qp, step, done);
     }
 
-    /// The index of the receive that an arriving message or an unsent fatal response holds.
+    /// Returns the index of the receive that an arriving message or an unsent fatal response uses.
     pub(in crate::engine) fn held_receive(&self) -> Option<u16> {
         let fatal = self.replies.iter().find_map(|reply| match reply {
             Reply::Fatal(fatal) => fatal.receive.map(|(index, _)| index),
@@ -169,7 +169,7 @@ impl Responder {
     }
 }
 
-/// Where a message came from.
+/// Returns where a message came from.
 fn source(qp: &QpContext, packet: &Packet<'_>) -> Source {
     Source {
         lid: packet.lrh.slid,

@@ -61,7 +61,7 @@ impl Responder {
         !self.replies.is_empty()
     }
 
-    /// An acknowledgement with the receives that are posted now.
+    /// Returns an acknowledgement with the receives that are posted now.
     fn acknowledged(&self, qp: &QpContext, step: &QpStep<'_, '_>) -> Syndrome {
         let Some((posted, _)) = qp.rq.as_ref().and_then(|_| qp.record(step)) else { return ACKNOWLEDGED };
         // The message that is arriving is not counted as done yet, so its receive is not as used.

@@ -27,7 +27,7 @@ pub(in crate::engine) enum Inbound {
 
 /// A request that cannot be carried out.
 pub(in crate::engine) struct Refusal {
-    /// What the peer is told; `None`: nothing.
+    /// The NAK that the peer gets; `None`: none.
     pub(in crate::engine) syndrome: Option<Syndrome>,
     pub(in crate::engine) receive: Option<CqeSyndrome>,
     pub(in crate::engine) event: Option<EventType>,
@@ -43,12 +43,12 @@ impl Refusal {
     pub(in crate::engine) const QUEUE: Self =
         Self { syndrome: Some(Syndrome::RemoteOperational), receive: None, event: Some(EventType::WqCatasError) };
 
-    /// The receive that the request uses completes with an error, which reports it instead of an event.
+    /// Ends with an error in the completion of the receive that the request uses, instead of an event.
     pub(in crate::engine) const fn of_receive(syndrome: Syndrome, receive: CqeSyndrome) -> Self {
         Self { syndrome: Some(syndrome), receive: Some(receive), event: None }
     }
 
-    /// The key that a message shall invalidate cannot be: the message arrived, so that the peer is told nothing, neither
+    /// The key that a message shall invalidate cannot be: the message arrived, so that the peer gets no NAK, neither
     /// good nor bad (class J of InfiniBand Architecture 9.9.6.3). The receive says that the request was invalid, as with
     /// Linux's software device (`rxe_resp.c`, `RESPST_ERR_INVALIDATE_RKEY`).
     pub(in crate::engine) const INVALIDATION: Self =
@@ -118,7 +118,7 @@ impl Responder {
         self.spare.take()
     }
 
-    /// Whether more of the present message must come.
+    /// Returns whether more of the present message must come.
     pub(in crate::engine) fn is_amid_message(&self) -> bool {
         self.message.is_some()
     }
@@ -132,8 +132,8 @@ impl Responder {
         self.replies.iter().filter(counts).count()
     }
 
-    /// Queues an acknowledgement; one takes the place of the one before it. A NAK that still waits to be sent is not followed by
-    /// the same one, nor by an acknowledgement of what is before its packet, which it acknowledges itself.
+    /// Queues an acknowledgement; one takes the place of the one before it. A NAK that still waits to be sent is not followed
+    /// by the same one, nor by an acknowledgement of what is before its packet, which it acknowledges itself.
     pub(in crate::engine) fn acknowledge(&mut self, psn: u32, syndrome: Syndrome) {
         let msn = self.msn;
         if let (Syndrome::Ack(_), Some(Reply::Acknowledge { psn: last, syndrome: Syndrome::Ack(_), msn: counted })) =
@@ -150,7 +150,7 @@ impl Responder {
         {
             return;
         }
-        // A peer that goes on asking while nothing can be sent asks again later.
+        // A peer that keeps requesting while nothing can be sent repeats the request later.
         if self.replies.len() < MAX_REPLIES {
             self.replies.push_back(Reply::Acknowledge { psn, syndrome, msn });
         }
@@ -167,7 +167,7 @@ pub(in crate::engine) struct Receive {
 }
 
 impl Receive {
-    /// Right of a queue pair to place bytes in it.
+    /// Returns the right of a queue pair to place bytes in it.
     pub(in crate::engine) fn access(&self, qpn: u32) -> Access {
         Access { right: Right::LocalWrite, pd: self.pd, qpn }
     }
@@ -176,8 +176,8 @@ impl Receive {
 /// Why a posted receive cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum NoReceive {
-    /// It could not be read or makes no sense. The message in progress holds what of it can complete.
-    Element,
+    /// It could not be read or makes no sense. The message in progress has what is needed to complete it.
+    BadWqe,
     /// The shared queue has failed, and so does who takes from it.
     Queue,
 }
@@ -222,7 +222,7 @@ pub(in crate::engine) enum Reply {
     Fatal(Fatal),
 }
 
-/// The last response of a queue pair: a NAK, if the peer is told, and the error on this side.
+/// The last response of a queue pair: a NAK, if the peer gets one, and the error on this side.
 #[derive(Debug)]
 pub(in crate::engine) struct Fatal {
     pub(in crate::engine) psn: u32,

@@ -51,8 +51,8 @@ impl Responder {
     }
 
     /// The message in progress does not fit its receive. The next message gets that; one of a shared queue has left it and
-    /// completes instead. The queue pair goes on either way: classes D and E of InfiniBand Architecture 9.9.6.3, as Linux's
-    /// software device has them (`rxe_resp.c`, `RESPST_ERR_LENGTH`). What cards do is not published.
+    /// completes instead. The queue pair stays usable either way: classes D and E of InfiniBand Architecture 9.9.6.3, as
+    /// Linux's software device has them (`rxe_resp.c`, `RESPST_ERR_LENGTH`). What cards do is not published.
     fn too_long(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
         step.ctx.note(|| format!("QP {:#x}: message dropped, longer than its receive", qp.qpn));
         match self.held_receive() {
@@ -83,7 +83,7 @@ impl Responder {
         }
         let receive = match self.next_receive(qp, step) {
             Some(Ok(receive)) => receive,
-            Some(Err(NoReceive::Element)) => return self.fail_held(qp, step, CqeSyndrome::LocalQpOp),
+            Some(Err(NoReceive::BadWqe)) => return self.fail_held(qp, step, CqeSyndrome::LocalQpOp),
             Some(Err(NoReceive::Queue)) => return qp.fail(step, Some(EventType::WqCatasError)),
             None => {
                 step.ctx.note(|| format!("QP {:#x}: datagram dropped, no receive", qp.qpn));

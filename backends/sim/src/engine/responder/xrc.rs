@@ -1,6 +1,6 @@
-//! XRC targets: a request names the shared receive queue that it is for, and that one's domain and completion queue stand
-//! in for those of the queue pair, which has none of its own. No queue pair keeps a shared receive queue from being destroyed:
-//! it is looked up each time, by a name that no other queue gets.
+//! XRC targets: a request names its shared receive queue. The domain and the completion queue are those of the shared receive
+//! queue, since the queue pair has none. No queue pair keeps a shared receive queue from being destroyed: it is looked up each
+//! time, by a name that no other queue gets.
 
 use bareverbs_mlx5_spec::Qpc;
 
@@ -33,7 +33,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Domain in which the keys of the newest request are looked up.
+    /// Returns the domain in which the keys of the newest request are looked up.
     pub(in crate::engine) fn key_domain(&self, qp: &QpContext, step: &QpStep<'_, '_>) -> Result<u32, Refusal> {
         domain_of(self.xrc_srq, qp, step).ok_or(Refusal::INVALID)
     }
@@ -43,13 +43,13 @@ impl Responder {
         Ok(Access { right, pd: self.key_domain(qp, step)?, qpn: qp.qpn })
     }
 
-    /// Whether receives in use can complete: those of a shared receive queue end with it.
+    /// Returns whether receives in use can complete: those of a shared receive queue end with it.
     pub(in crate::engine) fn can_complete(&self, step: &QpStep<'_, '_>) -> bool {
         self.xrc_srq.is_none_or(|name| step.shared.srqs.find(name).is_some())
     }
 }
 
-/// Domain of a request: that of its shared receive queue, as long as there is one, or else that of the queue pair.
+/// Returns the domain of a request: that of its shared receive queue, as long as there is one, or else that of the queue pair.
 pub(in crate::engine) fn domain_of(srq: Option<SrqName>, qp: &QpContext, step: &QpStep<'_, '_>) -> Option<u32> {
     match srq {
         Some(name) => Some(step.shared.srqs.find(name)?.spec.pd),

@@ -1,4 +1,4 @@
-//! Shared receive queues: linked lists of receive elements that several queue pairs take from.
+//! Shared receive queues: linked lists of receive WQEs that several queue pairs take from.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::engine::ring::{Pages, Ring};
 use crate::host_memory::{HostMemory, read_array};
 use crate::registry::{ObjectKind, Registry, Resource};
 
-/// Bytes of the link at the head of an element.
+/// Bytes of the link at the head of a WQE.
 const LINK: usize = 16;
 /// Greatest logarithms of entries and of bytes of an entry.
 const MAX_LOG_SIZE: u32 = 16;
@@ -17,7 +17,7 @@ const MAX_LOG_STRIDE: u32 = 12;
 
 /// Which commands own a shared receive queue. All kinds share one space of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SrqKind {
+pub(crate) enum SrqKind {
     /// CREATE_SRQ.
     Basic,
     /// CREATE_XRC_SRQ.
@@ -28,12 +28,12 @@ pub enum SrqKind {
 
 /// What a shared receive queue is, whichever command made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqSpec {
+pub(crate) struct SrqSpec {
     /// The commands that own it.
     pub kind: SrqKind,
-    /// Elements, as a power of two.
+    /// WQEs, as a power of two.
     pub log_size: u32,
-    /// Bytes of an element, as a power of two.
+    /// Bytes of a WQE, as a power of two.
     pub log_stride: u32,
     /// Bytes of a page, as a power of two, counted from 4096.
     pub log_page_size: u32,
@@ -49,7 +49,7 @@ pub struct SrqSpec {
     pub cqn: u32,
     /// What completions carry, of an XRC one.
     pub user_index: u32,
-    /// Fewer posted elements than this cause an event; 0 for none.
+    /// Fewer posted WQEs than this cause an event; 0 for none.
     pub limit: u16,
 }
 
@@ -58,11 +58,11 @@ pub(in crate::engine) struct Srq {
     pub(in crate::engine) spec: SrqSpec,
     pub(in crate::engine) name: SrqName,
     ring: Ring,
-    /// Element that is taken next.
+    /// WQE that is taken next.
     head: u16,
-    /// Elements taken.
+    /// WQEs taken.
     taken: u16,
-    /// Its record, a link or an element led nowhere: nothing can be taken any more.
+    /// Its record, a link or a WQE led nowhere: nothing can be taken any more.
     failed: bool,
 }
 
@@ -80,7 +80,7 @@ pub(in crate::engine) struct SrqFailed {
     pub(in crate::engine) first: bool,
 }
 
-/// An element taken from the list.
+/// A WQE taken from the list.
 #[derive(Debug)]
 pub(in crate::engine) struct SrqElement {
     pub(in crate::engine) index: u16,
@@ -88,7 +88,7 @@ pub(in crate::engine) struct SrqElement {
     pub(in crate::engine) pd: u32,
     /// Its data segments.
     pub(in crate::engine) segments: Vec<u8>,
-    /// Fewer elements than the limit are left: an event reports it, once.
+    /// Fewer WQEs than the limit are left: an event reports it, once.
     pub(in crate::engine) below_limit: bool,
 }
 
@@ -104,7 +104,7 @@ impl SrqTable {
         self.srqs.get(&srqn)
     }
 
-    /// A queue that was looked up before, if it is still there.
+    /// Returns a queue that was looked up before, if it is still there.
     pub(in crate::engine) fn find(&self, name: SrqName) -> Option<&Srq> {
         self.get(name.srqn).filter(|srq| srq.name == name)
     }
@@ -136,7 +136,7 @@ impl SrqTable {
         Ok(srqn)
     }
 
-    /// Ends a queue that nothing uses; the firmware memory that it had.
+    /// Ends a queue that nothing uses. Returns the firmware memory that it had.
     pub(in crate::engine) fn destroy(&mut self, registry: &mut Registry, srqn: u32, kind: SrqKind) -> Result<u64, CmdStatus> {
         self.get(srqn).filter(|srq| srq.spec.kind == kind).ok_or(CmdStatus::BadRes)?;
         let room = registry.destroy(Resource::srq(srqn))?;
@@ -144,7 +144,7 @@ impl SrqTable {
         Ok(room)
     }
 
-    /// Sets the limit. `true` if fewer elements are posted already: an event reports it, and the limit is cleared.
+    /// Sets the limit. `true` if fewer WQEs are posted already: an event reports it, and the limit is cleared.
     pub(in crate::engine) fn arm(
         &mut self,
         memory: &dyn HostMemory,
@@ -158,7 +158,7 @@ impl SrqTable {
         Ok(below)
     }
 
-    /// Takes the oldest posted element; `None` if there is none.
+    /// Takes the oldest posted WQE; `None` if there is none.
     pub(in crate::engine) fn pop(&mut self, memory: &dyn HostMemory, srqn: u32) -> Option<Result<SrqElement, SrqFailed>> {
         let srq = self.srqs.get_mut(&srqn)?;
         if srq.failed {
@@ -189,7 +189,7 @@ impl Srq {
         SrqFailed { first: true }
     }
 
-    /// Elements posted and not taken; `None` if the doorbell record cannot be read.
+    /// WQEs posted and not taken; `None` if the doorbell record cannot be read.
     pub(in crate::engine) fn posted(&self, memory: &dyn HostMemory) -> Option<u16> {
         let record: [u8; 4] = read_array(memory, self.spec.dbr_addr).ok()?;
         Some((u32::from_be_bytes(record) as u16).wrapping_sub(self.taken))

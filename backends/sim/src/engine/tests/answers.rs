@@ -63,13 +63,13 @@ impl Lone {
     }
 
     fn done(&mut self) -> Vec<(u8, u8, u16)> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         self.sent();
         while let Some(cqe) = self.host.poll(&mut self.qp.send) {
             let syndrome = if cqe.opcode() == 0 { 0 } else { cqe.syndrome() };
-            told.push((cqe.opcode(), syndrome, cqe.counter()));
+            reported.push((cqe.opcode(), syndrome, cqe.counter()));
         }
-        told
+        reported
     }
 }
 
@@ -119,8 +119,8 @@ fn an_acknowledgement_past_an_unfinished_read() {
     lone.acknowledge(3, ACK);
     // The rest of the read, and the send after it again.
     let again = lone.sent();
-    let told: Vec<_> = again.iter().map(|packet| (packet.bth.opcode.operation, packet.bth.psn)).collect();
-    assert_eq!(told, [(Operation::ReadRequest, 0xff_ffff), (Operation::Send(Place::Only), 1)]);
+    let reported: Vec<_> = again.iter().map(|packet| (packet.bth.opcode.operation, packet.bth.psn)).collect();
+    assert_eq!(reported, [(Operation::ReadRequest, 0xff_ffff), (Operation::Send(Place::Only), 1)]);
     assert_eq!(again[0].reth, Some(Reth { addr: 256, rkey: 0, len: 344 }));
     lone.acknowledge(3, ACK);
     assert!(lone.sent().is_empty(), "asked once");
@@ -193,13 +193,13 @@ fn requests_out_of_step() {
         let said: Vec<_> = lone.sent().iter().filter_map(|packet| packet.aeth).map(|aeth| aeth.syndrome).collect();
         assert_eq!(said, [Syndrome::InvalidRequest], "{case:?}");
         assert_eq!(lone.host.state(lone.qp.qpn), 6);
-        // The receive is told, whether or not it was in use.
+        // The receive completes with an error, whether or not it was in use.
         assert!(lone.host.poll(&mut lone.qp.receive).is_some());
         assert_eq!(lone.host.poll(&mut lone.qp.receive), None);
     }
 }
 
-/// A packet of the peer that asks for an addition of 1 to the first 8 bytes.
+/// Returns a packet of the peer that asks for an addition of 1 to the first 8 bytes.
 fn addition(lone: &Lone, psn: u32) -> Packet<'static> {
     let mut packet = lone.packet(Operation::FetchAdd, psn);
     packet.atomic = Some(AtomicEth { addr: lone.at, rkey: lone.key, swap_add: 1, compare: 0 });

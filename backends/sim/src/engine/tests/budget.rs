@@ -1,4 +1,4 @@
-//! A turn ends, whatever the host has made; what is left comes in the next ones, and everyone gets turns.
+//! Every turn ends, whatever the host has created. What is left is done in the next turns, and every queue pair gets turns.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use bareverbs_mlx5_spec::{CmdOpcode, Mkc, Qpc, QpcState, View, ViewMut};
 const WRITE: u8 = 0x08;
 const NOP: u8 = 0x00;
 
-/// Most that a turn may cost: the budget and one step more, generously.
+/// Maximum cost of a turn: the budget and one step more, estimated from above.
 const ACCESSES: u64 = Budget::TURN.steps + 300;
 const BYTES: u64 = Budget::TURN.bytes + 32 * 1024;
 
@@ -23,7 +23,7 @@ fn turn(host: &mut Host) -> (u64, u64) {
     cost
 }
 
-/// A key over a gigabyte whose pages are all one.
+/// Returns a key over a gigabyte whose pages are all one.
 fn endless(host: &mut Host) -> u32 {
     const PAGES: usize = 1 << 18;
     let page = host.alloc(4096);
@@ -40,7 +40,7 @@ fn endless(host: &mut Host) -> u32 {
     host.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&raw))).unwrap() << 8
 }
 
-/// A queue pair connected to itself.
+/// Returns a queue pair connected to itself.
 fn to_itself(host: &mut Host, log_sq: u32) -> TestQp {
     let qp = host.qp(2, log_sq, 8);
     host.connect(qp.qpn, 1, qp.qpn, Link { mtu: 5, ..Link::default() });
@@ -228,7 +228,7 @@ fn sixty_thousand_queue_pairs_in_error_cost_nothing() {
     while host.engine.next_due() == Some(Instant::default()) {
         turn(&mut host);
     }
-    assert_eq!((0..100).map(|_| turn(&mut host).0).sum::<u64>(), 0, "no register access looks at any");
+    assert_eq!((0..100).map(|_| turn(&mut host).0).sum::<u64>(), 0, "no register access polls any");
     let posted = host.now;
     host.post_receive(&mut first, &[(0, 0, 0)]);
     while host.poll(&mut first.receive).is_none() {

@@ -1,5 +1,5 @@
-//! The requests by which Linux fills, changes and frees the keys of its stock (`drivers/infiniband/hw/mlx5/umr.c`): 144 or
-//! 128 bytes of control, UMR control and key segments, and a data segment that leads to the page list.
+//! The requests by which Linux fills, changes and frees the keys of its stock (`drivers/infiniband/hw/mlx5/umr.c`): 144 or 128
+//! bytes of control, UMR control and key segments. A data segment leads to the page list.
 
 use super::super::EngineConfig;
 use super::super::PageSource;
@@ -70,7 +70,7 @@ impl Stock {
         Self { host, qp, all_memory: index << 8 }
     }
 
-    /// A key of the stock: free, with room for `octwords` of translations.
+    /// Returns a key of the stock: free, with room for `octwords` of translations.
     fn free_key(&mut self, octwords: u32) -> Result<u32, CmdStatus> {
         let mut mkc = [0; 64];
         ViewMut::<Mkc>::new(&mut mkc)
@@ -85,7 +85,7 @@ impl Stock {
         self.host.with(|engine, ctx| engine.create_mkey(ctx, View::new(&mkc).unwrap(), PageSource::Listed(&[])))
     }
 
-    /// Posts the request for `key`; the syndrome of its completion, 0 for success.
+    /// Posts the request for `key`. Returns the syndrome of its completion, 0 for success.
     fn change(&mut self, key: u32, segments: &[&[u8]]) -> u8 {
         let body = segments.concat();
         self.host.post_send(&mut self.qp, UMR, SIGNALED, key, &body);
@@ -225,7 +225,7 @@ fn requests_that_send_nothing_do_not_pile_up() {
     let mut qp = host.qp(4, 12, 12);
     let at = host.alloc(4096);
     let key = host.mkey(at, 4096, 0x1f);
-    // To nobody, without a timeout.
+    // Without a peer and without a timeout.
     host.connect(qp.qpn, 2, 7, Link { timeout: 0, ..Link::default() });
     let before = host.engine.registry().memory_used();
     host.post_send(&mut qp, 0x08, SIGNALED, 0, &[raddr(at, key), data(at, 8, key)].concat());

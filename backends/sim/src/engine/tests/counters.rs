@@ -4,7 +4,7 @@ use super::harness::*;
 use crate::stats::QueueCounts;
 use bareverbs_mlx5_spec::{Ads, CmdOpcode, Qpc, QpcSt};
 
-/// A second pair of queue pairs, connected; both ends count to `set`.
+/// Returns a second pair of queue pairs, connected; both ends count to `set`.
 fn second(pair: &mut Pair<crate::wire::PerfectWire>, set: u32) -> (TestQp, TestQp) {
     let (qa, qb) = (pair.a.qp(4, 4, 6), pair.b.qp(4, 4, 6));
     for (host, own, lid, peer) in [(&mut pair.a, qa.qpn, 2, qb.qpn), (&mut pair.b, qb.qpn, 1, qa.qpn)] {

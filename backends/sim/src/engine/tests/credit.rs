@@ -1,4 +1,4 @@
-//! End-to-end flow control: requests that take a receive of the peer, and the credits that it tells of.
+//! End-to-end flow control: requests that take a receive of the peer, and the credits that it reports.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const READ: u8 = 0x10;
 const FIRST: u32 = 0xff_fffe;
 const MTU: u32 = 256;
 
-/// A requester that was told of no receives by the acknowledgement of its first send; the test is its peer.
+/// A requester whose first acknowledgement reported no receives; the test is its peer.
 struct Lone {
     host: Host,
     qp: TestQp,
@@ -34,7 +34,7 @@ impl Lone {
         lone
     }
 
-    /// One that was told of nothing yet.
+    /// Creates a requester without any acknowledgement yet.
     fn fresh() -> Self {
         let mut host = Host::new(1);
         let qp = host.qp(4, 7, 8);
@@ -50,7 +50,7 @@ impl Lone {
         self.host.post_send(&mut self.qp, opcode, SIGNALED, 0, &body);
     }
 
-    /// The operation of each packet, and whether it asks for an acknowledgement.
+    /// Returns the operation of each packet, and whether it asks for an acknowledgement.
     fn sent(&mut self) -> Vec<(Operation, bool)> {
         self.host.with(|engine, ctx| engine.advance(ctx));
         let frames = std::iter::from_fn(|| self.host.engine.transmit());
@@ -131,7 +131,7 @@ fn what_a_nak_acknowledges_had_its_receive() {
     lone.post(WRITE_IMMEDIATE, 2 * MTU);
     let first = (Operation::Write(Place::First), false);
     assert_eq!(lone.sent(), [ONLY, first]);
-    // The write was lost; the send came, and nothing tells of credits.
+    // The write was lost; the send came, and no credits are reported.
     lone.messages += 1;
     lone.answer(lone.packets + 1, Syndrome::SequenceError);
     assert_eq!(lone.sent(), [first, (Operation::WriteImmediate(Place::Last), true)]);
@@ -223,14 +223,15 @@ fn the_receive_of_a_message_counts_until_it_is_done() {
     // An acknowledgement is asked for at the 32nd of 40 packets, and at the end.
     pair.a.post_send(&mut pair.qa, SEND, SIGNALED, 0, &data(at_a, 40 * MTU, key_a));
     pair.a.with(|engine, ctx| engine.advance(ctx));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(frame) = pair.a.engine.transmit() {
         pair.b.with(|engine, ctx| engine.receive(ctx, &frame));
         pair.b.with(|engine, ctx| engine.advance(ctx));
-        told.extend(std::iter::from_fn(|| pair.b.engine.transmit()).map(|frame| Packet::decode(&frame).unwrap().aeth.unwrap()));
+        reported
+            .extend(std::iter::from_fn(|| pair.b.engine.transmit()).map(|frame| Packet::decode(&frame).unwrap().aeth.unwrap()));
     }
     let expected = [(3, 0), (2, 1)].map(|(count, msn)| Aeth { syndrome: Syndrome::Ack(count), msn });
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 /// The turn ends amid a message, before a packet that asks for an acknowledgement: nothing under way would bring more credits.

@@ -16,7 +16,7 @@ fn syndromes(host: &mut Host, cq: &mut TestCq) -> Vec<(u8, u8, u16)> {
 }
 
 /// Opcode and syndrome of completions.
-type Told = Vec<(u8, u8)>;
+type Reported = Vec<(u8, u8)>;
 
 struct Failure {
     pair: Pair<PerfectWire>,
@@ -33,8 +33,8 @@ impl Failure {
         Self { pair, at_a, key_a, at_b, key_b }
     }
 
-    /// Posts the request, another after it, and two receives at the peer; returns what both sides were told.
-    fn run(&mut self, opcode: u8, body: &[u8]) -> (Told, Told, Vec<EngineEvent>) {
+    /// Posts the request, another after it, and two receives at the peer; returns what was reported on both sides.
+    fn run(&mut self, opcode: u8, body: &[u8]) -> (Reported, Reported, Vec<EngineEvent>) {
         let pair = &mut self.pair;
         for _ in 0..2 {
             pair.b.post_receive(&mut pair.qb, &[(self.at_b, 64, self.key_b)]);
@@ -114,7 +114,7 @@ fn message_longer_than_the_receive() {
     let (at_a, at_b, events) = failure.run(0x0a, &body);
     assert_eq!(at_a, [(0xd, 0x12), FLUSHED]);
     assert_eq!(at_b, [(0xe, 0x01), (0xe, 0x05)]);
-    assert_eq!(events, [], "the completion tells");
+    assert_eq!(events, [], "the completion reports it");
 }
 
 #[test]
@@ -206,8 +206,8 @@ fn completion_queue_overrun() {
     let expected = [EngineEvent::CqError { cqn, syndrome: 1 }, qp_event(EventType::WqCatasError, qpn)];
     assert_eq!(pair.a.events(), expected);
     assert_eq!(pair.a.state(qpn), ERR);
-    let told: Vec<_> = std::iter::from_fn(|| pair.a.poll(&mut qp.send)).map(|cqe| cqe.counter()).collect();
-    assert_eq!(told, [0, 1], "what was there stays");
+    let reported: Vec<_> = std::iter::from_fn(|| pair.a.poll(&mut qp.send)).map(|cqe| cqe.counter()).collect();
+    assert_eq!(reported, [0, 1], "what was there stays");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_doorbell_that_comes_late_is_no_mistake() {
     pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, first));
     pair.run();
     assert!(pair.a.poll(&mut pair.qa.send).is_some() && pair.a.poll(&mut pair.qa.send).is_some());
-    // Once round the ring of 64 blocks: another element lies where the second one was.
+    // Once round the ring of 64 blocks: another WQE lies where the second one was.
     for _ in 0..64 {
         pair.a.write_send(&mut pair.qa, 0x00, 0, 0, &[]);
     }
@@ -316,7 +316,7 @@ fn an_element_of_another_place_is_refused() {
     pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
     let doorbell = [0, 0, 1, 0, 0, 0, qpn as u8, 1];
     pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, doorbell));
-    // Block 0 was never written: no element.
+    // Block 0 was never written: no WQE.
     pair.run();
     assert_eq!(syndromes(&mut pair.a, &mut pair.qa.send), [(0xd, 2, 0), (0xd, 5, 1)]);
     assert_eq!(pair.a.audit.findings(), []);
@@ -351,7 +351,7 @@ fn a_receive_tells_of_a_refused_write_with_immediate_data() {
         // Of a longer message nothing says yet that immediate data will come.
         let expected = if len == 8 { (0xe, 0x11) } else { (0xe, 0x05) };
         assert_eq!(got, posted.then_some(expected), "{len} bytes");
-        let told = [EngineEvent::Qp { event: EventType::WqAccessError, qpn: pair.qb.qpn }];
-        assert_eq!(pair.b.events(), if expected.1 == 0x11 && posted { &[][..] } else { &told[..] });
+        let reported = [EngineEvent::Qp { event: EventType::WqAccessError, qpn: pair.qb.qpn }];
+        assert_eq!(pair.b.events(), if expected.1 == 0x11 && posted { &[][..] } else { &reported[..] });
     }
 }

@@ -75,17 +75,17 @@ pub(super) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// Remote address segment.
+/// Returns the remote address segment.
 pub(super) fn raddr(addr: u64, rkey: u32) -> Vec<u8> {
     words(&[(addr >> 32) as u32, addr as u32, rkey, 0])
 }
 
-/// Data pointer segment.
+/// Returns the data pointer segment.
 pub(super) fn data(addr: u64, len: u32, lkey: u32) -> Vec<u8> {
     words(&[len, lkey, (addr >> 32) as u32, addr as u32])
 }
 
-/// Inline data segment, padded to 16 bytes.
+/// Returns the inline data segment, padded to 16 bytes.
 pub(super) fn inline(bytes: &[u8]) -> Vec<u8> {
     let mut segment = words(&[1 << 31 | bytes.len() as u32]);
     segment.extend(bytes);
@@ -221,7 +221,7 @@ impl Host {
         (after.0 - before.0, after.1 - before.1)
     }
 
-    /// Fresh memory at a multiple of 4096.
+    /// Returns the fresh memory at a multiple of 4096.
     pub(super) fn alloc(&mut self, len: u64) -> u64 {
         let addr = self.top;
         self.top += len.next_multiple_of(4096);
@@ -242,12 +242,12 @@ impl Host {
         (0..len.div_ceil(4096)).map(|page| addr + page * 4096).collect()
     }
 
-    /// Pages as a command lists them.
+    /// Returns the pages as a command lists them.
     pub(super) fn list(addr: u64, len: u64) -> Vec<u8> {
         Self::pages(addr, len).into_iter().flat_map(u64::to_be_bytes).collect()
     }
 
-    /// A key over `len` bytes at `addr`, translated page by page; `rights` as bits a, rw, rr, lw, lr from 4 down to 0.
+    /// Returns a key over `len` bytes at `addr`, translated page by page; `rights` as bits a, rw, rr, lw, lr from 4 down to 0.
     pub(super) fn mkey(&mut self, addr: u64, len: u64, rights: u32) -> u32 {
         self.mkey_of(PD, addr, len, rights)
     }
@@ -273,7 +273,7 @@ impl Host {
         index << 8 | 0x42
     }
 
-    /// A memory window as it is allocated: free, changed by send requests, room for four entries.
+    /// Returns a memory window as it is allocated: free, changed by send requests, room for four entries.
     pub(super) fn window(&mut self, type_2: bool) -> u32 {
         let mut mkc = [0; 64];
         ViewMut::<Mkc>::new(&mut mkc)
@@ -313,7 +313,7 @@ impl Host {
         self.qp_of(QpcSt::Rc, log_rq, log_sq, log_cq)
     }
 
-    /// A shared receive queue of domain `pd`, its entries linked one after another.
+    /// Returns a shared receive queue of domain `pd`, its entries linked one after another.
     pub(super) fn srq(&mut self, pd: u32, log_size: u32, limit: u16) -> TestSrq {
         let len = RQ_STRIDE << log_size;
         let (ring, dbr) = (self.alloc(len), self.alloc(8));
@@ -350,7 +350,7 @@ impl Host {
         self.qp_on(st, None, log_rq, log_sq, log_cq)
     }
 
-    /// A queue pair that takes its receives from a shared receive queue, if there is one.
+    /// Returns a queue pair that takes its receives from a shared receive queue, if there is one.
     pub(super) fn qp_on(&mut self, st: QpcSt, srqn: Option<u32>, log_rq: u32, log_sq: u32, log_cq: u32) -> TestQp {
         let (send, receive) = (self.cq(log_cq), self.cq(log_cq));
         let rq_len = if srqn.is_some() { 0 } else { RQ_STRIDE << log_rq };
@@ -453,7 +453,7 @@ impl Host {
         self.write(qp.dbr, &u32::from(qp.received).to_be_bytes());
     }
 
-    /// The bytes of entry `index`, whatever its owner bit.
+    /// Returns the bytes of entry `index`, regardless of its owner bit.
     pub(super) fn entry(&self, cq: &TestCq, index: u32) -> [u8; 64] {
         let at = u64::from(index) & ((1 << cq.log_size) - 1);
         self.read(cq.ring + at * 64, 64).try_into().unwrap()
@@ -494,12 +494,16 @@ impl Host {
 }
 
 impl Engine {
+    pub(in crate::engine) fn config(&self) -> &EngineConfig {
+        &self.shared.config
+    }
+
     /// Who the port is.
     pub(super) fn identity(&self) -> &PortIdentity {
         &self.shared.identity
     }
 
-    /// Host memory of `len` bytes at `addr` of a key, as (address, length), for a local read.
+    /// Returns the host memory of `len` bytes at `addr` of a key, as (address, length), for a local read.
     pub(super) fn extents(&self, key: u32, addr: u64, len: usize, pd: u32) -> Option<Vec<(u64, usize)>> {
         let access = Access { right: Right::LocalRead, pd, qpn: 0 };
         let mut extents = Vec::new();
@@ -602,7 +606,7 @@ impl<W: Wire> Pair<W> {
         self.run_until_idle(Duration::from_secs(1));
     }
 
-    /// Buffers on both sides with every right, and their keys.
+    /// Returns the buffers on both sides with every right, and their keys.
     pub(super) fn buffers(&mut self, len: u64) -> ((u64, u32), (u64, u32)) {
         let (at_a, at_b) = (self.a.alloc(len), self.b.alloc(len));
         let (key_a, key_b) = (self.a.mkey(at_a, len, 0x1f), self.b.mkey(at_b, len, 0x1f));

@@ -5,8 +5,8 @@ use super::harness::*;
 use super::key::{bind_at_b, one};
 use bareverbs_mlx5_spec::{CmdStatus, Mkc, View, ViewMut};
 
-/// An indirect key as libmlx5 makes it (`mlx5dv_create_mkey`): free, changed by send requests, no variant, room for four
-/// entries.
+/// Returns an indirect key as libmlx5 makes it (`mlx5dv_create_mkey`): free, changed by send requests, no variant, room for
+/// four entries.
 fn layout_key(host: &mut Host) -> u32 {
     let mut mkc = [0; 64];
     ViewMut::<Mkc>::new(&mut mkc)
@@ -86,7 +86,7 @@ fn no_key_looks_like_the_mark_of_what_repeats() {
     assert_eq!(fixed & 0xff, 0x42);
 }
 
-/// A key that is created with a list of so many bytes in all, and that requests may change.
+/// Creates a key with a list of that many bytes in all, which requests may change.
 fn key_with_list(host: &mut Host, list: &[u8], len: u64) -> u32 {
     let mut mkc = [0; 64];
     let mut view = ViewMut::<Mkc>::new(&mut mkc).unwrap();
@@ -100,8 +100,8 @@ fn key_with_list(host: &mut Host, list: &[u8], len: u64) -> u32 {
     host.with(|engine, ctx| engine.create_mkey(ctx, View::of(&mkc), PageSource::Listed(list))).unwrap() << 8
 }
 
-/// CREATE_MKEY takes any list. A key that a request has not bound holds none of those that it names, or a program could keep
-/// another one's keys; and a request that binds it checks the whole list, not only what it brings.
+/// CREATE_MKEY takes any list. A key that a request has not bound refers to none of those that it names, or a program could
+/// keep another one's keys. A request that binds it checks the whole list, not only what it brings.
 #[test]
 fn a_list_of_another_domain_holds_no_key_and_is_not_bound() {
     let mut pair = Pair::new();
@@ -117,7 +117,7 @@ fn a_list_of_another_domain_holds_no_key_and_is_not_bound() {
     assert_eq!(bind_at_b(&mut pair, key, &body), 6, "its second entry leads elsewhere");
     assert_eq!(pair.b.engine.destroy_mkey(foreign >> 8), Ok(0));
     assert_eq!(pair.b.engine.destroy_mkey(own >> 8), Ok(0));
-    // With what is its own it is bound, and then it does hold it.
+    // It can be bound to keys of its owner, and then it refers to them.
     let mut pair = Pair::new();
     let (_, (at_b, own)) = pair.buffers(4096);
     let other = pair.b.mkey(at_b, 4096, 0xf);
@@ -137,7 +137,7 @@ fn a_list_of_another_domain_holds_no_key_and_is_not_bound() {
     }
 }
 
-/// A refused request has looked at the list too: a turn of many such would be long otherwise.
+/// A refused request counts the entries of its list too: a turn of many such requests would be long otherwise.
 #[test]
 fn a_refused_change_of_a_long_list_ends_the_turn() {
     const ENTRIES: usize = 1 << 16;

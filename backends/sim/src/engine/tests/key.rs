@@ -9,8 +9,8 @@ use bareverbs_mlx5_spec::{CmdStatus, Layout, Mkc, View, ViewMut};
 const BIND_MASK: u64 = 1 | 1 << 6 | 1 << 13 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29;
 const FREE_MASK: u64 = 1 << 13 | 1 << 29;
 
-/// A bind as libmlx5 writes it (`set_bind_wr`): control for the change (inline, from translation 0 on), key context with
-/// stale bytes where the mask is silent, one entry padded to 64 bytes.
+/// Returns a bind as libmlx5 writes it (`set_bind_wr`): control for the change (inline, from translation 0 on), key context,
+/// one entry padded to 64 bytes. Fields of the context outside the mask have stale bytes.
 fn bind(new_key: u32, (start, len): (u64, u64), rights: u32, target: (u32, u64)) -> Vec<u8> {
     let mut body = words(&[0x9000_0000, 4 << 16]);
     body.extend(BIND_MASK.to_be_bytes());
@@ -25,7 +25,7 @@ fn bind(new_key: u32, (start, len): (u64, u64), rights: u32, target: (u32, u64))
     body
 }
 
-/// A bind to nothing, which unbinds.
+/// Returns a bind to nothing, which unbinds.
 fn free(new_variant: u32) -> Vec<u8> {
     let mut body = words(&[0x9000_0000, 0]);
     body.extend(FREE_MASK.to_be_bytes());
@@ -70,7 +70,7 @@ fn a_window_opens_what_its_region_does_not() {
     assert_eq!(pair.b.read(at_b + 100, 5000), [9; 5000]);
     assert_eq!(pair.b.read(at_b, 100), [0; 100]);
     assert_eq!(pair.b.engine.counts().bound_windows, 1);
-    // The region stays while the window holds it.
+    // The region stays while the window refers to it.
     assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
     // Unbound by its present key, as type 1 is: then nothing opens and the region is free.
     assert_eq!(bind_at_b(&mut pair, window | 7, &free(8)), 0);
@@ -158,7 +158,7 @@ fn entries_beyond_the_length_of_a_window_are_padding() {
     let other = pair.b.mkey(at_b, 4096, 0x1f);
     let window = pair.b.window(false);
     let mut body = bind(window | 1, (at_b, 64), RW, (region, at_b));
-    // What a send ring may hold from requests before: text, a key that is gone, a key of somebody else.
+    // Content that earlier requests may have left in a send ring: text, a destroyed key, another owner's key.
     body[48 + 64 + 16..48 + 64 + 48].copy_from_slice(&words(&[0x2020_2020; 8]));
     body[48 + 64 + 48..].copy_from_slice(&words(&[64, other, (at_b >> 32) as u32, at_b as u32]));
     assert_eq!(bind_at_b(&mut pair, window, &body), 0);
@@ -166,7 +166,7 @@ fn entries_beyond_the_length_of_a_window_are_padding() {
     let write = [raddr(at_b, window | 1), data(at_a, 64, key_a)].concat();
     assert_eq!(one(&mut pair, 0x08, 0, &write), 0);
     assert_eq!(pair.b.read(at_b, 64), [3; 64]);
-    // The window holds what it is bound to, and nothing that the padding names.
+    // The window refers to what it is bound to, and to nothing that the padding names.
     assert_eq!(pair.b.engine.destroy_mkey(other >> 8), Ok(0));
     assert_eq!(pair.b.engine.destroy_mkey(region >> 8), Err(CmdStatus::ResBusy));
 }
@@ -221,7 +221,7 @@ fn a_key_that_cannot_be_invalidated_fails_the_receiver_alone() {
         pair.a.write(at_a, b"kept");
         pair.b.post_receive(&mut pair.qb, &[(at_b, 64, region)]);
         let sent = pair.b.engine.stats().sent.packets;
-        // Nobody answers, so the sender gives up after its retries.
+        // No peer answers, so the sender fails after its retries.
         assert_eq!(one(&mut pair, 0x01, key, &data(at_a, 4, key_a)), 0x15, "{case}");
         assert_eq!(pair.b.engine.stats().sent.packets, sent, "{case}: neither ACK nor NAK");
         let got = pair.b.poll(&mut pair.qb.receive).unwrap();
@@ -315,7 +315,7 @@ fn device_memory_counts_from_zero_and_ends_with_its_allocation() {
     assert_eq!(pair.b.engine.free_memory(place, 128), Err(CmdStatus::ResBusy));
 }
 
-/// A UMR whose translations lie in memory.
+/// Returns a UMR whose translations lie in memory.
 fn umr(mask: u64, fill: impl FnOnce(&mut ViewMut<'_, Mkc>), octowords: u32, offset: Option<u32>, list: &[u8]) -> Vec<u8> {
     let mut body = words(&[u32::from(offset.is_some()) << 28, octowords << 16 | offset.unwrap_or(0)]);
     body.extend(mask.to_be_bytes());
@@ -327,7 +327,7 @@ fn umr(mask: u64, fill: impl FnOnce(&mut ViewMut<'_, Mkc>), octowords: u32, offs
     body
 }
 
-/// A free key of `b` with room for four pages, for fast registration.
+/// Returns a free key of `b` with room for four pages, for fast registration.
 fn key_for_pages(pair: &mut Pair<PerfectWire>) -> u32 {
     let mut mkc = [0; 64];
     ViewMut::<Mkc>::new(&mut mkc)
@@ -502,7 +502,7 @@ fn a_window_holds_the_regions_of_which_its_list_has_entries() {
     assert_eq!(change(&mut pair, 0, 0, &[entry(second, at_b + 4160)]), 0);
     assert_eq!(pair.b.engine.destroy_mkey(first >> 8), Ok(0));
     assert_eq!(pair.b.engine.destroy_mkey(second >> 8), Err(CmdStatus::ResBusy));
-    // What is beyond the window's length is stale and nobody looks at it.
+    // What is beyond the window's length is stale and is not read.
     assert_eq!(change(&mut pair, 0, 2, &[entry(first, at_b), entry(0xffff_ffff, 0)]), 0);
     assert_eq!(pair.b.engine.counts().bound_windows, 1);
     assert_eq!(bind_at_b(&mut pair, window, &free(8)), 0);

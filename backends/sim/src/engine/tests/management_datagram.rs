@@ -4,7 +4,7 @@ use super::harness::*;
 use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport};
 use bareverbs_mlx5_spec::{CmdOpcode, Qpc, QpcSt};
 
-/// A request for the agents of LID 2: a class, the queue pair and the key that it is sent to.
+/// Returns a request for the agents of LID 2: a class, the queue pair and the key that it is sent to.
 fn request(class: u8, dest_qpn: u32, qkey: u32) -> Packet<'static> {
     let opcode = Opcode { transport: Transport::Ud, operation: Operation::Send(Place::Only) };
     let bth = Bth { opcode, solicited: true, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn: 5 };
@@ -49,7 +49,7 @@ fn requests_to_an_agent_reach_no_queue_pair() {
     assert_eq!(host.engine.next_management_request(), None);
 }
 
-/// A management queue pair that has receives for two datagrams.
+/// Returns a management queue pair that has receives for two datagrams.
 fn management_qp(host: &mut Host, st: QpcSt, qkey: u32) -> TestQp {
     let mut qp = host.qp_of(st, 4, 4, 6);
     for opcode in [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp] {

@@ -38,7 +38,7 @@ fn at(micros: u64) -> Instant {
     Instant::default().after(Duration::from_micros(micros))
 }
 
-/// Events when nothing but time passes until `micros`.
+/// Returns the events when nothing but time passes until `micros`.
 fn wait(host: &mut Host, micros: u64) -> usize {
     host.now = at(micros);
     host.with(|engine, ctx| engine.advance(ctx));
@@ -126,8 +126,8 @@ fn a_limit_above_what_is_posted_causes_one_event_at_once() {
     };
     let srqn = host.engine.create_srq(spec, PageSource::Listed(&ring.to_be_bytes()), None).unwrap();
     host.write(dbr_addr, &5_u32.to_be_bytes());
-    let told = [EngineEvent::Srq { event: EventType::SrqRqLimit, srqn }];
-    for (limit, events, kept) in [(5, &told[..0], 5), (6, &told[..], 0), (0, &told[..0], 0)] {
+    let reported = [EngineEvent::Srq { event: EventType::SrqRqLimit, srqn }];
+    for (limit, events, kept) in [(5, &reported[..0], 5), (6, &reported[..], 0), (0, &reported[..0], 0)] {
         host.with(|engine, ctx| engine.arm_srq(ctx, srqn, SrqKind::Pool, limit)).unwrap();
         assert_eq!(host.events(), events, "five posted, limit {limit}");
         let (spec, _) = host.with(|engine, ctx| engine.query_srq(ctx, srqn, SrqKind::Pool)).unwrap();

@@ -8,7 +8,7 @@ use crate::wire::{FaultyWire, PerfectWire, Probability, Random, Wire, WireFaults
 use bareverbs::Instant;
 
 fn faulty(faults: WireFaults, seed: u64) -> Pair<FaultyWire<PerfectWire>> {
-    // 4.096 us << 3 = 33 us, a few times the longest delay.
+    // 4.096 us << 3 = 33 us, a few times the maximum delay.
     let link = Link { timeout: 3, retries: 7, ..Link::default() };
     Pair::on(FaultyWire::new(perfect(), faults, seed), link, 7)
 }
@@ -259,7 +259,7 @@ fn time_in_which_the_device_stood_still_is_no_retry() {
         let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
         let body = [raddr(at_b, key_b), data(at_a, 4, key_a)].concat();
         pair.a.post_send(&mut pair.qa, 0x08, SIGNALED, 0, &body);
-        // Sent, and then nobody works for so long after the timer is due.
+        // Sent, and then no work is done until long after the timer is due.
         for late in lates {
             pair.a.now = pair.now;
             pair.a.with(|engine, ctx| engine.advance(ctx));

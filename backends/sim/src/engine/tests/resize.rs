@@ -16,7 +16,7 @@ fn resize(host: &mut Host, cqn: u32, log_size: u32, ring: u64) -> Result<(), Cmd
     host.with(|engine, ctx| engine.resize_cq(ctx, cqn, ALL, View::new(&cqc).unwrap(), PageSource::Listed(&pages)))
 }
 
-/// What Linux and libmlx5 do after the command: everything up to the mark goes one place further in the new buffer.
+/// Returns what Linux and libmlx5 do after the command: everything up to the mark goes one place further in the new buffer.
 fn copy_over(host: &Host, old: &TestCq, log_size: u32, ring: u64) -> u32 {
     let mut index = old.consumer;
     loop {

@@ -8,7 +8,7 @@ use bareverbs_mlx5_spec::{CmdOpcode, EventType, Qpc, QpcSt};
 /// Domain of the shared receive queue, another than that of the queue pairs.
 const SHARED_PD: u32 = PD + 1;
 
-/// A pair whose side `b` takes from a shared receive queue.
+/// Returns a pair whose side `b` takes from a shared receive queue.
 fn sharing(limit: u16) -> (Pair<PerfectWire>, TestSrq) {
     let mut pair = Pair::new();
     let srq = pair.b.srq(SHARED_PD, 4, limit);
@@ -33,7 +33,7 @@ fn keys_of_receives_belong_to_the_domain_of_the_shared_queue() {
     }
     pair.run();
     let got: Vec<_> = std::iter::from_fn(|| pair.b.poll(&mut pair.qb.receive)).map(|cqe| cqe.0[55..].to_vec()).collect();
-    // A good receive of queue element 0, and a local protection error of element 1.
+    // A good receive of queue WQE 0, and a local protection error of WQE 1.
     assert_eq!((got[0][8] >> 4, got[1][8] >> 4, got[1][0]), (2, 0xe, 0x04));
     assert_eq!((pair.b.read(at_b, 6), pair.b.read(at_b + 64, 6)), (b"shared".to_vec(), vec![0; 6]));
 }
@@ -86,13 +86,13 @@ fn a_datagram_longer_than_a_shared_receive_completes_it() {
         pair.run();
         let got = pair.b.poll(&mut qb.receive).unwrap();
         assert_eq!((got.opcode(), if opcode == 0xe { got.syndrome() } else { 0 }), (opcode, syndrome));
-        assert_eq!(pair.b.state(qb.qpn), 3, "it goes on");
+        assert_eq!(pair.b.state(qb.qpn), 3, "it continues");
     }
 }
 
 #[test]
 fn a_shared_queue_that_leads_nowhere_fails_once_and_its_queue_pairs_each() {
-    // The first element links beyond the ring; or the doorbell record lies where no memory is.
+    // The first WQE links beyond the ring; or the doorbell record lies where no memory is.
     for unreadable in [false, true] {
         let (mut pair, mut srq) = sharing(0);
         let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
@@ -119,13 +119,13 @@ fn a_shared_queue_that_leads_nowhere_fails_once_and_its_queue_pairs_each() {
         let (qpn, srqn) = (pair.qb.qpn, srq.srqn);
         let of_qp = |qpn| [EventType::WqCatasError, EventType::SrqLastWqe].map(|event| EngineEvent::Qp { event, qpn });
         let of_srq = EngineEvent::Srq { event: EventType::SrqCatasError, srqn };
-        let told = pair.b.events();
-        assert_eq!(told, [vec![of_srq], of_qp(qpn).to_vec()].concat(), "unreadable: {unreadable}");
+        let reported = pair.b.events();
+        assert_eq!(reported, [vec![of_srq], of_qp(qpn).to_vec()].concat(), "unreadable: {unreadable}");
         assert_eq!(pair.b.state(qpn), 6);
         if unreadable {
             continue;
         }
-        // Another queue pair learns it by itself; the queue is not told of again.
+        // Another queue pair finds it when it takes a receive; the queue's event is not repeated.
         let next = pair.b.qp_on(QpcSt::Rc, Some(srqn), 0, 4, 6);
         let mut from = pair.a.qp(4, 4, 6);
         pair.a.connect(from.qpn, 2, next.qpn, Link::default());
@@ -134,8 +134,8 @@ fn a_shared_queue_that_leads_nowhere_fails_once_and_its_queue_pairs_each() {
         pair.a.post_send(&mut from, 0x0a, SIGNALED, 0, &body);
         pair.run();
         assert_eq!(pair.a.poll(&mut from.send).map(|cqe| cqe.syndrome()), Some(0x14));
-        let told: Vec<_> = pair.b.events().into_iter().filter(|event| !is_established(event)).collect();
-        assert_eq!(told, of_qp(next.qpn));
+        let reported: Vec<_> = pair.b.events().into_iter().filter(|event| !is_established(event)).collect();
+        assert_eq!(reported, of_qp(next.qpn));
     }
 }
 
@@ -152,7 +152,7 @@ fn the_limit_is_told_of_once_when_elements_run_out() {
         pair.b.post_shared(&mut srq, &[(at_b, 64, shared)]);
     }
     let limit = EngineEvent::Srq { event: EventType::SrqRqLimit, srqn: srq.srqn };
-    let told: Vec<_> = (0..4)
+    let reported: Vec<_> = (0..4)
         .map(|_| {
             pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &data(at_a, 6, key_a));
             pair.run();
@@ -160,7 +160,7 @@ fn the_limit_is_told_of_once_when_elements_run_out() {
         })
         .collect();
     // Three left, two left, one left, none.
-    assert_eq!(told, [0, 0, 1, 0]);
+    assert_eq!(reported, [0, 0, 1, 0]);
 }
 
 #[test]

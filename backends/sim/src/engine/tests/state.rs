@@ -38,7 +38,7 @@ fn transitions_take_only_their_fields() {
     assert_eq!(qpc.get(Qpc::MIN_RNR_NAK), 0, "not asked for");
 }
 
-/// A queue pair in the state before `opcode`, of those on the way to RTS.
+/// Returns a queue pair in the state before `opcode`, of those on the way to RTS.
 fn before(host: &mut Host, st: QpcSt, opcode: CmdOpcode) -> u32 {
     let qpn = host.qp_of(st, 4, 4, 4).qpn;
     for step in [CmdOpcode::Rst2InitQp, CmdOpcode::Init2RtrQp, CmdOpcode::Rtr2RtsQp] {
@@ -56,7 +56,7 @@ fn before(host: &mut Host, st: QpcSt, opcode: CmdOpcode) -> u32 {
     qpn
 }
 
-/// Bits of the mask that a transition takes, each by itself.
+/// Bits of the mask that a transition takes, each alone.
 fn taken(st: QpcSt, opcode: CmdOpcode) -> u32 {
     let mut host = Host::new(1);
     let takes = |bit: &u32| {
@@ -119,7 +119,7 @@ fn a_transition_refuses_what_the_device_does_not_have() {
     for fill in bad {
         assert_eq!(to_rtr(fill), (Err(CmdStatus::BadParam), 1));
     }
-    // Nobody looks at the source of a path without a route.
+    // The source of a path without a route is not checked.
     let local = to_rtr(|qpc| _ = qpc.sub(Qpc::PRIMARY_ADDRESS_PATH).set(Ads::GRH, 0).set(Ads::SRC_ADDR_INDEX, 1));
     assert_eq!(local, (Ok(()), 2));
     let qpn = before(&mut host, QpcSt::Rc, CmdOpcode::Rtr2RtsQp);
@@ -188,7 +188,7 @@ fn a_p_key_index_beyond_the_table_is_refused() {
         let mut step = |opcode| {
             let refused = host.modify(qpn, opcode, opt_param::PKEY_INDEX, fill(index));
             assert_eq!(refused, Err(CmdStatus::BadParam), "{opcode:?}");
-            // Where the transition does not take it, it is not looked at.
+            // Where the transition does not take it, it is not checked.
             host.modify(qpn, opcode, 0, fill(index)).unwrap();
         };
         step(CmdOpcode::Init2InitQp);

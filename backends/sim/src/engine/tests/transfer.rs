@@ -66,9 +66,9 @@ fn write_read_and_atomics() {
     assert_eq!(pair.b.read(at_b + 8192, 8), 7u64.to_le_bytes());
     assert_eq!(pair.a.read(at_a + 16, 16), [41u64.to_le_bytes(), 42u64.to_le_bytes()].concat());
     let done: Vec<_> = std::iter::from_fn(|| pair.a.poll(&mut pair.qa.send)).collect();
-    let told: Vec<_> = done.iter().map(|cqe| (cqe.opcode(), cqe.send_opcode(), cqe.counter(), cqe.byte_cnt())).collect();
-    assert_eq!(told, [(0, 0x08, 0, 5000), (0, 0x10, 1, 5000), (0, 0x12, 2, 8), (0, 0x11, 3, 8)]);
-    assert_eq!(pair.b.poll(&mut pair.qb.receive), None, "the peer is not told");
+    let reported: Vec<_> = done.iter().map(|cqe| (cqe.opcode(), cqe.send_opcode(), cqe.counter(), cqe.byte_cnt())).collect();
+    assert_eq!(reported, [(0, 0x08, 0, 5000), (0, 0x10, 1, 5000), (0, 0x12, 2, 8), (0, 0x11, 3, 8)]);
+    assert_eq!(pair.b.poll(&mut pair.qb.receive), None, "the peer gets no completion");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn events_when_armed() {
     while pair.b.poll(&mut pair.qb.receive).is_some() {}
     pair.b.arm(&pair.qb.receive, false);
     assert_eq!(exchange(&mut pair, 0), [event]);
-    // Armed for any entry, then for a solicited one: any entry is still told of.
+    // Armed for any entry, then for a solicited one: any entry is still reported.
     while pair.b.poll(&mut pair.qb.receive).is_some() {}
     pair.b.arm(&pair.qb.receive, false);
     pair.b.arm(&pair.qb.receive, true);
@@ -226,7 +226,7 @@ fn acknowledgements_count_the_posted_receives() {
     let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
     let write = [raddr(at_b, key_b), data(at_a, 8, key_a)].concat();
     let read = [raddr(at_b, key_b), data(at_a, 8, key_a)].concat();
-    // Posted before, opcode, credits told.
+    // Posted before, opcode, credits reported.
     let steps = [(0, 0x08, 0), (5, 0x08, 4), (1, 0x10, 5), (0, 0x0a, 4), (20, 0x08, 9)];
     for (posted, opcode, expected) in steps {
         for _ in 0..posted {

@@ -50,7 +50,7 @@ fn a_send_error_stops_the_send_queue_alone() {
         pair.run();
         let ended: Vec<_> = std::iter::from_fn(|| pair.a.poll(&mut pair.qa.send)).map(|cqe| cqe.syndrome()).collect();
         assert_eq!((ended, pair.a.state(qa)), (vec![0x04, 0x05], 4), "{st:?}: send queue error");
-        // What is posted later is flushed too; receives go on.
+        // What is posted later is flushed too; receives continue.
         pair.a.post_send(&mut pair.qa, 0x0a, SIGNALED, 0, &[to(qb, 2), data(at_a, 100, key_a)].concat());
         pair.a.post_receive(&mut pair.qa, &[(at_a, 4096, key_a)]);
         pair.b.post_send(&mut pair.qb, 0x0a, SIGNALED, 0, &[to(qa, 1), data(at_b, 50, key_b)].concat());
@@ -188,7 +188,7 @@ fn a_datagram_longer_than_the_receive_is_dropped() {
         assert_eq!(got, fits.then_some((2, 40 + len)), "{len} bytes");
     }
     assert_eq!(pair.b.state(qb.qpn), 3);
-    // One without room for a route holds no datagram at all.
+    // A receive without room for a route takes no datagram at all.
     pair.b.post_receive(&mut qb, &[(at_b, 39, key_b)]);
     pair.a.post_send(&mut qa, 0x0a, SIGNALED, 0, &address(QKEY, qb.qpn, 2, false));
     pair.run();

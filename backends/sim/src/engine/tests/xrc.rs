@@ -63,7 +63,7 @@ impl Target {
         }
     }
 
-    /// A shared receive queue with receives of `key` at `at`.
+    /// Returns a shared receive queue with receives of `key` at `at`.
     fn srq(&mut self, cq: &TestCq, at: u64, key: u32) -> u32 {
         let (ring, dbr) = (self.host.alloc(64 << 4), self.host.alloc(8));
         let list = Host::list(ring, 64 << 4);
@@ -103,7 +103,7 @@ impl Target {
         self.psn = (self.psn + 1) & 0xff_ffff;
     }
 
-    /// Opcode and AETH syndrome of each answer.
+    /// Returns the opcode and AETH syndrome of each answer.
     fn answers(&mut self) -> Vec<(u8, u8)> {
         self.host.with(|engine, ctx| engine.advance(ctx));
         std::iter::from_fn(|| self.host.engine.transmit()).map(|frame| (frame[8], frame[20])).collect()
