@@ -1,6 +1,6 @@
 //! How a layout is written down, checked at compile time, and reached without panic.
 //!
-//! An mlx5 structure is a run of big-endian dwords. A field of up to 32 bits lies inside one dword and is named by the
+//! An mlx5 structure is a sequence of big-endian dwords. A field of up to 32 bits lies inside one dword and is named by the
 //! byte offset of that dword and its highest and lowest bit (`12:28..24`), as `mlx5_ifc.h` lays it out; wider fields are
 //! named by their byte offset.
 
@@ -64,7 +64,7 @@ pub enum Place {
         /// The structure that lies there.
         layout: LayoutInfo,
     },
-    /// An array that runs to the end of the message.
+    /// An array that reaches to the end of the message.
     Tail {
         /// Byte offset of the first entry.
         offset: usize,
@@ -169,7 +169,7 @@ pub struct Field64<L> {
     layout: PhantomData<fn() -> L>,
 }
 
-/// A field of layout `L` that is a run of bytes.
+/// A field of layout `L` of bytes.
 pub struct Bytes<L> {
     offset: usize,
     len: usize,
@@ -627,7 +627,7 @@ macro_rules! layout {
         }
 
         const _: () = {
-            assert!($size % 4 == 0, "a layout is a run of dwords");
+            assert!($size % 4 == 0, "a layout is a sequence of dwords");
             $crate::check_fields::<{ $size / 4 }>(<$name as $crate::Layout>::INFO.fields);
         };
     };

@@ -1,7 +1,7 @@
 //! Work queue elements: the segments that a request is built of.
 //!
 //! Not in `mlx5_ifc.h`; the names are those of the `mlx5_wqe_*` structures of rdma-core's `providers/mlx5/mlx5dv.h` and
-//! `wqe.h`. A send WQE is a run of 16-byte units in 64-byte blocks (WQEBB) and starts with a control segment.
+//! `wqe.h`. A send WQE consists of 16-byte units in 64-byte blocks (WQEBB) and starts with a control segment.
 
 use crate::{be_word, codes, from_be_word};
 
@@ -66,7 +66,7 @@ impl WqeCtrlSeg {
     }
 
     /// Third dword, host byte order: fence mode (a value of [`fm`]), when to write a completion (a value of [`ce`]), and whether
-    /// the peer is asked for a solicited event.
+    /// the peer gets a solicited event.
     #[inline(always)]
     pub const fn flags_dword(fence: u32, completion: u32, solicited: bool) -> u32 {
         Self::FM.place(fence) | Self::CE.place(completion) | Self::SE.place(solicited as u32)
@@ -167,7 +167,7 @@ crate::layout! {
 }
 
 impl WqeDataSeg {
-    /// The segment as two words to store. `len` is 2^31 bytes at most, which is written as 0; bit 31 would say inline.
+    /// The segment as two words to store. `len` is 2^31 bytes at most, which is written as 0; bit 31 marks inline data.
     #[inline(always)]
     pub const fn be_words(len: u32, lkey: u32, addr: u64) -> [u64; 2] {
         [be_word(WqeInlineSeg::BYTE_COUNT.place(len), Self::LKEY.place(lkey)), addr.to_be()]

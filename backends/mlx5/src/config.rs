@@ -1,18 +1,18 @@
-//! What the integrator may choose.
+//! Options of a bring-up.
 
 use core::time::Duration;
 
-/// Choices for a bring-up; [`Config::DEFAULT`] suits a device of its own.
+/// Options of a bring-up. [`Config::DEFAULT`] suits a physical function that nothing else drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Config {
-    /// How long the firmware may take to boot.
+    /// Timeout for the firmware's boot.
     pub boot_timeout: Duration,
-    /// How long the device may take to be ready once it has its command queue.
+    /// Timeout for the initialization after the command queue is set.
     pub init_timeout: Duration,
-    /// How long a command may take.
+    /// Timeout of a command.
     pub command_timeout: Duration,
-    /// How long a teardown may wait for the firmware to give back one more page.
+    /// Timeout of a teardown for the firmware to return one more page.
     pub reclaim_timeout: Duration,
     /// Event queues for completions, from 1 to 8; completion queues are assigned to them in turn.
     pub completion_vectors: u8,
@@ -24,11 +24,11 @@ pub struct Config {
     pub page_events: u32,
     /// Entries of each event queue for completions, a power of two from 64.
     pub completion_events: u32,
-    /// The most pages that the firmware is given.
+    /// Maximum number of pages that the firmware gets.
     pub firmware_pages: u32,
     /// MSI-X vector of the first three event queues; completion event queue n takes the n-th vector after it.
     pub first_vector: u16,
-    /// Whether the device is asked to sign its answers, and each is checked. Inputs are always signed.
+    /// Whether the device signs the outputs of commands, and the driver checks them. Inputs are always signed.
     pub signatures: bool,
     /// Whether the BAR is mapped write-combining: short single requests then go through the BlueFlame registers, if the
     /// device has them, and the fence's `flush` follows each doorbell. Must be off for a BAR that is mapped uncached, whose

@@ -1,4 +1,4 @@
-//! The state of one driven device, and what all of its parts need.
+//! The state of one device.
 
 use bareverbs::{AsyncEvent, DeviceAttr, DmaMemory, Machine, Platform};
 use bareverbs_mlx5_spec::MkeyTag;
@@ -6,18 +6,18 @@ use heapless::Vec;
 
 use crate::bring_up::caps::Capabilities;
 use crate::command::Commands;
-use crate::dma::arena::{Arena, PageUse, Run};
+use crate::dma::arena::{Arena, PageRange, PageUse};
 use crate::dma::uar::Uar;
-use crate::error::Fault;
-use crate::events::completion::CompletionEvents;
+use crate::error::PackedError;
+use crate::events::completion::Mlx5CompletionEvents;
 use crate::events::eq::{Eq, EqInfo};
 use crate::events::health::HealthWatch;
 use crate::{Config, Statistics};
 
-/// The most event queues for completions.
+/// Maximum number of event queues for completions.
 pub(crate) const COMPLETION_EQS: usize = 8;
 
-/// What the device has been brought to, so that a teardown undoes that and no more.
+/// Steps of the bring-up that a teardown must undo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BringUpState {
     /// ENABLE_HCA was done.
@@ -31,11 +31,11 @@ pub(crate) struct EventQueues<P: Platform> {
     pub(crate) command: Option<Eq<P>>,
     pub(crate) events: Option<Eq<P>>,
     pub(crate) pages: Option<Eq<P>>,
-    /// Those for completions, which are in the hands of whoever takes their events.
+    /// Those for completions. The interrupt handler owns their rings.
     pub(crate) completion: Vec<EqInfo, COMPLETION_EQS>,
-    /// Until they are handed out.
-    pub(crate) completion_events: Option<CompletionEvents<P>>,
-    /// An event that was taken from a queue that was full, after it was told that events may be lost.
+    /// The rings for completions, until they are taken.
+    pub(crate) completion_events: Option<Mlx5CompletionEvents<P>>,
+    /// An event from a full queue, reported after the overflow.
     pub(crate) after_overflow: Option<AsyncEvent>,
     /// Completion queues created, to spread them over `completion`.
     pub(crate) assigned: usize,
@@ -55,13 +55,13 @@ pub(crate) struct Driver<P: Platform, U: ?Sized = [PageUse]> {
     pub(crate) cqs: u32,
     pub(crate) health: HealthWatch,
     pub(crate) stats: Statistics,
-    /// Low byte of the key that was created last.
+    /// Tag of the last key that was created.
     pub(crate) mkey_tag: MkeyTag,
     pub(crate) arena: Arena<U>,
 }
 
 impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
-    /// A driver that has not spoken to its device yet.
+    /// Creates a driver that has not accessed its device.
     pub(crate) fn new(machine: Machine<P>, config: Config) -> Self {
         let arena = Arena::new(machine.memory.device_addr(), config.firmware_pages);
         Self {
@@ -91,15 +91,15 @@ impl<P: Platform, const PAGES: usize> Driver<P, [PageUse; PAGES]> {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Allocates a run of pages and fills it with zeros.
-    pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<Run, Fault> {
-        let run = self.arena.allocate(pages)?;
-        for at in (run.at()..run.at() + run.bytes()).step_by(64) {
+    /// Allocates contiguous pages and fills them with zeros.
+    pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<PageRange, PackedError> {
+        let range = self.arena.allocate(pages)?;
+        for at in (range.at()..range.at() + range.bytes()).step_by(64) {
             if let Err(error) = self.machine.memory.store(at, &[0; 8]) {
-                self.arena.free(run);
+                self.arena.free(range);
                 return Err(error.into());
             }
         }
-        Ok(run)
+        Ok(range)
     }
 }

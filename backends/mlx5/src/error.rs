@@ -1,4 +1,4 @@
-//! What can go wrong between this driver and its device.
+//! Errors of the driver.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -15,9 +15,9 @@ pub enum Error {
         /// Bytes handed in.
         have: usize,
     },
-    /// No run of that many free pages is left in the arena.
+    /// The arena has no contiguous range of that many free pages.
     ArenaFull {
-        /// Pages wanted.
+        /// Pages requested.
         pages: u32,
     },
     /// Every doorbell record is in use.
@@ -29,12 +29,12 @@ pub enum Error {
     },
     /// The device did not finish its initialization in time.
     NotInitialized,
-    /// The device speaks another revision of the command interface.
+    /// The device has an unsupported revision of the command interface.
     CommandInterface {
-        /// Its revision; 5 is spoken here.
+        /// Its revision; the driver supports 5.
         revision: u16,
     },
-    /// The device describes a command queue that cannot be.
+    /// The device describes an impossible command queue.
     CommandQueue {
         /// log2 of its entries.
         log_size: u8,
@@ -57,27 +57,27 @@ pub enum Error {
         /// Delivery status ([`CmdDeliveryStatus`]).
         status: u8,
     },
-    /// The signature over the answer is wrong.
+    /// The signature of the output is wrong.
     CommandSignature {
         /// Opcode.
         opcode: u16,
     },
-    /// The device did not answer in time. Slot and memory of the command are the device's until it does: then they come back,
-    /// an object that it created is destroyed again, and an object that it destroyed is gone for who tries again.
+    /// A command timed out. Its slot and memory stay with the device until it completes after all. An object that it then created is
+    /// destroyed again; an object that it then destroyed counts as destroyed.
     CommandTimeout {
         /// Opcode.
         opcode: u16,
     },
-    /// Every slot of the command queue waits for an answer that did not come in time.
+    /// Every slot of the command queue belongs to a command that timed out.
     NoCommandSlot,
-    /// Reads of the device give all ones: it is gone.
+    /// Registers read as all ones: the device is gone.
     DeviceGone,
     /// The firmware reported a failure after which nothing works until a reset.
     DeviceFatal {
         /// Health syndrome.
         syndrome: u8,
     },
-    /// The device offers no interface step (ISSI) that is spoken here.
+    /// The device offers no supported interface step sequence ID (ISSI).
     Issi {
         /// Bit n: step n.
         supported: u32,
@@ -92,7 +92,7 @@ pub enum Error {
         /// The port requested.
         port: u8,
     },
-    /// The device answered a command with a number that cannot be.
+    /// The output of a command contains an impossible number.
     BadAnswer {
         /// Opcode.
         opcode: u16,
@@ -104,16 +104,16 @@ pub enum Error {
         /// The page: how many of 4096 bytes lie between the start of the region and the address without one.
         page: u32,
     },
-    /// Address and device address of a page differ in their low bits, or what is contiguous ends within a page.
+    /// Address and device address of a page differ in their low bits, or a contiguous extent ends within a page.
     Misaligned,
-    /// More than the device, or this driver, can.
+    /// A request exceeds a limit of the device or of the driver.
     LimitExceeded {
-        /// The most.
+        /// The maximum.
         limit: u32,
     },
-    /// Not offered by the device, or not driven here.
+    /// The device does not offer the feature, or the driver does not support it.
     Unsupported(Feature),
-    /// No command moves a queue pair this way.
+    /// No command performs this transition of a queue pair.
     Transition {
         /// From.
         from: QpState,
@@ -141,12 +141,12 @@ pub enum Feature {
     Atomics,
     /// Relaxed ordering.
     RelaxedOrdering,
-    /// An access flag that is not known.
+    /// An unknown access flag.
     AccessFlag,
 }
 
 impl Error {
-    /// Whether the device may still carry the command out, so that its memory must not be used again.
+    /// Returns whether the device may still execute the command, so that its memory must not be reused.
     pub(crate) const fn may_still_complete(&self) -> bool {
         matches!(
             self,
@@ -159,29 +159,28 @@ impl Error {
     }
 }
 
-/// An [`Error`] packed into two numbers, which a function gives back in registers where it would have to give an enum back in memory:
-/// inside the driver errors are passed on as this.
+/// An [`Error`] packed into two numbers. Inside the driver functions return it in CPU registers; an enum would be returned in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct PackedError {
     /// Which error, in bits 0 to 7; a small fact from bit 8 on; an opcode from bit 16 on.
     head: NonZeroU32,
-    /// The great fact.
+    /// A fact of the size of an address.
     fact: usize,
 }
 
-const _: () = assert!(size_of::<Result<(), Fault>>() <= 2 * size_of::<usize>());
+const _: () = assert!(size_of::<Result<(), PackedError>>() <= 2 * size_of::<usize>());
 
-/// Every state, by the number that a [`Fault`] has for it.
+/// Every state, by the number that a [`PackedError`] has for it.
 const STATES: [QpState; 7] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
-/// Every feature, by the number that a [`Fault`] has for it.
+/// Every feature, by the number that a [`PackedError`] has for it.
 const FEATURES: [Feature; 5] =
     [Feature::Transport, Feature::MemoryWindows, Feature::Atomics, Feature::RelaxedOrdering, Feature::AccessFlag];
 
 impl Error {
-    /// The error packed.
+    /// Returns the error in its packed form.
     #[inline(always)]
-    pub(crate) const fn fault(self) -> Fault {
+    pub(crate) const fn pack(self) -> PackedError {
         let (kind, small, opcode, fact) = match self {
             Self::ArenaTooSmall { have } => (0, 0, 0, have),
             Self::ArenaFull { pages } => (1, 0, 0, pages as usize),
@@ -210,13 +209,13 @@ impl Error {
             Self::PagesKept { pages } => (24, 0, 0, pages as usize),
         };
         // One more than the number, so that none is 0.
-        Fault { head: NonZeroU32::MIN.saturating_add(kind | (small as u32) << 8 | (opcode as u32) << 16), fact }
+        PackedError { head: NonZeroU32::MIN.saturating_add(kind | (small as u32) << 8 | (opcode as u32) << 16), fact }
     }
 }
 
-impl From<Fault> for Error {
+impl From<PackedError> for Error {
     #[inline(never)]
-    fn from(Fault { head, fact }: Fault) -> Self {
+    fn from(PackedError { head, fact }: PackedError) -> Self {
         let head = head.get() - 1;
         let (small, opcode, number) = ((head >> 8) as u8, (head >> 16) as u16, fact as u32);
         match head & 0xff {
@@ -252,13 +251,13 @@ impl From<Fault> for Error {
     }
 }
 
-impl Fault {
+impl PackedError {
     /// [`Error::may_still_complete`].
     pub(crate) fn may_still_complete(self) -> bool {
         Error::from(self).may_still_complete()
     }
 
-    /// The status with which the device refused a command.
+    /// Returns the status of a command that the device refused.
     pub(crate) fn command_status(self) -> Option<u32> {
         match self.into() {
             Error::CommandStatus { status, .. } => Some(u32::from(status)),
@@ -266,33 +265,33 @@ impl Fault {
         }
     }
 
-    /// Whether a command had no answer in time.
+    /// Returns whether a command timed out.
     pub(crate) fn is_timeout(self) -> bool {
         matches!(self.into(), Error::CommandTimeout { .. })
     }
 }
 
-impl fmt::Debug for Fault {
+impl fmt::Debug for PackedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&Error::from(*self), f)
     }
 }
 
 #[cfg(feature = "defmt")]
-impl defmt::Format for Fault {
+impl defmt::Format for PackedError {
     fn format(&self, f: defmt::Formatter<'_>) {
         defmt::write!(f, "{}", Error::from(*self));
     }
 }
 
-impl From<OutOfRange> for Fault {
+impl From<OutOfRange> for PackedError {
     #[inline(always)]
     fn from(OutOfRange { offset, .. }: OutOfRange) -> Self {
-        Error::OutOfRange { offset }.fault()
+        Error::OutOfRange { offset }.pack()
     }
 }
 
-/// Name of an opcode, for people.
+/// Returns the published name of an opcode.
 fn opcode_name(opcode: u16) -> &'static str {
     CmdOpcode::from_code(u32::from(opcode)).map_or("command", CmdOpcode::name)
 }
@@ -301,7 +300,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::ArenaTooSmall { have } => write!(f, "the memory has {have} bytes, fewer than were promised"),
-            Self::ArenaFull { pages } => write!(f, "no {pages} free pages in a row in the arena"),
+            Self::ArenaFull { pages } => write!(f, "no {pages} contiguous free pages in the arena"),
             Self::RecordsFull => f.write_str("every doorbell record is in use"),
             Self::OutOfRange { offset } => write!(f, "byte {offset:#x} is outside registers or memory"),
             Self::NotInitialized => f.write_str("the device did not finish its initialization in time"),
@@ -318,8 +317,8 @@ impl fmt::Display for Error {
                 write!(f, "{} ({opcode:#x}) not delivered: {name} ({status:#x})", opcode_name(opcode))
             }
             Self::CommandSignature { opcode } => write!(f, "{} ({opcode:#x}): wrong signature", opcode_name(opcode)),
-            Self::CommandTimeout { opcode } => write!(f, "{} ({opcode:#x}): no answer in time", opcode_name(opcode)),
-            Self::NoCommandSlot => f.write_str("every command slot waits for an answer"),
+            Self::CommandTimeout { opcode } => write!(f, "{} ({opcode:#x}) timed out", opcode_name(opcode)),
+            Self::NoCommandSlot => f.write_str("every command slot belongs to a timed-out command"),
             Self::DeviceGone => f.write_str("the device is gone"),
             Self::DeviceFatal { syndrome } => {
                 write!(f, "the firmware stopped (health syndrome {syndrome:#x}): nothing works until a reset")
@@ -328,7 +327,7 @@ impl fmt::Display for Error {
             Self::PortType { port_type } => write!(f, "port type {port_type} is not InfiniBand"),
             Self::NoPort { port } => write!(f, "no port {port}"),
             Self::BadAnswer { opcode, value } => {
-                write!(f, "{} ({opcode:#x}) answered with {value:#x}, which cannot be", opcode_name(opcode))
+                write!(f, "{} ({opcode:#x}) returned {value:#x}, which is impossible", opcode_name(opcode))
             }
             Self::Unmapped { page } => write!(f, "no device address for page {page} of the region"),
             Self::Misaligned => f.write_str("addresses and device addresses of the region lie differently in their pages"),
@@ -372,8 +371,8 @@ impl DeviceError for Error {
     }
 }
 
-/// The errno that Linux gives for a command status; but no room in the device is ENOMEM, as no room in a table is: trying
-/// again does not help as long as nothing is destroyed.
+/// Returns Linux's errno for a command status, except that a full device is ENOMEM like a full table: a retry helps only after
+/// something was destroyed.
 fn status_errno(status: u8) -> Errno {
     match CmdStatus::from_code(u32::from(status)) {
         Some(CmdStatus::ResBusy) => Errno::Ebusy,
@@ -428,8 +427,8 @@ mod tests {
         errors.extend(FEATURES.map(Error::Unsupported));
         errors.extend(STATES.into_iter().flat_map(|from| STATES.map(|to| Error::Transition { from, to })));
         for error in errors {
-            assert_eq!(Error::from(error.fault()), error);
-            assert_eq!(error.fault().may_still_complete(), error.may_still_complete());
+            assert_eq!(Error::from(error.pack()), error);
+            assert_eq!(error.pack().may_still_complete(), error.may_still_complete());
         }
     }
 }

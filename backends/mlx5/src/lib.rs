@@ -1,9 +1,9 @@
 //! An mlx5 (ConnectX) driver without an operating system and without a heap.
 //!
-//! [`Mlx5::bring_up`] takes registers, memory, fences and a clock, brings the device up and implements the core's
-//! [`Provider`](bareverbs::Provider) on it; [`Mlx5::teardown`] gives everything back.
-//! All memory of the device comes from one arena whose size the type promises. Nothing that the device says is believed: a
-//! number that cannot be is an error value, and every wait has an end.
+//! [`Mlx5::bring_up`] takes a [`Machine`] (registers, memory, fences, clock), brings the device up and implements the core's
+//! [`Provider`](bareverbs::Provider) on it. [`Mlx5::teardown`] returns the machine. All memory of the device comes from one arena,
+//! whose size is part of the type. The driver checks each value from the device: an impossible number is an error, and every wait has
+//! a deadline.
 //!
 //! The driver has no `unsafe` block: registers, memory and barriers are those of its [`Platform`]. The package `bareverbs-mmio` has
 //! them for machines that access a device by pointers.
@@ -49,11 +49,11 @@ mod driver;
 mod error;
 mod events;
 mod log;
-#[cfg(test)]
-mod mock;
 mod objects;
 mod provider;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use core::ops::ControlFlow;
 
@@ -69,24 +69,24 @@ pub use objects::mkey::{MkeyState, Mr, Mw};
 pub use objects::pd::Pd;
 pub use objects::qp::Qp;
 
-pub use events::completion::CompletionEvents;
-pub use objects::cq::ring::{CqReader, CqRing};
-pub use objects::qp::recv_ring::RecvRing;
-pub use objects::qp::send_ring::{SendRing, SendWriter};
+pub use events::completion::Mlx5CompletionEvents;
+pub use objects::cq::ring::{Mlx5CqReader, Mlx5CqRing};
+pub use objects::qp::recv_ring::Mlx5RecvRing;
+pub use objects::qp::send_ring::{Mlx5SendRing, Mlx5SendWriter};
 
 use dma::arena::{self, PAGE, PageUse};
 use driver::Driver;
 use log::format_as;
 
-/// What the driver has counted since its bring-up; counters wrap.
+/// Counters of the driver since its bring-up. They wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Statistics {
     /// Firmware commands issued.
     pub commands: u32,
-    /// Commands that did not end in time.
+    /// Commands that timed out.
     pub timeouts: u32,
-    /// Command completions that came as events.
+    /// Command completions reported by events.
     pub command_events: u32,
     /// Asynchronous events.
     pub async_events: u32,
@@ -94,13 +94,13 @@ pub struct Statistics {
     pub page_requests: u32,
     /// Pages given to the firmware.
     pub pages_given: u32,
-    /// Pages that came back.
+    /// Pages that the firmware returned.
     pub pages_back: u32,
-    /// Pages that the firmware has now.
+    /// Pages that the firmware has.
     pub pages_held: u32,
-    /// Pages that the driver has now.
+    /// Pages that the driver uses.
     pub pages_used: u32,
-    /// Pages that a command which did not answer in time may still use; they come back if it answers after all.
+    /// Pages that a timed-out command may still use. They become free when it completes after all.
     pub pages_lost: u32,
     /// Free pages.
     pub pages_free: u32,
@@ -118,16 +118,22 @@ format_as!(
 );
 
 impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
-    /// Bytes of memory that a machine must have.
+    /// Bytes of memory that the machine must have.
     pub const ARENA: usize = PAGES * PAGE;
 
-    /// Brings a device up. After an error the machine comes back; [`BringUpError::pages_kept`] and
-    /// [`BringUpError::slots_lost`] say whether its memory may be used again.
+    /// Brings a device up.
+    ///
+    /// # Errors
+    /// The failed step, its cause, and the machine. [`BringUpError::pages_kept`] and [`BringUpError::slots_lost`] tell whether the
+    /// machine's memory may be reused.
     pub fn bring_up(machine: Machine<P>, config: &Config) -> Result<Self, (BringUpError, Machine<P>)> {
         Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))
     }
 
-    /// Like [`Mlx5::bring_up`]; `hook` is called before each step and may stop there, which undoes the steps before.
+    /// Brings a device up and calls `hook` before each step. If `hook` returns `Break`, the steps before are undone.
+    ///
+    /// # Errors
+    /// Same as [`Mlx5::bring_up`]; the cause is [`Error::Stopped`] if the hook stopped the bring-up.
     pub fn bring_up_with(
         machine: Machine<P>,
         config: &Config,
@@ -140,11 +146,11 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         }
     }
 
-    /// Like [`Mlx5::bring_up`], in the place where the driver is to stay: what the verbs get is the reference, and the driver, with the
-    /// tables of its arena, is not moved. After an error it is in its place and down; [`Mlx5::teardown`] gives its machine back.
+    /// Brings a device up in `place`, so that the driver with the tables of its arena is never moved. The verbs take the reference.
+    /// After an error the driver is in `place` and down: [`Mlx5::teardown`] returns its machine.
     ///
     /// # Errors
-    /// As of [`Mlx5::bring_up`].
+    /// The failed step and its cause, same as [`Mlx5::bring_up`].
     pub fn bring_up_in<'p>(
         place: &'p mut Option<Self>,
         machine: Machine<P>,
@@ -155,19 +161,22 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         Ok(this)
     }
 
-    /// All steps up, or those that were done down again.
+    /// Performs all steps, or undoes those that were done before a failure.
     fn start(&mut self, hook: Hook<'_>) -> Result<(), BringUpError> {
         let view = self.view();
         view.bring_up(Self::ARENA, hook).map_err(|(step, cause)| {
-            // The cause is what the caller needs; what the undoing met on top of it shows in pages and slots.
+            // The caller needs the first cause. Failures of the teardown show in pages and slots.
             let _ = view.tear_down();
             let (pages_kept, slots_lost) = (view.arena.firmware_pages(), view.commands.lost_slots());
             BringUpError { step, cause: cause.into(), pages_kept, slots_lost }
         })
     }
 
-    /// Takes the device down: event queues, UAR, HCA; every page comes back. Queue pairs, queues and keys that were not
-    /// destroyed before go with it. The machine comes back in any case.
+    /// Takes the device down (event queues, UAR, HCA) and reclaims every page. Queue pairs, queues and keys that still exist are
+    /// destroyed with it.
+    ///
+    /// # Errors
+    /// The first command that failed. The machine is returned in any case.
     pub fn teardown(mut self) -> Result<(Machine<P>, TeardownReport), (TeardownError, Machine<P>)> {
         match self.take_down() {
             Ok(report) => Ok((self.driver.machine, report)),
@@ -175,52 +184,55 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         }
     }
 
-    /// Like [`Mlx5::teardown`] where the driver stays: it keeps its machine.
+    /// Takes the device down and keeps the machine, for a driver made by [`Mlx5::bring_up_in`].
     ///
     /// # Errors
-    /// As of [`Mlx5::teardown`].
+    /// Same as [`Mlx5::teardown`].
     pub fn take_down(&mut self) -> Result<TeardownReport, TeardownError> {
         self.view().tear_down()
     }
 
-    /// Looks whether the device lives: to be called about once a second.
+    /// Checks the health of the device. To be called about once a second.
+    ///
+    /// # Errors
+    /// The device is gone or stopped until a reset.
     pub fn health(&mut self) -> Result<Health, Error> {
         Ok(self.view().check_health()?)
     }
 
-    /// Firmware version: major, minor, sub-minor.
+    /// Returns the firmware version: major, minor, sub-minor.
     pub const fn firmware_version(&self) -> [u16; 3] {
         self.driver.attr.fw_ver
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn statistics(&self) -> Statistics {
         let arena: &arena::Arena = &self.driver.arena;
         Statistics {
             pages_held: arena.firmware_pages(),
             pages_used: arena.count(PageUse::DRIVER),
-            pages_lost: arena.lost_pages(),
+            pages_lost: arena.leaked_pages(),
             pages_free: arena.free_pages(),
             ..self.driver.stats
         }
     }
 
-    /// The machine's clock.
+    /// Returns the machine's clock.
     pub const fn clock(&self) -> &P::Clock {
         &self.driver.machine.clock
     }
 
-    /// The machine, for what the driver does not do.
+    /// Returns the machine, for accesses beyond those of the driver.
     ///
     /// # Safety
-    /// Registers and memory tell the device where to write: nothing is written to them that lets it write to memory that is not its
-    /// own, and neither is exchanged for another device's.
-    #[expect(unsafe_code, reason = "registers and memory tell the device where to write")]
+    /// Registers and memory direct the device's DMA. The caller writes nothing to them by which the device reaches other memory, and
+    /// exchanges neither for those of another device.
+    #[expect(unsafe_code, reason = "registers and memory direct the device's DMA")]
     pub const unsafe fn machine(&mut self) -> &mut Machine<P> {
         &mut self.driver.machine
     }
 
-    /// The driver with its arena's size forgotten.
+    /// Returns the driver without the size of its arena in the type.
     fn view(&mut self) -> &mut Driver<P> {
         &mut self.driver
     }

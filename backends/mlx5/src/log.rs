@@ -2,11 +2,11 @@
 
 pub(crate) use bareverbs::{format_as, log_event};
 
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 
 /// Logs the error of an operation that failed, and returns it in its public form.
 #[inline]
-pub(crate) fn logged<T>(operation: &str, result: Result<T, Fault>) -> Result<T, Error> {
+pub(crate) fn logged<T>(operation: &str, result: Result<T, PackedError>) -> Result<T, Error> {
     result.map_err(|fault| {
         let error = Error::from(fault);
         log_event!(error, "{} failed: {:?}", operation, error);

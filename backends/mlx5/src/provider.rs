@@ -1,4 +1,4 @@
-//! The core's control path on a device that is up.
+//! The core's control path, implemented by the driver.
 
 use bareverbs::{
     AsyncEvent, Clock, CoreToken, CreateQpParams, CreatedCq, CreatedQp, DeviceAttr, Gid, Instant, Lkey, MrRequest, MwType,
@@ -7,14 +7,14 @@ use bareverbs::{
 
 use crate::Mlx5;
 use crate::error::Error;
-use crate::events::completion::CompletionEvents;
+use crate::events::completion::Mlx5CompletionEvents;
 use crate::log::logged;
 use crate::objects::cq::Cq;
-use crate::objects::cq::ring::CqRing;
+use crate::objects::cq::ring::Mlx5CqRing;
 use crate::objects::mkey::{Mr, Mw};
 use crate::objects::pd::Pd;
-use crate::objects::qp::recv_ring::RecvRing;
-use crate::objects::qp::send_ring::SendRing;
+use crate::objects::qp::recv_ring::Mlx5RecvRing;
+use crate::objects::qp::send_ring::Mlx5SendRing;
 use crate::objects::qp::{Qp, ring_sizes};
 
 impl<P: Platform, const PAGES: usize> Provider for Mlx5<P, PAGES>
@@ -27,10 +27,10 @@ where
     type Mw = Mw;
     type Cq = Cq;
     type Qp = Qp;
-    type SendRing = SendRing<P>;
-    type RecvRing = RecvRing<P>;
-    type CqRing = CqRing<P>;
-    type CompletionEvents = CompletionEvents<P>;
+    type SendRing = Mlx5SendRing<P>;
+    type RecvRing = Mlx5RecvRing<P>;
+    type CqRing = Mlx5CqRing<P>;
+    type CompletionEvents = Mlx5CompletionEvents<P>;
 
     fn device_attr(&self) -> &DeviceAttr {
         &self.driver.attr
@@ -123,11 +123,11 @@ where
         Ok(self.view().maintain()?)
     }
 
-    fn take_completion_events(&mut self, _: CoreToken) -> Option<CompletionEvents<P>> {
+    fn take_completion_events(&mut self, _: CoreToken) -> Option<Mlx5CompletionEvents<P>> {
         self.driver.eqs.completion_events.take()
     }
 
-    fn return_completion_events(&mut self, _: CoreToken, events: CompletionEvents<P>) {
+    fn return_completion_events(&mut self, _: CoreToken, events: Mlx5CompletionEvents<P>) {
         self.driver.eqs.completion_events = Some(events);
     }
 }

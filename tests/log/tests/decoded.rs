@@ -53,7 +53,7 @@ const UP_TO_INIT_HCA: [&str; 18] = [
     "DEBUG the firmware was given 17 pages for function 0",
     "DEBUG bring-up: HostEndianness",
     "DEBUG bring-up: SetCapabilities",
-    "DEBUG answers are signed: false",
+    "DEBUG outputs are signed: false",
     "DEBUG bring-up: AtomicCapabilities",
     "DEBUG bring-up: InitPages",
     "DEBUG the firmware needs 41 pages for function 0",
@@ -108,7 +108,7 @@ fn every_step_up_and_down() {
         "DEBUG the firmware returned 58 pages of function 0",
         "DEBUG teardown: ManagePages",
         "DEBUG teardown: DisableHca",
-        "INFO teardown: the firmware kept 0 pages, 0 commands have not answered",
+        "INFO teardown: the firmware kept 0 pages, 0 commands timed out",
     ];
     assert_lines(&log, &expected);
 }
@@ -129,7 +129,7 @@ fn a_bring_up_that_fails_and_is_undone() {
         "DEBUG the firmware returned 58 pages of function 0",
         "DEBUG teardown: ManagePages",
         "DEBUG teardown: DisableHca",
-        "INFO teardown: the firmware kept 0 pages, 0 commands have not answered",
+        "INFO teardown: the firmware kept 0 pages, 0 commands timed out",
     ];
     assert_lines(&log, &[&UP_TO_INIT_HCA[..], &expected].concat());
     assert!(Driver::bring_up_with(machine(&host), &IMPATIENT, |_| ControlFlow::Break(())).is_err());
@@ -137,13 +137,13 @@ fn a_bring_up_that_fails_and_is_undone() {
         "DEBUG bring-up: CheckArena",
         "ERROR bring-up failed at CheckArena: Stopped",
         "DEBUG teardown: 0 completion queues are left",
-        "INFO teardown: the firmware kept 0 pages, 0 commands have not answered",
+        "INFO teardown: the firmware kept 0 pages, 0 commands timed out",
     ];
     assert_lines(&log, &expected);
 }
 
 #[test]
-fn commands_that_are_answered_late_or_never() {
+fn commands_that_complete_late_or_never() {
     let log = Log::new().unwrap();
     let mut node = Node::with_config(host(), &IMPATIENT);
     log.lines().unwrap();
@@ -152,14 +152,14 @@ fn commands_that_are_answered_late_or_never() {
     assert!(node.verbs.alloc_pd().is_err());
     let expected = [
         "TRACE command AllocPd in slot 0",
-        "WARN command AllocPd in slot 0 did not answer in time",
+        "WARN command AllocPd in slot 0 timed out",
         "ERROR alloc_pd failed: CommandTimeout { opcode: 2048 }",
     ];
     assert_eq!(log.lines().unwrap(), expected);
     node.host.world().advance(Duration::from_millis(20));
     node.verbs.query_gid(1, 0).unwrap();
     let expected = [
-        "WARN command AllocPd in slot 0 answered late: Ok(())",
+        "WARN command AllocPd in slot 0 completed late: Ok(())",
         "WARN object 1 was created late: DeallocPd follows",
         "TRACE command DeallocPd in slot 0",
         "TRACE command QueryHcaVportGid in slot 0",
@@ -172,10 +172,10 @@ fn commands_that_are_answered_late_or_never() {
     assert!(node.verbs.destroy_cq(cq).is_err());
     node.verbs.destroy_cq(cq).unwrap();
     let expected = [
-        "WARN command DestroyCq in slot 0 did not answer in time",
+        "WARN command DestroyCq in slot 0 timed out",
         "ERROR destroy_cq failed: CommandTimeout { opcode: 1025 }",
-        "DEBUG object 1: an earlier DestroyCq may still be answered",
-        "WARN command DestroyCq in slot 0 answered late: Ok(())",
+        "DEBUG object 1: an earlier DestroyCq may still complete",
+        "WARN command DestroyCq in slot 0 completed late: Ok(())",
         "DEBUG completion queue 1 is gone",
     ];
     assert_lines(&log, &expected);
@@ -185,12 +185,12 @@ fn commands_that_are_answered_late_or_never() {
     let found = lines(&log);
     let expected = [
         "DEBUG teardown: 0 completion queues are left",
-        "WARN command DestroyEq in slot 0 did not answer in time",
+        "WARN command DestroyEq in slot 0 timed out",
         "ERROR teardown failed at DestroyEq: CommandTimeout { opcode: 770 }",
         "DEBUG event queue 3 is gone",
     ];
     assert_eq!(found[..4], expected);
-    assert_eq!(found[found.len() - 1], "INFO teardown: the firmware kept 0 pages, 1 commands have not answered");
+    assert_eq!(found[found.len() - 1], "INFO teardown: the firmware kept 0 pages, 1 commands timed out");
 }
 
 #[test]
@@ -207,9 +207,9 @@ fn pages_on_request_of_the_firmware() {
     let windows: Vec<_> = iter::from_fn(|| verbs.alloc_mw(pd, MwType::Type1).ok()).collect();
     let of_pages = || lines(&log).into_iter().filter(|line| line.contains("pages")).collect::<Vec<_>>();
     let expected = [
-        "DEBUG the firmware asks for 5 pages for function 0",
+        "DEBUG the firmware requests 5 pages for function 0",
         "DEBUG the firmware was given 5 pages for function 0",
-        "DEBUG the firmware asks for 5 pages for function 0",
+        "DEBUG the firmware requests 5 pages for function 0",
         "WARN the firmware wants 5 pages for function 0, the arena has 2",
         "WARN 5 pages for function 0 were refused: ArenaFull { pages: 5 }",
     ];
@@ -222,7 +222,7 @@ fn pages_on_request_of_the_firmware() {
     // The firmware gives pages back once nothing has happened for seconds: those that it has asked for and was given.
     host.world().advance(Duration::from_secs(6));
     while verbs.poll_event().unwrap().is_some() {}
-    let expected = ["DEBUG the firmware asks for -5 pages for function 0", "DEBUG the firmware returned 5 pages of function 0"];
+    let expected = ["DEBUG the firmware requests -5 pages for function 0", "DEBUG the firmware returned 5 pages of function 0"];
     assert_eq!(of_pages(), expected);
 }
 
@@ -244,7 +244,7 @@ fn a_device_that_stops_and_one_that_is_gone() {
         "ERROR the device reports an internal error, health syndrome 7, 12",
         "DEBUG event: DeviceFatal(7, 18)",
         "ERROR completion queue 1 is broken with its device",
-        "ERROR the firmware asks for a reset, health syndrome 7",
+        "ERROR the firmware requests a reset, health syndrome 7",
         "ERROR alloc_pd failed: DeviceFatal { syndrome: 7 }",
     ];
     assert_lines(&log, &expected);
@@ -257,7 +257,7 @@ fn a_device_that_stops_and_one_that_is_gone() {
     assert!(node.into_driver().teardown().is_err());
     let found = lines(&log);
     assert_eq!(found[1], "ERROR teardown failed at DestroyEq: DeviceGone");
-    assert_eq!(found[found.len() - 1], "INFO teardown: the firmware kept 58 pages, 1 commands have not answered");
+    assert_eq!(found[found.len() - 1], "INFO teardown: the firmware kept 58 pages, 1 commands timed out");
 }
 
 #[test]

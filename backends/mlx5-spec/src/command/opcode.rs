@@ -81,7 +81,7 @@ impl ObjectKind {
 /// What a command does to an object that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectAccess {
-    /// Makes it; its output has the number.
+    /// Creates it; its output has the number.
     Creates,
     /// Works with it, or ties a new object to it; its input has the number.
     Uses,

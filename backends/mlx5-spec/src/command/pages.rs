@@ -1,4 +1,4 @@
-//! Commands that give memory to the firmware and take it back.
+//! Commands that give memory to the firmware and reclaim it.
 
 crate::layout! {
     /// Input of QUERY_PAGES (`mlx5_ifc.h`, `query_pages_in`).

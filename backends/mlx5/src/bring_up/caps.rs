@@ -1,16 +1,16 @@
-//! Capabilities: asked, chosen, and read with distrust.
+//! Capabilities of the device: queried, set, and checked.
 
 use bareverbs::{Access, DeviceAttr, Platform};
 use bareverbs_mlx5_spec::{
-    AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, Field, Layout, QueryHcaCapIn, QueryHcaCapOut,
-    SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
+    AtomicCaps, Buffer, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, DS_UNIT, Field, Layout, QueryHcaCapIn,
+    QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
 };
 
 use crate::command::Call;
 use crate::command::late::LateAction;
 use crate::dma::arena::MAX_RECORDS;
 use crate::driver::Driver;
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
 /// Bytes of a capability page that carry fields.
@@ -26,23 +26,28 @@ const CHECKSUM_BOTH: u32 = 3;
 /// log2 of the queue pairs requested from the firmware, which takes memory for each of them whether it is created or not. No more
 /// than [`MAX_QPS`] can be created.
 const LOG_MAX_QP: u32 = MAX_QPS.next_power_of_two().trailing_zeros();
-/// The most queue pairs: each has a doorbell record, and so has each completion queue.
+/// Maximum number of queue pairs. Each has a doorbell record, as has each completion queue.
 const MAX_QPS: u32 = MAX_RECORDS as u32 - MAX_CQS;
-/// The most completion queues: the other doorbell records.
+/// Maximum number of completion queues, which have the other doorbell records.
 const MAX_CQS: u32 = 128;
-/// The longest send WQE, which `ds` can count.
+/// Bytes of the longest send WQE that the field `ds` can express.
 const MAX_SEND_WQE: u32 = 1008;
+
+/// Bytes before the payload of a request on a connected queue pair: control segment and remote address segment.
+pub(crate) const CONNECTED_HEAD: u32 = 32;
+/// Bytes before an inline payload.
+pub(crate) const INLINE_HEAD: u32 = 4;
 
 /// Which values of a capability page.
 #[derive(Clone, Copy)]
 pub(crate) enum Values {
-    /// The greatest that can be set.
+    /// The maximum that can be set.
     Maximum = 0,
-    /// Those in force.
+    /// The current ones.
     Current = 1,
 }
 
-/// The capabilities in force that this driver looks at, each cut to what can be.
+/// The current capabilities that the driver uses, each limited to possible values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Capabilities {
     pub(crate) log_max_qp_sz: u32,
@@ -68,12 +73,22 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
-    /// Bytes of half a BlueFlame register, 0 if the device has none of a size that can be.
+    /// Returns the bytes of half a BlueFlame register, 0 if the device has none of a possible size.
     pub(crate) const fn blue_flame_half(&self) -> usize {
         match self.blue_flame {
             Some(log) if log >= 7 && log <= 9 => 1 << (log - 1),
             _ => 0,
         }
+    }
+
+    /// Returns the most SGEs that a request may have.
+    pub(crate) fn max_sge(&self) -> u32 {
+        (self.max_send_wqe.saturating_sub(CONNECTED_HEAD) / DS_UNIT as u32).min(self.max_recv_wqe / DS_UNIT as u32)
+    }
+
+    /// Returns the bytes of the longest inline payload.
+    pub(crate) fn max_inline(&self) -> u32 {
+        self.max_send_wqe.saturating_sub(CONNECTED_HEAD + INLINE_HEAD)
     }
 
     fn read(view: View<'_, CmdHcaCap>, atomics: bool) -> Self {
@@ -117,16 +132,16 @@ fn view<L: Layout>(page: &Page) -> View<'_, L> {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Asks for a capability page.
-    pub(crate) fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), Fault> {
+    /// Queries a capability page.
+    pub(crate) fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
         self.execute(CmdOpcode::QueryHcaCap, input.as_bytes(), output, QueryHcaCapOut::SIZE)
     }
 
     /// Sets a capability page to what is in `page`.
-    fn set_page(&mut self, kind: CapabilityType, page: &mut Page) -> Result<(), Fault> {
-        // What the answer to the query begins with.
+    fn set_page(&mut self, kind: CapabilityType, page: &mut Page) -> Result<(), PackedError> {
+        // The output of the query begins with a status.
         for byte in page.iter_mut().take(SetHcaCapIn::CAPABILITY.offset()) {
             *byte = 0;
         }
@@ -142,10 +157,10 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Chooses the general capabilities: as they are, but for what the driver wants its way.
-    // A frame of its own, so that the pages are on the stack only here.
+    /// Sets the general capabilities: the current ones with the changes that the driver needs.
+    // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_general_capabilities(&mut self) -> Result<(), Fault> {
+    pub(crate) fn set_general_capabilities(&mut self) -> Result<(), PackedError> {
         let (mut page, mut greatest) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         self.query_page(CapabilityType::General, Values::Maximum, &mut greatest)?;
@@ -159,14 +174,14 @@ impl<P: Platform> Driver<P> {
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
         self.set_page(CapabilityType::General, &mut page)?;
         self.commands.signatures = sign;
-        log_event!(debug, "answers are signed: {}", sign);
+        log_event!(debug, "outputs are signed: {}", sign);
         Ok(())
     }
 
-    /// Asks for 8-byte atomics in the host's byte order, if the device has atomics and can do that.
-    // A frame of its own, so that the pages are on the stack only here.
+    /// Sets 8-byte atomics to the host's byte order, if the device has atomics and supports that.
+    // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), Fault> {
+    pub(crate) fn set_atomic_capabilities(&mut self) -> Result<(), PackedError> {
         let mut page = [0; size_of::<Page>()];
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         if !view(&page).is_set(CmdHcaCap::ATOMIC) {
@@ -183,10 +198,10 @@ impl<P: Platform> Driver<P> {
         self.set_page(CapabilityType::Atomic, &mut page)
     }
 
-    /// Reads the capabilities in force.
-    // A frame of its own, so that the pages are on the stack only here.
+    /// Reads the current capabilities.
+    // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn read_capabilities(&mut self) -> Result<(), Fault> {
+    pub(crate) fn read_capabilities(&mut self) -> Result<(), PackedError> {
         let (mut page, mut atomic) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         let general = view::<CmdHcaCap>(&page);
@@ -200,7 +215,7 @@ impl<P: Platform> Driver<P> {
         }
         let port_type = general.get(CmdHcaCap::PORT_TYPE);
         if port_type != 0 {
-            return Err(Error::PortType { port_type: port_type as u8 }.fault());
+            return Err(Error::PortType { port_type: port_type as u8 }.pack());
         }
         let caps = Capabilities::read(general, atomics);
         log_event!(debug, "{} ports, windows {}, atomics {}", caps.ports, caps.windows, caps.atomics);
@@ -216,7 +231,7 @@ impl<P: Platform> Driver<P> {
             page_size_cap: u64::MAX << general.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
             max_qp: count(CmdHcaCap::LOG_MAX_QP, 24).min(MAX_QPS),
             max_qp_wr: 1 << caps.log_max_qp_sz,
-            max_sge: crate::objects::qp::max_sge(&caps),
+            max_sge: caps.max_sge(),
             max_cq: count(CmdHcaCap::LOG_MAX_CQ, 24).min(MAX_CQS),
             max_cqe: 1 << caps.log_max_cq_sz,
             max_mr: count(CmdHcaCap::LOG_MAX_MKEY, 24),
@@ -227,7 +242,7 @@ impl<P: Platform> Driver<P> {
             max_qp_init_rd_atom: 1 << caps.log_max_ra_req,
             atomics: caps.atomics,
             access,
-            max_inline_data: crate::objects::qp::max_inline(&caps),
+            max_inline_data: caps.max_inline(),
             max_msg_size: 1 << caps.log_max_msg,
             phys_port_cnt: caps.ports,
             ..self.attr

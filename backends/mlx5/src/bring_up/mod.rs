@@ -1,4 +1,4 @@
-//! Bring-up and teardown of a device: its steps, its capabilities, its port, the pages of its firmware.
+//! Bring-up and teardown of a device: steps, capabilities, port, firmware pages.
 
 pub(crate) mod caps;
 pub(crate) mod pages;

@@ -1,4 +1,4 @@
-//! Pages for the firmware: given at boot, at initialization and on request, and taken back.
+//! Pages for the firmware: given at boot, at initialization and on request, and reclaimed.
 
 use bareverbs::{Clock, Platform};
 use bareverbs_mlx5_spec::{
@@ -6,29 +6,25 @@ use bareverbs_mlx5_spec::{
     manage_pages,
 };
 
-use crate::command::late::LateAction;
-use crate::command::{Call, Lane};
+use crate::command::late::{LateAction, PAGES_PER_COMMAND, RECLAIM_OUTPUT};
+use crate::command::{Call, CommandClass};
 use crate::driver::Driver;
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 use crate::events::eq::{event_data, event_type};
 use crate::log::log_event;
 
-/// Pages of one command: its list fits in the blocks of the page lane.
-const BATCH: usize = 120;
-/// Bytes of the output of a command that takes pages back.
-pub(crate) const RECLAIM_OUTPUT: usize = ManagePagesOut::SIZE + 8 * BATCH;
-/// The most that one request may take back, as Linux has it.
+/// Maximum number of pages that one event may return, same as in Linux.
 const RECLAIM_LIMIT: u32 = 50_000;
-/// Page requests that are served before the caller goes on with its own work.
+/// Maximum number of page requests that one call serves.
 const REQUESTS: usize = 16;
 
-fn bad_answer(value: u32) -> Fault {
-    Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }.fault()
+fn bad_answer(value: u32) -> PackedError {
+    Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }.pack()
 }
 
 impl<P: Platform> Driver<P> {
-    /// Gives `count` pages to the firmware for a function. If the arena has not so many the firmware is told that it gets none.
-    pub(crate) fn give_pages(&mut self, function: u16, count: u32) -> Result<(), Fault> {
+    /// Gives `count` pages to the firmware for a function. If the arena has fewer, the firmware is notified that it gets none.
+    pub(crate) fn give_pages(&mut self, function: u16, count: u32) -> Result<(), PackedError> {
         if count > self.arena.room_for_firmware() {
             let room = self.arena.room_for_firmware();
             log_event!(warn, "the firmware wants {} pages for function {}, the arena has {}", count, function, room);
@@ -36,7 +32,7 @@ impl<P: Platform> Driver<P> {
         }
         let mut left = count;
         while left > 0 {
-            let mut batch = [0u64; BATCH];
+            let mut batch = [0u64; PAGES_PER_COMMAND];
             let mut filled = 0;
             for place in batch.iter_mut().take(left as usize) {
                 let Some(addr) = self.arena.allocate_firmware_page(function) else { break };
@@ -49,14 +45,14 @@ impl<P: Platform> Driver<P> {
                 return self.refuse_pages(function, left);
             }
             let entries = pages.len() as u32;
-            let late = LateAction::Given { function };
+            let late = LateAction::PagesGiven { function };
             let given = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE], late);
             if let Err(error) = given {
-                let unanswered = self.commands.abandoned();
+                let timed_out = self.commands.abandoned();
                 for addr in pages {
-                    match unanswered {
-                        Some(ticket) => self.arena.offer_firmware_page(*addr, function, ticket.slot()),
-                        // An answer that cannot be trusted: the firmware may have them.
+                    match timed_out {
+                        Some(command_id) => self.arena.offer_firmware_page(*addr, function, command_id.slot()),
+                        // The output is not reliable: the firmware may have them.
                         None if matches!(error.into(), Error::CommandSignature { .. }) => {}
                         None => {
                             self.arena.free_firmware_page(*addr, function);
@@ -73,24 +69,24 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn refuse_pages(&mut self, function: u16, count: u32) -> Result<(), Fault> {
+    fn refuse_pages(&mut self, function: u16, count: u32) -> Result<(), PackedError> {
         let output = &mut [0; ManagePagesOut::SIZE];
         self.manage(function, manage_pages::CANT_GIVE, 0, &[], output, LateAction::None)?;
-        Err(Error::ArenaFull { pages: count }.fault())
+        Err(Error::ArenaFull { pages: count }.pack())
     }
 
-    /// Takes up to `count` pages of a function back; how many came.
-    pub(crate) fn reclaim_pages(&mut self, function: u16, count: u32) -> Result<u32, Fault> {
+    /// Reclaims up to `count` pages of a function, and returns the number that the firmware returned.
+    pub(crate) fn reclaim_pages(&mut self, function: u16, count: u32) -> Result<u32, PackedError> {
         let mut came = 0;
         while came < count {
-            let ask = (count - came).min(BATCH as u32);
+            let wanted_now = (count - came).min(PAGES_PER_COMMAND as u32);
             let mut output = [0; RECLAIM_OUTPUT];
-            let length = ManagePagesOut::SIZE + 8 * ask as usize;
-            let answer = output.get_mut(..length).unwrap_or_default();
-            let late = LateAction::Returned { function };
-            self.manage(function, manage_pages::TAKE, ask, &[], answer, late)?;
+            let length = ManagePagesOut::SIZE + 8 * wanted_now as usize;
+            let bytes = output.get_mut(..length).unwrap_or_default();
+            let late = LateAction::PagesReturned { function };
+            self.manage(function, manage_pages::TAKE, wanted_now, &[], bytes, late)?;
             let got = View::<ManagePagesOut>::of(&output).get(ManagePagesOut::OUTPUT_NUM_ENTRIES);
-            if got > ask {
+            if got > wanted_now {
                 return Err(bad_answer(got));
             }
             self.take_returned_pages(function, &output)?;
@@ -102,12 +98,12 @@ impl<P: Platform> Driver<P> {
         Ok(came)
     }
 
-    /// Frees the pages that the output of a command says the firmware returned.
-    pub(crate) fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), Fault> {
+    /// Frees the pages that the output of a command lists as returned.
+    pub(crate) fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), PackedError> {
         let view = View::<ManagePagesOut>::of(output);
         let got = view.get(ManagePagesOut::OUTPUT_NUM_ENTRIES);
         let mut foreign = None;
-        for index in 0..(got as usize).min(BATCH) {
+        for index in 0..(got as usize).min(PAGES_PER_COMMAND) {
             let addr = view.tail64(ManagePagesOut::PAS, index).unwrap_or(u64::MAX);
             if self.arena.free_firmware_page(addr, function) {
                 self.stats.pages_back = self.stats.pages_back.wrapping_add(1);
@@ -125,7 +121,7 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// MANAGE_PAGES: `pages` go with the input, `output` comes back.
+    /// Executes MANAGE_PAGES with `pages` as input.
     fn manage(
         &mut self,
         function: u16,
@@ -134,7 +130,7 @@ impl<P: Platform> Driver<P> {
         pages: &[u64],
         output: &mut [u8],
         late: LateAction,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PackedError> {
         let mut input = Buffer::<ManagePagesIn>::zeroed();
         input
             .view_mut()
@@ -145,21 +141,21 @@ impl<P: Platform> Driver<P> {
         let input_len = head.len() + 8 * pages.len();
         let entry = &mut |index| pages.get(index).copied().unwrap_or_default();
         let opcode = CmdOpcode::ManagePages;
-        self.call(Lane::Pages, &mut Call { opcode, head, entry, input_len, output, output_len, late })
+        self.call(CommandClass::Pages, &mut Call { opcode, head, entry, input_len, output, output_len, late })
     }
 
-    /// Does what can be done while a command is under way: takes the completions of commands off their queue and, unless it is
-    /// a command for pages itself, gives the firmware the pages that it asks for.
-    pub(crate) fn serve(&mut self, lane: Lane) {
+    /// Serves the device while a command is in progress: drains the event queue of commands and, unless the command is a page command
+    /// itself, gives the firmware the pages that it requests.
+    pub(crate) fn serve(&mut self, class: CommandClass) {
         self.drain_command_events();
-        if lane == Lane::Regular {
-            // If pages cannot be given the firmware was told so, and ends the command with a status of its own.
+        if class == CommandClass::Regular {
+            // If there are no pages, the firmware was notified and completes the command with an error status.
             let _ = self.serve_page_requests();
         }
     }
 
-    /// Serves the page requests that the device has announced. The first error is given after all were tried.
-    pub(crate) fn serve_page_requests(&mut self) -> Result<(), Fault> {
+    /// Serves the page requests that the device reported, and returns the first error after all were tried.
+    pub(crate) fn serve_page_requests(&mut self) -> Result<(), PackedError> {
         let mut result = Ok(());
         for _ in 0..REQUESTS {
             let Some(eq) = self.eqs.pages.as_mut() else { return Ok(()) };
@@ -174,7 +170,7 @@ impl<P: Platform> Driver<P> {
             self.stats.page_requests = self.stats.page_requests.wrapping_add(1);
             let view = event_data::<PagesReqEvent>(&entry);
             let (function, wanted) = (view.get(PagesReqEvent::FUNCTION_ID) as u16, view.get(PagesReqEvent::NUM_PAGES) as i32);
-            log_event!(debug, "the firmware asks for {} pages for function {}", wanted, function);
+            log_event!(debug, "the firmware requests {} pages for function {}", wanted, function);
             let served = if wanted >= 0 {
                 self.give_pages(function, wanted as u32)
             } else {
@@ -189,47 +185,50 @@ impl<P: Platform> Driver<P> {
         result
     }
 
-    /// Asks how many pages the firmware needs now (`query_pages` of the specification) and gives them.
-    pub(crate) fn give_startup_pages(&mut self, when: u32) -> Result<u32, Fault> {
+    /// Queries how many pages the firmware needs (`query_pages` of the specification) and gives them.
+    pub(crate) fn give_startup_pages(&mut self, when: u32) -> Result<u32, PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryPagesIn::OP_MOD, when);
         self.command::<cmd::QueryPages>(input.view(), output.view_mut())?;
         let view = output.view();
         let (function, wanted) = (view.get(QueryPagesOut::FUNCTION_ID) as u16, view.get(QueryPagesOut::NUM_PAGES));
         if wanted > i32::MAX as u32 {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::QueryPages.code() as u16, value: wanted }.fault());
+            return Err(Error::BadAnswer { opcode: CmdOpcode::QueryPages.code() as u16, value: wanted }.pack());
         }
         log_event!(debug, "the firmware needs {} pages for function {}", wanted, function);
         self.give_pages(function, wanted)?;
         Ok(wanted)
     }
 
-    /// Takes every page of every function back, or says how many the firmware kept.
-    pub(crate) fn reclaim_all(&mut self) -> Result<(), Fault> {
+    /// Reclaims every page of every function.
+    ///
+    /// # Errors
+    /// The firmware kept pages.
+    pub(crate) fn reclaim_all(&mut self) -> Result<(), PackedError> {
         let mut deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
-        let mut unanswered = None;
+        let mut timed_out = None;
         while self.arena.firmware_pages() > 0 {
             let (mut came, mut index) = (0, 0);
             while let Some(of) = self.arena.firmware_function(index) {
                 index += 1;
                 match self.reclaim_pages(of.function, of.pages) {
                     Ok(pages) => came += pages,
-                    // Another slot may do, once.
-                    Err(error) if error.is_timeout() && unanswered.is_none() => {
-                        unanswered = Some(error);
+                    // One retry, in another slot.
+                    Err(error) if error.is_timeout() && timed_out.is_none() => {
+                        timed_out = Some(error);
                         deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
                     }
-                    Err(error) => return Err(unanswered.unwrap_or(error)),
+                    Err(error) => return Err(timed_out.unwrap_or(error)),
                 }
             }
             if came > 0 {
                 deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
             } else if self.machine.clock.now() >= deadline {
                 log_event!(warn, "the firmware keeps {} pages", self.arena.firmware_pages());
-                return Err(unanswered.unwrap_or(Error::PagesKept { pages: self.arena.firmware_pages() }.fault()));
+                return Err(timed_out.unwrap_or(Error::PagesKept { pages: self.arena.firmware_pages() }.pack()));
             }
             self.machine.clock.relax(deadline);
         }
-        unanswered.map_or(Ok(()), Err)
+        timed_out.map_or(Ok(()), Err)
     }
 }

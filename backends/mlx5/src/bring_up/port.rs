@@ -8,12 +8,12 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::driver::Driver;
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 
 /// Bytes of the header of ACCESS_REG.
 const REGISTER_HEADER: usize = AccessRegisterIn::SIZE;
-/// Bytes of the longest register that is read or written here.
-const LONGEST_REGISTER: usize = PtysReg::SIZE;
+/// Bytes of the longest register that the driver reads or writes.
+const MAX_REGISTER: usize = PtysReg::SIZE;
 /// [`PtysReg::PROTO_MASK`] of InfiniBand.
 const PROTO_IB: u32 = 1;
 /// Megabits a second of one lane for each bit of [`PtysReg::IB_PROTO_OPER`]: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, XDR.
@@ -22,21 +22,21 @@ const LANE_MBPS: [u32; 9] = [2_500, 5_000, 10_000, 10_000, 14_000, 25_000, 50_00
 const LANES: [u8; 5] = [1, 2, 4, 8, 12];
 
 impl<P: Platform> Driver<P> {
-    /// Context of a port.
-    pub(crate) fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), Fault> {
+    /// Queries the context of a port.
+    pub(crate) fn port_context(&mut self, port: u8, output: &mut Buffer<QueryHcaVportContextOut>) -> Result<(), PackedError> {
         self.check_port(port)?;
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(port));
         self.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())
     }
 
-    fn check_port(&self, port: u8) -> Result<(), Fault> {
-        if (1..=self.caps.ports).contains(&port) { Ok(()) } else { Err(Error::NoPort { port }.fault()) }
+    fn check_port(&self, port: u8) -> Result<(), PackedError> {
+        if (1..=self.caps.ports).contains(&port) { Ok(()) } else { Err(Error::NoPort { port }.pack()) }
     }
 
-    /// ACCESS_REG: reads or writes the register whose bytes follow the header in `message`. The answer takes their place.
-    fn access_register(&mut self, mode: u32, id: RegisterId, message: &mut [u8]) -> Result<(), Fault> {
-        let mut input = [0; REGISTER_HEADER + LONGEST_REGISTER];
+    /// Executes ACCESS_REG: reads or writes the register whose bytes follow the header in `message`. The output replaces them.
+    fn access_register(&mut self, mode: u32, id: RegisterId, message: &mut [u8]) -> Result<(), PackedError> {
+        let mut input = [0; REGISTER_HEADER + MAX_REGISTER];
         for (to, from) in input.iter_mut().zip(message.iter()) {
             *to = *from;
         }
@@ -46,16 +46,16 @@ impl<P: Platform> Driver<P> {
         self.execute(CmdOpcode::AccessReg, head, message, len)
     }
 
-    /// Tells the firmware the byte order of this host.
-    pub(crate) fn set_host_endianness(&mut self) -> Result<(), Fault> {
+    /// Sets the host's byte order in the firmware.
+    pub(crate) fn set_host_endianness(&mut self) -> Result<(), PackedError> {
         let mut message = [0; REGISTER_HEADER + RegisterHostEndianness::SIZE];
         let big_endian = u32::from(cfg!(target_endian = "big"));
         ViewMut::of(&mut message).sub(register()).set(RegisterHostEndianness::HE, big_endian);
         self.access_register(REGISTER_WRITE, RegisterId::HostEndianness, &mut message)
     }
 
-    /// State of a port.
-    pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, Fault> {
+    /// Queries the state of a port.
+    pub(crate) fn query_port(&mut self, port: u8) -> Result<PortAttr, PackedError> {
         let mut context = Buffer::zeroed();
         self.port_context(port, &mut context)?;
         let context = context.view().sub(QueryHcaVportContextOut::HCA_VPORT_CONTEXT);
@@ -91,8 +91,8 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Entry of a port's GID table.
-    pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Fault> {
+    /// Queries an entry of a port's GID table.
+    pub(crate) fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, PackedError> {
         self.check_entry(port, index, self.caps.gids)?;
         let mut input = Buffer::<QueryHcaVportGidIn>::zeroed();
         let (port, index) = (u32::from(port), u32::from(index));
@@ -103,8 +103,8 @@ impl<P: Platform> Driver<P> {
         Ok(Gid(output.last_chunk().copied().unwrap_or_default()))
     }
 
-    /// Entry of a port's P_Key table.
-    pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, Fault> {
+    /// Queries an entry of a port's P_Key table.
+    pub(crate) fn query_pkey(&mut self, port: u8, index: u16) -> Result<u16, PackedError> {
         self.check_entry(port, index, self.caps.pkeys)?;
         let mut input = Buffer::<QueryHcaVportPkeyIn>::zeroed();
         let (port, index) = (u32::from(port), u32::from(index));
@@ -116,23 +116,23 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Checks that a port has a table of `count` entries with entry `index`.
-    fn check_entry(&self, port: u8, index: u16, count: u16) -> Result<(), Fault> {
+    fn check_entry(&self, port: u8, index: u16, count: u16) -> Result<(), PackedError> {
         self.check_port(port)?;
-        if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.fault()) }
+        if index < count { Ok(()) } else { Err(Error::LimitExceeded { limit: u32::from(count).saturating_sub(1) }.pack()) }
     }
 }
 
-/// The register behind the header of ACCESS_REG.
+/// Returns the register behind the header of ACCESS_REG.
 const fn register<L>() -> Sub<AccessRegisterIn, L> {
     AccessRegisterIn::REGISTER_DATA.as_sub()
 }
 
-/// The entry of a table for the lowest bit that is set.
+/// Returns the entry of a table for the lowest bit that is set.
 fn pick<T: Copy + Default>(table: &[T], bits: u32) -> T {
     table.get(bits.trailing_zeros() as usize).copied().unwrap_or_default()
 }
 
-fn mtu_of(bytes: u32) -> Result<Mtu, Fault> {
+fn mtu_of(bytes: u32) -> Result<Mtu, PackedError> {
     let mtu = [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096].into_iter().find(|mtu| mtu.bytes() == bytes);
-    mtu.ok_or(Error::BadAnswer { opcode: CmdOpcode::AccessReg.code() as u16, value: bytes }.fault())
+    mtu.ok_or(Error::BadAnswer { opcode: CmdOpcode::AccessReg.code() as u16, value: bytes }.pack())
 }

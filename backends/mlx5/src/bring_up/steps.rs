@@ -11,24 +11,24 @@ use bareverbs_mlx5_spec::{
 
 use crate::dma::arena::PAGE;
 use crate::driver::{COMPLETION_EQS, Driver, EventQueues};
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
-use crate::events::completion::CompletionEvents;
+use crate::events::completion::Mlx5CompletionEvents;
 use crate::events::eq::Eq;
 use crate::log::log_event;
 
-/// Revision of the command interface that is spoken here.
+/// Supported revision of the command interface.
 const COMMAND_INTERFACE: u32 = 5;
 
 /// A step of the bring-up, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Step {
-    /// Compare the memory with what the type promises.
+    /// Compare the memory with the size of the arena.
     CheckArena,
     /// Wait for the firmware to boot.
     WaitBoot,
-    /// Read the shape of the command queue and set its address.
+    /// Read the size of the command queue and set its address.
     SetCommandQueue,
     /// Wait for the device to be ready.
     WaitInitialized,
@@ -38,7 +38,7 @@ pub enum Step {
     Issi,
     /// Give the pages that the firmware needs to boot.
     BootPages,
-    /// Tell the host's byte order.
+    /// Set the host's byte order.
     HostEndianness,
     /// QUERY_HCA_CAP and SET_HCA_CAP of the general capabilities.
     SetCapabilities,
@@ -48,7 +48,7 @@ pub enum Step {
     InitPages,
     /// INIT_HCA.
     InitHca,
-    /// QUERY_HCA_CAP of what is now in force.
+    /// QUERY_HCA_CAP of the current values.
     ReadCapabilities,
     /// QUERY_ADAPTER.
     QueryAdapter,
@@ -56,7 +56,7 @@ pub enum Step {
     QueryPort,
     /// ALLOC_UAR.
     AllocUar,
-    /// CREATE_EQ for command completions: from here on the device tells of them.
+    /// CREATE_EQ for command completions, which the device reports from here on.
     CommandEq,
     /// CREATE_EQ for asynchronous events.
     AsyncEq,
@@ -98,7 +98,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why a bring-up failed. Everything that was done before was undone, as far as the device let it.
+/// Why a bring-up failed. The steps before were undone as far as the device allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BringUpError {
@@ -106,11 +106,11 @@ pub struct BringUpError {
     pub step: Step,
     /// The reason.
     pub cause: Error,
-    /// Pages of the memory that the firmware did not give back: unless this is 0, the memory must stay untouched until the
-    /// device was reset.
+    /// Pages of the memory that the firmware did not return. Unless this is 0, the memory must stay untouched until a reset of the
+    /// device.
     pub pages_kept: u32,
-    /// Command slots whose command never ended: unless this is 0, the memory must stay untouched until the device was reset,
-    /// because the firmware may still write an answer into it.
+    /// Command slots whose command timed out and did not complete. Unless this is 0, the memory must stay untouched until a reset of
+    /// the device, because the firmware may still write an output into it.
     pub slots_lost: u32,
 }
 
@@ -122,24 +122,24 @@ impl fmt::Display for BringUpError {
 
 impl core::error::Error for BringUpError {}
 
-/// What a teardown did.
+/// The result of a teardown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TeardownReport {
-    /// Pages that the firmware was given over all its time.
+    /// Pages that the firmware got since the bring-up.
     pub pages_given: u32,
-    /// Pages that came back.
+    /// Pages that the firmware returned.
     pub pages_back: u32,
-    /// Pages that the firmware kept: unless this is 0, the memory must stay untouched until the device was reset.
+    /// Pages that the firmware kept. Unless this is 0, the memory must stay untouched until a reset of the device.
     pub pages_kept: u32,
     /// Completion queues that were not destroyed before.
     pub cqs_left: u32,
-    /// Command slots whose command never ended: unless this is 0, the memory must stay untouched until the device was reset,
-    /// because the firmware may still write an answer into it.
+    /// Command slots whose command timed out and did not complete. Unless this is 0, the memory must stay untouched until a reset of
+    /// the device, because the firmware may still write an output into it.
     pub slots_lost: u32,
 }
 
-/// Why a teardown failed; the steps after the failed one were tried all the same.
+/// Why a teardown failed. The steps after the failed one were tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TeardownError {
@@ -147,11 +147,11 @@ pub struct TeardownError {
     pub opcode: CmdName,
     /// The reason.
     pub cause: Error,
-    /// How far it came.
+    /// The result of the other steps.
     pub report: TeardownReport,
 }
 
-/// A firmware command by number; prints as its published name.
+/// The opcode of a firmware command. Prints as its published name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CmdName(pub u16);
 
@@ -179,23 +179,23 @@ impl fmt::Display for TeardownError {
 
 impl core::error::Error for TeardownError {}
 
-/// Where an event queue is kept.
+/// Selects an event queue of the driver.
 type EqPlace<P> = fn(&mut EventQueues<P>) -> &mut Option<Eq<P>>;
 
 /// Called before each step; `Break` stops the bring-up there and undoes it.
 pub(crate) type Hook<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
 
 impl<P: Platform> Driver<P> {
-    /// All steps, in order. On failure the caller undoes what was reached.
+    /// Performs all steps, in order. On failure the caller undoes them.
     // Not a part of its caller, in whose frame the driver lies: far from the stack pointer each access is two instructions. Nor
     // are the steps parts of this: none has the buffers of all others on the stack.
     #[inline(never)]
-    pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, Fault)> {
+    pub(crate) fn bring_up(&mut self, need: usize, hook: Hook<'_>) -> Result<(), (Step, PackedError)> {
         for step in Step::ALL {
             log_event!(debug, "bring-up: {:?}", step);
             let result = match hook(*step) {
                 ControlFlow::Continue(()) => self.step(*step, need),
-                ControlFlow::Break(()) => Err(Error::Stopped.fault()),
+                ControlFlow::Break(()) => Err(Error::Stopped.pack()),
             };
             if let Err(error) = result {
                 log_event!(error, "bring-up failed at {:?}: {:?}", step, error);
@@ -207,21 +207,21 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn step(&mut self, step: Step, need: usize) -> Result<(), Fault> {
+    fn step(&mut self, step: Step, need: usize) -> Result<(), PackedError> {
         match step {
             Step::CheckArena => {
-                // From here on a register that cannot be read counts as one that nobody answers for.
+                // From here on a register that cannot be read counts as all ones.
                 if self.machine.registers.len() < InitialSeg::SIZE {
-                    return Err(Error::OutOfRange { offset: InitialSeg::SIZE }.fault());
+                    return Err(Error::OutOfRange { offset: InitialSeg::SIZE }.pack());
                 }
                 let have = self.machine.memory.len();
-                if have < need { Err(Error::ArenaTooSmall { have }.fault()) } else { Ok(()) }
+                if have < need { Err(Error::ArenaTooSmall { have }.pack()) } else { Ok(()) }
             }
             Step::WaitBoot => self.wait_initialized(self.config.boot_timeout),
             Step::SetCommandQueue => self.set_command_queue(),
             Step::WaitInitialized => self.wait_initialized(self.config.init_timeout),
             Step::EnableHca => {
-                self.tell::<cmd::EnableHca>(View::zeros())?;
+                self.command_without_output::<cmd::EnableHca>(View::zeros())?;
                 self.state.enabled = true;
                 Ok(())
             }
@@ -233,7 +233,7 @@ impl<P: Platform> Driver<P> {
             Step::AtomicCapabilities => self.set_atomic_capabilities(),
             Step::InitPages => self.give_startup_pages(query_pages::INIT).map(|_| ()),
             Step::InitHca => {
-                self.tell::<cmd::InitHca>(View::zeros())?;
+                self.command_without_output::<cmd::InitHca>(View::zeros())?;
                 self.state.initialized = true;
                 Ok(())
             }
@@ -268,14 +268,14 @@ impl<P: Platform> Driver<P> {
 
     /// Creates an event queue for types other than completions.
     #[inline(never)]
-    fn create_control_eq(&mut self, entries: u32, types: &[EventType], place: EqPlace<P>) -> Result<&mut Eq<P>, Fault> {
+    fn create_control_eq(&mut self, entries: u32, types: &[EventType], place: EqPlace<P>) -> Result<&mut Eq<P>, PackedError> {
         let eq = self.create_eq(entries, types, self.config.first_vector)?;
         Ok(place(&mut self.eqs).insert(eq))
     }
 
     #[inline(never)]
-    fn create_completion_eqs(&mut self) -> Result<(), Fault> {
-        self.eqs.completion_events = Some(CompletionEvents::new(self.config.first_vector));
+    fn create_completion_eqs(&mut self) -> Result<(), PackedError> {
+        self.eqs.completion_events = Some(Mlx5CompletionEvents::new(self.config.first_vector));
         for index in 0..self.config.completion_vectors.clamp(1, COMPLETION_EQS as u8) {
             let vector = self.config.first_vector.saturating_add(u16::from(index) + 1);
             let mut eq = self.create_eq(self.config.completion_events, &[], vector)?;
@@ -289,7 +289,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), Fault> {
+    fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), PackedError> {
         let deadline = self.machine.clock.now().after(timeout);
         loop {
             let late = self.machine.clock.now() >= deadline;
@@ -298,37 +298,37 @@ impl<P: Platform> Driver<P> {
                 return Ok(());
             }
             if word == u32::MAX {
-                // Nobody answers behind the registers: more time does not help.
+                // No device responds: more time does not help.
                 self.check_device()?;
             }
             if late {
                 self.check_device()?;
-                return Err(Error::NotInitialized.fault());
+                return Err(Error::NotInitialized.pack());
             }
             self.machine.clock.relax(deadline);
         }
     }
 
     #[inline(never)]
-    fn set_command_queue(&mut self) -> Result<(), Fault> {
+    fn set_command_queue(&mut self) -> Result<(), PackedError> {
         self.check_device()?;
         let minor = self.segment(InitialSeg::FW_REV_MINOR) as u16;
         let major = self.segment(InitialSeg::FW_REV_MAJOR) as u16;
         self.attr.fw_ver = [major, minor, self.segment(InitialSeg::FW_REV_SUBMINOR) as u16];
         let revision = self.segment(InitialSeg::CMD_INTERFACE_REV);
         if revision != COMMAND_INTERFACE {
-            return Err(Error::CommandInterface { revision: revision as u16 }.fault());
+            return Err(Error::CommandInterface { revision: revision as u16 }.pack());
         }
         let log_size = self.segment(InitialSeg::LOG_CMDQ_SIZE);
         let log_stride = self.segment(InitialSeg::LOG_CMDQ_STRIDE);
         // Two slots at least (the last is for pages), 32 at most (bits of the doorbell), entries of 64 bytes in one page.
         if !(1..=5).contains(&log_size) || log_stride < 6 || log_size + log_stride > PAGE.trailing_zeros() {
-            return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 }.fault());
+            return Err(Error::CommandQueue { log_size: log_size as u8, log_stride: log_stride as u8 }.pack());
         }
         log_event!(debug, "command queue of 2^{} entries, 2^{} bytes apart", log_size, log_stride);
-        let run = self.allocate_cleared(1)?;
-        self.commands.start(run, log_size, log_stride);
-        let addr = self.arena.addr(run.at());
+        let range = self.allocate_cleared(1)?;
+        self.commands.start(range, log_size, log_stride);
+        let addr = self.arena.addr(range.at());
         self.machine.fence.release();
         let high = InitialSeg::CMDQ_PHY_ADDR_63_32;
         self.machine.registers.write32(high.dword(), ((addr >> 32) as u32).to_be())?;
@@ -338,9 +338,9 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Agrees on an interface step: 1 if the device has it, otherwise 0, which a device has that does not know the question.
+    /// Negotiates the ISSI: 1 if the device has it, otherwise 0. A device without QUERY_ISSI has 0.
     #[inline(never)]
-    fn negotiate_issi(&mut self) -> Result<(), Fault> {
+    fn negotiate_issi(&mut self) -> Result<(), PackedError> {
         let mut output = Buffer::zeroed();
         match self.command::<cmd::QueryIssi>(View::zeros(), output.view_mut()) {
             Err(fault) if fault.command_status() == Some(CmdStatus::BadOp.code()) => return Ok(()),
@@ -351,13 +351,13 @@ impl<P: Platform> Driver<P> {
         if supported & 1 << 1 != 0 {
             let mut input = Buffer::zeroed();
             input.view_mut().set(SetIssiIn::CURRENT_ISSI, 1);
-            return self.tell::<cmd::SetIssi>(input.view());
+            return self.command_without_output::<cmd::SetIssi>(input.view());
         }
-        if supported & 1 != 0 || supported == 0 { Ok(()) } else { Err(Error::Issi { supported }.fault()) }
+        if supported & 1 != 0 || supported == 0 { Ok(()) } else { Err(Error::Issi { supported }.pack()) }
     }
 
     #[inline(never)]
-    fn query_adapter(&mut self) -> Result<(), Fault> {
+    fn query_adapter(&mut self) -> Result<(), PackedError> {
         let mut output = Buffer::zeroed();
         self.command::<cmd::QueryAdapter>(View::zeros(), output.view_mut())?;
         let view = output.view().sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
@@ -365,32 +365,31 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Undoes what was reached, in reverse order. A failed step does not keep the later ones from being tried; the first
-    /// error is given.
+    /// Undoes the bring-up in reverse order. The steps after a failed one are tried too, and the first error is returned.
     pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
         let mut failed = Failed { first: None, cqs_left: self.cqs };
         log_event!(debug, "teardown: {} completion queues are left", self.cqs);
         while let Some(eq) = self.eqs.completion.pop() {
-            note(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+            record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
         }
-        // The last is the queue that would tell of the end of this very command: back to polling first.
+        // The last queue would report the completion of its own destruction: the driver polls from here on.
         let places: [EqPlace<P>; 3] = [|eqs| &mut eqs.pages, |eqs| &mut eqs.events, |eqs| &mut eqs.command];
         for place in places {
             if let Some(info) = place(&mut self.eqs).take().map(|eq| eq.info) {
-                note(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&info));
+                record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&info));
             }
         }
         if self.uar.page().is_some() {
-            note(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
+            record_failure(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
         }
         if core::mem::take(&mut self.state.initialized) {
-            note(&mut failed, CmdOpcode::TeardownHca, self.tell::<cmd::TeardownHca>(View::zeros()));
+            record_failure(&mut failed, CmdOpcode::TeardownHca, self.command_without_output::<cmd::TeardownHca>(View::zeros()));
         }
         if self.arena.firmware_pages() != 0 {
-            note(&mut failed, CmdOpcode::ManagePages, self.reclaim_all());
+            record_failure(&mut failed, CmdOpcode::ManagePages, self.reclaim_all());
         }
         if core::mem::take(&mut self.state.enabled) {
-            note(&mut failed, CmdOpcode::DisableHca, self.tell::<cmd::DisableHca>(View::zeros()));
+            record_failure(&mut failed, CmdOpcode::DisableHca, self.command_without_output::<cmd::DisableHca>(View::zeros()));
         }
         let report = TeardownReport {
             pages_given: self.stats.pages_given,
@@ -399,12 +398,7 @@ impl<P: Platform> Driver<P> {
             cqs_left: failed.cqs_left,
             slots_lost: self.commands.lost_slots(),
         };
-        log_event!(
-            info,
-            "teardown: the firmware kept {} pages, {} commands have not answered",
-            report.pages_kept,
-            report.slots_lost
-        );
+        log_event!(info, "teardown: the firmware kept {} pages, {} commands timed out", report.pages_kept, report.slots_lost);
         match failed.first {
             None => Ok(report),
             Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
@@ -412,9 +406,9 @@ impl<P: Platform> Driver<P> {
     }
 }
 
-/// What failed in a teardown.
+/// Failures of a teardown.
 struct Failed {
-    first: Option<(CmdOpcode, Fault)>,
+    first: Option<(CmdOpcode, PackedError)>,
     /// While completion queues are left, the event queues to which they report are busy, and the page in which they are armed.
     /// TEARDOWN_HCA takes them all.
     cqs_left: u32,
@@ -422,7 +416,7 @@ struct Failed {
 
 /// Keeps the first error of a teardown.
 #[inline(never)]
-fn note(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), Fault>) {
+fn record_failure(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), PackedError>) {
     match result {
         Err(fault) if failed.cqs_left != 0 && fault.command_status() == Some(CmdStatus::ResBusy.code()) => {}
         Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),

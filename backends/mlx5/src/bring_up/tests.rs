@@ -1,4 +1,4 @@
-//! Devices that say anything: the driver ends, without panic, and accounts for every page.
+//! Devices with random output: the driver ends without panic and accounts for every page.
 
 use std::boxed::Box;
 
@@ -7,7 +7,7 @@ use bareverbs::{
     QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Storage, Verbs,
 };
 
-use crate::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
+use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
 use crate::{Config, Error, Mlx5, Step};
 
 type Driver = Mlx5<MockPlatform, PAGES>;
@@ -27,7 +27,7 @@ impl Random {
         self.next() % limit
     }
 
-    /// A byte, small or zero more often than not: what is all noise is refused at the first look.
+    /// Returns a byte that is mostly small or zero: pure noise is refused at the first check.
     fn byte(&mut self) -> u8 {
         match self.below(8) {
             0 => self.next() as u8,
@@ -60,7 +60,7 @@ fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
     let _ = (verbs.query_port(1), verbs.query_gid(1, 0), verbs.query_pkey(1, 0), verbs.maintain());
     let Ok(pd) = verbs.alloc_pd() else { return };
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::MW_BIND;
-    // SAFETY: the mock device is a closure that reaches the arena alone, whatever it is told.
+    // SAFETY: the mock device is a closure that reaches the arena alone, whatever it receives.
     #[expect(unsafe_code, reason = "the numbers name no memory")]
     let mr = unsafe { verbs.reg_mr_raw(pd, 0x1000, 0x3000, access, &OffsetMap::default()) };
     let mw = verbs.alloc_mw(pd, MwType::Type1);
@@ -98,7 +98,7 @@ fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
     let _ = verbs.dealloc_pd(pd);
 }
 
-/// A machine whose device answers with noise.
+/// Returns a machine whose device answers with noise.
 fn noisy(seed: u64) -> Machine<MockPlatform> {
     let (machine, shared) = machine();
     {
@@ -183,7 +183,7 @@ fn a_driver_may_be_made_where_it_stays() {
             }
             Err(error) => assert!(error.pages_kept as usize <= PAGES, "seed {seed}: {error:?}"),
         }
-        // It is down: there is nothing to do but to give the machine back.
+        // It is down: teardown only returns the machine.
         let driver = place.take().expect("up or not, it is there");
         let machine = driver.teardown().map_or_else(|(_, machine)| machine, |(machine, _)| machine);
         assert!(machine.clock.now() > bareverbs::Instant::from_nanos(0), "seed {seed}: the one that was used");

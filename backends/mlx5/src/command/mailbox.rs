@@ -12,49 +12,49 @@ const BLOCKS_PER_PAGE: usize = PAGE / STRIDE;
 
 /// Where the blocks of a chain lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// One after the other from this byte of the arena on.
-    Row(usize),
+enum Location {
+    /// Contiguous, from this byte of the arena on.
+    Contiguous(usize),
     /// In the pages with this use, from the lowest to the highest.
     Pages(PageUse),
 }
 
-/// Mailbox blocks.
+/// A chain of mailbox blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chain {
-    place: Place,
+pub(crate) struct MailboxChain {
+    place: Location,
     blocks: usize,
 }
 
-impl Chain {
+impl MailboxChain {
     /// No blocks.
-    pub(crate) const EMPTY: Self = Self { place: Place::Row(0), blocks: 0 };
+    pub(crate) const EMPTY: Self = Self { place: Location::Contiguous(0), blocks: 0 };
 
-    /// `blocks` blocks in the pages with this use.
+    /// Returns `blocks` blocks in the pages with this use.
     pub(crate) const fn in_pages(with: PageUse, blocks: usize) -> Self {
-        Self { place: Place::Pages(with), blocks }
+        Self { place: Location::Pages(with), blocks }
     }
 
-    /// Pages that `blocks` blocks need.
+    /// Returns the number of pages for `blocks` blocks.
     pub(crate) const fn pages(blocks: usize) -> u32 {
         blocks.div_ceil(BLOCKS_PER_PAGE) as u32
     }
 
-    /// Blocks for `len` bytes of data.
+    /// Returns the number of blocks for `len` bytes of data.
     pub(crate) const fn blocks_for(len: usize) -> usize {
         len.div_ceil(MAILBOX_DATA)
     }
 
-    /// Whether the blocks lie in pages of their own.
+    /// Returns whether the blocks lie in pages of their own.
     pub(crate) const fn is_scattered(self) -> bool {
-        matches!(self.place, Place::Pages(_))
+        matches!(self.place, Location::Pages(_))
     }
 
     fn offsets(self, arena: &Arena) -> Offsets<'_> {
         Offsets { arena, chain: self, index: 0, page: 0 }
     }
 
-    /// Device address of the first block, 0 if there is none.
+    /// Returns the device address of the first block, 0 if there is none.
     pub(crate) fn addr(self, arena: &Arena) -> u64 {
         self.offsets(arena).next().map_or(0, |at| arena.addr(at))
     }
@@ -104,7 +104,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Whether the signatures of all blocks are right.
+    /// Returns whether the signatures of all blocks are right.
     pub(crate) fn verify(self, memory: &impl DmaMemory, arena: &Arena) -> Result<bool, OutOfRange> {
         for at in self.offsets(arena) {
             let mut block = [0; MAILBOX];
@@ -118,38 +118,38 @@ impl Chain {
     }
 }
 
-/// Blocks one after the other: a short chain.
+/// Contiguous blocks, which form a short chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
-    /// Where it begins, in steps of [`STRIDE`].
+pub(crate) struct ContiguousBlocks {
+    /// Where they begin, in units of [`STRIDE`].
     first: u32,
     blocks: u16,
 }
 
-impl Row {
+impl ContiguousBlocks {
     /// No blocks.
     pub(crate) const EMPTY: Self = Self { first: 0, blocks: 0 };
 
-    /// `blocks` blocks from byte `at` of the arena on, the start of a page.
+    /// Returns `blocks` blocks from byte `at` of the arena on, the start of a page.
     pub(crate) const fn new(at: usize, blocks: usize) -> Self {
         Self { first: (at / STRIDE) as u32, blocks: blocks as u16 }
     }
 
-    /// The `blocks` blocks after this row.
+    /// Returns the `blocks` blocks after these.
     pub(crate) const fn next(self, blocks: usize) -> Self {
         Self { first: self.first + self.blocks as u32, blocks: blocks as u16 }
     }
 
-    /// The blocks as a chain.
-    pub(crate) const fn chain(self) -> Chain {
-        Chain { place: Place::Row(self.first as usize * STRIDE), blocks: self.blocks as usize }
+    /// Returns the blocks as a chain.
+    pub(crate) const fn chain(self) -> MailboxChain {
+        MailboxChain { place: Location::Contiguous(self.first as usize * STRIDE), blocks: self.blocks as usize }
     }
 }
 
 /// Byte offsets of the blocks of a chain in the arena, in order.
 struct Offsets<'a> {
     arena: &'a Arena,
-    chain: Chain,
+    chain: MailboxChain,
     index: usize,
     page: usize,
 }
@@ -162,8 +162,8 @@ impl Iterator for Offsets<'_> {
             return None;
         }
         let at = match self.chain.place {
-            Place::Row(at) => at + self.index * STRIDE,
-            Place::Pages(with) => {
+            Location::Contiguous(at) => at + self.index * STRIDE,
+            Location::Pages(with) => {
                 let within = self.index % BLOCKS_PER_PAGE;
                 if within == 0 {
                     let from = if self.index == 0 { 0 } else { self.page + 1 };
@@ -177,7 +177,7 @@ impl Iterator for Offsets<'_> {
     }
 }
 
-/// Exclusive or of bytes: what all signatures of the command interface are made of.
+/// Returns the exclusive or of bytes, from which all signatures of the command interface are computed.
 pub(crate) fn xor_of(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }

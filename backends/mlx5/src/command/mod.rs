@@ -1,7 +1,7 @@
-//! The command interface: a command goes in, its answer comes out or the reason why there is none, in bounded time.
+//! The command interface: executes firmware commands with a timeout.
 //!
-//! A command that does not answer in time keeps its slot and its mailboxes until it does. What it then did is undone, or
-//! noted for whoever asks again: see [`late`].
+//! A command that times out keeps its slot and its mailboxes until it completes after all. Module [`late`] then undoes its effect or
+//! records the outcome.
 
 pub(crate) mod late;
 mod mailbox;
@@ -14,29 +14,29 @@ use bareverbs::{Clock, DmaFence, Platform, Registers};
 use bareverbs_mlx5_spec::{CMD_INLINE, CmdIn, CmdOpcode, CmdOut, Command, InitialSeg, Layout, View, ViewMut};
 use heapless::Vec;
 
-use crate::dma::arena::{Arena, PageUse, Run};
+use crate::dma::arena::{Arena, PageRange, PageUse};
 use crate::driver::Driver;
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 use crate::log::log_event;
 use crate::{CmdName, Config};
-use late::{LateAction, Orphan, Ticket, Unanswered};
-use mailbox::{Chain, Row};
+use late::{CommandId, LateAction, Orphan, TimedOutCommand};
+use mailbox::{ContiguousBlocks, MailboxChain};
 use queue::{CommandQueue, Post};
 
-pub(crate) use queue::Lane;
+pub(crate) use queue::CommandClass;
 
-/// The most slots of a command queue: bits of its doorbell.
+/// Maximum number of slots of a command queue: the bits of its doorbell.
 const SLOTS: usize = 32;
-/// The most objects that were created late and are not destroyed yet; more wait in their slots.
+/// Maximum number of objects that were created late and wait for their destruction. More of them wait in their slots.
 const ORPHANS: usize = 4;
-/// The most outcomes of late commands that destroy which nobody asked for yet; more wait in their slots.
+/// Maximum number of recorded outcomes of late DESTROY commands. More of them wait in their slots.
 const OUTCOMES: usize = 4;
-/// Blocks of each standing chain: the 4096 bytes of a capability page.
-const STANDING_BLOCKS: usize = 8;
-/// Blocks of each chain of the page lane.
-const PAGE_LANE_BLOCKS: usize = 2;
-/// How often a wait looks whether the device is still there.
-const LOOK: Duration = Duration::from_millis(100);
+/// Blocks of each preallocated chain: the 4096 bytes of a capability page.
+const PREALLOCATED_BLOCKS: usize = 8;
+/// Blocks of each preallocated chain of page commands.
+const PAGE_COMMAND_BLOCKS: usize = 2;
+/// Interval at which a wait checks whether the device is still present.
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A command: its lengths and where its bytes come from and go.
 pub(crate) struct Call<'a> {
@@ -52,7 +52,7 @@ pub(crate) struct Call<'a> {
     pub(crate) output: &'a mut [u8],
     /// Bytes of the whole output.
     pub(crate) output_len: usize,
-    /// What is left to do if the answer comes after the deadline.
+    /// What to do if the command completes after its timeout.
     pub(crate) late: LateAction,
 }
 
@@ -61,74 +61,74 @@ pub(crate) struct Call<'a> {
 pub(crate) struct Commands {
     queue: CommandQueue,
     timeout: Duration,
-    /// Whether the device signs its answers, so that they are checked.
+    /// Whether the device signs outputs, so that they are checked.
     pub(crate) signatures: bool,
     /// Mailboxes that stay allocated: no command with a short list fails for lack of memory.
-    regular: Option<Run>,
-    pages: Option<Run>,
-    /// Commands that did not answer, each at its slot.
-    unanswered: [Option<Unanswered>; SLOTS],
-    /// Outcomes of commands that destroy and answered late, for whoever tries again: whether the object is gone.
-    outcomes: Vec<(Ticket, bool), OUTCOMES>,
+    regular: Option<PageRange>,
+    pages: Option<PageRange>,
+    /// Commands that timed out, by slot.
+    timed_out: [Option<TimedOutCommand>; SLOTS],
+    /// Outcomes of DESTROY commands that completed late, for the next attempt: whether the object is gone.
+    outcomes: Vec<(CommandId, bool), OUTCOMES>,
     orphans: Vec<Orphan, ORPHANS>,
-    tickets: u32,
-    /// What the last command left to the device, which had no answer in time.
-    abandoned: Option<Ticket>,
-    /// Set once the device is known to answer no more, with the reason: no command is sent any more.
-    pub(crate) dead: Option<Fault>,
+    command_ids: u32,
+    /// The last command, if it timed out.
+    abandoned: Option<CommandId>,
+    /// The reason why the device does not respond any more. No command is sent once it is set.
+    pub(crate) dead: Option<PackedError>,
 }
 
 impl Commands {
-    /// An interface without queue.
+    /// Creates an interface without a queue.
     pub(crate) fn new(config: &Config) -> Self {
-        // Each by itself: `Default` of an array is a store for each element.
+        // Field by field: `Default` of an array is a store for each element.
         Self {
             queue: CommandQueue::default(),
             timeout: config.command_timeout,
             signatures: false,
             regular: None,
             pages: None,
-            unanswered: [None; SLOTS],
+            timed_out: [None; SLOTS],
             outcomes: Vec::new(),
             orphans: Vec::new(),
-            tickets: 0,
+            command_ids: 0,
             abandoned: None,
             dead: None,
         }
     }
 
-    /// The queue lies in `run`.
-    pub(crate) const fn start(&mut self, run: Run, log_size: u32, log_stride: u32) {
-        self.queue = CommandQueue::new(run.at(), log_size, log_stride);
+    /// Sets the place of the queue.
+    pub(crate) const fn start(&mut self, range: PageRange, log_size: u32, log_stride: u32) {
+        self.queue = CommandQueue::new(range.at(), log_size, log_stride);
     }
 
-    /// Slots whose commands have not answered.
+    /// Returns the number of slots whose commands timed out.
     pub(crate) fn lost_slots(&self) -> u32 {
-        self.unanswered.iter().flatten().count() as u32
+        self.timed_out.iter().flatten().count() as u32
     }
 
-    /// The standing mailboxes of a lane, input blocks before output blocks, and the number of each.
-    fn standing(&mut self, arena: &mut Arena, lane: Lane) -> Result<(Run, usize), Fault> {
-        let (place, blocks) = match lane {
-            Lane::Regular => (&mut self.regular, STANDING_BLOCKS),
-            Lane::Pages => (&mut self.pages, PAGE_LANE_BLOCKS),
+    /// The preallocated mailboxes of a class, input blocks before output blocks, and the number of each.
+    fn preallocated(&mut self, arena: &mut Arena, class: CommandClass) -> Result<(PageRange, usize), PackedError> {
+        let (place, blocks) = match class {
+            CommandClass::Regular => (&mut self.regular, PREALLOCATED_BLOCKS),
+            CommandClass::Pages => (&mut self.pages, PAGE_COMMAND_BLOCKS),
         };
-        let run = match *place {
-            Some(run) => run,
-            None => *place.insert(arena.allocate(Chain::pages(2 * blocks))?),
+        let range = match *place {
+            Some(range) => range,
+            None => *place.insert(arena.allocate(MailboxChain::pages(2 * blocks))?),
         };
-        Ok((run, blocks))
+        Ok((range, blocks))
     }
 
-    /// The last command, if it had no answer in time.
-    pub(crate) const fn abandoned(&self) -> Option<Ticket> {
+    /// Returns the last command, if it timed out.
+    pub(crate) const fn abandoned(&self) -> Option<CommandId> {
         self.abandoned
     }
 
-    const fn forget_standing(&mut self, lane: Lane) {
-        match lane {
-            Lane::Regular => self.regular = None,
-            Lane::Pages => self.pages = None,
+    const fn forget_preallocated(&mut self, class: CommandClass) {
+        match class {
+            CommandClass::Regular => self.regular = None,
+            CommandClass::Pages => self.pages = None,
         }
     }
 }
@@ -136,27 +136,27 @@ impl Commands {
 /// The mailboxes of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mailboxes {
-    input: Chain,
-    output: Row,
-    /// The standing ones, if any of them is used.
-    standing: Option<Run>,
+    input: MailboxChain,
+    output: ContiguousBlocks,
+    /// The preallocated ones, if any of them is used.
+    preallocated: Option<PageRange>,
 }
 
 impl<P: Platform> Driver<P> {
-    /// Does a command, and serves the firmware until it answers.
-    pub(crate) fn call(&mut self, lane: Lane, call: &mut Call<'_>) -> Result<(), Fault> {
+    /// Executes a command, and serves page requests until it completes.
+    pub(crate) fn call(&mut self, class: CommandClass, call: &mut Call<'_>) -> Result<(), PackedError> {
         self.commands.abandoned = None;
         if let Some(reason) = self.commands.dead {
             return Err(reason);
         }
-        self.collect_late_answers()?;
+        self.collect_late_completions()?;
         let opcode = call.opcode.code() as u16;
-        let Some(slot) = self.commands.queue.reserve(lane) else {
-            log_event!(warn, "command {:?}: every slot waits for an answer", CmdName(opcode));
-            return Err(Error::NoCommandSlot.fault());
+        let Some(slot) = self.commands.queue.reserve(class) else {
+            log_event!(warn, "command {:?}: every slot belongs to a timed-out command", CmdName(opcode));
+            return Err(Error::NoCommandSlot.pack());
         };
         log_event!(trace, "command {:?} in slot {}", CmdName(opcode), slot);
-        let mailboxes = match self.allocate_mailboxes(lane, slot, call) {
+        let mailboxes = match self.allocate_mailboxes(class, slot, call) {
             Ok(mailboxes) => mailboxes,
             Err(error) => {
                 self.commands.queue.release(slot);
@@ -164,17 +164,17 @@ impl<P: Platform> Driver<P> {
             }
         };
         let result = match self.post(slot, &mailboxes, call) {
-            Ok(()) => match self.wait(slot, opcode, lane) {
+            Ok(()) => match self.wait(slot, opcode, class) {
                 Ok(status_own) => self.collect(slot, opcode, mailboxes.output, call.output, status_own),
                 Err(error) => {
-                    self.abandon(lane, slot, call, &mailboxes);
+                    self.abandon(class, slot, call, &mailboxes);
                     return Err(error);
                 }
             },
             Err(error) => Err(error),
         };
         self.release(slot, mailboxes.input.is_scattered());
-        // A command for pages may have been given up while this one was under way.
+        // A page command may have timed out while this one was in progress.
         self.commands.abandoned = None;
         if let Err(error) = result {
             log_event!(debug, "command {:?} failed: {:?}", CmdName(opcode), error);
@@ -182,7 +182,7 @@ impl<P: Platform> Driver<P> {
         result
     }
 
-    /// Frees a slot, and the mailboxes that were its own, if it had any.
+    /// Frees a slot and its own mailboxes, if it has any.
     fn release(&mut self, slot: u32, mailboxes: bool) {
         if mailboxes {
             self.arena.replace(PageUse::mailbox(slot), PageUse::FREE);
@@ -190,29 +190,29 @@ impl<P: Platform> Driver<P> {
         self.commands.queue.release(slot);
     }
 
-    fn allocate_mailboxes(&mut self, lane: Lane, slot: u32, call: &Call<'_>) -> Result<Mailboxes, Fault> {
-        let input = Chain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
-        let output = Chain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
+    fn allocate_mailboxes(&mut self, class: CommandClass, slot: u32, call: &Call<'_>) -> Result<Mailboxes, PackedError> {
+        let input = MailboxChain::blocks_for(call.input_len.saturating_sub(CMD_INLINE));
+        let output = MailboxChain::blocks_for(call.output_len.saturating_sub(CMD_INLINE));
         if input == 0 && output == 0 {
-            return Ok(Mailboxes { input: Chain::EMPTY, output: Row::EMPTY, standing: None });
+            return Ok(Mailboxes { input: MailboxChain::EMPTY, output: ContiguousBlocks::EMPTY, preallocated: None });
         }
-        let (standing, blocks) = self.commands.standing(&mut self.arena, lane)?;
+        let (preallocated, blocks) = self.commands.preallocated(&mut self.arena, class)?;
         if output > blocks {
-            return Err(Error::LimitExceeded { limit: blocks as u32 }.fault());
+            return Err(Error::LimitExceeded { limit: blocks as u32 }.pack());
         }
         let input = if input <= blocks {
-            Row::new(standing.at(), input).chain()
+            ContiguousBlocks::new(preallocated.at(), input).chain()
         } else {
             // A long list, of a region for instance. Its blocks are linked: they may lie anywhere.
-            self.arena.allocate_scattered(Chain::pages(input), PageUse::mailbox(slot))?;
-            Chain::in_pages(PageUse::mailbox(slot), input)
+            self.arena.allocate_scattered(MailboxChain::pages(input), PageUse::mailbox(slot))?;
+            MailboxChain::in_pages(PageUse::mailbox(slot), input)
         };
-        let output = Row::new(standing.at(), blocks).next(output);
-        Ok(Mailboxes { input, output, standing: Some(standing) })
+        let output = ContiguousBlocks::new(preallocated.at(), blocks).next(output);
+        Ok(Mailboxes { input, output, preallocated: Some(preallocated) })
     }
 
     /// Writes a command and rings its doorbell.
-    fn post(&mut self, slot: u32, mailboxes: &Mailboxes, call: &mut Call<'_>) -> Result<(), Fault> {
+    fn post(&mut self, slot: u32, mailboxes: &Mailboxes, call: &mut Call<'_>) -> Result<(), PackedError> {
         let Self { machine, arena, commands, stats, .. } = self;
         let memory = &mut machine.memory;
         let token = commands.queue.next_token();
@@ -247,16 +247,16 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Waits for the device to give a slot back; its delivery status and owner bit.
+    /// Waits until the device returns a slot, and returns its delivery status and owner bit.
     ///
-    /// The owner bit decides, also when events announce completions: an event may be late or lost.
-    fn wait(&mut self, slot: u32, opcode: u16, lane: Lane) -> Result<u8, Fault> {
+    /// The owner bit decides, also when events report completions: an event may be late or lost.
+    fn wait(&mut self, slot: u32, opcode: u16, class: CommandClass) -> Result<u8, PackedError> {
         let start = self.machine.clock.now();
         let deadline = start.after(self.commands.timeout);
-        let mut look = start.after(LOOK);
+        let mut next_check = start.after(LIVENESS_INTERVAL);
         loop {
             let late = self.machine.clock.now() >= deadline;
-            self.serve(lane);
+            self.serve(class);
             let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
             if status_own & 1 == 0 {
                 self.machine.fence.acquire();
@@ -264,32 +264,39 @@ impl<P: Platform> Driver<P> {
             }
             if late {
                 self.check_device()?;
-                log_event!(warn, "command {:?} in slot {} did not answer in time", CmdName(opcode), slot);
+                log_event!(warn, "command {:?} in slot {} timed out", CmdName(opcode), slot);
                 self.stats.timeouts = self.stats.timeouts.wrapping_add(1);
-                return Err(Error::CommandTimeout { opcode }.fault());
+                return Err(Error::CommandTimeout { opcode }.pack());
             }
-            if self.machine.clock.now() >= look {
-                look = look.after(LOOK);
+            if self.machine.clock.now() >= next_check {
+                next_check = next_check.after(LIVENESS_INTERVAL);
                 self.check_device()?;
             }
             self.machine.clock.relax(deadline);
         }
     }
 
-    /// Checks the answer of a command and copies it out.
-    fn collect(&self, slot: u32, opcode: u16, row: Row, output: &mut [u8], status_own: u8) -> Result<(), Fault> {
-        let (memory, queue, chain) = (&self.machine.memory, &self.commands.queue, row.chain());
+    /// Checks the output of a command and copies it.
+    fn collect(
+        &self,
+        slot: u32,
+        opcode: u16,
+        blocks: ContiguousBlocks,
+        output: &mut [u8],
+        status_own: u8,
+    ) -> Result<(), PackedError> {
+        let (memory, queue, chain) = (&self.machine.memory, &self.commands.queue, blocks.chain());
         if status_own >> 1 != 0 {
-            return Err(Error::CommandDelivery { opcode, status: status_own >> 1 }.fault());
+            return Err(Error::CommandDelivery { opcode, status: status_own >> 1 }.pack());
         }
         if self.commands.signatures && !(queue.verify(memory, slot)? && chain.verify(memory, &self.arena)?) {
-            return Err(Error::CommandSignature { opcode }.fault());
+            return Err(Error::CommandSignature { opcode }.pack());
         }
         let first = queue.output(memory, slot)?;
-        let answer = View::<CmdOut>::of(&first);
-        if answer.is_set(CmdOut::STATUS) {
-            let status = answer.get(CmdOut::STATUS) as u8;
-            return Err(Error::CommandStatus { opcode, status, syndrome: answer.get(CmdOut::SYNDROME) }.fault());
+        let out = View::<CmdOut>::of(&first);
+        if out.is_set(CmdOut::STATUS) {
+            let status = out.get(CmdOut::STATUS) as u8;
+            return Err(Error::CommandStatus { opcode, status, syndrome: out.get(CmdOut::SYNDROME) }.pack());
         }
         for (to, from) in output.iter_mut().zip(first) {
             *to = from;
@@ -302,42 +309,46 @@ impl<P: Platform> Driver<P> {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Does command `C`, which creates nothing and destroys nothing.
+    /// Executes command `C`, which neither creates nor destroys an object.
     #[inline(always)]
-    pub(crate) fn command<C: Command>(&mut self, input: View<'_, C::In>, output: ViewMut<'_, C::Out>) -> Result<(), Fault> {
+    pub(crate) fn command<C: Command>(
+        &mut self,
+        input: View<'_, C::In>,
+        output: ViewMut<'_, C::Out>,
+    ) -> Result<(), PackedError> {
         let output = output.into_bytes();
         let len = output.len();
         self.execute(C::OPCODE, input.as_bytes(), output, len)
     }
 
-    /// Does command `C`, of whose output only the status is looked at.
+    /// Executes command `C`, of whose output only the status matters.
     #[inline(always)]
-    pub(crate) fn tell<C: Command>(&mut self, input: View<'_, C::In>) -> Result<(), Fault> {
+    pub(crate) fn command_without_output<C: Command>(&mut self, input: View<'_, C::In>) -> Result<(), PackedError> {
         self.execute(C::OPCODE, input.as_bytes(), &mut [], C::Out::SIZE)
     }
 
-    /// Does a command that creates nothing and destroys nothing. Its whole output has `output_len` bytes.
+    /// Executes a command that neither creates nor destroys an object. Its whole output has `output_len` bytes.
     pub(crate) fn execute(
         &mut self,
         opcode: CmdOpcode,
         head: &[u8],
         output: &mut [u8],
         output_len: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PackedError> {
         let entry = &mut |_| 0;
         self.call_regular(&mut Call { opcode, head, entry, input_len: head.len(), output, output_len, late: LateAction::None })
     }
 
-    /// Changes the queue pair of this number. The output has `output_len` bytes, of which none is of interest.
-    pub(crate) fn modify(&mut self, opcode: CmdOpcode, head: &[u8], output_len: usize, number: u32) -> Result<(), Fault> {
+    /// Modifies the queue pair with this number. Of the `output_len` bytes of output only the status matters.
+    pub(crate) fn modify(&mut self, opcode: CmdOpcode, head: &[u8], output_len: usize, number: u32) -> Result<(), PackedError> {
         let (entry, output, late) = (&mut |_| 0, &mut [], LateAction::Modified { number });
         self.call_regular(&mut Call { opcode, head, entry, input_len: head.len(), output, output_len, late })
     }
 
-    /// Any command but those of the page lane.
-    pub(crate) fn call_regular(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
+    /// Executes any command except page commands.
+    pub(crate) fn call_regular(&mut self, call: &mut Call<'_>) -> Result<(), PackedError> {
         self.destroy_orphans();
-        self.call(Lane::Regular, call)
+        self.call(CommandClass::Regular, call)
     }
 }
 

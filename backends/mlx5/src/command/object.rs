@@ -1,4 +1,4 @@
-//! Objects of the device: one way to make them and two to destroy them, with the memory that they lie in.
+//! Creation and destruction of objects of the device, with the memory that they lie in.
 
 use core::num::NonZeroU32;
 
@@ -8,15 +8,15 @@ use bareverbs_mlx5_spec::{
     DeallocUarIn, DestroyCqIn, DestroyEqIn, DestroyMkeyIn, DestroyQpIn, Field, Layout, View, ViewMut, cmd,
 };
 
-use super::late::{LateAction, Ticket};
-use super::{Call, Lane};
+use super::late::{CommandId, LateAction};
+use super::{Call, CommandClass};
 use crate::CmdName;
-use crate::dma::arena::{PAGE, RECORD, Run};
+use crate::dma::arena::{PAGE, PageRange, RECORD};
 use crate::driver::Driver;
-use crate::error::Fault;
+use crate::error::PackedError;
 use crate::log::log_event;
 
-/// Bytes of the output of every command that creates, of the input of every command that destroys, and of its output.
+/// Bytes of the output of every command that creates an object, and of input and output of every command that destroys one.
 const SHORT: usize = 16;
 
 /// A command that creates an object.
@@ -25,7 +25,7 @@ pub(crate) trait Creates: Command {
     type Undo: Command;
 }
 
-/// Whether a field lies where [`number_of`] and [`naming`] have the number of an object.
+/// Returns whether a field lies where [`number_of`] and [`naming`] expect the number of an object.
 const fn is_number<L>(field: Field<L>) -> bool {
     field.dword() == DestroyQpIn::QPN.dword() && field.mask() & !DestroyQpIn::QPN.mask() == 0 && field.mask() & 1 != 0
 }
@@ -53,12 +53,12 @@ creates! {
     CreateQp CreateQpOut::QPN, DestroyQp DestroyQpIn::QPN;
 }
 
-/// The number of an object in the output of the command that created it.
+/// Returns the number of an object from the output of the command that created it.
 pub(super) fn number_of<const N: usize>(output: &[u8; N]) -> u32 {
     View::<CreateQpOut>::of(output).get(CreateQpOut::QPN)
 }
 
-/// The input of a command that destroys an object.
+/// Returns the input of a command that destroys an object.
 fn naming(number: u32) -> [u8; SHORT] {
     let mut input = [0; SHORT];
     ViewMut::<DestroyQpIn>::of(&mut input).set(DestroyQpIn::QPN, number);
@@ -68,31 +68,31 @@ fn naming(number: u32) -> [u8; SHORT] {
 /// Memory that an object of the device lies in: its ring and its doorbell record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectMemory {
-    run: Option<Run>,
+    range: Option<PageRange>,
     /// Number of the record, counted from the start of the arena, where none lies: the command queue does.
     record: Option<NonZeroU32>,
 }
 
 impl ObjectMemory {
-    /// No memory of the driver's.
-    pub(crate) const NONE: Self = Self { run: None, record: None };
+    /// No memory of the driver.
+    pub(crate) const NONE: Self = Self { range: None, record: None };
 
-    /// A ring, and the byte offset of a doorbell record.
-    pub(crate) fn new(run: Option<Run>, record: Option<usize>) -> Self {
+    /// Returns the memory of a ring and of the doorbell record at a byte offset.
+    pub(crate) fn new(range: Option<PageRange>, record: Option<usize>) -> Self {
         let record = record.and_then(|at| NonZeroU32::new(u32::try_from(at / RECORD).ok()?));
-        Self { run, record }
+        Self { range, record }
     }
 
-    /// Byte offset of the ring, 0 if there is none.
+    /// Returns the byte offset of the ring, 0 if there is none.
     pub(crate) fn at(&self) -> usize {
-        self.run.map_or(0, Run::at)
+        self.range.map_or(0, PageRange::at)
     }
 
     fn pages(&self) -> u32 {
-        self.run.map_or(0, Run::pages)
+        self.range.map_or(0, PageRange::pages)
     }
 
-    /// Byte offset of the doorbell record, 0 if there is none.
+    /// Returns the byte offset of the doorbell record, 0 if there is none.
     pub(crate) fn record(&self) -> usize {
         self.record.map_or(0, |record| record.get() as usize * RECORD)
     }
@@ -102,25 +102,25 @@ impl ObjectMemory {
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) number: u32,
-    /// The attempt to destroy it that had no answer.
-    pub(super) pending: Option<Ticket>,
+    /// The attempt to destroy it that timed out.
+    pub(super) pending: Option<CommandId>,
 }
 
 impl Object {
-    /// A new object.
+    /// Returns a new object.
     pub(crate) const fn new(number: u32) -> Self {
         Self { number, pending: None }
     }
 }
 
 impl<P: Platform> Driver<P> {
-    /// Allocates memory for an object, of zeros: a ring of so many pages, unless that is 0, and a doorbell record if wanted.
-    pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, Fault> {
-        let run = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
-        let mut memory = ObjectMemory { run, record: None };
+    /// Allocates zeroed memory for an object: a ring of `pages` pages, unless that is 0, and a doorbell record if `record` is set.
+    pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, PackedError> {
+        let range = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
+        let mut memory = ObjectMemory { range, record: None };
         if record {
             let made = self.arena.allocate_record().and_then(|at| {
-                memory = ObjectMemory::new(run, Some(at));
+                memory = ObjectMemory::new(range, Some(at));
                 Ok(self.machine.memory.store(at, &[0; 1])?)
             });
             if let Err(error) = made {
@@ -133,49 +133,49 @@ impl<P: Platform> Driver<P> {
 
     /// Frees the memory of an object that is gone.
     pub(crate) fn free_memory(&mut self, memory: ObjectMemory) {
-        if let Some(run) = memory.run {
-            self.arena.free(run);
+        if let Some(range) = memory.range {
+            self.arena.free(range);
         }
         if memory.record.is_some() {
             self.arena.free_record(memory.record());
         }
     }
 
-    /// Gives memory up that the device may still use. A doorbell record stays allocated.
-    pub(super) fn lose_memory(&mut self, memory: ObjectMemory) {
-        if let Some(run) = memory.run {
-            self.arena.lose(run);
+    /// Leaks memory that the device may still use. A doorbell record stays allocated.
+    pub(super) fn leak_memory(&mut self, memory: ObjectMemory) {
+        if let Some(range) = memory.range {
+            self.arena.leak(range);
         }
     }
 
-    /// Frees the memory of an object that was not created, or gives it up if the device may still use it.
-    pub(crate) fn release_memory(&mut self, memory: ObjectMemory, error: Fault) {
-        if error.may_still_complete() { self.lose_memory(memory) } else { self.free_memory(memory) }
+    /// Frees the memory of an object that was not created, or leaks it if the device may still use it.
+    pub(crate) fn release_memory(&mut self, memory: ObjectMemory, error: PackedError) {
+        if error.may_still_complete() { self.leak_memory(memory) } else { self.free_memory(memory) }
     }
 
-    /// Creates an object that lies in `memory`, whose pages follow the input; its number.
+    /// Creates an object in `memory`, whose pages follow the input, and returns its number.
     ///
-    /// If the answer comes too late the object is destroyed again, and its memory freed; after an error that [may still
-    /// complete](Fault::may_still_complete) the memory is not the caller's to free.
+    /// If the command completes after its timeout, the object is destroyed again and its memory freed. After an error that [may still
+    /// complete](PackedError::may_still_complete) the memory is not the caller's to free.
     #[inline(always)]
-    pub(crate) fn create<C: Creates>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, Fault> {
+    pub(crate) fn create<C: Creates>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, PackedError> {
         self.create_in(C::OPCODE, C::Undo::OPCODE, input.as_bytes(), memory)
     }
 
-    fn create_in(&mut self, opcode: CmdOpcode, undo: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, Fault> {
+    fn create_in(&mut self, opcode: CmdOpcode, undo: CmdOpcode, head: &[u8], memory: ObjectMemory) -> Result<u32, PackedError> {
         let start = self.arena.addr(memory.at());
         let entry = &mut |page| start.wrapping_add((page * PAGE) as u64);
         self.create_object(opcode, undo, head, memory.pages() as usize, entry, memory)
     }
 
-    /// [`Driver::create`] of an object without memory of the driver's: `len` 64-bit entries follow the input.
+    /// Creates an object without memory of the driver, same as [`Driver::create`]. `len` 64-bit entries follow the input.
     #[inline(always)]
     pub(crate) fn create_with_list<C: Creates>(
         &mut self,
         input: View<'_, C::In>,
         len: usize,
         entry: &mut dyn FnMut(usize) -> u64,
-    ) -> Result<u32, Fault> {
+    ) -> Result<u32, PackedError> {
         self.create_object(C::OPCODE, C::Undo::OPCODE, input.as_bytes(), len, entry, ObjectMemory::NONE)
     }
 
@@ -187,7 +187,7 @@ impl<P: Platform> Driver<P> {
         len: usize,
         entry: &mut dyn FnMut(usize) -> u64,
         memory: ObjectMemory,
-    ) -> Result<u32, Fault> {
+    ) -> Result<u32, PackedError> {
         let input_len = len.saturating_mul(8).saturating_add(head.len());
         let mut output = [0; SHORT];
         let late = LateAction::Destroy { with: undo, memory };
@@ -195,31 +195,36 @@ impl<P: Platform> Driver<P> {
         Ok(number_of(&output))
     }
 
-    /// Destroys an object that nobody will try to destroy again, and frees its memory, now or when a late answer allows it.
-    pub(crate) fn destroy_for_good(&mut self, opcode: CmdOpcode, number: u32, memory: ObjectMemory) -> Result<(), Fault> {
+    /// Destroys an object that no caller will try to destroy again, and frees its memory, now or after a late completion.
+    pub(crate) fn destroy_untracked(
+        &mut self,
+        opcode: CmdOpcode,
+        number: u32,
+        memory: ObjectMemory,
+    ) -> Result<(), PackedError> {
         self.send_destroy(opcode, number, LateAction::Free { memory })?;
         self.free_memory(memory);
         Ok(())
     }
 
-    /// Destroys an object and frees its memory. An attempt that had no answer is not repeated, it is waited for again: the
-    /// device may still carry it out, and by then may have given the number to another object.
+    /// Destroys an object and frees its memory. An attempt that timed out is not repeated but waited for again: the device may still
+    /// execute it, when the number may belong to another object.
     #[inline(always)]
-    pub(crate) fn destroy<C: Command>(&mut self, object: &mut Object, memory: ObjectMemory) -> Result<(), Fault> {
+    pub(crate) fn destroy<C: Command>(&mut self, object: &mut Object, memory: ObjectMemory) -> Result<(), PackedError> {
         self.destroy_object(C::OPCODE, object, memory)
     }
 
-    fn destroy_object(&mut self, opcode: CmdOpcode, object: &mut Object, memory: ObjectMemory) -> Result<(), Fault> {
+    fn destroy_object(&mut self, opcode: CmdOpcode, object: &mut Object, memory: ObjectMemory) -> Result<(), PackedError> {
         self.destroy_orphans();
         let mut gone = false;
-        if let Some(ticket) = object.pending {
+        if let Some(command_id) = object.pending {
             let name = CmdName(opcode.code() as u16);
-            log_event!(debug, "object {:x}: an earlier {:?} may still be answered", object.number, name);
-            gone = self.wait_for_late_answer(opcode, ticket)?;
+            log_event!(debug, "object {:x}: an earlier {:?} may still complete", object.number, name);
+            gone = self.wait_for_late_completion(opcode, command_id)?;
             object.pending = None;
         }
         if !gone {
-            let result = self.send_destroy(opcode, object.number, LateAction::Note);
+            let result = self.send_destroy(opcode, object.number, LateAction::RecordOutcome);
             object.pending = self.commands.abandoned();
             result?;
         }
@@ -227,8 +232,11 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    fn send_destroy(&mut self, opcode: CmdOpcode, number: u32, late: LateAction) -> Result<(), Fault> {
+    fn send_destroy(&mut self, opcode: CmdOpcode, number: u32, late: LateAction) -> Result<(), PackedError> {
         let (head, entry) = (&naming(number), &mut |_| 0);
-        self.call(Lane::Regular, &mut Call { opcode, head, entry, input_len: SHORT, output: &mut [], output_len: SHORT, late })
+        self.call(
+            CommandClass::Regular,
+            &mut Call { opcode, head, entry, input_len: SHORT, output: &mut [], output_len: SHORT, late },
+        )
     }
 }

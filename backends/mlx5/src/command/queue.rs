@@ -8,16 +8,16 @@ use super::mailbox::xor_of;
 /// Byte of an entry that holds delivery status and owner.
 const STATUS_OWN: usize = 63;
 
-/// What a command is for.
+/// Which slots a command may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum CommandClass {
     /// Anything but pages. One slot is always left for pages.
     Regular,
-    /// Pages of the firmware: they must be given while another command waits for them.
+    /// Pages of the firmware, which another command may be waiting for.
     Pages,
 }
 
-/// The command queue in memory. A slot is reserved from the command until its answer, however late that comes.
+/// The command queue in memory. A slot is reserved from the command until its completion, also after a timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandQueue {
     at: usize,
@@ -28,17 +28,17 @@ pub(crate) struct CommandQueue {
 }
 
 impl CommandQueue {
-    /// A queue at byte `at` with `1 << log_size` slots, 32 at most.
+    /// Returns a queue at byte `at` with `1 << log_size` slots, at most 32.
     pub(crate) const fn new(at: usize, log_size: u32, log_stride: u32) -> Self {
         Self { at, log_stride, slots: 1 << log_size, reserved: 0, token: 0 }
     }
 
     /// Reserves a slot: the highest that is free for pages, the lowest for other commands, if another one stays free.
-    pub(crate) fn reserve(&mut self, lane: Lane) -> Option<u32> {
+    pub(crate) fn reserve(&mut self, class: CommandClass) -> Option<u32> {
         let mut free = (0..self.slots).filter(|slot| self.reserved & (1 << slot) == 0);
-        let slot = match lane {
-            Lane::Pages => free.next_back(),
-            Lane::Regular => free.next().filter(|_| free.next().is_some()),
+        let slot = match class {
+            CommandClass::Pages => free.next_back(),
+            CommandClass::Regular => free.next().filter(|_| free.next().is_some()),
         }?;
         self.reserved |= 1 << slot;
         Some(slot)
@@ -49,7 +49,7 @@ impl CommandQueue {
         self.reserved &= !(1 << (slot & 31));
     }
 
-    /// A token, other than the last one and not zero.
+    /// Returns a token that is not zero and differs from the last one.
     pub(crate) const fn next_token(&mut self) -> u8 {
         self.token = if self.token == u8::MAX { 1 } else { self.token + 1 };
         self.token
@@ -78,19 +78,19 @@ impl CommandQueue {
         memory.write(self.entry(slot), &entry)
     }
 
-    /// Delivery status and owner bit of a slot.
+    /// Returns the delivery status and owner bit of a slot.
     pub(crate) fn status_own(&self, memory: &impl DmaMemory, slot: u32) -> Result<u8, OutOfRange> {
         memory.read_u8(self.entry(slot) + STATUS_OWN)
     }
 
-    /// The first bytes of a slot's output.
+    /// Returns the first bytes of a slot's output.
     pub(crate) fn output(&self, memory: &impl DmaMemory, slot: u32) -> Result<[u8; CMD_INLINE], OutOfRange> {
         let mut bytes = [0; CMD_INLINE];
         memory.read(self.entry(slot) + CmdQueueEntry::COMMAND_OUTPUT_INLINE_DATA.offset(), &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Whether the signature of a slot is right.
+    /// Returns whether the signature of a slot is right.
     pub(crate) fn verify(&self, memory: &impl DmaMemory, slot: u32) -> Result<bool, OutOfRange> {
         let mut entry = [0; CMD_ENTRY];
         memory.read(self.entry(slot), &mut entry)?;
@@ -98,7 +98,7 @@ impl CommandQueue {
     }
 }
 
-/// What goes into an entry.
+/// Contents of a command queue entry.
 pub(crate) struct Post {
     /// First bytes of the input, opcode included.
     pub(crate) inline: [u8; CMD_INLINE],

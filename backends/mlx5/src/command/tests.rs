@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::{Buffer, CmdOpcode, cmd};
 use super::object::{Object, ObjectMemory};
 use super::*;
 
-use crate::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
+use crate::tests::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
 
 fn xor(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
@@ -20,7 +20,7 @@ fn an_entry_and_its_chains_lie_as_published() {
     let (mut driver, shared) = started();
     shared.borrow_mut().device = Some(std::boxed::Box::new(|memory, at, _| {
         if at == 0x18 {
-            // Answer in the second output block, then give the slot back.
+            // Output in the second block, then return the slot.
             memory[4096 + (8 + 1) * 1024..][..4].copy_from_slice(&[0xca, 0xfe, 0xba, 0xbe]);
             memory[63] &= !1;
         }
@@ -80,14 +80,14 @@ fn a_slot_without_answer_is_not_used_again_and_the_last_one_is_kept_for_pages() 
     let opcode = CmdOpcode::QueryIssi.code() as u16;
     for _ in 0..3 {
         let result = view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
-        assert_eq!(result, Err(Error::CommandTimeout { opcode }.fault()));
+        assert_eq!(result, Err(Error::CommandTimeout { opcode }.pack()));
     }
-    assert_eq!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(Error::NoCommandSlot.fault()));
-    assert_eq!(view.arena.lost_pages(), 3 * 4, "the buffers of three commands");
+    assert_eq!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(Error::NoCommandSlot.pack()));
+    assert_eq!(view.arena.leaked_pages(), 3 * 4, "the buffers of three commands");
     let doorbells: Vec<Done> =
         shared.borrow().log.iter().filter(|done| matches!(done, Done::Register(0x18, _))).cloned().collect();
     assert_eq!(doorbells, [1u8, 2, 4].map(|bit| Done::Register(0x18, [0, 0, 0, bit].to_vec())));
-    assert_eq!(view.commands.queue.reserve(Lane::Pages), Some(3));
+    assert_eq!(view.commands.queue.reserve(CommandClass::Pages), Some(3));
 }
 
 #[test]
@@ -107,21 +107,21 @@ fn what_the_device_answers_becomes_an_error_value() {
     let opcode = CmdOpcode::AllocPd.code() as u16;
     answer(0, 5);
     let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandStatus { opcode, status: 5, syndrome: 0x1234 }.fault()));
+    assert_eq!(result, Err(Error::CommandStatus { opcode, status: 5, syndrome: 0x1234 }.pack()));
     answer(2 << 1, 0);
     let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }.fault()));
+    assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }.pack()));
     view.commands.signatures = true;
     answer(0, 0);
     let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::CommandSignature { opcode }.fault()));
+    assert_eq!(result, Err(Error::CommandSignature { opcode }.pack()));
     shared.borrow_mut().registers.fill(0xff);
     shared.borrow_mut().device = None;
     let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
-    assert_eq!(result, Err(Error::DeviceGone.fault()));
+    assert_eq!(result, Err(Error::DeviceGone.pack()));
 }
 
-/// The device gives the slot back with success, and with this number of an object.
+/// The device returns the slot with success and this number of an object.
 fn answer_late(shared: &Shared, slot: usize, number: u32) {
     let memory = &mut shared.borrow_mut().memory;
     memory[slot * 64 + 32..slot * 64 + 48].fill(0);
@@ -155,19 +155,19 @@ fn a_late_answer_gives_slot_and_mailboxes_back() {
     let opcode = CmdOpcode::QueryIssi.code() as u16;
     for _ in 0..3 {
         let result = view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
-        assert_eq!(result, Err(Error::CommandTimeout { opcode }.fault()));
+        assert_eq!(result, Err(Error::CommandTimeout { opcode }.pack()));
     }
-    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (3, 12));
+    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (3, 12));
     answer_late(&shared, 1, 0);
     let seen = answer_all(&shared, 0);
     view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).unwrap();
     assert_eq!(*seen.borrow(), [(1, opcode, 0)], "in the slot that came back");
-    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (2, 8));
+    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (2, 8));
     answer_late(&shared, 0, 0);
     answer_late(&shared, 2, 0);
     view.destroy_orphans();
-    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (0, 0));
-    assert_eq!(view.arena.free_pages(), free - 4, "all but the standing mailboxes");
+    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (0, 0));
+    assert_eq!(view.arena.free_pages(), free - 4, "all but the preallocated mailboxes");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back(
     };
     let free = view.arena.free_pages();
     create(view);
-    assert_eq!((view.arena.lost_pages(), view.arena.free_pages()), (2, free - 3));
+    assert_eq!((view.arena.leaked_pages(), view.arena.free_pages()), (2, free - 3));
     answer_late(&shared, 0, 0x12_3456);
     let seen = answer_all(&shared, 0);
     view.destroy_orphans();
@@ -195,18 +195,18 @@ fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back(
     answer_late(&shared, 0, 0x77);
     let seen = answer_all(&shared, 6);
     view.destroy_orphans();
-    assert_eq!((seen.borrow().len(), view.arena.lost_pages()), (1, 2));
+    assert_eq!((seen.borrow().len(), view.arena.leaked_pages()), (1, 2));
 
-    // The same, and the command that destroys answers late, too.
+    // The same, and the DESTROY command completes late, too.
     shared.borrow_mut().device = None;
     create(view);
-    assert_eq!(view.arena.lost_pages(), 4);
+    assert_eq!(view.arena.leaked_pages(), 4);
     answer_late(&shared, 0, 0x88);
     view.destroy_orphans();
-    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (1, 4));
+    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (1, 4));
     answer_late(&shared, 0, 0);
     view.destroy_orphans();
-    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (0, 2));
+    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (0, 2));
 
     // A late refusal creates nothing: nothing is to be destroyed.
     create(view);
@@ -214,7 +214,7 @@ fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back(
     shared.borrow_mut().memory[63] = 0;
     let seen = answer_all(&shared, 0);
     view.destroy_orphans();
-    assert_eq!((seen.borrow().len(), view.arena.lost_pages()), (0, 2));
+    assert_eq!((seen.borrow().len(), view.arena.leaked_pages()), (0, 2));
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_late_answer_to_destroy_counts_for_who_tries_again() {
     let view: &mut Driver<MockPlatform> = &mut driver;
     let opcode = CmdOpcode::DestroyQp.code() as u16;
     let mut object = Object::new(5);
-    let timeout = Err(Error::CommandTimeout { opcode }.fault());
+    let timeout = Err(Error::CommandTimeout { opcode }.pack());
     assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
     assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout, "waited for again, not sent again");
     assert_eq!(view.commands.lost_slots(), 1);
@@ -249,13 +249,13 @@ fn a_late_answer_to_destroy_counts_for_who_tries_again() {
 fn a_long_list_lies_in_whatever_pages_are_free() {
     let (mut driver, shared) = started();
     let view: &mut Driver<MockPlatform> = &mut driver;
-    // Every other page is free, so that no two lie together; the standing mailboxes come first.
+    // Every other page is free, so that no two lie together; the preallocated mailboxes come first.
     assert!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).is_err());
-    let standing = view.commands.standing(&mut view.arena, Lane::Regular).unwrap().0;
-    assert_eq!(standing.pages(), 4);
-    let runs: Vec<Run> = core::iter::from_fn(|| view.arena.allocate(1).ok()).collect();
-    for run in runs.iter().step_by(2) {
-        view.arena.free(*run);
+    let preallocated = view.commands.preallocated(&mut view.arena, CommandClass::Regular).unwrap().0;
+    assert_eq!(preallocated.pages(), 4);
+    let ranges: Vec<PageRange> = core::iter::from_fn(|| view.arena.allocate(1).ok()).collect();
+    for range in ranges.iter().step_by(2) {
+        view.arena.free(*range);
     }
     let free = view.arena.free_pages();
     let sent = Rc::new(RefCell::new(Vec::new()));
@@ -300,8 +300,8 @@ fn pages_go_through_another_slot_after_one_had_no_answer() {
     let opcode = CmdOpcode::ManagePages.code() as u16;
     let give = |view: &mut Driver<MockPlatform>| view.give_pages(3, 2);
     let free = view.arena.free_pages();
-    assert_eq!(give(view), Err(Error::CommandTimeout { opcode }.fault()));
-    assert_eq!((view.arena.firmware_pages(), view.arena.lost_pages()), (0, 3), "two pages and the mailboxes");
+    assert_eq!(give(view), Err(Error::CommandTimeout { opcode }.pack()));
+    assert_eq!((view.arena.firmware_pages(), view.arena.leaked_pages()), (0, 3), "two pages and the mailboxes");
     let seen = answer_all(&shared, 0);
     assert_eq!(give(view), Ok(()));
     assert_eq!(*seen.borrow(), [(2, opcode, 3)], "the next slot, for function 3");
@@ -309,7 +309,7 @@ fn pages_go_through_another_slot_after_one_had_no_answer() {
     // The firmware took the first two after all.
     answer_late(&shared, 3, 0);
     view.destroy_orphans();
-    assert_eq!((view.arena.firmware_pages(), view.arena.lost_pages(), view.stats.pages_given), (4, 0, 4));
+    assert_eq!((view.arena.firmware_pages(), view.arena.leaked_pages(), view.stats.pages_given), (4, 0, 4));
     assert_eq!(view.arena.free_pages(), free - 5, "four pages, and the mailboxes");
     assert_eq!(view.commands.lost_slots(), 0);
 }
@@ -322,7 +322,7 @@ fn pages_that_came_back_late_are_free() {
     let result = view.reclaim_pages(0, 2);
     assert!(matches!(result.map_err(Error::from), Err(Error::CommandTimeout { .. })));
     let free = view.arena.free_pages();
-    // The output lies where the entry in slot 3 says: two addresses.
+    // The output lies at the address in the entry of slot 3: two addresses.
     let pointer = u64::from_be_bytes(shared.borrow().memory[3 * 64 + 48..3 * 64 + 56].try_into().unwrap());
     let at = (pointer - DEVICE_ADDR) as usize;
     for (index, addr) in given.iter().enumerate() {
@@ -339,7 +339,7 @@ fn pages_are_asked_back_for_each_function_that_has_some() {
     let view: &mut Driver<MockPlatform> = &mut driver;
     let seen = Rc::new(RefCell::new(Vec::new()));
     let note = seen.clone();
-    // A firmware that returns a page of a function only to who asks for that function's (`manage_pages_in`: op_mod in bytes
+    // A firmware that returns a page of a function only to a request for that function's (`manage_pages_in`: op_mod in bytes
     // 6 to 7, function_id in 10 to 11, input_num_entries in 12 to 15).
     let mut pages: Vec<(u16, u64)> = Vec::new();
     shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, value| {
@@ -381,9 +381,9 @@ fn pages_are_asked_back_for_each_function_that_has_some() {
 fn as_many_late_objects_as_slots_are_destroyed_again() {
     let (mut driver, shared) = started();
     let view: &mut Driver<MockPlatform> = &mut driver;
-    let run = view.arena.allocate(1).unwrap();
-    view.commands.start(run, 5, 6);
-    let at = run.at();
+    let range = view.arena.allocate(1).unwrap();
+    view.commands.start(range, 5, 6);
+    let at = range.at();
     for _ in 0..31 {
         let Ok(memory) = view.allocate_memory(1, false) else { break };
         view.create_object(CmdOpcode::CreateCq, CmdOpcode::DestroyCq, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
@@ -413,7 +413,7 @@ fn as_many_late_objects_as_slots_are_destroyed_again() {
     }));
     view.destroy_orphans();
     assert_eq!(*destroyed.borrow(), (0..lost).collect());
-    assert_eq!((view.commands.lost_slots(), view.arena.lost_pages()), (0, 0));
+    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (0, 0));
 }
 
 #[test]
@@ -430,6 +430,6 @@ fn pages_stay_out_of_use_after_a_late_answer_that_cannot_be_trusted() {
         view.destroy_orphans();
         let arena: &Arena = &view.arena;
         let freed = arena.free_pages() + 2 - free;
-        assert_eq!((arena.firmware_pages(), arena.lost_pages(), freed), expected, "signed {signed}, status {status}");
+        assert_eq!((arena.firmware_pages(), arena.leaked_pages(), freed), expected, "signed {signed}, status {status}");
     }
 }

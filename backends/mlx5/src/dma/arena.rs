@@ -1,13 +1,13 @@
-//! The one arena that all memory of the device comes from: pages, runs of pages, doorbell records.
+//! The arena from which all memory of the device is allocated: pages, contiguous ranges of pages, doorbell records.
 //!
-//! Runs for the driver come from the low end and single pages for the firmware from the high end, so that the thousands of
-//! pages that a firmware asks for leave room for long rings.
+//! Ranges for the driver are allocated from the low end and single pages for the firmware from the high end. So the thousands of
+//! pages that a firmware requests leave room for long rings.
 
 use core::num::NonZeroU32;
 
 use heapless::Vec;
 
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
@@ -15,32 +15,32 @@ pub(crate) const PAGE: usize = 4096;
 pub(crate) const RECORD: usize = 64;
 /// Pages of doorbell records.
 const RECORD_PAGES: usize = 32;
-/// The most doorbell records at a time.
+/// Maximum number of doorbell records.
 pub(crate) const MAX_RECORDS: usize = RECORD_PAGES * (PAGE / RECORD);
 
-/// The most functions that the firmware may want pages for.
+/// Maximum number of functions for which the firmware may request pages.
 const FUNCTIONS: usize = 8;
 
-/// Who has a page.
+/// The user of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageUse(u8);
 
 impl PageUse {
-    /// Nobody.
+    /// No user.
     pub(crate) const FREE: Self = Self(0);
     /// This driver.
     pub(crate) const DRIVER: Self = Self(1);
     /// The firmware.
     pub(crate) const FIRMWARE: Self = Self(2);
-    /// Given up: the device may still write there.
-    pub(crate) const LOST: Self = Self(3);
+    /// Leaked: the device may still write to it.
+    pub(crate) const LEAKED: Self = Self(3);
 
-    /// Mailboxes of the command in a slot.
+    /// Returns the use by mailboxes of the command in a slot.
     pub(crate) const fn mailbox(slot: u32) -> Self {
         Self(0x80 | slot as u8 & 0x1f)
     }
 
-    /// Offered to the firmware by the command in a slot, which has not answered.
+    /// Returns the use of a page that the command in a slot offers to the firmware, before it completes.
     pub(crate) const fn offered(slot: u32) -> Self {
         Self(0xc0 | slot as u8 & 0x1f)
     }
@@ -50,25 +50,25 @@ impl PageUse {
     }
 }
 
-/// Pages in a row.
+/// Contiguous pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct PageRange {
     first: u32,
     pages: NonZeroU32,
 }
 
-impl Run {
-    /// Byte offset in the arena.
+impl PageRange {
+    /// Returns the byte offset in the arena.
     pub(crate) const fn at(self) -> usize {
         self.first as usize * PAGE
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub(crate) const fn pages(self) -> u32 {
         self.pages.get()
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub(crate) const fn bytes(self) -> usize {
         self.pages.get() as usize * PAGE
     }
@@ -77,7 +77,7 @@ impl Run {
 /// A page of doorbell records; bit n: record n is in use.
 #[derive(Clone, Copy, Debug)]
 struct Records {
-    run: Run,
+    range: PageRange,
     used: u64,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct FunctionPages {
     pub(crate) pages: u32,
 }
 
-/// Who has which page. `U` is an array in the driver's own value and a slice everywhere else.
+/// The use of each page. `U` is an array in the driver's own value and a slice everywhere else.
 pub(crate) struct Arena<U: ?Sized = [PageUse]> {
     device_addr: u64,
     firmware: u32,
@@ -106,7 +106,7 @@ pub(crate) struct Arena<U: ?Sized = [PageUse]> {
 }
 
 impl<const PAGES: usize> Arena<[PageUse; PAGES]> {
-    /// An arena of free pages that starts at `device_addr`, of which the firmware may have `firmware_limit`.
+    /// Creates an arena of free pages at `device_addr`. The firmware may have `firmware_limit` of them.
     pub(crate) const fn new(device_addr: u64, firmware_limit: u32) -> Self {
         Self {
             device_addr,
@@ -123,12 +123,12 @@ impl<const PAGES: usize> Arena<[PageUse; PAGES]> {
 }
 
 impl Arena {
-    /// Device address of a byte.
+    /// Returns the device address of a byte.
     pub(crate) const fn addr(&self, at: usize) -> u64 {
         self.device_addr.wrapping_add(at as u64)
     }
 
-    /// Changes the use of a page, and all that is counted of it.
+    /// Changes the use of a page and the counters.
     fn set(&mut self, page: usize, to: PageUse) {
         let Some(place) = self.uses.get_mut(page) else { return };
         let from = core::mem::replace(place, to);
@@ -148,8 +148,8 @@ impl Arena {
         }
     }
 
-    /// Allocates the lowest run of `pages` free pages. Its content is undefined.
-    pub(crate) fn allocate(&mut self, pages: u32) -> Result<Run, Fault> {
+    /// Allocates the lowest contiguous range of `pages` free pages. Its content is undefined.
+    pub(crate) fn allocate(&mut self, pages: u32) -> Result<PageRange, PackedError> {
         let pages_or_one = NonZeroU32::new(pages).unwrap_or(NonZeroU32::MIN);
         let want = pages_or_one.get() as usize;
         let (mut run, mut lowest) = (0, None);
@@ -165,51 +165,51 @@ impl Arena {
             }
         }
         self.low = lowest.unwrap_or(self.high);
-        let end = end.ok_or(Error::ArenaFull { pages }.fault())?;
-        let run = Run { first: (end - want) as u32, pages: pages_or_one };
-        self.mark(run, PageUse::DRIVER);
+        let end = end.ok_or(Error::ArenaFull { pages }.pack())?;
+        let range = PageRange { first: (end - want) as u32, pages: pages_or_one };
+        self.mark(range, PageUse::DRIVER);
         if self.low == end - want {
             self.low = end;
         }
-        Ok(run)
+        Ok(range)
     }
 
-    /// Frees a run.
-    pub(crate) fn free(&mut self, run: Run) {
-        self.mark(run, PageUse::FREE);
+    /// Frees a range.
+    pub(crate) fn free(&mut self, range: PageRange) {
+        self.mark(range, PageUse::FREE);
     }
 
-    /// Gives a run up: the device may still write to it.
-    pub(crate) fn lose(&mut self, run: Run) {
-        self.mark(run, PageUse::LOST);
+    /// Leaks a range, because the device may still write to it.
+    pub(crate) fn leak(&mut self, range: PageRange) {
+        self.mark(range, PageUse::LEAKED);
     }
 
-    /// Notes a use of all pages of a run.
-    pub(crate) fn mark(&mut self, run: Run, to: PageUse) {
-        for page in run.first as usize..(run.first as usize).saturating_add(run.pages.get() as usize) {
+    /// Sets the use of all pages of a range.
+    pub(crate) fn mark(&mut self, range: PageRange, to: PageUse) {
+        for page in range.first as usize..(range.first as usize).saturating_add(range.pages.get() as usize) {
             self.set(page, to);
         }
     }
 
-    /// Allocates `count` pages for a use of their own, wherever they lie; [`Arena::next_page`] finds them again.
-    pub(crate) fn allocate_scattered(&mut self, count: u32, to: PageUse) -> Result<(), Fault> {
+    /// Allocates `count` pages anywhere for a use of their own. [`Arena::next_page`] finds them again.
+    pub(crate) fn allocate_scattered(&mut self, count: u32, to: PageUse) -> Result<(), PackedError> {
         if count > self.free {
-            return Err(Error::ArenaFull { pages: count }.fault());
+            return Err(Error::ArenaFull { pages: count }.pack());
         }
         for _ in 0..count {
-            let run = self.allocate(1)?;
-            self.mark(run, to);
+            let range = self.allocate(1)?;
+            self.mark(range, to);
         }
         Ok(())
     }
 
-    /// The lowest page with that use, from `page` on.
+    /// Returns the lowest page with that use, from `page` on.
     pub(crate) fn next_page(&self, page: usize, with: PageUse) -> Option<usize> {
         let found = self.uses.get(page..)?.iter().position(|used| *used == with)?;
         Some(page + found)
     }
 
-    /// Changes the use of all pages that have one use; how many those were.
+    /// Changes the use of all pages with use `from`, and returns their number.
     pub(crate) fn replace(&mut self, from: PageUse, to: PageUse) -> u32 {
         let (mut page, mut count) = (0, 0);
         while let Some(found) = self.next_page(page, from) {
@@ -220,36 +220,36 @@ impl Arena {
         count
     }
 
-    /// Allocates a doorbell record: the byte offset of 8 bytes.
-    pub(crate) fn allocate_record(&mut self) -> Result<usize, Fault> {
+    /// Allocates a doorbell record of 8 bytes and returns its byte offset.
+    pub(crate) fn allocate_record(&mut self) -> Result<usize, PackedError> {
         if !self.records.iter().any(|page| page.used != u64::MAX) {
             if self.records.is_full() {
-                return Err(Error::RecordsFull.fault());
+                return Err(Error::RecordsFull.pack());
             }
-            let run = self.allocate(1)?;
-            self.records.push(Records { run, used: 0 }).map_err(|_| Error::RecordsFull.fault())?;
+            let range = self.allocate(1)?;
+            self.records.push(Records { range, used: 0 }).map_err(|_| Error::RecordsFull.pack())?;
         }
-        let page = self.records.iter_mut().find(|page| page.used != u64::MAX).ok_or(Error::RecordsFull.fault())?;
+        let page = self.records.iter_mut().find(|page| page.used != u64::MAX).ok_or(Error::RecordsFull.pack())?;
         let slot = page.used.trailing_ones();
         page.used |= 1 << (slot & 63);
-        Ok(page.run.at() + slot as usize * RECORD)
+        Ok(page.range.at() + slot as usize * RECORD)
     }
 
     /// Frees a doorbell record.
     pub(crate) fn free_record(&mut self, at: usize) {
         let page = at / PAGE;
-        if let Some(records) = self.records.iter_mut().find(|records| records.run.first as usize == page) {
+        if let Some(records) = self.records.iter_mut().find(|records| records.range.first as usize == page) {
             records.used &= !(1 << ((at % PAGE / RECORD) & 63));
         }
         while let Some(last) = self.records.last().filter(|last| last.used == 0) {
-            let run = last.run;
+            let range = last.range;
             self.records.pop();
-            self.free(run);
+            self.free(range);
         }
     }
 
-    /// Allocates the highest free page for the firmware; its device address. `None` if there is none, or the firmware has as
-    /// many as it may have, or for as many functions.
+    /// Allocates the highest free page for the firmware and returns its device address. Returns `None` if no page is free, or if the
+    /// firmware has the maximum number of pages or of functions.
     pub(crate) fn allocate_firmware_page(&mut self, function: u16) -> Option<u64> {
         if self.firmware >= self.firmware_limit {
             return None;
@@ -262,7 +262,7 @@ impl Arena {
         Some(self.addr(page * PAGE))
     }
 
-    /// The count of a function, made if there is room for it.
+    /// Returns the counter of a function, which is created if there is room.
     fn function(&mut self, function: u16) -> Option<&mut FunctionPages> {
         if !self.functions.iter().any(|pages| pages.function == function) {
             self.functions.retain(|pages| pages.pages != 0);
@@ -271,7 +271,7 @@ impl Arena {
         self.functions.iter_mut().find(|pages| pages.function == function)
     }
 
-    /// Notes that the firmware has `count` pages less for a function.
+    /// Subtracts `count` pages from a function's counter.
     fn forget_firmware_pages(&mut self, function: u16, count: u32) {
         if let Some(pages) = self.functions.iter_mut().find(|pages| pages.function == function) {
             pages.pages = pages.pages.saturating_sub(count);
@@ -284,8 +284,8 @@ impl Arena {
         Some((page, *self.uses.get(page)?))
     }
 
-    /// Takes a page back from the firmware; `false` if the firmware does not have it. It may have one that was only offered,
-    /// if the answer to the offer has not come.
+    /// Reclaims a page from the firmware. Returns `false` if the firmware does not have it. It may have a page that was only offered,
+    /// if the command with the offer has not completed.
     pub(crate) fn free_firmware_page(&mut self, addr: u64, function: u16) -> bool {
         match self.page_at(addr) {
             Some((page, used)) if used == PageUse::FIRMWARE || used.is_offered() => {
@@ -299,7 +299,7 @@ impl Arena {
         }
     }
 
-    /// Notes that a page for the firmware is only offered so far, by the command in a slot.
+    /// Marks a page for the firmware as only offered, by the command in a slot.
     pub(crate) fn offer_firmware_page(&mut self, addr: u64, function: u16, slot: u32) {
         if let Some((page, PageUse::FIRMWARE)) = self.page_at(addr) {
             self.set(page, PageUse::offered(slot));
@@ -307,7 +307,7 @@ impl Arena {
         }
     }
 
-    /// Settles the offer of the command in a slot: the firmware has the pages, or not; how many.
+    /// Ends the offer of the command in a slot: the firmware has the pages, or they are free. Returns their number.
     pub(crate) fn end_offer(&mut self, slot: u32, function: u16, accepted: bool) -> u32 {
         let to = if accepted { PageUse::FIRMWARE } else { PageUse::FREE };
         let count = self.replace(PageUse::offered(slot), to);
@@ -317,34 +317,33 @@ impl Arena {
         count
     }
 
-    /// Pages that the firmware has.
+    /// Returns the number of pages that the firmware has.
     pub(crate) const fn firmware_pages(&self) -> u32 {
         self.firmware
     }
 
-    /// The `index`-th function that the firmware has, or had, pages for.
+    /// Returns the `index`-th function for which the firmware has, or had, pages.
     pub(crate) fn firmware_function(&self, index: usize) -> Option<FunctionPages> {
         self.functions.get(index).copied()
     }
 
-    /// Pages that the firmware could still be given.
+    /// Returns the number of pages that the firmware may still get.
     pub(crate) fn room_for_firmware(&self) -> u32 {
         self.free.min(self.firmware_limit.saturating_sub(self.firmware))
     }
 
-    /// Free pages.
+    /// Returns the number of free pages.
     pub(crate) const fn free_pages(&self) -> u32 {
         self.free
     }
 
-    /// Pages in some use.
+    /// Returns the number of pages with that use.
     pub(crate) fn count(&self, what: PageUse) -> u32 {
         self.uses.iter().filter(|page| **page == what).count() as u32
     }
 
-    /// Pages that neither this driver uses nor the firmware has and that are not free either: given up, or in the hands of a
-    /// command that has not answered.
-    pub(crate) fn lost_pages(&self) -> u32 {
+    /// Returns the number of pages that are leaked or belong to a command that timed out.
+    pub(crate) fn leaked_pages(&self) -> u32 {
         let known = [PageUse::FREE, PageUse::DRIVER, PageUse::FIRMWARE];
         self.uses.iter().filter(|page| !known.contains(page)).count() as u32
     }
@@ -359,28 +358,28 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_first_fit_and_come_back() {
+    fn ranges_are_first_fit_and_reusable() {
         let mut arena = arena::<8>();
         let arena: &mut Arena = &mut arena;
         let a = arena.allocate(2).unwrap();
         let b = arena.allocate(3).unwrap();
         assert_eq!((a.at(), b.at()), (0, 2 * PAGE));
-        assert_eq!(arena.allocate(4), Err(Error::ArenaFull { pages: 4 }.fault()));
+        assert_eq!(arena.allocate(4), Err(Error::ArenaFull { pages: 4 }.pack()));
         arena.free(a);
         assert_eq!(arena.allocate(3).unwrap().at(), 5 * PAGE);
         assert_eq!(arena.allocate(2).unwrap().at(), 0);
-        assert_eq!(arena.allocate(1), Err(Error::ArenaFull { pages: 1 }.fault()));
+        assert_eq!(arena.allocate(1), Err(Error::ArenaFull { pages: 1 }.pack()));
     }
 
     #[test]
     fn the_firmware_gets_pages_from_the_top_and_only_its_own_come_back() {
         let mut arena = arena::<3>();
         let arena: &mut Arena = &mut arena;
-        let run = arena.allocate(1).unwrap();
+        let range = arena.allocate(1).unwrap();
         assert_eq!(arena.allocate_firmware_page(0), Some(0x10_2000));
         assert_eq!(arena.allocate_firmware_page(0), Some(0x10_1000));
         assert_eq!(arena.allocate_firmware_page(0), None);
-        assert!(!arena.free_firmware_page(arena.addr(run.at()), 0));
+        assert!(!arena.free_firmware_page(arena.addr(range.at()), 0));
         assert!(!arena.free_firmware_page(0x10_2001, 0));
         assert!(!arena.free_firmware_page(0, 0));
         assert!(!arena.free_firmware_page(u64::MAX, 0));
@@ -394,7 +393,7 @@ mod tests {
         let mut arena = arena::<80>();
         let arena: &mut Arena = &mut arena;
         let all: std::vec::Vec<usize> = (0..2048).map(|_| arena.allocate_record().unwrap()).collect();
-        assert_eq!(arena.allocate_record(), Err(Error::RecordsFull.fault()));
+        assert_eq!(arena.allocate_record(), Err(Error::RecordsFull.pack()));
         assert_eq!(arena.count(PageUse::DRIVER), 32);
         for at in all {
             assert_eq!(at % RECORD, 0);
@@ -407,19 +406,19 @@ mod tests {
     fn what_is_counted_is_what_is_there() {
         let mut arena = arena::<64>();
         let arena: &mut Arena = &mut arena;
-        let (mut runs, mut given) = (std::vec::Vec::new(), std::vec::Vec::new());
+        let (mut ranges, mut given) = (std::vec::Vec::new(), std::vec::Vec::new());
         let mut state = 1u32;
         for step in 0..10_000 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let pick = (state >> 16) as usize;
             match state >> 29 {
-                0 | 1 => runs.extend(arena.allocate(1 + pick as u32 % 7)),
+                0 | 1 => ranges.extend(arena.allocate(1 + pick as u32 % 7)),
                 2 | 3 => given.extend(arena.allocate_firmware_page(pick as u16 % 3).map(|addr| (addr, pick as u16 % 3))),
                 4 if !given.is_empty() => {
                     let (addr, function) = given.swap_remove(pick % given.len());
                     assert!(arena.free_firmware_page(addr, function));
                 }
-                5 | 6 if !runs.is_empty() => arena.free(runs.swap_remove(pick % runs.len())),
+                5 | 6 if !ranges.is_empty() => arena.free(ranges.swap_remove(pick % ranges.len())),
                 _ => {}
             }
             assert_eq!(arena.free_pages(), arena.count(PageUse::FREE), "step {step}");
@@ -429,9 +428,9 @@ mod tests {
             // The lowest and the highest free page are found.
             let page = |used: &PageUse| *used == PageUse::FREE;
             if let (Some(low), Some(high)) = (arena.uses.iter().position(page), arena.uses.iter().rposition(page)) {
-                let run = arena.allocate(1).unwrap();
-                assert_eq!(run.first as usize, low);
-                arena.free(run);
+                let range = arena.allocate(1).unwrap();
+                assert_eq!(range.first as usize, low);
+                arena.free(range);
                 let addr = arena.allocate_firmware_page(0).unwrap();
                 assert_eq!(addr, 0x10_0000 + high as u64 * 4096);
                 assert!(arena.free_firmware_page(addr, 0));
@@ -443,17 +442,17 @@ mod tests {
     fn pages_of_their_own_are_found_in_order_and_change_together() {
         let mut arena = arena::<8>();
         let arena: &mut Arena = &mut arena;
-        let runs: std::vec::Vec<Run> = (0..8).map(|_| arena.allocate(1).unwrap()).collect();
+        let ranges: std::vec::Vec<PageRange> = (0..8).map(|_| arena.allocate(1).unwrap()).collect();
         for page in [1, 3, 4, 6] {
-            arena.free(runs[page]);
+            arena.free(ranges[page]);
         }
         let mailbox = PageUse::mailbox(31);
-        assert_eq!(arena.allocate_scattered(5, mailbox), Err(Error::ArenaFull { pages: 5 }.fault()));
+        assert_eq!(arena.allocate_scattered(5, mailbox), Err(Error::ArenaFull { pages: 5 }.pack()));
         assert_eq!(arena.free_pages(), 4, "nothing is taken of what does not suffice");
         arena.allocate_scattered(3, mailbox).unwrap();
         assert_eq!([0, 2, 4, 5].map(|from| arena.next_page(from, mailbox)), [Some(1), Some(3), Some(4), None]);
         assert_eq!(arena.next_page(0, PageUse::mailbox(30)), None);
-        assert_eq!((arena.lost_pages(), arena.replace(mailbox, PageUse::FREE), arena.free_pages()), (3, 3, 4));
+        assert_eq!((arena.leaked_pages(), arena.replace(mailbox, PageUse::FREE), arena.free_pages()), (3, 3, 4));
     }
 
     #[test]
@@ -464,10 +463,10 @@ mod tests {
         for addr in given {
             arena.offer_firmware_page(addr, 7, 5);
         }
-        assert_eq!((arena.firmware_pages(), arena.lost_pages()), (0, 4));
-        assert!(arena.free_firmware_page(given[0], 7), "the firmware took the offer, and gives back before it says so");
+        assert_eq!((arena.firmware_pages(), arena.leaked_pages()), (0, 4));
+        assert!(arena.free_firmware_page(given[0], 7), "the firmware took the offer, and returns a page before the completion");
         assert_eq!((arena.end_offer(4, 7, true), arena.end_offer(5, 7, true)), (0, 3));
-        assert_eq!((arena.firmware_pages(), arena.lost_pages(), arena.free_pages()), (3, 0, 5));
+        assert_eq!((arena.firmware_pages(), arena.leaked_pages(), arena.free_pages()), (3, 0, 5));
         assert_eq!(arena.firmware_function(0), Some(FunctionPages { function: 7, pages: 3 }));
         arena.offer_firmware_page(given[1], 7, 6);
         assert_eq!((arena.end_offer(6, 7, false), arena.free_pages()), (1, 6));

@@ -1,4 +1,4 @@
-//! What the driver and the device share: memory from the arena, and the doorbell page.
+//! Resources that driver and device share: the arena's memory and the doorbell page.
 
 pub(crate) mod arena;
 pub(crate) mod uar;

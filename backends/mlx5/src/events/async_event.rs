@@ -6,11 +6,11 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::driver::Driver;
-use crate::error::Fault;
+use crate::error::PackedError;
 use crate::events::eq::{Entry, event_data, event_type};
 use crate::log::log_event;
 
-/// The types that the queue for asynchronous events subscribes.
+/// Event types of the queue for asynchronous events.
 pub(crate) const ASYNC_EVENTS: &[EventType] = &[
     EventType::PathMigrated,
     EventType::CommEstablished,
@@ -27,11 +27,11 @@ pub(crate) const ASYNC_EVENTS: &[EventType] = &[
     EventType::SrqRqLimit,
 ];
 
-/// Entries that one call takes at most before it gives up looking for one that concerns the caller.
+/// Maximum number of entries that one call takes before it finds one for the caller.
 const ENTRIES: usize = 64;
 
 impl<P: Platform> Driver<P> {
-    /// Takes the completions of commands off their queue: the owner bits say the same.
+    /// Drains the event queue of commands. The owner bits of the command queue have the same information.
     pub(crate) fn drain_command_events(&mut self) {
         let Some(eq) = self.eqs.command.as_mut() else { return };
         for _ in 0..ENTRIES {
@@ -44,8 +44,8 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// Serves page requests, then takes the next asynchronous event for the caller.
-    pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, Fault> {
+    /// Serves page requests, then returns the next asynchronous event for the caller.
+    pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, PackedError> {
         self.serve_page_requests()?;
         if let Some(event) = self.eqs.after_overflow.take() {
             return Ok(Some(event));
@@ -59,7 +59,7 @@ impl<P: Platform> Driver<P> {
         self.stats.async_events = self.stats.async_events.wrapping_add(1);
         if eq.overflowed() {
             log_event!(warn, "the queue of asynchronous events was full: some may be lost");
-            // The entry is one of those that were not lost.
+            // This entry was not lost.
             self.eqs.after_overflow = Some(parse(&entry));
             return Ok(Some(AsyncEvent::Overflow));
         }
@@ -73,7 +73,7 @@ impl<P: Platform> Driver<P> {
     }
 }
 
-/// What an entry of the queue for asynchronous events says.
+/// Decodes an entry of the queue for asynchronous events.
 fn parse(entry: &Entry) -> AsyncEvent {
     let view = View::<Eqe>::of(entry);
     let sub_type = view.get(Eqe::EVENT_SUB_TYPE);

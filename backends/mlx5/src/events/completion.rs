@@ -8,29 +8,29 @@ use crate::driver::COMPLETION_EQS;
 use crate::events::eq::{Eq, event_data, event_type};
 use crate::log::format_as;
 
-/// The queues of completion events, in the hands of whoever handles interrupts.
-pub struct CompletionEvents<P: Platform> {
+/// The queues of completion events, owned by the interrupt handler.
+pub struct Mlx5CompletionEvents<P: Platform> {
     queues: Vec<Eq<P>, COMPLETION_EQS>,
-    /// Queue to look at first: the one after that which gave the last event, so that a busy one does not starve the others.
+    /// The queue to poll first: the one after the source of the last event, so that a busy queue does not starve the others.
     next: usize,
     /// Vector of all other events.
     control_vector: u16,
 }
 
-format_as!([P: Platform] CompletionEvents<P>, "CompletionEvents({} queues)", |this| this.queues.len());
+format_as!([P: Platform] Mlx5CompletionEvents<P>, "Mlx5CompletionEvents({} queues)", |this| this.queues.len());
 
-impl<P: Platform> CompletionEvents<P> {
+impl<P: Platform> Mlx5CompletionEvents<P> {
     pub(crate) const fn new(control_vector: u16) -> Self {
         Self { queues: Vec::new(), next: 0, control_vector }
     }
 
-    /// Adds a queue; it is dropped if there are as many as fit.
+    /// Adds a queue, which is dropped if there is no room.
     pub(crate) fn add(&mut self, eq: Eq<P>) {
         let _ = self.queues.push(eq);
     }
 }
 
-impl<P: Platform> bareverbs::CompletionEvents for CompletionEvents<P> {
+impl<P: Platform> bareverbs::CompletionEvents for Mlx5CompletionEvents<P> {
     fn next(&mut self, vector: Option<u16>) -> CompletionEvent {
         let count = self.queues.len();
         for turn in 0..count {
@@ -39,7 +39,7 @@ impl<P: Platform> bareverbs::CompletionEvents for CompletionEvents<P> {
             if vector.is_some_and(|vector| vector != eq.info.vector) {
                 continue;
             }
-            // Bounded: a queue gives as many entries as it has, then it says that it was full.
+            // Bounded: a queue returns at most as many entries as it has, then it reports an overflow.
             while let Some(entry) = eq.pop() {
                 self.next = index.wrapping_add(1);
                 eq.update_consumer_index();
@@ -68,21 +68,21 @@ mod tests {
 
     use super::*;
     use crate::driver::Driver;
-    use crate::mock::{DEVICE_ADDR, MockPlatform, driver};
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, driver};
 
     #[test]
-    fn queues_take_turns_and_a_full_one_says_so() {
+    fn queues_take_turns_and_a_full_one_reports_it() {
         let (mut driver, shared) = driver();
         let driver: &mut Driver<MockPlatform> = &mut driver;
         driver.uar = crate::dma::uar::Uar::at(4, 0, false);
-        let mut events = CompletionEvents::new(0);
+        let mut events = Mlx5CompletionEvents::new(0);
         for (cqn, number) in [(0x70, 1u64), (0x80, 2), (0x90, 3)] {
-            let run = driver.arena.allocate(1).unwrap();
-            assert_eq!(driver.arena.addr(run.at()), DEVICE_ADDR + 4096 * (number - 1));
-            events.add(driver.eq_for_tests(run, 6, number as u16));
+            let range = driver.arena.allocate(1).unwrap();
+            assert_eq!(driver.arena.addr(range.at()), DEVICE_ADDR + 4096 * (number - 1));
+            events.add(driver.eq_for_tests(range, 6, number as u16));
             // Every entry of the queue is written: type 0 (completion), the queue's number in the last dword of the data.
             for index in 0..64 {
-                let at = run.at() + index * EQE;
+                let at = range.at() + index * EQE;
                 let memory = &mut shared.borrow_mut().memory;
                 memory[at..at + EQE].fill(0);
                 memory[at + 56..at + 60].copy_from_slice(&u32::to_be_bytes(cqn));

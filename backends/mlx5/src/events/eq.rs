@@ -8,14 +8,14 @@ use bareverbs_mlx5_spec::{
 use crate::command::object::ObjectMemory;
 use crate::dma::arena::PAGE;
 use crate::driver::Driver;
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 use crate::log::log_event;
 use crate::ring::owner_matches;
 
-/// Least and greatest log2 of the entries.
+/// Minimum and maximum log2 of the entries.
 const LOG_SIZE: core::ops::RangeInclusive<u32> = 6..=16;
 
-/// What a queue reads its entries from and writes its consumer index to.
+/// Ring and doorbell registers of an event queue.
 pub(crate) struct EqIo<P: Platform> {
     ring: <P::Memory as DmaMemory>::Ring,
     update: <P::Registers as Registers>::Word,
@@ -23,7 +23,7 @@ pub(crate) struct EqIo<P: Platform> {
     fence: P::Fence,
 }
 
-/// An event queue: what its destruction needs.
+/// What the destruction of an event queue needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EqInfo {
     pub(crate) number: u8,
@@ -39,7 +39,7 @@ pub(crate) struct Eq<P: Platform> {
     log_size: u32,
     /// Entries taken so far.
     consumer: u32,
-    /// Consumer index that the device knows.
+    /// Consumer index that was reported to the device.
     reported: u32,
     /// Whether the device will raise an interrupt for the entry after `reported`.
     armed: bool,
@@ -47,14 +47,14 @@ pub(crate) struct Eq<P: Platform> {
     streak: u32,
 }
 
-/// An entry as it was copied out.
+/// A copy of an entry.
 pub(crate) type Entry = [u8; EQE];
 
 /// Words of an entry.
 const WORDS: u32 = (EQE / 8) as u32;
 
 impl<P: Platform> Eq<P> {
-    /// A queue whose `1 << log_size` entries belong to the device.
+    /// Returns a queue whose `1 << log_size` entries belong to the device.
     pub(crate) fn new(io: EqIo<P>, info: EqInfo, log_size: u32) -> Self {
         Self { io, info, log_size, consumer: 0, reported: 0, armed: false, streak: 0 }
     }
@@ -78,8 +78,8 @@ impl<P: Platform> Eq<P> {
         Some(entry)
     }
 
-    /// Whether the queue was full, so that the device may have had to drop entries: as many as it holds were taken in a row. Says
-    /// so once.
+    /// Returns once whether the queue was full, so that the device may have dropped entries: a whole ring of them was taken without
+    /// finding the queue empty.
     pub(crate) fn overflowed(&mut self) -> bool {
         let full = self.streak >= 1 << self.log_size;
         if full {
@@ -88,7 +88,7 @@ impl<P: Platform> Eq<P> {
         full
     }
 
-    /// Tells the device what was taken, if it might run out of entries otherwise.
+    /// Reports the consumer index to the device, if the device might range out of entries otherwise.
     pub(crate) fn update_consumer_index(&mut self) {
         if self.consumer.wrapping_sub(self.reported) >= 1 << (self.log_size - 2) {
             let value = self.report();
@@ -98,7 +98,7 @@ impl<P: Platform> Eq<P> {
         }
     }
 
-    /// Tells the device what was taken and asks for an interrupt at the next entry.
+    /// Reports the consumer index to the device and requests an interrupt for the next entry.
     pub(crate) fn arm(&mut self) {
         if self.armed && self.reported == self.consumer {
             return;
@@ -110,7 +110,7 @@ impl<P: Platform> Eq<P> {
     }
 
     fn report(&mut self) -> u32 {
-        // What was read of the entries was read before the device may write them again.
+        // The entries are read before the device may overwrite them.
         self.io.fence.read_before_write();
         self.reported = self.consumer;
         let number = EqDoorbell::EQN.place(u32::from(self.info.number));
@@ -118,37 +118,37 @@ impl<P: Platform> Eq<P> {
     }
 }
 
-/// Type of an entry; `None` for one that the specification does not list.
+/// Returns the type of an entry, `None` for one that the specification does not list.
 pub(crate) fn event_type(entry: &Entry) -> Option<EventType> {
     EventType::from_code(View::<Eqe>::of(entry).get(Eqe::EVENT_TYPE))
 }
 
-/// Data of an entry, with layout `L`.
+/// Returns the data of an entry, with layout `L`.
 pub(crate) fn event_data<L: Layout>(entry: &Entry) -> View<'_, L> {
     const { assert!(L::SIZE == Eqe::EVENT_DATA.len(), "event data has 28 bytes") };
     View::<Eqe>::of(entry).sub(Eqe::EVENT_DATA.as_sub())
 }
 
 impl<P: Platform> Driver<P> {
-    /// Makes an event queue for the given types that interrupts with `vector`.
-    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, Fault> {
+    /// Creates an event queue for the given types that interrupts with `vector`.
+    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, PackedError> {
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
         if !LOG_SIZE.contains(&log_size) {
-            return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() }.fault());
+            return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() }.pack());
         }
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized.fault())?;
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
         // 64 entries are a page: the pages are the queue.
         let memory = self.allocate_memory((EQE << log_size).div_ceil(PAGE) as u32, false)?;
         let made = self.create_eq_in(memory, log_size, types, vector, uar_page);
         made.inspect_err(|error| self.release_memory(memory, *error))
     }
 
-    /// The queue's memory and registers.
-    fn open_eq(&self, memory: ObjectMemory, log_size: u32) -> Result<EqIo<P>, Fault> {
+    /// Returns the queue's ring and registers.
+    fn open_eq(&self, memory: ObjectMemory, log_size: u32) -> Result<EqIo<P>, PackedError> {
         let base = self.uar.base()?;
         // An event queue has no record; nothing is written to the one that its span names.
         let at = memory.at();
-        let span = RingLayout::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.fault())?;
+        let span = RingLayout::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.pack())?;
         Ok(EqIo {
             ring: self.machine.memory.ring(&span)?,
             update: self.machine.registers.word(base + UAR_EQ_UPDATE)?,
@@ -164,7 +164,7 @@ impl<P: Platform> Driver<P> {
         types: &[EventType],
         vector: u16,
         uar_page: u32,
-    ) -> Result<Eq<P>, Fault> {
+    ) -> Result<Eq<P>, PackedError> {
         let io = self.open_eq(memory, log_size)?;
         for index in 0..1usize << log_size {
             self.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
@@ -189,16 +189,16 @@ impl<P: Platform> Driver<P> {
         Ok(Eq::new(io, EqInfo { number, vector, memory }, log_size))
     }
 
-    /// A queue that no device knows.
+    /// Returns a queue without a device.
     #[cfg(test)]
-    pub(crate) fn eq_for_tests(&self, run: crate::dma::arena::Run, log_size: u32, vector: u16) -> Eq<P> {
-        let memory = ObjectMemory::new(Some(run), None);
+    pub(crate) fn eq_for_tests(&self, range: crate::dma::arena::PageRange, log_size: u32, vector: u16) -> Eq<P> {
+        let memory = ObjectMemory::new(Some(range), None);
         Eq::new(self.open_eq(memory, log_size).unwrap(), EqInfo { number: 1, vector, memory }, log_size)
     }
 
     /// Destroys an event queue.
-    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), Fault> {
-        self.destroy_for_good(CmdOpcode::DestroyEq, u32::from(eq.number), eq.memory)?;
+    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), PackedError> {
+        self.destroy_untracked(CmdOpcode::DestroyEq, u32::from(eq.number), eq.memory)?;
         log_event!(debug, "event queue {} is gone", eq.number);
         Ok(())
     }
@@ -207,7 +207,7 @@ impl<P: Platform> Driver<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mock::{Done, MockPlatform, Shared, driver};
+    use crate::tests::mock::{Done, MockPlatform, Shared, driver};
 
     /// The device writes entry `index` of a queue of 64 at the start of the memory.
     fn put(shared: &Shared, index: u32, event: u8) {
@@ -223,8 +223,8 @@ mod tests {
         let (mut driver, shared) = driver();
         driver.uar = crate::dma::uar::Uar::at(4, 0, false);
         let view: &mut Driver<MockPlatform> = &mut driver;
-        let run = view.arena.allocate(1).unwrap();
-        let memory = ObjectMemory::new(Some(run), None);
+        let range = view.arena.allocate(1).unwrap();
+        let memory = ObjectMemory::new(Some(range), None);
         let io = view.open_eq(memory, 6).unwrap();
         for back in 1..=64 {
             put(&shared, start.wrapping_sub(back), 0x77);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_taken_once_each_and_told_before_the_device_runs_out() {
+    fn entries_are_taken_once_each_and_reported_before_the_device_runs_out() {
         for start in [0u32, 63, 0xff_ffe0, 0xffff_ffe0] {
             let (mut eq, shared) = queue(start);
             for step in 0..200u32 {
@@ -247,8 +247,8 @@ mod tests {
                 shared.borrow_mut().log.clear();
                 eq.update_consumer_index();
                 let value = 9 << 24 | index.wrapping_add(1) & 0xff_ffff;
-                let told = Done::Register(0x4048, value.to_be_bytes().to_vec());
-                let reported = [Done::ReadBeforeWrite, told, Done::Flush];
+                let written = Done::Register(0x4048, value.to_be_bytes().to_vec());
+                let reported = [Done::ReadBeforeWrite, written, Done::Flush];
                 let expected: &[Done] = if step % 16 == 15 { &reported } else { &[] };
                 assert_eq!(shared.borrow().log, expected, "a quarter of the queue at a time");
             }
@@ -256,13 +256,13 @@ mod tests {
             eq.arm();
             eq.arm();
             let value = 9 << 24 | start.wrapping_add(200) & 0xff_ffff;
-            let told = Done::Register(0x4040, value.to_be_bytes().to_vec());
-            assert_eq!(shared.borrow().log, [Done::ReadBeforeWrite, told, Done::Flush], "once");
+            let written = Done::Register(0x4040, value.to_be_bytes().to_vec());
+            assert_eq!(shared.borrow().log, [Done::ReadBeforeWrite, written, Done::Flush], "once");
         }
     }
 
     #[test]
-    fn a_full_queue_is_told_once() {
+    fn a_full_queue_is_reported_once() {
         let (mut eq, shared) = queue(0);
         for (entries, full) in [(63, false), (64, true), (64, true), (1, false)] {
             let start = eq.consumer;

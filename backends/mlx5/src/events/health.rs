@@ -1,4 +1,4 @@
-//! Whether the device still lives.
+//! Health of the device.
 
 use core::time::Duration;
 
@@ -6,107 +6,107 @@ use bareverbs::{Clock, Instant, Platform, Registers};
 use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
 
 use crate::driver::Driver;
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
-/// Looks without a change of the counter after which a device counts as stuck.
-const MISSES: u8 = 3;
-/// From look to look.
-const HEALTH_PERIOD: Duration = Duration::from_secs(1);
+/// Checks without a change of the counter after which a device counts as stuck.
+const MAX_MISSES: u8 = 3;
+/// Interval between two checks.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a look at the device gave.
+/// The result of a health check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Health {
     /// The device's counter, 24 bits.
     pub counter: u32,
-    /// Looks in a row that found the counter unchanged.
+    /// Consecutive checks that found the counter unchanged.
     pub misses: u8,
-    /// Whether that were three or more: the firmware runs no more.
+    /// Whether that were three or more: the firmware has stopped.
     pub stuck: bool,
-    /// What the firmware complains of, 0 for nothing.
+    /// Syndrome that the firmware reports, 0 for none.
     pub syndrome: u8,
-    /// Details of it.
+    /// Extended syndrome.
     pub ext_syndrome: u16,
-    /// Whether the firmware asks for a reset.
+    /// Whether the firmware requests a reset.
     pub reset_wanted: bool,
 }
 
 impl Health {
-    /// Whether the device can be used on.
+    /// Returns whether the device is usable.
     pub const fn is_well(&self) -> bool {
         !(self.stuck || self.reset_wanted && self.syndrome != 0)
     }
 }
 
-/// The counter at the last look.
+/// The counter at the last check.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HealthWatch {
     last: Option<u32>,
     misses: u8,
-    /// When [`Driver::maintain`] looks again.
+    /// When [`Driver::maintain`] checks again.
     next: Instant,
 }
 
 impl<P: Platform> Driver<P> {
-    /// Looks at the health counter and the health buffer, and takes back what commands that answered late had.
-    pub(crate) fn check_health(&mut self) -> Result<Health, Fault> {
+    /// Checks the health counter and the health buffer, and handles late completions of commands.
+    pub(crate) fn check_health(&mut self) -> Result<Health, PackedError> {
         self.destroy_orphans();
-        let (reset_wanted, complaint) = self.read_complaint()?;
+        let (reset_wanted, report) = self.read_health_report()?;
         let word = self.register(InitialSeg::HEALTH_COUNTER.dword());
         let counter = InitialSeg::HEALTH_COUNTER.take(word);
         self.health.misses = if self.health.last == Some(counter) { self.health.misses.saturating_add(1) } else { 0 };
         self.health.last = Some(counter);
-        if self.health.misses == MISSES {
+        if self.health.misses == MAX_MISSES {
             log_event!(error, "the health counter stands still at {:x}", counter);
         }
         Ok(Health {
             counter,
             misses: self.health.misses,
-            stuck: self.health.misses >= MISSES,
-            syndrome: HealthBuffer::SYND.take(complaint) as u8,
-            ext_syndrome: HealthBuffer::EXT_SYND.take(complaint) as u16,
+            stuck: self.health.misses >= MAX_MISSES,
+            syndrome: HealthBuffer::SYND.take(report) as u8,
+            ext_syndrome: HealthBuffer::EXT_SYND.take(report) as u16,
             reset_wanted,
         })
     }
 
-    /// [`Error::DeviceGone`] if reads give all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. No command is
-    /// sent after either: it would wait for its deadline.
-    pub(crate) fn check_device(&mut self) -> Result<(), Fault> {
-        self.read_complaint()?;
+    /// Returns [`Error::DeviceGone`] if registers read as all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. No
+    /// command is sent after either, since it would time out.
+    pub(crate) fn check_device(&mut self) -> Result<(), PackedError> {
+        self.read_health_report()?;
         self.commands.dead.map_or(Ok(()), Err)
     }
 
-    /// Whether the firmware asks for a reset, and the dword with its syndrome.
-    fn read_complaint(&mut self) -> Result<(bool, u32), Fault> {
+    /// Returns whether the firmware requests a reset, and the dword with its syndrome.
+    fn read_health_report(&mut self) -> Result<(bool, u32), PackedError> {
         let revision = self.register(InitialSeg::FW_REV_MAJOR.dword());
         let interface = self.register(InitialSeg::CMD_INTERFACE_REV.dword());
         if revision == u32::MAX && interface == u32::MAX {
             log_event!(error, "the device is gone");
-            self.commands.dead = Some(Error::DeviceGone.fault());
-            return Err(Error::DeviceGone.fault());
+            self.commands.dead = Some(Error::DeviceGone.pack());
+            return Err(Error::DeviceGone.pack());
         }
         let buffer = InitialSeg::HEALTH_BUFFER.offset();
         let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())) != 0;
-        let complaint = self.register(buffer + HealthBuffer::SYND.dword());
-        let syndrome = HealthBuffer::SYND.take(complaint) as u8;
+        let report = self.register(buffer + HealthBuffer::SYND.dword());
+        let syndrome = HealthBuffer::SYND.take(report) as u8;
         if reset_wanted && syndrome != 0 {
-            log_event!(error, "the firmware asks for a reset, health syndrome {:x}", syndrome);
-            self.commands.dead = Some(Error::DeviceFatal { syndrome }.fault());
+            log_event!(error, "the firmware requests a reset, health syndrome {:x}", syndrome);
+            self.commands.dead = Some(Error::DeviceFatal { syndrome }.pack());
         }
-        Ok((reset_wanted, complaint))
+        Ok((reset_wanted, report))
     }
 
-    /// Gives the firmware the pages that it asks for and, once a second, looks at its health. Gives the moment of the next call.
-    pub(crate) fn maintain(&mut self) -> Result<Instant, Fault> {
+    /// Gives the firmware the pages that it requests and checks its health once a second. Returns when to call again.
+    pub(crate) fn maintain(&mut self) -> Result<Instant, PackedError> {
         self.serve_page_requests()?;
         let now = self.machine.clock.now();
         if now >= self.health.next {
-            self.health.next = now.after(HEALTH_PERIOD);
+            self.health.next = now.after(HEALTH_INTERVAL);
             let health = self.check_health()?;
-            // It may count again some day, but nobody can wait for that.
+            // The counter may move again, but no wait for that is bounded.
             if health.stuck {
-                return Err(Error::DeviceFatal { syndrome: health.syndrome }.fault());
+                return Err(Error::DeviceFatal { syndrome: health.syndrome }.pack());
             }
         }
         match self.commands.dead {
@@ -115,12 +115,12 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// A register of the initialization segment, in host byte order; all ones where there is none, as if no device answered.
+    /// Returns a register of the initialization segment in host byte order, all ones where there is none.
     pub(crate) fn register(&self, at: usize) -> u32 {
         self.machine.registers.read32(at).map_or(u32::MAX, u32::from_be)
     }
 
-    /// A field of the initialization segment.
+    /// Returns a field of the initialization segment.
     pub(crate) fn segment(&self, field: Field<InitialSeg>) -> u32 {
         field.take(self.register(field.dword()))
     }

@@ -9,15 +9,15 @@ use bareverbs_mlx5_spec::{
 use crate::Mlx5;
 use crate::command::object::{Object, ObjectMemory};
 use crate::driver::Driver;
-use crate::error::{Error, Fault, Feature};
+use crate::error::{Error, Feature, PackedError};
 use crate::log::{format_as, log_event, logged};
 use crate::objects::pd::Pd;
 
 /// Octowords of a window's translation: one KLM, in the 64 bytes that a bind writes.
 const WINDOW_OCTOWORDS: u32 = 4;
-/// Least and greatest log2 of a page of a page list.
+/// Minimum and maximum log2 of a page of a page list.
 const LOG_PAGE: core::ops::RangeInclusive<u32> = 12..=31;
-/// Bytes that one entry of an indirect key reaches at most here.
+/// Maximum bytes of one entry of an indirect key.
 const KLM_REACH: u64 = 1 << 30;
 /// Octowords of a translation are counted in blocks of this many.
 const OCTOWORD_BLOCK: u32 = 4;
@@ -38,21 +38,21 @@ pub struct Mw {
 
 format_as!([] Mw, "Mw({:x})", |this| this.key.number);
 
-/// What the device knows of a key, as QUERY_MKEY gives it.
+/// The state of a key, as QUERY_MKEY reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MkeyState {
     /// Low byte of the key.
     pub tag: MkeyTag,
-    /// Whether the key opens nothing: a window that is not bound.
+    /// Whether the key grants no access: a window that is not bound.
     pub free: bool,
-    /// First address that it opens.
+    /// First address to which it grants access.
     pub start: u64,
-    /// Bytes that it opens.
+    /// Number of bytes to which it grants access.
     pub length: u64,
 }
 
-/// Walks a map, and remembers the extent that it looked at last.
+/// Looks addresses up in a map, and caches the last extent.
 struct Walk<'a, M: ?Sized> {
     map: &'a M,
     at: u64,
@@ -64,7 +64,7 @@ impl<'a, M: AddressMap + ?Sized> Walk<'a, M> {
         Self { map, at: 0, extent: Extent { device_addr: 0, len: 0 } }
     }
 
-    /// The extent from `addr` on.
+    /// Returns the extent from `addr` on.
     fn extent(&mut self, addr: u64) -> Option<Extent> {
         let within = addr.wrapping_sub(self.at);
         if within >= self.extent.len {
@@ -85,12 +85,12 @@ struct Pages {
 
 impl Pages {
     /// Finds the largest page size at which `length` bytes from `addr` are a list of aligned pages.
-    fn find<M: AddressMap + ?Sized>(addr: u64, length: u64, walk: &mut Walk<'_, M>) -> Result<Self, Fault> {
+    fn find<M: AddressMap + ?Sized>(addr: u64, length: u64, walk: &mut Walk<'_, M>) -> Result<Self, PackedError> {
         let smallest = *LOG_PAGE.start();
         if length == 0 {
             return Ok(Self { log_size: smallest, count: 0 });
         }
-        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { page: 0 }.fault())?;
+        let last = addr.checked_add(length - 1).ok_or(Error::Unmapped { page: 0 }.pack())?;
         // A bit is set in `unlike` if pages of that size, or larger, would not do.
         let mut unlike = 0;
         let mut expected = None;
@@ -109,7 +109,7 @@ impl Pages {
             }
         }
         if unlike.trailing_zeros() < smallest {
-            return Err(Error::Misaligned.fault());
+            return Err(Error::Misaligned.pack());
         }
         // No larger than what covers the whole region.
         let cover = u64::BITS - (addr ^ last).leading_zeros();
@@ -126,26 +126,26 @@ impl Pages {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Low byte of the next key: another one each time, so that a key that is gone does not open what comes after it.
+    /// Returns the tag of the next key: another one each time, so that a destroyed key does not grant access to its successor.
     const fn next_tag(&mut self) -> MkeyTag {
         self.mkey_tag = self.mkey_tag.next();
         self.mkey_tag
     }
 
-    /// Makes a region.
-    pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), Fault> {
+    /// Creates a region.
+    pub(crate) fn create_mr(&mut self, pd: &Pd, request: &MrRequest<'_>) -> Result<(Mr, Lkey, Rkey), PackedError> {
         let access = request.access;
         if access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
-            return Err(Error::Unsupported(Feature::Atomics).fault());
+            return Err(Error::Unsupported(Feature::Atomics).pack());
         }
         if access.contains(Access::MW_BIND) && !self.caps.windows {
-            return Err(Error::Unsupported(Feature::MemoryWindows).fault());
+            return Err(Error::Unsupported(Feature::MemoryWindows).pack());
         }
         if access.contains(Access::RELAXED_ORDERING) && !self.caps.relaxed_write && !self.caps.relaxed_read {
-            return Err(Error::Unsupported(Feature::RelaxedOrdering).fault());
+            return Err(Error::Unsupported(Feature::RelaxedOrdering).pack());
         }
         if !Access::KNOWN.contains(access) {
-            return Err(Error::Unsupported(Feature::AccessFlag).fault());
+            return Err(Error::Unsupported(Feature::AccessFlag).pack());
         }
         let MrRequest { addr, length, .. } = *request;
         let tag = self.next_tag();
@@ -176,8 +176,8 @@ impl<P: Platform> Driver<P> {
         region: &Region,
         pages: Pages,
         walk: &mut Walk<'_, M>,
-    ) -> Result<(Mr, Lkey, Rkey), Fault> {
-        // What peers may do is the indirect key's matter.
+    ) -> Result<(Mr, Lkey, Rkey), PackedError> {
+        // The indirect key has the remote rights.
         let local = region.access & (Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
         let inner = Region { access: local, ..*region };
         let index = self.create_page_list(&inner, pages, walk)?;
@@ -191,7 +191,7 @@ impl<P: Platform> Driver<P> {
             .set(Mkc::ACCESS_MODE_1_0, AccessMode::Klms.code())
             .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, octowords);
         let (addr, length) = (region.addr, region.length);
-        // Each entry is two 64-bit words; what has no bytes is zeros.
+        // Each entry is two 64-bit words. Entries without bytes are zeros.
         let mut list = |index: usize| {
             let done = (index as u64 / 2).saturating_mul(KLM_REACH);
             match length.saturating_sub(done).min(KLM_REACH) {
@@ -206,15 +206,15 @@ impl<P: Platform> Driver<P> {
                 Ok((Mr { key: Object::new(index), indirect: Some(Object::new(outer)) }, Lkey::new(key), Rkey::new(key)))
             }
             Err(error) => {
-                if let Err(error) = self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE) {
-                    log_event!(warn, "key {:x} is given up: {:?}", lkey, error);
+                if let Err(error) = self.destroy_untracked(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE) {
+                    log_event!(warn, "key {:x} is leaked: {:?}", lkey, error);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Fills in all of a region's context but its translation.
+    /// Sets a region's context except its translation.
     fn set_context<'a, 'b>(&self, context: &'a mut ViewMut<'b, Mkc>, region: &Region) -> &'a mut ViewMut<'b, Mkc> {
         let flag = |flag| u32::from(region.access.contains(flag));
         let relaxed = flag(Access::RELAXED_ORDERING);
@@ -233,13 +233,13 @@ impl<P: Platform> Driver<P> {
             .set64(Mkc::LEN, region.length)
     }
 
-    /// Creates a key with a page list; its index.
+    /// Creates a key with a page list, and returns its index.
     fn create_page_list<M: AddressMap + ?Sized>(
         &mut self,
         region: &Region,
         pages: Pages,
         walk: &mut Walk<'_, M>,
-    ) -> Result<u32, Fault> {
+    ) -> Result<u32, PackedError> {
         let octowords = octowords(pages.count.div_ceil(2))?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
@@ -262,14 +262,14 @@ impl<P: Platform> Driver<P> {
         };
         let index = self.create_mkey(&input, &mut list, octowords as usize * 2)?;
         if let Some(at) = missing {
-            self.destroy_for_good(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE)?;
+            self.destroy_untracked(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE)?;
             return Err(unmapped(at));
         }
         Ok(index)
     }
 
     /// Destroys a region.
-    pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), Fault> {
+    pub(crate) fn destroy_mr(&mut self, mr: &mut Mr) -> Result<(), PackedError> {
         if let Some(key) = &mut mr.indirect {
             self.destroy_mkey(key)?;
             mr.indirect = None;
@@ -277,10 +277,10 @@ impl<P: Platform> Driver<P> {
         self.destroy_mkey(&mut mr.key)
     }
 
-    /// Makes an unbound window: a free key of one KLM.
-    pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), Fault> {
+    /// Creates an unbound window: a free key of one KLM.
+    pub(crate) fn create_mw(&mut self, pd: &Pd, kind: MwType) -> Result<(Mw, Rkey), PackedError> {
         if !self.caps.windows {
-            return Err(Error::Unsupported(Feature::MemoryWindows).fault());
+            return Err(Error::Unsupported(Feature::MemoryWindows).pack());
         }
         let tag = self.next_tag();
         let mut input = Buffer::zeroed();
@@ -303,7 +303,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Destroys a window.
-    pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), Fault> {
+    pub(crate) fn destroy_mw(&mut self, mw: &mut Mw) -> Result<(), PackedError> {
         self.destroy_mkey(&mut mw.key)
     }
 
@@ -312,23 +312,23 @@ impl<P: Platform> Driver<P> {
         input: &Buffer<CreateMkeyIn>,
         list: &mut dyn FnMut(usize) -> u64,
         len: usize,
-    ) -> Result<u32, Fault> {
+    ) -> Result<u32, PackedError> {
         let index = self.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
         // Index 0 is no key, and index 1 holds the key that ends a receive list.
         if index <= mkey_index(INVALID_LKEY) {
-            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.fault());
+            return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.pack());
         }
         Ok(index)
     }
 
-    fn destroy_mkey(&mut self, key: &mut Object) -> Result<(), Fault> {
+    fn destroy_mkey(&mut self, key: &mut Object) -> Result<(), PackedError> {
         self.destroy::<cmd::DestroyMkey>(key, ObjectMemory::NONE)?;
         log_event!(debug, "key with index {:x} is gone", key.number);
         Ok(())
     }
 
-    /// Asks the device for a key by its index, the upper 24 bits of a key.
-    pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Fault> {
+    /// Queries the state of a key by its index, the upper 24 bits of a key.
+    pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryMkeyIn::MKEY_INDEX, index);
         self.command::<cmd::QueryMkey>(input.view(), output.view_mut())?;
@@ -341,46 +341,46 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// The key that a window has now: after a reset of its queue pair the only way to learn whether a bind was carried out.
-    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, Fault> {
+    /// Returns the current key of a window. After a reset of its queue pair only this tells whether a bind was executed.
+    pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, PackedError> {
         let state = self.query_mkey(mw.key.number)?;
         Ok(Rkey::new(mkey_from(mw.key.number, state.tag)))
     }
 }
 
 impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
-    /// What the device knows of a key, by its index: the upper 24 bits of an L_Key or R_Key.
+    /// Returns the state of a key by its index, the upper 24 bits of an L_Key or R_Key.
     ///
     /// # Errors
-    /// If there is no such key, or the command fails.
+    /// There is no such key, or the command fails.
     pub fn query_mkey(&mut self, index: u32) -> Result<MkeyState, Error> {
         logged("query_mkey", self.view().query_mkey(index))
     }
 }
 
-/// What the context of a region's key says.
+/// Contents of the context of a region's key.
 #[derive(Clone, Copy)]
 struct Region {
     pd: u32,
     access: Access,
     /// First address by which the key is used.
     start: u64,
-    /// First address by which the map is asked.
+    /// First address for the map.
     addr: u64,
     length: u64,
     tag: MkeyTag,
 }
 
 /// A region whose byte `at` has no device address.
-fn unmapped(at: u64) -> Fault {
-    Error::Unmapped { page: u32::try_from(at >> LOG_PAGE.start()).unwrap_or(u32::MAX) }.fault()
+fn unmapped(at: u64) -> PackedError {
+    Error::Unmapped { page: u32::try_from(at >> LOG_PAGE.start()).unwrap_or(u32::MAX) }.pack()
 }
 
 /// A number of octowords, if a command can carry them.
-fn octowords(count: u64) -> Result<u32, Fault> {
+fn octowords(count: u64) -> Result<u32, PackedError> {
     let limit = u32::MAX / OCTOWORD as u32;
     let within = u32::try_from(count).ok().filter(|count| *count <= limit);
-    within.ok_or(Error::LimitExceeded { limit }.fault())
+    within.ok_or(Error::LimitExceeded { limit }.pack())
 }
 
 /// An entry of an indirect key: its first 64-bit word, or with an odd `index` its second.
@@ -410,16 +410,16 @@ mod tests {
         }
     }
 
-    /// One extent of all addresses, plus a constant, and how often it was looked at.
+    /// One extent of all addresses, plus a constant, and how often it was looked up.
     #[derive(Default)]
     struct Offset {
         offset: u64,
-        looks: Cell<u32>,
+        lookups: Cell<u32>,
     }
 
     impl AddressMap for Offset {
         fn extent(&self, addr: u64) -> Option<Extent> {
-            self.looks.set(self.looks.get() + 1);
+            self.lookups.set(self.lookups.get() + 1);
             Some(Extent { device_addr: addr.wrapping_add(self.offset), len: (u64::MAX - addr).max(1) })
         }
     }
@@ -445,11 +445,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_contiguous_is_looked_at_once() {
+    fn a_contiguous_extent_is_looked_up_once() {
         let map = Offset { offset: 1 << 40, ..Offset::default() };
         let (log_size, pages) = list(0x1234_5000, 64 << 30, &map).unwrap();
         assert_eq!((log_size, pages.len(), pages[0], pages[1]), (31, 33, 1 << 40, (1 << 40) + (1 << 31)));
-        assert!(map.looks.get() <= 2, "{} looks", map.looks.get());
+        assert!(map.lookups.get() <= 2, "{} lookups", map.lookups.get());
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Objects of the device that a program makes: protection domains, memory keys, completion queues, queue pairs.
+//! Objects of the device: protection domains, memory keys, completion queues, queue pairs, the UAR page.
 
 pub(crate) mod cq;
 pub(crate) mod mkey;
 pub(crate) mod pd;
 pub(crate) mod qp;
+pub(crate) mod uar;

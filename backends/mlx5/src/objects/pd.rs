@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{View, cmd};
 
 use crate::command::object::{Object, ObjectMemory};
 use crate::driver::Driver;
-use crate::error::Fault;
+use crate::error::PackedError;
 use crate::log::{format_as, log_event};
 
 /// A protection domain of this backend.
@@ -16,22 +16,22 @@ pub struct Pd {
 format_as!([] Pd, "Pd({:x})", |this| this.object.number);
 
 impl Pd {
-    /// Number.
+    /// Returns its number.
     pub const fn pdn(&self) -> Pdn {
         Pdn::new(self.object.number)
     }
 }
 
 impl<P: Platform> Driver<P> {
-    /// Makes a domain.
-    pub(crate) fn alloc_pd(&mut self) -> Result<Pd, Fault> {
+    /// Creates a domain.
+    pub(crate) fn alloc_pd(&mut self) -> Result<Pd, PackedError> {
         let number = self.create::<cmd::AllocPd>(View::zeros(), ObjectMemory::NONE)?;
         log_event!(debug, "protection domain {:x}", number);
         Ok(Pd { object: Object::new(number) })
     }
 
     /// Destroys a domain.
-    pub(crate) fn dealloc_pd(&mut self, pd: &mut Pd) -> Result<(), Fault> {
+    pub(crate) fn dealloc_pd(&mut self, pd: &mut Pd) -> Result<(), PackedError> {
         self.destroy::<cmd::DeallocPd>(&mut pd.object, ObjectMemory::NONE)?;
         log_event!(debug, "protection domain {:x} is gone", pd.object.number);
         Ok(())

@@ -8,9 +8,9 @@ use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, UAR_CQ_A
 use crate::command::object::{Object, ObjectMemory};
 use crate::dma::arena::PAGE;
 use crate::driver::Driver;
-use crate::error::{Error, Fault};
+use crate::error::{Error, PackedError};
 use crate::log::{format_as, log_event};
-use ring::{CqRing, Shape};
+use ring::{Mlx5CqRing, Shape};
 
 /// A completion queue of this backend.
 pub struct Cq {
@@ -21,12 +21,12 @@ pub struct Cq {
 format_as!([] Cq, "Cq({:x})", |this| this.object.number);
 
 impl Cq {
-    /// Number.
+    /// Returns its number.
     pub const fn cqn(&self) -> Cqn {
         Cqn::new(self.object.number)
     }
 
-    /// A queue that no device knows.
+    /// Returns a queue without a device.
     #[cfg(test)]
     pub(crate) const fn for_tests() -> Self {
         Self { object: Object::new(7), memory: ObjectMemory::NONE }
@@ -34,14 +34,14 @@ impl Cq {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Makes a completion queue of at least `entries`.
-    pub(crate) fn create_cq<B>(&mut self, entries: u32) -> Result<CreatedCq<B>, Fault>
+    /// Creates a completion queue of at least `entries` entries.
+    pub(crate) fn create_cq<B>(&mut self, entries: u32) -> Result<CreatedCq<B>, PackedError>
     where
-        B: bareverbs::Provider<Cq = Cq, CqRing = CqRing<P>>,
+        B: bareverbs::Provider<Cq = Cq, CqRing = Mlx5CqRing<P>>,
     {
         let most = 1u32 << self.caps.log_max_cq_sz;
         if entries > most {
-            return Err(Error::LimitExceeded { limit: most }.fault());
+            return Err(Error::LimitExceeded { limit: most }.pack());
         }
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
         let memory = self.allocate_memory(((1usize << log_size) * CQE).div_ceil(PAGE) as u32, true)?;
@@ -58,18 +58,18 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, CqRing<P>), Fault> {
+    fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, Mlx5CqRing<P>), PackedError> {
         for index in 0..1usize << log_size {
             self.machine.memory.write(memory.at() + index * CQE + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
         }
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized.fault())?;
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
         let (at, record) = (memory.at(), memory.record());
-        let span = RingLayout::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at }.fault())?;
+        let span = RingLayout::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
         let ring = self.machine.memory.ring(&span)?;
         let doorbell = self.machine.registers.doorbell(self.uar.base()? + UAR_CQ_ARM, 1)?;
         let eqs = &mut self.eqs;
         let turn = eqs.assigned.checked_rem(eqs.completion.len());
-        let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized.fault())?;
+        let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized.pack())?;
         eqs.assigned = eqs.assigned.wrapping_add(1);
         let mut input = Buffer::zeroed();
         input
@@ -82,11 +82,11 @@ impl<P: Platform> Driver<P> {
         let cqn = self.create::<cmd::CreateCq>(input.view(), memory)?;
         log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << log_size, eq.number);
         let shape = Shape { cqn, log_size, user_index: self.caps.user_index, combining: self.uar.is_combining() };
-        Ok((cqn, eq.vector, CqRing::new(ring, doorbell, self.machine.fence.clone(), shape)))
+        Ok((cqn, eq.vector, Mlx5CqRing::new(ring, doorbell, self.machine.fence.clone(), shape)))
     }
 
     /// Destroys a completion queue.
-    pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), Fault> {
+    pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), PackedError> {
         self.destroy::<cmd::DestroyCq>(&mut cq.object, cq.memory)?;
         log_event!(debug, "completion queue {:x} is gone", cq.object.number);
         self.cqs = self.cqs.wrapping_sub(1);

@@ -13,7 +13,7 @@ use bareverbs_mlx5_spec::{CQE, CqArm, CqDoorbellRecord, Cqe, CqeOpcode, CqeSyndr
 /// Words of an entry.
 const WORDS: u32 = (CQE / 8) as u32;
 
-/// The word that the device writes last: owner, opcode, number and counter lie in it, so one load tells all.
+/// The word that the device writes last. Owner, opcode, QP number and counter lie in it, so one load reads them all.
 const LAST: usize = Cqe::OWNER.word();
 const _: () = assert!(LAST == Cqe::OPCODE.word() && LAST == Cqe::QPN.word() && LAST == Cqe::WQE_COUNTER.word());
 const _: () = assert!(Cqe::OPCODE.dword() == LAST * 8 + 4 && Cqe::OWNER.dword() == LAST * 8 + 4, "low half");
@@ -23,7 +23,7 @@ const RECV: u32 = CqeOpcode::RespSend as u32;
 const _: () = assert!(CqeOpcode::Req as u32 == 0 && RECV == 2);
 
 /// The ring of one completion queue.
-pub struct CqRing<P: Platform> {
+pub struct Mlx5CqRing<P: Platform> {
     ring: <P::Memory as DmaMemory>::Ring,
     doorbell: <P::Registers as Registers>::Doorbell,
     fence: P::Fence,
@@ -32,24 +32,24 @@ pub struct CqRing<P: Platform> {
 }
 
 format_as!(
-    [P: Platform] CqRing<P>,
-    "CqRing({:x}, consumer index {})",
+    [P: Platform] Mlx5CqRing<P>,
+    "Mlx5CqRing({:x}, consumer index {})",
     |this| this.shape.cqn, this.consumer.get(),
 );
 
-/// What never changes of a completion queue.
+/// Constants of a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) cqn: u32,
     pub(crate) log_size: u32,
     /// Whether completions carry the user index of their queue pair.
     pub(crate) user_index: bool,
-    /// Whether the page of the doorbell has to be flushed.
+    /// Whether writes to the doorbell must be flushed.
     pub(crate) combining: bool,
 }
 
-impl<P: Platform> CqRing<P> {
-    /// An empty queue.
+impl<P: Platform> Mlx5CqRing<P> {
+    /// Returns an empty queue.
     pub(crate) fn new(
         ring: <P::Memory as DmaMemory>::Ring,
         doorbell: <P::Registers as Registers>::Doorbell,
@@ -65,7 +65,7 @@ impl<P: Platform> CqRing<P> {
     }
 }
 
-/// What an error entry means, as rdma-core has it.
+/// Returns the status of an error entry, same as in rdma-core.
 fn status(syndrome: u32) -> WcStatus {
     match CqeSyndrome::from_code(syndrome) {
         Some(CqeSyndrome::LocalLength) => WcStatus::LocLenErr,
@@ -85,24 +85,24 @@ fn status(syndrome: u32) -> WcStatus {
     }
 }
 
-/// Whether an entry whose last word is this was written by the device in this round.
+/// Returns whether the device wrote an entry with this last word in the current pass over the ring.
 #[inline(always)]
 const fn is_ours(last: u64, index: u32, log_size: u32) -> bool {
     Cqe::OPCODE.take_word(last) != CqeOpcode::Invalid.code() && owner_matches(Cqe::OWNER, last, index, log_size)
 }
 
-impl<P: Platform> bareverbs::CqRing for CqRing<P> {
+impl<P: Platform> bareverbs::CqRing for Mlx5CqRing<P> {
     type Reader<'a>
-        = CqReader<'a, P>
+        = Mlx5CqReader<'a, P>
     where
         Self: 'a;
 
     #[inline(always)]
-    fn reader(&self) -> CqReader<'_, P> {
-        CqReader { source: self }
+    fn reader(&self) -> Mlx5CqReader<'_, P> {
+        Mlx5CqReader { source: self }
     }
 
-    /// The record first, then the register.
+    /// Writes the record first, then the register.
     fn arm(&mut self, events: u32, solicited_only: bool) {
         let consumer = self.consumer.get();
         self.ring.view().record(true, CqDoorbellRecord::arm_dword(events, solicited_only, consumer).to_be());
@@ -113,7 +113,7 @@ impl<P: Platform> bareverbs::CqRing for CqRing<P> {
         }
     }
 
-    /// The other completions move up.
+    /// Removes the completions of a queue pair. The others move up.
     fn clean(&mut self, qpn: Qpn) {
         let (entries, log_size) = (1_u32 << self.shape.log_size, self.shape.log_size);
         let ring = self.ring.view();
@@ -153,38 +153,38 @@ impl<P: Platform> bareverbs::CqRing for CqRing<P> {
     }
 }
 
-/// [`CqRing`] while completions are taken. Everything is read where it lies: there are not registers enough for a copy.
-pub struct CqReader<'a, P: Platform> {
-    source: &'a CqRing<P>,
+/// [`Mlx5CqRing`] while completions are taken. It is a reference, because a copy would not fit in CPU registers.
+pub struct Mlx5CqReader<'a, P: Platform> {
+    source: &'a Mlx5CqRing<P>,
 }
 
-format_as!([P: Platform] CqReader<'_, P>, "CqReader({:x})", |this| this.source.shape.cqn);
+format_as!([P: Platform] Mlx5CqReader<'_, P>, "Mlx5CqReader({:x})", |this| this.source.shape.cqn);
 
-impl<P: Platform> Clone for CqReader<'_, P> {
+impl<P: Platform> Clone for Mlx5CqReader<'_, P> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Platform> Copy for CqReader<'_, P> {}
+impl<P: Platform> Copy for Mlx5CqReader<'_, P> {}
 
-impl<P: Platform> CqReader<'_, P> {
-    /// Word `word` of the entry, in host byte order.
+impl<P: Platform> Mlx5CqReader<'_, P> {
+    /// Returns word `word` of the entry, in host byte order.
     #[inline(always)]
     fn word(&self, word: usize) -> u64 {
         let first = self.source.consumer.get().wrapping_mul(WORDS);
         u64::from_be(self.source.ring.view().word(first.wrapping_add(word as u32)))
     }
 
-    /// A field of the entry.
+    /// Returns a field of the entry.
     #[inline(always)]
     fn get<L>(&self, field: Field<L>) -> u32 {
         field.take_word(self.word(field.word()))
     }
 }
 
-impl<P: Platform> bareverbs::CqReader for CqReader<'_, P> {
+impl<P: Platform> bareverbs::CqReader for Mlx5CqReader<'_, P> {
     #[inline(always)]
     fn peek(&mut self) -> Peek {
         let last = self.word(LAST);

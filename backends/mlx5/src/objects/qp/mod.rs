@@ -1,4 +1,4 @@
-//! Queue pairs: their rings, their making and unmaking.
+//! Queue pairs: rings, creation, destruction.
 
 mod modify;
 pub(crate) mod recv_ring;
@@ -8,27 +8,23 @@ pub(crate) mod send_ring;
 use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingLayout, RingSizes};
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
-use crate::bring_up::caps::Capabilities;
+use crate::bring_up::caps::{CONNECTED_HEAD, Capabilities, INLINE_HEAD};
 use crate::command::object::{Object, ObjectMemory};
 use crate::dma::arena::PAGE;
 use crate::driver::Driver;
-use crate::error::{Error, Fault, Feature};
+use crate::error::{Error, Feature, PackedError};
 use crate::log::{format_as, log_event};
 use crate::objects::cq::Cq;
 use crate::objects::pd::Pd;
 
-use recv_ring::RecvRing;
-use send_ring::SendRing;
+use recv_ring::Mlx5RecvRing;
+use send_ring::Mlx5SendRing;
 
-/// Bytes before the payload of a connected queue pair's request: control segment and remote address.
-const CONNECTED_HEAD: u32 = 32;
 /// Bytes before the payload of a datagram: control segment and address vector.
 const DATAGRAM_HEAD: u32 = 64;
 /// Bytes of the longest bind: control segment, UMR control segment, key context, translations.
 const BIND: u32 = 192;
-/// Head of an inline payload.
-const INLINE_HEAD: u32 = 4;
-/// Most entries of a ring: indices are 16 bits, of which the device needs one to tell full from empty.
+/// Maximum entries of a ring. Indices have 16 bits, of which the device needs one to distinguish full from empty.
 const RING: u32 = 1 << 15;
 /// User index of a queue pair of a device whose completions carry none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
@@ -51,20 +47,10 @@ pub struct Qp {
 format_as!([] Qp, "Qp({:x})", |this| this.object.number);
 
 impl Qp {
-    /// Number.
+    /// Returns its number.
     pub const fn qpn(&self) -> Qpn {
         Qpn::new(self.object.number)
     }
-}
-
-/// The most SGEs of a request.
-pub(crate) fn max_sge(caps: &Capabilities) -> u32 {
-    (caps.max_send_wqe.saturating_sub(CONNECTED_HEAD) / DS_UNIT as u32).min(caps.max_recv_wqe / DS_UNIT as u32)
-}
-
-/// The longest inline payload.
-pub(crate) fn max_inline(caps: &Capabilities) -> u32 {
-    caps.max_send_wqe.saturating_sub(CONNECTED_HEAD + INLINE_HEAD)
 }
 
 /// The rings of a queue pair.
@@ -76,23 +62,23 @@ struct Rings {
     recv_entries: u32,
     /// 16-byte units of a receive entry.
     recv_units: u32,
-    /// What fits.
+    /// The resulting limits.
     cap: QpCap,
 }
 
 impl Rings {
     /// Rings in which `cap.max_send_wr` requests of the longest kind that the queue pair may post have room, whatever their
     /// order.
-    fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, Fault> {
+    fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, PackedError> {
         let within = |requested: u32, limit: u32| {
-            if requested <= limit { Ok(requested) } else { Err(Error::LimitExceeded { limit }.fault()) }
+            if requested <= limit { Ok(requested) } else { Err(Error::LimitExceeded { limit }.pack()) }
         };
         let unit = DS_UNIT as u32;
         let block = WQEBB as u32;
         let ring = RING.min(1 << caps.log_max_qp_sz);
         let connected = service != QpcSt::Ud;
         let head = if connected { CONNECTED_HEAD } else { DATAGRAM_HEAD };
-        let most_sges = max_sge(caps).min(caps.max_send_wqe.saturating_sub(head) / unit);
+        let most_sges = caps.max_sge().min(caps.max_send_wqe.saturating_sub(head) / unit);
         let most_inline = caps.max_send_wqe.saturating_sub(head + INLINE_HEAD);
         let sges = within(cap.max_send_sge, most_sges)?;
         let inline = within(cap.max_inline_data, most_inline)?;
@@ -111,7 +97,7 @@ impl Rings {
             made.cap.max_inline_data = (wqe - head - INLINE_HEAD).min(most_inline);
         }
         if cap.max_recv_wr != 0 {
-            let units = within(cap.max_recv_sge, max_sge(caps))?.max(1).next_power_of_two();
+            let units = within(cap.max_recv_sge, caps.max_sge())?.max(1).next_power_of_two();
             // The send ring behind it starts with a block.
             let least = (WQEBB as u32 / DS_UNIT as u32).div_ceil(units);
             let entries = within(cap.max_recv_wr, ring)?.next_power_of_two().max(least);
@@ -123,7 +109,7 @@ impl Rings {
         Ok(made)
     }
 
-    /// Bytes of the receive ring, which comes first.
+    /// Returns the bytes of the receive ring, which is the first.
     const fn recv_bytes(&self) -> usize {
         self.recv_entries as usize * self.recv_units as usize * DS_UNIT
     }
@@ -133,24 +119,24 @@ impl Rings {
     }
 }
 
-/// The device's number of a transport.
-fn service_of(qp_type: QpType) -> Result<QpcSt, Fault> {
+/// Returns the device's number of a transport.
+fn service_of(qp_type: QpType) -> Result<QpcSt, PackedError> {
     match qp_type {
         QpType::Rc => Ok(QpcSt::Rc),
         QpType::Uc => Ok(QpcSt::Uc),
         QpType::Ud => Ok(QpcSt::Ud),
-        QpType::XrcSend => Err(Error::Unsupported(Feature::Transport).fault()),
+        QpType::XrcSend => Err(Error::Unsupported(Feature::Transport).pack()),
     }
 }
 
-/// Sizes of the rings of a queue pair.
-pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> Result<RingSizes, Fault> {
+/// Returns the sizes of the rings of a queue pair.
+pub(crate) fn ring_sizes(qp_type: QpType, cap: &QpCap, caps: &Capabilities) -> Result<RingSizes, PackedError> {
     let Rings { send_blocks, recv_entries, cap, .. } = Rings::new(cap, service_of(qp_type)?, caps)?;
     Ok(RingSizes { send_blocks, recv_entries, cap })
 }
 
 impl<P: Platform> Driver<P> {
-    /// Makes a queue pair in RESET, with its rings.
+    /// Creates a queue pair in RESET, with its rings.
     pub(crate) fn create_qp(
         &mut self,
         qp_type: QpType,
@@ -158,7 +144,7 @@ impl<P: Platform> Driver<P> {
         cqs: (&Cq, &Cq),
         cap: &QpCap,
         cookie: u32,
-    ) -> Result<(Qp, SendRing<P>, RecvRing<P>), Fault> {
+    ) -> Result<(Qp, Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
         let service = service_of(qp_type)?;
         let rings = Rings::new(cap, service, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
@@ -176,9 +162,14 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// Creates the queue pair that `qp` says, and its rings.
-    fn create_qp_in(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(SendRing<P>, RecvRing<P>), Fault> {
-        // The rings first: what the device has made could not be kept without them.
+    /// Creates the queue pair of `qp`, and its rings.
+    fn create_qp_in(
+        &mut self,
+        qp: &mut Qp,
+        rings: &Rings,
+        cookie: u32,
+    ) -> Result<(Mlx5SendRing<P>, Mlx5RecvRing<P>), PackedError> {
+        // The rings first: without them, a queue pair of the device would be leaked.
         let (recv_at, record) = (qp.memory.at(), qp.memory.record());
         let send = self.open_ring(recv_at + rings.recv_bytes(), rings.send_bytes(), record)?;
         let recv = self.open_ring(recv_at, rings.recv_bytes(), record)?;
@@ -186,19 +177,19 @@ impl<P: Platform> Driver<P> {
         self.create_qp_command(qp, rings, cookie)?;
         let qpn = qp.object.number;
         log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
-        let send = SendRing::new(send, doorbell, self.machine.fence.clone(), qpn);
-        Ok((send, RecvRing::new(recv, self.machine.fence.clone(), rings.recv_units)))
+        let send = Mlx5SendRing::new(send, doorbell, self.machine.fence.clone(), qpn);
+        Ok((send, Mlx5RecvRing::new(recv, self.machine.fence.clone(), rings.recv_units)))
     }
 
     /// A ring in its memory. One without entries is the record's own place, into which nothing is written.
-    fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, Fault> {
+    fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, PackedError> {
         let (at, len) = if len == 0 { (record, WQEBB) } else { (at, len) };
-        let span = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.fault())?;
+        let span = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
         Ok(self.machine.memory.ring(&span)?)
     }
 
-    fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(), Fault> {
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized.fault())?;
+    fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(), PackedError> {
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
         let mut input = Buffer::zeroed();
         let mut view = input.view_mut();
         let mut context = view.sub(CreateQpIn::QPC);
@@ -224,7 +215,7 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Fills in what every command that takes a context wants of a queue pair.
+    /// Sets the fields that every command with a context needs.
     fn fill_context(&self, context: &mut ViewMut<'_, Qpc>, qp: &Qp) {
         context
             .set(Qpc::ST, qp.service.code())
@@ -234,8 +225,8 @@ impl<P: Platform> Driver<P> {
             .set64(Qpc::DBR_ADDR, self.arena.addr(qp.memory.record()));
     }
 
-    /// Destroys a queue pair, after every change of it that had no answer yet.
-    pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), Fault> {
+    /// Destroys a queue pair, after every modification of it that timed out has completed.
+    pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), PackedError> {
         self.wait_for_modify(qp.object.number)?;
         self.destroy::<cmd::DestroyQp>(&mut qp.object, qp.memory)?;
         log_event!(debug, "queue pair {:x} is gone", qp.object.number);
@@ -243,7 +234,7 @@ impl<P: Platform> Driver<P> {
     }
 }
 
-/// State of a queue pair as the device numbers it.
+/// Returns the state of a queue pair from the device's number.
 pub(crate) fn state_of(code: u32) -> Option<QpState> {
     use bareverbs_mlx5_spec::QpcState;
     Some(match QpcState::from_code(code)? {
@@ -270,7 +261,7 @@ mod tests {
         QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
     }
 
-    fn rings(cap: &QpCap, caps: &Capabilities) -> Result<Rings, Fault> {
+    fn rings(cap: &QpCap, caps: &Capabilities) -> Result<Rings, PackedError> {
         Rings::new(cap, QpcSt::Rc, caps)
     }
 

@@ -8,18 +8,18 @@ use bareverbs_mlx5_spec::{
 
 use super::{Qp, state_of};
 use crate::driver::Driver;
-use crate::error::{Error, Fault, Feature};
+use crate::error::{Error, Feature, PackedError};
 
-/// [`Qpc::ATOMIC_MODE`]: as the IBTA has it.
+/// [`Qpc::ATOMIC_MODE`]: IBTA.
 const ATOMIC_MODE_IB: u32 = 1;
 /// [`Qpc::LOG_ACK_REQ_FREQ`] that Linux sets.
 const LOG_ACK_REQ_FREQ: u32 = 8;
 /// [`Qpc::LOG_MSG_MAX`] of a datagram: 4096 bytes.
 const UD_LOG_MSG_MAX: u32 = 12;
-/// What a static rate of the verbs is more than in the device's path.
+/// Difference between a static rate of the verbs and that of the device's path.
 const RATE_OFFSET: u32 = 5;
 
-/// log2 of a number of outstanding reads, rounded up.
+/// Returns log2 of a number of outstanding reads, rounded up.
 const fn log_up(count: u8) -> u32 {
     (count as u32).next_power_of_two().trailing_zeros()
 }
@@ -44,9 +44,9 @@ fn command(from: QpState, to: QpState) -> Option<CmdOpcode> {
 
 impl<P: Platform> Driver<P> {
     /// Moves a queue pair to `attr.state`.
-    pub(crate) fn modify_qp(&mut self, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Fault> {
+    pub(crate) fn modify_qp(&mut self, qp: &mut Qp, from: QpState, attr: &QpAttr, mask: QpAttrMask) -> Result<(), PackedError> {
         let to = attr.state;
-        let opcode = command(from, to).ok_or(Error::Transition { from, to }.fault())?;
+        let opcode = command(from, to).ok_or(Error::Transition { from, to }.pack())?;
         if matches!(to, QpState::Reset | QpState::Err) {
             // 2ERR_QP has the layout of 2RST_QP.
             let mut input = Buffer::zeroed();
@@ -59,7 +59,7 @@ impl<P: Platform> Driver<P> {
             return Ok(());
         }
         if mask.contains(QpAttrMask::ACCESS_FLAGS) && attr.access.contains(Access::REMOTE_ATOMIC) && !self.caps.atomics {
-            return Err(Error::Unsupported(Feature::Atomics).fault());
+            return Err(Error::Unsupported(Feature::Atomics).pack());
         }
         let pkey_index = if mask.contains(QpAttrMask::PKEY_INDEX) { attr.pkey_index } else { qp.pkey_index };
         let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.port };
@@ -124,19 +124,19 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// State, next PSN to receive, next PSN to send.
-    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), Fault> {
+    /// Returns the state, the next PSN to receive and the next PSN to send.
+    pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryQpIn::QPN, qp.object.number);
         self.command::<cmd::QueryQp>(input.view(), output.view_mut())?;
         let context = output.view().sub(QueryQpOut::QPC);
         let code = context.get(Qpc::STATE);
-        let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code }.fault())?;
+        let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code }.pack())?;
         Ok((state, Psn::new(context.get(Qpc::NEXT_RCV_PSN)), Psn::new(context.get(Qpc::NEXT_SEND_PSN))))
     }
 }
 
-/// The optional fields of a transition: those that it knows and the mask names.
+/// Returns the optional fields of a transition that the mask names.
 fn optional(service: QpcSt, to: QpState, mask: QpAttrMask, from: QpState) -> u32 {
     use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
     let rights = match service {
@@ -179,7 +179,7 @@ const fn migration(state: PathMigState) -> u32 {
     }
 }
 
-fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Result<(), Fault> {
+fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Result<(), PackedError> {
     path.set(Ads::RLID, u32::from(av.dlid.get()))
         .set(Ads::MLID, u32::from(av.src_path_bits))
         .set(Ads::SL, u32::from(av.sl))
@@ -195,13 +195,13 @@ fn fill_path(path: &mut ViewMut<'_, Ads>, av: &AddressVector, rates: u32) -> Res
     Ok(())
 }
 
-/// The device's code of a static rate: the greatest that it has and that is not above the one asked for.
-fn stat_rate(rate: u8, rates: u32) -> Result<u32, Fault> {
+/// Returns the device's code of the greatest static rate that it has and that does not exceed the requested one.
+fn stat_rate(rate: u8, rates: u32) -> Result<u32, PackedError> {
     let most = Ads::STAT_RATE.max() - RATE_OFFSET;
     match u32::from(rate) {
         0 => Ok(0),
-        asked if asked > most => Err(Error::LimitExceeded { limit: most }.fault()),
-        asked => Ok((1..=asked).rev().map(|rate| rate + RATE_OFFSET).find(|code| rates & 1 << code != 0).unwrap_or(0)),
+        requested if requested > most => Err(Error::LimitExceeded { limit: most }.pack()),
+        requested => Ok((1..=requested).rev().map(|rate| rate + RATE_OFFSET).find(|code| rates & 1 << code != 0).unwrap_or(0)),
     }
 }
 
@@ -210,9 +210,9 @@ mod tests {
     use bareverbs::{Lid, QpCap, QpType};
 
     use super::*;
-    use crate::mock::{MockPlatform, acknowledge, started};
     use crate::objects::cq::Cq;
     use crate::objects::pd::Pd;
+    use crate::tests::mock::{MockPlatform, acknowledge, started};
 
     #[test]
     fn an_alternate_path_without_port_goes_through_the_port_of_the_queue_pair() {
@@ -232,7 +232,7 @@ mod tests {
             // secondary path at 68 of it, and the port at 37 of that (`mlx5_ifc.h`).
             let state = shared.borrow();
             let pointer = u64::from_be_bytes(state.memory[8..16].try_into().unwrap());
-            let mailbox = (pointer - crate::mock::DEVICE_ADDR) as usize;
+            let mailbox = (pointer - crate::tests::mock::DEVICE_ADDR) as usize;
             assert_eq!(state.memory[mailbox + 24 + 68 + 37 - 16], expected, "{given} given");
         }
     }

@@ -7,23 +7,23 @@ use super::segment::data;
 use crate::log::format_as;
 
 /// The receive ring of one queue pair.
-pub struct RecvRing<P: Platform> {
+pub struct Mlx5RecvRing<P: Platform> {
     ring: <P::Memory as DmaMemory>::Ring,
     fence: P::Fence,
     /// Data segments of an entry.
     units: u32,
 }
 
-format_as!([P: Platform] RecvRing<P>, "RecvRing({} bytes an entry)", |this| this.units * 16);
+format_as!([P: Platform] Mlx5RecvRing<P>, "Mlx5RecvRing({} bytes an entry)", |this| this.units * 16);
 
-impl<P: Platform> RecvRing<P> {
-    /// A ring whose entries have `units` data segments.
+impl<P: Platform> Mlx5RecvRing<P> {
+    /// Returns a ring whose entries have `units` data segments.
     pub(crate) fn new(ring: <P::Memory as DmaMemory>::Ring, fence: P::Fence, units: u32) -> Self {
         Self { ring, fence, units }
     }
 }
 
-impl<P: Platform> bareverbs::RecvRing for RecvRing<P> {
+impl<P: Platform> bareverbs::RecvRing for Mlx5RecvRing<P> {
     #[inline(always)]
     fn put(&mut self, at: u32, sges: &[Sge]) {
         let ring = self.ring.view();
@@ -43,7 +43,7 @@ impl<P: Platform> bareverbs::RecvRing for RecvRing<P> {
         }
     }
 
-    /// Receives have no register: the device looks at the record.
+    /// Receives have no register: the device polls the record.
     #[inline(always)]
     fn ring(&mut self, end: u32) {
         self.fence.publish();

@@ -1,4 +1,4 @@
-//! Segments of requests as they lie in memory: whole words, big-endian (PRM "Work Request (WQE) Format").
+//! Segments of WQEs as big-endian words (PRM "Work Request (WQE) Format").
 
 use bareverbs::{Access, Bind, Lkey, MwType, Remote, Rkey, SendFlags, Sge};
 use bareverbs_mlx5_spec::{
@@ -13,7 +13,7 @@ pub(super) const BIND_BLOCKS: u32 = 3;
 /// Blocks of an unbind or an invalidation.
 pub(super) const UNBIND_BLOCKS: u32 = 2;
 
-/// Eight bytes of the payload as they lie in memory, zeros after its end.
+/// Returns eight bytes of the payload in memory order, zeros after its end.
 #[inline(always)]
 pub(super) fn word_of(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..) {
@@ -25,7 +25,7 @@ pub(super) fn word_of(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// The same of fewer than eight bytes at the end, `rest`.
+/// Same as [`word_of`] for the last bytes `rest`, fewer than eight.
 #[cfg_attr(not(feature = "small"), inline(always))]
 #[cfg_attr(feature = "small", inline(never))]
 pub(super) fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
@@ -36,7 +36,7 @@ pub(super) fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
     }
 }
 
-/// The same of a payload of fewer than eight bytes.
+/// Same as [`word_of`] for a payload of fewer than eight bytes.
 #[inline(never)]
 fn short_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -46,7 +46,7 @@ fn short_word(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// First word of an inline segment: its head and four bytes of the payload.
+/// Returns the first word of an inline segment: its head and four bytes of the payload.
 #[inline(always)]
 pub(super) fn inline_head(bytes: &[u8]) -> u64 {
     let start = match bytes.first_chunk() {
@@ -56,7 +56,7 @@ pub(super) fn inline_head(bytes: &[u8]) -> u64 {
     be_word(WqeInlineSeg::dword(bytes.len() as u32), start)
 }
 
-/// A data segment. 2^31 bytes are written as 0: bit 31 says inline.
+/// Returns a data segment. A length of 2^31 is written as 0, since bit 31 marks inline data.
 #[inline(always)]
 pub(super) const fn data(sge: &Sge) -> [u64; 2] {
     WqeDataSeg::be_words(sge.length, sge.lkey.get(), sge.addr)
@@ -67,13 +67,13 @@ pub(super) const fn remote_address(remote: &Remote) -> [u64; 2] {
     WqeRaddrSeg::be_words(remote.addr, remote.rkey.get())
 }
 
-/// The two words of a control segment: opcode and index, number and units, flags, and what the opcode has in the last dword.
+/// Returns the two words of a control segment. `last` is its last dword, whose meaning depends on the opcode.
 #[inline(always)]
 pub(super) const fn control(opcode: WqeOpcode, at: u32, qpn_ds: u32, flags: u32, last: u32) -> [u64; 2] {
     WqeCtrlSeg::be_words(WqeCtrlSeg::opcode_dword(opcode, at), qpn_ds, flags, last)
 }
 
-/// Blocks of a UMR that binds a window: control and UMR control; key context; translation.
+/// Returns the blocks of a UMR that binds a window: control and UMR control; key context; translation.
 #[cfg_attr(not(feature = "small"), inline(always))]
 pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> [[u64; WQEBB / 8]; BIND_BLOCKS as usize] {
     let type2 = bind.kind == MwType::Type2;
@@ -108,19 +108,19 @@ pub(super) fn bind_blocks(bind: &Bind, qpn: u32, control: [u64; 2]) -> [[u64; WQ
     words
 }
 
-/// An invalidation: it frees a window of this queue pair as an unbind does, and its tag is 0.
+/// Returns an invalidation. It frees a window of this queue pair as an unbind does, and its tag is 0.
 pub(super) const fn invalidation(rkey: Rkey) -> Bind {
     let (new, lkey) = (Rkey::new(0), Lkey::new(0));
     Bind { kind: MwType::Type2, old: rkey, new, lkey, addr: 0, length: 0, access: Access::empty() }
 }
 
-/// 16-byte units of an inline segment with `len` bytes; without a byte there is none.
+/// Returns the 16-byte units of an inline segment with `len` bytes, none for 0 bytes.
 #[inline(always)]
 pub(super) const fn inline_units(len: usize) -> u32 {
     if len == 0 { 0 } else { (len as u32).wrapping_add(4 + DS_UNIT as u32 - 1) / DS_UNIT as u32 }
 }
 
-/// The flags of a control segment. `pending` is the fence that the request before left behind.
+/// Returns the flags of a control segment. `pending` is the fence that the previous request requires.
 #[inline(always)]
 pub(super) const fn control_flags(pending: u32, flags: SendFlags) -> u32 {
     // The verbs' fence waits for more than the one that a bind leaves behind for the request after it.
@@ -129,7 +129,7 @@ pub(super) const fn control_flags(pending: u32, flags: SendFlags) -> u32 {
     WqeCtrlSeg::flags_dword(fence, completion, flags.contains(SendFlags::SOLICITED))
 }
 
-/// The same where nothing was left behind: looked up, because it is computed for almost every request.
+/// Same as [`control_flags`] without a pending fence. A table, because almost every request needs it.
 #[inline(always)]
 pub(super) const fn usual_control_flags(flags: SendFlags) -> u32 {
     const FLAGS: [u32; 8] = {

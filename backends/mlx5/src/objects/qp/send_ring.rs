@@ -1,6 +1,6 @@
-//! The send ring of one queue pair: requests as the device reads them, and the doorbell for them.
+//! The send ring of one queue pair: WQEs and their doorbell.
 //!
-//! Each store is a whole word computed in registers; stores that belong together go to one 64-byte block, so that only whole
+//! Each store is a whole word computed in CPU registers. Stores that belong together go to one 64-byte block, so that only whole
 //! blocks meet the end of the ring.
 
 use core::cell::Cell;
@@ -26,79 +26,79 @@ const WORDS: u32 = (WQEBB / 8) as u32;
 const WHOLE_BLOCKS: bool = cfg!(not(feature = "small"));
 
 /// The send ring of one queue pair.
-pub struct SendRing<P: Platform> {
+pub struct Mlx5SendRing<P: Platform> {
     ring: <P::Memory as DmaMemory>::Ring,
     doorbell: SendDoorbell<<P::Registers as Registers>::Doorbell>,
     fence: P::Fence,
-    kept: Kept,
+    kept: WriterState,
     /// Number, in the place of the control segment.
     qpn_ds: u32,
 }
 
-format_as!([P: Platform] SendRing<P>, "SendRing({:x})", |this| this.qpn_ds >> 8);
+format_as!([P: Platform] Mlx5SendRing<P>, "Mlx5SendRing({:x})", |this| this.qpn_ds >> 8);
 
-/// What one request leaves behind for the next and for the doorbell.
+/// State that a request leaves for the next one and for the doorbell.
 #[derive(Debug)]
-struct Kept {
+struct WriterState {
     /// Block of the request that waits for the bind before it.
-    fenced: Cell<u32>,
-    /// First word of the last request, as it lies in memory.
+    fence_at: Cell<u32>,
+    /// First word of the last request, as stored in memory.
     last: Cell<u64>,
 }
 
-impl Kept {
-    /// Where no bind was: a request at the last block of all waits for nothing much.
+impl WriterState {
+    /// Returns the state without a bind. A request at block `u32::MAX` would only get a needless fence.
     const fn new() -> Self {
-        Self { fenced: Cell::new(u32::MAX), last: Cell::new(0) }
+        Self { fence_at: Cell::new(u32::MAX), last: Cell::new(0) }
     }
 }
 
-impl<P: Platform> SendRing<P> {
-    /// The ring of queue pair `qpn`.
+impl<P: Platform> Mlx5SendRing<P> {
+    /// Returns the ring of queue pair `qpn`.
     pub(crate) fn new(
         ring: <P::Memory as DmaMemory>::Ring,
         doorbell: SendDoorbell<<P::Registers as Registers>::Doorbell>,
         fence: P::Fence,
         qpn: u32,
     ) -> Self {
-        Self { ring, doorbell, fence, kept: Kept::new(), qpn_ds: qpn << 8 }
+        Self { ring, doorbell, fence, kept: WriterState::new(), qpn_ds: qpn << 8 }
     }
 }
 
-impl<P: Platform> bareverbs::SendRing for SendRing<P> {
+impl<P: Platform> bareverbs::SendRing for Mlx5SendRing<P> {
     type Writer<'a>
-        = SendWriter<'a, P>
+        = Mlx5SendWriter<'a, P>
     where
         Self: 'a;
 
     #[inline(always)]
-    fn writer(&self) -> SendWriter<'_, P> {
-        SendWriter { source: self, last: self.kept.last.get() }
+    fn writer(&self) -> Mlx5SendWriter<'_, P> {
+        Mlx5SendWriter { source: self, last: self.kept.last.get() }
     }
 
     fn reset(&mut self) {
-        self.kept = Kept::new();
+        self.kept = WriterState::new();
     }
 }
 
-/// [`SendRing`] while requests are written: two words, which a call takes in registers. What does not change is read where it lies.
-pub struct SendWriter<'a, P: Platform> {
-    source: &'a SendRing<P>,
+/// [`Mlx5SendRing`] while requests are written: two words, which a call passes in CPU registers.
+pub struct Mlx5SendWriter<'a, P: Platform> {
+    source: &'a Mlx5SendRing<P>,
     last: u64,
 }
 
-format_as!([P: Platform] SendWriter<'_, P>, "SendWriter({:x})", |this| this.source.qpn_ds >> 8);
+format_as!([P: Platform] Mlx5SendWriter<'_, P>, "Mlx5SendWriter({:x})", |this| this.source.qpn_ds >> 8);
 
-impl<P: Platform> Clone for SendWriter<'_, P> {
+impl<P: Platform> Clone for Mlx5SendWriter<'_, P> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Platform> Copy for SendWriter<'_, P> {}
+impl<P: Platform> Copy for Mlx5SendWriter<'_, P> {}
 
-/// The device's opcode.
+/// Returns the device's opcode.
 #[inline(always)]
 const fn opcode_of(opcode: DataOpcode) -> WqeOpcode {
     match opcode {
@@ -111,32 +111,32 @@ const fn opcode_of(opcode: DataOpcode) -> WqeOpcode {
     }
 }
 
-/// Whether a remote address follows the control segment.
+/// Returns whether a remote address segment follows the control segment.
 #[inline(always)]
 const fn is_remote(opcode: DataOpcode) -> bool {
     matches!(opcode, DataOpcode::Write | DataOpcode::WriteWithImm | DataOpcode::Read)
 }
 
-/// Units before the payload: control segment, and remote address.
+/// Returns the units before the payload: control segment and remote address segment.
 #[inline(always)]
 const fn head_units(opcode: DataOpcode) -> u32 {
     if is_remote(opcode) { 2 } else { 1 }
 }
 
-/// Blocks that so many units take; there are never so many that the sum overflows.
+/// Returns the number of blocks for `units`, which are few enough that the sum does not overflow.
 #[inline(always)]
 const fn blocks_of(units: u32) -> u32 {
     units.wrapping_add(UNITS - 1) / UNITS
 }
 
-impl<P: Platform> SendWriter<'_, P> {
-    /// The control segment of a request of `units` at block `at`.
+impl<P: Platform> Mlx5SendWriter<'_, P> {
+    /// Returns the control segment of a request of `units` at block `at`.
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
     fn control(&mut self, opcode: WqeOpcode, at: u32, units: u32, flags: SendFlags, last: u32) -> [u64; 2] {
-        let SendRing { kept, qpn_ds, .. } = self.source;
+        let Mlx5SendRing { kept, qpn_ds, .. } = self.source;
         let mut dword = usual_control_flags(flags);
-        if kept.fenced.get() == at {
+        if kept.fence_at.get() == at {
             dword = control_flags(fm::INITIATOR_SMALL_FENCE, flags);
         }
         let words = control(opcode, at, qpn_ds | units, dword, last);
@@ -145,13 +145,13 @@ impl<P: Platform> SendWriter<'_, P> {
         words
     }
 
-    /// The request at block `at`, after a bind, waits until that is done. It is known by its place: one that is forgotten before
-    /// its doorbell takes no fence from the one that comes there instead.
+    /// Makes the request at block `at` wait for the bind before it. The fence belongs to the block: a request that replaces a forgotten
+    /// one there still has it.
     fn fence(&self, at: u32) {
-        self.source.kept.fenced.set(at);
+        self.source.kept.fence_at.set(at);
     }
 
-    /// Writes what comes before a payload of `units`, word by word; gives the word after it.
+    /// Writes the segments before a payload of `units`, word by word, and returns the index of the next word.
     #[cfg_attr(feature = "small", inline(never))]
     fn put_head(&mut self, at: u32, op: &DataOp, units: u32, flags: SendFlags) -> u32 {
         let units = head_units(op.opcode).wrapping_add(units);
@@ -164,7 +164,7 @@ impl<P: Platform> SendWriter<'_, P> {
         word
     }
 
-    /// Writes words from word `word` on, which is the one after them then.
+    /// Writes words from `word` on, and advances `word`.
     #[cfg_attr(not(feature = "small"), inline(always))]
     #[cfg_attr(feature = "small", inline(never))]
     fn put_words(&mut self, word: &mut u32, values: &[u64]) {
@@ -186,8 +186,8 @@ impl<P: Platform> SendWriter<'_, P> {
 /// Rings on a write-combining page: copies the request into the BlueFlame register if only one waits and it fits, and flushes, so that
 /// it leaves the CPU now and before any later doorbell. `last` is the first word of the last request.
 #[cfg_attr(not(feature = "small"), inline(never))]
-fn ring_combining<P: Platform>(source: &SendRing<P>, last: u64, from: u32, end: u32) {
-    let SendRing { ring, doorbell, fence, .. } = source;
+fn ring_combining<P: Platform>(source: &Mlx5SendRing<P>, last: u64, from: u32, end: u32) {
+    let Mlx5SendRing { ring, doorbell, fence, .. } = source;
     let units = WqeCtrlSeg::DS.take(u64::from_be(last) as u32);
     let blocks = units.div_ceil(UNITS);
     if end.wrapping_sub(from) == blocks && blocks.wrapping_mul(WORDS) as usize <= doorbell.words() {
@@ -201,7 +201,7 @@ fn ring_combining<P: Platform>(source: &SendRing<P>, last: u64, from: u32, end: 
     doorbell.switch_half();
 }
 
-impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
+impl<P: Platform> bareverbs::SendWriter for Mlx5SendWriter<'_, P> {
     const ATOMIC_BLOCKS: u32 = 1;
     const LOCAL_INV_BLOCKS: u32 = UNBIND_BLOCKS;
 
@@ -273,7 +273,7 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         }
         let [first, second] = self.control(opcode_of(op.opcode), at, head_units(op.opcode) + units, flags, op.immediate);
         let head = if units == 0 { 0 } else { inline_head(bytes) };
-        // The whole first block, whatever of it the payload fills: what comes after its end is not looked at.
+        // The whole first block, however much of it the payload fills: the device ignores what follows its end.
         let done = if is_remote(op.opcode) {
             let [addr, key] = remote_address(&op.remote);
             let words = [first, second, addr, key, head, word_of(bytes, 4), word_of(bytes, 12), word_of(bytes, 20)];
@@ -314,7 +314,7 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
         }
     }
 
-    /// A part of `put_local_inv` too, which knows most of it beforehand.
+    /// Inlined into `put_local_inv` too, where most values are constants.
     #[cfg_attr(not(feature = "small"), inline(always))]
     fn put_bind(&mut self, at: u32, bind: &Bind, flags: SendFlags) {
         let blocks = Self::bind_blocks(bind);
@@ -345,7 +345,7 @@ impl<P: Platform> bareverbs::SendWriter for SendWriter<'_, P> {
     /// page 6 flush.
     #[inline(always)]
     fn ring(&mut self, from: u32, end: u32) {
-        let SendRing { doorbell, fence, .. } = self.source;
+        let Mlx5SendRing { doorbell, fence, .. } = self.source;
         fence.publish();
         self.source.ring.view().record(true, (end & 0xffff).to_be());
         fence.release();

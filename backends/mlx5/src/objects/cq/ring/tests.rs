@@ -5,9 +5,9 @@ use std::vec::Vec;
 use bareverbs::{CqReader as _, CqRing as _, RingLayout};
 
 use super::*;
-use crate::mock::{Done, MockPlatform, Part, Shared, machine};
+use crate::tests::mock::{Done, MockPlatform, Part, Shared, machine};
 
-type Mock = CqRing<MockPlatform>;
+type Mock = Mlx5CqRing<MockPlatform>;
 
 const RING: usize = 0x3000;
 const RECORD: usize = 0x2000;
@@ -29,7 +29,7 @@ fn made_with(consumer: u32, user_index: bool) -> (Mock, Shared) {
     let ring = DmaMemory::ring(&part, &span).unwrap();
     let doorbell = part.doorbell(ARM, 1).unwrap();
     let shape = Shape { cqn: 0x77, log_size: 4, user_index, combining: false };
-    let mut cq = CqRing::new(ring, doorbell, machine.fence, shape);
+    let mut cq = Mlx5CqRing::new(ring, doorbell, machine.fence, shape);
     cq.start_at(consumer);
     (cq, shared)
 }
@@ -131,12 +131,12 @@ fn the_rest_is_read_after_the_owner_and_the_index_is_told_after_the_rest() {
         assert_ne!(reader.peek(), Peek::Empty);
         reader.advance();
         reader.publish_consumer_index();
-        let told = Done::Store(RECORD, std::vec![0, 0, 0, 1]);
-        assert_eq!(shared.borrow().log, [Done::Acquire, Done::ReadBeforeWrite, told], "{opcode}");
+        let reported = Done::Store(RECORD, std::vec![0, 0, 0, 1]);
+        assert_eq!(shared.borrow().log, [Done::Acquire, Done::ReadBeforeWrite, reported], "{opcode}");
     }
 }
 
-/// What was taken stays taken, also if the device was not told.
+/// What was taken stays taken, also if it was not reported to the device.
 #[test]
 fn a_reader_that_is_not_closed_has_taken_what_it_took() {
     let (mut cq, shared) = made(0);

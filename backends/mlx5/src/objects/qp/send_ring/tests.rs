@@ -6,11 +6,11 @@ use bareverbs::{Access, Lkey, MwType, RecvRing as _, Remote, RingLayout, SendRin
 
 use super::*;
 use crate::dma::uar::Uar;
-use crate::mock::{Done, MockPlatform, Part, Shared, machine};
-use crate::objects::qp::recv_ring::RecvRing;
+use crate::objects::qp::recv_ring::Mlx5RecvRing;
+use crate::tests::mock::{Done, MockPlatform, Part, Shared, machine};
 
-type Mock = SendRing<MockPlatform>;
-type Writer = SendWriter<'static, MockPlatform>;
+type Mock = Mlx5SendRing<MockPlatform>;
+type Writer = Mlx5SendWriter<'static, MockPlatform>;
 
 /// Byte offset of the send ring.
 const RING: usize = 0x2000;
@@ -31,7 +31,7 @@ fn made_with(blocks: usize, uar: &Uar) -> (Mock, Shared) {
     let span = RingLayout::new(RING, blocks * 64, RECORD).unwrap();
     let ring = DmaMemory::ring(&part, &span).unwrap();
     let doorbell = uar.send_doorbell(&part).unwrap();
-    (SendRing::new(ring, doorbell, machine.fence, 0x12_3456), shared)
+    (Mlx5SendRing::new(ring, doorbell, machine.fence, 0x12_3456), shared)
 }
 
 /// Writes a request with SGEs, without those that have no byte: so the core does.
@@ -40,7 +40,7 @@ fn sges(sq: &mut Mock, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags) {
 }
 
 /// Rings for what was written from block `from` on.
-fn ring_from(sq: &mut Mock, from: u32, end: u32, write: impl FnOnce(&mut SendWriter<'_, MockPlatform>)) {
+fn ring_from(sq: &mut Mock, from: u32, end: u32, write: impl FnOnce(&mut Mlx5SendWriter<'_, MockPlatform>)) {
     let mut writer = sq.writer();
     write(&mut writer);
     writer.ring(from, end);
@@ -254,7 +254,8 @@ fn what_was_closed_is_announced_by_the_next_writer() {
 #[test]
 fn a_short_request_alone_goes_through_blue_flame_and_the_halves_take_turns() {
     let (mut sq, shared) = made_with(4, &Uar::at(4, 256, true));
-    let write = |at: u32| move |writer: &mut SendWriter<'_, MockPlatform>| writer.put_inline(at, &WRITE, &[7; 40], SIGNALED);
+    let write =
+        |at: u32| move |writer: &mut Mlx5SendWriter<'_, MockPlatform>| writer.put_inline(at, &WRITE, &[7; 40], SIGNALED);
     ring_from(&mut sq, 0, 2, write(0));
     let copied = |half: usize, block: usize| -> Vec<Done> {
         let bytes = [ring(&shared, block, 64), ring(&shared, (block + 1) % 4, 64)].concat();
@@ -279,7 +280,7 @@ fn receives_end_with_the_invalid_key_and_have_no_register() {
     shared.borrow_mut().memory.fill(0xee);
     let span = RingLayout::new(RECEIVES, 4 * 32, RECORD).unwrap();
     let ring = DmaMemory::ring(&Part(shared.clone()), &span).unwrap();
-    let mut rq: RecvRing<MockPlatform> = RecvRing::new(ring, machine.fence, 2);
+    let mut rq: Mlx5RecvRing<MockPlatform> = Mlx5RecvRing::new(ring, machine.fence, 2);
     rq.put(5, &[sge(9, 0), sge(0x70, 3)]);
     rq.put(6, &[sge(0x70, 3), sge(0x80, 4)]);
     rq.put(7, &[]);

@@ -1,4 +1,4 @@
-//! A machine for unit tests: bytes, a log of what was done to them, and a clock that moves when it is looked at.
+//! A machine for unit tests: bytes, a log of accesses, and a clock that advances at each read.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -16,7 +16,7 @@ use crate::dma::arena::PageUse;
 use crate::dma::uar::FIRST_UAR_PAGE;
 use crate::driver::Driver;
 
-/// What was done, in order. Values as they lie in memory.
+/// An access. Values are as stored in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     Store(usize, Vec<u8>),
@@ -36,7 +36,7 @@ pub(crate) struct State {
     pub(crate) registers: Vec<u8>,
     pub(crate) log: Vec<Done>,
     now: u64,
-    /// The device: sees the memory and each register write.
+    /// The device: gets the memory and each register write.
     pub(crate) device: Option<Hook>,
 }
 
@@ -93,7 +93,7 @@ impl Registers for Part {
     }
 }
 
-/// A register by itself.
+/// A doorbell register.
 pub(crate) struct MockRegister {
     part: Part,
     offset: usize,
@@ -258,7 +258,7 @@ impl Clock for Part {
 /// Pages of the arena.
 pub(crate) const PAGES: usize = 32;
 
-/// A machine, and what is behind it.
+/// Returns a machine and its state.
 pub(crate) fn machine() -> (Machine<MockPlatform>, Shared) {
     let shared = Shared::default();
     shared.borrow_mut().memory = std::vec![0; PAGES * 4096];
@@ -267,23 +267,23 @@ pub(crate) fn machine() -> (Machine<MockPlatform>, Shared) {
     (Machine { registers: part(), memory: part(), fence: part(), clock: part() }, shared)
 }
 
-/// A driver that has not spoken to its device, and the machine under it.
+/// Returns a driver that has not accessed its device, and its machine.
 pub(crate) fn driver() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
     let (machine, shared) = machine();
     let config = Config { command_timeout: Duration::from_millis(1), ..Config::DEFAULT };
     (Driver::new(machine, config), shared)
 }
 
-/// A driver with a command queue of four slots in page 0.
+/// Returns a driver with a command queue of four slots in page 0.
 pub(crate) fn started() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
     let (mut driver, shared) = driver();
     let view: &mut Driver<MockPlatform> = &mut driver;
-    let run = view.arena.allocate(1).unwrap();
-    view.commands.start(run, 2, 6);
+    let range = view.arena.allocate(1).unwrap();
+    view.commands.start(range, 2, 6);
     (driver, shared)
 }
 
-/// From now on the device answers every command with success and zeros.
+/// Makes the device complete every command with success and zeros.
 pub(crate) fn acknowledge(shared: &Shared) {
     shared.borrow_mut().device = Some(std::boxed::Box::new(|memory, at, value| {
         if at == 0x18 {
