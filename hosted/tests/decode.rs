@@ -191,6 +191,40 @@ fn bytes_come_from_files_and_standard_input_too() {
     assert!(text(&output.stdout).starts_with("NOP, block 0x7"), "{}", text(&output.stdout));
 }
 
+/// A completion with error as `dmesg | bareverbs cqe decode -` gets it, and a WQE of the Ethernet driver.
+#[test]
+fn what_dmesg_prints_is_decoded() {
+    let decode = |what: &str, text: &str| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_bareverbs"))
+            .args([what, "decode", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        self::text(&child.wait_with_output().unwrap().stdout)
+    };
+    let shown = decode(
+        "cqe",
+        "[  881.102841] infiniband mlx5_0: dump_cqe:272:(pid 0): dump error cqe\n\
+         [  881.102845] 00000000: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n\
+         [  881.102846] 00000010: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n\
+         [  881.102847] 00000020: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n\
+         [  881.102848] 00000030: 00 00 00 00 00 00 88 13 08 00 00 4b 00 07 00 d2\n",
+    );
+    assert!(shown.starts_with("REQ_ERR, queue pair 0x4b, WQE 0x7, REMOTE_ACCESS_ERR (vendor 0x88)"), "{shown}");
+    let shown = decode(
+        "wqe",
+        "Nov 23 05:11:02 host kernel: WQE DUMP: WQ size 1024 WQ cur size 0, WQE index 0x7, len: 16\n\
+         Nov 23 05:11:02 host kernel: 00000000: 00 00 07 00 00 00 4b 01 00 00 00 00 00 00 00 00\n",
+    );
+    assert!(shown.starts_with("NOP, block 0x7 of queue pair 0x4b"), "{shown}");
+    let zeros: String = (0..3).map(|at| format!("<4>[ 1.0] {:08x}: {}\n", 16 * at, ["00"; 16].join(" "))).collect();
+    let last = "<4>[ 1.0] 00000030: 00 00 00 00 00 00 00 00 00 00 04 00 00 00 00 00\n";
+    let shown = decode("eqe", &format!("mlx5_core 0000:01:00.0: an event\n{zeros}{last}"));
+    assert!(shown.starts_with("COMP\n"), "{shown}");
+}
+
 #[test]
 fn mistakes_on_the_command_line_are_status_2_and_named() {
     for (args, wanted) in [

@@ -21,6 +21,15 @@ pub enum InputError {
         /// Line, from 1.
         line: usize,
     },
+    /// Lines of a dump are missing, or of two dumps mixed: an offset does not follow from the line before.
+    Offset {
+        /// Line, from 1.
+        line: usize,
+        /// The offset that it begins with.
+        offset: usize,
+        /// The offset that follows from the line before.
+        expected: usize,
+    },
     /// A byte with one digit only.
     OddDigits {
         /// Number of digits.
@@ -35,6 +44,12 @@ impl fmt::Display for InputError {
         match self {
             Self::Read { name, cause } => write!(f, "{name}: {cause}"),
             Self::NotHex { character, line } => write!(f, "line {line}: {character:?} is not a hexadecimal digit"),
+            Self::Offset { line, offset, expected } => {
+                write!(
+                    f,
+                    "line {line}: the dump goes on at offset {offset:#x} instead of {expected:#x}: lines are missing before it"
+                )
+            }
             Self::OddDigits { digits } => write!(f, "{digits} hexadecimal digits are not whole bytes"),
             Self::Empty => f.write_str("no bytes to decode"),
         }
@@ -69,15 +84,30 @@ fn from_bytes(bytes: Vec<u8>, raw: bool) -> Result<Vec<u8>, InputError> {
 }
 
 /// Bytes from hexadecimal text. Digits may be grouped with blanks, commas, colons and underscores, and begin with `0x`.
-/// `#` starts a comment. Dumps of `xxd` and `hexdump -C`, and of kernel logs (`00000010: …`), are understood.
+/// `#` starts a comment.
+///
+/// Dumps are read too: those of `xxd`, `hexdump -C` and DPDK, what Linux's mlx5 drivers print (`print_hex_dump` of
+/// `drivers/infiniband/hw/mlx5/cq.c`, `drivers/net/ethernet/mellanox/mlx5/core/en_main.c`), and libmlx5 (`dump_cqe` of
+/// `providers/mlx5/cq.c`), also with the prefixes of dmesg and journalctl. In a text with such lines all others are messages,
+/// which are skipped. A dump may begin at any offset; one that begins with 0 again is another.
 pub fn from_hex(text: &str) -> Result<Vec<u8>, InputError> {
+    let lines: Vec<&str> = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).collect();
     let mut digits = Vec::new();
-    for (at, line) in text.lines().enumerate() {
-        for word in dump_line(line).split([' ', '\t', '\r', ',', ':', '_', '\u{b}', '\u{c}']) {
-            let word = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")).unwrap_or(word);
-            for character in word.chars() {
-                let digit = character.to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-                digits.push(digit.ok_or(InputError::NotHex { character, line: at + 1 })?);
+    if lines.iter().any(|line| dump_line(line).is_some()) {
+        let mut expected = None;
+        for (at, line) in lines.iter().enumerate() {
+            let Some(Dump { offset, bytes }) = dump_line(line) else { continue };
+            if let Some(expected) = expected.filter(|expected| offset != 0 && offset != *expected) {
+                return Err(InputError::Offset { line: at + 1, offset, expected });
+            }
+            let before = digits.len();
+            push_digits(&mut digits, bytes, at + 1)?;
+            expected = Some(offset.saturating_add((digits.len() - before) / 2));
+        }
+    } else {
+        for (at, line) in lines.iter().enumerate() {
+            if !is_heading(line) {
+                push_digits(&mut digits, line, at + 1)?;
             }
         }
     }
@@ -91,23 +121,56 @@ pub fn from_hex(text: &str) -> Result<Vec<u8>, InputError> {
     Ok(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// The part of a line that holds bytes.
-fn dump_line(line: &str) -> &str {
-    let line = line.split('#').next().unwrap_or_default().trim();
-    let is_offset = |text: &str| (4..=16).contains(&text.len()) && text.chars().all(|c| c.is_ascii_hexdigit());
-    if let Some((offset, rest)) = line.split_once(": ")
-        && is_offset(offset.rsplit(' ').next().unwrap_or_default())
-    {
-        // `xxd` sets the characters after the bytes, two blanks apart.
-        return rest.trim_start().split("  ").next().unwrap_or_default();
+/// Adds the digits of the `line`-th line.
+fn push_digits(digits: &mut Vec<u8>, bytes: &str, line: usize) -> Result<(), InputError> {
+    for word in bytes.split([' ', '\t', '\r', ',', ':', '_', '\u{b}', '\u{c}']) {
+        let word = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")).unwrap_or(word);
+        for character in word.chars() {
+            let digit = character.to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+            digits.push(digit.ok_or(InputError::NotHex { character, line })?);
+        }
     }
-    match line.split_once('|') {
-        Some((bytes, _)) => match bytes.split_once("  ") {
-            Some((offset, rest)) if is_offset(offset) => rest,
-            _ => bytes,
-        },
-        None => line,
+    Ok(())
+}
+
+/// What libmlx5 prints above the 64 bytes of an error completion, which have no offsets: `mlx5: HOST: got completion with error:`.
+fn is_heading(line: &str) -> bool {
+    line.starts_with("mlx5: ") && line.ends_with("got completion with error:")
+}
+
+/// A line of a dump.
+struct Dump<'a> {
+    /// Of its first byte.
+    offset: usize,
+    /// The digits, without the characters that stand beside them.
+    bytes: &'a str,
+}
+
+/// The dump in a line, if there is one: an offset of 4 to 16 digits and, behind a colon or two blanks, bytes of two or more
+/// digits each.
+fn dump_line(line: &str) -> Option<Dump<'_>> {
+    let offset_of = |text: &str| {
+        let digits = text.rsplit([' ', '\t']).next().unwrap_or_default();
+        if (4..=16).contains(&digits.len()) { usize::from_str_radix(digits, 16).ok() } else { None }
+    };
+    let is_bytes = |text: &str| {
+        let mut words = text.split_whitespace().peekable();
+        words.peek().is_some() && words.all(|word| word.len().is_multiple_of(2) && word.chars().all(|c| c.is_ascii_hexdigit()))
+    };
+    // A prefix may have colons too: of a time, an address, a name.
+    for (at, _) in line.match_indices(": ") {
+        let (before, after) = line.split_at_checked(at)?;
+        let Some(offset) = offset_of(before) else { continue };
+        // `xxd` sets the characters after the bytes, two blanks apart; DPDK puts a bar before them.
+        let bytes = after.get(2..).unwrap_or_default().trim_start();
+        let bytes = bytes.split("  ").next().unwrap_or_default().split('|').next().unwrap_or_default();
+        return is_bytes(bytes).then_some(Dump { offset, bytes });
     }
+    // `hexdump -C` has the characters between bars.
+    let (left, _) = line.split_once('|')?;
+    let (offset, bytes) = left.split_once("  ")?;
+    let offset = offset_of(offset)?;
+    is_bytes(bytes).then_some(Dump { offset, bytes })
 }
 
 #[cfg(test)]
@@ -132,6 +195,60 @@ mod tests {
         assert_eq!(from_hex(hexdump).unwrap(), bytes);
         let log = "[  12.5] 00000000: 00 00 03 08 00 00 4b 03 00 00 00 00 00 00 00 08\n[  12.5] 00000010: de ad";
         assert_eq!(from_hex(log).unwrap(), bytes);
+    }
+
+    /// The bytes of an error completion with offsets 0x00, 0x10, 0x20 and 0x30, behind `prefix` on each line.
+    fn dump(prefix: &str) -> String {
+        let lines = ["00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"; 3].into_iter();
+        let lines = lines.chain(["00 00 00 00 00 00 88 13 08 00 00 4b 00 07 00 d2"]);
+        lines.enumerate().map(|(at, line)| format!("{prefix}{:08x}: {line}\n", 16 * at)).collect()
+    }
+
+    fn error_completion() -> Vec<u8> {
+        [vec![0; 54], vec![0x88, 0x13, 8, 0, 0, 0x4b, 0, 7, 0, 0xd2]].concat()
+    }
+
+    #[test]
+    fn what_the_kernel_prints_is_read_with_its_messages() {
+        let old = "infiniband mlx5_0: dump_cqe:272:(pid 0): dump error cqe\n";
+        let new = "infiniband mlx5_0: dump_cqe:272:(pid 1234): WC error: 10, Message: remote access error\n";
+        let ethernet = "mlx5_core 0000:01:00.0 ens1f0: Error cqe on cqn 0x4d, ci 0x3e, qn 0x1a6, opcode 0xd, syndrome 0x2, \
+                        vendor syndrome 0x68\n";
+        for time in [
+            "",
+            "[   12.345678] ",
+            "[Mon Nov 23 05:11:02 2026] ",
+            "[   12.345678][  T734] ",
+            "Nov 23 05:11:02 host kernel: ",
+            "2026-11-23T05:11:02+0000 host kernel: ",
+            "kern  :warn  : [   12.345678] ",
+            "<4>[   12.345678] ",
+        ] {
+            for (message, prefix) in [(old, ""), (new, "cqe_dump: "), (ethernet, "")] {
+                let text = format!("{time}{message}{}", dump(&format!("{time}{prefix}")));
+                assert_eq!(from_hex(&text).unwrap(), error_completion(), "{text}");
+                let twice = format!("{text}{time}mlx5_core 0000:01:00.0: health recovery flow\n{text}");
+                assert_eq!(from_hex(&twice).unwrap(), error_completion().repeat(2), "{twice}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_libmlx5_and_dpdk_print_is_read() {
+        let words = "00000000 00000000 00000000 00000000\n".repeat(3) + "00000000 00008813 0800004b 000700d2\n";
+        assert_eq!(from_hex(&format!("mlx5: node1: got completion with error:\n{words}")).unwrap(), error_completion());
+        let lines: String = dump("").lines().map(|line| format!("{line} | ................\n")).collect();
+        assert_eq!(from_hex(&format!("MLX5 Error CQE: at [0x7f6a7d20c000], len=64\n{lines}")).unwrap(), error_completion());
+    }
+
+    #[test]
+    fn a_dump_that_lacks_a_line_is_refused_at_the_gap() {
+        let whole = dump("[ 1.0] cqe_dump: ");
+        let text: String = whole.lines().enumerate().filter(|(at, _)| *at != 2).map(|(_, line)| format!("{line}\n")).collect();
+        let error = from_hex(&text).unwrap_err();
+        assert!(matches!(error, InputError::Offset { line: 3, offset: 0x30, expected: 0x20 }), "{error}");
+        // hexdump ends with the length alone.
+        assert_eq!(from_hex("00000000  de ad be ef  |....|\n00000004\n").unwrap(), [0xde, 0xad, 0xbe, 0xef]);
     }
 
     #[test]
