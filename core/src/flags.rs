@@ -97,6 +97,13 @@ bitflags! {
     }
 }
 
+impl core::fmt::Display for QpAttrMask {
+    /// The names with bars between them: `RETRY_CNT | TIMEOUT`.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        bitflags::parser::to_writer(self, f)
+    }
+}
+
 format_bits!(Access, SendFlags, QpAttrMask);
 
 impl Access {

@@ -83,4 +83,4 @@ pub use shared_verbs::SharedVerbs;
 pub use storage::{QpRings, RingsView, Storage};
 pub use verbs::Verbs;
 pub use window::{Binding, MwBind, MwInfo};
-pub use work::{BindInfo, Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcOpcode, WcStatus};
+pub use work::{BindInfo, Completion, Payload, RecvWr, Remote, SendOp, SendWr, Sge, WcData, WcError, WcOpcode, WcStatus};

@@ -133,7 +133,9 @@ impl<'s, P: Provider> Verbs<'s, P> {
         let (send, recv) = (sizes.send_blocks as usize, sizes.recv_entries as usize);
         let fits = |slot: &QpSlot<'_>| slot.rings.send.len() >= send && slot.rings.recv.len() >= recv;
         if !self.shared.qps.iter().any(fits) {
-            return Err(CreateQpError::Rings { send: sizes.send_blocks, recv: sizes.recv_entries });
+            let QpCap { max_send_wr, max_recv_wr, .. } = init.cap;
+            let RingSizes { send_blocks: send, recv_entries: recv, .. } = sizes;
+            return Err(CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv });
         }
         let size = |slot: &QpSlot<'_>| slot.rings.send.len().saturating_add(slot.rings.recv.len());
         let mut chosen: Option<(QpHandle, &QpSlot<'_>)> = None;
@@ -225,8 +227,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if !missing.is_empty() || !forbidden.is_empty() {
             return Err(ModifyQpError::Attributes { from, to, missing, forbidden });
         }
-        if let Some(attribute) = out_of_range(&device, attr, mask) {
-            return Err(ModifyQpError::Value { attribute });
+        if let Some(Checked { attribute, value, min, max }) = out_of_range(&device, attr, mask) {
+            return Err(ModifyQpError::Value { attribute, value, min, max });
         }
         let here = qp.send.is_some() && qp.recv.is_some();
         if to == QpState::Reset && !here {
@@ -428,7 +430,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
 fn ring_sizes<P: Provider>(provider: &P, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, CreateQpError<P::Error>> {
     let max = most(provider.device_attr());
     if exceeds(cap, &max) {
-        return Err(CreateQpError::Capacity { max });
+        return Err(CreateQpError::Capacity { wanted: *cap, max });
     }
     let sizes = provider.ring_sizes(qp_type, cap).map_err(CreateQpError::Device)?;
     let sensible = |length: u32| length == 0 || length.is_power_of_two() && length <= 1 << 15;
@@ -513,36 +515,47 @@ fn assumed_state(qp_type: QpType, state: QpState, attr: &QpAttr, mask: QpAttrMas
 const QP_ACCESS: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
+/// The value of an attribute, and its range.
+#[derive(Clone, Copy)]
+struct Checked {
+    attribute: QpAttrMask,
+    value: u32,
+    min: u32,
+    max: u32,
+}
+
 /// The first attribute of `mask` whose value cannot be.
-fn out_of_range(device: &DeviceAttr, attr: &QpAttr, mask: QpAttrMask) -> Option<QpAttrMask> {
-    let port = |port: u8| port >= 1 && port <= device.phys_port_cnt;
-    // A path without a port of its own uses the queue pair's.
-    let path = |av: &AddressVector| {
-        av.sl < 16 && av.grh.is_none_or(|grh| grh.flow_label < 1 << 20) && (av.port_num == 0 || port(av.port_num))
-    };
-    macro_rules! check {
-        ($($attribute:ident: $fits:expr;)+) => {
-            $(if mask.contains(QpAttrMask::$attribute) && !$fits {
-                return Some(QpAttrMask::$attribute);
-            })+
+fn out_of_range(device: &DeviceAttr, attr: &QpAttr, mask: QpAttrMask) -> Option<Checked> {
+    const NUMBER: u32 = (1 << 24) - 1;
+    let ports = u32::from(device.phys_port_cnt);
+    let flow_label = |av: &AddressVector| av.grh.map_or(0, |grh| grh.flow_label);
+    macro_rules! values {
+        ($($attribute:ident: $value:expr, $min:expr, $max:expr;)+) => {
+            [$(Checked { attribute: QpAttrMask::$attribute, value: u32::from($value), min: $min, max: $max }),+]
         };
     }
-    check! {
-        ACCESS_FLAGS: QP_ACCESS.contains(attr.access);
-        PORT: port(attr.port_num);
-        AV: path(&attr.av);
-        ALT_PATH: path(&attr.alt_av) && attr.alt_timeout < 32;
-        TIMEOUT: attr.timeout < 32;
-        RETRY_CNT: attr.retry_cnt < 8;
-        RNR_RETRY: attr.rnr_retry < 8;
-        RQ_PSN: attr.rq_psn.get() < 1 << 24;
-        SQ_PSN: attr.sq_psn.get() < 1 << 24;
-        MAX_QP_RD_ATOMIC: attr.max_rd_atomic <= device.max_qp_init_rd_atom;
-        MAX_DEST_RD_ATOMIC: attr.max_dest_rd_atomic <= device.max_qp_rd_atom;
-        MIN_RNR_TIMER: attr.min_rnr_timer < 32;
-        DEST_QPN: attr.dest_qpn.get() < 1 << 24;
-    }
-    None
+    // A path without a port of its own uses the queue pair's.
+    let values = values! {
+        ACCESS_FLAGS: attr.access.difference(QP_ACCESS).bits(), 0, 0;
+        PORT: attr.port_num, 1, ports;
+        AV: attr.av.sl, 0, 15;
+        AV: flow_label(&attr.av), 0, (1 << 20) - 1;
+        AV: attr.av.port_num, 0, ports;
+        ALT_PATH: attr.alt_av.sl, 0, 15;
+        ALT_PATH: flow_label(&attr.alt_av), 0, (1 << 20) - 1;
+        ALT_PATH: attr.alt_av.port_num, 0, ports;
+        ALT_PATH: attr.alt_timeout, 0, 31;
+        TIMEOUT: attr.timeout, 0, 31;
+        RETRY_CNT: attr.retry_cnt, 0, 7;
+        RNR_RETRY: attr.rnr_retry, 0, 7;
+        RQ_PSN: attr.rq_psn.get(), 0, NUMBER;
+        SQ_PSN: attr.sq_psn.get(), 0, NUMBER;
+        MAX_QP_RD_ATOMIC: attr.max_rd_atomic, 0, u32::from(device.max_qp_init_rd_atom);
+        MAX_DEST_RD_ATOMIC: attr.max_dest_rd_atomic, 0, u32::from(device.max_qp_rd_atom);
+        MIN_RNR_TIMER: attr.min_rnr_timer, 0, 31;
+        DEST_QPN: attr.dest_qpn.get(), 0, NUMBER;
+    };
+    values.into_iter().find(|one| mask.contains(one.attribute) && !(one.min..=one.max).contains(&one.value))
 }
 
 /// Puts those attributes of `new` into `all` that `mask` names, and the states.

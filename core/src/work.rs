@@ -1,5 +1,7 @@
 //! Work requests and their completions as the caller sees them.
 
+use core::fmt;
+
 use crate::{Access, Lkey, MrHandle, MwHandle, QpHandle, Qpn, Rkey, SendFlags};
 
 /// A piece of a registered region: address, length, key (`ibv_sge`).
@@ -217,6 +219,48 @@ pub enum WcStatus {
     GeneralErr,
 }
 
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::LocLenErr => {
+                "local length error: the message is longer than the receive, or has a length that the operation lacks"
+            }
+            Self::LocQpOpErr => "local queue pair operation error: the request is malformed",
+            Self::LocProtErr => "local protection error: key, protection domain or range of an SGE",
+            Self::WrFlushErr => "flushed: the queue pair is in the error state; an earlier completion has the cause",
+            Self::MwBindErr => "the bind of the memory window was refused",
+            Self::BadRespErr => "the peer's response makes no sense",
+            Self::LocAccessErr => "local access error: the region does not allow it",
+            Self::RemInvReqErr => "the peer calls the request invalid: check its receives, its access flags and the length",
+            Self::RemAccessErr => "the peer refuses the access: check rkey, address, length and access flags",
+            Self::RemOpErr => "the peer failed to do the operation",
+            Self::RetryExcErr => "the peer does not answer: check its state, LID, queue pair number and PSN",
+            Self::RnrRetryExcErr => "the peer has no receive posted",
+            Self::RemAbortErr => "the peer aborted the operation",
+            Self::GeneralErr => "general error",
+        })
+    }
+}
+
+/// Why a request failed: what [`Completion::result`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct WcError {
+    /// How it ended, never [`WcStatus::Success`].
+    pub status: WcStatus,
+    /// The device's own code beside it.
+    pub vendor_err: u8,
+}
+
+impl fmt::Display for WcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (vendor error {:#x})", self.status, self.vendor_err)
+    }
+}
+
+impl core::error::Error for WcError {}
+
 /// What came with a completed receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -263,4 +307,15 @@ impl Completion {
         byte_len: 0,
         data: WcData::None,
     };
+
+    /// Returns whether the request succeeded, as a result.
+    ///
+    /// # Errors
+    /// The status of a request that failed, with the device's own code.
+    pub const fn result(&self) -> Result<(), WcError> {
+        match self.status {
+            WcStatus::Success => Ok(()),
+            status => Err(WcError { status, vendor_err: self.vendor_err }),
+        }
+    }
 }

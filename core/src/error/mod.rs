@@ -17,13 +17,14 @@ use core::fmt;
 
 use crate::Errno;
 
-/// Declares the errors of one operation: each variant with its facts, its errno and its text. An enum with `<E>` ends with
+/// Declares the errors of one operation: each variant with its facts, its errno and its text, which names facts, or what is made
+/// of them behind it. An enum with `<E>` ends with
 /// the variants that carry an error of the backend, which has its own errno.
 macro_rules! operation_error {
     (
         $(#[$meta:meta])*
         pub enum $name:ident {
-            $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? })? => $errno:ident, $text:literal;)+
+            $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? })? => $errno:ident, $text:literal $(, $arg:ident = $value:expr)*;)+
         }
         $(inner { $($(#[$imeta:meta])* $inner:ident($ity:ty);)+ })?
     ) => {
@@ -48,7 +49,7 @@ macro_rules! operation_error {
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 match self {
-                    $(Self::$variant $({ $($field),+ })? => write!(f, $text),)+
+                    $(Self::$variant $({ $($field),+ })? => write!(f, $text $(, $arg = $value)*),)+
                     $($(Self::$inner(inner) => inner.fmt(f),)+)?
                 }
             }
@@ -59,7 +60,7 @@ macro_rules! operation_error {
     (
         $(#[$meta:meta])*
         pub enum $name:ident<E> {
-            $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? })? => $errno:ident, $text:literal;)*
+            $($(#[$vmeta:meta])* $variant:ident $({ $($(#[$fmeta:meta])* $field:ident: $ty:ty),+ $(,)? })? => $errno:ident, $text:literal $(, $arg:ident = $value:expr)*;)*
         }
         device { $($(#[$dmeta:meta])* $device:ident, $dtext:literal;)+ }
     ) => {
@@ -84,7 +85,7 @@ macro_rules! operation_error {
         impl<E: $crate::DeviceError> core::fmt::Display for $name<E> {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 match self {
-                    $(Self::$variant $({ $($field),+ })? => write!(f, $text),)*
+                    $(Self::$variant $({ $($field),+ })? => write!(f, $text $(, $arg = $value)*),)*
                     $(Self::$device(device) => write!(f, concat!($dtext, ": {}"), device),)+
                 }
             }

@@ -1,5 +1,7 @@
 //! Errors of completion queues, queue pairs and queries: the control path.
 
+use core::fmt;
+
 use super::operation_error;
 use crate::{Errno, QpAttrMask, QpCap, QpState};
 
@@ -87,16 +89,23 @@ operation_error! {
         StaleCq => Einval, "a completion queue's handle is stale";
         /// No rings in the storage are as long as the capacities need.
         Rings {
-            /// Blocks of the send ring that are needed.
+            /// Send requests asked for.
+            max_send_wr: u32,
+            /// Receives asked for.
+            max_recv_wr: u32,
+            /// Blocks of the send ring that they need.
             send: u32,
-            /// Entries of the receive ring that are needed.
+            /// Entries of the receive ring that they need.
             recv: u32
-        } => Enomem, "no rings of {send} blocks and {recv} entries in the storage";
+        } => Enomem, "{max_send_wr} send requests need a ring of {send} blocks, {max_recv_wr} receives one of {recv} entries: no QpRings \
+                      of the storage are as long as both";
         /// More than the device has.
         Capacity {
+            /// What was asked for.
+            wanted: QpCap,
             /// The most that can be had.
             max: QpCap
-        } => Einval, "the capacities exceed {max:?}";
+        } => Einval, "the device has no such capacities: {excess}", excess = Excess { wanted, max };
         /// The table is full, or all rings that are long enough are in use.
         Full => Enomem, "the table of queue pairs is full";
         /// Of the rings that are long enough, the last free ones had a queue pair whose completions may still be in a completion queue
@@ -145,12 +154,18 @@ operation_error! {
             missing: QpAttrMask,
             /// Given and not allowed.
             forbidden: QpAttrMask
-        } => Einval, "from {from:?} to {to:?}: missing {missing:?}, forbidden {forbidden:?}";
+        } => Einval, "from {from:?} to {to:?}: {wrong}", wrong = WrongAttributes { missing: *missing, forbidden: *forbidden };
         /// An attribute outside its range.
         Value {
             /// Which one.
-            attribute: QpAttrMask
-        } => Einval, "the value of {attribute:?} is out of range";
+            attribute: QpAttrMask,
+            /// Its value, or that of its part which is wrong; of ACCESS_FLAGS the flags that a queue pair does not have.
+            value: u32,
+            /// The least that it may be.
+            min: u32,
+            /// The most that it may be.
+            max: u32
+        } => Einval, "{attribute} has the value {value}, which is not between {min} and {max}";
         /// Queues of the queue pair were taken out of the verbs: it cannot be reset.
         Taken => Ebusy, "queues of the queue pair are taken out";
         /// Stale completions, from before the last RESET or of an earlier queue pair with the number, may still be in a completion
@@ -196,5 +211,47 @@ operation_error! {
     device {
         /// The device gave something that is no event, or is gone.
         Device, "the event was not understood";
+    }
+}
+
+/// Attributes that are wrong for a transition, in words.
+struct WrongAttributes {
+    missing: QpAttrMask,
+    forbidden: QpAttrMask,
+}
+
+impl fmt::Display for WrongAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { missing, forbidden } = self;
+        match (missing.is_empty(), forbidden.is_empty()) {
+            (false, false) => write!(f, "{missing} must be given, {forbidden} must not"),
+            (false, true) => write!(f, "{missing} must be given"),
+            _ => write!(f, "{forbidden} must not be given"),
+        }
+    }
+}
+
+/// The capacities that exceed the device's, in words.
+struct Excess<'a> {
+    wanted: &'a QpCap,
+    max: &'a QpCap,
+}
+
+impl fmt::Display for Excess<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, max } = self;
+        let all = [
+            ("max_send_wr", wanted.max_send_wr, max.max_send_wr),
+            ("max_recv_wr", wanted.max_recv_wr, max.max_recv_wr),
+            ("max_send_sge", wanted.max_send_sge, max.max_send_sge),
+            ("max_recv_sge", wanted.max_recv_sge, max.max_recv_sge),
+            ("max_inline_data", wanted.max_inline_data, max.max_inline_data),
+        ];
+        let mut comma = "";
+        for (name, wanted, max) in all.into_iter().filter(|(_, wanted, max)| wanted > max) {
+            write!(f, "{comma}{name} is {wanted}, at most {max} can be had")?;
+            comma = "; ";
+        }
+        Ok(())
     }
 }

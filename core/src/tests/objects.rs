@@ -1,5 +1,7 @@
 //! Rows of the contract about domains, regions, windows, completion queues, queries and events.
 
+use std::string::ToString as _;
+
 use super::mock::{Mock, MockError};
 use super::{ALL_RIGHTS, BASE, CAP, LENGTH, Rig, post, register, verbs_on};
 use crate::{
@@ -200,7 +202,10 @@ fn queue_pair_capacities_are_checked() {
     ] {
         let mut init = rig.init(QpType::Rc);
         change(&mut init.cap);
-        assert!(matches!(rig.verbs.create_qp(&init), Err(CreateQpError::Capacity { .. })));
+        let error = rig.verbs.create_qp(&init).unwrap_err();
+        assert!(matches!(error, CreateQpError::Capacity { wanted, .. } if wanted == init.cap));
+        let text = error.to_string();
+        assert_eq!(text.matches(" is ").count(), 1, "one capacity is too large: {text}");
     }
     // What the device has, but no rings of the storage.
     let more = |cap: &mut QpCap| cap.max_send_wr = 6;
@@ -209,7 +214,8 @@ fn queue_pair_capacities_are_checked() {
         let mut init = rig.init(QpType::Rc);
         change(&mut init.cap);
         let error = rig.verbs.create_qp(&init).unwrap_err();
-        assert_eq!((error, error.errno()), (CreateQpError::Rings { send, recv }, Errno::Enomem));
+        let QpCap { max_send_wr, max_recv_wr, .. } = init.cap;
+        assert_eq!((error, error.errno()), (CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv }, Errno::Enomem));
     }
     for rings in [(48, 8), (1 << 16, 8), (64, 12)] {
         rig.device().rings = Some(rings);

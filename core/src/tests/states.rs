@@ -1,12 +1,14 @@
 //! The state machine of queue pairs.
 
+use std::string::ToString as _;
+
 use super::mock::MockError;
 use super::post::send;
 use super::{Rig, attributes, set_state};
 use crate::transition::rule;
 use crate::{
-    Access, AddressVector, Errno, GlobalRoute, ModifyQpError, Psn, QpAttr, QpAttrMask as M, QpState, QpType, Qpn, RecvWr,
-    WcStatus,
+    Access, AddressVector, Completion, Errno, GlobalRoute, ModifyQpError, Psn, QpAttr, QpAttrMask as M, QpState, QpType, Qpn,
+    RecvWr, WcStatus,
 };
 
 const STATES: [QpState; 7] =
@@ -131,7 +133,9 @@ fn values_out_of_range_are_named() {
         let mut attr = attributes(to);
         spoil(&mut attr);
         let mask = rule(QpType::Rc, from, to).unwrap().required | M::STATE | attribute;
-        assert_eq!(rig.verbs.modify_qp(qp, &attr, mask), Err(ModifyQpError::Value { attribute }));
+        let error = rig.verbs.modify_qp(qp, &attr, mask).unwrap_err();
+        let ModifyQpError::Value { attribute: found, value, min, max } = error else { panic!("{error}") };
+        assert!(found == attribute && !(min..=max).contains(&value), "{error}");
         assert_eq!(rig.verbs.qp(qp).unwrap().state, from);
     }
     let route = AddressVector { grh: Some(GlobalRoute::default()), ..AddressVector::default() };
@@ -188,4 +192,23 @@ fn a_query_brings_what_the_device_knows() {
     assert_eq!((info.state, info.attr.rq_psn, info.attr.sq_psn), (QpState::Err, Psn::new(11), Psn::new(12)));
     assert_eq!(info.attr.state, QpState::Err);
     assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap_err().errno(), Errno::Enotconn);
+}
+
+#[test]
+fn the_text_of_an_error_names_what_is_wrong_and_what_may_be() {
+    let mut rig = Rig::new();
+    let qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
+    let init = QpAttr { state: QpState::Init, ..attributes(QpState::Init) };
+    let text = |rig: &mut Rig, attr: &QpAttr, mask| rig.verbs.modify_qp(qp, attr, mask).unwrap_err().to_string();
+    let given = M::STATE | M::PORT | M::ACCESS_FLAGS;
+    assert_eq!(text(&mut rig, &init, given), "from Reset to Init: PKEY_INDEX must be given");
+    let all = given | M::PKEY_INDEX;
+    assert_eq!(text(&mut rig, &init, all | M::TIMEOUT | M::AV), "from Reset to Init: AV | TIMEOUT must not be given");
+    assert_eq!(text(&mut rig, &init, given | M::QKEY), "from Reset to Init: PKEY_INDEX must be given, QKEY must not");
+    let wrong = QpAttr { port_num: 9, ..init };
+    assert_eq!(text(&mut rig, &wrong, all), "PORT has the value 9, which is not between 1 and 1");
+    let failed = Completion { status: WcStatus::RemAccessErr, vendor_err: 0x88, ..Completion::EMPTY };
+    let error = failed.result().unwrap_err();
+    assert!(error.to_string().starts_with("the peer refuses the access") && error.to_string().ends_with("(vendor error 0x88)"));
+    assert_eq!(Completion { status: WcStatus::Success, ..failed }.result(), Ok(()));
 }

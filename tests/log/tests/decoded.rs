@@ -20,7 +20,7 @@ use log_tests::Log;
 const IMPATIENT: Config = Config { command_timeout: Duration::from_millis(20), ..Config::DEFAULT };
 
 fn host() -> Host {
-    World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1))
+    World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap()
 }
 
 fn arm(host: &Host, fault: Fault) {

@@ -231,6 +231,7 @@ fn of_the_core() {
         Verbs<'static, Driver>,
         WcData,
         WcOpcode,
+        WcError,
         WcStatus,
         Wr<'static, Rc>,
         XrcSend,
