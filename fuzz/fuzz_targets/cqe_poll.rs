@@ -54,7 +54,7 @@ const CAP: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 4, max_
 
 impl Harness {
     fn new() -> Self {
-        let mut node = Node::new(World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)));
+        let mut node = Node::new(World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap());
         let listener = Listener::on(&node.host);
         let pd = node.verbs.alloc_pd().expect("alloc_pd");
         let region = node.region(pd, 4096, Access::LOCAL_WRITE);

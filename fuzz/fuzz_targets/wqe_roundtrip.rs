@@ -47,7 +47,7 @@ const CAP: QpCap = QpCap { max_send_wr: 16, max_recv_wr: 4, max_send_sge: 8, max
 
 impl Harness {
     fn new() -> Self {
-        let mut node = Node::new(World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)));
+        let mut node = Node::new(World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap());
         let listener = Listener::on(&node.host);
         let pd = node.verbs.alloc_pd().expect("alloc_pd");
         let ground = Ground::new(&mut node, pd);

@@ -86,7 +86,7 @@ impl Default for Harness {
 impl Harness {
     /// A device that is up.
     pub fn new() -> Self {
-        let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(LID));
+        let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(LID)).unwrap();
         let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
         let memory = host.memory(MEMORY);
         let before = host.with_device(|device| device.counts().engine);

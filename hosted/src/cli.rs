@@ -106,7 +106,7 @@ pub struct InputArgs {
     /// Hexadecimal digits, in any grouping; `-` reads standard input
     #[arg(required_unless_present = "file", num_args = 1..)]
     pub hex: Vec<String>,
-    /// A file with hexadecimal text (also of xxd, hexdump -C and kernel logs) or, if it is not text, with the bytes
+    /// A file with hexadecimal text (also of xxd, hexdump -C, dmesg and libmlx5) or, if it is not text, with the bytes
     #[arg(long, short, value_name = "FILE", conflicts_with = "hex")]
     pub file: Option<PathBuf>,
     /// The file or standard input holds the bytes as they are, even if they look like text

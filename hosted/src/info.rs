@@ -142,7 +142,7 @@ pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
             args.faults.check(1)?;
             let sink = trace::sink(&args.trace)?;
             let world = World::new(args.faults.world(WorldConfig::default()));
-            let host = Simulated::new(NAME, world.add(DeviceConfig::default()));
+            let host = Simulated::new(NAME, world.add(DeviceConfig::default())?);
             args.faults.arm(host.inner());
             if let Some(sink) = &sink {
                 host.trace(NAME, sink);

@@ -360,7 +360,7 @@ fn args(more: &[&str]) -> PingpongArgs {
 }
 
 fn device(world: &World, lid: u16) -> Simulated {
-    Simulated::new(&format!("device {lid}"), world.add(DeviceConfig::with_lid(lid)))
+    Simulated::new(&format!("device {lid}"), world.add(DeviceConfig::with_lid(lid)).unwrap())
 }
 
 /// Runs one end against a peer whose queue pair does not exist.

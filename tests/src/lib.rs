@@ -393,7 +393,7 @@ impl Pair {
     /// Two hosts with devices of these kinds.
     pub fn of_devices(a: DeviceConfig, b: DeviceConfig) -> Self {
         let world = World::new(WorldConfig::default());
-        let (a, b) = (world.add(a), world.add(b));
+        let (a, b) = (world.add(a).unwrap(), world.add(b).unwrap());
         Self { world, a: Node::new(a), b: Node::new(b) }
     }
 

@@ -14,7 +14,7 @@ use bareverbs_sim::{DeviceConfig, PageDemand};
 use bareverbs_tests::{Driver, Node, machine, verbs};
 
 fn host(config: DeviceConfig) -> Host {
-    World::new(WorldConfig::default()).add(config)
+    World::new(WorldConfig::default()).add(config).unwrap()
 }
 
 fn up(host: &Host) -> Driver {

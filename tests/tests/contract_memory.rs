@@ -26,7 +26,7 @@ const FLAGS: [Access; 6] = [
 ];
 
 fn node(config: DeviceConfig) -> Node {
-    Node::new(World::new(WorldConfig::default()).add(config))
+    Node::new(World::new(WorldConfig::default()).add(config).unwrap())
 }
 
 fn loopback(node: &mut Node, end: &End) {
@@ -122,7 +122,7 @@ fn a_region_that_overflows_is_empty_or_is_not_memory() {
 fn the_key_of_a_region_that_is_gone_is_no_region_s_for_long() {
     // Few keys, so that their numbers come again at once; a table of more regions than a key's low byte has values.
     let limits = Limits { log_max_mkey: 4, ..Limits::default() };
-    let host = World::new(WorldConfig::default()).add(DeviceConfig { limits, ..DeviceConfig::with_lid(1) });
+    let host = World::new(WorldConfig::default()).add(DeviceConfig { limits, ..DeviceConfig::with_lid(1) }).unwrap();
     let Ok(driver) = Driver::bring_up(machine(&host), &bareverbs_mlx5::Config::DEFAULT) else { panic!("bring-up") };
     let mut tables: Box<Storage<'_, Driver, 1, 400, 0, 0, 0>> = Box::new(Storage::new([]));
     let mut verbs = Verbs::new(driver, &mut tables);
@@ -190,7 +190,7 @@ fn firmware_that_gets_no_more_pages() {
         firmware_pages: PageDemand::USUAL.boot + PageDemand::USUAL.init,
         ..bareverbs_mlx5::Config::DEFAULT
     };
-    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1));
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap();
     let mut node = Node::with_config(host, &config);
     let pd = node.verbs.alloc_pd().unwrap();
     let buffer = node.buffer(4096);

@@ -24,7 +24,7 @@ const IMPATIENT: Config =
     Config { command_timeout: Duration::from_millis(20), reclaim_timeout: Duration::from_millis(20), ..Config::DEFAULT };
 
 fn host() -> Host {
-    World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1))
+    World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap()
 }
 
 fn arm(host: &Host, fault: Fault) {
@@ -337,7 +337,7 @@ fn every_command_of_operation_answered_late() {
 fn an_object_that_is_destroyed_late_is_waited_for_and_not_its_successor() {
     let mut config = DeviceConfig::with_lid(1);
     config.limits.log_max_cq = 3;
-    let host = World::new(WorldConfig::default()).add(config);
+    let host = World::new(WorldConfig::default()).add(config).unwrap();
     let mut node = Node::with_config(host, &IMPATIENT);
     let opcode = CmdOpcode::DestroyCq.code() as u16;
     let old = node.verbs.create_cq(16).unwrap();

@@ -29,7 +29,7 @@ struct Scene {
 impl Scene {
     fn new(blue_flame: bool) -> Self {
         let world = World::new(WorldConfig::default());
-        let host = world.add(DeviceConfig { blue_flame, ..DeviceConfig::with_lid(1) });
+        let host = world.add(DeviceConfig { blue_flame, ..DeviceConfig::with_lid(1) }).unwrap();
         let log = OrderLog::default();
         let machine = Machine {
             registers: log.record(host.registers()),

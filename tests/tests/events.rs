@@ -120,7 +120,7 @@ fn an_interrupt_handler_is_told_of_the_overflow() {
 #[test]
 fn more_asynchronous_events_than_their_queue_holds() {
     let config = Config { async_events: 64, ..Config::DEFAULT };
-    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1));
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap();
     let mut node = Node::with_config(host, &config);
     for _ in 0..3 {
         for _ in 0..40 {

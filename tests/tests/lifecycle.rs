@@ -19,7 +19,7 @@ use bareverbs_tests::{
 };
 
 fn host(config: DeviceConfig) -> Host {
-    World::new(WorldConfig::default()).add(config)
+    World::new(WorldConfig::default()).add(config).unwrap()
 }
 
 fn up(host: &Host, machine: Machine<SimPlatform>, config: &Config) -> Node {
@@ -86,7 +86,7 @@ fn devices_and_drivers_of_many_kinds() {
             let device = |lid| DeviceConfig { pages, command_checksum: signatures, ..DeviceConfig::with_lid(lid) };
             let config = Config { signatures, blue_flame, completion_vectors, ..Config::DEFAULT };
             let world = World::new(WorldConfig::default());
-            let (a, b) = (world.add(device(1)), world.add(device(2)));
+            let (a, b) = (world.add(device(1)).unwrap(), world.add(device(2)).unwrap());
             let (a, b) = (up(&a, machine(&a), &config), up(&b, machine(&b), &config));
             let fresh = statistics(&a);
             assert_eq!(fresh.pages_held, fresh.pages_given);
@@ -148,7 +148,7 @@ fn a_stop_before_any_step_undoes_everything_on_the_same_machine() {
 #[test]
 fn twenty_times_up_and_down() {
     let world = World::new(WorldConfig::default());
-    let hosts = [1, 2].map(|lid| world.add(DeviceConfig::with_lid(lid)));
+    let hosts = [1, 2].map(|lid| world.add(DeviceConfig::with_lid(lid)).unwrap());
     let mut machines = hosts.each_ref().map(machine);
     let mut first = None;
     for round in 0..20 {
@@ -672,7 +672,8 @@ fn refusals_name_what_does_not_fit() {
     for (cap, send, recv) in [(QpCap { max_send_wr: 4096, ..CAP }, 16_384, 64), (QpCap { max_recv_wr: 4097, ..CAP }, 256, 8192)]
     {
         let error = refused!(node.verbs.create_qp(&QpInit { cap, ..init }), Enomem, CreateQpError::Rings { .. });
-        assert_eq!(error, CreateQpError::Rings { send, recv });
+        let QpCap { max_send_wr, max_recv_wr, .. } = cap;
+        assert_eq!(error, CreateQpError::Rings { max_send_wr, max_recv_wr, send, recv });
     }
     assert_eq!(node.snapshot(), before);
     let qps: Vec<_> = (0..16).map(|_| node.verbs.create_qp(&init).unwrap()).collect();

@@ -313,7 +313,7 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
     // Long steps would end a thread's waits while the scheduler holds up the others.
     let max_step = Duration::from_micros(1);
     let world = World::new(WorldConfig { max_step, ..WorldConfig::default() });
-    let mut node = Node::new(world.add(DeviceConfig::with_lid(1)));
+    let mut node = Node::new(world.add(DeviceConfig::with_lid(1)).unwrap());
     let pd = node.verbs.alloc_pd().unwrap();
     let (from, to) = (node.region(pd, 4096, ALL_ACCESS), node.region(pd, 4096, ALL_ACCESS));
     let spare = node.region(pd, 64, ALL_ACCESS);

@@ -26,7 +26,7 @@ const fn rings() -> [RingsView<'static>; 3] {
 
 #[test]
 fn verbs_over_statics() {
-    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1));
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap();
     // Twice, because what the storage held before must not matter.
     for round in 0..2 {
         let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
@@ -71,7 +71,7 @@ static LENT_RINGS: QpRings<64, 16> = QpRings::new();
 
 #[test]
 fn queues_over_statics_go_to_threads_of_their_own() {
-    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1));
+    let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(1)).unwrap();
     let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
     let mut verbs: Verbs<'static, Driver> = Verbs::new(driver, &mut **Box::leak(Box::new(LENT.lock().unwrap())));
     let pd = verbs.alloc_pd().unwrap();

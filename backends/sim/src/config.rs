@@ -1,5 +1,6 @@
 //! What a simulated device is: identity, limits, options.
 
+use core::fmt;
 use core::time::Duration;
 
 use crate::limits::Limits;
@@ -90,6 +91,9 @@ pub enum LinkSpeed {
 pub(crate) const DEFAULT_MEMORY_LIMIT: u64 = 1 << 30;
 /// Minimum of [`DeviceConfig::memory_limit`], in bytes.
 pub const MIN_MEMORY_LIMIT: u64 = 32 << 20;
+
+/// The last local identifier that is not of a multicast group.
+const MAX_UNICAST_LID: u16 = 0xbfff;
 
 /// Prefix of GIDs that are valid on the link, and of all before a subnet manager gave another.
 pub(crate) const LINK_LOCAL_PREFIX: u64 = 0xfe80 << 48;
@@ -197,8 +201,118 @@ impl DeviceConfig {
     }
 }
 
+/// Why a device cannot be as its configuration says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// A port that no subnet manager configures needs a local identifier of its own, which is no multicast one (IBTA 4.1.3).
+    Lid {
+        /// Local identifier asked for.
+        lid: u16,
+    },
+    /// Another device of the same wire has the local identifier.
+    LidTaken {
+        /// Local identifier asked for.
+        lid: u16,
+    },
+    /// There is no such MTU.
+    Mtu {
+        /// Bytes asked for.
+        mtu: u16,
+    },
+    /// Not as many MSI-X vectors as a device may have.
+    Vectors {
+        /// Vectors asked for.
+        vectors: u16,
+    },
+    /// Too little memory for a device to come up.
+    MemoryLimit {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lid { lid } => write!(f, "LID {lid:#x}: a port that is not managed needs one from 1 to {MAX_UNICAST_LID:#x}"),
+            Self::LidTaken { lid } => write!(f, "LID {lid:#x}: another device has it"),
+            Self::Mtu { mtu } => write!(f, "an MTU of {mtu} bytes: there are 256, 512, 1024, 2048 and 4096"),
+            Self::Vectors { vectors } => write!(f, "{vectors} MSI-X vectors: a device has 1 to 256"),
+            Self::MemoryLimit { bytes } => {
+                write!(f, "a memory limit of {bytes} bytes: a device needs {MIN_MEMORY_LIMIT} at least")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl DeviceConfig {
+    /// Checks that a device can be as this says.
+    ///
+    /// # Errors
+    /// The first value that it cannot have.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let Self { lid, mtu, vectors, .. } = *self;
+        if !self.managed && !(1..=MAX_UNICAST_LID).contains(&lid) {
+            return Err(ConfigError::Lid { lid });
+        }
+        if ![256, 512, 1024, 2048, 4096].contains(&mtu) {
+            return Err(ConfigError::Mtu { mtu });
+        }
+        if !(1..=256).contains(&vectors) {
+            return Err(ConfigError::Vectors { vectors });
+        }
+        if self.memory_limit < MIN_MEMORY_LIMIT {
+            return Err(ConfigError::MemoryLimit { bytes: self.memory_limit });
+        }
+        Ok(())
+    }
+
+    /// Whether two devices could not be told apart on one wire: both have the same local identifier from the start.
+    pub(crate) fn collides(&self, other: &Self) -> bool {
+        !self.managed && !other.managed && self.lid == other.lid
+    }
+}
+
 impl Default for DeviceConfig {
     fn default() -> Self {
         Self::with_lid(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::in_process::{World, WorldConfig};
+
+    fn with(change: impl FnOnce(&mut DeviceConfig)) -> DeviceConfig {
+        let mut config = DeviceConfig::default();
+        change(&mut config);
+        config
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_is_refused_with_the_value() {
+        for (config, error) in [
+            (with(|config| config.lid = 0), ConfigError::Lid { lid: 0 }),
+            (with(|config| config.lid = 0xc000), ConfigError::Lid { lid: 0xc000 }),
+            (with(|config| config.mtu = 77), ConfigError::Mtu { mtu: 77 }),
+            (with(|config| config.vectors = 0), ConfigError::Vectors { vectors: 0 }),
+            (with(|config| config.memory_limit = 1), ConfigError::MemoryLimit { bytes: 1 }),
+        ] {
+            assert_eq!(World::new(WorldConfig::default()).add(config).map(drop), Err(error));
+        }
+        let managed = with(|config| (config.managed, config.lid) = (true, 0));
+        assert!(World::new(WorldConfig::default()).add(managed).is_ok(), "its manager gives it one");
+    }
+
+    #[test]
+    fn two_devices_of_a_wire_do_not_have_one_lid() {
+        let world = World::new(WorldConfig::default());
+        world.add(DeviceConfig::with_lid(7)).unwrap();
+        let error = world.add(DeviceConfig::with_lid(7)).map(drop).unwrap_err();
+        assert_eq!((error, error.to_string().as_str()), (ConfigError::LidTaken { lid: 7 }, "LID 0x7: another device has it"));
+        world.add(DeviceConfig::with_lid(8)).unwrap();
     }
 }

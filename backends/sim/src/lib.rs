@@ -66,7 +66,9 @@ pub mod trace;
 pub mod wire;
 pub mod wqe_decode;
 
-pub use config::{DeviceConfig, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth, MIN_MEMORY_LIMIT, PageDemand};
+pub use config::{
+    ConfigError, DeviceConfig, FirmwareVersion, InterruptRouting, LinkSpeed, LinkWidth, MIN_MEMORY_LIMIT, PageDemand,
+};
 pub use device::Device;
 pub use firmware::HcaState;
 pub use limits::{Limit, LimitError, Limits};

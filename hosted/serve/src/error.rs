@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use bareverbs_sim::ConfigError;
+
 use crate::config::MAX_LID;
 
 /// Bytes that the path of a socket may have: 108 with the zero after it (unix(7)).
@@ -30,6 +32,13 @@ pub enum ServeError {
     NoDevices,
     /// A device with a LID that no port can have.
     Lid(u16),
+    /// A device cannot be as its configuration says.
+    Config {
+        /// Its LID.
+        lid: u16,
+        /// What it cannot be.
+        error: ConfigError,
+    },
     /// The same LID was given to two devices.
     LidTwice(u16),
     /// Fewer file descriptors than the devices need.
@@ -61,6 +70,7 @@ impl fmt::Display for ServeError {
             Self::Twice(path) => write!(f, "{}: given twice", path.display()),
             Self::NoDevices => write!(f, "no device to serve"),
             Self::Lid(lid) => write!(f, "LID {lid:#x}: not between 1 and {MAX_LID:#x}"),
+            Self::Config { lid, error } => write!(f, "the device with LID {lid}: {error}"),
             Self::LidTwice(lid) => write!(f, "two devices have LID {lid:#x}"),
             Self::Descriptors { limit, least } => {
                 write!(f, "so many devices need {least} file descriptors, and {limit} are allowed (ulimit -Hn, LimitNOFILE=)")

@@ -82,6 +82,9 @@ impl Server {
     pub fn start(config: ServerConfig) -> Result<Self, ServeError> {
         interrupts::check().map_err(ServeError::Interrupts)?;
         check_lids(&config.devices)?;
+        for ServedDevice { config: device, .. } in &config.devices {
+            device.check().map_err(|error| ServeError::Config { lid: device.lid, error })?;
+        }
         let most_vectors = config.devices.iter().map(|device| device.config.vectors).max().unwrap_or_default();
         let files = fd_limits::files(fd_limits::descriptor_limit(), config.devices.len(), most_vectors)?;
         check_paths(&config)?;

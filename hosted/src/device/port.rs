@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_port_without_a_link_is_an_error_with_the_remedy() {
-        let host = World::new(WorldConfig::default()).add(DeviceConfig::default());
+        let host = World::new(WorldConfig::default()).add(DeviceConfig::default()).unwrap();
         let mut device = Device::bring_up(Simulated::new("card", host), &Arc::default()).unwrap();
         let stop = AtomicBool::new(false);
         assert_eq!(device.active_port(1, &stop).unwrap().lid.get(), 1);

@@ -95,7 +95,7 @@ mod tests {
     use crate::device::Device;
 
     fn host() -> Simulated {
-        Simulated::new("device", World::new(WorldConfig::default()).add(DeviceConfig::default()))
+        Simulated::new("device", World::new(WorldConfig::default()).add(DeviceConfig::default()).unwrap())
     }
 
     #[test]

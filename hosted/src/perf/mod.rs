@@ -200,8 +200,12 @@ impl Job<'_> {
             Form::Simulated(count) => {
                 let world = World::new(self.faults.world(WorldConfig::default()));
                 let names = ["simulated a", "simulated b"].into_iter().zip(1..).take(count);
-                let hosts = names.map(|(name, lid)| Simulated::new(name, world.add(DeviceConfig::with_lid(lid))));
-                let hosts: Vec<_> = hosts.inspect(|host| self.faults.arm(host.inner())).collect();
+                let mut hosts = Vec::new();
+                for (name, lid) in names {
+                    let host = Simulated::new(name, world.add(DeviceConfig::with_lid(lid))?);
+                    self.faults.arm(host.inner());
+                    hosts.push(host);
+                }
                 self.local(hosts, parameters)
             }
             Form::Pci(one, two) => {

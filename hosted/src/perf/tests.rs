@@ -19,7 +19,7 @@ struct Pair {
 }
 
 fn device(world: &World, lid: u16) -> Device<Simulated> {
-    Device::bring_up(Simulated::new("device", world.add(DeviceConfig::with_lid(lid))), &Arc::default()).unwrap()
+    Device::bring_up(Simulated::new("device", world.add(DeviceConfig::with_lid(lid)).unwrap()), &Arc::default()).unwrap()
 }
 
 impl Pair {

@@ -456,7 +456,7 @@ mod tests {
         let mut refusal = |plan| Endpoint::new(Role::Client, "a", &mut device, plan).err().unwrap().to_string();
         assert!(refusal(Plan { gid_idx: Some(200), ..PLAN }).contains("no GID 200"));
         let small = bareverbs_sim::DeviceConfig { mtu: 2048, ..Default::default() };
-        let host = World::new(WorldConfig::default()).add(small);
+        let host = World::new(WorldConfig::default()).add(small).unwrap();
         let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
         let refusal = Endpoint::new(Role::Client, "a", &mut device, Plan { mtu: Mtu::Mtu4096, ..PLAN }).err().unwrap();
         assert!(refusal.to_string().contains("-m 2048"), "{refusal}");

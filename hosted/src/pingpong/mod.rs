@@ -85,14 +85,14 @@ fn run_simulated(args: &PingpongArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     let sink = trace::sink(&args.trace)?;
     let world = World::new(args.faults.world(WorldConfig::default()));
     let host = |label: &str, lid| {
-        let host = Simulated::new(&format!("device {label}"), world.add(DeviceConfig::with_lid(lid)));
+        let host = Simulated::new(&format!("device {label}"), world.add(DeviceConfig::with_lid(lid))?);
         args.faults.arm(host.inner());
         if let Some(sink) = &sink {
             host.trace(label, sink);
         }
-        host
+        Ok::<_, anyhow::Error>(host)
     };
-    let mut report = run_both(args, host("a", 1), Some(host("b", 2)), stop);
+    let mut report = run_both(args, host("a", 1)?, Some(host("b", 2)?), stop);
     report.ok &= trace::finish_job(sink.as_ref(), &mut report.failure);
     Ok(report)
 }

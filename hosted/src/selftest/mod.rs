@@ -65,15 +65,15 @@ fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Resul
         if args.no_firmware_pages {
             config.pages = PageDemand::NONE;
         }
-        let host = Simulated::new(&format!("device {label}"), world.add(config));
+        let host = Simulated::new(&format!("device {label}"), world.add(config)?);
         args.faults.arm(host.inner());
         if let Some(sink) = &sink {
             host.trace(label, sink);
         }
-        host
+        Ok::<_, anyhow::Error>(host)
     };
-    let first = host("a", 1);
-    let second = two.then(|| host("b", 2));
+    let first = host("a", 1)?;
+    let second = two.then(|| host("b", 2)).transpose()?;
     let options = Options {
         loss: Some(args.loss.as_per_cent()),
         duplicate: Some(args.duplicate.as_per_cent()),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     fn card(config: DeviceConfig) -> Card {
-        Card(Simulated::new("", World::new(WorldConfig::default()).add(config)), Arc::default())
+        Card(Simulated::new("", World::new(WorldConfig::default()).add(config).unwrap()), Arc::default())
     }
 
     #[test]

@@ -158,7 +158,7 @@ pub(crate) fn recording() -> Vec<Line> {
     let world = World::new(WorldConfig::default());
     let hosts: [Host; 2] = [1, 2].map(|lid| {
         let config = DeviceConfig { umr: false, ..DeviceConfig::with_lid(lid) };
-        let host = world.add(config.clone());
+        let host = world.add(config.clone()).unwrap();
         let tracer = recording.tracer(&format!("lid{lid}"), &config);
         host.with_device(|device| device.set_tracer(Some(Box::new(tracer))));
         host

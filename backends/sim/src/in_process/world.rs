@@ -13,7 +13,7 @@ use super::idle_reads::HomeWorld;
 use super::memory::{MemoryMap, SimMemory};
 use super::platform::{SimClock, SimFence, SimRegisters};
 use super::state::{Subnet, WorldState};
-use crate::config::DeviceConfig;
+use crate::config::{ConfigError, DeviceConfig};
 use crate::device::Device;
 use crate::fabric::Fabric;
 use crate::wire::{FaultyWire, PerfectWire, WireFaults, WireStats};
@@ -50,13 +50,26 @@ impl World {
     /// them.
     pub fn pair(config: WorldConfig) -> (Self, Host, Host) {
         let world = Self::new(config);
-        let first = world.add(DeviceConfig::with_lid(1));
-        let second = world.add(DeviceConfig::with_lid(2));
+        let first = world.attach(DeviceConfig::with_lid(1));
+        let second = world.attach(DeviceConfig::with_lid(2));
         (world, first, second)
     }
 
     /// Adds a host with a device on the wire, enabled as a kernel leaves it to a driver.
-    pub fn add(&self, config: DeviceConfig) -> Host {
+    ///
+    /// # Errors
+    /// The device cannot be as `config` says ([`DeviceConfig::check`]), or another one here has its local identifier.
+    pub fn add(&self, config: DeviceConfig) -> Result<Host, ConfigError> {
+        config.check()?;
+        let is_taken = self.state.with(|subnet| subnet.devices.iter().any(|(_, other)| config.collides(other.config())));
+        if is_taken {
+            return Err(ConfigError::LidTaken { lid: config.lid });
+        }
+        Ok(self.attach(config))
+    }
+
+    /// [`World::add`] with a configuration that was checked.
+    fn attach(&self, config: DeviceConfig) -> Host {
         let map = MemoryMap::default();
         let mut device = Device::new(config, Box::new(map.clone()));
         device.enable_function();
@@ -230,7 +243,7 @@ mod tests {
     #[test]
     fn a_look_ends_a_wait_that_never_relaxes() {
         let world = World::new(WorldConfig::default());
-        let host = world.add(DeviceConfig::default());
+        let host = world.add(DeviceConfig::default()).unwrap();
         let clock = host.clock();
         let start = clock.now();
         assert!((0..100).any(|_| clock.now().since(start) > Duration::from_micros(1)));
