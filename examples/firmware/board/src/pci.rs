@@ -6,18 +6,31 @@
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 
+use bareverbs::Clock as _;
 use heapless::Vec;
 use volatile_register::{RO, RW};
 
 use crate::interrupts::Message;
-use crate::machine;
+use crate::{Timer, machine};
 
 /// Functions that are kept of a machine.
 const FUNCTIONS: usize = 32;
 /// Bits of the command register: memory space, bus master, no INTx.
 const COMMAND_ON: u16 = 0x0406;
+const CAPABILITY_EXPRESS: u8 = 0x10;
 const CAPABILITY_MSIX: u8 = 0x11;
+/// Bit of the device capabilities: the function can be reset alone.
+const FUNCTION_LEVEL_RESET: u32 = 1 << 28;
+/// Bit of the device control register that resets the function.
+const INITIATE_RESET: u16 = 1 << 15;
+/// Bit of the device status register: requests of the function have no answer yet.
+const TRANSACTIONS_PENDING: u16 = 1 << 5;
+/// How long requests in flight may take before a reset, and the reset itself (PCI Express Base Specification 3.0, 6.6.2).
+const RESET_TIME: Duration = Duration::from_millis(100);
+/// How long the function may take after that until it answers.
+const RESET_TIMEOUT: Duration = Duration::from_secs(1);
 const MEGABYTE: u64 = 1 << 20;
 
 /// The first 64 bytes of the configuration space of a function (PCI Local Bus Specification, 6.1).
@@ -68,6 +81,24 @@ struct BridgeHeader {
     prefetch_limit_high: RW<u32>,
 }
 
+/// What each capability begins with.
+#[repr(C)]
+struct CapabilityHeader {
+    id: RO<u8>,
+    next: RO<u8>,
+}
+
+/// The PCI Express capability as far as it is used (PCI Express Base Specification 3.0, 7.8).
+#[repr(C)]
+struct ExpressCapability {
+    id: RO<u8>,
+    next: RO<u8>,
+    capabilities: RO<u16>,
+    device_capabilities: RO<u32>,
+    device_control: RW<u16>,
+    device_status: RW<u16>,
+}
+
 /// The MSI-X capability (PCI Local Bus Specification, 6.8.2).
 #[repr(C)]
 struct MsixCapability {
@@ -91,6 +122,7 @@ const _: () = {
     assert!(size_of::<Header>() == 64);
     assert!(core::mem::offset_of!(Header, capabilities) == 0x34);
     assert!(core::mem::offset_of!(BridgeHeader, prefetch_limit_high) == 0x2c);
+    assert!(core::mem::offset_of!(ExpressCapability, device_status) == 0xa);
     assert!(size_of::<MsixEntry>() == 16);
 };
 
@@ -162,6 +194,8 @@ pub enum PciError {
         /// Bytes of the BAR.
         size: u64,
     },
+    /// The function does not answer after its reset.
+    NoAnswer,
     /// The function has no MSI-X, or its table lies in another BAR.
     NoMsix,
     /// The machine's functions, or this one's BAR, were given out before.
@@ -175,6 +209,7 @@ impl fmt::Display for PciError {
             Self::NoFunction => f.write_str("no such PCI function"),
             Self::NoMemoryBar => f.write_str("BAR0 is not there, or no memory"),
             Self::NoRoom { size } => write!(f, "no room for a BAR of {size} bytes among the machine's addresses"),
+            Self::NoAnswer => f.write_str("the function does not answer after its reset; power the machine off and on"),
             Self::NoMsix => f.write_str("no MSI-X table in BAR0"),
             Self::InUse => f.write_str("given out before: the PCI functions of a machine, and each BAR, have one owner"),
         }
@@ -310,8 +345,8 @@ impl Bus {
         Ok(())
     }
 
-    /// Places BAR0 of the function at `address`, opens the bridges above it, and turns on its memory space and bus mastering:
-    /// from here on it reaches memory.
+    /// Resets the function at `address` if it can be reset alone, places its BAR0, opens the bridges above it, and turns on its
+    /// memory space and bus mastering: from here on it reaches memory.
     ///
     /// # Errors
     /// [`PciError`].
@@ -324,6 +359,7 @@ impl Bus {
             return Err(PciError::InUse);
         }
         let function = *entry;
+        function.reset()?;
         // SAFETY: the function answered in `scan`.
         let header = unsafe { function.registers.as_ref() };
         let [low, high, ..] = &header.bars;
@@ -400,22 +436,73 @@ impl Function {
     /// # Errors
     /// [`PciError::NoMsix`].
     pub fn enable_msix(&self, bar: &mut Bar, messages: &[Message]) -> Result<usize, PciError> {
+        let capability = self.capability(CAPABILITY_MSIX).ok_or(PciError::NoMsix)?;
+        // SAFETY: the capability of this number is that structure, and 4096 bytes are there for a function.
+        set_messages(unsafe { capability.cast().as_ref() }, bar, messages)
+    }
+
+    /// The capability `id`, if the function has it: its first byte, at a multiple of 4.
+    fn capability(&self, id: u8) -> Option<NonNull<CapabilityHeader>> {
         // SAFETY: the function answered in `scan`.
-        let header = unsafe { self.registers.as_ref() };
-        let mut at = header.capabilities.read() & 0xfc;
+        let mut at = unsafe { self.registers.as_ref() }.capabilities.read() & 0xfc;
         // The list has at most as many capabilities as fit.
         for _ in 0..48 {
             if at < 0x40 {
                 break;
             }
             // SAFETY: `at` is a multiple of 4 from 0x40 to 0xfc, and 4096 bytes are there.
-            let capability: &MsixCapability = unsafe { self.registers.byte_add(usize::from(at)).cast().as_ref() };
-            if capability.id.read() == CAPABILITY_MSIX {
-                return set_messages(capability, bar, messages);
+            let place: NonNull<CapabilityHeader> = unsafe { self.registers.byte_add(usize::from(at)).cast() };
+            // SAFETY: as above.
+            let header = unsafe { place.as_ref() };
+            if header.id.read() == id {
+                return Some(place);
             }
-            at = capability.next.read() & 0xfc;
+            at = header.next.read() & 0xfc;
         }
-        Err(PciError::NoMsix)
+        None
+    }
+
+    /// Takes memory from the function and resets it, if it can be reset alone.
+    ///
+    /// A watchdog restarts the processor and leaves the card as it is: with the memory of the program before, which is this
+    /// program's now.
+    ///
+    /// # Errors
+    /// [`PciError::NoAnswer`].
+    fn reset(&self) -> Result<(), PciError> {
+        // SAFETY: the function answered in `scan`.
+        let header = unsafe { self.registers.as_ref() };
+        // SAFETY: a function that reaches neither memory nor messages changes nothing of this program's.
+        unsafe { header.command.write(header.command.read() & !COMMAND_ON) };
+        let Some(express) = self.capability(CAPABILITY_EXPRESS) else { return Ok(()) };
+        // SAFETY: the capability of this number is that structure, and 4096 bytes are there for a function.
+        let express: &ExpressCapability = unsafe { express.cast().as_ref() };
+        if express.device_capabilities.read() & FUNCTION_LEVEL_RESET == 0 {
+            return Ok(());
+        }
+        // Without an answer in this time the reset comes all the same.
+        wait(RESET_TIME, || express.device_status.read() & TRANSACTIONS_PENDING == 0);
+        // SAFETY: nobody uses the function: its BAR is not given out yet.
+        unsafe { express.device_control.write(express.device_control.read() | INITIATE_RESET) };
+        wait(RESET_TIME, || false);
+        // All ones without an answer; 1 if it asks to be read again (Configuration Request Retry Status).
+        if wait(RESET_TIMEOUT, || header.vendor.read() == self.vendor) { Ok(()) } else { Err(PciError::NoAnswer) }
+    }
+}
+
+/// Waits until something has happened, at most for `timeout`; whether it has.
+fn wait(timeout: Duration, mut has_happened: impl FnMut() -> bool) -> bool {
+    let deadline = Timer.now().after(timeout);
+    loop {
+        // In this order: what happened in time counts, however late it is looked at.
+        let late = Timer.now() >= deadline;
+        if has_happened() {
+            return true;
+        }
+        if late {
+            return false;
+        }
+        core::hint::spin_loop();
     }
 }
 
