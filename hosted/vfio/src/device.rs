@@ -35,6 +35,8 @@ ioctl_io_nr!(VFIO_DEVICE_RESET, VFIO_TYPE as u32, VFIO_BASE + 11);
 
 /// A card that belongs to this process, from [`Device::open`] to its drop, which keeps the card from reaching memory any more.
 ///
+/// A process that has one must not fork without an exec: the end of the child unmaps the DMA memory of the parent.
+///
 /// Memory and registers may outlive it; the kernel resets the function and gives it to others when the last of them is dropped.
 #[derive(Debug)]
 pub struct Device {
