@@ -41,7 +41,7 @@ def bareverbs(given=None):
 
 def vfio_examples():
     """Paths of the examples of VFIO."""
-    # Together with the command, whose features of dependencies they then share: alone they would be compiled with fewer, again.
-    cargo("--release", "--package", "bareverbs-cli", "--package", "bareverbs-vfio", "--bin", "bareverbs", "--examples")
+    # Without the command: its tests' dependencies would change the features with which it is compiled, and it would be compiled again.
+    cargo("--release", "--package", "bareverbs-vfio", "--examples")
     sources = sorted((PROJECT / "hosted/vfio/examples").glob("*.rs"))
     return [release_folder() / "examples" / source.stem for source in sources]
