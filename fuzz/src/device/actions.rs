@@ -3,8 +3,11 @@
 use arbitrary::Arbitrary;
 use bareverbs::DmaMemory as _;
 use bareverbs_mlx5_spec::{CmdOpcode, RegisterId};
-use bareverbs_sim::packet::{Aeth, Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, Reth, Syndrome, Transport};
+use bareverbs_sim::packet::{
+    Aeth, Bth, Deth, Grh, Lrh, Opcode, Operation, Packet, Place, Reth, SUBNET_LANE, SUBNET_QPN, Syndrome, Transport,
+};
 
+use super::attack::{Intrusion, ManagementDatagram, StrangeDatagram};
 use super::guest::{BASE, Guest, LEN, QUEUES, RECORDS, SERVICES, input};
 use super::guest_objects::{Change, Key, pick};
 use super::request::{KeyChange, Request};
@@ -65,6 +68,12 @@ pub enum Act {
     Gateway(u8, u32, u32, bool),
     /// ACCESS_REG: which register, whether it is written, its first bytes.
     Register(u8, bool, [u8; 16]),
+    /// A management datagram that the guest sends.
+    Management(ManagementDatagram),
+    /// Datagrams to another guest.
+    StrangeDatagram(StrangeDatagram),
+    /// A connection to a queue pair of another guest.
+    Intrusion(Intrusion),
 }
 
 /// Registers of the vendor-specific capability in configuration space: control, semaphore, address, data.
@@ -146,7 +155,10 @@ impl Guest {
         let dest_qpn = u32::from(psn & 1);
         let bth = Bth { opcode, solicited: false, migreq: true, pkey: 0xffff, dest_qpn, ack_req: false, psn: 0 };
         let lid = self.device.lid();
-        let mut packet = Packet::new(Lrh { dlid: if psn & 4 == 0 { lid } else { 0xffff }, slid: lid, ..Lrh::default() }, bth);
+        // On a managed subnet, what comes on the lane of subnet management comes from the manager, which is no attacker.
+        let vl = if dest_qpn == SUBNET_QPN && !self.device.config().managed { SUBNET_LANE } else { 0 };
+        let lrh = Lrh { vl, dlid: if psn & 4 == 0 { lid } else { 0xffff }, slid: lid, ..Lrh::default() };
+        let mut packet = Packet::new(lrh, bth);
         packet.deth = Some(Deth { qkey: 0x8001_0000, source_qpn: dest_qpn });
         packet.payload = mad.into();
         self.device.receive(&packet.encode());
@@ -216,6 +228,9 @@ impl Guest {
                 input[16..32].copy_from_slice(&bytes);
                 self.command(input, 16 + 256);
             }
+            Act::Management(attack) => self.send_management(&attack),
+            Act::StrangeDatagram(attack) => self.send_to_stranger(&attack),
+            Act::Intrusion(attack) => self.intrude(&attack),
             Act::Event(what) => match what % 8 {
                 0 => self.device.reset(),
                 1 => self.device.set_link(false),

@@ -19,6 +19,36 @@ pub const QUEUE: usize = 0x4000;
 const MAX_QPS: usize = 8;
 /// Services of the queue pairs that are there from the start: RC, UC, UD, key changes.
 pub const SERVICES: [u32; 4] = [0, 1, 2, 0xc];
+/// Q_Key of all datagram queue pairs.
+pub const QKEY: u32 = 1;
+/// First PSN of every connection, in both directions.
+pub const FIRST_PSN: u32 = 0;
+/// Acknowledge timeout code of a queue pair that is connected to itself: 262 µs.
+const OWN_TIMEOUT: u8 = 6;
+
+/// A port on the same wire, as an attacker knows it: fresh devices give the same numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Neighbor {
+    pub lid: u16,
+    /// Its connected queue pair and those that take datagrams.
+    pub qpns: [u32; 3],
+    /// A key for all its memory.
+    pub key: u32,
+}
+
+/// Where a queue pair leads.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    pub dlid: u16,
+    pub dest_qpn: u32,
+    pub pkey_index: u16,
+    /// Acknowledge timeout code.
+    pub timeout: u8,
+    /// Retries without answer, and without receive.
+    pub retries: u8,
+    /// First PSN that it expects and sends.
+    pub psn: u32,
+}
 
 /// A guest and its device.
 pub struct Guest {
@@ -43,6 +73,8 @@ pub struct Guest {
     pub srqs: Vec<(u32, u16)>,
     /// Anything else: PDs, XRC domains, user contexts, user memory, counters, places of device memory.
     pub others: Vec<u32>,
+    /// Other ports on the wire.
+    pub neighbors: Vec<Neighbor>,
 }
 
 /// A command of `len` bytes with these dwords.
@@ -57,12 +89,12 @@ pub fn input(opcode: u16, len: usize, dwords: &[(usize, u32)]) -> Vec<u8> {
 
 impl Guest {
     /// The device of a guest that serves pages first, or has its queue pairs ready.
-    pub fn new(lid: u16, pages: bool) -> Self {
+    pub fn new(config: DeviceConfig, pages: bool) -> Self {
         let memory = SimMemory::new(BASE, LEN);
         let reachable = GuestMemory::new(&memory);
         let demand = if pages { PageDemand::USUAL } else { PageDemand::NONE };
-        let mut device =
-            Device::new(DeviceConfig { pages: demand, ..DeviceConfig::with_lid(lid) }, Box::new(reachable.clone()));
+        let lid = config.lid;
+        let mut device = Device::new(DeviceConfig { pages: demand, ..config }, Box::new(reachable.clone()));
         device.enable_function();
         let mut guest = Self {
             device,
@@ -79,6 +111,7 @@ impl Guest {
             keys: Vec::new(),
             srqs: Vec::new(),
             others: Vec::new(),
+            neighbors: Vec::new(),
         };
         guest.run(1_000_000);
         guest.device.bar_write(0x10, &((BASE >> 32) as u32).to_be_bytes());
@@ -168,8 +201,15 @@ impl Guest {
 
     /// A queue pair, connected to itself where that means something; `more` are dwords of its context, by byte.
     pub fn queue_pair(&mut self, service: u32, more: &[(usize, u32)]) {
+        if let Some(qpn) = self.create_queue_pair(service, more) {
+            self.connect(qpn);
+        }
+    }
+
+    /// A queue pair in RESET: its number, if there is room for it.
+    pub fn create_queue_pair(&mut self, service: u32, more: &[(usize, u32)]) -> Option<u32> {
         let i = self.qps.len();
-        let Some(&cqn) = self.cqs.first().filter(|_| i < MAX_QPS) else { return };
+        let &cqn = self.cqs.first().filter(|_| i < MAX_QPS)?;
         let at = QUEUES + (2 + i) * QUEUE;
         let record = BASE as u32 + (RECORDS + 64 + i * 64) as u32;
         let dwords = [
@@ -193,20 +233,50 @@ impl Guest {
         }
         self.command(qp, 16);
         if self.status() != 0 {
-            return;
+            return None;
         }
         let qpn = self.number();
-        self.connect(qpn);
         self.qps.push((qpn, 0, 0));
+        Some(qpn)
     }
 
-    /// Takes a queue pair from RESET to RTS: peers may do everything; queue key 1; the path to itself, 1024 bytes a packet.
+    /// Connects a queue pair to itself.
     pub fn connect(&mut self, qpn: u32) {
-        self.command(input(0x502, 272, &[(8, qpn), (24 + 144, 0xe000), (24 + 0xa8, 1)]), 16);
-        let ready = [(8, qpn), (24 + 8, 3 << 29 | 30 << 24), (24 + 20, qpn), (24 + 28, self.lid.into()), (24 + 144, 2 << 21)];
+        let path = Path { dlid: self.lid, dest_qpn: qpn, pkey_index: 0, timeout: OWN_TIMEOUT, retries: 3, psn: FIRST_PSN };
+        self.connect_to(qpn, &path);
+    }
+
+    /// Takes a queue pair from RESET to RTS: peers may do everything, 1024 bytes a packet.
+    pub fn connect_to(&mut self, qpn: u32, path: &Path) {
+        self.command(
+            input(0x502, 272, &[(8, qpn), (24 + 24, path.pkey_index.into()), (24 + 144, 0xe000), (24 + 0xa8, QKEY)]),
+            16,
+        );
+        let ready = [
+            (8, qpn),
+            (24 + 8, 3 << 29 | 30 << 24),
+            (24 + 20, path.dest_qpn),
+            (24 + 24, path.pkey_index.into()),
+            (24 + 28, path.dlid.into()),
+            (24 + 144, 2 << 21),
+            (24 + 148, path.psn),
+        ];
         self.command(input(0x503, 272, &ready), 16);
-        let sends = [(8, qpn), (24 + 112, 2 << 21 | 3 << 16 | 3 << 13), (24 + 32, 6 << 27)];
+        let sends = [
+            (8, qpn),
+            (24 + 112, 2 << 21 | u32::from(path.retries) << 16 | u32::from(path.retries) << 13),
+            (24 + 32, u32::from(path.timeout) << 27),
+            (24 + 120, path.psn),
+        ];
         self.command(input(0x504, 272, &sends), 16);
+    }
+
+    /// Takes a queue pair to RESET, and forgets what was posted to it.
+    pub fn reset_queue_pair(&mut self, qpn: u32) {
+        self.command(input(0x50a, 272, &[(8, qpn)]), 16);
+        if let Some(qp) = self.qps.iter_mut().find(|qp| qp.0 == qpn) {
+            (qp.1, qp.2) = (0, 0);
+        }
     }
 
     fn chain(&mut self, at: usize, data: &[u8], blocks: usize) -> u64 {
@@ -238,6 +308,15 @@ impl Guest {
         let _ = self.memory.write(0, &entry);
         self.device.bar_write(0x18, &1_u32.to_be_bytes());
         self.run(100);
+    }
+
+    /// The output of the last command, `len` bytes at most 528.
+    pub fn output(&self, len: usize) -> Vec<u8> {
+        let mut output = vec![0; len];
+        let (inline, boxed) = output.split_at_mut(len.min(16));
+        let _ = self.memory.read(32, inline);
+        let _ = self.memory.read(OUT_MAILBOXES, boxed);
+        output
     }
 
     pub fn send(&mut self, which: u8, opcode: u8, flags: u8, immediate: u32, body: &[u8]) {
