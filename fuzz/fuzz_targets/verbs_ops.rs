@@ -1,5 +1,5 @@
 //! Lists of verbs on a simulated device that is wired to itself, against a model of sets and one array of bytes: each call
-//! ends with the errno that the model says, each request with its status, memory holds what the model holds, and when all
+//! ends with the errno that the model says, each request with its status, memory contains what the model does, and when all
 //! is destroyed the device has nothing left.
 #![no_main]
 

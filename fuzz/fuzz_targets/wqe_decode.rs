@@ -1,4 +1,4 @@
-//! Any bytes as a send element, as receive entries, completions, events and commands: no decoder panics, and what the
+//! Any bytes as a send WQE, as receive entries, completions, events and commands: no decoder panics, and what the
 //! device's decoder accepts agrees with itself. The printers visit every field.
 #![no_main]
 
@@ -34,7 +34,7 @@ fn check(wqe: &SendWqe, bytes: &[u8], service: WqeService) {
     assert!(announced <= bytes.len());
     assert!(usize::from(wqe.blocks()) * WQEBB >= announced);
     assert!(!wqe.fields().is_empty());
-    assert_eq!(SendWqe::decode(&bytes[..announced], service).as_ref(), Ok(wqe), "bytes behind the element count");
+    assert_eq!(SendWqe::decode(&bytes[..announced], service).as_ref(), Ok(wqe), "bytes behind the count of the WQE");
 
     let inline: u64 = match &wqe.body {
         SendBody::Send { data, .. } | SendBody::Write { data, .. } => {
@@ -46,5 +46,5 @@ fn check(wqe: &SendWqe, bytes: &[u8], service: WqeService) {
         }
         SendBody::Nop | SendBody::Umr(_) => 0,
     };
-    assert!(inline <= announced as u64, "more inline bytes than the element has");
+    assert!(inline <= announced as u64, "more inline bytes than the WQE has");
 }

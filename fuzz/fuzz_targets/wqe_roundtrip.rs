@@ -116,7 +116,7 @@ fn run(harness: &mut Harness, input: &Input) {
     ground.make_windows(node, *pd);
     let (send, completion) = (send.expect("a queue pair was made"), completion.expect("a completion queue was made"));
     let mut queues = Queues { end, send, completion, cookie: user_index, completed: 0 };
-    // The counter of an element has 16 bits.
+    // The counter of a WQE has 16 bits.
     let start = if input.start & 0xff00 == 0xff00 { 0xff00 } else { 0 } + u32::from(input.start & 0xff);
     queues.advance(node, start);
     post_all(node, ground, &mut queues, start, input);
@@ -148,7 +148,7 @@ fn post_all(node: &mut Node, ground: &mut Ground, queues: &mut Queues, start: u3
         let mut own = 0;
         if let Ok((keys, stayed)) = posted {
             let head = ring.read(place, WQEBB);
-            let len = announced_len(&head).expect("a block holds a control segment");
+            let len = announced_len(&head).expect("a block contains a control segment");
             let bytes = ring.read(place, len);
             let wqe = SendWqe::decode(&bytes, WqeService::Connected)
                 .unwrap_or_else(|error| panic!("{error}: {request:?} as {bytes:02x?}"));

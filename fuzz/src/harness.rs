@@ -9,13 +9,13 @@ use bareverbs::{
 };
 use bareverbs_mlx5::Config;
 use bareverbs_sim::DeviceConfig;
-use bareverbs_sim::audit::Finding;
 use bareverbs_sim::EngineCounts;
+use bareverbs_sim::audit::Finding;
 use bareverbs_sim::in_process::{Host, SimBuffer, SimMemory, World, WorldConfig};
 use bareverbs_tests::{Connection, Driver, machine, rc_steps};
 
 use crate::model::{
-    self, Binding, CQS, LONGEST, MEMORY, MRS, MWS, Model, Operation, PDS, QPS, QueuePair, Step, Window, access, get, live,
+    self, Binding, CQS, MAX_LEN, MEMORY, MRS, MWS, Model, Operation, PDS, QPS, QueuePair, Step, Window, access, get, live,
 };
 
 type Tables = Storage<'static, Driver, PDS, MRS, MWS, CQS, QPS>;
@@ -29,8 +29,8 @@ static RINGS: [Rings; QPS] = [const { Rings::new() }; QPS];
 const BASE: u64 = 0x7f12_3456_7000;
 const LID: u16 = 1;
 const CAP: QpCap = QpCap { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-/// Looks at the completion queue before a request counts as lost.
-const PATIENCE: usize = 100_000;
+/// Polls of the completion queue after which a request counts as lost.
+const MAX_POLLS: usize = 100_000;
 
 /// A device, and the tables of the verbs on it: made once.
 pub struct Harness {
@@ -40,7 +40,7 @@ pub struct Harness {
     tables: Box<Tables>,
     memory: SimMemory,
     before: EngineCounts,
-    /// What memory holds.
+    /// What memory contains.
     bytes: Vec<u8>,
 }
 
@@ -67,7 +67,7 @@ fn some(name: u8, of: usize) -> usize {
 /// A span of memory from two numbers.
 fn span(start: u16, length: u16) -> (usize, usize) {
     let start = usize::from(start) % MEMORY;
-    (start, usize::from(length % (LONGEST + 1)).min(MEMORY - start))
+    (start, usize::from(length % (MAX_LEN + 1)).min(MEMORY - start))
 }
 
 /// Both outcomes, which must agree; whether it went well.
@@ -450,7 +450,7 @@ impl Run<'_> {
     fn completion(&mut self, qp: usize, way: u8, step: &Step) -> Completion {
         let cq = self.cqs[get(&self.model.qps, qp).expect("it has posted").cq];
         let clock = self.host.clock();
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_POLLS {
             match self.poll(cq, way).as_slice() {
                 [] => clock.relax(Instant::default()),
                 [Ok(completion)] => {

@@ -6,7 +6,7 @@ use bareverbs::{Access, Errno, WcStatus};
 /// Bytes of memory that regions lie in.
 pub const MEMORY: usize = 4096;
 /// Longest message: one packet, so that a request reads all that it reads before it writes.
-pub const LONGEST: u16 = 256;
+pub const MAX_LEN: u16 = 256;
 /// Capacities of the tables.
 pub const PDS: usize = 2;
 /// Regions.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{CmdIn, CmdOpcode, Cqc, CreateCqIn, CreateQpIn, Layout, Qpc, Tail, View};
-use bareverbs_sim::in_process::{Host, MemoryMap};
 use bareverbs_sim::host_memory::HostMemory;
+use bareverbs_sim::in_process::{Host, MemoryMap};
 use bareverbs_sim::trace::{Record, Tracer};
 
 /// Bytes of the device's smallest page.

@@ -7,7 +7,9 @@ use bareverbs::{
 };
 use bareverbs_mlx5_spec::{MKEY_ANY_QPN, Mkc, View, WqeOpcode, mkey_mask};
 use bareverbs_sim::in_process::SimBuffer;
-use bareverbs_sim::wqe_decode::{AtomicOperation, DataPointer, DataSegment, RemoteAddress, SendBody, SendWqe, Umr, UmrTranslations};
+use bareverbs_sim::wqe_decode::{
+    AtomicOperation, DataPointer, DataSegment, RemoteAddress, SendBody, SendWqe, Umr, UmrTranslations,
+};
 use bareverbs_tests::{ALL_ACCESS, Driver, Node};
 
 /// Where the regions begin for the application: the first address, one within a page, and the last that can be.
@@ -153,8 +155,8 @@ fn aligned(far: Far) -> Far {
 
 /// The data segments of pieces: empty ones are left out.
 fn pointers(ground: &Ground, pieces: &[Piece]) -> Vec<DataSegment> {
-    let told = ground.sges(pieces).into_iter().filter(|sge| sge.length != 0);
-    told.map(|sge| DataSegment::Pointer(DataPointer { len: sge.length.into(), lkey: sge.lkey.get(), addr: sge.addr })).collect()
+    let used = ground.sges(pieces).into_iter().filter(|sge| sge.length != 0);
+    used.map(|sge| DataSegment::Pointer(DataPointer { len: sge.length.into(), lkey: sge.lkey.get(), addr: sge.addr })).collect()
 }
 
 fn segments(ground: &Ground, message: &Message) -> Vec<DataSegment> {
@@ -344,7 +346,7 @@ impl Request {
         (solicitable || !self.solicited) && sges && inline
     }
 
-    /// What is wrong with the element that a driver wrote for it on queue pair `qpn` at block `at`; `fenced` if the request
+    /// What is wrong with the WQE that a driver wrote for it on queue pair `qpn` at block `at`; `fenced` if the request
     /// before it changed a key.
     pub fn compare(&self, wqe: &SendWqe, ground: &Ground, keys: &Keys, qpn: u32, at: u32, fenced: bool) -> Result<(), String> {
         let fence = if self.fence { 4 } else { u8::from(fenced) };

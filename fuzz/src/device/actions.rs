@@ -42,7 +42,7 @@ pub enum Act {
     Frame(Vec<u8>),
     /// The cable, the slot, and the reset that a host asks for.
     Event(u8),
-    /// All memory is gone after so many accesses of the device.
+    /// All memory is gone after this many accesses of the device.
     Unmap(u16),
     /// The memory ends at this byte.
     Truncate(u32),
@@ -56,7 +56,7 @@ pub enum Act {
     Request(Request),
     /// A receive that a program could post.
     PostReceive(u8, [(u8, u16, u16); 2]),
-    /// An element of a shared receive queue: its key, place and length.
+    /// A WQE of a shared receive queue: its key, place and length.
     PostShared(u8, u8, u16, u16),
     /// Another object is made: kind, and what of it.
     Create(u8, u8),
@@ -200,7 +200,7 @@ impl Guest {
                 self.command(bytes, 8 + usize::from(out_len) % 5000);
             }
             Act::Send(which, opcode, flags, immediate, body) => self.send(which, opcode, flags, immediate, &body),
-            Act::Receive(which, element) => self.receive(which, element),
+            Act::Receive(which, wqe) => self.receive(which, wqe),
             Act::Record(which, value) => {
                 let at = RECORDS + usize::from(which) % 6 * 64;
                 let _ = self.memory.write(at, &value.to_be_bytes());

@@ -1,5 +1,5 @@
 //! What a guest tries against other ports with its own device, as any program in it could: management datagrams, other partitions, the
-//! connections of others, frames that nobody wants.
+//! connections of others, frames that no queue pair accepts.
 
 use arbitrary::Arbitrary;
 use bareverbs::DmaMemory as _;
@@ -81,7 +81,7 @@ impl Guest {
         pick(&self.neighbors, port)
     }
 
-    /// LID of a neighbor, its own, of nobody, of everybody.
+    /// LID of a neighbor, its own, the permissive one, one that no port has.
     fn target_lid(&self, port: u8) -> u16 {
         match port % 8 {
             0..=4 => self.neighbor(port).map_or(self.lid, |neighbor| neighbor.lid),
@@ -132,7 +132,7 @@ impl Guest {
             let (m_key, protection) = (u64::from(attack.m_key & 8), attack.m_key >> 6);
             PortInfo { m_key, protection, gid_prefix: prefix, lid, sm_lid: self.lid, state: attack.state % 5 }.bytes()
         };
-        // M_Keys that nobody has, but 0.
+        // No port has one of these M_Keys, but 0.
         let m_key = u64::from(attack.m_key & 7);
         let mad = Mad { directed: attack.directed, set: !attack.get, attribute, modifier, m_key, data };
         match attack.way {

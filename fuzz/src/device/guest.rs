@@ -339,10 +339,10 @@ impl Guest {
         self.device.bar_write(u64::from(self.uar) * 4096 + 0x800, &doorbell);
     }
 
-    pub fn receive(&mut self, which: u8, element: [u8; 32]) {
+    pub fn receive(&mut self, which: u8, wqe: [u8; 32]) {
         let i = usize::from(which) % self.qps.len().max(1);
         let Some((_, _, posted)) = self.qps.get_mut(i) else { return };
-        let _ = self.memory.write(QUEUES + (2 + i) * QUEUE + usize::from(*posted % 16) * 32, &element);
+        let _ = self.memory.write(QUEUES + (2 + i) * QUEUE + usize::from(*posted % 16) * 32, &wqe);
         *posted = posted.wrapping_add(1);
         let _ = self.memory.write(RECORDS + 64 + i * 64, &u32::from(*posted).to_be_bytes());
     }

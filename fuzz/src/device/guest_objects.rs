@@ -59,7 +59,7 @@ pub enum Change {
     Connect(u8),
     /// A queue pair joins or leaves a group.
     Group(u8, bool),
-    /// A completion queue gets another buffer of so many entries (a power of two), or moderation.
+    /// A completion queue gets another buffer, of 2 to this power of entries, or moderation.
     Cq(u8, u8, bool),
     /// A limit of a shared receive queue.
     Limit(u8, u16),
@@ -233,12 +233,12 @@ impl Guest {
         }
     }
 
-    /// Posts an element of a shared receive queue: one pointer after the link.
+    /// Posts a WQE of a shared receive queue: one pointer after the link.
     pub fn post_shared(&mut self, which: u8, key: u8, at: u16, len: u16) {
         let i = usize::from(which) % self.srqs.len().max(1);
         let key = self.key(key);
         let Some((_, posted)) = self.srqs.get_mut(i) else { return };
-        let element = MORE_QUEUES + i * 0x1000 + usize::from(*posted % 4) * 32;
+        let place = MORE_QUEUES + i * 0x1000 + usize::from(*posted % 4) * 32;
         let mut bytes = vec![0; 16];
         bytes[2..4].copy_from_slice(&((*posted + 1) % 4).to_be_bytes());
         bytes.extend(u32::from(len).to_be_bytes());
@@ -246,7 +246,7 @@ impl Guest {
         bytes.extend((BASE + u64::from(at) * 16).to_be_bytes());
         *posted = posted.wrapping_add(1);
         let record = u32::from(*posted).to_be_bytes();
-        let _ = self.memory.write(element, &bytes);
+        let _ = self.memory.write(place, &bytes);
         let _ = self.memory.write(MORE_RECORDS + 0x800 + i * 64, &record);
     }
 

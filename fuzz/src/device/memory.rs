@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bareverbs_sim::in_process::{MemoryMap, SimMemory};
 use bareverbs_sim::host_memory::{DmaFault, HostMemory};
+use bareverbs_sim::in_process::{MemoryMap, SimMemory};
 
 /// What the device reaches, and how long it still does.
 #[derive(Clone)]

@@ -14,7 +14,7 @@ const WRITE_LEN: usize = 2500;
 const SEND_LEN: usize = 600;
 /// 65 µs: short, for wires that lose frames.
 const TIMEOUT: u8 = 4;
-/// Retries without answer; without receive, for ever.
+/// Retries without answer; without receive, without end.
 const RETRIES: u8 = 7;
 /// Opcodes of requests, and of completions.
 const SEND: u8 = 0x0a;
@@ -104,7 +104,7 @@ impl Pair {
     pub fn check(&mut self) {
         for guest in &mut self.guests {
             let stray = guest.poll();
-            assert_eq!(stray, None, "a completion that nobody asked for");
+            assert_eq!(stray, None, "a completion of no request");
             guest.check();
         }
     }

@@ -68,7 +68,7 @@ impl Guest {
         let mut body = Vec::new();
         if queue == DATAGRAM {
             let (mut av, qpn) = (vec![0; 48], self.qps.get(DATAGRAM).map_or(0, |qp| qp.0));
-            // Itself, the other device, a group, everybody, nobody.
+            // Itself, the other device, a group, every port, a LID that no port has.
             let (lid, qpn, global) = [
                 (self.lid, qpn, false),
                 (self.lid + 1, qpn, false),
@@ -107,11 +107,11 @@ impl Guest {
 
     /// Posts a receive of these pieces.
     pub fn post_receive(&mut self, queue: u8, pieces: [(u8, u16, u16); 2]) {
-        let mut element = Vec::new();
+        let mut wqe = Vec::new();
         for piece in pieces {
-            self.pointer(&mut element, piece);
+            self.pointer(&mut wqe, piece);
         }
-        self.receive(queue, std::array::from_fn(|at| element[at]));
+        self.receive(queue, std::array::from_fn(|at| wqe[at]));
     }
 
     /// Posts a change of a key (UMR).

@@ -34,7 +34,7 @@ impl Setup {
         let pages = byte & 1 != 0;
         let management = match byte >> 1 & 3 {
             0 => Management::None,
-            // A driver that has not started has time to become the manager, which without an M_Key nobody forbids.
+            // A driver that has not started has time to become the manager, which is allowed where the M_Key is 0.
             1 if !pages => Management::OpenKey,
             _ => Management::ProtectedKey,
         };

@@ -102,7 +102,7 @@ impl WellBehavedGuest {
         self.port = Some(self.read_port());
     }
 
-    /// Posts receives that no datagram may use: nobody in its partitions sends any.
+    /// Posts receives that no datagram may use: no member of its partitions sends any.
     pub fn listen(&mut self) {
         for index in [DATAGRAM, LIMITED_DATAGRAM] {
             self.post_receive(index, LISTENER, 4096);
