@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use bareverbs::Instant;
+use bareverbs::{Instant, Machine};
 use parking_lot::ReentrantMutex;
 
 use super::config::WorldConfig;
 use super::idle_reads::HomeWorld;
 use super::memory::{MemoryMap, SimMemory};
-use super::platform::{SimClock, SimFence, SimRegisters};
+use super::platform::{SimClock, SimFence, SimPlatform, SimRegisters};
 use super::state::{Subnet, WorldState};
 use crate::config::{ConfigError, DeviceConfig};
 use crate::device::Device;
@@ -133,6 +133,11 @@ impl Host {
     /// Returns the world around it.
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    /// Returns what a driver is brought up on: registers, `arena` bytes of memory, fence and clock of this host.
+    pub fn machine(&self, arena: usize) -> Machine<SimPlatform> {
+        Machine { registers: self.registers(), memory: self.memory(arena), fence: self.fence(), clock: self.clock() }
     }
 
     /// BAR0 of the device.
