@@ -4,31 +4,28 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use bareverbs::{Access, DmaBuffer, Payload, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
-use bareverbs_examples::{connect, devices, relax, reliable};
+use bareverbs::{Access, Clock, DmaBuffer, Instant, Payload, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
+use bareverbs_examples::{connect, devices};
 
 const MESSAGES: u64 = 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let [mut a, mut b] = devices()?;
-    let (pd_a, pd_b) = (a.verbs.alloc_pd()?, b.verbs.alloc_pd()?);
-    let (cq_a, cq_b) = (a.verbs.create_cq(32)?, b.verbs.create_cq(32)?);
-    let qp_a = a.verbs.create_qp(&reliable(pd_a, cq_a))?;
-    let qp_b = b.verbs.create_qp(&reliable(pd_b, cq_b))?;
-    connect(&mut a, qp_a, &mut b, qp_b)?;
-    let inbox = b.verbs.reg_mr(pd_b, b.buffer(4096), Access::LOCAL_WRITE)?;
+    let [end_a, end_b] = connect(&mut a, &mut b)?;
+    let inbox = b.verbs.reg_mr(end_b.pd, b.buffer(4096), Access::LOCAL_WRITE)?;
     for wr_id in 0..MESSAGES {
-        b.verbs.post_recv(qp_b, &RecvWr { wr_id, sges: &[inbox.sge(8 * wr_id, 8)] })?;
+        b.verbs.post_recv(end_b.qp, &RecvWr { wr_id, sges: &[inbox.sge(8 * wr_id, 8)] })?;
     }
 
-    let mut completions = b.verbs.take_cq(cq_b)?;
+    let mut completions = b.verbs.take_cq(end_b.cq)?;
     let mut handler = b.verbs.take_interrupt_handler()?;
     let stop = AtomicBool::new(false);
     let received = thread::scope(|scope| {
-        // In firmware this is the interrupt's entry. It takes no lock.
+        // In firmware this is the interrupt's entry point. It takes no lock.
         scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
-                relax(&b.host);
+                // The task sleeps and does not poll, so simulated time passes here.
+                b.host.clock().relax(Instant::default());
                 for vector in b.host.take_interrupts() {
                     handler.on_interrupt(vector);
                 }
@@ -38,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut received = 0;
             for number in 0..MESSAGES {
                 let op = SendOp::Send { payload: Payload::Inline(&number.to_le_bytes()) };
-                a.verbs.post_send(qp_a, &SendWr { wr_id: number, flags: SendFlags::empty(), op })?;
+                a.verbs.post_send(end_a.qp, &SendWr { wr_id: number, flags: SendFlags::empty(), op })?;
                 completions.ready().await;
                 for completion in completions.completions() {
                     let completion = completion?;

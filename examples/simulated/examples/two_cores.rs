@@ -1,26 +1,21 @@
-//! One thread posts, another polls: each has its queue for itself and takes no lock. Feature `multicore` of `bareverbs`.
+//! One thread posts, another polls: each owns its queue and takes no lock. Feature `multicore` of `bareverbs`.
 
 use std::error::Error;
 use std::thread;
 
 use bareverbs::{Access, DmaBuffer, Payload, PostSendError, SendFlags, SendOp, SendWr, WcStatus};
-use bareverbs_examples::{connect, devices, relax, reliable};
+use bareverbs_examples::{connect, devices};
 
 const WRITES: u64 = 1000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let [mut a, mut b] = devices()?;
-    let (pd_a, pd_b) = (a.verbs.alloc_pd()?, b.verbs.alloc_pd()?);
-    // More places than the send ring has blocks: a full completion queue breaks.
-    let (cq_a, cq_b) = (a.verbs.create_cq(128)?, b.verbs.create_cq(32)?);
-    let qp_a = a.verbs.create_qp(&reliable(pd_a, cq_a))?;
-    let qp_b = b.verbs.create_qp(&reliable(pd_b, cq_b))?;
-    connect(&mut a, qp_a, &mut b, qp_b)?;
-    let target = b.verbs.reg_mr(pd_b, b.buffer(8 * WRITES as usize), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let [end_a, end_b] = connect(&mut a, &mut b)?;
+    let target = b.verbs.reg_mr(end_b.pd, b.buffer(8 * WRITES as usize), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 
-    // What is taken out is used by itself, in any thread, and put back in the end.
-    let mut sends = a.verbs.take_send_queue(qp_a)?;
-    let mut completions = a.verbs.take_cq(cq_a)?;
+    // What is taken may be used in any thread, and is returned in the end.
+    let mut sends = a.verbs.take_send_queue(end_a.qp)?;
+    let mut completions = a.verbs.take_cq(end_a.cq)?;
     thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..WRITES {
@@ -42,7 +37,6 @@ fn main() -> Result<(), Box<dyn Error>> {
                     assert!(good, "write {next}: {completion:?}");
                     next += 1;
                 }
-                relax(&a.host);
             }
         });
     });

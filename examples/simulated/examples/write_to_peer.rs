@@ -2,33 +2,24 @@
 
 use std::error::Error;
 
-use bareverbs::{Access, Completion, DmaBuffer, Payload, SendFlags, SendOp, SendWr, WcStatus};
-use bareverbs_examples::{connect, devices, relax, reliable};
+use bareverbs::{Access, DmaBuffer, Payload, SendFlags, SendOp, SendWr, WcStatus};
+use bareverbs_examples::{completion, connect, devices};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let [mut a, mut b] = devices()?;
-    let (pd_a, pd_b) = (a.verbs.alloc_pd()?, b.verbs.alloc_pd()?);
-    let (cq_a, cq_b) = (a.verbs.create_cq(32)?, b.verbs.create_cq(32)?);
-    let qp_a = a.verbs.create_qp(&reliable(pd_a, cq_a))?;
-    let qp_b = b.verbs.create_qp(&reliable(pd_b, cq_b))?;
-    connect(&mut a, qp_a, &mut b, qp_b)?;
+    let [end_a, end_b] = connect(&mut a, &mut b)?;
 
     // A region owns its buffer as long as the device may use it.
     let text = b"hello, peer";
-    let mut source = a.verbs.reg_mr(pd_a, a.buffer(4096), Access::empty())?;
+    let mut source = a.verbs.reg_mr(end_a.pd, a.buffer(4096), Access::empty())?;
     source.write(0, text)?;
-    let target = b.verbs.reg_mr(pd_b, b.buffer(4096), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let target = b.verbs.reg_mr(end_b.pd, b.buffer(4096), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 
-    // From the start of `source` to byte 100 of `target`. Address and key of `target` are what the peer must know.
+    // From the start of `source` to byte 100 of `target`. The peer must know the address and the key of `target`.
     let payload = Payload::Sges(&[source.sge(0, text.len() as u32)]);
     let op = SendOp::Write { payload, remote: target.remote(100) };
-    a.verbs.post_send(qp_a, &SendWr { wr_id: 1, flags: SendFlags::empty(), op })?;
-
-    let mut done = [Completion::EMPTY];
-    while a.verbs.poll_cq(cq_a, &mut done)? == 0 {
-        relax(&a.host);
-    }
-    let [done] = done;
+    a.verbs.post_send(end_a.qp, &SendWr { wr_id: 1, flags: SendFlags::empty(), op })?;
+    let done = completion(&mut a, end_a.cq)?;
     assert_eq!((done.wr_id, done.status), (1, WcStatus::Success));
 
     let mut written = [0; 11];

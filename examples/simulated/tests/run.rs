@@ -9,12 +9,17 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bareverbs::{Access, Completion, SendFlags, WcStatus};
+use bareverbs_examples::{connect, devices_on};
+use bareverbs_sim::wire::{Probability, WireFaults};
+
 /// How long a program may run: each takes less than a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What each example prints, from the start of its line.
-const LINES: [(&str, &str); 5] = [
+const LINES: [(&str, &str); 6] = [
     ("async_completions", "10 messages received, each awaited"),
+    ("hello", "hello, peer"),
     ("memory_window", "written through the window with keys "),
     ("send_and_receive", "2 messages received: [\"from a region\", \"inline\"]"),
     ("two_cores", "1000 writes posted by one thread"),
@@ -64,6 +69,28 @@ fn none_has_more_than_60_lines() {
     for (name, text) in examples() {
         let lines = text.lines().count();
         assert!(lines <= 60, "{name}: {lines} lines");
+    }
+}
+
+/// The cost of a lost frame is counted in polls: it is the same on each machine.
+#[test]
+fn a_wire_that_loses_frames_costs_few_polls() {
+    const WRITES: u64 = 100;
+    const MAX_POLLS: u64 = 1_000_000;
+    let loss = Probability::per_mille(200);
+    let [mut a, mut b] = devices_on(WireFaults { loss, ..WireFaults::NONE }).unwrap();
+    let [end_a, end_b] = connect(&mut a, &mut b).unwrap();
+    let target = b.verbs.reg_mr(end_b.pd, b.buffer(8), Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let mut polls = 0;
+    for number in 0..WRITES {
+        let bytes = number.to_le_bytes();
+        a.verbs.send_batch(end_a.qp).unwrap().write_inline(number, SendFlags::SIGNALED, target.remote(0), &bytes).unwrap();
+        let mut done = [Completion::EMPTY];
+        while a.verbs.poll_cq(end_a.cq, &mut done).unwrap() == 0 {
+            polls += 1;
+            assert!(polls < MAX_POLLS, "{number} of {WRITES} writes");
+        }
+        assert_eq!(done.map(|done| (done.wr_id, done.status)), [(number, WcStatus::Success)]);
     }
 }
 

@@ -1,0 +1,44 @@
+//! Two simulated devices in one process: an RDMA WRITE from the first into the memory of the second.
+
+use std::error::Error;
+
+use bareverbs::{
+    Access, AddressVector, Completion, DmaBuffer, QpAttr, QpCap, QpInit, QpRings, QpType, SendFlags, Storage, Verbs, WcStatus,
+};
+use bareverbs_mlx5::{Config, Mlx5};
+use bareverbs_sim::in_process::{Host, SimPlatform, World, WorldConfig};
+
+type Driver = Mlx5<SimPlatform, 512>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (_, host_a, host_b) = World::pair(WorldConfig::default());
+    let rings = [const { QpRings::<64, 16>::new() }; 2];
+    let [mut tables_a, mut tables_b] = rings.each_ref().map(|rings| Storage::<Driver, 1, 1, 1, 1, 1>::new([rings.view()]));
+    let start = |host: &Host| Driver::bring_up(host.machine(Driver::ARENA), &Config::DEFAULT).map_err(|(error, _)| error);
+    let mut a = Verbs::new(start(&host_a)?, &mut tables_a);
+    let mut b = Verbs::new(start(&host_b)?, &mut tables_b);
+
+    let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
+    let create = |verbs: &mut Verbs<'_, Driver>| -> Result<_, Box<dyn Error>> {
+        let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(32)?);
+        let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
+        let av = AddressVector { dlid: verbs.query_port(1)?.lid, port_num: 1, ..AddressVector::default() };
+        let (access, dest_qpn) = (Access::REMOTE_WRITE, verbs.qp(qp)?.qpn);
+        Ok((pd, cq, qp, QpAttr { port_num: 1, access, av, dest_qpn, timeout: 14, retry_cnt: 7, ..QpAttr::default() }))
+    };
+    let (_, cq, qp_a, address_a) = create(&mut a)?;
+    let (pd, _, qp_b, address_b) = create(&mut b)?;
+    a.connect(qp_a, &address_b)?;
+    b.connect(qp_b, &address_a)?;
+
+    let target = b.reg_mr(pd, host_b.memory(4096).whole(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    a.send_batch(qp_a)?.write_inline(1, SendFlags::SIGNALED, target.remote(0), b"hello, peer")?;
+    let mut done = [Completion::EMPTY];
+    while a.poll_cq(cq, &mut done)? == 0 {}
+    assert_eq!(done.map(|done| done.status), [WcStatus::Success]);
+
+    let mut bytes = [0; 11];
+    target.read(0, &mut bytes)?;
+    println!("{}", str::from_utf8(&bytes)?);
+    Ok(())
+}
