@@ -9,18 +9,18 @@ const LIMIT: Duration = Duration::from_micros(40);
 /// Where that is in vain most of the time, it is tried once in so many times.
 const TRIAL: u8 = 32;
 /// Most successes that are remembered.
-const MOST_SUCCESSES: u8 = 8;
+const MAX_SUCCESSES: u8 = 8;
 
 /// How often it was worth while to wait without sleeping.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub(crate) struct AdaptivePoll {
     successes: u8,
     since_trial: u8,
     /// This process may use more than one processor: one is left for those who are waited for.
     spins: bool,
 }
 
-impl Spin {
+impl AdaptivePoll {
     pub(crate) fn new() -> Self {
         let spins = thread::available_parallelism().is_ok_and(|processors| processors > NonZero::<usize>::MIN);
         Self { successes: 0, since_trial: 0, spins }
@@ -46,7 +46,7 @@ impl Spin {
             thread::yield_now();
         };
         self.successes = match found {
-            Some(_) => self.successes.saturating_add(1).min(MOST_SUCCESSES),
+            Some(_) => self.successes.saturating_add(1).min(MAX_SUCCESSES),
             None => self.successes.saturating_sub(2),
         };
         found
@@ -57,46 +57,46 @@ impl Spin {
 mod tests {
     use super::*;
 
-    fn spin(successes: u8) -> Spin {
-        Spin { successes, since_trial: 0, spins: true }
+    fn poll(successes: u8) -> AdaptivePoll {
+        AdaptivePoll { successes, since_trial: 0, spins: true }
     }
 
     #[test]
     fn what_comes_is_found_and_nothing_ends_the_wait() {
-        let mut spin = spin(1);
+        let mut poll = poll(1);
         let mut looks = 0;
         // However long the other threads have the processor.
-        let found = spin.wait_for(Duration::from_secs(60), || {
+        let found = poll.wait_for(Duration::from_secs(60), || {
             looks += 1;
             (looks == 3).then_some(looks)
         });
         assert_eq!(found, Some(3));
         let start = Instant::now();
-        assert_eq!(spin.wait(|| None::<()>), None);
+        assert_eq!(poll.wait(|| None::<()>), None);
         assert!(start.elapsed() >= LIMIT);
     }
 
     #[test]
     fn what_is_in_vain_is_tried_seldom() {
-        let mut spin = spin(MOST_SUCCESSES);
-        let tried = |spin: &mut Spin| {
+        let mut poll = poll(MAX_SUCCESSES);
+        let tried = |poll: &mut AdaptivePoll| {
             let mut looked = false;
-            spin.wait(|| {
+            poll.wait(|| {
                 looked = true;
                 None::<()>
             });
             looked
         };
-        let tries: Vec<bool> = (0..100).map(|_| tried(&mut spin)).collect();
+        let tries: Vec<bool> = (0..100).map(|_| tried(&mut poll)).collect();
         let count = tries.iter().filter(|tried| **tried).count();
         assert!(tries.starts_with(&[true; 4]) && (5..=8).contains(&count), "{count}");
-        while spin.wait(|| Some(())).is_none() {}
-        assert!(tried(&mut spin), "as soon as one is found it is worth while again");
+        while poll.wait(|| Some(())).is_none() {}
+        assert!(tried(&mut poll), "as soon as one is found it is worth while again");
     }
 
     #[test]
     fn one_processor_is_left_to_those_who_are_waited_for() {
-        let mut spin = Spin { spins: false, ..spin(MOST_SUCCESSES) };
-        assert_eq!(spin.wait(|| Some(())), None);
+        let mut poll = AdaptivePoll { spins: false, ..poll(MAX_SUCCESSES) };
+        assert_eq!(poll.wait(|| Some(())), None);
     }
 }

@@ -15,12 +15,12 @@ use rustix::io::Errno;
 use vm_memory::mmap::MmapRegionError;
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
-use crate::log::Limited;
-use crate::sigbus::Guarded;
+use crate::log::RateLimited;
+use crate::sigbus::GuardedMapping;
 
 /// Most mappings of one client: what vfio-user takes for granted (its default of `max_dma_maps`). A driver behind the IOMMU of a
 /// guest has one for each page that it maps.
-const MOST_MAPPINGS: usize = 65_535;
+const MAX_MAPPINGS: usize = 65_535;
 
 /// Types of file systems whose files are memory (statfs(2)): memfd and /dev/shm, and huge pages.
 const TMPFS: u64 = 0x0102_1994;
@@ -30,7 +30,7 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 const PAGE: u64 = 4096;
 
 /// Most bytes of this process's address space that the files of one client take: a file is mapped as a whole.
-const MOST_ADDRESS_SPACE: usize = 4 << 40;
+const MAX_ADDRESS_SPACE: usize = 4 << 40;
 
 /// What one client may offer.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ struct MappedFile {
 /// All pages of a file.
 struct FilePages {
     /// Before the pages: what is dropped first is not looked after any more.
-    guarded: Guarded,
+    guarded: GuardedMapping,
     region: MmapRegion,
 }
 
@@ -192,7 +192,7 @@ impl MapError {
 
 /// The memory of one client. Whoever maps and whoever reaches it may be different threads.
 pub(crate) struct ClientMemory {
-    lines: Arc<Limited>,
+    lines: Arc<RateLimited>,
     bounds: Bounds,
     mappings: RwLock<BTreeMap<u64, Mapping>>,
     files: Mutex<Vec<MappedFile>>,
@@ -200,6 +200,8 @@ pub(crate) struct ClientMemory {
     connection: Mutex<Option<UnixStream>>,
     /// A file of the client had no page for an access: nothing of its memory is reached any more.
     shrunk: AtomicBool,
+    /// The server has ended: no client is served any more.
+    ended: AtomicBool,
 }
 
 /// The steps in which a range of addresses is copied: mapping, place in it, place in the buffer.
@@ -212,7 +214,7 @@ struct Step<'a> {
 
 impl ClientMemory {
     /// Without any memory.
-    pub(crate) fn new(lines: Arc<Limited>, bounds: Bounds) -> Self {
+    pub(crate) fn new(lines: Arc<RateLimited>, bounds: Bounds) -> Self {
         Self {
             lines,
             bounds,
@@ -220,16 +222,21 @@ impl ClientMemory {
             files: Mutex::default(),
             connection: Mutex::default(),
             shrunk: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         }
     }
 
     /// A client has connected: the connection ends if its memory goes away.
     pub(crate) fn connect(&self, connection: UnixStream) {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        if self.ended.load(Ordering::SeqCst) {
+            self.hang_up();
+        }
     }
 
-    /// Ends the connection, if there is one.
+    /// Ends the connection, if there is one, and those that come later.
     pub(crate) fn hang_up(&self) {
+        self.ended.store(true, Ordering::SeqCst);
         if let Some(connection) = &*self.connection.lock().unwrap_or_else(PoisonError::into_inner) {
             // It may have ended before.
             let _ = connection.shutdown(Shutdown::Both);
@@ -250,8 +257,8 @@ impl ClientMemory {
         // Without the lock: it may wait for the client's file system to find that this is no memory.
         let pages = file.map(|file| self.pages(file, offset, len, writable)).transpose()?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
-        if mappings.len() >= MOST_MAPPINGS {
-            return Err(MapError::TooManyMappings(MOST_MAPPINGS));
+        if mappings.len() >= MAX_MAPPINGS {
+            return Err(MapError::TooManyMappings(MAX_MAPPINGS));
         }
         let before = mappings.range(..=last).next_back();
         if let Some((start, mapping)) = before.filter(|(start, mapping)| mapping.last(**start) >= addr) {
@@ -333,7 +340,7 @@ impl ClientMemory {
         }
         // Each page of it may be charged to this process's memory cgroup: it is whoever touches a page first that the kernel
         // charges, and keeps charging until the file is gone.
-        let too_large = MapError::TooLarge { file: whole, most: self.bounds.bytes.min(MOST_ADDRESS_SPACE as u64) };
+        let too_large = MapError::TooLarge { file: whole, most: self.bounds.bytes.min(MAX_ADDRESS_SPACE as u64) };
         let start = usize::try_from(offset).map_err(|_| too_large)?;
         let id = (metadata.dev(), metadata.ino());
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -357,7 +364,7 @@ impl ClientMemory {
             sizes.entry(id).and_modify(|most| *most = (*most).max(size as u64)).or_insert(size as u64);
         }
         let offered = sizes.values().fold(0, |sum: u64, size| sum.saturating_add(*size));
-        if offered > self.bounds.bytes || len > MOST_ADDRESS_SPACE - mapped.min(MOST_ADDRESS_SPACE) {
+        if offered > self.bounds.bytes || len > MAX_ADDRESS_SPACE - mapped.min(MAX_ADDRESS_SPACE) {
             return Err(too_large);
         }
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
@@ -366,7 +373,7 @@ impl ClientMemory {
                 MmapRegionError::Mmap(error) => MapError::system(&error),
                 _ => MapError::System(Errno::INVAL),
             })?;
-        let guarded = Guarded::new(region.as_ptr() as usize, len).map_err(|error| MapError::system(&error))?;
+        let guarded = GuardedMapping::new(region.as_ptr() as usize, len).map_err(|error| MapError::system(&error))?;
         let file = Arc::new(FilePages { guarded, region });
         files.push(MappedFile { id, writable, pages: Arc::downgrade(&file) });
         Ok(Pages { file, offset: start })
@@ -517,9 +524,10 @@ mod tests {
     use std::sync::atomic::{AtomicU8, AtomicU32};
 
     use super::*;
+    use crate::log::Log;
 
     fn client(device: &str) -> ClientMemory {
-        ClientMemory::new(Arc::new(Limited::new(device.into())), Bounds { bytes: u64::MAX, files: 64 })
+        ClientMemory::new(Arc::new(RateLimited::new(device.into(), Log::discard())), Bounds { bytes: u64::MAX, files: 64 })
     }
 
     fn file(len: u64) -> File {
@@ -553,16 +561,17 @@ mod tests {
     #[test]
     fn files_take_a_bounded_part_of_the_address_space() {
         let memory = client("test");
-        let half = file(MOST_ADDRESS_SPACE as u64 / 2);
+        let half = file(MAX_ADDRESS_SPACE as u64 / 2);
         memory.map(0, 0x1000, true, Some(half), 0).unwrap();
-        let more = file(MOST_ADDRESS_SPACE as u64 / 2 + 0x1000);
-        let too_large = MapError::TooLarge { file: MOST_ADDRESS_SPACE as u64 / 2 + 0x1000, most: MOST_ADDRESS_SPACE as u64 };
+        let more = file(MAX_ADDRESS_SPACE as u64 / 2 + 0x1000);
+        let too_large = MapError::TooLarge { file: MAX_ADDRESS_SPACE as u64 / 2 + 0x1000, most: MAX_ADDRESS_SPACE as u64 };
         assert_eq!(memory.map(0x1000, 0x1000, true, Some(more), 0), Err(too_large));
     }
 
     #[test]
     fn a_client_offers_a_bounded_amount_of_memory() {
-        let memory = ClientMemory::new(Arc::new(Limited::new("test".into())), Bounds { bytes: 0x4000, files: 64 });
+        let memory =
+            ClientMemory::new(Arc::new(RateLimited::new("test".into(), Log::discard())), Bounds { bytes: 0x4000, files: 64 });
         let shared = file(0x2000);
         memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
         // The same file counts once, however it is mapped and also when it has grown.
@@ -598,7 +607,7 @@ mod tests {
     /// A driver behind an IOMMU maps page by page: many ranges of one file cost this process one mapping and one descriptor.
     #[test]
     fn as_many_pages_as_a_driver_maps_one_by_one() {
-        const PAGES: u64 = MOST_MAPPINGS as u64;
+        const PAGES: u64 = MAX_MAPPINGS as u64;
         let memory = client("test");
         let shared = file(PAGES * 0x1000);
         let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
@@ -609,7 +618,7 @@ mod tests {
         }
         assert!(maps() < before.0 + 100 && descriptors() < before.1 + 100, "tests beside this one open and map a few");
         let more = memory.map(PAGES << 13, 0x1000, true, Some(shared.try_clone().unwrap()), 0);
-        assert_eq!(more, Err(MapError::TooManyMappings(MOST_MAPPINGS)));
+        assert_eq!(more, Err(MapError::TooManyMappings(MAX_MAPPINGS)));
         memory.write((PAGES - 1) << 13, &[7]).unwrap();
         memory.unmap(0, (PAGES - 1) << 13).unwrap();
         let mut byte = [0];

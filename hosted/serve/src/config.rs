@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::wire::WireFaults;
 
-use crate::control_line::Line;
+use crate::control_line::ControlLine;
+use crate::log::Log;
 use crate::record::Recording;
 use crate::trace::Sink;
 
@@ -48,9 +49,11 @@ pub struct ServerConfig {
     /// Seed of the wire's faults.
     pub seed: u64,
     /// Executed before a client can connect.
-    pub initial_lines: Vec<Line>,
+    pub initial_lines: Vec<ControlLine>,
     /// Where commands come from while the server runs.
     pub control: Option<ControlInput>,
+    /// Gets what people should know: clients that come and go, what a device does not support. Nobody's by default.
+    pub log: Log,
     /// Gets every command, doorbell, WQE, CQE and EQE. The caller finishes it after the server has ended.
     pub recording: Option<Recording>,
     /// Gets a line for everything that the devices do. The caller finishes it after the server has ended.
@@ -69,6 +72,7 @@ impl ServerConfig {
             seed: 1,
             initial_lines: Vec::new(),
             control: None,
+            log: Log::discard(),
             recording: None,
             trace: None,
         }

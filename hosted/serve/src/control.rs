@@ -2,39 +2,42 @@
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
 use std::time::Duration;
 
-use crate::control_line::{Act, COMMANDS, Line, parse};
-use crate::devices::{Handle, Station};
+use crate::control_line::{Action, COMMANDS, ControlLine, parse};
+use crate::device_slot::DeviceSlot;
+use crate::devices::DeviceHandle;
 use crate::error::Gone;
-use crate::log;
+use crate::log::Log;
 use crate::malloc_stats::bytes_in_use;
 use crate::record::Recording;
+use crate::socket::ACCEPT_RETRY_INTERVAL;
 
 /// How long whoever is connected may say nothing while others wait.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a line at most.
-const LONGEST_LINE: u64 = 4096;
+const MAX_LINE: u64 = 4096;
 /// How long a command waits for a device that is in the middle of something.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Applies it. Returns the reply.
-pub(crate) fn apply(station: &mut Station, act: Act) -> String {
-    match act {
-        Act::Counts => return station.left(),
-        Act::Stats { json } => return stats(station, json),
+pub(crate) fn apply(slot: &mut DeviceSlot, action: Action) -> String {
+    match action {
+        Action::Counts => return slot.left(),
+        Action::Stats { json } => return stats(slot, json),
         // A card that is put in has just been powered on.
-        Act::Remove { removed: false } => station.reset(),
+        Action::Remove { removed: false } => slot.reset(),
         _ => {}
     }
-    act.change(&mut station.device);
+    action.change(&mut slot.device);
     "done".into()
 }
 
 /// What a device has done since the server began.
-fn stats(station: &Station, json: bool) -> String {
-    let stats = station.device.stats();
+fn stats(slot: &DeviceSlot, json: bool) -> String {
+    let stats = slot.device.stats();
     let numbers = [
         ("commands", stats.commands),
         ("doorbells", stats.doorbells),
@@ -53,8 +56,9 @@ fn stats(station: &Station, json: bool) -> String {
 /// Those who give commands, and what they may reach.
 #[derive(Clone)]
 pub(crate) struct Control {
-    pub(crate) devices: Vec<(u16, Handle)>,
+    pub(crate) devices: Vec<(u16, DeviceHandle)>,
     pub(crate) recording: Option<Recording>,
+    pub(crate) log: Log,
 }
 
 impl Control {
@@ -80,7 +84,7 @@ impl Control {
         for line in io::stdin().lock().lines() {
             let Ok(line) = line else { return };
             match self.answer(&line) {
-                Ok(Some(reply)) => log::line(format!("control: {}: {reply}", line.trim())),
+                Ok(Some(reply)) => self.log.line(format!("control: {}: {reply}", line.trim())),
                 Ok(None) => {}
                 Err(Gone) => return,
             }
@@ -90,18 +94,22 @@ impl Control {
     /// Takes commands from whoever connects, one after another; each is answered with a line.
     pub(crate) fn serve(&self, listener: &UnixListener) {
         for stream in listener.incoming() {
-            // A caller who goes away in between is no loss.
-            let _ = stream.and_then(|stream| self.converse(stream));
+            match stream {
+                // A caller who goes away in between is no loss.
+                Ok(stream) => drop(self.converse(stream)),
+                Err(_) if self.devices.iter().any(|(_, handle)| handle.has_ended()) => return,
+                Err(_) => thread::sleep(ACCEPT_RETRY_INTERVAL),
+            }
         }
     }
 
     fn converse(&self, mut stream: UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(IDLE))?;
-        stream.set_write_timeout(Some(IDLE))?;
+        stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+        stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
         let mut lines = io::BufReader::new(stream.try_clone()?);
         loop {
             let mut line = String::new();
-            if lines.by_ref().take(LONGEST_LINE).read_line(&mut line)? == 0 {
+            if lines.by_ref().take(MAX_LINE).read_line(&mut line)? == 0 {
                 return Ok(());
             }
             match self.answer(&line) {
@@ -112,14 +120,14 @@ impl Control {
     }
 }
 
-fn execute(devices: &[(u16, Handle)], line: &str) -> Result<String, Gone> {
-    let Line { lid, act } = match parse(line) {
+fn execute(devices: &[(u16, DeviceHandle)], line: &str) -> Result<String, Gone> {
+    let ControlLine { lid, act } = match parse(line) {
         Ok(command) => command,
         Err(error) => return Ok(error.to_string()),
     };
     match devices.iter().find(|(known, _)| *known == lid) {
         Some((_, handle)) => {
-            let done = handle.ask_within(PATIENCE, move |station| apply(station, act))?;
+            let done = handle.ask_within(DEVICE_TIMEOUT, move |slot| apply(slot, act))?;
             Ok(done.unwrap_or_else(|| {
                 "not done: the device waits for its client's memory, or for a file that takes no more lines".into()
             }))

@@ -1,6 +1,7 @@
 //! A line of the control channel: which device, and what happens to it.
 
 use std::fmt;
+use std::str::FromStr;
 
 use bareverbs_sim::fault::Fault;
 use bareverbs_sim::host_memory::HostMemory;
@@ -18,7 +19,7 @@ pub(crate) const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal]
 
 /// What shall happen to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Action {
     /// The cable is put in or pulled.
     Link {
         /// Put in.
@@ -52,7 +53,7 @@ pub enum Act {
     },
 }
 
-impl Act {
+impl Action {
     /// Does it to a device, if it changes one. Returns whether it does.
     pub fn change<M: HostMemory, T: Tracer + 'static>(self, device: &mut Device<M, T>) -> bool {
         match self {
@@ -76,11 +77,19 @@ impl Act {
 
 /// A command for one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ControlLine {
     /// LID of the device.
     pub lid: u16,
     /// What shall happen to it.
-    pub act: Act,
+    pub act: Action,
+}
+
+impl FromStr for ControlLine {
+    type Err = ParseError;
+
+    fn from_str(line: &str) -> Result<Self, ParseError> {
+        parse(line)
+    }
 }
 
 /// A line that is no command.
@@ -91,6 +100,8 @@ pub enum ParseError {
     /// The command of this name takes other words.
     Words(String),
 }
+
+impl std::error::Error for ParseError {}
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -133,25 +144,25 @@ fn number<T: TryFrom<u64>>(text: &str) -> Option<T> {
 }
 
 /// What the words mean after the name and the LID.
-fn parse_act(name: &str, rest: &[&str]) -> Option<Act> {
+fn parse_act(name: &str, rest: &[&str]) -> Option<Action> {
     Some(match (name, rest) {
-        ("link", ["up"]) => Act::Link { up: true },
-        ("link", ["down"]) => Act::Link { up: false },
-        ("health", [syndrome]) => Act::Health { syndrome: number(syndrome)?, fatal: false },
-        ("health", [syndrome, "fatal"]) => Act::Health { syndrome: number(syndrome)?, fatal: true },
-        ("freeze", []) => Act::Freeze { frozen: true },
-        ("thaw", []) => Act::Freeze { frozen: false },
-        ("remove", []) => Act::Remove { removed: true },
-        ("insert", []) => Act::Remove { removed: false },
-        ("counts", []) => Act::Counts,
-        ("stats", []) => Act::Stats { json: false },
-        ("stats", ["json"]) => Act::Stats { json: true },
-        (name, numbers) => Act::Arm(parse_fault(name, numbers)?),
+        ("link", ["up"]) => Action::Link { up: true },
+        ("link", ["down"]) => Action::Link { up: false },
+        ("health", [syndrome]) => Action::Health { syndrome: number(syndrome)?, fatal: false },
+        ("health", [syndrome, "fatal"]) => Action::Health { syndrome: number(syndrome)?, fatal: true },
+        ("freeze", []) => Action::Freeze { frozen: true },
+        ("thaw", []) => Action::Freeze { frozen: false },
+        ("remove", []) => Action::Remove { removed: true },
+        ("insert", []) => Action::Remove { removed: false },
+        ("counts", []) => Action::Counts,
+        ("stats", []) => Action::Stats { json: false },
+        ("stats", ["json"]) => Action::Stats { json: true },
+        (name, numbers) => Action::Arm(parse_fault(name, numbers)?),
     })
 }
 
-/// The device that a line names by its LID, and what shall happen to it.
-pub fn parse(line: &str) -> Result<Line, ParseError> {
+/// Returns the device that a line names by its LID, and what happens to it.
+pub(crate) fn parse(line: &str) -> Result<ControlLine, ParseError> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let name = words.first().copied().unwrap_or_default();
     if !COMMANDS.split(", ").any(|command| command.split(' ').next() == Some(name)) {
@@ -161,7 +172,7 @@ pub fn parse(line: &str) -> Result<Line, ParseError> {
         [_, lid, rest @ ..] => number(lid).zip(parse_act(name, rest)),
         _ => None,
     };
-    line.map(|(lid, act)| Line { lid, act }).ok_or_else(|| ParseError::Words(name.into()))
+    line.map(|(lid, act)| ControlLine { lid, act }).ok_or_else(|| ParseError::Words(name.into()))
 }
 
 #[cfg(test)]
@@ -170,14 +181,14 @@ mod tests {
 
     #[test]
     fn lines_are_parsed_or_refused() {
-        let line = |lid, act| Ok(Line { lid, act });
-        assert_eq!(parse("link 2 down"), line(2, Act::Link { up: false }));
-        assert_eq!(parse(" health 1  0x7 fatal "), line(1, Act::Health { syndrome: 7, fatal: true }));
-        assert_eq!(parse("stick 1 0x800"), line(1, Act::Arm(Fault::StuckCommand { opcode: 0x800 })));
+        let line = |lid, act| Ok(ControlLine { lid, act });
+        assert_eq!(parse("link 2 down"), line(2, Action::Link { up: false }));
+        assert_eq!(parse(" health 1  0x7 fatal "), line(1, Action::Health { syndrome: 7, fatal: true }));
+        assert_eq!(parse("stick 1 0x800"), line(1, Action::Arm(Fault::StuckCommand { opcode: 0x800 })));
         let refused = Fault::CommandStatus { opcode: 0x800, status: 15, syndrome: 0x12_3456 };
-        assert_eq!(parse("refuse 1 0x800 0xf 0x123456"), line(1, Act::Arm(refused)));
-        assert_eq!(parse("foreign-qpn 1 3 0x1000"), line(1, Act::Arm(Fault::ForeignQpn { cqn: 3, qpn: 0x1000 })));
-        assert_eq!(parse("counts 65535"), line(0xffff, Act::Counts));
+        assert_eq!(parse("refuse 1 0x800 0xf 0x123456"), line(1, Action::Arm(refused)));
+        assert_eq!(parse("foreign-qpn 1 3 0x1000"), line(1, Action::Arm(Fault::ForeignQpn { cqn: 3, qpn: 0x1000 })));
+        assert_eq!(parse("counts 65535"), line(0xffff, Action::Counts));
         let wrong = ["", "link", "link 1", "link x up", "link 1 up now", "health 1 256", "dance 1", "remove 1 2", "stick 1 x"];
         assert_eq!(parse("dance 1"), Err(ParseError::Name("dance".into())));
         assert_eq!(parse("stick 1 x").unwrap_err().to_string(), "as in: stick LID OPCODE");

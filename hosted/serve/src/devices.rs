@@ -11,23 +11,20 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
-use std::thread::{self, Thread};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::thread;
 use std::time::{self, Duration};
 
 use bareverbs::Instant;
-use bareverbs_sim::fabric::{Fabric, Port, Uplink};
+use bareverbs_sim::fabric::{Fabric, Uplink};
 use bareverbs_sim::wire::{PortId, Wire};
-use bareverbs_sim::{Device, DeviceCounts};
 
-use crate::adaptive_poll::Spin;
-use crate::client_memory::Reach;
+use crate::adaptive_poll::AdaptivePoll;
+use crate::device_slot::DeviceSlot;
 use crate::error::{Gone, ServeError};
 use crate::interrupts::Vectors;
-use crate::log;
-use crate::record::{Recording, Several};
-use crate::trace::Sink;
-use crate::wire_link::Link;
+use crate::log::Log;
+use crate::runner::{RETRY_INTERVAL, Runner, RunnerState, State, lock};
 
 /// Turns that whoever brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
 /// doorbell to the wire, so that no thread has to wake up for it.
@@ -35,97 +32,11 @@ const TURNS: usize = 4;
 /// Devices that whoever has sent frames lets take them, at most: there and back, eight times. Then it is for the runners.
 const PASSES: usize = 16;
 /// How long the end waits for a runner that is in the middle of something.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long whoever waits for a device that is held up rests between two looks.
-const REST: Duration = Duration::from_micros(100);
-
-/// One device.
-pub(crate) struct Station {
-    pub(crate) device: Device<Reach, Several>,
-    pub(crate) outputs: LineOutputs,
-}
-
-/// Where the lines about a device go. A file that is slow keeps whoever lets the device work waiting.
-#[derive(Default)]
-pub(crate) struct LineOutputs {
-    pub(crate) trace: Option<Sink>,
-    pub(crate) recording: Option<Recording>,
-}
-
-impl LineOutputs {
-    /// Whether the device can work without waiting for a file.
-    fn have_room(&self) -> bool {
-        self.trace.as_ref().is_none_or(Sink::has_room) && self.recording.as_ref().is_none_or(Recording::has_room)
-    }
-}
-
-impl Station {
-    /// What its client has not given back, for people.
-    pub(crate) fn left(&self) -> String {
-        let counts = self.device.counts();
-        let DeviceCounts { engine, eqs, uars, pds, xrcds, user_contexts, user_memories, pages_held, pages_lost } = counts;
-        let named = [
-            (engine.qps, "queue pairs"),
-            (engine.cqs, "completion queues"),
-            (engine.srqs, "shared receive queues"),
-            (engine.mkeys, "memory keys"),
-            (engine.device_memories, "pieces of device memory"),
-            (eqs, "event queues"),
-            (pds, "protection domains"),
-            (xrcds, "XRC domains"),
-            (uars, "UARs"),
-            (engine.memberships, "multicast memberships"),
-            (user_contexts, "user contexts"),
-            (user_memories, "user memory objects"),
-            (pages_held + pages_lost, "pages"),
-        ];
-        let left: Vec<String> =
-            named.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
-        if left.is_empty() { "nothing left".into() } else { format!("left: {}", left.join(", ")) }
-    }
-
-    /// As at power-on: the client is gone, or asks for it.
-    pub(crate) fn reset(&mut self) {
-        self.device.reset();
-        self.device.take_interrupts();
-    }
-}
-
-/// What a runner does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Runner {
-    /// It works, or is about to look for work.
-    Awake,
-    /// It sleeps until then, or until it is woken.
-    Asleep(Option<Instant>),
-}
-
-/// What a device's lock guards.
-struct State {
-    station: Station,
-    port: Port,
-    runner: Runner,
-}
-
-/// A device, its interrupts and its runner.
-struct Served {
-    name: String,
-    /// Held while waiting for the lock: the runner, which takes the lock again and again, so lets everyone else in between
-    /// two turns.
-    entry: Mutex<()>,
-    /// `None` once it is no longer served.
-    state: Mutex<Option<State>>,
-    vectors: Mutex<Vectors>,
-    /// The device's port got something to do that nobody has looked at.
-    attention: AtomicBool,
-    /// Somebody is at the device who looks at `attention` before leaving: the runner need not wake up for it.
-    attended: AtomicBool,
-    runner: OnceLock<Thread>,
-}
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Shared {
     start: time::Instant,
-    devices: Vec<Served>,
+    devices: Vec<Runner>,
     fabric: Fabric<Box<dyn Wire + Send>>,
     stopped: AtomicBool,
     /// Wakes whoever waits for the end.
@@ -134,69 +45,59 @@ struct Shared {
 
 /// A way to reach one device from another thread.
 #[derive(Clone)]
-pub(crate) struct Handle {
+pub(crate) struct DeviceHandle {
     device: usize,
     shared: Arc<Shared>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Uplink for Link {
-    fn send(&self, from: PortId, frame: Vec<u8>) {
-        Self::send(self, from, frame);
-    }
-}
-
-impl Handle {
-    fn served(&self) -> Result<&Served, Gone> {
+impl DeviceHandle {
+    fn served(&self) -> Result<&Runner, Gone> {
         self.shared.devices.get(self.device).filter(|_| !self.shared.has_stopped()).ok_or(Gone)
     }
 
     /// Looks at the device as it is now. It does no work for this.
-    pub(crate) fn look<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+    pub(crate) fn look<R>(&self, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<R, Gone> {
         let served = self.served()?;
         let mut guard = served.enter();
         let state = guard.as_mut().ok_or(Gone)?;
         // The registers that count time shall show the present one.
-        state.station.device.set_time(self.shared.now());
-        let result = act(&mut state.station);
+        state.slot.device.set_time(self.shared.now());
+        let result = act(&mut state.slot);
         served.leave(guard);
         Ok(result)
     }
 
     /// Does something with the device, then lets it work.
-    pub(crate) fn ask<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+    pub(crate) fn ask<R>(&self, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<R, Gone> {
         let served = self.served()?;
         self.shared.ask(served, served.enter(), act)
     }
 
-    /// As [`Handle::ask`], but `None` if the device has been in the middle of something, or its lines have waited for a file, for
+    /// As [`DeviceHandle::ask`], but `None` if the device has been in the middle of something, or its lines have waited for a file, for
     /// so long.
-    pub(crate) fn ask_within<R>(&self, limit: Duration, act: impl FnOnce(&mut Station) -> R) -> Result<Option<R>, Gone> {
+    pub(crate) fn ask_within<R>(&self, limit: Duration, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<Option<R>, Gone> {
         let served = self.served()?;
         let start = time::Instant::now();
         loop {
             let Some(guard) = served.enter_within(limit.saturating_sub(start.elapsed())) else { return Ok(None) };
-            if guard.as_ref().is_none_or(|state| state.station.outputs.have_room()) {
+            if guard.as_ref().is_none_or(|state| state.slot.outputs.have_room()) {
                 return self.shared.ask(served, guard, act).map(Some);
             }
             served.leave(guard);
             if start.elapsed() >= limit {
                 return Ok(None);
             }
-            thread::sleep(REST);
+            thread::sleep(RETRY_INTERVAL);
         }
     }
 
     /// As at power-on, without the frames of the client that goes: the next one neither sends nor gets them.
-    pub(crate) fn reset<R>(&self, act: impl FnOnce(&mut Station) -> R) -> Result<R, Gone> {
+    pub(crate) fn reset<R>(&self, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<R, Gone> {
         let served = self.served()?;
         let mut guard = served.enter();
         let state = guard.as_mut().ok_or(Gone)?;
-        let result = act(&mut state.station);
-        state.station.reset();
+        let result = act(&mut state.slot);
+        state.slot.reset();
         self.shared.fabric.clear(&mut state.port);
         let reached: VecDeque<PortId> = state.port.take_reached().collect();
         served.leave(guard);
@@ -222,71 +123,14 @@ impl Handle {
         self.shared.fabric.has_lid(lid)
     }
 
+    /// Whether the devices are no longer served.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.has_stopped()
+    }
+
     /// Ends [`Running::wait`]; takes no lock that a device's thread may hold. `false` if that was asked for before.
     pub(crate) fn stop(&self) -> bool {
         self.shared.stop()
-    }
-}
-
-impl Served {
-    /// The lock, in turn with everyone else.
-    fn enter(&self) -> MutexGuard<'_, Option<State>> {
-        let _entry = lock(&self.entry);
-        let state = lock(&self.state);
-        self.attended.store(true, Ordering::SeqCst);
-        state
-    }
-
-    /// As [`Served::enter`]; `None` if someone has held it for so long.
-    fn enter_within(&self, limit: Duration) -> Option<MutexGuard<'_, Option<State>>> {
-        let start = time::Instant::now();
-        loop {
-            let state = match self.state.try_lock() {
-                Ok(state) => Some(state),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
-            if let Some(state) = state {
-                self.attended.store(true, Ordering::SeqCst);
-                return Some(state);
-            }
-            if start.elapsed() >= limit {
-                return None;
-            }
-            thread::sleep(REST);
-        }
-    }
-
-    /// Gives the lock back, raises the interrupts that came up, and wakes the runner if there is something for it.
-    fn leave(&self, mut guard: MutexGuard<'_, Option<State>>) {
-        let mut raised = (Vec::new(), None);
-        let mut lines = Vec::new();
-        if let Some(State { station, .. }) = guard.as_mut() {
-            lines = station.device.take_unsupported();
-            if station.device.has_interrupts() {
-                // Nobody may come in between who clears them.
-                raised = (station.device.take_interrupts(), Some(lock(&self.vectors)));
-            }
-        }
-        self.attended.store(false, Ordering::SeqCst);
-        drop(guard);
-        if self.attention.load(Ordering::SeqCst) {
-            self.wake();
-        }
-        if let (interrupts, Some(mut vectors)) = raised {
-            interrupts.into_iter().for_each(|vector| vectors.raise(vector));
-        }
-        for line in lines {
-            log::line(format!("{}: {line}", self.name));
-        }
-    }
-
-    /// Has the runner look for work.
-    fn wake(&self) {
-        self.attention.store(true, Ordering::SeqCst);
-        if let Some(runner) = self.runner.get() {
-            runner.unpark();
-        }
     }
 }
 
@@ -297,7 +141,7 @@ impl Shared {
 
     fn stop(&self) -> bool {
         let first = !self.stopped.swap(true, Ordering::SeqCst);
-        self.devices.iter().for_each(Served::wake);
+        self.devices.iter().for_each(Runner::wake);
         drop(lock(&self.end.0));
         self.end.1.notify_all();
         first
@@ -310,26 +154,26 @@ impl Shared {
     /// A port got something to do.
     fn reach(&self, port: PortId) {
         let Some(served) = self.devices.get(port.0) else { return };
-        served.attention.store(true, Ordering::SeqCst);
-        if !served.attended.load(Ordering::SeqCst) {
+        served.work_pending.store(true, Ordering::SeqCst);
+        if !served.being_served.load(Ordering::SeqCst) {
             served.wake();
         }
     }
 
     fn ask<R>(
         &self,
-        served: &Served,
+        served: &Runner,
         mut guard: MutexGuard<'_, Option<State>>,
-        act: impl FnOnce(&mut Station) -> R,
+        act: impl FnOnce(&mut DeviceSlot) -> R,
     ) -> Result<R, Gone> {
         let state = guard.as_mut().ok_or(Gone)?;
-        state.station.device.set_time(self.now());
-        let result = act(&mut state.station);
+        state.slot.device.set_time(self.now());
+        let result = act(&mut state.slot);
         let mut reached = VecDeque::new();
         let mut due = self.next_due(state);
         for _ in 0..TURNS {
             let now = self.now();
-            if !served.attention.swap(false, Ordering::SeqCst) && due.is_none_or(|due| due > now) {
+            if !served.work_pending.swap(false, Ordering::SeqCst) && due.is_none_or(|due| due > now) {
                 break;
             }
             self.turn(state, now, &mut reached);
@@ -341,15 +185,15 @@ impl Shared {
     }
 
     /// Gives the lock of a device back; its runner comes in time for what is left.
-    fn leave_in_time(served: &Served, mut guard: MutexGuard<'_, Option<State>>, due: Option<Instant>) {
+    fn leave_in_time(served: &Runner, mut guard: MutexGuard<'_, Option<State>>, due: Option<Instant>) {
         let mut in_time = true;
         if let Some(state) = guard.as_mut() {
             in_time = match state.runner {
-                Runner::Awake => true,
-                Runner::Asleep(until) => due.is_none_or(|due| until.is_some_and(|until| until <= due)),
+                RunnerState::Awake => true,
+                RunnerState::Asleep(until) => due.is_none_or(|due| until.is_some_and(|until| until <= due)),
             };
             if !in_time {
-                state.runner = Runner::Awake;
+                state.runner = RunnerState::Awake;
             }
         }
         served.leave(guard);
@@ -374,22 +218,22 @@ impl Shared {
     /// Lets a device that sleeps take its frames on this thread, for a few turns: a thread that wakes up for them costs more, and
     /// has them to fetch from another processor. `false` if that could take longer than they are worth:
     /// somebody is at the device, it has work of its own to do, or its lines may have to wait.
-    fn take_frames(&self, served: &Served, reached: &mut VecDeque<PortId>) -> bool {
+    fn take_frames(&self, served: &Runner, reached: &mut VecDeque<PortId>) -> bool {
         let Ok(mut guard) = served.state.try_lock() else { return false };
         let Some(state) = guard.as_mut() else { return false };
         let now = self.now();
-        let sleeps = matches!(state.runner, Runner::Asleep(_)) && state.station.device.next_due().is_none_or(|due| due > now);
+        let sleeps = matches!(state.runner, RunnerState::Asleep(_)) && state.slot.device.next_due().is_none_or(|due| due > now);
         // Its own runner waits for a file, nobody else's thread does.
-        if !sleeps || !state.station.outputs.have_room() {
+        if !sleeps || !state.slot.outputs.have_room() {
             return false;
         }
-        served.attended.store(true, Ordering::SeqCst);
+        served.being_served.store(true, Ordering::SeqCst);
         let mut due = None;
         for _ in 0..TURNS {
             let now = self.now();
             self.turn(state, now, reached);
             due = self.next_due(state);
-            if due.is_none_or(|due| due > now) || !state.station.outputs.have_room() {
+            if due.is_none_or(|due| due > now) || !state.slot.outputs.have_room() {
                 break;
             }
         }
@@ -399,13 +243,13 @@ impl Shared {
 
     /// When the device, or the wire, next has something to do.
     fn next_due(&self, state: &State) -> Option<Instant> {
-        self.fabric.next_due(&state.port, &state.station.device).into_iter().chain(self.fabric.wire_due()).min()
+        self.fabric.next_due(&state.port, &state.slot.device).into_iter().chain(self.fabric.wire_due()).min()
     }
 
     /// Lets a device work once and moves its frames; the ports that have got something to do come to `reached`.
     fn turn(&self, state: &mut State, now: Instant, reached: &mut VecDeque<PortId>) {
-        let State { station, port, .. } = state;
-        self.fabric.step(port, &mut station.device, now);
+        let State { slot, port, .. } = state;
+        self.fabric.step(port, &mut slot.device, now);
         let mut reach = |port| {
             if !reached.contains(&port) {
                 reached.push_back(port);
@@ -416,15 +260,15 @@ impl Shared {
     }
 
     /// The runner of a device: works until the end. Then the device.
-    fn run_device(&self, served: &Served) -> Option<Station> {
-        let (mut worked, mut spin) = (false, Spin::new());
+    fn run_device(&self, served: &Runner) -> Option<DeviceSlot> {
+        let (mut worked, mut poll) = (false, AdaptivePoll::new());
         while !self.has_stopped() {
             let mut guard = served.enter();
             let state = guard.as_mut()?;
-            state.runner = Runner::Awake;
+            state.runner = RunnerState::Awake;
             let now = self.now();
             let due = self.next_due(state);
-            if served.attention.swap(false, Ordering::SeqCst) || due.is_some_and(|due| due <= now) {
+            if served.work_pending.swap(false, Ordering::SeqCst) || due.is_some_and(|due| due <= now) {
                 let mut reached = VecDeque::new();
                 self.turn(state, now, &mut reached);
                 worked = true;
@@ -432,12 +276,12 @@ impl Shared {
                 self.pass_on(reached);
                 continue;
             }
-            state.runner = Runner::Asleep(due);
+            state.runner = RunnerState::Asleep(due);
             served.leave(guard);
             if std::mem::take(&mut worked) {
-                spin.wait(|| served.attention.load(Ordering::Relaxed).then_some(()));
+                poll.wait(|| served.work_pending.load(Ordering::Relaxed).then_some(()));
             }
-            if served.attention.load(Ordering::SeqCst) {
+            if served.work_pending.load(Ordering::SeqCst) {
                 continue;
             }
             // It may wake early: then it looks what is due.
@@ -446,7 +290,7 @@ impl Shared {
                 Some(due) => thread::park_timeout(due.since(self.now())),
             }
         }
-        served.enter().take().map(|state| state.station)
+        served.enter().take().map(|state| state.slot)
     }
 }
 
@@ -454,7 +298,7 @@ impl Shared {
 #[derive(Default)]
 pub(crate) struct Ended {
     /// The devices, in order.
-    pub(crate) stations: Vec<Station>,
+    pub(crate) slots: Vec<DeviceSlot>,
     /// Names of devices whose threads did not come back.
     pub(crate) stuck: Vec<String>,
     /// Names of devices that did not take frames in time, and how many were lost so.
@@ -462,24 +306,30 @@ pub(crate) struct Ended {
 }
 
 /// Devices, wire, time.
-pub(crate) struct Subnet {
+pub(crate) struct Devices {
     shared: Arc<Shared>,
 }
 
-impl Subnet {
-    /// The devices take the wire's ports in their order. Frames for nobody here go to `link`.
-    pub(crate) fn new(devices: Vec<(Station, Vectors)>, wire: Box<dyn Wire + Send>, link: Option<Link>) -> Self {
-        let mut fabric = Fabric::new(wire, link.map(|link| Box::new(link) as Box<dyn Uplink + Send>));
-        let served = |(station, vectors): (Station, Vectors)| {
-            let lid = station.device.config().lid;
-            let state = State { port: fabric.add_port(), station, runner: Runner::Awake };
-            Served {
+impl Devices {
+    /// The devices take the wire's ports in their order. Frames for nobody here go to `uplink`.
+    pub(crate) fn new(
+        devices: Vec<(DeviceSlot, Vectors)>,
+        wire: Box<dyn Wire + Send>,
+        uplink: Option<Box<dyn Uplink + Send>>,
+        log: &Log,
+    ) -> Self {
+        let mut fabric = Fabric::new(wire, uplink);
+        let served = |(slot, vectors): (DeviceSlot, Vectors)| {
+            let lid = slot.device.config().lid;
+            let state = State { port: fabric.add_port(), slot, runner: RunnerState::Awake };
+            Runner {
                 name: format!("lid{lid}"),
-                entry: Mutex::default(),
+                log: log.clone(),
+                turnstile: Mutex::default(),
                 state: Mutex::new(Some(state)),
                 vectors: Mutex::new(vectors),
-                attention: AtomicBool::new(false),
-                attended: AtomicBool::new(false),
+                work_pending: AtomicBool::new(false),
+                being_served: AtomicBool::new(false),
                 runner: OnceLock::new(),
             }
         };
@@ -489,8 +339,8 @@ impl Subnet {
     }
 
     /// Reaches one device.
-    pub(crate) fn handle(&self, device: usize) -> Handle {
-        Handle { device, shared: Arc::clone(&self.shared) }
+    pub(crate) fn handle(&self, device: usize) -> DeviceHandle {
+        DeviceHandle { device, shared: Arc::clone(&self.shared) }
     }
 
     /// Starts the runners.
@@ -503,9 +353,9 @@ impl Subnet {
         for (number, served) in shared.devices.iter().enumerate() {
             let (sender, its) = (sender.clone(), Arc::clone(&shared));
             let run = move || {
-                let station = its.devices.get(number).and_then(|served| its.run_device(served));
+                let slot = its.devices.get(number).and_then(|served| its.run_device(served));
                 // Nobody waits any more for one that comes too late.
-                let _ = sender.send((number, station));
+                let _ = sender.send((number, slot));
             };
             let spawned = thread::Builder::new().name(format!("{} runner", served.name)).spawn(run);
             let runner = spawned.map_err(|error| {
@@ -523,11 +373,11 @@ impl Subnet {
 /// Devices that are being served.
 pub(crate) struct Running {
     shared: Arc<Shared>,
-    ended: mpsc::Receiver<(usize, Option<Station>)>,
+    ended: mpsc::Receiver<(usize, Option<DeviceSlot>)>,
 }
 
 impl Running {
-    /// Waits for [`Handle::stop`]. The link is gone then.
+    /// Waits for [`DeviceHandle::stop`]. The link is gone then.
     pub(crate) fn wait(self) -> Ended {
         let Self { shared, ended } = self;
         let mut waiting = lock(&shared.end.0);
@@ -536,23 +386,23 @@ impl Running {
         }
         drop(waiting);
         shared.fabric.close_uplink();
-        let deadline = time::Instant::now() + PATIENCE;
-        let mut stations: Vec<Option<Station>> = shared.devices.iter().map(|_| None).collect();
+        let deadline = time::Instant::now() + END_TIMEOUT;
+        let mut slots: Vec<Option<DeviceSlot>> = shared.devices.iter().map(|_| None).collect();
         for _ in &shared.devices {
             let left = deadline.saturating_duration_since(time::Instant::now());
-            let Ok((number, station)) = ended.recv_timeout(left) else { break };
-            if let Some(place) = stations.get_mut(number) {
-                *place = station;
+            let Ok((number, slot)) = ended.recv_timeout(left) else { break };
+            if let Some(place) = slots.get_mut(number) {
+                *place = slot;
             }
         }
-        let names = shared.devices.iter().zip(&stations);
-        let stuck = names.filter(|(_, station)| station.is_none()).map(|(served, _)| served.name.clone()).collect();
+        let names = shared.devices.iter().zip(&slots);
+        let stuck = names.filter(|(_, slot)| slot.is_none()).map(|(served, _)| served.name.clone()).collect();
         let discarded = shared.devices.iter().enumerate().filter_map(|(number, served)| {
             let frames = shared.fabric.discarded(PortId(number));
             (frames > 0).then(|| (served.name.clone(), frames))
         });
         let discarded = discarded.collect();
-        Ended { stations: stations.into_iter().flatten().collect(), stuck, discarded }
+        Ended { slots: slots.into_iter().flatten().collect(), stuck, discarded }
     }
 }
 
@@ -563,12 +413,15 @@ mod tests {
     use std::process;
     use std::sync::atomic::AtomicUsize;
 
-    use bareverbs_sim::DeviceConfig;
     use bareverbs_sim::identity::PortIdentity;
     use bareverbs_sim::wire::{Delivery, Destination, PerfectWire};
+    use bareverbs_sim::{Device, DeviceConfig};
 
     use super::*;
-    use crate::client_memory::{Bounds, ClientMemory};
+    use crate::client_memory::{Bounds, ClientMemory, Reach};
+    use crate::device_slot::LineOutputs;
+    use crate::log::RateLimited;
+    use crate::record::{Recording, Several};
 
     /// A wire that carries nothing and has something to do every so often.
     struct Busy {
@@ -605,36 +458,36 @@ mod tests {
         }
     }
 
-    fn device(lid: u16) -> (Station, Vectors) {
+    fn device(lid: u16) -> (DeviceSlot, Vectors) {
         let bounds = Bounds { bytes: u64::MAX, files: 64 };
-        let memory = Reach(Arc::new(ClientMemory::new(Arc::new(log::Limited::new("test".into())), bounds)));
+        let memory = Reach(Arc::new(ClientMemory::new(Arc::new(RateLimited::new("test".into(), Log::discard())), bounds)));
         let device = Device::with_memory(DeviceConfig::with_lid(lid), memory);
-        (Station { device, outputs: LineOutputs::default() }, Vectors::new(1))
+        (DeviceSlot { device, outputs: LineOutputs::default() }, Vectors::new(1))
     }
 
-    /// A subnet of one device with a [`Busy`] wire, running; how often that was looked at.
-    fn running(every: Duration) -> (Handle, Arc<AtomicUsize>, Running) {
+    /// A devices of one device with a [`Busy`] wire, running; how often that was looked at.
+    fn running(every: Duration) -> (DeviceHandle, Arc<AtomicUsize>, Running) {
         let looks = Arc::new(AtomicUsize::new(0));
         let wire = Busy { due: Instant::default(), every, looks: Arc::clone(&looks) };
-        let subnet = Subnet::new(vec![device(1)], Box::new(wire), None);
-        let handle = subnet.handle(0);
-        (handle, looks, subnet.start().unwrap())
+        let devices = Devices::new(vec![device(1)], Box::new(wire), None, &Log::discard());
+        let handle = devices.handle(0);
+        (handle, looks, devices.start().unwrap())
     }
 
     /// Two devices on a perfect wire.
-    fn subnet_of_two() -> Subnet {
+    fn subnet_of_two() -> Devices {
         let mut wire = PerfectWire::new(Duration::ZERO);
         let devices = vec![device(1), device(2)];
-        for (station, _) in &devices {
-            wire.attach(station.device.identity());
+        for (slot, _) in &devices {
+            wire.attach(slot.device.identity());
         }
-        Subnet::new(devices, Box::new(wire), None)
+        Devices::new(devices, Box::new(wire), None, &Log::discard())
     }
 
     /// Two devices on a perfect wire, running.
-    fn pair() -> (Handle, Handle, Running) {
-        let subnet = subnet_of_two();
-        (subnet.handle(0), subnet.handle(1), subnet.start().unwrap())
+    fn pair() -> (DeviceHandle, DeviceHandle, Running) {
+        let devices = subnet_of_two();
+        (devices.handle(0), devices.handle(1), devices.start().unwrap())
     }
 
     /// A file that takes nothing until its other end is read.
@@ -663,18 +516,18 @@ mod tests {
     }
 
     /// Has a device tell a recording, whose lane for it is full.
-    fn record_in_full(station: &mut Station, recording: &Recording) {
-        let recorder = recording.tracer("slow", station.device.config());
+    fn record_in_full(slot: &mut DeviceSlot, recording: &Recording) {
+        let recorder = recording.tracer("slow", slot.device.config());
         recorder.recording().mark(&"x".repeat(8 << 20));
-        station.outputs.recording = Some(recorder.recording().clone());
-        station.device.set_tracer(Some(Several(vec![Box::new(recorder)])));
+        slot.outputs.recording = Some(recorder.recording().clone());
+        slot.device.set_tracer(Some(Several(vec![Box::new(recorder)])));
     }
 
     #[test]
     fn who_cannot_wait_does_not_wait_for_the_file_of_a_device() {
         let (handle, _, runner) = running(Duration::from_secs(1000));
         let (file, recording) = SlowFile::record();
-        handle.look(|station| record_in_full(station, &recording)).unwrap();
+        handle.look(|slot| record_in_full(slot, &recording)).unwrap();
         let start = time::Instant::now();
         assert_eq!(handle.ask_within(Duration::from_millis(50), |_| 7), Ok(None));
         assert!(start.elapsed() >= Duration::from_millis(50));
@@ -689,10 +542,10 @@ mod tests {
     #[test]
     fn senders_do_not_wait_for_the_file_of_a_device() {
         // No runner is there who could take them first.
-        let subnet = subnet_of_two();
-        let (shared, to) = (&subnet.shared, PortId(1));
+        let devices = subnet_of_two();
+        let (shared, to) = (&devices.shared, PortId(1));
         let is_taken = || {
-            lock(&shared.devices[1].state).as_mut().unwrap().runner = Runner::Asleep(None);
+            lock(&shared.devices[1].state).as_mut().unwrap().runner = RunnerState::Asleep(None);
             // To local identifier 2.
             let mut frame = vec![0; 64];
             frame[3] = 2;
@@ -702,13 +555,13 @@ mod tests {
         };
         assert!(is_taken());
         let (file, recording) = SlowFile::record();
-        subnet.handle(1).look(|station| record_in_full(station, &recording)).unwrap();
+        devices.handle(1).look(|slot| record_in_full(slot, &recording)).unwrap();
         assert!(!is_taken());
         file.read_on();
         let start = time::Instant::now();
-        let has_room = || subnet.handle(1).look(|station| station.outputs.have_room());
+        let has_room = || devices.handle(1).look(|slot| slot.outputs.have_room());
         while has_room() == Ok(false) && start.elapsed() < Duration::from_secs(30) {
-            thread::sleep(REST);
+            thread::sleep(RETRY_INTERVAL);
         }
         assert!(is_taken(), "it takes lines again");
     }
@@ -721,7 +574,7 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
         }
         handle.stop();
-        assert_eq!(runner.wait().stations.len(), 1);
+        assert_eq!(runner.wait().slots.len(), 1);
         // Once each 20 ms; far more often would mean that it does not sleep.
         let most = start.elapsed().as_millis() / 10 + 2;
         assert!((10..=most).contains(&(looks.load(Ordering::Relaxed) as u128)), "{looks:?}, at most {most}");
@@ -733,7 +586,7 @@ mod tests {
         let askers: Vec<_> = (0..4)
             .map(|_| {
                 let handle = handle.clone();
-                thread::spawn(move || (0..500).all(|_| handle.ask(|station| station.device.config().lid) == Ok(1)))
+                thread::spawn(move || (0..500).all(|_| handle.ask(|slot| slot.device.config().lid) == Ok(1)))
             })
             .collect();
         assert!(askers.into_iter().all(|asker| asker.join().unwrap()));
@@ -768,12 +621,12 @@ mod tests {
         });
         is_hung.recv().unwrap();
         let start = time::Instant::now();
-        assert!((0..1000).all(|_| b.ask(|station| station.device.config().lid) == Ok(2)));
+        assert!((0..1000).all(|_| b.ask(|slot| slot.device.config().lid) == Ok(2)));
         assert_eq!(a.ask_within(Duration::from_millis(5), |_| ()), Ok(None), "the other one is at it");
         assert!(start.elapsed() < Duration::from_secs(30));
         assert!(a.stop());
         let ended = running.wait();
-        let lids: Vec<u16> = ended.stations.iter().map(|station| station.device.config().lid).collect();
+        let lids: Vec<u16> = ended.slots.iter().map(|slot| slot.device.config().lid).collect();
         assert_eq!((lids, ended.stuck), (vec![2], vec!["lid1".to_owned()]));
         drop(release);
         hung.join().unwrap().unwrap();

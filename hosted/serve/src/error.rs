@@ -9,7 +9,7 @@ use bareverbs_sim::ConfigError;
 use crate::config::MAX_LID;
 
 /// Bytes that the path of a socket may have: 108 with the zero after it (unix(7)).
-pub(crate) const LONGEST_PATH: usize = 107;
+pub(crate) const MAX_SOCKET_PATH: usize = 107;
 
 /// The devices are no longer served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl fmt::Display for ServeError {
             Self::NotASocket(path) => write!(f, "{}: is there and is not a socket", path.display()),
             Self::NoFolder(path) => write!(f, "{}: no such folder", path.display()),
             Self::TooLong(path) => {
-                write!(f, "{}: longer than the {LONGEST_PATH} bytes that the path of a socket may have", path.display())
+                write!(f, "{}: longer than the {MAX_SOCKET_PATH} bytes that the path of a socket may have", path.display())
             }
             Self::Twice(path) => write!(f, "{}: given twice", path.display()),
             Self::NoDevices => write!(f, "no device to serve"),

@@ -12,11 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 /// Lines of a lane that wait at most, and their bytes.
-const MOST_LINES: usize = 8192;
-const MOST_BYTES: usize = 4 << 20;
+const MAX_LINES: usize = 8192;
+const MAX_BYTES: usize = 4 << 20;
 
 /// How often whoever waits looks whether anyone still writes.
-const LOOK: Duration = Duration::from_secs(1);
+const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What becomes of a line when too many wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ impl Lane {
     /// Makes room for a line. `false` if there is none, which is waited for if `wait` says so.
     fn enter(&self, len: usize, wait: impl Fn() -> bool) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        while waiting.lines >= MOST_LINES || waiting.bytes >= MOST_BYTES {
+        while waiting.lines >= MAX_LINES || waiting.bytes >= MAX_BYTES {
             if !wait() {
                 return false;
             }
-            waiting = self.room.wait_timeout(waiting, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            waiting = self.room.wait_timeout(waiting, LIVENESS_CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         waiting.lines += 1;
         waiting.bytes += len;
@@ -132,7 +132,7 @@ impl Writer {
     /// Whether the lines of a turn of a device will not have to wait: its lane has at least three quarters of its room left.
     pub(crate) fn has_room(&self) -> bool {
         let waiting = self.lane.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        self.when_full == WhenFull::Drop || (waiting.lines < MOST_LINES / 4 && waiting.bytes < MOST_BYTES / 4)
+        self.when_full == WhenFull::Drop || (waiting.lines < MAX_LINES / 4 && waiting.bytes < MAX_BYTES / 4)
     }
 
     /// Lines that were dropped so far because too many waited.
@@ -259,9 +259,9 @@ mod tests {
         let writer = Writer::new("test", output, WhenFull::Wait).unwrap();
         let other = writer.lane();
         assert!(writer.has_room());
-        (0..MOST_LINES / 4).for_each(|_| writer.line("line".into()));
+        (0..MAX_LINES / 4).for_each(|_| writer.line("line".into()));
         // The thread may have taken a few before the output stood still.
-        writer.line("x".repeat(MOST_BYTES / 4));
+        writer.line("x".repeat(MAX_BYTES / 4));
         assert!(!writer.has_room() && writer.clone().has_room() == writer.has_room() && other.has_room());
         drop(key);
         writer.finish(Duration::from_secs(60)).unwrap();

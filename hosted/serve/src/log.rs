@@ -1,46 +1,58 @@
-//! What the server tells people, on standard error: no device waits for whoever reads it, or ends because nobody does.
+//! The server's messages for people: no device waits for the reader of the log, or ends because nobody reads it.
 
 use std::fmt;
-use std::io::{self, Write as _};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::line_writer::{WhenFull, Writer};
 
-/// How long the end of the server waits for a terminal that takes nothing.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long [`Log::finish`] waits for an output that takes nothing.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
-fn writer() -> Option<&'static Writer> {
-    static WRITER: OnceLock<Option<Writer>> = OnceLock::new();
-    WRITER.get_or_init(|| Writer::new("messages", Box::new(io::stderr()), WhenFull::Drop).ok()).as_ref()
-}
+/// Where the messages of a server go, one a line. A clone is the same log.
+#[derive(Clone, Debug)]
+pub struct Log(Option<Writer>);
 
-/// Tells a line.
-pub fn line(text: String) {
-    match writer() {
-        Some(writer) => writer.line(text),
-        None => {
-            // A reader that has gone wants no more.
-            let _ = writeln!(io::stderr(), "{text}");
+impl Log {
+    /// Creates a log that a thread of its own writes to `output`. Lines that the output does not take in time are dropped and
+    /// counted in it.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn new(output: Box<dyn Write + Send>) -> io::Result<Self> {
+        Ok(Self(Some(Writer::new("messages", output, WhenFull::Drop)?)))
+    }
+
+    /// Creates a log that nobody reads.
+    pub const fn discard() -> Self {
+        Self(None)
+    }
+
+    /// Writes a line.
+    pub fn line(&self, text: String) {
+        if let Some(writer) = &self.0 {
+            writer.line(text);
         }
     }
-}
 
-/// Waits until all lines are told, unless nobody takes them.
-pub fn finish() {
-    if let Some(writer) = writer() {
-        // There is nobody left to tell that it failed.
-        let _ = writer.finish(PATIENCE);
+    /// Waits until all lines are written, for two seconds at most.
+    pub fn finish(&self) {
+        if let Some(writer) = &self.0 {
+            // There is no other place to report that it failed.
+            let _ = writer.finish(FINISH_TIMEOUT);
+        }
     }
 }
 
 /// Lines that a client may cause at once, and how often it may cause another one then.
 const BURST: u32 = 20;
-const EACH: Duration = Duration::from_secs(1);
+const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lines about one device that its client causes: those that are too many are counted.
-pub(crate) struct Limited {
+pub(crate) struct RateLimited {
     device: String,
+    log: Log,
     allowance: Mutex<Allowance>,
 }
 
@@ -58,13 +70,13 @@ impl Allowance {
 
     /// Whether a line may be told now, and how many were left out before it.
     fn take(&mut self, now: Instant) -> Option<u64> {
-        let grown = now.saturating_duration_since(self.since).as_secs() / EACH.as_secs();
+        let grown = now.saturating_duration_since(self.since).as_secs() / REFILL_INTERVAL.as_secs();
         let grown = u32::try_from(grown).unwrap_or(u32::MAX);
         if self.left.saturating_add(grown) >= BURST {
             (self.left, self.since) = (BURST, now);
         } else {
             self.left += grown;
-            self.since += EACH * grown;
+            self.since += REFILL_INTERVAL * grown;
         }
         match self.left.checked_sub(1) {
             Some(left) => {
@@ -79,10 +91,10 @@ impl Allowance {
     }
 }
 
-impl Limited {
+impl RateLimited {
     /// For the device of this name.
-    pub(crate) fn new(device: String) -> Self {
-        Self { device, allowance: Mutex::new(Allowance::new(Instant::now())) }
+    pub(crate) fn new(device: String, log: Log) -> Self {
+        Self { device, log, allowance: Mutex::new(Allowance::new(Instant::now())) }
     }
 
     /// Tells a line after the device's name, unless the client has caused too many.
@@ -90,7 +102,7 @@ impl Limited {
         let allowed = self.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
         if let Some(left_out) = allowed {
             self.tell_left_out(left_out);
-            line(format!("{}: {text}", self.device));
+            self.log.line(format!("{}: {text}", self.device));
         }
     }
 
@@ -102,7 +114,7 @@ impl Limited {
 
     fn tell_left_out(&self, left_out: u64) {
         if left_out > 0 {
-            line(format!("{}: {left_out} lines about its client left out", self.device));
+            self.log.line(format!("{}: {left_out} lines about its client left out", self.device));
         }
     }
 }
@@ -117,10 +129,10 @@ mod tests {
         let mut allowance = Allowance::new(start);
         let told = (0..1000).filter(|_| allowance.take(start) == Some(0)).count();
         assert_eq!(told, BURST as usize);
-        assert_eq!(allowance.take(start + EACH), Some(1000 - u64::from(BURST)));
-        assert_eq!(allowance.take(start + EACH * 3 / 2), None);
-        assert_eq!(allowance.take(start + EACH * 2), Some(1), "half a second is not lost");
-        let later = start + EACH * 1000;
+        assert_eq!(allowance.take(start + REFILL_INTERVAL), Some(1000 - u64::from(BURST)));
+        assert_eq!(allowance.take(start + REFILL_INTERVAL * 3 / 2), None);
+        assert_eq!(allowance.take(start + REFILL_INTERVAL * 2), Some(1), "half a second is not lost");
+        let later = start + REFILL_INTERVAL * 1000;
         assert_eq!((0..1000).filter(|_| allowance.take(later).is_some()).count(), BURST as usize);
     }
 }

@@ -9,19 +9,19 @@ use std::os::unix::net::UnixStream;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
-use crate::adaptive_poll::Spin;
+use crate::adaptive_poll::AdaptivePoll;
 
 /// Data of a region access that a client may send or ask for at once; told in the version.
-pub(crate) const MOST_DATA: usize = 1 << 20;
+pub(crate) const MAX_DATA: usize = 1 << 20;
 
 /// Bytes of a message's header: number, command, length with this header, flags, error; in the machine's byte order.
 pub(crate) const HEADER: usize = 16;
 
 /// Longest message: an access with all its data.
-const LONGEST: usize = HEADER + 16 + MOST_DATA;
+const LONGEST: usize = HEADER + 16 + MAX_DATA;
 
 /// Most descriptors that come with a message.
-pub(crate) const MOST_DESCRIPTORS: usize = 16;
+pub(crate) const MAX_DESCRIPTORS: usize = 16;
 
 /// Bytes that are read at a time: a doorbell write is a message of 40 bytes, and one system call for each is slow.
 const READ_AHEAD: usize = 4096;
@@ -126,7 +126,7 @@ fn read(
     flags: RecvFlags,
     descriptors_may_come: bool,
 ) -> Result<(usize, Descriptors), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let space = if descriptors_may_come { &mut space[..] } else { &mut [] };
     let mut control = RecvAncillaryBuffer::new(space);
     let into = &mut [IoSliceMut::new(into)];
@@ -138,7 +138,7 @@ fn read(
         }
     }
     // A message without those that are missing would mean something else.
-    let lost = got.flags.contains(ReturnFlags::CTRUNC) || files.len() > MOST_DESCRIPTORS;
+    let lost = got.flags.contains(ReturnFlags::CTRUNC) || files.len() > MAX_DESCRIPTORS;
     Ok((got.bytes, if lost { Descriptors::Lost } else { Descriptors::All(files) }))
 }
 
@@ -153,13 +153,13 @@ pub(crate) struct Message<'a> {
 
 /// Descriptors that came with a message that has not been taken yet.
 struct Ahead {
-    /// Messages before it.
+    /// MessageReader before it.
     messages: usize,
     descriptors: Descriptors,
 }
 
 /// The messages of one client.
-pub(crate) struct Messages {
+pub(crate) struct MessageReader {
     stream: UnixStream,
     /// What was read from the socket: from `start` to `end` it is not taken yet.
     bytes: Vec<u8>,
@@ -167,12 +167,12 @@ pub(crate) struct Messages {
     end: usize,
     ahead: Option<Ahead>,
     body: Vec<u8>,
-    spin: Spin,
+    poll: AdaptivePoll,
 }
 
-impl Messages {
+impl MessageReader {
     pub(crate) fn new(stream: UnixStream) -> Self {
-        Self { stream, bytes: vec![0; READ_AHEAD], start: 0, end: 0, ahead: None, body: Vec::new(), spin: Spin::new() }
+        Self { stream, bytes: vec![0; READ_AHEAD], start: 0, end: 0, ahead: None, body: Vec::new(), poll: AdaptivePoll::new() }
     }
 
     /// The socket, for answers.
@@ -234,8 +234,8 @@ impl Messages {
         // The descriptors of a message whose header is not complete are kept apart from those of the next ones.
         let most = if self.ahead.is_some() { HEADER } else { READ_AHEAD };
         let into = self.bytes.get_mut(self.end..most).unwrap_or_default();
-        let (stream, spin, may_come) = (&self.stream, &mut self.spin, self.ahead.is_none());
-        let found = spin.wait(|| match read(stream, into, RecvFlags::DONTWAIT, may_come) {
+        let (stream, poll, may_come) = (&self.stream, &mut self.poll, self.ahead.is_none());
+        let found = poll.wait(|| match read(stream, into, RecvFlags::DONTWAIT, may_come) {
             Err(Errno::AGAIN) => None,
             got => Some(got),
         });
@@ -248,7 +248,7 @@ impl Messages {
         Ok(got > 0)
     }
 
-    /// Messages that have begun in what was read and is not taken. Linux ends a read with the bytes that descriptors were sent with,
+    /// MessageReader that have begun in what was read and is not taken. Linux ends a read with the bytes that descriptors were sent with,
     /// so descriptors that came belong to the last of these messages: each is sent by a call of its own (vfio-user, "Message
     /// format"). A client that sends several in one call with descriptors does not know whose they are.
     fn begun(&self) -> usize {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     /// Mark, length of the body, and descriptors of the next message: 99 if some were lost.
-    fn next(messages: &mut Messages) -> (u8, usize, usize) {
+    fn next(messages: &mut MessageReader) -> (u8, usize, usize) {
         let Message { header, body, descriptors } = messages.next().unwrap().expect("a message");
         assert!(body.iter().all(|byte| u16::from(*byte) == header.id));
         let descriptors = match descriptors {
@@ -305,9 +305,9 @@ mod tests {
         (header.id as u8, body.len(), descriptors)
     }
 
-    fn pair() -> (UnixStream, Messages) {
+    fn pair() -> (UnixStream, MessageReader) {
         let (client, server) = UnixStream::pair().unwrap();
-        (client, Messages::new(server))
+        (client, MessageReader::new(server))
     }
 
     #[test]
@@ -352,7 +352,7 @@ mod tests {
         }
         client.shutdown(Shutdown::Write).unwrap();
         for (mark, (body, descriptors)) in sent.into_iter().enumerate() {
-            let expected = if descriptors > MOST_DESCRIPTORS { 99 } else { descriptors };
+            let expected = if descriptors > MAX_DESCRIPTORS { 99 } else { descriptors };
             assert_eq!(next(&mut messages), (mark as u8, body, expected), "message {mark}");
         }
         assert!(messages.next().unwrap().is_none());
@@ -393,7 +393,7 @@ mod tests {
                 client
             });
             let client = if late { None } else { Some(sender.join().unwrap()) };
-            let expected = if second > MOST_DESCRIPTORS || first > 0 && second > 0 { 99 } else { first + second };
+            let expected = if second > MAX_DESCRIPTORS || first > 0 && second > 0 { 99 } else { first + second };
             assert_eq!(next(&mut messages), (1, 3 * READ_AHEAD, expected), "{late}: {first} and {second}");
             assert_eq!(next(&mut messages), (2, 0, 1));
             drop(client);

@@ -11,22 +11,22 @@ use vfio_bindings::bindings::vfio::{
 };
 
 use crate::client_memory::ClientMemory;
-use crate::devices::Handle;
+use crate::devices::DeviceHandle;
 use crate::error::Gone;
 use crate::interrupts::{self, Vectors};
-use crate::log::Limited;
-use crate::message_reader::MOST_DESCRIPTORS;
+use crate::log::RateLimited;
+use crate::message_reader::MAX_DESCRIPTORS;
 use crate::protocol::{Backend, Map};
 
 /// Longest access to a region: the greatest there is on a bus, a whole BlueFlame register, with room to spare.
-const LONGEST_ACCESS: usize = 4096;
+const MAX_ACCESS: usize = 4096;
 
-/// One function. Its device lives in the subnet.
-pub(crate) struct Function {
+/// One function. Its device lives in the devices.
+pub(crate) struct PciFunction {
     name: String,
-    lines: Arc<Limited>,
+    lines: Arc<RateLimited>,
     vectors: u16,
-    handle: Handle,
+    handle: DeviceHandle,
     memory: Arc<ClientMemory>,
 }
 
@@ -40,8 +40,14 @@ fn wrong() -> io::Error {
     io::ErrorKind::InvalidInput.into()
 }
 
-impl Function {
-    pub(crate) fn new(name: String, lines: Arc<Limited>, vectors: u16, handle: Handle, memory: Arc<ClientMemory>) -> Self {
+impl PciFunction {
+    pub(crate) fn new(
+        name: String,
+        lines: Arc<RateLimited>,
+        vectors: u16,
+        handle: DeviceHandle,
+        memory: Arc<ClientMemory>,
+    ) -> Self {
         Self { name, lines, vectors, handle, memory }
     }
 
@@ -58,7 +64,7 @@ impl Function {
     /// The client is gone: nothing of it may be touched any more.
     /// Says what the client had not given back.
     pub(crate) fn disconnect(&self) -> Result<String, Gone> {
-        let left = self.handle.reset(|station| station.left())?;
+        let left = self.handle.reset(|slot| slot.left())?;
         // The other way round one that came up before could reach the next client.
         drop(self.handle.vectors(Vectors::clear)?);
         self.memory.disconnect();
@@ -66,7 +72,7 @@ impl Function {
     }
 }
 
-impl Backend for Function {
+impl Backend for PciFunction {
     fn region_len(&self, region: u32) -> u64 {
         match region {
             VFIO_PCI_BAR0_REGION_INDEX => Device::bar_len(),
@@ -84,14 +90,14 @@ impl Backend for Function {
     }
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        if data.len() > LONGEST_ACCESS {
+        if data.len() > MAX_ACCESS {
             return Err(wrong());
         }
-        self.handle.look(|station| {
+        self.handle.look(|slot| {
             match region {
-                VFIO_PCI_BAR0_REGION_INDEX => station.device.bar_read(offset, data),
+                VFIO_PCI_BAR0_REGION_INDEX => slot.device.bar_read(offset, data),
                 VFIO_PCI_CONFIG_REGION_INDEX => match usize::try_from(offset) {
-                    Ok(offset) => station.device.config_read(offset, data),
+                    Ok(offset) => slot.device.config_read(offset, data),
                     Err(_) => data.fill(0xff),
                 },
                 _ => return Err(wrong()),
@@ -101,14 +107,14 @@ impl Backend for Function {
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
-        if data.len() > LONGEST_ACCESS {
+        if data.len() > MAX_ACCESS {
             return Err(wrong());
         }
-        self.handle.ask(|station| {
+        self.handle.ask(|slot| {
             match region {
-                VFIO_PCI_BAR0_REGION_INDEX => station.device.bar_write(offset, data),
+                VFIO_PCI_BAR0_REGION_INDEX => slot.device.bar_write(offset, data),
                 VFIO_PCI_CONFIG_REGION_INDEX => {
-                    station.device.config_write(usize::try_from(offset).map_err(|_| wrong())?, data);
+                    slot.device.config_write(usize::try_from(offset).map_err(|_| wrong())?, data);
                 }
                 _ => return Err(wrong()),
             }
@@ -137,7 +143,7 @@ impl Backend for Function {
 
     fn descriptors_lost(&mut self) {
         self.lines.line(format_args!(
-            "a message is refused whose descriptors did not all arrive: {MOST_DESCRIPTORS} may come with one, or this process has \
+            "a message is refused whose descriptors did not all arrive: {MAX_DESCRIPTORS} may come with one, or this process has \
              as many as it may (ulimit -n)"
         ));
     }

@@ -13,7 +13,7 @@ use vfio_bindings::bindings::vfio::{
     VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
 };
 
-use crate::message_reader::{Broken, Descriptors, HEADER, Header, MOST_DATA, Message, Messages};
+use crate::message_reader::{Broken, Descriptors, HEADER, Header, MAX_DATA, Message, MessageReader};
 
 /// What the server says of itself.
 const CAPABILITIES: &[u8] =
@@ -136,14 +136,14 @@ impl Fields<'_> {
 
 /// One client.
 pub(crate) struct Connection {
-    messages: Messages,
+    messages: MessageReader,
     /// The answer.
     reply: Vec<u8>,
 }
 
 impl Connection {
     pub(crate) fn new(stream: UnixStream) -> Self {
-        Self { messages: Messages::new(stream), reply: Vec::new() }
+        Self { messages: MessageReader::new(stream), reply: Vec::new() }
     }
 
     /// Does what the client asks until it closes the connection.
@@ -255,7 +255,7 @@ fn execute(
         }
         command::REGION_READ => {
             let (offset, region, count) = (fields.u64()?, fields.u32()?, fields.u32()?);
-            let len = usize::try_from(count).ok().filter(|len| *len <= MOST_DATA).ok_or_else(wrong)?;
+            let len = usize::try_from(count).ok().filter(|len| *len <= MAX_DATA).ok_or_else(wrong)?;
             let start = reply.len() + 16;
             reply.extend(body.iter().take(16));
             reply.resize(start + len, 0);

@@ -40,7 +40,7 @@ const VERSION: &str = "recording 1";
 const RUN: usize = 4;
 
 /// How long the end of a recording waits for what takes nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A file that takes what any number of devices do.
 #[derive(Clone)]
@@ -116,7 +116,7 @@ impl Recording {
     /// Writes out what is held back; the first error there was, if any.
     pub fn finish(&self) -> io::Result<()> {
         match &self.way {
-            Way::Queued(writer) => writer.finish(PATIENCE),
+            Way::Queued(writer) => writer.finish(FINISH_TIMEOUT),
             Way::Direct(state) => {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.failed.take().map_or(Ok(()), Err)?;
@@ -359,7 +359,7 @@ pub fn digits(bytes: &[u8]) -> String {
 }
 
 /// Most bytes that a word may stand for, against mistakes: more than any command has.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
     let mut all = Vec::new();
@@ -371,7 +371,7 @@ fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
         if at % 2 == 1 {
             let zeros: usize = piece.parse().map_err(|_: ParseIntError| "zeros are counted between dots")?;
             let len = all.len().saturating_add(zeros);
-            if len > MOST_BYTES {
+            if len > MAX_BYTES {
                 return Err("too many zeros");
             }
             all.resize(len, 0);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use bareverbs_sim::audit::Finding;
+use bareverbs_sim::fabric::Uplink;
 use bareverbs_sim::trace::Tracer;
 use bareverbs_sim::wire::{FaultyWire, PerfectWire, Wire, WireFaults};
 use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting};
@@ -15,13 +16,14 @@ use bareverbs_sim::{Device, DeviceConfig, DeviceStats, InterruptRouting};
 use crate::client_memory::{Bounds, ClientMemory, Reach};
 use crate::config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
 use crate::control::{self, Control};
-use crate::control_line::Line;
-use crate::devices::{Ended, Handle, LineOutputs, Running, Station, Subnet};
+use crate::control_line::ControlLine;
+use crate::device_slot::{DeviceSlot, LineOutputs};
+use crate::devices::{DeviceHandle, Devices, Ended, Running};
 use crate::error::ServeError;
 use crate::fd_limits;
 use crate::interrupts::{self, Vectors};
-use crate::log::Limited;
-use crate::pci_function::Function;
+use crate::log::{Log, RateLimited};
+use crate::pci_function::PciFunction;
 use crate::record::{Recording, Several};
 use crate::socket::{self, Claim};
 use crate::trace::{Printer, Sink};
@@ -34,16 +36,18 @@ const MAX_FINDINGS_SHOWN: usize = 20;
 pub struct Server {
     /// `None` once it has ended.
     running: Option<Running>,
-    devices: Vec<(u16, Handle)>,
+    stopper: Stopper,
+    devices: Vec<(u16, DeviceHandle)>,
     listeners: Vec<Arc<UnixListener>>,
     memories: Vec<Arc<ClientMemory>>,
-    limited: Vec<Arc<Limited>>,
+    limited: Vec<Arc<RateLimited>>,
     claims: Vec<Claim>,
+    log: Log,
 }
 
 /// Ends a server from any thread, also from a handler of a signal that has a thread of its own.
 #[derive(Clone)]
-pub struct Stopper(Handle);
+pub struct Stopper(DeviceHandle);
 
 impl Stopper {
     /// Ends the server, which waits for nothing that a client could hold up. Returns `false` if that was asked for before.
@@ -68,7 +72,7 @@ impl fmt::Debug for Server {
 /// A device with what its socket needs, before it is served.
 struct Prepared {
     name: String,
-    lines: Arc<Limited>,
+    lines: Arc<RateLimited>,
     listener: Arc<UnixListener>,
     memory: Arc<ClientMemory>,
     vectors: u16,
@@ -88,7 +92,7 @@ impl Server {
         let most_vectors = config.devices.iter().map(|device| device.config.vectors).max().unwrap_or_default();
         let files = fd_limits::files(fd_limits::descriptor_limit(), config.devices.len(), most_vectors)?;
         check_paths(&config)?;
-        let mut stations = Vec::new();
+        let mut slots = Vec::new();
         let mut prepared = Vec::new();
         let mut claims = Vec::new();
         let mut wire = PerfectWire::default();
@@ -96,34 +100,50 @@ impl Server {
             let device = DeviceConfig { interrupts: InterruptRouting::External, ..device };
             let (listener, claim) = socket::listen(&path, config.socket_mode)?;
             let name = format!("lid{}", device.lid);
-            let lines = Arc::new(Limited::new(name.clone()));
+            let lines = Arc::new(RateLimited::new(name.clone(), config.log.clone()));
             let memory = Arc::new(ClientMemory::new(Arc::clone(&lines), Bounds { bytes: config.guest_memory, files }));
             let vectors = device.vectors;
-            let station = station(&name, device, &memory, config.trace.as_ref(), config.recording.as_ref());
-            wire.attach(station.device.identity());
-            stations.push((station, Vectors::new(vectors)));
+            let slot = slot(&name, device, &memory, config.trace.as_ref(), config.recording.as_ref());
+            wire.attach(slot.device.identity());
+            slots.push((slot, Vectors::new(vectors)));
             prepared.push(Prepared { name, lines, listener: Arc::new(listener), memory, vectors });
             claims.push(claim);
         }
-        execute(&config.initial_lines, &mut stations)?;
+        execute(&config.initial_lines, &mut slots)?;
 
-        let lids: Vec<u16> = stations.iter().map(|(station, _)| station.device.config().lid).collect();
+        let lids: Vec<u16> = slots.iter().map(|(slot, _)| slot.device.config().lid).collect();
         let names = prepared.iter().map(|device| device.name.clone()).collect();
-        let (near, far) = config.link.as_deref().map(|path| wire_link::link(path, names)).transpose()?.unzip();
-        let subnet = Subnet::new(stations, with_faults(config.wire_faults, config.seed, wire), near);
-        let devices: Vec<(u16, Handle)> = lids.iter().enumerate().map(|(number, lid)| (*lid, subnet.handle(number))).collect();
-        let running = Some(subnet.start()?);
+        let (near, far) = config.link.as_deref().map(|path| wire_link::link(path, names, &config.log)).transpose()?.unzip();
+        let uplink = near.map(|link| Box::new(link) as Box<dyn Uplink + Send>);
+        let all = Devices::new(slots, with_faults(config.wire_faults, config.seed, wire), uplink, &config.log);
+        let devices: Vec<(u16, DeviceHandle)> =
+            lids.iter().enumerate().map(|(number, lid)| (*lid, all.handle(number))).collect();
+        let stopper = Stopper(all.handle(0));
+        let running = Some(all.start()?);
         // Dropped after an error, it stops what has been started.
-        let mut server = Self { running, devices, listeners: Vec::new(), memories: Vec::new(), limited: Vec::new(), claims };
+        let mut server = Self {
+            running,
+            stopper,
+            devices,
+            listeners: Vec::new(),
+            memories: Vec::new(),
+            limited: Vec::new(),
+            claims,
+            log: config.log,
+        };
         for (Prepared { name, lines, listener, memory, vectors }, (_, handle)) in prepared.into_iter().zip(&server.devices) {
             server.listeners.push(Arc::clone(&listener));
             server.memories.push(Arc::clone(&memory));
             server.limited.push(Arc::clone(&lines));
-            let function = Function::new(name.clone(), lines, vectors, handle.clone(), memory);
-            thread::Builder::new().name(name).spawn(move || socket::serve(&listener, function)).map_err(ServeError::Thread)?;
+            let log = server.log.clone();
+            let function = PciFunction::new(name.clone(), lines, vectors, handle.clone(), memory);
+            thread::Builder::new()
+                .name(name)
+                .spawn(move || socket::serve(&listener, function, log))
+                .map_err(ServeError::Thread)?;
         }
-        if let (Some(far), Some((_, handle))) = (far, server.devices.first()) {
-            let (handle, ports) = (handle.clone(), handle.clone());
+        if let Some(far) = far {
+            let (handle, ports) = (server.stopper.0.clone(), server.stopper.0.clone());
             let deliver = move |frame| handle.offer(frame);
             let here = move |lid| ports.has_lid(lid);
             thread::Builder::new().name("link".into()).spawn(move || far.run(here, deliver)).map_err(ServeError::Thread)?;
@@ -140,7 +160,7 @@ impl Server {
         mode: Option<u32>,
         recording: Option<Recording>,
     ) -> Result<(), ServeError> {
-        let control = Control { devices: self.devices.clone(), recording };
+        let control = Control { devices: self.devices.clone(), recording, log: self.log.clone() };
         let thread = thread::Builder::new().name("control".into());
         let started = match input {
             ControlInput::Stdin => thread.spawn(move || control.listen()),
@@ -157,14 +177,14 @@ impl Server {
     }
 
     /// Returns what ends this server from another thread.
-    pub fn stopper(&self) -> Option<Stopper> {
-        self.devices.first().map(|(_, handle)| Stopper(handle.clone()))
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
     }
 
     /// Returns what the device with this LID in the configuration has done so far; `None` if there is none.
     pub fn stats(&self, lid: u16) -> Option<DeviceStats> {
         let (_, handle) = self.devices.iter().find(|(known, _)| *known == lid)?;
-        handle.look(|station| station.device.stats()).ok()
+        handle.look(|slot| slot.device.stats()).ok()
     }
 
     /// Serves until [`Stopper::stop`].
@@ -172,15 +192,13 @@ impl Server {
         let ended = self.running.take().map_or_else(Ended::default, Running::wait);
         self.close();
         self.limited.iter().for_each(|lines| lines.finish());
-        let Ended { stations, stuck, discarded } = ended;
-        Summary { devices: stations.iter().map(summarize).collect(), stuck, discarded }
+        let Ended { slots, stuck, discarded } = ended;
+        Summary { devices: slots.iter().map(summarize).collect(), stuck, discarded }
     }
 
     /// Stops serving.
     pub fn stop(self) -> Summary {
-        if let Some(stopper) = self.stopper() {
-            stopper.stop();
-        }
+        self.stopper.stop();
         self.wait()
     }
 
@@ -197,9 +215,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(stopper) = self.stopper() {
-            stopper.stop();
-        }
+        self.stopper.stop();
         if let Some(running) = self.running.take() {
             running.wait();
         }
@@ -231,11 +247,11 @@ pub struct DeviceSummary {
     pub more_findings: u64,
 }
 
-fn summarize(station: &Station) -> DeviceSummary {
-    let audit = station.device.audit();
+fn summarize(slot: &DeviceSlot) -> DeviceSummary {
+    let audit = slot.device.audit();
     DeviceSummary {
-        lid: station.device.config().lid,
-        stats: station.device.stats(),
+        lid: slot.device.config().lid,
+        stats: slot.device.stats(),
         findings: audit.findings().to_vec(),
         more_findings: audit.dropped(),
     }
@@ -278,13 +294,13 @@ impl fmt::Display for DeviceSummary {
 }
 
 /// A device that prints and records what it does.
-fn station(
+fn slot(
     name: &str,
     config: DeviceConfig,
     memory: &Arc<ClientMemory>,
     trace: Option<&Sink>,
     recording: Option<&Recording>,
-) -> Station {
+) -> DeviceSlot {
     let mut device = Device::with_memory(config, Reach(Arc::clone(memory)));
     let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
     let mut outputs = LineOutputs::default();
@@ -301,7 +317,7 @@ fn station(
     if !tracers.is_empty() {
         device.set_tracer(Some(Several(tracers)));
     }
-    Station { device, outputs }
+    DeviceSlot { device, outputs }
 }
 
 /// There are devices, each with a LID of its own.
@@ -339,11 +355,11 @@ fn check_paths(config: &ServerConfig) -> Result<(), ServeError> {
 }
 
 /// Executes the lines that were given for the start.
-fn execute(lines: &[Line], stations: &mut [(Station, Vectors)]) -> Result<(), ServeError> {
-    for Line { lid, act } in lines {
-        let station = stations.iter_mut().find(|(station, _)| station.device.config().lid == *lid);
-        let (station, _) = station.ok_or(ServeError::NoSuchLid(*lid))?;
-        control::apply(station, *act);
+fn execute(lines: &[ControlLine], slots: &mut [(DeviceSlot, Vectors)]) -> Result<(), ServeError> {
+    for ControlLine { lid, act } in lines {
+        let slot = slots.iter_mut().find(|(slot, _)| slot.device.config().lid == *lid);
+        let (slot, _) = slot.ok_or(ServeError::NoSuchLid(*lid))?;
+        control::apply(slot, *act);
     }
     Ok(())
 }

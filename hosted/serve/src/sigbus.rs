@@ -150,11 +150,11 @@ impl Zeros {
 }
 
 /// A mapping of a client's file that is looked after until this is dropped, which comes before it is unmapped.
-pub(crate) struct Guarded {
+pub(crate) struct GuardedMapping {
     entry: &'static Entry,
 }
 
-impl Guarded {
+impl GuardedMapping {
     /// Looks after `len` bytes at `start`, both multiples of a page, that are the caller's mapping.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for GuardedMapping {
     fn drop(&mut self) {
         if let (true, Ok(zeros)) = (self.has_shrunk(), Zeros::get()) {
             zeros.clear();

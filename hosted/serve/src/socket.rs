@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::error::{LONGEST_PATH, ServeError};
-use crate::log::Limited;
-use crate::pci_function::Function;
+use crate::error::{MAX_SOCKET_PATH, ServeError};
+use crate::log::{Log, RateLimited};
+use crate::pci_function::PciFunction;
 use crate::protocol::Connection;
 
 /// How long a listener that fails rests before it is asked again.
-const REST: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A socket path of this process: gone when dropped.
 pub(crate) struct Claim {
@@ -56,7 +56,7 @@ pub(crate) fn listen(path: &Path, mode: Option<u32>) -> Result<(UnixListener, Cl
 
 /// Whether a socket may be made there at all.
 pub(crate) fn check_path(path: &Path) -> Result<(), ServeError> {
-    if path.as_os_str().len() > LONGEST_PATH {
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
         return Err(ServeError::TooLong(path.to_path_buf()));
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -85,9 +85,9 @@ fn clear_path(path: &Path) -> Result<(), ServeError> {
 }
 
 /// Serves one client after another for as long as the process runs.
-pub(crate) fn serve(listener: &UnixListener, mut function: Function) {
+pub(crate) fn serve(listener: &UnixListener, mut function: PciFunction, log: Log) {
     // Beside what clients are told of: who comes and goes is told however much they caused.
-    let lines = Limited::new(function.name().to_owned());
+    let lines = RateLimited::new(function.name().to_owned(), log);
     loop {
         let served = listener.accept().and_then(|(stream, _)| {
             function.memory().connect(stream.try_clone()?);
@@ -101,7 +101,7 @@ pub(crate) fn serve(listener: &UnixListener, mut function: Function) {
             Ok(Err(broken)) => lines.line(format_args!("client lost ({broken}), {left}")),
             Err(error) => {
                 lines.line(format_args!("no client can connect ({error})"));
-                thread::sleep(REST);
+                thread::sleep(ACCEPT_RETRY_INTERVAL);
             }
         }
     }

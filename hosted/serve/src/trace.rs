@@ -26,7 +26,7 @@ use crate::device_check::decode_send;
 use crate::line_writer::{WhenFull, Writer};
 
 /// How long the end of a trace waits for what takes nothing.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the lines of all devices go.
 #[derive(Clone)]
@@ -135,7 +135,7 @@ impl Sink {
                 state.each(|output| output.flush());
                 state.failed.take().map_or(Ok(()), Err)
             }
-            Way::Queued(writers) => writers.iter().try_for_each(|writer| writer.finish(PATIENCE)),
+            Way::Queued(writers) => writers.iter().try_for_each(|writer| writer.finish(FINISH_TIMEOUT)),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! Frames that wait are in lanes, outgoing ones in that of the device that sent them, incoming ones in that of the LID that they
 //! are for, and one of each lane is moved in turn. A full lane loses frames of its own device alone. The link stands still for
 //! no device: what finds no room at one is held in its lane, and the next frame is read. An end that reads nothing for
-//! [`PATIENCE`] is given up.
+//! [`UNREAD_TIMEOUT`] is given up.
 //!
 //! There is no lock that someone else could hold: a socket that listens already is moved to the path, in the place of what was
 //! left there. Of two processes that do so at the same time the first one finds that another socket is there, and connects.
@@ -23,22 +23,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use bareverbs_sim::fabric::Uplink;
 use bareverbs_sim::wire::PortId;
 
-use crate::error::{Gone, LONGEST_PATH, ServeError};
-use crate::log::line;
+use crate::error::{Gone, MAX_SOCKET_PATH, ServeError};
+use crate::log::Log;
 use crate::socket::check_path;
 
 /// Longest frame: far more than a packet of the greatest MTU with all its headers.
-const LONGEST: usize = 8192;
+const MAX_FRAME: usize = 8192;
 /// Frames of a device that wait for the link, and frames for a device that wait for room there.
-const WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 /// How long to rest before the next try to connect, and how often a sender without frames looks after the link.
-const REST: Duration = Duration::from_millis(100);
+const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a device without room for a frame is asked again.
-const RETRY: Duration = Duration::from_micros(100);
+const DELIVER_RETRY_INTERVAL: Duration = Duration::from_micros(100);
 /// How long the other end may read nothing.
-const PATIENCE: Duration = Duration::from_secs(5);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The near end of a link: frames for LIDs that are not here go into it.
 pub(crate) struct Link {
@@ -47,15 +48,15 @@ pub(crate) struct Link {
     made: Arc<Mutex<Option<Made>>>,
 }
 
-impl Link {
+impl Uplink for Link {
     /// Sends a frame of a device, if there is room.
-    pub(crate) fn send(&self, from: PortId, frame: Vec<u8>) {
+    fn send(&self, from: PortId, frame: Vec<u8>) {
         let mut lanes = self.outgoing.lanes();
         if !lanes.connected {
             return;
         }
         let Some(lane) = lanes.lanes.get_mut(from.0) else { return };
-        if lane.frames.len() >= WAITING {
+        if lane.frames.len() >= MAX_WAITING {
             lane.lost += 1;
             return;
         }
@@ -67,6 +68,7 @@ impl Link {
 
 /// Frames that wait for the link.
 struct Outgoing {
+    log: Log,
     lanes: Mutex<Lanes>,
     work: Condvar,
 }
@@ -97,10 +99,10 @@ enum Next {
 }
 
 impl Outgoing {
-    fn new(devices: Vec<String>) -> Self {
+    fn new(devices: Vec<String>, log: Log) -> Self {
         let lane = |device| Lane { device, frames: VecDeque::new(), lost: 0 };
         let lanes = devices.into_iter().map(lane).collect();
-        Self { lanes: Mutex::new(Lanes { lanes, next: 0, connected: false, closed: false }), work: Condvar::new() }
+        Self { log, lanes: Mutex::new(Lanes { lanes, next: 0, connected: false, closed: false }), work: Condvar::new() }
     }
 
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
@@ -111,7 +113,7 @@ impl Outgoing {
     fn next(&self) -> Next {
         let mut lanes = self.lanes();
         if !lanes.closed && lanes.lanes.iter().all(|lane| lane.frames.is_empty()) {
-            lanes = self.work.wait_timeout(lanes, REST).unwrap_or_else(PoisonError::into_inner).0;
+            lanes = self.work.wait_timeout(lanes, CONNECT_RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         if lanes.closed {
             return Next::Closed;
@@ -138,7 +140,7 @@ impl Outgoing {
         for lane in &mut lanes.lanes {
             let lost = std::mem::take(&mut lane.lost);
             if lost > 0 {
-                line(format!("link: {}: {lost} of its frames lost, faster than the link took them", lane.device));
+                self.log.line(format!("link: {}: {lost} of its frames lost, faster than the link took them", lane.device));
             }
         }
     }
@@ -152,6 +154,7 @@ impl Outgoing {
 
 /// Frames from the other end that have found no room yet.
 struct Held<D> {
+    log: Log,
     deliver: D,
     state: Mutex<HeldFrames>,
     work: Condvar,
@@ -175,7 +178,7 @@ impl<D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone>> Held<D> {
         let lid = lid_at(&frame, DESTINATION).unwrap_or_default();
         let mut state = self.state();
         if let Some(lane) = state.lanes.get_mut(&lid) {
-            if lane.len() < WAITING {
+            if lane.len() < MAX_WAITING {
                 lane.push_back(frame);
             } else {
                 state.lost += 1;
@@ -214,7 +217,7 @@ impl<D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone>> Held<D> {
             state = if state.lanes.is_empty() {
                 self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
             } else {
-                self.work.wait_timeout(state, RETRY).unwrap_or_else(PoisonError::into_inner).0
+                self.work.wait_timeout(state, DELIVER_RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0
             };
         }
     }
@@ -224,7 +227,7 @@ impl<D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone>> Held<D> {
         state.over = true;
         self.work.notify_one();
         if state.lost > 0 {
-            line(format!("link: {} frames from there lost, which devices here did not take", state.lost));
+            self.log.line(format!("link: {} frames from there lost, which devices here did not take", state.lost));
         }
     }
 }
@@ -273,7 +276,7 @@ enum Meeting {
 }
 
 /// The far end, before it runs.
-pub(crate) struct FarEnd {
+pub(crate) struct RemoteEnd {
     path: PathBuf,
     outgoing: Arc<Outgoing>,
     made: Arc<Mutex<Option<Made>>>,
@@ -282,6 +285,7 @@ pub(crate) struct FarEnd {
 
 /// What has been said and counted of the other end's frames.
 struct Arrivals {
+    log: Log,
     /// Whether a device here has a LID: no frame of the other end may be from it.
     here: Box<dyn Fn(u16) -> bool + Send + Sync>,
     doubled: Mutex<BTreeSet<u16>>,
@@ -289,7 +293,7 @@ struct Arrivals {
 }
 
 /// A link by way of `path`, for devices with these names, in the order of their ports.
-pub(crate) fn link(path: &Path, devices: Vec<String>) -> Result<(Link, FarEnd), ServeError> {
+pub(crate) fn link(path: &Path, devices: Vec<String>, log: &Log) -> Result<(Link, RemoteEnd), ServeError> {
     check_path(path)?;
     if fs::symlink_metadata(path).is_ok_and(|there| {
         use std::os::unix::fs::FileTypeExt as _;
@@ -297,12 +301,12 @@ pub(crate) fn link(path: &Path, devices: Vec<String>) -> Result<(Link, FarEnd), 
     }) {
         return Err(ServeError::NotASocket(path.to_path_buf()));
     }
-    if draft(path).as_os_str().len() > LONGEST_PATH {
+    if draft(path).as_os_str().len() > MAX_SOCKET_PATH {
         return Err(ServeError::TooLong(path.to_path_buf()));
     }
-    let outgoing = Arc::new(Outgoing::new(devices));
+    let outgoing = Arc::new(Outgoing::new(devices, log.clone()));
     let made = Arc::new(Mutex::new(None));
-    let mut far = FarEnd { path: path.to_path_buf(), outgoing: Arc::clone(&outgoing), made: Arc::clone(&made), first: None };
+    let mut far = RemoteEnd { path: path.to_path_buf(), outgoing: Arc::clone(&outgoing), made: Arc::clone(&made), first: None };
     // What cannot be done now would be tried for ever.
     far.first = Some(far.meet().map_err(|error| ServeError::Socket(path.to_path_buf(), error.to_string()))?);
     Ok((Link { outgoing, made }, far))
@@ -313,7 +317,7 @@ fn draft(path: &Path) -> PathBuf {
     path.with_file_name(format!(".link-{:016x}", RandomState::new().build_hasher().finish()))
 }
 
-impl FarEnd {
+impl RemoteEnd {
     /// Connects, carries frames both ways, and connects again, for as long as the process runs.
     /// Frames from there go to `deliver`, until that says that nobody is here any more; but not those from LIDs that are
     /// `here` at that moment. What it gives back is offered again.
@@ -321,31 +325,32 @@ impl FarEnd {
     where
         D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone> + Clone + Send + Sync + 'static,
     {
-        let arrivals = Arc::new(Arrivals { here: Box::new(here), doubled: Mutex::default(), dropped: AtomicU64::new(0) });
+        let (log, here) = (self.outgoing.log.clone(), Box::new(here));
+        let arrivals = Arc::new(Arrivals { log, here, doubled: Mutex::default(), dropped: AtomicU64::new(0) });
         let mut told = None;
         while !self.outgoing.is_closed() {
             let meeting = self.first.take().map_or_else(|| self.meet(), Ok);
             match meeting.and_then(|meeting| self.connect(meeting)) {
                 Ok(stream) => {
                     told = None;
-                    line("link: connected".into());
+                    self.outgoing.log.line("link: connected".into());
                     let gone = self.carry(stream, &arrivals, deliver.clone());
                     let dropped = arrivals.dropped.swap(0, Ordering::Relaxed);
                     if dropped > 0 {
-                        line(format!("link: {dropped} frames from LIDs of devices here dropped"));
+                        self.outgoing.log.line(format!("link: {dropped} frames from LIDs of devices here dropped"));
                     }
                     if gone {
                         return;
                     }
-                    line("link: broken".into());
+                    self.outgoing.log.line("link: broken".into());
                 }
                 Err(error) => {
                     // Once for each kind: it is tried ten times a second.
                     if told != Some(error.kind()) {
-                        line(format!("link: {}: {error}; it is tried again", self.path.display()));
+                        self.outgoing.log.line(format!("link: {}: {error}; it is tried again", self.path.display()));
                         told = Some(error.kind());
                     }
-                    thread::sleep(REST);
+                    thread::sleep(CONNECT_RETRY_INTERVAL);
                 }
             }
         }
@@ -402,7 +407,7 @@ impl FarEnd {
                     stream.set_nonblocking(false)?;
                     return Ok(Some(stream));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(REST),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(CONNECT_RETRY_INTERVAL),
                 Err(error) => return Err(error),
             }
             let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -418,10 +423,10 @@ impl FarEnd {
     where
         D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone> + Send + Sync + 'static,
     {
-        let held = Arc::new(Held { deliver, state: Mutex::default(), work: Condvar::new() });
+        let held = Arc::new(Held { log: self.outgoing.log.clone(), deliver, state: Mutex::default(), work: Condvar::new() });
         let Ok([receiver, deliverer]) = start(&stream, arrivals, &held) else {
             held.end();
-            thread::sleep(REST);
+            thread::sleep(CONNECT_RETRY_INTERVAL);
             return false;
         };
         self.outgoing.connect(true);
@@ -431,7 +436,9 @@ impl FarEnd {
                     Ok(()) => {}
                     Err(error) => {
                         if error.kind() == io::ErrorKind::WouldBlock {
-                            line(format!("link: the other end has read nothing for {} s", PATIENCE.as_secs()));
+                            self.outgoing
+                                .log
+                                .line(format!("link: the other end has read nothing for {} s", UNREAD_TIMEOUT.as_secs()));
                         }
                         break false;
                     }
@@ -456,7 +463,7 @@ fn start<D>(stream: &UnixStream, arrivals: &Arc<Arrivals>, held: &Arc<Held<D>>) 
 where
     D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone> + Send + Sync + 'static,
 {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(UNREAD_TIMEOUT))?;
     let incoming = stream.try_clone()?;
     let waiting = Arc::clone(held);
     let deliverer = thread::Builder::new().name("link held".into()).spawn(move || waiting.run())?;
@@ -475,7 +482,7 @@ impl Arrivals {
         }
         self.dropped.fetch_add(1, Ordering::Relaxed);
         if self.doubled.lock().unwrap_or_else(PoisonError::into_inner).insert(source) {
-            line(format!("link: LID {source:#x} is here and at the other end: frames from there are dropped"));
+            self.log.line(format!("link: LID {source:#x} is here and at the other end: frames from there are dropped"));
         }
         false
     }
@@ -496,7 +503,7 @@ fn receive(stream: UnixStream, take: impl Fn(Vec<u8>) -> Result<(), Gone>) {
             return;
         }
         // A far end that says otherwise is no far end.
-        let Some(len) = usize::try_from(u32::from_be_bytes(len)).ok().filter(|len| *len <= LONGEST) else { return };
+        let Some(len) = usize::try_from(u32::from_be_bytes(len)).ok().filter(|len| *len <= MAX_FRAME) else { return };
         let mut frame = vec![0; len];
         if stream.read_exact(&mut frame).is_err() || take(frame).is_err() {
             return;
@@ -519,7 +526,7 @@ mod tests {
 
     /// One process: the near end of its link, and where frames from the other one arrive.
     fn process(path: &Path) -> (Link, Receiver<Vec<u8>>) {
-        let (near, far) = link(path, two_devices()).unwrap();
+        let (near, far) = link(path, two_devices(), &Log::discard()).unwrap();
         let (sender, frames) = mpsc::channel();
         thread::spawn(move || far.run(|lid| lid == 7, move |frame| sender.send(frame).map(|()| None).map_err(|_| Gone)));
         (near, frames)
@@ -602,8 +609,8 @@ mod tests {
         (0..20_000).for_each(|_| near.send(PORTS[0], vec![1; 4000]));
         (0..5).for_each(|_| near.send(PORTS[1], vec![2; 4000]));
         // What the socket holds already, and the lane that is full, are before them or beside them.
-        let mut got = (0..2 * WAITING).map(|_| read_frame(&mut far)).take_while(|frame| frame[0] != 2);
-        assert!(got.by_ref().count() < WAITING, "the other one's come in turn");
+        let mut got = (0..2 * MAX_WAITING).map(|_| read_frame(&mut far)).take_while(|frame| frame[0] != 2);
+        assert!(got.by_ref().count() < MAX_WAITING, "the other one's come in turn");
         assert!((0..8).map(|_| read_frame(&mut far)).filter(|frame| frame[0] == 2).count() >= 4);
     }
 
@@ -611,7 +618,7 @@ mod tests {
     fn a_device_that_takes_nothing_holds_up_no_frame_for_another() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("link");
-        let (near, far) = link(&path, two_devices()).unwrap();
+        let (near, far) = link(&path, two_devices(), &Log::discard()).unwrap();
         let (sender, frames) = mpsc::channel();
         let open = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let is_open = Arc::clone(&open);
@@ -627,7 +634,7 @@ mod tests {
         while frames.recv_timeout(Duration::from_millis(100)).is_ok() {}
         let frame = |lid, mark| vec![0, 0, 0, lid, 0, 0, 0, 9, mark];
         // LID 1 has no room; more than is held for it.
-        (0..2 * WAITING).for_each(|number| {
+        (0..2 * MAX_WAITING).for_each(|number| {
             other.send(PORTS[0], frame(1, (number % 100) as u8));
             if number % 100 == 0 {
                 thread::sleep(Duration::from_millis(2));
@@ -659,9 +666,9 @@ mod tests {
     #[test]
     fn a_wrong_path_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(link(&folder.path().join("no/link"), Vec::new()), Err(ServeError::NoFolder(_))));
+        assert!(matches!(link(&folder.path().join("no/link"), Vec::new(), &Log::discard()), Err(ServeError::NoFolder(_))));
         let file = folder.path().join("file");
         fs::write(&file, "x").unwrap();
-        assert!(matches!(link(&file, Vec::new()), Err(ServeError::NotASocket(_))));
+        assert!(matches!(link(&file, Vec::new(), &Log::discard()), Err(ServeError::NotASocket(_))));
     }
 }

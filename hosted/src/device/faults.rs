@@ -1,7 +1,7 @@
 //! Faults that the command line orders of the simulated devices of this process.
 
 use anyhow::{Result, bail};
-use bareverbs_serve::control_line::Line;
+use bareverbs_serve::ControlLine;
 use bareverbs_sim::in_process::{Host, WorldConfig};
 use clap::Args;
 
@@ -15,7 +15,7 @@ pub struct FaultArgs {
     /// never answers INIT_HCA); may be given several times. The devices' time then goes in steps of a microsecond, so that a
     /// person can watch the wait
     #[arg(long = "fault", value_name = "LINE", value_parser = option_values::fault)]
-    pub faults: Vec<Line>,
+    pub faults: Vec<ControlLine>,
 }
 
 impl FaultArgs {

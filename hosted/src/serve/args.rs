@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use bareverbs_serve::control_line::Line;
-use bareverbs_serve::parse_number;
+use bareverbs_serve::{ControlLine, parse_number};
 use bareverbs_sim::wire::Probability;
 use clap::{Args, Subcommand};
 
@@ -162,7 +161,7 @@ pub struct TroubleArgs {
     pub seed: u64,
     /// A fault from the start, a line as --control takes it: 'stick 1 0x800'; may be given several times
     #[arg(long = "fault", value_name = "LINE", value_parser = option_values::fault)]
-    pub faults: Vec<Line>,
+    pub faults: Vec<ControlLine>,
     /// Takes commands, one a line, from standard input or, with a path, from whoever connects to a socket there; 'help' names
     /// them
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]

@@ -3,12 +3,13 @@
 pub mod args;
 pub(crate) mod option_values;
 
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use bareverbs_serve::record::Recording;
 use bareverbs_serve::trace::Sink;
-use bareverbs_serve::{ControlInput, MAX_LID, ServedDevice, Server, ServerConfig, Stopper, log};
+use bareverbs_serve::{ControlInput, Log, MAX_LID, ServedDevice, Server, ServerConfig, Stopper};
 use bareverbs_sim::wire::WireFaults;
 use bareverbs_sim::{DeviceConfig, MIN_MEMORY_LIMIT, PageDemand};
 
@@ -22,12 +23,13 @@ use self::option_values::LimitTo;
 /// # Errors
 /// It could not begin.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
-    let ended = serve(args);
-    log::finish();
+    let log = Log::new(Box::new(io::stderr())).context("messages")?;
+    let ended = serve(args, &log);
+    log.finish();
     ended
 }
 
-fn serve(args: &ServeArgs) -> Result<ExitCode> {
+fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
     bareverbs_serve::raise_descriptor_limit();
     let devices = devices(args)?;
     let introductions: Vec<String> = devices.iter().map(introduce).collect();
@@ -53,28 +55,28 @@ fn serve(args: &ServeArgs) -> Result<ExitCode> {
         seed: trouble.seed,
         initial_lines: trouble.faults.clone(),
         control: trouble.control.as_ref().map(|path| path.clone().map_or(ControlInput::Stdin, ControlInput::Socket)),
+        log: log.clone(),
         recording: recording.clone(),
         trace: tracing.then(|| sink.clone()),
         ..ServerConfig::new(devices)
     })?;
-    if let Some(stopper) = server.stopper() {
-        ctrlc::set_handler(move || stop(&stopper)).context("cannot catch Ctrl-C")?;
-    }
-    introductions.into_iter().for_each(log::line);
-    log::line("serving, Ctrl-C ends".into());
+    let stopper = server.stopper();
+    ctrlc::set_handler(move || stop(&stopper)).context("cannot catch Ctrl-C")?;
+    introductions.into_iter().for_each(|line| log.line(line));
+    log.line("serving, Ctrl-C ends".into());
     let summary = server.wait();
-    summary.to_string().lines().for_each(|line| log::line(line.into()));
+    summary.to_string().lines().for_each(|line| log.line(line.into()));
     let finished = sink.finish();
     let dropped = sink.dropped();
     if dropped > 0 {
-        log::line(format!("trace: {dropped} lines dropped, which nobody took fast enough"));
+        log.line(format!("trace: {dropped} lines dropped, which nobody took fast enough"));
     }
     if let Err(error) = finished {
-        log::line(format!("bareverbs: trace: {error}"));
+        log.line(format!("bareverbs: trace: {error}"));
         return Ok(ExitCode::FAILURE);
     }
     if let Some(Err(error)) = recording.as_ref().map(Recording::finish) {
-        log::line(format!("bareverbs: recording: {error}"));
+        log.line(format!("bareverbs: recording: {error}"));
         return Ok(ExitCode::FAILURE);
     }
     Ok(if summary.stuck.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,7 +1,6 @@
 //! Values of options: numbers, GUIDs, limits, widths, speeds, faults.
 
-use bareverbs_serve::control_line::{self, Line};
-use bareverbs_serve::{MAX_LID, parse_number};
+use bareverbs_serve::{ControlLine, MAX_LID, ParseError, parse_number};
 use bareverbs_sim::{Limit, LinkSpeed, LinkWidth};
 use clap::builder::PossibleValue;
 
@@ -108,8 +107,8 @@ pub(super) fn limit(text: &str) -> Result<LimitTo, String> {
 }
 
 /// A line of `--control` that can be executed before a client connects.
-pub(crate) fn fault(text: &str) -> Result<Line, String> {
-    let line = control_line::parse(text).map_err(|error| error.to_string())?;
+pub(crate) fn fault(text: &str) -> Result<ControlLine, String> {
+    let line: ControlLine = text.parse().map_err(|error: ParseError| error.to_string())?;
     if line.act.lasts() { Ok(line) } else { Err("a reset, with which drivers begin, undoes it: use --control".into()) }
 }
 
@@ -156,7 +155,7 @@ mod tests {
 
     #[test]
     fn faults_are_lines_of_control_that_outlast_a_reset() {
-        assert_eq!(fault("stick 1 0x800"), control_line::parse("stick 1 0x800").map_err(|error| error.to_string()));
+        assert_eq!(fault("stick 1 0x800"), "stick 1 0x800".parse().map_err(|error: ParseError| error.to_string()));
         assert!(fault("health 1 7").unwrap_err().contains("--control"));
         assert!(fault("counts 1").unwrap_err().contains("--control"));
         assert!(fault("dance 1").unwrap_err().contains("no command 'dance'; there are link, "));

@@ -7,8 +7,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bareverbs::Machine;
 use bareverbs_mmio::CpuFence;
