@@ -721,6 +721,46 @@ mod tests {
         });
     }
 
+    /// Tells a process of this test where it stores bytes: a file, a place in it, how many.
+    const STORE: &str = "BAREVERBS_TEST_STORE";
+
+    /// The end of a file is cut off under its mapping, so that the process that stores ends with a signal at the first byte
+    /// behind it. What is before that byte has to be there by then.
+    #[test]
+    fn bytes_are_stored_from_the_first_to_the_last() {
+        const PAGE: usize = 0x1000;
+        if let Ok(store_here) = std::env::var(STORE) {
+            let mut parts = store_here.splitn(3, ' ');
+            let mut number = || parts.next().unwrap().parse::<usize>().unwrap();
+            let (at, len) = (number(), number());
+            let path = parts.next().unwrap();
+            let file = File::options().read(true).write(true).open(path).unwrap();
+            let region: MmapRegion = MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), 3 * PAGE).unwrap();
+            file.set_len(2 * PAGE as u64).unwrap();
+            store(&region, at, &vec![0x5a; len]);
+            std::process::exit(0);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory");
+        for at in [0, 1, 3, 4, 63, PAGE - 7, 2 * PAGE - 8, 2 * PAGE - 1] {
+            for behind in [1, 3, 8, 13, 100] {
+                std::fs::write(&path, vec![0; 3 * PAGE]).unwrap();
+                let (len, end) = (2 * PAGE + behind - at, 2 * PAGE);
+                let ended = std::process::Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", "client_memory::tests::bytes_are_stored_from_the_first_to_the_last"])
+                    .env(STORE, format!("{at} {len} {}", path.display()))
+                    .stdout(std::process::Stdio::null())
+                    .status()
+                    .unwrap();
+                assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGBUS), "{len} bytes at {at}");
+                let stored = std::fs::read(&path).unwrap();
+                assert!(stored[..at].iter().all(|byte| *byte == 0), "{len} bytes at {at}");
+                let missing = stored[at..end].iter().filter(|byte| **byte != 0x5a).count();
+                assert_eq!(missing, 0, "of {len} bytes at {at}, when the one at {end} is stored");
+            }
+        }
+    }
+
     #[test]
     fn every_length_and_place_is_stored_and_nothing_beside() {
         let memory = client("test");

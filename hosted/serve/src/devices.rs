@@ -490,6 +490,43 @@ mod tests {
         (devices.handle(0), devices.handle(1), devices.start().unwrap())
     }
 
+    #[test]
+    fn a_thread_that_takes_a_device_again_and_again_keeps_no_other_out() {
+        const ROUNDS: usize = 25;
+        let subnet = subnet_of_two();
+        let served = subnet.shared.devices.first().unwrap();
+        let (turns, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let mut waited = Vec::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let start = time::Instant::now();
+                while !over.load(Ordering::SeqCst) && start.elapsed() < Duration::from_secs(10) {
+                    let guard = served.enter();
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    thread::sleep(Duration::from_micros(300));
+                    served.leave(guard);
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+            while waited.len() < ROUNDS && !over.load(Ordering::SeqCst) {
+                // From the beginning of a turn on.
+                let before = turns.load(Ordering::SeqCst);
+                while turns.load(Ordering::SeqCst) == before && !over.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                let begun = turns.load(Ordering::SeqCst);
+                let guard = served.enter();
+                waited.push(turns.load(Ordering::SeqCst) - begun);
+                served.leave(guard);
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        // The machine may hold this thread up before it waits, but not each time.
+        waited.sort_unstable();
+        assert_eq!(waited.len(), ROUNDS, "kept out for seconds");
+        assert!(waited[ROUNDS / 2] <= 1, "turns of the other that this one had to wait for: {waited:?}");
+    }
+
     /// A file that takes nothing until its other end is read.
     struct SlowFile {
         _folder: tempfile::TempDir,

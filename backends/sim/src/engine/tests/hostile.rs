@@ -161,3 +161,23 @@ fn a_peer_that_sends_anything() {
     assert!((100..40_000).contains(&lives), "{lives}");
     assert!(host.audit.findings().is_empty(), "{:?}", host.audit.findings());
 }
+
+#[test]
+fn frames_that_no_queue_pair_accepts_are_not_verified() {
+    let mut pair = Pair::new();
+    let ((at_a, key_a), (at_b, key_b)) = pair.buffers(4096);
+    pair.a.post_send(&mut pair.qa, 0x08, SIGNALED, 0, &[raddr(at_b, key_b), data(at_a, 4096, key_a)].concat());
+    pair.a.with(|engine, env| engine.advance(env));
+    let frame = pair.a.engine.transmit().unwrap();
+    // A bit of the payload is wrong. The low byte of the destination queue pair is at 15, that of the local identifier at 3,
+    // that of its source at 7, and the service in the highest bits of byte 8.
+    for (at, flip, malformed) in [(100, 1, 1), (15, 0x80, 0), (3, 4, 0), (7, 4, 0), (8, 0x20, 0)] {
+        let before = pair.b.engine.stats();
+        let mut frame = frame.clone();
+        frame[100] ^= 1;
+        frame[at] ^= if at == 100 { 0 } else { flip };
+        pair.b.with(|engine, env| engine.receive(env, &frame));
+        let after = pair.b.engine.stats();
+        assert_eq!((after.dropped - before.dropped, after.malformed - before.malformed), (1, malformed), "byte {at}");
+    }
+}
