@@ -76,7 +76,7 @@ class CaseRun:
         return server
 
     def stop_servers(self):
-        """Ends those that still run, and judges what they say at their end: of the drivers' mistakes, and of what these left."""
+        """Ends those that still run, and judges what their logs report: mistakes of the drivers, and what these left."""
         for server in self.servers:
             if server.running():
                 self._stop_server(server)

@@ -62,7 +62,7 @@ class Tree:
         return [str(loader), "--library-path", str(self.libraries), str(self.root / program)]
 
     def ready(self):
-        """Whether the folder already holds what is wanted."""
+        """Whether the folder already contains what is wanted."""
         mark = self.home / "unpacked"
         return mark.is_file() and mark.read_text() == self._recipe()
 

@@ -41,8 +41,8 @@ class Server:
         deadline = time.monotonic() + TIMEOUT
         while self._lines_with(ready) < before + len(ready):
             if self.process.poll() is not None:
-                said = (processes.last_lines(self.log) or ["it printed nothing"])[-1]
-                raise Failed(f"the server ended with status {self.process.returncode}: {said}")
+                last = (processes.last_lines(self.log) or ["it printed nothing"])[-1]
+                raise Failed(f"the server ended with status {self.process.returncode}: {last}")
             if time.monotonic() > deadline:
                 raise Failed(f"the server made no sockets within {TIMEOUT} s")
             time.sleep(0.02)

@@ -1,1 +1,1 @@
-"""Boots firmware programs on virtual machines with a simulated ConnectX and judges what they say."""
+"""Boots firmware programs on virtual machines with a simulated ConnectX and judges what they print."""

@@ -26,7 +26,7 @@ class BoardRun(CaseRun):
         return [f"{board.name}: {line}" for board in self.boards for line in board.lines]
 
     def body(self):
-        """Does what the case says."""
+        """Runs the function of the case."""
         self.case.body(self)
         self.stop_servers()
         for board in self.boards:

@@ -1,4 +1,4 @@
-"""The cases: which programs on which machines, and what they must say."""
+"""The cases: which programs on which machines, and what they must print."""
 
 import dataclasses
 import typing
@@ -68,7 +68,7 @@ def minimal(machine):
 
 
 def addresses(run, boards):
-    """What each program says its address is."""
+    """The address that each program prints."""
     return [board.wait_for(r"^address ([0-9a-f:]+)$", run.stop).group(1) for board in boards]
 
 
@@ -148,7 +148,7 @@ def wrong_device(machine, name, summary, bar_size, register, pattern):
 
 
 def lost(machine, other, name, summary, lose, pattern):
-    """A device that goes away under a running program, which says so and ends by itself."""
+    """A device that goes away under a running program, which reports it and ends."""
 
     def body(run):
         run.serve_devices(2)
@@ -166,7 +166,7 @@ def lost(machine, other, name, summary, lose, pattern):
 
 
 def lost_interrupt(machine, other):
-    """The card does not raise an interrupt: the program, asleep, wakes up at its deadline and says so."""
+    """The card does not raise an interrupt: the program, asleep, wakes up at its deadline and reports it."""
 
     def body(run):
         run.serve_devices(2, "--fault", "lose-interrupt 1 1")

@@ -280,7 +280,7 @@ CASES = [
         devices=2,
         guests=2,
         # Connect-IB. From an adapter of another kind iPXE takes 30 s and more to let go, also from a card: it waits for the gateway
-        # in configuration space that it holds itself (golan_remove, mlx_pci_gw_get_ownership).
+        # in configuration space that it has taken itself (golan_remove, mlx_pci_gw_get_ownership).
         serve=("--managed", "--device-id", "0x1011"),
         ipxe=True,
         allowed_mistakes=(
