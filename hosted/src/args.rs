@@ -7,7 +7,7 @@ use bareverbs::Mtu;
 use bareverbs_sim::wire::Probability;
 use clap::Args;
 
-/// Where a trace goes. Only simulated devices tell what they do.
+/// Where a trace goes. Only simulated devices report what they do.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TraceArgs {
     /// Simulated devices: prints each firmware command, doorbell, WQE, CQE, EQE and packet with its fields to standard error
@@ -39,7 +39,7 @@ impl fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 /// Most that a wire may do of one fault; more would break connections, not test them.
-const MOST_FAULTS: f64 = 20.0;
+const MAX_FAULT_PERCENT: f64 = 20.0;
 
 pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
     let named = (1..=5).filter_map(Mtu::from_encoding).find(|mtu| mtu.bytes().to_string() == text);
@@ -48,8 +48,8 @@ pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {
 
 pub(crate) fn per_cent(text: &str) -> Result<Probability, String> {
     let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if !(0.0..=MOST_FAULTS).contains(&value) {
-        return Err(format!("not between 0 and {MOST_FAULTS} per cent"));
+    if !(0.0..=MAX_FAULT_PERCENT).contains(&value) {
+        return Err(format!("not between 0 and {MAX_FAULT_PERCENT} per cent"));
     }
     Probability::per_cent(value).map_err(|error| error.to_string())
 }

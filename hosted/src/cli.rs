@@ -40,7 +40,7 @@ pub struct Cli {
 pub enum Command {
     /// Brings one device up and shows what it has, as `ibv_devinfo -v` does
     Info(InfoArgs),
-    /// Lists the mlx5 functions of this machine, what keeps each from being used over VFIO, and what mends it
+    /// Lists the mlx5 functions of this machine, what keeps each from being used over VFIO, and the remedy
     Devices(DevicesArgs),
     /// Takes functions from their drivers and hands them to VFIO (needs root)
     Bind(BindArgs),

@@ -182,7 +182,7 @@ fn table(found: &[(Function, Vec<Obstacle>)]) -> String {
     text
 }
 
-/// What stands under a function: its obstacles, each with what mends it.
+/// What stands under a function: its obstacles, each with its remedy.
 pub(crate) fn below(function: &Function, obstacles: &[Obstacle]) -> String {
     let mut text = String::new();
     for obstacle in obstacles {

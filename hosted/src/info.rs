@@ -31,7 +31,7 @@ pub struct Report {
     /// What went wrong, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// The device, if it told what it has.
+    /// The device, if its attributes could be queried.
     #[serde(flatten)]
     pub info: Option<Info>,
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// How long a job may take without a bar.
-const PATIENCE: Duration = Duration::from_secs(1);
+const QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// How far the job is, and whether somebody wants it to stop.
 pub struct Progress {
@@ -30,7 +30,7 @@ impl Progress {
     /// Counts messages of the phase `what`.
     pub fn advance(&mut self, what: &'static str, messages: u64) {
         self.done = self.done.saturating_add(messages);
-        if self.bar.is_none() && self.is_wanted && self.started.elapsed() > PATIENCE {
+        if self.bar.is_none() && self.is_wanted && self.started.elapsed() > QUIET_TIME {
             self.bar = Some(self.new_bar());
         }
         if let Some(bar) = &self.bar {

@@ -50,7 +50,7 @@ pub fn finish_job(sink: Option<&Sink>, failure: &mut Option<String>) -> bool {
 pub fn refuse(args: &TraceArgs) -> Result<()> {
     if args.trace || args.trace_file.is_some() {
         return Err(
-            UsageError::new("a trace: only simulated devices tell what they do; leave --trace and --trace-file out").into()
+            UsageError::new("a trace: only simulated devices report what they do; leave --trace and --trace-file out").into()
         );
     }
     Ok(())

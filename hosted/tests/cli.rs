@@ -161,7 +161,7 @@ fn a_device_that_cannot_be_had_is_named() {
         (&["--device", "mlx5_0"][..], "PCI address"),
         (&["--device", "9f:1f.7", "--loss", "1"], "--loss: only a simulated wire"),
         (&["--device", "9f:1f.7", "--device", "simulated"], "no wire to a card"),
-        (&["info", "--device", "9f:1f.7", "--trace"], "only simulated devices tell"),
+        (&["info", "--device", "9f:1f.7", "--trace"], "only simulated devices report"),
     ] {
         let output = bareverbs(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -242,7 +242,7 @@ fn refused(tree: &Tree, args: &[&str], sentence: &str) {
     let (status, out, err) = run(tree, args);
     assert_eq!((status, out.as_str()), (Some(1), ""), "{err}");
     assert!(err.starts_with("bareverbs: ") && err.contains(sentence), "{sentence:?} is not in {err:?}");
-    assert_eq!(err.matches(sentence).count(), 1, "it is told once: {err}");
+    assert_eq!(err.matches(sentence).count(), 1, "it is reported once: {err}");
     assert_eq!(state(tree, CARD), before);
 }
 

@@ -112,7 +112,7 @@ fn what_there_is_not_is_refused_with_the_reason() {
         (&["--transport", "srq"], "shared receive queues"),
         (&["localhost"], "no wire to another process"),
         (&["localhost", "--device", "9f:1f.7", "--device", "9f:1f.6"], "both ends are here"),
-        (&["--device", "9f:1f.7", "--trace"], "only simulated devices tell"),
+        (&["--device", "9f:1f.7", "--trace"], "only simulated devices report"),
         (&["-m", "1000"], "256, 512, 1024, 2048, 4096"),
         (&["-r", "513"], "513"),
         (&["-s", "0"], "0"),

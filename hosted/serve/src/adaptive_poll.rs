@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// How long a thread looks for more before it sleeps: about what it takes to wake one.
 const LIMIT: Duration = Duration::from_micros(40);
-/// Where that is in vain most of the time, it is tried once in so many times.
+/// Where that is in vain most of the time, it is tried once in this many times.
 const TRIAL: u8 = 32;
 /// Most successes that are remembered.
 const MAX_SUCCESSES: u8 = 8;

@@ -132,7 +132,7 @@ pub(crate) enum MapError {
         /// Where in the file the range ends.
         end: u64,
     },
-    /// The file is not memory by itself: of a memfd, of tmpfs (/dev/shm) or of hugetlbfs.
+    /// The file is not memory of its own: of a memfd, of tmpfs (/dev/shm) or of hugetlbfs.
     NoMemoryFile {
         /// Type of its file system (statfs(2)).
         system: u64,
@@ -168,7 +168,7 @@ impl std::error::Error for MapError {}
 impl From<MapError> for io::Error {
     fn from(error: MapError) -> Self {
         let kind = match error {
-            // The client is told the system's own number.
+            // The client gets the system's own number.
             MapError::System(error) => return error.into(),
             MapError::TooManyMappings(_) | MapError::TooManyFiles(_) | MapError::TooLarge { .. } => io::ErrorKind::OutOfMemory,
             _ => io::ErrorKind::InvalidInput,
@@ -190,7 +190,7 @@ impl MapError {
     }
 }
 
-/// The memory of one client. Whoever maps and whoever reaches it may be different threads.
+/// The memory of one client. One thread may map it while others read and write it.
 pub(crate) struct ClientMemory {
     lines: Arc<RateLimited>,
     bounds: Bounds,
@@ -325,7 +325,7 @@ impl ClientMemory {
     /// The range of a file, which is mapped as a whole unless it is already.
     fn pages(&self, file: File, offset: u64, len: u64, writable: bool) -> Result<Pages, MapError> {
         let system = rustix::fs::fstatfs(&file)?;
-        // Who touches a page of another file waits for whoever has it, and so does every thread of this process that maps
+        // An access to a page of another file waits for the process that has it, and so does every thread of this process that maps
         // memory meanwhile.
         let system = system.f_type as u64;
         if !matches!(system, TMPFS | HUGETLBFS) {
@@ -338,7 +338,7 @@ impl ClientMemory {
         if end > whole {
             return Err(MapError::FileTooShort { file: whole, end });
         }
-        // Each page of it may be charged to this process's memory cgroup: it is whoever touches a page first that the kernel
+        // Each page of it may be charged to this process's memory cgroup: it is the first process to touch a page that the kernel
         // charges, and keeps charging until the file is gone.
         let too_large = MapError::TooLarge { file: whole, most: self.bounds.bytes.min(MAX_ADDRESS_SPACE as u64) };
         let start = usize::try_from(offset).map_err(|_| too_large)?;
@@ -455,7 +455,7 @@ impl HostMemory for ClientMemory {
     }
 }
 
-/// Copies bytes to a place in a region, in ascending order of their addresses: whoever sees a byte sees all before it, and an
+/// Copies bytes to a place in a region, in ascending order of their addresses: a reader that sees a byte sees all before it, and an
 /// aligned word is seen whole. A program may poll the last byte of what it receives, or a word there; a copy of the C library
 /// may write the end first. Whether they all fit.
 fn store(region: &MmapRegion, mut at: usize, mut bytes: &[u8]) -> bool {
@@ -495,9 +495,9 @@ fn store_words(region: &MmapRegion, at: usize, words: &[[u8; 8]]) -> Option<()> 
     if !first.is_aligned() {
         return None;
     }
-    // SAFETY: so many aligned words lie in the slice, which stays mapped as long as the region is borrowed. Everything else that
+    // SAFETY: this many aligned words lie in the slice, which stays mapped as long as the region is borrowed. Everything else that
     // reaches them does so through its own mapping, or by atomic and volatile accesses of this module.
-    #[expect(unsafe_code, reason = "the library checks each word by itself, at three times the time of a copy")]
+    #[expect(unsafe_code, reason = "the library checks each word on its own, at three times the time of a copy")]
     let places = unsafe { std::slice::from_raw_parts(first.cast_const(), words.len()) };
     for (place, word) in places.iter().zip(words) {
         place.store(u64::from_ne_bytes(*word), Ordering::Release);
@@ -673,7 +673,7 @@ mod tests {
 
     /// A reader on another processor waits for the last byte, or for the word there, and then finds everything before it.
     #[test]
-    fn whoever_sees_the_last_byte_sees_all() {
+    fn a_reader_that_sees_the_last_byte_sees_all() {
         const LEN: usize = 0x2_0000;
         const ROUNDS: u32 = 10;
         let memory = client("test");

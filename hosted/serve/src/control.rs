@@ -14,7 +14,7 @@ use crate::malloc_stats::bytes_in_use;
 use crate::record::Recording;
 use crate::socket::ACCEPT_RETRY_INTERVAL;
 
-/// How long whoever is connected may say nothing while others wait.
+/// How long a connected client may be silent while others wait.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a line at most.
@@ -91,7 +91,7 @@ impl Control {
         }
     }
 
-    /// Takes commands from whoever connects, one after another; each is answered with a line.
+    /// Serves one client after another; each command is answered with a line.
     pub(crate) fn serve(&self, listener: &UnixListener) {
         for stream in listener.incoming() {
             match stream {

@@ -44,9 +44,9 @@ pub enum Action {
     },
     /// Something goes wrong once.
     Arm(Fault),
-    /// The objects that there are, to be told.
+    /// The reply names the objects that there are.
     Counts,
-    /// What the device has done, to be told.
+    /// The reply is what the device has done.
     Stats {
         /// As JSON.
         json: bool,

@@ -12,7 +12,7 @@ pub(crate) struct DeviceSlot {
     pub(crate) outputs: LineOutputs,
 }
 
-/// Where the lines about a device go. A file that is slow keeps whoever lets the device work waiting.
+/// Where the lines about a device go. A slow file makes the thread that lets the device work wait.
 #[derive(Default)]
 pub(crate) struct LineOutputs {
     pub(crate) trace: Option<Sink>,

@@ -1,10 +1,10 @@
 //! The devices and the wire between them: a lock and a thread for each device.
 //!
-//! Whoever has something for a device does it at once and on its own thread, under the device's lock, and lets the device work a
+//! A thread that has something for a device does it at once, under the device's lock, and lets the device work a
 //! little: a register access crosses no thread. The device's runner does what is left then, what frames bring and what comes due
 //! by time, and sleeps otherwise.
 //!
-//! Devices meet in the [`Fabric`], whose locks are held for moments. Whoever has put frames into the inbox of a device that
+//! Devices meet in the [`Fabric`], whose locks are held for moments. A thread that has put frames into the inbox of a device that
 //! sleeps has it take them there and then, if its lock is free: two devices that talk to each other wake no thread. Nobody holds
 //! two of the devices' locks, and nothing that a client offers keeps a thread waiting: its memory is memory, and its
 //! interrupts are signalled without a write.
@@ -26,10 +26,10 @@ use crate::interrupts::Vectors;
 use crate::log::Log;
 use crate::runner::{RETRY_INTERVAL, Runner, RunnerState, State, lock};
 
-/// Turns that whoever brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
+/// Turns that a thread which brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
 /// doorbell to the wire, so that no thread has to wake up for it.
 const TURNS: usize = 4;
-/// Devices that whoever has sent frames lets take them, at most: there and back, eight times. Then it is for the runners.
+/// Devices that a sending thread lets take frames, at most: there and back, eight times. Then it is for the runners.
 const PASSES: usize = 16;
 /// How long the end waits for a runner that is in the middle of something.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ struct Shared {
     devices: Vec<Runner>,
     fabric: Fabric<Box<dyn Wire + Send>>,
     stopped: AtomicBool,
-    /// Wakes whoever waits for the end.
+    /// Wakes the thread that waits for the end.
     end: (Mutex<()>, Condvar),
 }
 
@@ -552,7 +552,7 @@ mod tests {
         }
     }
 
-    /// Has a device tell a recording, whose lane for it is full.
+    /// Makes a device record, with the queue of its lines full.
     fn record_in_full(slot: &mut DeviceSlot, recording: &Recording) {
         let recorder = recording.tracer("slow", slot.device.config());
         recorder.recording().mark(&"x".repeat(8 << 20));
@@ -574,7 +574,7 @@ mod tests {
         runner.wait();
     }
 
-    /// Whoever sends lets a device that sleeps take its frames, but not one whose lines may have to wait for a file: that is for
+    /// A sending thread lets a device that sleeps take its frames, but not one whose lines may have to wait for a file: that is for
     /// its runner.
     #[test]
     fn senders_do_not_wait_for_the_file_of_a_device() {

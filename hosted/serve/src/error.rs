@@ -73,7 +73,7 @@ impl fmt::Display for ServeError {
             Self::Config { lid, error } => write!(f, "the device with LID {lid}: {error}"),
             Self::LidTwice(lid) => write!(f, "two devices have LID {lid:#x}"),
             Self::Descriptors { limit, least } => {
-                write!(f, "so many devices need {least} file descriptors, and {limit} are allowed (ulimit -Hn, LimitNOFILE=)")
+                write!(f, "that many devices need {least} file descriptors, and {limit} are allowed (ulimit -Hn, LimitNOFILE=)")
             }
             Self::NoSuchLid(lid) => write!(f, "a fault for LID {lid}: no device has it"),
             Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),

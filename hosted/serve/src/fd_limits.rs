@@ -30,7 +30,7 @@ pub(crate) fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many files the mappings of each client may be of, with so many descriptors for all.
+/// How many files the mappings of each client may be of, with `limit` descriptors for all.
 pub(crate) fn files(limit: u64, devices: usize, vectors: u16) -> Result<usize, ServeError> {
     let devices = devices as u64;
     let fixed = CONNECTION + u64::from(vectors);

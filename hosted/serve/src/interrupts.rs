@@ -23,7 +23,7 @@ use vmm_sys_util::aio::{IOCB_CMD_PREAD, IOCB_FLAG_RESFD, IoContext, IoControlBlo
 struct Vector {
     descriptor: Option<File>,
     masked: bool,
-    /// Raised while nobody could be told.
+    /// Raised while there was no descriptor to signal.
     pending: bool,
 }
 
@@ -181,7 +181,7 @@ mod tests {
     fn a_counter_at_its_maximum_stays_there_and_nobody_waits() {
         const MOST: u64 = u64::MAX - 1;
         let mut vectors = Vectors::new(1);
-        // It would block whoever writes to it.
+        // A write to it would block.
         let full = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&full, &MOST.to_ne_bytes()).unwrap();
         vectors.set(EVENT, 0, 1, &mut vec![File::from(full.try_clone().unwrap())]).unwrap();

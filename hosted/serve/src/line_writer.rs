@@ -1,4 +1,4 @@
-//! Lines that a thread of their own writes: whoever has one does not wait for a terminal that stands still, or hardly.
+//! Lines that a thread of their own writes: their source hardly waits for a terminal that stands still.
 //!
 //! Lines that wait are counted in lanes, one for each source: a full lane holds up, or loses the lines of, its own source alone.
 //! They are written in the order in which they came, whatever their lanes.
@@ -15,7 +15,7 @@ use std::time::Duration;
 const MAX_LINES: usize = 8192;
 const MAX_BYTES: usize = 4 << 20;
 
-/// How often whoever waits looks whether anyone still writes.
+/// How often a waiting source checks that the writing thread still runs.
 const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What becomes of a line when too many wait.
@@ -187,7 +187,7 @@ fn write_all(orders: &Receiver<Order>, output: Box<dyn Write + Send>, state: &St
                 }
                 Order::Flush(done) => {
                     works = works && note(output.flush());
-                    // Whoever asked may have given up.
+                    // The caller may have given up.
                     let _ = done.try_send(());
                 }
             }

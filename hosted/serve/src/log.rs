@@ -68,7 +68,7 @@ impl Allowance {
         Self { left: BURST, since: now, left_out: 0 }
     }
 
-    /// Whether a line may be told now, and how many were left out before it.
+    /// Whether a line may be logged now, and how many were left out before it.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let grown = now.saturating_duration_since(self.since).as_secs() / REFILL_INTERVAL.as_secs();
         let grown = u32::try_from(grown).unwrap_or(u32::MAX);

@@ -11,14 +11,14 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 use crate::adaptive_poll::AdaptivePoll;
 
-/// Data of a region access that a client may send or ask for at once; told in the version.
+/// Data of a region access that a client may send or ask for at once; announced in the version.
 pub(crate) const MAX_DATA: usize = 1 << 20;
 
 /// Bytes of a message's header: number, command, length with this header, flags, error; in the machine's byte order.
 pub(crate) const HEADER: usize = 16;
 
 /// Longest message: an access with all its data.
-const LONGEST: usize = HEADER + 16 + MAX_DATA;
+const MAX_MESSAGE: usize = HEADER + 16 + MAX_DATA;
 
 /// Most descriptors that come with a message.
 pub(crate) const MAX_DESCRIPTORS: usize = 16;
@@ -26,8 +26,8 @@ pub(crate) const MAX_DESCRIPTORS: usize = 16;
 /// Bytes that are read at a time: a doorbell write is a message of 40 bytes, and one system call for each is slow.
 const READ_AHEAD: usize = 4096;
 
-/// A body keeps room for so many bytes until the next one.
-const BODY_KEPT: usize = LONGEST / 16;
+/// Bytes of room that a body keeps until the next one.
+const BODY_KEPT: usize = MAX_MESSAGE / 16;
 
 /// Why a connection ended before its client closed it.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) enum Broken {
     Io(io::Error),
     /// The client closed it in the middle of a message.
     Cut,
-    /// A header announces so many bytes.
+    /// A header announces this many bytes.
     Length(u32),
     /// The client speaks another version of the protocol.
     Version(u16),
@@ -47,7 +47,7 @@ impl fmt::Display for Broken {
         match self {
             Self::Io(error) => write!(f, "{error}"),
             Self::Cut => write!(f, "closed in the middle of a message"),
-            Self::Length(len) => write!(f, "announced a message of {len} bytes, where {HEADER} to {LONGEST} are allowed"),
+            Self::Length(len) => write!(f, "announced a message of {len} bytes, where {HEADER} to {MAX_MESSAGE} are allowed"),
             Self::Version(major) => write!(f, "speaks version {major} of vfio-user, not 0"),
         }
     }
@@ -87,9 +87,9 @@ impl Header {
         })
     }
 
-    /// Bytes of the message after its header; `None` if there may not be so many.
+    /// Bytes of the message after its header; `None` if there are more than allowed.
     fn body(&self) -> Option<usize> {
-        usize::try_from(self.len).ok().filter(|len| *len <= LONGEST)?.checked_sub(HEADER)
+        usize::try_from(self.len).ok().filter(|len| *len <= MAX_MESSAGE)?.checked_sub(HEADER)
     }
 }
 
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn what_is_no_message_ends_it() {
-        for len in [0, HEADER - 1, LONGEST + 1, usize::MAX] {
+        for len in [0, HEADER - 1, MAX_MESSAGE + 1, usize::MAX] {
             let (mut client, mut messages) = pair();
             let mut bytes = [message(1, 8), message(2, 0)].concat();
             bytes[HEADER + 8 + 4..][..4].copy_from_slice(&(len as u32).to_ne_bytes());
@@ -423,10 +423,10 @@ mod tests {
         let (client, mut messages) = pair();
         let sender = thread::spawn(move || {
             let mut client = client;
-            client.write_all(&message(1, LONGEST - HEADER)).unwrap();
+            client.write_all(&message(1, MAX_MESSAGE - HEADER)).unwrap();
             client.write_all(&message(2, 8)).unwrap();
         });
-        assert_eq!(next(&mut messages), (1, LONGEST - HEADER, 0));
+        assert_eq!(next(&mut messages), (1, MAX_MESSAGE - HEADER, 0));
         assert_eq!(next(&mut messages), (2, 8, 0));
         assert!(messages.body.capacity() <= BODY_KEPT);
         sender.join().unwrap();

@@ -94,7 +94,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// The error number that a client is told.
+/// Returns the error number that goes to a client.
 fn errno(error: &io::Error) -> u32 {
     let number = error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::InvalidInput => libc::EINVAL,

@@ -6,7 +6,7 @@
 //! # anything                                           a comment
 //! recording 1                                          first line: the version of the format
 //! device NAME KEY=VALUE ...                            what a device is, before anything else of it
-//! mark TEXT                                            what whoever recorded was doing from here on
+//! mark TEXT                                            what the recorded program does from here on
 //! command NAME SLOT INPUT OUTPUT                       a firmware command that was executed
 //! doorbell NAME PAGE OFFSET BYTES                      a write to a UAR page
 //! send NAME QPN INDEX BYTES                            a send WQE that was fetched; INDEX is that of its first block
@@ -50,7 +50,7 @@ pub struct Recording {
 
 #[derive(Clone)]
 enum Way {
-    /// Whoever has a line writes it.
+    /// The thread that has a line writes it.
     Direct(Arc<Mutex<RecordingState>>),
     /// A thread writes them.
     Queued(Writer),
@@ -71,7 +71,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Begins a recording that goes to `output`, written by whoever has a line.
+    /// Begins a recording that goes to `output`, written by the thread that has a line.
     pub fn new(output: Box<dyn Write + Send>) -> Self {
         let recording = Self { way: Way::Direct(Arc::new(Mutex::new(RecordingState { output, failed: None }))) };
         recording.line(VERSION.into());
@@ -156,7 +156,7 @@ impl Tracer for Recorder {
     }
 }
 
-/// Tells several tracers what it is told.
+/// Passes each record to several tracers.
 pub struct Several(pub Vec<Box<dyn Tracer + Send>>);
 
 impl Tracer for Several {
@@ -195,16 +195,16 @@ pub struct Line {
     pub number: usize,
     /// The device it is about; empty if about none.
     pub device: String,
-    /// What it tells.
+    /// Its content.
     pub entry: Entry,
 }
 
-/// What a line of a recording tells.
+/// The content of a line of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// What the device is: as recorded, the rest as usual.
     Device(DeviceConfig),
-    /// What whoever recorded was doing from here on.
+    /// What the recorded program does from here on.
     Mark(String),
     /// A firmware command.
     Command {

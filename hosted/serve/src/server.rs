@@ -165,7 +165,7 @@ impl Server {
         let started = match input {
             ControlInput::Stdin => thread.spawn(move || control.listen()),
             ControlInput::Socket(path) => {
-                // Whoever may command the devices is the one who serves them, unless the mode says otherwise.
+                // Only the user who serves the devices may command them, unless the mode says otherwise.
                 let (listener, claim) = socket::listen(&path, Some(mode.unwrap_or(0o600)))?;
                 let listener = Arc::new(listener);
                 self.claims.push(claim);

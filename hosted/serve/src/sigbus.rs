@@ -158,7 +158,7 @@ impl GuardedMapping {
     /// Looks after `len` bytes at `start`, both multiples of a page, that are the caller's mapping.
     ///
     /// # Errors
-    /// SIGBUS cannot be caught, or there is nothing to put in the place of so many bytes.
+    /// SIGBUS cannot be caught, or there is nothing to put in the place of that many bytes.
     pub(crate) fn new(start: usize, len: usize) -> io::Result<Self> {
         Zeros::get()?.cover(len as u64)?;
         static CAUGHT: OnceLock<Result<(), i32>> = OnceLock::new();
@@ -196,7 +196,7 @@ const NOTHING_LEFT: &[u8] =
 extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel hands a handler with SA_SIGINFO what it knows of the signal.
     let raised = unsafe { info.as_ref() };
-    // Raised by an access of this thread. Others are sent by processes, or tell of memory that nobody touched.
+    // Raised by an access of this thread. Others are sent by processes, or report memory that nobody touched.
     let synchronous = |info: &&libc::siginfo_t| matches!(info.si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
     let hit = raised.filter(synchronous).and_then(|info| {
         // SAFETY: the kernel raised a SIGBUS, which has an address.

@@ -86,7 +86,7 @@ fn clear_path(path: &Path) -> Result<(), ServeError> {
 
 /// Serves one client after another for as long as the process runs.
 pub(crate) fn serve(listener: &UnixListener, mut function: PciFunction, log: Log) {
-    // Beside what clients are told of: who comes and goes is told however much they caused.
+    // Not the log of what clients cause: connections are logged however much that is.
     let lines = RateLimited::new(function.name().to_owned(), log);
     loop {
         let served = listener.accept().and_then(|(stream, _)| {

@@ -36,7 +36,7 @@ pub struct Sink {
 
 #[derive(Clone)]
 enum Way {
-    /// Whoever has a line writes it.
+    /// The thread that has a line writes it.
     Direct(Arc<Mutex<SinkState>>),
     /// Threads write them.
     Queued(Arc<[Writer]>),
@@ -66,7 +66,7 @@ impl SinkState {
 
 impl Sink {
     /// A sink that writes to standard error, a file, or both, without having anyone wait for a terminal or a pipe: what is not
-    /// taken fast enough is dropped and counted. A file gets every line: whoever has too many of them waits for it.
+    /// taken fast enough is dropped and counted. A file gets every line: a device that has too many of them waits for it.
     ///
     /// # Errors
     /// The file cannot be made, or a thread.
@@ -231,7 +231,7 @@ fn doorbell_line(uar: u32, offset: usize, bytes: &[u8]) -> String {
         UAR_CQ_ARM => ("cq-arm", &CqArm::INFO),
         UAR_EQ_ARM => ("eq-arm", &EqDoorbell::INFO),
         UAR_EQ_UPDATE => ("eq-update", &EqDoorbell::INFO),
-        // Behind the first 8 bytes of a BlueFlame register comes a copy of the WQE, which is told when it is fetched.
+        // Behind the first 8 bytes of a BlueFlame register comes a copy of the WQE, which is printed when it is fetched.
         UAR_BLUEFLAME.. if !offset.is_multiple_of(BLUEFLAME_HALF) => {
             return format!("copy uar={uar:#x} offset={offset:#x} bytes={}", field_printer::hex(bytes));
         }

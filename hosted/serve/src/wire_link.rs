@@ -1,6 +1,6 @@
 //! A wire to another process: frames over a Unix socket, each after its length in four bytes (big-endian).
 //!
-//! Whoever comes first listens at the path, the other one connects; when the link breaks, both try again. Frames sent
+//! The first process listens at the path, the other one connects; when the link breaks, both try again. Frames sent
 //! while there is no link, or faster than it takes them, are lost, as on a wire.
 //!
 //! Frames that wait are in lanes, outgoing ones in that of the device that sent them, incoming ones in that of the LID that they
@@ -356,7 +356,7 @@ impl RemoteEnd {
         }
     }
 
-    /// Connects to whoever listens; listens itself if nobody does.
+    /// Connects to the process that listens; listens itself if none does.
     fn meet(&self) -> io::Result<Meeting> {
         match UnixStream::connect(&self.path) {
             Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {}

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-/// Why there are no bytes.
+/// Why the bytes cannot be read.
 #[derive(Debug)]
 pub enum InputError {
     /// The file cannot be read.

@@ -18,7 +18,7 @@ pub trait Host {
     /// Name of the device as people know it: a PCI address, or the name of a simulated one.
     fn name(&self) -> &str;
 
-    /// What the driver is told of this host.
+    /// Returns the driver's configuration for this host.
     fn config(&self) -> Config {
         Config::DEFAULT
     }
@@ -44,7 +44,7 @@ pub trait Host {
     /// Waits until the device interrupts, at most for `timeout`; whether it did.
     ///
     /// # Errors
-    /// The host cannot tell of interrupts any more.
+    /// The host cannot report interrupts any more.
     fn wait(&self, timeout: Duration) -> Result<bool>;
 
     /// Looks whether the host still has its device.
@@ -58,7 +58,7 @@ pub trait Host {
     /// Device ID in PCI configuration space, which the driver does not see.
     fn pci_device_id(&self) -> u16;
 
-    /// The simulated machine, if it is one: it also tells what a card keeps to itself (retries, findings, packets).
+    /// The simulated machine, if it is one: it also reports what a card does not (retries, findings, packets).
     fn simulated(&self) -> Option<&SimHost> {
         None
     }

@@ -11,9 +11,9 @@ use super::host::Host;
 use crate::stop::Interrupted;
 
 /// How long a port may take: the reset of a card takes its link down, and subnet managers look around every ten seconds.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ACTIVE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often it is looked at.
-const INTERVAL: Duration = Duration::from_millis(100);
+const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl<H: Host> Device<H> {
     /// Waits until a port (from 1) is active and has a LID; `stop` ends the wait.
@@ -22,7 +22,7 @@ impl<H: Host> Device<H> {
     /// There is no such port, it did not become active (the error says what may help), or the device is broken. [`Interrupted`] if
     /// `stop` was set.
     pub fn active_port(&mut self, port: u8, stop: &AtomicBool) -> Result<PortAttr> {
-        let deadline = self.host.now().after(PATIENCE);
+        let deadline = self.host.now().after(ACTIVE_TIMEOUT);
         loop {
             let name = self.host.name();
             let attr = self.verbs.query_port(port).with_context(|| format!("{name}: query_port {port}"))?;
@@ -36,7 +36,7 @@ impl<H: Host> Device<H> {
                 bail!("{name}: port {port} cannot carry traffic: {}", obstacle(&attr));
             }
             // The query itself interrupts, so one wait may end at once.
-            let next = self.host.now().after(INTERVAL);
+            let next = self.host.now().after(QUERY_INTERVAL);
             while self.host.now() < next {
                 self.host.wait(next.since(self.host.now()))?;
                 self.check()?;
@@ -77,7 +77,7 @@ mod tests {
         let start = device.host.now();
         let error = device.active_port(1, &stop).unwrap_err();
         assert!(error.to_string().starts_with("card: port 1 ") && error.to_string().contains("check the cable"), "{error}");
-        assert!(device.host.now().since(start) >= PATIENCE);
+        assert!(device.host.now().since(start) >= ACTIVE_TIMEOUT);
         device.host.inner().with_device(|device| device.set_link(true));
         device.active_port(1, &stop).unwrap();
         assert!(device.active_port(2, &stop).unwrap_err().to_string().contains("query_port 2"));

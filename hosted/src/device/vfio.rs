@@ -26,7 +26,7 @@ impl Card {
     /// Takes the function at `address`.
     ///
     /// # Errors
-    /// What stands in the way, and what mends it.
+    /// What stands in the way, and its remedy.
     pub fn open(address: Address) -> Result<Self> {
         let open = || {
             let device = Device::open(address)?;
@@ -37,7 +37,7 @@ impl Card {
     }
 }
 
-/// The error of the card at `address`, which is named once, with what mends it, for people.
+/// The error of the card at `address`, which is named once, with its remedy, for people.
 fn of_card(error: &bareverbs_vfio::Error, address: &str) -> anyhow::Error {
     let mut text = error.to_string();
     if !text.contains(address) {

@@ -15,7 +15,7 @@ use crate::device::{Device, Host, Role};
 /// Completions taken at a time.
 const BATCH: usize = 32;
 /// Steps between two looks at the clock of a test with a duration.
-const LOOK: u32 = 16;
+const CLOCK_CHECK_STEPS: u32 = 16;
 /// Bit of a `wr_id` that marks a credit.
 const CREDIT: u64 = 1 << 63;
 /// Where the queue pair stands in a `wr_id`; below it are the messages posted up to the request, or the slot of a receive.
@@ -287,7 +287,7 @@ impl Bandwidth {
                 End::Duration(duration) if sends => Some(duration),
                 _ => None,
             },
-            until_look: LOOK,
+            until_look: CLOCK_CHECK_STEPS,
             start: None,
             finish: None,
         })
@@ -364,7 +364,7 @@ impl Bandwidth {
         if let Some(duration) = self.duration {
             self.until_look -= 1;
             if self.until_look == 0 {
-                self.until_look = LOOK;
+                self.until_look = CLOCK_CHECK_STEPS;
                 if start.elapsed() >= duration {
                     self.duration = None;
                     self.stop();

@@ -1,4 +1,4 @@
-//! What the two ends tell each other: JSON, one message a line, over TCP; or within this process.
+//! The messages of the two ends: JSON, one message a line, over TCP; or within this process.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,15 +17,15 @@ pub(super) const VERSION: u32 = 1;
 /// What the first message names.
 pub(super) const PROTOCOL: &str = "bareverbs-perf";
 /// Longest line in bytes.
-const LINE: usize = 64 << 10;
+const MAX_LINE: usize = 64 << 10;
 /// Characters of the peer's words that are shown at most.
-const SHOWN: usize = 1000;
+const MAX_SHOWN: usize = 1000;
 /// How long the peer may say nothing.
 const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often something is said.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the peer may leave what is said unread.
-const UNREAD: Duration = Duration::from_secs(10);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,7 +118,7 @@ impl Message {
 /// Words of the peer as a terminal may get them: without control characters, and not endless.
 pub(super) fn printable(text: &str) -> String {
     let mut shown = String::new();
-    for character in text.chars().take(SHOWN) {
+    for character in text.chars().take(MAX_SHOWN) {
         match character {
             '"' | '\'' | '\\' => shown.push(character),
             _ => shown.extend(character.escape_debug()),
@@ -243,13 +243,13 @@ impl<S: Stream> Lines<S> {
 
     fn take_line(&mut self) -> Result<Option<Vec<u8>>> {
         let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') else {
-            if self.buffer.len() > LINE {
-                bail!("the peer does not speak {PROTOCOL}: a line longer than {LINE} bytes");
+            if self.buffer.len() > MAX_LINE {
+                bail!("the peer does not speak {PROTOCOL}: a line longer than {MAX_LINE} bytes");
             }
             return Ok(None);
         };
-        if end > LINE {
-            bail!("the peer does not speak {PROTOCOL}: a line longer than {LINE} bytes");
+        if end > MAX_LINE {
+            bail!("the peer does not speak {PROTOCOL}: a line longer than {MAX_LINE} bytes");
         }
         let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
         line.pop();
@@ -282,14 +282,14 @@ impl<S: Stream> Link for Lines<S> {
                 Ok(count) => rest = rest.get(count..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if start.elapsed() > UNREAD {
-                        bail!("the peer has read nothing for {} s", UNREAD.as_secs());
+                    if start.elapsed() > UNREAD_TIMEOUT {
+                        bail!("the peer has read nothing for {} s", UNREAD_TIMEOUT.as_secs());
                     }
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(error) => {
                     // What it said before it left is worth more than that it left.
-                    while self.buffer.len() <= LINE && self.fill().unwrap_or(false) {}
+                    while self.buffer.len() <= MAX_LINE && self.fill().unwrap_or(false) {}
                     while let Ok(Some(line)) = self.take_line() {
                         if let Ok(Message::Failure { reason }) = Message::parse(&line) {
                             bail!("the peer failed: {}", printable(&reason));
@@ -442,7 +442,7 @@ mod tests {
         let writer = std::thread::spawn(move || while peer.write_all(&[b'a'; 1024]).is_ok() {});
         let error = (0..1_000_000).find_map(|_| link.receive().err()).unwrap();
         assert!(error.to_string().contains("longer than 65536 bytes"), "{error}");
-        assert!(link.buffer.len() < 2 * LINE);
+        assert!(link.buffer.len() < 2 * MAX_LINE);
         drop(link);
         writer.join().unwrap();
     }
@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn words_of_the_peer_are_shown_without_control_characters() {
         assert_eq!(printable("it's \"é\": \x1b[2Ja\n\u{202e}b"), "it's \"é\": \\u{1b}[2Ja\\n\\u{202e}b");
-        assert_eq!(printable(&"a".repeat(5000)).len(), SHOWN);
+        assert_eq!(printable(&"a".repeat(5000)).len(), MAX_SHOWN);
         let error = format!("{:#}", Message::parse(b"{\"message\":\"\\u001b[2J\"}").unwrap_err());
         assert!(error.contains("does not speak") && !error.contains('\x1b'), "{error}");
     }

@@ -20,7 +20,7 @@ use crate::device::{Device, Host, Role};
 /// Completions taken at a time: there are hardly ever more.
 const BATCH: usize = 4;
 /// Looks at the memory between two looks for a failed request.
-const LOOK: u32 = 64;
+const FAILURE_CHECK_STEPS: u32 = 64;
 
 /// One end of a latency test.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl Latency {
                 }
             }
         }
-        // On several queue pairs each request asks, for a completion tells only of those before it on the same one.
+        // On several queue pairs each request asks, for a completion covers only those before it on the same one.
         let alone = qps.len() == 1 && matches!(verb, Verb::Write | Verb::Send);
         let interval = if alone { LATENCY_INTERVAL.into() } else { 1 };
         let (target, duration) = match parameters.end(point) {
@@ -218,7 +218,7 @@ impl Latency {
             return Ok(true);
         }
         self.empty = self.empty.wrapping_add(1);
-        if self.empty.is_multiple_of(LOOK) {
+        if self.empty.is_multiple_of(FAILURE_CHECK_STEPS) {
             self.take_sends(device)?;
         }
         Ok(false)
@@ -228,7 +228,7 @@ impl Latency {
         let mut completions = [Completion::EMPTY; 1];
         if device.verbs.poll_cq(self.recv_cq, &mut completions).context("poll_cq")? == 0 {
             self.empty = self.empty.wrapping_add(1);
-            if self.empty.is_multiple_of(LOOK) || self.events {
+            if self.empty.is_multiple_of(FAILURE_CHECK_STEPS) || self.events {
                 self.take_sends(device)?;
             }
             return self.wait_for_event(endpoint, device);

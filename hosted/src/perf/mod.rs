@@ -178,13 +178,13 @@ fn address(text: &str, usual: &str, port: u16) -> Result<String, String> {
 
 /// What a look at the clock takes, on average.
 fn clock_ns() -> f64 {
-    const LOOKS: u32 = 1000;
+    const CLOCK_READS: u32 = 1000;
     let start = Instant::now();
     let mut last = start;
-    for _ in 0..LOOKS {
+    for _ in 0..CLOCK_READS {
         last = Instant::now();
     }
-    last.saturating_duration_since(start).as_nanos() as f64 / f64::from(LOOKS)
+    last.saturating_duration_since(start).as_nanos() as f64 / f64::from(CLOCK_READS)
 }
 
 struct Job<'a> {
@@ -279,7 +279,7 @@ impl Job<'_> {
             device.check()?;
             std::thread::sleep(IDLE_SLEEP);
         };
-        // Whoever comes while this end is busy is refused at once, instead of waiting for an answer.
+        // A client that comes while this end is busy is refused at once, instead of waiting for an answer.
         drop(listener);
         stream.set_nodelay(true)?;
         let session = Session::server(Lines::new(stream)?, Arc::clone(self.stop), ProgressLine::new(self.is_shown, None));
@@ -319,7 +319,7 @@ fn dial(at: &str, stop: &AtomicBool) -> Result<TcpStream> {
     let (sender, receiver) = mpsc::channel();
     let to = at.to_owned();
     // Neither looking up a name nor connecting can be ended early. Nobody waits for a thread that is left behind by Ctrl-C: it
-    // ends by itself.
+    // ends on its own.
     std::thread::spawn(move || sender.send(dial_each(&to)));
     loop {
         if stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What a measurement is: which tests, of which sizes, how. The client of two processes tells the server.
+//! What a measurement is: which tests, of which sizes, how. The client sends it to the server.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,9 +13,9 @@ pub const QUEUE_PAIRS: u16 = crate::device::QUEUE_PAIRS as u16;
 /// Receives that are kept for credits, beside those for messages.
 pub const CREDITS: u32 = 8;
 /// Longest message by default (`-a`), in bytes, as with perftest.
-const LONGEST: u32 = 8 << 20;
+const MAX_SIZE: u32 = 8 << 20;
 /// Most bytes of one measurement unless a number of messages or a time is asked for.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_TOTAL_BYTES: u64 = 1 << 30;
 /// Longest inline payload of latency tests unless asked for, in bytes, as with perftest.
 const INLINE: u32 = 220;
 /// Messages above this size complete one by one unless asked for, as with perftest.
@@ -201,7 +201,7 @@ impl fmt::Display for Point {
 /// When a measurement ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// After so many messages of each queue pair, or round trips.
+    /// After this number of messages of each queue pair, or round trips.
     Iterations(u64),
     /// After some time.
     Duration(Duration),
@@ -210,7 +210,7 @@ pub enum End {
 impl Parameters {
     /// Every size of `-a`: powers of two from 2 bytes to 8 MiB.
     pub fn all_sizes() -> Vec<u32> {
-        (1..=LONGEST.trailing_zeros()).map(|log| 1 << log).collect()
+        (1..=MAX_SIZE.trailing_zeros()).map(|log| 1 << log).collect()
     }
 
     /// The measurements, in order.
@@ -235,7 +235,7 @@ impl Parameters {
             return End::Duration(Duration::from_millis(millis));
         }
         let usual = if point.test.is_latency() { 1000 } else { 5000 };
-        let fit = (MOST_BYTES / u64::from(point.size.max(1))).max(100);
+        let fit = (MAX_TOTAL_BYTES / u64::from(point.size.max(1))).max(100);
         End::Iterations(self.iterations.unwrap_or(usual.min(fit)))
     }
 
@@ -334,7 +334,7 @@ impl Parameters {
                     .into(),
             );
         }
-        // One entry of the send queue tells the peer what was received.
+        // One entry of the send queue is for credits to the peer.
         if test == Test::SendBw && self.tx_depth >= REQUESTS {
             return Err(format!("{test}: tx-depth {}: {} is the greatest for sends", self.tx_depth, REQUESTS - 1));
         }

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::parameters::{End, Parameters, Point};
 
 /// How often the line changes.
-const PAUSE: Duration = Duration::from_millis(200);
+const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The line, if there is one.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl ProgressLine {
     pub(super) fn show(&mut self, messages: u64) {
         let (Some(bar), Some(point)) = (&self.bar, self.point) else { return };
         let elapsed = self.shown.elapsed();
-        if elapsed < PAUSE {
+        if elapsed < UPDATE_INTERVAL {
             return;
         }
         let rate = messages.saturating_sub(self.before) as f64 / elapsed.as_secs_f64();

@@ -19,9 +19,9 @@ use crate::device::{Device, Host, Role};
 use crate::stop::Interrupted;
 
 /// How long, by the host's clock, nothing may happen while something is outstanding.
-const PATIENCE: Duration = Duration::from_secs(10);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long bytes may take to appear that the peer says are written.
-const VISIBLE: Duration = Duration::from_millis(200);
+const VISIBLE_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long an end may take for the next message that is due outside a measurement, whether or not it says that it lives.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the client waits after Ctrl-C for the result of a measurement that it has ended.
@@ -29,7 +29,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Steps in one turn.
 const TURN: u32 = 64;
 /// How far apart looks at anything but the device are to be, and steps between them.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
+const CHECK_INTERVAL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 const STEPS: (u32, u32) = (16, 1 << 20);
 
 /// What a step did.
@@ -69,7 +69,7 @@ enum Phase {
     Greet,
     /// The next measurement is to be opened.
     Open,
-    /// Until the peer has told of its queue pairs.
+    /// Until the peer has sent its queue pairs.
     Connect,
     /// Until the peer is ready.
     Ready,
@@ -213,7 +213,7 @@ impl<H: Host, L: Link> Session<H, L> {
     /// Goes on. While it measures, it looks for new things `spins` times before it says that there are none.
     ///
     /// # Errors
-    /// The device, the peer or the data; the error names the measurement, and the peer was told.
+    /// The device, the peer or the data; the error names the measurement, and the peer was notified.
     pub(super) fn step(&mut self, device: &mut Device<H>, spins: u32) -> Result<Turn> {
         let result = self.go_on(device, spins);
         let Err(error) = result else { return result };
@@ -228,7 +228,7 @@ impl<H: Host, L: Link> Session<H, L> {
             self.rows.pop_if(|row| Some(row.point()) == point);
         }
         if !error.is::<FromPeer>() {
-            // If the peer cannot be told, it will notice.
+            // If the peer cannot be notified, its timeout ends it.
             let _ = self.link.send(&Message::Failure { reason: format!("{error:#}") });
         }
         Err(error)
@@ -413,9 +413,9 @@ impl<H: Host, L: Link> Session<H, L> {
         let elapsed = self.last_look.elapsed();
         self.last_look = Instant::now();
         // Looks cost a system call, and latency: as few as will do.
-        if elapsed < LOOKS.0 {
+        if elapsed < CHECK_INTERVAL.0 {
             self.steps = self.steps.saturating_mul(2).min(STEPS.1);
-        } else if elapsed > LOOKS.1 {
+        } else if elapsed > CHECK_INTERVAL.1 {
             self.steps = (self.steps / 2).max(STEPS.0);
         }
         self.until_look = self.steps;
@@ -439,7 +439,7 @@ impl<H: Host, L: Link> Session<H, L> {
         }
         let is_stopped = self.stop.load(Ordering::Relaxed);
         let Some(activity) = &mut self.activity else { return Ok(()) };
-        // Once the peer was told that more follows, it is too late to call this measurement the last.
+        // Once the peer was notified that more follows, it is too late to call this measurement the last.
         if self.role == Role::Client && is_stopped && !self.is_last && !self.is_done {
             self.is_last = true;
             self.entered = Instant::now();
@@ -461,9 +461,9 @@ impl<H: Host, L: Link> Session<H, L> {
         let waited = self.worked.map_or(Duration::ZERO, |since| device.host.now().since(since));
         // An end that has nothing to do, or has done it, waits for the peer; the link says whether that lives.
         let expects = is_comparing || !is_passive && (!is_finished || self.role == Role::Server);
-        if waited > PATIENCE && expects {
+        if waited > COMPLETION_TIMEOUT && expects {
             let outstanding = each!(&self.activity.as_ref().context("no measurement")?, inner => inner.outstanding());
-            bail!("no completion for {} s: {outstanding}", PATIENCE.as_secs());
+            bail!("no completion for {} s: {outstanding}", COMPLETION_TIMEOUT.as_secs());
         }
         Ok(())
     }
@@ -500,7 +500,7 @@ impl<H: Host, L: Link> Session<H, L> {
         }
         if let Err(error) = each!(&*activity, inner => inner.verify(endpoint, run, sent)) {
             // What the sender's device calls complete may still be on its way into this memory.
-            if since.elapsed() < VISIBLE {
+            if since.elapsed() < VISIBLE_TIMEOUT {
                 return Ok(Turn::Idle);
             }
             return Err(error);

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency that is told from longer ones.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Longest latency that is distinguished from longer ones.
+const MAX_LATENCY: Duration = Duration::from_secs(60);
 
 /// Measured latencies.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Samples {
     /// # Errors
     /// Never: the bounds are fixed.
     pub fn new() -> Result<Self> {
-        let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
+        let longest = u64::try_from(MAX_LATENCY.as_nanos()).unwrap_or(u64::MAX);
         Ok(Self { histogram: Histogram::new_with_bounds(1, longest, 3).context("a histogram")? })
     }
 

@@ -8,7 +8,7 @@ use crate::device::faults::FaultArgs;
 use crate::device::selection::DeviceChoice;
 
 /// Receives that the command's queue pairs hold at most.
-const MOST_RECEIVES: i64 = 512;
+const MAX_RECEIVES: i64 = 512;
 
 /// Transport service of the queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -49,7 +49,7 @@ pub struct PingpongArgs {
     #[arg(long, short, default_value = "1024", value_parser = mtu)]
     pub mtu: Mtu,
     /// Receives that are posted at a time
-    #[arg(long, short, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=MOST_RECEIVES))]
+    #[arg(long, short, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=MAX_RECEIVES))]
     pub rx_depth: u32,
     /// Messages each way
     #[arg(long, short = 'n', default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]

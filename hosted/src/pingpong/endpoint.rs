@@ -19,7 +19,7 @@ const SEND: u64 = 2;
 const ACK_TIMEOUT: u8 = 14;
 /// Shortest distance between two bytes that the tools look at.
 const PAGE: usize = 4096;
-/// Messages of at most so many bytes are sent inline.
+/// Longest message in bytes that is sent inline.
 const INLINE: u32 = 64;
 
 /// How long an end that has all it wants may have to answer a repeated message: the peer repeats after one ACK timeout.

@@ -190,7 +190,7 @@ impl Listener {
     /// The port.
     ///
     /// # Errors
-    /// The socket does not tell.
+    /// The socket does not report it.
     pub fn port(&self) -> Result<u16, ExchangeError> {
         self.inner.local_addr().map(|addr| addr.port()).map_err(|error| ExchangeError::Io("the socket", error))
     }
@@ -249,7 +249,7 @@ impl ServerExchange {
     }
 }
 
-/// A client that has told its address.
+/// A client that has sent its address.
 #[derive(Debug)]
 pub struct ClientExchange {
     stream: TcpStream,

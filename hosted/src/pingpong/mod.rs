@@ -31,11 +31,11 @@ use crate::progress::Progress;
 use crate::trace;
 
 /// How long, by the devices' time, nothing may happen.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest sleep before a look at the devices' health and at Ctrl-C.
-const SLEEP: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 /// Looks at empty completion queues for one look at everything else.
-const LOOKS: u32 = 64;
+const POLLS_PER_CHECK: u32 = 64;
 
 /// Runs a ping-pong as the command line says. `stop` ends it early, cleanly.
 ///
@@ -177,7 +177,7 @@ impl<'a> Job<'a> {
         self.report.devices = devices.iter_mut().map(|device| device.host.name().to_string()).collect();
         let mut ends = Vec::new();
         let result = self.with_ends(&mut devices, &mut ends, both);
-        // Everything goes, whatever went wrong before; the first error is the one that is told.
+        // Everything goes, whatever went wrong before; the first error is reported.
         let result = ends.into_iter().fold(result, |result, end| {
             let side = end.side;
             result.and(end.destroy(devices.of(side)))
@@ -235,7 +235,7 @@ impl<'a> Job<'a> {
         let listener = Listener::bind_loopback(self.args.port.unwrap_or(0))?;
         self.print(format_args!("  local address:  {}", client.local))?;
         let client_side = ClientExchange::connect("127.0.0.1", listener.port()?, client.local, &mut waiting)?;
-        let (mut server_side, to_client) = listener.accept(PATIENCE, &mut waiting)?;
+        let (mut server_side, to_client) = listener.accept(SILENCE_TIMEOUT, &mut waiting)?;
         server.connect(devices.of(Role::Server), &to_client)?;
         server_side.answer(server.local)?;
         let to_server = client_side.finish(&mut waiting)?;
@@ -309,11 +309,11 @@ impl<'a> Job<'a> {
                 }
                 continue;
             }
-            if looks % LOOKS == 0 {
+            if looks % POLLS_PER_CHECK == 0 {
                 self.check_stop(&progress, ends)?;
                 devices.iter_mut().try_for_each(Device::check)?;
                 let now = devices.of(Role::Client).host.now();
-                if now > quiet_since.get_or_insert(now).after(PATIENCE) {
+                if now > quiet_since.get_or_insert(now).after(SILENCE_TIMEOUT) {
                     bail!("{}", self.silence(ends));
                 }
             }
@@ -340,7 +340,7 @@ impl<'a> Job<'a> {
             QpType::Uc => "UC repeats no message that is lost; the other end may have ended, or have other options",
             _ => "the other end may have ended, or have another -n",
         };
-        format!("nothing happened for {} s of the devices' time: {cause} ({})", PATIENCE.as_secs(), counts(ends))
+        format!("nothing happened for {} s of the devices' time: {cause} ({})", SILENCE_TIMEOUT.as_secs(), counts(ends))
     }
 
     /// Answers what the other end repeats because an acknowledgement was lost, until it would have repeated.
@@ -378,7 +378,7 @@ fn sleep<H: Host>(devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Resu
         [client, server] if client.begun() > client.sent => client.side,
         _ => Role::Server,
     };
-    devices.of(side).host.wait(SLEEP).map(|_| ())
+    devices.of(side).host.wait(MAX_SLEEP).map(|_| ())
 }
 
 fn counts<H: Host>(ends: &[Endpoint<H>]) -> String {

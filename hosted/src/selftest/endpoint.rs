@@ -43,11 +43,11 @@ pub(super) struct BufferLayout {
 
 impl BufferLayout {
     /// Bytes of all slots of one kind.
-    const MOST: usize = 4 << 20;
+    const MAX_BYTES: usize = 4 << 20;
 
     pub(super) fn new(size: usize) -> Self {
         let stride = size.next_multiple_of(64);
-        Self { size, slots: (Self::MOST / stride).clamp(1, 32) }
+        Self { size, slots: (Self::MAX_BYTES / stride).clamp(1, 32) }
     }
 
     fn slot(self, kind: usize, index: usize) -> usize {

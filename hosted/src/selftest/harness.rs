@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::stop::Interrupted;
 
 /// How long, by the devices' time, something may take: far more than all retries together.
-const PATIENCE: Duration = Duration::from_secs(30);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Messages and bytes that arrived and were checked.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,8 +62,8 @@ impl<H: Host> Harness<H> {
             if is_stopped && now > started.after(STOP_TIMEOUT) {
                 return Err(Interrupted.into());
             }
-            if now > started.after(PATIENCE) {
-                bail!("no completion at {} within {PATIENCE:?} of the devices' time", end.name);
+            if now > started.after(COMPLETION_TIMEOUT) {
+                bail!("no completion at {} within {COMPLETION_TIMEOUT:?} of the devices' time", end.name);
             }
             self.devices.idle()?;
         }
@@ -111,7 +111,7 @@ impl<H: Host> Harness<H> {
         (transfer, result)
     }
 
-    /// How often requests were sent again, if the devices tell.
+    /// How often requests were sent again, if the devices report them.
     fn retries(&mut self) -> Option<u64> {
         let retries = |host: &bareverbs_sim::in_process::Host| host.with_device(|device| device.stats().engine.retries);
         self.devices.iter_mut().map(|device| device.host.simulated().map(retries)).sum()

@@ -96,7 +96,7 @@ fn run_simulated(args: &SelftestArgs, two: bool, stop: Arc<AtomicBool>) -> Resul
     Ok(report)
 }
 
-/// Cards and their wire cannot be told to fail, and keep to themselves what they do.
+/// Cards and their wire take no faults and report nothing of what they do.
 fn refuse_simulated_options(args: &SelftestArgs) -> Result<()> {
     let faults = [
         ("--loss", args.loss != Probability::NEVER),
@@ -105,7 +105,7 @@ fn refuse_simulated_options(args: &SelftestArgs) -> Result<()> {
         ("--delay", args.delay != Probability::NEVER),
     ];
     if let Some((name, _)) = faults.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(UsageError::new(format!("{name}: only a simulated wire can be told to fail; leave it out")).into());
+        return Err(UsageError::new(format!("{name}: only a simulated wire takes faults; leave it out")).into());
     }
     if args.no_firmware_pages {
         let reason = "--no-firmware-pages: a card's firmware asks for the pages that it needs; leave it out";
@@ -159,7 +159,7 @@ impl Job<'_> {
             }
         };
         let (devices, result) = self.work(DevicePair::new(first, second));
-        // Every device goes down, whatever went wrong before; the first error is the one that is told.
+        // Every device goes down, whatever went wrong before; the first error is reported.
         devices.into_devices().fold(result, |result, device| {
             let end = self.take_down(device);
             result.and(end)
@@ -338,7 +338,7 @@ mod tests {
         assert!(refusal(&["--device", "01:00.0", "--device", "simulated"]).contains("no wire"));
     }
 
-    /// A simulated device that tells no more than a card does.
+    /// A simulated device that reports no more than a card does.
     struct Card(Simulated, Arc<AtomicBool>);
 
     impl Host for Card {

@@ -198,7 +198,7 @@ pub struct Transfer {
     pub messages_per_second: f64,
     /// Million bytes a second by the wall clock.
     pub megabytes_per_second: f64,
-    /// Times that a requester went back and sent again, if the devices tell.
+    /// Times that a requester went back and sent again, if the devices report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
 }
@@ -272,7 +272,7 @@ pub struct Teardown {
     pub pages_given: u64,
     /// Pages that came back.
     pub pages_back: u64,
-    /// What the device found wrong with the driver, if it tells.
+    /// What the device found wrong with the driver, if it reports that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub findings: Option<Vec<String>>,
 }

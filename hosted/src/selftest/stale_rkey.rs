@@ -86,7 +86,7 @@ impl<H: Host> Harness<H> {
         Ok((new, refused))
     }
 
-    /// Takes the event by which the device of side B tells that it refused: one that came after the reset would break the
+    /// Takes the event by which the server's device reports that it refused: one that came after the reset would break the
     /// connection that is made then. A device that sends none has a short time for it.
     fn await_access_error(&mut self) -> Result<()> {
         let deadline = self.devices.of(Role::Server).host.now().after(EVENT_TIME);

@@ -42,15 +42,15 @@ pub struct ServeArgs {
     /// What the device offers.
     #[command(flatten)]
     pub offer: OfferArgs,
-    /// What goes wrong.
+    /// Faults.
     #[command(flatten)]
     pub trouble: TroubleArgs,
     /// Writes every firmware command, doorbell, WQE, CQE and EQE byte for byte into a file, to be replayed and compared. None is
     /// left out: a device that does more than the file takes waits for it
-    #[arg(long, value_name = "FILE", help_heading = "What is told")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub record: Option<PathBuf>,
-    /// What is told of the devices' doings.
-    #[command(flatten, next_help_heading = "What is told")]
+    /// Where a trace of the devices goes.
+    #[command(flatten, next_help_heading = "Output")]
     pub trace: TraceArgs,
 }
 
@@ -106,7 +106,7 @@ pub struct PortArgs {
 
 /// What the devices offer.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "What the devices offer")]
+#[command(next_help_heading = "Device")]
 pub struct OfferArgs {
     /// MSI-X vectors
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -121,7 +121,7 @@ pub struct OfferArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_number::<u64>)]
     pub memory_limit: Option<u64>,
     /// Most memory that the client of each device may offer, counted as the sizes of its files (the guest's RAM, and what else
-    /// QEMU shares), in bytes, k, M or G. Linux charges a page to the memory cgroup of whoever touches it first: what a device
+    /// QEMU shares), in bytes, k, M or G. Linux charges a page to the memory cgroup that touches it first: what a device
     /// touches before its guest did is charged to this server's, until the client closes the file. A cgroup with a limit needs
     /// room for so much for each device, or guests whose memory is touched at the start (prealloc=on of QEMU)
     #[arg(long, value_name = "SIZE", default_value = "4096G", value_parser = parse_number::<u64>)]
@@ -143,9 +143,9 @@ pub struct OfferArgs {
     pub no_devx: bool,
 }
 
-/// What goes wrong.
+/// Faults.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "What goes wrong")]
+#[command(next_help_heading = "Faults")]
 pub struct TroubleArgs {
     /// Packets that the wire loses, per cent
     #[arg(long, default_value = "0", value_name = "PERCENT", value_parser = per_cent)]
@@ -162,7 +162,7 @@ pub struct TroubleArgs {
     /// A fault from the start, a line as --control takes it: 'stick 1 0x800'; may be given several times
     #[arg(long = "fault", value_name = "LINE", value_parser = option_values::fault)]
     pub faults: Vec<ControlLine>,
-    /// Takes commands, one a line, from standard input or, with a path, from whoever connects to a socket there; 'help' names
+    /// Takes commands, one a line, from standard input or, with a path, from clients of a socket there; 'help' names
     /// them
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control: Option<Option<PathBuf>>,

@@ -96,7 +96,7 @@ fn devices(args: &ServeArgs) -> Result<Vec<ServedDevice>, UsageError> {
     args.sockets.iter().enumerate().map(served).collect()
 }
 
-/// What a person is told of a device, with QEMU's option for it.
+/// Returns the line that introduces a device, with QEMU's option for it.
 fn introduce(device: &ServedDevice) -> String {
     let ServedDevice { config, socket: path } = device;
     let socket = serde_json::json!({ "driver": "vfio-user-pci", "socket": { "type": "unix", "path": path } });
@@ -124,7 +124,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
     };
     if memory_limit < MIN_MEMORY_LIMIT {
         let least = MIN_MEMORY_LIMIT.saturating_mul(args.sockets.len() as u64);
-        return Err(UsageError::new(format!("so many devices need a memory limit of {}M at least", least >> 20)));
+        return Err(UsageError::new(format!("that many devices need a memory limit of {}M at least", least >> 20)));
     }
     Ok(DeviceConfig {
         pci_device_id: identity.device_id,

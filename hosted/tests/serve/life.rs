@@ -120,7 +120,7 @@ fn single_vectors_get_descriptors_after_the_start_until_the_client_goes() {
     }
 }
 
-/// What blocks whoever writes to it: a counter at its maximum, a pipe and a socket that nobody reads.
+/// Descriptors on which a write blocks: a counter at its maximum, a pipe and a socket that nobody reads.
 #[test]
 fn a_descriptor_that_would_block_stops_nobody() {
     let mut server = Server::start(&["a", "b"], &[]);
@@ -232,7 +232,7 @@ fn a_closed_standard_error_ends_no_device() {
     assert!(server.end("-INT").is_some());
 }
 
-/// As after Ctrl-S: nobody reads what the server tells.
+/// As after Ctrl-S: nobody reads the server's lines.
 #[test]
 fn a_terminal_that_stands_still_stops_no_device() {
     let mut server = Server::start(&["a"], &["--trace"]);

@@ -161,7 +161,7 @@ fn a_client_that_offers_more_than_it_may_is_refused_and_told() {
     assert_eq!(command(&mut client, &memory, 0x1000, ENABLE_HCA), Some(0));
     drop(client);
     let mut client = Raw::connect(&server.path("a"));
-    // Sparse: it costs its owner nothing, and whoever touches it everything.
+    // Sparse: it costs its owner nothing, and the process that touches it everything.
     let sparse = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
     sparse.set_len((1 << 20) + 0x1000).unwrap();
     assert_eq!(client.map_refused(0, 0x1000, &sparse), 12, "ENOMEM");

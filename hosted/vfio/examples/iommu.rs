@@ -1,4 +1,4 @@
-//! What a card behind an IOMMU reaches, and what happens when it is told to reach more: `iommu 0000:01:00.0`.
+//! What a card behind an IOMMU reaches, and what happens when it is given other addresses: `iommu 0000:01:00.0`.
 #![expect(unsafe_code, reason = "memory of the caller is handed to the card, and wrong addresses are")]
 
 use std::ptr::NonNull;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target = Remote { addr: gone.addr(), rkey: verbs.mr(mr)?.rkey };
     let before = write(&mut verbs, qp, cq, own, target)?;
     drop(gone);
-    // New memory does not get its addresses: whoever still has the old key does not reach it.
+    // New memory does not get its addresses: a holder of the old key does not reach it.
     let other = device.memory(4096)?;
     let after = write(&mut verbs, qp, cq, own, target)?;
     let mut first = [0];

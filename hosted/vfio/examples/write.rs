@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
 
-    // Each end tells the other over TCP where it is: LID, queue pair, address and key of the region.
+    // Each end sends the other over TCP where it is: LID, queue pair, address and key of the region.
     let mut tcp = match peer.as_str() {
         "--listen" => TcpListener::bind(("0.0.0.0", 18516))?.accept()?.0,
         host => TcpStream::connect((host, 18516))?,

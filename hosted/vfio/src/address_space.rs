@@ -36,7 +36,7 @@ impl AddressSpace {
             return Ok(space);
         }
         let ops = open()?;
-        // A kernel without the file reserves nothing that it could tell of.
+        // A kernel without the file reports no reserved range.
         let reserved = std::fs::read_to_string(format!("/sys/kernel/iommu_groups/{group}/reserved_regions"));
         let reserved = reserved.unwrap_or_default();
         let space = Arc::new(Self {

@@ -73,7 +73,7 @@ impl Device {
         match obstacles.find(|obstacle| !own(obstacle)) {
             Some(obstacle) => Err(Error::Obstacle(obstacle)),
             None => {
-                // In a virtual machine the physical function is not there, and the device ID alone tells.
+                // In a virtual machine the physical function is not there, and the device ID alone shows it.
                 let is_virtual = function.physical_function.is_some()
                     || function.model.is_some_and(|model| model.kind == pci::Kind::Virtual);
                 function.group.map(|group| (group.number, is_virtual)).ok_or(Error::NoSuchFunction { address })
@@ -156,7 +156,7 @@ impl Device {
         self.function.device.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).map_or(0, |info| info.count)
     }
 
-    /// The registers. They are handed out once, since whoever has them owns the device.
+    /// The registers. They are handed out once, since their owner owns the device.
     ///
     /// # Errors
     /// They were handed out before, or the kernel does not map them.
@@ -234,7 +234,7 @@ impl Device {
         self.removal.as_ref()
     }
 
-    /// Becomes readable when the bus reported an error of the device that nothing mends but a reset (PCIe advanced error
+    /// Becomes readable when the bus reported an error of the device that only a reset clears (PCIe advanced error
     /// reporting). `None` if the kernel has no such notice.
     pub const fn failure(&self) -> Option<&Interrupt> {
         self.failure.as_ref()
@@ -257,7 +257,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A device that is gone cannot be told.
+        // A device that is gone takes no writes.
         let _ = self.function.config.disable();
     }
 }

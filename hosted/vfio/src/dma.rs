@@ -214,7 +214,7 @@ impl AddressMap for Mapping {
     }
 }
 
-// SAFETY: whoever made the mapping promised (`Device::map`) that the bytes stay as they are, without a reference to them, until
+// SAFETY: the caller of `Device::map` promised that the bytes stay as they are, without a reference to them, until
 // `Mapping::end` has succeeded, which takes the value; every access is a checked copy.
 unsafe impl DmaBuffer for Mapping {
     fn addr(&self) -> u64 {

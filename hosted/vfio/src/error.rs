@@ -8,7 +8,7 @@ use vfio_ioctls::VfioError;
 
 use crate::pci::{Address, Obstacle};
 
-/// Why a card, its memory or its interrupts cannot be had. [`Error::remedy`] tells what to do about it.
+/// Why a card, its memory or its interrupts cannot be had. [`Error::remedy`] says what to do about it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -88,7 +88,7 @@ impl Error {
         Self::Vfio { what, error }
     }
 
-    /// What mends it: a command, a setting, or a place to look. `None` if nothing is known.
+    /// The remedy: a command, a setting, or a place to look. `None` if nothing is known.
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::NoSuchFunction { .. } => Some("bareverbs devices (lists the functions that can be used)".into()),

@@ -4,8 +4,8 @@
 //! (BAR0, mapped), memory that is locked and mapped at I/O virtual addresses ([`DmaAllocation`], in huge pages where there are some),
 //! and MSI-X vectors as event descriptors ([`Interrupt`]).
 //!
-//! The card reaches nothing but this memory, as long as it lives: the IOMMU sees to that, whatever the card is told. (Cards of one
-//! IOMMU group reach each other's: they share an address space.) Only memory that is mapped can be registered: [`DmaAllocation`] and
+//! The card reaches nothing but this memory, as long as it lives: the IOMMU enforces it, whatever address the card is given.
+//! (Cards of one IOMMU group reach each other's: they share an address space.) Only memory that is mapped can be registered: [`DmaAllocation`] and
 //! [`Mapping`] are the buffers for `reg_mr`. Memory that was mapped for one card has no meaning for another: no address is given out
 //! twice.
 //!

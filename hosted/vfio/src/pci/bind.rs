@@ -167,7 +167,7 @@ impl fmt::Display for BindError {
     }
 }
 
-// The causes are in the sentence: a source would have them told twice.
+// The causes are in the sentence: a source would have them printed twice.
 impl std::error::Error for BindError {}
 
 /// What binding `addresses` to vfio-pci takes; no steps if they are bound to it.

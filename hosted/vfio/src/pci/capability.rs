@@ -19,7 +19,7 @@ const MOST: usize = 48;
 /// Whether a function has MSI-X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Msix {
-    /// It has, with so many vectors (1 to 2048).
+    /// It has, with this number of vectors (1 to 2048).
     Vectors(u16),
     /// It has not.
     Absent,

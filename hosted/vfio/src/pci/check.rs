@@ -31,7 +31,7 @@ impl Default for Need {
 
 /// Everything that keeps `process` from using `function` over VFIO as things are; empty if nothing does.
 ///
-/// What only an attempt can tell is not in it: a limit of memory that others used up, or a process that this one may not see.
+/// What only an attempt can show is not in it: a limit of memory that others used up, or a process that this one may not see.
 pub fn obstacles(sysfs: &Sysfs, function: &Function, process: &Process, need: &Need) -> Vec<Obstacle> {
     let mut found = hardware(function, need);
     if found.iter().any(Obstacle::is_final) {

@@ -1,4 +1,4 @@
-//! What stands in the way of using a function over VFIO, and what mends it.
+//! What stands in the way of using a function over VFIO, and the remedy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -196,7 +196,7 @@ impl fmt::Display for Obstacle {
 impl std::error::Error for Obstacle {}
 
 impl Obstacle {
-    /// Whether the function is of no use, whoever has it.
+    /// Whether the function is of no use to any driver.
     pub(crate) const fn is_final(&self) -> bool {
         matches!(self, Self::NotMlx5 { .. } | Self::FirmwareRecovery { .. } | Self::NoAnswer { .. })
     }
@@ -221,7 +221,7 @@ impl Obstacle {
         }
     }
 
-    /// What mends it: a command to run, or what to do where no command helps. None if nothing does.
+    /// The remedy: a command to run, or what to do where no command helps. None if nothing does.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::NotMlx5 { .. } => "bareverbs devices (lists the functions that can be used)".into(),

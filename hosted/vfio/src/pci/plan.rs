@@ -141,7 +141,7 @@ impl fmt::Display for Effect {
 }
 
 impl Before {
-    /// What the kernel makes of an mlx5 function by itself: nothing needs to be remembered then.
+    /// What the kernel makes of an mlx5 function on its own: nothing needs to be remembered then.
     pub(crate) fn native() -> Self {
         Self { driver: Some(MLX5_CORE.into()), driver_override: None }
     }

@@ -21,7 +21,7 @@ pub struct Process {
     pub ipc_lock: bool,
 }
 
-/// How to tell which files a process may open.
+/// How to find which files a process may open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The kernel is asked: it is this process.

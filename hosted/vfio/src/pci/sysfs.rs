@@ -1,4 +1,4 @@
-//! Where the kernel tells of functions: sysfs, procfs and device files.
+//! Where the kernel describes functions: sysfs, procfs and device files.
 
 use std::fmt;
 use std::fs;

@@ -281,7 +281,7 @@ fn a_module_that_cannot_be_loaded_changes_nothing() {
     assert!(error.starts_with("modprobe vfio-pci: modprobe is not installed (package kmod)"), "{error}");
     assert!(error.ends_with("nothing was changed"), "{error}");
     assert_eq!(kernel.written, ["modprobe vfio-pci"]);
-    // Each is told once: the command, and its name.
+    // Each is reported once: the command, and its name.
     kernel.modprobe = Some(RunError::Failed { module: "vfio-pci".into(), said: "modprobe: FATAL: no such module".into() });
     let error = bind(&tree, &mut kernel, &Options::default()).unwrap_err().to_string();
     assert_eq!(error, "modprobe vfio-pci: FATAL: no such module; nothing was changed");

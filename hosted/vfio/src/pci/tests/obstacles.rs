@@ -158,7 +158,7 @@ fn a_group_that_is_in_use_names_the_process() {
     one(&tree, &anybody(), "IOMMU group 5 is in use by process 4711 (testpmd)", "kill 4711");
     tree.process(5000, "second", "dev/vfio/5");
     one(&tree, &anybody(), "process 4711 (testpmd), process 5000 (second)", "kill 4711 5000");
-    // What the attempt to open it tells, where the processes of others cannot be seen.
+    // What the attempt to open it shows, where the processes of others cannot be seen.
     let hidden = in_use(&Sysfs::at(tree.path()), 9);
     assert_eq!(hidden.to_string(), "IOMMU group 9 is in use by another process (root sees which)");
     assert!(hidden.remedy().unwrap().contains("sudo bareverbs devices"));
@@ -201,7 +201,7 @@ fn functions_that_lack_what_the_driver_needs() {
     let card = tree.card(CARD, 5).vfio(5);
     card.file("config", config(0x15b3, 0x1021, None));
     one(&tree, &anybody(), "0000:01:00.0 has no MSI-X capability", "");
-    // What other users than root see does not tell.
+    // What other users than root see is not enough.
     card.file("config", &config(0x15b3, 0x1021, None)[..64]);
     assert_eq!(all_for(&tree, &anybody()), []);
     card.file("config", [0xff; 256]);
