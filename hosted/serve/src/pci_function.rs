@@ -21,7 +21,7 @@ use crate::protocol::{Backend, Map};
 /// Longest access to a region: the greatest there is on a bus, a whole BlueFlame register, with room to spare.
 const MAX_ACCESS: usize = 4096;
 
-/// One function. Its device lives in the devices.
+/// One function, as its client sees it. The devices own its device.
 pub(crate) struct PciFunction {
     name: String,
     lines: Arc<RateLimited>,
