@@ -41,7 +41,7 @@ const EXTENDED_SPEEDS: u32 = 1 << 14;
 const CLIENT_REREGISTRATION: u32 = 1 << 25;
 /// State in a Set that leaves it.
 const NO_CHANGE: u32 = 0;
-/// 4.096 µs · 2^18: how long a packet may be under way.
+/// 4.096 µs · 2^18: how long a packet may be in progress.
 const SUBNET_TIMEOUT: u32 = 18;
 
 /// The key of the manager of the subnet, and what happens to who does not have it (IBTA 14.2.4).

@@ -16,7 +16,7 @@ pub(crate) struct EngineConfig {
     pub log_max_msg: u8,
     /// Bytes of payload in the largest packet of the port.
     pub max_mtu: u16,
-    /// Binary logarithm of the reads and atomics that a queue pair may have under way, at either end.
+    /// Binary logarithm of the reads and atomics that a queue pair may have in progress, at either end.
     pub log_max_reads: u8,
     /// Bytes of this process that the device may take.
     pub memory_limit: u64,

@@ -117,7 +117,7 @@ impl Engine {
         *self = Self::with_registry(self.shared.config.clone(), Arc::clone(&self.shared.identity), registry);
     }
 
-    /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. `false` if there
+    /// Takes a send doorbell (the 8 bytes written): the send queue will run up to its doorbell record. Returns `false` if there
     /// is no such queue.
     pub(crate) fn ring_send(&mut self, ctx: &mut StepContext<'_>, qpn: u32, doorbell: [u8; 8]) -> bool {
         let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.context.sq.is_some()) else { return false };
@@ -139,7 +139,7 @@ impl Engine {
         true
     }
 
-    /// Arms a completion queue. `false` if there is no such queue.
+    /// Arms a completion queue. Returns `false` if there is no such queue.
     pub(crate) fn arm_cq(&mut self, ctx: &mut StepContext<'_>, cqn: u32, arm: View<'_, CqArm>) -> bool {
         let armed = self.shared.cqs.arm(cqn, ctx.now, arm, &mut self.shared.events);
         if !armed {
@@ -152,7 +152,7 @@ impl Engine {
     /// ([`Engine::next_due`] says so). Queue pairs take turns.
     pub(crate) fn advance(&mut self, ctx: &mut StepContext<'_>) {
         for _ in 0..self.shared.loopback.len() {
-            // What the queue pairs send themselves shall not keep them from sending.
+            // Half a turn at most, so that loopback frames leave time to send.
             if ctx.meter.is_half_spent() {
                 break;
             }

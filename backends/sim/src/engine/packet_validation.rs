@@ -150,8 +150,8 @@ impl Qp {
         !self.context.service.is_connected() || !path.is_set(Ads::GRH) || path.bytes(Ads::RGID_RIP) == route.sgid
     }
 
-    /// Returns whether a packet comes from the partition of this queue pair. Subnet management knows none; the queue pair of
-    /// general management is in every partition of its port (InfiniBand Architecture 10.9.3).
+    /// Returns whether a packet comes from the partition of this queue pair. Subnet management has no partition; the queue pair
+    /// of general management is in every partition of its port (InfiniBand Architecture 10.9.3).
     pub(in crate::engine) fn shares_partition(&self, packet: &Packet<'_>, shared: &QpResources) -> bool {
         match self.context.wire_qpn() {
             SUBNET_QPN => true,

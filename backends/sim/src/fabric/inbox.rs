@@ -115,7 +115,8 @@ impl Inbox {
         Admission::Discard
     }
 
-    /// Takes a frame from the wire; `true` if it is in. One for a group needs room; so does one that the wire made of another.
+    /// Takes a frame from the wire. Returns `true` if it is in. One for a group needs room; so does one that the wire made of
+    /// another.
     pub(super) fn push(&self, source: Source, frame: Vec<u8>, group: bool) -> bool {
         let mut queues = self.queues();
         let Queues { queues, max_frames, max_bytes, discarded, .. } = &mut *queues;

@@ -118,7 +118,7 @@ fn a_device_that_stands_still_costs_the_others_only_what_they_send_to_it() {
 }
 
 #[test]
-fn a_full_inbox_holds_the_sender_back_and_loses_nothing() {
+fn a_full_inbox_delays_the_sender_and_loses_nothing() {
     let (a, b) = (0, 1);
     let mut rig = Rig::new(2);
     let count = 3 * MAX_FRAMES as u32;

@@ -226,7 +226,7 @@ impl EventQueues {
         Ok(eq.mask.first_chunk().map_or(0, |mask| u64::from_be_bytes(*mask)))
     }
 
-    /// Takes a doorbell: the consumer counter, and whether to arm. `false` if there is no such queue.
+    /// Takes a doorbell: the consumer counter, and whether to arm. Returns `false` if there is no such queue.
     pub(crate) fn doorbell(&mut self, ctx: &mut StepContext<'_>, eqn: u32, consumer: u32, arm: bool) -> bool {
         let Some(eq) = self.queues.get_mut(&eqn) else { return false };
         let consumer = consumer & COUNTER;

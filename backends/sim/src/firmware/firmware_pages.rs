@@ -30,8 +30,8 @@ pub(crate) mod cost {
 /// Time without a new object, an object's end or a page that moved, after which spare pages go back.
 ///
 /// A driver that unloads destroys its objects and then its event queues, one command after the other. A request to take pages
-/// back must not be under way by then: Linux refuses its own MANAGE_PAGES while it destroys the event queues. It takes that for
-/// a dead firmware and frees pages that the firmware still has (`reclaim_pages_cmd` of mlx5_core since Linux 6.18 and the
+/// back must not be in progress by then: Linux refuses its own MANAGE_PAGES while it destroys the event queues. It takes that
+/// for a dead firmware and frees pages that the firmware still has (`reclaim_pages_cmd` of mlx5_core since Linux 6.18 and the
 /// stable kernels of October 2025).
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -172,8 +172,8 @@ impl Pages {
         self.has_spare().then(|| self.quiet_since.after(QUIET))
     }
 
-    /// Returns the pages to ask for (positive) or to offer back (negative) by event now. One request of each kind is under way
-    /// at most.
+    /// Returns the pages to ask for (positive) or to offer back (negative) by event now. One request of each kind is in
+    /// progress at most.
     pub(crate) fn request(&mut self, now: Instant) -> Option<i32> {
         if core::mem::take(&mut self.changed) {
             self.quiet_since = now;

@@ -354,7 +354,7 @@ fn end(memory: &SimMemory) -> u64 {
     memory.addr.saturating_add(memory.len() as u64)
 }
 
-/// Puts `memory` in its place; `false` if another one lies there.
+/// Puts `memory` in its place. Returns `false` if another one lies there.
 fn insert(memories: &mut Vec<SimMemory>, memory: &SimMemory) -> bool {
     let place = memories.partition_point(|known| known.addr < memory.addr);
     let before = place.checked_sub(1).and_then(|before| memories.get(before));
@@ -374,12 +374,12 @@ pub struct MemoryMap {
 }
 
 impl MemoryMap {
-    /// Lets the device reach `memory`; `false` if another one lies there.
+    /// Lets the device reach `memory`. Returns `false` if another one lies there.
     pub fn map(&self, memory: &SimMemory) -> bool {
         insert(&mut self.memories.write(), memory)
     }
 
-    /// Takes the memory at `addr` away from the device; `false` if there is none. The device does not touch it any more
+    /// Takes the memory at `addr` away from the device. Returns `false` if there is none. The device does not touch it any more
     /// when this returns.
     pub fn unmap(&self, addr: u64) -> bool {
         let mut memories = self.memories.write();

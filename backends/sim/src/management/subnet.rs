@@ -22,7 +22,7 @@ pub(super) mod attribute {
 const GUIDS_PER_BLOCK: usize = 8;
 const PKEYS_PER_BLOCK: usize = 32;
 
-/// Returns the port of PortInfo's modifier, whose uppermost bit says that the manager knows the extended speeds (IBTA
+/// Returns the port of PortInfo's modifier, whose highest bit says that the manager supports the extended speeds (IBTA
 /// 14.2.5.6). Port 0 is whichever port was asked.
 fn is_own_port(modifier: u32) -> bool {
     modifier & 0xff <= 1

@@ -136,7 +136,7 @@ fn errors_are_counted_and_cleared_as_well() {
 }
 
 #[test]
-fn violations_are_told_in_port_info_until_a_manager_clears_them() {
+fn violations_are_reported_in_port_info_until_a_manager_clears_them() {
     let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     let mut ask = |question: &[u8; MAD]| {
@@ -192,7 +192,7 @@ fn the_management_key_protects_as_the_manager_wants() {
 }
 
 #[test]
-fn a_manager_that_is_gone_loses_its_protection_but_not_its_key() {
+fn a_dead_manager_loses_its_protection_but_not_its_key() {
     let config = DeviceConfig { managed: true, ..DeviceConfig::default() };
     let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
     let mut at = |seconds: u64, question: &[u8; MAD]| {

@@ -43,7 +43,7 @@ const MAILBOX_SIZE: u32 = 0x1000;
 const MAILBOX: u32 = 0x10_0000;
 /// Bytes of the mailbox: more than the largest register with its headers.
 pub(crate) const MAILBOX_LEN: usize = 1024;
-/// In the command register: it is to be done, or under way; the rest is the opcode, and above it the status.
+/// In the command register: it is to be done, or in progress; the rest is the opcode, and above it the status.
 const BUSY: u32 = 1;
 const OPCODE_SHIFT: u32 = 16;
 const STATUS_SHIFT: u32 = 8;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holds_the_semaphore_until_it_gives_it_back() {
+    fn the_semaphore_has_one_owner_until_it_is_released() {
         let mut gateway = Gateway::new(0x240, 0x218);
         assert!(lock(&mut gateway));
         assert!(!lock(&mut gateway));

@@ -38,7 +38,7 @@ pub(crate) const FIRST_QPN: u32 = 2;
 /// Least index of a key: key 0x100 ends receive lists.
 const FIRST_MKEY: u32 = 2;
 
-/// What the registry knows of an object.
+/// What the registry records of an object.
 #[derive(Clone, Debug, Default)]
 struct Entry {
     owner: Owner,

@@ -130,7 +130,7 @@ fn waits_for_the_world<R>(host: &Host, access: impl FnOnce() -> R) -> R {
 }
 
 #[test]
-fn an_access_waits_for_the_thread_that_holds_the_world() {
+fn an_access_waits_for_the_thread_that_locked_the_world() {
     let (world, host, other) = World::pair(WorldConfig::default());
     assert!(waits_for_the_world(&host, || other.registers().read32(0)).is_ok());
     assert!(waits_for_the_world(&host, || other.registers().write32(0x800, 0)).is_ok());
@@ -141,7 +141,7 @@ fn an_access_waits_for_the_thread_that_holds_the_world() {
 }
 
 #[test]
-fn a_thread_that_holds_the_world_is_refused_and_does_not_wait_for_itself() {
+fn a_thread_that_locked_the_world_is_refused_and_does_not_wait_for_itself() {
     let (world, host, other) = World::pair(WorldConfig::default());
     host.with_device(|_| {
         assert_eq!(other.registers().read32(8), Err(OutOfRange { offset: 8, len: 4 }));

@@ -34,7 +34,7 @@ const ST_FIRED: u32 = 0xa;
 const OVERRUN: u8 = 1;
 const NO_MEMORY: u8 = 2;
 
-/// What an entry shall say.
+/// The content of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Completion {
     pub(in crate::engine) opcode: CqeOpcode,

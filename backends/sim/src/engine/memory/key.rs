@@ -304,7 +304,7 @@ impl KeyTable {
                 }
             }
             Some(AccessMode::Memic) => {
-                // It opens one allocation for good: requests cannot move it to another.
+                // It opens one allocation: requests cannot move it to another.
                 if mkc.is_set(Mkc::UMR_EN) || mkc.is_set(Mkc::FREE) || mkc.is_set(Mkc::LENGTH64) {
                     return Err(CmdStatus::BadParam);
                 }

@@ -23,7 +23,7 @@ const TIMEOUT_UNIT: Duration = Duration::from_nanos(4096);
 /// Bytes of a context.
 pub(in crate::engine) const CONTEXT: usize = 232;
 
-/// What a queue pair speaks.
+/// Transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Service {
     /// Reliable connection.
@@ -116,11 +116,11 @@ impl QpPlan<'_> {
         self.pages.memory()
     }
 
-    /// Returns what it refers to.
+    /// Returns the objects that it refers to.
     pub(in crate::engine) fn uses(&self) -> Vec<Resource> {
         let qpc = &self.qpc;
         let mut uses = Vec::new();
-        // The queue pair that changes keys learns its protection domain when it is initialized.
+        // The queue pair that changes keys gets its protection domain when it is initialized.
         if self.service != Service::RegUmr {
             uses.push(Resource::pd(qpc.get(Qpc::PD)));
         }
@@ -142,7 +142,7 @@ impl QpPlan<'_> {
 }
 
 impl QpContext {
-    /// Returns what a context asks for, before anything is kept of it.
+    /// Reads and checks a context, before anything is created.
     pub(in crate::engine) fn plan<'a>(
         qpc: View<'a, Qpc>,
         source: PageSource<'a>,
@@ -358,7 +358,7 @@ impl QpContext {
     }
 }
 
-/// Returns the vendor's own syndrome: nothing is published about its values, so it only distinguishes flushes from the rest, as
+/// Vendor syndromes of completions: nothing is published about its values, so it only distinguishes flushes from the rest, as
 /// devices do (0xf9 is what they report for a flush).
 pub(in crate::engine) fn vendor(syndrome: CqeSyndrome) -> u8 {
     if syndrome == CqeSyndrome::WrFlush { 0xf9 } else { 0x80 | syndrome.code() as u8 }

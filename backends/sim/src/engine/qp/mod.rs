@@ -1,4 +1,4 @@
-//! Queue pairs: the context that both halves of the transport share, and the halves.
+//! Queue pairs: the context that requester and responder share, requester and responder.
 
 pub(super) mod context;
 pub(super) mod modify;
@@ -8,7 +8,7 @@ use crate::engine::qp::context::{QpContext, QpPlan};
 use crate::engine::requester::state::Requester;
 use crate::engine::responder::state::Responder;
 
-/// Bytes of this process that an answer takes while it waits.
+/// Bytes of this process that a waiting response takes.
 const REPLY_MEMORY: u64 = 128;
 
 /// A queue pair.
@@ -25,7 +25,7 @@ impl Qp {
         Self { context, requester: Requester::default(), responder: Responder::default() }
     }
 
-    /// Returns the bytes of this process that its lists take: pages, and requests under way.
+    /// Returns the bytes of this process that its lists take: pages, and requests in progress.
     pub(in crate::engine) fn memory(&self) -> u64 {
         self.context.list_memory + self.requester.memory + self.responder.replies.len() as u64 * REPLY_MEMORY
     }

@@ -138,7 +138,7 @@ fn check(
     let takes = |bit: u32, always: bool| opt_mask & bit != 0 || always;
     let to_rtr = opcode == CmdOpcode::Init2RtrQp;
     let mtu = new.get(Qpc::MTU);
-    let most_reads = u32::from(config.log_max_reads);
+    let max_reads = u32::from(config.log_max_reads);
     let accepts = takes(opt_param::RRA_MAX, to_rtr && service.is_reliable());
     let sends = takes(opt_param::SRA_MAX, opcode == CmdOpcode::Rtr2RtsQp && service.is_reliable());
     let path = new.sub(Qpc::PRIMARY_ADDRESS_PATH);
@@ -152,8 +152,8 @@ fn check(
         || (takes_path && service.is_connected() && !is_unicast)
         || (takes(opt_param::PM_STATE, false) && new.get(Qpc::PM_STATE) != MIGRATED)
         || (to_rtr && service.is_connected() && (!(1..=5).contains(&mtu) || 128 << mtu > u32::from(config.max_mtu)))
-        || (accepts && new.get(Qpc::LOG_RRA_MAX) > most_reads)
-        || (sends && new.get(Qpc::LOG_SRA_MAX) > most_reads)
+        || (accepts && new.get(Qpc::LOG_RRA_MAX) > max_reads)
+        || (sends && new.get(Qpc::LOG_SRA_MAX) > max_reads)
         || (has_route && identity.source_gid(path.get(Ads::SRC_ADDR_INDEX)).is_none());
     if refused { Err(CmdStatus::BadParam) } else { Ok(()) }
 }

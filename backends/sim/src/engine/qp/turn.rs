@@ -1,4 +1,4 @@
-//! A queue pair's turn: the packet or the work that is next, and its context as a query shows it.
+//! A queue pair's turn: it takes a packet, sends, responds or flushes. Also its context as a query shows it.
 
 use bareverbs::Instant;
 use bareverbs_mlx5_spec::{Qpc, QpcState, ViewMut};
@@ -25,7 +25,7 @@ impl Qp {
         }
     }
 
-    /// Does what can be done now. `true` if there is more.
+    /// Does the work that can be done now. Returns `true` if there is more.
     pub(in crate::engine) fn run(&mut self, step: &mut QpStep<'_, '_>) -> bool {
         self.requester.check_timers(&mut self.context, step);
         let mut more = false;
@@ -63,7 +63,7 @@ impl Qp {
         }
     }
 
-    /// Completes what is posted on both queues, as much as the turn allows. `true` if there is more.
+    /// Completes what is posted on both queues, as much as the turn allows. Returns `true` if there is more.
     pub(in crate::engine) fn flush(&mut self, step: &mut QpStep<'_, '_>) -> bool {
         self.requester.flush_sends(&mut self.context, step) || self.responder.flush_receives(&mut self.context, step)
     }

@@ -1,4 +1,4 @@
-//! Request packets made from send WQEs.
+//! Builds request packets from send WQEs.
 
 use bareverbs_mlx5_spec::{CqeSyndrome, Qpc, WqeOpcode};
 
@@ -27,7 +27,8 @@ pub(in crate::engine) fn operation(wqe: &SendWqe, place: Place) -> (Operation, O
 }
 
 impl Requester {
-    /// Packet `packet_index` of request `at`: outer `None` if there is no such request, inner error if it cannot be made.
+    /// Builds packet `packet_index` of request `at`: outer `None` if there is no such request, inner error if it cannot be
+    /// made.
     pub(in crate::engine) fn build(
         &self,
         qp: &QpContext,

@@ -17,7 +17,7 @@ use crate::wqe_decode::{DataSegment, SendBody, SendWqe, WqeError, blocks};
 const MAX_MESSAGE: u64 = 1 << 31;
 
 impl Requester {
-    /// Takes the next WQE from the ring. `false` if there is none to take.
+    /// Takes the next WQE from the ring. Returns `false` if there is none to take.
     pub(in crate::engine) fn fetch(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         if qp.state != QpcState::Rts || self.fetched == self.posted() {
             return false;
@@ -102,7 +102,7 @@ impl Requester {
         Some((bytes, size))
     }
 
-    /// Returns what is wrong with a request before anything of it is done.
+    /// Returns the error of a request that must not be started.
     pub(in crate::engine) fn refuse(
         &self,
         qp: &QpContext,
@@ -115,7 +115,7 @@ impl Requester {
         if (reliable_only && !qp.service.is_reliable()) || (sends && qp.service == Service::RegUmr) {
             return Some(CqeSyndrome::LocalQpOp);
         }
-        // Queue pair 0 speaks to its like alone.
+        // Queue pair 0 sends to queue pairs 0 alone.
         if let SendBody::Send { address: Some(address), .. } = &wqe.body
             && (address.dqpn == SUBNET_QPN) != qp.is_subnet_management()
         {
@@ -127,7 +127,7 @@ impl Requester {
         };
         let log_msg_max = qp.get(Qpc::LOG_MSG_MAX);
         let most = if log_msg_max == 0 { most } else { most.min(1 << log_msg_max) };
-        // Half of all sequence numbers may be under way, so a message has fewer packets than that.
+        // Half of all sequence numbers may be in progress, so a message has fewer packets than that.
         let packets = len.div_ceil(qp.mtu() as u64);
         if sends && (len > most || packets >= u64::from(psn::HALF)) {
             return Some(CqeSyndrome::LocalLength);

@@ -47,8 +47,8 @@ impl Requester {
         let last = after.checked_sub(1).and_then(|last| self.ops.get(last));
         let taken = last.map_or(self.done.receives, |op| op.count.receives);
         let mut limit = psn::add(taken, credits);
-        // A message that was begun when there was no limit continues: nothing under way may ask for the acknowledgement that it
-        // would have to wait for.
+        // A message that was begun when there was no limit continues: nothing in progress may ask for the acknowledgement that
+        // it would have to wait for.
         if self.receive_limit.is_none()
             && let Some(begun) = self.ops.get(self.cursor.0).filter(|_| self.cursor.1 > 0)
         {

@@ -1,4 +1,4 @@
-//! The error states: send requests under way and posted complete in order, with the flush status; also those posted later.
+//! The error states: send requests in progress and posted complete in order, with the flush status; also those posted later.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::engine::resources::QpStep;
 const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
 
 impl Requester {
-    /// Completes what is posted on the send queue, as much as the turn allows. `true` if there is more.
+    /// Completes what is posted on the send queue, as much as the turn allows. Returns `true` if there is more.
     pub(in crate::engine) fn flush_sends(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         self.ack_due = None;
         self.rnr_until = None;

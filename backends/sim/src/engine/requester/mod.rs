@@ -21,15 +21,15 @@ use crate::engine::resources::{QpResources, QpStep};
 use crate::registry::Resource;
 use crate::wqe_decode::{SendBody, SendWqe};
 
-/// Packets sent and not acknowledged, at most.
+/// Maximum packets sent and not acknowledged.
 pub(in crate::engine) const WINDOW: u32 = 128;
-/// An acknowledgement is asked for at least once in this many packets.
+/// An acknowledgement is requested at least once in this many packets.
 const ACK_EVERY: u32 = 32;
 /// Requests that are examined in about the time of an access to memory.
 const REQUESTS_PER_STEP: u64 = 32;
-/// Packets that one queue pair sends in one go.
+/// Maximum packets that one queue pair sends in a turn.
 const BUDGET: u32 = 64;
-/// Requests under way, at most. The window is reached before, but for requests that send nothing.
+/// Requests in progress, at most. The window is reached before, but for requests that send nothing.
 pub(in crate::engine) const MAX_UNDER_WAY: usize = 1024;
 /// Bytes of this process that a request takes at most: a WQE of 64 blocks of 16 bytes, decoded.
 pub(in crate::engine) const MAX_OP_MEMORY: u64 = 8192;
@@ -72,7 +72,7 @@ impl Requester {
         }
     }
 
-    /// Sends the packet under the cursor, or does the local work there. `false` if it must wait.
+    /// Sends the packet under the cursor, or does the local work there. Returns `false` if it must wait.
     fn send_one(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         let (at, packet_index) = self.cursor;
         let Some(op) = self.ops.get(at) else { return false };
@@ -123,7 +123,7 @@ impl Requester {
             return false;
         }
         let psn = psn::add(op.first_psn, packet_index);
-        // Half of all numbers may be under way, or old and new could not be distinguished.
+        // Half of all numbers may be in progress, or old and new could not be distinguished.
         psn::distance(op.end_psn(), self.unacked) < psn::HALF
             && (!qp.service.is_reliable() || psn::ahead(psn, self.window_start) < WINDOW.cast_signed())
             && self.has_credit(op, packet_index)

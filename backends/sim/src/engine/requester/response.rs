@@ -24,7 +24,7 @@ impl Requester {
     pub(in crate::engine) fn handle_response(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, packet: &Packet<'_>) {
         let psn = packet.bth.psn;
         if !qp.can_send() || !self.is_outstanding(psn) {
-            // Late or duplicate.
+            // Stale or duplicate.
             return;
         }
         if let Some(aeth) = packet.aeth {
@@ -41,7 +41,7 @@ impl Requester {
         }
     }
 
-    /// Everything before `psn` arrived there.
+    /// Takes an acknowledgement of everything before `psn`.
     fn acknowledge(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, psn: u32) -> Acknowledged {
         let before = self.unacked;
         let mut outcome = Acknowledged::All;

@@ -9,7 +9,7 @@ use crate::engine::qp::context::QpContext;
 use crate::engine::requester::state::Requester;
 use crate::engine::resources::QpStep;
 
-/// A timer that is seen later than this part of its value was not watched.
+/// A timer that is checked later than this part of its value was not watched.
 const LATE: u32 = 4;
 
 /// Returns the delay that a timer code of an RNR NAK names (InfiniBand Architecture, table 45).
@@ -28,7 +28,7 @@ impl Requester {
         self.progress(retries, rnr, timeout, now);
     }
 
-    /// Something is missing: sends again from the oldest unacknowledged packet, or gives up.
+    /// Sends again from the oldest unacknowledged packet, or fails after the last retry.
     pub(in crate::engine) fn retransmit(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) {
         let Some(left) = self.retries_left.checked_sub(1) else {
             self.fail_head(qp, step, CqeSyndrome::TransportRetryExc);
@@ -42,9 +42,9 @@ impl Requester {
         self.ack_due = qp.timeout().map(|timeout| step.ctx.now.after(timeout));
     }
 
-    /// The peer had no receive: waits as long as it said, or gives up.
+    /// Waits as long as the peer's RNR NAK says, or fails after the last retry.
     pub(in crate::engine) fn wait_for_receive(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, timer: u8) {
-        /// Retries without end.
+        /// Retry count that means no limit.
         const FOREVER: u32 = 7;
         if qp.get(Qpc::RNR_RETRY) != FOREVER {
             let Some(left) = self.rnr_left.checked_sub(1) else {

@@ -1,4 +1,4 @@
-//! State of the requester: requests under way, the window of sequence numbers, timers and counters of retries.
+//! State of the requester: requests in progress, the window of sequence numbers, timers and counters of retries.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use bareverbs_mlx5_spec::CqeSyndrome;
 use crate::engine::psn;
 use crate::wqe_decode::{DataSegment, SendBody, SendWqe};
 
-/// Requests under way for which there is always room.
+/// Requests in progress for which there is always room.
 const KEPT_ROOM: usize = 128;
 
 /// How many messages there were, modulo 2 to the 24th as the peer counts them.
@@ -67,7 +67,7 @@ impl SendOp {
         }
     }
 
-    /// Returns the packets that ask for it.
+    /// Returns the number of request packets.
     pub(in crate::engine) fn packets(&self) -> u32 {
         match self.kind() {
             Kind::SendOrWrite => self.psns,
@@ -126,7 +126,7 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) done: MessageCount,
     /// Receives that the peer has posted in all, if it reports credits. No message is sent beyond them.
     pub(in crate::engine) receive_limit: Option<u32>,
-    /// Requests under way, oldest first.
+    /// Requests in progress, oldest first.
     pub(in crate::engine) ops: VecDeque<SendOp>,
     /// The next packet: request among `ops`, packet of it.
     pub(in crate::engine) cursor: (usize, u32),
@@ -150,14 +150,14 @@ pub(in crate::engine) struct Requester {
     pub(in crate::engine) rnr_until: Option<Instant>,
     /// Packets are being sent again because one was found missing.
     pub(in crate::engine) retransmitting: bool,
-    /// Report an event when nothing is under way (SQD).
+    /// Report an event when nothing is in progress (SQD).
     pub(in crate::engine) notify_drained: bool,
-    /// Bytes of this process that the requests under way take.
+    /// Bytes of this process that the requests in progress take.
     pub(in crate::engine) memory: u64,
 }
 
 impl Requester {
-    /// Begins at a sequence number.
+    /// Starts at a sequence number.
     pub(in crate::engine) fn start(&mut self, psn: u32, retries: u32, rnr: u32) {
         self.next_psn = psn;
         self.unacked = psn;
@@ -181,7 +181,7 @@ impl Requester {
         self.cursor.0 > 0
     }
 
-    /// Forgets the oldest request, which is complete.
+    /// Removes the oldest request, which is complete.
     pub(in crate::engine) fn pop(&mut self) -> Option<SendOp> {
         let op = self.ops.pop_front()?;
         self.memory = self.memory.saturating_sub(op.memory);
@@ -226,7 +226,7 @@ impl Requester {
         self.ack_due = if waiting { timeout.map(|timeout| now.after(timeout)) } else { None };
     }
 
-    /// Nothing is under way: what comes next has new numbers.
+    /// Nothing is in progress: what comes next has new numbers.
     pub(in crate::engine) fn forget_sent(&mut self) {
         self.cursor = (0, 0);
         self.acknowledged = None;

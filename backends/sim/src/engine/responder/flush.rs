@@ -11,7 +11,7 @@ use crate::engine::responder::state::Responder;
 const FLUSHED: CqeSyndrome = CqeSyndrome::WrFlush;
 
 impl Responder {
-    /// Completes what is posted on the receive queue, as much as the turn allows. `true` if there is more.
+    /// Completes what is posted on the receive queue, as much as the turn allows. Returns `true` if there is more.
     pub(in crate::engine) fn flush_receives(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         if qp.rq.is_none() && qp.srq.is_none() && self.xrc_srq.is_none() {
             return false;

@@ -94,7 +94,7 @@ impl Responder {
                 }
             }
             Operation::CompareSwap | Operation::FetchAdd => {
-                // Sequence numbers return after 2^24 packets: the newest atomic with this one is meant.
+                // Sequence numbers wrap after 2^24 packets: the newest atomic with this one is meant.
                 let saved = self.atomics.iter().rev().find(|(psn, _)| *psn == packet.bth.psn);
                 let (Some(&(psn, original)), true) = (saved, room) else { return };
                 let msn = self.msn;
@@ -127,7 +127,7 @@ impl Responder {
             }
             Operation::Write(_) | Operation::WriteImmediate(_) => {
                 let done = self.handle_write(qp, step, packet, place);
-                // One that finds no receive comes again.
+                // A request without a receive is repeated.
                 if place.is_start() && !matches!(done, Err(Stop::NotReady)) {
                     qp.counts(step).writes += 1;
                 }

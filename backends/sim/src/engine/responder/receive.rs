@@ -146,7 +146,7 @@ impl Responder {
     /// Completes a receive.
     pub(in crate::engine) fn complete_receive(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>, done: ReceiveDone) {
         let (cqn, user_index) = match self.xrc_srq {
-            // What was posted to a queue that is gone completes nowhere.
+            // Receives of a destroyed queue do not complete.
             Some(name) => match step.shared.srqs.find(name) {
                 Some(srq) => (srq.spec.cqn, srq.spec.user_index),
                 None => return,

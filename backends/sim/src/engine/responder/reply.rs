@@ -12,7 +12,7 @@ use crate::engine::responder::xrc::domain_of;
 use crate::engine::srq::SrqName;
 use crate::packet::{Aeth, Operation, Place, Reth, Syndrome};
 
-/// Responses that one queue pair sends in one go.
+/// Maximum responses that one queue pair sends in a turn.
 const BUDGET: u32 = 64;
 
 impl Responder {
@@ -21,7 +21,7 @@ impl Responder {
         self.replies.push_back(Reply::Read { psn, packets, sent: 0, source, srq, msn, again });
     }
 
-    /// Sends queued responses. `true` if there are more.
+    /// Sends queued responses. Returns `true` if there are more.
     pub(in crate::engine) fn respond(&mut self, qp: &mut QpContext, step: &mut QpStep<'_, '_>) -> bool {
         for _ in 0..BUDGET {
             if !step.shared.has_room() || step.ctx.meter.is_spent() {

@@ -12,7 +12,7 @@ use crate::engine::srq::SrqName;
 use crate::packet::{Reth, Syndrome};
 use crate::wqe_decode::DataPointer;
 
-/// Answers that wait, at most. Reads and atomics are far fewer.
+/// Maximum responses that wait. Reads and atomics are far fewer.
 const MAX_REPLIES: usize = 1024;
 
 /// Acknowledged. How many receives are posted is filled in when it is sent.
@@ -39,7 +39,7 @@ impl Refusal {
     pub(in crate::engine) const ACCESS: Self =
         Self { syndrome: Some(Syndrome::RemoteAccess), receive: None, event: Some(EventType::WqAccessError) };
 
-    /// The shared receive queue has failed, and with it the receive queue of who takes from it.
+    /// The shared receive queue has failed, and with it every queue pair that takes from it.
     pub(in crate::engine) const QUEUE: Self =
         Self { syndrome: Some(Syndrome::RemoteOperational), receive: None, event: Some(EventType::WqCatasError) };
 
@@ -48,7 +48,7 @@ impl Refusal {
         Self { syndrome: Some(syndrome), receive: Some(receive), event: None }
     }
 
-    /// The key that a message shall invalidate cannot be: the message arrived, so that the peer gets no NAK, neither
+    /// The key that a message is to invalidate cannot be invalidated. The message arrived, so the peer gets no NAK, neither
     /// good nor bad (class J of InfiniBand Architecture 9.9.6.3). The receive says that the request was invalid, as with
     /// Linux's software device (`rxe_resp.c`, `RESPST_ERR_INVALIDATE_RKEY`).
     pub(in crate::engine) const INVALIDATION: Self =
@@ -57,7 +57,7 @@ impl Refusal {
 
 /// Why a request was not carried out.
 pub(in crate::engine) enum Stop {
-    /// No receive is posted: the peer shall try again.
+    /// No receive is posted: the peer gets an RNR NAK and tries again.
     NotReady,
     /// The queue pair fails.
     Refused(Refusal),
@@ -69,7 +69,7 @@ impl From<Refusal> for Stop {
     }
 }
 
-/// State of the receiving half.
+/// State of the responder.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Responder {
     /// Number of the next request packet.
@@ -178,7 +178,7 @@ impl Receive {
 pub(in crate::engine) enum NoReceive {
     /// It could not be read or makes no sense. The message in progress has what is needed to complete it.
     BadWqe,
-    /// The shared queue has failed, and so does who takes from it.
+    /// The shared receive queue has failed, and so does a queue pair that takes from it.
     Queue,
 }
 

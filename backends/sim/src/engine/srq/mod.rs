@@ -144,7 +144,7 @@ impl SrqTable {
         Ok(room)
     }
 
-    /// Sets the limit. `true` if fewer WQEs are posted already: an event reports it, and the limit is cleared.
+    /// Sets the limit. Returns `true` if fewer WQEs are posted already: an event reports it, and the limit is cleared.
     pub(in crate::engine) fn arm(
         &mut self,
         memory: &dyn HostMemory,

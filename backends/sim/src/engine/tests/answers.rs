@@ -238,7 +238,7 @@ fn repeated_reads_and_atomics_are_answered_up_to_the_depth_of_the_responder() {
         };
         lone.answer(&packet);
         assert_eq!(lone.sent().len(), 1);
-        // A peer that does not wait for answers gets no more than it may have under way.
+        // A peer that does not wait for answers gets no more than it may have in progress.
         (0..1000).for_each(|_| lone.answer(&packet));
         assert_eq!(lone.sent().len(), depth, "{operation:?}");
         lone.answer(&packet);

@@ -152,7 +152,7 @@ fn an_acknowledgement_that_completes_very_many_requests() {
 }
 
 #[test]
-fn a_flush_of_all_that_a_ring_can_hold() {
+fn a_flush_of_a_full_ring() {
     let mut host = Host::new(1);
     let mut qp = host.qp(14, 4, 15);
     host.connect(qp.qpn, 2, 2, Link::default());
@@ -175,7 +175,7 @@ fn a_flush_of_all_that_a_ring_can_hold() {
 }
 
 #[test]
-fn a_receive_posted_in_error_completes_without_anyone_else() {
+fn a_receive_posted_in_error_completes_without_other_work() {
     let mut host = Host::new(1);
     let mut qp = to_itself(&mut host, 4);
     host.modify(qp.qpn, CmdOpcode::Qp2Err, 0, |_| {}).unwrap();

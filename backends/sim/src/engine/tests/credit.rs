@@ -103,7 +103,7 @@ fn no_more_sends_than_receives_and_one() {
 }
 
 #[test]
-fn a_long_message_goes_on_when_its_first_packet_had_a_receive() {
+fn a_long_message_continues_when_its_first_packet_had_a_receive() {
     let mut lone = Lone::new();
     lone.post(SEND, 3 * MTU);
     lone.post(SEND, 8);
@@ -173,7 +173,7 @@ fn what_a_peer_without_receives_is_sent_is_not_sent_in_vain() {
 }
 
 #[test]
-fn a_requester_without_credits_goes_on_over_a_bad_wire() {
+fn a_requester_without_credits_makes_progress_over_a_bad_wire() {
     let per_mille = Probability::per_mille;
     let faults =
         WireFaults { loss: per_mille(80), duplication: per_mille(50), reordering: per_mille(50), ..WireFaults::default() };
@@ -234,9 +234,10 @@ fn the_receive_of_a_message_counts_until_it_is_done() {
     assert_eq!(reported, expected);
 }
 
-/// The turn ends amid a message, before a packet that asks for an acknowledgement: nothing under way would bring more credits.
+/// The turn ends amid a message, before a packet that asks for an acknowledgement: nothing in progress would bring more
+/// credits.
 #[test]
-fn a_message_that_was_begun_without_a_limit_goes_on() {
+fn a_message_that_began_without_a_limit_continues() {
     let mut lone = Lone::fresh();
     lone.post(SEND, 8);
     lone.post(SEND, 30 * MTU);

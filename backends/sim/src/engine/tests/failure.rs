@@ -152,7 +152,7 @@ fn destroyed_key_is_reported() {
 }
 
 #[test]
-fn malformed_elements() {
+fn malformed_wqes() {
     let mut failure = Failure::new();
     let (at_a, _, _) = failure.run(0x77, &[]);
     assert_eq!(at_a, [(0xd, 0x02), FLUSHED]);
@@ -271,7 +271,7 @@ fn a_doorbell_that_comes_late_is_no_mistake() {
     let mut failure = Failure::new();
     let pair = &mut failure.pair;
     let qpn = pair.qa.qpn;
-    // The second doorbell is under way while the record that the first one has the device read covers both requests.
+    // The second doorbell is in progress while the record that the first one has the device read covers both requests.
     let first = pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
     let second = pair.a.write_send(&mut pair.qa, 0x00, SIGNALED, 0, &[]);
     pair.a.with(|engine, ctx| engine.ring_send(ctx, qpn, first));
@@ -308,7 +308,7 @@ fn doorbells_may_be_very_many_blocks_behind() {
 }
 
 #[test]
-fn an_element_of_another_place_is_refused() {
+fn a_wqe_of_another_index_is_refused() {
     let mut failure = Failure::new();
     let pair = &mut failure.pair;
     let qpn = pair.qa.qpn;

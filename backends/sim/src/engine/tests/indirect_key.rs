@@ -103,7 +103,7 @@ fn key_with_list(host: &mut Host, list: &[u8], len: u64) -> u32 {
 /// CREATE_MKEY takes any list. A key that a request has not bound refers to none of those that it names, or a program could
 /// keep another one's keys. A request that binds it checks the whole list, not only what it brings.
 #[test]
-fn a_list_of_another_domain_holds_no_key_and_is_not_bound() {
+fn a_list_of_another_domain_refers_to_no_key_and_is_not_bound() {
     let mut pair = Pair::new();
     let (_, (at_b, own)) = pair.buffers(4096);
     let foreign = pair.b.mkey_of(PD + 1, at_b, 4096, 0xf);

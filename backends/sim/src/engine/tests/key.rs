@@ -469,7 +469,7 @@ fn local_invalidate_of_a_type_2_window() {
 }
 
 #[test]
-fn a_window_holds_the_regions_of_which_its_list_has_entries() {
+fn a_window_refers_to_the_regions_in_its_list() {
     let mut pair = Pair::new();
     let (_, (at_b, _)) = pair.buffers(2 * 4096);
     let [first, second] = [at_b, at_b + 4096].map(|at| pair.b.mkey(at, 4096, 3));

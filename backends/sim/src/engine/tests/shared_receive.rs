@@ -144,7 +144,7 @@ fn is_established(event: &EngineEvent) -> bool {
 }
 
 #[test]
-fn the_limit_is_told_of_once_when_elements_run_out() {
+fn the_limit_is_reported_once_when_wqes_run_out() {
     let (mut pair, mut srq) = sharing(2);
     let ((at_a, key_a), (at_b, _)) = pair.buffers(4096);
     let shared = pair.b.mkey_of(SHARED_PD, at_b, 4096, 0x1f);
