@@ -12,10 +12,10 @@ extern crate std;
 mod control_path;
 #[cfg(feature = "data-path")]
 mod data_path;
-#[cfg(feature = "sender")]
-mod machine;
 #[cfg(feature = "forced-panic")]
 mod forced_panic;
+#[cfg(feature = "sender")]
+mod machine;
 #[cfg(feature = "sender")]
 mod sender;
 #[cfg(feature = "sender-receiver")]
