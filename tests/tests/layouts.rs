@@ -1,7 +1,8 @@
 //! Holds every field that `bareverbs-mlx5-spec` defines against the published offsets.
 //!
 //! `tests/data/ifc-offsets.tsv` has the structures of `mlx5_ifc.h` as a C compiler lays them out;
-//! `tests/data/wqe-offsets.tsv` those that `mlx5_ifc.h` does not have, each row with its source, and `tests/data/reserved-offsets.tsv`
+//! `tests/data/wqe-offsets.tsv` those that `mlx5_ifc.h` does not have, each row with its source, `tests/data/ibta-offsets.tsv` those of
+//! the InfiniBand architecture, and `tests/data/reserved-offsets.tsv`
 //! the fields that lie in bits which `mlx5_ifc.h` reserves. Columns: structure, field, byte offset of the field's first byte, bits,
 //! `dword:hi..lo`, source; a line `#structure size` comes before the fields.
 
@@ -15,11 +16,13 @@ use bareverbs_mlx5_spec::{
 };
 
 const IFC: &str = include_str!("../data/ifc-offsets.tsv");
-const WQE: &str = include_str!("../data/wqe-offsets.tsv");
+const WQE: &str = concat!(include_str!("../data/wqe-offsets.tsv"), include_str!("../data/ibta-offsets.tsv"));
 const RESERVED: &str = include_str!("../data/reserved-offsets.tsv");
 
 /// Layouts that are not in `mlx5_ifc.h`, and why.
 const NOT_IN_IFC: &[(&str, &str)] = &[
+    ("ib_node_info", MANAGEMENT),
+    ("ib_port_info", MANAGEMENT),
     ("mlx5_wqe_ctrl_seg", WORK_QUEUE),
     ("mlx5_wqe_raddr_seg", WORK_QUEUE),
     ("mlx5_wqe_atomic_seg", WORK_QUEUE),
@@ -42,6 +45,7 @@ const NOT_IN_IFC: &[(&str, &str)] = &[
     ("create_qp_in_user_memory", PROGRAMS),
     ("create_mkey_in_user_memory", PROGRAMS),
 ];
+const MANAGEMENT: &str = "an attribute of subnet management is defined by the IBTA";
 const WORK_QUEUE: &str = "a segment of a work request is a C structure of mlx5dv.h or wqe.h";
 const PROGRAMS: &str = "Linux passes it on from programs and has no names for it";
 const DOORBELL: &str = "doorbells are words that code builds by shifts";

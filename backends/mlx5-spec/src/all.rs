@@ -65,6 +65,8 @@ const INNER: &[LayoutInfo] = &[
     WqeRepeatBlock::INFO,
     WqeRepeatEntry::INFO,
     WqeSrqNextSeg::INFO,
+    NodeInfo::INFO,
+    PortInfo::INFO,
 ];
 
 /// Every layout that this crate defines, once each, for tests, decoders and traces that go through all of them.

@@ -17,6 +17,7 @@ mod doorbell;
 mod event;
 mod init_segment;
 mod layout;
+mod subnet_management;
 mod view;
 mod wqe;
 
@@ -32,5 +33,6 @@ pub use layout::define;
 pub use layout::{
     Bits, Bytes, Field, Field64, FieldInfo, Layout, LayoutInfo, Place, Sub, Tail, be_word, check_fields, from_be_word,
 };
+pub use subnet_management::*;
 pub use view::{Buffer, View, ViewMut};
 pub use wqe::*;

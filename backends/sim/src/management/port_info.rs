@@ -1,11 +1,17 @@
 //! PortInfo (IBTA 14.2.5.6), as a subnet manager reads and sets it.
 
+use bareverbs_mlx5_spec::{self as layout, Field, View, ViewMut};
+
 use crate::limits::GIDS;
 
 /// Bytes of an attribute of subnet management.
 pub(super) const ATTRIBUTE: usize = 64;
 /// An attribute of subnet management.
 pub(super) type Data = [u8; ATTRIBUTE];
+
+/// Counters of violations of the management key, of partitions and of queue keys.
+const VIOLATIONS: [Field<layout::PortInfo>; 3] =
+    [layout::PortInfo::M_KEY_VIOLATIONS, layout::PortInfo::P_KEY_VIOLATIONS, layout::PortInfo::Q_KEY_VIOLATIONS];
 
 /// What a subnet manager sets of PortInfo; of the rest there is no choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,20 +30,18 @@ pub(crate) struct SetPortInfo {
 }
 
 impl SetPortInfo {
-    pub(super) fn read(data: &[u8]) -> Self {
-        let word = |at: usize| data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u16::from_be_bytes(*bytes));
-        let byte = |at: usize| data.get(at).copied().unwrap_or(0);
-        let long = |at: usize| data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    pub(super) fn read(data: &Data) -> Self {
+        let info = View::<layout::PortInfo>::of(data);
         Self {
-            m_key: long(0),
-            m_key_protection: byte(34) >> 6,
-            m_key_lease: word(26),
-            clears_violations: [44, 46, 48].map(|at| word(at) == 0),
-            gid_prefix: long(8),
-            lid: word(16),
-            sm_lid: word(18),
-            state: u32::from(byte(32) & 0xf),
-            client_reregister: byte(51) & 0x80 != 0,
+            m_key: info.get64(layout::PortInfo::M_KEY),
+            m_key_protection: info.get(layout::PortInfo::M_KEY_PROTECT_BITS) as u8,
+            m_key_lease: info.get(layout::PortInfo::M_KEY_LEASE_PERIOD) as u16,
+            clears_violations: VIOLATIONS.map(|field| info.get(field) == 0),
+            gid_prefix: info.get64(layout::PortInfo::GID_PREFIX),
+            lid: info.get(layout::PortInfo::LID) as u16,
+            sm_lid: info.get(layout::PortInfo::SM_LID) as u16,
+            state: info.get(layout::PortInfo::PORT_STATE),
+            client_reregister: info.is_set(layout::PortInfo::CLIENT_REREGISTER),
         }
     }
 }
@@ -80,27 +84,42 @@ impl PortInfo {
             bits >> 4
         }
         /// Virtual lanes 0 to 3.
-        const LANES: u8 = 3;
-        const GUIDS: u8 = GIDS as u8;
+        const LANES: u32 = 3;
+        /// The state of the link after it goes down.
+        const POLLING: u32 = 2;
+        let [width, supported] = [self.width, self.widths].map(u32::from);
         let mut data = [0; ATTRIBUTE];
-        let mut put = |at: usize, bytes: &[u8]| data.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to = *from);
-        put(0, &self.m_key.to_be_bytes());
-        put(8, &self.gid_prefix.to_be_bytes());
-        put(16, &self.lid.to_be_bytes());
-        put(18, &self.sm_lid.to_be_bytes());
-        put(20, &self.capabilities.to_be_bytes());
-        put(26, &self.m_key_lease.to_be_bytes());
-        // Local port, widths enabled, supported and active.
-        put(28, &[1, self.widths, self.widths, self.width]);
-        // A link that goes down polls.
-        put(32, &[(self.speeds & 0b111) << 4 | self.state, self.physical_state << 4 | 2]);
-        put(34, &[self.m_key_protection << 6]);
-        put(35, &[plain(self.speed) << 4 | (self.speeds & 0b111), self.mtu << 4, LANES << 4]);
-        put(41, &[self.max_mtu]);
-        put(43, &[LANES << 4]);
-        put(44, self.violations.map(u16::to_be_bytes).as_flattened());
-        put(50, &[GUIDS, self.subnet_timeout, self.subnet_timeout]);
-        put(62, &[extended(self.speed) << 4 | extended(self.speeds), extended(self.speeds)]);
+        let mut info = ViewMut::<layout::PortInfo>::of(&mut data);
+        info.set64(layout::PortInfo::M_KEY, self.m_key)
+            .set64(layout::PortInfo::GID_PREFIX, self.gid_prefix)
+            .set(layout::PortInfo::LID, self.lid.into())
+            .set(layout::PortInfo::SM_LID, self.sm_lid.into())
+            .set(layout::PortInfo::CAPABILITY_MASK, self.capabilities)
+            .set(layout::PortInfo::M_KEY_LEASE_PERIOD, self.m_key_lease.into())
+            .set(layout::PortInfo::LOCAL_PORT_NUM, 1)
+            .set(layout::PortInfo::LINK_WIDTH_ENABLED, supported)
+            .set(layout::PortInfo::LINK_WIDTH_SUPPORTED, supported)
+            .set(layout::PortInfo::LINK_WIDTH_ACTIVE, width)
+            .set(layout::PortInfo::LINK_SPEED_SUPPORTED, u32::from(self.speeds & 0b111))
+            .set(layout::PortInfo::PORT_STATE, self.state.into())
+            .set(layout::PortInfo::PORT_PHYSICAL_STATE, self.physical_state.into())
+            .set(layout::PortInfo::LINK_DOWN_DEFAULT_STATE, POLLING)
+            .set(layout::PortInfo::M_KEY_PROTECT_BITS, self.m_key_protection.into())
+            .set(layout::PortInfo::LINK_SPEED_ACTIVE, plain(self.speed).into())
+            .set(layout::PortInfo::LINK_SPEED_ENABLED, u32::from(self.speeds & 0b111))
+            .set(layout::PortInfo::NEIGHBOR_MTU, self.mtu.into())
+            .set(layout::PortInfo::VL_CAP, LANES)
+            .set(layout::PortInfo::MTU_CAP, self.max_mtu.into())
+            .set(layout::PortInfo::OPERATIONAL_VLS, LANES)
+            .set(layout::PortInfo::GUID_CAP, GIDS as u32)
+            .set(layout::PortInfo::SUBNET_TIMEOUT, self.subnet_timeout.into())
+            .set(layout::PortInfo::RESPONSE_TIME, self.subnet_timeout.into())
+            .set(layout::PortInfo::LINK_SPEED_EXT_ACTIVE, extended(self.speed).into())
+            .set(layout::PortInfo::LINK_SPEED_EXT_SUPPORTED, extended(self.speeds).into())
+            .set(layout::PortInfo::LINK_SPEED_EXT_ENABLED, extended(self.speeds).into());
+        for (field, count) in VIOLATIONS.into_iter().zip(self.violations) {
+            info.set(field, count.into());
+        }
         data
     }
 }

@@ -1,5 +1,7 @@
 //! The port's subnet management agent (IBTA 14.2): who and what the port is, and what a subnet manager makes of it.
 
+use bareverbs_mlx5_spec::{NodeInfo, ViewMut};
+
 use super::mad::status;
 use super::port_info::{ATTRIBUTE, Data, PortInfo, SetPortInfo};
 use crate::config::DeviceConfig;
@@ -70,7 +72,7 @@ pub(super) fn set(port: &mut Port, stats: &EngineStats, attribute: u16, modifier
     match attribute {
         _ if !port.is_managed() => Err(status::ATTRIBUTE),
         attribute::PORT_INFO if is_own_port(modifier) => {
-            let info = SetPortInfo::read(data);
+            let info = SetPortInfo::read(data.first_chunk().unwrap_or(&[0; ATTRIBUTE]));
             // No unicast address.
             if info.lid == NO_LID || info.lid >= FIRST_MULTICAST_LID || !port.set_info(&info, stats) {
                 return Err(status::MODIFIER);
@@ -91,21 +93,21 @@ pub(super) fn set(port: &mut Port, stats: &EngineStats, attribute: u16, modifier
 
 /// NodeInfo (IBTA 14.2.5.3).
 fn node_info(port: &Port, config: &DeviceConfig) -> Data {
-    const CHANNEL_ADAPTER: u8 = 1;
-    /// Partition table entries.
-    const PARTITIONS: u16 = PKEYS as u16;
+    const CHANNEL_ADAPTER: u32 = 1;
     const VENDOR: u32 = 0x00_02c9;
     let mut data = [0; ATTRIBUTE];
-    let guids = [port.system_guid(), port.node_guid(), port.port_guid()];
-    let parts = [&[1, 1, CHANNEL_ADAPTER, 1][..], &guids.map(u64::to_be_bytes).concat()]
-        .concat()
-        .into_iter()
-        .chain(PARTITIONS.to_be_bytes())
-        .chain(config.pci_device_id.to_be_bytes())
-        .chain([0; 4])
-        // The port that was asked, and who made the adapter.
-        .chain((1 << 24 | VENDOR).to_be_bytes());
-    data.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    ViewMut::<NodeInfo>::of(&mut data)
+        .set(NodeInfo::BASE_VERSION, 1)
+        .set(NodeInfo::CLASS_VERSION, 1)
+        .set(NodeInfo::NODE_TYPE, CHANNEL_ADAPTER)
+        .set(NodeInfo::NUM_PORTS, 1)
+        .set64(NodeInfo::SYSTEM_IMAGE_GUID, port.system_guid())
+        .set64(NodeInfo::NODE_GUID, port.node_guid())
+        .set64(NodeInfo::PORT_GUID, port.port_guid())
+        .set(NodeInfo::PARTITION_CAP, PKEYS as u32)
+        .set(NodeInfo::DEVICE_ID, config.pci_device_id.into())
+        .set(NodeInfo::LOCAL_PORT_NUM, 1)
+        .set(NodeInfo::VENDOR_ID, VENDOR);
     data
 }
 

@@ -1,0 +1,60 @@
+//! Attributes of subnet management, which the port's management agent reads and writes (IBTA volume 1, chapter 14).
+
+crate::layout! {
+    /// NodeInfo (IBTA volume 1, 14.2.5.3).
+    NodeInfo "ib_node_info", 40 bytes {
+        BASE_VERSION "base_version" (0:31..24);
+        CLASS_VERSION "class_version" (0:23..16);
+        NODE_TYPE "node_type" (0:15..8);
+        NUM_PORTS "num_ports" (0:7..0);
+        SYSTEM_IMAGE_GUID "sys_guid" (@4 u64);
+        NODE_GUID "node_guid" (@12 u64);
+        PORT_GUID "port_guid" (@20 u64);
+        PARTITION_CAP "partition_cap" (28:31..16);
+        DEVICE_ID "device_id" (28:15..0);
+        REVISION "revision" (32:31..0);
+        LOCAL_PORT_NUM "local_port_num" (36:31..24);
+        VENDOR_ID "vendor_id" (36:23..0);
+    }
+}
+
+crate::layout! {
+    /// PortInfo (IBTA volume 1, 14.2.5.6).
+    PortInfo "ib_port_info", 64 bytes {
+        M_KEY "mkey" (@0 u64);
+        GID_PREFIX "gid_prefix" (@8 u64);
+        LID "lid" (16:31..16);
+        SM_LID "sm_lid" (16:15..0);
+        CAPABILITY_MASK "cap_mask" (20:31..0);
+        DIAG_CODE "diag_code" (24:31..16);
+        M_KEY_LEASE_PERIOD "mkey_lease_period" (24:15..0);
+        LOCAL_PORT_NUM "local_port_num" (28:31..24);
+        LINK_WIDTH_ENABLED "link_width_enabled" (28:23..16);
+        LINK_WIDTH_SUPPORTED "link_width_supported" (28:15..8);
+        LINK_WIDTH_ACTIVE "link_width_active" (28:7..0);
+        LINK_SPEED_SUPPORTED "linkspeed" (32:31..28);
+        PORT_STATE "portstate" (32:27..24);
+        PORT_PHYSICAL_STATE "portphysstate" (32:23..20);
+        LINK_DOWN_DEFAULT_STATE "linkdown" (32:19..16);
+        M_KEY_PROTECT_BITS "mkeyprot" (32:15..14);
+        LMC "lmc" (32:10..8);
+        LINK_SPEED_ACTIVE "linkspeedactive" (32:7..4);
+        LINK_SPEED_ENABLED "linkspeedenabled" (32:3..0);
+        NEIGHBOR_MTU "neighbormtu" (36:31..28);
+        MASTER_SM_SL "mastersmsl" (36:27..24);
+        VL_CAP "vlcap" (36:23..20);
+        INIT_TYPE "inittype" (36:19..16);
+        MTU_CAP "mtucap" (40:19..16);
+        OPERATIONAL_VLS "operationalvl" (40:7..4);
+        M_KEY_VIOLATIONS "mkey_violations" (44:31..16);
+        P_KEY_VIOLATIONS "pkey_violations" (44:15..0);
+        Q_KEY_VIOLATIONS "qkey_violations" (48:31..16);
+        GUID_CAP "guid_cap" (48:15..8);
+        CLIENT_REREGISTER "clientrereg" (48:7..7);
+        SUBNET_TIMEOUT "subnetto" (48:4..0);
+        RESPONSE_TIME "resptimevalue" (52:28..24);
+        LINK_SPEED_EXT_ACTIVE "linkspeedextactive" (60:15..12);
+        LINK_SPEED_EXT_SUPPORTED "linkspeedextsupported" (60:11..8);
+        LINK_SPEED_EXT_ENABLED "linkspeedextenabled" (60:4..0);
+    }
+}
