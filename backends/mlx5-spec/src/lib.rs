@@ -1,8 +1,7 @@
-//! Where every bit of an mlx5 (ConnectX) device lies, each layout defined once.
+//! The layout of every structure of an mlx5 (ConnectX) device, each defined once.
 //!
-//! Driver, simulated device, tests and tools read and write through these definitions and share nothing else. Each is
-//! held against the published offsets by a test. No behaviour lives here, and no dependency but that of the
-//! feature `defmt`.
+//! Driver, simulated device, tests and tools read and write through these definitions. A test compares each with the published
+//! offsets. The package has no behaviour, and no dependency but that of the feature `defmt`.
 //!
 //! [`CmdOpcode`] is the table of firmware commands: number, input, output, and the objects that each names. [`cmd`] has each
 //! command as a type. Segments, completions and doorbells also come as whole words, for code that loads and stores those.
