@@ -308,29 +308,33 @@ fn value32(word: &str) -> Result<u32, &'static str> {
     value(word)?.try_into().map_err(|_| "a number of more than 32 bits")
 }
 
+/// Converts the value of a device's setting to the type of its field.
+fn narrow<T: TryFrom<u64>>(value: u64) -> Result<T, &'static str> {
+    value.try_into().map_err(|_| "a value that is too large for its setting")
+}
+
 fn identity(settings: &[&str]) -> Result<DeviceConfig, &'static str> {
     let mut config = DeviceConfig::default();
     for setting in settings {
         let (name, number) = setting.split_once('=').ok_or("a setting has no value")?;
-        let wide = value(number)?;
-        let half = wide as u16;
+        let value = value(number)?;
         match name {
             // What is made from the LID comes first, so that settings after it win.
-            "lid" => config = DeviceConfig::with_lid(half),
-            "id" => config.pci_device_id = half,
-            "node" => config.node_guid = wide,
-            "port" => config.port_guid = wide,
-            "mtu" => config.mtu = half,
-            "vectors" => config.vectors = half,
-            "boot" => config.pages.boot = wide as u32,
-            "init" => config.pages.init = wide as u32,
-            "chunk" => config.pages.chunk = wide as u32,
-            "blueflame" => config.blue_flame = wide != 0,
-            "atomics" => config.atomics = wide != 0,
-            "umr" => config.umr = wide != 0,
+            "lid" => config = DeviceConfig::with_lid(narrow(value)?),
+            "id" => config.pci_device_id = narrow(value)?,
+            "node" => config.node_guid = value,
+            "port" => config.port_guid = value,
+            "mtu" => config.mtu = narrow(value)?,
+            "vectors" => config.vectors = narrow(value)?,
+            "boot" => config.pages.boot = narrow(value)?,
+            "init" => config.pages.init = narrow(value)?,
+            "chunk" => config.pages.chunk = narrow(value)?,
+            "blueflame" => config.blue_flame = value != 0,
+            "atomics" => config.atomics = value != 0,
+            "umr" => config.umr = value != 0,
             name => {
                 let limit = Limit::from_name(name).ok_or("unknown setting of a device")?;
-                config.limits.set(limit, wide).map_err(|_| "a limit that no device has")?;
+                config.limits.set(limit, value).map_err(|_| "a limit that no device has")?;
             }
         }
     }
@@ -450,6 +454,19 @@ mod tests {
             "device a colour=0x1",
         ] {
             assert_eq!(wrong(line).line, 3, "{line}");
+        }
+    }
+
+    #[test]
+    fn values_too_large_for_their_setting_are_errors() {
+        let parse_device = |setting: &str| parse(&format!("recording 1\ndevice a {setting}\n"));
+        for setting in ["lid", "id", "mtu", "vectors"] {
+            assert!(parse_device(&format!("{setting}=0xffff")).is_ok(), "{setting}");
+            assert_eq!(parse_device(&format!("{setting}=0x10007")).unwrap_err().line, 2, "{setting}");
+        }
+        for setting in ["boot", "init", "chunk"] {
+            assert!(parse_device(&format!("{setting}=0xffffffff")).is_ok(), "{setting}");
+            assert_eq!(parse_device(&format!("{setting}=0x100000007")).unwrap_err().line, 2, "{setting}");
         }
     }
 }
