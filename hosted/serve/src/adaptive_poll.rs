@@ -1,45 +1,46 @@
-//! Waiting without sleeping, where that has been worth while lately.
+//! Spins before sleeping while recent spins succeeded.
 
 use std::num::NonZero;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for more before it sleeps: about what it takes to wake one.
-const LIMIT: Duration = Duration::from_micros(40);
-/// Where that is in vain most of the time, it is tried once in this many times.
-const TRIAL: u8 = 32;
-/// Most successes that are remembered.
+/// How long a thread polls before it sleeps: about the time that waking a thread takes.
+const SPIN_TIME: Duration = Duration::from_micros(40);
+/// When recent polls found nothing, only one wait in this many polls.
+const PROBE_INTERVAL: u8 = 32;
+/// Upper bound of the success count: as many failures in a row as half of it stop the polling.
 const MAX_SUCCESSES: u8 = 8;
 
-/// How often it was worth while to wait without sleeping.
+/// Decides from recent results whether a wait polls before it sleeps.
 #[derive(Debug)]
 pub(crate) struct AdaptivePoll {
     successes: u8,
-    since_trial: u8,
-    /// This process may use more than one processor: one is left for those who are waited for.
+    since_probe: u8,
+    /// Whether the process may use more than one processor: polling on the only one would delay the thread waited for.
     spins: bool,
 }
 
 impl AdaptivePoll {
     pub(crate) fn new() -> Self {
         let spins = thread::available_parallelism().is_ok_and(|processors| processors > NonZero::<usize>::MIN);
-        Self { successes: 0, since_trial: 0, spins }
+        Self { successes: 0, since_probe: 0, spins }
     }
 
-    /// Looks for a moment, unless that has been in vain lately: others need the processor then. What was found.
-    pub(crate) fn wait<R>(&mut self, look: impl FnMut() -> Option<R>) -> Option<R> {
-        self.wait_for(LIMIT, look)
+    /// Polls for up to [`SPIN_TIME`] and returns what was found. Returns `None` at once if recent polls failed, to leave the
+    /// processor to other threads.
+    pub(crate) fn wait<R>(&mut self, poll: impl FnMut() -> Option<R>) -> Option<R> {
+        self.wait_for(SPIN_TIME, poll)
     }
 
-    fn wait_for<R>(&mut self, limit: Duration, mut look: impl FnMut() -> Option<R>) -> Option<R> {
-        self.since_trial = self.since_trial.saturating_add(1);
-        if !self.spins || (self.successes == 0 && self.since_trial < TRIAL) {
+    fn wait_for<R>(&mut self, limit: Duration, mut poll: impl FnMut() -> Option<R>) -> Option<R> {
+        self.since_probe = self.since_probe.saturating_add(1);
+        if !self.spins || (self.successes == 0 && self.since_probe < PROBE_INTERVAL) {
             return None;
         }
-        self.since_trial = 0;
+        self.since_probe = 0;
         let start = Instant::now();
         let found = loop {
-            let found = look();
+            let found = poll();
             if found.is_some() || start.elapsed() >= limit {
                 break found;
             }
@@ -58,44 +59,44 @@ mod tests {
     use super::*;
 
     fn poll(successes: u8) -> AdaptivePoll {
-        AdaptivePoll { successes, since_trial: 0, spins: true }
+        AdaptivePoll { successes, since_probe: 0, spins: true }
     }
 
     #[test]
-    fn what_comes_is_found_and_nothing_ends_the_wait() {
+    fn a_poll_returns_what_it_finds_and_ends_after_the_spin_time() {
         let mut poll = poll(1);
-        let mut looks = 0;
-        // However long the other threads have the processor.
+        let mut calls = 0;
+        // A long limit, in case other threads occupy the processor.
         let found = poll.wait_for(Duration::from_secs(60), || {
-            looks += 1;
-            (looks == 3).then_some(looks)
+            calls += 1;
+            (calls == 3).then_some(calls)
         });
         assert_eq!(found, Some(3));
         let start = Instant::now();
         assert_eq!(poll.wait(|| None::<()>), None);
-        assert!(start.elapsed() >= LIMIT);
+        assert!(start.elapsed() >= SPIN_TIME);
     }
 
     #[test]
-    fn what_is_in_vain_is_tried_seldom() {
+    fn polling_is_rare_after_failures() {
         let mut poll = poll(MAX_SUCCESSES);
-        let tried = |poll: &mut AdaptivePoll| {
-            let mut looked = false;
+        let polls = |poll: &mut AdaptivePoll| {
+            let mut called = false;
             poll.wait(|| {
-                looked = true;
+                called = true;
                 None::<()>
             });
-            looked
+            called
         };
-        let tries: Vec<bool> = (0..100).map(|_| tried(&mut poll)).collect();
-        let count = tries.iter().filter(|tried| **tried).count();
-        assert!(tries.starts_with(&[true; 4]) && (5..=8).contains(&count), "{count}");
+        let waits: Vec<bool> = (0..100).map(|_| polls(&mut poll)).collect();
+        let count = waits.iter().filter(|polled| **polled).count();
+        assert!(waits.starts_with(&[true; 4]) && (5..=8).contains(&count), "{count}");
         while poll.wait(|| Some(())).is_none() {}
-        assert!(tried(&mut poll), "as soon as one is found it is worth while again");
+        assert!(polls(&mut poll), "one success restarts the polling");
     }
 
     #[test]
-    fn one_processor_is_left_to_those_who_are_waited_for() {
+    fn nothing_polls_on_a_single_processor() {
         let mut poll = AdaptivePoll { spins: false, ..poll(MAX_SUCCESSES) };
         assert_eq!(poll.wait(|| Some(())), None);
     }

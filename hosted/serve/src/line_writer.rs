@@ -1,7 +1,7 @@
-//! Lines that a thread of their own writes: their source hardly waits for a terminal that stands still.
+//! Writes lines on a separate thread, so that a blocked terminal does not block the sources of the lines.
 //!
-//! Lines that wait are counted in lanes, one for each source: a full lane holds up, or loses the lines of, its own source alone.
-//! They are written in the order in which they came, whatever their lanes.
+//! Each source has a queue of bounded length. A full queue blocks its own source, or drops the lines of that source, and
+//! affects no other. Lines are written in the order of their arrival, across all queues.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,25 +11,25 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Lines of a lane that wait at most, and their bytes.
+/// Maximum number of lines in the queue of a source, and of their bytes.
 const MAX_LINES: usize = 8192;
 const MAX_BYTES: usize = 4 << 20;
 
 /// How often a waiting source checks that the writing thread still runs.
 const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What becomes of a line when too many wait.
+/// What happens to a line whose queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenFull {
-    /// It waits: for a file, which takes everything in the end.
+    /// The source waits for room: for a file, which accepts all data eventually.
     Wait,
-    /// It is dropped and counted: for a terminal or a pipe, which may take nothing for hours.
+    /// The line is dropped and counted: for a terminal or a pipe, which may block for hours.
     Drop,
 }
 
-/// Lines of one source that wait.
+/// Occupancy of the queue of one source.
 #[derive(Default)]
-struct Lane {
+struct SourceQueue {
     waiting: Mutex<Waiting>,
     room: Condvar,
 }
@@ -40,8 +40,8 @@ struct Waiting {
     bytes: usize,
 }
 
-impl Lane {
-    /// Makes room for a line. `false` if there is none, which is waited for if `wait` says so.
+impl SourceQueue {
+    /// Reserves room for a line of `len` bytes, and waits for room as long as `wait` returns `true`. Returns whether there was room.
     fn enter(&self, len: usize, wait: impl Fn() -> bool) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         while waiting.lines >= MAX_LINES || waiting.bytes >= MAX_BYTES {
@@ -55,7 +55,7 @@ impl Lane {
         true
     }
 
-    /// A line has been written.
+    /// Releases the room of a line that has been written.
     fn leave(&self, len: usize) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.lines -= 1;
@@ -66,24 +66,24 @@ impl Lane {
 }
 
 enum Order {
-    Line(Arc<Lane>, String),
-    /// Everything before it is written out; then this is answered.
+    Line(Arc<SourceQueue>, String),
+    /// A request to flush all lines before it, then to reply.
     Flush(SyncSender<()>),
 }
 
 #[derive(Default)]
 struct State {
     dropped: AtomicU64,
-    /// Nobody writes any more.
+    /// The writer thread has ended.
     ended: AtomicBool,
     failed: Mutex<Option<io::Error>>,
 }
 
-/// Where lines go. Clones share a lane.
+/// A writer thread, as seen from one source of lines. Clones share the queue of that source.
 #[derive(Clone)]
 pub(crate) struct Writer {
     orders: Sender<Order>,
-    lane: Arc<Lane>,
+    queue: Arc<SourceQueue>,
     when_full: WhenFull,
     state: Arc<State>,
 }
@@ -95,10 +95,10 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Starts the thread.
+    /// Starts the writer thread.
     ///
     /// # Errors
-    /// There are no more threads.
+    /// The thread could not be started.
     pub(crate) fn new(name: &str, output: Box<dyn Write + Send>, when_full: WhenFull) -> io::Result<Self> {
         let (orders, waiting) = mpsc::channel();
         let state = Arc::new(State::default());
@@ -107,44 +107,45 @@ impl Writer {
             write_all(&waiting, output, &shared);
             shared.ended.store(true, Ordering::Relaxed);
         })?;
-        Ok(Self { orders, lane: Arc::default(), when_full, state })
+        Ok(Self { orders, queue: Arc::default(), when_full, state })
     }
 
-    /// The same output, with a lane of its own: for another source of lines.
-    pub(crate) fn lane(&self) -> Self {
-        Self { lane: Arc::default(), ..self.clone() }
+    /// Returns a writer to the same output with a separate queue, for another source of lines.
+    pub(crate) fn for_source(&self) -> Self {
+        Self { queue: Arc::default(), ..self.clone() }
     }
 
-    /// Has a line written, without its end.
+    /// Queues a line, given without its line feed.
     pub(crate) fn line(&self, line: String) {
-        let Self { orders, lane, when_full, state } = self;
+        let Self { orders, queue, when_full, state } = self;
         let len = line.len();
-        if !lane.enter(len, || *when_full == WhenFull::Wait && !state.ended.load(Ordering::Relaxed)) {
+        if !queue.enter(len, || *when_full == WhenFull::Wait && !state.ended.load(Ordering::Relaxed)) {
             state.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        if orders.send(Order::Line(Arc::clone(lane), line)).is_err() {
-            // Without a thread there is nobody to write it.
-            lane.leave(len);
+        if orders.send(Order::Line(Arc::clone(queue), line)).is_err() {
+            // The thread has ended: the line is lost.
+            queue.leave(len);
         }
     }
 
-    /// Whether the lines of a turn of a device will not have to wait: its lane has at least three quarters of its room left.
+    /// Returns whether the lines of one turn of a device can be queued without waiting: at least three quarters of its queue
+    /// are free.
     pub(crate) fn has_room(&self) -> bool {
-        let waiting = self.lane.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.when_full == WhenFull::Drop || (waiting.lines < MAX_LINES / 4 && waiting.bytes < MAX_BYTES / 4)
     }
 
-    /// Lines that were dropped so far because too many waited.
+    /// Returns the number of lines dropped so far because a queue was full.
     pub(crate) fn dropped(&self) -> u64 {
         self.state.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is written, at most for `limit`.
+    /// Waits up to `limit` until everything is written.
     ///
     /// # Errors
-    /// The first error of the output, after which nothing was written; none if a reader closed its end of a pipe. Or the output
-    /// still takes nothing ([`io::ErrorKind::TimedOut`]).
+    /// The first error of the output, after which nothing was written, or [`io::ErrorKind::TimedOut`]. A reader that closed its
+    /// end of a pipe is no error.
     pub(crate) fn finish(&self, limit: Duration) -> io::Result<()> {
         let (done, answer) = mpsc::sync_channel(1);
         let asked = self.orders.send(Order::Flush(done)).is_ok();
@@ -155,13 +156,13 @@ impl Writer {
     }
 }
 
-/// Writes what comes, until nobody is left who could send anything.
+/// Writes lines until all senders are dropped.
 fn write_all(orders: &Receiver<Order>, output: Box<dyn Write + Send>, state: &State) {
     let mut output = io::BufWriter::new(output);
-    let (mut told, mut works) = (0, true);
+    let (mut reported, mut works) = (0, true);
     let note = |result: io::Result<()>| {
         if let Err(error) = result {
-            // A reader that closed its end of a pipe wants no more: that is no failure.
+            // A reader that closed its end of a pipe is no failure.
             if error.kind() == io::ErrorKind::BrokenPipe {
                 return false;
             }
@@ -171,23 +172,23 @@ fn write_all(orders: &Receiver<Order>, output: Box<dyn Write + Send>, state: &St
         true
     };
     while let Ok(first) = orders.recv() {
-        // Written out when no more wait: people read along.
+        // Flushed when the queue is empty, so that a person can follow the output.
         for order in std::iter::once(first).chain(orders.try_iter()) {
             let dropped = state.dropped.load(Ordering::Relaxed);
-            if works && dropped > told {
-                works = note(writeln!(output, "({} lines dropped here)", dropped - told));
-                told = dropped;
+            if works && dropped > reported {
+                works = note(writeln!(output, "({} lines dropped here)", dropped - reported));
+                reported = dropped;
             }
             match order {
-                Order::Line(lane, line) => {
+                Order::Line(queue, line) => {
                     if works {
                         works = note(writeln!(output, "{line}"));
                     }
-                    lane.leave(line.len());
+                    queue.leave(line.len());
                 }
                 Order::Flush(done) => {
                     works = works && note(output.flush());
-                    // The caller may have given up.
+                    // The caller may have timed out.
                     let _ = done.try_send(());
                 }
             }
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
     use crate::shared_buffer::Buffer;
 
-    /// An output that takes nothing until it is let.
+    /// An output that blocks until the test opens it.
     struct Gate {
         open: Receiver<()>,
         text: Buffer,
@@ -211,7 +212,7 @@ mod tests {
 
     impl Write for Gate {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // Open for good once the other end is gone.
+            // Returns at once after the test has dropped the sender.
             let _ = self.open.recv();
             self.text.write(bytes)
         }
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_written_in_their_order() {
+    fn lines_are_written_in_order() {
         let text = Buffer::default();
         let writer = Writer::new("test", Box::new(text.clone()), WhenFull::Wait).unwrap();
         (0..20_000).for_each(|number| writer.line(number.to_string()));
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_stands_still_stops_nobody() {
+    fn a_blocked_output_does_not_block_the_source() {
         const LINES: u64 = 50_000;
         let (key, open) = mpsc::channel();
         let text = Buffer::default();
@@ -247,20 +248,20 @@ mod tests {
         drop(key);
         writer.finish(Duration::from_secs(60)).unwrap();
         let text = String::from_utf8(text.bytes()).unwrap();
-        let (told, lines): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with("dropped here)"));
-        assert_eq!((told.is_empty(), lines.len() as u64), (false, LINES - writer.dropped()));
+        let (reports, lines): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with("dropped here)"));
+        assert_eq!((reports.is_empty(), lines.len() as u64), (false, LINES - writer.dropped()));
         assert!(lines.is_sorted());
     }
 
     #[test]
-    fn a_lane_with_a_quarter_of_its_lines_has_no_room_for_a_turn() {
+    fn a_queue_filled_to_a_quarter_has_no_room_for_a_turn() {
         let (key, open) = mpsc::channel();
         let output = Box::new(Gate { open, text: Buffer::default() });
         let writer = Writer::new("test", output, WhenFull::Wait).unwrap();
-        let other = writer.lane();
+        let other = writer.for_source();
         assert!(writer.has_room());
         (0..MAX_LINES / 4).for_each(|_| writer.line("line".into()));
-        // The thread may have taken a few before the output stood still.
+        // The thread may have received a few lines before the output blocked.
         writer.line("x".repeat(MAX_BYTES / 4));
         assert!(!writer.has_room() && writer.clone().has_room() == writer.has_room() && other.has_room());
         drop(key);
@@ -269,12 +270,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_lane_stops_its_own_source_alone() {
+    fn a_full_queue_blocks_only_its_own_source() {
         const LINES: usize = 20_000;
         let (key, open) = mpsc::channel();
         let text = Buffer::default();
         let writer = Writer::new("test", Box::new(Gate { open, text: text.clone() }), WhenFull::Wait).unwrap();
-        let (many, few) = (writer.lane(), writer.lane());
+        let (many, few) = (writer.for_source(), writer.for_source());
         let (sent, count) = mpsc::channel();
         let flooding = thread::spawn(move || {
             (0..LINES).for_each(|number| {

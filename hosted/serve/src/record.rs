@@ -1,23 +1,24 @@
-//! The recording: what a simulated device was sent and what it answered, byte for byte, to be replayed and compared.
+//! A recording contains each input of a simulated device and each answer, byte for byte, to be replayed and compared.
 //!
-//! A recording is text, one thing a line, words between single spaces:
+//! A recording is text with one entry per line and single spaces between words:
 //!
 //! ```text
 //! # anything                                           a comment
 //! recording 1                                          first line: the version of the format
-//! device NAME KEY=VALUE ...                            what a device is, before anything else of it
-//! mark TEXT                                            what the recorded program does from here on
+//! device NAME KEY=VALUE ...                            configuration of a device, before its other lines
+//! mark TEXT                                            a label of what the recorded program does next
 //! command NAME SLOT INPUT OUTPUT                       a firmware command that was executed
 //! doorbell NAME PAGE OFFSET BYTES                      a write to a UAR page
-//! send NAME QPN INDEX BYTES                            a send WQE that was fetched; INDEX is that of its first block
+//! send NAME QPN INDEX BYTES                            a send WQE that was fetched; INDEX is that of its first WQEBB
 //! recv NAME QPN INDEX BYTES                            a receive WQE that was fetched, one whole stride; of a shared
-//!                                                      queue, without the next segment, and QPN is that of the taker
+//!                                                      receive queue, without the next segment, and QPN is that of the QP
+//!                                                      that consumed it
 //! cqe NAME CQN INDEX BYTES                             a completion that was written; INDEX counts without wrapping
 //! eqe NAME EQN INDEX BYTES                             an event that was written; INDEX counts without wrapping
 //! ```
 //!
-//! Numbers are hexadecimal with `0x`. BYTES, INPUT and OUTPUT are hexadecimal digits in memory order in which `.N.` stands
-//! for N (decimal) bytes of zero; no bytes at all are `-`. Times are left out, so that the same work gives the same lines.
+//! Numbers are hexadecimal with `0x`. BYTES, INPUT and OUTPUT are hexadecimal digits in memory order; `.N.` means N (decimal)
+//! zero bytes, and `-` means no bytes. There are no timestamps, so that the same work produces the same lines.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -36,23 +37,23 @@ use crate::line_writer::{WhenFull, Writer};
 /// First line of every recording.
 const VERSION: &str = "recording 1";
 
-/// Zeros in a row that are counted instead of written out.
-const RUN: usize = 4;
+/// Shortest run of zero bytes that is written as a count.
+const MIN_ZERO_RUN: usize = 4;
 
-/// How long the end of a recording waits for what takes nothing.
+/// Timeout of [`Recording::finish`] for a file that does not accept data.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A file that takes what any number of devices do.
+/// A recording of any number of devices. Clones write to the same output.
 #[derive(Clone)]
 pub struct Recording {
-    way: Way,
+    output: Output,
 }
 
 #[derive(Clone)]
-enum Way {
-    /// The thread that has a line writes it.
+enum Output {
+    /// The calling thread writes each line.
     Direct(Arc<Mutex<RecordingState>>),
-    /// A thread writes them.
+    /// A writer thread writes the lines.
     Queued(Writer),
 }
 
@@ -62,26 +63,30 @@ struct RecordingState {
 }
 
 impl Recording {
-    /// Begins a recording in a file, which is replaced, and which a thread of its own writes. It gets every line: a device that
-    /// has too many of them waits for it, and the others do not.
+    /// Creates a recording in the file at `path`, replacing the file. A separate thread writes it.
+    ///
+    /// No line is dropped: a device whose queue of lines is full waits for the file, and the other devices do not.
+    ///
+    /// # Errors
+    /// The file or the thread could not be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         let writer = Writer::new("recording", Box::new(File::create(path)?), WhenFull::Wait)?;
-        let recording = Self { way: Way::Queued(writer) };
+        let recording = Self { output: Output::Queued(writer) };
         recording.line(VERSION.into());
         Ok(recording)
     }
 
-    /// Begins a recording that goes to `output`, written by the thread that has a line.
+    /// Creates a recording into `output`, to which the calling thread writes each line.
     pub fn new(output: Box<dyn Write + Send>) -> Self {
-        let recording = Self { way: Way::Direct(Arc::new(Mutex::new(RecordingState { output, failed: None }))) };
+        let recording = Self { output: Output::Direct(Arc::new(Mutex::new(RecordingState { output, failed: None }))) };
         recording.line(VERSION.into());
         recording
     }
 
     fn line(&self, line: String) {
-        match &self.way {
-            Way::Queued(writer) => writer.line(line),
-            Way::Direct(state) => {
+        match &self.output {
+            Output::Queued(writer) => writer.line(line),
+            Output::Direct(state) => {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 if state.failed.is_none() {
                     state.failed = writeln!(state.output, "{line}").err();
@@ -90,34 +95,37 @@ impl Recording {
         }
     }
 
-    /// Whether the lines of a turn will not have to wait for the file.
+    /// Returns whether the lines of one turn of a device can be queued without waiting for the file.
     pub fn has_room(&self) -> bool {
-        match &self.way {
-            Way::Direct(_) => true,
-            Way::Queued(writer) => writer.has_room(),
+        match &self.output {
+            Output::Direct(_) => true,
+            Output::Queued(writer) => writer.has_room(),
         }
     }
 
-    /// Says what is done from here on.
+    /// Writes a label of what the recorded program does next.
     pub fn mark(&self, text: &str) {
         self.line(format!("mark {text}"));
     }
 
-    /// A tracer for a device called `name`, which may have no spaces.
+    /// Creates a tracer for the device called `name`, which must not contain spaces.
     pub fn tracer(&self, name: &str, config: &DeviceConfig) -> Recorder {
         self.line(format!("device {name} {}", Identity(config)));
-        let way = match &self.way {
-            Way::Direct(state) => Way::Direct(Arc::clone(state)),
-            Way::Queued(writer) => Way::Queued(writer.lane()),
+        let output = match &self.output {
+            Output::Direct(state) => Output::Direct(Arc::clone(state)),
+            Output::Queued(writer) => Output::Queued(writer.for_source()),
         };
-        Recorder { name: name.into(), recording: Self { way } }
+        Recorder { name: name.into(), recording: Self { output } }
     }
 
-    /// Writes out what is held back; the first error there was, if any.
+    /// Flushes the recording.
+    ///
+    /// # Errors
+    /// The first error of the output, or [`io::ErrorKind::TimedOut`] if it accepts no data for a minute.
     pub fn finish(&self) -> io::Result<()> {
-        match &self.way {
-            Way::Queued(writer) => writer.finish(FINISH_TIMEOUT),
-            Way::Direct(state) => {
+        match &self.output {
+            Output::Queued(writer) => writer.finish(FINISH_TIMEOUT),
+            Output::Direct(state) => {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.failed.take().map_or(Ok(()), Err)?;
                 state.output.flush()
@@ -126,14 +134,14 @@ impl Recording {
     }
 }
 
-/// Records what one device does.
+/// Records the inputs and answers of one device.
 pub struct Recorder {
     name: String,
     recording: Recording,
 }
 
 impl Recorder {
-    /// The recording, by way of this device.
+    /// Returns the recording, with the queue of lines of this device.
     pub fn recording(&self) -> &Recording {
         &self.recording
     }
@@ -165,7 +173,7 @@ impl Tracer for Several {
     }
 }
 
-/// What makes a device answer as it does, as words of a recording.
+/// The configuration of a device as words of a recording.
 struct Identity<'a>(&'a DeviceConfig);
 
 impl std::fmt::Display for Identity<'_> {
@@ -177,7 +185,7 @@ impl std::fmt::Display for Identity<'_> {
         write!(f, "vectors={:#x} boot={boot:#x} init={init:#x} chunk={chunk:#x} ", config.vectors)?;
         let [blue_flame, atomics, umr] = [config.blue_flame, config.atomics, config.umr].map(u8::from);
         write!(f, "blueflame={blue_flame:#x} atomics={atomics:#x} umr={umr:#x}")?;
-        // What is as usual is not written, so that older recordings stay readable and new ones short.
+        // Only limits that differ from the default are written, so that older recordings stay readable.
         for limit in Limit::ALL {
             let number = config.limits.get(limit);
             if number != Limits::default().get(limit) {
@@ -191,9 +199,9 @@ impl std::fmt::Display for Identity<'_> {
 /// One line of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Where it stands, from 1.
+    /// Line number, from 1.
     pub number: usize,
-    /// The device it is about; empty if about none.
+    /// Name of its device; empty if it concerns none.
     pub device: String,
     /// Its content.
     pub entry: Entry,
@@ -202,9 +210,9 @@ pub struct Line {
 /// The content of a line of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// What the device is: as recorded, the rest as usual.
+    /// Configuration of a device: the recorded values, and the defaults for the others.
     Device(DeviceConfig),
-    /// What the recorded program does from here on.
+    /// Label of what the recorded program does next.
     Mark(String),
     /// A firmware command.
     Command {
@@ -215,20 +223,20 @@ pub enum Entry {
         /// Whole output.
         output: Vec<u8>,
     },
-    /// Everything else that has two numbers and bytes.
+    /// A doorbell, a WQE, a CQE or an EQE.
     Item {
-        /// What.
+        /// Which of them.
         kind: Kind,
-        /// UAR page, or number of a queue.
+        /// Number of the UAR page or of the queue.
         queue: u32,
-        /// Byte in the UAR page, or counter of the queue.
+        /// Byte offset in the UAR page, or index in the queue.
         index: u32,
         /// The bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// What an [`Entry::Item`] is.
+/// Kind of an [`Entry::Item`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A write to a UAR page.
@@ -243,12 +251,12 @@ pub enum Kind {
     Eqe,
 }
 
-/// A line that is not part of a recording.
+/// Error of [`parse`]: a line that is not valid in a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingError {
-    /// Its number, from 1.
+    /// Line number, from 1; 0 for an empty text.
     pub line: usize,
-    /// What is wrong with it.
+    /// The reason.
     pub why: &'static str,
 }
 
@@ -260,7 +268,10 @@ impl std::fmt::Display for RecordingError {
 
 impl std::error::Error for RecordingError {}
 
-/// The lines of a recording but for comments.
+/// Parses a recording and returns its lines, without comments and the version.
+///
+/// # Errors
+/// The first line that is not valid, with its number.
 pub fn parse(text: &str) -> Result<Vec<Line>, RecordingError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     match lines.next() {
@@ -319,7 +330,7 @@ fn identity(settings: &[&str]) -> Result<DeviceConfig, &'static str> {
         let (name, number) = setting.split_once('=').ok_or("a setting has no value")?;
         let value = value(number)?;
         match name {
-            // What is made from the LID comes first, so that settings after it win.
+            // The LID comes first: it sets all defaults that are derived from it, which later settings override.
             "lid" => config = DeviceConfig::with_lid(narrow(value)?),
             "id" => config.pci_device_id = narrow(value)?,
             "node" => config.node_guid = value,
@@ -341,7 +352,7 @@ fn identity(settings: &[&str]) -> Result<DeviceConfig, &'static str> {
     Ok(config)
 }
 
-/// Bytes as a recording writes them.
+/// Returns bytes in the notation of a recording.
 pub fn digits(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "-".into();
@@ -351,7 +362,7 @@ pub fn digits(bytes: &[u8]) -> String {
     while let [first, after @ ..] = rest {
         let zeros = rest.iter().take_while(|byte| **byte == 0).count();
         // Writing to a string cannot fail.
-        if zeros >= RUN {
+        if zeros >= MIN_ZERO_RUN {
             let _ = write!(text, ".{zeros}.");
             rest = rest.get(zeros..).unwrap_or_default();
         } else {
@@ -362,7 +373,7 @@ pub fn digits(bytes: &[u8]) -> String {
     text
 }
 
-/// Most bytes that a word may stand for, against mistakes: more than any command has.
+/// Maximum length of the bytes of one word, which is more than any command has: bounds the memory that a count can claim.
 const MAX_BYTES: usize = 1 << 20;
 
 fn bytes(word: &str) -> Result<Vec<u8>, &'static str> {
@@ -398,7 +409,7 @@ mod tests {
     use crate::shared_buffer::Buffer;
 
     #[test]
-    fn what_is_recorded_reads_back() {
+    fn a_recording_parses_to_what_was_recorded() {
         let buffer = Buffer::default();
         let recording = Recording::new(Box::new(buffer.clone()));
         let config =
@@ -435,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_is_told_by_line() {
+    fn a_parse_error_names_the_line() {
         let wrong = |line: &str| parse(&format!("recording 1\n# comment\n{line}\n")).unwrap_err();
         assert_eq!(parse("").unwrap_err().line, 0);
         assert_eq!(parse("recording 2").unwrap_err().line, 1);

@@ -305,9 +305,9 @@ fn slot(
     let mut tracers: Vec<Box<dyn Tracer + Send>> = Vec::new();
     let mut outputs = LineOutputs::default();
     if let Some(sink) = trace {
-        let lane = sink.lane();
-        outputs.trace = Some(lane.clone());
-        tracers.push(Box::new(Printer::new(name, lane)));
+        let sink = sink.for_source();
+        outputs.trace = Some(sink.clone());
+        tracers.push(Box::new(Printer::new(name, sink)));
     }
     if let Some(recording) = recording {
         let recorder = recording.tracer(name, device.config());

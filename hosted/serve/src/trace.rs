@@ -1,6 +1,6 @@
-//! The trace: what a simulated device did, one line each, every field named.
+//! The trace: one line for each action of a simulated device, with the names of all fields.
 //!
-//! A line is `seconds device kind …`; fields are `name=value`, those that are zero are left out.
+//! A line is `seconds device kind …`; fields are `name=value`, and fields that are zero are left out.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,31 +25,31 @@ use bareverbs_sim::trace::{Record, Tracer};
 use crate::device_check::decode_send;
 use crate::line_writer::{WhenFull, Writer};
 
-/// How long the end of a trace waits for what takes nothing.
+/// Timeout of [`Sink::finish`] for an output that does not accept data.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the lines of all devices go.
+/// The outputs of the trace, shared by all devices. A clone writes to the same outputs.
 #[derive(Clone)]
 pub struct Sink {
-    way: Way,
+    outputs: Outputs,
 }
 
 #[derive(Clone)]
-enum Way {
-    /// The thread that has a line writes it.
+enum Outputs {
+    /// The calling thread writes each line.
     Direct(Arc<Mutex<SinkState>>),
-    /// Threads write them.
+    /// Writer threads write the lines, one for each output.
     Queued(Arc<[Writer]>),
 }
 
 struct SinkState {
-    /// Those that take more: a reader that closed its end of a pipe wants none.
+    /// Without the pipes whose readers have closed their ends.
     outputs: Vec<Box<dyn Write + Send>>,
     failed: Option<io::Error>,
 }
 
 impl SinkState {
-    /// Does something with each output.
+    /// Calls `act` for each output, and removes those that fail.
     fn each(&mut self, mut act: impl FnMut(&mut dyn Write) -> io::Result<()>) {
         let Self { outputs, failed } = self;
         outputs.retain_mut(|output| match act(output) {
@@ -65,11 +65,13 @@ impl SinkState {
 }
 
 impl Sink {
-    /// A sink that writes to standard error, a file, or both, without having anyone wait for a terminal or a pipe: what is not
-    /// taken fast enough is dropped and counted. A file gets every line: a device that has too many of them waits for it.
+    /// Creates a sink that writes to standard error, a file, or both, on separate threads.
+    ///
+    /// Lines that a terminal or a pipe does not accept in time are dropped and counted. No line for a file is dropped: a device
+    /// whose queue of lines is full waits for the file.
     ///
     /// # Errors
-    /// The file cannot be made, or a thread.
+    /// The file or a thread could not be created.
     pub fn queued(to_stderr: bool, file: Option<&Path>) -> io::Result<Self> {
         let when_full = |is_file: bool| if is_file { WhenFull::Wait } else { WhenFull::Drop };
         let mut writers = Vec::new();
@@ -82,74 +84,74 @@ impl Sink {
             let is_file = file.metadata()?.is_file();
             writers.push(Writer::new("trace-file", Box::new(file), when_full(is_file))?);
         }
-        Ok(Self { way: Way::Queued(writers.into()) })
+        Ok(Self { outputs: Outputs::Queued(writers.into()) })
     }
 
-    /// A sink that writes to each of `outputs`.
+    /// Creates a sink to each of `outputs`, to which the calling thread writes each line.
     pub fn new(outputs: Vec<Box<dyn Write + Send>>) -> Self {
-        Self { way: Way::Direct(Arc::new(Mutex::new(SinkState { outputs, failed: None }))) }
+        Self { outputs: Outputs::Direct(Arc::new(Mutex::new(SinkState { outputs, failed: None }))) }
     }
 
-    /// The same sink, for another source of lines: none waits for a file because another has too many lines.
-    pub fn lane(&self) -> Self {
-        let way = match &self.way {
-            Way::Direct(state) => Way::Direct(Arc::clone(state)),
-            Way::Queued(writers) => Way::Queued(writers.iter().map(Writer::lane).collect()),
+    /// Returns a sink to the same outputs with a separate queue of lines, for another device.
+    pub fn for_source(&self) -> Self {
+        let outputs = match &self.outputs {
+            Outputs::Direct(state) => Outputs::Direct(Arc::clone(state)),
+            Outputs::Queued(writers) => Outputs::Queued(writers.iter().map(Writer::for_source).collect()),
         };
-        Self { way }
+        Self { outputs }
     }
 
     fn line(&self, line: &str) {
-        let state = match &self.way {
-            Way::Direct(state) => state,
-            Way::Queued(writers) => return writers.iter().for_each(|writer| writer.line(line.into())),
+        let state = match &self.outputs {
+            Outputs::Direct(state) => state,
+            Outputs::Queued(writers) => return writers.iter().for_each(|writer| writer.line(line.into())),
         };
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         state.each(|output| writeln!(output, "{line}"));
     }
 
-    /// Whether the lines of a turn will not have to wait for a file.
+    /// Returns whether the lines of one turn of a device can be queued without waiting for a file.
     pub fn has_room(&self) -> bool {
-        match &self.way {
-            Way::Direct(_) => true,
-            Way::Queued(writers) => writers.iter().all(Writer::has_room),
+        match &self.outputs {
+            Outputs::Direct(_) => true,
+            Outputs::Queued(writers) => writers.iter().all(Writer::has_room),
         }
     }
 
-    /// Lines that were dropped so far because nobody took them.
+    /// Returns the number of lines dropped so far because an output did not accept them in time.
     pub fn dropped(&self) -> u64 {
-        match &self.way {
-            Way::Direct(_) => 0,
-            Way::Queued(writers) => writers.iter().map(Writer::dropped).sum(),
+        match &self.outputs {
+            Outputs::Direct(_) => 0,
+            Outputs::Queued(writers) => writers.iter().map(Writer::dropped).sum(),
         }
     }
 
-    /// Writes out what is held back; the first error there was, if any.
+    /// Flushes the outputs.
     ///
     /// # Errors
-    /// A part of it could not be written.
+    /// The first error of an output, or [`io::ErrorKind::TimedOut`] if one accepts no data for five seconds.
     pub fn finish(&self) -> io::Result<()> {
-        match &self.way {
-            Way::Direct(state) => {
+        match &self.outputs {
+            Outputs::Direct(state) => {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.each(|output| output.flush());
                 state.failed.take().map_or(Ok(()), Err)
             }
-            Way::Queued(writers) => writers.iter().try_for_each(|writer| writer.finish(FINISH_TIMEOUT)),
+            Outputs::Queued(writers) => writers.iter().try_for_each(|writer| writer.finish(FINISH_TIMEOUT)),
         }
     }
 }
 
-/// Writes what one device does to a [`Sink`].
+/// Writes the actions of one device to a [`Sink`].
 pub struct Printer {
     device: String,
     sink: Sink,
-    /// Transport of each queue pair, learnt from the commands: it says how a WQE is read.
+    /// Transport of each queue pair, from CREATE_QP: the layout of a WQE depends on it.
     transports: HashMap<u32, Transport>,
 }
 
 impl Printer {
-    /// A printer for the device called `device`.
+    /// Creates a printer for the device called `device`.
     pub fn new(device: impl Into<String>, sink: Sink) -> Self {
         Self { device: device.into(), sink, transports: HashMap::new() }
     }
@@ -231,7 +233,7 @@ fn doorbell_line(uar: u32, offset: usize, bytes: &[u8]) -> String {
         UAR_CQ_ARM => ("cq-arm", &CqArm::INFO),
         UAR_EQ_ARM => ("eq-arm", &EqDoorbell::INFO),
         UAR_EQ_UPDATE => ("eq-update", &EqDoorbell::INFO),
-        // Behind the first 8 bytes of a BlueFlame register comes a copy of the WQE, which is printed when it is fetched.
+        // The first 8 bytes of a BlueFlame register are followed by a copy of the WQE, which is printed when it is fetched.
         UAR_BLUEFLAME.. if !offset.is_multiple_of(BLUEFLAME_HALF) => {
             return format!("copy uar={uar:#x} offset={offset:#x} bytes={}", field_printer::hex(bytes));
         }
@@ -250,7 +252,7 @@ fn packet_line(bytes: &[u8]) -> String {
     }
 }
 
-/// A decoded structure in one line.
+/// Returns a decoded structure in one line.
 fn compact(decoded: &Decoded) -> String {
     let mut line = format!(" {}", decoded.title.split(',').next().unwrap_or_default());
     for section in &decoded.sections {
@@ -269,7 +271,7 @@ fn compact(decoded: &Decoded) -> String {
     line
 }
 
-/// Adds the fields that are not zero, after `head`; nothing at all if there are none.
+/// Appends `head` and the fields that are not zero; nothing if all are zero.
 fn append(line: &mut String, head: &str, fields: &[FieldValue], except: &[&str]) {
     let mut shown = fields.iter().filter(|field| !field.value.is_zero() && !except.contains(&field.name.as_str())).peekable();
     if shown.peek().is_some() {
@@ -286,7 +288,7 @@ fn append(line: &mut String, head: &str, fields: &[FieldValue], except: &[&str])
     }
 }
 
-/// A value that fits a line.
+/// Returns a value, abbreviated to fit in a line.
 fn short(value: &Value) -> String {
     const DIGITS: usize = 32;
     const ENTRIES: usize = 4;
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_names_what_is_not_zero() {
+    fn a_command_shows_fields_that_are_not_zero() {
         let input = [0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let output = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0];
         let refused = [0x0f, 0, 0, 0, 0, 0, 0xab, 0xcd, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_and_a_wqe_are_named() {
+    fn a_doorbell_and_a_wqe_show_their_fields() {
         let write = [
             0, 0, 3, 8, 0, 0, 0x4b, 3, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0x22, 0x33, 0, 0, 0, 0, 0, 0,
             0, 64, 0, 0, 0x44, 0x55, 0, 0, 0, 0, 0, 0, 0x20, 0,
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_one_line_too() {
+    fn an_invalid_record_is_one_line() {
         let got = lines(&[
             Record::Command { slot: 0, input: &[], output: &[] },
             Record::Sent { bytes: &[1, 2, 3] },

@@ -1,15 +1,14 @@
-//! A wire to another process: frames over a Unix socket, each after its length in four bytes (big-endian).
+//! The link to the wire of another process: frames over a Unix socket, each preceded by its length in four bytes (big-endian).
 //!
-//! The first process listens at the path, the other one connects; when the link breaks, both try again. Frames sent
-//! while there is no link, or faster than it takes them, are lost, as on a wire.
+//! The first process listens at the path and the other one connects; when the link breaks, both try again. Frames that are sent
+//! without a link, or faster than the link accepts them, are lost, as on a wire.
 //!
-//! Frames that wait are in lanes, outgoing ones in that of the device that sent them, incoming ones in that of the LID that they
-//! are for, and one of each lane is moved in turn. A full lane loses frames of its own device alone. The link stands still for
-//! no device: what finds no room at one is held in its lane, and the next frame is read. An end that reads nothing for
-//! [`UNREAD_TIMEOUT`] is given up.
+//! Outgoing frames wait in a queue for each sending device, incoming frames in a queue for each destination LID. The queues are
+//! served in turn, and a full queue drops only frames of its own device. A device without room does not block the link: its frames
+//! wait in its queue while the next frame is read. If the other end reads nothing for [`UNREAD_TIMEOUT`], the link is closed.
 //!
-//! There is no lock that someone else could hold: a socket that listens already is moved to the path, in the place of what was
-//! left there. Of two processes that do so at the same time the first one finds that another socket is there, and connects.
+//! No lock file is needed, which another process could keep locked. Each process renames a socket that already listens to the
+//! path, replacing a stale one. If two processes do so at the same time, the one whose socket was replaced notices it and connects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -30,38 +29,38 @@ use crate::error::{Gone, MAX_SOCKET_PATH, ServeError};
 use crate::log::Log;
 use crate::socket::check_path;
 
-/// Longest frame: far more than a packet of the greatest MTU with all its headers.
+/// Maximum length of a frame: more than a packet of the maximum MTU with all headers.
 const MAX_FRAME: usize = 8192;
-/// Frames of a device that wait for the link, and frames for a device that wait for room there.
-const MAX_WAITING: usize = 1024;
-/// How long to rest before the next try to connect, and how often a sender without frames looks after the link.
+/// Maximum number of frames in the queue of a device, in each direction.
+const MAX_QUEUED: usize = 1024;
+/// Interval between attempts to connect, and between checks of the link by a sender without frames.
 const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a device without room for a frame is asked again.
+/// Interval between attempts to deliver a frame to a device without room.
 const DELIVER_RETRY_INTERVAL: Duration = Duration::from_micros(100);
-/// How long the other end may read nothing.
+/// Timeout of a write to the other end.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The near end of a link: frames for LIDs that are not here go into it.
+/// The near end of a link: frames for LIDs outside this process are sent through it.
 pub(crate) struct Link {
     outgoing: Arc<Outgoing>,
-    /// The socket that this side made; removed at the end.
+    /// The socket that this process created; removed at the end.
     made: Arc<Mutex<Option<Made>>>,
 }
 
 impl Uplink for Link {
-    /// Sends a frame of a device, if there is room.
+    /// Queues a frame of a device if there is a link and room in the queue.
     fn send(&self, from: PortId, frame: Vec<u8>) {
-        let mut lanes = self.outgoing.lanes();
-        if !lanes.connected {
+        let mut state = self.outgoing.state();
+        if !state.connected {
             return;
         }
-        let Some(lane) = lanes.lanes.get_mut(from.0) else { return };
-        if lane.frames.len() >= MAX_WAITING {
-            lane.lost += 1;
+        let Some(queue) = state.queues.get_mut(from.0) else { return };
+        if queue.frames.len() >= MAX_QUEUED {
+            queue.lost += 1;
             return;
         }
-        lane.frames.push_back(frame);
-        drop(lanes);
+        queue.frames.push_back(frame);
+        drop(state);
         self.outgoing.work.notify_one();
     }
 }
@@ -69,29 +68,29 @@ impl Uplink for Link {
 /// Frames that wait for the link.
 struct Outgoing {
     log: Log,
-    lanes: Mutex<Lanes>,
+    state: Mutex<OutgoingState>,
     work: Condvar,
 }
 
-struct Lanes {
-    /// By the port of the device that sent the frames.
-    lanes: Vec<Lane>,
-    /// The lane from which the next frame is taken.
+struct OutgoingState {
+    /// By the port of the sending device.
+    queues: Vec<SourceQueue>,
+    /// Index of the queue that was served last.
     next: usize,
     connected: bool,
-    /// The devices are gone.
+    /// The server has ended.
     closed: bool,
 }
 
-/// Frames of one device.
-struct Lane {
+/// Frames from one device.
+struct SourceQueue {
     device: String,
     frames: VecDeque<Vec<u8>>,
-    /// Frames that found no room.
+    /// Number of frames dropped because the queue was full.
     lost: u64,
 }
 
-/// What there is to send.
+/// Result of [`Outgoing::next`].
 enum Next {
     Frame(Vec<u8>),
     Nothing,
@@ -100,28 +99,29 @@ enum Next {
 
 impl Outgoing {
     fn new(devices: Vec<String>, log: Log) -> Self {
-        let lane = |device| Lane { device, frames: VecDeque::new(), lost: 0 };
-        let lanes = devices.into_iter().map(lane).collect();
-        Self { log, lanes: Mutex::new(Lanes { lanes, next: 0, connected: false, closed: false }), work: Condvar::new() }
+        let queue = |device| SourceQueue { device, frames: VecDeque::new(), lost: 0 };
+        let queues = devices.into_iter().map(queue).collect();
+        let state = OutgoingState { queues, next: 0, connected: false, closed: false };
+        Self { log, state: Mutex::new(state), work: Condvar::new() }
     }
 
-    fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, OutgoingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next frame, one of each lane in turn; waits for one.
+    /// Returns the next frame, one of each queue in turn. Waits for one up to [`CONNECT_RETRY_INTERVAL`].
     fn next(&self) -> Next {
-        let mut lanes = self.lanes();
-        if !lanes.closed && lanes.lanes.iter().all(|lane| lane.frames.is_empty()) {
-            lanes = self.work.wait_timeout(lanes, CONNECT_RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        let mut state = self.state();
+        if !state.closed && state.queues.iter().all(|queue| queue.frames.is_empty()) {
+            state = self.work.wait_timeout(state, CONNECT_RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if lanes.closed {
+        if state.closed {
             return Next::Closed;
         }
-        let Lanes { lanes, next, .. } = &mut *lanes;
-        for _ in 0..lanes.len() {
-            *next = if *next + 1 < lanes.len() { *next + 1 } else { 0 };
-            if let Some(frame) = lanes.get_mut(*next).and_then(|lane| lane.frames.pop_front()) {
+        let OutgoingState { queues, next, .. } = &mut *state;
+        for _ in 0..queues.len() {
+            *next = if *next + 1 < queues.len() { *next + 1 } else { 0 };
+            if let Some(frame) = queues.get_mut(*next).and_then(|queue| queue.frames.pop_front()) {
                 return Next::Frame(frame);
             }
         }
@@ -129,78 +129,78 @@ impl Outgoing {
     }
 
     fn is_closed(&self) -> bool {
-        self.lanes().closed
+        self.state().closed
     }
 
-    /// Says that there is a link, or none any more. What waits for it then is lost.
+    /// Sets whether there is a link, and drops the queued frames. Logs how many frames were lost.
     fn connect(&self, connected: bool) {
-        let mut lanes = self.lanes();
-        lanes.connected = connected;
-        lanes.lanes.iter_mut().for_each(|lane| lane.frames.clear());
-        for lane in &mut lanes.lanes {
-            let lost = std::mem::take(&mut lane.lost);
+        let mut state = self.state();
+        state.connected = connected;
+        state.queues.iter_mut().for_each(|queue| queue.frames.clear());
+        for queue in &mut state.queues {
+            let lost = std::mem::take(&mut queue.lost);
             if lost > 0 {
-                self.log.line(format!("link: {}: {lost} of its frames lost, faster than the link took them", lane.device));
+                self.log.line(format!("link: {}: {lost} of its frames lost, faster than the link took them", queue.device));
             }
         }
     }
 
     fn close(&self) {
         self.connect(false);
-        self.lanes().closed = true;
+        self.state().closed = true;
         self.work.notify_one();
     }
 }
 
-/// Frames from the other end that have found no room yet.
-struct Held<D> {
+/// Frames from the other end for devices without room.
+struct Incoming<D> {
     log: Log,
     deliver: D,
-    state: Mutex<HeldFrames>,
+    state: Mutex<IncomingState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct HeldFrames {
-    /// By the LID that they are for; none is empty.
-    lanes: BTreeMap<u16, VecDeque<Vec<u8>>>,
+struct IncomingState {
+    /// By destination LID; none is empty.
+    queues: BTreeMap<u16, VecDeque<Vec<u8>>>,
     lost: u64,
     over: bool,
 }
 
-impl<D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone>> Held<D> {
-    fn state(&self) -> MutexGuard<'_, HeldFrames> {
+impl<D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone>> Incoming<D> {
+    fn state(&self) -> MutexGuard<'_, IncomingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Delivers a frame, or holds it behind those that wait already.
+    /// Delivers a frame, or queues it if there is no room or earlier frames for the same LID are queued.
     fn take(&self, frame: Vec<u8>) -> Result<(), Gone> {
         let lid = lid_at(&frame, DESTINATION).unwrap_or_default();
         let mut state = self.state();
-        if let Some(lane) = state.lanes.get_mut(&lid) {
-            if lane.len() < MAX_WAITING {
-                lane.push_back(frame);
+        if let Some(queue) = state.queues.get_mut(&lid) {
+            if queue.len() < MAX_QUEUED {
+                queue.push_back(frame);
             } else {
                 state.lost += 1;
             }
         } else if let Some(frame) = (self.deliver)(frame)? {
-            state.lanes.insert(lid, VecDeque::from([frame]));
+            state.queues.insert(lid, VecDeque::from([frame]));
             self.work.notify_one();
         }
         Ok(())
     }
 
-    /// Delivers what is held as soon as there is room, until the end.
+    /// Delivers queued frames as soon as there is room, until [`Incoming::end`].
     fn run(&self) {
         let mut state = self.state();
         while !state.over {
             let mut gone = false;
-            state.lanes.retain(|_, lane| {
-                while let Some(frame) = lane.pop_front() {
+            state.queues.retain(|_, queue| {
+                while let Some(frame) = queue.pop_front() {
                     match (self.deliver)(frame) {
                         Ok(None) => {}
                         Ok(Some(frame)) => {
-                            lane.push_front(frame);
+                            queue.push_front(frame);
                             return true;
                         }
                         Err(Gone) => {
@@ -214,7 +214,7 @@ impl<D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone>> Held<D> {
             if gone {
                 return;
             }
-            state = if state.lanes.is_empty() {
+            state = if state.queues.is_empty() {
                 self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
             } else {
                 self.work.wait_timeout(state, DELIVER_RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0
@@ -232,7 +232,7 @@ impl<D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone>> Held<D> {
     }
 }
 
-/// Where the LIDs are in a local route header.
+/// Byte offsets of the LIDs in a local route header (IBTA 7.7).
 const DESTINATION: usize = 2;
 const SOURCE: usize = 6;
 
@@ -247,7 +247,7 @@ impl Drop for Link {
     }
 }
 
-/// A socket at a path: removed when dropped, unless another one is there by now.
+/// A socket at a path: removed when dropped, unless another one has replaced it.
 struct Made {
     path: PathBuf,
     /// Device and inode.
@@ -263,19 +263,19 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         if self.is_there() {
-            // Someone else may have removed it since.
+            // Another process may have removed it since.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// How two processes meet.
+/// How this process takes part in a link.
 enum Meeting {
     Connected(UnixStream),
     Listening(UnixListener),
 }
 
-/// The far end, before it runs.
+/// The far end of a link, before it runs.
 pub(crate) struct RemoteEnd {
     path: PathBuf,
     outgoing: Arc<Outgoing>,
@@ -283,16 +283,19 @@ pub(crate) struct RemoteEnd {
     first: Option<Meeting>,
 }
 
-/// What has been said and counted of the other end's frames.
+/// Filters frames from the other end by their source LID.
 struct Arrivals {
     log: Log,
-    /// Whether a device here has a LID: no frame of the other end may be from it.
+    /// Returns whether a device of this process has a LID: no frame of the other end may have it as its source.
     here: Box<dyn Fn(u16) -> bool + Send + Sync>,
     doubled: Mutex<BTreeSet<u16>>,
     dropped: AtomicU64,
 }
 
-/// A link by way of `path`, for devices with these names, in the order of their ports.
+/// Creates a link through the socket at `path`, for the devices of these names in the order of their ports.
+///
+/// # Errors
+/// The path is not usable for a socket, or the socket could not be created.
 pub(crate) fn link(path: &Path, devices: Vec<String>, log: &Log) -> Result<(Link, RemoteEnd), ServeError> {
     check_path(path)?;
     if fs::symlink_metadata(path).is_ok_and(|there| {
@@ -307,32 +310,33 @@ pub(crate) fn link(path: &Path, devices: Vec<String>, log: &Log) -> Result<(Link
     let outgoing = Arc::new(Outgoing::new(devices, log.clone()));
     let made = Arc::new(Mutex::new(None));
     let mut far = RemoteEnd { path: path.to_path_buf(), outgoing: Arc::clone(&outgoing), made: Arc::clone(&made), first: None };
-    // What cannot be done now would be tried for ever.
+    // A failure of the first attempt is an error of the configuration; later ones are retried.
     far.first = Some(far.meet().map_err(|error| ServeError::Socket(path.to_path_buf(), error.to_string()))?);
     Ok((Link { outgoing, made }, far))
 }
 
-/// Where a socket is made before it is moved to the path: a name that no other process has.
+/// Returns a unique path for a new socket, which is then renamed to `path`.
 fn draft(path: &Path) -> PathBuf {
     path.with_file_name(format!(".link-{:016x}", RandomState::new().build_hasher().finish()))
 }
 
 impl RemoteEnd {
-    /// Connects, carries frames both ways, and connects again, for as long as the process runs.
-    /// Frames from there go to `deliver`, until that says that nobody is here any more; but not those from LIDs that are
-    /// `here` at that moment. What it gives back is offered again.
+    /// Connects, transfers frames in both directions, and reconnects, until the server ends.
+    ///
+    /// Frames from the other end are passed to `deliver`, except those whose source LID is `here`. A frame that `deliver`
+    /// returns is offered again; its error means that the server has ended.
     pub(crate) fn run<D>(mut self, here: impl Fn(u16) -> bool + Send + Sync + 'static, deliver: D)
     where
         D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone> + Clone + Send + Sync + 'static,
     {
         let (log, here) = (self.outgoing.log.clone(), Box::new(here));
         let arrivals = Arc::new(Arrivals { log, here, doubled: Mutex::default(), dropped: AtomicU64::new(0) });
-        let mut told = None;
+        let mut logged = None;
         while !self.outgoing.is_closed() {
             let meeting = self.first.take().map_or_else(|| self.meet(), Ok);
             match meeting.and_then(|meeting| self.connect(meeting)) {
                 Ok(stream) => {
-                    told = None;
+                    logged = None;
                     self.outgoing.log.line("link: connected".into());
                     let gone = self.carry(stream, &arrivals, deliver.clone());
                     let dropped = arrivals.dropped.swap(0, Ordering::Relaxed);
@@ -345,10 +349,10 @@ impl RemoteEnd {
                     self.outgoing.log.line("link: broken".into());
                 }
                 Err(error) => {
-                    // Once for each kind: it is tried ten times a second.
-                    if told != Some(error.kind()) {
+                    // Logged once for each kind of error: there are ten attempts per second.
+                    if logged != Some(error.kind()) {
                         self.outgoing.log.line(format!("link: {}: {error}; it is tried again", self.path.display()));
-                        told = Some(error.kind());
+                        logged = Some(error.kind());
                     }
                     thread::sleep(CONNECT_RETRY_INTERVAL);
                 }
@@ -356,7 +360,7 @@ impl RemoteEnd {
         }
     }
 
-    /// Connects to the process that listens; listens itself if none does.
+    /// Connects to the listening process; if there is none, creates a listening socket.
     fn meet(&self) -> io::Result<Meeting> {
         match UnixStream::connect(&self.path) {
             Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {}
@@ -372,7 +376,7 @@ impl RemoteEnd {
         listener.set_nonblocking(true)?;
         let made = Made { path: self.path.clone(), id };
         let mut place = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        // The end of the devices, which removes what is in this place, may have come before.
+        // If the server has ended already, `made` has been emptied for the last time.
         if !self.outgoing.is_closed() {
             *place = Some(made);
         }
@@ -380,7 +384,7 @@ impl RemoteEnd {
         Ok(Meeting::Listening(listener))
     }
 
-    /// The connection, once the other end is there.
+    /// Waits for the other end and returns the connection.
     fn connect(&self, mut meeting: Meeting) -> io::Result<UnixStream> {
         loop {
             if self.outgoing.is_closed() {
@@ -397,12 +401,12 @@ impl RemoteEnd {
         }
     }
 
-    /// Waits for the other end; `None` if another one's socket is there by now, which waits for this process.
+    /// Waits for the other end. Returns `None` if the socket of another process has replaced this one.
     fn accept(&self, listener: &UnixListener) -> io::Result<Option<UnixStream>> {
         loop {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    // One link has two ends: a third process shall make its own.
+                    // A link has two ends: a third process creates a socket of its own.
                     self.made.lock().unwrap_or_else(PoisonError::into_inner).take();
                     stream.set_nonblocking(false)?;
                     return Ok(Some(stream));
@@ -418,14 +422,15 @@ impl RemoteEnd {
         }
     }
 
-    /// Carries frames until the link breaks; `true` if this side's devices are gone.
+    /// Transfers frames until the link breaks. Returns `true` if the server has ended.
     fn carry<D>(&self, mut stream: UnixStream, arrivals: &Arc<Arrivals>, deliver: D) -> bool
     where
         D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone> + Send + Sync + 'static,
     {
-        let held = Arc::new(Held { log: self.outgoing.log.clone(), deliver, state: Mutex::default(), work: Condvar::new() });
-        let Ok([receiver, deliverer]) = start(&stream, arrivals, &held) else {
-            held.end();
+        let incoming =
+            Arc::new(Incoming { log: self.outgoing.log.clone(), deliver, state: Mutex::default(), work: Condvar::new() });
+        let Ok([receiver, deliverer]) = start(&stream, arrivals, &incoming) else {
+            incoming.end();
             thread::sleep(CONNECT_RETRY_INTERVAL);
             return false;
         };
@@ -449,32 +454,32 @@ impl RemoteEnd {
             }
         };
         self.outgoing.connect(false);
-        // The reader ends with the connection.
+        // Ends the receiving thread.
         let _ = stream.shutdown(std::net::Shutdown::Both);
         let _ = receiver.join();
-        held.end();
+        incoming.end();
         let _ = deliverer.join();
         gone
     }
 }
 
-/// Starts the threads of a connection: one reads frames, one delivers those that found no room at first.
-fn start<D>(stream: &UnixStream, arrivals: &Arc<Arrivals>, held: &Arc<Held<D>>) -> io::Result<[JoinHandle<()>; 2]>
+/// Starts the threads of a connection: one receives frames, one delivers those that were queued.
+fn start<D>(stream: &UnixStream, arrivals: &Arc<Arrivals>, incoming: &Arc<Incoming<D>>) -> io::Result<[JoinHandle<()>; 2]>
 where
     D: Fn(Vec<u8>) -> Result<Option<Vec<u8>>, Gone> + Send + Sync + 'static,
 {
     stream.set_write_timeout(Some(UNREAD_TIMEOUT))?;
-    let incoming = stream.try_clone()?;
-    let waiting = Arc::clone(held);
-    let deliverer = thread::Builder::new().name("link held".into()).spawn(move || waiting.run())?;
-    let (arrivals, held) = (Arc::clone(arrivals), Arc::clone(held));
-    let take = move |frame: Vec<u8>| if arrivals.take(&frame) { held.take(frame) } else { Ok(()) };
-    let receiver = thread::Builder::new().name("link in".into()).spawn(move || receive(incoming, take))?;
+    let stream = stream.try_clone()?;
+    let queued = Arc::clone(incoming);
+    let deliverer = thread::Builder::new().name("link held".into()).spawn(move || queued.run())?;
+    let (arrivals, incoming) = (Arc::clone(arrivals), Arc::clone(incoming));
+    let take = move |frame: Vec<u8>| if arrivals.take(&frame) { incoming.take(frame) } else { Ok(()) };
+    let receiver = thread::Builder::new().name("link in".into()).spawn(move || receive(stream, take))?;
     Ok([receiver, deliverer])
 }
 
 impl Arrivals {
-    /// Whether a frame may be delivered: its source is not here.
+    /// Returns whether a frame may be delivered: its source LID is not one of this process.
     fn take(&self, frame: &[u8]) -> bool {
         let Some(source) = lid_at(frame, SOURCE) else { return true };
         if !(self.here)(source) {
@@ -502,7 +507,7 @@ fn receive(stream: UnixStream, take: impl Fn(Vec<u8>) -> Result<(), Gone>) {
         if stream.read_exact(&mut len).is_err() {
             return;
         }
-        // A far end that says otherwise is no far end.
+        // A longer frame is a violation of the protocol.
         let Some(len) = usize::try_from(u32::from_be_bytes(len)).ok().filter(|len| *len <= MAX_FRAME) else { return };
         let mut frame = vec![0; len];
         if stream.read_exact(&mut frame).is_err() || take(frame).is_err() {
@@ -524,7 +529,7 @@ mod tests {
         vec!["lid1".into(), "lid2".into()]
     }
 
-    /// One process: the near end of its link, and where frames from the other one arrive.
+    /// Creates the link of one process. Returns its near end and the frames from the other process.
     fn process(path: &Path) -> (Link, Receiver<Vec<u8>>) {
         let (near, far) = link(path, two_devices(), &Log::discard()).unwrap();
         let (sender, frames) = mpsc::channel();
@@ -532,7 +537,7 @@ mod tests {
         (near, frames)
     }
 
-    /// Sends until something arrives: what is sent before the link is there is lost.
+    /// Sends frames until one arrives, since those sent without a link are lost.
     fn crosses(from: &Link, to: &Receiver<Vec<u8>>, mark: u8) -> bool {
         (0..3000).any(|_| {
             from.send(PORTS[0], vec![mark; 100]);
@@ -541,11 +546,11 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_was_left_behind_is_replaced() {
+    fn a_stale_socket_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("link");
         drop(UnixListener::bind(&path).unwrap());
-        // Both find it, at the same time.
+        // Both processes find it at the same time.
         let (near_a, frames_a) = process(&path);
         let (near_b, frames_b) = process(&path);
         assert!(crosses(&near_a, &frames_b, 1));
@@ -603,19 +608,19 @@ mod tests {
         });
         assert!(connected);
         far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        // The rest of the first one, of which a byte was read.
+        // The rest of the first frame, of which one byte was read.
         far.read_exact(&mut [0; 11]).unwrap();
-        // Far more than the socket and the lane take, while nobody reads.
+        // Far more than the socket and the queue accept while the other end reads nothing.
         (0..20_000).for_each(|_| near.send(PORTS[0], vec![1; 4000]));
         (0..5).for_each(|_| near.send(PORTS[1], vec![2; 4000]));
-        // What the socket holds already, and the lane that is full, are before them or beside them.
-        let mut got = (0..2 * MAX_WAITING).map(|_| read_frame(&mut far)).take_while(|frame| frame[0] != 2);
-        assert!(got.by_ref().count() < MAX_WAITING, "the other one's come in turn");
+        // Frames that the socket already contains come first, then those of both queues in turn.
+        let mut got = (0..2 * MAX_QUEUED).map(|_| read_frame(&mut far)).take_while(|frame| frame[0] != 2);
+        assert!(got.by_ref().count() < MAX_QUEUED, "the queues are served in turn");
         assert!((0..8).map(|_| read_frame(&mut far)).filter(|frame| frame[0] == 2).count() >= 4);
     }
 
     #[test]
-    fn a_device_that_takes_nothing_holds_up_no_frame_for_another() {
+    fn a_device_without_room_delays_no_frame_for_another() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("link");
         let (near, far) = link(&path, two_devices(), &Log::discard()).unwrap();
@@ -633,8 +638,8 @@ mod tests {
         assert!(crosses(&other, &frames, 5));
         while frames.recv_timeout(Duration::from_millis(100)).is_ok() {}
         let frame = |lid, mark| vec![0, 0, 0, lid, 0, 0, 0, 9, mark];
-        // LID 1 has no room; more than is held for it.
-        (0..2 * MAX_WAITING).for_each(|number| {
+        // More frames for LID 1, which has no room, than its queue accepts.
+        (0..2 * MAX_QUEUED).for_each(|number| {
             other.send(PORTS[0], frame(1, (number % 100) as u8));
             if number % 100 == 0 {
                 thread::sleep(Duration::from_millis(2));
@@ -643,15 +648,15 @@ mod tests {
         other.send(PORTS[1], frame(2, 7));
         let first = frames.recv_timeout(Duration::from_secs(10)).unwrap();
         assert_eq!((first[3], first[8]), (2, 7));
-        // What was held comes in its order when there is room.
+        // Queued frames are delivered in order when there is room.
         open.store(true, Ordering::SeqCst);
-        let held: Vec<u8> = (0..200).map(|_| frames.recv_timeout(Duration::from_secs(10)).unwrap()[8]).collect();
-        assert!(held.into_iter().eq((0..200).map(|number| number % 100)));
+        let queued: Vec<u8> = (0..200).map(|_| frames.recv_timeout(Duration::from_secs(10)).unwrap()[8]).collect();
+        assert!(queued.into_iter().eq((0..200).map(|number| number % 100)));
         drop(near);
     }
 
     #[test]
-    fn nobody_can_hold_the_folder() {
+    fn a_lock_on_the_folder_does_not_matter() {
         let folder = tempfile::tempdir().unwrap();
         let held = fs::File::open(folder.path()).unwrap();
         held.lock().unwrap();
@@ -664,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_path_is_named() {
+    fn a_wrong_path_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(link(&folder.path().join("no/link"), Vec::new(), &Log::discard()), Err(ServeError::NoFolder(_))));
         let file = folder.path().join("file");
