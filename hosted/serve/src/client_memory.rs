@@ -16,32 +16,32 @@ use vm_memory::mmap::MmapRegionError;
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
 use crate::log::RateLimited;
-use crate::sigbus::GuardedMapping;
+use crate::sigbus::SigbusGuard;
 
-/// Most mappings of one client: what vfio-user takes for granted (its default of `max_dma_maps`). A driver behind the IOMMU of a
-/// guest has one for each page that it maps.
+/// Maximum number of mappings of one client: the default of `max_dma_maps` in vfio-user. With an IOMMU in the guest, its driver
+/// has a mapping for each page.
 const MAX_MAPPINGS: usize = 65_535;
 
-/// Types of file systems whose files are memory (statfs(2)): memfd and /dev/shm, and huge pages.
+/// Types of file systems whose files are memory (statfs(2)): tmpfs for memfd and /dev/shm, hugetlbfs for huge pages.
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// What vfio-user announces that ranges are multiples of.
+/// Page size that the server announces (`pgsize`): addresses and lengths of mappings are multiples of it.
 const PAGE: u64 = 4096;
 
-/// Most bytes of this process's address space that the files of one client take: a file is mapped as a whole.
+/// Maximum address space of this process for the files of one client, in bytes: a file is mapped as a whole.
 const MAX_ADDRESS_SPACE: usize = 4 << 40;
 
-/// What one client may offer.
+/// Limits of the memory of one client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Bytes of its files together.
+    /// Total bytes of its files.
     pub(crate) bytes: u64,
-    /// Files that its mappings are of; each is a descriptor.
+    /// Number of its files, each of which takes a descriptor.
     pub(crate) files: usize,
 }
 
-/// A file of the client, mapped as a whole: a mapping of this process for each of its ranges would be too many.
+/// A file of the client, mapped as a whole: one mapping per range could exceed the limit of the kernel (vm.max_map_count).
 struct MappedFile {
     /// Device and inode.
     id: (u64, u64),
@@ -49,10 +49,10 @@ struct MappedFile {
     pages: Weak<FilePages>,
 }
 
-/// All pages of a file.
+/// The mapping of a whole file.
 struct FilePages {
-    /// Before the pages: what is dropped first is not looked after any more.
-    guarded: GuardedMapping,
+    /// Declared before the region, so that it is dropped before the region is unmapped.
+    sigbus_guard: SigbusGuard,
     region: MmapRegion,
 }
 
@@ -66,21 +66,24 @@ struct Pages {
 struct Mapping {
     len: u64,
     writable: bool,
-    /// `None`: offered without a descriptor, so there is nothing to reach it by.
+    /// `None` for memory offered without a descriptor, which cannot be accessed.
     pages: Option<Pages>,
-    /// That has been said already.
-    said: AtomicBool,
+    /// Whether an access without a descriptor has been logged.
+    logged: AtomicBool,
 }
 
 impl Mapping {
-    /// Address of its last byte, if its first is at `start`.
+    /// Returns the address of the last byte of a mapping that starts at `start`.
     const fn last(&self, start: u64) -> u64 {
-        // A mapping has bytes, and ends within 64 bits: `last_byte` said so.
+        // Cannot wrap: `last_byte` has checked that the range is not empty and ends within 64 bits.
         start.wrapping_add(self.len).wrapping_sub(1)
     }
 }
 
-/// Address of the last byte of a range. Its end may be 2^64, which is no address.
+/// Returns the address of the last byte of a range. Its end may be 2^64, which does not fit in 64 bits.
+///
+/// # Errors
+/// The range is empty, or ends beyond the address space.
 fn last_byte(start: u64, len: u64) -> Result<u64, MapError> {
     let more = len.checked_sub(1).ok_or(MapError::Empty)?;
     start.checked_add(more).ok_or(MapError::Beyond { start, len })
@@ -91,9 +94,9 @@ fn last_byte(start: u64, len: u64) -> Result<u64, MapError> {
 pub(crate) enum MapError {
     /// The range is empty.
     Empty,
-    /// An address, a length or an offset is not of whole pages of 4096 bytes.
+    /// An address, a length or an offset is not a multiple of 4096.
     Unaligned(u64),
-    /// So many bytes from there on end beyond the address space.
+    /// The range ends beyond the address space.
     Beyond {
         /// First byte.
         start: u64,
@@ -104,25 +107,25 @@ pub(crate) enum MapError {
     Overlap {
         /// Device address of the mapping.
         start: u64,
-        /// Its bytes.
+        /// Length of the mapping in bytes.
         len: u64,
     },
     /// An unmapped range cuts through this mapping.
     Partial {
         /// Device address of the mapping.
         start: u64,
-        /// Its bytes.
+        /// Length of the mapping in bytes.
         len: u64,
     },
-    /// The client has as many mappings as it may have.
+    /// The client has the maximum number of mappings.
     TooManyMappings(usize),
-    /// The client's mappings are of as many files as they may be.
+    /// The client's mappings are of the maximum number of files.
     TooManyFiles(usize),
-    /// The client's files would be longer together than they may be.
+    /// The total size of the client's files would exceed the limit.
     TooLarge {
         /// Bytes of this file.
         file: u64,
-        /// Bytes of all files.
+        /// Limit of all files together, in bytes.
         most: u64,
     },
     /// The file is shorter than the range.
@@ -132,7 +135,7 @@ pub(crate) enum MapError {
         /// Where in the file the range ends.
         end: u64,
     },
-    /// The file is not memory of its own: of a memfd, of tmpfs (/dev/shm) or of hugetlbfs.
+    /// The file is not a memfd and not on tmpfs or hugetlbfs.
     NoMemoryFile {
         /// Type of its file system (statfs(2)).
         system: u64,
@@ -184,13 +187,13 @@ impl From<Errno> for MapError {
 }
 
 impl MapError {
-    /// What the system said.
+    /// Converts an error of a system call.
     fn system(error: &io::Error) -> Self {
         Self::System(Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 }
 
-/// The memory of one client. One thread may map it while others read and write it.
+/// The memory of one client. A thread may change the mappings while others read and write.
 pub(crate) struct ClientMemory {
     lines: Arc<RateLimited>,
     bounds: Bounds,
@@ -198,13 +201,13 @@ pub(crate) struct ClientMemory {
     files: Mutex<Vec<MappedFile>>,
     /// The connection of the client, to end it.
     connection: Mutex<Option<UnixStream>>,
-    /// A file of the client had no page for an access: nothing of its memory is reached any more.
-    shrunk: AtomicBool,
+    /// Set when a file of the client had no page for an access: all later accesses fail.
+    lost: AtomicBool,
     /// The server has ended: no client is served any more.
     ended: AtomicBool,
 }
 
-/// The steps in which a range of addresses is copied: mapping, place in it, place in the buffer.
+/// One step of a copy: `len` bytes at offset `at` of the mapping, and at offset `from` of the buffer.
 struct Step<'a> {
     pages: &'a Pages,
     at: usize,
@@ -213,7 +216,7 @@ struct Step<'a> {
 }
 
 impl ClientMemory {
-    /// Without any memory.
+    /// Creates the memory of a client without mappings.
     pub(crate) fn new(lines: Arc<RateLimited>, bounds: Bounds) -> Self {
         Self {
             lines,
@@ -221,12 +224,12 @@ impl ClientMemory {
             mappings: RwLock::default(),
             files: Mutex::default(),
             connection: Mutex::default(),
-            shrunk: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
 
-    /// A client has connected: the connection ends if its memory goes away.
+    /// Registers the connection of a new client, to be shut down if its memory is lost.
     pub(crate) fn connect(&self, connection: UnixStream) {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
         if self.ended.load(Ordering::SeqCst) {
@@ -234,7 +237,7 @@ impl ClientMemory {
         }
     }
 
-    /// Ends the connection, if there is one, and those that come later.
+    /// Shuts down the connection, if there is one, and all later ones.
     pub(crate) fn hang_up(&self) {
         self.ended.store(true, Ordering::SeqCst);
         if let Some(connection) = &*self.connection.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -243,18 +246,18 @@ impl ClientMemory {
         }
     }
 
-    /// Why the client was given up, if it was.
-    pub(crate) fn is_shrunk(&self) -> bool {
-        self.shrunk.load(Ordering::Relaxed)
+    /// Returns whether the client was disconnected because a file of its memory had no page for an access.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
-    /// Offers `len` bytes at `addr`: those of `file` from `offset` on, if there is one.
+    /// Maps `len` bytes at device address `addr` to `file` from `offset` on. Without a file, accesses to the range fail.
     pub(crate) fn map(&self, addr: u64, len: u64, writable: bool, file: Option<File>, offset: u64) -> Result<(), MapError> {
         let last = last_byte(addr, len)?;
         if let Some(number) = [addr, len, offset].into_iter().find(|number| !number.is_multiple_of(PAGE)) {
             return Err(MapError::Unaligned(number));
         }
-        // Without the lock: it may wait for the client's file system to find that this is no memory.
+        // Without the lock, since statfs(2) may wait for the client's file system.
         let pages = file.map(|file| self.pages(file, offset, len, writable)).transpose()?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
         if mappings.len() >= MAX_MAPPINGS {
@@ -264,11 +267,14 @@ impl ClientMemory {
         if let Some((start, mapping)) = before.filter(|(start, mapping)| mapping.last(**start) >= addr) {
             return Err(MapError::Overlap { start: *start, len: mapping.len });
         }
-        mappings.insert(addr, Mapping { len, writable, pages, said: AtomicBool::new(false) });
+        mappings.insert(addr, Mapping { len, writable, pages, logged: AtomicBool::new(false) });
         Ok(())
     }
 
-    /// Takes back every mapping within the range.
+    /// Removes all mappings within the range.
+    ///
+    /// # Errors
+    /// The range is invalid or contains only a part of a mapping.
     pub(crate) fn unmap(&self, addr: u64, len: u64) -> Result<(), MapError> {
         let last = last_byte(addr, len)?;
         let mut mappings = self.mappings.write().unwrap_or_else(PoisonError::into_inner);
@@ -286,27 +292,27 @@ impl ClientMemory {
         }
         let unmapped: Vec<Option<Mapping>> = touched.iter().map(|(start, _)| mappings.remove(start)).collect();
         drop(mappings);
-        // To unmap a large file takes a while.
+        // Dropped after the lock, because unmapping a large file takes long.
         drop(unmapped);
         Ok(())
     }
 
-    /// Takes back everything.
+    /// Removes all mappings.
     pub(crate) fn clear(&self) {
         let unmapped = std::mem::take(&mut *self.mappings.write().unwrap_or_else(PoisonError::into_inner));
         drop(unmapped);
     }
 
-    /// The client is gone: as before one came.
+    /// Resets the state after the client has disconnected.
     pub(crate) fn disconnect(&self) {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.clear();
-        self.shrunk.store(false, Ordering::Relaxed);
+        self.lost.store(false, Ordering::Relaxed);
     }
 
-    /// A file of the client had no page for an access: the client is given up.
-    fn give_up(&self, file: &FilePages) {
-        if self.shrunk.swap(true, Ordering::Relaxed) {
+    /// Shuts down the connection of a client whose file had no page for an access.
+    fn lose(&self, file: &FilePages) {
+        if self.lost.swap(true, Ordering::Relaxed) {
             return;
         }
         let len = file.region.file_offset().and_then(|file| file.file().metadata().ok()).map_or(0, |metadata| metadata.len());
@@ -322,24 +328,24 @@ impl ClientMemory {
         }
     }
 
-    /// The range of a file, which is mapped as a whole unless it is already.
+    /// Returns a range of a file, and maps the whole file unless it is mapped already.
     fn pages(&self, file: File, offset: u64, len: u64, writable: bool) -> Result<Pages, MapError> {
         let system = rustix::fs::fstatfs(&file)?;
-        // An access to a page of another file waits for the process that has it, and so does every thread of this process that maps
-        // memory meanwhile.
+        // A page of another file system may be served by a process (FUSE). An access would block, and with it every thread of this
+        // process that maps memory.
         let system = system.f_type as u64;
         if !matches!(system, TMPFS | HUGETLBFS) {
             return Err(MapError::NoMemoryFile { system });
         }
         let metadata = file.metadata().map_err(|error| MapError::system(&error))?;
-        // Beyond the file's end is nothing to reach, and a touch there raises SIGBUS.
+        // An access beyond the end of the file raises SIGBUS.
         let end = offset.checked_add(len).ok_or(MapError::Beyond { start: offset, len })?;
         let whole = metadata.len();
         if end > whole {
             return Err(MapError::FileTooShort { file: whole, end });
         }
-        // Each page of it may be charged to this process's memory cgroup: it is the first process to touch a page that the kernel
-        // charges, and keeps charging until the file is gone.
+        // Each page may be charged to the memory cgroup of this process: the kernel charges the process that touches a page first,
+        // until the file is freed.
         let too_large = MapError::TooLarge { file: whole, most: self.bounds.bytes.min(MAX_ADDRESS_SPACE as u64) };
         let start = usize::try_from(offset).map_err(|_| too_large)?;
         let id = (metadata.dev(), metadata.ino());
@@ -347,7 +353,7 @@ impl ClientMemory {
         files.retain(|file| file.pages.strong_count() > 0);
         let mapped =
             files.iter().filter(|file| file.id == id && file.writable == writable).find_map(|file| file.pages.upgrade());
-        // A file that has grown since is mapped anew.
+        // A file that has grown since is mapped again.
         if let Some(file) = mapped.filter(|mapped| end <= mapped.region.size() as u64) {
             return Ok(Pages { file, offset: start });
         }
@@ -355,7 +361,7 @@ impl ClientMemory {
         if files.len() >= self.bounds.files {
             return Err(MapError::TooManyFiles(self.bounds.files));
         }
-        // A file may be mapped more than once: to be read alone, or before it grew.
+        // A file may be mapped more than once: read-only, or with a former length.
         let mut sizes = BTreeMap::from([(id, whole)]);
         let mut mapped = 0;
         for (id, pages) in files.iter().filter_map(|file| Some((file.id, file.pages.upgrade()?))) {
@@ -373,15 +379,15 @@ impl ClientMemory {
                 MmapRegionError::Mmap(error) => MapError::system(&error),
                 _ => MapError::System(Errno::INVAL),
             })?;
-        let guarded = GuardedMapping::new(region.as_ptr() as usize, len).map_err(|error| MapError::system(&error))?;
-        let file = Arc::new(FilePages { guarded, region });
+        let sigbus_guard = SigbusGuard::new(region.as_ptr() as usize, len).map_err(|error| MapError::system(&error))?;
+        let file = Arc::new(FilePages { sigbus_guard, region });
         files.push(MappedFile { id, writable, pages: Arc::downgrade(&file) });
         Ok(Pages { file, offset: start })
     }
 
-    /// Says once for each mapping that it cannot be reached.
-    fn say_unreachable(&self, addr: u64, start: u64, mapping: &Mapping) {
-        if !mapping.said.swap(true, Ordering::Relaxed) {
+    /// Logs an access to memory without a descriptor, once for each mapping.
+    fn log_unreachable(&self, addr: u64, start: u64, mapping: &Mapping) {
+        if !mapping.logged.swap(true, Ordering::Relaxed) {
             let len = mapping.len;
             let offered = format_args!("the client offered {start:#x}, {len} bytes, without a descriptor");
             self.lines.line(format_args!("no access to {addr:#x}: {offered}"));
@@ -390,15 +396,15 @@ impl ClientMemory {
 
     fn copy(&self, addr: u64, len: usize, write: bool, mut step: impl FnMut(Step<'_>)) -> Result<(), DmaFault> {
         let fault = DmaFault { addr, len };
-        // The last byte may be the last of all addresses: nothing here computes the address after it.
+        // The last byte may have the address 2^64 - 1: nothing here computes the address after it.
         if len > 0 && addr.checked_add(len as u64 - 1).is_none() {
             return Err(fault);
         }
-        if self.is_shrunk() {
+        if self.is_lost() {
             return Err(fault);
         }
         let mappings = self.mappings.read().unwrap_or_else(PoisonError::into_inner);
-        // Twice over the same ranges: nothing may be copied unless everything can be.
+        // Two passes over the same ranges: nothing is copied unless all of it can be.
         for copying in [false, true] {
             let mut done = 0;
             while done < len {
@@ -407,14 +413,14 @@ impl ClientMemory {
                 let within = at - start;
                 let left = mapping.len.checked_sub(within).filter(|left| *left > 0).ok_or(fault)?;
                 if mapping.pages.is_none() {
-                    self.say_unreachable(at, *start, mapping);
+                    self.log_unreachable(at, *start, mapping);
                 }
                 let pages = mapping.pages.as_ref().filter(|_| mapping.writable || !write).ok_or(fault)?;
                 let count = left.min((len - done) as u64) as usize;
                 if copying {
                     step(Step { pages, at: within as usize, from: done, len: count });
-                    if pages.file.guarded.has_shrunk() {
-                        self.give_up(&pages.file);
+                    if pages.file.sigbus_guard.has_faulted() {
+                        self.lose(&pages.file);
                         return Err(fault);
                     }
                 }
@@ -437,7 +443,7 @@ impl HostMemory for ClientMemory {
                 _ => whole = false,
             }
         })?;
-        // A later read must not see older bytes than this one: a counter is read before what it counts.
+        // A later read must not return older bytes than this one: a producer index is read before the entries.
         fence(Ordering::Acquire);
         if whole { Ok(()) } else { Err(fault) }
     }
@@ -445,7 +451,7 @@ impl HostMemory for ClientMemory {
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), DmaFault> {
         let fault = DmaFault { addr, len: from.len() };
         let mut whole = true;
-        // Earlier writes must be seen before this one: an owner byte comes after what it owns.
+        // Earlier writes must be visible before this one: an owner byte follows the entry that it hands over.
         fence(Ordering::Release);
         self.copy(addr, from.len(), true, |step| {
             let bytes = from.get(step.from..step.from + step.len);
@@ -455,9 +461,10 @@ impl HostMemory for ClientMemory {
     }
 }
 
-/// Copies bytes to a place in a region, in ascending order of their addresses: a reader that sees a byte sees all before it, and an
-/// aligned word is seen whole. A program may poll the last byte of what it receives, or a word there; a copy of the C library
-/// may write the end first. Whether they all fit.
+/// Copies bytes to offset `at` of a region in ascending order of addresses. Returns whether they fit.
+///
+/// A reader that sees a byte also sees all bytes before it, and aligned words are stored atomically: programs poll the last byte
+/// or word of the data that they receive. `memcpy` gives no such guarantee.
 fn store(region: &MmapRegion, mut at: usize, mut bytes: &[u8]) -> bool {
     if at.checked_add(bytes.len()).is_none_or(|end| end > region.size()) {
         return false;
@@ -482,12 +489,12 @@ fn store(region: &MmapRegion, mut at: usize, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Stores the first `N` bytes; their number.
+/// Stores the first `N` bytes and returns `N`.
 fn store_first<const N: usize, E>(bytes: &[u8], store: impl FnOnce([u8; N]) -> Result<(), E>) -> Option<usize> {
     store(*bytes.first_chunk()?).ok().map(|()| N)
 }
 
-/// Stores whole words to a place that is aligned for them.
+/// Stores whole words to an offset that is aligned for them.
 fn store_words(region: &MmapRegion, at: usize, words: &[[u8; 8]]) -> Option<()> {
     let slice = region.get_slice(at, words.len().checked_mul(size_of::<u64>())?).ok()?;
     let guard = slice.ptr_guard_mut();
@@ -495,8 +502,8 @@ fn store_words(region: &MmapRegion, at: usize, words: &[[u8; 8]]) -> Option<()> 
     if !first.is_aligned() {
         return None;
     }
-    // SAFETY: this many aligned words lie in the slice, which stays mapped as long as the region is borrowed. Everything else that
-    // reaches them does so through its own mapping, or by atomic and volatile accesses of this module.
+    // SAFETY: this many aligned words are within the slice, which stays mapped as long as the region is borrowed. All other
+    // accesses go through mappings of other processes, or are atomic or volatile accesses of this module.
     #[expect(unsafe_code, reason = "the library checks each word on its own, at three times the time of a copy")]
     let places = unsafe { std::slice::from_raw_parts(first.cast_const(), words.len()) };
     for (place, word) in places.iter().zip(words) {
@@ -505,7 +512,7 @@ fn store_words(region: &MmapRegion, at: usize, words: &[[u8; 8]]) -> Option<()> 
     Some(())
 }
 
-/// The device's way to its client's memory.
+/// [`HostMemory`] of a device: the memory of its client.
 pub(crate) struct Reach(pub(crate) Arc<ClientMemory>);
 
 impl HostMemory for Reach {
@@ -539,7 +546,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_memory_is_refused() {
         let memory = client("test");
-        // Where the build puts things is a disk, or else this shows nothing.
+        // The source folder is on a disk as a rule. On tmpfs the file is accepted.
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("pages");
         File::create_new(&path).unwrap().set_len(4096).unwrap();
@@ -574,14 +581,14 @@ mod tests {
             ClientMemory::new(Arc::new(RateLimited::new("test".into(), Log::discard())), Bounds { bytes: 0x4000, files: 64 });
         let shared = file(0x2000);
         memory.map(0, 0x1000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
-        // The same file counts once, however it is mapped and also when it has grown.
+        // The same file counts once, with any protection and after it has grown.
         memory.map(0x1000, 0x1000, false, Some(shared.try_clone().unwrap()), 0).unwrap();
         shared.set_len(0x3000).unwrap();
         memory.map(0x2000, 0x1000, true, Some(shared.try_clone().unwrap()), 0x2000).unwrap();
         let refused = MapError::TooLarge { file: 0x2000, most: 0x4000 };
         assert_eq!(memory.map(0x3000, 0x1000, true, Some(file(0x2000)), 0), Err(refused), "however little of it");
         memory.map(0x3000, 0x1000, true, Some(file(0x1000)), 0).unwrap();
-        // What is taken back makes room.
+        // An unmapped file makes room.
         memory.unmap(0, 0x3000).unwrap();
         memory.map(0, 0x1000, true, Some(file(0x3000)), 0).unwrap();
     }
@@ -604,7 +611,7 @@ mod tests {
         assert_eq!(read, [1, 2, 9, 4]);
     }
 
-    /// A driver behind an IOMMU maps page by page: many ranges of one file cost this process one mapping and one descriptor.
+    /// A driver behind an IOMMU maps single pages: many ranges of one file need one mapping and one descriptor of this process.
     #[test]
     fn as_many_pages_as_a_driver_maps_one_by_one() {
         const PAGES: u64 = MAX_MAPPINGS as u64;
@@ -671,7 +678,7 @@ mod tests {
         assert!(memory.read(0, &mut [0]).is_ok());
     }
 
-    /// A reader on another processor waits for the last byte, or for the word there, and then finds everything before it.
+    /// A reader on another processor polls the last byte or word, and then reads everything before it.
     #[test]
     fn a_reader_that_sees_the_last_byte_sees_all() {
         const LEN: usize = 0x2_0000;
@@ -698,7 +705,7 @@ mod tests {
                         }
                         let bytes = &mut bytes[..len];
                         there.get_slice(at, len).unwrap().copy_to(bytes);
-                        // From the end: what comes last is what may be missing.
+                        // From the end: the bytes stored last are those that may be missing.
                         assert!(bytes.iter().all(|byte| *byte == mark), "{len} bytes at {at}");
                         let clear = vec![0; len];
                         there.get_slice(at, len).unwrap().copy_from(&clear);
@@ -721,11 +728,11 @@ mod tests {
         });
     }
 
-    /// Tells a process of this test where it stores bytes: a file, a place in it, how many.
+    /// Environment variable for the child process of this test: file, offset and number of bytes.
     const STORE: &str = "BAREVERBS_TEST_STORE";
 
-    /// The end of a file is cut off under its mapping, so that the process that stores ends with a signal at the first byte
-    /// behind it. What is before that byte has to be there by then.
+    /// The file is truncated under its mapping, so that a signal ends the storing process at the first byte beyond the end. All
+    /// bytes before it must be stored by then.
     #[test]
     fn bytes_are_stored_from_the_first_to_the_last() {
         const PAGE: usize = 0x1000;
@@ -779,7 +786,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrinks_costs_its_own_client_alone() {
+    fn a_file_that_shrinks_disconnects_only_its_own_client() {
         let (memory, other) = (client("test"), client("other"));
         let shared = file(0x4000);
         memory.map(0, 0x4000, true, Some(shared.try_clone().unwrap()), 0).unwrap();
@@ -795,16 +802,16 @@ mod tests {
         let mut byte = [0];
         other.read(0x3000, &mut byte).unwrap();
         assert_eq!(byte, [7]);
-        // The next client begins anew.
+        // The next client is not affected.
         memory.disconnect();
         memory.map(0, 0x1000, true, Some(shared), 0).unwrap();
         memory.write(0, &[9]).unwrap();
     }
 
-    /// What takes the place of a file is a shared mapping, which the kernel charges nobody for in advance: a private one of so many
-    /// bytes is refused where vm.overcommit_memory is 2.
+    /// The replacement of a file is a shared mapping, which needs no commit charge. A private mapping of that size is refused where
+    /// vm.overcommit_memory is 2.
     #[test]
-    fn what_takes_the_place_of_a_file_needs_no_commit_charge() {
+    fn the_replacement_of_a_file_needs_no_commit_charge() {
         const LEN: u64 = 0x7777_7000;
         let memory = client("test");
         let shared = file(LEN);
@@ -821,9 +828,9 @@ mod tests {
         assert!(place.contains(" rw-s ") && place.contains("/memfd:zeros"), "{place}");
     }
 
-    /// Huge pages are not reserved when a file is mapped: one for which there is none raises SIGBUS, as beyond a file's end.
+    /// Huge pages are not reserved when a file is mapped: an access to a hole raises SIGBUS if none is free.
     #[test]
-    fn a_hole_without_a_huge_page_costs_its_own_client_alone() {
+    fn a_hole_without_a_huge_page_disconnects_only_its_own_client() {
         const HUGE: u64 = 2 << 20;
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::HUGE_2MB;
         let huge = File::from(rustix::fs::memfd_create("huge", flags).expect("a kernel with huge pages"));
@@ -831,21 +838,21 @@ mod tests {
             let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
             std::fs::read_to_string(path).unwrap().trim().parse::<u64>().unwrap()
         };
-        // One more than there can be, of which the machine of a build has none.
+        // More huge pages than the machine has.
         let pages = count("nr_hugepages") + count("nr_overcommit_hugepages") + 1;
         huge.set_len(pages * HUGE).unwrap();
         let (memory, other) = (client("test"), client("other"));
         memory.map(0, pages * HUGE, true, Some(huge), 0).unwrap();
         other.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
         assert!((0..pages).any(|page| memory.write(page * HUGE, &[1; 8]).is_err()));
-        assert!(memory.is_shrunk() && memory.read(0, &mut [0]).is_err(), "nothing of it is reached any more");
+        assert!(memory.is_lost() && memory.read(0, &mut [0]).is_err(), "all accesses fail");
         other.write(0, &[7]).unwrap();
         memory.disconnect();
         memory.map(0, 0x1000, true, Some(file(0x1000)), 0).unwrap();
         memory.write(0, &[9]).unwrap();
     }
 
-    /// Time of a copy: `cargo test --release -p bareverbs-serve --lib copies -- --ignored --nocapture`.
+    /// Measures the time of a copy: `cargo test --release -p bareverbs-serve --lib copies -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement"]
     fn time_of_copies() {

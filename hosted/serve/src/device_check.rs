@@ -1,4 +1,4 @@
-//! What the simulated device says of a send WQE in which the decoder found nothing wrong.
+//! Checks a send WQE with the simulated device in addition to the decoder.
 
 use bareverbs_decode::Decoded;
 use bareverbs_decode::send::{self, Transport};

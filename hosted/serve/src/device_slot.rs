@@ -1,4 +1,4 @@
-//! One device of a server, and where the lines about it go.
+//! One device of a server, and the outputs of its trace and recording.
 
 use bareverbs_sim::{Device, DeviceCounts};
 
@@ -12,7 +12,7 @@ pub(crate) struct DeviceSlot {
     pub(crate) outputs: LineOutputs,
 }
 
-/// Where the lines about a device go. A slow file makes the thread that lets the device work wait.
+/// Outputs of the trace and the recording of a device. A slow file blocks the thread that runs the device.
 #[derive(Default)]
 pub(crate) struct LineOutputs {
     pub(crate) trace: Option<Sink>,
@@ -20,14 +20,14 @@ pub(crate) struct LineOutputs {
 }
 
 impl LineOutputs {
-    /// Whether the device can work without waiting for a file.
+    /// Returns whether the device can work without waiting for a file.
     pub(crate) fn have_room(&self) -> bool {
         self.trace.as_ref().is_none_or(Sink::has_room) && self.recording.as_ref().is_none_or(Recording::has_room)
     }
 }
 
 impl DeviceSlot {
-    /// What its client has not given back, for people.
+    /// Returns the objects and pages that its client has not freed, as text.
     pub(crate) fn left(&self) -> String {
         let counts = self.device.counts();
         let DeviceCounts { engine, eqs, uars, pds, xrcds, user_contexts, user_memories, pages_held, pages_lost } = counts;
@@ -51,7 +51,7 @@ impl DeviceSlot {
         if left.is_empty() { "nothing left".into() } else { format!("left: {}", left.join(", ")) }
     }
 
-    /// As at power-on: the client is gone, or asks for it.
+    /// Resets the device to the state after power-on, after its client has disconnected or at its request.
     pub(crate) fn reset(&mut self) {
         self.device.reset();
         self.device.take_interrupts();

@@ -1,13 +1,12 @@
 //! The devices and the wire between them: a lock and a thread for each device.
 //!
-//! A thread that has something for a device does it at once, under the device's lock, and lets the device work a
-//! little: a register access crosses no thread. The device's runner does what is left then, what frames bring and what comes due
-//! by time, and sleeps otherwise.
+//! A thread with a request for a device executes it at once, under the device's lock, and runs the device for a few turns: a
+//! register access needs no other thread. The runner of the device does the remaining work, handles frames and timers, and sleeps
+//! otherwise.
 //!
-//! Devices meet in the [`Fabric`], whose locks are held for moments. A thread that has put frames into the inbox of a device that
-//! sleeps has it take them there and then, if its lock is free: two devices that talk to each other wake no thread. Nobody holds
-//! two of the devices' locks, and nothing that a client offers keeps a thread waiting: its memory is memory, and its
-//! interrupts are signalled without a write.
+//! Devices exchange frames through the [`Fabric`], whose locks are held briefly. A thread that has sent frames to a sleeping device
+//! runs that device itself if its lock is free, so that two devices exchange frames without waking a thread. No thread holds the
+//! locks of two devices. No client can block a thread: only memory files are mapped, and interrupts are signalled without a write.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,12 +25,12 @@ use crate::interrupts::Vectors;
 use crate::log::Log;
 use crate::runner::{RETRY_INTERVAL, Runner, RunnerState, State, lock};
 
-/// Turns that a thread which brings work takes itself, before it leaves the rest to the runner: what a short request needs from its
-/// doorbell to the wire, so that no thread has to wake up for it.
+/// Maximum number of turns that a requesting thread runs a device before it leaves the rest to the runner. A short request takes this
+/// many from its doorbell to the wire.
 const TURNS: usize = 4;
-/// Devices that a sending thread lets take frames, at most: there and back, eight times. Then it is for the runners.
+/// Maximum number of devices that a sending thread runs: eight round trips between two devices. The runners do the rest.
 const PASSES: usize = 16;
-/// How long the end waits for a runner that is in the middle of something.
+/// Timeout of [`Running::wait`] for the runners to end.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Shared {
@@ -39,11 +38,11 @@ struct Shared {
     devices: Vec<Runner>,
     fabric: Fabric<Box<dyn Wire + Send>>,
     stopped: AtomicBool,
-    /// Wakes the thread that waits for the end.
+    /// Wakes [`Running::wait`].
     end: (Mutex<()>, Condvar),
 }
 
-/// A way to reach one device from another thread.
+/// Access to one device from any thread.
 #[derive(Clone)]
 pub(crate) struct DeviceHandle {
     device: usize,
@@ -55,26 +54,25 @@ impl DeviceHandle {
         self.shared.devices.get(self.device).filter(|_| !self.shared.has_stopped()).ok_or(Gone)
     }
 
-    /// Looks at the device as it is now. It does no work for this.
-    pub(crate) fn look<R>(&self, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<R, Gone> {
+    /// Calls `act` with the device, without running the device.
+    pub(crate) fn inspect<R>(&self, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<R, Gone> {
         let served = self.served()?;
         let mut guard = served.enter();
         let state = guard.as_mut().ok_or(Gone)?;
-        // The registers that count time shall show the present one.
+        // The timer registers must show the present time.
         state.slot.device.set_time(self.shared.now());
         let result = act(&mut state.slot);
         served.leave(guard);
         Ok(result)
     }
 
-    /// Does something with the device, then lets it work.
+    /// Calls `act` with the device, then runs the device.
     pub(crate) fn ask<R>(&self, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<R, Gone> {
         let served = self.served()?;
         self.shared.ask(served, served.enter(), act)
     }
 
-    /// As [`DeviceHandle::ask`], but `None` if the device has been in the middle of something, or its lines have waited for a file, for
-    /// so long.
+    /// As [`DeviceHandle::ask`], but returns `None` if the device is busy, or its lines wait for a file, for longer than `limit`.
     pub(crate) fn ask_within<R>(&self, limit: Duration, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<Option<R>, Gone> {
         let served = self.served()?;
         let start = time::Instant::now();
@@ -91,7 +89,7 @@ impl DeviceHandle {
         }
     }
 
-    /// As at power-on, without the frames of the client that goes: the next one neither sends nor gets them.
+    /// Resets the device after `act`, and drops its frames, so that the next client neither sends nor receives them.
     pub(crate) fn reset<R>(&self, act: impl FnOnce(&mut DeviceSlot) -> R) -> Result<R, Gone> {
         let served = self.served()?;
         let mut guard = served.enter();
@@ -105,30 +103,30 @@ impl DeviceHandle {
         Ok(result)
     }
 
-    /// Does something with the interrupts.
+    /// Calls `act` with the interrupt vectors.
     pub(crate) fn vectors<R>(&self, act: impl FnOnce(&mut Vectors) -> R) -> Result<R, Gone> {
         Ok(act(&mut lock(&self.served()?.vectors)))
     }
 
-    /// Gives a frame from elsewhere to the device that it is for; one for nobody here is lost. It comes back if there is no room
-    /// now, and may be offered again.
+    /// Delivers a frame from another process to its destination; a frame without a destination here is dropped. Returns the frame
+    /// if the device has no room for it; the caller may offer it again.
     pub(crate) fn offer(&self, frame: Vec<u8>) -> Result<Option<Vec<u8>>, Gone> {
         self.served()?;
         let shared = &self.shared;
         Ok(shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)).err())
     }
 
-    /// Whether a device here has this LID now.
+    /// Returns whether a device of this process has this LID now.
     pub(crate) fn has_lid(&self, lid: u16) -> bool {
         self.shared.fabric.has_lid(lid)
     }
 
-    /// Whether the devices are no longer served.
+    /// Returns whether the devices are no longer served.
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.has_stopped()
     }
 
-    /// Ends [`Running::wait`]; takes no lock that a device's thread may hold. `false` if that was asked for before.
+    /// Ends [`Running::wait`], without taking the lock of a device. Returns `false` if it was called before.
     pub(crate) fn stop(&self) -> bool {
         self.shared.stop()
     }
@@ -151,7 +149,7 @@ impl Shared {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// A port got something to do.
+    /// Marks a port as having work, and wakes its runner if necessary.
     fn reach(&self, port: PortId) {
         let Some(served) = self.devices.get(port.0) else { return };
         served.work_pending.store(true, Ordering::SeqCst);
@@ -184,7 +182,7 @@ impl Shared {
         Ok(result)
     }
 
-    /// Gives the lock of a device back; its runner comes in time for what is left.
+    /// Releases the lock of a device, and wakes its runner if that sleeps beyond `due`.
     fn leave_in_time(served: &Runner, mut guard: MutexGuard<'_, Option<State>>, due: Option<Instant>) {
         let mut in_time = true;
         if let Some(state) = guard.as_mut() {
@@ -197,13 +195,13 @@ impl Shared {
             }
         }
         served.leave(guard);
-        // Whatever others do with the flag meanwhile: they rely on the runner, which was promised to them.
+        // Woken even if other threads change the flag meanwhile: they rely on the runner being awake.
         if !in_time {
             served.wake();
         }
     }
 
-    /// Has the devices that were reached take their frames, here or on their runners. This thread holds no lock.
+    /// Makes the devices in `reached` receive their frames, on this thread or on their runners. The caller holds no lock.
     fn pass_on(&self, mut reached: VecDeque<PortId>) {
         for _ in 0..PASSES {
             let Some(port) = reached.pop_front() else { return };
@@ -215,15 +213,16 @@ impl Shared {
         reached.into_iter().for_each(|port| self.reach(port));
     }
 
-    /// Lets a device that sleeps take its frames on this thread, for a few turns: a thread that wakes up for them costs more, and
-    /// has them to fetch from another processor. `false` if that could take longer than they are worth:
-    /// somebody is at the device, it has work of its own to do, or its lines may have to wait.
+    /// Runs a sleeping device on this thread for a few turns, to receive its frames. Waking its runner would cost more, and would move
+    /// the frames to the cache of another processor.
+    ///
+    /// Returns `false` without running it if another thread has its lock, it has other work, or its lines may have to wait.
     fn take_frames(&self, served: &Runner, reached: &mut VecDeque<PortId>) -> bool {
         let Ok(mut guard) = served.state.try_lock() else { return false };
         let Some(state) = guard.as_mut() else { return false };
         let now = self.now();
         let sleeps = matches!(state.runner, RunnerState::Asleep(_)) && state.slot.device.next_due().is_none_or(|due| due > now);
-        // Its own runner waits for a file, nobody else's thread does.
+        // Only its own runner may wait for a file.
         if !sleeps || !state.slot.outputs.have_room() {
             return false;
         }
@@ -241,12 +240,12 @@ impl Shared {
         true
     }
 
-    /// When the device, or the wire, next has something to do.
+    /// Returns when the device or the wire next has work.
     fn next_due(&self, state: &State) -> Option<Instant> {
         self.fabric.next_due(&state.port, &state.slot.device).into_iter().chain(self.fabric.wire_due()).min()
     }
 
-    /// Lets a device work once and moves its frames; the ports that have got something to do come to `reached`.
+    /// Runs a device once and moves its frames. Appends the ports that have received work to `reached`.
     fn turn(&self, state: &mut State, now: Instant, reached: &mut VecDeque<PortId>) {
         let State { slot, port, .. } = state;
         self.fabric.step(port, &mut slot.device, now);
@@ -259,7 +258,7 @@ impl Shared {
         self.fabric.deliver(now, reach);
     }
 
-    /// The runner of a device: works until the end. Then the device.
+    /// Runs a device until the server ends, then returns it.
     fn run_device(&self, served: &Runner) -> Option<DeviceSlot> {
         let (mut worked, mut poll) = (false, AdaptivePoll::new());
         while !self.has_stopped() {
@@ -284,7 +283,7 @@ impl Shared {
             if served.work_pending.load(Ordering::SeqCst) {
                 continue;
             }
-            // It may wake early: then it looks what is due.
+            // It may wake early: the loop checks what is due.
             match due {
                 None => thread::park(),
                 Some(due) => thread::park_timeout(due.since(self.now())),
@@ -294,24 +293,24 @@ impl Shared {
     }
 }
 
-/// What is left after the end.
+/// Result of [`Running::wait`].
 #[derive(Default)]
 pub(crate) struct Ended {
     /// The devices, in order.
     pub(crate) slots: Vec<DeviceSlot>,
-    /// Names of devices whose threads did not come back.
+    /// Names of devices whose threads did not end.
     pub(crate) stuck: Vec<String>,
-    /// Names of devices that did not take frames in time, and how many were lost so.
+    /// Names of devices that did not receive frames in time, and how many frames of each were dropped.
     pub(crate) discarded: Vec<(String, u64)>,
 }
 
-/// Devices, wire, time.
+/// The devices, the wire and the clock.
 pub(crate) struct Devices {
     shared: Arc<Shared>,
 }
 
 impl Devices {
-    /// The devices take the wire's ports in their order. Frames for nobody here go to `uplink`.
+    /// Joins the devices to the wire, in the order of its ports. Frames without a destination here are sent to `uplink`.
     pub(crate) fn new(
         devices: Vec<(DeviceSlot, Vectors)>,
         wire: Box<dyn Wire + Send>,
@@ -338,7 +337,7 @@ impl Devices {
         Self { shared: Arc::new(Shared { start, devices, fabric, stopped, end }) }
     }
 
-    /// Reaches one device.
+    /// Returns the handle of a device.
     pub(crate) fn handle(&self, device: usize) -> DeviceHandle {
         DeviceHandle { device, shared: Arc::clone(&self.shared) }
     }
@@ -346,7 +345,7 @@ impl Devices {
     /// Starts the runners.
     ///
     /// # Errors
-    /// A thread could not be started; those that were end.
+    /// A thread could not be started; those already started end.
     pub(crate) fn start(self) -> Result<Running, ServeError> {
         let Self { shared } = self;
         let (sender, ended) = mpsc::channel();
@@ -354,7 +353,7 @@ impl Devices {
             let (sender, its) = (sender.clone(), Arc::clone(&shared));
             let run = move || {
                 let slot = its.devices.get(number).and_then(|served| its.run_device(served));
-                // Nobody waits any more for one that comes too late.
+                // After the timeout there is no receiver.
                 let _ = sender.send((number, slot));
             };
             let spawned = thread::Builder::new().name(format!("{} runner", served.name)).spawn(run);
@@ -363,7 +362,7 @@ impl Devices {
                 ServeError::Thread(error)
             })?;
             let _ = served.runner.set(runner.thread().clone());
-            // It may have gone to sleep before it could be woken.
+            // It may have gone to sleep before `runner` was set.
             served.wake();
         }
         Ok(Running { shared, ended })
@@ -377,7 +376,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits for [`DeviceHandle::stop`]. The link is gone then.
+    /// Waits for [`DeviceHandle::stop`], then closes the link and collects the devices.
     pub(crate) fn wait(self) -> Ended {
         let Self { shared, ended } = self;
         let mut waiting = lock(&shared.end.0);
@@ -423,11 +422,11 @@ mod tests {
     use crate::log::RateLimited;
     use crate::record::{Recording, Several};
 
-    /// A wire that carries nothing and has something to do every so often.
+    /// A wire that transports nothing and has a timer.
     struct Busy {
         due: Instant,
         every: Duration,
-        looks: Arc<AtomicUsize>,
+        timeouts: Arc<AtomicUsize>,
     }
 
     impl Wire for Busy {
@@ -435,7 +434,7 @@ mod tests {
 
         fn deliver(&mut self, now: Instant) -> Option<Delivery> {
             if now >= self.due {
-                self.looks.fetch_add(1, Ordering::Relaxed);
+                self.timeouts.fetch_add(1, Ordering::Relaxed);
                 self.due = now.after(self.every);
             }
             None
@@ -465,16 +464,16 @@ mod tests {
         (DeviceSlot { device, outputs: LineOutputs::default() }, Vectors::new(1))
     }
 
-    /// A devices of one device with a [`Busy`] wire, running; how often that was looked at.
+    /// Runs one device with a [`Busy`] wire. Returns its handle and the number of timeouts.
     fn running(every: Duration) -> (DeviceHandle, Arc<AtomicUsize>, Running) {
-        let looks = Arc::new(AtomicUsize::new(0));
-        let wire = Busy { due: Instant::default(), every, looks: Arc::clone(&looks) };
+        let timeouts = Arc::new(AtomicUsize::new(0));
+        let wire = Busy { due: Instant::default(), every, timeouts: Arc::clone(&timeouts) };
         let devices = Devices::new(vec![device(1)], Box::new(wire), None, &Log::discard());
         let handle = devices.handle(0);
-        (handle, looks, devices.start().unwrap())
+        (handle, timeouts, devices.start().unwrap())
     }
 
-    /// Two devices on a perfect wire.
+    /// Creates two devices on a perfect wire.
     fn subnet_of_two() -> Devices {
         let mut wire = PerfectWire::new(Duration::ZERO);
         let devices = vec![device(1), device(2)];
@@ -484,14 +483,14 @@ mod tests {
         Devices::new(devices, Box::new(wire), None, &Log::discard())
     }
 
-    /// Two devices on a perfect wire, running.
+    /// Runs two devices on a perfect wire.
     fn pair() -> (DeviceHandle, DeviceHandle, Running) {
         let devices = subnet_of_two();
         (devices.handle(0), devices.handle(1), devices.start().unwrap())
     }
 
     #[test]
-    fn a_thread_that_takes_a_device_again_and_again_keeps_no_other_out() {
+    fn a_thread_that_takes_a_lock_repeatedly_lets_others_in() {
         const ROUNDS: usize = 25;
         let subnet = subnet_of_two();
         let served = subnet.shared.devices.first().unwrap();
@@ -509,7 +508,7 @@ mod tests {
                 over.store(true, Ordering::SeqCst);
             });
             while waited.len() < ROUNDS && !over.load(Ordering::SeqCst) {
-                // From the beginning of a turn on.
+                // Measured from the start of a turn.
                 let before = turns.load(Ordering::SeqCst);
                 while turns.load(Ordering::SeqCst) == before && !over.load(Ordering::SeqCst) {
                     thread::yield_now();
@@ -521,20 +520,20 @@ mod tests {
             }
             over.store(true, Ordering::SeqCst);
         });
-        // The machine may hold this thread up before it waits, but not each time.
+        // The scheduler may delay this thread before it waits, but not each time.
         waited.sort_unstable();
         assert_eq!(waited.len(), ROUNDS, "kept out for seconds");
         assert!(waited[ROUNDS / 2] <= 1, "turns of the other that this one had to wait for: {waited:?}");
     }
 
-    /// A file that takes nothing until its other end is read.
+    /// A pipe that blocks its writer until it is read.
     struct SlowFile {
         _folder: tempfile::TempDir,
         end: File,
     }
 
     impl SlowFile {
-        /// A recording into it.
+        /// Creates the pipe and a recording into it.
         fn record() -> (Self, Recording) {
             let folder = tempfile::tempdir().unwrap();
             let pipe = folder.path().join("recording");
@@ -543,7 +542,7 @@ mod tests {
             (Self { _folder: folder, end }, Recording::create(&pipe).unwrap())
         }
 
-        /// Reads what comes from now on, to the end of the process.
+        /// Reads the pipe from now on, until the process ends.
         fn read_on(mut self) {
             thread::spawn(move || {
                 let mut bytes = vec![0; 1 << 20];
@@ -552,7 +551,7 @@ mod tests {
         }
     }
 
-    /// Makes a device record, with the queue of its lines full.
+    /// Attaches a recording whose queue of lines is full to a device.
     fn record_in_full(slot: &mut DeviceSlot, recording: &Recording) {
         let recorder = recording.tracer("slow", slot.device.config());
         recorder.recording().mark(&"x".repeat(8 << 20));
@@ -561,10 +560,10 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_wait_does_not_wait_for_the_file_of_a_device() {
+    fn ask_within_does_not_wait_for_the_file_of_a_device() {
         let (handle, _, runner) = running(Duration::from_secs(1000));
         let (file, recording) = SlowFile::record();
-        handle.look(|slot| record_in_full(slot, &recording)).unwrap();
+        handle.inspect(|slot| record_in_full(slot, &recording)).unwrap();
         let start = time::Instant::now();
         assert_eq!(handle.ask_within(Duration::from_millis(50), |_| 7), Ok(None));
         assert!(start.elapsed() >= Duration::from_millis(50));
@@ -574,16 +573,15 @@ mod tests {
         runner.wait();
     }
 
-    /// A sending thread lets a device that sleeps take its frames, but not one whose lines may have to wait for a file: that is for
-    /// its runner.
+    /// A sending thread runs a sleeping device, but not one whose lines may have to wait for a file: its runner does that.
     #[test]
     fn senders_do_not_wait_for_the_file_of_a_device() {
-        // No runner is there who could take them first.
+        // Without runners, which could receive the frames first.
         let devices = subnet_of_two();
         let (shared, to) = (&devices.shared, PortId(1));
         let is_taken = || {
             lock(&shared.devices[1].state).as_mut().unwrap().runner = RunnerState::Asleep(None);
-            // To local identifier 2.
+            // For LID 2.
             let mut frame = vec![0; 64];
             frame[3] = 2;
             shared.fabric.arrive(frame, shared.now(), |_| {}).unwrap();
@@ -592,11 +590,11 @@ mod tests {
         };
         assert!(is_taken());
         let (file, recording) = SlowFile::record();
-        devices.handle(1).look(|slot| record_in_full(slot, &recording)).unwrap();
+        devices.handle(1).inspect(|slot| record_in_full(slot, &recording)).unwrap();
         assert!(!is_taken());
         file.read_on();
         let start = time::Instant::now();
-        let has_room = || devices.handle(1).look(|slot| slot.outputs.have_room());
+        let has_room = || devices.handle(1).inspect(|slot| slot.outputs.have_room());
         while has_room() == Ok(false) && start.elapsed() < Duration::from_secs(30) {
             thread::sleep(RETRY_INTERVAL);
         }
@@ -604,22 +602,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_by_time_needs_nobody_to_ask() {
+    fn timers_run_without_requests() {
         let start = time::Instant::now();
-        let (handle, looks, runner) = running(Duration::from_millis(20));
-        while looks.load(Ordering::Relaxed) < 10 && start.elapsed() < Duration::from_secs(60) {
+        let (handle, timeouts, runner) = running(Duration::from_millis(20));
+        while timeouts.load(Ordering::Relaxed) < 10 && start.elapsed() < Duration::from_secs(60) {
             thread::sleep(Duration::from_millis(10));
         }
         handle.stop();
         assert_eq!(runner.wait().slots.len(), 1);
         // Once each 20 ms; far more often would mean that it does not sleep.
         let most = start.elapsed().as_millis() / 10 + 2;
-        assert!((10..=most).contains(&(looks.load(Ordering::Relaxed) as u128)), "{looks:?}, at most {most}");
+        assert!((10..=most).contains(&(timeouts.load(Ordering::Relaxed) as u128)), "{timeouts:?}, at most {most}");
     }
 
     #[test]
-    fn endless_work_keeps_nobody_out() {
-        let (handle, looks, runner) = running(Duration::ZERO);
+    fn endless_work_does_not_block_requests() {
+        let (handle, timeouts, runner) = running(Duration::ZERO);
         let askers: Vec<_> = (0..4)
             .map(|_| {
                 let handle = handle.clone();
@@ -627,24 +625,24 @@ mod tests {
             })
             .collect();
         assert!(askers.into_iter().all(|asker| asker.join().unwrap()));
-        assert!(looks.load(Ordering::Relaxed) > 0);
+        assert!(timeouts.load(Ordering::Relaxed) > 0);
         handle.stop();
         runner.wait();
     }
 
     #[test]
-    fn nobody_is_left_after_the_end() {
+    fn requests_after_the_end_fail() {
         let (handle, _, runner) = running(Duration::from_secs(1000));
         assert_eq!(handle.ask(|_| 7), Ok(7));
         assert_eq!((handle.stop(), handle.stop()), (true, false), "only the first time");
         runner.wait();
-        assert_eq!((handle.ask(|_| 7), handle.look(|_| 7)), (Err(Gone), Err(Gone)));
+        assert_eq!((handle.ask(|_| 7), handle.inspect(|_| 7)), (Err(Gone), Err(Gone)));
         assert_eq!(handle.offer(Vec::new()), Err(Gone));
     }
 
-    /// A device whose thread hangs costs the other nothing, and the end a moment.
+    /// A device whose thread hangs does not delay the other device, and delays the end only by its timeout.
     #[test]
-    fn a_device_that_hangs_holds_up_neither_the_other_nor_the_end() {
+    fn a_hung_device_blocks_neither_the_other_nor_the_end() {
         let (a, b, running) = pair();
         let (hangs, is_hung) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
@@ -652,14 +650,14 @@ mod tests {
         let hung = thread::spawn(move || {
             hung.ask(|_| {
                 hangs.send(()).unwrap();
-                // As an access to memory that takes for ever.
+                // As an access to memory that never completes.
                 let _ = released.recv();
             })
         });
         is_hung.recv().unwrap();
         let start = time::Instant::now();
         assert!((0..1000).all(|_| b.ask(|slot| slot.device.config().lid) == Ok(2)));
-        assert_eq!(a.ask_within(Duration::from_millis(5), |_| ()), Ok(None), "the other one is at it");
+        assert_eq!(a.ask_within(Duration::from_millis(5), |_| ()), Ok(None), "the other thread has the lock");
         assert!(start.elapsed() < Duration::from_secs(30));
         assert!(a.stop());
         let ended = running.wait();

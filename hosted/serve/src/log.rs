@@ -1,4 +1,4 @@
-//! The server's messages for people: no device waits for the reader of the log, or ends because nobody reads it.
+//! The log of the server, for its operator. A log whose reader blocks or has closed its end of a pipe delays no device.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Log(Option<Writer>);
 
 impl Log {
-    /// Creates a log that a thread of its own writes to `output`. Lines that the output does not take in time are dropped and
+    /// Creates a log and the thread that writes it to `output`. Lines that the output does not accept in time are dropped and
     /// counted in it.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Log {
         Ok(Self(Some(Writer::new("messages", output, WhenFull::Drop)?)))
     }
 
-    /// Creates a log that nobody reads.
+    /// Creates a log that discards all lines.
     pub const fn discard() -> Self {
         Self(None)
     }
@@ -45,11 +45,12 @@ impl Log {
     }
 }
 
-/// Lines that a client may cause at once, and how often it may cause another one then.
+/// Number of lines that a client may cause at once.
 const BURST: u32 = 20;
+/// Interval after which a client may cause another line.
 const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lines about one device that its client causes: those that are too many are counted.
+/// Log of one device for lines that its client can cause: excess lines are counted and left out.
 pub(crate) struct RateLimited {
     device: String,
     log: Log,
@@ -58,7 +59,7 @@ pub(crate) struct RateLimited {
 
 struct Allowance {
     left: u32,
-    /// Since when the next one grows.
+    /// Start of the current refill interval.
     since: Instant,
     left_out: u64,
 }
@@ -68,7 +69,7 @@ impl Allowance {
         Self { left: BURST, since: now, left_out: 0 }
     }
 
-    /// Whether a line may be logged now, and how many were left out before it.
+    /// Returns how many lines were left out before this one; `None` if this one must be left out too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let grown = now.saturating_duration_since(self.since).as_secs() / REFILL_INTERVAL.as_secs();
         let grown = u32::try_from(grown).unwrap_or(u32::MAX);
@@ -92,27 +93,27 @@ impl Allowance {
 }
 
 impl RateLimited {
-    /// For the device of this name.
+    /// Creates the log of the device called `device`.
     pub(crate) fn new(device: String, log: Log) -> Self {
         Self { device, log, allowance: Mutex::new(Allowance::new(Instant::now())) }
     }
 
-    /// Tells a line after the device's name, unless the client has caused too many.
+    /// Writes a line with the name of the device, unless the client has caused too many.
     pub(crate) fn line(&self, text: fmt::Arguments<'_>) {
         let allowed = self.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
         if let Some(left_out) = allowed {
-            self.tell_left_out(left_out);
+            self.log_left_out(left_out);
             self.log.line(format!("{}: {text}", self.device));
         }
     }
 
-    /// Tells how many lines were left out since the last one.
+    /// Logs how many lines were left out since the last one.
     pub(crate) fn finish(&self) {
         let left_out = std::mem::take(&mut self.allowance.lock().unwrap_or_else(PoisonError::into_inner).left_out);
-        self.tell_left_out(left_out);
+        self.log_left_out(left_out);
     }
 
-    fn tell_left_out(&self, left_out: u64) {
+    fn log_left_out(&self, left_out: u64) {
         if left_out > 0 {
             self.log.line(format!("{}: {left_out} lines about its client left out", self.device));
         }
@@ -124,11 +125,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_beyond_the_limit_are_counted_and_come_again_with_time() {
+    fn lines_beyond_the_limit_are_counted_until_the_next_interval() {
         let start = Instant::now();
         let mut allowance = Allowance::new(start);
-        let told = (0..1000).filter(|_| allowance.take(start) == Some(0)).count();
-        assert_eq!(told, BURST as usize);
+        let logged = (0..1000).filter(|_| allowance.take(start) == Some(0)).count();
+        assert_eq!(logged, BURST as usize);
         assert_eq!(allowance.take(start + REFILL_INTERVAL), Some(1000 - u64::from(BURST)));
         assert_eq!(allowance.take(start + REFILL_INTERVAL * 3 / 2), None);
         assert_eq!(allowance.take(start + REFILL_INTERVAL * 2), Some(1), "half a second is not lost");

@@ -93,7 +93,7 @@ impl Backend for PciFunction {
         if data.len() > MAX_ACCESS {
             return Err(wrong());
         }
-        self.handle.look(|slot| {
+        self.handle.inspect(|slot| {
             match region {
                 VFIO_PCI_BAR0_REGION_INDEX => slot.device.bar_read(offset, data),
                 VFIO_PCI_CONFIG_REGION_INDEX => match usize::try_from(offset) {

@@ -1,4 +1,4 @@
-//! The lock of a device, what it guards, and the thread that does the device's work.
+//! The lock of a device, the state that it protects, and the thread that runs the device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -12,19 +12,19 @@ use crate::device_slot::DeviceSlot;
 use crate::interrupts::Vectors;
 use crate::log::Log;
 
-/// How often a lock that another thread has is tried again.
+/// Interval between attempts to take a lock that another thread holds.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
-/// What a runner does.
+/// State of a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunnerState {
-    /// It works, or is about to look for work.
+    /// It works, or is about to check for work.
     Awake,
-    /// It sleeps until then, or until it is woken.
+    /// It sleeps until the given time, or until it is woken.
     Asleep(Option<Instant>),
 }
 
-/// What a device's lock guards.
+/// State that the lock of a device protects.
 pub(crate) struct State {
     pub(crate) slot: DeviceSlot,
     pub(crate) port: Port,
@@ -35,15 +35,15 @@ pub(crate) struct State {
 pub(crate) struct Runner {
     pub(crate) name: String,
     pub(crate) log: Log,
-    /// Held while waiting for the lock: the runner, which takes the lock again and again, so lets everyone else in between
-    /// two turns.
+    /// Held while waiting for the lock, so that the runner, which takes the lock repeatedly, lets other threads in between two
+    /// turns.
     pub(crate) turnstile: Mutex<()>,
-    /// `None` once it is no longer served.
+    /// `None` after the device has stopped being served.
     pub(crate) state: Mutex<Option<State>>,
     pub(crate) vectors: Mutex<Vectors>,
-    /// The device's port got something to do that nobody has looked at.
+    /// The port of the device has work that no thread has taken yet.
     pub(crate) work_pending: AtomicBool,
-    /// Somebody is at the device who looks at `work_pending` before leaving: the runner need not wake up for it.
+    /// A thread has the lock and checks `work_pending` before it releases the lock: the runner need not be woken.
     pub(crate) being_served: AtomicBool,
     pub(crate) runner: OnceLock<Thread>,
 }
@@ -53,7 +53,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Runner {
-    /// The lock, in turn with everyone else.
+    /// Takes the lock, in turn with other threads.
     pub(crate) fn enter(&self) -> MutexGuard<'_, Option<State>> {
         let _turn = lock(&self.turnstile);
         let state = lock(&self.state);
@@ -61,7 +61,7 @@ impl Runner {
         state
     }
 
-    /// As [`Runner::enter`]; `None` if someone has held it for so long.
+    /// Takes the lock, or returns `None` if another thread held it for `limit`.
     pub(crate) fn enter_within(&self, limit: Duration) -> Option<MutexGuard<'_, Option<State>>> {
         let start = time::Instant::now();
         loop {
@@ -81,14 +81,14 @@ impl Runner {
         }
     }
 
-    /// Gives the lock back, raises the interrupts that came up, and wakes the runner if there is something for it.
+    /// Releases the lock, raises pending interrupts, and wakes the runner if there is work for it.
     pub(crate) fn leave(&self, mut guard: MutexGuard<'_, Option<State>>) {
         let mut raised = (Vec::new(), None);
         let mut lines = Vec::new();
         if let Some(State { slot, .. }) = guard.as_mut() {
             lines = slot.device.take_unsupported();
             if slot.device.has_interrupts() {
-                // Nobody may come in between who clears them.
+                // Locked before the device is unlocked, so that no thread clears the vectors in between.
                 raised = (slot.device.take_interrupts(), Some(lock(&self.vectors)));
             }
         }
@@ -105,7 +105,7 @@ impl Runner {
         }
     }
 
-    /// Has the runner look for work.
+    /// Makes the runner check for work.
     pub(crate) fn wake(&self) {
         self.work_pending.store(true, Ordering::SeqCst);
         if let Some(runner) = self.runner.get() {

@@ -184,7 +184,7 @@ impl Server {
     /// Returns what the device with this LID in the configuration has done so far; `None` if there is none.
     pub fn stats(&self, lid: u16) -> Option<DeviceStats> {
         let (_, handle) = self.devices.iter().find(|(known, _)| *known == lid)?;
-        handle.look(|slot| slot.device.stats()).ok()
+        handle.inspect(|slot| slot.device.stats()).ok()
     }
 
     /// Serves until [`Stopper::stop`].

@@ -1,12 +1,14 @@
-//! Files of clients that have no page for an access while they are mapped, which raises SIGBUS and would end the process with
-//! all of its devices: they have become shorter, or there is no memory for a hole (no huge page of hugetlbfs, a full tmpfs).
+//! A handler of SIGBUS for the mapped files of clients.
 //!
-//! A client's memory cannot be required to be sealed and without holes, since QEMU's is neither. The handler puts zeros in the
-//! place of the file and marks the mapping, and the copy that hit it goes on; the client is given up afterwards.
+//! An access raises SIGBUS if the file has no page for it: the file was truncated, or there is no memory for a hole (no free huge
+//! page of hugetlbfs, a full tmpfs). Without a handler the process would end with all of its devices. Clients cannot be required to
+//! seal and preallocate their memory, since QEMU does neither.
 //!
-//! The zeros are a sparse file of memory: shared mappings of it need no commit charge, which private ones do where
-//! vm.overcommit_memory is 2, and where RLIMIT_DATA counts them. What is written to it is never read by anyone, and its pages are
-//! given back when the mapping that was hit goes. If it cannot be mapped either, the process says so and ends.
+//! The handler maps zeros over the file and marks the mapping, and the copy continues; the client is disconnected afterwards.
+//!
+//! The zeros are a sparse memfd. Shared mappings of it need no commit charge, unlike private ones where vm.overcommit_memory is 2
+//! or RLIMIT_DATA applies. Bytes written to it are never read; its pages are freed when the mapping is dropped. If the memfd cannot
+//! be mapped, the handler writes a message and the process ends.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -20,20 +22,21 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use vmm_sys_util::signal::register_signal_handler;
 
-/// Mappings of one [`Table`].
+/// Number of mappings in one [`Table`].
 const ENTRIES: usize = 64;
 
-/// One mapping. The handler reads it while others change.
+/// One mapping. The handler may read it while another thread changes it.
 struct Entry {
     taken: AtomicBool,
     /// Odd while `start` and `len` change.
     version: AtomicUsize,
     start: AtomicUsize,
     len: AtomicUsize,
-    shrunk: AtomicBool,
+    /// Whether the handler has mapped zeros over it.
+    faulted: AtomicBool,
 }
 
-/// Mappings, and more of them: a handler may take no lock and may not allocate.
+/// A chain of tables of mappings: a signal handler must neither lock nor allocate.
 struct Table {
     entries: [Entry; ENTRIES],
     more: OnceLock<Box<Table>>,
@@ -44,7 +47,7 @@ impl Table {
         Self { entries: [const { Entry::new() }; ENTRIES], more: OnceLock::new() }
     }
 
-    /// Takes a free entry.
+    /// Returns a free entry, and marks it as taken. Adds a table if none is free.
     fn take(&'static self) -> &'static Entry {
         let mut table = self;
         loop {
@@ -56,7 +59,7 @@ impl Table {
         }
     }
 
-    /// The mapping that holds `addr`.
+    /// Returns the mapping that contains `addr`, with its start and length.
     fn find(&self, addr: usize) -> Option<(&Entry, usize, usize)> {
         let mut table = Some(self);
         while let Some(Self { entries, more }) = table {
@@ -80,7 +83,7 @@ impl Entry {
             version: AtomicUsize::new(0),
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
-            shrunk: AtomicBool::new(false),
+            faulted: AtomicBool::new(false),
         }
     }
 
@@ -92,7 +95,7 @@ impl Entry {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// `None` while it changes: then it is not the mapping that is being accessed.
+    /// Returns start and length; `None` while they change, when the mapping cannot be the accessed one.
     fn range(&self) -> Option<(usize, usize)> {
         let before = self.version.load(Ordering::Acquire);
         let range = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -103,18 +106,18 @@ impl Entry {
 
 static MAPPINGS: Table = Table::new();
 
-/// The file of zeros; -1 while there is none.
+/// Descriptor of the file of zeros; -1 while there is none.
 static ZEROS: AtomicI32 = AtomicI32::new(-1);
 
-/// What takes the place of clients' files.
+/// The file that replaces clients' files.
 struct Zeros {
     file: File,
-    /// Its bytes, as many as the longest mapping.
+    /// Its length in bytes: that of the longest mapping.
     len: Mutex<u64>,
 }
 
 impl Zeros {
-    /// The one of this process.
+    /// Returns the file of this process, and creates it at the first call.
     fn get() -> io::Result<&'static Self> {
         static ONE: OnceLock<Result<Zeros, i32>> = OnceLock::new();
         let new = || {
@@ -127,11 +130,11 @@ impl Zeros {
         zeros.as_ref().map_err(|error| io::Error::from_raw_os_error(*error))
     }
 
-    /// Makes it long enough for a mapping.
+    /// Extends the file to at least `len` bytes.
     fn cover(&self, len: u64) -> io::Result<()> {
         let mut longest = self.len.lock().unwrap_or_else(PoisonError::into_inner);
         if len > *longest {
-            // A file beyond this process's limit would raise SIGXFSZ, which ends it.
+            // A file beyond RLIMIT_FSIZE would raise SIGXFSZ, which ends the process.
             if getrlimit(Resource::Fsize).current.is_some_and(|most| len > most) {
                 return Err(Errno::FBIG.into());
             }
@@ -141,44 +144,44 @@ impl Zeros {
         Ok(())
     }
 
-    /// Gives back the pages that were written.
+    /// Frees the pages that were written.
     fn clear(&self) {
         let len = *self.len.lock().unwrap_or_else(PoisonError::into_inner);
-        // They would stay, no more.
+        // A failure only leaves the pages allocated.
         let _ = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len);
     }
 }
 
-/// A mapping of a client's file that is looked after until this is dropped, which comes before it is unmapped.
-pub(crate) struct GuardedMapping {
+/// Handles SIGBUS for a mapping of a client's file until it is dropped, which must precede the unmapping.
+pub(crate) struct SigbusGuard {
     entry: &'static Entry,
 }
 
-impl GuardedMapping {
-    /// Looks after `len` bytes at `start`, both multiples of a page, that are the caller's mapping.
+impl SigbusGuard {
+    /// Registers the caller's mapping of `len` bytes at `start`, both multiples of the page size.
     ///
     /// # Errors
-    /// SIGBUS cannot be caught, or there is nothing to put in the place of that many bytes.
+    /// The handler cannot be installed, or the file of zeros cannot have `len` bytes.
     pub(crate) fn new(start: usize, len: usize) -> io::Result<Self> {
         Zeros::get()?.cover(len as u64)?;
-        static CAUGHT: OnceLock<Result<(), i32>> = OnceLock::new();
-        let caught = CAUGHT.get_or_init(|| register_signal_handler(libc::SIGBUS, on_sigbus).map_err(|error| error.errno()));
-        caught.map_err(io::Error::from_raw_os_error)?;
+        static HANDLER: OnceLock<Result<(), i32>> = OnceLock::new();
+        let handler = HANDLER.get_or_init(|| register_signal_handler(libc::SIGBUS, on_sigbus).map_err(|error| error.errno()));
+        handler.map_err(io::Error::from_raw_os_error)?;
         let entry = MAPPINGS.take();
-        entry.shrunk.store(false, Ordering::Relaxed);
+        entry.faulted.store(false, Ordering::Relaxed);
         entry.set(start, len);
         Ok(Self { entry })
     }
 
-    /// Whether an access has hit a page that the file does not have, so that zeros are in the place of all its pages.
-    pub(crate) fn has_shrunk(&self) -> bool {
-        self.entry.shrunk.load(Ordering::Acquire)
+    /// Returns whether an access found no page, so that the whole mapping was replaced by zeros.
+    pub(crate) fn has_faulted(&self) -> bool {
+        self.entry.faulted.load(Ordering::Acquire)
     }
 }
 
-impl Drop for GuardedMapping {
+impl Drop for SigbusGuard {
     fn drop(&mut self) {
-        if let (true, Ok(zeros)) = (self.has_shrunk(), Zeros::get()) {
+        if let (true, Ok(zeros)) = (self.has_faulted(), Zeros::get()) {
             zeros.clear();
         }
         self.entry.set(0, 0);
@@ -186,17 +189,16 @@ impl Drop for GuardedMapping {
     }
 }
 
-/// The last words of a process that has nothing to put in the place of a client's memory.
-const NOTHING_LEFT: &[u8] =
+/// Message of a process that cannot replace a client's memory.
+const NO_REPLACEMENT: &[u8] =
     b"bareverbs: a client's memory is gone and the system lets nothing be mapped in its place: the server ends\n";
 
-/// Puts zeros in the place of the mapping that was hit; what hit no mapping of a client ends the process, as it would
-/// without this handler.
+/// Maps zeros over the mapping of the faulting address. A SIGBUS for any other address ends the process, as without this handler.
 #[expect(unsafe_code, reason = "a signal handler is handed a pointer, and mapping over a range has no safe interface")]
 extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel hands a handler with SA_SIGINFO what it knows of the signal.
+    // SAFETY: the kernel passes a valid siginfo_t to a handler with SA_SIGINFO.
     let raised = unsafe { info.as_ref() };
-    // Raised by an access of this thread. Others are sent by processes, or report memory that nobody touched.
+    // Only a SIGBUS raised by an access of this thread: others are sent by processes, or report memory errors found elsewhere.
     let synchronous = |info: &&libc::siginfo_t| matches!(info.si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
     let hit = raised.filter(synchronous).and_then(|info| {
         // SAFETY: the kernel raised a SIGBUS, which has an address.
@@ -209,18 +211,18 @@ extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
         let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1);
         for (flags, descriptor) in [shared, private] {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: the range is a mapping of a client's file, whole and for nothing else; it stays mapped at least until this
-            // access has ended, since its owner is borrowed by it. mmap is a system call and may be done in a handler.
+            // SAFETY: the range is exactly a mapping of a client's file, and stays mapped until this access has ended, since the
+            // access borrows its owner. mmap is a system call, which a handler may execute.
             let mapped = unsafe { libc::mmap(start as *mut c_void, len, protection, flags | libc::MAP_FIXED, descriptor, 0) };
             if mapped as usize == start {
-                entry.shrunk.store(true, Ordering::Release);
+                entry.faulted.store(true, Ordering::Release);
                 return;
             }
         }
-        // SAFETY: write is a system call and may be done in a handler; the bytes are static.
-        unsafe { libc::write(libc::STDERR_FILENO, NOTHING_LEFT.as_ptr().cast(), NOTHING_LEFT.len()) };
+        // SAFETY: write is async-signal-safe; the bytes are static.
+        unsafe { libc::write(libc::STDERR_FILENO, NO_REPLACEMENT.as_ptr().cast(), NO_REPLACEMENT.len()) };
     }
-    // SAFETY: both may be called in a handler. The signal is blocked here, and ends the process when this returns.
+    // SAFETY: both are async-signal-safe. The signal is blocked here, and ends the process when this returns.
     unsafe {
         libc::signal(libc::SIGBUS, libc::SIG_DFL);
         libc::raise(libc::SIGBUS);

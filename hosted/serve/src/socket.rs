@@ -1,4 +1,4 @@
-//! The sockets: made, served one client after another, removed.
+//! The Unix sockets: creates them, serves one client after another, and removes them.
 
 use std::fs;
 use std::io;
@@ -15,25 +15,28 @@ use crate::log::{Log, RateLimited};
 use crate::pci_function::PciFunction;
 use crate::protocol::Connection;
 
-/// How long a listener that fails rests before it is asked again.
+/// Interval between attempts of a listener that fails to accept.
 pub(crate) const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A socket path of this process: gone when dropped.
+/// A socket path of this process: removed when dropped.
 pub(crate) struct Claim {
     path: PathBuf,
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Someone else may have removed it.
+        // Another process may have removed it.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Clients that wait to be served.
+/// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// Makes a socket, for those whom `mode` lets, or the process's file mode creation mask.
+/// Creates a listening socket with the permissions `mode`, or with those of the file mode creation mask.
+///
+/// # Errors
+/// The path is in use or not usable, or the socket could not be created.
 pub(crate) fn listen(path: &Path, mode: Option<u32>) -> Result<(UnixListener, Claim), ServeError> {
     check_path(path)?;
     clear_path(path)?;
@@ -47,14 +50,14 @@ pub(crate) fn listen(path: &Path, mode: Option<u32>) -> Result<(UnixListener, Cl
     rustix::net::bind(&socket, &address).map_err(|error| failed(error.into()))?;
     let claim = Claim { path: path.to_path_buf() };
     if let Some(mode) = mode {
-        // Nobody can connect before it listens.
+        // No client can connect before it listens.
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
     }
     rustix::net::listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
     Ok((UnixListener::from(socket), claim))
 }
 
-/// Whether a socket may be made there at all.
+/// Checks that a path is short enough for a socket, and that its folder exists.
 pub(crate) fn check_path(path: &Path) -> Result<(), ServeError> {
     if path.as_os_str().len() > MAX_SOCKET_PATH {
         return Err(ServeError::TooLong(path.to_path_buf()));
@@ -66,7 +69,7 @@ pub(crate) fn check_path(path: &Path) -> Result<(), ServeError> {
     }
 }
 
-/// Removes a socket that a server left which no longer runs.
+/// Removes a stale socket of a server that no longer runs.
 fn clear_path(path: &Path) -> Result<(), ServeError> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there,
@@ -86,17 +89,17 @@ fn clear_path(path: &Path) -> Result<(), ServeError> {
 
 /// Serves one client after another for as long as the process runs.
 pub(crate) fn serve(listener: &UnixListener, mut function: PciFunction, log: Log) {
-    // Not the log of what clients cause: connections are logged however much that is.
+    // A rate limit of its own: connections are logged even if a client has exhausted that of its other lines.
     let lines = RateLimited::new(function.name().to_owned(), log);
     loop {
         let served = listener.accept().and_then(|(stream, _)| {
             function.memory().connect(stream.try_clone()?);
             Ok(Connection::new(stream).serve(&mut function))
         });
-        let shrunk = function.memory().is_shrunk();
+        let memory_lost = function.memory().is_lost();
         let Ok(left) = function.disconnect() else { return };
         match served {
-            Ok(_) if shrunk => lines.line(format_args!("client given up, {left}")),
+            Ok(_) if memory_lost => lines.line(format_args!("client given up, {left}")),
             Ok(Ok(())) => lines.line(format_args!("client gone, {left}")),
             Ok(Err(broken)) => lines.line(format_args!("client lost ({broken}), {left}")),
             Err(error) => {
@@ -117,7 +120,7 @@ mod tests {
         let path = folder.path().join("device");
         let (server, claim) = listen(&path, None).unwrap();
         assert!(matches!(listen(&path, None), Err(ServeError::InUse(_))));
-        // As after a kill: the listener is gone, the file is not.
+        // As after a kill: the listener is closed, the file is left.
         let left = folder.path().join("left");
         drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
         let (_second, second_claim) = listen(&left, None).unwrap();
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_is_as_asked() {
+    fn the_socket_has_the_requested_mode() {
         let folder = tempfile::tempdir().unwrap();
         for mode in [0o600, 0o660, 0o666] {
             let path = folder.path().join(format!("{mode:o}"));
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_socket_stays() {
+    fn a_file_that_is_not_a_socket_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "x").unwrap();
