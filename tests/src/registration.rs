@@ -29,7 +29,7 @@ pub fn register_mapped<P: Provider>(
     access: Access,
     map: &dyn AddressMap,
 ) -> Result<MrHandle, RegMrError<P::Error>> {
-    // SAFETY: a simulated device reaches nothing but simulated memory, whatever addresses it is told, and every access there is a
+    // SAFETY: a simulated device reaches nothing but simulated memory, whatever addresses it is given, and every access there is a
     // checked copy.
     #[expect(unsafe_code, reason = "addresses of simulated memory are numbers")]
     unsafe {

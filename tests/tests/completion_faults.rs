@@ -204,7 +204,7 @@ fn a_completion_with_the_wrong_owner_is_not_there() {
     stream.arm(Fault::WrongOwner { cqn });
     stream.write();
     stream.write();
-    // It stands in the way of those behind it; nothing is invented, and nobody waits for ever.
+    // It stands in the way of those behind it; nothing is invented, and no wait is endless.
     for _ in 0..3 {
         assert_eq!(stream.poll(), Ok(vec![]));
     }
@@ -264,8 +264,8 @@ fn an_overrun_queue_is_an_event_and_ends_its_queue_pair() {
     pair.assert_no_findings();
 }
 
-/// Two queue pairs share a completion queue. One of the size that was asked for overruns, since the rings admit more, and whoever polls
-/// it apart is told when the control path has taken the event; one of the size of the rings does not.
+/// Two queue pairs share a completion queue. One of the requested size overruns, since the rings admit more. Its split poller gets
+/// the error once the control path has polled the event. One of the size of the rings does not overrun.
 #[test]
 fn a_queue_of_two_queue_pairs_has_room_for_what_their_rings_admit() {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 16 };
@@ -332,16 +332,16 @@ fn lost_interrupts_delay_nobody_who_looks() {
     assert!(stream.pair.a.verbs.query_port(1).is_ok());
     stream.pair.a.verbs.req_notify_cq(cq, false).unwrap();
     stream.write();
-    let told = stream.pair.a.event(|event| matches!(event, Event::Completion(_)).then_some(event));
-    assert_eq!(told, Some(Event::Completion(cq)));
+    let event = stream.pair.a.event(|event| matches!(event, Event::Completion(_)).then_some(event));
+    assert_eq!(event, Some(Event::Completion(cq)));
     stream.pair.a.host.with_device(|device| device.set_link(false));
-    let told = stream.pair.a.event(|event| matches!(event, Event::PortDown(_)).then_some(event));
-    assert_eq!(told, Some(Event::PortDown(1)));
+    let event = stream.pair.a.event(|event| matches!(event, Event::PortDown(_)).then_some(event));
+    assert_eq!(event, Some(Event::PortDown(1)));
     // Interrupts go out again afterwards.
     stream.pair.a.host.take_interrupts();
     stream.pair.a.host.with_device(|device| device.set_link(true));
-    let told = stream.pair.a.event(|event| matches!(event, Event::PortActive(_)).then_some(event));
-    assert_eq!(told, Some(Event::PortActive(1)));
+    let event = stream.pair.a.event(|event| matches!(event, Event::PortActive(_)).then_some(event));
+    assert_eq!(event, Some(Event::PortActive(1)));
 }
 
 #[test]

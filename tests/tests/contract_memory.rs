@@ -464,7 +464,7 @@ fn expected(wrong: Wrong, error: &BindMwError) -> (Errno, bool) {
 }
 
 /// Everything that a bind can be given, right and wrong.
-struct Bench {
+struct Fixture {
     pair: Pair,
     ready: End,
     init: QpHandle,
@@ -479,7 +479,7 @@ struct Bench {
     stale_mw: MwHandle,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let mut pair = Pair::new();
         let (ready, peer) = pair.connected();
@@ -508,7 +508,7 @@ impl Bench {
             .map(|pd: PdHandle| [MwType::Type1, MwType::Type2].map(|kind| pair.a.verbs.alloc_mw(pd, kind).unwrap()));
         let stale_mw = pair.a.verbs.alloc_mw(ready.pd, MwType::Type1).unwrap();
         pair.a.verbs.dealloc_mw(stale_mw).unwrap();
-        // Nobody polls, so what fills the queue stays in it.
+        // Nothing polls, so the completions stay in the queue.
         let here = pair.a.region(ready.pd, 4096, ALL_ACCESS);
         let there = pair.b.region(opposite.pd, 4096, ALL_ACCESS);
         let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 8)]), remote: there.remote(0) };
@@ -588,68 +588,68 @@ fn exclusive(one: Wrong, two: Wrong) -> bool {
 
 #[test]
 fn bind_checks_come_in_the_order_of_the_contract() {
-    let mut bench = Bench::new();
+    let mut fixture = Fixture::new();
     // The rows before the last, alone and in pairs, while there is room to remember binds; then all of them without.
     for records_full in [false, true] {
         if records_full {
-            while bench.bind(&[]).is_ok() {}
-            refused!(bench.bind(&[]), Enomem, BindMwError::TooManyPendingBinds);
+            while fixture.bind(&[]).is_ok() {}
+            refused!(fixture.bind(&[]), Enomem, BindMwError::TooManyPendingBinds);
         }
         let extra: &[Wrong] = if records_full { &[Wrong::TooManyPendingBinds] } else { &[] };
         for (n, one) in WRONGS[..16].iter().enumerate() {
-            bench.check(&[&[*one], extra].concat());
+            fixture.check(&[&[*one], extra].concat());
             for two in WRONGS[..16][n + 1..].iter().filter(|two| !exclusive(*one, **two)) {
-                bench.check(&[&[*one, *two], extra].concat());
+                fixture.check(&[&[*one, *two], extra].concat());
             }
         }
     }
     // Nothing of all that was posted: what is in the queues are the good binds alone.
-    let done = bench.pair.a.completions(bench.ready.cq, 8);
+    let done = fixture.pair.a.completions(fixture.ready.cq, 8);
     assert!(done.iter().all(|done| done.status == WcStatus::Success), "{done:?}");
-    assert!(bench.bind(&[]).is_ok(), "the records are free again");
-    bench.pair.assert_no_findings();
+    assert!(fixture.bind(&[]).is_ok(), "the records are free again");
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn an_unbind_ignores_region_address_and_access() {
-    let mut bench = Bench::new();
-    let mw = bench.windows[0][0];
-    let first = bench.bind(&[]).unwrap();
+    let mut fixture = Fixture::new();
+    let mw = fixture.windows[0][0];
+    let first = fixture.bind(&[]).unwrap();
     // The region's handle is stale, the range is nonsense, the right is one that no region gives.
     let unbind = MwBind {
         wr_id: 4,
         flags: SendFlags::empty(),
-        mr: bench.stale_mr,
+        mr: fixture.stale_mr,
         addr: u64::MAX,
         length: 0,
         access: Access::REMOTE_ATOMIC,
     };
-    let second = bench.pair.a.verbs.bind_mw(bench.ready.qp, mw, &unbind).unwrap();
+    let second = fixture.pair.a.verbs.bind_mw(fixture.ready.qp, mw, &unbind).unwrap();
     assert_ne!(first, second);
-    let info = bench.pair.a.verbs.mw(mw).unwrap();
+    let info = fixture.pair.a.verbs.mw(mw).unwrap();
     assert_eq!((info.rkey, info.binding), (second, None));
-    let done = bench.pair.a.completions(bench.ready.cq, 2);
+    let done = fixture.pair.a.completions(fixture.ready.cq, 2);
     assert!(done.iter().all(|done| done.status == WcStatus::Success), "{done:?}");
-    assert_eq!(bench.pair.a.snapshot().device.engine.bound_windows, 0);
+    assert_eq!(fixture.pair.a.snapshot().device.engine.bound_windows, 0);
     // Checks before that row still count, and those that do not look at the region.
-    let handle = bench.stale_mw;
-    let stale = bench.pair.a.verbs.bind_mw(bench.ready.qp, handle, &unbind);
+    let handle = fixture.stale_mw;
+    let stale = fixture.pair.a.verbs.bind_mw(fixture.ready.qp, handle, &unbind);
     refused!(stale, Einval, BindMwError::Refused(BindRefused::StaleWindow));
-    let early = bench.pair.a.verbs.bind_mw(bench.init, mw, &unbind);
+    let early = fixture.pair.a.verbs.bind_mw(fixture.init, mw, &unbind);
     refused!(early, Enotconn, BindMwError::NotReady { state: QpState::Init });
-    let full = bench.pair.a.verbs.bind_mw(bench.full, mw, &unbind);
+    let full = fixture.pair.a.verbs.bind_mw(fixture.full, mw, &unbind);
     refused!(full, Enospc, BindMwError::QueueFull { .. });
 }
 
 #[test]
 fn binds_and_send_flags() {
-    let mut bench = Bench::new();
-    let (mw, region) = (bench.windows[0][0], bench.regions[0][0].clone());
-    let end = bench.ready;
+    let mut fixture = Fixture::new();
+    let (mw, region) = (fixture.windows[0][0], fixture.regions[0][0].clone());
+    let end = fixture.ready;
     let mut bind = |qp, flags| {
         let access = Access::REMOTE_READ;
         let request = MwBind { wr_id: 1, flags, mr: region.mr, addr: region.buffer.addr, length: 1, access };
-        bench.pair.a.verbs.bind_mw(qp, mw, &request)
+        fixture.pair.a.verbs.bind_mw(qp, mw, &request)
     };
     for flags in (0..16).map(SendFlags::from_bits_retain) {
         let wrong = flags - (SendFlags::FENCE | SendFlags::SIGNALED);

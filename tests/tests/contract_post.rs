@@ -101,7 +101,7 @@ impl<'a> Parts<'a> {
 }
 
 /// Two connected ends with what every opcode needs.
-struct Scene {
+struct Fixture {
     pair: Pair,
     a: End,
     b: End,
@@ -111,7 +111,7 @@ struct Scene {
     windows: [MwHandle; 2],
 }
 
-impl Scene {
+impl Fixture {
     fn new(qp_type: QpType) -> Self {
         Self::with(qp_type, CAP, false)
     }
@@ -146,7 +146,7 @@ impl Scene {
         }
     }
 
-    /// Posts in a batch that is forgotten, so that the device is not told and nothing comes of it.
+    /// Posts in a batch that is forgotten, so that no doorbell is rung and no request is executed.
     fn post(&mut self, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError> {
         let mut batch = self.pair.a.verbs.send_batch(self.a.qp)?;
         let posted = batch.post(&SendWr { wr_id: 1, flags, op });
@@ -154,7 +154,7 @@ impl Scene {
         posted
     }
 
-    /// Posts and tells the device.
+    /// Posts and rings the doorbell.
     fn send(&mut self, wr_id: u64, flags: SendFlags, op: SendOp<'_>) -> Result<(), PostSendError> {
         self.pair.a.verbs.post_send(self.a.qp, &SendWr { wr_id, flags, op })
     }
@@ -173,47 +173,47 @@ impl Scene {
 
 #[test]
 fn every_opcode_of_a_reliable_connection_is_done() {
-    let mut scene = Scene::new(QpType::Rc);
+    let mut fixture = Fixture::new(QpType::Rc);
     // The peer's window that SEND_WITH_INV takes away.
-    let info = BindInfo { mr: scene.there.mr, addr: scene.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
-    let bind = signaled(50, SendOp::BindMw { mw: scene.windows[1], key: 9, info });
-    scene.pair.b.verbs.post_send(scene.b.qp, &bind).unwrap();
-    assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success);
-    let far = scene.pair.b.verbs.mw(scene.windows[1]).unwrap().rkey;
+    let info = BindInfo { mr: fixture.there.mr, addr: fixture.there.buffer.addr, length: 64, access: Access::REMOTE_READ };
+    let bind = signaled(50, SendOp::BindMw { mw: fixture.windows[1], key: 9, info });
+    fixture.pair.b.verbs.post_send(fixture.b.qp, &bind).unwrap();
+    assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
+    let far = fixture.pair.b.verbs.mw(fixture.windows[1]).unwrap().rkey;
     for (n, op) in OPS.into_iter().enumerate() {
-        let sges = [scene.here.sge(0, 8)];
-        let mut parts = scene.parts(&sges);
+        let sges = [fixture.here.sge(0, 8)];
+        let mut parts = fixture.parts(&sges);
         if op == Op::SendWithInv {
             parts.rkey = far;
         }
         if op.takes_receive() {
-            let sges = [scene.there.sge(4096, 64)];
-            scene.pair.b.verbs.post_recv(scene.b.qp, &RecvWr { wr_id: 99, sges: &sges }).unwrap();
+            let sges = [fixture.there.sge(4096, 64)];
+            fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: 99, sges: &sges }).unwrap();
         }
-        scene.send(n as u64, SendFlags::SIGNALED, parts.op(op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-        let done = scene.done();
+        fixture.send(n as u64, SendFlags::SIGNALED, parts.op(op)).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        let done = fixture.done();
         assert_eq!((done.wr_id, done.opcode, done.status), (n as u64, op.completes_as(), WcStatus::Success), "{op:?}");
         if op.takes_receive() {
-            assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success, "{op:?}");
+            assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success, "{op:?}");
         }
     }
-    assert_eq!(scene.pair.b.verbs.mw(scene.windows[1]).unwrap().binding, None, "the peer took it");
-    assert_eq!(scene.pair.a.verbs.mw(scene.windows[0]).unwrap().binding, None);
-    scene.pair.assert_no_findings();
+    assert_eq!(fixture.pair.b.verbs.mw(fixture.windows[1]).unwrap().binding, None, "the peer took it");
+    assert_eq!(fixture.pair.a.verbs.mw(fixture.windows[0]).unwrap().binding, None);
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn opcodes_that_an_unreliable_connection_lacks() {
-    let mut scene = Scene::new(QpType::Uc);
+    let mut fixture = Fixture::new(QpType::Uc);
     for op in OPS {
-        let sges = [scene.here.sge(0, 8)];
-        let op_of = scene.parts(&sges).op(op);
-        let before = scene.free();
-        let posted = scene.post(SendFlags::SIGNALED, op_of);
+        let sges = [fixture.here.sge(0, 8)];
+        let op_of = fixture.parts(&sges).op(op);
+        let before = fixture.free();
+        let posted = fixture.post(SendFlags::SIGNALED, op_of);
         if op.is_read_or_atomic() {
             let error = refused!(posted, Einval, PostSendError::Opcode { .. });
             assert_eq!(error, PostSendError::Opcode { opcode: op.completes_as(), qp_type: QpType::Uc });
-            assert_eq!(scene.free(), before);
+            assert_eq!(fixture.free(), before);
         } else {
             posted.unwrap_or_else(|error| panic!("{op:?}: {error}"));
         }
@@ -224,10 +224,10 @@ fn opcodes_that_an_unreliable_connection_lacks() {
 fn flags_by_opcode_and_transport() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         for op in OPS.into_iter().filter(|op| qp_type == QpType::Rc || !op.is_read_or_atomic()) {
-            let mut scene = Scene::new(qp_type);
-            let sges = [scene.here.sge(0, 8)];
-            let parts = scene.parts(&sges);
-            // The four known flags and one that nobody knows.
+            let mut fixture = Fixture::new(qp_type);
+            let sges = [fixture.here.sge(0, 8)];
+            let parts = fixture.parts(&sges);
+            // The four defined flags and an undefined one.
             for bits in 0..32_u32 {
                 let flags = SendFlags::from_bits_retain(bits & 15 | (bits & 16) << 6);
                 for inline in [false, true] {
@@ -244,15 +244,15 @@ fn flags_by_opcode_and_transport() {
                     // Bytes that are copied are shown; those behind a key are not.
                     legal.set(SendFlags::INLINE, inline);
                     let wrong = flags - legal;
-                    let before = scene.free();
-                    let posted = scene.post(flags, op_of);
+                    let before = fixture.free();
+                    let posted = fixture.post(flags, op_of);
                     if wrong.is_empty() {
                         posted.unwrap_or_else(|error| panic!("{qp_type:?} {op:?} {flags:?} {inline}: {error}"));
                     } else {
                         let error = refused!(posted, Einval, PostSendError::Flags { .. });
                         let PostSendError::Flags { flags: named } = error else { panic!("{error:?}") };
                         assert!(wrong.contains(named) && !named.is_empty(), "{qp_type:?} {op:?} {flags:?}: {named:?}");
-                        assert_eq!(scene.free(), before);
+                        assert_eq!(fixture.free(), before);
                     }
                 }
             }
@@ -263,62 +263,62 @@ fn flags_by_opcode_and_transport() {
 #[test]
 fn signaled_matters_only_without_sq_sig_all() {
     for sq_sig_all in [false, true] {
-        let mut scene = Scene::with(QpType::Rc, CAP, sq_sig_all);
+        let mut fixture = Fixture::with(QpType::Rc, CAP, sq_sig_all);
         for wr_id in 0..8 {
             let flags = if wr_id % 4 == 3 { SendFlags::SIGNALED } else { SendFlags::empty() };
-            let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: scene.there.remote(0) };
-            scene.send(wr_id, flags, op).unwrap();
+            let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: fixture.there.remote(0) };
+            fixture.send(wr_id, flags, op).unwrap();
         }
         let expected: Vec<u64> = if sq_sig_all { (0..8).collect() } else { vec![3, 7] };
-        let found: Vec<_> = scene.pair.a.completions(scene.a.cq, expected.len()).iter().map(|done| done.wr_id).collect();
+        let found: Vec<_> = fixture.pair.a.completions(fixture.a.cq, expected.len()).iter().map(|done| done.wr_id).collect();
         assert_eq!(found, expected);
-        scene.pair.world.advance(core::time::Duration::from_millis(1));
-        assert!(scene.pair.a.poll(scene.a.cq).is_empty());
+        fixture.pair.world.advance(core::time::Duration::from_millis(1));
+        assert!(fixture.pair.a.poll(fixture.a.cq).is_empty());
     }
 }
 
 #[test]
 fn inline_payloads_up_to_the_limit() {
-    let mut scene = Scene::new(QpType::Rc);
-    let max = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap.max_inline_data;
+    let mut fixture = Fixture::new(QpType::Rc);
+    let max = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap.max_inline_data;
     assert!(max >= CAP.max_inline_data);
     let bytes = pattern(5, max as usize + 1);
-    let remote = scene.there.remote(0);
+    let remote = fixture.there.remote(0);
     for op in OPS.into_iter().filter(|op| op.is_send() || op.is_write()) {
-        let sges = [scene.here.sge(0, 8)];
-        let fits = Parts { payload: Payload::Inline(&bytes[..max as usize]), remote, ..scene.parts(&sges) }.op(op);
-        scene.post(SendFlags::INLINE, fits).unwrap();
-        let before = scene.free();
-        let long = Parts { payload: Payload::Inline(&bytes), remote, ..scene.parts(&sges) }.op(op);
-        let error = refused!(scene.post(SendFlags::INLINE, long), Einval, PostSendError::InlineSize { .. });
+        let sges = [fixture.here.sge(0, 8)];
+        let fits = Parts { payload: Payload::Inline(&bytes[..max as usize]), remote, ..fixture.parts(&sges) }.op(op);
+        fixture.post(SendFlags::INLINE, fits).unwrap();
+        let before = fixture.free();
+        let long = Parts { payload: Payload::Inline(&bytes), remote, ..fixture.parts(&sges) }.op(op);
+        let error = refused!(fixture.post(SendFlags::INLINE, long), Einval, PostSendError::InlineSize { .. });
         assert_eq!(error, PostSendError::InlineSize { length: max as usize + 1, max });
-        assert_eq!(scene.free(), before);
+        assert_eq!(fixture.free(), before);
     }
     // And without room for any: not one byte.
     let cap = QpCap { max_send_sge: 0, max_inline_data: 0, ..CAP };
-    let mut scene = Scene::with(QpType::Rc, cap, false);
-    let max = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap.max_inline_data as usize;
-    let remote = scene.there.remote(0);
+    let mut fixture = Fixture::with(QpType::Rc, cap, false);
+    let max = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap.max_inline_data as usize;
+    let remote = fixture.there.remote(0);
     let long = SendOp::Write { payload: Payload::Inline(&bytes[..max + 1]), remote };
-    refused!(scene.post(SendFlags::empty(), long), Einval, PostSendError::InlineSize { .. });
+    refused!(fixture.post(SendFlags::empty(), long), Einval, PostSendError::InlineSize { .. });
 }
 
 #[test]
 fn as_many_sges_as_the_queue_takes() {
-    let mut scene = Scene::new(QpType::Rc);
-    let cap = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap;
-    let sges = vec![scene.here.sge(0, 1); cap.max_send_sge as usize + 1];
+    let mut fixture = Fixture::new(QpType::Rc);
+    let cap = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap;
+    let sges = vec![fixture.here.sge(0, 1); cap.max_send_sge as usize + 1];
     let most = &sges[..cap.max_send_sge as usize];
     for op in [Op::Send, Op::SendWithImm, Op::SendWithInv, Op::Write, Op::WriteWithImm, Op::Read] {
-        let (fits, many) = (scene.parts(most).op(op), scene.parts(&sges).op(op));
-        scene.post(SendFlags::empty(), fits).unwrap();
-        let before = scene.free();
-        let error = refused!(scene.post(SendFlags::empty(), many), Einval, PostSendError::SgeCount { .. });
+        let (fits, many) = (fixture.parts(most).op(op), fixture.parts(&sges).op(op));
+        fixture.post(SendFlags::empty(), fits).unwrap();
+        let before = fixture.free();
+        let error = refused!(fixture.post(SendFlags::empty(), many), Einval, PostSendError::SgeCount { .. });
         assert_eq!(error, PostSendError::SgeCount { count: sges.len(), max: cap.max_send_sge });
-        assert_eq!(scene.free(), before);
+        assert_eq!(fixture.free(), before);
     }
-    let sges = vec![scene.here.sge(0, 1); cap.max_recv_sge as usize + 1];
-    let (qp, verbs) = (scene.a.qp, &mut scene.pair.a.verbs);
+    let sges = vec![fixture.here.sge(0, 1); cap.max_recv_sge as usize + 1];
+    let (qp, verbs) = (fixture.a.qp, &mut fixture.pair.a.verbs);
     verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &sges[1..] }).unwrap();
     let error = refused!(verbs.post_recv(qp, &RecvWr { wr_id: 1, sges: &sges }), Einval, PostRecvError::SgeCount { .. });
     assert_eq!(error, PostRecvError::SgeCount { count: sges.len(), max: cap.max_recv_sge });
@@ -327,20 +327,20 @@ fn as_many_sges_as_the_queue_takes() {
 
 #[test]
 fn messages_longer_than_the_device_sends() {
-    let mut scene = Scene::new(QpType::Rc);
-    let max = scene.pair.a.verbs.query_device().max_msg_size;
+    let mut fixture = Fixture::new(QpType::Rc);
+    let max = fixture.pair.a.verbs.query_device().max_msg_size;
     // No byte of it is ever looked at, so there need not be any.
     let (start, map) = (1 << 32, OffsetMap::default());
-    let mr = register_mapped(&mut scene.pair.a.verbs, scene.a.pd, start, max + 4096, Access::LOCAL_WRITE, &map).unwrap();
-    let lkey = scene.pair.a.verbs.mr(mr).unwrap().lkey;
+    let mr = register_mapped(&mut fixture.pair.a.verbs, fixture.a.pd, start, max + 4096, Access::LOCAL_WRITE, &map).unwrap();
+    let lkey = fixture.pair.a.verbs.mr(mr).unwrap().lkey;
     let sge = |length: u64| Sge { addr: start, length: length as u32, lkey };
     for op in [Op::Send, Op::Write, Op::Read] {
         let whole = [sge(max)];
-        let op_of = scene.parts(&whole).op(op);
-        scene.post(SendFlags::empty(), op_of).unwrap();
+        let op_of = fixture.parts(&whole).op(op);
+        fixture.post(SendFlags::empty(), op_of).unwrap();
         for sges in [&[sge(max + 1)][..], &[sge(max), sge(1)], &[sge(max / 2), sge(max / 2), sge(max / 2)]] {
-            let op_of = scene.parts(sges).op(op);
-            let error = refused!(scene.post(SendFlags::empty(), op_of), Einval, PostSendError::MessageSize { .. });
+            let op_of = fixture.parts(sges).op(op);
+            let error = refused!(fixture.post(SendFlags::empty(), op_of), Einval, PostSendError::MessageSize { .. });
             assert_eq!(error, PostSendError::MessageSize { max: max as u32 });
         }
     }
@@ -348,42 +348,42 @@ fn messages_longer_than_the_device_sends() {
 
 #[test]
 fn atomics_are_eight_aligned_bytes() {
-    let mut scene = Scene::new(QpType::Rc);
-    let before = scene.free();
+    let mut fixture = Fixture::new(QpType::Rc);
+    let before = fixture.free();
     for op in [Op::CompareSwap, Op::FetchAdd] {
         for length in [0, 1, 4, 7, 9, 16, 4096] {
-            let sges = [scene.here.sge(0, length)];
-            let op_of = scene.parts(&sges).op(op);
-            let error = refused!(scene.post(SendFlags::empty(), op_of), Einval, PostSendError::AtomicLength { .. });
+            let sges = [fixture.here.sge(0, length)];
+            let op_of = fixture.parts(&sges).op(op);
+            let error = refused!(fixture.post(SendFlags::empty(), op_of), Einval, PostSendError::AtomicLength { .. });
             assert_eq!(error, PostSendError::AtomicLength { length: length as u32 });
         }
         for shift in 1..8 {
-            let sges = [scene.here.sge(0, 8)];
-            let remote = scene.there.remote(shift);
-            let op_of = Parts { remote, ..scene.parts(&sges) }.op(op);
-            let error = refused!(scene.post(SendFlags::empty(), op_of), Einval, PostSendError::AtomicAlignment { .. });
+            let sges = [fixture.here.sge(0, 8)];
+            let remote = fixture.there.remote(shift);
+            let op_of = Parts { remote, ..fixture.parts(&sges) }.op(op);
+            let error = refused!(fixture.post(SendFlags::empty(), op_of), Einval, PostSendError::AtomicAlignment { .. });
             assert_eq!(error, PostSendError::AtomicAlignment { addr: remote.addr });
         }
     }
-    assert_eq!(scene.free(), before);
+    assert_eq!(fixture.free(), before);
 }
 
 #[test]
 fn atomics_need_their_right_on_both_sides() {
     // The peer's region must give it; that is the responder's to say.
-    let mut scene = Scene::new(QpType::Rc);
-    let plain = scene.pair.b.region(scene.b.pd, 4096, ALL_ACCESS - Access::REMOTE_ATOMIC);
-    let sge = scene.here.sge(0, 8);
+    let mut fixture = Fixture::new(QpType::Rc);
+    let plain = fixture.pair.b.region(fixture.b.pd, 4096, ALL_ACCESS - Access::REMOTE_ATOMIC);
+    let sge = fixture.here.sge(0, 8);
     let op = SendOp::FetchAdd { sge, remote: plain.remote(0), add: 1 };
-    scene.send(1, SendFlags::SIGNALED, op).unwrap();
-    assert_eq!(scene.done().status, WcStatus::RemAccessErr);
+    fixture.send(1, SendFlags::SIGNALED, op).unwrap();
+    assert_eq!(fixture.done().status, WcStatus::RemAccessErr);
     assert_eq!(plain.buffer.read(0, 8), [0; 8]);
 
     // Where the old value goes must be writable.
-    let mut scene = Scene::new(QpType::Rc);
-    let read_only = scene.pair.a.region(scene.a.pd, 4096, Access::REMOTE_READ);
-    let op = SendOp::FetchAdd { sge: read_only.sge(0, 8), remote: scene.there.remote(0), add: 1 };
-    refused!(scene.send(1, SendFlags::SIGNALED, op), Eacces, PostSendError::Sge { index: 0, fault: SgeFault::Access, .. });
+    let mut fixture = Fixture::new(QpType::Rc);
+    let read_only = fixture.pair.a.region(fixture.a.pd, 4096, Access::REMOTE_READ);
+    let op = SendOp::FetchAdd { sge: read_only.sge(0, 8), remote: fixture.there.remote(0), add: 1 };
+    refused!(fixture.send(1, SendFlags::SIGNALED, op), Eacces, PostSendError::Sge { index: 0, fault: SgeFault::Access, .. });
 }
 
 #[test]
@@ -455,12 +455,12 @@ fn states_in_which_nothing_is_posted() {
 
 #[test]
 fn stale_and_foreign_queue_pairs() {
-    let mut scene = Scene::new(QpType::Rc);
-    let (sges, foreign) = ([scene.here.sge(0, 8)], scene.b.qp);
-    let gone = end(&mut scene.pair.a, true).qp;
-    scene.pair.a.verbs.destroy_qp(gone).unwrap();
+    let mut fixture = Fixture::new(QpType::Rc);
+    let (sges, foreign) = ([fixture.here.sge(0, 8)], fixture.b.qp);
+    let gone = end(&mut fixture.pair.a, true).qp;
+    fixture.pair.a.verbs.destroy_qp(gone).unwrap();
     let op = signaled(1, SendOp::Send { payload: Payload::Sges(&sges) });
-    let verbs = &mut scene.pair.a.verbs;
+    let verbs = &mut fixture.pair.a.verbs;
     for qp in [gone, foreign] {
         refused!(verbs.post_send(qp, &op), Einval, PostSendError::Stale);
         refused!(verbs.send_batch(qp).map(drop), Einval, SendBatchError::Stale);
@@ -471,73 +471,73 @@ fn stale_and_foreign_queue_pairs() {
 
 #[test]
 fn a_send_queue_holds_exactly_its_blocks() {
-    let mut scene = Scene::new(QpType::Rc);
-    let op = SendOp::Write { payload: Payload::Sges(&[scene.here.sge(0, 8)]), remote: scene.there.remote(0) };
-    let capacity = scene.free();
-    let cap = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap;
+    let mut fixture = Fixture::new(QpType::Rc);
+    let op = SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, 8)]), remote: fixture.there.remote(0) };
+    let capacity = fixture.free();
+    let cap = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap;
     assert!(cap.max_send_wr >= CAP.max_send_wr);
     for lap in 0..3 {
         for n in 0..capacity - 1 {
-            scene.send(u64::from(n), SendFlags::empty(), op).unwrap_or_else(|error| panic!("{n}: {error}"));
+            fixture.send(u64::from(n), SendFlags::empty(), op).unwrap_or_else(|error| panic!("{n}: {error}"));
         }
-        scene.send(1000 + lap, SendFlags::SIGNALED, op).unwrap();
+        fixture.send(1000 + lap, SendFlags::SIGNALED, op).unwrap();
         // One more is one too many, however long it is asked for.
         for _ in 0..3 {
-            let error = refused!(scene.send(9, SendFlags::SIGNALED, op), Enospc, PostSendError::QueueFull { .. });
+            let error = refused!(fixture.send(9, SendFlags::SIGNALED, op), Enospc, PostSendError::QueueFull { .. });
             assert_eq!(error, PostSendError::QueueFull { needed: 1, free: 0 });
         }
-        assert_eq!(scene.pair.a.verbs.qp(scene.a.qp).unwrap().send_blocks, capacity);
-        let done = scene.done();
+        assert_eq!(fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().send_blocks, capacity);
+        let done = fixture.done();
         assert_eq!((done.wr_id, done.status), (1000 + lap, WcStatus::Success));
-        assert_eq!(scene.free(), capacity, "all are retired by the one completion");
+        assert_eq!(fixture.free(), capacity, "all are retired by the one completion");
     }
-    scene.pair.assert_no_findings();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn as_many_requests_of_the_greatest_size_fit_as_the_capacity_says() {
-    let mut scene = Scene::new(QpType::Rc);
-    let cap = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap;
+    let mut fixture = Fixture::new(QpType::Rc);
+    let cap = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap;
     let bytes = pattern(2, cap.max_inline_data as usize);
-    let op = SendOp::Write { payload: Payload::Inline(&bytes), remote: scene.there.remote(0) };
+    let op = SendOp::Write { payload: Payload::Inline(&bytes), remote: fixture.there.remote(0) };
     for n in 0..cap.max_send_wr {
         let flags = if n + 1 == cap.max_send_wr { SendFlags::SIGNALED } else { SendFlags::empty() };
-        scene.send(u64::from(n), flags, op).unwrap_or_else(|error| panic!("{n} of {cap:?}: {error}"));
+        fixture.send(u64::from(n), flags, op).unwrap_or_else(|error| panic!("{n} of {cap:?}: {error}"));
     }
-    assert_eq!(scene.done().wr_id, u64::from(cap.max_send_wr) - 1);
-    assert_eq!(scene.there.buffer.read(0, bytes.len()), bytes);
-    scene.pair.assert_no_findings();
+    assert_eq!(fixture.done().wr_id, u64::from(cap.max_send_wr) - 1);
+    assert_eq!(fixture.there.buffer.read(0, bytes.len()), bytes);
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn a_thousand_requests_of_many_sges_have_rings_of_their_size_and_fit() {
-    let mut scene = Scene::with(QpType::Rc, QpCap { max_send_wr: 1024, max_send_sge: 8, max_inline_data: 0, ..CAP }, false);
-    let cap = scene.pair.a.verbs.qp(scene.a.qp).unwrap().cap;
+    let mut fixture = Fixture::with(QpType::Rc, QpCap { max_send_wr: 1024, max_send_sge: 8, max_inline_data: 0, ..CAP }, false);
+    let cap = fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().cap;
     assert!(cap.max_send_wr >= 1024 && cap.max_send_sge >= 8, "{cap:?}");
-    let sges = vec![scene.here.sge(0, 8); cap.max_send_sge as usize];
-    let op = SendOp::Write { payload: Payload::Sges(&sges), remote: scene.there.remote(0) };
+    let sges = vec![fixture.here.sge(0, 8); cap.max_send_sge as usize];
+    let op = SendOp::Write { payload: Payload::Sges(&sges), remote: fixture.there.remote(0) };
     for n in 0..cap.max_send_wr {
         let flags = if n + 1 == cap.max_send_wr { SendFlags::SIGNALED } else { SendFlags::empty() };
-        scene.send(u64::from(n), flags, op).unwrap_or_else(|error| panic!("{n} of {cap:?}: {error}"));
+        fixture.send(u64::from(n), flags, op).unwrap_or_else(|error| panic!("{n} of {cap:?}: {error}"));
     }
-    assert_eq!(scene.done().status, WcStatus::Success);
+    assert_eq!(fixture.done().status, WcStatus::Success);
     // As many blocks of 64 bytes as 1024 requests of three (a bind, or 10 SGEs) need, rounded up to a power of two; 64 receives of
     // 4 SGEs behind that; at most a page for the doorbell record.
-    let used = scene.pair.a.snapshot().pages_used;
-    scene.pair.a.verbs.destroy_qp(scene.a.qp).unwrap();
-    let freed = used - scene.pair.a.snapshot().pages_used;
+    let used = fixture.pair.a.snapshot().pages_used;
+    fixture.pair.a.verbs.destroy_qp(fixture.a.qp).unwrap();
+    let freed = used - fixture.pair.a.snapshot().pages_used;
     assert!((65..=66).contains(&freed), "{freed} pages");
-    scene.pair.assert_no_findings();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn a_request_of_several_blocks_needs_all_of_them() {
-    let mut scene = Scene::new(QpType::Rc);
-    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: scene.there.remote(0) };
-    let (info, mw) = (scene.info(), scene.windows[0]);
+    let mut fixture = Fixture::new(QpType::Rc);
+    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: fixture.there.remote(0) };
+    let (info, mw) = (fixture.info(), fixture.windows[0]);
     let bind = SendOp::BindMw { mw, key: 1, info };
-    let before = scene.pair.a.verbs.mw(mw);
-    let mut batch = scene.pair.a.verbs.send_batch(scene.a.qp).unwrap();
+    let before = fixture.pair.a.verbs.mw(mw);
+    let mut batch = fixture.pair.a.verbs.send_batch(fixture.a.qp).unwrap();
     let mut post = |op| batch.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).map(|()| batch.free_blocks());
     while post(op).unwrap() > 2 {}
     let error = refused!(post(bind), Enospc, PostSendError::QueueFull { .. });
@@ -545,44 +545,44 @@ fn a_request_of_several_blocks_needs_all_of_them() {
     assert_eq!((post(op), post(op)), (Ok(1), Ok(0)));
     refused!(post(op), Enospc, PostSendError::QueueFull { needed: 1, free: 0 });
     drop(batch);
-    assert_eq!(scene.pair.a.verbs.mw(mw), before, "the window is as it was");
+    assert_eq!(fixture.pair.a.verbs.mw(mw), before, "the window is as it was");
 }
 
 #[test]
 fn a_receive_queue_holds_exactly_its_entries() {
-    let mut scene = Scene::new(QpType::Rc);
-    let capacity = scene.pair.b.verbs.qp(scene.b.qp).unwrap().cap.max_recv_wr;
+    let mut fixture = Fixture::new(QpType::Rc);
+    let capacity = fixture.pair.b.verbs.qp(fixture.b.qp).unwrap().cap.max_recv_wr;
     assert!(capacity >= CAP.max_recv_wr);
     let payload = Payload::Inline(b"message");
     for lap in 0..3_u64 {
         for n in 0..capacity {
-            let sges = [scene.there.sge(n as usize * 8, 8)];
-            scene.pair.b.verbs.post_recv(scene.b.qp, &RecvWr { wr_id: lap << 32 | u64::from(n), sges: &sges }).unwrap();
+            let sges = [fixture.there.sge(n as usize * 8, 8)];
+            fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: lap << 32 | u64::from(n), sges: &sges }).unwrap();
         }
-        let full = scene.pair.b.verbs.post_recv(scene.b.qp, &RecvWr { wr_id: 1, sges: &[] });
+        let full = fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: 1, sges: &[] });
         refused!(full, Enospc, PostRecvError::QueueFull);
         for _ in 0..capacity {
-            scene.send(1, SendFlags::SIGNALED, SendOp::Send { payload }).unwrap();
-            assert_eq!(scene.done().status, WcStatus::Success);
+            fixture.send(1, SendFlags::SIGNALED, SendOp::Send { payload }).unwrap();
+            assert_eq!(fixture.done().status, WcStatus::Success);
         }
-        let found = scene.pair.b.completions(scene.b.cq, capacity as usize);
+        let found = fixture.pair.b.completions(fixture.b.cq, capacity as usize);
         let ids: Vec<_> = found.iter().map(|done| (done.wr_id, done.status)).collect();
         assert_eq!(ids, (0..capacity).map(|n| (lap << 32 | u64::from(n), WcStatus::Success)).collect::<Vec<_>>());
     }
-    scene.pair.assert_no_findings();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn sges_and_their_regions() {
-    let mut scene = Scene::new(QpType::Rc);
-    let other_pd = scene.pair.a.verbs.alloc_pd().unwrap();
-    let foreign = scene.pair.a.region(other_pd, 4096, ALL_ACCESS);
-    let read_only = scene.pair.a.region(scene.a.pd, 4096, Access::MW_BIND);
-    let gone = scene.pair.a.region(scene.a.pd, 4096, ALL_ACCESS);
-    scene.pair.a.verbs.dereg_mr_raw(gone.mr).unwrap();
+    let mut fixture = Fixture::new(QpType::Rc);
+    let other_pd = fixture.pair.a.verbs.alloc_pd().unwrap();
+    let foreign = fixture.pair.a.region(other_pd, 4096, ALL_ACCESS);
+    let read_only = fixture.pair.a.region(fixture.a.pd, 4096, Access::MW_BIND);
+    let gone = fixture.pair.a.region(fixture.a.pd, 4096, ALL_ACCESS);
+    fixture.pair.a.verbs.dereg_mr_raw(gone.mr).unwrap();
     // The same place in the table, so that a stale key is not merely a free one.
-    let _again = scene.pair.a.region(scene.a.pd, 4096, ALL_ACCESS);
-    let good = scene.here.clone();
+    let _again = fixture.pair.a.region(fixture.a.pd, 4096, ALL_ACCESS);
+    let good = fixture.here.clone();
     let at = |addr: u64, length: u32| Sge { addr, length, lkey: good.info.lkey };
     let (start, end) = (good.buffer.addr, good.buffer.addr + 8192);
     let cases: [(&str, Sge, Errno, SgeFault, bool); 11] = [
@@ -605,7 +605,7 @@ fn sges_and_their_regions() {
         ("as long as can be", at(start + 8, u32::MAX), Errno::Erange, SgeFault::Range, false),
     ];
     for (name, sge, errno, fault, only_writes) in cases {
-        let (before, recvs) = (scene.free(), scene.pair.a.verbs.qp(scene.a.qp).unwrap().recvs);
+        let (before, recvs) = (fixture.free(), fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().recvs);
         for op in OPS.into_iter().filter(|op| !matches!(op, Op::BindMw | Op::LocalInv)) {
             // The second of two, where there can be two.
             let lonely = matches!(op, Op::CompareSwap | Op::FetchAdd);
@@ -613,50 +613,50 @@ fn sges_and_their_regions() {
                 continue;
             }
             let sges = if lonely { vec![sge] } else { vec![good.sge(0, 8), sge] };
-            let op_of = scene.parts(&sges).op(op);
-            let error = scene.post(SendFlags::empty(), op_of).unwrap_err();
+            let op_of = fixture.parts(&sges).op(op);
+            let error = fixture.post(SendFlags::empty(), op_of).unwrap_err();
             assert_eq!(error, PostSendError::Sge { index: sges.len() - 1, lkey: sge.lkey, fault }, "{name}, {op:?}");
             assert_eq!(error.errno(), errno, "{name}, {op:?}");
         }
         let sges = [good.sge(0, 8), good.sge(8, 8), sge];
-        let error = scene.pair.a.verbs.post_recv(scene.a.qp, &RecvWr { wr_id: 1, sges: &sges }).unwrap_err();
+        let error = fixture.pair.a.verbs.post_recv(fixture.a.qp, &RecvWr { wr_id: 1, sges: &sges }).unwrap_err();
         assert_eq!(error, PostRecvError::Sge { index: 2, lkey: sge.lkey, fault }, "{name}");
         assert_eq!(error.errno(), errno);
-        assert_eq!((scene.free(), scene.pair.a.verbs.qp(scene.a.qp).unwrap().recvs), (before, recvs), "{name}");
+        assert_eq!((fixture.free(), fixture.pair.a.verbs.qp(fixture.a.qp).unwrap().recvs), (before, recvs), "{name}");
     }
     // What is read from may be read only; the first and the last byte are bytes; and of no bytes nothing is asked.
     for sge in [read_only.sge(0, 4096), at(start, 1), at(end - 1, 1), Sge { addr: 3, length: 0, lkey: Lkey::new(0) }] {
         let sges = [sge];
-        let op_of = scene.parts(&sges).op(Op::Write);
-        scene.post(SendFlags::empty(), op_of).unwrap();
+        let op_of = fixture.parts(&sges).op(Op::Write);
+        fixture.post(SendFlags::empty(), op_of).unwrap();
     }
 }
 
 #[test]
 fn a_zero_based_region_counts_from_its_start() {
-    let mut scene = Scene::new(QpType::Rc);
-    let mut zero = scene.pair.a.region(scene.a.pd, 4096, ALL_ACCESS | Access::ZERO_BASED);
+    let mut fixture = Fixture::new(QpType::Rc);
+    let mut zero = fixture.pair.a.region(fixture.a.pd, 4096, ALL_ACCESS | Access::ZERO_BASED);
     zero.buffer.write(0, &pattern(8, 4096));
     let sge = |addr: u64, length: u32| [Sge { addr, length, lkey: zero.info.lkey }];
-    let remote = scene.there.remote(0);
+    let remote = fixture.there.remote(0);
     for (addr, length) in [(4096, 1), (1, 4096), (zero.buffer.addr, 8)] {
         let op = SendOp::Write { payload: Payload::Sges(&sge(addr, length)), remote };
-        refused!(scene.post(SendFlags::empty(), op), Erange, PostSendError::Sge { fault: SgeFault::Range, .. });
+        refused!(fixture.post(SendFlags::empty(), op), Erange, PostSendError::Sge { fault: SgeFault::Range, .. });
     }
     let whole = sge(0, 4096);
-    scene.send(1, SendFlags::SIGNALED, SendOp::Write { payload: Payload::Sges(&whole), remote }).unwrap();
-    assert_eq!(scene.done().status, WcStatus::Success);
-    assert_eq!(scene.there.buffer.read(0, 4096), zero.buffer.read(0, 4096));
+    fixture.send(1, SendFlags::SIGNALED, SendOp::Write { payload: Payload::Sges(&whole), remote }).unwrap();
+    assert_eq!(fixture.done().status, WcStatus::Success);
+    assert_eq!(fixture.there.buffer.read(0, 4096), zero.buffer.read(0, 4096));
 }
 
 #[test]
 fn a_list_stops_at_the_first_that_fails_and_delivers_those_before_it() {
-    let mut scene = Scene::new(QpType::Rc);
-    let out: Vec<[Sge; 1]> = (0..10).map(|n| [scene.here.sge(n * 8, 8)]).collect();
-    let list = |bad: Option<usize>, scene: &Scene| -> Vec<SendWr<'_>> {
+    let mut fixture = Fixture::new(QpType::Rc);
+    let out: Vec<[Sge; 1]> = (0..10).map(|n| [fixture.here.sge(n * 8, 8)]).collect();
+    let list = |bad: Option<usize>, fixture: &Fixture| -> Vec<SendWr<'_>> {
         (0..10)
             .map(|n| {
-                let remote = scene.there.remote(n * 8);
+                let remote = fixture.there.remote(n * 8);
                 let payload = Payload::Sges(&out[n]);
                 // An inline flag without bytes is what is wrong.
                 let flags = if bad == Some(n) { SendFlags::INLINE } else { SendFlags::SIGNALED };
@@ -665,11 +665,11 @@ fn a_list_stops_at_the_first_that_fails_and_delivers_those_before_it() {
             .collect()
     };
     for bad in (2..10).map(Some).chain([None, Some(0)]) {
-        scene.there.buffer.write(0, &[0; 80]);
-        let doorbells = |scene: &Scene| scene.pair.a.host.with_device(|device| device.stats().doorbells);
-        let before = doorbells(&scene);
-        let wrs: Vec<SendWr<'_>> = list(bad, &scene).into_iter().map(|wr| SendWr { ..wr }).collect();
-        let posted = scene.pair.a.verbs.post_send_list(scene.a.qp, &wrs);
+        fixture.there.buffer.write(0, &[0; 80]);
+        let doorbells = |fixture: &Fixture| fixture.pair.a.host.with_device(|device| device.stats().doorbells);
+        let before = doorbells(&fixture);
+        let wrs: Vec<SendWr<'_>> = list(bad, &fixture).into_iter().map(|wr| SendWr { ..wr }).collect();
+        let posted = fixture.pair.a.verbs.post_send_list(fixture.a.qp, &wrs);
         let count = bad.unwrap_or(10);
         match bad {
             None => posted.unwrap(),
@@ -678,77 +678,77 @@ fn a_list_stops_at_the_first_that_fails_and_delivers_those_before_it() {
                 assert_eq!(posted, Err(BadWr { index, error }));
             }
         }
-        assert_eq!(doorbells(&scene) - before, u64::from(count != 0), "one doorbell for {count}");
-        let found = scene.pair.a.completions(scene.a.cq, count);
+        assert_eq!(doorbells(&fixture) - before, u64::from(count != 0), "one doorbell for {count}");
+        let found = fixture.pair.a.completions(fixture.a.cq, count);
         let ids: Vec<_> = found.iter().map(|done| (done.wr_id, done.status)).collect();
         assert_eq!(ids, (0..count as u64).map(|n| (n, WcStatus::Success)).collect::<Vec<_>>());
-        let expected = [scene.here.buffer.read(0, count * 8), vec![0; 80 - count * 8]].concat();
-        assert_eq!(scene.there.buffer.read(0, 80), expected, "those before it and no other");
-        scene.pair.world.advance(core::time::Duration::from_millis(1));
-        assert!(scene.pair.a.poll(scene.a.cq).is_empty());
+        let expected = [fixture.here.buffer.read(0, count * 8), vec![0; 80 - count * 8]].concat();
+        assert_eq!(fixture.there.buffer.read(0, 80), expected, "those before it and no other");
+        fixture.pair.world.advance(core::time::Duration::from_millis(1));
+        assert!(fixture.pair.a.poll(fixture.a.cq).is_empty());
     }
-    scene.pair.assert_no_findings();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn a_list_of_receives_stops_at_the_first_that_fails() {
-    let mut scene = Scene::new(QpType::Rc);
-    let sges: Vec<[Sge; 1]> = (0..6).map(|n| [scene.there.sge(n * 64, 64)]).collect();
+    let mut fixture = Fixture::new(QpType::Rc);
+    let sges: Vec<[Sge; 1]> = (0..6).map(|n| [fixture.there.sge(n * 64, 64)]).collect();
     let wrong = [Sge { lkey: Lkey::new(0), ..sges[3][0] }];
     let list: Vec<RecvWr<'_>> =
         (0..6).map(|n| RecvWr { wr_id: n as u64, sges: if n == 3 { &wrong } else { &sges[n] } }).collect();
     let error = PostRecvError::Sge { index: 0, lkey: Lkey::new(0), fault: SgeFault::UnknownKey };
-    assert_eq!(scene.pair.b.verbs.post_recv_list(scene.b.qp, &list), Err(BadWr { index: 3, error }));
-    assert_eq!(scene.pair.b.verbs.qp(scene.b.qp).unwrap().recvs, 3);
-    scene.pair.b.verbs.post_recv_list(scene.b.qp, &list[4..]).unwrap();
+    assert_eq!(fixture.pair.b.verbs.post_recv_list(fixture.b.qp, &list), Err(BadWr { index: 3, error }));
+    assert_eq!(fixture.pair.b.verbs.qp(fixture.b.qp).unwrap().recvs, 3);
+    fixture.pair.b.verbs.post_recv_list(fixture.b.qp, &list[4..]).unwrap();
     for n in 0..5 {
-        scene.send(n, SendFlags::SIGNALED, SendOp::Send { payload: Payload::Inline(&[n as u8 + 1; 64]) }).unwrap();
-        assert_eq!(scene.done().status, WcStatus::Success);
+        fixture.send(n, SendFlags::SIGNALED, SendOp::Send { payload: Payload::Inline(&[n as u8 + 1; 64]) }).unwrap();
+        assert_eq!(fixture.done().status, WcStatus::Success);
     }
-    let found: Vec<_> = scene.pair.b.completions(scene.b.cq, 5).iter().map(|done| done.wr_id).collect();
+    let found: Vec<_> = fixture.pair.b.completions(fixture.b.cq, 5).iter().map(|done| done.wr_id).collect();
     assert_eq!(found, [0, 1, 2, 4, 5]);
     for (n, at) in [0, 1, 2, 4, 5].into_iter().enumerate() {
-        assert_eq!(scene.there.buffer.read(at * 64, 64), [n as u8 + 1; 64]);
+        assert_eq!(fixture.there.buffer.read(at * 64, 64), [n as u8 + 1; 64]);
     }
-    scene.pair.assert_no_findings();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn lists_that_end_at_the_queue_s_end() {
-    let mut scene = Scene::new(QpType::Rc);
-    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: scene.there.remote(0) };
-    let capacity = scene.free() as usize;
+    let mut fixture = Fixture::new(QpType::Rc);
+    let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: fixture.there.remote(0) };
+    let capacity = fixture.free() as usize;
     let list = vec![signaled(1, op); capacity + 5];
-    let bad = scene.pair.a.verbs.post_send_list(scene.a.qp, &list).unwrap_err();
+    let bad = fixture.pair.a.verbs.post_send_list(fixture.a.qp, &list).unwrap_err();
     assert_eq!(bad, BadWr { index: capacity, error: PostSendError::QueueFull { needed: 1, free: 0 } });
     assert_eq!(bad.error.errno(), Errno::Enospc);
-    assert_eq!(scene.pair.a.completions(scene.a.cq, capacity).len(), capacity);
+    assert_eq!(fixture.pair.a.completions(fixture.a.cq, capacity).len(), capacity);
     // An empty list is nothing.
-    scene.pair.a.verbs.post_send_list(scene.a.qp, &[]).unwrap();
-    scene.pair.b.verbs.post_recv_list(scene.b.qp, &[]).unwrap();
+    fixture.pair.a.verbs.post_send_list(fixture.a.qp, &[]).unwrap();
+    fixture.pair.b.verbs.post_recv_list(fixture.b.qp, &[]).unwrap();
 }
 
 #[test]
 fn binds_and_invalidations_as_work_requests() {
-    let mut scene = Scene::new(QpType::Rc);
-    let other_pd = scene.pair.a.verbs.alloc_pd().unwrap();
-    let [type2, foreign_window] = scene.windows;
-    let verbs = &mut scene.pair.a.verbs;
-    let type1 = verbs.alloc_mw(scene.a.pd, MwType::Type1).unwrap();
+    let mut fixture = Fixture::new(QpType::Rc);
+    let other_pd = fixture.pair.a.verbs.alloc_pd().unwrap();
+    let [type2, foreign_window] = fixture.windows;
+    let verbs = &mut fixture.pair.a.verbs;
+    let type1 = verbs.alloc_mw(fixture.a.pd, MwType::Type1).unwrap();
     let elsewhere = verbs.alloc_mw(other_pd, MwType::Type2).unwrap();
-    let gone = verbs.alloc_mw(scene.a.pd, MwType::Type2).unwrap();
+    let gone = verbs.alloc_mw(fixture.a.pd, MwType::Type2).unwrap();
     verbs.dealloc_mw(gone).unwrap();
-    let no_bind = scene.pair.a.region(scene.a.pd, 4096, Access::LOCAL_WRITE);
-    let no_write = scene.pair.a.region(scene.a.pd, 4096, Access::MW_BIND);
-    let far = scene.pair.a.region(other_pd, 4096, ALL_ACCESS);
-    let info = scene.info();
+    let no_bind = fixture.pair.a.region(fixture.a.pd, 4096, Access::LOCAL_WRITE);
+    let no_write = fixture.pair.a.region(fixture.a.pd, 4096, Access::MW_BIND);
+    let far = fixture.pair.a.region(other_pd, 4096, ALL_ACCESS);
+    let info = fixture.info();
     let of = |region: &Region| BindInfo { mr: region.mr, addr: region.buffer.addr, ..info };
     use BindRefused::*;
     let cases = [
         (type1, info, Errno::Einval, WindowType { kind: MwType::Type1 }),
         (gone, info, Errno::Einval, StaleWindow),
         (foreign_window, info, Errno::Einval, StaleWindow),
-        (type2, BindInfo { mr: scene.there.mr, ..info }, Errno::Einval, StaleRegion),
+        (type2, BindInfo { mr: fixture.there.mr, ..info }, Errno::Einval, StaleRegion),
         (type2, BindInfo { access: Access::MW_BIND, ..info }, Errno::Einval, AccessFlags { access: Access::MW_BIND }),
         (elsewhere, info, Errno::Eperm, Domain),
         (type2, of(&far), Errno::Eperm, Domain),
@@ -759,52 +759,52 @@ fn binds_and_invalidations_as_work_requests() {
         (type2, BindInfo { length: 8193, ..info }, Errno::Erange, Range),
         (type2, BindInfo { addr: info.addr - 1, ..info }, Errno::Erange, Range),
     ];
-    let before = scene.free();
+    let before = fixture.free();
     for (mw, info, errno, refusal) in cases {
-        let error = scene.post(SendFlags::empty(), SendOp::BindMw { mw, key: 1, info }).unwrap_err();
+        let error = fixture.post(SendFlags::empty(), SendOp::BindMw { mw, key: 1, info }).unwrap_err();
         assert_eq!((error, error.errno()), (PostSendError::Bind(refusal), errno));
     }
     // A key that no type 2 window of the domain has.
-    let keys = [type1, elsewhere].map(|mw| scene.pair.a.verbs.mw(mw).unwrap().rkey);
-    for rkey in [keys[0], keys[1], scene.here.info.rkey, Rkey::new(0)] {
-        let error = refused!(scene.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Einval, PostSendError::Bind(_));
+    let keys = [type1, elsewhere].map(|mw| fixture.pair.a.verbs.mw(mw).unwrap().rkey);
+    for rkey in [keys[0], keys[1], fixture.here.info.rkey, Rkey::new(0)] {
+        let error = refused!(fixture.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Einval, PostSendError::Bind(_));
         assert_eq!(error, PostSendError::Bind(UnknownKey { rkey }));
     }
-    assert_eq!(scene.free(), before);
+    assert_eq!(fixture.free(), before);
     // As many unfinished as there may be windows, and then no more.
     for key in 0..8 {
-        scene.send(u64::from(key), SendFlags::empty(), SendOp::BindMw { mw: type2, key, info }).unwrap();
+        fixture.send(u64::from(key), SendFlags::empty(), SendOp::BindMw { mw: type2, key, info }).unwrap();
     }
-    let full = scene.free();
+    let full = fixture.free();
     let bind = SendOp::BindMw { mw: type2, key: 1, info };
-    refused!(scene.post(SendFlags::empty(), bind), Enomem, PostSendError::TooManyPendingBinds);
-    let rkey = scene.pair.a.verbs.mw(type2).unwrap().rkey;
-    refused!(scene.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::TooManyPendingBinds);
-    assert_eq!(scene.free(), full);
+    refused!(fixture.post(SendFlags::empty(), bind), Enomem, PostSendError::TooManyPendingBinds);
+    let rkey = fixture.pair.a.verbs.mw(type2).unwrap().rkey;
+    refused!(fixture.post(SendFlags::empty(), SendOp::LocalInv { rkey }), Enomem, PostSendError::TooManyPendingBinds);
+    assert_eq!(fixture.free(), full);
 }
 
 #[test]
 fn an_unreliable_connection_carries_sends_and_writes() {
-    let mut scene = Scene::with(QpType::Uc, CAP, true);
-    let sges = [scene.here.sge(0, 5000)];
+    let mut fixture = Fixture::with(QpType::Uc, CAP, true);
+    let sges = [fixture.here.sge(0, 5000)];
     for (n, op) in [Op::Send, Op::SendWithImm, Op::Write, Op::WriteWithImm].into_iter().enumerate() {
-        let into = [scene.there.sge(0, 8192)];
-        scene.there.buffer.write(0, &[0; 8192]);
+        let into = [fixture.there.sge(0, 8192)];
+        fixture.there.buffer.write(0, &[0; 8192]);
         if op.takes_receive() {
-            scene.pair.b.verbs.post_recv(scene.b.qp, &RecvWr { wr_id: 99, sges: &into }).unwrap();
+            fixture.pair.b.verbs.post_recv(fixture.b.qp, &RecvWr { wr_id: 99, sges: &into }).unwrap();
         }
-        let op_of = scene.parts(&sges).op(op);
-        scene.send(n as u64, SendFlags::SIGNALED, op_of).unwrap();
-        let done = scene.done();
+        let op_of = fixture.parts(&sges).op(op);
+        fixture.send(n as u64, SendFlags::SIGNALED, op_of).unwrap();
+        let done = fixture.done();
         assert_eq!((done.wr_id, done.opcode, done.status), (n as u64, op.completes_as(), WcStatus::Success), "{op:?}");
         if op.takes_receive() {
-            assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success, "{op:?}");
+            assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success, "{op:?}");
         } else {
-            scene.pair.world.advance(core::time::Duration::from_millis(1));
+            fixture.pair.world.advance(core::time::Duration::from_millis(1));
         }
-        assert_eq!(scene.there.buffer.read(0, 5000), scene.here.buffer.read(0, 5000), "{op:?}");
+        assert_eq!(fixture.there.buffer.read(0, 5000), fixture.here.buffer.read(0, 5000), "{op:?}");
     }
-    scene.pair.assert_no_findings();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]

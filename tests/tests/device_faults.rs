@@ -172,14 +172,14 @@ fn the_device_is_pulled_out_before_each_step() {
 }
 
 /// A driven device with one object of each kind, and room for more.
-struct Scene {
+struct Fixture {
     node: Node,
     end: End,
     region: Region,
     mw: bareverbs::MwHandle,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let mut node = Node::with_config(host(), &IMPATIENT);
         let end = end(&mut node, true);
@@ -232,14 +232,14 @@ impl Scene {
 
 /// The opcode of an operation, without doing it for good.
 fn opcodes() -> Vec<CmdOpcode> {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     // Objects that the first operations make would keep the last ones from succeeding; only the names count here.
-    (0..).map_while(|n| scene.operation(n)).map(|(opcode, _)| opcode).collect()
+    (0..).map_while(|n| fixture.operation(n)).map(|(opcode, _)| opcode).collect()
 }
 
 #[test]
 fn every_command_of_operation_refused_and_undelivered() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for (n, opcode) in opcodes().into_iter().enumerate() {
         let opcode = opcode.code() as u16;
         let kinds = [
@@ -248,20 +248,20 @@ fn every_command_of_operation_refused_and_undelivered() {
             (Fault::DeliveryStatus { opcode, status: 3 }, Error::CommandDelivery { opcode, status: 3 }),
         ];
         for (fault, cause) in kinds {
-            let before = scene.node.snapshot();
-            arm(&scene.node.host, fault);
-            let (_, result) = scene.operation(n).unwrap();
+            let before = fixture.node.snapshot();
+            arm(&fixture.node.host, fault);
+            let (_, result) = fixture.operation(n).unwrap();
             assert_eq!(result, Err(Some(cause)), "operation {n}");
-            assert!(all_struck(&scene.node.host));
-            assert_eq!(scene.node.snapshot(), before, "operation {n} with {fault:?}");
+            assert!(all_struck(&fixture.node.host));
+            assert_eq!(fixture.node.snapshot(), before, "operation {n} with {fault:?}");
         }
         // Those that take away succeed now; those that make are left alone, so that the domain can go at the end.
         if n >= 5 {
-            assert_eq!(scene.operation(n).unwrap().1, Ok(()), "operation {n}");
+            assert_eq!(fixture.operation(n).unwrap().1, Ok(()), "operation {n}");
         }
     }
-    scene.node.assert_no_findings();
-    let driver = scene.node.into_driver();
+    fixture.node.assert_no_findings();
+    let driver = fixture.node.into_driver();
     let (_, report) = driver.teardown().map_err(|(error, _)| error).unwrap();
     assert_eq!((report.pages_kept, report.slots_lost), (0, 0));
 }
@@ -269,29 +269,29 @@ fn every_command_of_operation_refused_and_undelivered() {
 #[test]
 fn every_command_of_operation_without_answer() {
     for (n, opcode) in opcodes().into_iter().enumerate() {
-        let mut scene = Scene::new();
+        let mut fixture = Fixture::new();
         let opcode = opcode.code() as u16;
-        let before = scene.node.snapshot();
-        let start = scene.node.host.clock().now();
+        let before = fixture.node.snapshot();
+        let start = fixture.node.host.clock().now();
         // What a destroy needs gone.
         for earlier in 12..n {
-            scene.operation(earlier).unwrap().1.unwrap();
+            fixture.operation(earlier).unwrap().1.unwrap();
         }
-        arm(&scene.node.host, Fault::StuckCommand { opcode });
-        assert_eq!(scene.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
-        assert!(scene.node.host.clock().now().since(start) < Duration::from_millis(100));
+        arm(&fixture.node.host, Fault::StuckCommand { opcode });
+        assert_eq!(fixture.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
+        assert!(fixture.node.host.clock().now().since(start) < Duration::from_millis(100));
         // Whatever the device might still write to is given up, not used again; everything else goes on.
-        let after = scene.node.snapshot();
+        let after = fixture.node.snapshot();
         if n < 12 {
             assert_eq!(after.device, before.device, "operation {n}");
         }
-        assert_eq!(scene.node.verbs.provider().statistics().timeouts, 1);
-        assert!(scene.node.verbs.query_port(1).is_ok());
-        let again = scene.node.verbs.alloc_pd().unwrap();
-        scene.node.verbs.dealloc_pd(again).unwrap();
-        scene.node.assert_no_findings();
-        let host = scene.node.host.clone();
-        let (_, report) = scene.node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
+        assert_eq!(fixture.node.verbs.provider().statistics().timeouts, 1);
+        assert!(fixture.node.verbs.query_port(1).is_ok());
+        let again = fixture.node.verbs.alloc_pd().unwrap();
+        fixture.node.verbs.dealloc_pd(again).unwrap();
+        fixture.node.assert_no_findings();
+        let host = fixture.node.host.clone();
+        let (_, report) = fixture.node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
         assert_eq!((report.pages_kept, report.slots_lost), (0, 1), "operation {n}");
         assert_clean(&host, "after teardown");
     }
@@ -300,34 +300,34 @@ fn every_command_of_operation_without_answer() {
 #[test]
 fn every_command_of_operation_answered_late() {
     for (n, opcode) in opcodes().into_iter().enumerate() {
-        let mut scene = Scene::new();
+        let mut fixture = Fixture::new();
         let opcode = opcode.code() as u16;
         for earlier in 12..n {
-            scene.operation(earlier).unwrap().1.unwrap();
+            fixture.operation(earlier).unwrap().1.unwrap();
         }
-        let before = scene.node.snapshot();
-        arm(&scene.node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(30) });
-        assert_eq!(scene.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
-        assert!(all_struck(&scene.node.host));
-        scene.node.host.world().advance(Duration::from_millis(20));
-        scene.node.verbs.query_port(1).unwrap();
+        let before = fixture.node.snapshot();
+        arm(&fixture.node.host, Fault::LateCommand { opcode, delay: Duration::from_millis(30) });
+        assert_eq!(fixture.operation(n).unwrap().1, Err(Some(Error::CommandTimeout { opcode })), "operation {n}");
+        assert!(all_struck(&fixture.node.host));
+        fixture.node.host.world().advance(Duration::from_millis(20));
+        fixture.node.verbs.query_port(1).unwrap();
         if n < 12 {
-            assert_eq!(scene.node.snapshot(), before, "operation {n}: nothing is left of it");
+            assert_eq!(fixture.node.snapshot(), before, "operation {n}: nothing is left of it");
         } else {
             // The object is gone, and the caller still has its handle.
-            assert_ne!(scene.node.snapshot().device, before.device, "operation {n}");
-            assert_eq!(scene.operation(n).unwrap().1, Ok(()), "operation {n}, again");
-            assert!(scene.operation(n).unwrap().1.is_err(), "operation {n}: the handle is stale");
+            assert_ne!(fixture.node.snapshot().device, before.device, "operation {n}");
+            assert_eq!(fixture.operation(n).unwrap().1, Ok(()), "operation {n}, again");
+            assert!(fixture.operation(n).unwrap().1.is_err(), "operation {n}: the handle is stale");
         }
         // Whatever is left is destroyed as ever.
         for later in 12.max(n + usize::from(n >= 12))..17 {
             if n >= 5 {
-                assert_eq!(scene.operation(later).unwrap().1, Ok(()), "operation {later} after {n}");
+                assert_eq!(fixture.operation(later).unwrap().1, Ok(()), "operation {later} after {n}");
             }
         }
-        scene.node.assert_no_findings();
-        let host = scene.node.host.clone();
-        let (_, report) = scene.node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
+        fixture.node.assert_no_findings();
+        let host = fixture.node.host.clone();
+        let (_, report) = fixture.node.into_driver().teardown().map_err(|(error, _)| error).unwrap();
         assert_eq!((report.pages_kept, report.slots_lost), (0, 0), "operation {n}");
         assert_clean(&host, "after teardown");
     }
@@ -383,7 +383,7 @@ fn a_queue_pair_is_destroyed_after_its_late_changes() {
     for _ in 0..2 {
         refused!(node.verbs.destroy_qp(made.qp), Etimedout, bareverbs::DestroyQpError::Device(_));
     }
-    assert_eq!(opcodes.0.lock().unwrap()[before..], [], "the device is told nothing more of it");
+    assert_eq!(opcodes.0.lock().unwrap()[before..], [], "no further command goes to the device");
     node.host.world().advance(Duration::from_millis(20));
     node.verbs.destroy_qp(made.qp).unwrap();
     assert_eq!(node.host.with_device(|device| device.counts().engine.qps), 0);
@@ -393,22 +393,22 @@ fn a_queue_pair_is_destroyed_after_its_late_changes() {
 
 #[test]
 fn a_device_that_answers_no_command_any_more() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     // 31 slots for ordinary commands: each timeout costs one, and then there is none.
     let opcode = CmdOpcode::AllocPd.code() as u16;
     for n in 0..31 {
-        arm(&scene.node.host, Fault::StuckCommand { opcode });
-        let error = refused!(scene.node.verbs.alloc_pd(), Etimedout, AllocPdError::Device(_));
+        arm(&fixture.node.host, Fault::StuckCommand { opcode });
+        let error = refused!(fixture.node.verbs.alloc_pd(), Etimedout, AllocPdError::Device(_));
         assert_eq!(error, AllocPdError::Device(Error::CommandTimeout { opcode }), "{n}");
     }
-    refused!(scene.node.verbs.alloc_pd(), Eagain, AllocPdError::Device(Error::NoCommandSlot));
-    refused!(scene.node.verbs.create_cq(10), Eagain, CreateCqError::Device(Error::NoCommandSlot));
-    let init = scene.init();
-    refused!(scene.node.verbs.create_qp(&init), Eagain, CreateQpError::Device(Error::NoCommandSlot));
+    refused!(fixture.node.verbs.alloc_pd(), Eagain, AllocPdError::Device(Error::NoCommandSlot));
+    refused!(fixture.node.verbs.create_cq(10), Eagain, CreateCqError::Device(Error::NoCommandSlot));
+    let init = fixture.init();
+    refused!(fixture.node.verbs.create_qp(&init), Eagain, CreateQpError::Device(Error::NoCommandSlot));
     // The teardown cannot do anything either, and says what the device has kept.
-    let held = scene.node.host.with_device(|device| device.counts().pages_held);
-    let host = scene.node.host.clone();
-    let Err((error, _)) = scene.node.into_driver().teardown() else { panic!("no slot, but torn down") };
+    let held = fixture.node.host.with_device(|device| device.counts().pages_held);
+    let host = fixture.node.host.clone();
+    let Err((error, _)) = fixture.node.into_driver().teardown() else { panic!("no slot, but torn down") };
     assert_eq!((error.cause, error.report.slots_lost), (Error::NoCommandSlot, 31));
     let kept = host.with_device(|device| device.counts().pages_held);
     assert_eq!(error.report.pages_kept as usize, kept, "of {held}");
@@ -470,7 +470,7 @@ fn removal_in_operation() {
     assert_eq!(verbs.provider_mut().health(), Err(gone));
     assert!(pair.a.host.clock().now().since(start) < Duration::from_secs(1));
     let used = pair.a.verbs.provider().statistics().pages_held;
-    let Err((error, _)) = pair.a.into_driver().teardown() else { panic!("nobody answers") };
+    let Err((error, _)) = pair.a.into_driver().teardown() else { panic!("the teardown succeeded") };
     assert_eq!((error.cause, error.report.pages_kept), (gone, used));
 }
 
@@ -488,27 +488,27 @@ fn a_peer_that_is_removed_is_a_peer_that_does_not_answer() {
 }
 
 #[test]
-fn a_health_report_is_told_and_a_fatal_one_ends_in_bounded_time() {
-    let mut scene = Scene::new();
-    let host = scene.node.host.clone();
-    assert!(scene.node.verbs.provider_mut().health().unwrap().is_well());
-    // A complaint that wants no reset: told, and everything goes on.
+fn a_health_report_is_readable_and_a_fatal_one_ends_in_bounded_time() {
+    let mut fixture = Fixture::new();
+    let host = fixture.node.host.clone();
+    assert!(fixture.node.verbs.provider_mut().health().unwrap().is_well());
+    // A report that wants no reset is readable, and everything goes on.
     let complaint = HealthReport { syndrome: 0x0e, extended: 0x1234, reset_required: false, severity: 4 };
     host.with_device(|device| device.set_health(complaint));
     host.world().advance(Duration::from_secs(1));
-    let health = scene.node.verbs.provider_mut().health().unwrap();
+    let health = fixture.node.verbs.provider_mut().health().unwrap();
     assert_eq!((health.syndrome, health.ext_syndrome, health.reset_wanted), (0x0e, 0x1234, false));
-    assert!(health.is_well() && scene.node.verbs.query_port(1).is_ok());
+    assert!(health.is_well() && fixture.node.verbs.query_port(1).is_ok());
 
     host.with_device(|device| device.set_health(HealthReport { syndrome: 1, reset_required: true, ..complaint }));
-    let told = scene.node.event(|event| matches!(event, Event::DeviceFatal(..)).then_some(event));
-    assert_eq!(told, Some(Event::DeviceFatal(1, 0x1234)));
-    let health = scene.node.verbs.provider_mut().health().unwrap();
+    let event = fixture.node.event(|event| matches!(event, Event::DeviceFatal(..)).then_some(event));
+    assert_eq!(event, Some(Event::DeviceFatal(1, 0x1234)));
+    let health = fixture.node.verbs.provider_mut().health().unwrap();
     assert!(health.reset_wanted && !health.is_well(), "{health:?}");
     // The firmware has stopped: commands and teardown end at once, not each at its deadline.
     let start = host.clock().now();
-    refused!(scene.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 1 }));
-    let Err((error, _)) = scene.node.into_driver().teardown() else { panic!("nobody answers") };
+    refused!(fixture.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 1 }));
+    let Err((error, _)) = fixture.node.into_driver().teardown() else { panic!("the teardown succeeded") };
     assert_eq!(error.cause, Error::DeviceFatal { syndrome: 1 });
     assert!(error.report.pages_kept > 0, "{error:?}");
     assert!(host.clock().now().since(start) < Duration::from_millis(1));
@@ -516,33 +516,33 @@ fn a_health_report_is_told_and_a_fatal_one_ends_in_bounded_time() {
 
 #[test]
 fn a_command_under_way_ends_when_the_firmware_reports_that_it_stopped() {
-    let mut scene = Scene::new();
-    let host = scene.node.host.clone();
+    let mut fixture = Fixture::new();
+    let host = fixture.node.host.clone();
     let report = HealthReport { syndrome: 7, extended: 0, reset_required: true, severity: 1 };
     host.with_device(|device| device.set_health(report));
     let start = host.clock().now();
-    refused!(scene.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 7 }));
+    refused!(fixture.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 7 }));
     let took = host.clock().now().since(start);
     assert!(took < Duration::from_millis(200), "it looks ten times a second: {took:?}");
-    refused!(scene.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 7 }));
+    refused!(fixture.node.verbs.alloc_pd(), Eio, AllocPdError::Device(Error::DeviceFatal { syndrome: 7 }));
 }
 
 #[test]
 fn a_health_counter_that_stands_still() {
-    let mut scene = Scene::new();
-    let host = scene.node.host.clone();
+    let mut fixture = Fixture::new();
+    let host = fixture.node.host.clone();
     let look = |node: &mut Node| {
         host.world().advance(Duration::from_secs(1));
         node.verbs.provider_mut().health().unwrap()
     };
-    assert!(look(&mut scene.node).is_well());
+    assert!(look(&mut fixture.node).is_well());
     host.with_device(|device| device.freeze_health(true));
     for misses in 1..=5 {
-        let health = look(&mut scene.node);
+        let health = look(&mut fixture.node);
         assert_eq!((health.misses, health.stuck, health.is_well()), (misses, misses >= 3, misses < 3));
     }
     host.with_device(|device| device.freeze_health(false));
-    assert!(look(&mut scene.node).is_well(), "it lives again");
+    assert!(look(&mut fixture.node).is_well(), "it lives again");
 }
 
 /// The states that are reached below, without a peer.
@@ -553,23 +553,23 @@ fn to_init(node: &mut Node, qp: QpHandle) {
 
 #[test]
 fn device_errors_keep_what_was_posted() {
-    let mut scene = Scene::new();
-    let (qp, cq) = (scene.end.qp, scene.end.cq);
-    to_init(&mut scene.node, qp);
+    let mut fixture = Fixture::new();
+    let (qp, cq) = (fixture.end.qp, fixture.end.cq);
+    to_init(&mut fixture.node, qp);
     for wr_id in 0..5 {
-        scene.node.verbs.post_recv(qp, &RecvWr { wr_id, sges: &[] }).unwrap();
+        fixture.node.verbs.post_recv(qp, &RecvWr { wr_id, sges: &[] }).unwrap();
     }
     let opcode = CmdOpcode::Qp2Err.code() as u16;
-    arm(&scene.node.host, status_of(opcode, CmdStatus::IntErr).0);
-    let moved = scene.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE);
+    arm(&fixture.node.host, status_of(opcode, CmdStatus::IntErr).0);
+    let moved = fixture.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE);
     refused!(moved, Eio, bareverbs::ModifyQpError::Device(_));
-    assert_eq!(scene.node.verbs.qp(qp).unwrap().recvs, 5);
-    scene.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE).unwrap();
-    let found: Vec<_> = scene.node.completions(cq, 5).iter().map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(fixture.node.verbs.qp(qp).unwrap().recvs, 5);
+    fixture.node.verbs.modify_qp(qp, &to_state(QpState::Err), QpAttrMask::STATE).unwrap();
+    let found: Vec<_> = fixture.node.completions(cq, 5).iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(found, (0..5).map(|n| (n, WcStatus::WrFlushErr)).collect::<Vec<_>>());
     let wr = SendWr { wr_id: 1, flags: SendFlags::empty(), op: SendOp::Send { payload: Payload::Inline(b"x") } };
-    refused!(scene.node.verbs.post_send(qp, &wr), Enotconn, bareverbs::PostSendError::NotReady { .. });
-    assert_eq!(scene.node.verbs.provider().device_attr().phys_port_cnt, 1);
+    refused!(fixture.node.verbs.post_send(qp, &wr), Enotconn, bareverbs::PostSendError::NotReady { .. });
+    assert_eq!(fixture.node.verbs.provider().device_attr().phys_port_cnt, 1);
 }
 
 #[test]
@@ -579,11 +579,11 @@ fn a_device_that_was_reset_is_as_good_as_new() {
         |device| device.set_health(HealthReport { syndrome: 1, reset_required: true, ..HealthReport::default() }),
     ];
     for break_it in breaks {
-        let mut scene = Scene::new();
-        let host = scene.node.host.clone();
+        let mut fixture = Fixture::new();
+        let host = fixture.node.host.clone();
         host.with_device(break_it);
-        assert!(scene.node.verbs.alloc_pd().is_err());
-        let Err((error, back)) = scene.node.into_driver().teardown() else { panic!("nobody answers") };
+        assert!(fixture.node.verbs.alloc_pd().is_err());
+        let Err((error, back)) = fixture.node.into_driver().teardown() else { panic!("the teardown succeeded") };
         assert!(error.report.pages_kept > 0);
         // Only a reset makes the device let go of the memory; after it the memory can be used again.
         host.with_device(|device| {

@@ -16,7 +16,7 @@ type Recorded = Mlx5<RecordedPlatform<SimPlatform>, 1024>;
 type Rdma = Verbs<'static, Recorded>;
 
 /// One device connected to itself, with everything that its driver does recorded.
-struct Scene {
+struct Fixture {
     host: Host,
     log: OrderLog,
     verbs: Rdma,
@@ -26,7 +26,7 @@ struct Scene {
     rkey: bareverbs::Rkey,
 }
 
-impl Scene {
+impl Fixture {
     fn new(blue_flame: bool) -> Self {
         let world = World::new(WorldConfig::default());
         let host = world.add(DeviceConfig { blue_flame, ..DeviceConfig::with_lid(1) }).unwrap();
@@ -77,12 +77,12 @@ fn before_publish(log: &[Access]) -> (&[Access], &[Access]) {
 #[test]
 fn wqe_then_publish_then_record_then_release_then_doorbell() {
     for blue_flame in [false, true] {
-        let mut scene = Scene::new(blue_flame);
+        let mut fixture = Fixture::new(blue_flame);
         for round in 1..=300_u32 {
-            let sges = [scene.sge];
-            let op = scene.write(&sges);
-            scene.verbs.post_send(scene.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
-            let log = scene.log.take();
+            let sges = [fixture.sge];
+            let op = fixture.write(&sges);
+            fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
+            let log = fixture.log.take();
             let (wqe, rest) = before_publish(&log);
             let [Access::Write { at, .. }, ..] = wqe else { panic!("the WQE comes first: {wqe:?}") };
             let bytes: usize = wqe.iter().map(|access| if let Access::Write { len, .. } = access { *len } else { 9999 }).sum();
@@ -104,29 +104,29 @@ fn wqe_then_publish_then_record_then_release_then_doorbell() {
             } else {
                 assert_eq!(tail.last(), Some(&Access::Flush), "{tail:?}");
             }
-            assert_eq!(scene.wait().status, WcStatus::Success);
-            scene.log.take();
+            assert_eq!(fixture.wait().status, WcStatus::Success);
+            fixture.log.take();
         }
-        let findings = scene.host.with_device(|device| device.audit().findings().to_vec());
+        let findings = fixture.host.with_device(|device| device.audit().findings().to_vec());
         assert!(findings.is_empty(), "{findings:?}");
     }
 }
 
 #[test]
 fn a_batch_has_one_record_and_one_doorbell() {
-    let mut scene = Scene::new(true);
-    let sges = [scene.sge];
-    let op = scene.write(&sges);
-    let mut queue = scene.verbs.send_batch(scene.qp).unwrap();
+    let mut fixture = Fixture::new(true);
+    let sges = [fixture.sge];
+    let op = fixture.write(&sges);
+    let mut queue = fixture.verbs.send_batch(fixture.qp).unwrap();
     for _ in 0..32 {
         queue.post(&SendWr { wr_id: 1, flags: SendFlags::empty(), op }).unwrap();
     }
     queue.post(&SendWr { wr_id: 2, flags: SendFlags::SIGNALED, op }).unwrap();
     queue.ring();
-    let log = scene.log.take();
+    let log = fixture.log.take();
     queue.ring();
     drop(queue);
-    assert_eq!(scene.log.take(), [], "nothing new, nothing told");
+    assert_eq!(fixture.log.take(), [], "nothing new, no doorbell");
     let (wqes, rest) = before_publish(&log);
     assert!(wqes.iter().all(|access| matches!(access, Access::Write { .. })), "{wqes:?}");
     assert!(
@@ -134,18 +134,18 @@ fn a_batch_has_one_record_and_one_doorbell() {
         "{rest:?}"
     );
     assert_eq!(rest.iter().filter(|access| matches!(access, Access::Register64 { .. })).count(), 1, "{rest:?}");
-    scene.verbs.send_batch(scene.qp).unwrap().ring();
-    scene.verbs.ring_send_queue(scene.qp).unwrap();
-    assert_eq!(scene.log.take(), [], "nor later");
-    assert_eq!(scene.wait().wr_id, 2);
+    fixture.verbs.send_batch(fixture.qp).unwrap().ring();
+    fixture.verbs.ring_send_queue(fixture.qp).unwrap();
+    assert_eq!(fixture.log.take(), [], "nor later");
+    assert_eq!(fixture.wait().wr_id, 2);
 }
 
 #[test]
 fn receives_have_a_record_and_no_doorbell() {
-    let mut scene = Scene::new(true);
-    let sges = [scene.sge];
-    scene.verbs.post_recv(scene.qp, &RecvWr { wr_id: 1, sges: &sges }).unwrap();
-    let log = scene.log.take();
+    let mut fixture = Fixture::new(true);
+    let sges = [fixture.sge];
+    fixture.verbs.post_recv(fixture.qp, &RecvWr { wr_id: 1, sges: &sges }).unwrap();
+    let log = fixture.log.take();
     let (wqe, rest) = before_publish(&log);
     assert!(!wqe.is_empty() && wqe.iter().all(|access| matches!(access, Access::Write { .. })), "{wqe:?}");
     let [Access::Publish, Access::Store32 { value, .. }] = rest else { panic!("{rest:?}") };
@@ -154,40 +154,40 @@ fn receives_have_a_record_and_no_doorbell() {
 
 #[test]
 fn owner_then_acquire_then_the_rest_then_the_consumer_index() {
-    let mut scene = Scene::new(false);
-    let sges = [scene.sge];
+    let mut fixture = Fixture::new(false);
+    let sges = [fixture.sge];
     let mut none = [Completion::EMPTY];
-    assert_eq!(scene.verbs.poll_cq(scene.cq, &mut none), Ok(0));
-    let empty = scene.log.take();
+    assert_eq!(fixture.verbs.poll_cq(fixture.cq, &mut none), Ok(0));
+    let empty = fixture.log.take();
     let [Access::Read { at: owner, len: 8 }, ref again @ ..] = empty[..] else { panic!("{empty:?}") };
     assert!(
         again.len() < 2 && again.iter().all(|access| *access == Access::Read { at: owner, len: 8 }),
         "an empty queue costs looks at one word of the entry, and no fence: {empty:?}"
     );
 
-    let op = scene.write(&sges);
-    scene.verbs.post_send(scene.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
+    let op = fixture.write(&sges);
+    fixture.verbs.post_send(fixture.qp, &SendWr { wr_id: 1, flags: SendFlags::SIGNALED, op }).unwrap();
     for _ in 0..100 {
-        bareverbs::Clock::relax(&scene.host.clock(), bareverbs::Instant::default());
+        bareverbs::Clock::relax(&fixture.host.clock(), bareverbs::Instant::default());
     }
-    scene.log.take();
-    assert_eq!(scene.verbs.poll_cq(scene.cq, &mut none), Ok(1));
-    let log = scene.log.take();
+    fixture.log.take();
+    assert_eq!(fixture.verbs.poll_cq(fixture.cq, &mut none), Ok(1));
+    let log = fixture.log.take();
     let owner = log.iter().position(|access| matches!(access, Access::Read8 { .. } | Access::Read { .. })).unwrap();
     let fence = log.iter().position(|access| *access == Access::Acquire).unwrap();
     let body = log.iter().rposition(|access| matches!(access, Access::Read { .. })).unwrap();
     let [.., Access::ReadBeforeWrite, Access::Store32 { value, .. }] = log[..] else { panic!("{log:?}") };
     assert_eq!(u32::from_be(value), 1, "the consumer index");
-    let told = log.iter().position(|access| matches!(access, Access::Store32 { .. })).unwrap();
-    assert!(owner < fence && fence < body && body < told && told == log.len() - 1, "{log:?}");
+    let doorbell = log.iter().position(|access| matches!(access, Access::Store32 { .. })).unwrap();
+    assert!(owner < fence && fence < body && body < doorbell && doorbell == log.len() - 1, "{log:?}");
     assert!(!log.iter().any(|access| matches!(access, Access::Register64 { .. } | Access::Register32 { .. })), "{log:?}");
 }
 
 #[test]
 fn arming_tells_the_record_before_the_register() {
-    let mut scene = Scene::new(false);
-    scene.verbs.req_notify_cq(scene.cq, false).unwrap();
-    let log = scene.log.take();
+    let mut fixture = Fixture::new(false);
+    fixture.verbs.req_notify_cq(fixture.cq, false).unwrap();
+    let log = fixture.log.take();
     let [.., Access::Store32 { .. }, Access::Release, Access::Register64 { at, .. }] = log[..] else { panic!("{log:?}") };
     assert_eq!(at % 4096, 0x20);
 }

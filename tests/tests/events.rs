@@ -69,9 +69,13 @@ fn more_completion_events_than_their_queue_holds() {
         assert!(dropped > 0, "the device had no room");
         let events = waiting(&mut pair.a);
         assert_eq!(events[0], Event::EventsLost, "{events:?}");
-        let told = |cq: CqHandle| events[1..].iter().filter(|event| **event == Event::Completion(cq)).count();
-        assert_eq!((told(a.cq), told(other.cq), told(idle), events.len()), (1, 1, 1, 4), "round {round}: every queue, once");
-        // Everything works on: whoever arms is told, and only then.
+        let reported = |cq: CqHandle| events[1..].iter().filter(|event| **event == Event::Completion(cq)).count();
+        assert_eq!(
+            (reported(a.cq), reported(other.cq), reported(idle), events.len()),
+            (1, 1, 1, 4),
+            "round {round}: every queue, once"
+        );
+        // Everything still works: a queue reports once it is armed, and only then.
         assert_eq!(write(&mut pair, &a, there.remote(0)), WcStatus::Success);
         assert_eq!(waiting(&mut pair.a), []);
         for end in [&a, &other] {
@@ -184,7 +188,7 @@ fn an_error_event_from_before_a_reset() {
         .post_send(b.qp, &signaled(2, SendOp::Write { payload: Payload::Inline(b""), remote: there.remote(0) }))
         .unwrap();
     assert_eq!(pair.b.completions(b.cq, 1)[0].wr_id, 2);
-    // In its own life it is told.
+    // A queue pair that is connected again reports its own events.
     reconnect(&mut pair, &a, &b);
     break_peer(&mut pair, &a, &there);
     assert_eq!(waiting(&mut pair.b), [Event::QpAccessError(b.qp)]);

@@ -236,7 +236,7 @@ fn no_field_is_defined_outside_of_the_specification() {
 
 #[test]
 fn codes_convert_both_ways() {
-    macro_rules! holds {
+    macro_rules! check {
         ($($codes:ident),+) => {$(
             for code in $codes::ALL {
                 assert_eq!($codes::from_code(code.code()), Some(*code), "{} has the number of another", code.name());
@@ -245,7 +245,7 @@ fn codes_convert_both_ways() {
             assert_eq!(names.len(), $codes::ALL.len());
         )+};
     }
-    holds!(
+    check!(
         AccessMode,
         CapabilityType,
         CmdDeliveryStatus,

@@ -476,8 +476,8 @@ fn more_vectors_than_the_device_has() {
     down(up(&host, back, &Config { completion_vectors: 2, ..config }));
 }
 
-/// Completion events that are waiting now.
-fn told(node: &mut Node) -> Vec<Event> {
+/// Returns the events that are waiting now.
+fn poll_events(node: &mut Node) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(event) = node.verbs.poll_event().unwrap() {
         events.push(event);
@@ -499,21 +499,21 @@ fn completion_events_come_when_asked_for_and_once() {
     let arm = |pair: &mut Pair| pair.a.verbs.req_notify_cq(a.cq, false).unwrap();
     // Not asked for.
     write(&mut pair);
-    assert_eq!(told(&mut pair.a), []);
+    assert_eq!(poll_events(&mut pair.a), []);
     assert_eq!(pair.a.poll(a.cq).len(), 1);
     for _ in 0..10 {
         arm(&mut pair);
         pair.world.advance(Duration::from_millis(1));
-        assert_eq!(told(&mut pair.a), [], "nothing has come since");
+        assert_eq!(poll_events(&mut pair.a), [], "nothing has come since");
         write(&mut pair);
         write(&mut pair);
-        assert_eq!(told(&mut pair.a), event, "once for both");
+        assert_eq!(poll_events(&mut pair.a), event, "once for both");
         // Asked again with completions not yet taken: at once.
         arm(&mut pair);
-        assert_eq!(told(&mut pair.a), event);
+        assert_eq!(poll_events(&mut pair.a), event);
         assert_eq!(pair.a.poll(a.cq).len(), 2);
         write(&mut pair);
-        assert_eq!(told(&mut pair.a), []);
+        assert_eq!(poll_events(&mut pair.a), []);
         assert_eq!(pair.a.poll(a.cq).len(), 1);
     }
     pair.assert_no_findings();
@@ -535,22 +535,22 @@ fn solicited_events_are_for_solicited_and_failed_ones_only() {
         pair.b.verbs.req_notify_cq(b.cq, true).unwrap();
         send(&mut pair, SendFlags::empty());
         send(&mut pair, SendFlags::empty());
-        assert_eq!(told(&mut pair.b), []);
+        assert_eq!(poll_events(&mut pair.b), []);
         send(&mut pair, SendFlags::SOLICITED);
-        assert_eq!(told(&mut pair.b), event);
+        assert_eq!(poll_events(&mut pair.b), event);
         assert_eq!(pair.b.poll(b.cq).len(), 3);
     }
     // A request for the next one of any kind still gives one.
     pair.b.verbs.req_notify_cq(b.cq, false).unwrap();
     send(&mut pair, SendFlags::empty());
-    assert_eq!(told(&mut pair.b), event);
+    assert_eq!(poll_events(&mut pair.b), event);
     assert_eq!(pair.b.poll(b.cq).len(), 1);
-    // A flush is a failure, and failures are always told.
+    // A flush is a failure, and failures are always reported.
     pair.b.verbs.req_notify_cq(b.cq, true).unwrap();
     pair.b.verbs.post_recv(b.qp, &RecvWr { wr_id: 9, sges: &[] }).unwrap();
     pair.b.verbs.modify_qp(b.qp, &to_state(QpState::Err), QpAttrMask::STATE).unwrap();
     pair.world.advance(Duration::from_millis(1));
-    assert!(told(&mut pair.b).contains(&Event::Completion(b.cq)));
+    assert!(poll_events(&mut pair.b).contains(&Event::Completion(b.cq)));
     assert_eq!(pair.b.poll(b.cq)[0].status, WcStatus::WrFlushErr);
     pair.assert_no_findings();
 }
@@ -573,7 +573,7 @@ fn completion_queues_are_dealt_out_to_the_vectors() {
         node.verbs.modify_qp(end.qp, &to_state(QpState::Err), QpAttrMask::STATE).unwrap();
         let vectors: Vec<_> = host.take_interrupts().into_iter().filter(|vector| *vector != 4).collect();
         assert_eq!(vectors, [5 + n as u16 % 3], "queue {n}");
-        assert_eq!(told(&mut node), [Event::Completion(end.cq)]);
+        assert_eq!(poll_events(&mut node), [Event::Completion(end.cq)]);
     }
     node.assert_no_findings();
 }
@@ -589,13 +589,13 @@ fn more_events_than_an_event_queue_holds() {
         let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: there.remote(0) };
         pair.a.verbs.post_send(a.qp, &signaled(n, op)).unwrap();
         assert_eq!(pair.a.completions(a.cq, 1)[0].wr_id, n);
-        assert_eq!(told(&mut pair.a), [Event::Completion(a.cq)], "{n}");
+        assert_eq!(poll_events(&mut pair.a), [Event::Completion(a.cq)], "{n}");
     }
     for _ in 0..300 {
         assert!(pair.a.verbs.query_port(1).is_ok());
         pair.a.host.with_device(|device| device.set_link(false));
         pair.a.host.with_device(|device| device.set_link(true));
-        assert_eq!(told(&mut pair.a), [Event::PortDown(1), Event::PortActive(1)]);
+        assert_eq!(poll_events(&mut pair.a), [Event::PortDown(1), Event::PortActive(1)]);
     }
     let (stats, device) = (statistics(&pair.a), pair.a.host.with_device(|device| device.stats()));
     assert_eq!((stats.async_events, device.events_dropped), (600, 0));
@@ -610,21 +610,21 @@ fn the_port_goes_down_and_up() {
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
     assert_eq!(pair.a.verbs.query_port(1).unwrap().state, PortState::Active);
     pair.a.host.with_device(|device| device.set_link(false));
-    assert_eq!(told(&mut pair.a), [Event::PortDown(1)]);
+    assert_eq!(poll_events(&mut pair.a), [Event::PortDown(1)]);
     let port = pair.a.verbs.query_port(1).unwrap();
     assert_eq!((port.state, port.active_speed_gbps), (PortState::Down, 0));
     // What is sent meanwhile waits for the retry, and arrives once the link is back.
-    let op = SendOp::Write { payload: Payload::Inline(b"patience"), remote: there.remote(0) };
+    let op = SendOp::Write { payload: Payload::Inline(b"retry it"), remote: there.remote(0) };
     pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
     pair.world.advance(Duration::from_millis(30));
     assert!(pair.a.poll(a.cq).is_empty());
     pair.a.host.with_device(|device| device.set_link(true));
-    assert_eq!(told(&mut pair.a), [Event::PortActive(1)]);
+    assert_eq!(poll_events(&mut pair.a), [Event::PortActive(1)]);
     assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::Success);
-    assert_eq!(there.buffer.read(0, 8), b"patience");
-    // Nothing has changed, so nothing is told.
+    assert_eq!(there.buffer.read(0, 8), b"retry it");
+    // Nothing has changed, so no event is raised.
     pair.a.host.with_device(|device| device.set_link(true));
-    assert_eq!(told(&mut pair.a), []);
+    assert_eq!(poll_events(&mut pair.a), []);
     pair.assert_no_findings();
 }
 
@@ -635,7 +635,7 @@ fn a_device_that_comes_up_without_a_link() {
     assert_eq!(a.verbs.query_port(1).unwrap().state, PortState::Down);
     pair.world.set_wire_faults(WireFaults::default());
     a.host.with_device(|device| device.set_link(true));
-    assert_eq!(told(&mut a), [Event::PortActive(1)]);
+    assert_eq!(poll_events(&mut a), [Event::PortActive(1)]);
     assert_eq!(a.verbs.query_port(1).unwrap().state, PortState::Active);
 }
 

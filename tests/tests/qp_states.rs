@@ -344,9 +344,9 @@ fn query_tells_what_the_device_has() {
     assert_eq!(pair.a.verbs.query_qp(a.qp).unwrap().state, InError);
     assert_eq!(pair.a.verbs.qp(a.qp).unwrap().state, InError);
     assert_eq!(pair.a.poll(a.cq)[0].status, WcStatus::RemAccessErr);
-    // The responder tells of it by an event.
-    let told = pair.b.event(|event| matches!(event, Event::QpAccessError(_)).then_some(event));
-    assert_eq!(told, Some(Event::QpAccessError(b.qp)));
+    // The responder reports it by an event.
+    let event = pair.b.event(|event| matches!(event, Event::QpAccessError(_)).then_some(event));
+    assert_eq!(event, Some(Event::QpAccessError(b.qp)));
     assert_eq!(pair.b.verbs.qp(b.qp).unwrap().state, InError);
 }
 
@@ -364,8 +364,8 @@ fn a_first_message_in_rtr_is_told() {
     pair.b.verbs.post_recv(b.qp, &RecvWr { wr_id: 1, sges: &[there.sge(0, 64)] }).unwrap();
     pair.a.verbs.post_send(a.qp, &signaled(2, SendOp::Send { payload: Payload::Inline(b"hello") })).unwrap();
     assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::Success, "a queue pair in RTR receives");
-    let told = pair.b.event(|event| matches!(event, Event::CommEstablished(_)).then_some(event));
-    assert_eq!(told, Some(Event::CommEstablished(b.qp)));
+    let event = pair.b.event(|event| matches!(event, Event::CommEstablished(_)).then_some(event));
+    assert_eq!(event, Some(Event::CommEstablished(b.qp)));
     assert_eq!(pair.b.completions(b.cq, 1)[0].wr_id, 1);
     pair.b.verbs.modify_qp(b.qp, &steps[2].0, steps[2].1).unwrap();
     pair.b.verbs.post_send(b.qp, &signaled(3, SendOp::Write { payload: Payload::Sges(&[]), remote: there.remote(0) })).unwrap();
@@ -394,8 +394,8 @@ fn sqd_drains_what_is_sent_and_keeps_what_is_posted() {
     pair.world.set_wire_faults(WireFaults::default());
     assert_eq!(pair.a.completions(a.cq, 1)[0].wr_id, 1);
     assert_eq!(here.buffer.read(0, 500_000), there.buffer.read(0, 500_000));
-    let told = pair.a.event(|event| matches!(event, Event::SqDrained(_)).then_some(event));
-    assert_eq!(told, Some(Event::SqDrained(a.qp)));
+    let event = pair.a.event(|event| matches!(event, Event::SqDrained(_)).then_some(event));
+    assert_eq!(event, Some(Event::SqDrained(a.qp)));
     pair.world.advance(Duration::from_millis(10));
     assert!(pair.a.poll(a.cq).is_empty(), "nothing is sent in SQD");
     assert_ne!(there.buffer.read(900_000, 5), b"later");
@@ -453,7 +453,7 @@ fn the_error_state_flushes_both_queues_in_order() {
 }
 
 /// Posts sends with the identifiers of `sends` and a bind with the one after them, in a batch that is forgotten: what was posted
-/// up to the bind stays in the queue, though the device was not told.
+/// up to the bind stays in the queue, though its doorbell was not rung.
 fn forget_batch(pair: &mut Pair, a: &End, sends: core::ops::Range<u64>) -> MwHandle {
     let region = pair.a.region(a.pd, 4096, ALL_ACCESS);
     let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();
@@ -471,7 +471,7 @@ fn forget_batch(pair: &mut Pair, a: &End, sends: core::ops::Range<u64>) -> MwHan
 }
 
 #[test]
-fn requests_that_the_device_was_not_told_of_are_flushed_too() {
+fn requests_without_a_doorbell_are_flushed_too() {
     let mut pair = Pair::new();
     let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
     pair.connect(&a, &b, &Connection::default());
@@ -487,8 +487,8 @@ fn requests_that_the_device_was_not_told_of_are_flushed_too() {
 }
 
 #[test]
-fn requests_that_the_device_was_not_told_of_when_it_failed() {
-    // The state is ERR already: moving there again tells the device of the rest, and so does a doorbell for its own sake.
+fn requests_without_a_doorbell_when_the_queue_pair_failed() {
+    // The state is ERR already: moving there again notifies the device of the rest, and so does a doorbell of its own.
     for moves in [false, true] {
         let mut pair = Pair::new();
         let (a, b) = (end(&mut pair.a, false), end(&mut pair.b, false));
@@ -565,7 +565,7 @@ fn reset_forgets_everything_and_the_queue_pair_works_again() {
         pair.connect(&a, &b, &Connection { psn, ..Connection::default() });
         let here = pair.a.region(a.pd, 4096, ALL_ACCESS);
         let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
-        // A different number of requests each time, so that counters of before would show.
+        // A different number of requests each time, so that stale counters would show.
         for n in 0..u64::from(round) * 3 + 5 {
             pair.b.verbs.post_recv(b.qp, &RecvWr { wr_id: n, sges: &[there.sge(0, 64)] }).unwrap();
             let op = SendOp::Send { payload: Payload::Sges(&[here.sge(0, 64)]) };
@@ -648,7 +648,7 @@ fn destruction_with_everything_in_flight() {
     }
     pair.world.advance(Duration::from_micros(3));
     pair.a.verbs.destroy_qp(a.qp).unwrap();
-    // Answers that are still under way find nobody.
+    // Responses still on the wire find no queue pair.
     pair.world.advance(Duration::from_millis(50));
     assert!(pair.a.poll(a.cq).is_empty());
     pair.a.verbs.dereg_mr_raw(here.mr).unwrap();

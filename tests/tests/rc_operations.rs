@@ -285,7 +285,7 @@ fn a_send_waits_for_its_receive() {
     pair.assert_no_findings();
 }
 
-/// What each side is told when a request is refused, and that both queue pairs are in error afterwards.
+/// Both sides report a refused request, and both queue pairs are in error afterwards.
 fn refused(make: impl FnOnce(&mut Pair, &(End, End)), active: WcStatus, passive: Option<WcStatus>) {
     let mut pair = Pair::new();
     let ends = (end(&mut pair.a, true), end(&mut pair.b, true));

@@ -27,8 +27,8 @@ const DEPTH: u64 = 16;
 const LEN: usize = 120;
 /// Sends that are tried behind the one that breaks the queue pair.
 const BEHIND: u64 = 5;
-/// How long the machine may hold a thread up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for another thread; a loaded machine may delay one for seconds.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Who waits for a completion: the upper four bits of its identifier. Below are the life (28 bits) and the number.
 #[derive(Clone, Copy)]
@@ -51,10 +51,10 @@ fn slot(number: u64) -> usize {
 }
 
 fn take<T>(from: &Receiver<T>, what: &str) -> T {
-    from.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"))
+    from.recv_timeout(TIMEOUT).unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// Ends the threads that run until they are told, also when the thread that would tell them fails.
+/// Stops the threads that run until `stop` is set, also when the thread that would set it fails.
 struct Ending<'a> {
     stop: &'a AtomicBool,
     parked: Thread,
@@ -75,7 +75,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Hands each completion to whoever waits for it, and sleeps while there is none.
+/// Sends each completion to the thread that waits for it, and sleeps while there is none.
 fn poll(
     mut queue: CompletionQueue<'static, Driver>,
     routes: &[Sender<Completion>; 3],
@@ -87,7 +87,7 @@ fn poll(
     loop {
         let count = queue.poll(&mut some).unwrap();
         for completion in &some[..count] {
-            // Who waits for nothing more has gone.
+            // A receiver that waits for nothing more is dropped.
             let _ = routes[(completion.wr_id >> 60) as usize].send(*completion);
         }
         while count == 0 && queue.poll_ready(&mut context).is_pending() {
@@ -95,8 +95,8 @@ fn poll(
                 return queue;
             }
             let asleep = WallClock::now();
-            thread::park_timeout(PATIENCE);
-            assert!(asleep.elapsed() < PATIENCE, "nobody woke the thread");
+            thread::park_timeout(TIMEOUT);
+            assert!(asleep.elapsed() < TIMEOUT, "the thread was not woken");
         }
     }
 }
@@ -207,8 +207,8 @@ struct Control<'a> {
     done: Receiver<Completion>,
     /// Completions of its own requests so far.
     seen: HashSet<u64>,
-    /// Events that nobody has asked for yet.
-    told: Vec<Event>,
+    /// Events that no [`Control::wait_event`] has asked for yet.
+    events: Vec<Event>,
     next: u64,
 }
 
@@ -224,17 +224,17 @@ impl Control<'_> {
                 // The places of queue pairs that are gone are free once their completions are polled.
                 Err(error) => assert_eq!(error, CreateQpError::Draining),
             }
-            assert!(start.elapsed() < PATIENCE, "nobody polls what is to be drained");
+            assert!(start.elapsed() < TIMEOUT, "stale completions were not polled");
             thread::yield_now();
         }
     }
 
     fn modify(&self, qp: QpHandle, attr: &bareverbs::QpAttr, mask: QpAttrMask) {
         let start = WallClock::now();
-        // Completions of before the RESET may have to be polled first.
+        // Completions from before the RESET may have to be polled first.
         while let Err(error) = self.verbs.lock().modify_qp(qp, attr, mask) {
             assert_eq!(error, ModifyQpError::Draining);
-            assert!(start.elapsed() < PATIENCE, "nobody polls what is to be drained");
+            assert!(start.elapsed() < TIMEOUT, "stale completions were not polled");
             thread::yield_now();
         }
     }
@@ -272,13 +272,13 @@ impl Control<'_> {
         let start = WallClock::now();
         loop {
             while let Some(event) = { self.verbs.lock().poll_event().unwrap() } {
-                self.told.push(event);
+                self.events.push(event);
             }
-            if let Some(index) = self.told.iter().position(|told| *told == event) {
-                self.told.remove(index);
+            if let Some(index) = self.events.iter().position(|pending| *pending == event) {
+                self.events.remove(index);
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "no {event:?} in {:?}", self.told);
+            assert!(start.elapsed() < TIMEOUT, "no {event:?} in {:?}", self.events);
             thread::yield_now();
         }
     }
@@ -345,7 +345,7 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
             }
         });
         let end = End { pd, cq, qp: QpHandle::NONE, qpn: bareverbs::Qpn::new(0) };
-        let mut control = Control { verbs, end, remote, done: controls, seen: HashSet::new(), told: Vec::new(), next: 0 };
+        let mut control = Control { verbs, end, remote, done: controls, seen: HashSet::new(), events: Vec::new(), next: 0 };
         let mut round = 0;
         for _ in 0..LIVES {
             let (near, far) = (control.create(), control.create());
@@ -356,7 +356,7 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
             let (mut used_send, mut used_recv) = (None, None);
             let start = WallClock::now();
             while used_send.is_none() || used_recv.is_none() {
-                assert!(start.elapsed() < 2 * PATIENCE, "the stream stands still");
+                assert!(start.elapsed() < 2 * TIMEOUT, "the stream stands still");
                 assert!(!poller.is_finished() && !interrupts.is_finished(), "a thread ended");
                 round += 1;
                 control.churn(round);
@@ -373,8 +373,8 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
         sender.join().unwrap();
         receiver.join().unwrap();
         assert!(round >= LIVES, "{round} rounds");
-        let told = control.told.iter().filter(|event| !matches!(event, Event::Stray(_) | Event::Completion(_)));
-        assert_eq!(told.count(), 0, "{:?}", control.told);
+        let unexpected = control.events.iter().filter(|event| !matches!(event, Event::Stray(_) | Event::Completion(_)));
+        assert_eq!(unexpected.count(), 0, "{:?}", control.events);
         refused!(verbs.lock().destroy_cq(cq), Ebusy, DestroyCqError::Taken);
         drop(ending);
         assert!(verbs.lock().return_cq(poller.join().unwrap()).is_ok());

@@ -14,7 +14,7 @@ const ALL: Access = Access::LOCAL_WRITE
     .union(Access::MW_BIND);
 
 /// Two connected ends, a source on the first and a target region with a window on the second.
-struct Scene {
+struct Fixture {
     pair: Pair,
     a: End,
     b: End,
@@ -24,13 +24,13 @@ struct Scene {
 }
 
 /// How an access through a key ended.
-fn write(scene: &mut Scene, addr: u64, rkey: Rkey, len: usize) -> WcStatus {
-    let op = SendOp::Write { payload: Payload::Sges(&[scene.here.sge(0, len)]), remote: Remote { addr, rkey } };
-    scene.pair.a.verbs.post_send(scene.a.qp, &signaled(1, op)).unwrap();
-    scene.pair.a.completions(scene.a.cq, 1)[0].status
+fn write(fixture: &mut Fixture, addr: u64, rkey: Rkey, len: usize) -> WcStatus {
+    let op = SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, len)]), remote: Remote { addr, rkey } };
+    fixture.pair.a.verbs.post_send(fixture.a.qp, &signaled(1, op)).unwrap();
+    fixture.pair.a.completions(fixture.a.cq, 1)[0].status
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         Self::of(Pair::new())
     }
@@ -84,140 +84,140 @@ impl Scene {
 
 #[test]
 fn a_window_opens_its_range_and_nothing_else() {
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     let (at, len) = (4000, 500);
-    let rkey = scene.bind(&scene.request(at, len, Access::REMOTE_WRITE));
-    let addr = scene.there.buffer.addr + at as u64;
-    assert_eq!(write(&mut scene, addr, rkey, len), WcStatus::Success);
-    assert_eq!(scene.there.buffer.read(at, len), scene.here.buffer.read(0, len));
-    assert_eq!(write(&mut scene, addr + 499, rkey, 1), WcStatus::Success);
-    scene.refused(addr - 1, rkey, 1);
-    scene.refused(addr + 500, rkey, 1);
-    scene.refused(addr + 1, rkey, 500);
-    scene.refused(addr, Rkey::new(rkey.get() ^ 0x80), 1);
-    let op = SendOp::Read { sges: &[scene.here.sge(0, 8)], remote: Remote { addr, rkey } };
-    scene.pair.a.verbs.post_send(scene.a.qp, &signaled(1, op)).unwrap();
-    assert_eq!(scene.pair.a.completions(scene.a.cq, 1)[0].status, WcStatus::RemAccessErr, "reading was not bound");
-    scene.pair.assert_no_findings();
+    let rkey = fixture.bind(&fixture.request(at, len, Access::REMOTE_WRITE));
+    let addr = fixture.there.buffer.addr + at as u64;
+    assert_eq!(write(&mut fixture, addr, rkey, len), WcStatus::Success);
+    assert_eq!(fixture.there.buffer.read(at, len), fixture.here.buffer.read(0, len));
+    assert_eq!(write(&mut fixture, addr + 499, rkey, 1), WcStatus::Success);
+    fixture.refused(addr - 1, rkey, 1);
+    fixture.refused(addr + 500, rkey, 1);
+    fixture.refused(addr + 1, rkey, 500);
+    fixture.refused(addr, Rkey::new(rkey.get() ^ 0x80), 1);
+    let op = SendOp::Read { sges: &[fixture.here.sge(0, 8)], remote: Remote { addr, rkey } };
+    fixture.pair.a.verbs.post_send(fixture.a.qp, &signaled(1, op)).unwrap();
+    assert_eq!(fixture.pair.a.completions(fixture.a.cq, 1)[0].status, WcStatus::RemAccessErr, "reading was not bound");
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn a_zero_based_window_counts_from_its_start() {
-    let mut scene = Scene::new();
-    let rkey = scene.bind(&scene.request(4000, 500, Access::REMOTE_WRITE | Access::ZERO_BASED));
-    assert_eq!(write(&mut scene, 100, rkey, 400), WcStatus::Success);
-    assert_eq!(scene.there.buffer.read(4100, 400), scene.here.buffer.read(0, 400));
-    scene.refused(101, rkey, 400);
-    scene.refused(scene.there.buffer.addr + 4000, rkey, 1);
+    let mut fixture = Fixture::new();
+    let rkey = fixture.bind(&fixture.request(4000, 500, Access::REMOTE_WRITE | Access::ZERO_BASED));
+    assert_eq!(write(&mut fixture, 100, rkey, 400), WcStatus::Success);
+    assert_eq!(fixture.there.buffer.read(4100, 400), fixture.here.buffer.read(0, 400));
+    fixture.refused(101, rkey, 400);
+    fixture.refused(fixture.there.buffer.addr + 4000, rkey, 1);
 }
 
 #[test]
 fn an_unbound_window_opens_nothing() {
-    let mut scene = Scene::new();
-    let unbound = scene.pair.b.verbs.mw(scene.mw).unwrap().rkey;
-    let addr = scene.there.buffer.addr;
-    scene.refused(addr, unbound, 1);
-    let bound = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
-    assert_eq!(write(&mut scene, addr, bound, 64), WcStatus::Success);
-    let after = scene.bind(&MwBind { length: 0, ..scene.request(0, 0, Access::empty()) });
+    let mut fixture = Fixture::new();
+    let unbound = fixture.pair.b.verbs.mw(fixture.mw).unwrap().rkey;
+    let addr = fixture.there.buffer.addr;
+    fixture.refused(addr, unbound, 1);
+    let bound = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
+    assert_eq!(write(&mut fixture, addr, bound, 64), WcStatus::Success);
+    let after = fixture.bind(&MwBind { length: 0, ..fixture.request(0, 0, Access::empty()) });
     assert_ne!(after, bound);
-    assert_eq!(scene.pair.b.verbs.mw(scene.mw).unwrap().binding, None);
-    scene.refused(addr, bound, 1);
-    scene.refused(addr, after, 1);
-    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
+    assert_eq!(fixture.pair.b.verbs.mw(fixture.mw).unwrap().binding, None);
+    fixture.refused(addr, bound, 1);
+    fixture.refused(addr, after, 1);
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
 }
 
 #[test]
 fn a_rebind_replaces_the_binding_and_the_old_key() {
-    let mut scene = Scene::new();
-    let addr = scene.there.buffer.addr;
-    let mut keys = vec![scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE))];
+    let mut fixture = Fixture::new();
+    let addr = fixture.there.buffer.addr;
+    let mut keys = vec![fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE))];
     // Once round the eight bits of the key that a bind changes.
     for n in 1..256_usize {
-        let key = scene.bind(&scene.request(n, 64, Access::REMOTE_WRITE));
+        let key = fixture.bind(&fixture.request(n, 64, Access::REMOTE_WRITE));
         assert!(!keys.contains(&key), "key {key} again after {n} binds");
         keys.push(key);
     }
     let newest = *keys.last().unwrap();
-    assert_eq!(write(&mut scene, addr + 255, newest, 64), WcStatus::Success);
-    scene.refused(addr, keys[0], 64);
-    scene.refused(addr + 254, keys[254], 1);
+    assert_eq!(write(&mut fixture, addr + 255, newest, 64), WcStatus::Success);
+    fixture.refused(addr, keys[0], 64);
+    fixture.refused(addr + 254, keys[254], 1);
 }
 
 #[test]
 fn a_send_after_the_bind_may_carry_the_new_key() {
-    let mut scene = Scene::new();
-    let inbox = scene.pair.a.region(scene.a.pd, 64, ALL);
-    scene.pair.a.verbs.post_recv(scene.a.qp, &bareverbs::RecvWr { wr_id: 1, sges: &[inbox.sge(0, 4)] }).unwrap();
-    let request = MwBind { flags: SendFlags::empty(), ..scene.request(0, 4096, Access::REMOTE_WRITE) };
-    let mut queue = scene.pair.b.verbs.send_batch(scene.b.qp).unwrap();
-    let rkey = queue.bind_mw(scene.mw, &request).unwrap();
+    let mut fixture = Fixture::new();
+    let inbox = fixture.pair.a.region(fixture.a.pd, 64, ALL);
+    fixture.pair.a.verbs.post_recv(fixture.a.qp, &bareverbs::RecvWr { wr_id: 1, sges: &[inbox.sge(0, 4)] }).unwrap();
+    let request = MwBind { flags: SendFlags::empty(), ..fixture.request(0, 4096, Access::REMOTE_WRITE) };
+    let mut queue = fixture.pair.b.verbs.send_batch(fixture.b.qp).unwrap();
+    let rkey = queue.bind_mw(fixture.mw, &request).unwrap();
     let bytes = rkey.get().to_be_bytes();
     queue.post(&signaled(2, SendOp::Send { payload: Payload::Inline(&bytes) })).unwrap();
     drop(queue);
-    assert_eq!(scene.pair.a.completions(scene.a.cq, 1)[0].status, WcStatus::Success);
-    let told = Rkey::new(u32::from_be_bytes(inbox.buffer.read(0, 4).try_into().unwrap()));
-    let addr = scene.there.buffer.addr;
-    assert_eq!(write(&mut scene, addr, told, 4096), WcStatus::Success);
-    scene.pair.assert_no_findings();
+    assert_eq!(fixture.pair.a.completions(fixture.a.cq, 1)[0].status, WcStatus::Success);
+    let received = Rkey::new(u32::from_be_bytes(inbox.buffer.read(0, 4).try_into().unwrap()));
+    let addr = fixture.there.buffer.addr;
+    assert_eq!(write(&mut fixture, addr, received, 4096), WcStatus::Success);
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn a_binding_serves_every_queue_pair_of_the_domain() {
-    let mut scene = Scene::new();
-    let rkey = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
-    let other_a = bareverbs_tests::end_in(&mut scene.pair.a, scene.a.pd, bareverbs::QpType::Rc, bareverbs_tests::CAP, true);
-    let other_b = bareverbs_tests::end_in(&mut scene.pair.b, scene.b.pd, bareverbs::QpType::Rc, bareverbs_tests::CAP, true);
-    scene.pair.connect(&other_a, &other_b, &Connection::default());
-    let remote = Remote { addr: scene.there.buffer.addr, rkey };
-    let op = SendOp::Write { payload: Payload::Sges(&[scene.here.sge(0, 64)]), remote };
-    scene.pair.a.verbs.post_send(other_a.qp, &signaled(1, op)).unwrap();
-    assert_eq!(scene.pair.a.completions(other_a.cq, 1)[0].status, WcStatus::Success);
+    let mut fixture = Fixture::new();
+    let rkey = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
+    let other_a = bareverbs_tests::end_in(&mut fixture.pair.a, fixture.a.pd, bareverbs::QpType::Rc, bareverbs_tests::CAP, true);
+    let other_b = bareverbs_tests::end_in(&mut fixture.pair.b, fixture.b.pd, bareverbs::QpType::Rc, bareverbs_tests::CAP, true);
+    fixture.pair.connect(&other_a, &other_b, &Connection::default());
+    let remote = Remote { addr: fixture.there.buffer.addr, rkey };
+    let op = SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, 64)]), remote };
+    fixture.pair.a.verbs.post_send(other_a.qp, &signaled(1, op)).unwrap();
+    assert_eq!(fixture.pair.a.completions(other_a.cq, 1)[0].status, WcStatus::Success);
 
     // And none of another domain.
-    let (foreign_a, foreign_b) = (end(&mut scene.pair.a, true), end(&mut scene.pair.b, true));
-    scene.pair.connect(&foreign_a, &foreign_b, &Connection::default());
-    let here = scene.pair.a.region(foreign_a.pd, 64, ALL);
+    let (foreign_a, foreign_b) = (end(&mut fixture.pair.a, true), end(&mut fixture.pair.b, true));
+    fixture.pair.connect(&foreign_a, &foreign_b, &Connection::default());
+    let here = fixture.pair.a.region(foreign_a.pd, 64, ALL);
     let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 64)]), remote };
-    scene.pair.a.verbs.post_send(foreign_a.qp, &signaled(1, op)).unwrap();
-    assert_eq!(scene.pair.a.completions(foreign_a.cq, 1)[0].status, WcStatus::RemAccessErr);
+    fixture.pair.a.verbs.post_send(foreign_a.qp, &signaled(1, op)).unwrap();
+    assert_eq!(fixture.pair.a.completions(foreign_a.cq, 1)[0].status, WcStatus::RemAccessErr);
 }
 
 #[test]
 fn a_failed_bind_leaves_the_window_as_it_was() {
-    let mut scene = Scene::new();
-    let addr = scene.there.buffer.addr;
-    let kept = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
-    let before = scene.pair.b.verbs.mw(scene.mw).unwrap();
-    let other = scene.pair.b.region(scene.b.pd, 4096, ALL);
+    let mut fixture = Fixture::new();
+    let addr = fixture.there.buffer.addr;
+    let kept = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
+    let before = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
+    let other = fixture.pair.b.region(fixture.b.pd, 4096, ALL);
 
     // Accepted while the queue is drained, flushed when it breaks: three binds of one window fail together.
     let sqd = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
-    scene.pair.b.verbs.modify_qp(scene.b.qp, &sqd, QpAttrMask::STATE).unwrap();
+    fixture.pair.b.verbs.modify_qp(fixture.b.qp, &sqd, QpAttrMask::STATE).unwrap();
     let requests = [
-        scene.request(100, 64, Access::REMOTE_WRITE),
-        MwBind { mr: other.mr, addr: other.buffer.addr, ..scene.request(0, 64, Access::REMOTE_WRITE) },
-        MwBind { length: 0, ..scene.request(0, 0, Access::empty()) },
+        fixture.request(100, 64, Access::REMOTE_WRITE),
+        MwBind { mr: other.mr, addr: other.buffer.addr, ..fixture.request(0, 64, Access::REMOTE_WRITE) },
+        MwBind { length: 0, ..fixture.request(0, 0, Access::empty()) },
     ];
     for request in &requests {
-        scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, request).unwrap();
+        fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, request).unwrap();
     }
-    assert_ne!(scene.pair.b.verbs.mw(scene.mw).unwrap(), before);
-    assert!(scene.pair.b.verbs.dereg_mr_raw(other.mr).is_err(), "a bind in flight holds its region");
+    assert_ne!(fixture.pair.b.verbs.mw(fixture.mw).unwrap(), before);
+    assert!(fixture.pair.b.verbs.dereg_mr_raw(other.mr).is_err(), "a bind in flight holds its region");
     let err = QpAttr { state: QpState::Err, ..QpAttr::default() };
-    scene.pair.b.verbs.modify_qp(scene.b.qp, &err, QpAttrMask::STATE).unwrap();
-    let flushed = scene.pair.b.completions(scene.b.cq, 3);
+    fixture.pair.b.verbs.modify_qp(fixture.b.qp, &err, QpAttrMask::STATE).unwrap();
+    let flushed = fixture.pair.b.completions(fixture.b.cq, 3);
     assert!(flushed.iter().all(|c| c.status == WcStatus::WrFlushErr && c.opcode == WcOpcode::BindMw), "{flushed:?}");
-    assert_eq!(scene.pair.b.verbs.mw(scene.mw).unwrap(), before, "old key and old binding");
-    scene.pair.b.verbs.dereg_mr_raw(other.mr).unwrap();
-    assert!(scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).is_err(), "still bound");
+    assert_eq!(fixture.pair.b.verbs.mw(fixture.mw).unwrap(), before, "old key and old binding");
+    fixture.pair.b.verbs.dereg_mr_raw(other.mr).unwrap();
+    assert!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).is_err(), "still bound");
 
-    scene.reconnect();
-    assert_eq!(write(&mut scene, addr, kept, 64), WcStatus::Success, "the device agrees");
-    scene.pair.assert_no_findings();
+    fixture.reconnect();
+    assert_eq!(write(&mut fixture, addr, kept, 64), WcStatus::Success, "the device agrees");
+    fixture.pair.assert_no_findings();
 }
 
-impl Scene {
+impl Fixture {
     /// Takes the second queue pair to SQD, where it accepts binds and does none.
     fn drain(&mut self) {
         let sqd = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
@@ -235,246 +235,247 @@ impl Scene {
 
 #[test]
 fn a_failed_bind_leaves_a_later_one_of_another_queue_pair() {
-    let mut scene = Scene::new();
-    let a2 = end_in(&mut scene.pair.a, scene.a.pd, QpType::Rc, CAP, true);
-    let b2 = end_in(&mut scene.pair.b, scene.b.pd, QpType::Rc, CAP, true);
-    scene.pair.connect(&a2, &b2, &Connection::default());
-    let other = scene.pair.b.region(scene.b.pd, 8192, ALL);
-    let kept = scene.request(0, 64, Access::REMOTE_WRITE);
-    scene.bind(&kept);
+    let mut fixture = Fixture::new();
+    let a2 = end_in(&mut fixture.pair.a, fixture.a.pd, QpType::Rc, CAP, true);
+    let b2 = end_in(&mut fixture.pair.b, fixture.b.pd, QpType::Rc, CAP, true);
+    fixture.pair.connect(&a2, &b2, &Connection::default());
+    let other = fixture.pair.b.region(fixture.b.pd, 8192, ALL);
+    let kept = fixture.request(0, 64, Access::REMOTE_WRITE);
+    fixture.bind(&kept);
     // The older bind waits, the newer one is done; then the older one is flushed.
-    scene.drain();
-    scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, &scene.request(100, 64, Access::REMOTE_WRITE)).unwrap();
+    fixture.drain();
+    fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &fixture.request(100, 64, Access::REMOTE_WRITE)).unwrap();
     let newer = MwBind { mr: other.mr, addr: other.buffer.addr, ..kept };
-    let key = scene.pair.b.verbs.bind_mw(b2.qp, scene.mw, &newer).unwrap();
-    let done = scene.pair.b.completions(b2.cq, 1)[0];
+    let key = fixture.pair.b.verbs.bind_mw(b2.qp, fixture.mw, &newer).unwrap();
+    let done = fixture.pair.b.completions(b2.cq, 1)[0];
     assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
-    scene.flush_bind();
-    let info = scene.pair.b.verbs.mw(scene.mw).unwrap();
+    fixture.flush_bind();
+    let info = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
     assert_eq!((info.rkey, info.binding.map(|binding| binding.mr)), (key, Some(other.mr)));
-    refused!(scene.pair.b.verbs.dereg_mr_raw(other.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
-    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
+    refused!(fixture.pair.b.verbs.dereg_mr_raw(other.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
     // And the device agrees.
-    let op = SendOp::Write { payload: Payload::Sges(&[scene.here.sge(0, 64)]), remote: Remote { addr: newer.addr, rkey: key } };
-    scene.pair.a.verbs.post_send(a2.qp, &signaled(1, op)).unwrap();
-    assert_eq!(scene.pair.a.completions(a2.cq, 1)[0].status, WcStatus::Success);
-    assert_eq!(other.buffer.read(0, 64), scene.here.buffer.read(0, 64));
-    scene.pair.assert_no_findings();
+    let op =
+        SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, 64)]), remote: Remote { addr: newer.addr, rkey: key } };
+    fixture.pair.a.verbs.post_send(a2.qp, &signaled(1, op)).unwrap();
+    assert_eq!(fixture.pair.a.completions(a2.cq, 1)[0].status, WcStatus::Success);
+    assert_eq!(other.buffer.read(0, 64), fixture.here.buffer.read(0, 64));
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn a_window_is_busy_while_binds_of_it_are_in_flight() {
-    let mut scene = Scene::new();
-    scene.drain();
+    let mut fixture = Fixture::new();
+    fixture.drain();
     for _ in 0..2 {
-        scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, &scene.request(0, 64, Access::REMOTE_WRITE)).unwrap();
+        fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &fixture.request(0, 64, Access::REMOTE_WRITE)).unwrap();
     }
-    let before = scene.pair.b.verbs.mw(scene.mw).unwrap();
-    refused!(scene.pair.b.verbs.dealloc_mw(scene.mw), Ebusy, DeallocMwError::Busy { binds: 2 });
-    assert_eq!(scene.pair.b.verbs.mw(scene.mw), Ok(before));
+    let before = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
+    refused!(fixture.pair.b.verbs.dealloc_mw(fixture.mw), Ebusy, DeallocMwError::Busy { binds: 2 });
+    assert_eq!(fixture.pair.b.verbs.mw(fixture.mw), Ok(before));
     let rts = QpAttr { state: QpState::Rts, ..QpAttr::default() };
-    scene.pair.b.verbs.modify_qp(scene.b.qp, &rts, QpAttrMask::STATE).unwrap();
-    scene.pair.world.advance(core::time::Duration::from_millis(1));
-    // Done, but not polled: nobody knows yet.
-    refused!(scene.pair.b.verbs.dealloc_mw(scene.mw), Ebusy, DeallocMwError::Busy { binds: 2 });
-    assert_eq!(scene.pair.b.completions(scene.b.cq, 2)[1].status, WcStatus::Success);
-    scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
-    scene.refused(scene.there.buffer.addr, before.rkey, 1);
+    fixture.pair.b.verbs.modify_qp(fixture.b.qp, &rts, QpAttrMask::STATE).unwrap();
+    fixture.pair.world.advance(core::time::Duration::from_millis(1));
+    // Executed, but not polled: the driver does not know it yet.
+    refused!(fixture.pair.b.verbs.dealloc_mw(fixture.mw), Ebusy, DeallocMwError::Busy { binds: 2 });
+    assert_eq!(fixture.pair.b.completions(fixture.b.cq, 2)[1].status, WcStatus::Success);
+    fixture.pair.b.verbs.dealloc_mw(fixture.mw).unwrap();
+    fixture.refused(fixture.there.buffer.addr, before.rkey, 1);
 
-    // A batch that was forgotten: its bind is in flight until the device is told, or the queue pair goes.
+    // A batch that was forgotten: its bind is in flight until its doorbell is rung, or the queue pair goes.
     for reset in [false, true] {
-        let mw = scene.pair.b.verbs.alloc_mw(scene.b.pd, MwType::Type1).unwrap();
-        let request = scene.request(0, 64, Access::REMOTE_WRITE);
-        let mut batch = scene.pair.b.verbs.send_batch(scene.b.qp).unwrap();
+        let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type1).unwrap();
+        let request = fixture.request(0, 64, Access::REMOTE_WRITE);
+        let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp).unwrap();
         let key = batch.bind_mw(mw, &request).unwrap();
         std::mem::forget(batch);
-        refused!(scene.pair.b.verbs.dealloc_mw(mw), Ebusy, DeallocMwError::Busy { binds: 1 });
+        refused!(fixture.pair.b.verbs.dealloc_mw(mw), Ebusy, DeallocMwError::Busy { binds: 1 });
         if reset {
-            scene.reconnect();
+            fixture.reconnect();
         } else {
-            scene.pair.b.verbs.ring_send_queue(scene.b.qp).unwrap();
-            assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success);
-            assert_eq!(write(&mut scene, request.addr, key, 64), WcStatus::Success);
+            fixture.pair.b.verbs.ring_send_queue(fixture.b.qp).unwrap();
+            assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
+            assert_eq!(write(&mut fixture, request.addr, key, 64), WcStatus::Success);
         }
-        scene.pair.b.verbs.dealloc_mw(mw).unwrap();
-        scene.refused(request.addr, key, 1);
+        fixture.pair.b.verbs.dealloc_mw(mw).unwrap();
+        fixture.refused(request.addr, key, 1);
     }
-    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
-    scene.pair.assert_no_findings();
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn an_unbind_does_not_look_at_region_address_or_access() {
-    let mut scene = Scene::new();
-    let bound = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
-    let addr = scene.there.buffer.addr;
+    let mut fixture = Fixture::new();
+    let bound = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
+    let addr = fixture.there.buffer.addr;
     let nonsense = [
-        MwBind { access: Access::LOCAL_WRITE, ..scene.request(0, 0, Access::empty()) },
-        MwBind { access: Access::from_bits_retain(u32::MAX), ..scene.request(0, 0, Access::empty()) },
-        MwBind { addr: u64::MAX, mr: bareverbs::MrHandle::NONE, ..scene.request(0, 0, Access::MW_BIND) },
+        MwBind { access: Access::LOCAL_WRITE, ..fixture.request(0, 0, Access::empty()) },
+        MwBind { access: Access::from_bits_retain(u32::MAX), ..fixture.request(0, 0, Access::empty()) },
+        MwBind { addr: u64::MAX, mr: bareverbs::MrHandle::NONE, ..fixture.request(0, 0, Access::MW_BIND) },
     ];
     for unbind in &nonsense {
-        scene.bind(unbind);
-        assert_eq!(scene.pair.b.verbs.mw(scene.mw).unwrap().binding, None);
+        fixture.bind(unbind);
+        assert_eq!(fixture.pair.b.verbs.mw(fixture.mw).unwrap().binding, None);
     }
-    scene.refused(addr, bound, 1);
+    fixture.refused(addr, bound, 1);
     // Of a type 2 window too.
-    let mw = scene.pair.b.verbs.alloc_mw(scene.b.pd, MwType::Type2).unwrap();
-    let bind = bareverbs::BindInfo { mr: scene.there.mr, addr, length: 64, access: Access::REMOTE_READ };
+    let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
+    let bind = bareverbs::BindInfo { mr: fixture.there.mr, addr, length: 64, access: Access::REMOTE_READ };
     let unbind = bareverbs::BindInfo { mr: bareverbs::MrHandle::NONE, addr: 3, length: 0, access: Access::LOCAL_WRITE };
     for (key, info) in [(1, bind), (2, unbind)] {
-        scene.pair.b.verbs.post_send(scene.b.qp, &signaled(9, SendOp::BindMw { mw, key, info })).unwrap();
-        assert_eq!(scene.pair.b.completions(scene.b.cq, 1)[0].status, WcStatus::Success);
-        assert_eq!(scene.pair.b.verbs.mw(mw).unwrap().binding.is_some(), info.length != 0);
+        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, key, info })).unwrap();
+        assert_eq!(fixture.pair.b.completions(fixture.b.cq, 1)[0].status, WcStatus::Success);
+        assert_eq!(fixture.pair.b.verbs.mw(mw).unwrap().binding.is_some(), info.length != 0);
     }
-    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
-    scene.pair.assert_no_findings();
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn dealloc_revokes_access_at_once_and_frees_the_region() {
-    let mut scene = Scene::new();
-    let rkey = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
-    let addr = scene.there.buffer.addr;
-    assert_eq!(write(&mut scene, addr, rkey, 64), WcStatus::Success);
-    scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
-    scene.refused(addr, rkey, 1);
-    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
+    let mut fixture = Fixture::new();
+    let rkey = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
+    let addr = fixture.there.buffer.addr;
+    assert_eq!(write(&mut fixture, addr, rkey, 64), WcStatus::Success);
+    fixture.pair.b.verbs.dealloc_mw(fixture.mw).unwrap();
+    fixture.refused(addr, rkey, 1);
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
 }
 
 #[test]
 fn type_2_binds_by_work_request_and_is_invalidated_locally_and_by_the_peer() {
-    let mut scene = Scene::new();
-    let mw = scene.pair.b.verbs.alloc_mw(scene.b.pd, MwType::Type2).unwrap();
-    let addr = scene.there.buffer.addr;
-    let bind = |scene: &mut Scene, key: u8| {
-        let info = bareverbs::BindInfo { mr: scene.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
-        scene.pair.b.verbs.post_send(scene.b.qp, &signaled(9, SendOp::BindMw { mw, key, info })).unwrap();
-        let done = scene.pair.b.completions(scene.b.cq, 1)[0];
+    let mut fixture = Fixture::new();
+    let mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type2).unwrap();
+    let addr = fixture.there.buffer.addr;
+    let bind = |fixture: &mut Fixture, key: u8| {
+        let info = bareverbs::BindInfo { mr: fixture.there.mr, addr, length: 256, access: Access::REMOTE_WRITE };
+        fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(9, SendOp::BindMw { mw, key, info })).unwrap();
+        let done = fixture.pair.b.completions(fixture.b.cq, 1)[0];
         assert_eq!((done.opcode, done.status), (WcOpcode::BindMw, WcStatus::Success));
-        scene.pair.b.verbs.mw(mw).unwrap().rkey
+        fixture.pair.b.verbs.mw(mw).unwrap().rkey
     };
-    let rkey = bind(&mut scene, 0x42);
+    let rkey = bind(&mut fixture, 0x42);
     assert_eq!(rkey.get() & 0xff, 0x42);
-    assert_eq!(write(&mut scene, addr, rkey, 256), WcStatus::Success);
+    assert_eq!(write(&mut fixture, addr, rkey, 256), WcStatus::Success);
 
-    scene.pair.b.verbs.post_send(scene.b.qp, &signaled(10, SendOp::LocalInv { rkey })).unwrap();
-    let done = scene.pair.b.completions(scene.b.cq, 1)[0];
+    fixture.pair.b.verbs.post_send(fixture.b.qp, &signaled(10, SendOp::LocalInv { rkey })).unwrap();
+    let done = fixture.pair.b.completions(fixture.b.cq, 1)[0];
     assert_eq!((done.opcode, done.status), (WcOpcode::LocalInv, WcStatus::Success));
-    scene.refused(addr, rkey, 1);
+    fixture.refused(addr, rkey, 1);
 
-    let rkey = bind(&mut scene, 0x43);
-    assert_eq!(write(&mut scene, addr, rkey, 256), WcStatus::Success);
-    let inbox = scene.pair.b.region(scene.b.pd, 64, ALL);
-    scene.pair.b.verbs.post_recv(scene.b.qp, &bareverbs::RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] }).unwrap();
-    let op = SendOp::SendWithInv { payload: Payload::Sges(&[scene.here.sge(0, 64)]), rkey };
-    scene.pair.a.verbs.post_send(scene.a.qp, &signaled(4, op)).unwrap();
-    assert_eq!(scene.pair.a.completions(scene.a.cq, 1)[0].status, WcStatus::Success);
-    let told = scene.pair.b.completions(scene.b.cq, 1)[0];
-    assert_eq!((told.status, told.data), (WcStatus::Success, bareverbs::WcData::Invalidated(rkey)));
-    scene.refused(addr, rkey, 1);
-    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
+    let rkey = bind(&mut fixture, 0x43);
+    assert_eq!(write(&mut fixture, addr, rkey, 256), WcStatus::Success);
+    let inbox = fixture.pair.b.region(fixture.b.pd, 64, ALL);
+    fixture.pair.b.verbs.post_recv(fixture.b.qp, &bareverbs::RecvWr { wr_id: 3, sges: &[inbox.sge(0, 64)] }).unwrap();
+    let op = SendOp::SendWithInv { payload: Payload::Sges(&[fixture.here.sge(0, 64)]), rkey };
+    fixture.pair.a.verbs.post_send(fixture.a.qp, &signaled(4, op)).unwrap();
+    assert_eq!(fixture.pair.a.completions(fixture.a.cq, 1)[0].status, WcStatus::Success);
+    let completion = fixture.pair.b.completions(fixture.b.cq, 1)[0];
+    assert_eq!((completion.status, completion.data), (WcStatus::Success, bareverbs::WcData::Invalidated(rkey)));
+    fixture.refused(addr, rkey, 1);
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
 }
 
 #[test]
 fn a_bind_fences_what_follows_it() {
     // A write by the peer's queue pair to itself would not show the order; a window bound and used on one queue does.
-    let mut scene = Scene::new();
+    let mut fixture = Fixture::new();
     for n in 0..50_usize {
-        let request = MwBind { flags: SendFlags::empty(), ..scene.request(n, 64, Access::REMOTE_WRITE) };
-        let mut queue = scene.pair.b.verbs.send_batch(scene.b.qp).unwrap();
-        let rkey = queue.bind_mw(scene.mw, &request).unwrap();
-        let op = SendOp::Read { sges: &[scene.there.sge(8192, 8)], remote: scene.here.remote(0) };
+        let request = MwBind { flags: SendFlags::empty(), ..fixture.request(n, 64, Access::REMOTE_WRITE) };
+        let mut queue = fixture.pair.b.verbs.send_batch(fixture.b.qp).unwrap();
+        let rkey = queue.bind_mw(fixture.mw, &request).unwrap();
+        let op = SendOp::Read { sges: &[fixture.there.sge(8192, 8)], remote: fixture.here.remote(0) };
         queue.post(&SendWr { wr_id: n as u64, flags: SendFlags::SIGNALED, op }).unwrap();
         drop(queue);
-        let found = scene.pair.b.completions(scene.b.cq, 2);
+        let found = fixture.pair.b.completions(fixture.b.cq, 2);
         assert_eq!(found.iter().map(|c| c.opcode).collect::<Vec<_>>(), [WcOpcode::BindMw, WcOpcode::RdmaRead]);
-        let addr = scene.there.buffer.addr + n as u64;
-        assert_eq!(write(&mut scene, addr, rkey, 64), WcStatus::Success);
+        let addr = fixture.there.buffer.addr + n as u64;
+        assert_eq!(write(&mut fixture, addr, rkey, 64), WcStatus::Success);
     }
-    scene.pair.assert_no_findings();
+    fixture.pair.assert_no_findings();
 }
 
 #[test]
 fn connected_again_after_an_error_with_other_numbers() {
-    let mut scene = Scene::new();
-    let rkey = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
-    let addr = scene.there.buffer.addr;
-    scene.refused(addr + 64, rkey, 1);
+    let mut fixture = Fixture::new();
+    let rkey = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
+    let addr = fixture.there.buffer.addr;
+    fixture.refused(addr + 64, rkey, 1);
     let steps = rc_steps(
         &Connection { psn: (0xff_ffff, 0), ..Connection::default() },
         bareverbs::Lid::new(2),
-        scene.b.qpn,
+        fixture.b.qpn,
         0,
         0xff_ffff,
     );
     let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-    scene.pair.a.verbs.modify_qp(scene.a.qp, &reset, QpAttrMask::STATE).unwrap();
-    scene.pair.b.verbs.modify_qp(scene.b.qp, &reset, QpAttrMask::STATE).unwrap();
-    to_rts(&mut scene.pair.a, scene.a.qp, &steps);
-    let steps = rc_steps(&Connection::default(), bareverbs::Lid::new(1), scene.a.qpn, 0xff_ffff, 0);
-    to_rts(&mut scene.pair.b, scene.b.qp, &steps);
-    assert_eq!(write(&mut scene, addr, rkey, 64), WcStatus::Success, "the window outlives the connection");
+    fixture.pair.a.verbs.modify_qp(fixture.a.qp, &reset, QpAttrMask::STATE).unwrap();
+    fixture.pair.b.verbs.modify_qp(fixture.b.qp, &reset, QpAttrMask::STATE).unwrap();
+    to_rts(&mut fixture.pair.a, fixture.a.qp, &steps);
+    let steps = rc_steps(&Connection::default(), bareverbs::Lid::new(1), fixture.a.qpn, 0xff_ffff, 0);
+    to_rts(&mut fixture.pair.b, fixture.b.qp, &steps);
+    assert_eq!(write(&mut fixture, addr, rkey, 64), WcStatus::Success, "the window outlives the connection");
 }
 
 /// A host whose device has few keys, so that their numbers come again soon, and a peer.
-fn few_keys(log_max_mkey: u8) -> Scene {
+fn few_keys(log_max_mkey: u8) -> Fixture {
     let limits = Limits { log_max_mkey, ..Limits::default() };
-    Scene::of(Pair::of_devices(DeviceConfig::with_lid(1), DeviceConfig { limits, ..DeviceConfig::with_lid(2) }))
+    Fixture::of(Pair::of_devices(DeviceConfig::with_lid(1), DeviceConfig { limits, ..DeviceConfig::with_lid(2) }))
 }
 
 #[test]
 fn the_key_of_a_window_that_is_gone_is_no_window_s_for_long() {
-    let mut scene = few_keys(4);
-    let old = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
-    scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
+    let mut fixture = few_keys(4);
+    let old = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
+    fixture.pair.b.verbs.dealloc_mw(fixture.mw).unwrap();
     // As many windows as have numbers, over and over: none gets the key that a peer may still have.
     for n in 0..100 {
-        scene.mw = scene.pair.b.verbs.alloc_mw(scene.b.pd, MwType::Type1).unwrap();
-        assert_ne!(scene.pair.b.verbs.mw(scene.mw).unwrap().rkey, old, "window {n}");
-        let key = scene.bind(&scene.request(4096, 64, Access::REMOTE_WRITE));
+        fixture.mw = fixture.pair.b.verbs.alloc_mw(fixture.b.pd, MwType::Type1).unwrap();
+        assert_ne!(fixture.pair.b.verbs.mw(fixture.mw).unwrap().rkey, old, "window {n}");
+        let key = fixture.bind(&fixture.request(4096, 64, Access::REMOTE_WRITE));
         assert_ne!(key, old, "window {n}");
-        scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
+        fixture.pair.b.verbs.dealloc_mw(fixture.mw).unwrap();
     }
 }
 
 #[test]
 fn a_reset_drops_a_bind_that_the_device_did_not_do() {
-    for told in [false, true] {
-        let mut scene = Scene::new();
-        let other = scene.pair.b.region(scene.b.pd, 8192, ALL);
-        let kept = scene.bind(&scene.request(0, 64, Access::REMOTE_WRITE));
-        let before = scene.pair.b.verbs.mw(scene.mw).unwrap();
-        let request = MwBind { mr: other.mr, addr: other.buffer.addr, ..scene.request(0, 64, Access::REMOTE_WRITE) };
-        if told {
-            scene.drain();
-            scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, &request).unwrap();
+    for rung in [false, true] {
+        let mut fixture = Fixture::new();
+        let other = fixture.pair.b.region(fixture.b.pd, 8192, ALL);
+        let kept = fixture.bind(&fixture.request(0, 64, Access::REMOTE_WRITE));
+        let before = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
+        let request = MwBind { mr: other.mr, addr: other.buffer.addr, ..fixture.request(0, 64, Access::REMOTE_WRITE) };
+        if rung {
+            fixture.drain();
+            fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &request).unwrap();
         } else {
-            let mut batch = scene.pair.b.verbs.send_batch(scene.b.qp).unwrap();
-            batch.bind_mw(scene.mw, &request).unwrap();
+            let mut batch = fixture.pair.b.verbs.send_batch(fixture.b.qp).unwrap();
+            batch.bind_mw(fixture.mw, &request).unwrap();
             std::mem::forget(batch);
         }
-        scene.reconnect();
-        assert_eq!(scene.pair.b.verbs.mw(scene.mw), Ok(before), "told {told}");
-        assert_eq!(write(&mut scene, before.binding.unwrap().addr, kept, 64), WcStatus::Success, "told {told}");
-        scene.pair.b.verbs.dereg_mr_raw(other.mr).unwrap();
-        refused!(scene.pair.b.verbs.dereg_mr_raw(scene.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
-        scene.pair.assert_no_findings();
+        fixture.reconnect();
+        assert_eq!(fixture.pair.b.verbs.mw(fixture.mw), Ok(before), "doorbell rung: {rung}");
+        assert_eq!(write(&mut fixture, before.binding.unwrap().addr, kept, 64), WcStatus::Success, "doorbell rung: {rung}");
+        fixture.pair.b.verbs.dereg_mr_raw(other.mr).unwrap();
+        refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+        fixture.pair.assert_no_findings();
     }
 }
 
 #[test]
 fn a_reset_keeps_a_bind_that_the_device_has_done() {
-    let mut scene = Scene::new();
-    let key = scene.pair.b.verbs.bind_mw(scene.b.qp, scene.mw, &scene.request(0, 64, Access::REMOTE_WRITE)).unwrap();
-    scene.pair.world.advance(core::time::Duration::from_millis(1));
+    let mut fixture = Fixture::new();
+    let key = fixture.pair.b.verbs.bind_mw(fixture.b.qp, fixture.mw, &fixture.request(0, 64, Access::REMOTE_WRITE)).unwrap();
+    fixture.pair.world.advance(core::time::Duration::from_millis(1));
     // Its completion is never taken: the RESET drops it.
-    scene.reconnect();
-    let info = scene.pair.b.verbs.mw(scene.mw).unwrap();
+    fixture.reconnect();
+    let info = fixture.pair.b.verbs.mw(fixture.mw).unwrap();
     assert_eq!((info.rkey, info.binding.is_some()), (key, true));
-    assert_eq!(write(&mut scene, info.binding.unwrap().addr, key, 64), WcStatus::Success);
-    refused!(scene.pair.b.verbs.dereg_mr_raw(scene.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
-    scene.pair.b.verbs.dealloc_mw(scene.mw).unwrap();
-    scene.pair.b.verbs.dereg_mr_raw(scene.there.mr).unwrap();
-    scene.pair.assert_no_findings();
+    assert_eq!(write(&mut fixture, info.binding.unwrap().addr, key, 64), WcStatus::Success);
+    refused!(fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr), Ebusy, DeregMrError::Busy { bindings: 1 });
+    fixture.pair.b.verbs.dealloc_mw(fixture.mw).unwrap();
+    fixture.pair.b.verbs.dereg_mr_raw(fixture.there.mr).unwrap();
+    fixture.pair.assert_no_findings();
 }

@@ -13,12 +13,12 @@ pub(crate) const BATCH: usize = 32;
 /// What an operation uses up.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// Sends of so many blocks each.
+    /// Sends of this many WQE basic blocks each.
     Send {
         /// Blocks of a request.
         blocks: u32,
     },
-    /// Binds and invalidations of windows, of which only so many are in flight as there are windows.
+    /// Binds and invalidations of windows, at most one in flight for each window.
     Window {
         /// Blocks of a request.
         blocks: u32,
@@ -42,11 +42,11 @@ pub(crate) struct Operation {
     pub(crate) kind: Kind,
     /// Requests or completions of one run.
     pub(crate) requests: u32,
-    /// Does it so many times.
+    /// Performs the operation the given number of times.
     pub(crate) run: fn(&mut Fixture, u64),
 }
 
-/// A function for each operation, so that a profile tells them apart, and the list of all.
+/// A function for each operation, so that a profile distinguishes them, and the list of all.
 macro_rules! operations {
     ($($name:ident = $label:literal, $kind:expr, $requests:expr, |$fixture:ident, $runs:ident| $body:block;)+) => {
         $(

@@ -16,7 +16,7 @@ pub struct Timer(pub NonNull<u64>);
 
 impl Clock for Timer {
     fn now(&self) -> Instant {
-        // SAFETY: whoever made the value promised a register there.
+        // SAFETY: the creator of the value promised a register there.
         Instant::from_nanos(unsafe { self.0.as_ptr().read_volatile() })
     }
 }

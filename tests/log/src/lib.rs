@@ -7,7 +7,7 @@ use std::{env, fs, mem};
 use anyhow::{Context as _, Result};
 use defmt_decoder::{DecodeError, Table};
 
-/// Frames that nobody has decoded yet.
+/// Frames that are not decoded yet.
 static FRAMES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 static ENCODER: Mutex<defmt::Encoder> = Mutex::new(defmt::Encoder::new());
 /// Held by the test that logs.

@@ -1,4 +1,4 @@
-//! What the driver tells the log: each step, each error with its facts, each recovery. The frames are decoded as a host does it.
+//! The lines that the driver logs: each step, each error with its facts, each recovery. The frames are decoded as a host does it.
 
 use core::ops::ControlFlow;
 use core::time::Duration;
@@ -38,7 +38,7 @@ fn assert_lines(log: &Log, expected: &[&str]) {
     assert_eq!(found, expected, "{found:#?}");
 }
 
-/// What every bring-up of such a host tells, up to the step before INIT_HCA.
+/// The log lines of every bring-up of such a host, up to the step before INIT_HCA.
 const UP_TO_INIT_HCA: [&str; 18] = [
     "DEBUG bring-up: CheckArena",
     "DEBUG bring-up: WaitBoot",
@@ -234,8 +234,8 @@ fn a_device_that_stops_and_one_that_is_gone() {
     log.lines().unwrap();
     let report = HealthReport { syndrome: 7, extended: 0x12, reset_required: true, severity: 1 };
     node.host.with_device(|device| device.set_health(report));
-    let told = node.event(Some);
-    assert_eq!(told, Some(Event::DeviceFatal(7, 0x12)));
+    let event = node.event(Some);
+    assert_eq!(event, Some(Event::DeviceFatal(7, 0x12)));
     for _ in 0..3 {
         assert!(node.verbs.maintain().is_err());
     }
@@ -268,7 +268,7 @@ fn queue_pairs_that_break_and_drain() {
     pair.connect(&a, &b, &Connection { timeout: 6, retry_cnt: 2, ..Connection::default() });
     let there = pair.b.region(b.pd, 4096, ALL_ACCESS);
     log.lines().unwrap();
-    // The usual way of the data path tells nothing.
+    // The common case of the data path logs nothing.
     let op = SendOp::Write { payload: Payload::Inline(b"x"), remote: there.remote(0) };
     pair.a.verbs.post_send(a.qp, &signaled(1, op)).unwrap();
     assert_eq!(pair.a.completions(a.cq, 1)[0].status, WcStatus::Success);

@@ -55,7 +55,7 @@ fn by_name(fields: Vec<FieldValue>) -> Fields {
     fields.into_iter().map(|field| (field.name, text(&field.value))).collect()
 }
 
-/// Fields of the segments of an element; of several segments of one kind, with their numbers.
+/// Fields of the segments of a WQE; of several segments of one kind, with their numbers.
 fn segments(decoded: &Decoded) -> Fields {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all = Fields::new();

@@ -35,7 +35,7 @@ impl Transports {
     }
 }
 
-/// Nothing is wrong with it as far as the printer can tell.
+/// The printer finds nothing wrong with it.
 fn clean(decoded: &[Decoded], line: usize) {
     for one in decoded {
         let wrong: Vec<_> = one.findings.iter().filter(|finding| finding.severity > Severity::Note).collect();
@@ -46,7 +46,7 @@ fn clean(decoded: &[Decoded], line: usize) {
 
 fn decode_all(recording: &[Line]) -> usize {
     let mut transports = Transports::default();
-    let mut elements = 0;
+    let mut wqes = 0;
     for line in recording {
         match &line.entry {
             Entry::Command { input, output, .. } => {
@@ -56,7 +56,7 @@ fn decode_all(recording: &[Line]) -> usize {
                 clean(&[command::decode_output(opcode, u16::from_be_bytes([input[6], input[7]]), output)], line.number);
             }
             Entry::Item { kind: Kind::Send, queue, index, bytes } => {
-                elements += 1;
+                wqes += 1;
                 let transport = transports.of(&line.device, *queue);
                 let service = match transport {
                     Transport::Ud => WqeService::Datagram,
@@ -68,7 +68,7 @@ fn decode_all(recording: &[Line]) -> usize {
                 clean(&send::decode_all(bytes, transport), line.number);
             }
             Entry::Item { kind: Kind::Recv, bytes, .. } => {
-                elements += 1;
+                wqes += 1;
                 assert!(decode_receive(bytes).is_ok(), "line {}", line.number);
                 clean(&[receive::decode(bytes, false)], line.number);
             }
@@ -77,7 +77,7 @@ fn decode_all(recording: &[Line]) -> usize {
             Entry::Item { kind: Kind::Doorbell, .. } | Entry::Device(_) | Entry::Mark(_) => {}
         }
     }
-    elements
+    wqes
 }
 
 #[test]

@@ -65,7 +65,7 @@ const VECTOR: &str = "kernel 6.1 gives its own queues a vector of their own behi
 const RING: &str = "perftest says which operations it will use, and libmlx5 then reserves no more than they need; this driver \
                     reserves for any, a bind included";
 const RIGHTS: &str = "Linux withholds reads and atomics until the number of them is known, and says all rights again with it; this \
-                      driver says them when it is told";
+                      driver states them when it is asked";
 const RECORD: &str = "this driver repeats where the doorbell record is; the device took it from CREATE_QP";
 const ACK: &str = "Linux says it in every step; this driver in the one that begins sending, where it first counts";
 const ATOMICS: &str = "this driver sends the page as it read it with one field changed; Linux sends that field alone";

@@ -52,7 +52,7 @@ const PERFTEST: Tool = Tool {
 /// perftest, latency of short messages: they are inline.
 const LATENCY: QpCap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 128 };
 
-struct Bench {
+struct Fixture {
     pair: Pair,
     recording: Recording,
 }
@@ -63,7 +63,7 @@ struct Work {
     regions: (Region, Region),
 }
 
-impl Bench {
+impl Fixture {
     fn open(&mut self, tool: &Tool) -> Work {
         self.recording.mark(tool.mark);
         let mut sides = [&mut self.pair.a, &mut self.pair.b].map(|node| {
@@ -165,17 +165,17 @@ pub(crate) fn recording() -> Vec<Line> {
     });
     recording.mark("probe");
     let [a, b] = hosts.map(Node::new);
-    let mut bench = Bench { pair: Pair { world, a, b }, recording: recording.clone() };
+    let mut fixture = Fixture { pair: Pair { world, a, b }, recording: recording.clone() };
 
     recording.mark("ibv_devinfo");
-    bench.pair.a.verbs.query_gid(1, 0).unwrap();
-    bench.pair.a.verbs.query_pkey(1, 0).unwrap();
-    bench.pingpong(&PINGPONG, false);
-    bench.pingpong(&Tool { mark: "rc_pingpong-events", ..PINGPONG }, true);
-    bench.pingpong(&Tool { mark: "uc_pingpong", qp_type: QpType::Uc, ..PINGPONG }, false);
+    fixture.pair.a.verbs.query_gid(1, 0).unwrap();
+    fixture.pair.a.verbs.query_pkey(1, 0).unwrap();
+    fixture.pingpong(&PINGPONG, false);
+    fixture.pingpong(&Tool { mark: "rc_pingpong-events", ..PINGPONG }, true);
+    fixture.pingpong(&Tool { mark: "uc_pingpong", qp_type: QpType::Uc, ..PINGPONG }, false);
 
     let inline = Payload::Inline(&[0x5a; 64]);
-    bench.perftest(
+    fixture.perftest(
         &Tool {
             mark: "ib_send_lat",
             cap: QpCap { max_recv_wr: 5, ..LATENCY },
@@ -185,13 +185,13 @@ pub(crate) fn recording() -> Vec<Line> {
         },
         |_| [SendOp::Send { payload: inline }; 2],
     );
-    bench.perftest(&Tool { mark: "ib_write_lat", cap: LATENCY, entries: 1, ..PERFTEST }, |work| {
+    fixture.perftest(&Tool { mark: "ib_write_lat", cap: LATENCY, entries: 1, ..PERFTEST }, |work| {
         [SendOp::Write { payload: inline, remote: work.regions.0.remote(0) }; 2]
     });
-    one_sided(&mut bench);
+    one_sided(&mut fixture);
 
     recording.mark("unload");
-    let Bench { pair: Pair { a, b, .. }, .. } = bench;
+    let Fixture { pair: Pair { a, b, .. }, .. } = fixture;
     for node in [a, b] {
         assert!(node.into_driver().teardown().is_ok());
     }
@@ -200,28 +200,28 @@ pub(crate) fn recording() -> Vec<Line> {
     parse(&text).unwrap()
 }
 
-fn one_sided(bench: &mut Bench) {
-    let work = bench.open(&Tool { mark: "ib_write_bw", ..PERFTEST });
+fn one_sided(fixture: &mut Fixture) {
+    let work = fixture.open(&Tool { mark: "ib_write_bw", ..PERFTEST });
     let (sges, remote) = ([work.regions.1.sge(0, 4096)], work.regions.0.remote(0));
-    bench.stream(&work, SendOp::Write { payload: Payload::Sges(&sges), remote });
-    bench.close(work);
+    fixture.stream(&work, SendOp::Write { payload: Payload::Sges(&sges), remote });
+    fixture.close(work);
 
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-    let work = bench.open(&Tool { mark: "ib_read_bw", access, peer: access - Access::LOCAL_WRITE, reads: 16, ..PERFTEST });
+    let work = fixture.open(&Tool { mark: "ib_read_bw", access, peer: access - Access::LOCAL_WRITE, reads: 16, ..PERFTEST });
     let (sges, remote) = ([work.regions.1.sge(0, 4096)], work.regions.0.remote(0));
-    bench.stream(&work, SendOp::Read { sges: &sges, remote });
-    bench.close(work);
+    fixture.stream(&work, SendOp::Read { sges: &sges, remote });
+    fixture.close(work);
 
     let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
     let work =
-        bench.open(&Tool { mark: "ib_atomic_bw-add", access, peer: access - Access::LOCAL_WRITE, reads: 16, ..PERFTEST });
+        fixture.open(&Tool { mark: "ib_atomic_bw-add", access, peer: access - Access::LOCAL_WRITE, reads: 16, ..PERFTEST });
     let (sge, remote) = (work.regions.1.sge(0, 8), work.regions.0.remote(0));
-    bench.stream(&work, SendOp::FetchAdd { sge, remote, add: 1 });
-    bench.close(work);
+    fixture.stream(&work, SendOp::FetchAdd { sge, remote, add: 1 });
+    fixture.close(work);
 
     let work =
-        bench.open(&Tool { mark: "ib_atomic_bw-swap", access, peer: access - Access::LOCAL_WRITE, reads: 16, ..PERFTEST });
+        fixture.open(&Tool { mark: "ib_atomic_bw-swap", access, peer: access - Access::LOCAL_WRITE, reads: 16, ..PERFTEST });
     let (sge, remote) = (work.regions.1.sge(0, 8), work.regions.0.remote(0));
-    bench.stream(&work, SendOp::CompareSwap { sge, remote, compare: 0, swap: 0 });
-    bench.close(work);
+    fixture.stream(&work, SendOp::CompareSwap { sge, remote, compare: 0, swap: 0 });
+    fixture.close(work);
 }

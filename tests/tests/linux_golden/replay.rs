@@ -19,7 +19,7 @@ const PAGE: u64 = 4096;
 const QUEUE: u64 = 1 << 60;
 const INPUT: u64 = QUEUE + 0x10_0000;
 const OUTPUT: u64 = QUEUE + 0x20_0000;
-/// Bytes that a queue entry holds itself, and that a mailbox holds.
+/// Bytes of inline data in a queue entry, and of data in a mailbox.
 const INLINE: usize = 16;
 const MAILBOX: usize = 512;
 
