@@ -86,7 +86,7 @@ class Tree:
         for name in ("bin", "sbin", "lib", "lib64"):
             _merge(self.root / name, self.root / "usr" / name)
         (self.home / "unpacked").write_text(self._recipe())
-        # Nobody reads these again.
+        # These are not read again.
         for folder in ("archives", "state", "root/usr/share/locale", "root/usr/share/man"):
             shutil.rmtree(self.home / folder, ignore_errors=True)
 

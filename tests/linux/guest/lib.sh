@@ -86,7 +86,7 @@ run_pair() {
 }
 
 # Whether the last run of a pair failed for what the pingpongs do, and no device can help, on a wire that loses packets:
-# an end leaves as soon as it has counted enough messages, and then nobody answers what the other one has to repeat. So
+# an end leaves as soon as it has counted enough messages, and then nothing answers what the other one has to repeat. So
 # one end succeeded, and the other says that a request of its own (2) was not answered.
 left_early() {
 	[ "$(parameter lossy)" ] || return 1
@@ -144,8 +144,8 @@ refused() {
 	expect "$refused_name: why" "$refused_pattern"
 }
 
-# holds PROCESS FILE: whether it has the file open.
-holds() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q -- "-> $2$"; }
+# has_open PROCESS FILE: whether it has the file open.
+has_open() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q -- "-> $2$"; }
 
 # Loads a module and what it needs.
 load() {

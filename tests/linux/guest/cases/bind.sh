@@ -27,7 +27,7 @@ refused "no mlx5" 1 "0000:00:00.0 is 8086:[0-9a-f]+, which is no ConnectX" barev
 
 ibv_asyncwatch -d mlx5_0 >/dev/null 2>&1 &
 watch=$!
-wait_for 60 holds $watch /dev/infiniband/uverbs0 || fail "ibv_asyncwatch does not open the device"
+wait_for 60 has_open $watch /dev/infiniband/uverbs0 || fail "ibv_asyncwatch does not open the device"
 refused "a card in use" 1 "RDMA device mlx5_0 is in use by process $watch \(ibv_asyncwatch\)" bareverbs bind $card
 kill $watch
 wait $watch 2>/dev/null
@@ -65,7 +65,7 @@ refused "unbind, as a user" 1 "Permission denied.*only root may do this.*nothing
 
 sleep 600 9<>"/dev/vfio/$group" &
 holder=$!
-wait_for 60 holds $holder "/dev/vfio/$group"
+wait_for 60 has_open $holder "/dev/vfio/$group"
 step "devices, one that a process has open" bareverbs devices $card
 expect "who has it" "^    IOMMU group $group is in use by process $holder \(sleep\)$"
 refused "unbind of a card that a process has open" 1 "is in use by process $holder .*remedy: kill $holder " bareverbs unbind $card
@@ -89,9 +89,9 @@ step "unbind both" bareverbs unbind $card $other
 has $card mlx5_core
 has $other mlx5_core
 
-# What somebody else asked for comes back too.
+# An override that was set before comes back too.
 echo nobody >/sys/bus/pci/devices/$card/driver_override
-step "bind over another's wish" bareverbs bind $card
+step "bind over another's override" bareverbs bind $card
 step "and back" bareverbs unbind $card
 has $card mlx5_core
-if grep -qx nobody /sys/bus/pci/devices/$card/driver_override; then pass "the wish is back"; else fail "the wish is lost"; fi
+if grep -qx nobody /sys/bus/pci/devices/$card/driver_override; then pass "the override is back"; else fail "the override is lost"; fi

@@ -5,7 +5,7 @@ size=$(parameter size 4096) iters=$(parameter iters 1000)
 # An address as the tool sends it: text and a zero.
 length=52
 
-# came NUMBER: whether so many bytes have come from the tool.
+# came NUMBER: whether NUMBER bytes have come from the tool.
 came() { [ "$(wc -c </tmp/from)" -ge "$1" ]; }
 
 # talk_to_tool NC-OPTIONS...: starts nc between the tool and the files /tmp/from and (descriptor 3) /tmp/to.

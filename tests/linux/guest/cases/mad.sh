@@ -31,7 +31,7 @@ done
 ibping -C mlx5_1 -S >/tmp/server 2>&1 &
 server=$!
 answered() { ibping -C mlx5_0 -c 1 -L 2 2>/dev/null | grep -q ' 1 received'; }
-wait_for 10 answered || fail "ibping: nobody answers"
+wait_for 10 answered || fail "ibping: no answer"
 query "ibping" '1000 packets transmitted, 1000 received, 0% packet loss' ibping -f -c 1000 -L 2
 kill $server
 

@@ -48,7 +48,7 @@ latency ib_write_lat 8 5000
 latency ib_send_lat 8 5000
 latency ib_read_lat 8 5000
 
-# Drivers loaded, nobody uses them: what the kernel's own looks at the device cost.
+# Drivers loaded but unused: what the kernel's own polling of the device costs.
 set -- $(ask usage)
 sleep 10
 set -- "$@" $(ask usage)

@@ -1,5 +1,5 @@
 # Block storage over RDMA. Each guest in turn gives the other one a disk, which is written and read there in pieces of many
-# sizes at a time, and has a file system on it for a while. What it holds then is compared here and there. bareverbs.protocol
+# sizes at a time, and has a file system on it for a while. Its contents are then compared here and there. bareverbs.protocol
 # says how the disk is reached: srp, iser or nvme; bareverbs.targets, which guests give a disk.
 load mlx5_core && load mlx5_ib && load ib_uverbs && load ib_umad && load ib_ipoib && load rdma_ucm && cable || return
 load ext4 && load sd_mod && load crc32c_generic || return

@@ -35,7 +35,7 @@ END
 # Later ones are programs of MPI too, unless an option makes them none.
 alone=
 ! grep -q MPI_Init /bin/ucx_perftest || alone="-P 0"
-# And what they do as such, with nobody, need not be much.
+# And what they do alone, without a peer, need not be much.
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self
 
 # There are many tests in each.

@@ -34,7 +34,7 @@ five() {
 # run N: of the last five runs, the N-th from the least on: 3 is the median.
 run() { sort -n /tmp/runs | sed -n "$1p"; }
 
-# A run that nobody counts, of each.
+# A warm-up run of each, which is not counted.
 pair_client=mlx5_1
 their_latency >/dev/null
 five their_latency

@@ -11,7 +11,7 @@ run_job() {
 bareverbs --device "$card1" -n 2000 >/tmp/neighbour 2>&1 &
 neighbour=$!
 run_job "$card0"
-wait_for 60 holds $job "/dev/vfio/$group" || fail "the job does not open its card"
+wait_for 60 has_open $job "/dev/vfio/$group" || fail "the job does not open its card"
 refused "a card that another process has" 1 "in use by process $job \(bareverbs\)" bareverbs info --device "$card0"
 expect "and how to get it" "kill $job"
 # From the first moments of the bring-up to the middle of the traffic.
