@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 
 /// A structure of the device: its published name, its size and its fields.
 pub trait Layout: Sized + 'static {
-    /// What the structure holds, for tests, decoders and traces.
+    /// Name and fields of the structure, for tests, decoders and traces.
     const INFO: LayoutInfo;
     /// Size in bytes.
     const SIZE: usize;

@@ -88,7 +88,7 @@ impl<L: Layout> Buffer<L> {
     }
 }
 
-/// The longest structure that is sent with nothing in it.
+/// The largest structure that is sent empty.
 static ZEROS: [u8; 32] = [0; 32];
 
 impl<L: Layout> View<'static, L> {

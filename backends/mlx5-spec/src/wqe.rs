@@ -1,4 +1,4 @@
-//! Work queue elements: the segments that a request is built of.
+//! Work queue entries (WQEs): the segments that a request is built of.
 //!
 //! Not in `mlx5_ifc.h`; the names are those of the `mlx5_wqe_*` structures of rdma-core's `providers/mlx5/mlx5dv.h` and
 //! `wqe.h`. A send WQE consists of 16-byte units in 64-byte blocks (WQEBB) and starts with a control segment.

@@ -124,7 +124,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Brings a device up.
     ///
     /// # Errors
-    /// The failed step, its cause, and the machine. [`BringUpError::pages_kept`] and [`BringUpError::slots_lost`] tell whether the
+    /// The failed step, its cause, and the machine. [`BringUpError::pages_kept`] and [`BringUpError::slots_lost`] say whether the
     /// machine's memory may be reused.
     pub fn bring_up(machine: Machine<P>, config: &Config) -> Result<Self, (BringUpError, Machine<P>)> {
         Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))

@@ -95,7 +95,7 @@ where
                 let qpn = qp.qpn();
                 Ok(CreatedQp { qp, send, recv, qpn })
             }
-            Err(fault) => logged("create_qp", Err(fault)),
+            Err(error) => logged("create_qp", Err(error)),
         }
     }
 

@@ -3,8 +3,8 @@
 use super::*;
 use crate::{Bits, Field, Layout, LayoutInfo};
 
-/// A firmware command as a type. Whoever names it has its opcode and both structures, and cannot pair the opcode of one with
-/// the structures of another.
+/// A firmware command as a type. It connects the opcode with both structures, so that code cannot pair the opcode of one
+/// command with the structures of another.
 ///
 /// ```
 /// use bareverbs_mlx5_spec::{AllocPdOut, Buffer, CmdIn, CmdOpcode, Command, View, cmd};

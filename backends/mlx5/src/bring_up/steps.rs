@@ -343,7 +343,7 @@ impl<P: Platform> Driver<P> {
     fn negotiate_issi(&mut self) -> Result<(), PackedError> {
         let mut output = Buffer::zeroed();
         match self.command::<cmd::QueryIssi>(View::zeros(), output.view_mut()) {
-            Err(fault) if fault.command_status() == Some(CmdStatus::BadOp.code()) => return Ok(()),
+            Err(error) if error.command_status() == Some(CmdStatus::BadOp.code()) => return Ok(()),
             other => other?,
         }
         let supported = output.view().get(QueryIssiOut::SUPPORTED_ISSI_DW0);
@@ -418,7 +418,7 @@ struct Failed {
 #[inline(never)]
 fn record_failure(failed: &mut Failed, opcode: CmdOpcode, result: Result<(), PackedError>) {
     match result {
-        Err(fault) if failed.cqs_left != 0 && fault.command_status() == Some(CmdStatus::ResBusy.code()) => {}
+        Err(error) if failed.cqs_left != 0 && error.command_status() == Some(CmdStatus::ResBusy.code()) => {}
         Ok(()) => log_event!(debug, "teardown: {:?}", CmdName(opcode.code() as u16)),
         Err(error) => {
             log_event!(error, "teardown failed at {:?}: {:?}", CmdName(opcode.code() as u16), error);

@@ -5,7 +5,7 @@ use bareverbs_mlx5_spec::{CMD_ENTRY, CMD_INLINE, CmdQueueEntry, PCI_CMD_XPORT, V
 
 use super::mailbox::xor_of;
 
-/// Byte of an entry that holds delivery status and owner.
+/// Byte of an entry that contains delivery status and owner.
 const STATUS_OWN: usize = 63;
 
 /// Which slots a command may use.

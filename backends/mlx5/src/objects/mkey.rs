@@ -314,7 +314,7 @@ impl<P: Platform> Driver<P> {
         len: usize,
     ) -> Result<u32, PackedError> {
         let index = self.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
-        // Index 0 is no key, and index 1 holds the key that ends a receive list.
+        // Index 0 is no key, and index 1 is that of the key that ends a receive list.
         if index <= mkey_index(INVALID_LKEY) {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.pack());
         }
@@ -341,7 +341,7 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Returns the current key of a window. After a reset of its queue pair only this tells whether a bind was executed.
+    /// Returns the current key of a window. After a reset of its queue pair only this shows whether a bind was executed.
     pub(crate) fn query_mw(&mut self, mw: &Mw) -> Result<Rkey, PackedError> {
         let state = self.query_mkey(mw.key.number)?;
         Ok(Rkey::new(mkey_from(mw.key.number, state.tag)))

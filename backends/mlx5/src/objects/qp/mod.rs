@@ -21,11 +21,11 @@ use recv_ring::Mlx5RecvRing;
 use send_ring::Mlx5SendRing;
 
 /// Bytes before the payload of a datagram: control segment and address vector.
-const DATAGRAM_HEAD: u32 = 64;
-/// Bytes of the longest bind: control segment, UMR control segment, key context, translations.
-const BIND: u32 = 192;
+const UD_HEADER_SIZE: u32 = 64;
+/// Maximum bytes of a bind: control segment, UMR control segment, key context, translations.
+const BIND_WQE_SIZE: u32 = 192;
 /// Maximum entries of a ring. Indices have 16 bits, of which the device needs one to distinguish full from empty.
-const RING: u32 = 1 << 15;
+const MAX_RING_ENTRIES: u32 = 1 << 15;
 /// User index of a queue pair of a device whose completions carry none.
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
@@ -67,46 +67,45 @@ struct Rings {
 }
 
 impl Rings {
-    /// Rings in which `cap.max_send_wr` requests of the longest kind that the queue pair may post have room, whatever their
-    /// order.
+    /// Returns rings that fit `cap.max_send_wr` requests of the largest kind that the queue pair may post, in any order.
     fn new(cap: &QpCap, service: QpcSt, caps: &Capabilities) -> Result<Self, PackedError> {
         let within = |requested: u32, limit: u32| {
             if requested <= limit { Ok(requested) } else { Err(Error::LimitExceeded { limit }.pack()) }
         };
         let unit = DS_UNIT as u32;
         let block = WQEBB as u32;
-        let ring = RING.min(1 << caps.log_max_qp_sz);
+        let ring = MAX_RING_ENTRIES.min(1 << caps.log_max_qp_sz);
         let connected = service != QpcSt::Ud;
-        let head = if connected { CONNECTED_HEAD } else { DATAGRAM_HEAD };
-        let most_sges = caps.max_sge().min(caps.max_send_wqe.saturating_sub(head) / unit);
-        let most_inline = caps.max_send_wqe.saturating_sub(head + INLINE_HEAD);
-        let sges = within(cap.max_send_sge, most_sges)?;
-        let inline = within(cap.max_inline_data, most_inline)?;
-        let mut made = Self { send_blocks: 0, recv_entries: 0, recv_units: 1, cap: QpCap::default() };
+        let head = if connected { CONNECTED_HEAD } else { UD_HEADER_SIZE };
+        let max_sges = caps.max_sge().min(caps.max_send_wqe.saturating_sub(head) / unit);
+        let max_inline = caps.max_send_wqe.saturating_sub(head + INLINE_HEAD);
+        let sges = within(cap.max_send_sge, max_sges)?;
+        let inline = within(cap.max_inline_data, max_inline)?;
+        let mut rings = Self { send_blocks: 0, recv_entries: 0, recv_units: 1, cap: QpCap::default() };
         if cap.max_send_wr != 0 {
             let with_sges = head + unit * sges;
             let with_inline = if inline == 0 { 0 } else { head + (INLINE_HEAD + inline).next_multiple_of(unit) };
-            let bind = if connected && caps.windows { BIND } else { 0 };
-            let longest = within(with_sges.max(with_inline).max(bind), caps.max_send_wqe)?;
-            let each = longest.div_ceil(block).max(1);
-            let wqe = each.saturating_mul(block);
-            let blocks = cap.max_send_wr.saturating_mul(each);
-            made.send_blocks = within(blocks.checked_next_power_of_two().unwrap_or(u32::MAX), ring)?;
-            made.cap.max_send_wr = made.send_blocks / each;
-            made.cap.max_send_sge = ((wqe - head) / unit).min(most_sges);
-            made.cap.max_inline_data = (wqe - head - INLINE_HEAD).min(most_inline);
+            let bind = if connected && caps.windows { BIND_WQE_SIZE } else { 0 };
+            let max_wqe = within(with_sges.max(with_inline).max(bind), caps.max_send_wqe)?;
+            let blocks_per_wr = max_wqe.div_ceil(block).max(1);
+            let wqe = blocks_per_wr.saturating_mul(block);
+            let blocks = cap.max_send_wr.saturating_mul(blocks_per_wr);
+            rings.send_blocks = within(blocks.checked_next_power_of_two().unwrap_or(u32::MAX), ring)?;
+            rings.cap.max_send_wr = rings.send_blocks / blocks_per_wr;
+            rings.cap.max_send_sge = ((wqe - head) / unit).min(max_sges);
+            rings.cap.max_inline_data = (wqe - head - INLINE_HEAD).min(max_inline);
         }
         if cap.max_recv_wr != 0 {
             let units = within(cap.max_recv_sge, caps.max_sge())?.max(1).next_power_of_two();
             // The send ring behind it starts with a block.
-            let least = (WQEBB as u32 / DS_UNIT as u32).div_ceil(units);
-            let entries = within(cap.max_recv_wr, ring)?.next_power_of_two().max(least);
-            made.recv_entries = within(entries, ring)?;
-            made.recv_units = units;
-            made.cap.max_recv_wr = made.recv_entries;
-            made.cap.max_recv_sge = units;
+            let min_entries = (WQEBB as u32 / DS_UNIT as u32).div_ceil(units);
+            let entries = within(cap.max_recv_wr, ring)?.next_power_of_two().max(min_entries);
+            rings.recv_entries = within(entries, ring)?;
+            rings.recv_units = units;
+            rings.cap.max_recv_wr = rings.recv_entries;
+            rings.cap.max_recv_sge = units;
         }
-        Ok(made)
+        Ok(rings)
     }
 
     /// Returns the bytes of the receive ring, which is the first.
@@ -181,7 +180,7 @@ impl<P: Platform> Driver<P> {
         Ok((send, Mlx5RecvRing::new(recv, self.machine.fence.clone(), rings.recv_units)))
     }
 
-    /// A ring in its memory. One without entries is the record's own place, into which nothing is written.
+    /// Opens a ring. One without entries is given the block of the doorbell record, and is never written.
     fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, PackedError> {
         let (at, len) = if len == 0 { (record, WQEBB) } else { (at, len) };
         let span = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
