@@ -20,11 +20,11 @@ struct Input {
     sends: Vec<(bool, bool)>,
     receives: u8,
     entries: Vec<Entry>,
-    /// Room of the caller's slice at each poll.
-    room: u8,
-    /// Bit 0: completions are taken one by one instead; bit 1: by a completion queue that is taken out; bit 2: requests are
-    /// posted by queues that are taken out.
-    way: u8,
+    /// Completions that the caller's slice can take at each poll.
+    capacity: u8,
+    /// Bit 0: completions are taken one by one instead; bit 1: by a completion queue that is split off; bit 2: requests are
+    /// posted by queues that are split off.
+    mode: u8,
 }
 
 /// A completion: any bytes, then those fields put right that are asked for, so that more than noise is tried.
@@ -79,9 +79,9 @@ fn run(harness: &mut Harness, input: &Input) {
     let cookie = harness.listener.created().user_index;
 
     let verbs = &mut harness.node.verbs;
-    let apart = input.way & 4 != 0;
-    let mut send_queue = if apart { verbs.take_send_queue(end.qp).ok() } else { None };
-    let mut recv_queue = if apart { verbs.take_recv_queue(end.qp).ok() } else { None };
+    let split = input.mode & 4 != 0;
+    let mut send_queue = if split { verbs.take_send_queue(end.qp).ok() } else { None };
+    let mut recv_queue = if split { verbs.take_recv_queue(end.qp).ok() } else { None };
     let mut sends = 0_u64;
     for &(signaled, long) in &input.sends {
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
@@ -119,10 +119,10 @@ fn run(harness: &mut Harness, input: &Input) {
 
     let mut next_send = 0;
     let mut next_receive = 1 << 32;
-    let room = 1 + usize::from(input.room) % 16;
+    let capacity = 1 + usize::from(input.capacity) % 16;
     // Each entry gives one completion or one error; two empty polls end it.
     for _ in 0..2 * entries + 2 {
-        for completion in poll(verbs, &end, room, input.way) {
+        for completion in poll(verbs, &end, capacity, input.mode) {
             assert_eq!((completion.qp, completion.qpn), (end.qp, end.qpn));
             let next = if completion.wr_id < 1 << 32 { &mut next_send } else { &mut next_receive };
             assert!(completion.wr_id >= *next, "completed twice, or out of order");
@@ -137,7 +137,7 @@ fn run(harness: &mut Harness, input: &Input) {
     assert_eq!(u64::from(left.recvs), receives - (next_receive - (1 << 32)), "receives complete one by one");
 
     if let (Some(send), Some(recv)) = (send_queue, recv_queue) {
-        assert!(verbs.destroy_qp(end.qp).is_err(), "queues of it are out");
+        assert!(verbs.destroy_qp(end.qp).is_err(), "its queues are split off");
         assert!(verbs.return_send_queue(send).is_ok() && verbs.return_recv_queue(recv).is_ok());
     }
     // The device's own events of this must not fill the queue that the next input finds.
@@ -147,27 +147,27 @@ fn run(harness: &mut Harness, input: &Input) {
     assert!(verbs.qp(end.qp).is_err() && verbs.cq(end.cq).is_err());
 }
 
-/// What one poll gives, `room` completions at most.
-fn poll(verbs: &mut Rdma, end: &End, room: usize, way: u8) -> Vec<Completion> {
+/// Polls once, and returns the completions, `capacity` at most.
+fn poll(verbs: &mut Rdma, end: &End, capacity: usize, mode: u8) -> Vec<Completion> {
     let mut out = [Completion::EMPTY; 16];
-    let mut apart = if way & 2 != 0 { verbs.take_cq(end.cq).ok() } else { None };
-    let taken = if way & 1 != 0 {
-        let completions = match &mut apart {
+    let mut split = if mode & 2 != 0 { verbs.take_cq(end.cq).ok() } else { None };
+    let taken = if mode & 1 != 0 {
+        let completions = match &mut split {
             Some(queue) => queue.completions(),
             None => verbs.completions(end.cq).expect("the queue is there"),
         };
-        completions.take(room).filter_map(Result::ok).collect()
+        completions.take(capacity).filter_map(Result::ok).collect()
     } else {
-        let taken = match &mut apart {
-            Some(queue) => queue.poll(&mut out[..room]),
-            None => verbs.poll_cq(end.cq, &mut out[..room]),
+        let taken = match &mut split {
+            Some(queue) => queue.poll(&mut out[..capacity]),
+            None => verbs.poll_cq(end.cq, &mut out[..capacity]),
         };
         assert!(!matches!(taken, Err(PollCqError::Stale | PollCqError::Taken)), "the queue is there");
         let taken = taken.unwrap_or(0);
-        assert!(taken <= room);
+        assert!(taken <= capacity);
         out[..taken].to_vec()
     };
-    if let Some(queue) = apart {
+    if let Some(queue) = split {
         assert!(verbs.return_cq(queue).is_ok());
     }
     taken

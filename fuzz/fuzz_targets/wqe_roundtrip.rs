@@ -31,7 +31,7 @@ struct Way {
     typed: bool,
     /// The batch is forgotten, and so are the requests in it, but for those that change a key.
     forgotten: bool,
-    /// The queue is taken out for it.
+    /// The queue is split off for it.
     taken: bool,
 }
 

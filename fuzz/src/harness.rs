@@ -19,7 +19,7 @@ use crate::model::{
 };
 
 type Tables = Storage<'static, Driver, PDS, MRS, MWS, CQS, QPS>;
-/// 8 requests of three blocks, the longest (a bind); the device's smallest receive ring.
+/// 8 requests of three blocks, the largest (a bind); the device's smallest receive ring.
 type Rings = QpRings<32, 4>;
 
 /// A fuzz target has one thread, and so one harness.

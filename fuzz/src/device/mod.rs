@@ -3,7 +3,7 @@
 //! Its device may refuse whatever it likes; it must not panic, hang or grow, and each step has a bound.
 //!
 //! The guests of the other two exchange messages over the same wire. After each act their bytes, their completions and the
-//! configuration of their ports are checked, and nobody else may have reached them.
+//! configuration of their ports are checked, and no other device may have reached them.
 
 mod actions;
 mod attack;

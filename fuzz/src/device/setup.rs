@@ -6,7 +6,7 @@ use bareverbs_sim::wire::{Probability, WireFaults};
 /// Who configures the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Management {
-    /// Nobody: each port comes up active, in the default partition.
+    /// No subnet manager: each port comes up active, in the default partition.
     None,
     /// A subnet manager whose M_Key is 0: any packet of subnet management may change a port.
     OpenKey,
