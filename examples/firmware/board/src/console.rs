@@ -1,7 +1,7 @@
 //! The serial line: lines of text out and in.
 //!
 //! With the feature `defmt` the log goes out on the same line: a byte of zeros, a frame, a byte of zeros. Neither text nor
-//! frames have zeros in them, so that the host tells them apart.
+//! frames have zeros in them, so that the host can distinguish them.
 
 use core::fmt::{self, Write};
 use core::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) fn send(bytes: &[u8]) {
     bytes.iter().for_each(|byte| line.put(*byte));
 }
 
-/// Frees the console, whoever held it: for the last words of a program that will not go on.
+/// Frees the console from any holder: for the last words of a program that does not go on.
 pub(crate) fn take_by_force() {
     // SAFETY: one processor, and what held the lock never runs again.
     unsafe { LINE.force_unlock() };

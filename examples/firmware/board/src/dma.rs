@@ -50,7 +50,7 @@ macro_rules! dma_memory {
         #[unsafe(link_section = ".dma")]
         static DMA_MEMORY_PAGES: $crate::dma::Pages<{ $len }> = $crate::dma::Pages::new();
         static DMA_MEMORY_TAKEN: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
-        // SAFETY: nobody else can name the two.
+        // SAFETY: no other code can name the two.
         unsafe { DMA_MEMORY_PAGES.take(&DMA_MEMORY_TAKEN) }
     }};
 }

@@ -1,4 +1,4 @@
-//! Why a program ended early: what was being done, and the error of whoever could not do it.
+//! Why a program ended early: the operation that failed, and its error.
 
 use core::fmt::{self, Write as _};
 

@@ -1,6 +1,6 @@
 //! PCI Express: the functions of the machine, found through the ECAM; the way to one of them opened; its BAR placed.
 //!
-//! Nothing is taken over from a BIOS, so that the code is the same where there is none. Functions that nobody asks for stay
+//! Nothing is taken over from a BIOS, so that the code is the same where there is none. Functions that no program asks for stay
 //! as they are.
 
 use core::fmt;
@@ -363,7 +363,7 @@ impl Bus {
         // SAFETY: the function answered in `scan`.
         let header = unsafe { function.registers.as_ref() };
         let [low, high, ..] = &header.bars;
-        // SAFETY: with memory space off, sizing (all ones, read back) concerns nobody; bit 0 says I/O, bit 2 says 64 bits, bit
+        // SAFETY: with memory space off, sizing (all ones, read back) has no effect elsewhere; bit 0 says I/O, bit 2 says 64 bits, bit
         // 3 prefetchable.
         let (flags, size) = unsafe {
             header.command.write(header.command.read() & !COMMAND_ON);
@@ -385,7 +385,7 @@ impl Bus {
         let base = self.free.base.checked_next_multiple_of(len).ok_or(PciError::NoRoom { size })?;
         let end = base.checked_add(len).filter(|end| *end <= self.free.end).ok_or(PciError::NoRoom { size })?;
         self.free.base = end;
-        // SAFETY: the addresses are free (`BARS`), aligned to the size, and given to nobody else.
+        // SAFETY: the addresses are free (`BARS`), aligned to the size, and given out once.
         unsafe {
             low.write(base as u32);
             if flags & 0x6 == 0x4 {
@@ -420,7 +420,7 @@ impl Function {
         } else {
             (&registers.memory_base, &registers.memory_limit)
         };
-        // SAFETY: BARs behind this bridge were given addresses one after the other, so that the widened window holds nothing
+        // SAFETY: BARs behind this bridge were given addresses one after the other, so that the widened window contains nothing
         // that lies elsewhere but what was placed in between, for other bridges, and never behind this one.
         unsafe {
             let closed = base.read() & 0xfff0 > limit.read() & 0xfff0;
@@ -482,7 +482,7 @@ impl Function {
         }
         // Without an answer in this time the reset comes all the same.
         wait(RESET_TIME, || express.device_status.read() & TRANSACTIONS_PENDING == 0);
-        // SAFETY: nobody uses the function: its BAR is not given out yet.
+        // SAFETY: the function is unused: its BAR is not given out yet.
         unsafe { express.device_control.write(express.device_control.read() | INITIATE_RESET) };
         wait(RESET_TIME, || false);
         // All ones without an answer; 1 if it asks to be read again (Configuration Request Retry Status).
@@ -513,7 +513,7 @@ fn set_messages(capability: &MsixCapability, bar: &mut Bar, messages: &[Message]
     if table & 7 != 0 || offset + vectors * size_of::<MsixEntry>() > bar.len {
         return Err(PciError::NoMsix);
     }
-    // SAFETY: the table lies in the BAR (checked), which the caller maps and nobody else uses; all vectors are masked while
+    // SAFETY: the table lies in the BAR (checked), which the caller maps and alone uses; all vectors are masked while
     // their entries change.
     unsafe {
         capability.control.write(capability.control.read() | 0xc000);

@@ -46,9 +46,9 @@ extern "C" fn board_start() -> ! {
     }
 }
 
-/// Ends the machine after what the processor refused: an exception that nobody expects.
+/// Ends the machine after what the processor refused: an unexpected exception.
 pub(crate) fn fault(name: &str, number: u64, at: u64, address: u64) -> ! {
-    // Whoever was interrupted may hold the console.
+    // The interrupted code may hold the console.
     console::take_by_force();
     println!("failed: {name} {number:#x} at {at:#x}, address {address:#x}");
     machine::end(BROKEN)

@@ -57,8 +57,8 @@ fn interrupted(vector: usize) {
 pub const CONFIG: Config =
     Config { boot_timeout: Duration::from_secs(10), command_timeout: Duration::from_secs(10), ..Config::DEFAULT };
 
-/// Between two looks at what the card needs, and how long an interrupt is waited for.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two calls of [`Rdma::maintain`], and the timeout of one wait for an interrupt.
+const MAINTAIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A queue pair with everything that it needs.
 pub struct Connection {
@@ -174,7 +174,7 @@ impl Connection {
     /// Of the card, or because none came in `timeout`.
     pub fn next_of_any_status(&mut self, timeout: Duration) -> Result<Completion, Failure> {
         let deadline = Timer.now().after(timeout);
-        let mut due = Timer.now().after(LOOK);
+        let mut due = Timer.now().after(MAINTAIN_INTERVAL);
         let mut overdue = false;
         loop {
             let mut completions = [Completion::EMPTY];
@@ -207,7 +207,7 @@ impl Connection {
             return Ok(false);
         }
         // The handler has taken the event by then.
-        let raised = interrupts::wait(self.vector, self.interrupts, LOOK).is_some();
+        let raised = interrupts::wait(self.vector, self.interrupts, MAINTAIN_INTERVAL).is_some();
         while let Some(event) = self.rdma.poll_event().during("poll_event")? {
             match event {
                 Event::Completion(_) => self.armed = false,

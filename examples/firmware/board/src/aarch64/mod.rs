@@ -181,7 +181,7 @@ pub(crate) fn open_interrupt(index: usize) -> Option<Message> {
     // SAFETY: the machine has the distributor there.
     let distributor: &Distributor = unsafe { registers(DISTRIBUTOR) };
     let configuration = distributor.configuration.get(number / 16)?;
-    // SAFETY: an interrupt of the frame, which nobody else uses: at an edge, for processor 0, with a middle priority.
+    // SAFETY: an interrupt of the frame, used only here: at an edge, for processor 0, with a middle priority.
     unsafe {
         configuration.write(configuration.read() | 2 << (2 * (number % 16)));
         distributor.target.get(number)?.write(1);

@@ -124,7 +124,7 @@ pub(crate) fn sleep_until(deadline: u64) {
 /// Opens an interrupt of the interrupt file, and gives the message that raises it. Number 0 means none.
 pub(crate) fn open_interrupt(index: usize) -> Option<Message> {
     let number = index + 1;
-    // SAFETY: bit `number` of the first enable register (0xc0), which holds numbers up to 63.
+    // SAFETY: bit `number` of the first enable register (0xc0), for numbers up to 63.
     unsafe {
         asm!("csrw 0x350, {}", "csrs 0x351, {}", in(reg) 0xc0, in(reg) 1_u64 << (number & 63), options(nomem, nostack));
     }

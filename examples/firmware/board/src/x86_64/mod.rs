@@ -14,7 +14,7 @@ global_asm!(include_str!("start.S"));
 
 /// Name of the machine.
 pub const NAME: &str = "x86_64, q35";
-/// The memory that the chip set is told to use for configuration space ([`start`]).
+/// The memory that the chip set maps to configuration space, as [`start`] sets it up.
 pub(crate) const ECAM: Ecam = Ecam { base: 0xb000_0000, buses: 256 };
 /// Below the I/O APIC, above the ECAM. SeaBIOS gives out addresses from the end down, a few megabytes at most.
 pub(crate) const BARS: Window = Window { base: 0xc000_0000, end: 0xf000_0000 };
@@ -148,7 +148,7 @@ fn calibrate() {
     // SAFETY: the chip set has the event timer there, and every processor its local APIC.
     let (hpet, apic): (&Hpet, &LocalApic) = unsafe { (registers(HPET), registers(LOCAL_APIC)) };
     let femtoseconds = hpet.capabilities.read() >> 32;
-    // SAFETY: lets the counter run, whose comparators nobody uses, and the timer, masked.
+    // SAFETY: lets the counter run, whose comparators are unused, and the timer, masked.
     unsafe {
         hpet.configuration.write(hpet.configuration.read() | 1);
         apic.timer.write(1 << 16 | TIMER_VECTOR as u32);

@@ -4,7 +4,7 @@
 //! The program prints its address and reads one line: the peer's address, `client` or `server`, and what else is wanted:
 //! `size=N` (bytes), `iters=N`, `events` (interrupts instead of polling), `linux` (the peer is `ibv_rc_pingpong -c`).
 //!
-//! `ibv_rc_pingpong` sends back what it received last. So does the server here; whoever has such a peer makes the bytes. A
+//! `ibv_rc_pingpong` sends back what it received last. So does the server here; the end that has such a peer makes the bytes. A
 //! server whose client is `ibv_rc_pingpong` makes them too: the client begins with bytes of 0x7b.
 #![no_std]
 #![no_main]
@@ -19,11 +19,11 @@ use programs::address::Address;
 use programs::connection::{Card, Connection};
 use programs::pattern;
 
-/// The longest message.
-const LONGEST: usize = 64 << 10;
+/// Maximum bytes of a message.
+const MAX_MESSAGE: usize = 64 << 10;
 /// Receives alternate between two places; what is sent lies in a third.
-const OUT: usize = 2 * LONGEST;
-const PATIENCE: Duration = Duration::from_secs(30);
+const OUT: usize = 2 * MAX_MESSAGE;
+const TIMEOUT: Duration = Duration::from_secs(30);
 const SEND: u64 = 100;
 
 board::entry!(main);
@@ -49,7 +49,7 @@ impl Wanted {
         let mut wanted = Self { peer, client, linux: false, events: false, size: 4096, iters: 1000 };
         for word in words {
             match word.split_once('=') {
-                Some(("size", number)) => wanted.size = number.parse().ok().filter(|size| (1..=LONGEST).contains(size))?,
+                Some(("size", number)) => wanted.size = number.parse().ok().filter(|size| (1..=MAX_MESSAGE).contains(size))?,
                 Some(("iters", number)) => wanted.iters = number.parse().ok()?,
                 None if word == "events" => wanted.events = true,
                 None if word == "linux" => wanted.linux = true,
@@ -74,7 +74,7 @@ fn main() -> Result<(), Failure> {
     println!("pingpong on {}", board::NAME);
     let slot = Slot::find().during("looking for the card")?;
     let arena = board::dma_memory!(Card::ARENA).during("the arena is in use")?;
-    let buffer = IdentityBuffer::new(board::dma_memory!(3 * LONGEST).during("the buffer is in use")?);
+    let buffer = IdentityBuffer::new(board::dma_memory!(3 * MAX_MESSAGE).during("the buffer is in use")?);
     let mut connection = Connection::open(slot, arena, buffer)?;
     println!("address {}", connection.address);
 
@@ -82,7 +82,7 @@ fn main() -> Result<(), Failure> {
     let wanted = Wanted::parse(&line).during("not 'LID:QPN:PSN:GID client|server [size=N] [iters=N] [events] [linux]'")?;
     connection.events = wanted.events;
     connection.connect(&wanted.peer)?;
-    (0..2).try_for_each(|place| connection.receive(place, place as usize * LONGEST, wanted.size))?;
+    (0..2).try_for_each(|place| connection.receive(place, place as usize * MAX_MESSAGE, wanted.size))?;
     println!("connected");
 
     let mut pingpong = Pingpong { connection, wanted, received: 0, sending: 0 };
@@ -101,7 +101,7 @@ impl Pingpong {
     /// One message there and one back.
     fn turn(&mut self, number: u32) -> Result<(), Failure> {
         let Wanted { client, linux, size, .. } = self.wanted;
-        let place = (number % 2) as usize * LONGEST;
+        let place = (number % 2) as usize * MAX_MESSAGE;
         if client {
             pattern::fill(&mut self.connection.region, OUT, size, number)?;
             self.send(OUT)?;
@@ -131,10 +131,10 @@ impl Pingpong {
         self.connection.post(SEND, SendOp::Send { payload: Payload::Sges(&sges) })
     }
 
-    /// Waits until every send has completed and so many messages have come.
+    /// Waits until every send has completed and `messages` messages have come.
     fn wait(&mut self, messages: u32) -> Result<(), Failure> {
         while self.sending != 0 || self.received < messages {
-            match self.connection.next(PATIENCE)?.wr_id {
+            match self.connection.next(TIMEOUT)?.wr_id {
                 SEND => self.sending -= 1,
                 place if place == u64::from(self.received % 2) => self.received += 1,
                 place => return Err(Failure::new(format_args!("message {} came at place {place}", self.received))),

@@ -29,7 +29,7 @@ const MESSAGE: usize = 3 * AREA;
 const MESSAGE_LEN: usize = 16;
 /// What the window shows: not the last page of the area.
 const WINDOW: usize = AREA - 4096;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 board::entry!(main);
 
@@ -68,7 +68,7 @@ fn main() -> Result<(), Failure> {
 
     let connection = &mut side.connection;
     let (mine, yours) = (u32::from(connection.address.lid.get()), u32::from(peer.lid.get()));
-    // A mark behind the window, which nobody may overwrite.
+    // A mark behind the window, which must not be overwritten.
     connection.region.write(SHOWN + WINDOW, &[0x55]).map_err(|_| "outside of the buffer").during("marking")?;
     pattern::fill(&mut connection.region, SOURCE, WINDOW, mine)?;
     let source = [connection.sge(SOURCE, WINDOW)];
@@ -106,13 +106,13 @@ impl Side {
     fn expect(&mut self, requests: &[u64]) -> Result<(), Failure> {
         for request in requests {
             while self.done & 1 << request == 0 {
-                self.done |= 1 << (self.connection.next(PATIENCE)?.wr_id & 63);
+                self.done |= 1 << (self.connection.next(TIMEOUT)?.wr_id & 63);
             }
         }
         Ok(())
     }
 
-    /// Tells the peer where it may write, and takes the same from the peer: receive `place`.
+    /// Sends the peer the address where it may write, and takes the same from the peer: receive `place`.
     fn exchange(&mut self, place: u64, own: Remote) -> Result<Remote, Failure> {
         let (connection, out) = (&mut self.connection, MESSAGE + 1024);
         let outside = |_| Failure::new(format_args!("a message outside of the buffer"));
@@ -130,13 +130,13 @@ impl Side {
     fn write_beyond(&mut self, remote: Remote) -> Result<(), Failure> {
         let byte = [self.connection.sge(SOURCE + 1, 1)];
         self.connection.post(5, SendOp::Write { payload: Payload::Sges(&byte), remote })?;
-        let status = self.connection.next_of_any_status(PATIENCE)?.status;
+        let status = self.connection.next_of_any_status(TIMEOUT)?.status;
         (status == WcStatus::RemAccessErr).then_some(()).during("a write beyond the window was not refused")
     }
 
     /// The event of the queue pair whose card refused an access of the peer.
     fn wait_for_refusal(&mut self) -> Result<(), Failure> {
-        let deadline = Timer.now().after(PATIENCE);
+        let deadline = Timer.now().after(TIMEOUT);
         while Timer.now() < deadline {
             match self.connection.rdma.poll_event().during("poll_event")? {
                 Some(Event::QpAccessError(_)) => return Ok(()),
@@ -144,6 +144,6 @@ impl Side {
                 None => {}
             }
         }
-        Err(Failure::new(format_args!("no event of a refused access in {} s", PATIENCE.as_secs())))
+        Err(Failure::new(format_args!("no event of a refused access in {} s", TIMEOUT.as_secs())))
     }
 }
