@@ -58,12 +58,12 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// In bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u32 {
         128 << self as u32
     }
 
-    /// From its encoding (1 to 5).
+    /// Returns the value of an encoding (1 to 5).
     pub const fn from_encoding(code: u32) -> Option<Self> {
         Some(match code {
             1 => Self::Mtu256,
@@ -288,7 +288,7 @@ pub struct PortAttr {
     pub cap_mask: u32,
 }
 
-/// Time of a local ACK timeout code (IBTA 9.7.6.1.3): 4.096 µs · 2^code, `None` for code 0.
+/// Returns the time of a local ACK timeout code (IBTA 9.7.6.1.3): 4.096 µs · 2^code, `None` for code 0.
 pub const fn ack_timeout(code: u8) -> Option<Duration> {
     if code == 0 { None } else { Some(Duration::from_nanos(4096 << (code & 31))) }
 }

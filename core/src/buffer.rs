@@ -17,7 +17,8 @@ pub struct Extent {
 
 /// Turns an address of a region into the address that the device uses. Asked once for each [`Extent`].
 pub trait AddressMap {
-    /// Where the byte at `addr` lies, and how many bytes from there on are contiguous; `None` if the device does not see it.
+    /// Returns where the byte at `addr` lies, and how many bytes from there on are contiguous. `None`: the device does not see
+    /// it.
     fn extent(&self, addr: u64) -> Option<Extent>;
 }
 
@@ -46,11 +47,11 @@ impl AddressMap for OffsetMap {
 /// - [`AddressMap::extent`] says of each of the bytes where it lies for the device.
 #[expect(unsafe_code, reason = "a wrong implementation would let the device write memory that is somebody else's")]
 pub unsafe trait DmaBuffer: AddressMap {
-    /// First byte in the caller's address space.
+    /// Returns the address of the first byte in the caller's address space.
     fn addr(&self) -> u64;
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -144,22 +145,22 @@ impl<B: DmaBuffer> Region<B> {
         self.handle
     }
 
-    /// Key for SGEs.
+    /// Returns the key for SGEs.
     pub const fn lkey(&self) -> Lkey {
         self.lkey
     }
 
-    /// Key for the peer.
+    /// Returns the key for the peer.
     pub const fn rkey(&self) -> Rkey {
         self.rkey
     }
 
-    /// `length` bytes from byte `at`, for a request. Whether they lie inside is checked when the request is posted.
+    /// Returns an SGE of `length` bytes from byte `at`. Posting checks that they lie inside the region.
     pub const fn sge(&self, at: u64, length: u32) -> Sge {
         Sge { addr: self.base.wrapping_add(at), length, lkey: self.lkey }
     }
 
-    /// Byte `at` as the peer names it.
+    /// Returns byte `at` as the peer names it.
     pub const fn remote(&self, at: u64) -> Remote {
         Remote { addr: self.base.wrapping_add(at), rkey: self.rkey }
     }

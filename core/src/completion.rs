@@ -13,7 +13,7 @@ use crate::{
     WcStatus,
 };
 
-/// What is known of a completion queue.
+/// Attributes of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CqInfo {
@@ -41,7 +41,7 @@ pub(crate) struct CqState<P: Provider> {
     cqn: Cqn,
 }
 
-/// A completion queue, taken out of [`Verbs`] to be used alone, on any core: see [`Verbs::take_cq`].
+/// A completion queue split off from [`Verbs`], for use on any core: see [`Verbs::take_cq`].
 pub struct CompletionQueue<'s, P: Provider> {
     pub(crate) state: CqState<P>,
     pub(crate) shared: Shared<'s>,
@@ -61,7 +61,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
         self.state.handle
     }
 
-    /// [`Verbs::poll_cq`].
+    /// Does the same as [`Verbs::poll_cq`].
     ///
     /// # Errors
     /// As there.
@@ -70,19 +70,19 @@ impl<P: Provider> CompletionQueue<'_, P> {
         poll(&mut self.state, &self.shared, out)
     }
 
-    /// [`Verbs::completions`].
+    /// Does the same as [`Verbs::completions`].
     #[inline(always)]
     pub fn completions(&mut self) -> Completions<'_, P> {
         Completions::open(&mut self.state, &self.shared)
     }
 
-    /// [`Verbs::req_notify_cq`].
+    /// Does the same as [`Verbs::req_notify_cq`].
     pub fn req_notify(&mut self, solicited_only: bool) {
         arm(&mut self.state, &self.shared, solicited_only);
     }
 
-    /// Whether there is something to poll; if not, the task of `cx` is woken when there may be, and the device is asked for an
-    /// event. After a RESET or the end of a queue pair it is ready once too, though a poll may find nothing.
+    /// Returns whether there is something to poll; if not, the task of `cx` is woken when there may be, and the device is asked
+    /// for an event. After a RESET or the end of a queue pair it is ready once too, though a poll may find nothing.
     ///
     /// Events come to the queue by [`Verbs::poll_event`] or by [`crate::InterruptHandler`], which somebody has to call.
     #[cfg(feature = "multicore")]
@@ -126,7 +126,7 @@ fn arm<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, solicited_only:
     state.ring.arm(events, solicited_only);
 }
 
-/// [`CompletionQueue::poll`].
+/// Implements [`CompletionQueue::poll`].
 #[cfg_attr(not(feature = "small"), inline(always))]
 pub(crate) fn poll<P: Provider>(
     state: &mut CqState<P>,
@@ -148,7 +148,7 @@ pub(crate) fn poll<P: Provider>(
     poll_all(state, shared, out)
 }
 
-/// [`poll`] of one completion where [`PollCursor::poll_first_fast`] has found none.
+/// Polls for one completion where [`PollCursor::poll_first_fast`] has found none.
 #[inline(never)]
 fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut Completion) -> Result<usize, PollCqError> {
     match PollCursor::new(state, shared).poll_slow(false) {
@@ -161,7 +161,7 @@ fn poll_other<P: Provider>(state: &CqState<P>, shared: &Shared<'_>, place: &mut 
     }
 }
 
-/// [`poll`] by a loop.
+/// Polls in a loop.
 #[inline(never)]
 fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut [Completion]) -> Result<usize, PollCqError> {
     // On the fast path a completion goes from registers to its place: no `Result` between.
@@ -186,8 +186,8 @@ fn poll_all<P: Provider>(state: &mut CqState<P>, shared: &Shared<'_>, out: &mut 
     Ok(count)
 }
 
-/// Completions of one queue, taken one after the other; what is not read of them costs nothing. The device is notified that their
-/// places are free when this ends.
+/// Completions of one queue, taken one after the other; what is not read of them costs nothing. The device is notified that
+/// their places are free when this ends.
 #[must_use]
 pub struct Completions<'a, P: Provider> {
     open: PollCursor<'a, P>,
@@ -230,7 +230,8 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         (self.sender, self.receiver) = (&NO_QP, &NO_QP);
     }
 
-    /// The first completion of a queue that was just opened, if the fast path takes it. `None` as for [`Self::poll_fast`].
+    /// Returns the first completion of a queue that was just opened, if the fast path takes it. `None` as for
+    /// [`Self::poll_fast`].
     #[inline(always)]
     fn poll_first_fast(&mut self) -> Option<Completion> {
         let Peek::Success { qpn, recv, index } = self.reader.peek() else { return None };
@@ -244,7 +245,8 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         self.complete_send(qpn, index)
     }
 
-    /// The next completion, if the fast path takes it. `None`: [`Self::poll_slow`] must take it, and nothing has happened.
+    /// Returns the next completion, if the fast path takes it. `None`: [`Self::poll_slow`] must take it, and nothing has
+    /// happened.
     #[inline(always)]
     fn poll_fast(&mut self) -> Option<Completion> {
         if !FAST_PATH {
@@ -289,8 +291,8 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         Some(success(self.sender, qpn, facts.wr_id, facts.opcode, facts.bytes))
     }
 
-    /// The next completion where [`Self::poll_fast`] has found none. `pending_output`: completions were taken that the caller does not
-    /// have yet; then one that makes no sense stays, and there is none.
+    /// Returns the next completion where [`Self::poll_fast`] has found none. `pending_output`: completions were taken that the
+    /// caller does not have yet. Then an invalid one stays in the queue, and the result is `None`.
     #[inline(always)]
     fn poll_slow(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
         if !FAST_PATH {
@@ -335,7 +337,7 @@ impl<'a, P: Provider> PollCursor<'a, P> {
         }
     }
 
-    /// What an empty queue says: nothing, or that no more will come.
+    /// Returns the result of an empty queue: nothing, or that no more completions will come.
     #[inline(always)]
     fn found_empty(&mut self, pending_output: bool) -> Option<Result<Completion, PollCqError>> {
         let slot = slot_of(self.shared, self.state.handle);
@@ -412,13 +414,13 @@ impl<'a, P: Provider> PollCursor<'a, P> {
     }
 }
 
-/// Whether a slot is that of the queue pair with this number.
+/// Returns whether a slot is that of the queue pair with this number.
 #[inline(always)]
 fn is_of(slot: &QpSlot<'_>, qpn: Qpn) -> bool {
     slot.qpn.load(Ordering::Acquire) == qpn.get()
 }
 
-/// The queue pair with this number, if it is the one that the cookie names.
+/// Returns the queue pair with this number, if it is the one that the cookie names.
 #[inline(always)]
 fn look_up<'a>(shared: &Shared<'a>, qpn: Qpn, cookie: u32) -> Option<&'a QpSlot<'a>> {
     match shared.qps.get(usize::from(cookie as u16)) {
@@ -427,7 +429,7 @@ fn look_up<'a>(shared: &Shared<'a>, qpn: Qpn, cookie: u32) -> Option<&'a QpSlot<
     }
 }
 
-/// The queue pair of a send and the head of its send ring, if its sends complete here and none of them ends a bind.
+/// Returns the queue pair of a send and the head of its send ring, if its sends complete here and none of them ends a bind.
 #[inline(always)]
 fn sender<'a>(slot: &'a QpSlot<'a>, cq: CqHandle) -> Option<(&'a QpSlot<'a>, u32)> {
     // A bind is counted before the head is moved past it.
@@ -436,19 +438,19 @@ fn sender<'a>(slot: &'a QpSlot<'a>, cq: CqHandle) -> Option<(&'a QpSlot<'a>, u32
     if good { Some((slot, head)) } else { None }
 }
 
-/// The queue pair of a receive, if its receives complete here.
+/// Returns the queue pair of a receive, if its receives complete here.
 #[inline(always)]
 fn receiver<'a>(slot: &'a QpSlot<'a>, cq: CqHandle) -> Option<&'a QpSlot<'a>> {
     if slot.recv_cq() == cq.index() { Some(slot) } else { None }
 }
 
-/// [`look_up`] and [`sender`]. A call, because it is rare and would take registers from the loop.
+/// Combines [`look_up`] and [`sender`]. A call, because it is rare and would take registers from the loop.
 #[inline(never)]
 fn find_sender<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -> Option<(&'a QpSlot<'a>, u32)> {
     sender(look_up(shared, qpn, cookie)?, cq)
 }
 
-/// [`look_up`] and [`receiver`].
+/// Combines [`look_up`] and [`receiver`].
 #[inline(never)]
 fn find_receiver<'a>(shared: &Shared<'a>, cq: CqHandle, qpn: Qpn, cookie: u32) -> Option<&'a QpSlot<'a>> {
     receiver(look_up(shared, qpn, cookie)?, cq)
@@ -462,7 +464,7 @@ fn success(slot: &QpSlot<'_>, qpn: Qpn, wr_id: u64, opcode: WcOpcode, byte_len: 
     Completion { wr_id, qp, qpn, opcode, status, vendor_err: 0, byte_len, data }
 }
 
-/// [`PollCursor::next_slow`] on what is kept; publishes what was taken.
+/// Runs [`PollCursor::next_slow`] on the saved state, and publishes the consumer index.
 #[cold]
 #[inline(never)]
 fn next_slow<P: Provider>(
@@ -487,8 +489,8 @@ fn end_drain_or_report<P: Provider>(
     wanted: u32,
     pending_output: bool,
 ) -> Option<Result<Completion, PollCqError>> {
-    // The queue may have been filled between the look and the load of what was wanted. And what was taken before it was drained must
-    // not reach the caller after.
+    // The queue may have been filled between the look and the load of what was wanted. And what was taken before it was drained
+    // must not reach the caller after.
     if !pending_output && state.ring.reader().peek() == Peek::Empty {
         slot.clean_done.store(wanted, Ordering::Release);
     }
@@ -549,7 +551,7 @@ fn retire_recv(slot: &QpSlot<'_>, at: u32) -> Option<u64> {
     Some(wr_id)
 }
 
-/// The state that a device has moved a queue pair to when a send fails: unreliable ones keep receiving (IBTA 10.3.1).
+/// Sets the state that the device has moved a queue pair to when a send failed: unreliable ones keep receiving (IBTA 10.3.1).
 fn fail_send(slot: &QpSlot<'_>, status: WcStatus) {
     if status != WcStatus::WrFlushErr {
         log_event!(warn, "a send of queue pair {:?} failed: {:?}", slot.qpn(), status);
@@ -565,15 +567,15 @@ fn fail_send(slot: &QpSlot<'_>, status: WcStatus) {
 }
 
 impl<'s, P: Provider> Verbs<'s, P> {
-    /// Makes a completion queue of at least `entries`.
+    /// Creates a completion queue of at least `entries`.
     ///
-    /// A queue that is full when a completion comes is broken for ever, and so is the queue pair whose completion it was. So it needs
-    /// an entry for each completion that can wait: for each queue pair that completes into it, all that its rings admit, which is more
-    /// than was asked for ([`Self::ring_sizes`]), or as many signaled requests as the program has in flight at most. While a queue is
-    /// taken out, completions of a queue pair that was reset or destroyed take their entries until they are polled.
+    /// A queue that is full when a completion comes is broken for ever, and so is the queue pair of that completion. So it
+    /// needs an entry for each completion that can wait. Its queue pairs admit as many as their rings, which is more than was
+    /// requested ([`Self::ring_sizes`]), unless the program keeps fewer signaled requests in flight. While a queue is split
+    /// off, stale completions of a queue pair that was reset or destroyed take entries until they are polled.
     ///
     /// # Errors
-    /// The device has none of that size, the table is full, or the device refuses; nothing was made.
+    /// The device has none of that size, the table is full, or the device refuses; nothing is created.
     pub fn create_cq(&mut self, entries: u32) -> Result<CqHandle, CreateCqError<P::Error>> {
         let max = self.provider.device_attr().max_cqe;
         if entries == 0 || entries > max {
@@ -594,7 +596,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(handle)
     }
 
-    /// What is known of a completion queue.
+    /// Returns the attributes of a completion queue.
     ///
     /// # Errors
     /// The handle is stale.
@@ -602,10 +604,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.cqs.get(cq).map(|cq| cq.info).ok_or(StaleHandle)
     }
 
-    /// Destroys a completion queue into which no queue pair completes. No event of it comes after.
+    /// Destroys a completion queue into which no queue pair completes. It raises no event afterwards.
     ///
     /// # Errors
-    /// The handle is stale, queue pairs complete into the queue, it is taken out, or the device refuses; the queue is as before.
+    /// The handle is stale, queue pairs complete into the queue, it is taken by [`Self::take_cq`], or the device refuses. The
+    /// queue is as before.
     pub fn destroy_cq(&mut self, handle: CqHandle) -> Result<(), DestroyCqError<P::Error>> {
         let cq = self.cqs.get_mut(handle).ok_or(DestroyCqError::Stale)?;
         if cq.users != 0 {
@@ -625,16 +628,17 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(())
     }
 
-    /// Takes completions into `out`, as many as there are and fit. A completion that makes no sense is an error of its own: it
-    /// stays in the queue until all before it were given, and is taken by the call that gives the error, this one or
-    /// [`Self::completions`]; those after it are there for the next.
+    /// Takes completions into `out`, as many as there are and fit. An invalid completion is an error at its place in the order:
+    /// completions before it are returned first. The call that returns the error takes it from the queue, this one or
+    /// [`Self::completions`]. Later completions stay for the next call.
     ///
-    /// A queue that broke gives what came before, and then [`PollCqError::Broken`], each time. The device reports that by an event, as
-    /// when too many completions came ([`Self::create_cq`]): until [`Self::poll_event`] has taken it, the queue is just empty. Where
-    /// interrupts are handled, [`crate::Interrupted::asynchronous`] says that an event is to be taken.
+    /// A broken queue returns the completions from before, and then [`PollCqError::Broken`] at each call. The device reports
+    /// the break by an event, for example after an overrun ([`Self::create_cq`]). Until [`Self::poll_event`] has taken the
+    /// event, the queue is just empty. Where interrupts are handled, [`crate::Interrupted::asynchronous`] says that an event is
+    /// waiting.
     ///
     /// # Errors
-    /// The handle is stale, the queue is taken out, a completion makes no sense, or the queue is broken.
+    /// The handle is stale, the queue is taken by [`Self::take_cq`], a completion is invalid, or the queue is broken.
     #[cfg_attr(not(feature = "small"), inline(always))]
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Completion]) -> Result<usize, PollCqError> {
         match self.cqs.get_mut(cq) {
@@ -644,12 +648,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Takes completions one after the other, with no array between. What [`Self::poll_cq`] gives as an error is an item that is one,
-    /// at its place in the order; the iterator goes on behind it. A broken queue gives [`PollCqError::Broken`] where it would end, as
-    /// often as it is asked.
+    /// Iterates over completions, without an array. An error of [`Self::poll_cq`] is an item at its place in the order, and the
+    /// iterator continues behind it. At its end, a broken queue returns [`PollCqError::Broken`] at each call.
     ///
     /// # Errors
-    /// The handle is stale, or the queue is taken out.
+    /// The handle is stale, or the queue is taken by [`Self::take_cq`].
     #[inline(always)]
     pub fn completions(&mut self, cq: CqHandle) -> Result<Completions<'_, P>, TakeError> {
         match self.cqs.get_mut(cq) {
@@ -662,7 +665,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Asks for an event when the next completion comes, or only at the next solicited or failed one.
     ///
     /// # Errors
-    /// The handle is stale, or the queue is taken out.
+    /// The handle is stale, or the queue is taken by [`Self::take_cq`].
     pub fn req_notify_cq(&mut self, cq: CqHandle, solicited_only: bool) -> Result<(), NotifyCqError> {
         match self.cqs.get_mut(cq) {
             Some(Cq { queue: Some(queue), .. }) => {
@@ -674,11 +677,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Takes a completion queue out, to be polled apart from everything else, on any core. [`Self::return_cq`] puts it back;
-    /// until then it cannot be destroyed.
+    /// Splits a completion queue off, to be polled independently on any core. [`Self::return_cq`] puts it back; until then it
+    /// cannot be destroyed.
     ///
     /// # Errors
-    /// The handle is stale, or the queue is out already.
+    /// The handle is stale, or the queue is taken already.
     pub fn take_cq(&mut self, cq: CqHandle) -> Result<CompletionQueue<'s, P>, TakeError> {
         let cq = self.cqs.get_mut(cq).ok_or(TakeError::Stale)?;
         let state = cq.queue.take().ok_or(TakeError::Taken)?;
@@ -688,7 +691,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Puts a completion queue back; one of other verbs is given back.
     ///
     /// # Errors
-    /// The queue is not one that was taken out here.
+    /// The queue was not taken from these verbs.
     pub fn return_cq(&mut self, queue: CompletionQueue<'s, P>) -> Result<(), CompletionQueue<'s, P>> {
         let ours = self.is_ours(queue.shared);
         match self.cqs.get_mut(queue.state.handle) {

@@ -38,12 +38,12 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The number.
+    /// Returns the number.
     pub const fn number(self) -> i32 {
         self as i32
     }
 
-    /// The name, as `errno(3)` prints it.
+    /// Returns the name, as `errno(3)` prints it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Eperm => "EPERM",

@@ -98,8 +98,8 @@ impl<P: Provider> Verbs<'_, P> {
         })
     }
 
-    /// Does what is due for the device: gives it the memory that it asks for, looks whether it lives. To be called again at the
-    /// moment that it gives, or sooner.
+    /// Does what is due for the device: gives it the memory that it requests, and checks its health. Returns when to call it
+    /// again at the latest.
     ///
     /// # Errors
     /// The device is gone or broken; polling any completion queue says so from here on.
@@ -111,7 +111,7 @@ impl<P: Provider> Verbs<'_, P> {
         result
     }
 
-    /// No completion comes any more.
+    /// Marks every completion queue as broken.
     fn break_all_cqs(&self) {
         for slot in self.shared.cqs {
             let cqn = slot.cqn.load(Ordering::Relaxed);
@@ -137,8 +137,8 @@ impl<P: Provider> Verbs<'_, P> {
         self.qps.iter().find(|(_, qp)| qp.qpn() == qpn).map(|(handle, _)| handle)
     }
 
-    /// The queue pair of this number, if the device says that it is broken now: the event may be older than a RESET since, or of
-    /// another queue pair that had the number before.
+    /// Returns the queue pair of this number, if the device says that it is broken now. The event may be older than its last
+    /// RESET, or be of an earlier queue pair with the number.
     fn broken_qp(&mut self, qpn: Qpn) -> Option<QpHandle> {
         let handle = self.qp_named(qpn)?;
         let qp = self.qps.get(handle)?;

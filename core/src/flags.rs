@@ -98,7 +98,7 @@ bitflags! {
 }
 
 impl core::fmt::Display for QpAttrMask {
-    /// The names with bars between them: `RETRY_CNT | TIMEOUT`.
+    /// Writes the names with bars between them: `RETRY_CNT | TIMEOUT`.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         bitflags::parser::to_writer(self, f)
     }

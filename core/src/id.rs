@@ -13,7 +13,7 @@ macro_rules! id {
                 Self(number)
             }
 
-            /// The number.
+            /// Returns the number.
             pub const fn get(self) -> $inner {
                 self.0
             }

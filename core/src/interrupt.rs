@@ -30,8 +30,8 @@ pub struct Interrupted {
 }
 
 impl<P: Provider> InterruptHandler<'_, P> {
-    /// To be called when the device interrupts with `vector` (MSI-X). Takes its completion events, wakes who waits for them, and
-    /// lets the device interrupt again.
+    /// To be called when the device interrupts with `vector` (MSI-X). Takes its completion events, wakes who waits for them,
+    /// and lets the device interrupt again.
     pub fn on_interrupt(&mut self, vector: u16) -> Interrupted {
         let asynchronous = self.events.is_control(vector);
         Interrupted { asynchronous, ..drain(&mut self.events, self.shared, Some(vector)) }
@@ -64,12 +64,12 @@ pub(crate) fn drain<E: CompletionEvents>(events: &mut E, shared: Shared<'_>, vec
 }
 
 impl<'s, P: Provider> Verbs<'s, P> {
-    /// Takes out what an interrupt handler needs, to be called on any core and from any context. Without it,
+    /// Splits the interrupt handler off, to be called on any core and from any context. While it is not split off,
     /// [`Self::poll_event`] takes completion events too. [`Self::return_interrupt_handler`] puts it back; until then no
     /// completion queue can be destroyed.
     ///
     /// # Errors
-    /// It is out already.
+    /// It is taken already.
     pub fn take_interrupt_handler(&mut self) -> Result<InterruptHandler<'s, P>, TakeError> {
         let events = self.events.take().ok_or(TakeError::Taken)?;
         Ok(InterruptHandler { events, shared: self.shared })
@@ -78,7 +78,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Puts it back; one of other verbs is given back.
     ///
     /// # Errors
-    /// It was not taken out here.
+    /// It was not taken from these verbs.
     pub fn return_interrupt_handler(&mut self, handler: InterruptHandler<'s, P>) -> Result<(), InterruptHandler<'s, P>> {
         if self.is_ours(handler.shared) && self.events.is_none() {
             self.events = Some(handler.events);
@@ -88,7 +88,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Gives the queues of completion events back to the backend; `false` if they are out.
+    /// Gives the queues of completion events back to the backend; `false` if they are taken.
     pub(crate) fn release_events(&mut self) -> bool {
         match self.events.take() {
             Some(events) => {

@@ -1,8 +1,8 @@
 //! RDMA verbs for machines without an operating system.
 //!
-//! This crate knows what verbs mean and knows no device: fixed-capacity tables of protection domains, memory regions,
-//! memory windows, completion queues and queue pairs, the checks that the verbs promise, and the rings of requests in
-//! flight. A backend implements [`Provider`]; a machine implements [`Platform`].
+//! This crate implements the verbs independently of a device. It has fixed-capacity tables of protection domains, memory
+//! regions, memory windows, completion queues and queue pairs. It does the checks that the verbs promise, and keeps the rings
+//! of requests in flight. A backend implements [`Provider`]; a machine implements [`Platform`].
 #![no_std]
 #![deny(unsafe_code)]
 #![warn(missing_debug_implementations)]

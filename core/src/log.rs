@@ -1,7 +1,7 @@
 //! Log lines and formatting for `log` and `defmt`, whichever of the two is compiled in. Shared by the packages of the project.
 
-/// `log_event!(info, "…", args)` logs a line at that level. Placeholders are those that `log` and `defmt` share. The features `log`
-/// and `defmt` are those of the calling package.
+/// `log_event!(info, "…", args)` logs a line at that level. Placeholders are those that `log` and `defmt` share. The features
+/// `log` and `defmt` are those of the calling package.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! log_event {
@@ -16,8 +16,8 @@ macro_rules! log_event {
 }
 pub(crate) use crate::log_event;
 
-/// `format_as!([generics] Type, "…", |this| args)` implements `Debug` and `defmt::Format` for a type that cannot derive them: a field
-/// lacks them, or the derived output would be too long. Placeholders and the feature `defmt` are as for `log_event!`.
+/// `format_as!([generics] Type, "…", |this| args)` implements `Debug` and `defmt::Format` for a type that cannot derive them: a
+/// field lacks them, or the derived output would be too long. Placeholders and the feature `defmt` are as for `log_event!`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! format_as {

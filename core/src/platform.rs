@@ -34,7 +34,7 @@ pub trait Registers {
 
     /// Size in bytes.
     fn len(&self) -> usize;
-    /// Whether there are no registers at all.
+    /// Returns whether there are no registers at all.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -91,7 +91,7 @@ pub unsafe trait DmaMemory {
 
     /// Size in bytes.
     fn len(&self) -> usize;
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -127,16 +127,17 @@ pub unsafe trait DmaMemory {
     /// # Errors
     /// The words are not all in the memory, or not aligned.
     fn store<const N: usize>(&mut self, at: usize, words: &[u64; N]) -> Result<(), OutOfRange>;
-    /// A ring and its doorbell record, found to lie inside once and used without asking again, also by another core.
+    /// Returns a ring and its doorbell record. They are checked to lie inside here, and later accesses are not, also on another
+    /// core.
     ///
     /// # Errors
     /// The layout is not inside the memory.
     fn ring(&self, layout: &RingLayout) -> Result<Self::Ring, OutOfRange>;
 }
 
-/// A ring and its doorbell record of eight bytes, as byte offsets in a [`DmaMemory`]. Whatever it was made from, the ring's
-/// length is a power of two of at least 64 bytes, its start a multiple of 64, the record's start a multiple of 8, and nothing
-/// of both lies at [`Self::end`] or above: one comparison shows whether a memory contains them.
+/// A ring and its doorbell record of eight bytes, as byte offsets in a [`DmaMemory`]. The ring's length is a power of two of at
+/// least 64 bytes, its start is a multiple of 64, and the record's start is a multiple of 8. Both end at [`Self::end`] or
+/// below, so that one comparison shows whether a memory contains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RingLayout {
@@ -147,7 +148,8 @@ pub struct RingLayout {
 }
 
 impl RingLayout {
-    /// A ring of `len` bytes at `ring` with its record at `record`; `None` if they cannot be.
+    /// Returns the layout of a ring of `len` bytes at `ring` with its record at `record`. `None`: they break a rule of the
+    /// type.
     pub const fn new(ring: usize, len: usize, record: usize) -> Option<Self> {
         if !ring.is_multiple_of(64) || !record.is_multiple_of(8) || len < 64 || !len.is_power_of_two() {
             return None;
@@ -188,8 +190,8 @@ pub trait DmaRing {
     fn view(&self) -> Self::View<'_>;
 }
 
-/// What [`DmaRing::view`] gives. Words are counted round the ring: there is none outside. Values are as the CPU stores and loads
-/// them. Each access is one of its width.
+/// What [`DmaRing::view`] gives. Words are counted round the ring: there is none outside. Values are as the CPU stores and
+/// loads them. Each access is one of its width.
 pub trait RingView {
     /// Writes the first `N` words, 8 at most, of 64-byte block `block`, counted round the ring.
     fn put<const N: usize>(self, block: u32, words: &[u64; N]);
@@ -238,14 +240,14 @@ impl Instant {
         self.nanos
     }
 
-    /// The moment `duration` later; the end of time if that is later still.
+    /// Returns the moment `duration` later, or the end of time if that is earlier.
     #[inline(never)]
     pub fn after(self, duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self { nanos: self.nanos.saturating_add(nanos) }
     }
 
-    /// Time since `earlier`, zero if that is later.
+    /// Returns the time since `earlier`, or zero if that is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
     }
@@ -253,17 +255,17 @@ impl Instant {
 
 /// Time. Every wait of a driver asks it and has a deadline.
 pub trait Clock {
-    /// The present moment; never goes back.
+    /// Returns the present moment, which never goes back.
     fn now(&self) -> Instant;
-    /// Called between two looks at the device inside a wait that ends at `deadline` at the latest: may spin, sleep until an
-    /// interrupt or that moment, or let a simulated device work.
+    /// Pauses between two polls of the device, in a wait that ends at `deadline` at the latest. May spin, sleep until an
+    /// interrupt or the deadline, or let a simulated device work.
     fn relax(&self, deadline: Instant) {
         let _ = deadline;
         core::hint::spin_loop();
     }
 }
 
-/// The four seams of one machine, composed.
+/// The four traits of one machine, composed.
 pub trait Platform {
     /// Device registers.
     type Registers: Registers;

@@ -11,9 +11,10 @@ use crate::{
 
 /// An error of a backend: small, with facts, and with an errno.
 pub trait DeviceError: Copy + core::fmt::Debug + core::fmt::Display {
-    /// The errno that the verbs give for it.
+    /// Returns the errno that the verbs give for it.
     fn errno(&self) -> Errno;
-    /// Whether the device may still do what it was asked, or may still use what it was to give up: it did not answer.
+    /// Returns whether the device, which did not answer, may still execute the command, or still use memory that it was to
+    /// release.
     fn may_still_complete(&self) -> bool;
 }
 
@@ -142,19 +143,19 @@ pub trait Provider {
     /// Queues of completion events.
     type CompletionEvents: CompletionEvents + 'static;
 
-    /// What the device has, read at bring-up.
+    /// Returns the attributes of the device, read at bring-up.
     fn device_attr(&self) -> &DeviceAttr;
-    /// State of a port, from 1.
+    /// Returns the state of a port, from 1.
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.
     fn query_port(&mut self, port: u8) -> Result<PortAttr, Self::Error>;
-    /// Entry of a port's GID table.
+    /// Returns an entry of a port's GID table.
     ///
     /// # Errors
     /// Same as [`Self::query_port`].
     fn query_gid(&mut self, port: u8, index: u16) -> Result<Gid, Self::Error>;
-    /// Entry of a port's P_Key table.
+    /// Returns an entry of a port's P_Key table.
     ///
     /// # Errors
     /// Same as [`Self::query_port`].
@@ -192,7 +193,7 @@ pub trait Provider {
     /// # Errors
     /// Same as [`Self::alloc_pd`].
     fn create_mw(&mut self, _: CoreToken, pd: &Self::Pd, kind: MwType) -> Result<(Self::Mw, Rkey), Self::Error>;
-    /// The key that a window has in the device now.
+    /// Returns the key that a window has in the device now.
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.
@@ -237,7 +238,7 @@ pub trait Provider {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(), Self::Error>;
-    /// State of a queue pair as the device has it, and the PSNs it would use next (receive, send).
+    /// Returns the state of a queue pair in the device, and its next PSNs (receive, send).
     ///
     /// # Errors
     /// The device does not answer, or not sensibly.
@@ -248,14 +249,14 @@ pub trait Provider {
     /// Same as [`Self::dealloc_pd`].
     fn destroy_qp(&mut self, _: CoreToken, qp: &mut Self::Qp) -> Result<(), Self::Error>;
 
-    /// Moment by the backend's clock.
+    /// Returns the present moment of the backend's clock.
     fn now(&self) -> Instant;
     /// Takes the next asynchronous event, if one is waiting; never waits.
     ///
     /// # Errors
     /// The device is gone, or gave something that is no event.
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Self::Error>;
-    /// Does what is due for the device: gives it the memory that it asks for, looks whether it lives. Gives the moment of the
+    /// Does what is due for the device: gives it the memory that it requests, and checks its health. Returns the moment of the
     /// next call.
     ///
     /// # Errors
@@ -426,7 +427,7 @@ pub trait CompletionEvents {
     /// Takes the next event of the queues that interrupt with `vector`, of any queue for `None`. After
     /// [`CompletionEvent::Empty`] the device interrupts again at the next event.
     fn next(&mut self, vector: Option<u16>) -> CompletionEvent;
-    /// Whether this vector reports asynchronous events, which the control path takes.
+    /// Returns whether this vector reports asynchronous events, which the control path takes.
     fn is_control(&self, vector: u16) -> bool;
 }
 
@@ -480,8 +481,8 @@ pub enum DataOpcode {
     Read,
 }
 
-/// A request that moves bytes, without the bytes. Which operation it is, is known where it is posted, so that the code for it is
-/// made for that operation.
+/// A request that moves bytes, without the bytes. Which operation it is, is known where it is posted, so that the code for it
+/// is made for that operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DataOp {
@@ -523,9 +524,9 @@ pub trait SendRing {
     type Writer<'a>: SendWriter + Copy
     where
         Self: 'a;
-    /// The ring for requests to be written: where the last writer that was closed, or rang, left off.
+    /// Returns the ring for requests to be written, from where the last writer was closed or rang.
     fn writer(&self) -> Self::Writer<'_>;
-    /// The queue pair was moved to RESET: the ring is empty and its counters start from 0.
+    /// Empties the ring after a move to RESET; its counters start from 0.
     fn reset(&mut self);
 }
 
@@ -536,11 +537,11 @@ pub trait SendWriter {
     const ATOMIC_BLOCKS: u32;
     /// Blocks of a LOCAL_INV.
     const LOCAL_INV_BLOCKS: u32;
-    /// Blocks of a request with `count` SGEs.
+    /// Returns the blocks of a request with `count` SGEs.
     fn sge_blocks(opcode: DataOpcode, count: usize) -> u32;
-    /// Blocks of a request with `len` bytes inline.
+    /// Returns the blocks of a request with `len` bytes inline.
     fn inline_blocks(opcode: DataOpcode, len: usize) -> u32;
-    /// Blocks of a bind.
+    /// Returns the blocks of a bind.
     fn bind_blocks(bind: &Bind) -> u32;
     /// Writes a request with SGEs, none of which is empty.
     fn put_sges(&mut self, at: u32, op: &DataOp, sges: &[Sge], flags: SendFlags);
@@ -564,7 +565,7 @@ pub trait RecvRing {
     fn put(&mut self, at: u32, sges: &[Sge]);
     /// Notifies the device of every receive before entry `end`.
     fn ring(&mut self, end: u32);
-    /// The queue pair was moved to RESET: the ring is empty and its counters start from 0.
+    /// Empties the ring after a move to RESET; its counters start from 0.
     fn reset(&mut self);
 }
 
@@ -574,7 +575,7 @@ pub trait CqRing {
     type Reader<'a>: CqReader + Copy
     where
         Self: 'a;
-    /// The ring for completions to be taken.
+    /// Returns the ring for completions to be taken.
     fn reader(&self) -> Self::Reader<'_>;
     /// Asks for an event at the next completion, or at the next solicited or failed one. `events` counts those that the queue
     /// has given.
@@ -587,11 +588,11 @@ pub trait CqRing {
 pub trait CqReader {
     /// Looks at the next completion without taking it.
     fn peek(&mut self) -> Peek;
-    /// Cookie of the peeked completion; `None` if the device gives none back.
+    /// Returns the cookie of the peeked completion; `None` if the device gives none back.
     fn cookie(&self) -> Option<u32>;
-    /// Bytes of the successful completion that was looked at.
+    /// Returns the bytes of the peeked completion, a successful one.
     fn byte_len(&self) -> u32;
-    /// All of the peeked completion; its opcode if it is none.
+    /// Returns the whole peeked completion, or the opcode of an invalid one.
     ///
     /// # Errors
     /// A queue pair gives no completions with this opcode.

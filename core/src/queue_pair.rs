@@ -35,7 +35,7 @@ pub struct QpInit {
     pub sq_sig_all: bool,
 }
 
-/// What is known of a queue pair.
+/// Attributes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct QpInfo {
@@ -108,9 +108,9 @@ impl<P: Provider> Qp<P> {
 }
 
 impl<'s, P: Provider> Verbs<'s, P> {
-    /// The rings of a queue pair with at least these capacities. They have room for more requests than that, and all of them may complete
-    /// before they are polled: up to `send_blocks` sends, since a short one takes one block, and `recv_entries` receives. See
-    /// [`Self::create_cq`].
+    /// Returns the rings of a queue pair with at least these capacities. They have room for more requests than that, and all
+    /// may complete before they are polled. These are up to `send_blocks` sends, since a short one takes one block, and
+    /// `recv_entries` receives. See [`Self::create_cq`].
     ///
     /// # Errors
     /// The capacities exceed the device's.
@@ -118,12 +118,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         ring_sizes(&self.provider, qp_type, cap)
     }
 
-    /// Makes a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit. Its completion queues must have
-    /// room for what these rings admit ([`Self::ring_sizes`]), or the program for less in flight.
+    /// Creates a queue pair in RESET. Of the free rings it gets the smallest in which its requests fit. Its completion queues
+    /// must have room for what these rings admit ([`Self::ring_sizes`]), or the program for less in flight.
     ///
     /// # Errors
-    /// A handle is stale, the capacities exceed the device's or those of all rings, the table is full, completions of a queue pair
-    /// that had the place are not polled yet, or the device refuses; nothing was made.
+    /// A handle is stale, the capacities exceed the device's or those of all rings, the table is full, or the device refuses.
+    /// Or stale completions of an earlier queue pair in the slot are not polled yet. Nothing is created.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpHandle, CreateQpError<P::Error>> {
         let pd = self.pds.get_mut(init.pd).ok_or(CreateQpError::StalePd)?;
         let send_cq = self.cqs.get(init.send_cq).ok_or(CreateQpError::StaleCq)?;
@@ -208,11 +208,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Changes those attributes of a queue pair that `mask` names, its state among them. In RESET nothing that was posted is
     /// left, and no completion of it. In ERR everything that was posted completes.
     ///
-    /// A queue pair whose queues are out ([`Self::take_send_queue`]) is moved to every state but RESET.
+    /// A queue pair whose queues are taken ([`Self::take_send_queue`]) can be moved to every state but RESET.
     ///
     /// # Errors
-    /// The handle is stale, attributes or transition are invalid, stale completions from before the last RESET or of an earlier queue
-    /// pair with the number, are not polled yet, or the device refuses; the queue pair is as before.
+    /// The handle is stale, attributes or transition are invalid, or the device refuses. Or stale completions are not polled
+    /// yet, from before the last RESET or of an earlier queue pair with the number. The queue pair is as before.
     pub fn modify_qp(&mut self, handle: QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<(), ModifyQpError<P::Error>> {
         let device = *self.provider.device_attr();
         let qp = self.qps.get_mut(handle).ok_or(ModifyQpError::Stale)?;
@@ -278,8 +278,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(())
     }
 
-    /// Takes a queue pair from RESET over INIT and RTR to RTS, with the attributes of `attr` that each transition requires for its
-    /// transport (IBTA table 91); `attr.state` is not looked at.
+    /// Takes a queue pair from RESET over INIT and RTR to RTS, with the attributes of `attr` that each transition requires for
+    /// its transport (IBTA table 91); `attr.state` is not looked at.
     ///
     /// # Errors
     /// A transition was refused: the queue pair is in the state before it.
@@ -292,7 +292,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(())
     }
 
-    /// What is known here of a queue pair; the device is not asked.
+    /// Returns the attributes of a queue pair that the verbs keep, without a command to the device.
     ///
     /// # Errors
     /// The handle is stale.
@@ -302,7 +302,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(qp.info(slot))
     }
 
-    /// What is known of a queue pair, with its state and its next PSNs as the device has them now.
+    /// Returns the attributes of a queue pair, with the state and the next PSNs that it has in the device now.
     ///
     /// # Errors
     /// The handle is stale, or the device does not answer.
@@ -316,10 +316,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(info)
     }
 
-    /// Destroys a queue pair with all that is posted. No completion of it is given after.
+    /// Destroys a queue pair with all that is posted. No completion of it is returned afterwards.
     ///
     /// # Errors
-    /// The handle is stale, a queue of the queue pair is out, or the device refuses; the queue pair is as before.
+    /// The handle is stale, a queue of the queue pair is taken ([`Self::take_send_queue`]), or the device refuses. The queue
+    /// pair is as before.
     pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyQpError<P::Error>> {
         let qp = self.qps.get_mut(handle).ok_or(DestroyQpError::Stale)?;
         if qp.send.is_none() || qp.recv.is_none() {
@@ -335,8 +336,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(())
     }
 
-    /// Drops what was posted and its completions, after the device did. Completion queues that are out drop them by themselves,
-    /// and report when they have: until then the slot is draining.
+    /// Drops what was posted and its completions, after the device did. Completion queues that are split off drop them when
+    /// they are polled, and report it: until then the slot is draining.
     fn drop_requests(&mut self, handle: QpHandle, why: u32) {
         let Some(Qp { send: Some(send), send_cq, recv_cq, qpn, .. }) = self.qps.get(handle) else { return };
         let (doorbell_head, send_cq, recv_cq, qpn) = (send.doorbell_head.get(), *send_cq, *recv_cq, *qpn);
@@ -373,11 +374,11 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Takes the send queue of a queue pair out, to be used apart from everything else, on any core.
-    /// [`Self::return_send_queue`] puts it back; until then the queue pair can neither be reset nor destroyed.
+    /// Splits the send queue of a queue pair off, to be used independently on any core. [`Self::return_send_queue`] puts it
+    /// back; until then the queue pair can neither be reset nor destroyed.
     ///
     /// # Errors
-    /// The handle is stale, or the queue is out already.
+    /// The handle is stale, or the queue is taken already.
     pub fn take_send_queue(&mut self, qp: QpHandle) -> Result<SendQueue<'s, P>, TakeError> {
         let qp = self.qps.get_mut(qp).ok_or(TakeError::Stale)?;
         let state = qp.send.take().ok_or(TakeError::Taken)?;
@@ -387,7 +388,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Puts a send queue back; one of other verbs is given back.
     ///
     /// # Errors
-    /// The queue is not one that was taken out here.
+    /// The queue was not taken from these verbs.
     #[expect(clippy::result_large_err, reason = "the queue itself is given back")]
     pub fn return_send_queue(&mut self, queue: SendQueue<'s, P>) -> Result<(), SendQueue<'s, P>> {
         let ours = self.is_ours(queue.shared);
@@ -400,10 +401,10 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Takes the receive queue of a queue pair out, as [`Self::take_send_queue`] does the send queue.
+    /// Splits the receive queue of a queue pair off, as [`Self::take_send_queue`] does the send queue.
     ///
     /// # Errors
-    /// The handle is stale, or the queue is out already.
+    /// The handle is stale, or the queue is taken already.
     pub fn take_recv_queue(&mut self, qp: QpHandle) -> Result<RecvQueue<'s, P>, TakeError> {
         let qp = self.qps.get_mut(qp).ok_or(TakeError::Stale)?;
         let state = qp.recv.take().ok_or(TakeError::Taken)?;
@@ -413,7 +414,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Puts a receive queue back; one of other verbs is given back.
     ///
     /// # Errors
-    /// The queue is not one that was taken out here.
+    /// The queue was not taken from these verbs.
     pub fn return_recv_queue(&mut self, queue: RecvQueue<'s, P>) -> Result<(), RecvQueue<'s, P>> {
         let ours = self.is_ours(queue.shared);
         match self.qps.get_mut(queue.qp()) {
@@ -426,7 +427,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 }
 
-/// [`Verbs::ring_sizes`].
+/// Implements [`Verbs::ring_sizes`].
 fn ring_sizes<P: Provider>(provider: &P, qp_type: QpType, cap: &QpCap) -> Result<RingSizes, CreateQpError<P::Error>> {
     let max = most(provider.device_attr());
     if exceeds(cap, &max) {
@@ -445,12 +446,12 @@ const RESET: u32 = 1;
 /// [`QpSlot::draining`] of a queue pair that is gone.
 const GONE: u32 = 2;
 
-/// Whether a slot is that of a queue pair that is gone, and whose completions are to be dropped.
+/// Returns whether a slot is that of a queue pair that is gone, and whose completions are to be dropped.
 fn is_gone(slot: &QpSlot<'_>) -> bool {
     slot.draining.load(Ordering::Relaxed) == GONE
 }
 
-/// Whether the completion queues of a slot that is draining were found empty since.
+/// Returns whether the completion queues of a slot that is draining were found empty since.
 fn is_drained(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
     [slot.send_cq(), slot.recv_cq()].into_iter().all(|index| {
         shared.cqs.get(usize::from(index)).is_none_or(|cq| {
@@ -460,8 +461,8 @@ fn is_drained(shared: Shared<'_>, slot: &QpSlot<'_>) -> bool {
     })
 }
 
-/// Frees the slots of queue pairs that are gone and had this number; `false` if completions of one of them are not polled yet. A
-/// queue pair in RESET gives no completions: until it leaves that, all with its number are of those before it.
+/// Frees the slots of queue pairs that are gone and had this number; `false` if completions of one of them are not polled yet.
+/// A queue pair in RESET gives no completions: until it leaves that, all with its number are of those before it.
 fn free_number(shared: Shared<'_>, qpn: Qpn) -> bool {
     let mut gone = shared.qps.iter().filter(|slot| is_gone(slot) && slot.qpn() == qpn);
     gone.all(|slot| {
@@ -474,14 +475,14 @@ fn free_number(shared: Shared<'_>, qpn: Qpn) -> bool {
     })
 }
 
-/// One work queue more or fewer completes into a queue.
+/// Counts one work queue more or fewer that completes into a queue.
 fn use_cq<P: Provider>(cqs: &mut TableView<kind::Cq, Cq<P>>, handle: CqHandle, change: i32) {
     if let Some(cq) = cqs.get_mut(handle) {
         cq.users = cq.users.saturating_add_signed(change);
     }
 }
 
-/// The most that a queue pair can have here.
+/// Returns the maximum capacities of a queue pair.
 fn most(device: &DeviceAttr) -> QpCap {
     QpCap {
         max_send_wr: device.max_qp_wr,
@@ -500,8 +501,8 @@ fn exceeds(cap: &QpCap, max: &QpCap) -> bool {
         || cap.max_inline_data > max.max_inline_data
 }
 
-/// State that a modify starts from. A caller may know before this library that the send queue of an unreliable queue pair
-/// is in error; anything else that it assumes must be so. `None` if it is not.
+/// Returns the state that a modify starts from. A caller may know before this library that the send queue of an unreliable
+/// queue pair is in error; anything else that it assumes must be so. `None` if it is not.
 fn assumed_state(qp_type: QpType, state: QpState, attr: &QpAttr, mask: QpAttrMask) -> Option<QpState> {
     if !mask.contains(QpAttrMask::CUR_STATE) || attr.cur_state == state {
         return Some(state);
@@ -524,7 +525,7 @@ struct Checked {
     max: u32,
 }
 
-/// The first attribute of `mask` whose value cannot be.
+/// Returns the first attribute of `mask` whose value is out of range.
 fn out_of_range(device: &DeviceAttr, attr: &QpAttr, mask: QpAttrMask) -> Option<Checked> {
     const NUMBER: u32 = (1 << 24) - 1;
     let ports = u32::from(device.phys_port_cnt);

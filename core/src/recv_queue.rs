@@ -4,7 +4,7 @@ use crate::FAST_PATH;
 use crate::log::format_as;
 use crate::ring::place;
 use crate::send_queue::slot_of;
-use crate::shared::{QpSlot, Shared, UsableRegion, check_sge};
+use crate::shared::{CachedRegion, QpSlot, Shared, check_sge};
 use crate::sync::Ordering;
 use crate::{Access, BadWr, PdHandle, PostRecvError, Provider, QpHandle, RecvRing, RecvWr, Sge};
 
@@ -20,7 +20,7 @@ pub(crate) struct RecvState<P: Provider> {
     pub(crate) head: u32,
 }
 
-/// The receive queue of one queue pair, taken out of [`crate::Verbs`] to be used alone, on any core: see
+/// The receive queue of one queue pair, split off from [`crate::Verbs`], for use on any core: see
 /// [`crate::Verbs::take_recv_queue`].
 pub struct RecvQueue<'s, P: Provider> {
     pub(crate) state: RecvState<P>,
@@ -30,7 +30,7 @@ pub struct RecvQueue<'s, P: Provider> {
 format_as!([P: Provider] RecvQueue<'_, P>, "RecvQueue({:?})", |this| this.qp());
 
 impl<P: Provider> RecvQueue<'_, P> {
-    /// The queue pair that it belongs to.
+    /// Returns the queue pair that it belongs to.
     pub const fn qp(&self) -> QpHandle {
         self.state.handle
     }
@@ -53,35 +53,35 @@ impl<P: Provider> RecvQueue<'_, P> {
     }
 }
 
-/// [`RecvQueue::post_recv`].
+/// Implements [`RecvQueue::post_recv`].
 #[inline]
 pub(crate) fn post_one<P: Provider>(
     state: &mut RecvState<P>,
     shared: &Shared<'_>,
     wr: &RecvWr<'_>,
 ) -> Result<(), PostRecvError> {
-    let mut known = UsableRegion::NONE;
+    let mut cached_region = CachedRegion::NONE;
     let slot = slot_of(shared, state.handle);
-    if !FAST_PATH || !slot.can_receive() || !try_post(state, shared, slot, &mut known, wr) {
+    if !FAST_PATH || !slot.can_receive() || !try_post(state, shared, slot, &mut cached_region, wr) {
         post_unusual(state, shared, wr)?;
     }
     ring_new(state, slot);
     Ok(())
 }
 
-/// [`RecvQueue::post_recv_list`].
+/// Implements [`RecvQueue::post_recv_list`].
 pub(crate) fn post_list<P: Provider>(
     state: &mut RecvState<P>,
     shared: &Shared<'_>,
     list: &[RecvWr<'_>],
 ) -> Result<(), BadWr<PostRecvError>> {
-    let mut known = UsableRegion::NONE;
+    let mut cached_region = CachedRegion::NONE;
     let slot = slot_of(shared, state.handle);
     let tries = FAST_PATH && slot.can_receive();
     let mut refused = Ok(());
     let mut rest = list.iter();
     while let Some(wr) = rest.next() {
-        if (!tries || !try_post(state, shared, slot, &mut known, wr))
+        if (!tries || !try_post(state, shared, slot, &mut cached_region, wr))
             && let Err(error) = post_unusual(state, shared, wr)
         {
             refused = Err(BadWr { index: list.len().wrapping_sub(rest.len()).wrapping_sub(1), error });
@@ -94,14 +94,14 @@ pub(crate) fn post_list<P: Provider>(
     refused
 }
 
-/// Writes a receive without telling the device, if each of its SGEs names bytes of a region that is where it is looked for first.
-/// `false`: the fast path does not take it, and nothing has happened. `known` is the region that the last SGE named.
+/// Writes a receive without ringing the doorbell, if each of its SGEs names bytes of a region in the first slot of its search.
+/// `false`: the fast path does not take it, and nothing has happened. `cached_region` is the region that the last SGE named.
 #[inline(always)]
 fn try_post<P: Provider>(
     state: &mut RecvState<P>,
     shared: &Shared<'_>,
     slot: &QpSlot<'_>,
-    known: &mut UsableRegion,
+    cached_region: &mut CachedRegion,
     wr: &RecvWr<'_>,
 ) -> bool {
     if wr.sges.len() > state.max_sge as usize {
@@ -109,8 +109,8 @@ fn try_post<P: Provider>(
     }
     // Receives of one SGE, as almost all are, are copied into registers: it is read twice.
     match *wr.sges {
-        [sge] => try_sges(state, shared, slot, known, wr.wr_id, &[sge]),
-        _ => try_sges(state, shared, slot, known, wr.wr_id, wr.sges),
+        [sge] => try_sges(state, shared, slot, cached_region, wr.wr_id, &[sge]),
+        _ => try_sges(state, shared, slot, cached_region, wr.wr_id, wr.sges),
     }
 }
 
@@ -119,7 +119,7 @@ fn try_sges<P: Provider>(
     state: &mut RecvState<P>,
     shared: &Shared<'_>,
     slot: &QpSlot<'_>,
-    known: &mut UsableRegion,
+    cached_region: &mut CachedRegion,
     wr_id: u64,
     sges: &[Sge],
 ) -> bool {
@@ -127,15 +127,15 @@ fn try_sges<P: Provider>(
         if sge.length == 0 {
             return false;
         }
-        if known.lkey.get() != sge.lkey.get() {
+        if cached_region.lkey.get() != sge.lkey.get() {
             match shared.regions.find_usable(sge.lkey) {
                 Some(region) if region.pd == state.pd.index() && region.access.contains(Access::LOCAL_WRITE) => {
-                    *known = region;
+                    *cached_region = region;
                 }
                 _ => return false,
             }
         }
-        if !known.contains(sge.addr, sge.length) {
+        if !cached_region.contains(sge.addr, sge.length) {
             return false;
         }
     }
@@ -157,7 +157,7 @@ fn write<P: Provider>(state: &mut RecvState<P>, slot: &QpSlot<'_>, wr_id: u64, s
     state.head = at.wrapping_add(1);
 }
 
-/// Writes any receive without telling the device, or finds out what is wrong with it.
+/// Writes any receive without ringing the doorbell, or returns what is wrong with it.
 #[cold]
 #[inline(never)]
 fn post_unusual<P: Provider>(state: &mut RecvState<P>, shared: &Shared<'_>, wr: &RecvWr<'_>) -> Result<(), PostRecvError> {

@@ -8,7 +8,7 @@ use crate::{
     MrRequest, PdHandle, Provider, Refused, RegMrError, Region, Rkey, StaleHandle,
 };
 
-/// What is known of a memory region.
+/// Attributes of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MrInfo {
@@ -65,7 +65,7 @@ impl<P: Provider> Verbs<'_, P> {
         Ok(())
     }
 
-    /// One object fewer in a domain.
+    /// Counts one object fewer in a domain.
     pub(crate) fn leave_pd(&mut self, handle: PdHandle) {
         if let Some(pd) = self.pds.get_mut(handle) {
             pd.users = pd.users.saturating_sub(1);
@@ -75,7 +75,7 @@ impl<P: Provider> Verbs<'_, P> {
     /// Registers a buffer, which the region owns until [`Self::dereg_mr`] gives it back.
     ///
     /// # Errors
-    /// Rights, range or domain make no sense, the table is full, or the device refuses: the buffer comes back, unless the device
+    /// Rights, range or domain are invalid, the table is full, or the device refuses. The buffer is returned, unless the device
     /// did not answer and may still use it.
     pub fn reg_mr<B: DmaBuffer + 'static>(
         &mut self,
@@ -101,8 +101,8 @@ impl<P: Provider> Verbs<'_, P> {
     /// Registers `length` bytes from `addr` of the caller's address space, which `map` turns into the device's.
     ///
     /// # Safety
-    /// Until [`Self::dereg_mr_raw`] has succeeded for the region, the bytes that `map` names for the device stay allocated and
-    /// are nothing that a Rust reference is made to, and every other user of them expects the device to read and write them.
+    /// Until [`Self::dereg_mr_raw`] has succeeded for the region, the bytes that `map` names for the device stay allocated. No
+    /// Rust reference to them exists, and every other user of them expects the device to read and write them.
     ///
     /// # Errors
     /// Same as [`Self::reg_mr`].
@@ -196,7 +196,7 @@ impl<P: Provider> Verbs<'_, P> {
         slot.set(facts.as_ref());
     }
 
-    /// What is known of a region, its keys among it.
+    /// Returns the attributes of a region, with its keys.
     ///
     /// # Errors
     /// The handle is stale.
@@ -207,7 +207,8 @@ impl<P: Provider> Verbs<'_, P> {
     /// Deregisters a region to which no window is bound, and gives its buffer back: the device does not use it any more.
     ///
     /// # Errors
-    /// The region is not of this device, windows are bound to it, or the device refuses: the region comes back and is as before.
+    /// The region is not of this device, windows are bound to it, or the device refuses: the region comes back and is as
+    /// before.
     pub fn dereg_mr<B: DmaBuffer + 'static>(
         &mut self,
         region: Region<B>,

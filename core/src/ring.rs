@@ -1,14 +1,14 @@
 //! Counters of a ring of requests in flight: they run freely over 32 bits, and only wrapped differences mean anything.
 #![deny(clippy::arithmetic_side_effects)]
 
-/// Where the request of a counter lies among `places`, a power of two.
+/// Returns where the request of a counter lies among `places`, a power of two.
 #[inline(always)]
 pub(crate) const fn place(counter: u32, places: usize) -> usize {
     counter as usize & places.wrapping_sub(1)
 }
 
-/// The counter from `tail` to before `head` with these low 16 bits, if there is one. A ring has 32,768 places at most, so that
-/// 16 bits distinguish any two in flight.
+/// Returns the counter from `tail` to before `head` with these low 16 bits, if there is one. A ring has 32,768 places at most,
+/// so that 16 bits distinguish any two in flight.
 #[inline(always)]
 pub(crate) fn locate(head: u32, tail: u32, low: u16) -> Option<u32> {
     let distance = u32::from(low.wrapping_sub(tail as u16));

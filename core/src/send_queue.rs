@@ -5,7 +5,7 @@ use core::cell::Cell;
 use crate::FAST_PATH;
 use crate::log::{format_as, log_event};
 use crate::ring::place;
-use crate::shared::{NO_QP, QpSlot, Shared, UsableRegion, check_sge};
+use crate::shared::{CachedRegion, NO_QP, QpSlot, Shared, check_sge};
 use crate::storage::{SendEntry, SendFacts};
 use crate::sync::Ordering;
 use crate::window::{BindRequest, Binding, CheckedBind, MwBind};
@@ -29,7 +29,7 @@ bitflags::bitflags! {
 }
 
 impl OpSet {
-    /// What requests of a transport can be posted.
+    /// Returns the requests that can be posted on a transport.
     fn of(qp_type: QpType, device: &DeviceAttr) -> Self {
         let all = match qp_type {
             QpType::Rc | QpType::XrcSend => Self::all(),
@@ -41,7 +41,7 @@ impl OpSet {
     }
 }
 
-/// Send flags that a transport has.
+/// Returns the send flags that a transport has.
 fn transport_flags(qp_type: QpType) -> SendFlags {
     match qp_type {
         QpType::Rc | QpType::XrcSend => SendFlags::KNOWN,
@@ -57,7 +57,7 @@ fn max_message_of(device: &DeviceAttr) -> u32 {
     }
 }
 
-/// Whether a queue pair of this state takes send requests.
+/// Returns whether a queue pair of this state takes send requests.
 #[inline(always)]
 pub(crate) const fn can_send(state: QpState) -> bool {
     matches!(state, QpState::Rts | QpState::Sqd)
@@ -114,8 +114,8 @@ impl SendLimits {
         }
     }
 
-    /// The flags of a request that is posted with `flags`. The intersection says to the compiler that no flag but SIGNALED is added,
-    /// so that it knows the result where it knows `flags`.
+    /// Returns the flags of a request that is posted with `flags`. The intersection says to the compiler that no flag but
+    /// SIGNALED is added, so that it knows the result where it knows `flags`.
     #[inline(always)]
     const fn effective(&self, flags: SendFlags) -> SendFlags {
         flags.union(self.always.intersection(SendFlags::SIGNALED))
@@ -140,7 +140,7 @@ pub(crate) struct SendState<P: Provider> {
     pub(crate) doorbell_head: Cell<u32>,
 }
 
-/// The send queue of one queue pair, taken out of [`crate::Verbs`] to be used alone, on any core: see
+/// The send queue of one queue pair, split off from [`crate::Verbs`], for use on any core: see
 /// [`crate::Verbs::take_send_queue`].
 pub struct SendQueue<'s, P: Provider> {
     pub(crate) state: SendState<P>,
@@ -150,7 +150,7 @@ pub struct SendQueue<'s, P: Provider> {
 format_as!([P: Provider] SendQueue<'_, P>, "SendQueue({:?})", |this| this.qp());
 
 impl<'s, P: Provider> SendQueue<'s, P> {
-    /// The queue pair that it belongs to.
+    /// Returns the queue pair that it belongs to.
     pub const fn qp(&self) -> QpHandle {
         self.state.limits.handle
     }
@@ -196,7 +196,7 @@ impl<'s, P: Provider> SendQueue<'s, P> {
     }
 }
 
-/// [`SendQueue::post_send`].
+/// Implements [`SendQueue::post_send`].
 #[inline(always)]
 pub(crate) fn post_one<P: Provider>(
     state: &mut SendState<P>,
@@ -215,7 +215,7 @@ pub(crate) fn post_one<P: Provider>(
     Ok(())
 }
 
-/// [`SendQueue::post_send_list`]. Not part of the caller: the loop wants every register.
+/// Implements [`SendQueue::post_send_list`]. Not part of the caller: the loop wants every register.
 #[inline(never)]
 pub(crate) fn post_list<P: Provider>(
     state: &mut SendState<P>,
@@ -241,8 +241,8 @@ pub(crate) fn post_list<P: Provider>(
     result
 }
 
-/// [`append`] for what [`PostCursor::post_fast`] does not post. What that may post goes on as a copy, with copies of its SGEs,
-/// so that the caller's own need not lie in memory for those that are posted.
+/// Does the work of [`append`] for requests that [`PostCursor::post_fast`] does not post. What that may post goes on as a copy,
+/// with copies of its SGEs, so that the caller's own need not lie in memory for those that are posted.
 #[inline(always)]
 fn append_copy<P: Provider>(
     state: &SendState<P>,
@@ -266,8 +266,8 @@ fn append_copy<P: Provider>(
     }
 }
 
-/// Posts one request of any kind, on what is kept; rings the doorbell if `ring`. Each operation has code of its own here, which knows
-/// what it is (not with the feature `small`: there all share one copy).
+/// Posts one request of any kind, on what is kept; rings the doorbell if `ring`. Each operation has code of its own here, which
+/// knows what it is (not with the feature `small`: there all share one copy).
 #[inline(never)]
 fn append<P: Provider>(state: &SendState<P>, shared: &Shared<'_>, wr: &SendWr<'_>, ring: bool) -> Result<(), PostSendError> {
     let mut open = PostCursor::new(state, shared);
@@ -276,7 +276,7 @@ fn append<P: Provider>(state: &SendState<P>, shared: &Shared<'_>, wr: &SendWr<'_
     posted
 }
 
-/// [`SendQueue::bind_mw`].
+/// Implements [`SendQueue::bind_mw`].
 pub(crate) fn bind_one<P: Provider>(
     state: &mut SendState<P>,
     shared: &Shared<'_>,
@@ -289,15 +289,16 @@ pub(crate) fn bind_one<P: Provider>(
     bound
 }
 
-/// [`SendQueue::ring`].
+/// Implements [`SendQueue::ring`].
 pub(crate) fn ring_unannounced<P: Provider>(state: &mut SendState<P>, shared: &Shared<'_>) {
     PostCursor::new(state, shared).ring();
 }
 
 /// The send queue of one queue pair, open for requests that one doorbell announces.
 ///
-/// [`Self::ring`] rings the doorbell, and so does the end of the batch. Of a batch that is forgotten (`mem::forget`), the requests
-/// since the last doorbell up to its last bind, and perhaps some after that, wait for the next doorbell; the rest is not posted.
+/// [`Self::ring`] rings the doorbell, and so does the end of the batch. A batch may be forgotten (`mem::forget`). Then its
+/// requests since the last doorbell wait for the next one: all up to its last bind, and perhaps some after that. The rest is
+/// not posted.
 #[must_use = "the doorbell rings when the batch ends"]
 pub struct SendBatch<'a, P: Provider> {
     open: PostCursor<'a, P>,
@@ -306,8 +307,8 @@ pub struct SendBatch<'a, P: Provider> {
 format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.state.limits.handle);
 
 /// What a batch has at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it: calls
-/// work on what is kept in `state` ([`Self::keep`], [`Self::resume`]). Only what changes from request to request is here: the rest
-/// costs no more where it lies.
+/// work on what is kept in `state` ([`Self::keep`], [`Self::resume`]). Only what changes from request to request is here: the
+/// rest costs no more where it lies.
 struct PostCursor<'a, P: Provider> {
     writer: <P::SendRing as SendRing>::Writer<'a>,
     state: &'a SendState<P>,
@@ -318,10 +319,10 @@ struct PostCursor<'a, P: Provider> {
     /// The block that `head` may not go past.
     end: u32,
     /// The region that the last SGE named, with its domain found good.
-    known: UsableRegion,
+    cached_region: CachedRegion,
 }
 
-/// The slot of a queue pair whose queue is at hand.
+/// Returns the slot of a queue pair whose queue the caller has.
 #[inline(always)]
 pub(crate) fn slot_of<'a>(shared: &Shared<'a>, handle: QpHandle) -> &'a QpSlot<'a> {
     match shared.qps.get(usize::from(handle.index())) {
@@ -526,7 +527,7 @@ impl<'a, P: Provider> SendBatch<'a, P> {
         self.open.ring();
     }
 
-    /// Blocks that are free in the send queue.
+    /// Returns the blocks that are free in the send queue.
     pub fn free_blocks(&mut self) -> u32 {
         self.open.end = free_end(self.open.slot, &self.open.state.limits);
         self.open.end.wrapping_sub(self.open.head)
@@ -546,7 +547,7 @@ fn ring_from<'a, P: Provider>(
     }
 }
 
-/// The same where it does not.
+/// Rings the doorbell for new requests.
 #[cfg_attr(not(feature = "small"), inline(always))]
 #[cfg_attr(feature = "small", inline(never))]
 fn ring_new<'a, P: Provider>(
@@ -562,13 +563,13 @@ fn ring_new<'a, P: Provider>(
     state.doorbell_head.set(head);
 }
 
-/// The block that the head may not go past now.
+/// Returns the block that the head may not go past now.
 #[inline(always)]
 fn free_end(slot: &QpSlot<'_>, limits: &SendLimits) -> u32 {
     slot.send.tail.load(Ordering::Acquire).wrapping_add(limits.blocks)
 }
 
-/// [`SendBatch::bind_mw`] on what is kept.
+/// Runs [`SendBatch::bind_mw`] on the saved state.
 #[inline(never)]
 fn append_bind_mw<P: Provider>(
     state: &SendState<P>,
@@ -583,7 +584,7 @@ fn append_bind_mw<P: Provider>(
     bound
 }
 
-/// [`SendBatch::bind`] on what is kept.
+/// Runs [`SendBatch::bind`] on the saved state.
 #[inline(never)]
 fn append_bind_type2<P: Provider>(
     state: &SendState<P>,
@@ -600,7 +601,7 @@ fn append_bind_type2<P: Provider>(
     posted
 }
 
-/// [`SendBatch::local_inv`] on what is kept.
+/// Runs [`SendBatch::local_inv`] on the saved state.
 #[inline(never)]
 fn append_local_inv<P: Provider>(
     state: &SendState<P>,
@@ -615,9 +616,9 @@ fn append_local_inv<P: Provider>(
     posted
 }
 
-/// What [`PostCursor::try_sges`] does not post: requests with SGEs that name no byte, without those, or whose regions are not where
-/// they are looked for first; or finds out what is wrong. Takes values that go in registers: a reference would keep what the
-/// caller has in memory.
+/// Posts what [`PostCursor::try_sges`] does not: requests without SGEs, with SGEs of no byte, or with regions outside the first
+/// slot of their search. Or returns what is wrong. Takes values that go in registers: a reference would keep what the caller
+/// has in memory.
 #[cold]
 #[inline(never)]
 fn append_sges_slow<P: Provider>(
@@ -635,7 +636,7 @@ fn append_sges_slow<P: Provider>(
     posted
 }
 
-/// What [`PostCursor::try_inline`] does not post: requests without a byte; or finds out what is wrong. Takes values, as
+/// Posts what [`PostCursor::try_inline`] does not: requests without a byte. Or returns what is wrong. Takes values, as
 /// [`append_sges_slow`].
 #[cold]
 #[inline(never)]
@@ -661,7 +662,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         let SendState { ring, limits, head, .. } = state;
         let slot = slot_of(shared, limits.handle);
         let (end, head) = (free_end(slot, limits), head.get());
-        Self { writer: ring.writer(), state, shared, slot, head, end, known: UsableRegion::NONE }
+        Self { writer: ring.writer(), state, shared, slot, head, end, cached_region: CachedRegion::NONE }
     }
 
     /// Posts one of the short requests that most programs live on, as part of the caller. `false`: it is another one, or
@@ -720,13 +721,13 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         ring_from(&mut self.writer, self.state, self.slot, self.head);
     }
 
-    /// The same where something was posted since.
+    /// Rings the doorbell for requests since the last one.
     #[inline(always)]
     fn ring_new(&mut self) {
         ring_new(&mut self.writer, self.state, self.slot, self.head);
     }
 
-    /// Whether the transport has the operation and its flags.
+    /// Returns whether the transport has the operation and its flags.
     #[inline(always)]
     fn admits(&self, op: OpSet, legal: SendFlags, flags: SendFlags) -> bool {
         let needs = u32::from(op.bits()) | (flags.bits() & 0xff) << 8;
@@ -743,7 +744,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         true
     }
 
-    /// What [`Self::has_room`] has found.
+    /// Returns the error where [`Self::has_room`] has found no room.
     #[inline(always)]
     fn full(&self, needed: u32) -> PostSendError {
         PostSendError::QueueFull { needed, free: self.end.wrapping_sub(self.head) }
@@ -798,8 +799,8 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         if !FAST_PATH {
             return self.put_any_sges((wr_id, flags), op, sges);
         }
-        // Each SGE is read twice, to be checked and to be written. The few of a short request are copied before, into registers;
-        // what is called gets another copy.
+        // Each SGE is read twice, to be checked and to be written. The few of a short request are copied before, into
+        // registers; what is called gets another copy.
         let posted = match *sges {
             [one] => self.try_sges(wr_id, flags, op, &[one]),
             [one, two] => self.try_sges(wr_id, flags, op, &[one, two]),
@@ -1094,20 +1095,20 @@ impl<'a, P: Provider> PostCursor<'a, P> {
         log_event!(trace, "bind of {:?} posted on {:?}", checked.mw, handle);
     }
 
-    /// Whether an SGE names bytes, not too many, and its region allows them and is where it is looked for first.
+    /// Returns whether an SGE names bytes, not too many, and its region allows them and is in the first slot of its search.
     #[inline(always)]
     fn contains(&mut self, sge: &Sge, need: Access) -> bool {
         // No byte and too many bytes in one comparison.
         if sge.length.wrapping_sub(1) >= self.state.limits.max_message {
             return false;
         }
-        if self.known.lkey.get() != sge.lkey.get() {
+        if self.cached_region.lkey.get() != sge.lkey.get() {
             match self.shared.regions.find_usable(sge.lkey) {
-                Some(region) if region.pd == self.state.limits.pd.index() => self.known = region,
+                Some(region) if region.pd == self.state.limits.pd.index() => self.cached_region = region,
                 _ => return false,
             }
         }
-        self.known.access.contains(need) && self.known.contains(sge.addr, sge.length)
+        self.cached_region.access.contains(need) && self.cached_region.contains(sge.addr, sge.length)
     }
 
     /// Remembers the request at the head, and goes on after it.
@@ -1131,7 +1132,7 @@ impl<'a, P: Provider> PostCursor<'a, P> {
     }
 }
 
-/// No request starts in `count` blocks from `at` on.
+/// Records that no request starts in `count` blocks from `at` on.
 #[inline(never)]
 fn clear_rest(entries: &[SendEntry], at: u32, count: u32) {
     for middle in 0..count {
@@ -1141,7 +1142,7 @@ fn clear_rest(entries: &[SendEntry], at: u32, count: u32) {
     }
 }
 
-/// What is wrong with an operation, its flags or its number of SGEs.
+/// Returns what is wrong with an operation, its flags or its number of SGEs.
 fn refusal(
     limits: &SendLimits,
     op: OpSet,
@@ -1167,7 +1168,7 @@ fn refusal(
     if count > limits.max_sge as usize { Some(PostSendError::SgeCount { count, max: limits.max_sge }) } else { None }
 }
 
-/// [`refusal`] where something is wrong.
+/// Returns [`refusal`] where something is wrong.
 #[cold]
 #[inline(never)]
 fn refused(
@@ -1184,7 +1185,7 @@ fn refused(
     }
 }
 
-/// What is wrong with an SGE, if anything is. By values: a reference would keep the caller's SGE out of its registers.
+/// Returns what is wrong with an SGE, if anything is. By values: a reference would keep the caller's SGE out of its registers.
 #[cold]
 #[inline(never)]
 fn fault_of(shared: &Shared<'_>, pd: PdHandle, need: Access, addr: u64, length: u32, lkey: Lkey) -> Option<SgeFault> {
@@ -1200,8 +1201,8 @@ impl<P: Provider> Drop for SendBatch<'_, P> {
     }
 }
 
-/// Rings at the end of a batch. A call, and by values: the end is also part of what unwinds when the caller panics, which is not
-/// inlined unless it is very short; a reference there would keep the batch out of its registers everywhere.
+/// Rings at the end of a batch. A call, and by values: the end is also part of the code that unwinds after a panic of the
+/// caller, which is inlined only if it is very short. A reference there would keep the batch out of its registers everywhere.
 #[inline(never)]
 fn ring_at_end<P: Provider>(state: &SendState<P>, slot: &QpSlot<'_>, head: u32) {
     ring_from(&mut state.ring.writer(), state, slot, head);

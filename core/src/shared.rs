@@ -41,7 +41,7 @@ pub(crate) struct RegionFacts {
 }
 
 impl RegionFacts {
-    /// Whether `length` bytes from `addr`, an address of the region, lie inside it.
+    /// Returns whether `length` bytes from `addr`, an address of the region, lie inside it.
     #[inline(always)]
     pub(crate) const fn contains(&self, addr: u64, length: u64) -> bool {
         let offset = addr.wrapping_sub(self.base);
@@ -49,9 +49,9 @@ impl RegionFacts {
     }
 }
 
-/// What posting keeps of a region that the last SGE named, when its domain was found good.
+/// The region of the last SGE, whose domain was checked. Posting checks the next SGE against it first.
 #[derive(Clone, Copy)]
-pub(crate) struct UsableRegion {
+pub(crate) struct CachedRegion {
     pub(crate) lkey: Lkey,
     /// Slot of its domain.
     pub(crate) pd: u16,
@@ -60,11 +60,11 @@ pub(crate) struct UsableRegion {
     length: u64,
 }
 
-impl UsableRegion {
+impl CachedRegion {
     /// No region: it has no byte.
     pub(crate) const NONE: Self = Self { lkey: Lkey::new(0), pd: 0, access: Access::empty(), base: 0, length: 0 };
 
-    /// As [`RegionFacts::contains`].
+    /// Does the same as [`RegionFacts::contains`].
     #[inline(always)]
     pub(crate) const fn contains(&self, addr: u64, length: u32) -> bool {
         match addr.wrapping_sub(self.base).checked_add(length as u64) {
@@ -74,8 +74,9 @@ impl UsableRegion {
     }
 }
 
-/// A slot of the table of regions. Written by the control path; read by the poster, at any time: a sequence number that is
-/// odd while the slot is written, and that differs after, shows a reader that what it has read does not belong together.
+/// A slot of the table of regions. Written by the control path; read by the poster, at any time. The sequence number is odd
+/// while the slot is written, and differs afterwards (a seqlock): it shows a reader that the words it has read do not belong
+/// together.
 #[derive(Debug)]
 pub(crate) struct RegionSlot {
     sequence: AtomicU32,
@@ -129,7 +130,7 @@ impl RegionSlot {
         self.lkey.load(Ordering::Relaxed) == 0
     }
 
-    /// The region with this key, if it is in this slot and is not being changed.
+    /// Returns the region with this key, if it is in this slot and is not being changed.
     #[inline(always)]
     fn find(&self, lkey: Lkey) -> Option<RegionFacts> {
         // A vacant slot has key 0; what is found for that has no bytes and no domain.
@@ -140,22 +141,22 @@ impl RegionSlot {
         self.facts_since(before, lkey)
     }
 
-    /// [`Self::find`] that reads only what posting needs.
+    /// Does the same as [`Self::find`], and reads only what posting needs.
     #[inline(always)]
-    fn find_usable(&self, lkey: Lkey) -> Option<UsableRegion> {
+    fn find_usable(&self, lkey: Lkey) -> Option<CachedRegion> {
         let before = self.sequence.load(Ordering::Acquire);
         if self.lkey.load(Ordering::Relaxed) != lkey.get() {
             return None;
         }
         let rights = self.rights.load(Ordering::Relaxed);
         let access = Access::from_bits_retain(rights & 0xffff);
-        let region = UsableRegion { lkey, pd: (rights >> 16) as u16, access, base: self.base.get(), length: self.length.get() };
+        let region = CachedRegion { lkey, pd: (rights >> 16) as u16, access, base: self.base.get(), length: self.length.get() };
         fence(Ordering::Acquire);
         // Never equal if it was odd, when the slot is being written.
         if self.sequence.load(Ordering::Relaxed) == before & !1 { Some(region) } else { None }
     }
 
-    /// The region in this slot, if there is one and it is not being changed.
+    /// Returns the region in this slot, if there is one and it is not being changed.
     pub(crate) fn facts(&self) -> Option<RegionFacts> {
         let before = self.sequence.load(Ordering::Acquire);
         let lkey = Lkey::new(self.lkey.load(Ordering::Relaxed));
@@ -184,7 +185,8 @@ impl RegionSlot {
 #[derive(Clone, Copy)]
 pub(crate) struct Regions<'s> {
     slots: &'s [RegionSlot],
-    /// Bits of a key's index that name the slot where the search for it begins: keys that a device assigns in turn spread evenly.
+    /// Bits of a key's index that name the slot where the search for it begins: keys that a device assigns in turn spread
+    /// evenly.
     mask: u32,
 }
 
@@ -199,16 +201,16 @@ impl<'s> Regions<'s> {
         self.slots
     }
 
-    /// The region with this key, if it is in the slot where the search for it begins.
+    /// Returns the region with this key, if it is in the first slot of its search.
     #[inline(always)]
-    pub(crate) fn find_usable(&self, lkey: Lkey) -> Option<UsableRegion> {
+    pub(crate) fn find_usable(&self, lkey: Lkey) -> Option<CachedRegion> {
         match self.slots.get((lkey.get() >> 8 & self.mask) as usize) {
             Some(slot) => slot.find_usable(lkey),
             None => None,
         }
     }
 
-    /// The region with this key.
+    /// Returns the region with this key.
     #[inline(always)]
     pub(crate) fn find(&self, lkey: Lkey) -> Option<RegionFacts> {
         if cfg!(not(feature = "small"))
@@ -220,7 +222,7 @@ impl<'s> Regions<'s> {
         find_beyond(self.slots, self.mask, lkey)
     }
 
-    /// Every slot with its index, in the order in which a key is looked for.
+    /// Returns every slot with its index, in the order of the search for a key.
     pub(crate) fn in_order(&self, lkey: Lkey) -> impl Iterator<Item = (usize, &'s RegionSlot)> + use<'s> {
         let (slots, first) = (self.slots, (lkey.get() >> 8 & self.mask) as usize);
         (0..slots.len()).filter_map(move |step| {
@@ -231,7 +233,7 @@ impl<'s> Regions<'s> {
     }
 }
 
-/// [`Regions::find`] in the slots after the first.
+/// Runs [`Regions::find`] on the slots after the first.
 #[cold]
 #[inline(never)]
 fn find_beyond(slots: &[RegionSlot], mask: u32, lkey: Lkey) -> Option<RegionFacts> {
@@ -242,7 +244,7 @@ fn find_beyond(slots: &[RegionSlot], mask: u32, lkey: Lkey) -> Option<RegionFact
     Regions { slots, mask }.in_order(lkey).find_map(|(_, slot)| slot.find(lkey))
 }
 
-/// What is wrong with an SGE of a queue pair whose domain has slot `pd`, if its region must have the rights `need`.
+/// Returns what is wrong with an SGE of a queue pair whose domain has slot `pd`, if its region must have the rights `need`.
 #[cfg_attr(not(feature = "small"), inline(always))]
 #[cfg_attr(feature = "small", inline(never))]
 pub(crate) fn check_sge(regions: &Regions<'_>, pd: u16, need: Access, sge: &Sge) -> Result<(), crate::SgeFault> {
@@ -300,7 +302,7 @@ impl CqSlot {
         }
     }
 
-    /// An event came: the next arm asks for the one after it.
+    /// Counts an event: the next arm asks for the one after it.
     pub(crate) fn event(&self) {
         self.events.store(self.events.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         self.wake();
@@ -357,7 +359,7 @@ impl RingCounters {
         Self { head: AtomicU32::new(0), tail: AtomicU32::new(0) }
     }
 
-    /// Both at `at`: while there is no poster and no poller.
+    /// Sets both to `at`, while there is no poster and no poller.
     pub(crate) fn start_at(&self, at: u32) {
         self.head.store(at, Ordering::Relaxed);
         self.tail.store(at, Ordering::Relaxed);
@@ -367,7 +369,7 @@ impl RingCounters {
         self.head.load(Ordering::Relaxed).wrapping_sub(self.tail.load(Ordering::Relaxed))
     }
 
-    /// The request in flight with these low bits of its counter.
+    /// Returns the request in flight with these low bits of its counter.
     #[inline(always)]
     pub(crate) fn locate(&self, low: u16) -> Option<u32> {
         let tail = self.tail.load(Ordering::Relaxed);
@@ -407,19 +409,19 @@ impl<'r> QpSlot<'r> {
         }
     }
 
-    /// [`Self::state`] for the control path. Of a queue pair that was reset, the poller may take a stale completion, and write
-    /// ERR, until it has seen that the slot is draining.
+    /// Returns [`Self::state`] for the control path. Of a queue pair that was reset, the poller may take a stale completion,
+    /// and write ERR, until it has seen that the slot is draining.
     pub(crate) fn control_state(&self) -> QpState {
         if self.is_draining() { QpState::Reset } else { self.state() }
     }
 
-    /// Whether send requests can be posted: [`QpState::Rts`] or [`QpState::Sqd`].
+    /// Returns whether send requests can be posted: [`QpState::Rts`] or [`QpState::Sqd`].
     #[inline(always)]
     pub(crate) fn can_send(&self) -> bool {
         self.state.load(Ordering::Relaxed).wrapping_sub(QpState::Rts as u32) < 2
     }
 
-    /// Whether receives can be posted: in every state but [`QpState::Reset`] and [`QpState::Err`].
+    /// Returns whether receives can be posted: in every state but [`QpState::Reset`] and [`QpState::Err`].
     #[inline(always)]
     pub(crate) fn can_receive(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
@@ -434,19 +436,19 @@ impl<'r> QpSlot<'r> {
         Qpn::new(self.qpn.load(Ordering::Relaxed))
     }
 
-    /// Whether its completions are to be dropped.
+    /// Returns whether its completions are to be dropped.
     #[inline(always)]
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed) != 0
     }
 
-    /// Slot of the completion queue for sends.
+    /// Returns the slot of the completion queue for sends.
     #[inline(always)]
     pub(crate) fn send_cq(&self) -> u16 {
         (self.cqs.load(Ordering::Relaxed) >> 16) as u16
     }
 
-    /// Slot of the completion queue for receives.
+    /// Returns the slot of the completion queue for receives.
     #[inline(always)]
     pub(crate) fn recv_cq(&self) -> u16 {
         self.cqs.load(Ordering::Relaxed) as u16

@@ -8,7 +8,7 @@ use crate::{Provider, Verbs};
 /// [`Verbs`] behind a spin lock: the control path for several cores without an operating system.
 ///
 /// The lock may be held for the length of a firmware command. Nothing on the data path takes it: send, receive and completion
-/// queues and the interrupt handler are taken out of the verbs and used by themselves.
+/// queues and the interrupt handler are split off and used independently.
 pub struct SharedVerbs<'s, P: Provider> {
     verbs: Mutex<Verbs<'s, P>>,
 }

@@ -43,7 +43,7 @@ impl SendEntry {
         self.shape.store(u32::from(facts.blocks) | (facts.opcode as u32) << 16, Ordering::Relaxed);
     }
 
-    /// No request starts here.
+    /// Records that no request starts here.
     #[inline(always)]
     pub(crate) fn clear(&self) {
         self.shape.store(0, Ordering::Relaxed);
@@ -61,8 +61,8 @@ impl SendEntry {
     }
 }
 
-/// The operation with this code, [`WcOpcode`] as a number. Eight codes of eight operations, so that it is no more than a mask;
-/// a send is none of the last.
+/// Returns the operation with this code, [`WcOpcode`] as a number. Eight codes of eight operations, so that it is no more than
+/// a mask; a send is none of the last.
 #[inline(always)]
 const fn opcode(code: u8) -> WcOpcode {
     match code & 7 {
@@ -98,18 +98,19 @@ impl<const SQ: usize, const RQ: usize> QpRings<SQ, RQ> {
         assert!(RQ == 0 || RQ.is_power_of_two() && RQ <= 1 << 15, "RQ is a power of two, 32768 at most");
     };
 
-    /// Rings without a request.
+    /// Creates rings without a request.
     pub const fn new() -> Self {
         const { Self::CAPACITIES };
         Self { send: [const { SendEntry::new() }; SQ], recv: [const { Word64::new(0) }; RQ] }
     }
 
-    /// What a [`Storage`] is made of. One pair of rings serves one [`Storage`]: in two, one would report the other's `wr_id`s.
+    /// Returns a view, of which a [`Storage`] is made. One pair of rings serves one [`Storage`]: in two, one would report the
+    /// other's `wr_id`s.
     pub const fn view(&self) -> RingsView<'_> {
         RingsView { send: &self.send, recv: &self.recv }
     }
 
-    /// The same for each of several.
+    /// Returns a view of each of several rings.
     pub fn views<const N: usize>(rings: &[Self; N]) -> [RingsView<'_>; N] {
         rings.each_ref().map(Self::view)
     }
@@ -135,8 +136,9 @@ format_as!(
     |this| this.send.len(), this.recv.len(),
 );
 
-/// The tables of one device's objects, without heap: room for `PD` protection domains, `MR` regions, `MW` windows (and as many
-/// binds in flight), `CQ` completion queues and `QP` queue pairs, whose rings are apart ([`QpRings`]), each of its own size.
+/// The tables of one device's objects, without heap. They have room for `PD` protection domains, `MR` regions, `MW` windows
+/// (and as many binds in flight), `CQ` completion queues and `QP` queue pairs. The rings are separate, each of its own size
+/// ([`QpRings`]).
 ///
 /// Each number is 65,535 at most. Other numbers do not compile.
 pub struct Storage<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize> {
@@ -166,7 +168,7 @@ impl<'r, P: Provider, const PD: usize, const MR: usize, const MW: usize, const C
         "a table has 65535 slots at most"
     );
 
-    /// Empty tables, and the rings for each queue pair.
+    /// Creates empty tables, with the rings for each queue pair.
     pub const fn new(rings: [RingsView<'r>; QP]) -> Self {
         const { Self::CAPACITIES };
         let mut qp_slots = [const { QpSlot::new(RingsView { send: &[], recv: &[] }) }; QP];

@@ -38,8 +38,8 @@ impl Word64 {
     }
 }
 
-/// Eight bytes that are written by one core and read by another after it has seen a counter that was published later. What is true
-/// for two halves is true for a whole word, so the model has these.
+/// Eight bytes that are written by one core and read by another after it has seen a counter that was published later. What is
+/// true for two halves is true for a whole word, so the model has these.
 #[cfg(any(not(target_has_atomic = "64"), all(test, loom)))]
 #[derive(Debug)]
 pub(crate) struct Word64 {

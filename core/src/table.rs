@@ -15,7 +15,8 @@ pub(crate) struct Slot<T> {
 impl<T> Slot<T> {
     const EMPTY: Self = Self { generation: 0, used: false, value: None };
 
-    /// The generation that the next object here gets, if one may be put here; `first` is the one that every slot starts with.
+    /// Returns the generation that the next object here gets, if one may be put here; `first` is the one that every slot starts
+    /// with.
     fn vacancy(&self, first: u32) -> Option<u32> {
         if self.value.is_some() || self.used && self.generation == first {
             return None;
@@ -56,7 +57,7 @@ impl<K, T> TableView<K, T> {
         if slot.generation == handle.generation() { slot.value.as_mut() } else { None }
     }
 
-    /// Every live object with its handle, by slot.
+    /// Returns every live object with its handle, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Handle<K>, &T)> {
         (0..=u16::MAX).zip(&self.slots).filter_map(|(index, slot)| {
             let value = slot.value.as_ref()?;
@@ -64,14 +65,14 @@ impl<K, T> TableView<K, T> {
         })
     }
 
-    /// The handle that the next object gets, if there is room; `first` is the generation that every slot starts with.
+    /// Returns the handle that the next object gets, if there is room; `first` is the generation that every slot starts with.
     ///
     /// A slot that has been through all its generations is not used again: its old handles stay stale.
     pub(crate) fn vacancy(&self, first: u32) -> Option<Handle<K>> {
         (0..u16::MAX).zip(&self.slots).find_map(|(index, slot)| Some(Handle::new(index, slot.vacancy(first)?)))
     }
 
-    /// The handle of the next object at `index`, if that slot is free.
+    /// Returns the handle of the next object at `index`, if that slot is free.
     pub(crate) fn vacancy_at(&self, index: usize, first: u32) -> Option<Handle<K>> {
         Some(Handle::new(u16::try_from(index).ok()?, self.slots.get(index)?.vacancy(first)?))
     }

@@ -1,5 +1,5 @@
-//! The state machine of queue pairs: which transitions a transport has, and the attributes that each needs and allows
-//! (IBTA 11.2.5.2, with the choices of Linux for what the specification leaves open).
+//! The state machine of queue pairs: which transitions a transport has, and the attributes that each requires and allows. From
+//! IBTA 11.2.5.2; where that leaves a choice, as Linux does.
 
 use crate::QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use crate::{QpAttrMask as M, QpState, QpType};
@@ -75,7 +75,7 @@ const ROWS: &[Row] = rows! {
     Sqe -> Rts [Ud] needs [] allows [CUR_STATE | QKEY];
 };
 
-/// The attributes of a transition; `None` if the transport has no such transition.
+/// Returns the attributes of a transition; `None` if the transport has no such transition.
 pub(crate) fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     if matches!(to, Reset | Err) {
         return Some(Rule { required: M::empty(), optional: M::empty() });

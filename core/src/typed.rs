@@ -149,7 +149,7 @@ impl<'a, T: Transport, N> Wr<'a, T, N> {
         self.with(SendFlags::FENCE)
     }
 
-    /// The request without its type.
+    /// Returns the request without its type.
     pub const fn untyped(&self) -> &SendWr<'a> {
         &self.wr
     }
@@ -164,7 +164,7 @@ impl<T: Transport> Wr<'_, T, Solicitable> {
 }
 
 impl<'a, T: Transport> Wr<'a, T> {
-    /// SEND.
+    /// Creates a SEND.
     pub const fn send(wr_id: u64, payload: Payload<'a>) -> Wr<'a, T, Solicitable>
     where
         T: Connected,
@@ -172,7 +172,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Wr::new(wr_id, SendOp::Send { payload })
     }
 
-    /// SEND_WITH_IMM; `imm` in network byte order.
+    /// Creates a SEND_WITH_IMM; `imm` in network byte order.
     pub const fn send_with_imm(wr_id: u64, payload: Payload<'a>, imm: [u8; 4]) -> Wr<'a, T, Solicitable>
     where
         T: Connected,
@@ -180,7 +180,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Wr::new(wr_id, SendOp::SendWithImm { payload, imm })
     }
 
-    /// SEND_WITH_INV of the peer's type 2 window with key `rkey`.
+    /// Creates a SEND_WITH_INV of the peer's type 2 window with key `rkey`.
     pub const fn send_with_inv(wr_id: u64, payload: Payload<'a>, rkey: Rkey) -> Wr<'a, T, Solicitable>
     where
         T: Connected,
@@ -188,7 +188,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Wr::new(wr_id, SendOp::SendWithInv { payload, rkey })
     }
 
-    /// RDMA_WRITE.
+    /// Creates an RDMA_WRITE.
     pub const fn write(wr_id: u64, payload: Payload<'a>, remote: Remote) -> Self
     where
         T: Connected,
@@ -196,7 +196,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Self::new(wr_id, SendOp::Write { payload, remote })
     }
 
-    /// RDMA_WRITE_WITH_IMM; `imm` in network byte order.
+    /// Creates an RDMA_WRITE_WITH_IMM; `imm` in network byte order.
     pub const fn write_with_imm(wr_id: u64, payload: Payload<'a>, remote: Remote, imm: [u8; 4]) -> Wr<'a, T, Solicitable>
     where
         T: Connected,
@@ -204,7 +204,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Wr::new(wr_id, SendOp::WriteWithImm { payload, remote, imm })
     }
 
-    /// RDMA_READ into `sges`.
+    /// Creates an RDMA_READ into `sges`.
     pub const fn read(wr_id: u64, sges: &'a [Sge], remote: Remote) -> Self
     where
         T: Reliable,
@@ -212,7 +212,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Self::new(wr_id, SendOp::Read { sges, remote })
     }
 
-    /// ATOMIC_CMP_AND_SWP; `sge` gets the old value.
+    /// Creates an ATOMIC_CMP_AND_SWP; `sge` gets the old value.
     pub const fn compare_swap(wr_id: u64, sge: Sge, remote: Remote, compare: u64, swap: u64) -> Self
     where
         T: Reliable,
@@ -220,7 +220,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Self::new(wr_id, SendOp::CompareSwap { sge, remote, compare, swap })
     }
 
-    /// ATOMIC_FETCH_AND_ADD; `sge` gets the old value.
+    /// Creates an ATOMIC_FETCH_AND_ADD; `sge` gets the old value.
     pub const fn fetch_add(wr_id: u64, sge: Sge, remote: Remote, add: u64) -> Self
     where
         T: Reliable,
@@ -228,7 +228,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Self::new(wr_id, SendOp::FetchAdd { sge, remote, add })
     }
 
-    /// BIND_MW of a type 2 window; `key` is the low byte of its new key.
+    /// Creates a BIND_MW of a type 2 window; `key` is the low byte of its new key.
     pub const fn bind_mw(wr_id: u64, mw: MwHandle, key: u8, info: BindInfo) -> Self
     where
         T: Connected,
@@ -236,7 +236,7 @@ impl<'a, T: Transport> Wr<'a, T> {
         Self::new(wr_id, SendOp::BindMw { mw, key, info })
     }
 
-    /// LOCAL_INV of a type 2 window.
+    /// Creates a LOCAL_INV of a type 2 window.
     pub const fn local_inv(wr_id: u64, rkey: Rkey) -> Self
     where
         T: Connected,
@@ -256,7 +256,7 @@ pub struct TypedQp<T> {
 format_as!([T: Transport] TypedQp<T>, "TypedQp({:?}, {:?})", |this| T::TYPE, this.handle);
 
 impl<T> TypedQp<T> {
-    /// The handle without its type.
+    /// Returns the handle without its type.
     pub const fn handle(&self) -> QpHandle {
         self.handle
     }
@@ -281,7 +281,7 @@ pub enum TypedQpError {
 }
 
 impl TypedQpError {
-    /// The errno that the verbs give for it.
+    /// Returns the errno that the verbs give for it.
     pub const fn errno(&self) -> crate::Errno {
         match self {
             Self::Stale | Self::Transport { .. } => crate::Errno::Einval,
@@ -311,7 +311,7 @@ pub struct TypedSendBatch<'a, P: Provider, T> {
 format_as!([P: Provider, T: Transport] TypedSendBatch<'_, P, T>, "TypedSendBatch({:?}, {:?})", |this| T::TYPE, this.batch);
 
 impl<P: Provider, T: Transport> TypedSendBatch<'_, P, T> {
-    /// [`SendBatch::post`].
+    /// Does the same as [`SendBatch::post`].
     ///
     /// # Errors
     /// As there.
@@ -320,7 +320,7 @@ impl<P: Provider, T: Transport> TypedSendBatch<'_, P, T> {
         self.batch.post(&wr.wr)
     }
 
-    /// [`SendBatch::ring`].
+    /// Does the same as [`SendBatch::ring`].
     #[inline]
     pub fn ring(&mut self) {
         self.batch.ring();
@@ -328,7 +328,7 @@ impl<P: Provider, T: Transport> TypedSendBatch<'_, P, T> {
 }
 
 impl<P: Provider> Verbs<'_, P> {
-    /// A queue pair that is ready to send, as one of transport `T`.
+    /// Returns a queue pair that is ready to send, as one of transport `T`.
     ///
     /// # Errors
     /// The handle is stale, or the queue pair is not such a one.
@@ -343,7 +343,7 @@ impl<P: Provider> Verbs<'_, P> {
         Ok(TypedQp { handle, transport: PhantomData })
     }
 
-    /// [`Verbs::post_send`] of a request that fits the transport.
+    /// Does the same as [`Verbs::post_send`], for a request that fits the transport.
     ///
     /// # Errors
     /// As there.
@@ -352,7 +352,7 @@ impl<P: Provider> Verbs<'_, P> {
         self.post_send(qp.handle, &wr.wr)
     }
 
-    /// [`Verbs::send_batch`] for requests that fit the transport.
+    /// Does the same as [`Verbs::send_batch`], for requests that fit the transport.
     ///
     /// # Errors
     /// As there.

@@ -17,9 +17,9 @@ use crate::{
 
 /// The verbs on the device of backend `P`, over tables in a [`Storage`].
 ///
-/// One owner posts, polls and controls through `&mut` and takes no lock. For several cores, the queues are taken out
-/// ([`Self::take_send_queue`], [`Self::take_recv_queue`], [`Self::take_cq`], [`Self::take_interrupt_handler`]), each to be used by
-/// itself; what is left is the control path.
+/// One owner posts, polls and controls through `&mut` and takes no lock. For several cores, queues and interrupt handler are
+/// split off, each to be used independently ([`Self::take_send_queue`], [`Self::take_recv_queue`], [`Self::take_cq`],
+/// [`Self::take_interrupt_handler`]). What is left is the control path.
 ///
 /// A queue that was returned is used through the verbs again, and not alone:
 ///
@@ -98,7 +98,7 @@ format_as!(
 );
 
 impl<'s, P: Provider> Verbs<'s, P> {
-    /// The verbs on a device that is up, without any object. What the storage held before is forgotten.
+    /// Creates the verbs on a device that is up, without any object. Earlier contents of the storage are forgotten.
     pub fn new<const PD: usize, const MR: usize, const MW: usize, const CQ: usize, const QP: usize>(
         mut provider: P,
         storage: &'s mut Storage<'_, P, PD, MR, MW, CQ, QP>,
@@ -133,12 +133,12 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Self { provider, shared, pds, mrs, mws, cqs, qps, events, first_generation }
     }
 
-    /// The backend.
+    /// Returns the backend.
     pub const fn provider(&self) -> &P {
         &self.provider
     }
 
-    /// The backend, for what the verbs do not know of, such as its health.
+    /// Returns the backend, for its own functions outside of the verbs, such as its health.
     pub const fn provider_mut(&mut self) -> &mut P {
         &mut self.provider
     }
@@ -147,7 +147,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// forget them too.
     ///
     /// # Errors
-    /// A queue or the interrupt handler is out, and could use what the backend then gives to others: the verbs are as before.
+    /// A queue or the interrupt handler is taken, and could use what the backend then gives to others. The verbs are as before.
     #[expect(clippy::result_large_err, reason = "the verbs themselves are given back")]
     pub fn into_provider(mut self) -> Result<P, Self> {
         let is_out = |qp: &Qp<P>| qp.send.is_none() || qp.recv.is_none();
@@ -160,14 +160,14 @@ impl<'s, P: Provider> Verbs<'s, P> {
         Ok(self.provider)
     }
 
-    /// Whether something that was taken out was taken out here.
+    /// Returns whether a queue or handler was taken from these verbs.
     pub(crate) fn is_ours(&self, shared: Shared<'_>) -> bool {
         core::ptr::addr_eq(self.shared.windows, shared.windows)
     }
 
     // ---- device
 
-    /// What the device has.
+    /// Returns the attributes of the device.
     pub fn query_device(&self) -> &DeviceAttr {
         self.provider.device_attr()
     }
@@ -176,7 +176,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         if port == 0 || port > self.query_device().phys_port_cnt { Err(QueryError::Port { port }) } else { Ok(()) }
     }
 
-    /// State of a port, from 1.
+    /// Returns the state of a port, from 1.
     ///
     /// # Errors
     /// There is no such port, or the device does not answer.
@@ -185,7 +185,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.provider.query_port(port).map_err(QueryError::Device)
     }
 
-    /// Entry of a port's GID table.
+    /// Returns an entry of a port's GID table.
     ///
     /// # Errors
     /// There is no such port or entry, or the device does not answer.
@@ -194,7 +194,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         self.provider.query_gid(port, index).map_err(QueryError::Device)
     }
 
-    /// Entry of a port's P_Key table.
+    /// Returns an entry of a port's P_Key table.
     ///
     /// # Errors
     /// There is no such port or entry, or the device does not answer.
@@ -205,7 +205,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
 
     // ---- requests
 
-    /// The send queue of a queue pair, and what it shares.
+    /// Returns the send queue of a queue pair, and what it shares.
     #[inline(always)]
     fn send_state(&mut self, qp: QpHandle) -> Result<(&mut SendState<P>, &Shared<'s>), SendBatchError> {
         match self.qps.get_mut(qp) {
@@ -218,7 +218,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// Opens the send queue for requests that share a doorbell; the state of the queue pair is looked at once, here.
     ///
     /// # Errors
-    /// The handle is stale, the queue is taken out, or the queue pair does not send in its state.
+    /// The handle is stale, the queue is taken by [`Self::take_send_queue`], or the queue pair does not send in its state.
     #[inline(always)]
     pub fn send_batch(&mut self, qp: QpHandle) -> Result<SendBatch<'_, P>, SendBatchError> {
         match self.send_state(qp) {
@@ -255,7 +255,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     /// complete, if only as flushed.
     ///
     /// # Errors
-    /// The handle is stale, or the queue is taken out.
+    /// The handle is stale, or the queue is taken by [`Self::take_send_queue`].
     pub fn ring_send_queue(&mut self, qp: QpHandle) -> Result<(), PostSendError> {
         let (state, shared) = self.send_state(qp)?;
         crate::send_queue::ring_unannounced(state, shared);
@@ -263,8 +263,8 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Binds a type 1 window to part of a region, or unbinds it (`length` 0). The key that it gives is the window's from now
-    /// on: requests posted after it on the same queue pair may carry it. The bind itself completes later; if it fails,
-    /// polling puts the window back to what it was. After a RESET of the queue pair, or its end, the window is what the device says.
+    /// on: requests posted after it on the same queue pair may carry it. The bind itself completes later; if it fails, polling
+    /// puts the window back to what it was. After a RESET of the queue pair, or its end, the window is what the device says.
     ///
     /// # Errors
     /// The bind is refused; window and queue are as before.

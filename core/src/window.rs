@@ -1,7 +1,7 @@
-//! Memory windows: what is known of them, binds in flight, and what a failed bind leaves behind.
+//! Memory windows: their facts, binds in flight, and what a failed bind leaves behind.
 //!
-//! Windows are changed by the poster of binds, by the poller of their completions, and by the control path, so they stand
-//! behind a lock, which nothing else of posting and polling takes.
+//! Windows are changed by the poster of binds, by the poller of their completions, and by the control path. So a lock guards
+//! them, which nothing else of posting and polling takes.
 
 use crate::log::log_event;
 use crate::shared::{RegionFacts, Shared};
@@ -44,7 +44,7 @@ pub struct Binding {
     pub access: Access,
 }
 
-/// What is known of a memory window. A bind changes it when it is posted, and a failed one changes it back.
+/// Attributes of a memory window. A bind changes it when it is posted, and a failed one changes it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MwInfo {
@@ -96,7 +96,7 @@ pub(crate) struct PendingBind {
 }
 
 impl PendingBind {
-    /// Whether `other` is a newer bind of the same window.
+    /// Returns whether `other` is a newer bind of the same window.
     fn is_before(&self, other: &Self) -> bool {
         other.mw == self.mw && other.sequence > self.sequence
     }
@@ -158,12 +158,12 @@ pub(crate) struct CheckedBind<'a> {
     binding: Option<&'a Binding>,
 }
 
-/// A key with another low byte.
+/// Returns the key with another low byte.
 const fn with_tag(rkey: Rkey, tag: u8) -> Rkey {
     Rkey::new((rkey.get() & !0xff) | tag as u32)
 }
 
-/// The facts of the region that a binding names.
+/// Returns the facts of the region that a binding names.
 fn region_of(shared: &Shared<'_>, mr: MrHandle) -> Result<RegionFacts, BindRefused> {
     let facts = shared.regions.slots().get(usize::from(mr.index())).and_then(|slot| slot.facts());
     facts.filter(|facts| facts.generation == mr.generation()).ok_or(BindRefused::StaleRegion)
@@ -221,7 +221,7 @@ impl Windows {
         self.cells.get(..self.used).unwrap_or_default().iter().filter_map(|cell| cell.bind.as_ref())
     }
 
-    /// The type 2 window of the domain in slot `pd` with this key.
+    /// Returns the type 2 window of the domain in slot `pd` with this key.
     fn type2(&mut self, pd: u16, rkey: Rkey) -> Option<&mut Window> {
         // A domain exists as long as its windows do: one slot is one domain.
         let named = |window: &&mut Window| {
@@ -231,7 +231,7 @@ impl Windows {
         self.cells.iter_mut().filter_map(|cell| cell.window.as_mut()).find(named)
     }
 
-    /// How many bindings hold a region: those of windows, and those that a failed bind would bring back.
+    /// Returns how many bindings hold a region: those of windows, and those that a failed bind would bring back.
     pub(crate) fn bindings_of(&self, mr: MrHandle) -> u32 {
         let is_bound = |state: &WindowState| state.binding.is_some_and(|binding| binding.mr == mr);
         let windows = self.cells.iter().filter_map(|cell| cell.window.as_ref()).filter(|window| is_bound(&window.state));
@@ -239,7 +239,7 @@ impl Windows {
         windows.count().saturating_add(binds.count()) as u32
     }
 
-    /// First check of a bind: handles and flags that make no sense wherever it is posted.
+    /// Does the first check of a bind: handles and flags that are invalid on every queue pair.
     pub(crate) fn check_arguments(&self, shared: &Shared<'_>, request: &BindRequest<'_>) -> Result<(), BindRefused> {
         let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
         if window.kind != request.kind {
@@ -255,7 +255,7 @@ impl Windows {
         region_of(shared, request.binding.mr).map(drop)
     }
 
-    /// Second check: domains, rights and range.
+    /// Does the second check: domains, rights and range.
     pub(crate) fn check<'a>(&self, shared: &Shared<'_>, request: &BindRequest<'a>) -> Result<CheckedBind<'a>, BindRefused> {
         let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
         if window.pd != request.pd {
@@ -291,13 +291,13 @@ impl Windows {
         Ok(CheckedBind { mw: request.mw, old, new, lkey: region.lkey, binding: Some(binding) })
     }
 
-    /// The window that a LOCAL_INV names, and what it will be.
+    /// Returns the window that a LOCAL_INV names, and its next state.
     pub(crate) fn check_invalidate(&mut self, pd: PdHandle, rkey: Rkey) -> Result<CheckedBind<'static>, BindRefused> {
         let window = self.type2(pd.index(), rkey).ok_or(BindRefused::UnknownKey { rkey })?;
         Ok(CheckedBind { mw: window.handle, old: rkey, new: rkey, lkey: Lkey::new(0), binding: None })
     }
 
-    /// Whether one more bind can be remembered.
+    /// Returns whether one more bind can be remembered.
     pub(crate) fn has_room(&self) -> bool {
         self.cells.get(self.vacant..).unwrap_or_default().iter().any(|cell| cell.bind.is_none())
     }
@@ -317,12 +317,12 @@ impl Windows {
         }
     }
 
-    /// The oldest bind in flight of a queue pair.
+    /// Returns the oldest bind in flight of a queue pair.
     fn oldest(&self, qp: QpHandle) -> Option<PendingBind> {
         self.oldest_of(&|bind| bind.qp == qp).copied()
     }
 
-    /// The oldest of those binds in flight that are `wanted`.
+    /// Returns the oldest of those binds in flight that are `wanted`.
     fn oldest_of(&self, wanted: &dyn Fn(&PendingBind) -> bool) -> Option<&PendingBind> {
         let mut oldest: Option<&PendingBind> = None;
         for bind in self.binds() {
@@ -382,11 +382,11 @@ impl Windows {
         }
     }
 
-    /// Whether a window that has `rkey` in the device shows that this bind was done: the key is the one that it gave, or one
-    /// that a newer bind gave.
+    /// Returns whether a window that has `rkey` in the device shows that this bind was done: the key is the one that it gave,
+    /// or one that a newer bind gave.
     ///
-    /// A bind that left the key as it was, such as an invalidation, does not show. Then the window counts as bound, whether that
-    /// is what it was or what it was to be, so that the region stays held.
+    /// A bind that left the key as it was, such as an invalidation, does not show. Then the window counts as bound, whether
+    /// that is what it was or what it was to be, so that the region stays held.
     fn key_shows(&self, bind: &PendingBind, rkey: Rkey) -> bool {
         // Each newer bind remembers what the one before it gave; what the newest gave is the window's.
         let newest = self.get(bind.mw).map(|window| &window.state);
@@ -398,7 +398,7 @@ impl Windows {
         own.is_some_and(|state| state.rkey == rkey && state.binding.is_some() && bind.previous.binding.is_none())
     }
 
-    /// The peer has invalidated the type 2 window of the domain in slot `pd` with this key.
+    /// Records that the peer has invalidated the type 2 window of the domain in slot `pd` with this key.
     pub(crate) fn invalidated(&mut self, pd: u16, rkey: Rkey) {
         if let Some(window) = self.type2(pd, rkey) {
             window.state.binding = None;
@@ -434,7 +434,7 @@ impl<P: Provider> Verbs<'_, P> {
         Ok(handle)
     }
 
-    /// What is known of a window, its key and binding among it.
+    /// Returns the attributes of a window, with its key and binding.
     ///
     /// # Errors
     /// The handle is stale.
@@ -462,8 +462,8 @@ impl<P: Provider> Verbs<'_, P> {
         Ok(())
     }
 
-    /// Ends the binds of a queue pair whose requests are dropped by RESET or destruction. `doorbell_head` is the head that the device was
-    /// notified. The device reports which of those that it knew were done.
+    /// Ends the binds of a queue pair whose requests are dropped by RESET or destruction. `doorbell_head` is the head that the
+    /// device was notified. The device reports which of those that it knew were done.
     pub(crate) fn end_binds(&mut self, qp: QpHandle, doorbell_head: u32) {
         let Some(slot) = self.shared.qps.get(usize::from(qp.index())) else { return };
         let tail = slot.send.tail.load(Ordering::Relaxed);

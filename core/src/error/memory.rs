@@ -194,7 +194,7 @@ operation_error! {
         } => Enospc, "the request needs {needed} blocks of the send queue, {free} are free";
         /// No room to remember the window as it was: as many binds are unfinished as there may be windows.
         TooManyPendingBinds => Enomem, "no room to remember the bind";
-        /// The send queue was taken out of the verbs.
+        /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
         Taken => Ebusy, "the send queue is taken out";
     }
     inner {

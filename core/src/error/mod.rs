@@ -17,9 +17,9 @@ use core::fmt;
 
 use crate::Errno;
 
-/// Declares the errors of one operation: each variant with its facts, its errno and its text, which names facts, or what is made
-/// of them behind it. An enum with `<E>` ends with
-/// the variants that carry an error of the backend, which has its own errno.
+/// Declares the errors of one operation: each variant with its facts, its errno and its text, which names facts, or what is
+/// made of them behind it. An enum with `<E>` ends with the variants that carry an error of the backend, which has its own
+/// errno.
 macro_rules! operation_error {
     (
         $(#[$meta:meta])*
@@ -37,7 +37,7 @@ macro_rules! operation_error {
         }
 
         impl $name {
-            /// The errno that the verbs give for it.
+            /// Returns the errno that the verbs give for it.
             pub const fn errno(&self) -> Errno {
                 match self {
                     $(Self::$variant { .. } => Errno::$errno,)+
@@ -73,7 +73,7 @@ macro_rules! operation_error {
         }
 
         impl<E: $crate::DeviceError> $name<E> {
-            /// The errno that the verbs give for it.
+            /// Returns the errno that the verbs give for it.
             pub fn errno(&self) -> Errno {
                 match self {
                     $(Self::$variant { .. } => Errno::$errno,)*
@@ -102,7 +102,7 @@ use operation_error;
 pub struct StaleHandle;
 
 impl StaleHandle {
-    /// The errno that the verbs give for it.
+    /// Returns the errno that the verbs give for it.
     pub const fn errno(&self) -> Errno {
         Errno::Einval
     }

@@ -10,7 +10,7 @@ operation_error! {
     pub enum QueryError<E> {
         /// The device has no such port.
         Port {
-            /// The port asked for.
+            /// The requested port.
             port: u8
         } => Einval, "the device has no port {port}";
     }
@@ -21,13 +21,13 @@ operation_error! {
 }
 
 operation_error! {
-    /// Why a completion queue was not made.
+    /// Why a completion queue was not created.
     pub enum CreateCqError<E> {
-        /// No entries asked for, or more than the device has.
+        /// No entries requested, or more than the device has.
         Entries {
-            /// Entries asked for.
+            /// Requested entries.
             entries: u32,
-            /// Most that the device has.
+            /// Maximum of the device.
             max: u32
         } => Einval, "a completion queue of {entries} entries: 1 to {max} can be had";
         /// The table is full.
@@ -49,9 +49,10 @@ operation_error! {
             /// How many work queues.
             users: u32
         } => Ebusy, "{users} work queues complete into the completion queue";
-        /// It was taken out of the verbs.
+        /// It is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
         Taken => Ebusy, "the completion queue is taken out";
-        /// The interrupt handler was taken out of the verbs, and may hold events of it.
+        /// The interrupt handler is taken by [`Verbs::take_interrupt_handler`](crate::Verbs::take_interrupt_handler), and may
+        /// have events of it.
         EventsTaken => Ebusy, "the interrupt handler is taken out";
     }
     device {
@@ -65,23 +66,23 @@ operation_error! {
     pub enum NotifyCqError {
         /// The handle is stale.
         Stale => Einval, "the completion queue's handle is stale";
-        /// It was taken out of the verbs.
+        /// It is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
         Taken => Ebusy, "the completion queue is taken out";
     }
 }
 
 operation_error! {
-    /// Why a queue, or the interrupt handler, was not taken out of the verbs.
+    /// Why a queue, or the interrupt handler, was not split off from the verbs.
     pub enum TakeError {
         /// The handle is stale.
         Stale => Einval, "the handle is stale";
-        /// It is out already.
+        /// It is taken already.
         Taken => Ebusy, "it is taken out already";
     }
 }
 
 operation_error! {
-    /// Why a queue pair was not made; nothing was made.
+    /// Why a queue pair was not created; nothing is created.
     pub enum CreateQpError<E> {
         /// The protection domain's handle is stale.
         StalePd => Einval, "the protection domain's handle is stale";
@@ -89,9 +90,9 @@ operation_error! {
         StaleCq => Einval, "a completion queue's handle is stale";
         /// No rings in the storage are as long as the capacities need.
         Rings {
-            /// Send requests asked for.
+            /// Requested send requests.
             max_send_wr: u32,
-            /// Receives asked for.
+            /// Requested receives.
             max_recv_wr: u32,
             /// Blocks of the send ring that they need.
             send: u32,
@@ -101,15 +102,15 @@ operation_error! {
                       of the storage are as long as both";
         /// More than the device has.
         Capacity {
-            /// What was asked for.
+            /// The requested capacities.
             wanted: QpCap,
-            /// The most that can be had.
+            /// The maximum.
             max: QpCap
         } => Einval, "the device has no such capacities: {excess}", excess = Excess { wanted, max };
         /// The table is full, or all rings that are long enough are in use.
         Full => Enomem, "the table of queue pairs is full";
-        /// Of the rings that are long enough, the last free ones had a queue pair whose completions may still be in a completion queue
-        /// that is taken out: it has to be polled empty.
+        /// All free rings that are long enough belonged to a queue pair with completions that may wait in a completion queue
+        /// that is split off. Poll that queue until it is empty.
         Draining => Eagain, "completions of a queue pair that is gone are not polled yet";
         /// The backend made rings whose length is no power of two or exceeds 32,768.
         ForeignRings {
@@ -141,14 +142,14 @@ operation_error! {
         Transition {
             /// State before.
             from: QpState,
-            /// State asked for.
+            /// Requested state.
             to: QpState
         } => Einval, "no transition leads from {from:?} to {to:?}";
         /// Required attributes are missing, or some have no place in this transition.
         Attributes {
             /// State before.
             from: QpState,
-            /// State asked for.
+            /// Requested state.
             to: QpState,
             /// Required and not given.
             missing: QpAttrMask,
@@ -161,15 +162,15 @@ operation_error! {
             attribute: QpAttrMask,
             /// Its value, or that of its part which is wrong; of ACCESS_FLAGS the flags that a queue pair does not have.
             value: u32,
-            /// The least that it may be.
+            /// Minimum.
             min: u32,
-            /// The most that it may be.
+            /// Maximum.
             max: u32
         } => Einval, "{attribute} has the value {value}, which is not between {min} and {max}";
-        /// Queues of the queue pair were taken out of the verbs: it cannot be reset.
+        /// Queues of the queue pair are split off, so it cannot be reset.
         Taken => Ebusy, "queues of the queue pair are taken out";
-        /// Stale completions, from before the last RESET or of an earlier queue pair with the number, may still be in a completion
-        /// queue that is taken out: it has to be polled empty.
+        /// Stale completions may wait in a completion queue that is split off: from before the last RESET, or of an earlier
+        /// queue pair with the number. Poll that queue until it is empty.
         Draining => Eagain, "stale completions, from before the RESET or of an earlier queue pair with the number, are not polled yet";
     }
     device {
@@ -195,7 +196,7 @@ operation_error! {
     pub enum DestroyQpError<E> {
         /// The handle is stale.
         Stale => Einval, "the queue pair's handle is stale";
-        /// Queues of the queue pair were taken out of the verbs.
+        /// Queues of the queue pair are split off.
         Taken => Ebusy, "queues of the queue pair are taken out";
     }
     device {

@@ -24,7 +24,7 @@ operation_error! {
     pub enum SendBatchError {
         /// The queue pair's handle is stale.
         Stale => Einval, "the queue pair's handle is stale";
-        /// The send queue was taken out of the verbs.
+        /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
         Taken => Ebusy, "the send queue is taken out";
         /// The queue pair cannot send in its state.
         NotReady {
@@ -129,12 +129,12 @@ pub enum PostSendError {
     },
     /// No room to remember the bind.
     TooManyPendingBinds,
-    /// The send queue was taken out of the verbs.
+    /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
     Taken,
 }
 
 impl PostSendError {
-    /// The errno that the verbs give for it.
+    /// Returns the errno that the verbs give for it.
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
@@ -212,12 +212,12 @@ pub enum PostRecvError {
     },
     /// The receive queue is full.
     QueueFull,
-    /// The receive queue was taken out of the verbs.
+    /// The receive queue is taken by [`Verbs::take_recv_queue`](crate::Verbs::take_recv_queue).
     Taken,
 }
 
 impl PostRecvError {
-    /// The errno that the verbs give for it.
+    /// Returns the errno that the verbs give for it.
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NotReady { .. } => Errno::Enotconn,
@@ -297,7 +297,7 @@ operation_error! {
             /// The device's syndrome; 0xff if the device is broken or gone.
             syndrome: u8
         } => Eio, "completion queue {cqn} is broken: syndrome {syndrome:#x}";
-        /// The queue was taken out of the verbs.
+        /// The queue is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
         Taken => Ebusy, "the completion queue is taken out";
     }
 }

@@ -1,7 +1,7 @@
 //! A device for the model: it completes each request at its doorbell, into one completion queue.
 //!
-//! Its memory and its registers are words of the model. Between a doorbell and the completion it carries what its owner's stores
-//! are ordered by, as a real one does, or not, which is the least that words of the core can count on.
+//! Its memory and its registers are words of the model. Between a doorbell and its completion it can carry the order of its
+//! owner's stores, as a real device does. It can also carry none, which is the minimum that words of the core can count on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -38,8 +38,8 @@ impl DeviceError for Broken {
     }
 }
 
-/// A completion in its ring, as one word: bit 31 says that it is there, bits 30 and 29 whether it is of a receive and whether it
-/// failed, the lower 16 are the index of the request.
+/// A completion in its ring, as one word. Bit 31 says that it is there, bit 30 that it is of a receive, and bit 29 that it
+/// failed. The lower 16 bits are the index of the request.
 const THERE: u32 = 1 << 31;
 const RECV: u32 = 1 << 30;
 const FAILED: u32 = 1 << 29;
@@ -66,7 +66,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// A completion comes; of an armed queue there is an event then.
+    /// Adds a completion; an armed queue then raises an event.
     fn complete(&self, word: u32) {
         let mut arming = self.arming.lock().unwrap();
         let index = self.written.fetch_add(1, Ordering::Relaxed);

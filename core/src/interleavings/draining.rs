@@ -18,20 +18,20 @@ const NEW: u64 = 100;
 /// How completions are taken.
 type Take = fn(&mut CompletionQueue<'static, Device>, &mut dyn FnMut(u64));
 
-/// Several at a time.
+/// Polls several completions at a time.
 fn poll(queue: &mut CompletionQueue<'static, Device>, give: &mut dyn FnMut(u64)) {
     let mut out = [Completion::EMPTY; 3];
     let count = queue.poll(&mut out).unwrap();
     out[..count].iter().for_each(|done| give(done.wr_id));
 }
 
-/// One after the other.
+/// Polls one completion after the other.
 fn iterate(queue: &mut CompletionQueue<'static, Device>, give: &mut dyn FnMut(u64)) {
     queue.completions().for_each(|done| give(done.unwrap().wr_id));
 }
 
-/// `prepare` posts requests, `end` ends this life of the queue pair and `begin` begins the next as soon as it can. After that, none of
-/// the stale requests completes, and each later one does. Nothing that the poller sees makes no sense.
+/// `prepare` posts requests, `end` ends this life of the queue pair and `begin` begins the next as soon as it can. After that,
+/// none of the stale requests completes, and each later one does. Nothing that the poller sees makes no sense.
 fn nothing_of_before_comes_after(take: Take, prepare: fn(&mut Rig), end: fn(&mut Rig), begin: fn(&mut Rig) -> bool) {
     check(move || {
         let mut rig = Rig::new(true);

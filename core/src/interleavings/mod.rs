@@ -1,11 +1,12 @@
-//! What cores share, in every order that they may see: run by the model checker (loom), `tests/scripts/loom`.
+//! Tests of the words that cores share, in every order that they may see. The model checker loom runs them:
+//! `tests/scripts/loom`.
 //!
 //! The code that runs is the one that programs call: verbs, queues and the interrupt handler, on a small device ([`device`]).
 //!
-//! Loom does not let a load see a store that comes later in its execution, and does not move a load past a later store of its
-//! thread: it sees that a store was moved up, but not that a store which has to come after loads is not a release. It compares a
-//! store with the last access of the word only: where the thread has loaded the word just before, an earlier load of another thread
-//! is not tried after the store. Where that matters, [`Between`] helps.
+//! Loom has two limits. It does not let a load see a store that comes later in its execution, nor moves a load past a later
+//! store of its thread. So it finds a store that was moved up, but not a store after loads that lacks release order. And it
+//! compares a store with the last access of the word only. If a thread has loaded the word just before, loom does not try an
+//! earlier load of another thread after the store. Where that matters, [`Between`] helps.
 
 mod device;
 mod draining;
@@ -39,7 +40,7 @@ const BASE: u64 = 0x1_0000;
 const LENGTH: u64 = 0x4000;
 
 impl Rig {
-    /// `carries`: see [`device`].
+    /// Creates the objects of a test; `carries`: see [`device`].
     fn new(carries: bool) -> Self {
         // An execution of the model lives for milliseconds, and a queue on another thread for as long as it likes.
         let rings: &'static [QpRings<2, 2>; 1] = Box::leak(Box::new([const { QpRings::new() }]));
@@ -63,7 +64,7 @@ impl Rig {
         rig
     }
 
-    /// From RESET or INIT to RTS.
+    /// Moves the queue pair from RESET or INIT to RTS.
     fn connect(&mut self) {
         if self.verbs.qp(self.qp).unwrap().state == QpState::Reset {
             assert!(self.leaves_reset());
@@ -83,7 +84,7 @@ impl Rig {
         self.verbs.modify_qp(self.qp, &QpAttr::default(), QpAttrMask::STATE).unwrap();
     }
 
-    /// From RESET to INIT; `false` if stale completions may still come.
+    /// Moves the queue pair from RESET to INIT; `false` if stale completions may still come.
     fn leaves_reset(&mut self) -> bool {
         let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
         match self.verbs.modify_qp(self.qp, &attributes(QpState::Init), mask) {
@@ -97,7 +98,7 @@ impl Rig {
         self.verbs.destroy_qp(self.qp).unwrap();
     }
 
-    /// Another queue pair in the same place; `false` if completions of the last one may still come.
+    /// Creates another queue pair in the same slot; `false` if completions of the last one may still come.
     fn create(&mut self) -> bool {
         match self.verbs.create_qp(&self.init) {
             Ok(qp) => {
@@ -127,7 +128,7 @@ fn attributes(state: QpState) -> QpAttr {
     QpAttr { state, port_num: 1, dest_qpn: Qpn::new(1), rq_psn: psn, sq_psn: psn, ..QpAttr::default() }
 }
 
-/// A request without bytes.
+/// Returns a request without bytes.
 const fn send(wr_id: u64) -> SendWr<'static> {
     SendWr { wr_id, flags: SendFlags::SIGNALED, op: SendOp::Send { payload: Payload::Sges(&[]) } }
 }

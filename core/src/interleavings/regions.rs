@@ -8,7 +8,7 @@ use crate::shared::{RegionFacts, RegionSlot, Regions};
 use crate::sync::modelled::check;
 use crate::{Access, Lkey};
 
-/// A region, every fact of which names `n`.
+/// Returns a region, every fact of which names `n`.
 fn region(key: u32, n: u32) -> RegionFacts {
     let all = u64::from(n) << 32 | u64::from(n);
     let access = Access::from_bits_retain(n);

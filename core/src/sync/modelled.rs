@@ -1,10 +1,10 @@
 //! Words, lock and waker of the model checker, which runs code in every order that cores may see.
 //!
-//! Those of loom are made at run time and live for one execution of the model. These are made by the `const` functions that make
-//! the real ones, so that nothing outside of this module differs: each makes its own of loom when it is first written.
+//! Those of loom are made at run time and live for one execution of the model. These have the `const` constructors of the real
+//! ones, so that nothing outside of this module differs. Each creates its loom counterpart at its first write.
 //!
-//! What is checked is how this crate uses them. The spin lock and the waker themselves are other crates' (`spin`, `atomic-waker`):
-//! Miri runs those.
+//! What is checked is how this crate uses them. The spin lock and the waker themselves are other crates' (`spin`,
+//! `atomic-waker`): Miri runs those.
 
 use core::cell::Cell;
 use core::sync::atomic::AtomicBool;
@@ -24,8 +24,8 @@ fn is_first() -> bool {
     FIRST.get() == Some(loom::thread::current().id())
 }
 
-/// Runs `model` in every order of its accesses to words and locks, with this many switches between threads that could have gone on:
-/// 2, or `LOOM_MAX_PREEMPTIONS`.
+/// Runs `model` in every order of its accesses to words and locks, with this many switches between threads that could have gone
+/// on: 2, or `LOOM_MAX_PREEMPTIONS`.
 pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(2));
@@ -36,7 +36,8 @@ pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
     });
 }
 
-/// A word. It is first written by the thread that the model begins with, before others see it: loom does not see accesses before.
+/// A word. It is first written by the thread that the model begins with, before others see it: loom does not see accesses
+/// before.
 #[derive(Debug)]
 pub(crate) struct AtomicU32 {
     initial: u32,

@@ -250,8 +250,8 @@ fn a_window_stays_while_its_binds_are_in_flight() {
     rig.verbs.dereg_mr_raw(rig.mr).unwrap();
 }
 
-/// A window is bound on two queue pairs, on the first without a doorbell; the device does the second bind. When the first one is
-/// flushed later, it must not undo the second.
+/// A window is bound on two queue pairs, on the first without a doorbell; the device does the second bind. When the first one
+/// is flushed later, it must not undo the second.
 #[test]
 fn an_older_bind_that_fails_does_not_undo_a_newer_one_of_another_queue_pair() {
     let mut rig = Rig::new();

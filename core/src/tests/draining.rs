@@ -95,8 +95,8 @@ fn a_queue_that_was_not_found_empty_is_not_drained() {
     initialize(&mut rig).unwrap();
 }
 
-/// Completions are being taken while the queue pair is reset: no stale one is returned after, and the send queue has room for as
-/// many requests as before.
+/// Completions are being taken while the queue pair is reset: no stale one is returned after, and the send queue has room for
+/// as many requests as before.
 #[test]
 fn completions_that_are_being_taken_end_with_the_reset() {
     let mut rig = Rig::new();

@@ -130,8 +130,8 @@ fn a_broken_completion_queue_says_so_when_it_is_empty() {
     assert_eq!(rig.poll_of(again), Ok(std::vec![]));
 }
 
-/// A queue pair of five requests has a ring for 16: that many completions may wait. Too few entries are an error as soon as the event was
-/// taken, whichever way is polled.
+/// A queue pair of five requests has a ring for 16: that many completions may wait. Too few entries are an error as soon as the
+/// event was taken, whichever way is polled.
 #[test]
 fn a_queue_that_overran_says_so_when_its_event_was_taken() {
     for (entries, fits) in [(8, false), (16, false), (32, true)] {

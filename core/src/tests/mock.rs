@@ -351,7 +351,7 @@ impl Device {
     }
 }
 
-/// Whether counter `a` is older than `b`.
+/// Returns whether counter `a` is older than `b`.
 fn before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() < 0
 }

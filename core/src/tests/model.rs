@@ -313,8 +313,8 @@ impl Model {
         }
     }
 
-    /// What a batch leaves behind if it was forgotten: all of its requests up to one of them, the last bind or a later one; `head` says
-    /// which.
+    /// What a batch leaves behind if it was forgotten: all of its requests up to one of them, the last bind or a later one;
+    /// `head` says which.
     fn left_behind(&mut self, n: usize, head: u32) {
         let queue = &mut self.queues[n];
         while queue.head != head {

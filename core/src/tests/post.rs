@@ -376,8 +376,8 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
     }
 }
 
-/// Requests that are not posted on the short way, for an SGE without a byte or a payload without one, keep their blocks: alone, in a
-/// list and in a batch, also between requests that are.
+/// Requests that are not posted on the short way, for an SGE without a byte or a payload without one, keep their blocks: alone,
+/// in a list and in a batch, also between requests that are.
 #[test]
 fn requests_with_nothing_in_them_take_their_place_among_others() {
     let mut rig = Rig::new();
@@ -398,8 +398,8 @@ fn requests_with_nothing_in_them_take_their_place_among_others() {
     assert_eq!(rig.poll_ids(), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// A batch that is dropped rings. Of one that is forgotten it is unknown what stays in the queue, but that binds, and what comes
-/// before them, stay; whatever it is, the device does it in order with the next doorbell.
+/// A batch that is dropped rings. Of one that is forgotten it is unknown what stays in the queue, but that binds, and what
+/// comes before them, stay; whatever it is, the device does it in order with the next doorbell.
 #[test]
 fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
     let mut rig = Rig::new();
@@ -431,7 +431,8 @@ fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
     assert!(done == [3, 4, 6] || done == [3, 4, 5, 6], "{done:?}");
 }
 
-/// The queue pair breaks on its own while the device does not know of everything: what was posted can still be made to complete.
+/// The queue pair breaks on its own while the device does not know of everything: what was posted can still be made to
+/// complete.
 #[test]
 fn requests_without_a_doorbell_complete_after_the_queue_pair_broke() {
     let mut rig = Rig::new();
