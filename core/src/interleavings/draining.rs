@@ -6,7 +6,7 @@ use loom::thread;
 use std::vec::Vec;
 
 use super::device::Device;
-use super::{Between, Rig, send};
+use super::{Between, Harness, send};
 use crate::sync::Ordering;
 use crate::sync::modelled::check;
 use crate::{Completion, CompletionQueue, QpState, RecvWr};
@@ -32,10 +32,15 @@ fn iterate(queue: &mut CompletionQueue<'static, Device>, give: &mut dyn FnMut(u6
 
 /// `prepare` posts requests, `end` ends this life of the queue pair and `begin` begins the next as soon as it can. After that,
 /// none of the stale requests completes, and each later one does. Nothing that the poller sees makes no sense.
-fn nothing_of_before_comes_after(take: Take, prepare: fn(&mut Rig), end: fn(&mut Rig), begin: fn(&mut Rig) -> bool) {
+fn no_stale_completion_comes_after(
+    take: Take,
+    prepare: fn(&mut Harness),
+    end: fn(&mut Harness),
+    begin: fn(&mut Harness) -> bool,
+) {
     check(move || {
-        let mut rig = Rig::new(true);
-        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+        let mut harness = Harness::new(true);
+        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
         let between = Arc::new(Between::default());
         let poller = {
@@ -54,83 +59,83 @@ fn nothing_of_before_comes_after(take: Take, prepare: fn(&mut Rig), end: fn(&mut
                 (queue, given)
             })
         };
-        prepare(&mut rig);
+        prepare(&mut harness);
         between.others_run();
-        end(&mut rig);
+        end(&mut harness);
         between.others_run();
-        let begun = begin(&mut rig);
+        let begun = begin(&mut harness);
         if begun {
             is_over.store(true, Ordering::Relaxed);
             between.others_run();
-            post_new(&mut rig);
+            post_new(&mut harness);
         }
         let (mut queue, mut given) = poller.join().unwrap();
         if !begun {
-            while !begin(&mut rig) {
+            while !begin(&mut harness) {
                 take(&mut queue, &mut |wr_id| panic!("{wr_id} is given when it cannot be"));
             }
-            post_new(&mut rig);
+            post_new(&mut harness);
         }
         take(&mut queue, &mut |wr_id| given.push(wr_id));
         given.retain(|wr_id| *wr_id >= NEW);
         assert_eq!(given, [NEW, NEW + 1]);
-        let info = rig.verbs.qp(rig.qp).unwrap();
+        let info = harness.verbs.qp(harness.qp).unwrap();
         assert_eq!((info.state, info.send_blocks, info.recvs), (QpState::Rts, 0, 0));
     });
 }
 
-fn post_new(rig: &mut Rig) {
-    rig.connect();
-    rig.verbs.post_send(rig.qp, &send(NEW)).unwrap();
-    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: NEW + 1, sges: &[] }).unwrap();
+fn post_new(harness: &mut Harness) {
+    harness.connect();
+    harness.verbs.post_send(harness.qp, &send(NEW)).unwrap();
+    harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: NEW + 1, sges: &[] }).unwrap();
 }
 
-fn post_a_send(rig: &mut Rig) {
-    rig.verbs.post_send(rig.qp, &send(OLD)).unwrap();
+fn post_a_send(harness: &mut Harness) {
+    harness.verbs.post_send(harness.qp, &send(OLD)).unwrap();
 }
 
-fn post_a_receive(rig: &mut Rig) {
-    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: OLD, sges: &[] }).unwrap();
+fn post_a_receive(harness: &mut Harness) {
+    harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: OLD, sges: &[] }).unwrap();
 }
 
 #[test]
 fn reset_while_completions_are_polled() {
-    nothing_of_before_comes_after(poll, post_a_send, Rig::reset, Rig::leaves_reset);
+    no_stale_completion_comes_after(poll, post_a_send, Harness::reset, Harness::leaves_reset);
 }
 
 #[test]
 fn reset_while_completions_are_taken() {
-    nothing_of_before_comes_after(iterate, post_a_send, Rig::reset, Rig::leaves_reset);
+    no_stale_completion_comes_after(iterate, post_a_send, Harness::reset, Harness::leaves_reset);
 }
 
 #[test]
 fn reset_while_receives_complete() {
-    nothing_of_before_comes_after(iterate, post_a_receive, Rig::reset, Rig::leaves_reset);
+    no_stale_completion_comes_after(iterate, post_a_receive, Harness::reset, Harness::leaves_reset);
 }
 
 /// The failed receive says that the queue pair is in ERR, and the control path that it is in RESET.
 #[test]
 fn reset_while_a_receive_fails() {
-    nothing_of_before_comes_after(
+    no_stale_completion_comes_after(
         iterate,
-        |rig| {
-            rig.verbs.provider().fail(true);
-            post_a_receive(rig);
+        |harness| {
+            harness.verbs.provider().fail(true);
+            post_a_receive(harness);
         },
-        |rig| {
-            rig.verbs.provider().fail(false);
-            rig.reset();
+        |harness| {
+            harness.verbs.provider().fail(false);
+            harness.reset();
         },
-        Rig::leaves_reset,
+        Harness::leaves_reset,
     );
 }
 
 #[test]
 fn destroyed_while_completions_are_polled() {
-    nothing_of_before_comes_after(poll, post_a_send, Rig::destroy, Rig::create);
+    no_stale_completion_comes_after(poll, post_a_send, Harness::destroy, Harness::create);
 }
 
 #[test]
 fn destroyed_while_completions_are_taken() {
-    nothing_of_before_comes_after(iterate, post_a_send, Rig::destroy, Rig::create);
+    no_stale_completion_comes_after(iterate, post_a_send, Harness::destroy, Harness::create);
 }

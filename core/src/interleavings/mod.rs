@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Verbs with one region, one completion queue and one queue pair, which sends.
-struct Rig {
+struct Harness {
     verbs: Verbs<'static, Device>,
     pd: PdHandle,
     mr: MrHandle,
@@ -39,7 +39,7 @@ struct Rig {
 const BASE: u64 = 0x1_0000;
 const LENGTH: u64 = 0x4000;
 
-impl Rig {
+impl Harness {
     /// Creates the objects of a test; `carries`: see [`device`].
     fn new(carries: bool) -> Self {
         // An execution of the model lives for milliseconds, and a queue on another thread for as long as it likes.
@@ -59,9 +59,9 @@ impl Rig {
         let cap = QpCap { max_send_wr: 2, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let init = QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
         let qp = verbs.create_qp(&init).unwrap();
-        let mut rig = Self { verbs, pd, mr, cq, qp, init };
-        rig.connect();
-        rig
+        let mut harness = Self { verbs, pd, mr, cq, qp, init };
+        harness.connect();
+        harness
     }
 
     /// Moves the queue pair from RESET or INIT to RTS.

@@ -4,7 +4,7 @@ use loom::thread;
 use std::vec::Vec;
 
 use super::device::Device;
-use super::{Rig, send};
+use super::{Harness, send};
 use crate::sync::modelled::check;
 use crate::{Completion, CompletionQueue, PollCqError, RecvWr};
 
@@ -18,8 +18,9 @@ fn poll(queue: &mut CompletionQueue<'static, Device>) -> Result<Option<u64>, Pol
 #[test]
 fn a_completion_finds_its_send() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let (mut sends, mut queue) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
+        let mut harness = Harness::new(true);
+        let (mut sends, mut queue) =
+            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
         let sender = thread::spawn(move || {
             for wr_id in 1..=2 {
                 sends.post_send(&send(wr_id)).unwrap();
@@ -37,8 +38,9 @@ fn a_completion_finds_its_send() {
 #[test]
 fn a_completion_finds_its_receive() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let (mut recvs, mut queue) = (rig.verbs.take_recv_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
+        let mut harness = Harness::new(true);
+        let (mut recvs, mut queue) =
+            (harness.verbs.take_recv_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
         let receiver = thread::spawn(move || {
             for wr_id in 1..=2 {
                 recvs.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap();
@@ -58,8 +60,9 @@ fn a_completion_finds_its_receive() {
 #[test]
 fn a_request_is_whole_when_the_head_is_past_it() {
     check(|| {
-        let mut rig = Rig::new(false);
-        let (mut sends, mut queue) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
+        let mut harness = Harness::new(false);
+        let (mut sends, mut queue) =
+            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
         // The place was used before.
         sends.post_send(&send(u64::MAX)).unwrap();
         sends.post_send(&send(u64::MAX)).unwrap();
@@ -76,8 +79,9 @@ fn a_request_is_whole_when_the_head_is_past_it() {
 #[test]
 fn a_receive_is_whole_when_the_head_is_past_it() {
     check(|| {
-        let mut rig = Rig::new(false);
-        let (mut recvs, mut queue) = (rig.verbs.take_recv_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
+        let mut harness = Harness::new(false);
+        let (mut recvs, mut queue) =
+            (harness.verbs.take_recv_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
         let receiver = thread::spawn(move || recvs.post_recv(&RecvWr { wr_id: 7, sges: &[] }).unwrap());
         match poll(&mut queue) {
             Ok(None | Some(7)) | Err(PollCqError::UnknownRequest { .. }) => {}
@@ -91,8 +95,9 @@ fn a_receive_is_whole_when_the_head_is_past_it() {
 #[test]
 fn a_place_is_used_again_when_its_request_was_taken() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let (mut sends, mut queue) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
+        let mut harness = Harness::new(true);
+        let (mut sends, mut queue) =
+            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
         for wr_id in 1..=2 {
             sends.post_send(&send(wr_id)).unwrap();
         }

@@ -3,7 +3,7 @@
 use loom::future::block_on;
 use loom::thread;
 
-use super::{Rig, send};
+use super::{Harness, send};
 use crate::sync::modelled::check;
 use crate::{Completion, Event};
 
@@ -12,9 +12,10 @@ use crate::{Completion, Event};
 #[test]
 fn an_event_wakes_who_waits() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let (mut sends, mut queue) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
-        let mut handler = rig.verbs.take_interrupt_handler().unwrap();
+        let mut harness = Harness::new(true);
+        let (mut sends, mut queue) =
+            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
+        let mut handler = harness.verbs.take_interrupt_handler().unwrap();
         let device = thread::spawn(move || {
             for wr_id in 1..=2 {
                 sends.post_send(&send(wr_id)).unwrap();
@@ -27,7 +28,7 @@ fn an_event_wakes_who_waits() {
             given += queue.poll(&mut [Completion::EMPTY; 2]).unwrap();
         }
         device.join().unwrap();
-        rig.forget_waker();
+        harness.forget_waker();
     });
 }
 
@@ -35,16 +36,16 @@ fn an_event_wakes_who_waits() {
 #[test]
 fn a_reset_wakes_who_waits() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+        let mut harness = Harness::new(true);
+        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
         let poller = thread::spawn(move || {
             block_on(queue.ready());
             assert_eq!(queue.poll(&mut [Completion::EMPTY]), Ok(0));
         });
-        rig.reset();
+        harness.reset();
         poller.join().unwrap();
-        rig.forget_waker();
-        assert!(rig.leaves_reset());
+        harness.forget_waker();
+        assert!(harness.leaves_reset());
     });
 }
 
@@ -52,26 +53,27 @@ fn a_reset_wakes_who_waits() {
 #[test]
 fn a_broken_device_wakes_who_waits() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+        let mut harness = Harness::new(true);
+        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
         let poller = thread::spawn(move || {
             block_on(queue.ready());
             assert!(queue.poll(&mut [Completion::EMPTY]).is_err());
         });
-        rig.verbs.provider_mut().is_broken = true;
-        assert!(rig.verbs.maintain().is_err());
+        harness.verbs.provider_mut().is_broken = true;
+        assert!(harness.verbs.maintain().is_err());
         poller.join().unwrap();
-        rig.forget_waker();
+        harness.forget_waker();
     });
 }
 
 /// A completion that the control path does not report as an event could be polled when it reported the last one.
 #[test]
-fn an_event_is_told_after_its_completion() {
+fn an_event_is_reported_after_its_completion() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let (mut sends, mut queue) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.verbs.take_cq(rig.cq).unwrap());
-        let mut handler = rig.verbs.take_interrupt_handler().unwrap();
+        let mut harness = Harness::new(true);
+        let (mut sends, mut queue) =
+            (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
+        let mut handler = harness.verbs.take_interrupt_handler().unwrap();
         // Armed twice, as by somebody who looks from time to time.
         queue.req_notify(false);
         sends.post_send(&send(1)).unwrap();
@@ -81,11 +83,11 @@ fn an_event_is_told_after_its_completion() {
             sends.post_send(&send(2)).unwrap();
             handler.on_interrupt(1);
         });
-        assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(rig.cq))));
+        assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Completion(harness.cq))));
         let given = queue.poll(&mut [Completion::EMPTY; 2]).unwrap();
         device.join().unwrap();
         if given == 1 {
-            assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(rig.cq))));
+            assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Completion(harness.cq))));
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{BASE, Rig};
+use super::{BASE, Harness};
 use crate::sync::Ordering;
 use crate::sync::modelled::check;
 use crate::{Access, BindMwError, BindRefused, Completion, DeregMrError, MrHandle, MwBind, MwType, SendFlags};
@@ -15,11 +15,11 @@ const fn bind(mr: MrHandle, wr_id: u64) -> MwBind {
 #[test]
 fn a_bind_holds_its_region_or_comes_too_late() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let mw = rig.verbs.alloc_mw(rig.pd, MwType::Type1).unwrap();
-        let (mut sends, mr) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.mr);
+        let mut harness = Harness::new(true);
+        let mw = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap();
+        let (mut sends, mr) = (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.mr);
         let sender = thread::spawn(move || sends.bind_mw(mw, &bind(mr, 1)));
-        let gone = rig.verbs.dereg_mr_raw(mr);
+        let gone = harness.verbs.dereg_mr_raw(mr);
         match (sender.join().unwrap(), gone) {
             (Ok(_), Err(DeregMrError::Busy { bindings: 1 })) => {}
             (Err(BindMwError::Refused(BindRefused::StaleRegion)), Ok(())) => {}
@@ -32,10 +32,10 @@ fn a_bind_holds_its_region_or_comes_too_late() {
 #[test]
 fn a_completion_of_a_bind_ends_it() {
     check(|| {
-        let mut rig = Rig::new(true);
-        let mw = rig.verbs.alloc_mw(rig.pd, MwType::Type1).unwrap();
-        let (mut sends, mr) = (rig.verbs.take_send_queue(rig.qp).unwrap(), rig.mr);
-        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+        let mut harness = Harness::new(true);
+        let mw = harness.verbs.alloc_mw(harness.pd, MwType::Type1).unwrap();
+        let (mut sends, mr) = (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.mr);
+        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
         sends.bind_mw(mw, &bind(mr, 1)).unwrap();
         let sender = thread::spawn(move || {
             sends.bind_mw(mw, &bind(mr, 2)).unwrap();
@@ -48,8 +48,8 @@ fn a_completion_of_a_bind_ends_it() {
         sender.join().unwrap();
         given += queue.poll(&mut out).unwrap();
         assert_eq!(given, 2);
-        assert_eq!(rig.verbs.shared.qps[0].binds.load(Ordering::Relaxed), 0);
-        rig.verbs.dealloc_mw(mw).unwrap();
-        rig.verbs.dereg_mr_raw(mr).unwrap();
+        assert_eq!(harness.verbs.shared.qps[0].binds.load(Ordering::Relaxed), 0);
+        harness.verbs.dealloc_mw(mw).unwrap();
+        harness.verbs.dereg_mr_raw(mr).unwrap();
     });
 }

@@ -3,7 +3,7 @@
 
 use super::mock::Mock;
 use super::post::send;
-use super::{BASE, Rig, attributes};
+use super::{BASE, Harness, attributes};
 use crate::{
     Access, CompletionQueue, CreateQpError, Errno, ModifyQpError, MwBind, MwType, PollCqError, QpAttrMask, QpInit, QpState,
     QpType, SendFlags, WcStatus,
@@ -14,155 +14,155 @@ fn ids(queue: &mut CompletionQueue<'static, Mock>) -> std::vec::Vec<u64> {
 }
 
 /// RESET to INIT.
-fn initialize(rig: &mut Rig) -> Result<(), ModifyQpError<super::MockError>> {
+fn initialize(harness: &mut Harness) -> Result<(), ModifyQpError<super::MockError>> {
     let required = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-    rig.verbs.modify_qp(rig.qp, &attributes(QpState::Init), QpAttrMask::STATE | required)
+    harness.verbs.modify_qp(harness.qp, &attributes(QpState::Init), QpAttrMask::STATE | required)
 }
 
 #[test]
 fn after_reset_the_queue_is_polled_empty_before_the_queue_pair_goes_on() {
-    let mut rig = Rig::new();
-    let qpn = rig.qpn();
+    let mut harness = Harness::new();
+    let qpn = harness.qpn();
     for n in 0..3 {
-        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+        harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
-    while rig.device().execute(qpn) {}
-    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.step(rig.qp, QpState::Reset);
-    let error = initialize(&mut rig).unwrap_err();
+    while harness.device().execute(qpn) {}
+    let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.step(harness.qp, QpState::Reset);
+    let error = initialize(&mut harness).unwrap_err();
     assert_eq!((error, error.errno()), (ModifyQpError::Draining, Errno::Eagain));
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Reset);
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Reset);
     // Of the old completions none is given.
     assert_eq!(ids(&mut queue), []);
-    rig.connect(rig.qp);
-    rig.verbs.post_send(rig.qp, &send(10, &[])).unwrap();
-    assert!(rig.device().execute(qpn));
+    harness.connect(harness.qp);
+    harness.verbs.post_send(harness.qp, &send(10, &[])).unwrap();
+    assert!(harness.device().execute(qpn));
     assert_eq!(ids(&mut queue), [10]);
 }
 
 /// It need not be polled apart: once it is back, polling it through the verbs does as well.
 #[test]
 fn a_queue_that_went_back_is_polled_empty_too() {
-    let mut rig = Rig::new();
-    let qpn = rig.qpn();
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-    assert!(rig.device().execute(qpn));
-    let queue = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.step(rig.qp, QpState::Reset);
-    assert!(rig.verbs.return_cq(queue).is_ok());
-    assert_eq!(initialize(&mut rig), Err(ModifyQpError::Draining));
-    assert_eq!(rig.poll_ids(), []);
-    rig.connect(rig.qp);
+    let mut harness = Harness::new();
+    let qpn = harness.qpn();
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+    assert!(harness.device().execute(qpn));
+    let queue = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.step(harness.qp, QpState::Reset);
+    assert!(harness.verbs.return_cq(queue).is_ok());
+    assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining));
+    assert_eq!(harness.poll_ids(), []);
+    harness.connect(harness.qp);
 }
 
 /// A RESET with the queue at hand cleans it at once, also after one without.
 #[test]
 fn a_second_reset_cleans_what_the_first_could_not() {
-    let mut rig = Rig::new();
-    let qpn = rig.qpn();
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-    assert!(rig.device().execute(qpn));
-    let queue = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.step(rig.qp, QpState::Reset);
-    assert!(rig.verbs.return_cq(queue).is_ok());
-    rig.step(rig.qp, QpState::Reset);
-    rig.connect(rig.qp);
-    assert_eq!(rig.poll_ids(), []);
+    let mut harness = Harness::new();
+    let qpn = harness.qpn();
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+    assert!(harness.device().execute(qpn));
+    let queue = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.step(harness.qp, QpState::Reset);
+    assert!(harness.verbs.return_cq(queue).is_ok());
+    harness.step(harness.qp, QpState::Reset);
+    harness.connect(harness.qp);
+    assert_eq!(harness.poll_ids(), []);
 }
 
 /// Completions of other queue pairs, and a queue that is only partly polled, say nothing about the old ones.
 #[test]
 fn a_queue_that_was_not_found_empty_is_not_drained() {
-    let mut rig = Rig::new();
-    let other = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
-    rig.connect(other);
-    let (qpn, other_qpn) = (rig.qpn(), rig.verbs.qp(other).unwrap().qpn);
+    let mut harness = Harness::new();
+    let other = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+    harness.connect(other);
+    let (qpn, other_qpn) = (harness.qpn(), harness.verbs.qp(other).unwrap().qpn);
     for n in 0..2 {
-        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
-        rig.verbs.post_send(other, &send(10 + n, &[])).unwrap();
-        assert!(rig.device().execute(qpn));
-        assert!(rig.device().execute(other_qpn));
+        harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
+        harness.verbs.post_send(other, &send(10 + n, &[])).unwrap();
+        assert!(harness.device().execute(qpn));
+        assert!(harness.device().execute(other_qpn));
     }
-    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.step(rig.qp, QpState::Reset);
+    let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.step(harness.qp, QpState::Reset);
     for n in 0..2 {
         let mut out = [crate::Completion::EMPTY];
         assert_eq!(queue.poll(&mut out), Ok(1));
         assert_eq!(out[0].wr_id, 10 + n);
-        assert_eq!(initialize(&mut rig), Err(ModifyQpError::Draining), "the queue may hold more");
+        assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining), "the queue may hold more");
     }
     assert_eq!(queue.poll(&mut [crate::Completion::EMPTY]), Ok(0));
-    initialize(&mut rig).unwrap();
+    initialize(&mut harness).unwrap();
 }
 
 /// Completions are being taken while the queue pair is reset: no stale one is returned after, and the send queue has room for
 /// as many requests as before.
 #[test]
 fn completions_that_are_being_taken_end_with_the_reset() {
-    let mut rig = Rig::new();
-    let qpn = rig.qpn();
+    let mut harness = Harness::new();
+    let qpn = harness.qpn();
     for n in 0..8 {
-        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+        harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
-    while rig.device().execute(qpn) {}
-    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+    while harness.device().execute(qpn) {}
+    let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
     let mut completions = queue.completions();
     assert_eq!(completions.next().unwrap().unwrap().wr_id, 0);
-    rig.step(rig.qp, QpState::Reset);
+    harness.step(harness.qp, QpState::Reset);
     assert_eq!(completions.next(), None);
     drop(completions);
-    rig.connect(rig.qp);
-    assert_eq!(rig.verbs.send_batch(rig.qp).unwrap().free_blocks(), 16);
+    harness.connect(harness.qp);
+    assert_eq!(harness.verbs.send_batch(harness.qp).unwrap().free_blocks(), 16);
 }
 
 /// The same completions go on with the next life of the queue pair, in which a request is a bind that was none before.
 #[test]
 fn completions_that_are_being_taken_go_on_after_the_reset() {
-    let mut rig = Rig::new();
-    let (mw, qpn) = (rig.window(MwType::Type1), rig.qpn());
+    let mut harness = Harness::new();
+    let (mw, qpn) = (harness.window(MwType::Type1), harness.qpn());
     let bind =
-        MwBind { wr_id: 10, flags: SendFlags::SIGNALED, mr: rig.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+        MwBind { wr_id: 10, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
     for n in 0..8 {
-        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+        harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
-    assert!(rig.device().execute(qpn));
-    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
+    assert!(harness.device().execute(qpn));
+    let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
     let mut completions = queue.completions();
     assert_eq!(completions.next().unwrap().unwrap().wr_id, 0);
-    rig.step(rig.qp, QpState::Reset);
+    harness.step(harness.qp, QpState::Reset);
     assert_eq!(completions.next(), None);
-    rig.connect(rig.qp);
-    rig.verbs.post_send(rig.qp, &crate::SendWr { flags: SendFlags::empty(), ..send(9, &[]) }).unwrap();
-    rig.verbs.bind_mw(rig.qp, mw, &bind).unwrap();
-    while rig.device().execute(qpn) {}
+    harness.connect(harness.qp);
+    harness.verbs.post_send(harness.qp, &crate::SendWr { flags: SendFlags::empty(), ..send(9, &[]) }).unwrap();
+    harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+    while harness.device().execute(qpn) {}
     assert_eq!(completions.next().unwrap().unwrap().wr_id, 10);
-    rig.verbs.dealloc_mw(mw).unwrap();
+    harness.verbs.dealloc_mw(mw).unwrap();
 }
 
 #[test]
 fn the_place_of_a_queue_pair_that_is_gone_is_free_when_its_completions_are() {
-    let mut rig = Rig::new();
-    let other = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
-    let qpn = rig.qpn();
+    let mut harness = Harness::new();
+    let other = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+    let qpn = harness.qpn();
     for n in 0..2 {
-        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+        harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
-    while rig.device().execute(qpn) {}
-    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.verbs.destroy_qp(rig.qp).unwrap();
-    assert!(rig.verbs.qp(rig.qp).is_err());
-    let error = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap_err();
+    while harness.device().execute(qpn) {}
+    let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.verbs.destroy_qp(harness.qp).unwrap();
+    assert!(harness.verbs.qp(harness.qp).is_err());
+    let error = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap_err();
     assert_eq!((error, error.errno()), (CreateQpError::Draining, Errno::Eagain));
     assert_eq!(ids(&mut queue), []);
-    let next = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
-    assert_eq!(rig.verbs.qp(next).unwrap().qpn, qpn, "the number came again");
-    rig.connect(next);
-    rig.verbs.post_send(next, &send(10, &[])).unwrap();
-    assert!(rig.device().execute(qpn));
+    let next = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+    assert_eq!(harness.verbs.qp(next).unwrap().qpn, qpn, "the number came again");
+    harness.connect(next);
+    harness.verbs.post_send(next, &send(10, &[])).unwrap();
+    assert!(harness.device().execute(qpn));
     let done = queue.completions().next().unwrap().unwrap();
     assert_eq!((done.wr_id, done.qp), (10, next));
-    assert_eq!(rig.verbs.create_qp(&rig.init(QpType::Rc)), Err(CreateQpError::Full), "nothing is draining");
-    rig.verbs.destroy_qp(other).unwrap();
+    assert_eq!(harness.verbs.create_qp(&harness.init(QpType::Rc)), Err(CreateQpError::Full), "nothing is draining");
+    harness.verbs.destroy_qp(other).unwrap();
 }
 
 /// The number of a queue pair comes again at another place, while stale completions are still in the queue. They come before
@@ -170,135 +170,136 @@ fn the_place_of_a_queue_pair_that_is_gone_is_free_when_its_completions_are() {
 #[test]
 fn old_completions_are_not_taken_for_those_of_another_queue_pair_with_the_number() {
     for (is_without_cookies, place) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
-        let mut rig = Rig::new();
+        let mut harness = Harness::new();
         if place == 1 {
             // The other place is the one before.
-            let other = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
-            rig.verbs.destroy_qp(rig.qp).unwrap();
-            rig.qp = other;
-            rig.connect(other);
+            let other = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+            harness.verbs.destroy_qp(harness.qp).unwrap();
+            harness.qp = other;
+            harness.connect(other);
         }
-        assert_eq!(rig.qp.index(), place);
-        rig.device().is_without_cookies = is_without_cookies;
-        let qpn = rig.qpn();
+        assert_eq!(harness.qp.index(), place);
+        harness.device().is_without_cookies = is_without_cookies;
+        let qpn = harness.qpn();
         for n in 0..2 {
-            rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+            harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
         }
-        while rig.device().execute(qpn) {}
-        let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
-        rig.verbs.destroy_qp(rig.qp).unwrap();
-        rig.device().next_qpn = Some(qpn);
-        rig.qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
-        assert_eq!((rig.verbs.qp(rig.qp).unwrap().qpn, rig.qp.index()), (qpn, 1 - place));
-        assert_eq!(initialize(&mut rig), Err(ModifyQpError::Draining));
+        while harness.device().execute(qpn) {}
+        let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+        harness.verbs.destroy_qp(harness.qp).unwrap();
+        harness.device().next_qpn = Some(qpn);
+        harness.qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+        assert_eq!((harness.verbs.qp(harness.qp).unwrap().qpn, harness.qp.index()), (qpn, 1 - place));
+        assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining));
         assert_eq!(ids(&mut queue), []);
-        rig.connect(rig.qp);
+        harness.connect(harness.qp);
         for n in 10..12 {
-            rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+            harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
         }
-        while rig.device().execute(qpn) {}
+        while harness.device().execute(qpn) {}
         assert_eq!(ids(&mut queue), [10, 11], "{is_without_cookies} {place}");
-        assert_eq!(rig.verbs.qp(rig.qp).unwrap().send_blocks, 0);
+        assert_eq!(harness.verbs.qp(harness.qp).unwrap().send_blocks, 0);
     }
 }
 
 /// One queue at hand drops what it has at once; the number is that of a queue pair in the other one too.
 #[test]
 fn a_number_that_drains_in_one_queue_is_known_in_another() {
-    let mut rig = Rig::new();
-    rig.device().is_without_cookies = true;
-    let qpn = rig.qpn();
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-    assert!(rig.device().execute(qpn));
-    let mut old = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.verbs.destroy_qp(rig.qp).unwrap();
-    rig.cq = rig.verbs.create_cq(16).unwrap();
-    rig.device().next_qpn = Some(qpn);
-    rig.qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
-    assert_eq!(rig.qpn(), qpn);
-    assert_eq!(initialize(&mut rig), Err(ModifyQpError::Draining));
+    let mut harness = Harness::new();
+    harness.device().is_without_cookies = true;
+    let qpn = harness.qpn();
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+    assert!(harness.device().execute(qpn));
+    let mut old = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.verbs.destroy_qp(harness.qp).unwrap();
+    harness.cq = harness.verbs.create_cq(16).unwrap();
+    harness.device().next_qpn = Some(qpn);
+    harness.qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+    assert_eq!(harness.qpn(), qpn);
+    assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining));
     assert_eq!(ids(&mut old), []);
-    rig.connect(rig.qp);
-    rig.verbs.post_send(rig.qp, &send(2, &[])).unwrap();
-    assert!(rig.device().execute(qpn));
-    assert_eq!(rig.poll_ids(), [2]);
+    harness.connect(harness.qp);
+    harness.verbs.post_send(harness.qp, &send(2, &[])).unwrap();
+    assert!(harness.device().execute(qpn));
+    assert_eq!(harness.poll_ids(), [2]);
     assert_eq!(ids(&mut old), []);
 }
 
 /// Sends and receives complete into two queues, and one of them is at hand: only the other one is to be polled.
 #[test]
 fn each_queue_that_is_out_is_drained_for_itself() {
-    let mut rig = Rig::new();
-    rig.verbs.destroy_qp(rig.qp).unwrap();
-    let recv_cq = rig.verbs.create_cq(16).unwrap();
-    rig.qp = rig.verbs.create_qp(&QpInit { recv_cq, ..rig.init(QpType::Rc) }).unwrap();
-    rig.connect(rig.qp);
-    let qpn = rig.qpn();
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-    rig.verbs.post_recv(rig.qp, &crate::RecvWr { wr_id: 2, sges: &[] }).unwrap();
-    assert!(rig.device().execute(qpn));
-    rig.device().break_qp(qpn);
-    assert!(rig.device().flush_receive(qpn));
-    let mut queue = rig.verbs.take_cq(recv_cq).unwrap();
-    rig.step(rig.qp, QpState::Reset);
-    assert_eq!(rig.poll_ids(), [], "cleaned at once");
-    assert_eq!(initialize(&mut rig), Err(ModifyQpError::Draining));
+    let mut harness = Harness::new();
+    harness.verbs.destroy_qp(harness.qp).unwrap();
+    let recv_cq = harness.verbs.create_cq(16).unwrap();
+    harness.qp = harness.verbs.create_qp(&QpInit { recv_cq, ..harness.init(QpType::Rc) }).unwrap();
+    harness.connect(harness.qp);
+    let qpn = harness.qpn();
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+    harness.verbs.post_recv(harness.qp, &crate::RecvWr { wr_id: 2, sges: &[] }).unwrap();
+    assert!(harness.device().execute(qpn));
+    harness.device().break_qp(qpn);
+    assert!(harness.device().flush_receive(qpn));
+    let mut queue = harness.verbs.take_cq(recv_cq).unwrap();
+    harness.step(harness.qp, QpState::Reset);
+    assert_eq!(harness.poll_ids(), [], "cleaned at once");
+    assert_eq!(initialize(&mut harness), Err(ModifyQpError::Draining));
     assert_eq!(ids(&mut queue), []);
-    initialize(&mut rig).unwrap();
+    initialize(&mut harness).unwrap();
 }
 
 /// Receives are dropped as sends are, and nothing stale is counted or returned meanwhile.
 #[test]
-fn receives_of_before_are_dropped_too() {
-    let mut rig = Rig::new();
+fn stale_receives_are_dropped_too() {
+    let mut harness = Harness::new();
     for wr_id in 0..3 {
-        rig.verbs.post_recv(rig.qp, &crate::RecvWr { wr_id, sges: &[] }).unwrap();
+        harness.verbs.post_recv(harness.qp, &crate::RecvWr { wr_id, sges: &[] }).unwrap();
     }
-    let raw = rig.raw(crate::RawKind::Recv, 0, WcStatus::Success);
-    rig.push(raw);
-    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.step(rig.qp, QpState::Reset);
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().recvs, 0);
+    let raw = harness.raw(crate::RawKind::Recv, 0, WcStatus::Success);
+    harness.push(raw);
+    let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.step(harness.qp, QpState::Reset);
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().recvs, 0);
     assert_eq!(ids(&mut queue), []);
-    rig.connect(rig.qp);
-    rig.verbs.post_recv(rig.qp, &crate::RecvWr { wr_id: 10, sges: &[] }).unwrap();
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().recvs, 1);
+    harness.connect(harness.qp);
+    harness.verbs.post_recv(harness.qp, &crate::RecvWr { wr_id: 10, sges: &[] }).unwrap();
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().recvs, 1);
 }
 
 /// What a completion says of a bind is known before the queue pair is reset, or the device is asked: never both.
 #[test]
 fn a_dropped_completion_of_a_bind_ends_no_bind_of_the_next_life() {
-    let mut rig = Rig::new();
-    let (mw, qpn) = (rig.window(MwType::Type1), rig.qpn());
-    let bind = MwBind { wr_id: 1, flags: SendFlags::SIGNALED, mr: rig.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let key = rig.verbs.bind_mw(rig.qp, mw, &bind).unwrap();
-    assert!(rig.device().execute(qpn));
-    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.step(rig.qp, QpState::Reset);
-    assert_eq!((rig.verbs.mw(mw).unwrap().rkey, rig.binds()), (key, 0));
+    let mut harness = Harness::new();
+    let (mw, qpn) = (harness.window(MwType::Type1), harness.qpn());
+    let bind =
+        MwBind { wr_id: 1, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let key = harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+    assert!(harness.device().execute(qpn));
+    let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.step(harness.qp, QpState::Reset);
+    assert_eq!((harness.verbs.mw(mw).unwrap().rkey, harness.binds()), (key, 0));
     assert_eq!(ids(&mut queue), []);
-    rig.connect(rig.qp);
-    rig.verbs.bind_mw(rig.qp, mw, &bind).unwrap();
-    assert_eq!(rig.binds(), 1);
-    rig.device().break_qp(qpn);
-    assert!(rig.device().execute(qpn));
+    harness.connect(harness.qp);
+    harness.verbs.bind_mw(harness.qp, mw, &bind).unwrap();
+    assert_eq!(harness.binds(), 1);
+    harness.device().break_qp(qpn);
+    assert!(harness.device().execute(qpn));
     let done = queue.completions().next().unwrap().unwrap();
     assert_eq!((done.wr_id, done.status), (1, WcStatus::WrFlushErr));
-    assert_eq!((rig.verbs.mw(mw).unwrap().rkey, rig.binds()), (key, 0));
+    assert_eq!((harness.verbs.mw(mw).unwrap().rkey, harness.binds()), (key, 0));
 }
 
 /// A queue that is out and broken never gets empty of what it does not get; its error comes at its end.
 #[test]
 fn a_broken_queue_is_drained_too() {
-    let mut rig = Rig::new();
-    let (qpn, cqn) = (rig.qpn(), rig.cqn());
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-    assert!(rig.device().execute(qpn));
-    let mut queue = rig.verbs.take_cq(rig.cq).unwrap();
-    rig.step(rig.qp, QpState::Reset);
-    rig.device().is_broken = true;
-    assert!(rig.verbs.maintain().is_err());
+    let mut harness = Harness::new();
+    let (qpn, cqn) = (harness.qpn(), harness.cqn());
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+    assert!(harness.device().execute(qpn));
+    let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
+    harness.step(harness.qp, QpState::Reset);
+    harness.device().is_broken = true;
+    assert!(harness.verbs.maintain().is_err());
     let error = queue.completions().next().unwrap();
     assert_eq!(error, Err(PollCqError::Broken { cqn, syndrome: 0xff }));
-    initialize(&mut rig).unwrap();
+    initialize(&mut harness).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Asynchronous events, completion events, and the interrupt handler.
 
-use super::Rig;
+use super::Harness;
 use super::mock::MockError;
 use super::post::send;
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 
 #[test]
 fn events_name_handles_and_break_queue_pairs() {
-    let mut rig = Rig::new();
-    let (qpn, qp) = (rig.qpn(), rig.qp);
+    let mut harness = Harness::new();
+    let (qpn, qp) = (harness.qpn(), harness.qp);
     let stray = AsyncEvent::QpFatal(Qpn::new(0xabc));
     let reported = [
         (AsyncEvent::CommEstablished(qpn), Event::CommEstablished(qp)),
@@ -25,109 +25,109 @@ fn events_name_handles_and_break_queue_pairs() {
         (stray, Event::Stray(stray)),
     ];
     for (raw, event) in reported {
-        rig.device().events.push_back(raw);
-        assert_eq!(rig.verbs.poll_event(), Ok(Some(event)));
+        harness.device().events.push_back(raw);
+        assert_eq!(harness.verbs.poll_event(), Ok(Some(event)));
     }
-    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Rts);
-    rig.device().break_qp(qpn);
-    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Rts, "nothing was reported yet");
-    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::QpAccessError(qp))));
-    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Err);
-    assert_eq!(rig.verbs.poll_event(), Ok(None));
-    rig.device().fail_after = Some(0);
-    assert_eq!(rig.verbs.poll_event(), Err(PollEventError::Device(MockError::Refused)));
+    assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Rts);
+    harness.device().break_qp(qpn);
+    assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Rts, "nothing was reported yet");
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::QpAccessError(qp))));
+    assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Err);
+    assert_eq!(harness.verbs.poll_event(), Ok(None));
+    harness.device().fail_after = Some(0);
+    assert_eq!(harness.verbs.poll_event(), Err(PollEventError::Device(MockError::Refused)));
 }
 
 /// The event of a break comes when the queue pair was reset and connected again.
 #[test]
-fn an_event_of_before_a_reset_breaks_nothing() {
-    let mut rig = Rig::new();
-    let qpn = rig.qpn();
-    rig.device().break_qp(qpn);
-    rig.step(rig.qp, QpState::Reset);
-    rig.connect(rig.qp);
-    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts);
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
+fn a_stale_event_after_a_reset_breaks_nothing() {
+    let mut harness = Harness::new();
+    let qpn = harness.qpn();
+    harness.device().break_qp(qpn);
+    harness.step(harness.qp, QpState::Reset);
+    harness.connect(harness.qp);
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
 }
 
 /// It comes when another queue pair has the number.
 #[test]
 fn an_event_of_a_queue_pair_that_is_gone_does_not_break_the_next_with_its_number() {
-    let mut rig = Rig::new();
-    let qpn = rig.qpn();
-    rig.device().break_qp(qpn);
-    rig.verbs.destroy_qp(rig.qp).unwrap();
-    rig.qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
-    rig.connect(rig.qp);
-    assert_eq!(rig.qpn(), qpn);
-    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts);
+    let mut harness = Harness::new();
+    let qpn = harness.qpn();
+    harness.device().break_qp(qpn);
+    harness.verbs.destroy_qp(harness.qp).unwrap();
+    harness.qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
+    harness.connect(harness.qp);
+    assert_eq!(harness.qpn(), qpn);
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Stray(AsyncEvent::QpAccessError(qpn)))));
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
 }
 
 #[test]
 fn a_device_that_does_not_answer_is_believed_that_a_queue_pair_is_broken() {
-    let mut rig = Rig::new();
-    let (qpn, qp) = (rig.qpn(), rig.qp);
-    rig.device().events.push_back(AsyncEvent::QpFatal(qpn));
+    let mut harness = Harness::new();
+    let (qpn, qp) = (harness.qpn(), harness.qp);
+    harness.device().events.push_back(AsyncEvent::QpFatal(qpn));
     // The first question takes the event, the second asks for the state.
-    rig.device().fail_after = Some(1);
-    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::QpFatal(qp))));
-    assert_eq!(rig.verbs.qp(qp).unwrap().state, QpState::Err);
+    harness.device().fail_after = Some(1);
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::QpFatal(qp))));
+    assert_eq!(harness.verbs.qp(qp).unwrap().state, QpState::Err);
 }
 
 #[test]
 fn arming_reaches_the_device_with_the_number_of_events() {
-    let mut rig = Rig::new();
-    let cqn = rig.cqn();
-    rig.verbs.req_notify_cq(rig.cq, true).unwrap();
-    rig.verbs.req_notify_cq(rig.cq, false).unwrap();
+    let mut harness = Harness::new();
+    let cqn = harness.cqn();
+    harness.verbs.req_notify_cq(harness.cq, true).unwrap();
+    harness.verbs.req_notify_cq(harness.cq, false).unwrap();
     for _ in 0..2 {
-        rig.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
+        harness.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
     }
-    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(rig.cq))));
-    assert_eq!(rig.verbs.poll_event(), Ok(None), "two events of one queue are reported once");
-    rig.verbs.req_notify_cq(rig.cq, false).unwrap();
-    assert_eq!(rig.device().armed, [(cqn, 0, true), (cqn, 0, false), (cqn, 2, false)]);
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Completion(harness.cq))));
+    assert_eq!(harness.verbs.poll_event(), Ok(None), "two events of one queue are reported once");
+    harness.verbs.req_notify_cq(harness.cq, false).unwrap();
+    assert_eq!(harness.device().armed, [(cqn, 0, true), (cqn, 0, false), (cqn, 2, false)]);
 }
 
 #[test]
 fn completion_events_that_are_lost_count_for_every_queue() {
-    let mut rig = Rig::new();
-    let (_, other) = rig.second();
-    rig.device().completion_events.push_back((0, CompletionEvent::Overflow));
-    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::EventsLost)));
-    let mut woken = [rig.verbs.poll_event(), rig.verbs.poll_event()].map(|event| event.unwrap().unwrap());
+    let mut harness = Harness::new();
+    let (_, other) = harness.second();
+    harness.device().completion_events.push_back((0, CompletionEvent::Overflow));
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::EventsLost)));
+    let mut woken = [harness.verbs.poll_event(), harness.verbs.poll_event()].map(|event| event.unwrap().unwrap());
     woken.sort_by_key(|event| *event == Event::Completion(other));
-    assert_eq!(woken, [Event::Completion(rig.cq), Event::Completion(other)]);
-    assert_eq!(rig.verbs.poll_event(), Ok(None));
-    rig.verbs.req_notify_cq(other, false).unwrap();
-    let cqn = rig.verbs.cq(other).unwrap().cqn;
-    assert_eq!(rig.device().armed, [(cqn, 1, false)]);
+    assert_eq!(woken, [Event::Completion(harness.cq), Event::Completion(other)]);
+    assert_eq!(harness.verbs.poll_event(), Ok(None));
+    harness.verbs.req_notify_cq(other, false).unwrap();
+    let cqn = harness.verbs.cq(other).unwrap().cqn;
+    assert_eq!(harness.device().armed, [(cqn, 1, false)]);
 }
 
 #[test]
 fn a_broken_completion_queue_says_so_when_it_is_empty() {
-    let mut rig = Rig::new();
-    let (other, other_cq) = rig.second();
-    let cqn = rig.cqn();
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-    rig.complete(0, WcStatus::Success);
-    rig.device().events.push_back(AsyncEvent::CqError(cqn, 2));
-    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::CqError(rig.cq, 2))));
-    assert_eq!(rig.poll_ids(), [1], "what came before is good");
+    let mut harness = Harness::new();
+    let (other, other_cq) = harness.second();
+    let cqn = harness.cqn();
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+    harness.complete(0, WcStatus::Success);
+    harness.device().events.push_back(AsyncEvent::CqError(cqn, 2));
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::CqError(harness.cq, 2))));
+    assert_eq!(harness.poll_ids(), [1], "what came before is good");
     for _ in 0..2 {
-        let error = rig.poll().unwrap_err();
+        let error = harness.poll().unwrap_err();
         assert_eq!((error, error.errno()), (PollCqError::Broken { cqn, syndrome: 2 }, Errno::Eio));
     }
-    assert_eq!(rig.poll_of(other_cq), Ok(std::vec![]));
+    assert_eq!(harness.poll_of(other_cq), Ok(std::vec![]));
     // A queue with the same place is a good one.
-    for qp in [rig.qp, other] {
-        rig.verbs.destroy_qp(qp).unwrap();
+    for qp in [harness.qp, other] {
+        harness.verbs.destroy_qp(qp).unwrap();
     }
-    rig.verbs.destroy_cq(rig.cq).unwrap();
-    let again = rig.verbs.create_cq(4).unwrap();
-    assert_eq!(rig.poll_of(again), Ok(std::vec![]));
+    harness.verbs.destroy_cq(harness.cq).unwrap();
+    let again = harness.verbs.create_cq(4).unwrap();
+    assert_eq!(harness.poll_of(again), Ok(std::vec![]));
 }
 
 /// A queue pair of five requests has a ring for 16: that many completions may wait. Too few entries are an error as soon as the
@@ -135,25 +135,25 @@ fn a_broken_completion_queue_says_so_when_it_is_empty() {
 #[test]
 fn a_queue_that_overran_says_so_when_its_event_was_taken() {
     for (entries, fits) in [(8, false), (16, false), (32, true)] {
-        let mut rig = Rig::new();
-        let sizes = rig.verbs.ring_sizes(QpType::Rc, &super::CAP).unwrap();
+        let mut harness = Harness::new();
+        let sizes = harness.verbs.ring_sizes(QpType::Rc, &super::CAP).unwrap();
         assert_eq!(fits, sizes.send_blocks + sizes.recv_entries <= entries);
-        rig.verbs.destroy_qp(rig.qp).unwrap();
-        let cq = rig.verbs.create_cq(entries).unwrap();
-        let cqn = rig.verbs.cq(cq).unwrap().cqn;
-        let init = QpInit { send_cq: cq, recv_cq: cq, ..rig.init(QpType::Rc) };
-        rig.qp = rig.verbs.create_qp(&init).unwrap();
-        rig.connect(rig.qp);
-        let (qp, qpn) = (rig.qp, rig.qpn());
-        while rig.verbs.post_send(qp, &send(1, &[])).is_ok() {}
-        while rig.verbs.post_recv(qp, &crate::RecvWr { wr_id: 2, sges: &[] }).is_ok() {}
-        while rig.device().execute(qpn) {}
-        rig.device().break_qp(qpn);
-        while rig.device().flush_receive(qpn) {}
-        let mut queue = rig.verbs.take_cq(cq).unwrap();
+        harness.verbs.destroy_qp(harness.qp).unwrap();
+        let cq = harness.verbs.create_cq(entries).unwrap();
+        let cqn = harness.verbs.cq(cq).unwrap().cqn;
+        let init = QpInit { send_cq: cq, recv_cq: cq, ..harness.init(QpType::Rc) };
+        harness.qp = harness.verbs.create_qp(&init).unwrap();
+        harness.connect(harness.qp);
+        let (qp, qpn) = (harness.qp, harness.qpn());
+        while harness.verbs.post_send(qp, &send(1, &[])).is_ok() {}
+        while harness.verbs.post_recv(qp, &crate::RecvWr { wr_id: 2, sges: &[] }).is_ok() {}
+        while harness.device().execute(qpn) {}
+        harness.device().break_qp(qpn);
+        while harness.device().flush_receive(qpn) {}
+        let mut queue = harness.verbs.take_cq(cq).unwrap();
         let good = queue.completions().map_while(Result::ok).count();
         let broken = Err(PollCqError::Broken { cqn, syndrome: 1 });
-        let event = core::iter::from_fn(|| rig.verbs.poll_event().unwrap()).find(|event| *event == Event::CqError(cq, 1));
+        let event = core::iter::from_fn(|| harness.verbs.poll_event().unwrap()).find(|event| *event == Event::CqError(cq, 1));
         assert_eq!((event.is_none(), good == 24), (fits, fits), "{entries}");
         let (polled, given) = (queue.poll(&mut [crate::Completion::EMPTY]), queue.completions().next());
         if fits {
@@ -167,78 +167,78 @@ fn a_queue_that_overran_says_so_when_its_event_was_taken() {
 #[test]
 fn a_broken_device_breaks_every_completion_queue() {
     for by_event in [true, false] {
-        let mut rig = Rig::new();
-        let (_, other) = rig.second();
-        assert!(rig.verbs.maintain().is_ok());
+        let mut harness = Harness::new();
+        let (_, other) = harness.second();
+        assert!(harness.verbs.maintain().is_ok());
         if by_event {
-            rig.device().events.push_back(AsyncEvent::DeviceFatal(1, 2));
-            assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::DeviceFatal(1, 2))));
+            harness.device().events.push_back(AsyncEvent::DeviceFatal(1, 2));
+            assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::DeviceFatal(1, 2))));
         } else {
-            rig.device().is_broken = true;
-            assert_eq!(rig.verbs.maintain(), Err(MockError::NoAnswer));
+            harness.device().is_broken = true;
+            assert_eq!(harness.verbs.maintain(), Err(MockError::NoAnswer));
         }
-        for cq in [rig.cq, other] {
-            let cqn = rig.verbs.cq(cq).unwrap().cqn;
-            assert_eq!(rig.poll_of(cq), Err(PollCqError::Broken { cqn, syndrome: 0xff }));
+        for cq in [harness.cq, other] {
+            let cqn = harness.verbs.cq(cq).unwrap().cqn;
+            assert_eq!(harness.poll_of(cq), Err(PollCqError::Broken { cqn, syndrome: 0xff }));
         }
     }
 }
 
 #[test]
 fn an_interrupt_handler_takes_the_events_of_its_vector() {
-    let mut rig = Rig::new();
-    let (_, other) = rig.second();
-    let mut handler = rig.verbs.take_interrupt_handler().unwrap();
-    assert_eq!(rig.verbs.take_interrupt_handler().err(), Some(TakeError::Taken));
-    let (cqn, other_cqn) = (rig.cqn(), rig.verbs.cq(other).unwrap().cqn);
+    let mut harness = Harness::new();
+    let (_, other) = harness.second();
+    let mut handler = harness.verbs.take_interrupt_handler().unwrap();
+    assert_eq!(harness.verbs.take_interrupt_handler().err(), Some(TakeError::Taken));
+    let (cqn, other_cqn) = (harness.cqn(), harness.verbs.cq(other).unwrap().cqn);
     for (vector, cqn) in [(0, cqn), (1, other_cqn), (1, Cqn::new(0x999)), (1, other_cqn)] {
-        rig.device().completion_events.push_back((vector, CompletionEvent::Completion(cqn)));
+        harness.device().completion_events.push_back((vector, CompletionEvent::Completion(cqn)));
     }
     let taken = Interrupted { completions: 2, overflow: false, asynchronous: false };
     assert_eq!(handler.on_interrupt(1), taken, "an event of no queue is of no use");
     assert_eq!(handler.on_interrupt(1), Interrupted::default());
     let taken = Interrupted { completions: 1, overflow: false, asynchronous: true };
     assert_eq!(handler.on_interrupt(0), taken);
-    let reported = [rig.verbs.poll_event(), rig.verbs.poll_event()];
-    assert_eq!(reported, [Ok(Some(Event::Completion(rig.cq))), Ok(Some(Event::Completion(other)))]);
+    let reported = [harness.verbs.poll_event(), harness.verbs.poll_event()];
+    assert_eq!(reported, [Ok(Some(Event::Completion(harness.cq))), Ok(Some(Event::Completion(other)))]);
     // Without the handler no event is taken.
-    rig.device().completion_events.push_back((1, CompletionEvent::Completion(other_cqn)));
-    assert_eq!(rig.verbs.poll_event(), Ok(None));
-    rig.verbs.req_notify_cq(other, false).unwrap();
-    assert_eq!(rig.device().armed, [(other_cqn, 2, false)]);
-    assert!(rig.verbs.return_interrupt_handler(handler).is_ok());
-    assert_eq!(rig.verbs.poll_event(), Ok(Some(Event::Completion(other))));
+    harness.device().completion_events.push_back((1, CompletionEvent::Completion(other_cqn)));
+    assert_eq!(harness.verbs.poll_event(), Ok(None));
+    harness.verbs.req_notify_cq(other, false).unwrap();
+    assert_eq!(harness.device().armed, [(other_cqn, 2, false)]);
+    assert!(harness.verbs.return_interrupt_handler(handler).is_ok());
+    assert_eq!(harness.verbs.poll_event(), Ok(Some(Event::Completion(other))));
 }
 
 #[test]
 fn an_interrupt_handler_belongs_to_its_verbs() {
-    let (mut rig, mut other) = (Rig::new(), Rig::new());
-    let handler = rig.verbs.take_interrupt_handler().unwrap();
+    let (mut harness, mut other) = (Harness::new(), Harness::new());
+    let handler = harness.verbs.take_interrupt_handler().unwrap();
     let theirs = other.verbs.take_interrupt_handler().unwrap();
     let Err(handler) = other.verbs.return_interrupt_handler(handler) else { panic!("it is of other verbs") };
     assert!(other.verbs.return_interrupt_handler(theirs).is_ok());
-    rig.verbs.destroy_qp(rig.qp).unwrap();
-    let error = rig.verbs.destroy_cq(rig.cq).unwrap_err();
+    harness.verbs.destroy_qp(harness.qp).unwrap();
+    let error = harness.verbs.destroy_cq(harness.cq).unwrap_err();
     assert_eq!((error, error.errno()), (DestroyCqError::EventsTaken, Errno::Ebusy));
-    let Err(mut verbs) = rig.verbs.into_provider() else { panic!("the handler is out") };
+    let Err(mut verbs) = harness.verbs.into_provider() else { panic!("the handler is out") };
     assert!(verbs.return_interrupt_handler(handler).is_ok());
-    verbs.destroy_cq(rig.cq).unwrap();
+    verbs.destroy_cq(harness.cq).unwrap();
     assert!(verbs.into_provider().is_ok());
 }
 
 /// Events of a completion queue that is destroyed are taken before its number can come again.
 #[test]
 fn an_event_of_a_completion_queue_that_is_gone_does_not_go_to_the_next() {
-    let mut rig = Rig::new();
-    let cqn = rig.cqn();
-    rig.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
-    rig.verbs.destroy_qp(rig.qp).unwrap();
-    rig.verbs.destroy_cq(rig.cq).unwrap();
-    rig.cq = rig.verbs.create_cq(4).unwrap();
-    assert_eq!(rig.cqn(), cqn, "the number came again");
-    assert_eq!(rig.verbs.poll_event(), Ok(None));
-    rig.verbs.req_notify_cq(rig.cq, false).unwrap();
-    assert_eq!(rig.device().armed, [(cqn, 0, false)]);
+    let mut harness = Harness::new();
+    let cqn = harness.cqn();
+    harness.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
+    harness.verbs.destroy_qp(harness.qp).unwrap();
+    harness.verbs.destroy_cq(harness.cq).unwrap();
+    harness.cq = harness.verbs.create_cq(4).unwrap();
+    assert_eq!(harness.cqn(), cqn, "the number came again");
+    assert_eq!(harness.verbs.poll_event(), Ok(None));
+    harness.verbs.req_notify_cq(harness.cq, false).unwrap();
+    assert_eq!(harness.device().armed, [(cqn, 0, false)]);
 }
 
 #[cfg(feature = "multicore")]
@@ -262,17 +262,17 @@ mod ready {
     }
 
     struct Waiting {
-        rig: Rig,
+        harness: Harness,
         queue: CompletionQueue<'static, Mock>,
         count: Arc<Count>,
     }
 
     impl Waiting {
         fn new() -> Self {
-            let mut rig = Rig::new();
-            let queue = rig.verbs.take_cq(rig.cq).unwrap();
-            rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-            Self { rig, queue, count: Arc::default() }
+            let mut harness = Harness::new();
+            let queue = harness.verbs.take_cq(harness.cq).unwrap();
+            harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+            Self { harness, queue, count: Arc::default() }
         }
 
         fn is_ready(&mut self) -> bool {
@@ -288,34 +288,34 @@ mod ready {
     #[test]
     fn an_empty_queue_arms_and_the_event_wakes() {
         let mut waiting = Waiting::new();
-        let cqn = waiting.rig.cqn();
+        let cqn = waiting.harness.cqn();
         assert!(!waiting.is_ready());
-        assert_eq!(waiting.rig.device().armed, [(cqn, 0, false)]);
+        assert_eq!(waiting.harness.device().armed, [(cqn, 0, false)]);
         assert_eq!(waiting.woken(), 0);
-        waiting.rig.complete(0, WcStatus::Success);
-        waiting.rig.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
-        let mut handler = waiting.rig.verbs.take_interrupt_handler().unwrap();
+        waiting.harness.complete(0, WcStatus::Success);
+        waiting.harness.device().completion_events.push_back((0, CompletionEvent::Completion(cqn)));
+        let mut handler = waiting.harness.verbs.take_interrupt_handler().unwrap();
         assert_eq!(handler.on_interrupt(0).completions, 1);
         assert_eq!(waiting.woken(), 1);
         assert!(waiting.is_ready());
-        assert_eq!(waiting.rig.device().armed.len(), 1, "a queue that has something is not armed");
+        assert_eq!(waiting.harness.device().armed.len(), 1, "a queue that has something is not armed");
         let done = waiting.queue.completions().next().unwrap().unwrap();
         assert_eq!(done.wr_id, 1);
         assert!(!waiting.is_ready());
-        assert_eq!(waiting.rig.device().armed[1..], [(cqn, 1, false)]);
+        assert_eq!(waiting.harness.device().armed[1..], [(cqn, 1, false)]);
     }
 
     #[test]
     fn an_overflow_and_a_broken_device_wake_too() {
         let mut waiting = Waiting::new();
         assert!(!waiting.is_ready());
-        waiting.rig.device().completion_events.push_back((1, CompletionEvent::Overflow));
-        let mut handler = waiting.rig.verbs.take_interrupt_handler().unwrap();
+        waiting.harness.device().completion_events.push_back((1, CompletionEvent::Overflow));
+        let mut handler = waiting.harness.verbs.take_interrupt_handler().unwrap();
         assert_eq!(handler.on_interrupt(1), Interrupted { completions: 0, overflow: true, asynchronous: false });
         assert_eq!(waiting.woken(), 1);
         assert!(!waiting.is_ready(), "nothing came");
-        waiting.rig.device().is_broken = true;
-        assert!(waiting.rig.verbs.maintain().is_err());
+        waiting.harness.device().is_broken = true;
+        assert!(waiting.harness.verbs.maintain().is_err());
         assert_eq!(waiting.woken(), 2);
         assert!(waiting.is_ready());
         let error = waiting.queue.completions().next().unwrap().unwrap_err();
@@ -326,9 +326,9 @@ mod ready {
     #[test]
     fn what_comes_while_the_queue_is_armed_is_seen() {
         let mut waiting = Waiting::new();
-        waiting.rig.device().completes_when_armed = true;
+        waiting.harness.device().completes_when_armed = true;
         assert!(waiting.is_ready());
-        assert_eq!(waiting.rig.device().armed.len(), 1);
+        assert_eq!(waiting.harness.device().armed.len(), 1);
         let mut ready = core::pin::pin!(waiting.queue.ready());
         assert!(ready.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
@@ -337,8 +337,8 @@ mod ready {
     #[test]
     fn an_error_that_waits_is_ready() {
         let mut waiting = Waiting::new();
-        waiting.rig.complete(0, WcStatus::Success);
-        waiting.rig.complete(9, WcStatus::Success);
+        waiting.harness.complete(0, WcStatus::Success);
+        waiting.harness.complete(9, WcStatus::Success);
         let mut out = [crate::Completion::EMPTY; 4];
         assert_eq!(waiting.queue.poll(&mut out), Ok(1));
         assert!(waiting.is_ready());

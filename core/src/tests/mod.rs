@@ -28,12 +28,12 @@ use crate::{
 /// The verbs of the tests: two of each, but four regions.
 type TestVerbs = Verbs<'static, Mock>;
 
-/// First byte and length of the region that every rig has.
+/// First byte and length of the region that every harness has.
 const BASE: u64 = 0x1_0000;
 const LENGTH: u64 = 0x4000;
 
 /// Verbs with one domain, one region with every right, one completion queue and one queue pair that sends.
-struct Rig {
+struct Harness {
     verbs: TestVerbs,
     pd: PdHandle,
     mr: MrHandle,
@@ -90,7 +90,7 @@ fn start_rings(verbs: &mut TestVerbs, qp: QpHandle, at: u32) {
     recv.ring.start_at(at);
 }
 
-impl Rig {
+impl Harness {
     fn new() -> Self {
         Self::with(QpType::Rc, false)
     }
@@ -102,9 +102,9 @@ impl Rig {
         let cq = verbs.create_cq(64).unwrap();
         let init = QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap: CAP, sq_sig_all };
         let qp = verbs.create_qp(&init).unwrap();
-        let mut rig = Self { verbs, pd, mr, cq, qp };
-        rig.connect(qp);
-        rig
+        let mut harness = Self { verbs, pd, mr, cq, qp };
+        harness.connect(qp);
+        harness
     }
 
     fn device(&self) -> MutexGuard<'_, Device> {
@@ -219,11 +219,11 @@ fn attributes(to: QpState) -> QpAttr {
 }
 
 #[test]
-fn a_rig_sends_and_completes() {
-    let mut rig = Rig::new();
-    let sge = [rig.sge(0, 8)];
+fn a_send_completes() {
+    let mut harness = Harness::new();
+    let sge = [harness.sge(0, 8)];
     let wr = post::send(7, &sge);
-    rig.verbs.post_send(rig.qp, &wr).unwrap();
-    assert!(rig.device().execute(rig.qpn()));
-    assert_eq!(rig.poll_ids(), vec![7]);
+    harness.verbs.post_send(harness.qp, &wr).unwrap();
+    assert!(harness.device().execute(harness.qpn()));
+    assert_eq!(harness.poll_ids(), vec![7]);
 }

@@ -4,7 +4,7 @@ use std::boxed::Box;
 use std::vec::Vec;
 
 use super::mock::Kind;
-use super::{BASE, LENGTH, Rig, register, set_state};
+use super::{BASE, Harness, LENGTH, register, set_state};
 use crate::{
     Access, BadWr, Errno, MwBind, MwHandle, MwType, Payload, PostRecvError, PostSendError, QpState, QpType, RecvWr, Remote,
     Rkey, SendBatchError, SendFlags, SendOp, SendWr, Sge, SgeFault, WcOpcode, WcStatus,
@@ -40,10 +40,10 @@ fn wr(op: SendOp<'_>, flags: SendFlags) -> SendWr<'_> {
 fn each_transport_has_its_operations() {
     let had = [(QpType::Rc, 8), (QpType::XrcSend, 8), (QpType::Uc, 5)];
     for (qp_type, had) in had {
-        let mut rig = Rig::with(qp_type, false);
-        let sges = [rig.sge(0, 8)];
+        let mut harness = Harness::with(qp_type, false);
+        let sges = [harness.sge(0, 8)];
         for (n, op) in each(&sges).into_iter().enumerate() {
-            let result = rig.verbs.post_send(rig.qp, &wr(op, SendFlags::empty()));
+            let result = harness.verbs.post_send(harness.qp, &wr(op, SendFlags::empty()));
             if n < had {
                 assert_eq!(result, Ok(()), "{qp_type:?} {op:?}");
             } else {
@@ -52,35 +52,35 @@ fn each_transport_has_its_operations() {
                 assert_eq!(error.errno(), Errno::Einval);
             }
         }
-        assert_eq!(rig.device().sent.len(), had);
-        assert_eq!(rig.device().doorbells.len(), had);
+        assert_eq!(harness.device().sent.len(), had);
+        assert_eq!(harness.device().doorbells.len(), had);
     }
 }
 
 #[test]
 fn datagrams_have_only_sends_and_those_need_an_address_handle() {
-    let mut rig = Rig::with(QpType::Ud, false);
-    let sges = [rig.sge(0, 8)];
+    let mut harness = Harness::with(QpType::Ud, false);
+    let sges = [harness.sge(0, 8)];
     for (n, op) in each(&sges).into_iter().enumerate() {
-        let error = rig.verbs.post_send(rig.qp, &wr(op, SendFlags::empty())).unwrap_err();
+        let error = harness.verbs.post_send(harness.qp, &wr(op, SendFlags::empty())).unwrap_err();
         assert_eq!(error == PostSendError::NoAddressHandle, n < 2, "{op:?}: {error}");
         assert_eq!(matches!(error, PostSendError::Opcode { .. }), n >= 2);
     }
-    assert!(rig.device().sent.is_empty());
+    assert!(harness.device().sent.is_empty());
 }
 
 #[test]
 fn flags_fit_operation_and_transport() {
-    let mut rig = Rig::new();
-    let sges = [rig.sge(0, 8)];
+    let mut harness = Harness::new();
+    let sges = [harness.sge(0, 8)];
     for (n, op) in each(&sges).into_iter().enumerate() {
         let mut fits = |flags| {
-            let result = rig.verbs.post_send(rig.qp, &wr(op, flags));
-            rig.device().sent.clear();
-            while rig.verbs.send_batch(rig.qp).unwrap().free_blocks() < 8 {
-                let index = u16::try_from(rig.device().doorbells.last().unwrap().1 - 1).unwrap();
-                rig.complete(index, WcStatus::Success);
-                rig.poll().unwrap();
+            let result = harness.verbs.post_send(harness.qp, &wr(op, flags));
+            harness.device().sent.clear();
+            while harness.verbs.send_batch(harness.qp).unwrap().free_blocks() < 8 {
+                let index = u16::try_from(harness.device().doorbells.last().unwrap().1 - 1).unwrap();
+                harness.complete(index, WcStatus::Success);
+                harness.poll().unwrap();
             }
             result == Ok(())
         };
@@ -89,37 +89,37 @@ fn flags_fit_operation_and_transport() {
         assert!(!fits(SendFlags::from_bits_retain(1 << 7)), "{op:?}");
         assert!(!fits(SendFlags::INLINE), "SGEs cannot be copied into {op:?}");
     }
-    let mut rig = Rig::with(QpType::Uc, false);
-    let error = rig.verbs.post_send(rig.qp, &wr(each(&sges)[0], SendFlags::FENCE)).unwrap_err();
+    let mut harness = Harness::with(QpType::Uc, false);
+    let error = harness.verbs.post_send(harness.qp, &wr(each(&sges)[0], SendFlags::FENCE)).unwrap_err();
     assert_eq!(error, PostSendError::Flags { flags: SendFlags::FENCE });
 }
 
 #[test]
 fn inline_payloads_are_limited_and_need_no_region() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     let bytes = [0x5a; 129];
     let mut post = |length: usize, flags| {
         let payload = Payload::Inline(&bytes[..length]);
-        rig.verbs.post_send(rig.qp, &wr(SendOp::Write { payload, remote: REMOTE }, flags))
+        harness.verbs.post_send(harness.qp, &wr(SendOp::Write { payload, remote: REMOTE }, flags))
     };
     assert_eq!(post(128, SendFlags::INLINE), Ok(()));
     assert_eq!(post(0, SendFlags::empty()), Ok(()));
     assert_eq!(post(129, SendFlags::INLINE), Err(PostSendError::InlineSize { length: 129, max: 128 }));
-    let kinds: Vec<Kind> = rig.device().sent.iter().map(|sent| sent.kind).collect();
+    let kinds: Vec<Kind> = harness.device().sent.iter().map(|sent| sent.kind).collect();
     assert_eq!(kinds, [Kind::Inline(128), Kind::Inline(0)]);
 }
 
 #[test]
 fn sges_are_checked_against_their_regions() {
-    let mut rig = Rig::new();
-    let other_pd = rig.verbs.alloc_pd().unwrap();
-    let foreign = register(&mut rig.verbs, other_pd, BASE, LENGTH, Access::LOCAL_WRITE).unwrap();
-    let readable = register(&mut rig.verbs, rig.pd, BASE, LENGTH, Access::empty()).unwrap();
-    let (foreign, readable) = (rig.verbs.mr(foreign).unwrap().lkey, rig.verbs.mr(readable).unwrap().lkey);
-    let good = rig.sge(0, 16);
+    let mut harness = Harness::new();
+    let other_pd = harness.verbs.alloc_pd().unwrap();
+    let foreign = register(&mut harness.verbs, other_pd, BASE, LENGTH, Access::LOCAL_WRITE).unwrap();
+    let readable = register(&mut harness.verbs, harness.pd, BASE, LENGTH, Access::empty()).unwrap();
+    let (foreign, readable) = (harness.verbs.mr(foreign).unwrap().lkey, harness.verbs.mr(readable).unwrap().lkey);
+    let good = harness.sge(0, 16);
     let mut refused = |bad: Sge, fault: SgeFault, errno: Errno| {
         let sges = [good, bad];
-        let error = rig.verbs.post_send(rig.qp, &send(1, &sges)).unwrap_err();
+        let error = harness.verbs.post_send(harness.qp, &send(1, &sges)).unwrap_err();
         assert_eq!(error, PostSendError::Sge { index: 1, lkey: bad.lkey, fault });
         assert_eq!(error.errno(), errno);
     };
@@ -130,12 +130,12 @@ fn sges_are_checked_against_their_regions() {
     refused(Sge { addr: u64::MAX - 3, ..good }, SgeFault::Range, Errno::Erange);
     refused(Sge { addr: BASE, length: u32::MAX, ..good }, SgeFault::Range, Errno::Erange);
     // The last byte is inside; an SGE without bytes needs no region.
-    rig.verbs.post_send(rig.qp, &send(1, &[Sge { addr: BASE + LENGTH - 16, ..good }])).unwrap();
-    rig.verbs.post_send(rig.qp, &send(1, &[Sge::default()])).unwrap();
+    harness.verbs.post_send(harness.qp, &send(1, &[Sge { addr: BASE + LENGTH - 16, ..good }])).unwrap();
+    harness.verbs.post_send(harness.qp, &send(1, &[Sge::default()])).unwrap();
     // Sending reads, reading writes.
     let sges = [Sge { lkey: readable, length: 8, ..good }];
     for (n, op) in each(&sges).into_iter().enumerate() {
-        let result = rig.verbs.post_send(rig.qp, &wr(op, SendFlags::empty()));
+        let result = harness.verbs.post_send(harness.qp, &wr(op, SendFlags::empty()));
         let refused = matches!(result, Err(PostSendError::Sge { fault: SgeFault::Access, .. }));
         assert_eq!(refused, n >= 5, "{op:?}: {result:?}");
     }
@@ -143,27 +143,27 @@ fn sges_are_checked_against_their_regions() {
 
 #[test]
 fn sge_counts_and_message_sizes_are_checked() {
-    let mut rig = Rig::new();
-    let five = [rig.sge(0, 1); 5];
-    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &five)), Err(PostSendError::SgeCount { count: 5, max: 4 }));
-    rig.verbs.post_send(rig.qp, &send(1, &five[..4])).unwrap();
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-    let big = register(&mut rig.verbs, rig.pd, 0, 1 << 40, Access::empty()).unwrap();
-    let lkey = rig.verbs.mr(big).unwrap().lkey;
+    let mut harness = Harness::new();
+    let five = [harness.sge(0, 1); 5];
+    assert_eq!(harness.verbs.post_send(harness.qp, &send(1, &five)), Err(PostSendError::SgeCount { count: 5, max: 4 }));
+    harness.verbs.post_send(harness.qp, &send(1, &five[..4])).unwrap();
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+    let big = register(&mut harness.verbs, harness.pd, 0, 1 << 40, Access::empty()).unwrap();
+    let lkey = harness.verbs.mr(big).unwrap().lkey;
     let half = Sge { addr: 0, length: 1 << 30, lkey };
-    rig.verbs.post_send(rig.qp, &send(1, &[half, half])).unwrap();
+    harness.verbs.post_send(harness.qp, &send(1, &[half, half])).unwrap();
     let over = [half, half, Sge { length: 1, ..half }];
-    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &over)), Err(PostSendError::MessageSize { max: 1 << 31 }));
+    assert_eq!(harness.verbs.post_send(harness.qp, &send(1, &over)), Err(PostSendError::MessageSize { max: 1 << 31 }));
     let wrapping = [Sge { length: u32::MAX, ..half }; 4];
-    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &wrapping)), Err(PostSendError::MessageSize { max: 1 << 31 }));
+    assert_eq!(harness.verbs.post_send(harness.qp, &send(1, &wrapping)), Err(PostSendError::MessageSize { max: 1 << 31 }));
 }
 
 #[test]
 fn atomics_move_eight_aligned_bytes() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     let mut post = |length: u32, addr: u64| {
-        let (sge, remote) = (rig.sge(0, length), Remote { addr, ..REMOTE });
-        rig.verbs.post_send(rig.qp, &wr(SendOp::FetchAdd { sge, remote, add: 1 }, SendFlags::empty()))
+        let (sge, remote) = (harness.sge(0, length), Remote { addr, ..REMOTE });
+        harness.verbs.post_send(harness.qp, &wr(SendOp::FetchAdd { sge, remote, add: 1 }, SendFlags::empty()))
     };
     assert_eq!(post(8, 0x8008), Ok(()));
     assert_eq!(post(4, 0x8008), Err(PostSendError::AtomicLength { length: 4 }));
@@ -183,14 +183,14 @@ fn atomics_move_eight_aligned_bytes() {
 
 #[test]
 fn states_that_do_not_send_or_receive() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     for state in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err] {
-        set_state(&rig.verbs, rig.qp, state);
-        let sent = rig.verbs.post_send(rig.qp, &send(1, &[]));
+        set_state(&harness.verbs, harness.qp, state);
+        let sent = harness.verbs.post_send(harness.qp, &send(1, &[]));
         let sends = matches!(state, QpState::Rts | QpState::Sqd);
         assert_eq!(sent, if sends { Ok(()) } else { Err(PostSendError::NotReady { state }) });
-        assert_eq!(rig.verbs.send_batch(rig.qp).is_ok(), sends);
-        let received = rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: 1, sges: &[] });
+        assert_eq!(harness.verbs.send_batch(harness.qp).is_ok(), sends);
+        let received = harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: 1, sges: &[] });
         let receives = !matches!(state, QpState::Reset | QpState::Err);
         assert_eq!(received, if receives { Ok(()) } else { Err(PostRecvError::NotReady { state }) });
     }
@@ -199,41 +199,41 @@ fn states_that_do_not_send_or_receive() {
 
 #[test]
 fn a_full_queue_gives_the_request_back() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     for n in 0..16 {
-        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+        harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
-    let error = rig.verbs.post_send(rig.qp, &send(16, &[])).unwrap_err();
+    let error = harness.verbs.post_send(harness.qp, &send(16, &[])).unwrap_err();
     assert_eq!((error, error.errno()), (PostSendError::QueueFull { needed: 1, free: 0 }, Errno::Enospc));
-    rig.complete(2, WcStatus::Success);
-    assert_eq!(rig.poll_ids(), [2]);
+    harness.complete(2, WcStatus::Success);
+    assert_eq!(harness.poll_ids(), [2]);
     // Three blocks are free: 128 bytes inline take three, and then nothing fits.
     let long = Payload::Inline(&[0; 128]);
-    rig.verbs.post_send(rig.qp, &wr(SendOp::Write { payload: long, remote: REMOTE }, SendFlags::empty())).unwrap();
-    assert_eq!(rig.verbs.post_send(rig.qp, &send(16, &[])), Err(PostSendError::QueueFull { needed: 1, free: 0 }));
+    harness.verbs.post_send(harness.qp, &wr(SendOp::Write { payload: long, remote: REMOTE }, SendFlags::empty())).unwrap();
+    assert_eq!(harness.verbs.post_send(harness.qp, &send(16, &[])), Err(PostSendError::QueueFull { needed: 1, free: 0 }));
 }
 
 #[test]
 fn a_list_stops_at_the_first_failure_and_rings_once() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     let bad = [Sge { length: 1, ..Sge::default() }];
     let list = [send(0, &[]), send(1, &[]), send(2, &bad), send(3, &[])];
-    let BadWr { index, error } = rig.verbs.post_send_list(rig.qp, &list).unwrap_err();
+    let BadWr { index, error } = harness.verbs.post_send_list(harness.qp, &list).unwrap_err();
     assert_eq!(index, 2);
     assert!(matches!(error, PostSendError::Sge { index: 0, .. }));
-    assert_eq!(rig.device().sent.len(), 2);
-    assert_eq!(rig.device().doorbells, [(rig.qpn(), 2, true)]);
-    assert_eq!(rig.verbs.post_send_list(rig.qp, &list[2..]).unwrap_err().index, 0);
-    assert_eq!(rig.device().doorbells.len(), 1, "nothing was posted, no doorbell");
-    rig.verbs.post_send_list(rig.qp, &list[..2]).unwrap();
-    assert_eq!(rig.device().doorbells[1..], [(rig.qpn(), 4, true)]);
+    assert_eq!(harness.device().sent.len(), 2);
+    assert_eq!(harness.device().doorbells, [(harness.qpn(), 2, true)]);
+    assert_eq!(harness.verbs.post_send_list(harness.qp, &list[2..]).unwrap_err().index, 0);
+    assert_eq!(harness.device().doorbells.len(), 1, "nothing was posted, no doorbell");
+    harness.verbs.post_send_list(harness.qp, &list[..2]).unwrap();
+    assert_eq!(harness.device().doorbells[1..], [(harness.qpn(), 4, true)]);
 }
 
 #[test]
 fn a_batch_rings_once_and_a_dropped_one_loses_nothing() {
-    let mut rig = Rig::new();
-    let (qpn, device) = (rig.qpn(), rig.verbs.provider().shared());
-    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
+    let mut harness = Harness::new();
+    let (qpn, device) = (harness.qpn(), harness.verbs.provider().shared());
+    let mut batch = harness.verbs.send_batch(harness.qp).unwrap();
     for n in 0..3 {
         batch.post(&send(n, &[])).unwrap();
     }
@@ -243,89 +243,89 @@ fn a_batch_rings_once_and_a_dropped_one_loses_nothing() {
     batch.post(&send(3, &[])).unwrap();
     assert_eq!(device.lock().unwrap().doorbells, [(qpn, 3, true)]);
     drop(batch);
-    assert_eq!(rig.device().doorbells[1..], [(qpn, 4, true)]);
-    let batch = rig.verbs.send_batch(rig.qp).unwrap();
+    assert_eq!(harness.device().doorbells[1..], [(qpn, 4, true)]);
+    let batch = harness.verbs.send_batch(harness.qp).unwrap();
     drop(batch);
-    assert_eq!(rig.device().doorbells.len(), 2, "nothing was posted, no doorbell");
-    rig.complete(3, WcStatus::Success);
-    assert_eq!(rig.poll_ids(), [3]);
+    assert_eq!(harness.device().doorbells.len(), 2, "nothing was posted, no doorbell");
+    harness.complete(3, WcStatus::Success);
+    assert_eq!(harness.poll_ids(), [3]);
 }
 
 #[test]
 fn signaling_follows_the_queue_pair() {
     for all in [false, true] {
-        let mut rig = Rig::with(QpType::Rc, all);
+        let mut harness = Harness::with(QpType::Rc, all);
         for flags in [SendFlags::empty(), SendFlags::SIGNALED] {
-            rig.verbs.post_send(rig.qp, &SendWr { flags, ..send(1, &[]) }).unwrap();
+            harness.verbs.post_send(harness.qp, &SendWr { flags, ..send(1, &[]) }).unwrap();
         }
-        let signaled: Vec<bool> = rig.device().sent.iter().map(|sent| sent.flags.contains(SendFlags::SIGNALED)).collect();
+        let signaled: Vec<bool> = harness.device().sent.iter().map(|sent| sent.flags.contains(SendFlags::SIGNALED)).collect();
         assert_eq!(signaled, [all, true]);
     }
 }
 
 #[test]
 fn receives_follow_the_same_rules() {
-    let mut rig = Rig::new();
-    let readable = register(&mut rig.verbs, rig.pd, BASE, LENGTH, Access::empty()).unwrap();
-    let readable = [Sge { lkey: rig.verbs.mr(readable).unwrap().lkey, ..rig.sge(0, 8) }];
-    let good = [rig.sge(0, 8)];
+    let mut harness = Harness::new();
+    let readable = register(&mut harness.verbs, harness.pd, BASE, LENGTH, Access::empty()).unwrap();
+    let readable = [Sge { lkey: harness.verbs.mr(readable).unwrap().lkey, ..harness.sge(0, 8) }];
+    let good = [harness.sge(0, 8)];
     let three = [good[0]; 3];
     let recv = |wr_id, sges| RecvWr { wr_id, sges };
-    assert_eq!(rig.verbs.post_recv(rig.qp, &recv(1, &three)), Err(PostRecvError::SgeCount { count: 3, max: 2 }));
-    let error = rig.verbs.post_recv(rig.qp, &recv(1, &readable)).unwrap_err();
+    assert_eq!(harness.verbs.post_recv(harness.qp, &recv(1, &three)), Err(PostRecvError::SgeCount { count: 3, max: 2 }));
+    let error = harness.verbs.post_recv(harness.qp, &recv(1, &readable)).unwrap_err();
     assert_eq!(error.errno(), Errno::Eacces);
     let list = [recv(1, &good), recv(2, &good), recv(3, &readable), recv(4, &good)];
-    assert_eq!(rig.verbs.post_recv_list(rig.qp, &list).unwrap_err().index, 2);
-    assert_eq!(rig.device().doorbells, [(rig.qpn(), 2, false)]);
+    assert_eq!(harness.verbs.post_recv_list(harness.qp, &list).unwrap_err().index, 2);
+    assert_eq!(harness.device().doorbells, [(harness.qpn(), 2, false)]);
     for n in 3..=8 {
-        rig.verbs.post_recv(rig.qp, &recv(n, &good)).unwrap();
+        harness.verbs.post_recv(harness.qp, &recv(n, &good)).unwrap();
     }
-    let error = rig.verbs.post_recv(rig.qp, &recv(9, &good)).unwrap_err();
+    let error = harness.verbs.post_recv(harness.qp, &recv(9, &good)).unwrap_err();
     assert_eq!((error, error.errno()), (PostRecvError::QueueFull, Errno::Enospc));
-    assert_eq!(rig.device().received.len(), 8);
+    assert_eq!(harness.device().received.len(), 8);
 }
 
 #[test]
 fn a_zero_based_region_is_addressed_from_zero() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     let access = Access::LOCAL_WRITE | Access::ZERO_BASED;
-    let mr = register(&mut rig.verbs, rig.pd, BASE, 64, access).unwrap();
-    let lkey = rig.verbs.mr(mr).unwrap().lkey;
-    rig.verbs.post_send(rig.qp, &send(1, &[Sge { addr: 0, length: 64, lkey }])).unwrap();
-    let error = rig.verbs.post_send(rig.qp, &send(1, &[Sge { addr: BASE, length: 64, lkey }])).unwrap_err();
+    let mr = register(&mut harness.verbs, harness.pd, BASE, 64, access).unwrap();
+    let lkey = harness.verbs.mr(mr).unwrap().lkey;
+    harness.verbs.post_send(harness.qp, &send(1, &[Sge { addr: 0, length: 64, lkey }])).unwrap();
+    let error = harness.verbs.post_send(harness.qp, &send(1, &[Sge { addr: BASE, length: 64, lkey }])).unwrap_err();
     assert_eq!(error.errno(), Errno::Erange);
 }
 
 #[test]
 fn a_typed_queue_pair_posts_the_same() {
     use crate::typed::{Rc, TypedQpError, Uc, Wr};
-    let mut rig = Rig::new();
-    assert_eq!(rig.verbs.typed::<Uc>(rig.qp).unwrap_err(), TypedQpError::Transport { qp_type: QpType::Rc });
-    let typed = rig.verbs.typed::<Rc>(rig.qp).unwrap();
-    let sges = [rig.sge(0, 8)];
-    rig.verbs.post(typed, &Wr::read(1, &sges, REMOTE).fenced()).unwrap();
-    let mut batch = rig.verbs.typed_send_batch(typed).unwrap();
+    let mut harness = Harness::new();
+    assert_eq!(harness.verbs.typed::<Uc>(harness.qp).unwrap_err(), TypedQpError::Transport { qp_type: QpType::Rc });
+    let typed = harness.verbs.typed::<Rc>(harness.qp).unwrap();
+    let sges = [harness.sge(0, 8)];
+    harness.verbs.post(typed, &Wr::read(1, &sges, REMOTE).fenced()).unwrap();
+    let mut batch = harness.verbs.typed_send_batch(typed).unwrap();
     batch.post(&Wr::send(2, Payload::Sges(&sges)).solicited().signaled()).unwrap();
     batch.ring();
     drop(batch);
-    set_state(&rig.verbs, rig.qp, QpState::Err);
-    assert_eq!(rig.verbs.typed::<Rc>(rig.qp).unwrap_err(), TypedQpError::NotReady { state: QpState::Err });
-    set_state(&rig.verbs, rig.qp, QpState::Rts);
-    let flags: Vec<SendFlags> = rig.device().sent.iter().map(|sent| sent.flags).collect();
+    set_state(&harness.verbs, harness.qp, QpState::Err);
+    assert_eq!(harness.verbs.typed::<Rc>(harness.qp).unwrap_err(), TypedQpError::NotReady { state: QpState::Err });
+    set_state(&harness.verbs, harness.qp, QpState::Rts);
+    let flags: Vec<SendFlags> = harness.device().sent.iter().map(|sent| sent.flags).collect();
     assert_eq!(flags, [SendFlags::FENCE, SendFlags::SOLICITED | SendFlags::SIGNALED]);
-    rig.complete(1, WcStatus::Success);
-    let done = rig.poll().unwrap();
+    harness.complete(1, WcStatus::Success);
+    let done = harness.poll().unwrap();
     assert_eq!((done[0].wr_id, done[0].opcode), (2, WcOpcode::Send));
 }
 
 #[cfg(feature = "multicore")]
 #[test]
 fn several_cores_share_the_verbs() {
-    let mut rig = Rig::new();
-    let device = rig.verbs.provider().shared();
-    let (qp, qpn, cq) = (rig.qp, rig.qpn(), rig.cq);
-    rig.verbs.post_send(qp, &send(0, &[])).unwrap();
-    let shared = crate::SharedVerbs::new(rig.verbs);
+    let mut harness = Harness::new();
+    let device = harness.verbs.provider().shared();
+    let (qp, qpn, cq) = (harness.qp, harness.qpn(), harness.cq);
+    harness.verbs.post_send(qp, &send(0, &[])).unwrap();
+    let shared = crate::SharedVerbs::new(harness.verbs);
     std::thread::scope(|scope| {
         for n in 1..4 {
             let shared = &shared;
@@ -345,15 +345,17 @@ fn several_cores_share_the_verbs() {
 /// Every queue has room for as many requests of any kind as it reports.
 #[test]
 fn a_queue_takes_as_many_requests_as_its_capacities_say() {
-    type Post = fn(&mut Rig, &[Sge], MwHandle, &MwBind) -> bool;
+    type Post = fn(&mut Harness, &[Sge], MwHandle, &MwBind) -> bool;
     let kinds: [Post; 4] = [
-        |rig, sges, _, _| rig.verbs.post_send(rig.qp, &send(1, sges)).is_ok(),
-        |rig, sges, _, _| rig.verbs.post_send(rig.qp, &wr(SendOp::Read { sges, remote: REMOTE }, SendFlags::SIGNALED)).is_ok(),
-        |rig, _, _, _| {
-            let payload = Payload::Inline(&[0; 128]);
-            rig.verbs.post_send(rig.qp, &wr(SendOp::Write { payload, remote: REMOTE }, SendFlags::SIGNALED)).is_ok()
+        |harness, sges, _, _| harness.verbs.post_send(harness.qp, &send(1, sges)).is_ok(),
+        |harness, sges, _, _| {
+            harness.verbs.post_send(harness.qp, &wr(SendOp::Read { sges, remote: REMOTE }, SendFlags::SIGNALED)).is_ok()
         },
-        |rig, _, mw, bind| rig.verbs.bind_mw(rig.qp, mw, bind).is_ok(),
+        |harness, _, _, _| {
+            let payload = Payload::Inline(&[0; 128]);
+            harness.verbs.post_send(harness.qp, &wr(SendOp::Write { payload, remote: REMOTE }, SendFlags::SIGNALED)).is_ok()
+        },
+        |harness, _, mw, bind| harness.verbs.bind_mw(harness.qp, mw, bind).is_ok(),
     ];
     for (n, post) in kinds.into_iter().enumerate() {
         let rings: &'static [crate::QpRings<16, 8>; 1] = Box::leak(Box::new([const { crate::QpRings::new() }; 1]));
@@ -365,13 +367,13 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
         let cq = verbs.create_cq(64).unwrap();
         let init = crate::QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap: super::CAP, sq_sig_all: false };
         let qp = verbs.create_qp(&init).unwrap();
-        let mut rig = Rig { verbs, pd, mr, cq, qp };
-        rig.connect(qp);
-        let mw = rig.window(MwType::Type1);
-        let sges = [rig.sge(0, 8); 4];
+        let mut harness = Harness { verbs, pd, mr, cq, qp };
+        harness.connect(qp);
+        let mw = harness.window(MwType::Type1);
+        let sges = [harness.sge(0, 8); 4];
         let bind = MwBind { wr_id: 1, flags: SendFlags::SIGNALED, mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-        for request in 0..rig.verbs.qp(qp).unwrap().cap.max_send_wr {
-            assert!(post(&mut rig, &sges, mw, &bind), "kind {n}, request {request}");
+        for request in 0..harness.verbs.qp(qp).unwrap().cap.max_send_wr {
+            assert!(post(&mut harness, &sges, mw, &bind), "kind {n}, request {request}");
         }
     }
 }
@@ -380,54 +382,55 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
 /// in a list and in a batch, also between requests that are.
 #[test]
 fn requests_with_nothing_in_them_take_their_place_among_others() {
-    let mut rig = Rig::new();
-    let qpn = rig.qpn();
-    let (some, none) = (rig.sge(0, 64), rig.sge(0, 0));
+    let mut harness = Harness::new();
+    let qpn = harness.qpn();
+    let (some, none) = (harness.sge(0, 64), harness.sge(0, 0));
     let (mixed, alone) = ([none, some], [some]);
     let empty =
         |wr_id| SendWr { wr_id, ..wr(SendOp::Write { payload: Payload::Inline(&[]), remote: REMOTE }, SendFlags::SIGNALED) };
-    rig.verbs.post_send(rig.qp, &send(0, &mixed)).unwrap();
-    rig.verbs.post_send(rig.qp, &empty(1)).unwrap();
-    rig.verbs.post_send_list(rig.qp, &[send(2, &alone), send(3, &mixed), empty(4), send(5, &alone)]).unwrap();
-    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
+    harness.verbs.post_send(harness.qp, &send(0, &mixed)).unwrap();
+    harness.verbs.post_send(harness.qp, &empty(1)).unwrap();
+    harness.verbs.post_send_list(harness.qp, &[send(2, &alone), send(3, &mixed), empty(4), send(5, &alone)]).unwrap();
+    let mut batch = harness.verbs.send_batch(harness.qp).unwrap();
     batch.send(6, SendFlags::SIGNALED, &mixed).unwrap();
     batch.write_inline(7, SendFlags::SIGNALED, REMOTE, &[]).unwrap();
     drop(batch);
-    assert_eq!(rig.device().sent.iter().map(|sent| sent.at).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
-    while rig.device().execute(qpn) {}
-    assert_eq!(rig.poll_ids(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(harness.device().sent.iter().map(|sent| sent.at).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    while harness.device().execute(qpn) {}
+    assert_eq!(harness.poll_ids(), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
 /// A batch that is dropped rings. Of one that is forgotten it is unknown what stays in the queue, but that binds, and what
 /// comes before them, stay; whatever it is, the device does it in order with the next doorbell.
 #[test]
 fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
-    let mut rig = Rig::new();
-    let (qpn, sge) = (rig.qpn(), rig.sge(0, 64));
-    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
+    let mut harness = Harness::new();
+    let (qpn, sge) = (harness.qpn(), harness.sge(0, 64));
+    let mut batch = harness.verbs.send_batch(harness.qp).unwrap();
     batch.post(&send(1, &[sge])).unwrap();
     core::mem::forget(batch);
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().send_blocks, 0);
-    assert!(rig.device().doorbells.is_empty());
-    rig.verbs.post_send(rig.qp, &send(2, &[])).unwrap();
-    while rig.device().execute(qpn) {}
-    let done = rig.poll_ids();
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().send_blocks, 0);
+    assert!(harness.device().doorbells.is_empty());
+    harness.verbs.post_send(harness.qp, &send(2, &[])).unwrap();
+    while harness.device().execute(qpn) {}
+    let done = harness.poll_ids();
     assert!(done == [2] || done == [1, 2], "{done:?}");
-    assert_eq!(rig.verbs.send_batch(rig.qp).unwrap().free_blocks(), 16);
+    assert_eq!(harness.verbs.send_batch(harness.qp).unwrap().free_blocks(), 16);
 
-    let mw = rig.window(MwType::Type1);
-    let bind = MwBind { wr_id: 4, flags: SendFlags::SIGNALED, mr: rig.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
+    let mw = harness.window(MwType::Type1);
+    let bind =
+        MwBind { wr_id: 4, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let mut batch = harness.verbs.send_batch(harness.qp).unwrap();
     batch.post(&send(3, &[])).unwrap();
     batch.bind_mw(mw, &bind).unwrap();
     batch.post(&send(5, &[])).unwrap();
     core::mem::forget(batch);
-    assert_eq!(rig.device().doorbells.len(), 1);
+    assert_eq!(harness.device().doorbells.len(), 1);
     // The next doorbell, for any request, includes them.
-    rig.verbs.post_send(rig.qp, &send(6, &[])).unwrap();
-    assert_eq!(rig.device().doorbells.len(), 2);
-    while rig.device().execute(qpn) {}
-    let done = rig.poll_ids();
+    harness.verbs.post_send(harness.qp, &send(6, &[])).unwrap();
+    assert_eq!(harness.device().doorbells.len(), 2);
+    while harness.device().execute(qpn) {}
+    let done = harness.poll_ids();
     assert!(done == [3, 4, 6] || done == [3, 4, 5, 6], "{done:?}");
 }
 
@@ -435,61 +438,62 @@ fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
 /// complete.
 #[test]
 fn requests_without_a_doorbell_complete_after_the_queue_pair_broke() {
-    let mut rig = Rig::new();
-    let (mw, qpn) = (rig.window(MwType::Type1), rig.qpn());
-    let bind = MwBind { wr_id: 2, flags: SendFlags::SIGNALED, mr: rig.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap();
-    let mut batch = rig.verbs.send_batch(rig.qp).unwrap();
+    let mut harness = Harness::new();
+    let (mw, qpn) = (harness.window(MwType::Type1), harness.qpn());
+    let bind =
+        MwBind { wr_id: 2, flags: SendFlags::SIGNALED, mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
+    let mut batch = harness.verbs.send_batch(harness.qp).unwrap();
     batch.bind_mw(mw, &bind).unwrap();
     core::mem::forget(batch);
-    rig.device().break_qp(qpn);
-    while rig.device().execute(qpn) {}
-    assert_eq!(rig.poll_ids(), [1]);
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Err);
-    assert!(rig.verbs.send_batch(rig.qp).is_err());
-    assert_eq!(rig.verbs.dealloc_mw(mw), Err(crate::DeallocMwError::Busy { binds: 1 }));
-    rig.verbs.ring_send_queue(rig.qp).unwrap();
-    while rig.device().execute(qpn) {}
-    let done = rig.poll().unwrap();
+    harness.device().break_qp(qpn);
+    while harness.device().execute(qpn) {}
+    assert_eq!(harness.poll_ids(), [1]);
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Err);
+    assert!(harness.verbs.send_batch(harness.qp).is_err());
+    assert_eq!(harness.verbs.dealloc_mw(mw), Err(crate::DeallocMwError::Busy { binds: 1 }));
+    harness.verbs.ring_send_queue(harness.qp).unwrap();
+    while harness.device().execute(qpn) {}
+    let done = harness.poll().unwrap();
     assert_eq!((done[0].wr_id, done[0].status), (2, WcStatus::WrFlushErr));
-    rig.verbs.dealloc_mw(mw).unwrap();
-    assert_eq!(rig.verbs.ring_send_queue(crate::QpHandle::NONE), Err(PostSendError::Stale));
+    harness.verbs.dealloc_mw(mw).unwrap();
+    assert_eq!(harness.verbs.ring_send_queue(crate::QpHandle::NONE), Err(PostSendError::Stale));
 }
 
 /// A batch that is open while the queue pair breaks: its end rings the doorbell.
 #[test]
 fn an_open_batch_rings_whatever_the_state_is_at_its_end() {
-    let mut rig = Rig::new();
-    let qpn = rig.qpn();
-    let mut queue = rig.verbs.take_send_queue(rig.qp).unwrap();
+    let mut harness = Harness::new();
+    let qpn = harness.qpn();
+    let mut queue = harness.verbs.take_send_queue(harness.qp).unwrap();
     let mut batch = queue.batch().unwrap();
     batch.post(&send(1, &[])).unwrap();
-    rig.step(rig.qp, QpState::Err);
+    harness.step(harness.qp, QpState::Err);
     drop(batch);
     assert_eq!(queue.batch().err(), Some(SendBatchError::NotReady { state: QpState::Err }));
-    assert!(rig.verbs.return_send_queue(queue).is_ok());
-    while rig.device().execute(qpn) {}
-    let done = rig.poll().unwrap();
+    assert!(harness.verbs.return_send_queue(queue).is_ok());
+    while harness.device().execute(qpn) {}
+    let done = harness.poll().unwrap();
     assert_eq!((done[0].wr_id, done[0].status), (1, WcStatus::WrFlushErr));
 }
 
 #[test]
 fn type_two_windows_are_bound_by_request() {
-    let mut rig = Rig::new();
-    let mw = rig.window(MwType::Type2);
-    let info = crate::BindInfo { mr: rig.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
-    let unbound = rig.verbs.mw(mw).unwrap().rkey;
-    rig.verbs.post_send(rig.qp, &wr(SendOp::BindMw { mw, key: 0x42, info }, SendFlags::SIGNALED)).unwrap();
-    let bound = rig.verbs.mw(mw).unwrap();
+    let mut harness = Harness::new();
+    let mw = harness.window(MwType::Type2);
+    let info = crate::BindInfo { mr: harness.mr, addr: BASE, length: 64, access: Access::REMOTE_READ };
+    let unbound = harness.verbs.mw(mw).unwrap().rkey;
+    harness.verbs.post_send(harness.qp, &wr(SendOp::BindMw { mw, key: 0x42, info }, SendFlags::SIGNALED)).unwrap();
+    let bound = harness.verbs.mw(mw).unwrap();
     assert_eq!(bound.rkey.get(), unbound.get() & !0xff | 0x42);
     assert!(bound.binding.is_some());
     let inv = SendOp::LocalInv { rkey: bound.rkey };
-    rig.verbs.post_send(rig.qp, &wr(inv, SendFlags::SIGNALED)).unwrap();
-    assert_eq!(rig.verbs.mw(mw).unwrap().binding, None);
-    assert!(rig.verbs.dereg_mr_raw(rig.mr).is_err(), "the invalidation is not done yet");
-    rig.complete(3, WcStatus::Success);
-    assert_eq!(rig.poll().unwrap()[0].opcode, WcOpcode::LocalInv);
+    harness.verbs.post_send(harness.qp, &wr(inv, SendFlags::SIGNALED)).unwrap();
+    assert_eq!(harness.verbs.mw(mw).unwrap().binding, None);
+    assert!(harness.verbs.dereg_mr_raw(harness.mr).is_err(), "the invalidation is not done yet");
+    harness.complete(3, WcStatus::Success);
+    assert_eq!(harness.poll().unwrap()[0].opcode, WcOpcode::LocalInv);
     let unknown = wr(SendOp::LocalInv { rkey: Rkey::new(5) }, SendFlags::empty());
-    assert_eq!(rig.verbs.post_send(rig.qp, &unknown).unwrap_err().errno(), Errno::Einval);
-    rig.verbs.dereg_mr_raw(rig.mr).unwrap();
+    assert_eq!(harness.verbs.post_send(harness.qp, &unknown).unwrap_err().errno(), Errno::Einval);
+    harness.verbs.dereg_mr_raw(harness.mr).unwrap();
 }

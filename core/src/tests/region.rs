@@ -6,7 +6,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::mock::{Mock, MockError};
-use super::{ALL_RIGHTS, BASE, Rig, post, register, verbs_on};
+use super::{ALL_RIGHTS, BASE, Harness, post, register, verbs_on};
 use crate::shared::check_sge;
 use crate::{
     Access, AddressMap, DeregMrError, DmaBuffer, Errno, Extent, Lkey, MrHandle, OutOfRange, PdHandle, PostSendError, QpRings,
@@ -59,79 +59,79 @@ unsafe impl DmaBuffer for Buffer {
 
 #[test]
 fn a_region_owns_its_buffer_and_gives_it_back() {
-    let (mut rig, alive) = (Rig::new(), Arc::new(()));
-    let mut region = rig.verbs.reg_mr(rig.pd, Buffer::new(&alive), Access::LOCAL_WRITE).unwrap();
-    let info = rig.verbs.mr(region.handle()).unwrap();
+    let (mut harness, alive) = (Harness::new(), Arc::new(()));
+    let mut region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::LOCAL_WRITE).unwrap();
+    let info = harness.verbs.mr(region.handle()).unwrap();
     assert_eq!((info.addr, info.length, info.lkey, info.rkey), (BASE, 64, region.lkey(), region.rkey()));
     assert_eq!(region.sge(8, 4), Sge { addr: BASE + 8, length: 4, lkey: info.lkey });
     assert_eq!((region.remote(8).addr, region.remote(8).rkey), (BASE + 8, info.rkey));
     region.write(60, b"tail").unwrap();
     assert_eq!(region.write(61, b"tail"), Err(OutOfRange { offset: 61, len: 4 }));
-    rig.verbs.post_send(rig.qp, &post::send(1, &[region.sge(0, 64)])).unwrap();
+    harness.verbs.post_send(harness.qp, &post::send(1, &[region.sge(0, 64)])).unwrap();
     let sge = region.sge(0, 64);
-    let buffer = rig.verbs.dereg_mr(region).unwrap();
+    let buffer = harness.verbs.dereg_mr(region).unwrap();
     let mut tail = [0; 4];
     buffer.read(60, &mut tail).unwrap();
     assert_eq!(&tail, b"tail");
-    let error = rig.verbs.post_send(rig.qp, &post::send(1, &[sge])).unwrap_err();
+    let error = harness.verbs.post_send(harness.qp, &post::send(1, &[sge])).unwrap_err();
     assert_eq!(error, PostSendError::Sge { index: 0, lkey: sge.lkey, fault: SgeFault::UnknownKey });
 }
 
 #[test]
 fn a_zero_based_region_gives_offsets() {
-    let (mut rig, alive) = (Rig::new(), Arc::new(()));
-    let region = rig.verbs.reg_mr(rig.pd, Buffer::new(&alive), Access::ZERO_BASED).unwrap();
+    let (mut harness, alive) = (Harness::new(), Arc::new(()));
+    let region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::ZERO_BASED).unwrap();
     assert_eq!((region.sge(8, 4).addr, region.remote(8).addr), (8, 8));
-    rig.verbs.post_send(rig.qp, &post::send(1, &[region.sge(0, 64)])).unwrap();
-    assert!(rig.verbs.post_send(rig.qp, &post::send(1, &[region.sge(1, 64)])).is_err());
-    rig.verbs.dereg_mr(region).unwrap();
+    harness.verbs.post_send(harness.qp, &post::send(1, &[region.sge(0, 64)])).unwrap();
+    assert!(harness.verbs.post_send(harness.qp, &post::send(1, &[region.sge(1, 64)])).is_err());
+    harness.verbs.dereg_mr(region).unwrap();
 }
 
 #[test]
 fn a_refused_registration_gives_the_buffer_back_unless_the_device_may_use_it() {
-    let (mut rig, alive) = (Rig::new(), Arc::new(()));
-    let refused = rig.verbs.reg_mr(rig.pd, Buffer::new(&alive), Access::REMOTE_WRITE).unwrap_err();
+    let (mut harness, alive) = (Harness::new(), Arc::new(()));
+    let refused = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::REMOTE_WRITE).unwrap_err();
     assert_eq!((refused.error, refused.returned.is_some()), (RegMrError::RemoteWithoutLocalWrite, true));
     drop(refused);
-    rig.device().fail_after = Some(0);
-    let refused = rig.verbs.reg_mr(rig.pd, Buffer::new(&alive), Access::empty()).unwrap_err();
+    harness.device().fail_after = Some(0);
+    let refused = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::empty()).unwrap_err();
     assert_eq!((refused.error, refused.returned.is_some()), (RegMrError::Device(MockError::Refused), true));
     drop(refused);
     assert_eq!(Arc::strong_count(&alive), 1, "every buffer came back and was dropped");
-    rig.device().error = MockError::NoAnswer;
-    rig.device().fail_after = Some(0);
-    let refused = rig.verbs.reg_mr(rig.pd, Buffer::new(&alive), Access::empty()).unwrap_err();
+    harness.device().error = MockError::NoAnswer;
+    harness.device().fail_after = Some(0);
+    let refused = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::empty()).unwrap_err();
     assert_eq!((refused.error, refused.returned.is_some()), (RegMrError::Device(MockError::NoAnswer), false));
     assert_eq!(Arc::strong_count(&alive), 2, "memory that the device may write is never freed");
 }
 
 #[test]
 fn a_region_that_is_dropped_stays_registered_and_keeps_its_buffer() {
-    let (mut rig, alive) = (Rig::new(), Arc::new(()));
-    let region = rig.verbs.reg_mr(rig.pd, Buffer::new(&alive), Access::empty()).unwrap();
+    let (mut harness, alive) = (Harness::new(), Arc::new(()));
+    let region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), Access::empty()).unwrap();
     let (handle, sge) = (region.handle(), region.sge(0, 8));
     drop(region);
     assert_eq!(Arc::strong_count(&alive), 2);
-    assert_eq!(rig.verbs.mr(handle).unwrap().lkey, sge.lkey);
-    rig.verbs.post_send(rig.qp, &post::send(1, &[sge])).unwrap();
+    assert_eq!(harness.verbs.mr(handle).unwrap().lkey, sge.lkey);
+    harness.verbs.post_send(harness.qp, &post::send(1, &[sge])).unwrap();
 }
 
 #[test]
 fn a_region_that_cannot_be_deregistered_comes_back() {
-    let (mut rig, alive) = (Rig::new(), Arc::new(()));
-    let region = rig.verbs.reg_mr(rig.pd, Buffer::new(&alive), ALL_RIGHTS).unwrap();
-    rig.device().fail_after = Some(0);
-    let refused = rig.verbs.dereg_mr(region).unwrap_err();
+    let (mut harness, alive) = (Harness::new(), Arc::new(()));
+    let region = harness.verbs.reg_mr(harness.pd, Buffer::new(&alive), ALL_RIGHTS).unwrap();
+    harness.device().fail_after = Some(0);
+    let refused = harness.verbs.dereg_mr(region).unwrap_err();
     assert_eq!(refused.error, DeregMrError::Device(MockError::Refused));
     let region = refused.returned.unwrap();
-    rig.verbs.post_send(rig.qp, &post::send(1, &[region.sge(0, 8)])).unwrap();
+    harness.verbs.post_send(harness.qp, &post::send(1, &[region.sge(0, 8)])).unwrap();
     // Of other verbs, where the slot and even the key may be the same.
-    let mut other = Rig::new();
+    let mut other = Harness::new();
     let theirs = other.verbs.reg_mr(other.pd, Buffer::new(&alive), ALL_RIGHTS).unwrap();
     assert_eq!((theirs.handle(), theirs.lkey()), (region.handle(), region.lkey()));
     let refused = other.verbs.dereg_mr(region).unwrap_err();
     assert_eq!((refused.error, refused.error.errno()), (DeregMrError::Stale, Errno::Einval));
-    rig.verbs.dereg_mr(refused.returned.unwrap()).unwrap();
+    harness.verbs.dereg_mr(refused.returned.unwrap()).unwrap();
     other.verbs.dereg_mr(theirs).unwrap();
     assert_eq!(Arc::strong_count(&alive), 1);
 }

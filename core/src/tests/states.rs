@@ -4,7 +4,7 @@ use std::string::ToString as _;
 
 use super::mock::MockError;
 use super::post::send;
-use super::{Rig, attributes, set_state};
+use super::{Harness, attributes, set_state};
 use crate::transition::rule;
 use crate::{
     Access, AddressVector, Completion, Errno, GlobalRoute, ModifyQpError, Psn, QpAttr, QpAttrMask as M, QpState, QpType, Qpn,
@@ -34,18 +34,18 @@ fn the_transitions_of_the_specification_and_no_others() {
 #[test]
 fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_needs() {
     for qp_type in TYPES {
-        let mut rig = Rig::with(qp_type, false);
-        set_state(&rig.verbs, rig.qp, QpState::Reset);
-        rig.verbs.connect(rig.qp, &attributes(QpState::Reset)).unwrap();
-        assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts, "{qp_type:?}");
-        let again = rig.verbs.connect(rig.qp, &attributes(QpState::Reset)).unwrap_err();
+        let mut harness = Harness::with(qp_type, false);
+        set_state(&harness.verbs, harness.qp, QpState::Reset);
+        harness.verbs.connect(harness.qp, &attributes(QpState::Reset)).unwrap();
+        assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts, "{qp_type:?}");
+        let again = harness.verbs.connect(harness.qp, &attributes(QpState::Reset)).unwrap_err();
         assert_eq!(again, ModifyQpError::Transition { from: QpState::Rts, to: QpState::Init });
     }
-    let mut rig = Rig::with(QpType::Rc, false);
-    set_state(&rig.verbs, rig.qp, QpState::Reset);
+    let mut harness = Harness::with(QpType::Rc, false);
+    set_state(&harness.verbs, harness.qp, QpState::Reset);
     let wrong = QpAttr { timeout: 32, ..attributes(QpState::Reset) };
-    assert!(matches!(rig.verbs.connect(rig.qp, &wrong), Err(ModifyQpError::Value { .. })));
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rtr, "where the refused transition found it");
+    assert!(matches!(harness.verbs.connect(harness.qp, &wrong), Err(ModifyQpError::Value { .. })));
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rtr, "where the refused transition found it");
 }
 
 /// Every single attribute of every transition: a required one cannot be left out, a foreign one cannot be added.
@@ -53,11 +53,11 @@ fn connecting_goes_through_every_state_with_the_attributes_that_the_transport_ne
 fn each_transition_names_what_is_missing_and_what_is_forbidden() {
     for qp_type in TYPES {
         for (from, to) in STATES.into_iter().flat_map(|from| STATES.map(|to| (from, to))) {
-            let mut rig = Rig::with(qp_type, false);
-            set_state(&rig.verbs, rig.qp, from);
+            let mut harness = Harness::with(qp_type, false);
+            set_state(&harness.verbs, harness.qp, from);
             let attr = QpAttr { cur_state: from, ..attributes(to) };
             let Some(rule) = rule(qp_type, from, to) else {
-                let error = rig.verbs.modify_qp(rig.qp, &attr, M::STATE).unwrap_err();
+                let error = harness.verbs.modify_qp(harness.qp, &attr, M::STATE).unwrap_err();
                 assert_eq!(error, ModifyQpError::Transition { from, to });
                 continue;
             };
@@ -65,27 +65,27 @@ fn each_transition_names_what_is_missing_and_what_is_forbidden() {
             for bit in (0..21).map(|bit| M::from_bits_retain(1 << bit)) {
                 let expected = |missing, forbidden| ModifyQpError::Attributes { from, to, missing, forbidden };
                 if rule.required.contains(bit) {
-                    let error = rig.verbs.modify_qp(rig.qp, &attr, given - bit).unwrap_err();
+                    let error = harness.verbs.modify_qp(harness.qp, &attr, given - bit).unwrap_err();
                     assert_eq!(error, expected(bit, M::empty()));
                 } else if !rule.optional.contains(bit) && bit != M::STATE {
-                    let error = rig.verbs.modify_qp(rig.qp, &attr, given | bit).unwrap_err();
+                    let error = harness.verbs.modify_qp(harness.qp, &attr, given | bit).unwrap_err();
                     assert_eq!(error, expected(M::empty(), bit));
                     assert_eq!(error.errno(), Errno::Einval);
                 }
             }
             let unknown = M::from_bits_retain(1 << 30);
-            assert!(rig.verbs.modify_qp(rig.qp, &attr, given | unknown).is_err());
-            assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, from);
-            rig.verbs.modify_qp(rig.qp, &attr, given | rule.optional).unwrap();
-            assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, to);
+            assert!(harness.verbs.modify_qp(harness.qp, &attr, given | unknown).is_err());
+            assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, from);
+            harness.verbs.modify_qp(harness.qp, &attr, given | rule.optional).unwrap();
+            assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, to);
         }
     }
 }
 
 #[test]
 fn the_device_gets_every_attribute_set_so_far() {
-    let rig = Rig::new();
-    let (from, attr, mask) = *rig.device().modified.last().unwrap();
+    let harness = Harness::new();
+    let (from, attr, mask) = *harness.device().modified.last().unwrap();
     assert_eq!((from, attr.state, attr.cur_state), (QpState::Rtr, QpState::Rts, QpState::Rtr));
     assert_eq!(mask, M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC);
     assert_eq!((attr.port_num, attr.dest_qpn, attr.sq_psn), (1, Qpn::new(0x77), Psn::new(2)));
@@ -93,10 +93,10 @@ fn the_device_gets_every_attribute_set_so_far() {
 
 #[test]
 fn attributes_outside_the_mask_change_nothing() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     let attr = QpAttr { access: Access::REMOTE_READ, timeout: 99, ..QpAttr::default() };
-    rig.verbs.modify_qp(rig.qp, &attr, M::ACCESS_FLAGS).unwrap();
-    let info = rig.verbs.qp(rig.qp).unwrap();
+    harness.verbs.modify_qp(harness.qp, &attr, M::ACCESS_FLAGS).unwrap();
+    let info = harness.verbs.qp(harness.qp).unwrap();
     assert_eq!((info.state, info.attr.access, info.attr.timeout), (QpState::Rts, Access::REMOTE_READ, 14));
 }
 
@@ -122,21 +122,21 @@ fn values_out_of_range_are_named() {
         (QpState::Rts, M::ALT_PATH, |attr| attr.alt_timeout = 32),
     ];
     for (to, attribute, spoil) in cases {
-        let mut rig = Rig::new();
-        let qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
+        let mut harness = Harness::new();
+        let qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
         for step in [QpState::Init, QpState::Rtr] {
-            if rig.verbs.qp(qp).unwrap().state != to && step != to && to != QpState::Init {
-                rig.step(qp, step);
+            if harness.verbs.qp(qp).unwrap().state != to && step != to && to != QpState::Init {
+                harness.step(qp, step);
             }
         }
-        let from = rig.verbs.qp(qp).unwrap().state;
+        let from = harness.verbs.qp(qp).unwrap().state;
         let mut attr = attributes(to);
         spoil(&mut attr);
         let mask = rule(QpType::Rc, from, to).unwrap().required | M::STATE | attribute;
-        let error = rig.verbs.modify_qp(qp, &attr, mask).unwrap_err();
+        let error = harness.verbs.modify_qp(qp, &attr, mask).unwrap_err();
         let ModifyQpError::Value { attribute: found, value, min, max } = error else { panic!("{error}") };
         assert!(found == attribute && !(min..=max).contains(&value), "{error}");
-        assert_eq!(rig.verbs.qp(qp).unwrap().state, from);
+        assert_eq!(harness.verbs.qp(qp).unwrap().state, from);
     }
     let route = AddressVector { grh: Some(GlobalRoute::default()), ..AddressVector::default() };
     assert_eq!(route.port_num, 0, "a path without a port uses the queue pair's");
@@ -144,69 +144,69 @@ fn values_out_of_range_are_named() {
 
 #[test]
 fn the_assumed_state_must_be_so() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     let assume = |cur_state| QpAttr { cur_state, ..attributes(QpState::Rts) };
-    rig.verbs.modify_qp(rig.qp, &assume(QpState::Rts), M::STATE | M::CUR_STATE).unwrap();
-    let error = rig.verbs.modify_qp(rig.qp, &assume(QpState::Sqd), M::STATE | M::CUR_STATE).unwrap_err();
+    harness.verbs.modify_qp(harness.qp, &assume(QpState::Rts), M::STATE | M::CUR_STATE).unwrap();
+    let error = harness.verbs.modify_qp(harness.qp, &assume(QpState::Sqd), M::STATE | M::CUR_STATE).unwrap_err();
     assert_eq!(error, ModifyQpError::CurState { assumed: QpState::Sqd, actual: QpState::Rts });
     // Only an unreliable queue pair can have a send queue in error without anyone here knowing.
-    assert!(rig.verbs.modify_qp(rig.qp, &assume(QpState::Sqe), M::STATE | M::CUR_STATE).is_err());
-    let mut rig = Rig::with(QpType::Uc, false);
-    rig.verbs.modify_qp(rig.qp, &assume(QpState::Sqe), M::STATE | M::CUR_STATE).unwrap();
-    assert_eq!(rig.device().modified.last().unwrap().0, QpState::Sqe);
+    assert!(harness.verbs.modify_qp(harness.qp, &assume(QpState::Sqe), M::STATE | M::CUR_STATE).is_err());
+    let mut harness = Harness::with(QpType::Uc, false);
+    harness.verbs.modify_qp(harness.qp, &assume(QpState::Sqe), M::STATE | M::CUR_STATE).unwrap();
+    assert_eq!(harness.device().modified.last().unwrap().0, QpState::Sqe);
 }
 
 #[test]
 fn a_device_that_refuses_leaves_the_state() {
-    let mut rig = Rig::new();
-    rig.device().fail_after = Some(0);
-    let error = rig.verbs.modify_qp(rig.qp, &attributes(QpState::Sqd), M::STATE).unwrap_err();
+    let mut harness = Harness::new();
+    harness.device().fail_after = Some(0);
+    let error = harness.verbs.modify_qp(harness.qp, &attributes(QpState::Sqd), M::STATE).unwrap_err();
     assert_eq!((error, error.errno()), (ModifyQpError::Device(MockError::Refused), Errno::Eio));
-    assert_eq!(rig.verbs.qp(rig.qp).unwrap().state, QpState::Rts);
+    assert_eq!(harness.verbs.qp(harness.qp).unwrap().state, QpState::Rts);
 }
 
 #[test]
 fn reset_empties_the_queues_and_starts_from_zero() {
-    let mut rig = Rig::new();
+    let mut harness = Harness::new();
     for n in 0..16 {
-        rig.verbs.post_send(rig.qp, &send(n, &[])).unwrap();
+        harness.verbs.post_send(harness.qp, &send(n, &[])).unwrap();
     }
-    rig.verbs.post_recv(rig.qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap();
-    rig.complete(0, WcStatus::Success);
-    rig.step(rig.qp, QpState::Reset);
-    assert!(rig.poll_ids().is_empty());
-    let info = rig.verbs.qp(rig.qp).unwrap();
+    harness.verbs.post_recv(harness.qp, &RecvWr { wr_id: 1, sges: &[] }).unwrap();
+    harness.complete(0, WcStatus::Success);
+    harness.step(harness.qp, QpState::Reset);
+    assert!(harness.poll_ids().is_empty());
+    let info = harness.verbs.qp(harness.qp).unwrap();
     assert_eq!((info.send_blocks, info.recvs, info.attr), (0, 0, QpAttr::default()));
-    rig.connect(rig.qp);
-    rig.verbs.post_send(rig.qp, &send(7, &[])).unwrap();
-    assert_eq!(rig.device().sent.last().unwrap().at, 0);
-    rig.complete(0, WcStatus::Success);
-    assert_eq!(rig.poll_ids(), [7]);
+    harness.connect(harness.qp);
+    harness.verbs.post_send(harness.qp, &send(7, &[])).unwrap();
+    assert_eq!(harness.device().sent.last().unwrap().at, 0);
+    harness.complete(0, WcStatus::Success);
+    assert_eq!(harness.poll_ids(), [7]);
 }
 
 #[test]
 fn a_query_brings_what_the_device_knows() {
-    let mut rig = Rig::new();
-    rig.device().state = Some(QpState::Err);
-    let info = rig.verbs.query_qp(rig.qp).unwrap();
+    let mut harness = Harness::new();
+    harness.device().state = Some(QpState::Err);
+    let info = harness.verbs.query_qp(harness.qp).unwrap();
     assert_eq!((info.state, info.attr.rq_psn, info.attr.sq_psn), (QpState::Err, Psn::new(11), Psn::new(12)));
     assert_eq!(info.attr.state, QpState::Err);
-    assert_eq!(rig.verbs.post_send(rig.qp, &send(1, &[])).unwrap_err().errno(), Errno::Enotconn);
+    assert_eq!(harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap_err().errno(), Errno::Enotconn);
 }
 
 #[test]
 fn the_text_of_an_error_names_what_is_wrong_and_what_may_be() {
-    let mut rig = Rig::new();
-    let qp = rig.verbs.create_qp(&rig.init(QpType::Rc)).unwrap();
+    let mut harness = Harness::new();
+    let qp = harness.verbs.create_qp(&harness.init(QpType::Rc)).unwrap();
     let init = QpAttr { state: QpState::Init, ..attributes(QpState::Init) };
-    let text = |rig: &mut Rig, attr: &QpAttr, mask| rig.verbs.modify_qp(qp, attr, mask).unwrap_err().to_string();
+    let text = |harness: &mut Harness, attr: &QpAttr, mask| harness.verbs.modify_qp(qp, attr, mask).unwrap_err().to_string();
     let given = M::STATE | M::PORT | M::ACCESS_FLAGS;
-    assert_eq!(text(&mut rig, &init, given), "from Reset to Init: PKEY_INDEX must be given");
+    assert_eq!(text(&mut harness, &init, given), "from Reset to Init: PKEY_INDEX must be given");
     let all = given | M::PKEY_INDEX;
-    assert_eq!(text(&mut rig, &init, all | M::TIMEOUT | M::AV), "from Reset to Init: AV | TIMEOUT must not be given");
-    assert_eq!(text(&mut rig, &init, given | M::QKEY), "from Reset to Init: PKEY_INDEX must be given, QKEY must not");
+    assert_eq!(text(&mut harness, &init, all | M::TIMEOUT | M::AV), "from Reset to Init: AV | TIMEOUT must not be given");
+    assert_eq!(text(&mut harness, &init, given | M::QKEY), "from Reset to Init: PKEY_INDEX must be given, QKEY must not");
     let wrong = QpAttr { port_num: 9, ..init };
-    assert_eq!(text(&mut rig, &wrong, all), "PORT has the value 9, which is not between 1 and 1");
+    assert_eq!(text(&mut harness, &wrong, all), "PORT has the value 9, which is not between 1 and 1");
     let failed = Completion { status: WcStatus::RemAccessErr, vendor_err: 0x88, ..Completion::EMPTY };
     let error = failed.result().unwrap_err();
     assert!(error.to_string().starts_with("the peer refuses the access") && error.to_string().ends_with("(vendor error 0x88)"));
