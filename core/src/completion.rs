@@ -61,7 +61,7 @@ impl<P: Provider> CompletionQueue<'_, P> {
         self.state.handle
     }
 
-    /// Does the same as [`Verbs::poll_cq`].
+    /// Takes completions into `out`, as [`Verbs::poll_cq`] does.
     ///
     /// # Errors
     /// As there.
@@ -70,13 +70,13 @@ impl<P: Provider> CompletionQueue<'_, P> {
         poll(&mut self.state, &self.shared, out)
     }
 
-    /// Does the same as [`Verbs::completions`].
+    /// Iterates over completions, as [`Verbs::completions`] does.
     #[inline(always)]
     pub fn completions(&mut self) -> Completions<'_, P> {
         Completions::open(&mut self.state, &self.shared)
     }
 
-    /// Does the same as [`Verbs::req_notify_cq`].
+    /// Arms the queue, as [`Verbs::req_notify_cq`] does.
     pub fn req_notify(&mut self, solicited_only: bool) {
         arm(&mut self.state, &self.shared, solicited_only);
     }
@@ -197,8 +197,8 @@ pub struct Completions<'a, P: Provider> {
 
 format_as!([P: Provider] Completions<'_, P>, "Completions({:?})", |this| this.open.state.handle);
 
-/// What [`Completions`] have at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it:
-/// calls work on what is kept in `state`. What is read once for a completion stays where it lies.
+/// The working state of [`Completions`]. It lives in registers, so nothing that is called and not inlined gets a reference to
+/// it: calls work on what is kept in `state`. What is read once for a completion stays where it lies.
 struct PollCursor<'a, P: Provider> {
     reader: <P::CqRing as CqRing>::Reader<'a>,
     state: &'a CqState<P>,

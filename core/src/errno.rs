@@ -27,7 +27,7 @@ pub enum Errno {
     Enospc = 28,
     /// Out of range.
     Erange = 34,
-    /// A message or completion that makes no sense.
+    /// An invalid message or completion.
     Ebadmsg = 74,
     /// The device cannot do that.
     Eopnotsupp = 95,

@@ -30,7 +30,7 @@ pub struct Interrupted {
 }
 
 impl<P: Provider> InterruptHandler<'_, P> {
-    /// To be called when the device interrupts with `vector` (MSI-X). Takes its completion events, wakes who waits for them,
+    /// Handles the interrupt `vector` (MSI-X) of the device. Takes its completion events, wakes the tasks that wait for them,
     /// and lets the device interrupt again.
     pub fn on_interrupt(&mut self, vector: u16) -> Interrupted {
         let asynchronous = self.events.is_control(vector);

@@ -32,7 +32,7 @@ pub trait Registers {
     /// A register of four bytes that an interrupt handler writes without the owner of the BAR.
     type Word: WordRegister + 'static;
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     fn len(&self) -> usize;
     /// Returns whether there are no registers at all.
     fn is_empty(&self) -> bool {
@@ -48,12 +48,13 @@ pub trait Registers {
     /// # Errors
     /// There is no such register.
     fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange>;
-    /// The `count` registers of eight bytes from `offset` on, to be written apart from the rest, also by another core.
+    /// Returns the `count` registers of eight bytes from `offset` on, to be written independently of the rest, also by another
+    /// core.
     ///
     /// # Errors
     /// They are not all registers of eight bytes.
     fn doorbell(&self, offset: usize, count: usize) -> Result<Self::Doorbell, OutOfRange>;
-    /// The register of four bytes at `offset`, to be written apart from the rest, also by another core.
+    /// Returns the register of four bytes at `offset`, to be written independently of the rest, also by another core.
     ///
     /// # Errors
     /// There is no such register.
@@ -89,7 +90,7 @@ pub unsafe trait DmaMemory {
     /// Part of the memory that one queue works in.
     type Ring: DmaRing + 'static;
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     fn len(&self) -> usize;
     /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
@@ -158,23 +159,23 @@ impl RingLayout {
         Some(Self { ring, len, record, end: if end > after { end } else { after } })
     }
 
-    /// Byte offset of the ring.
+    /// Returns the byte offset of the ring.
     pub const fn ring(&self) -> usize {
         self.ring
     }
 
-    /// Bytes of the ring: a power of two.
+    /// Returns the bytes of the ring, a power of two.
     #[expect(clippy::len_without_is_empty, reason = "a ring is never empty")]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Byte offset of the record.
+    /// Returns the byte offset of the record.
     pub const fn doorbell_record(&self) -> usize {
         self.record
     }
 
-    /// Ring and record lie below this offset.
+    /// Returns the offset below which ring and record lie.
     pub const fn end(&self) -> usize {
         self.end
     }
@@ -182,11 +183,11 @@ impl RingLayout {
 
 /// A ring of eight-byte words and its doorbell record, in the hands of the one queue that uses it.
 pub trait DmaRing {
-    /// The ring while it is used, with what is used often at hand.
+    /// The ring while it is used, with frequently used state in registers.
     type View<'a>: RingView + Copy
     where
         Self: 'a;
-    /// The ring to be used.
+    /// Returns the ring for use.
     fn view(&self) -> Self::View<'_>;
 }
 
@@ -205,20 +206,20 @@ pub trait RingView {
 
 /// Ordering between this CPU and the device.
 pub trait DmaFence {
-    /// Everything written to [`DmaMemory`] before is seen by the device before any register or memory write after.
+    /// Orders earlier writes to [`DmaMemory`] before later writes to registers and memory, as the device sees them.
     fn release(&self);
-    /// Everything written to [`DmaMemory`] before is seen by the device before any write to it after.
+    /// Orders earlier writes to [`DmaMemory`] before later writes to it, as the device sees them.
     fn publish(&self) {
         self.release();
     }
-    /// Nothing is read from [`DmaMemory`] after before what was read before it.
+    /// Orders earlier reads of [`DmaMemory`] before later reads of it.
     fn acquire(&self);
-    /// Nothing is written to registers or [`DmaMemory`] after before everything that was read from it before.
+    /// Orders earlier reads of [`DmaMemory`] before later writes to registers and memory.
     fn read_before_write(&self) {
         self.acquire();
         self.release();
     }
-    /// Everything written to registers before leaves the CPU's write-combining buffers now.
+    /// Flushes earlier writes to registers from the CPU's write-combining buffers.
     fn flush(&self);
 }
 
@@ -230,7 +231,7 @@ pub struct Instant {
 }
 
 impl Instant {
-    /// The moment `nanos` nanoseconds after the start.
+    /// Returns the moment `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self { nanos }
     }

@@ -80,7 +80,7 @@ pub struct RingSizes {
     pub send_blocks: u32,
     /// Entries of the receive ring: a power of two, 32,768 at most; 0 without one.
     pub recv_entries: u32,
-    /// Capacities that the rings have, at least those asked for.
+    /// Capacities of the rings, at least the requested ones.
     pub cap: QpCap,
 }
 
@@ -453,7 +453,7 @@ pub struct Bind {
     pub old: Rkey,
     /// Key that it gets.
     pub new: Rkey,
-    /// Key of the region; not looked at when `length` is 0.
+    /// Key of the region; ignored when `length` is 0.
     pub lkey: Lkey,
     /// First byte.
     pub addr: u64,
@@ -520,7 +520,7 @@ pub struct AtomicOp {
 
 /// Send ring of one queue pair, owned by its poster.
 pub trait SendRing {
-    /// The ring while requests are written, with what is used often at hand.
+    /// The ring while requests are written, with frequently used state in registers.
     type Writer<'a>: SendWriter + Copy
     where
         Self: 'a;
@@ -531,7 +531,7 @@ pub trait SendRing {
 }
 
 /// Writes requests into a send ring. Indices are free-running counters of blocks, from 0 after a move to RESET. Every request
-/// was checked, and every place exists: nothing can fail. In `flags`, SIGNALED says whether a completion is asked for.
+/// was checked, and every place exists: nothing can fail. In `flags`, SIGNALED says whether a completion is requested.
 pub trait SendWriter {
     /// Blocks of an atomic.
     const ATOMIC_BLOCKS: u32;
@@ -555,7 +555,7 @@ pub trait SendWriter {
     fn put_local_inv(&mut self, at: u32, rkey: Rkey, flags: SendFlags);
     /// Notifies the device of every request from block `from`, the first that it does not know, to block `end`.
     fn ring(&mut self, from: u32, end: u32);
-    /// Puts back what was kept at hand. Not called after [`Self::ring`] if nothing was written since.
+    /// Writes the working state back. Not called after [`Self::ring`] if nothing was written since.
     fn close(&mut self);
 }
 
@@ -571,7 +571,7 @@ pub trait RecvRing {
 
 /// Ring of one completion queue, owned by its poller.
 pub trait CqRing {
-    /// The ring while completions are taken, with what is used often at hand.
+    /// The ring while completions are taken, with frequently used state in registers.
     type Reader<'a>: CqReader + Copy
     where
         Self: 'a;

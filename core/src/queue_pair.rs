@@ -279,7 +279,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
     }
 
     /// Takes a queue pair from RESET over INIT and RTR to RTS, with the attributes of `attr` that each transition requires for
-    /// its transport (IBTA table 91); `attr.state` is not looked at.
+    /// its transport (IBTA table 91); `attr.state` is ignored.
     ///
     /// # Errors
     /// A transition was refused: the queue pair is in the state before it.

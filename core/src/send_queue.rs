@@ -155,7 +155,7 @@ impl<'s, P: Provider> SendQueue<'s, P> {
         self.state.limits.handle
     }
 
-    /// Opens the queue for requests that share a doorbell; the state of the queue pair is looked at once, here.
+    /// Opens the queue for requests that share a doorbell; the state of the queue pair is checked once, here.
     ///
     /// # Errors
     /// The queue pair does not send in its state.
@@ -306,7 +306,7 @@ pub struct SendBatch<'a, P: Provider> {
 
 format_as!([P: Provider] SendBatch<'_, P>, "SendBatch({:?})", |this| this.open.state.limits.handle);
 
-/// What a batch has at hand. It lives in registers, so nothing that is called and not inlined gets a reference to it: calls
+/// The working state of a batch. It lives in registers, so nothing that is called and not inlined gets a reference to it: calls
 /// work on what is kept in `state` ([`Self::keep`], [`Self::resume`]). Only what changes from request to request is here: the
 /// rest costs no more where it lies.
 struct PostCursor<'a, P: Provider> {

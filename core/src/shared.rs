@@ -64,7 +64,7 @@ impl CachedRegion {
     /// No region: it has no byte.
     pub(crate) const NONE: Self = Self { lkey: Lkey::new(0), pd: 0, access: Access::empty(), base: 0, length: 0 };
 
-    /// Does the same as [`RegionFacts::contains`].
+    /// Returns the same as [`RegionFacts::contains`].
     #[inline(always)]
     pub(crate) const fn contains(&self, addr: u64, length: u32) -> bool {
         match addr.wrapping_sub(self.base).checked_add(length as u64) {
@@ -141,7 +141,7 @@ impl RegionSlot {
         self.facts_since(before, lkey)
     }
 
-    /// Does the same as [`Self::find`], and reads only what posting needs.
+    /// Returns the same as [`Self::find`], but reads only what posting needs.
     #[inline(always)]
     fn find_usable(&self, lkey: Lkey) -> Option<CachedRegion> {
         let before = self.sequence.load(Ordering::Acquire);

@@ -245,8 +245,8 @@ impl<'a, T: Transport> Wr<'a, T> {
     }
 }
 
-/// A queue pair whose transport is known, and which was ready to send when it was asked for. It can break at any time, so
-/// posting still looks at the state.
+/// A queue pair of a known transport that was ready to send when the value was created. It can break at any time, so posting
+/// still looks at the state.
 #[derive(Clone, Copy)]
 pub struct TypedQp<T> {
     handle: QpHandle,
@@ -311,7 +311,7 @@ pub struct TypedSendBatch<'a, P: Provider, T> {
 format_as!([P: Provider, T: Transport] TypedSendBatch<'_, P, T>, "TypedSendBatch({:?}, {:?})", |this| T::TYPE, this.batch);
 
 impl<P: Provider, T: Transport> TypedSendBatch<'_, P, T> {
-    /// Does the same as [`SendBatch::post`].
+    /// Posts a request, as [`SendBatch::post`] does.
     ///
     /// # Errors
     /// As there.
@@ -320,7 +320,7 @@ impl<P: Provider, T: Transport> TypedSendBatch<'_, P, T> {
         self.batch.post(&wr.wr)
     }
 
-    /// Does the same as [`SendBatch::ring`].
+    /// Rings the doorbell, as [`SendBatch::ring`] does.
     #[inline]
     pub fn ring(&mut self) {
         self.batch.ring();
@@ -343,7 +343,7 @@ impl<P: Provider> Verbs<'_, P> {
         Ok(TypedQp { handle, transport: PhantomData })
     }
 
-    /// Does the same as [`Verbs::post_send`], for a request that fits the transport.
+    /// Posts a request that fits the transport, as [`Verbs::post_send`] does.
     ///
     /// # Errors
     /// As there.
@@ -352,7 +352,7 @@ impl<P: Provider> Verbs<'_, P> {
         self.post_send(qp.handle, &wr.wr)
     }
 
-    /// Does the same as [`Verbs::send_batch`], for requests that fit the transport.
+    /// Opens a batch for requests that fit the transport, as [`Verbs::send_batch`] does.
     ///
     /// # Errors
     /// As there.

@@ -215,7 +215,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
         }
     }
 
-    /// Opens the send queue for requests that share a doorbell; the state of the queue pair is looked at once, here.
+    /// Opens the send queue for requests that share a doorbell; the state of the queue pair is checked once, here.
     ///
     /// # Errors
     /// The handle is stale, the queue is taken by [`Self::take_send_queue`], or the queue pair does not send in its state.

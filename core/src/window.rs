@@ -239,7 +239,7 @@ impl Windows {
         windows.count().saturating_add(binds.count()) as u32
     }
 
-    /// Does the first check of a bind: handles and flags that are invalid on every queue pair.
+    /// Checks the handles and flags of a bind, before those of the queue pair.
     pub(crate) fn check_arguments(&self, shared: &Shared<'_>, request: &BindRequest<'_>) -> Result<(), BindRefused> {
         let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
         if window.kind != request.kind {
@@ -255,7 +255,7 @@ impl Windows {
         region_of(shared, request.binding.mr).map(drop)
     }
 
-    /// Does the second check: domains, rights and range.
+    /// Checks domains, rights and range, after [`Self::check_arguments`].
     pub(crate) fn check<'a>(&self, shared: &Shared<'_>, request: &BindRequest<'a>) -> Result<CheckedBind<'a>, BindRefused> {
         let window = self.get(request.mw).ok_or(BindRefused::StaleWindow)?;
         if window.pd != request.pd {
@@ -382,8 +382,8 @@ impl Windows {
         }
     }
 
-    /// Returns whether a window that has `rkey` in the device shows that this bind was done: the key is the one that it gave,
-    /// or one that a newer bind gave.
+    /// Returns whether `rkey`, the key of a window in the device, shows that this bind was done. It is then the key of the bind
+    /// or of a newer one.
     ///
     /// A bind that left the key as it was, such as an invalidation, does not show. Then the window counts as bound, whether
     /// that is what it was or what it was to be, so that the region stays held.

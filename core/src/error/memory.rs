@@ -126,7 +126,7 @@ operation_error! {
 }
 
 operation_error! {
-    /// What is wrong with a binding, whichever way it is asked for.
+    /// What is wrong with a binding, however it is requested.
     pub enum BindRefused {
         /// The window's handle is stale.
         StaleWindow => Einval, "the window's handle is stale";

@@ -31,7 +31,7 @@ fn iterate(queue: &mut CompletionQueue<'static, Device>, give: &mut dyn FnMut(u6
 }
 
 /// `prepare` posts requests, `end` ends this life of the queue pair and `begin` begins the next as soon as it can. After that,
-/// none of the stale requests completes, and each later one does. Nothing that the poller sees makes no sense.
+/// none of the stale requests completes, and each later one does. The poller sees no invalid completion.
 fn no_stale_completion_comes_after(
     take: Take,
     prepare: fn(&mut Harness),
@@ -113,7 +113,7 @@ fn reset_while_receives_complete() {
     no_stale_completion_comes_after(iterate, post_a_receive, Harness::reset, Harness::leaves_reset);
 }
 
-/// The failed receive says that the queue pair is in ERR, and the control path that it is in RESET.
+/// A failed receive moves the queue pair to ERR, while the control path moves it to RESET.
 #[test]
 fn reset_while_a_receive_fails() {
     no_stale_completion_comes_after(

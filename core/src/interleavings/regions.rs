@@ -15,7 +15,7 @@ fn region(key: u32, n: u32) -> RegionFacts {
     RegionFacts { lkey: Lkey::new(key), generation: n, pd: n as u16, access, base: all, length: all }
 }
 
-/// What is found of a slot in which one region follows another with the same key: the one, the other, or nothing.
+/// A region follows another with the same key in its slot. A search finds the one, the other, or none.
 fn one_or_the_other<T: PartialEq + core::fmt::Debug + 'static>(
     find: impl Fn(&RegionSlot) -> Option<T> + Copy + Send + Sync + 'static,
 ) {

@@ -7,8 +7,8 @@ use super::{Harness, send};
 use crate::sync::modelled::check;
 use crate::{Completion, Event};
 
-/// A lost wake-up is a deadlock of the model. The first completion may come before the queue is armed, while it is, or after;
-/// the event of an earlier arm may be taken at any time.
+/// A lost wake-up would be a deadlock of the model. The first completion may come before the queue is armed, while it is, or
+/// after; the event of an earlier arm may be taken at any time.
 #[test]
 fn an_event_wakes_who_waits() {
     check(|| {

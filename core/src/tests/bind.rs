@@ -22,7 +22,7 @@ fn info(harness: &Harness, mw: MwHandle) -> MwInfo {
     harness.verbs.mw(mw).unwrap()
 }
 
-/// A check fails with this errno and changes nothing.
+/// Checks that a bind fails with this errno and changes nothing.
 fn refused(harness: &mut Harness, mw: MwHandle, bind: &MwBind, errno: Errno) -> BindMwError {
     let before = (harness.verbs.mw(mw), harness.verbs.qp(harness.qp).unwrap().send_blocks);
     let error = harness.verbs.bind_mw(harness.qp, mw, bind).unwrap_err();

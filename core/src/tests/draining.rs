@@ -1,5 +1,5 @@
-//! Queue pairs that are reset or destroyed while their completion queue is out: it drops their completions on its own, and what
-//! they had is not used again before it has.
+//! Queue pairs that are reset or destroyed while their completion queue is split off. The queue drops their completions when it
+//! is polled, and their slots and rings are reused only after that.
 
 use super::mock::Mock;
 use super::post::send;
@@ -13,7 +13,7 @@ fn ids(queue: &mut CompletionQueue<'static, Mock>) -> std::vec::Vec<u64> {
     queue.completions().map(|done| done.unwrap().wr_id).collect()
 }
 
-/// RESET to INIT.
+/// Moves the queue pair from RESET to INIT.
 fn initialize(harness: &mut Harness) -> Result<(), ModifyQpError<super::MockError>> {
     let required = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
     harness.verbs.modify_qp(harness.qp, &attributes(QpState::Init), QpAttrMask::STATE | required)
@@ -40,7 +40,7 @@ fn after_reset_the_queue_is_polled_empty_before_the_queue_pair_goes_on() {
     assert_eq!(ids(&mut queue), [10]);
 }
 
-/// It need not be polled apart: once it is back, polling it through the verbs does as well.
+/// It need not be polled while it is split off: once it is back, polling it through the verbs does as well.
 #[test]
 fn a_queue_that_went_back_is_polled_empty_too() {
     let mut harness = Harness::new();
@@ -55,7 +55,7 @@ fn a_queue_that_went_back_is_polled_empty_too() {
     harness.connect(harness.qp);
 }
 
-/// A RESET with the queue at hand cleans it at once, also after one without.
+/// A RESET cleans a queue that the verbs have at once, also after a RESET while it was split off.
 #[test]
 fn a_second_reset_cleans_what_the_first_could_not() {
     let mut harness = Harness::new();
@@ -165,8 +165,8 @@ fn the_place_of_a_queue_pair_that_is_gone_is_free_when_its_completions_are() {
     harness.verbs.destroy_qp(other).unwrap();
 }
 
-/// The number of a queue pair comes again at another place, while stale completions are still in the queue. They come before
-/// all of the new one, which does not leave RESET until they are gone: with cookies and without.
+/// The number of a queue pair is reused in another slot while stale completions are still in the queue. They come before all of
+/// the new one, which does not leave RESET until they are gone: with cookies and without.
 #[test]
 fn old_completions_are_not_taken_for_those_of_another_queue_pair_with_the_number() {
     for (is_without_cookies, place) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
@@ -202,7 +202,7 @@ fn old_completions_are_not_taken_for_those_of_another_queue_pair_with_the_number
     }
 }
 
-/// One queue at hand drops what it has at once; the number is that of a queue pair in the other one too.
+/// The queue that the verbs have drops its completions at once; the number is that of a queue pair in the other one too.
 #[test]
 fn a_number_that_drains_in_one_queue_is_known_in_another() {
     let mut harness = Harness::new();
@@ -265,7 +265,7 @@ fn stale_receives_are_dropped_too() {
     assert_eq!(harness.verbs.qp(harness.qp).unwrap().recvs, 1);
 }
 
-/// What a completion says of a bind is known before the queue pair is reset, or the device is asked: never both.
+/// A bind ends by its completion before the queue pair is reset, or by a query of the device: never by both.
 #[test]
 fn a_dropped_completion_of_a_bind_ends_no_bind_of_the_next_life() {
     let mut harness = Harness::new();
@@ -288,7 +288,7 @@ fn a_dropped_completion_of_a_bind_ends_no_bind_of_the_next_life() {
     assert_eq!((harness.verbs.mw(mw).unwrap().rkey, harness.binds()), (key, 0));
 }
 
-/// A queue that is out and broken never gets empty of what it does not get; its error comes at its end.
+/// A broken queue that is split off returns its error at its end, and is drained then: no further completion comes.
 #[test]
 fn a_broken_queue_is_drained_too() {
     let mut harness = Harness::new();

@@ -51,7 +51,7 @@ fn a_stale_event_after_a_reset_breaks_nothing() {
     harness.verbs.post_send(harness.qp, &send(1, &[])).unwrap();
 }
 
-/// It comes when another queue pair has the number.
+/// The event comes when another queue pair has the number.
 #[test]
 fn an_event_of_a_queue_pair_that_is_gone_does_not_break_the_next_with_its_number() {
     let mut harness = Harness::new();
@@ -322,7 +322,7 @@ mod ready {
         assert!(matches!(error, PollCqError::Broken { .. }));
     }
 
-    /// A completion that comes between the look and the arm gives no event.
+    /// A completion that comes between the poll and the arm raises no event.
     #[test]
     fn what_comes_while_the_queue_is_armed_is_seen() {
         let mut waiting = Waiting::new();

@@ -217,7 +217,7 @@ impl Device {
         &self.queues[&cqn]
     }
 
-    /// The first number of an mkey that is free: numbers come again.
+    /// Returns the first free mkey number: numbers are reused.
     fn mkey(&mut self) -> u32 {
         let used = |index: u32| {
             self.windows.contains_key(&index) || self.regions.range(index << 8..=index << 8 | 0xff).next().is_some()
@@ -310,7 +310,7 @@ impl Device {
         }
     }
 
-    /// The peer sends with an invalidation of this window; whether it came to that.
+    /// Sends from the peer with an invalidation of this window; returns whether it was executed.
     pub(super) fn invalidate(&mut self, qpn: Qpn, index: u32) -> bool {
         let qp = self.qps.get_mut(&qpn).unwrap();
         let Some(window) = self.windows.get_mut(&index) else { return false };
@@ -325,7 +325,7 @@ impl Device {
         true
     }
 
-    /// The peer sends; whether there was a receive for it.
+    /// Sends from the peer; returns whether there was a receive for it.
     #[cfg(feature = "multicore")]
     pub(super) fn deliver(&mut self, qpn: Qpn) -> bool {
         let qp = self.qps.get_mut(&qpn).unwrap();
@@ -344,7 +344,7 @@ impl Device {
         true
     }
 
-    /// The queue pair breaks on its own.
+    /// Breaks the queue pair without a request.
     pub(super) fn break_qp(&mut self, qpn: Qpn) {
         self.qps.get_mut(&qpn).unwrap().state = QpState::Err;
         self.events.push_back(AsyncEvent::QpAccessError(qpn));
@@ -356,7 +356,7 @@ fn before(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() < 0
 }
 
-/// A successful completion without anything.
+/// Returns a successful completion without data.
 pub(super) fn raw(qpn: Qpn, kind: RawKind, at: u32) -> RawCompletion {
     let (status, data) = (WcStatus::Success, WcData::None);
     RawCompletion { qpn, kind, index: at as u16, status, vendor_err: 0, byte_len: 0, data }
@@ -723,14 +723,14 @@ impl RecvRing for MockRecvRing {
 }
 
 impl MockSendRing {
-    /// The device counts from `at` on.
+    /// Sets the device's counter to `at`.
     pub(super) fn start_at(&mut self, at: u32) {
         lock(&self.shared).qps.get_mut(&self.qpn).unwrap().rung = at;
     }
 }
 
 impl MockRecvRing {
-    /// The device counts from `at` on.
+    /// Sets the device's counter to `at`.
     pub(super) fn start_at(&mut self, at: u32) {
         self.notified = at;
     }

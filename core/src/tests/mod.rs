@@ -50,7 +50,7 @@ const ALL_RIGHTS: Access = Access::LOCAL_WRITE
 /// Five requests of three blocks each take a ring of 16 blocks.
 const CAP: QpCap = QpCap { max_send_wr: 5, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 128 };
 
-/// The verbs on a device, in memory that stays.
+/// Creates the verbs on a device, in leaked memory.
 fn verbs_on(mock: Mock) -> TestVerbs {
     let rings: &'static [QpRings<16, 8>; 2] = Box::leak(Box::new([const { QpRings::new() }; 2]));
     Verbs::new(mock, Box::leak(Box::new(Storage::<Mock, 2, 4, 2, 2, 2>::new(QpRings::views(rings)))))
@@ -76,7 +76,7 @@ fn set_state(verbs: &TestVerbs, qp: QpHandle, state: QpState) {
     verbs.shared.qps[usize::from(qp.index())].set_state(state);
 }
 
-/// The rings of a queue pair without requests go on from counter `at`.
+/// Sets the counters of a queue pair without requests to `at`.
 fn start_rings(verbs: &mut TestVerbs, qp: QpHandle, at: u32) {
     let slot = &verbs.shared.qps[usize::from(qp.index())];
     slot.send.start_at(at);
@@ -115,7 +115,7 @@ impl Harness {
         QpInit { pd: self.pd, qp_type, send_cq: self.cq, recv_cq: self.cq, cap: CAP, sq_sig_all: false }
     }
 
-    /// One more queue pair that sends, with a completion queue of its own.
+    /// Creates one more queue pair that sends, with a completion queue of its own.
     fn second(&mut self) -> (QpHandle, CqHandle) {
         let cq = self.verbs.create_cq(64).unwrap();
         let qp = self.verbs.create_qp(&QpInit { send_cq: cq, recv_cq: cq, ..self.init(QpType::Rc) }).unwrap();
@@ -123,19 +123,19 @@ impl Harness {
         (qp, cq)
     }
 
-    /// One more region of the domain.
+    /// Registers one more region of the domain.
     fn region(&mut self, access: Access) -> MrHandle {
         register(&mut self.verbs, self.pd, BASE, LENGTH, access).unwrap()
     }
 
-    /// RESET to RTS.
+    /// Moves a queue pair from RESET to RTS.
     fn connect(&mut self, qp: QpHandle) {
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             self.step(qp, to);
         }
     }
 
-    /// One transition, with the attributes that it needs.
+    /// Does one transition, with the attributes that it requires.
     fn step(&mut self, qp: QpHandle, to: QpState) {
         let info = self.verbs.qp(qp).unwrap();
         let rule = crate::transition::rule(info.qp_type, info.state, to).unwrap();
@@ -162,7 +162,7 @@ impl Harness {
         self.verbs.alloc_mw(self.pd, kind).unwrap()
     }
 
-    /// The device completes the send at block `index`.
+    /// Completes the send at block `index`, as the device does.
     fn complete(&mut self, index: u16, status: WcStatus) {
         let raw = self.raw(RawKind::Send, index, status);
         self.push(raw);
@@ -177,7 +177,7 @@ impl Harness {
         self.device().complete(cqn, raw);
     }
 
-    /// Everything that one poll of up to eight gives.
+    /// Returns the completions of one poll, eight at most.
     fn poll(&mut self) -> Result<Vec<Completion>, PollCqError> {
         self.poll_of(self.cq)
     }

@@ -1,5 +1,5 @@
-//! Random operations, with the device as the truth: several queue pairs and completion queues, windows that move between queue
-//! pairs and regions, batches that are forgotten or left open, queue pairs that break, are reset or made anew.
+//! Random operations, with the device as the truth. There are several queue pairs and completion queues, and windows that move
+//! between queue pairs and regions. Batches are forgotten or left open; queue pairs break, are reset, or are created anew.
 
 use std::boxed::Box;
 use std::collections::{BTreeMap, VecDeque};
@@ -313,8 +313,8 @@ impl Model {
         }
     }
 
-    /// What a batch leaves behind if it was forgotten: all of its requests up to one of them, the last bind or a later one;
-    /// `head` says which.
+    /// Records the requests that a forgotten batch leaves behind: all of its requests up to one of them, the last bind or a
+    /// later one; `head` says which.
     fn left_behind(&mut self, n: usize, head: u32) {
         let queue = &mut self.queues[n];
         while queue.head != head {
@@ -324,7 +324,7 @@ impl Model {
         }
     }
 
-    /// The device was notified of everything.
+    /// Records that the doorbell was rung for everything.
     fn rung(&mut self, n: usize) {
         self.queues[n].flying.iter_mut().for_each(|flying| flying.left = false);
     }
@@ -397,7 +397,7 @@ impl Model {
         }
     }
 
-    /// What a RESET or the end of a queue pair does to its requests.
+    /// Drops the requests of a queue pair that is reset or destroyed.
     fn dropped(&mut self, n: usize) {
         for flying in &self.queues[n].flying {
             if let (Some(window), true) = (flying.window, flying.invalidates) {
@@ -407,7 +407,7 @@ impl Model {
         self.forget_completed_invalidations(n);
     }
 
-    /// An invalidation by the peer whose receive is dropped is not reported.
+    /// Forgets invalidations by the peer whose receive is dropped: they are not reported.
     fn forget_completed_invalidations(&mut self, n: usize) {
         let queue = &mut self.queues[n];
         (queue.head, queue.next_receive) = (0, 0);
@@ -418,7 +418,7 @@ impl Model {
         }
     }
 
-    /// The queue pair whose peer was the last to invalidate a window.
+    /// Returns the queue pair whose peer was the last to invalidate a window.
     fn peer_invalidated(&self, window: usize) -> Qpn {
         let index = self.index(window);
         self.device().windows[&index].invalidated_by
@@ -517,7 +517,7 @@ impl Model {
         }
     }
 
-    /// Everything that was posted completes, every event is taken: what is known here is what is so in the device.
+    /// Completes everything that was posted, takes every event, and compares the state with that of the device.
     fn settle(&mut self) {
         if self.queues.iter().any(|queue| queue.is_open) {
             return;
@@ -554,7 +554,7 @@ impl Model {
         }
     }
 
-    /// The device does all that it knows, and everything is polled.
+    /// Lets the device do all that it was notified of, and polls everything.
     fn drain(&mut self, n: usize) {
         let qpn = self.queues[n].qpn;
         loop {

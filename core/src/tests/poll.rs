@@ -61,7 +61,7 @@ fn receives_carry_what_the_peer_sent() {
     assert_eq!(harness.verbs.qp(harness.qp).unwrap().recvs, 1);
 }
 
-/// What a device may say that makes no sense, each as one error, with the completions round it intact.
+/// Each invalid completion of a device is one error, with the completions around it intact.
 #[test]
 fn nonsense_is_an_error_of_its_own() {
     type Spoil = fn(&mut crate::RawCompletion);
@@ -126,7 +126,7 @@ fn a_cookie_is_believed_no_more_than_the_number() {
     }
 }
 
-/// What is not compared is not given to the device either.
+/// A cookie that is not compared is not given to the device either.
 #[test]
 fn a_cookie_is_the_slot_in_each_life() {
     let mut harness = Harness::new();
@@ -165,7 +165,7 @@ fn a_receive_in_the_wrong_queue_is_refused() {
     }
 }
 
-/// The device learns of every place that is free, by whichever way the completion was taken.
+/// The device is notified of every free entry, however the completion was taken.
 #[test]
 fn each_way_of_polling_publishes_the_consumer_index() {
     let mut harness = Harness::new();
@@ -226,7 +226,7 @@ fn an_error_that_waits_comes_by_each_way_of_polling() {
     assert_eq!(items, [Err(bad), Ok(5)]);
 }
 
-/// What makes no sense and waits is not given any more when its queue pair is reset.
+/// An invalid completion that waits is dropped when its queue pair is reset.
 #[test]
 fn an_error_that_waits_ends_with_its_queue_pair() {
     let mut harness = Harness::new();

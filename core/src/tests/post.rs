@@ -16,7 +16,7 @@ pub(super) fn send(wr_id: u64, sges: &[Sge]) -> SendWr<'_> {
     SendWr { wr_id, flags: SendFlags::SIGNALED, op: SendOp::Send { payload: Payload::Sges(sges) } }
 }
 
-/// One request of each operation, with SGE `sge` where it has one.
+/// Returns one request of each operation, with SGE `sge` where it has one.
 fn each(sges: &[Sge; 1]) -> [SendOp<'_>; 8] {
     let payload = Payload::Sges(sges);
     let sge = sges[0];
@@ -378,8 +378,8 @@ fn a_queue_takes_as_many_requests_as_its_capacities_say() {
     }
 }
 
-/// Requests that are not posted on the short way, for an SGE without a byte or a payload without one, keep their blocks: alone,
-/// in a list and in a batch, also between requests that are.
+/// Requests with an empty SGE or payload are not posted on the fast path. They keep their blocks alone, in a list and in a
+/// batch, also among requests of the fast path.
 #[test]
 fn requests_with_nothing_in_them_take_their_place_among_others() {
     let mut harness = Harness::new();
@@ -400,8 +400,8 @@ fn requests_with_nothing_in_them_take_their_place_among_others() {
     assert_eq!(harness.poll_ids(), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// A batch that is dropped rings. Of one that is forgotten it is unknown what stays in the queue, but that binds, and what
-/// comes before them, stay; whatever it is, the device does it in order with the next doorbell.
+/// A batch that is dropped rings. Of a forgotten one, the binds and the requests before them stay in the queue; the rest may.
+/// The device executes what stays in order, after the next doorbell.
 #[test]
 fn a_batch_that_is_forgotten_leaves_a_queue_that_works() {
     let mut harness = Harness::new();

@@ -1,4 +1,4 @@
-//! Queues that are taken out of the verbs: used apart, returned, and what is refused meanwhile.
+//! Queues that are split off from the verbs: used independently, returned, and what is refused meanwhile.
 
 use super::mock::Mock;
 use super::post::send;
@@ -147,7 +147,7 @@ fn stale_handles_take_nothing() {
     assert_eq!(TakeError::Stale.errno(), Errno::Einval);
 }
 
-/// A batch that was forgotten on a queue that is out: the queue rings for what is left of it, in any state.
+/// A batch that was forgotten on a split queue: the queue rings for what is left of it, in any state.
 #[test]
 fn a_split_queue_rings_for_what_is_left() {
     let mut harness = Harness::new();
