@@ -370,7 +370,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
                 slot.qpn.store(NO_NUMBER, Ordering::Relaxed);
             }
         } else {
-            log_event!(debug, "queue pair {:?} is draining: a completion queue of it is taken out", handle);
+            log_event!(debug, "queue pair {:?} is draining: a completion queue of it is taken", handle);
         }
     }
 

@@ -131,7 +131,7 @@ impl Node {
     pub fn into_driver(self) -> Driver {
         match self.verbs.into_provider() {
             Ok(driver) => driver,
-            Err(_) => panic!("a queue or the interrupt handler is taken out"),
+            Err(_) => panic!("a queue or the interrupt handler is taken"),
         }
     }
 

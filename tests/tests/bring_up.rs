@@ -270,7 +270,7 @@ fn pages_are_given_and_taken_while_objects_come_and_go() {
     let after = verbs.provider().statistics();
     assert_eq!((after.pages_used, after.pages_held), (before.pages_used, before.pages_held), "{after:?}");
     assert!(after.pages_back > 0);
-    let Ok(driver) = verbs.into_provider() else { panic!("nothing is taken out") };
+    let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
     let report = down(driver);
     assert_eq!((report.pages_kept, report.pages_back), (0, report.pages_given));
     no_findings(&host);

@@ -418,7 +418,7 @@ fn in_arena<const PAGES: usize>(demand: PageDemand) -> bool {
             for cq in cqs {
                 verbs.destroy_cq(cq).unwrap();
             }
-            let Ok(driver) = verbs.into_provider() else { panic!("nothing is taken out") };
+            let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
             let Ok((_, report)) = driver.teardown() else { panic!("{PAGES} pages: teardown") };
             assert_eq!(report.pages_kept, 0);
             assert_nothing_left(&host);

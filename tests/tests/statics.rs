@@ -60,12 +60,12 @@ fn verbs_over_statics() {
             }
         }
         assert_eq!(verbs.mr(mr).unwrap().access & Access::MW_BIND, Access::MW_BIND);
-        let Ok(driver) = verbs.into_provider() else { panic!("nothing is taken out") };
+        let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
         assert!(driver.teardown().is_ok());
     }
 }
 
-/// Storage that is lent for ever: queues that are taken out of verbs over it may go to any thread.
+/// Storage that is lent for ever: queues that are split off from verbs over it may go to any thread.
 static LENT: Mutex<Storage<'static, Driver, 1, 0, 0, 1, 1>> = Mutex::new(Storage::new([LENT_RINGS.view()]));
 static LENT_RINGS: QpRings<64, 16> = QpRings::new();
 
@@ -104,7 +104,7 @@ fn queues_over_statics_go_to_threads_of_their_own() {
     found.sort_by_key(|completion| completion.wr_id);
     let facts: Vec<_> = found.iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(facts, [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    let Err(mut verbs) = verbs.into_provider() else { panic!("queues are out") };
+    let Err(mut verbs) = verbs.into_provider() else { panic!("queues are taken") };
     assert!(verbs.return_cq(completions).is_ok());
     assert!(verbs.return_recv_queue(receiver.join().unwrap()).is_ok());
     assert!(verbs.return_send_queue(sender.join().unwrap()).is_ok());

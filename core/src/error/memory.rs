@@ -195,7 +195,7 @@ operation_error! {
         /// No room to remember the window as it was: as many binds are unfinished as there may be windows.
         TooManyPendingBinds => Enomem, "no room to remember the bind";
         /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
-        Taken => Ebusy, "the send queue is taken out";
+        Taken => Ebusy, "the send queue is taken";
     }
     inner {
         /// Window, region, rights or range do not fit.

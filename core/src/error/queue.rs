@@ -50,10 +50,10 @@ operation_error! {
             users: u32
         } => Ebusy, "{users} work queues complete into the completion queue";
         /// It is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
-        Taken => Ebusy, "the completion queue is taken out";
+        Taken => Ebusy, "the completion queue is taken";
         /// The interrupt handler is taken by [`Verbs::take_interrupt_handler`](crate::Verbs::take_interrupt_handler), and may
         /// have events of it.
-        EventsTaken => Ebusy, "the interrupt handler is taken out";
+        EventsTaken => Ebusy, "the interrupt handler is taken";
     }
     device {
         /// The device refuses.
@@ -67,7 +67,7 @@ operation_error! {
         /// The handle is stale.
         Stale => Einval, "the completion queue's handle is stale";
         /// It is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
-        Taken => Ebusy, "the completion queue is taken out";
+        Taken => Ebusy, "the completion queue is taken";
     }
 }
 
@@ -77,7 +77,7 @@ operation_error! {
         /// The handle is stale.
         Stale => Einval, "the handle is stale";
         /// It is taken already.
-        Taken => Ebusy, "it is taken out already";
+        Taken => Ebusy, "it is taken already";
     }
 }
 
@@ -168,7 +168,7 @@ operation_error! {
             max: u32
         } => Einval, "{attribute} has the value {value}, which is not between {min} and {max}";
         /// Queues of the queue pair are split off, so it cannot be reset.
-        Taken => Ebusy, "queues of the queue pair are taken out";
+        Taken => Ebusy, "queues of the queue pair are taken";
         /// Stale completions may wait in a completion queue that is split off: from before the last RESET, or of an earlier
         /// queue pair with the number. Poll that queue until it is empty.
         Draining => Eagain, "stale completions, from before the RESET or of an earlier queue pair with the number, are not polled yet";
@@ -197,7 +197,7 @@ operation_error! {
         /// The handle is stale.
         Stale => Einval, "the queue pair's handle is stale";
         /// Queues of the queue pair are split off.
-        Taken => Ebusy, "queues of the queue pair are taken out";
+        Taken => Ebusy, "queues of the queue pair are taken";
     }
     device {
         /// The device refuses; the queue pair is as before.

@@ -25,7 +25,7 @@ operation_error! {
         /// The queue pair's handle is stale.
         Stale => Einval, "the queue pair's handle is stale";
         /// The send queue is taken by [`Verbs::take_send_queue`](crate::Verbs::take_send_queue).
-        Taken => Ebusy, "the send queue is taken out";
+        Taken => Ebusy, "the send queue is taken";
         /// The queue pair cannot send in its state.
         NotReady {
             /// The state.
@@ -176,7 +176,7 @@ impl fmt::Display for PostSendError {
                 write!(f, "the request needs {needed} blocks of the send queue, {free} are free")
             }
             Self::TooManyPendingBinds => f.write_str("no room to remember the bind"),
-            Self::Taken => f.write_str("the send queue is taken out"),
+            Self::Taken => f.write_str("the send queue is taken"),
         }
     }
 }
@@ -237,7 +237,7 @@ impl fmt::Display for PostRecvError {
             Self::SgeCount { count, max } => write!(f, "{count} SGEs, the queue pair takes {max}"),
             Self::Sge { index, lkey, fault } => write!(f, "SGE {index} with key {lkey}: {fault}"),
             Self::QueueFull => f.write_str("the receive queue is full"),
-            Self::Taken => f.write_str("the receive queue is taken out"),
+            Self::Taken => f.write_str("the receive queue is taken"),
         }
     }
 }
@@ -298,6 +298,6 @@ operation_error! {
             syndrome: u8
         } => Eio, "completion queue {cqn} is broken: syndrome {syndrome:#x}";
         /// The queue is taken by [`Verbs::take_cq`](crate::Verbs::take_cq).
-        Taken => Ebusy, "the completion queue is taken out";
+        Taken => Ebusy, "the completion queue is taken";
     }
 }

@@ -220,7 +220,7 @@ fn an_interrupt_handler_belongs_to_its_verbs() {
     harness.verbs.destroy_qp(harness.qp).unwrap();
     let error = harness.verbs.destroy_cq(harness.cq).unwrap_err();
     assert_eq!((error, error.errno()), (DestroyCqError::EventsTaken, Errno::Ebusy));
-    let Err(mut verbs) = harness.verbs.into_provider() else { panic!("the handler is out") };
+    let Err(mut verbs) = harness.verbs.into_provider() else { panic!("the handler is taken") };
     assert!(verbs.return_interrupt_handler(handler).is_ok());
     verbs.destroy_cq(harness.cq).unwrap();
     assert!(verbs.into_provider().is_ok());

@@ -82,7 +82,7 @@ fn start_rings(verbs: &mut TestVerbs, qp: QpHandle, at: u32) {
     slot.send.start_at(at);
     slot.recv.start_at(at);
     let qp = verbs.qps.get_mut(qp).unwrap();
-    let (Some(send), Some(recv)) = (&mut qp.send, &mut qp.recv) else { panic!("a queue is out") };
+    let (Some(send), Some(recv)) = (&mut qp.send, &mut qp.recv) else { panic!("a queue is taken") };
     send.head.set(at);
     send.doorbell_head.set(at);
     recv.head = at;

@@ -111,14 +111,14 @@ fn a_queue_pair_whose_queues_are_out_is_neither_reset_nor_destroyed() {
     let queue = harness.verbs.take_recv_queue(harness.qp).unwrap();
     assert_eq!(reset(&mut harness), Err(ModifyQpError::Taken));
     assert_eq!(harness.verbs.destroy_qp(harness.qp), Err(DestroyQpError::Taken));
-    let Err(verbs) = harness.verbs.into_provider() else { panic!("a queue is out") };
+    let Err(verbs) = harness.verbs.into_provider() else { panic!("a queue is taken") };
     harness.verbs = verbs;
     assert!(harness.verbs.return_recv_queue(queue).is_ok());
     reset(&mut harness).unwrap();
     let queue = harness.verbs.take_cq(harness.cq).unwrap();
     harness.verbs.destroy_qp(harness.qp).unwrap();
     assert_eq!(harness.verbs.destroy_cq(harness.cq), Err(DestroyCqError::Taken));
-    let Err(mut verbs) = harness.verbs.into_provider() else { panic!("a queue is out") };
+    let Err(mut verbs) = harness.verbs.into_provider() else { panic!("a queue is taken") };
     assert!(verbs.return_cq(queue).is_ok());
     verbs.destroy_cq(harness.cq).unwrap();
 }

@@ -291,7 +291,7 @@ fn queue_pairs_that_break_and_drain() {
     let handle = format!("{:?}", a.qp);
     let expected = [
         "DEBUG queue pair QP: Err to Reset",
-        "DEBUG queue pair QP is draining: a completion queue of it is taken out",
+        "DEBUG queue pair QP is draining: a completion queue of it is taken",
         "DEBUG queue pair QP is still draining",
         "DEBUG queue pair QP is drained",
         "DEBUG queue pair QP: Reset to Init",
