@@ -1,4 +1,4 @@
-//! What a server serves, and how.
+//! Configuration of a server.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::log::Log;
 use crate::record::Recording;
 use crate::trace::Sink;
 
-/// The highest LID that a device may have: those above are left for multicast and for what comes after the devices.
+/// Maximum LID of a device. The unicast LIDs above it are not assigned to devices.
 pub const MAX_LID: u16 = 0xbeff;
 
-/// Bytes of the files that one client may share, unless the configuration says otherwise: 4 TiB.
+/// Default of [`ServerConfig::guest_memory`] in bytes: 4 TiB.
 const DEFAULT_GUEST_MEMORY: u64 = 4 << 40;
 
 /// A device and the socket at which its client connects.
@@ -21,11 +21,11 @@ const DEFAULT_GUEST_MEMORY: u64 = 4 << 40;
 pub struct ServedDevice {
     /// The device. Its interrupts go to the client, whatever [`DeviceConfig::interrupts`] says.
     pub config: DeviceConfig,
-    /// Path of its Unix socket. A socket that a server left there which no longer runs is replaced.
+    /// Path of its Unix socket. A stale socket of a server that no longer runs is replaced.
     pub socket: PathBuf,
 }
 
-/// Where the commands of the control channel come from ([`crate::control_line`]).
+/// Source of the commands of the control channel ([`crate::control_line`]).
 #[derive(Clone, Debug)]
 pub enum ControlInput {
     /// Standard input. The thread that reads it does not end before the input does.
@@ -34,29 +34,29 @@ pub enum ControlInput {
     Socket(PathBuf),
 }
 
-/// What a [`crate::Server`] serves, and how.
+/// Configuration of a [`crate::Server`].
 pub struct ServerConfig {
     /// The devices, all joined by one wire.
     pub devices: Vec<ServedDevice>,
-    /// Permissions of the sockets (as chmod(2)); what the umask leaves without it.
+    /// Permissions of the sockets (chmod(2)); those of the umask if `None`.
     pub socket_mode: Option<u32>,
     /// Joins the wire to that of another process that is given the same path.
     pub link: Option<PathBuf>,
-    /// Bytes of the files that the client of each device may share.
+    /// Maximum total size of the memory files of each client, in bytes.
     pub guest_memory: u64,
-    /// What the wire does to frames.
+    /// Faults of the wire.
     pub wire_faults: WireFaults,
-    /// Seed of the wire's faults.
+    /// Seed of the random numbers for the faults of the wire.
     pub seed: u64,
-    /// Executed before a client can connect.
+    /// Commands that are executed before a client can connect.
     pub initial_lines: Vec<ControlLine>,
-    /// Where commands come from while the server runs.
+    /// Source of commands while the server runs.
     pub control: Option<ControlInput>,
-    /// Gets what people should know: clients that come and go, what a device does not support. Nobody's by default.
+    /// Receives messages for the operator: clients that connect and disconnect, unsupported features. Discarded by default.
     pub log: Log,
-    /// Gets every command, doorbell, WQE, CQE and EQE. The caller finishes it after the server has ended.
+    /// Receives every command, doorbell, WQE, CQE and EQE. The caller finishes it after the server has ended.
     pub recording: Option<Recording>,
-    /// Gets a line for everything that the devices do. The caller finishes it after the server has ended.
+    /// Receives a line for each action of the devices. The caller finishes it after the server has ended.
     pub trace: Option<Sink>,
 }
 

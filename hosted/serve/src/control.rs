@@ -1,4 +1,4 @@
-//! Control of the devices of a running server: one command a line, on standard input or as `--fault`.
+//! The control channel of a running server: one command per line, on standard input or at a Unix socket.
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,20 +14,20 @@ use crate::malloc_stats::bytes_in_use;
 use crate::record::Recording;
 use crate::socket::ACCEPT_RETRY_INTERVAL;
 
-/// How long a connected client may be silent while others wait.
+/// Timeout for the next command of a connected client, and for writing a reply to it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of a line at most.
+/// Maximum length of a line in bytes.
 const MAX_LINE: u64 = 4096;
-/// How long a command waits for a device that is in the middle of something.
+/// Timeout of a command for a busy device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Applies it. Returns the reply.
+/// Applies an action to a device and returns the reply.
 pub(crate) fn apply(slot: &mut DeviceSlot, action: Action) -> String {
     match action {
         Action::Counts => return slot.left(),
         Action::Stats { json } => return stats(slot, json),
-        // A card that is put in has just been powered on.
+        // A card that is inserted is in the state after power-on.
         Action::Remove { removed: false } => slot.reset(),
         _ => {}
     }
@@ -35,7 +35,7 @@ pub(crate) fn apply(slot: &mut DeviceSlot, action: Action) -> String {
     "done".into()
 }
 
-/// What a device has done since the server began.
+/// Returns the counters of a device since the server started.
 fn stats(slot: &DeviceSlot, json: bool) -> String {
     let stats = slot.device.stats();
     let numbers = [
@@ -53,7 +53,7 @@ fn stats(slot: &DeviceSlot, json: bool) -> String {
     words.join(" ")
 }
 
-/// Those who give commands, and what they may reach.
+/// The devices and the recording that commands apply to.
 #[derive(Clone)]
 pub(crate) struct Control {
     pub(crate) devices: Vec<(u16, DeviceHandle)>,
@@ -62,7 +62,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// What a line has done, in words; `None` for an empty line.
+    /// Executes a line and returns the reply; `None` for an empty line.
     fn answer(&self, line: &str) -> Result<Option<String>, Gone> {
         let line = line.trim();
         Ok(Some(if line.is_empty() {
@@ -91,11 +91,11 @@ impl Control {
         }
     }
 
-    /// Serves one client after another; each command is answered with a line.
+    /// Serves one client after another, with a line of reply for each command.
     pub(crate) fn serve(&self, listener: &UnixListener) {
         for stream in listener.incoming() {
             match stream {
-                // A caller who goes away in between is no loss.
+                // A client that disconnects early is no error.
                 Ok(stream) => drop(self.converse(stream)),
                 Err(_) if self.devices.iter().any(|(_, handle)| handle.has_ended()) => return,
                 Err(_) => thread::sleep(ACCEPT_RETRY_INTERVAL),

@@ -1,4 +1,4 @@
-//! A line of the control channel: which device, and what happens to it.
+//! Lines of the control channel: a device and an action.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,43 +10,43 @@ use bareverbs_sim::{Device, HealthReport};
 
 use crate::parse_number::parse_number;
 
-/// Every command, for the message about a line that is none.
+/// Syntax of all commands, for `help` and for error messages.
 pub(crate) const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
                         stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, drop-cqe LID CQN, \
                         repeat-cqe LID CQN, wrong-owner LID CQN, foreign-qpn LID CQN QPN, wrong-counter LID CQN COUNTER, \
                         cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, counts LID, stats LID [json], memory, \
                         mark TEXT";
 
-/// What shall happen to a device.
+/// An action on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The cable is put in or pulled.
+    /// Plugs or unplugs the cable.
     Link {
-        /// Put in.
+        /// Whether it is plugged.
         up: bool,
     },
-    /// The firmware reports this about its health.
+    /// Makes the firmware report a health syndrome.
     Health {
-        /// Code.
+        /// Code of the syndrome.
         syndrome: u8,
-        /// Nothing works until a reset.
+        /// Whether the device is unusable until a reset.
         fatal: bool,
     },
-    /// The health counter stands still, or goes on.
+    /// Stops or resumes the health counter.
     Freeze {
-        /// Stands still.
+        /// Whether it stops.
         frozen: bool,
     },
-    /// The device is taken out of its slot, or put back.
+    /// Removes the device from its slot, or inserts it again.
     Remove {
-        /// Taken out.
+        /// Whether it is removed.
         removed: bool,
     },
-    /// Something goes wrong once.
+    /// Injects a fault once.
     Arm(Fault),
-    /// The reply names the objects that there are.
+    /// Replies with the numbers of objects of the device.
     Counts,
-    /// The reply is what the device has done.
+    /// Replies with the counters of the device.
     Stats {
         /// As JSON.
         json: bool,
@@ -54,7 +54,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Does it to a device, if it changes one. Returns whether it does.
+    /// Applies the action to a device. Returns whether it is one that changes a device.
     pub fn change<M: HostMemory, T: Tracer + 'static>(self, device: &mut Device<M, T>) -> bool {
         match self {
             Self::Link { up } => device.set_link(up),
@@ -69,7 +69,7 @@ impl Action {
         true
     }
 
-    /// Whether a reset of the device does not undo it.
+    /// Returns whether the effect persists across a reset of the device.
     pub fn lasts(self) -> bool {
         matches!(self, Self::Link { .. } | Self::Remove { .. } | Self::Arm(_))
     }
@@ -80,7 +80,7 @@ impl Action {
 pub struct ControlLine {
     /// LID of the device.
     pub lid: u16,
-    /// What shall happen to it.
+    /// The action on it.
     pub act: Action,
 }
 
@@ -92,12 +92,12 @@ impl FromStr for ControlLine {
     }
 }
 
-/// A line that is no command.
+/// Error of a line that is not a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// Nothing is called that.
+    /// There is no command of this name.
     Name(String),
-    /// The command of this name takes other words.
+    /// The command of this name has other arguments.
     Words(String),
 }
 
@@ -118,7 +118,7 @@ impl fmt::Display for ParseError {
     }
 }
 
-/// The fault that the words name.
+/// Returns the fault of a command with these arguments.
 fn parse_fault(name: &str, numbers: &[&str]) -> Option<Fault> {
     Some(match (name, numbers) {
         ("stick", [opcode]) => Fault::StuckCommand { opcode: number(opcode)? },
@@ -143,7 +143,7 @@ fn number<T: TryFrom<u64>>(text: &str) -> Option<T> {
     parse_number(text).ok()
 }
 
-/// What the words mean after the name and the LID.
+/// Returns the action of a command with these arguments after the LID.
 fn parse_act(name: &str, rest: &[&str]) -> Option<Action> {
     Some(match (name, rest) {
         ("link", ["up"]) => Action::Link { up: true },

@@ -1,4 +1,4 @@
-//! Why serving could not start.
+//! Errors of the server.
 
 use std::fmt;
 use std::io;
@@ -8,51 +8,51 @@ use bareverbs_sim::ConfigError;
 
 use crate::config::MAX_LID;
 
-/// Bytes that the path of a socket may have: 108 with the zero after it (unix(7)).
+/// Maximum length of a socket's path in bytes: 108 with the terminating zero (unix(7)).
 pub(crate) const MAX_SOCKET_PATH: usize = 107;
 
 /// The devices are no longer served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
 
-/// Why serving could not start.
+/// Why a server could not start.
 #[derive(Debug)]
 pub enum ServeError {
     /// Another server listens on the path.
     InUse(PathBuf),
-    /// Something that is not a socket lies at the path.
+    /// The path names a file that is not a socket.
     NotASocket(PathBuf),
-    /// The folder of the path is not there.
+    /// The folder of the path does not exist.
     NoFolder(PathBuf),
-    /// The path is longer than a socket's address may be.
+    /// The path is too long for the address of a socket.
     TooLong(PathBuf),
     /// The same path was given twice.
     Twice(PathBuf),
     /// No device to serve.
     NoDevices,
-    /// A device with a LID that no port can have.
+    /// The LID of a device is not between 1 and [`MAX_LID`].
     Lid(u16),
-    /// A device cannot be as its configuration says.
+    /// The configuration of a device is invalid.
     Config {
-        /// Its LID.
+        /// LID of the device.
         lid: u16,
-        /// What it cannot be.
+        /// The invalid part of the configuration.
         error: ConfigError,
     },
     /// The same LID was given to two devices.
     LidTwice(u16),
-    /// Fewer file descriptors than the devices need.
+    /// The limit of file descriptors is too low for the devices.
     Descriptors {
-        /// As many as this process may have.
+        /// The limit of this process.
         limit: u64,
-        /// As many as they need.
+        /// The number that the devices need.
         least: u64,
     },
-    /// A fault is for a device that there is not.
+    /// A fault names a LID that no device has.
     NoSuchLid(u16),
-    /// The socket could not be made.
+    /// The socket could not be created.
     Socket(PathBuf, String),
-    /// The system cannot signal clients without waiting for them.
+    /// The system has no asynchronous I/O, which signals clients without blocking.
     Interrupts(io::Error),
     /// A thread could not be started.
     Thread(io::Error),

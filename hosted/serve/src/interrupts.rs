@@ -1,10 +1,9 @@
 //! MSI-X vectors as event descriptors.
 //!
-//! A write to an event descriptor of a client may block: its counter may be at its maximum, or it may be no event descriptor at
-//! all. Neither can be prevented: O_NONBLOCK belongs to what the client shares, RWF_NOWAIT is not there for writes to event
-//! descriptors, and between a look and the write the client may fill the counter. What never blocks is the kernel's own way of
-//! signalling one, which it does when an asynchronous read has ended (io_submit(2), IOCB_FLAG_RESFD): a counter at its maximum
-//! stays there.
+//! A write to an event descriptor of a client blocks while its counter is at the maximum. The client shares the open file
+//! description, so that it can clear O_NONBLOCK, and it can fill the counter between a check and the write. RWF_NOWAIT is not
+//! supported for event descriptors. The kernel itself never blocks when it signals the end of an asynchronous read (io_submit(2),
+//! IOCB_FLAG_RESFD): a counter at its maximum keeps that value. Vectors are raised by such reads.
 
 use std::fs::File;
 use std::io;
@@ -23,26 +22,26 @@ use vmm_sys_util::aio::{IOCB_CMD_PREAD, IOCB_FLAG_RESFD, IoContext, IoControlBlo
 struct Vector {
     descriptor: Option<File>,
     masked: bool,
-    /// Raised while there was no descriptor to signal.
+    /// Raised while masked or without a descriptor.
     pending: bool,
 }
 
-/// Reads that may be under way at a time: each has ended when it is submitted, so that this is one for each thread.
+/// Maximum number of reads in progress. Each ends when it is submitted, so that a thread has one at a time.
 const READS: u32 = 256;
 
-/// Ended reads that are forgotten at a time.
+/// Number of completed reads that are removed from the context at a time.
 const ENDED: usize = 4;
 
-/// Signals event descriptors without waiting for anyone.
+/// Signals event descriptors without blocking.
 #[derive(Debug)]
 struct Signal {
     context: IoContext,
-    /// What is read, no bytes at a time.
+    /// The file that is read, zero bytes at a time.
     file: File,
 }
 
 impl Signal {
-    /// The one of this process.
+    /// Returns the instance of this process, and creates it at the first call.
     fn get() -> io::Result<&'static Self> {
         static SIGNAL: OnceLock<Result<Signal, i32>> = OnceLock::new();
         let new = || Ok(Self { context: IoContext::new(READS)?, file: File::open("/dev/zero")? });
@@ -50,7 +49,7 @@ impl Signal {
         signal.as_ref().map_err(|error| io::Error::from_raw_os_error(*error))
     }
 
-    /// Counts the descriptor up by one.
+    /// Increments the counter of an event descriptor.
     fn raise(&self, descriptor: &File) -> io::Result<()> {
         let number = |file: &File| u32::try_from(file.as_raw_fd()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         let mut read = IoControlBlock {
@@ -67,15 +66,15 @@ impl Signal {
     }
 }
 
-/// Whether clients can be signalled at all.
+/// Checks that clients can be signalled.
 ///
 /// # Errors
-/// The system has no asynchronous input and output: nothing else signals a client without waiting for it.
+/// The system has no asynchronous I/O (io_setup(2)), which is the only means to signal a client without blocking.
 pub(crate) fn check() -> io::Result<()> {
     Signal::get().map(|_| ())
 }
 
-/// Whether a descriptor is an event descriptor.
+/// Returns whether a descriptor is an event descriptor (eventfd(2)).
 pub(crate) fn is_event(descriptor: &File) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link == Path::new("anon_inode:[eventfd]"))
@@ -88,7 +87,7 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    /// So many vectors, without descriptors.
+    /// Creates `count` vectors without descriptors.
     pub(crate) fn new(count: u16) -> Self {
         Self { vectors: (0..count).map(|_| Vector::default()).collect() }
     }
@@ -101,13 +100,16 @@ impl Vectors {
         }
     }
 
-    /// Forgets what is pending, and gives the descriptors to be closed.
+    /// Clears all vectors and returns their descriptors, which the caller closes.
     pub(crate) fn clear(&mut self) -> Vec<File> {
         self.vectors.iter_mut().filter_map(|vector| std::mem::take(vector).descriptor).collect()
     }
 
-    /// Does what SET_IRQS asks for the vectors from `start` on. `descriptors` are event descriptors, as many as `count`, or none;
-    /// afterwards they are those to be closed.
+    /// Executes SET_IRQS for the vectors from `start` on. `descriptors` contains `count` event descriptors or none; afterwards it
+    /// contains the replaced ones, which the caller closes.
+    ///
+    /// # Errors
+    /// The request is invalid.
     pub(crate) fn set(&mut self, flags: u32, start: u32, count: u32, descriptors: &mut Vec<File>) -> io::Result<()> {
         let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
         let action = flags & (VFIO_IRQ_SET_ACTION_MASK | VFIO_IRQ_SET_ACTION_UNMASK | VFIO_IRQ_SET_ACTION_TRIGGER);
@@ -130,7 +132,7 @@ impl Vectors {
                     vector.deliver();
                 }
             }
-            // The client tests its own wiring.
+            // The client tests the delivery of its interrupts.
             VFIO_IRQ_SET_ACTION_TRIGGER if none => range.iter_mut().for_each(|vector| {
                 vector.pending = true;
                 vector.deliver();
@@ -150,7 +152,7 @@ impl Vector {
     fn deliver(&mut self) {
         if let (true, false, Some(descriptor)) = (self.pending, self.masked, self.descriptor.as_ref()) {
             self.pending = false;
-            // Kernel memory that is short loses the client an interrupt, not the others their devices.
+            // If the kernel is out of memory, the client loses an interrupt, and no other client is affected.
             let _ = Signal::get().and_then(|signal| signal.raise(descriptor));
         }
     }
@@ -166,7 +168,7 @@ mod tests {
 
     const EVENT: u32 = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
 
-    /// An event descriptor, and how often it was signalled since the last look.
+    /// Creates an event descriptor. Returns it and a function that reads and clears its counter.
     fn wire() -> (File, impl FnMut() -> u64) {
         let descriptor = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let here = descriptor.try_clone().unwrap();
@@ -178,56 +180,56 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_at_its_maximum_stays_there_and_nobody_waits() {
-        const MOST: u64 = u64::MAX - 1;
+    fn a_counter_at_its_maximum_does_not_block() {
+        const MAX: u64 = u64::MAX - 1;
         let mut vectors = Vectors::new(1);
         // A write to it would block.
         let full = eventfd(0, EventfdFlags::empty()).unwrap();
-        rustix::io::write(&full, &MOST.to_ne_bytes()).unwrap();
+        rustix::io::write(&full, &MAX.to_ne_bytes()).unwrap();
         vectors.set(EVENT, 0, 1, &mut vec![File::from(full.try_clone().unwrap())]).unwrap();
         (0..100).for_each(|_| vectors.raise(0));
         let mut bytes = [0; 8];
         rustix::io::read(&full, &mut bytes).unwrap();
-        assert!(u64::from_ne_bytes(bytes) >= MOST);
+        assert!(u64::from_ne_bytes(bytes) >= MAX);
         vectors.raise(0);
         rustix::io::read(&full, &mut bytes).unwrap();
         assert_eq!(u64::from_ne_bytes(bytes), 1);
     }
 
     #[test]
-    fn event_descriptors_are_told_from_others() {
+    fn event_descriptors_are_recognized() {
         let socket = std::os::unix::net::UnixStream::pair().unwrap().0;
         assert!(is_event(&wire().0) && !is_event(&File::from(OwnedFd::from(socket))));
         assert!(!is_event(&tempfile::tempfile().unwrap()));
     }
 
     #[test]
-    fn a_vector_raised_early_is_told_when_its_descriptor_comes() {
+    fn a_pending_vector_is_signalled_when_its_descriptor_is_set() {
         let mut vectors = Vectors::new(4);
-        let (descriptor, mut told) = wire();
+        let (descriptor, mut count) = wire();
         vectors.raise(2);
         vectors.set(EVENT, 2, 1, &mut Vec::new()).unwrap();
         vectors.set(EVENT, 2, 1, &mut vec![descriptor]).unwrap();
-        assert_eq!(told(), 1);
+        assert_eq!(count(), 1);
         vectors.raise(2);
         vectors.raise(2);
         vectors.raise(9);
-        assert_eq!(told(), 2);
+        assert_eq!(count(), 2);
     }
 
     #[test]
     fn a_masked_vector_waits() {
         let mut vectors = Vectors::new(1);
-        let (descriptor, mut told) = wire();
+        let (descriptor, mut count) = wire();
         vectors.set(EVENT, 0, 1, &mut vec![descriptor]).unwrap();
         vectors.set(VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_MASK, 0, 1, &mut Vec::new()).unwrap();
         vectors.raise(0);
-        assert_eq!(told(), 0);
+        assert_eq!(count(), 0);
         vectors.set(VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_UNMASK, 0, 1, &mut Vec::new()).unwrap();
-        assert_eq!(told(), 1);
+        assert_eq!(count(), 1);
         vectors.set(VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_TRIGGER, 0, 0, &mut Vec::new()).unwrap();
         vectors.raise(0);
-        assert_eq!(told(), 0);
+        assert_eq!(count(), 0);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Serves simulated ConnectX devices over vfio-user: each at a Unix socket, as a PCI function that a virtual machine monitor
-//! gives to its guest. `bareverbs sim serve` is a command line on top of this package.
+//! Serves simulated ConnectX devices over vfio-user. Each device is a PCI function at a Unix socket, which a virtual machine
+//! monitor passes to its guest. `bareverbs sim serve` is the command-line front end of this package.
 //!
-//! [`Server::start`] makes the sockets and the threads; [`Server::stop`], or a [`Stopper`] on another thread, ends them. The
-//! server handles neither standard streams nor signals, with one exception: it installs a handler for SIGBUS, which a client
-//! raises that makes the file of its memory shorter. A SIGBUS of another cause ends the process as usual.
+//! [`Server::start`] creates the sockets and the threads; [`Server::stop`], or a [`Stopper`] on another thread, ends them. The
+//! server handles neither standard streams nor signals, with one exception: it installs a handler for SIGBUS, which is raised when
+//! a client truncates the file of its memory. A SIGBUS of another cause ends the process as without the handler.
 //!
 //! ```
 //! use bareverbs_serve::{ServedDevice, Server, ServerConfig};

@@ -1,7 +1,7 @@
-//! How much of the program's heap is in use, as its C library counts it.
+//! Size of the heap in use, according to the C library.
 
-/// Returns the bytes in use, in all arenas and in blocks that have a mapping of their own; free ones between them are not counted.
-/// `None` where the C library has no `mallinfo2(3)`: it is not glibc, or older than 2.33.
+/// Returns the bytes in use, in all arenas and in separately mapped blocks, without the free blocks between them.
+/// Returns `None` where the C library has no `mallinfo2(3)`: it is not glibc, or older than 2.33.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "the function is looked up by its name, so that older libraries can be linked")]
 pub(crate) fn bytes_in_use() -> Option<usize> {
@@ -26,10 +26,10 @@ pub(crate) fn bytes_in_use() -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Other tests of this process hold and free the memory of whole devices meanwhile: the count is looked at in another.
+    /// Runs in another process, because other tests of this one allocate and free whole devices meanwhile.
     #[test]
-    fn what_is_held_is_counted_and_what_is_freed_is_not() {
-        let name = "malloc_stats::tests::in_a_process_of_its_own";
+    fn allocated_bytes_are_counted_until_they_are_freed() {
+        let name = "malloc_stats::tests::in_a_separate_process";
         let run = std::process::Command::new(std::env::current_exe().unwrap()).args(["--exact", "--ignored", name]).output();
         let output = run.unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
@@ -37,8 +37,8 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "run by the test above, in a process of its own"]
-    fn in_a_process_of_its_own() {
+    #[ignore = "run by the test above, in a separate process"]
+    fn in_a_separate_process() {
         const HELD: usize = 64 << 20;
         for piece in [HELD, 4096] {
             let before = bytes_in_use().unwrap();

@@ -1,4 +1,4 @@
-//! The messages of a client as they come from its socket: header, body, and the descriptors that came with them.
+//! Reads the vfio-user messages of a client from its socket: header, body and file descriptors.
 
 use std::fmt;
 use std::fs::File;
@@ -11,22 +11,22 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 use crate::adaptive_poll::AdaptivePoll;
 
-/// Data of a region access that a client may send or ask for at once; announced in the version.
+/// Maximum data of one region access in bytes, announced to the client as `max_data_xfer_size`.
 pub(crate) const MAX_DATA: usize = 1 << 20;
 
-/// Bytes of a message's header: number, command, length with this header, flags, error; in the machine's byte order.
+/// Length of a message header in bytes: ID, command, length including the header, flags and error, in host byte order.
 pub(crate) const HEADER: usize = 16;
 
-/// Longest message: an access with all its data.
+/// Maximum length of a message: a region access with all its data.
 const MAX_MESSAGE: usize = HEADER + 16 + MAX_DATA;
 
-/// Most descriptors that come with a message.
+/// Maximum number of descriptors of a message.
 pub(crate) const MAX_DESCRIPTORS: usize = 16;
 
-/// Bytes that are read at a time: a doorbell write is a message of 40 bytes, and one system call for each is slow.
+/// Bytes that are read at a time: a doorbell write is a message of 40 bytes, so that one system call reads many.
 const READ_AHEAD: usize = 4096;
 
-/// Bytes of room that a body keeps until the next one.
+/// Maximum capacity that the body buffer keeps between messages, in bytes.
 const BODY_KEPT: usize = MAX_MESSAGE / 16;
 
 /// Why a connection ended before its client closed it.
@@ -34,9 +34,9 @@ const BODY_KEPT: usize = MAX_MESSAGE / 16;
 pub(crate) enum Broken {
     /// The socket failed.
     Io(io::Error),
-    /// The client closed it in the middle of a message.
+    /// The client closed it within a message.
     Cut,
-    /// A header announces this many bytes.
+    /// A header announces a message of this invalid length.
     Length(u32),
     /// The client speaks another version of the protocol.
     Version(u16),
@@ -70,13 +70,13 @@ impl From<Errno> for Broken {
 pub(crate) struct Header {
     pub(crate) id: u16,
     pub(crate) command: u16,
-    /// Of the message, with this header.
+    /// Length of the message in bytes, including this header.
     pub(crate) len: u32,
     pub(crate) flags: u32,
 }
 
 impl Header {
-    /// Reads it from the front of a message; `None` if there is not all of it.
+    /// Reads a header from the start of `bytes`; `None` if it is not complete.
     fn read(bytes: &[u8]) -> Option<Self> {
         let [i0, i1, c0, c1, l0, l1, l2, l3, f0, f1, f2, f3, _, _, _, _] = *bytes.first_chunk::<HEADER>()?;
         Some(Self {
@@ -87,17 +87,17 @@ impl Header {
         })
     }
 
-    /// Bytes of the message after its header; `None` if there are more than allowed.
+    /// Returns the length of the body in bytes; `None` if the length is not allowed.
     fn body(&self) -> Option<usize> {
         usize::try_from(self.len).ok().filter(|len| *len <= MAX_MESSAGE)?.checked_sub(HEADER)
     }
 }
 
-/// What came with a message.
+/// The descriptors of a message.
 #[derive(Debug)]
 pub(crate) enum Descriptors {
     All(Vec<File>),
-    /// Not all of them.
+    /// Some did not arrive, or there were too many.
     Lost,
 }
 
@@ -110,7 +110,7 @@ impl Descriptors {
         matches!(self, Self::All(files) if files.is_empty())
     }
 
-    /// Some more of a message, which come with one piece of it only: there is no room for others.
+    /// Adds the descriptors of another piece of the message. Descriptors in two pieces count as lost.
     fn add(&mut self, others: Self) {
         if !others.are_none() {
             *self = if self.are_none() { others } else { Self::Lost };
@@ -118,8 +118,9 @@ impl Descriptors {
     }
 }
 
-/// Reads once what there is: how many bytes, and what came with them. Descriptors that may not come are closed by the system, and
-/// lost.
+/// Receives once from the socket. Returns the number of bytes and the descriptors.
+///
+/// Unless `descriptors_may_come`, the kernel closes received descriptors, and they count as lost.
 fn read(
     stream: &UnixStream,
     into: &mut [u8],
@@ -137,31 +138,31 @@ fn read(
             files.extend(received.map(File::from));
         }
     }
-    // A message without those that are missing would mean something else.
+    // Without the missing ones the message would have another meaning.
     let lost = got.flags.contains(ReturnFlags::CTRUNC) || files.len() > MAX_DESCRIPTORS;
     Ok((got.bytes, if lost { Descriptors::Lost } else { Descriptors::All(files) }))
 }
 
-/// A message.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
     pub(crate) header: Header,
-    /// What follows the header.
+    /// The bytes after the header.
     pub(crate) body: &'a [u8],
     pub(crate) descriptors: Descriptors,
 }
 
-/// Descriptors that came with a message that has not been taken yet.
+/// Descriptors of a message that has not been returned yet.
 struct Ahead {
-    /// MessageReader before it.
+    /// Number of buffered messages before it.
     messages: usize,
     descriptors: Descriptors,
 }
 
-/// The messages of one client.
+/// Reads the messages of one client.
 pub(crate) struct MessageReader {
     stream: UnixStream,
-    /// What was read from the socket: from `start` to `end` it is not taken yet.
+    /// Bytes from the socket; those from `start` to `end` have not been returned yet.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -175,15 +176,15 @@ impl MessageReader {
         Self { stream, bytes: vec![0; READ_AHEAD], start: 0, end: 0, ahead: None, body: Vec::new(), poll: AdaptivePoll::new() }
     }
 
-    /// The socket, for answers.
+    /// Returns the socket, for replies.
     pub(crate) fn stream(&mut self) -> &mut UnixStream {
         &mut self.stream
     }
 
-    /// The next message; `None` at the end.
+    /// Returns the next message; `None` after the client has closed the connection.
     ///
     /// # Errors
-    /// The socket failed, or what came is no message.
+    /// The socket failed, or the received bytes are not a valid message.
     pub(crate) fn next(&mut self) -> Result<Option<Message<'_>>, Broken> {
         let header = loop {
             if let Some(header) = Header::read(self.unread()) {
@@ -216,7 +217,7 @@ impl MessageReader {
             descriptors.add(more);
             rest = rest.get_mut(got..).unwrap_or_default();
         }
-        // A client that sends one long message shall not keep its room for good.
+        // The buffer of one long message is not kept until the connection ends.
         if self.body.capacity() > BODY_KEPT && self.body.len() <= BODY_KEPT {
             self.body.shrink_to(BODY_KEPT);
         }
@@ -227,11 +228,11 @@ impl MessageReader {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Reads what there is, or waits for something; `false` at the end.
+    /// Reads available bytes, or waits for some. Returns `false` after the client has closed the connection.
     fn fill(&mut self) -> Result<bool, Broken> {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        // The descriptors of a message whose header is not complete are kept apart from those of the next ones.
+        // While a header is incomplete, reads only that header, so that descriptors of the next message are not mixed in.
         let most = if self.ahead.is_some() { HEADER } else { READ_AHEAD };
         let into = self.bytes.get_mut(self.end..most).unwrap_or_default();
         let (stream, poll, may_come) = (&self.stream, &mut self.poll, self.ahead.is_none());
@@ -248,9 +249,11 @@ impl MessageReader {
         Ok(got > 0)
     }
 
-    /// MessageReader that have begun in what was read and is not taken. Linux ends a read with the bytes that descriptors were sent with,
-    /// so descriptors that came belong to the last of these messages: each is sent by a call of its own (vfio-user, "Message
-    /// format"). A client that sends several in one call with descriptors does not know whose they are.
+    /// Returns the number of buffered messages, including an incomplete last one.
+    ///
+    /// Linux ends a read after the bytes that descriptors were sent with, so received descriptors belong to the last of these
+    /// messages. This requires that a client sends each message by a separate call (vfio-user, "Message format"); otherwise the
+    /// owner of the descriptors is undefined.
     fn begun(&self) -> usize {
         let (mut rest, mut messages) = (self.unread(), 0);
         while !rest.is_empty() {
@@ -274,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// A message with a mark in its header and in each byte of its body.
+    /// Creates a message with `mark` as its ID and in each byte of its body.
     fn message(mark: u8, body: usize) -> Vec<u8> {
         let mut bytes = vec![mark, 0, 10, 0];
         bytes.extend(u32::try_from(HEADER + body).unwrap().to_ne_bytes());
@@ -294,7 +297,7 @@ mod tests {
         assert_eq!(sent, bytes.len());
     }
 
-    /// Mark, length of the body, and descriptors of the next message: 99 if some were lost.
+    /// Returns mark, body length and number of descriptors of the next message; 99 if some were lost.
     fn next(messages: &mut MessageReader) -> (u8, usize, usize) {
         let Message { header, body, descriptors } = messages.next().unwrap().expect("a message");
         assert!(body.iter().all(|byte| u16::from(*byte) == header.id));
@@ -323,7 +326,7 @@ mod tests {
         assert!(messages.next().unwrap().is_none());
     }
 
-    /// Wherever the bytes are cut, and whether the second piece is there in time or comes later.
+    /// For each split of the bytes, with the second piece on time or late.
     #[test]
     fn messages_in_two_pieces() {
         let all = [message(1, 24), message(2, 0), message(3, 40)].concat();
@@ -342,7 +345,7 @@ mod tests {
         }
     }
 
-    /// All of it is there before the first is taken, as when the server has been busy.
+    /// All messages are in the socket before the first is read, as after a delay of the server.
     #[test]
     fn descriptors_belong_to_the_message_that_they_were_sent_with() {
         let (client, mut messages) = pair();
@@ -358,7 +361,7 @@ mod tests {
         assert!(messages.next().unwrap().is_none());
     }
 
-    /// Descriptors come with one piece of a message, and those of the next one are not among them.
+    /// The descriptors of a message arrive with one of its pieces and do not include those of the next message.
     #[test]
     fn descriptors_of_a_message_in_pieces() {
         for (cut, (first, second)) in (1..HEADER).flat_map(|cut| [(2, 0), (0, 3), (2, 1), (0, 0)].map(|more| (cut, more))) {
@@ -374,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Whether the body is there when the header is read or not.
+    /// With the body received together with the header, or after it.
     #[test]
     fn descriptors_that_come_with_a_body() {
         for (late, (first, second)) in
@@ -401,14 +404,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_ends_it() {
+    fn an_invalid_message_ends_the_connection() {
         for len in [0, HEADER - 1, MAX_MESSAGE + 1, usize::MAX] {
             let (mut client, mut messages) = pair();
             let mut bytes = [message(1, 8), message(2, 0)].concat();
             bytes[HEADER + 8 + 4..][..4].copy_from_slice(&(len as u32).to_ne_bytes());
             client.write_all(&bytes).unwrap();
             assert_eq!(next(&mut messages), (1, 8, 0));
-            assert!(matches!(messages.next(), Err(Broken::Length(said)) if said == len as u32), "{len}");
+            assert!(matches!(messages.next(), Err(Broken::Length(announced)) if announced == len as u32), "{len}");
         }
         for cut in [1, HEADER - 1, HEADER, HEADER + 7] {
             let (mut client, mut messages) = pair();
@@ -419,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn room_of_a_long_message_is_given_back() {
+    fn the_buffer_of_a_long_message_is_freed() {
         let (client, mut messages) = pair();
         let sender = thread::spawn(move || {
             let mut client = client;

@@ -1,10 +1,10 @@
-//! Numbers as people write them.
+//! Parses the numbers of command lines.
 
-/// A decimal number, or a hexadecimal one after `0x`; underscores may stand between digits, and k, M or G (1024 and its powers)
-/// after a decimal one.
+/// Parses a decimal number, or a hexadecimal one after `0x`. Digits may be separated by underscores, and a decimal number may have
+/// the suffix k, M or G (powers of 1024).
 ///
 /// # Errors
-/// It is none, or more than fits; the text says which.
+/// The text is not a number, or the number does not fit in `T`; the error is a message.
 pub fn parse_number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let wrong = || format!("'{text}' is no number: 4096, 0x1000 or 4k");
     let digits = text.replace('_', "");
@@ -15,7 +15,7 @@ pub fn parse_number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
                 .into_iter()
                 .find_map(|(suffix, shift)| Some((digits.strip_suffix(suffix)?, shift)))
                 .unwrap_or((&digits, 0));
-            // The parser of the library takes a sign too.
+            // The parser of the standard library accepts a sign.
             if !digits.starts_with(|digit: char| digit.is_ascii_digit()) {
                 return Err(wrong());
             }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_in_either_base_and_with_suffixes() {
+    fn numbers_may_be_hexadecimal_or_have_suffixes() {
         for (text, value) in [
             ("0", 0_u64),
             ("4129", 4129),

@@ -1,4 +1,4 @@
-//! The PCI function as a vfio-user client sees it: regions, interrupts, memory.
+//! The PCI function of a vfio-user client: regions, interrupts and memory.
 
 use std::fs::File;
 use std::io;
@@ -18,10 +18,10 @@ use crate::log::RateLimited;
 use crate::message_reader::MAX_DESCRIPTORS;
 use crate::protocol::{Backend, Map};
 
-/// Longest access to a region: the greatest there is on a bus, a whole BlueFlame register, with room to spare.
+/// Maximum length of an access to a region in bytes: more than a whole BlueFlame register.
 const MAX_ACCESS: usize = 4096;
 
-/// One function, as its client sees it. The devices own its device.
+/// One function. The simulated device itself belongs to [`crate::devices::Devices`].
 pub(crate) struct PciFunction {
     name: String,
     lines: Arc<RateLimited>,
@@ -51,21 +51,21 @@ impl PciFunction {
         Self { name, lines, vectors, handle, memory }
     }
 
-    /// Its name, for people.
+    /// Returns the name of the function for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it reaches of its client.
+    /// Returns the memory of its client.
     pub(crate) fn memory(&self) -> &ClientMemory {
         &self.memory
     }
 
-    /// The client is gone: nothing of it may be touched any more.
-    /// Says what the client had not given back.
+    /// Resets the function after its client has disconnected, and removes the client's memory and event descriptors. Returns the
+    /// objects that the client had not freed, as text.
     pub(crate) fn disconnect(&self) -> Result<String, Gone> {
         let left = self.handle.reset(|slot| slot.left())?;
-        // The other way round one that came up before could reach the next client.
+        // In the other order, an interrupt raised before the reset could reach the next client.
         drop(self.handle.vectors(Vectors::clear)?);
         self.memory.disconnect();
         Ok(left)
@@ -81,7 +81,7 @@ impl Backend for PciFunction {
         }
     }
 
-    /// MSI-X only.
+    /// Returns MSI-X only.
     fn interrupts(&self, index: u32) -> (u32, u32) {
         match index {
             VFIO_PCI_MSIX_IRQ_INDEX => (self.vectors.into(), VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_NORESIZE),
@@ -155,14 +155,14 @@ impl Backend for PciFunction {
     fn set_irqs(&mut self, index: u32, flags: u32, start: u32, count: u32, fds: Vec<File>) -> io::Result<()> {
         match index {
             VFIO_PCI_MSIX_IRQ_INDEX => {
-                // What closes a descriptor may wait for whatever it is: that is for this thread alone, without the lock.
+                // Closing an unknown descriptor may block: only this thread does so, without the lock.
                 if !fds.iter().all(interrupts::is_event) {
                     return Err(wrong());
                 }
                 let mut unused = fds;
                 self.handle.vectors(|vectors| vectors.set(flags, start, count, &mut unused))?
             }
-            // Clients turn off kinds of interrupts that there are none of.
+            // Clients disable kinds of interrupts that the function does not have.
             _ if count == 0 => Ok(()),
             _ => Err(wrong()),
         }

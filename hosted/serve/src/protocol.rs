@@ -1,8 +1,8 @@
-//! The server's end of vfio-user: messages of one client, one after another.
+//! The server side of vfio-user: executes the messages of one client in order.
 //!
-//! The `vfio_user` crate has a server too. It reserves what a header announces, up to 4 GiB, before anyone can look at it, answers a
-//! command that its backend refused with error 0, ends by panic on some messages, and keeps the connection to itself, so that
-//! a client cannot be given up.
+//! The server of the `vfio_user` crate is not used. It allocates up to 4 GiB as a header announces, reports error 0 for commands
+//! that its backend refused, and panics on some messages. It also gives no access to the connection, so that a client could not be
+//! disconnected.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use vfio_bindings::bindings::vfio::{
 
 use crate::message_reader::{Broken, Descriptors, HEADER, Header, MAX_DATA, Message, MessageReader};
 
-/// What the server says of itself.
+/// Capabilities that the server announces in its reply to VERSION.
 const CAPABILITIES: &[u8] =
     b"{\"capabilities\":{\"max_msg_fds\":1,\"max_data_xfer_size\":1048576,\"migration\":{\"pgsize\":4096}}}\0";
 
@@ -26,7 +26,7 @@ mod flags {
     pub(crate) const ERROR: u32 = 1 << 5;
 }
 
-/// Commands.
+/// Command numbers.
 mod command {
     pub(crate) const VERSION: u16 = 1;
     pub(crate) const DMA_MAP: u16 = 2;
@@ -43,46 +43,46 @@ mod command {
 /// Flags of DMA_MAP: the device may write.
 const MAP_WRITE: u32 = 1 << 1;
 
-/// Flags of DMA_UNMAP: everything.
+/// Flags of DMA_UNMAP: all mappings.
 const UNMAP_ALL: u32 = 1 << 2;
 
-/// What a client may do.
+/// The function that the commands of a client apply to.
 pub(crate) trait Backend {
-    /// Bytes of a region; 0 for one that there is not.
+    /// Returns the length of a region in bytes; 0 if there is no such region.
     fn region_len(&self, region: u32) -> u64;
-    /// Interrupts of a kind, and the flags that say what they can do.
+    /// Returns the number of interrupts of a kind, and their flags (`VFIO_IRQ_INFO_...`).
     fn interrupts(&self, index: u32) -> (u32, u32);
     /// Reads a region.
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()>;
     /// Writes to a region.
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()>;
-    /// Takes memory: those of a file from an offset on, if there is one.
+    /// Maps memory of the client, given as a range of `file` if there is one.
     fn dma_map(&mut self, map: Map, file: Option<File>) -> io::Result<()>;
-    /// Gives memory back; all of it without a range.
+    /// Unmaps the range, or all memory without one.
     fn dma_unmap(&mut self, range: Option<(u64, u64)>) -> io::Result<()>;
-    /// As at power-on.
+    /// Resets the function to the state after power-on.
     fn reset(&mut self) -> io::Result<()>;
-    /// What SET_IRQS asks for.
+    /// Executes SET_IRQS.
     fn set_irqs(&mut self, index: u32, flags: u32, start: u32, count: u32, descriptors: Vec<File>) -> io::Result<()>;
-    /// Some descriptors of a message did not come through: there were too many of them, or this process has too many.
+    /// Reports that descriptors of a message were lost: the message had too many, or this process is at its limit.
     fn descriptors_lost(&mut self);
 }
 
-/// Memory that a client offers.
+/// A DMA_MAP request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Map {
     /// Device address.
     pub(crate) addr: u64,
     pub(crate) len: u64,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub(crate) offset: u64,
-    /// The device may write to it.
+    /// Whether the device may write to it.
     pub(crate) writable: bool,
 }
 
-/// Why a command was not done.
+/// Why a command was not executed.
 enum Refusal {
-    /// It is answered with the error.
+    /// The reply contains the error.
     Error(io::Error),
     /// The connection ends.
     Broken(Broken),
@@ -94,7 +94,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Returns the error number that goes to a client.
+/// Returns the error number for a reply.
 fn errno(error: &io::Error) -> u32 {
     let number = error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::InvalidInput => libc::EINVAL,
@@ -111,7 +111,7 @@ fn wrong() -> Refusal {
     Refusal::Error(io::ErrorKind::InvalidInput.into())
 }
 
-/// The fields of a message, from its front.
+/// Reads the fields of a message in order.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -134,10 +134,10 @@ impl Fields<'_> {
     }
 }
 
-/// One client.
+/// The connection of one client.
 pub(crate) struct Connection {
     messages: MessageReader,
-    /// The answer.
+    /// The reply to the current message.
     reply: Vec<u8>,
 }
 
@@ -146,10 +146,10 @@ impl Connection {
         Self { messages: MessageReader::new(stream), reply: Vec::new() }
     }
 
-    /// Does what the client asks until it closes the connection.
+    /// Executes the commands of the client until it closes the connection.
     ///
     /// # Errors
-    /// The connection broke, or the client does not keep to the protocol.
+    /// The connection broke, or the client violated the protocol.
     pub(crate) fn serve(mut self, backend: &mut impl Backend) -> Result<(), Broken> {
         while let Some(Message { header, body, descriptors }) = self.messages.next()? {
             self.reply.clear();
@@ -173,7 +173,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the reply, or the error alone.
+    /// Sends the reply, or only a header with the error.
     fn answer(&mut self, header: Header, error: Option<u32>) -> Result<(), Broken> {
         if error.is_some() {
             self.reply.truncate(HEADER);
@@ -189,7 +189,7 @@ impl Connection {
     }
 }
 
-/// Does a command; its answer is added to `reply`.
+/// Executes a command and appends its result to `reply`.
 fn execute(
     number: u16,
     body: &[u8],
@@ -204,7 +204,7 @@ fn execute(
             if major != 0 {
                 return Err(Refusal::Broken(Broken::Version(major)));
             }
-            // Nothing that a client says of itself changes what it gets here.
+            // The capabilities of the client do not affect the reply.
             reply.extend([0; 4]);
             reply.extend(CAPABILITIES);
         }

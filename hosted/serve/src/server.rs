@@ -29,12 +29,12 @@ use crate::socket::{self, Claim};
 use crate::trace::{Printer, Sink};
 use crate::wire_link;
 
-/// Mistakes of a driver that a summary names one by one.
+/// Maximum number of driver errors that a summary lists.
 const MAX_FINDINGS_SHOWN: usize = 20;
 
-/// Devices that are being served. Dropped, it stops serving them.
+/// A running server. Dropping it stops it.
 pub struct Server {
-    /// `None` once it has ended.
+    /// `None` after the server has ended.
     running: Option<Running>,
     stopper: Stopper,
     devices: Vec<(u16, DeviceHandle)>,
@@ -45,12 +45,12 @@ pub struct Server {
     log: Log,
 }
 
-/// Ends a server from any thread, also from a handler of a signal that has a thread of its own.
+/// Ends a server from any thread, including one that handles signals.
 #[derive(Clone)]
 pub struct Stopper(DeviceHandle);
 
 impl Stopper {
-    /// Ends the server, which waits for nothing that a client could hold up. Returns `false` if that was asked for before.
+    /// Ends the server without waiting for its clients. Returns `false` if it was called before.
     pub fn stop(&self) -> bool {
         self.0.stop()
     }
@@ -69,7 +69,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A device with what its socket needs, before it is served.
+/// The resources of a device before it is served.
 struct Prepared {
     name: String,
     lines: Arc<RateLimited>,
@@ -79,10 +79,10 @@ struct Prepared {
 }
 
 impl Server {
-    /// Makes the sockets and starts to serve.
+    /// Creates the sockets and starts to serve.
     ///
     /// # Errors
-    /// See [`ServeError`]; nothing is served then, and the sockets are gone.
+    /// See [`ServeError`]; the sockets are removed then.
     pub fn start(config: ServerConfig) -> Result<Self, ServeError> {
         interrupts::check().map_err(ServeError::Interrupts)?;
         check_lids(&config.devices)?;
@@ -120,7 +120,7 @@ impl Server {
             lids.iter().enumerate().map(|(number, lid)| (*lid, all.handle(number))).collect();
         let stopper = Stopper(all.handle(0));
         let running = Some(all.start()?);
-        // Dropped after an error, it stops what has been started.
+        // After an error below, the drop of `server` stops the threads that were started.
         let mut server = Self {
             running,
             stopper,
@@ -165,7 +165,7 @@ impl Server {
         let started = match input {
             ControlInput::Stdin => thread.spawn(move || control.listen()),
             ControlInput::Socket(path) => {
-                // Only the user who serves the devices may command them, unless the mode says otherwise.
+                // By default only the user of the server may send commands.
                 let (listener, claim) = socket::listen(&path, Some(mode.unwrap_or(0o600)))?;
                 let listener = Arc::new(listener);
                 self.claims.push(claim);
@@ -176,18 +176,18 @@ impl Server {
         started.map(drop).map_err(ServeError::Thread)
     }
 
-    /// Returns what ends this server from another thread.
+    /// Returns a handle that ends this server from another thread.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Returns what the device with this LID in the configuration has done so far; `None` if there is none.
+    /// Returns the counters of the device with this LID in the configuration; `None` if there is none.
     pub fn stats(&self, lid: u16) -> Option<DeviceStats> {
         let (_, handle) = self.devices.iter().find(|(known, _)| *known == lid)?;
         handle.inspect(|slot| slot.device.stats()).ok()
     }
 
-    /// Serves until [`Stopper::stop`].
+    /// Serves until [`Stopper::stop`], then returns a summary.
     pub fn wait(mut self) -> Summary {
         let ended = self.running.take().map_or_else(Ended::default, Running::wait);
         self.close();
@@ -196,16 +196,16 @@ impl Server {
         Summary { devices: slots.iter().map(summarize).collect(), stuck, discarded }
     }
 
-    /// Stops serving.
+    /// Stops the server and returns a summary.
     pub fn stop(self) -> Summary {
         self.stopper.stop();
         self.wait()
     }
 
-    /// Ends the threads of the sockets, and removes those.
+    /// Ends the threads of the sockets, and removes the sockets.
     fn close(&mut self) {
         for listener in self.listeners.drain(..) {
-            // Ends the accept(2) that waits, which std cannot.
+            // Interrupts a blocked accept(2), for which std has no function.
             let _ = rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both);
         }
         self.memories.drain(..).for_each(|memory| memory.hang_up());
@@ -223,7 +223,7 @@ impl Drop for Server {
     }
 }
 
-/// What is left to say of a server that has ended.
+/// Summary of a server that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The devices whose threads ended, in the order of the configuration.
@@ -234,16 +234,16 @@ pub struct Summary {
     pub discarded: Vec<(String, u64)>,
 }
 
-/// What a device did, and what its drivers did wrong.
+/// Counters of a device, and errors of its drivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSummary {
     /// LID in the configuration.
     pub lid: u16,
-    /// What it did.
+    /// Its counters.
     pub stats: DeviceStats,
-    /// Mistakes of its drivers, in the order in which they were made.
+    /// Errors of its drivers, in order of time.
     pub findings: Vec<Finding>,
-    /// Mistakes beyond these, which were only counted.
+    /// Number of further errors, which are not in `findings`.
     pub more_findings: u64,
 }
 
@@ -258,7 +258,7 @@ fn summarize(slot: &DeviceSlot) -> DeviceSummary {
 }
 
 impl fmt::Display for Summary {
-    /// One line for each thing that is worth knowing.
+    /// Writes one line for each device and for each problem.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.devices.iter().try_for_each(|device| write!(f, "{device}"))?;
         for (name, frames) in &self.discarded {
@@ -293,7 +293,7 @@ impl fmt::Display for DeviceSummary {
     }
 }
 
-/// A device that prints and records what it does.
+/// Creates a device with its tracers.
 fn slot(
     name: &str,
     config: DeviceConfig,
@@ -320,7 +320,7 @@ fn slot(
     DeviceSlot { device, outputs }
 }
 
-/// There are devices, each with a LID of its own.
+/// Checks that there are devices, and that each has a valid and unique LID.
 fn check_lids(devices: &[ServedDevice]) -> Result<(), ServeError> {
     if devices.is_empty() {
         return Err(ServeError::NoDevices);
@@ -337,7 +337,7 @@ fn check_lids(devices: &[ServedDevice]) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// No two sockets are at one path.
+/// Checks that no two sockets have the same path.
 fn check_paths(config: &ServerConfig) -> Result<(), ServeError> {
     let control = match &config.control {
         Some(ControlInput::Socket(path)) => Some(path),
@@ -346,7 +346,7 @@ fn check_paths(config: &ServerConfig) -> Result<(), ServeError> {
     let devices = config.devices.iter().map(|device| &device.socket);
     let mut paths = BTreeSet::<PathBuf>::new();
     for path in devices.chain(&config.link).chain(control) {
-        // Without a current folder it stays as it is.
+        // Without a current folder, the path is compared as it is.
         if !paths.insert(std::path::absolute(path).unwrap_or_else(|_| path.clone())) {
             return Err(ServeError::Twice(path.clone()));
         }
@@ -354,7 +354,7 @@ fn check_paths(config: &ServerConfig) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Executes the lines that were given for the start.
+/// Executes the initial lines of the configuration.
 fn execute(lines: &[ControlLine], slots: &mut [(DeviceSlot, Vectors)]) -> Result<(), ServeError> {
     for ControlLine { lid, act } in lines {
         let slot = slots.iter_mut().find(|(slot, _)| slot.device.config().lid == *lid);
@@ -377,7 +377,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers of frames in the order of their arrival, on a wire with these faults, a microsecond apart.
+    /// Sends frames a microsecond apart on a wire with these faults. Returns their numbers in the order of arrival.
     fn arrivals(faults: WireFaults) -> Vec<u32> {
         let mut wire = PerfectWire::default();
         let (from, _) = (wire.attach(PortIdentity::with_lid(1)), wire.attach(PortIdentity::with_lid(2)));

@@ -1,14 +1,14 @@
-//! Bytes in memory that one owner writes while another keeps hold of them: what a trace or a recording goes into without a file.
+//! A shared buffer in memory, for a trace or a recording without a file.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A clone is the same buffer.
+/// A growing buffer of bytes. Clones share the bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Buffer(Arc<Mutex<Vec<u8>>>);
 
 impl Buffer {
-    /// What was written so far.
+    /// Returns the bytes written so far.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! A server inside another program: started, used by a vfio-user client, stopped, started again.
+//! Embeds a server in a program: starts it, uses it from a vfio-user client, stops it, and starts it again.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use std::path::Path;
@@ -16,7 +16,7 @@ fn devices(folder: &Path, lids: &[u16]) -> Vec<ServedDevice> {
     lids.iter().map(served).collect()
 }
 
-/// Waits until `condition` holds.
+/// Waits until `condition` returns `true`.
 fn wait(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -25,14 +25,14 @@ fn wait(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Vendor and device ID, as the client of a device reads them in configuration space.
+/// Returns vendor and device ID as a client reads them from configuration space.
 fn pci_id(client: &mut Client) -> [u8; 4] {
     let mut id = [0; 4];
     client.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut id).unwrap();
     id
 }
 
-/// Threads of this process whose names begin so.
+/// Returns the number of threads of this process whose names begin with `prefix`.
 fn threads(prefix: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -42,7 +42,7 @@ fn threads(prefix: &str) -> usize {
 #[test]
 fn a_program_starts_a_server_uses_it_and_starts_it_again() {
     let folder = tempfile::tempdir().unwrap();
-    // LIDs that no other test of this process uses: threads have them in their names.
+    // LIDs that no other test of this process uses, since the names of threads contain them.
     let lids = [0x701, 0x702];
     let names = lids.map(|lid| format!("lid{lid}"));
     for _ in 0..3 {
@@ -76,7 +76,7 @@ fn a_program_starts_a_server_uses_it_and_starts_it_again() {
 }
 
 #[test]
-fn another_thread_stops_a_server_that_is_waited_for() {
+fn a_stopper_ends_a_wait_on_another_thread() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(ServerConfig::new(devices(folder.path(), &[3]))).unwrap();
     let stopper = server.stopper();
@@ -95,7 +95,7 @@ fn a_server_that_is_dropped_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_and_leaves_nothing() {
+fn a_server_that_cannot_start_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let start = |devices| Server::start(ServerConfig::new(devices)).map(drop);
     assert!(matches!(start(Vec::new()), Err(ServeError::NoDevices)));
@@ -105,7 +105,7 @@ fn what_cannot_be_served_is_refused_and_leaves_nothing() {
     let twice =
         devices(folder.path(), &[5, 6]).into_iter().map(|device| ServedDevice { socket: folder.path().join("a"), ..device });
     assert!(matches!(start(twice.collect()), Err(ServeError::Twice(_))));
-    // The second socket cannot be made: the first is removed again.
+    // The second socket cannot be created: the first is removed again.
     std::fs::write(folder.path().join("cx8"), "").unwrap();
     assert!(matches!(start(devices(folder.path(), &[7, 8])), Err(ServeError::NotASocket(_))));
     assert!(!folder.path().join("cx7").exists());
