@@ -69,7 +69,7 @@ const INNER: &[LayoutInfo] = &[
     PortInfo::INFO,
 ];
 
-/// Every layout that this crate defines, once each, for tests, decoders and traces that go through all of them.
+/// Returns every layout that this crate defines, once each, for tests, decoders and traces that go through all of them.
 pub fn layouts() -> impl Iterator<Item = &'static LayoutInfo> {
     let commands = || CmdOpcode::ALL.iter().flat_map(|opcode| [opcode.input(), opcode.output()]);
     let first = move |(index, layout): &(usize, &LayoutInfo)| !commands().take(*index).any(|before| before.name == layout.name);

@@ -16,12 +16,12 @@ macro_rules! codes {
             /// Every code, in order of definition.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The number.
+            /// Returns the number.
             pub const fn code(self) -> u32 {
                 self as u32
             }
 
-            /// The code of a number, if there is one.
+            /// Returns the code of a number, if there is one.
             pub const fn from_code(code: u32) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$variant),)+
@@ -29,7 +29,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The published name.
+            /// Returns the published name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+

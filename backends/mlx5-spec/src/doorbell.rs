@@ -36,8 +36,8 @@ crate::layout! {
 }
 
 impl CqDoorbellRecord {
-    /// Second dword, host byte order: the sequence number of the arming, whether only solicited completions count, and the
-    /// consumer index.
+    /// Returns the second dword, host byte order: the sequence number of the arming, whether only solicited completions count,
+    /// and the consumer index.
     #[inline(always)]
     pub const fn arm_dword(sn: u32, solicited: bool, consumer_index: u32) -> u32 {
         Self::ARM_SN.place(sn) | Self::ARM_SOLICITED.place(solicited as u32) | Self::ARM_CONSUMER_INDEX.place(consumer_index)
@@ -55,7 +55,8 @@ crate::layout! {
 }
 
 impl CqArm {
-    /// The word to write: the sequence number of the arming, whether only solicited completions count, consumer index and queue.
+    /// Returns the word to write: the sequence number of the arming, whether only solicited completions count, consumer index
+    /// and queue.
     #[inline(always)]
     pub const fn be_word(sn: u32, solicited: bool, consumer_index: u32, cqn: u32) -> u64 {
         let first = Self::SN.place(sn) | Self::SOLICITED.place(solicited as u32) | Self::CONSUMER_INDEX.place(consumer_index);
@@ -72,7 +73,7 @@ crate::layout! {
 }
 
 impl EqDoorbell {
-    /// The dword, host byte order: queue and consumer index.
+    /// Returns the dword, host byte order: queue and consumer index.
     #[inline(always)]
     pub const fn dword(eqn: u32, consumer_index: u32) -> u32 {
         Self::EQN.place(eqn) | Self::CONSUMER_INDEX.place(consumer_index)

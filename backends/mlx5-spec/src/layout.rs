@@ -1,8 +1,8 @@
 //! How a layout is written down, checked at compile time, and reached without panic.
 //!
-//! An mlx5 structure is a sequence of big-endian dwords. A field of up to 32 bits lies inside one dword and is named by the
-//! byte offset of that dword and its highest and lowest bit (`12:28..24`), as `mlx5_ifc.h` lays it out; wider fields are
-//! named by their byte offset.
+//! An mlx5 structure is a sequence of big-endian dwords. A field of up to 32 bits lies inside one dword, as `mlx5_ifc.h` lays
+//! it out. Its name is the byte offset of that dword with its highest and lowest bit (`12:28..24`). Wider fields are named by
+//! their byte offset.
 
 use core::marker::PhantomData;
 
@@ -85,43 +85,43 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// Number of bits.
+    /// Returns the number of bits.
     #[inline(always)]
     pub const fn width(self) -> u32 {
         self.hi - self.lo + 1
     }
 
-    /// The greatest value that fits.
+    /// Returns the greatest value that fits.
     #[inline(always)]
     pub const fn max(self) -> u32 {
         u32::MAX >> (32 - self.width())
     }
 
-    /// The bits in their dword, host byte order.
+    /// Returns the bits in their dword, host byte order.
     #[inline(always)]
     pub const fn mask(self) -> u32 {
         self.max() << self.lo
     }
 
-    /// `value` at its place in the dword, other bits zero; what does not fit is cut off.
+    /// Returns `value` at its place in the dword, other bits zero; what does not fit is cut off.
     #[inline(always)]
     pub const fn place(self, value: u32) -> u32 {
         (value & self.max()) << self.lo
     }
 
-    /// The value out of its dword (host byte order).
+    /// Returns the value out of its dword (host byte order).
     #[inline(always)]
     pub const fn take(self, dword: u32) -> u32 {
         (dword >> self.lo) & self.max()
     }
 
-    /// `dword` with the bits set to `value`.
+    /// Returns `dword` with the bits set to `value`.
     #[inline(always)]
     pub const fn replace(self, dword: u32, value: u32) -> u32 {
         (dword & !self.mask()) | self.place(value)
     }
 
-    /// The value in a structure's bytes, if they reach that far.
+    /// Returns the value in a structure's bytes, if they reach that far.
     pub fn read(self, bytes: &[u8]) -> Option<u32> {
         let dword = bytes.get(self.dword..)?.first_chunk()?;
         Some(self.take(u32::from_be_bytes(*dword)))
@@ -129,7 +129,7 @@ impl Bits {
 }
 
 impl Place {
-    /// Byte offset and length of the bytes that the field touches; a trailing array has length 0.
+    /// Returns the byte offset and length of the bytes that the field touches; a trailing array has length 0.
     pub const fn bytes(&self) -> (usize, usize) {
         match *self {
             Self::Bits(bits) => (bits.dword, 4),
@@ -147,8 +147,8 @@ pub struct Field<L> {
     layout: PhantomData<fn() -> L>,
 }
 
-/// [`Bits`] in one word: the byte offset of the dword, a multiple of four, shifted left by 8; above it nothing, below it highest and
-/// lowest bit in five bits each.
+/// [`Bits`] in one word: the byte offset of the dword, a multiple of four, shifted left by 8; above it nothing, below it
+/// highest and lowest bit in five bits each.
 #[derive(Clone, Copy)]
 pub(crate) struct FieldPlace(u32);
 
@@ -247,43 +247,43 @@ impl<L> Field<L> {
         self.place
     }
 
-    /// Byte offset of the dword.
+    /// Returns the byte offset of the dword.
     #[inline(always)]
     pub const fn dword(self) -> usize {
         self.bits().dword
     }
 
-    /// Number of bits.
+    /// Returns the number of bits.
     #[inline(always)]
     pub const fn width(self) -> u32 {
         self.bits().width()
     }
 
-    /// The greatest value that fits.
+    /// Returns the greatest value that fits.
     #[inline(always)]
     pub const fn max(self) -> u32 {
         self.bits().max()
     }
 
-    /// The field's bits in their dword, host byte order.
+    /// Returns the field's bits in their dword, host byte order.
     #[inline(always)]
     pub const fn mask(self) -> u32 {
         self.bits().mask()
     }
 
-    /// `value` at its place in the dword, other bits zero; what does not fit is cut off.
+    /// Returns `value` at its place in the dword, other bits zero; what does not fit is cut off.
     #[inline(always)]
     pub const fn place(self, value: u32) -> u32 {
         self.bits().place(value)
     }
 
-    /// The field's value out of its dword (host byte order).
+    /// Returns the field's value out of its dword (host byte order).
     #[inline(always)]
     pub const fn take(self, dword: u32) -> u32 {
         self.bits().take(dword)
     }
 
-    /// `dword` with the field set to `value`.
+    /// Returns `dword` with the field set to `value`.
     #[inline(always)]
     pub const fn replace(self, dword: u32, value: u32) -> u32 {
         self.bits().replace(dword, value)
@@ -295,20 +295,20 @@ impl<L> Field<L> {
         self.dword() / 8
     }
 
-    /// Where the field's dword begins in its word: the one at the lower address is the upper half.
+    /// Returns where the field's dword begins in its word: the one at the lower address is the upper half.
     #[inline(always)]
     const fn shift(self) -> u32 {
         if self.dword().is_multiple_of(8) { 32 } else { 0 }
     }
 
-    /// The field's value out of its word of eight bytes (host byte order).
+    /// Returns the field's value out of its word of eight bytes (host byte order).
     #[inline(always)]
     pub const fn take_word(self, word: u64) -> u32 {
         let Bits { lo, .. } = self.bits();
         (word >> (self.shift() + lo)) as u32 & self.max()
     }
 
-    /// The word of eight bytes (host byte order) with the field set to `value`.
+    /// Returns the word of eight bytes (host byte order) with the field set to `value`.
     #[inline(always)]
     pub const fn replace_word(self, word: u64, value: u32) -> u64 {
         word & !((self.mask() as u64) << self.shift()) | (self.place(value) as u64) << self.shift()
@@ -321,7 +321,7 @@ impl<L> Field64<L> {
         Self { offset, layout: PhantomData }
     }
 
-    /// Byte offset.
+    /// Returns the byte offset.
     pub const fn offset(self) -> usize {
         self.offset
     }
@@ -332,17 +332,17 @@ impl<L> Bytes<L> {
         Self { offset, len, layout: PhantomData }
     }
 
-    /// Byte offset.
+    /// Returns the byte offset.
     pub const fn offset(self) -> usize {
         self.offset
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> usize {
         self.len
     }
 
-    /// Whether the field has no bytes.
+    /// Returns whether the field has no bytes.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -364,18 +364,18 @@ impl<L, M> Sub<L, M> {
         Sub::new(self.offset)
     }
 
-    /// A field of the structure inside, as a field of the one around it.
+    /// Returns a field of the structure inside, as a field of the one around it.
     pub const fn field(self, field: Field<M>) -> Field<L> {
         let Bits { dword, hi, lo } = field.bits();
         Field::new(self.offset + dword, hi, lo)
     }
 
-    /// A structure inside the structure inside, as one of the outermost.
+    /// Returns a structure inside the structure inside, as one of the outermost.
     pub const fn sub<N>(self, sub: Sub<M, N>) -> Sub<L, N> {
         Sub::new(self.offset + sub.offset)
     }
 
-    /// Byte offset.
+    /// Returns the byte offset.
     pub const fn offset(self) -> usize {
         self.offset
     }
@@ -386,17 +386,17 @@ impl<L> Tail<L> {
         Self { offset, entry, layout: PhantomData }
     }
 
-    /// Byte offset of the first entry.
+    /// Returns the byte offset of the first entry.
     pub const fn offset(self) -> usize {
         self.offset
     }
 
-    /// Byte offset of entry `index`.
+    /// Returns the byte offset of entry `index`.
     pub const fn at(self, index: usize) -> usize {
         self.offset.saturating_add(index.saturating_mul(self.entry))
     }
 
-    /// Size of an entry in bytes.
+    /// Returns the size of an entry in bytes.
     pub const fn entry(self) -> usize {
         self.entry
     }
@@ -463,8 +463,8 @@ pub const fn check_fields<const DWORDS: usize>(fields: &[FieldInfo]) {
 /// | `… (@offset [entry]..);` | a trailing array of entries of that many bytes |
 /// | `… (…) reserved, "source";` | any of these, in bits that the published structure has as reserved |
 ///
-/// Commands have short forms. `, input {` adds the fields OPCODE and OP_MOD, `, input uid {` also UID. `, output {` adds STATUS and
-/// SYNDROME; `Name "name", output;` is an output of 16 bytes without other fields.
+/// Commands have short forms. `, input {` adds the fields OPCODE and OP_MOD, `, input uid {` also UID. `, output {` adds STATUS
+/// and SYNDROME; `Name "name", output;` is an output of 16 bytes without other fields.
 ///
 /// ```
 /// use bareverbs_mlx5_spec::{View, ViewMut, layout};

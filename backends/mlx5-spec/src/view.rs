@@ -40,7 +40,7 @@ fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     }
 }
 
-/// Value of a field: one function for all layouts, since there are many calls.
+/// Returns the value of a field: one function for all layouts, since there are many calls.
 fn get_field(bytes: &[u8], place: FieldPlace) -> u32 {
     let bits = place.bits();
     bits.take(u32::from_be_bytes(get(bytes, bits.dword)))
@@ -62,17 +62,17 @@ impl<L: Layout> Clone for Buffer<L> {
 impl<L: Layout> Copy for Buffer<L> {}
 
 impl<L: Layout> Buffer<L> {
-    /// All bytes zero.
+    /// Creates a structure of zeros.
     pub const fn zeroed() -> Self {
         Self { bytes: L::ZEROED }
     }
 
-    /// The structure, for reading.
+    /// Returns the structure, for reading.
     pub fn view(&self) -> View<'_, L> {
         View { bytes: self.bytes.as_ref(), layout: PhantomData }
     }
 
-    /// The structure, for reading and writing.
+    /// Returns the structure, for reading and writing.
     pub fn view_mut(&mut self) -> ViewMut<'_, L> {
         ViewMut { bytes: self.bytes.as_mut(), layout: PhantomData }
     }
@@ -92,7 +92,7 @@ impl<L: Layout> Buffer<L> {
 static ZEROS: [u8; 32] = [0; 32];
 
 impl<L: Layout> View<'static, L> {
-    /// A structure of at most 32 bytes, all of them zero.
+    /// Creates a structure of at most 32 bytes, all of them zero.
     #[inline(always)]
     pub fn zeros() -> Self {
         const { assert!(L::SIZE <= 32, "too long a structure") };
@@ -101,83 +101,85 @@ impl<L: Layout> View<'static, L> {
 }
 
 impl<'a, L: Layout> View<'a, L> {
-    /// The layout over bytes that are enough for it, which the compiler checks.
+    /// Creates a view of the layout over bytes that are enough for it, which the compiler checks.
     pub fn of<const N: usize>(bytes: &'a [u8; N]) -> Self {
         const { assert!(N >= L::SIZE, "too few bytes for the layout") };
         Self { bytes, layout: PhantomData }
     }
 
-    /// The layout over the start of `bytes`; bytes after it are kept for trailing arrays. `None` if they are too few.
+    /// Creates a view of the layout over the start of `bytes`; bytes after it are kept for trailing arrays. `None` if they are
+    /// too few.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         (bytes.len() >= L::SIZE).then_some(Self { bytes, layout: PhantomData })
     }
 
-    /// Value of a field.
+    /// Returns the value of a field.
     #[inline(always)]
     pub fn get(&self, field: Field<L>) -> u32 {
         get_field(self.bytes, field.place_word())
     }
 
-    /// Whether a field is not zero.
+    /// Returns whether a field is not zero.
     pub fn is_set(&self, field: Field<L>) -> bool {
         self.get(field) != 0
     }
 
-    /// Value of a 64-bit field.
+    /// Returns the value of a 64-bit field.
     pub fn get64(&self, field: Field64<L>) -> u64 {
         u64::from_be_bytes(get(self.bytes, field.offset()))
     }
 
-    /// Bytes of a field.
+    /// Returns the bytes of a field.
     pub fn bytes(&self, field: Bytes<L>) -> &'a [u8] {
         self.bytes.get(field.offset()..field.offset() + field.len()).unwrap_or_default()
     }
 
-    /// A structure inside, with what follows it.
+    /// Returns a structure inside, with what follows it.
     pub fn sub<M: Layout>(&self, field: Sub<L, M>) -> View<'a, M> {
         View { bytes: self.bytes.get(field.offset()..).unwrap_or_default(), layout: PhantomData }
     }
 
-    /// 64-bit entry `index` of a trailing array, if the bytes reach that far.
+    /// Returns 64-bit entry `index` of a trailing array, if the bytes reach that far.
     pub fn tail64(&self, field: Tail<L>, index: usize) -> Option<u64> {
         let bytes = self.bytes.get(field.at(index)..)?.first_chunk()?;
         Some(u64::from_be_bytes(*bytes))
     }
 
-    /// The bytes of a trailing array.
+    /// Returns the bytes of a trailing array.
     pub fn tail(&self, field: Tail<L>) -> &'a [u8] {
         self.bytes.get(field.offset()..).unwrap_or_default()
     }
 
-    /// All bytes, what follows the layout included.
+    /// Returns all bytes, what follows the layout included.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 }
 
 impl<'a, L: Layout> ViewMut<'a, L> {
-    /// The layout over bytes that are enough for it, which the compiler checks.
+    /// Creates a view of the layout over bytes that are enough for it, which the compiler checks.
     pub fn of<const N: usize>(bytes: &'a mut [u8; N]) -> Self {
         const { assert!(N >= L::SIZE, "too few bytes for the layout") };
         Self { bytes, layout: PhantomData }
     }
 
-    /// The layout over the start of `bytes`; bytes after it are kept for trailing arrays. `None` if they are too few.
+    /// Creates a view of the layout over the start of `bytes`; bytes after it are kept for trailing arrays. `None` if they are
+    /// too few.
     pub fn new(bytes: &'a mut [u8]) -> Option<Self> {
         (bytes.len() >= L::SIZE).then_some(Self { bytes, layout: PhantomData })
     }
 
-    /// The same bytes, read only.
+    /// Returns the same bytes, read only.
     pub fn view(&self) -> View<'_, L> {
         View { bytes: self.bytes, layout: PhantomData }
     }
 
-    /// Value of a field.
+    /// Returns the value of a field.
     pub fn get(&self, field: Field<L>) -> u32 {
         self.view().get(field)
     }
 
-    /// Value of a 64-bit field.
+    /// Returns the value of a 64-bit field.
     pub fn get64(&self, field: Field64<L>) -> u64 {
         self.view().get64(field)
     }
@@ -205,7 +207,7 @@ impl<'a, L: Layout> ViewMut<'a, L> {
         self
     }
 
-    /// A structure inside, with what follows it.
+    /// Returns a structure inside, with what follows it.
     pub fn sub<M: Layout>(&mut self, field: Sub<L, M>) -> ViewMut<'_, M> {
         ViewMut { bytes: self.bytes.get_mut(field.offset()..).unwrap_or_default(), layout: PhantomData }
     }
@@ -216,12 +218,12 @@ impl<'a, L: Layout> ViewMut<'a, L> {
         place.map(|place| *place = value.to_be_bytes()).is_some()
     }
 
-    /// All bytes, what follows the layout included.
+    /// Returns all bytes, what follows the layout included.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         self.bytes
     }
 
-    /// All bytes, for as long as they are borrowed.
+    /// Returns all bytes, for as long as they are borrowed.
     pub fn into_bytes(self) -> &'a mut [u8] {
         self.bytes
     }

@@ -53,26 +53,27 @@ crate::layout! {
 }
 
 impl WqeCtrlSeg {
-    /// First dword, host byte order: opcode without modifier, and the low 16 bits of the index of the request's first block.
+    /// Returns the first dword, host byte order: opcode without modifier, and the low 16 bits of the index of the request's
+    /// first block.
     #[inline(always)]
     pub const fn opcode_dword(opcode: WqeOpcode, wqe_index: u32) -> u32 {
         Self::WQE_INDEX.place(wqe_index) | Self::OPCODE.place(opcode.code())
     }
 
-    /// Second dword, host byte order: the queue pair and the request's size in units of [`DS_UNIT`] bytes.
+    /// Returns the second dword, host byte order: the queue pair and the request's size in units of [`DS_UNIT`] bytes.
     #[inline(always)]
     pub const fn qpn_dword(qpn: u32, ds: u32) -> u32 {
         Self::QPN.place(qpn) | Self::DS.place(ds)
     }
 
-    /// Third dword, host byte order: fence mode (a value of [`fm`]), when to write a completion (a value of [`ce`]), and whether
-    /// the peer gets a solicited event.
+    /// Returns the third dword, host byte order: fence mode (a value of [`fm`]), when to write a completion (a value of
+    /// [`ce`]), and whether the peer gets a solicited event.
     #[inline(always)]
     pub const fn flags_dword(fence: u32, completion: u32, solicited: bool) -> u32 {
         Self::FM.place(fence) | Self::CE.place(completion) | Self::SE.place(solicited as u32)
     }
 
-    /// The segment as two words to store, from its dwords in host byte order.
+    /// Returns the segment as two words to store, from its dwords in host byte order.
     #[inline(always)]
     pub const fn be_words(opcode_dword: u32, qpn_dword: u32, flags_dword: u32, imm: u32) -> [u64; 2] {
         [be_word(opcode_dword, qpn_dword), be_word(flags_dword, imm)]
@@ -133,7 +134,7 @@ crate::layout! {
 }
 
 impl WqeRaddrSeg {
-    /// The segment as two words to store.
+    /// Returns the segment as two words to store.
     #[inline(always)]
     pub const fn be_words(raddr: u64, rkey: u32) -> [u64; 2] {
         [raddr.to_be(), be_word(Self::RKEY.place(rkey), 0)]
@@ -150,7 +151,7 @@ crate::layout! {
 }
 
 impl WqeAtomicSeg {
-    /// The segment as two words to store.
+    /// Returns the segment as two words to store.
     #[inline(always)]
     pub const fn be_words(swap_add: u64, compare: u64) -> [u64; 2] {
         [swap_add.to_be(), compare.to_be()]
@@ -167,7 +168,7 @@ crate::layout! {
 }
 
 impl WqeDataSeg {
-    /// The segment as two words to store. `len` is 2^31 bytes at most, which is written as 0; bit 31 marks inline data.
+    /// Returns the segment as two words to store. `len` is 2^31 bytes at most, which is written as 0; bit 31 marks inline data.
     #[inline(always)]
     pub const fn be_words(len: u32, lkey: u32, addr: u64) -> [u64; 2] {
         [be_word(WqeInlineSeg::BYTE_COUNT.place(len), Self::LKEY.place(lkey)), addr.to_be()]
@@ -183,7 +184,7 @@ crate::layout! {
 }
 
 impl WqeInlineSeg {
-    /// The segment's head for `len` bytes, host byte order.
+    /// Returns the segment's head for `len` bytes, host byte order.
     #[inline(always)]
     pub const fn dword(len: u32) -> u32 {
         Self::INLINE.place(1) | Self::BYTE_COUNT.place(len)
@@ -236,8 +237,8 @@ crate::layout! {
 }
 
 impl WqeUmrCtrlSeg {
-    /// The segment's first two words to store, the rest being zero: flags (the first dword, host byte order), octowords of
-    /// translations, and the fields of the key that change (bits of [`mkey_mask`]).
+    /// Returns the segment's first two words to store, the rest being zero: flags (the first dword, host byte order), octowords
+    /// of translations, and the fields of the key that change (bits of [`mkey_mask`]).
     #[inline(always)]
     pub const fn be_words(flags_dword: u32, klm_octowords: u32, mkey_mask: u64) -> [u64; 2] {
         [be_word(flags_dword, Self::KLM_OCTOWORDS.place(klm_octowords)), mkey_mask.to_be()]
@@ -294,7 +295,7 @@ crate::layout! {
 }
 
 impl WqeKlm {
-    /// The entry as two words to store.
+    /// Returns the entry as two words to store.
     #[inline(always)]
     pub const fn be_words(byte_count: u32, mkey: u32, address: u64) -> [u64; 2] {
         [be_word(Self::BYTE_COUNT.place(byte_count), Self::MKEY.place(mkey)), address.to_be()]
@@ -333,7 +334,7 @@ crate::layout! {
 mod tests {
     use super::*;
 
-    /// The bytes that storing these words puts into memory.
+    /// Returns the bytes that storing these words puts into memory.
     fn stored<const N: usize>(words: [u64; 2]) -> [u8; N] {
         let [first, second] = words.map(u64::to_ne_bytes);
         let mut bytes = first.iter().chain(&second);

@@ -1,7 +1,8 @@
 //! Objects of user programs (DEVX): contexts, memory objects, and the fields by which commands refer to those.
 //!
-//! A queue, a doorbell record or the translations of a key may lie in a memory object instead of pages that the command lists. Linux
-//! passes the object's number on from programs and has no names for these fields: they lie where `mlx5_ifc.h` has reserved bits.
+//! A queue, a doorbell record or the translations of a key may lie in a memory object instead of pages that the command lists.
+//! Linux passes the object's number on from programs and has no names for these fields: they lie where `mlx5_ifc.h` has
+//! reserved bits.
 
 use super::{CmdIn, CmdOpcode, Cqc, CreateCqIn, CreateMkeyIn, CreateQpIn, ModifyCqIn, Qpc};
 use crate::{Layout, LayoutInfo, View};
@@ -95,7 +96,8 @@ crate::layout! {
 }
 
 crate::layout! {
-    /// In CREATE_CQ; MODIFY_CQ has those of the buffer in the same places (rdma-core `tests/mlx5_prm_structs.py`, `CreateCqIn`).
+    /// In CREATE_CQ; MODIFY_CQ has those of the buffer in the same places (rdma-core `tests/mlx5_prm_structs.py`,
+    /// `CreateCqIn`).
     CreateCqUserMemory "create_cq_in_user_memory", 92 bytes {
         DBR_UMEM_ID "dbr_umem_id" (20:31..0);
         CQ_UMEM_OFFSET "cq_umem_offset" (@80 u64);
@@ -118,7 +120,7 @@ crate::layout! {
     }
 }
 
-/// The layout of the user memory fields of an input that has any.
+/// Returns the layout of the user memory fields of an input that has any.
 pub fn user_memory_fields(input: &[u8]) -> Option<&'static LayoutInfo> {
     let layout = match CmdOpcode::from_code(CmdIn::OPCODE.bits().read(input)?)? {
         CmdOpcode::CreateCq => {

@@ -116,8 +116,8 @@ impl ObjectRef {
         Self { access, kind, number: number.bits(), condition }
     }
 
-    /// The object's number, out of the command's output if it creates the object and out of its input otherwise. `None` if this
-    /// input names no such object, or if there are too few bytes.
+    /// Returns the object's number, out of the command's output if it creates the object and out of its input otherwise. `None`
+    /// if this input names no such object, or if there are too few bytes.
     pub fn number(&self, bytes: &[u8]) -> Option<u32> {
         if let Some((field, values)) = self.condition
             && !values.contains(&field.read(bytes)?)
@@ -146,21 +146,21 @@ macro_rules! commands {
         }
 
         impl $name {
-            /// Layout of the command's input.
+            /// Returns the layout of the command's input.
             pub const fn input(self) -> &'static LayoutInfo {
                 match self {
                     $(Self::$opcode => &<$in as Layout>::INFO,)+
                 }
             }
 
-            /// Layout of the command's output.
+            /// Returns the layout of the command's output.
             pub const fn output(self) -> &'static LayoutInfo {
                 match self {
                     $(Self::$opcode => &<$out as Layout>::INFO,)+
                 }
             }
 
-            /// The objects that the command names by number.
+            /// Returns the objects that the command names by number.
             pub const fn objects(self) -> &'static [ObjectRef] {
                 match self {
                     $(Self::$opcode => <cmd::$opcode as Command>::OBJECTS,)+
@@ -262,16 +262,16 @@ commands! {
         Rts2RtsQp = 0x505 "RTS2RTS_QP": Rts2rtsQpIn => Rts2rtsQpOut, uses Qp(QPN);
         SqErr2RtsQp = 0x506 "SQERR2RTS_QP": Sqerr2rtsQpIn => Sqerr2rtsQpOut, uses Qp(QPN);
         Qp2Err = 0x507 "2ERR_QP": Qp2errIn => Qp2errOut, uses Qp(QPN);
-        /// In the first mlx5 headers (Linux 3.11 `MLX5_CMD_OP_RTS2SQD_QP`, with the input of every other transition); later ones
-        /// leave it out.
+        /// In the first mlx5 headers (Linux 3.11 `MLX5_CMD_OP_RTS2SQD_QP`, with the input of every other transition); later
+        /// ones leave it out.
         Rts2SqdQp = 0x508 "RTS2SQD_QP": Qp2errIn => Qp2errOut, uses Qp(QPN);
         Qp2Rst = 0x50a "2RST_QP": Qp2rstIn => Qp2rstOut, uses Qp(QPN);
         QueryQp = 0x50b "QUERY_QP": QueryQpIn => QueryQpOut, uses Qp(QPN);
         SqdRtsQp = 0x50c "SQD_RTS_QP": Sqd2rtsQpIn => Sqd2rtsQpOut, uses Qp(QPN);
         MadIfc = 0x50d "MAD_IFC": MadIfcIn => MadIfcOut, none;
         Init2InitQp = 0x50e "INIT2INIT_QP": Init2initQpIn => Init2initQpOut, uses Qp(QPN);
-        /// In the first mlx5 headers (Linux 3.11 `MLX5_CMD_OP_SQD2SQD_QP`, with the input of every other transition); later ones
-        /// leave it out.
+        /// In the first mlx5 headers (Linux 3.11 `MLX5_CMD_OP_SQD2SQD_QP`, with the input of every other transition); later
+        /// ones leave it out.
         Sqd2SqdQp = 0x511 "SQD2SQD_QP": Init2initQpIn => Init2initQpOut, uses Qp(QPN);
         CreateSrq = 0x700 "CREATE_SRQ": CreateSrqIn => CreateSrqOut,
             creates Srq(SRQN), uses Pd(SRQ_CONTEXT_ENTRY.field(Srqc::PD));
@@ -331,9 +331,9 @@ commands! {
 }
 
 impl CmdOpcode {
-    /// Bytes of the input as it was first published, for a command whose input grew since. Some drivers still send that
-    /// (libmlx5 over VFIO sends INIT_HCA of 16 bytes, iPXE SET_HCA_CAP with a page of 256 bytes and the transitions of queue pairs
-    /// without the end of the context); what came later is zero then.
+    /// Returns the bytes of the input as it was first published, for a command whose input grew since. Some drivers still send
+    /// that: libmlx5 over VFIO sends INIT_HCA of 16 bytes. iPXE sends SET_HCA_CAP with a page of 256 bytes, and transitions of
+    /// queue pairs without the end of the context. Later fields are zero then.
     pub const fn legacy_input_len(self) -> Option<usize> {
         match self {
             Self::InitHca => Some(16),
@@ -343,8 +343,8 @@ impl CmdOpcode {
         }
     }
 
-    /// Bytes of the output as it was first published, for a command whose output grew since. Some drivers still have room for no more
-    /// (iPXE for a context of 208 bytes).
+    /// Returns the bytes of the output as it was first published, for a command whose output grew since. Some drivers still
+    /// have room for no more (iPXE for a context of 208 bytes).
     pub const fn legacy_output_len(self) -> Option<usize> {
         match self {
             Self::QueryHcaVportContext => Some(224),
@@ -368,7 +368,7 @@ mod tests {
         layout.fields.iter().find(|field: &&FieldInfo| field.name == name).map(|field| field.place)
     }
 
-    /// The numbers of the objects that an input names.
+    /// Returns the numbers of the objects that an input names.
     fn named<C: Command>(input: &Buffer<C::In>) -> Vec<(ObjectKind, u32)> {
         let used = C::OBJECTS.iter().filter(|object| object.access != ObjectAccess::Creates);
         used.filter_map(|object| Some((object.kind, object.number(input.as_bytes())?))).collect()
