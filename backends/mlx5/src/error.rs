@@ -62,8 +62,8 @@ pub enum Error {
         /// Opcode.
         opcode: u16,
     },
-    /// A command timed out. Its slot and memory stay with the device until it completes after all. An object that it then created is
-    /// destroyed again; an object that it then destroyed counts as destroyed.
+    /// A command timed out. Its slot and memory stay with the device until it completes after all. An object that it then
+    /// created is destroyed again; an object that it then destroyed counts as destroyed.
     CommandTimeout {
         /// Opcode.
         opcode: u16,
@@ -159,7 +159,8 @@ impl Error {
     }
 }
 
-/// An [`Error`] packed into two numbers. Inside the driver functions return it in CPU registers; an enum would be returned in memory.
+/// An [`Error`] packed into two numbers. Inside the driver functions return it in CPU registers; an enum would be returned in
+/// memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PackedError {
     /// Which error, in bits 0 to 7; a small fact from bit 8 on; an opcode from bit 16 on.
@@ -252,7 +253,7 @@ impl From<PackedError> for Error {
 }
 
 impl PackedError {
-    /// [`Error::may_still_complete`].
+    /// Implements [`Error::may_still_complete`].
     pub(crate) fn may_still_complete(self) -> bool {
         Error::from(self).may_still_complete()
     }

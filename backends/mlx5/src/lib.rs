@@ -1,12 +1,12 @@
 //! An mlx5 (ConnectX) driver without an operating system and without a heap.
 //!
 //! [`Mlx5::bring_up`] takes a [`Machine`] (registers, memory, fences, clock), brings the device up and implements the core's
-//! [`Provider`](bareverbs::Provider) on it. [`Mlx5::teardown`] returns the machine. All memory of the device comes from one arena,
-//! whose size is part of the type. The driver checks each value from the device: an impossible number is an error, and every wait has
-//! a deadline.
+//! [`Provider`](bareverbs::Provider) on it. [`Mlx5::teardown`] returns the machine. All memory of the device comes from one
+//! arena, whose size is part of the type. The driver checks each value from the device: an impossible number is an error, and
+//! every wait has a deadline.
 //!
-//! The driver has no `unsafe` block: registers, memory and barriers are those of its [`Platform`]. The package `bareverbs-mmio` has
-//! them for machines that access a device by pointers.
+//! The driver has no `unsafe` block: registers, memory and barriers are those of its [`Platform`]. The package `bareverbs-mmio`
+//! has them for machines that access a device by pointers.
 //!
 //! # Example
 //!
@@ -124,8 +124,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Brings a device up.
     ///
     /// # Errors
-    /// The failed step, its cause, and the machine. [`BringUpError::pages_kept`] and [`BringUpError::slots_lost`] say whether the
-    /// machine's memory may be reused.
+    /// The failed step, its cause, and the machine. [`BringUpError::pages_kept`] and [`BringUpError::slots_lost`] say whether
+    /// the machine's memory may be reused.
     pub fn bring_up(machine: Machine<P>, config: &Config) -> Result<Self, (BringUpError, Machine<P>)> {
         Self::bring_up_with(machine, config, |_| ControlFlow::Continue(()))
     }
@@ -146,8 +146,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         }
     }
 
-    /// Brings a device up in `place`, so that the driver with the tables of its arena is never moved. The verbs take the reference.
-    /// After an error the driver is in `place` and down: [`Mlx5::teardown`] returns its machine.
+    /// Brings a device up in `place`, so that the driver with the tables of its arena is never moved. The verbs take the
+    /// reference. After an error the driver is in `place` and down: [`Mlx5::teardown`] returns its machine.
     ///
     /// # Errors
     /// The failed step and its cause, same as [`Mlx5::bring_up`].
@@ -172,8 +172,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         })
     }
 
-    /// Takes the device down (event queues, UAR, HCA) and reclaims every page. Queue pairs, queues and keys that still exist are
-    /// destroyed with it.
+    /// Takes the device down (event queues, UAR, HCA) and reclaims every page. Queue pairs, queues and keys that still exist
+    /// are destroyed with it.
     ///
     /// # Errors
     /// The first command that failed. The machine is returned in any case.
@@ -225,8 +225,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// Returns the machine, for accesses beyond those of the driver.
     ///
     /// # Safety
-    /// Registers and memory direct the device's DMA. The caller writes nothing to them by which the device reaches other memory, and
-    /// exchanges neither for those of another device.
+    /// Registers and memory direct the device's DMA. The caller writes nothing to them by which the device reaches other
+    /// memory, and exchanges neither for those of another device.
     #[expect(unsafe_code, reason = "registers and memory direct the device's DMA")]
     pub const unsafe fn machine(&mut self) -> &mut Machine<P> {
         &mut self.driver.machine

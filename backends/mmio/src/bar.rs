@@ -16,9 +16,9 @@ impl MappedBar {
     /// Returns the registers at `base`.
     ///
     /// # Safety
-    /// `base` is aligned to 4096. The `len` bytes there are a BAR of one device, mapped uncached or write-combining for as long as
-    /// the value and the doorbells made from it live. Nothing else in the program accesses registers that the owner of the value
-    /// uses. Registers direct the device's DMA: without an IOMMU, only the device's driver gets the value.
+    /// `base` is aligned to 4096. The `len` bytes there are a BAR of one device, mapped uncached or write-combining for as long
+    /// as the value and the doorbells made from it live. Nothing else in the program accesses registers that the owner of the
+    /// value uses. Registers direct the device's DMA: without an IOMMU, only the device's driver gets the value.
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self { base, len }
     }
@@ -56,8 +56,8 @@ impl Registers for MappedBar {
     #[inline]
     fn write32(&mut self, offset: usize, value: u32) -> Result<(), OutOfRange> {
         let register = self.registers::<u32>(offset, 1)?;
-        // SAFETY: an aligned register of the BAR, which stays mapped. It may direct the device's DMA: an IOMMU confines that, or the
-        // caller is the device's driver (promised to `new`).
+        // SAFETY: an aligned register of the BAR, which stays mapped. It may direct the device's DMA: an IOMMU confines that,
+        // or the caller is the device's driver (promised to `new`).
         unsafe { register.write_volatile(value) };
         Ok(())
     }
@@ -76,8 +76,8 @@ impl Registers for MappedBar {
 
 /// Doorbell registers of eight bytes in a [`MappedBar`].
 ///
-/// A CPU of 64 bits writes a doorbell in one access. A CPU of 32 bits writes it in two accesses of four bytes, the lower address
-/// first. Two such cores that share a doorbell page can interleave the halves, and a doorbell is lost.
+/// A CPU of 64 bits writes a doorbell in one access. A CPU of 32 bits writes it in two accesses of four bytes, the lower
+/// address first. Two such cores that share a doorbell page can interleave the halves, and a doorbell is lost.
 pub struct MappedDoorbell {
     first: NonNull<u64>,
     /// Number of registers, a power of two, minus one.

@@ -14,8 +14,8 @@ use bareverbs::DmaFence;
 /// | RISC-V | `fence iorw, ow` | `fence w, w` | `fence ir, ir` | `fence ir, ow` | `fence ow, ow` |
 /// | Arm | `dmb` | `dmb` | `dmb` | `dmb` | `dsb` |
 ///
-/// Each is a compiler barrier too. On other CPUs this does not compile, because a compiler barrier alone would be wrong where the
-/// CPU reorders. A platform for such a CPU implements [`DmaFence`] itself.
+/// Each is a compiler barrier too. On other CPUs this does not compile, because a compiler barrier alone would be wrong where
+/// the CPU reorders. A platform for such a CPU implements [`DmaFence`] itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CpuFence {

@@ -6,8 +6,8 @@ use crate::MappedMemory;
 
 /// [`MappedMemory`] as the buffer of a memory region. Requests name its bytes by their device addresses.
 ///
-/// This is the usual buffer on a machine without an address translation between CPU and device. The region owns the memory until
-/// `dereg_mr` returns it.
+/// This is the usual buffer on a machine without an address translation between CPU and device. The region owns the memory
+/// until `dereg_mr` returns it.
 ///
 /// ```
 /// # use core::ptr::NonNull;
@@ -48,8 +48,8 @@ impl AddressMap for IdentityBuffer {
     }
 }
 
-// SAFETY: the bytes stay allocated, belong to the value alone and are contiguous for the device at `device_addr`, all promised to
-// `MappedMemory::new`; `extent` returns exactly these addresses.
+// SAFETY: the bytes stay allocated, belong to the value alone and are contiguous for the device at `device_addr`, all promised
+// to `MappedMemory::new`; `extent` returns exactly these addresses.
 unsafe impl DmaBuffer for IdentityBuffer {
     fn addr(&self) -> u64 {
         self.0.device_addr()

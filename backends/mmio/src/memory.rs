@@ -26,8 +26,8 @@ impl MappedMemory {
     ///
     /// # Safety
     /// - `base` and `device_addr` are aligned to 4096.
-    /// - Until the value and every ring made from it are dropped, the `len` bytes stay readable and writable, and no Rust reference
-    ///   to any of them exists. A value that is forgotten is never dropped.
+    /// - Until the value and every ring made from it are dropped, the `len` bytes stay readable and writable, and no Rust
+    /// reference to any of them exists. A value that is forgotten is never dropped.
     /// - The bytes are contiguous for the device and coherent with it.
     /// - Afterwards the device cannot reach them, or they are never used for anything else.
     pub const unsafe fn new(base: NonNull<u8>, len: usize, device_addr: u64) -> Self {
@@ -43,7 +43,8 @@ impl MappedMemory {
         Ok(unsafe { self.base.add(at) })
     }
 
-    /// Returns the first of `count` values of type `T`, which has at most eight bytes, if they lie in the memory and are aligned.
+    /// Returns the first of `count` values of type `T`, which has at most eight bytes, if they lie in the memory and are
+    /// aligned.
     #[inline]
     fn aligned<T>(&self, at: usize, count: usize) -> Result<NonNull<T>, OutOfRange> {
         let len = count * size_of::<T>();
@@ -73,8 +74,8 @@ unsafe impl DmaMemory for MappedMemory {
         }
         // SAFETY: both lie below `top` (what a layout promises), so within the bytes that were promised to `new`.
         let (ring, record) = unsafe { (self.base.add(layout.ring()), self.base.add(layout.doorbell_record())) };
-        // SAFETY: a power of two of at least 64 bytes from a multiple of 64, and eight bytes from a multiple of 8 (what a layout
-        // promises). They outlive the ring (promised to `new`).
+        // SAFETY: a power of two of at least 64 bytes from a multiple of 64, and eight bytes from a multiple of 8 (what a
+        // layout promises). They outlive the ring (promised to `new`).
         Ok(unsafe { MappedRing::new(ring, layout.len(), record) })
     }
 

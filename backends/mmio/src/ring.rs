@@ -18,8 +18,8 @@ impl MappedRing {
     /// Returns the ring of `len` bytes at `ring` with its doorbell record at `record`.
     ///
     /// # Safety
-    /// `len` is a power of two of at least 64, `ring` is aligned to 64, and `record` to 8. Both ranges stay readable and writable as
-    /// long as the ring lives.
+    /// `len` is a power of two of at least 64, `ring` is aligned to 64, and `record` to 8. Both ranges stay readable and
+    /// writable as long as the ring lives.
     pub(crate) const unsafe fn new(ring: NonNull<u8>, len: usize, record: NonNull<u8>) -> Self {
         Self { ring, mask: len.wrapping_sub(8), record: record.cast() }
     }

@@ -23,8 +23,8 @@ const ATOMIC_OPERATIONS: u32 = 1 | 1 << 1;
 const ATOMIC_8_BYTES: u32 = 1 << 3;
 /// [`CmdHcaCap::CMDIF_CHECKSUM`]: both sides sign.
 const CHECKSUM_BOTH: u32 = 3;
-/// log2 of the queue pairs requested from the firmware, which takes memory for each of them whether it is created or not. No more
-/// than [`MAX_QPS`] can be created.
+/// log2 of the queue pairs requested from the firmware, which takes memory for each of them whether it is created or not. No
+/// more than [`MAX_QPS`] can be created.
 const LOG_MAX_QP: u32 = MAX_QPS.next_power_of_two().trailing_zeros();
 /// Maximum number of queue pairs. Each has a doorbell record, as has each completion queue.
 const MAX_QPS: u32 = MAX_RECORDS as u32 - MAX_CQS;
@@ -121,7 +121,7 @@ type Page = [u8; QueryHcaCapOut::CAPABILITY.offset() + CAPABILITY];
 
 const _: () = assert!(QueryHcaCapOut::CAPABILITY.offset() == SetHcaCapIn::CAPABILITY.offset());
 
-/// The capabilities in a page.
+/// Returns the capabilities in a page.
 const fn capabilities<M, L: Layout>() -> Sub<M, L> {
     assert!(L::SIZE <= CAPABILITY);
     QueryHcaCapOut::CAPABILITY.as_sub().within()

@@ -144,8 +144,8 @@ impl<P: Platform> Driver<P> {
         self.call(CommandClass::Pages, &mut Call { opcode, head, entry, input_len, output, output_len, late })
     }
 
-    /// Serves the device while a command is in progress: drains the event queue of commands and, unless the command is a page command
-    /// itself, gives the firmware the pages that it requests.
+    /// Serves the device while a command is in progress: drains the event queue of commands, and gives the firmware the pages
+    /// that it requests. A page command gives none.
     pub(crate) fn serve(&mut self, class: CommandClass) {
         self.drain_command_events();
         if class == CommandClass::Regular {

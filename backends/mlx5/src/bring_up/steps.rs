@@ -106,11 +106,11 @@ pub struct BringUpError {
     pub step: Step,
     /// The reason.
     pub cause: Error,
-    /// Pages of the memory that the firmware did not return. Unless this is 0, the memory must stay untouched until a reset of the
-    /// device.
+    /// Pages of the memory that the firmware did not return. Unless this is 0, the memory must stay untouched until a reset of
+    /// the device.
     pub pages_kept: u32,
-    /// Command slots whose command timed out and did not complete. Unless this is 0, the memory must stay untouched until a reset of
-    /// the device, because the firmware may still write an output into it.
+    /// Command slots whose command timed out and did not complete. Unless this is 0, the memory must stay untouched until a
+    /// reset of the device, because the firmware may still write an output into it.
     pub slots_lost: u32,
 }
 
@@ -134,8 +134,8 @@ pub struct TeardownReport {
     pub pages_kept: u32,
     /// Completion queues that were not destroyed before.
     pub cqs_left: u32,
-    /// Command slots whose command timed out and did not complete. Unless this is 0, the memory must stay untouched until a reset of
-    /// the device, because the firmware may still write an output into it.
+    /// Command slots whose command timed out and did not complete. Unless this is 0, the memory must stay untouched until a
+    /// reset of the device, because the firmware may still write an output into it.
     pub slots_lost: u32,
 }
 

@@ -55,7 +55,7 @@ fn answer(random: &mut Random, memory: &mut [u8], entry: usize) {
     memory[entry + 63] = if random.below(64) == 0 { random.next() as u8 } else { 0 };
 }
 
-/// All verbs once, whatever comes of them.
+/// Calls all verbs once, and ignores their results.
 fn use_it<P: Provider>(verbs: &mut Verbs<'_, P>) {
     let _ = (verbs.query_port(1), verbs.query_gid(1, 0), verbs.query_pkey(1, 0), verbs.maintain());
     let Ok(pd) = verbs.alloc_pd() else { return };

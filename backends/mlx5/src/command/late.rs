@@ -1,7 +1,7 @@
 //! Commands that complete after their timeout.
 //!
-//! Slot and mailboxes of a command that timed out belong to the device until it completes, and so does the memory of an object that
-//! the command creates. Before each command the driver checks for late completions and handles them:
+//! Slot and mailboxes of a command that timed out belong to the device until it completes, and so does the memory of an object
+//! that the command creates. Before each command the driver checks for late completions and handles them:
 //!
 //! - *Created late*: the object has no owner and is destroyed again.
 //! - *Destroyed late*: the outcome is recorded, and the next attempt to destroy the object returns it.
@@ -205,8 +205,8 @@ impl<P: Platform> Driver<P> {
         }
     }
 
-    /// Waits for the completion of modifications of a queue pair that timed out. Until then the device may still execute them, on
-    /// another queue pair if that has got the number.
+    /// Waits for the completion of modifications of a queue pair that timed out. Until then the device may still execute them,
+    /// on another queue pair if that has got the number.
     pub(crate) fn wait_for_modify(&mut self, number: u32) -> Result<(), PackedError> {
         self.destroy_orphans();
         let of = |timed_out: &&TimedOutCommand| timed_out.action == LateAction::Modified { number };

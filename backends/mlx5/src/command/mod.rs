@@ -1,7 +1,7 @@
 //! The command interface: executes firmware commands with a timeout.
 //!
-//! A command that times out keeps its slot and its mailboxes until it completes after all. Module [`late`] then undoes its effect or
-//! records the outcome.
+//! A command that times out keeps its slot and its mailboxes until it completes after all. Module [`late`] then undoes its
+//! effect or records the outcome.
 
 pub(crate) mod late;
 mod mailbox;
@@ -107,7 +107,7 @@ impl Commands {
         self.timed_out.iter().flatten().count() as u32
     }
 
-    /// The preallocated mailboxes of a class, input blocks before output blocks, and the number of each.
+    /// Returns the preallocated mailboxes of a class, input blocks before output blocks, and the number of each.
     fn preallocated(&mut self, arena: &mut Arena, class: CommandClass) -> Result<(PageRange, usize), PackedError> {
         let (place, blocks) = match class {
             CommandClass::Regular => (&mut self.regular, PREALLOCATED_BLOCKS),

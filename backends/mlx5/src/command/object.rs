@@ -114,7 +114,8 @@ impl Object {
 }
 
 impl<P: Platform> Driver<P> {
-    /// Allocates zeroed memory for an object: a ring of `pages` pages, unless that is 0, and a doorbell record if `record` is set.
+    /// Allocates zeroed memory for an object: a ring of `pages` pages, unless that is 0, and a doorbell record if `record` is
+    /// set.
     pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, PackedError> {
         let range = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
         let mut memory = ObjectMemory { range, record: None };
@@ -155,8 +156,8 @@ impl<P: Platform> Driver<P> {
 
     /// Creates an object in `memory`, whose pages follow the input, and returns its number.
     ///
-    /// If the command completes after its timeout, the object is destroyed again and its memory freed. After an error that [may still
-    /// complete](PackedError::may_still_complete) the memory is not the caller's to free.
+    /// If the command completes after its timeout, the object is destroyed again and its memory freed. After an error that [may
+    /// still complete](PackedError::may_still_complete) the memory is not the caller's to free.
     #[inline(always)]
     pub(crate) fn create<C: Creates>(&mut self, input: View<'_, C::In>, memory: ObjectMemory) -> Result<u32, PackedError> {
         self.create_in(C::OPCODE, C::Undo::OPCODE, input.as_bytes(), memory)
@@ -207,8 +208,8 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
-    /// Destroys an object and frees its memory. An attempt that timed out is not repeated but waited for again: the device may still
-    /// execute it, when the number may belong to another object.
+    /// Destroys an object and frees its memory. An attempt that timed out is not repeated but waited for again: the device may
+    /// still execute it, when the number may belong to another object.
     #[inline(always)]
     pub(crate) fn destroy<C: Command>(&mut self, object: &mut Object, memory: ObjectMemory) -> Result<(), PackedError> {
         self.destroy_object(C::OPCODE, object, memory)

@@ -121,7 +121,7 @@ fn what_the_device_answers_becomes_an_error_value() {
     assert_eq!(result, Err(Error::DeviceGone.pack()));
 }
 
-/// The device returns the slot with success and this number of an object.
+/// Completes the slot as the device does, with success and this number of an object.
 fn answer_late(shared: &Shared, slot: usize, number: u32) {
     let memory = &mut shared.borrow_mut().memory;
     memory[slot * 64 + 32..slot * 64 + 48].fill(0);
@@ -129,7 +129,7 @@ fn answer_late(shared: &Shared, slot: usize, number: u32) {
     memory[slot * 64 + 63] = 0;
 }
 
-/// From now on every command ends with this status, and its slot, opcode and first dword after 8 bytes are noted.
+/// Lets every command end from now on with this status, and notes its slot, opcode and first dword after 8 bytes.
 fn answer_all(shared: &Shared, status: u8) -> Rc<RefCell<Vec<(usize, u16, u32)>>> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let note = seen.clone();

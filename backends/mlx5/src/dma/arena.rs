@@ -1,7 +1,7 @@
 //! The arena from which all memory of the device is allocated: pages, contiguous ranges of pages, doorbell records.
 //!
-//! Ranges for the driver are allocated from the low end and single pages for the firmware from the high end. So the thousands of
-//! pages that a firmware requests leave room for long rings.
+//! Ranges for the driver are allocated from the low end and single pages for the firmware from the high end. So the thousands
+//! of pages that a firmware requests leave room for long rings.
 
 use core::num::NonZeroU32;
 
@@ -248,8 +248,8 @@ impl Arena {
         }
     }
 
-    /// Allocates the highest free page for the firmware and returns its device address. Returns `None` if no page is free, or if the
-    /// firmware has the maximum number of pages or of functions.
+    /// Allocates the highest free page for the firmware and returns its device address. Returns `None` if no page is free, or
+    /// if the firmware has the maximum number of pages or of functions.
     pub(crate) fn allocate_firmware_page(&mut self, function: u16) -> Option<u64> {
         if self.firmware >= self.firmware_limit {
             return None;
@@ -284,8 +284,8 @@ impl Arena {
         Some((page, *self.uses.get(page)?))
     }
 
-    /// Reclaims a page from the firmware. Returns `false` if the firmware does not have it. It may have a page that was only offered,
-    /// if the command with the offer has not completed.
+    /// Reclaims a page from the firmware. Returns `false` if the firmware does not have it. It may have a page that was only
+    /// offered, if the command with the offer has not completed.
     pub(crate) fn free_firmware_page(&mut self, addr: u64, function: u16) -> bool {
         match self.page_at(addr) {
             Some((page, used)) if used == PageUse::FIRMWARE || used.is_offered() => {

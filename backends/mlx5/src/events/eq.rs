@@ -78,8 +78,8 @@ impl<P: Platform> Eq<P> {
         Some(entry)
     }
 
-    /// Returns once whether the queue was full, so that the device may have dropped entries: a whole ring of them was taken without
-    /// finding the queue empty.
+    /// Returns once whether the queue was full, so that the device may have dropped entries: a whole ring of them was taken
+    /// without finding the queue empty.
     pub(crate) fn overflowed(&mut self) -> bool {
         let full = self.streak >= 1 << self.log_size;
         if full {
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::tests::mock::{Done, MockPlatform, Shared, driver};
 
-    /// The device writes entry `index` of a queue of 64 at the start of the memory.
+    /// Writes, as the device does, entry `index` of a queue of 64 at the start of the memory.
     fn put(shared: &Shared, index: u32, event: u8) {
         let at = (index & 63) as usize * EQE;
         let mut entry = [0; EQE];
@@ -218,7 +218,7 @@ mod tests {
         shared.borrow_mut().memory[at..at + EQE].copy_from_slice(&entry);
     }
 
-    /// A queue of 64 entries, of which those before `start` were taken.
+    /// Returns a queue of 64 entries, of which those before `start` were taken.
     fn queue(start: u32) -> (Eq<MockPlatform>, Shared) {
         let (mut driver, shared) = driver();
         driver.uar = crate::dma::uar::Uar::at(4, 0, false);

@@ -70,8 +70,8 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Returns [`Error::DeviceGone`] if registers read as all ones, [`Error::DeviceFatal`] if the firmware stopped until a reset. No
-    /// command is sent after either, since it would time out.
+    /// Returns [`Error::DeviceGone`] if registers read as all ones, [`Error::DeviceFatal`] if the firmware stopped until a
+    /// reset. No command is sent after either, since it would time out.
     pub(crate) fn check_device(&mut self) -> Result<(), PackedError> {
         self.read_health_report()?;
         self.commands.dead.map_or(Ok(()), Err)

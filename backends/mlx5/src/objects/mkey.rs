@@ -117,7 +117,7 @@ impl Pages {
         Ok(Self { log_size, count: (last >> log_size) - (addr >> log_size) + 1 })
     }
 
-    /// Device address of page `index` of a region that begins at `addr`.
+    /// Returns the device address of page `index` of a region that begins at `addr`.
     fn device_addr<M: AddressMap + ?Sized>(self, addr: u64, index: u64, walk: &mut Walk<'_, M>) -> Option<u64> {
         let page = (addr >> self.log_size).wrapping_add(index) << self.log_size;
         let Extent { device_addr, .. } = walk.extent(page.max(addr))?;
@@ -170,7 +170,8 @@ impl<P: Platform> Driver<P> {
         Ok((Mr { key: Object::new(index), indirect: None }, Lkey::new(key), Rkey::new(key)))
     }
 
-    /// A zero-based region that does not begin with a page: a key over its addresses, and an indirect key from zero over that.
+    /// Registers a zero-based region that does not begin with a page: a key over its addresses, and an indirect key from zero
+    /// over that.
     fn create_zero_based<M: AddressMap + ?Sized>(
         &mut self,
         region: &Region,
@@ -371,19 +372,19 @@ struct Region {
     tag: MkeyTag,
 }
 
-/// A region whose byte `at` has no device address.
+/// Returns the error of a region whose byte `at` has no device address.
 fn unmapped(at: u64) -> PackedError {
     Error::Unmapped { page: u32::try_from(at >> LOG_PAGE.start()).unwrap_or(u32::MAX) }.pack()
 }
 
-/// A number of octowords, if a command can carry them.
+/// Returns the number of octowords, if a command can carry it.
 fn octowords(count: u64) -> Result<u32, PackedError> {
     let limit = u32::MAX / OCTOWORD as u32;
     let within = u32::try_from(count).ok().filter(|count| *count <= limit);
     within.ok_or(Error::LimitExceeded { limit }.pack())
 }
 
-/// An entry of an indirect key: its first 64-bit word, or with an odd `index` its second.
+/// Returns an entry of an indirect key: its first 64-bit word, or with an odd `index` its second.
 fn klm_word(byte_count: u32, key: u32, addr: u64, index: usize) -> u64 {
     const { assert!(WqeKlm::BYTE_COUNT.dword() == 0 && WqeKlm::MKEY.dword() == 4 && WqeKlm::ADDRESS.offset() == 8) };
     let [low, high] = [WqeKlm::MKEY.place(key), WqeKlm::BYTE_COUNT.place(byte_count)].map(u64::from);

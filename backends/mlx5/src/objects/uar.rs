@@ -9,8 +9,8 @@ use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
-/// Returns whether `page` can be a UAR page of a BAR of `bar` bytes. The number comes from the device, so that its offset may not fit
-/// in a `usize`.
+/// Returns whether `page` can be a UAR page of a BAR of `bar` bytes. The number comes from the device, so that its offset may
+/// not fit in a `usize`.
 fn page_lies_in(page: u32, bar: usize) -> bool {
     let end = (u64::from(page) + 1) * UAR_PAGE as u64;
     page as usize >= FIRST_UAR_PAGE && end <= bar as u64

@@ -57,8 +57,8 @@ impl Platform for MockPlatform {
 /// Device address of the memory.
 pub(crate) const DEVICE_ADDR: u64 = 0x12_3456_7000;
 
-/// Fails a test if the driver uses an offset that is no register (PRM "Initialization Segment", "UAR Page Format"): between them lie
-/// the MSI-X table and its pending bits.
+/// Fails a test if the driver uses an offset that is no register (PRM "Initialization Segment", "UAR Page Format"): between
+/// them lie the MSI-X table and its pending bits.
 impl Registers for Part {
     type Doorbell = MockRegister;
     type Word = MockRegister;

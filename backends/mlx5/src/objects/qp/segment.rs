@@ -25,7 +25,7 @@ pub(super) fn word_of(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// Same as [`word_of`] for the last bytes `rest`, fewer than eight.
+/// Returns the same as [`word_of`] for the last bytes `rest`, fewer than eight.
 #[cfg_attr(not(feature = "small"), inline(always))]
 #[cfg_attr(feature = "small", inline(never))]
 pub(super) fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
@@ -36,7 +36,7 @@ pub(super) fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
     }
 }
 
-/// Same as [`word_of`] for a payload of fewer than eight bytes.
+/// Returns the same as [`word_of`] for a payload of fewer than eight bytes.
 #[inline(never)]
 fn short_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -129,7 +129,7 @@ pub(super) const fn control_flags(pending: u32, flags: SendFlags) -> u32 {
     WqeCtrlSeg::flags_dword(fence, completion, flags.contains(SendFlags::SOLICITED))
 }
 
-/// Same as [`control_flags`] without a pending fence. A table, because almost every request needs it.
+/// Returns the same as [`control_flags`] without a pending fence. A table, because almost every request needs it.
 #[inline(always)]
 pub(super) const fn usual_control_flags(flags: SendFlags) -> u32 {
     const FLAGS: [u32; 8] = {

@@ -1,7 +1,7 @@
 //! The send ring of one queue pair: WQEs and their doorbell.
 //!
-//! Each store is a whole word computed in CPU registers. Stores that belong together go to one 64-byte block, so that only whole
-//! blocks meet the end of the ring.
+//! Each store is a whole word computed in CPU registers. Stores that belong together go to one 64-byte block, so that only
+//! whole blocks meet the end of the ring.
 
 use core::cell::Cell;
 
@@ -145,8 +145,8 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
         words
     }
 
-    /// Makes the request at block `at` wait for the bind before it. The fence belongs to the block: a request that replaces a forgotten
-    /// one there still has it.
+    /// Makes the request at block `at` wait for the bind before it. The fence belongs to the block: a request that replaces a
+    /// forgotten one there still has it.
     fn fence(&self, at: u32) {
         self.source.kept.fence_at.set(at);
     }
@@ -183,8 +183,8 @@ impl<P: Platform> Mlx5SendWriter<'_, P> {
     }
 }
 
-/// Rings on a write-combining page: copies the request into the BlueFlame register if only one waits and it fits, and flushes, so that
-/// it leaves the CPU now and before any later doorbell. `last` is the first word of the last request.
+/// Rings on a write-combining page. Copies the request into the BlueFlame register if only one waits and it fits. Flushes, so
+/// that it leaves the CPU now and before any later doorbell. `last` is the first word of the last request.
 #[cfg_attr(not(feature = "small"), inline(never))]
 fn ring_combining<P: Platform>(source: &Mlx5SendRing<P>, last: u64, from: u32, end: u32) {
     let Mlx5SendRing { ring, doorbell, fence, .. } = source;

@@ -14,7 +14,7 @@ const RECORD: usize = 0x2000;
 /// The register that arms, of UAR page 4.
 const ARM: usize = 4 * 4096 + 0x20;
 
-/// A queue of 16 entries whose consumer stands at `consumer`, all entries as the device left them a round ago.
+/// Returns a queue of 16 entries whose consumer stands at `consumer`, all entries as the device left them a round ago.
 fn made(consumer: u32) -> (Mock, Shared) {
     made_with(consumer, true)
 }
@@ -34,7 +34,7 @@ fn made_with(consumer: u32, user_index: bool) -> (Mock, Shared) {
     (cq, shared)
 }
 
-/// The device writes entry `index`.
+/// Writes entry `index` as the device does.
 fn put(shared: &Shared, index: u32, opcode: u8, qpn: u32, counter: u16) {
     let mut entry = [0u8; 64];
     entry[32..36].copy_from_slice(&(0xff00_0000 | (qpn + 1)).to_be_bytes());

@@ -19,7 +19,7 @@ const RECORD: usize = 0x1000;
 /// Byte offset of the receive ring.
 const RECEIVES: usize = 0x1800;
 
-/// The send ring of queue pair 0x123456 with `blocks` blocks.
+/// Returns the send ring of queue pair 0x123456 with `blocks` blocks.
 fn made(blocks: usize) -> (Mock, Shared) {
     made_with(blocks, &Uar::at(4, 0, false))
 }
