@@ -1,5 +1,5 @@
-//! Arbitrary completions, written into the queue of a driver by no device: polling never panics, every posted request
-//! completes at most once and in order, what is in flight adds up, and everything can be destroyed afterwards.
+//! Arbitrary completions, written into the queue of a driver without a device. Polling never panics, and every posted request
+//! completes at most once and in order. The requests in flight add up, and everything can be destroyed afterwards.
 #![no_main]
 
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
-//! Lists of verbs on a simulated device that is wired to itself, against a model of sets and one array of bytes: each call
-//! ends with the errno that the model says, each request with its status, memory contains what the model does, and when all
-//! is destroyed the device has nothing left.
+//! Lists of verbs on a simulated device that is wired to itself, against a model of sets and one array of bytes. Each call ends
+//! with the errno of the model, and each request with its status. Memory has the bytes of the model, and when all is destroyed
+//! the device has nothing left.
 #![no_main]
 
 use std::cell::RefCell;

@@ -1,5 +1,5 @@
-//! Arbitrary requests at any place of the ring, posted in every way: what the driver writes into memory, the device's decoder
-//! (which shares nothing with the driver but the layouts) reads as the same request, and no other block of the ring has changed.
+//! Arbitrary requests at any place of the ring, posted by every call. The device's decoder, which shares only the layouts with
+//! the driver, reads what the driver wrote as the same request. No other block of the ring has changed.
 #![no_main]
 
 use std::cell::RefCell;

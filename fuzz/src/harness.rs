@@ -64,13 +64,13 @@ fn some(name: u8, of: usize) -> usize {
     if of == 0 { 0 } else { usize::from(name) % of }
 }
 
-/// A span of memory from two numbers.
+/// Returns a span of memory from two numbers.
 fn span(start: u16, length: u16) -> (usize, usize) {
     let start = usize::from(start) % MEMORY;
     (start, usize::from(length % (MAX_LEN + 1)).min(MEMORY - start))
 }
 
-/// Both outcomes, which must agree; whether it went well.
+/// Checks that both outcomes agree; returns the value of a success.
 fn agree<T, E>(got: Result<T, E>, errno: impl Fn(&E) -> Errno, model: Result<(), Errno>, step: &Step) -> Option<T> {
     let outcome = got.as_ref().map(|_| ()).map_err(&errno);
     assert_eq!(outcome, model, "{step:?}");
@@ -84,7 +84,7 @@ impl Default for Harness {
 }
 
 impl Harness {
-    /// A device that is up.
+    /// Creates a device that is up.
     pub fn new() -> Self {
         let host = World::new(WorldConfig::default()).add(DeviceConfig::with_lid(LID)).unwrap();
         let Ok(driver) = Driver::bring_up(machine(&host), &Config::DEFAULT) else { panic!("bring-up") };
@@ -438,7 +438,7 @@ impl Run<'_> {
         }
     }
 
-    /// The key that a caller has of a region or window, which may be destroyed.
+    /// Returns the key that a caller has of a region or window, which may be destroyed.
     fn kept(&self, window: bool, name: usize) -> u32 {
         let key =
             if window { get(&self.model.mws, name).map(|mw| mw.key) } else { get(&self.model.mrs, name).map(|mr| mr.key) };
@@ -446,7 +446,7 @@ impl Run<'_> {
         key.unwrap_or(0xff)
     }
 
-    /// The next completion in the queue of a queue pair, which must be its own.
+    /// Returns the next completion in the queue of a queue pair, which must be its own.
     fn completion(&mut self, qp: usize, way: u8, step: &Step) -> Completion {
         let cq = self.cqs[get(&self.model.qps, qp).expect("it has posted").cq];
         let clock = self.host.clock();
@@ -463,7 +463,7 @@ impl Run<'_> {
         panic!("no completion of {step:?}");
     }
 
-    /// What is in a completion queue now, two completions at most, in one of the ways that there are.
+    /// Returns what is in a completion queue now, two completions at most, in one of the ways that there are.
     fn poll(&mut self, cq: CqHandle, way: u8) -> Vec<Result<Completion, PollCqError>> {
         let mut out = [Completion::EMPTY; 2];
         let polled = match way % 4 {

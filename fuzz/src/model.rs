@@ -80,7 +80,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Right that the far side must give.
+    /// Returns the right that the far side must give.
     pub fn right(self) -> Access {
         match self {
             Self::Write => Access::REMOTE_WRITE,
@@ -163,12 +163,12 @@ pub struct Model {
     pub memory: Vec<u8>,
 }
 
-/// Live objects of a kind.
+/// Returns live objects of a kind.
 pub fn live<T>(objects: &[Option<T>]) -> usize {
     objects.iter().flatten().count()
 }
 
-/// The object of this name.
+/// Returns the object of this name.
 pub fn get<T: Copy>(objects: &[Option<T>], name: usize) -> Option<T> {
     objects.get(name).copied().flatten()
 }
@@ -246,7 +246,7 @@ impl Model {
         if inside(start, length, mr.start, mr.length) { Ok(()) } else { Err(Errno::Erange) }
     }
 
-    /// How a request on `qp` completes that uses a remote key.
+    /// Returns how a request on `qp` completes that uses a remote key.
     pub fn complete(&self, qp: usize, operation: Operation, key: u32, start: usize, length: usize) -> WcStatus {
         let Some(qp) = get(&self.qps, qp) else { return WcStatus::GeneralErr };
         let Some(peer) = qp.peer.and_then(|peer| get(&self.qps, peer)) else { return WcStatus::RetryExcErr };

@@ -25,8 +25,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Address, offset in the run and length of each contiguous segment of `len` bytes from `at`; the queue wraps, and so
-    /// does the run.
+    /// Returns the address, offset in the run and length of each contiguous segment of `len` bytes from `at`; the queue wraps,
+    /// and so does the run.
     fn segments(&self, at: usize, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         let mut done = 0;
         iter::from_fn(move || {
@@ -40,7 +40,7 @@ impl Queue {
         })
     }
 
-    /// The bytes from `at`, past the end from the start again.
+    /// Returns the bytes from `at`, past the end from the start again.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         for (addr, from, segment) in self.segments(at, len) {
@@ -84,7 +84,7 @@ impl Listener {
         listener
     }
 
-    /// The queues created so far.
+    /// Returns the queues created so far.
     pub fn created(&self) -> CreatedQueues {
         self.created.lock().unwrap().clone()
     }

@@ -58,7 +58,7 @@ impl Ground {
         &self.regions[usize::from(which) % self.regions.len()]
     }
 
-    /// A piece of a region.
+    /// Returns a piece of a region.
     fn sge(&self, (which, at, length): Piece) -> Sge {
         let at = u64::from(at) % LEN;
         self.region(which).sge(at, (u64::from(length) % (LEN - at + 1)) as u32)
@@ -148,12 +148,12 @@ fn remote_address(far: Far) -> RemoteAddress {
     RemoteAddress { addr: far.0, rkey: far.1 }
 }
 
-/// An atomic's eight bytes are aligned.
+/// Aligns the address of an atomic to eight bytes.
 fn aligned(far: Far) -> Far {
     (far.0 & !7, far.1)
 }
 
-/// The data segments of pieces: empty ones are left out.
+/// Returns the data segments of pieces: empty ones are left out.
 fn pointers(ground: &Ground, pieces: &[Piece]) -> Vec<DataSegment> {
     let used = ground.sges(pieces).into_iter().filter(|sge| sge.length != 0);
     used.map(|sge| DataSegment::Pointer(DataPointer { len: sge.length.into(), lkey: sge.lkey.get(), addr: sge.addr })).collect()
@@ -167,7 +167,7 @@ fn segments(ground: &Ground, message: &Message) -> Vec<DataSegment> {
     }
 }
 
-/// 16-byte units of a message's segments.
+/// Returns the 16-byte units of a message's segments.
 fn units(segments: &[DataSegment]) -> usize {
     let unit = |segment: &DataSegment| match segment {
         DataSegment::Pointer(_) => 1,
@@ -186,7 +186,7 @@ impl Request {
         flags
     }
 
-    /// Whether it changes a key, so that the request after it must wait for it.
+    /// Returns whether it changes a key, so that the request after it must wait for it.
     pub fn changes_a_key(&self) -> bool {
         matches!(self.operation, Operation::Bind { .. } | Operation::LocalInv)
     }
@@ -289,14 +289,14 @@ impl Request {
         Ok(Keys { old, new })
     }
 
-    /// What a bind binds.
+    /// Returns what a bind binds.
     fn bind_info(&self, ground: &Ground) -> BindInfo {
         let Operation::Bind { piece, access, .. } = self.operation else { panic!("no bind: {self:?}") };
         let (mr, sge) = (ground.region(piece.0).handle(), ground.sge(piece));
         BindInfo { mr, addr: sge.addr, length: sge.length.into(), access: Access::from_bits_truncate(access) & WINDOW_ACCESS }
     }
 
-    /// The pieces of a message that is not inline.
+    /// Returns the pieces of a message that is not inline.
     fn pieces(&self) -> Option<&[Piece]> {
         match &self.operation {
             Operation::Send(Message::Pieces(pieces))
@@ -309,7 +309,7 @@ impl Request {
         }
     }
 
-    /// The bytes of a message that is inline.
+    /// Returns the bytes of a message that is inline.
     fn inline(&self) -> Option<&[u8]> {
         match &self.operation {
             Operation::Send(Message::Inline(bytes))
@@ -321,7 +321,7 @@ impl Request {
         }
     }
 
-    /// 16-byte units of the request.
+    /// Returns the 16-byte units of the request.
     fn units(&self, ground: &Ground) -> usize {
         match &self.operation {
             Operation::Send(message) | Operation::SendWithImm(message, _) | Operation::SendWithInv(message, _) => {
@@ -335,7 +335,7 @@ impl Request {
         }
     }
 
-    /// Whether a queue pair of these capacities takes it.
+    /// Returns whether a queue pair of these capacities takes it.
     pub fn is_legal(&self, cap: &QpCap) -> bool {
         let solicitable = matches!(
             self.operation,

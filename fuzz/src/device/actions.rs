@@ -140,7 +140,8 @@ impl Guest {
         self.device.config_read(bytes, &mut read);
     }
 
-    /// A question for the agents of the port: class, method and attribute that they know, or any; hops and data that are anything.
+    /// A question for the agents of the port: class, method and attribute that they know, or any; hops and data that are
+    /// anything.
     fn datagram(&mut self, psn: u8, addr: u64, rkey: u32, len: u16) {
         let [class, attribute, ..] = rkey.to_be_bytes();
         let mut mad = vec![0; 256];

@@ -1,5 +1,5 @@
-//! What a guest tries against other ports with its own device, as any program in it could: management datagrams, other partitions, the
-//! connections of others, frames that no queue pair accepts.
+//! What a guest tries against other ports with its own device, as any program in it could: management datagrams, other
+//! partitions, the connections of others, frames that no queue pair accepts.
 
 use arbitrary::Arbitrary;
 use bareverbs::DmaMemory as _;
@@ -81,7 +81,7 @@ impl Guest {
         pick(&self.neighbors, port)
     }
 
-    /// LID of a neighbor, its own, the permissive one, one that no port has.
+    /// Returns the LID of a neighbor, its own, the permissive one, one that no port has.
     fn target_lid(&self, port: u8) -> u16 {
         match port % 8 {
             0..=4 => self.neighbor(port).map_or(self.lid, |neighbor| neighbor.lid),
@@ -107,7 +107,7 @@ impl Guest {
         }
     }
 
-    /// An address vector of a datagram (`mlx5_av`).
+    /// Returns an address vector of a datagram (`mlx5_av`).
     fn address(qkey: u32, qpn: u32, lid: u16) -> [u8; 48] {
         let mut av = [0; 48];
         av[..4].copy_from_slice(&qkey.to_be_bytes());

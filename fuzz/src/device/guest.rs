@@ -77,7 +77,7 @@ pub struct Guest {
     pub neighbors: Vec<Neighbor>,
 }
 
-/// A command of `len` bytes with these dwords.
+/// Returns a command of `len` bytes with these dwords.
 pub fn input(opcode: u16, len: usize, dwords: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes[..2].copy_from_slice(&opcode.to_be_bytes());
@@ -88,7 +88,7 @@ pub fn input(opcode: u16, len: usize, dwords: &[(usize, u32)]) -> Vec<u8> {
 }
 
 impl Guest {
-    /// The device of a guest that serves pages first, or has its queue pairs ready.
+    /// Creates the device of a guest that serves pages first, or has its queue pairs ready.
     pub fn new(config: DeviceConfig, pages: bool) -> Self {
         let memory = SimMemory::new(BASE, LEN);
         let reachable = GuestMemory::new(&memory);
@@ -130,7 +130,7 @@ impl Guest {
         self.device.take_interrupts();
     }
 
-    /// The moment `nanos` later.
+    /// Returns the moment `nanos` later.
     pub fn pass(&mut self, nanos: u64) -> Instant {
         self.now += nanos;
         Instant::from_nanos(self.now)
@@ -206,7 +206,7 @@ impl Guest {
         }
     }
 
-    /// A queue pair in RESET: its number, if there is room for it.
+    /// Creates a queue pair in RESET; returns its number, if there is room for it.
     pub fn create_queue_pair(&mut self, service: u32, more: &[(usize, u32)]) -> Option<u32> {
         let i = self.qps.len();
         let &cqn = self.cqs.first().filter(|_| i < MAX_QPS)?;
@@ -310,7 +310,7 @@ impl Guest {
         self.run(100);
     }
 
-    /// The output of the last command, `len` bytes at most 528.
+    /// Returns the output of the last command, `len` bytes at most 528.
     pub fn output(&self, len: usize) -> Vec<u8> {
         let mut output = vec![0; len];
         let (inline, boxed) = output.split_at_mut(len.min(16));

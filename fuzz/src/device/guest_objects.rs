@@ -69,13 +69,13 @@ pub enum Change {
     Arm(u8, u32),
 }
 
-/// One of the numbers in a list.
+/// Returns one of the numbers in a list.
 pub fn pick<T: Copy>(list: &[T], which: u8) -> Option<T> {
     list.get(usize::from(which) % list.len().max(1)).copied()
 }
 
 impl Guest {
-    /// A key as `which` says, or nearly so now and then.
+    /// Returns a key as `which` says, or nearly so now and then.
     pub fn key(&self, which: u8) -> u32 {
         pick(&self.keys, which & 0x7f).unwrap_or(0) ^ u32::from(which >> 7)
     }

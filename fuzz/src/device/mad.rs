@@ -41,7 +41,7 @@ impl Mad {
         mad
     }
 
-    /// The attribute in an answer.
+    /// Returns the attribute in an answer.
     pub fn data(answer: &[u8]) -> &[u8] {
         answer.get(DATA..DATA + 64).unwrap_or_default()
     }

@@ -17,7 +17,7 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// All of `memory`.
+    /// Creates a view of all of `memory`.
     pub fn new(memory: &SimMemory) -> Self {
         let map = MemoryMap::default();
         assert!(map.map(memory));

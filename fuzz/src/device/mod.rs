@@ -1,6 +1,6 @@
-//! Three devices on one wire. The guest of the first, whose port comes first in the order of the wire, does anything: registers,
-//! configuration space, commands, requests, frames, resets, memory that is gone in the middle of an access, attacks on other ports.
-//! Its device may refuse whatever it likes; it must not panic, hang or grow, and each step has a bound.
+//! Three devices on one wire. The guest of the first, whose port comes first in the order of the wire, does anything:
+//! registers, configuration space, commands, requests, frames, resets, memory that is gone in the middle of an access, attacks
+//! on other ports. Its device may refuse whatever it likes; it must not panic, hang or grow, and each step has a bound.
 //!
 //! The guests of the other two exchange messages over the same wire. After each act their bytes, their completions and the
 //! configuration of their ports are checked, and no other device may have reached them.

@@ -31,7 +31,7 @@ pub struct Pair {
     completions: [Vec<Cqe>; 2],
 }
 
-/// Bytes that are others in each round.
+/// Returns bytes that are others in each round.
 fn pattern(round: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|at| (at ^ at >> 8).wrapping_add(round.wrapping_mul(7)) as u8).collect()
 }

@@ -49,7 +49,7 @@ fn dwords(body: &mut Vec<u8>, dwords: &[u32]) {
     body.extend(dwords.iter().flat_map(|dword| dword.to_be_bytes()));
 }
 
-/// Where a piece is.
+/// Returns where a piece is.
 fn place(at: u16) -> u64 {
     DATA + u64::from(at) * 8 % DATA_LEN
 }

@@ -24,12 +24,12 @@ pub struct Setup {
     pub faults: WireFaults,
 }
 
-/// Frames in a thousand that each misfortune of a bad wire meets. A message of the well-behaved guests fails when eight tries in a row
-/// lose one of its frames: at this rate about once in 10^12.
+/// Frames in a thousand that each misfortune of a bad wire meets. A message of the well-behaved guests fails when eight tries
+/// in a row lose one of its frames: at this rate about once in 10^12.
 const FAULTS_PER_MILLE: u16 = 5;
 
 impl Setup {
-    /// The setup of a byte: bit 0 firmware pages, bits 1 and 2 the subnet, bit 3 the wire.
+    /// Returns the setup of a byte: bit 0 firmware pages, bits 1 and 2 the subnet, bit 3 the wire.
     pub fn from_byte(byte: u8) -> Self {
         let pages = byte & 1 != 0;
         let management = match byte >> 1 & 3 {
@@ -43,7 +43,7 @@ impl Setup {
         Self { pages, management, faults: if byte & 8 != 0 { bad } else { WireFaults::NONE } }
     }
 
-    /// The same device on a subnet without a manager and a wire without faults.
+    /// Returns the same device on a subnet without a manager and a wire without faults.
     pub fn plain(pages: bool) -> Self {
         Self::from_byte(pages.into())
     }

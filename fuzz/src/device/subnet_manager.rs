@@ -1,4 +1,5 @@
-//! The subnet manager of a managed subnet: gives each port its LID, P_Keys and M_Key by subnet management packets over the wire.
+//! The subnet manager of a managed subnet: gives each port its LID, P_Keys and M_Key by subnet management packets over the
+//! wire.
 
 use bareverbs_sim::Device;
 use bareverbs_sim::packet::{

@@ -23,7 +23,7 @@ fn acts(seed: u64) -> Vec<Act> {
     (0..ACTS).filter_map(|_| act().ok()).collect()
 }
 
-/// What is wrong after the generated input of a seed; each setup has its turn.
+/// Returns what is wrong after the generated input of a seed; each setup has its turn.
 fn failure(seed: u64) -> Option<String> {
     let (setup, acts) = (Setup::from_byte(seed as u8 & 0xf), acts(seed));
     let shown = format!("input {seed}, {setup:?}, {acts:?}");

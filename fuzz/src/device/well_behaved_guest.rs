@@ -1,4 +1,5 @@
-//! A guest on the same wire that works correctly and expects the same of its device: registers, commands, the state of its port.
+//! A guest on the same wire that works correctly and expects the same of its device: registers, commands, the state of its
+//! port.
 
 use bareverbs::DmaMemory as _;
 use bareverbs_mlx5_spec::{HcaVportContext, Layout as _, QueryHcaVportContextOut, View};
@@ -71,7 +72,7 @@ pub struct WellBehavedGuest {
 }
 
 impl WellBehavedGuest {
-    /// A guest whose port is not configured yet if it has a manager.
+    /// Creates a guest whose port is not configured yet if it has a manager.
     pub fn new(config: DeviceConfig) -> Self {
         let mut guest = Guest::new(config, false);
         // No completion yet: as a driver leaves them.
@@ -85,12 +86,12 @@ impl WellBehavedGuest {
         Self { guest, identity, m_key: 0, port: None, spare_pd: 0, commands: 0, completions: 0 }
     }
 
-    /// Number of its queue pair at `index`.
+    /// Returns the number of its queue pair at `index`.
     pub fn qpn(&self, index: usize) -> u32 {
         self.guest.qps[index].0
     }
 
-    /// What an attacker knows of it.
+    /// Returns what an attacker knows of it.
     pub fn as_neighbor(&self) -> Neighbor {
         let qpns = [CONNECTED, DATAGRAM, LIMITED_DATAGRAM].map(|index| self.qpn(index));
         Neighbor { lid: self.guest.lid, qpns, key: self.guest.key }
@@ -179,7 +180,7 @@ impl WellBehavedGuest {
         self.guest.output(out_len)
     }
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     pub fn poll(&mut self) -> Option<Cqe> {
         let (entry, owner) = (self.completions % CQ_ENTRIES, (self.completions / CQ_ENTRIES % 2) as u8);
         let mut cqe = [0; 64];

@@ -69,7 +69,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The first ConnectX of the machine; once in the life of a program.
+    /// Finds the first ConnectX of the machine; once in the life of a program.
     ///
     /// # Errors
     /// [`CardError`].
@@ -91,7 +91,7 @@ impl Slot {
         Ok(Self { function, bar, vectors })
     }
 
-    /// Where it is.
+    /// Returns the PCI address.
     pub const fn address(&self) -> Address {
         self.function.address
     }
@@ -106,17 +106,17 @@ impl Slot {
         self.bar.base()
     }
 
-    /// Bytes of BAR0.
+    /// Returns the bytes of BAR0.
     pub const fn bar_len(&self) -> usize {
         self.bar.len()
     }
 
-    /// MSI-X vectors that reach this processor: 0 to this number.
+    /// Returns the number of MSI-X vectors that reach this processor.
     pub const fn vectors(&self) -> usize {
         self.vectors
     }
 
-    /// What the driver asks for. `arena` is [`Card::ARENA`] bytes.
+    /// Returns the machine for the driver. `arena` is [`Card::ARENA`] bytes.
     pub fn machine(self, arena: MappedMemory) -> Machine<Board> {
         // SAFETY: BAR0 was placed at `base`, page-aligned because it is a megabyte or more; the page tables (on RISC-V: the
         // physical memory attributes) have these addresses uncached; `self` is the only one that has it. The MSI-X table,

@@ -72,7 +72,7 @@ impl fmt::Display for ReadError {
 
 impl core::error::Error for ReadError {}
 
-/// The next line of the serial line, without its end.
+/// Returns the next line of the serial line, without its end.
 ///
 /// # Errors
 /// [`ReadError`] if none came in `timeout`, or a longer one than `N` bytes.

@@ -17,14 +17,14 @@ pub struct Pages<const LEN: usize> {
 unsafe impl<const LEN: usize> Sync for Pages<LEN> {}
 
 impl<const LEN: usize> Pages<LEN> {
-    /// Bytes of no particular value.
+    /// Creates bytes of no particular value.
     #[expect(clippy::new_without_default, reason = "only for statics")]
     pub const fn new() -> Self {
         const { assert!(LEN.is_multiple_of(4096), "whole pages") };
         Self { bytes: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// The bytes, the first time; `None` after that.
+    /// Returns the bytes, the first time; `None` after that.
     ///
     /// # Safety
     /// `taken` was made for this memory, and is always given with it.

@@ -14,7 +14,7 @@ static TEXT: Mutex<String<200>> = Mutex::new(String::new());
 pub struct Failure(());
 
 impl Failure {
-    /// What went wrong; cut off after 200 bytes.
+    /// Creates a failure with this text, cut off after 200 bytes.
     pub fn new(what: fmt::Arguments<'_>) -> Self {
         let mut text = String::new();
         // What does not fit is left out: the beginning says most.
@@ -43,7 +43,7 @@ impl fmt::Write for Cut<'_> {
 
 /// Names what was being done when an error came.
 pub trait During<T> {
-    /// The value, or `what: error`.
+    /// Returns the value, or `what: error`.
     ///
     /// # Errors
     /// That of the operation, as text.

@@ -25,7 +25,7 @@ pub struct Message {
     pub data: u32,
 }
 
-/// The message of vector `index`, which is open from now on; `None` if the machine has fewer.
+/// Returns the message of vector `index`, which is open from now on; `None` if the machine has fewer.
 pub fn message(index: usize) -> Option<Message> {
     if index < VECTORS { machine::open_interrupt(index) } else { None }
 }
@@ -61,7 +61,7 @@ pub(crate) fn raised(index: usize) {
     }
 }
 
-/// How often vector `index` was raised so far.
+/// Returns how often vector `index` was raised so far.
 pub fn taken(index: usize) -> u32 {
     TAKEN.get(index).map_or(0, |taken| taken.load(Ordering::Acquire))
 }

@@ -1,5 +1,5 @@
-//! What the example programs need of a machine without an operating system, and what the driver does not do: start-up code,
-//! console, clock, PCI Express, interrupts, memory for the card, the end of a program.
+//! The board support of the example programs, for a machine without an operating system. It has what the driver does not do:
+//! start-up code, console, clock, PCI Express, interrupts, memory for the card, the end of a program.
 //!
 //! Three machines of QEMU are here, one folder each: `q35` (x86-64), `virt` of AArch64 and `virt` of RISC-V. On a board of
 //! one's own one of these folders is what changes.

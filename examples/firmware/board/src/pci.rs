@@ -226,7 +226,7 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// Where the CPU reaches it, uncached; a multiple of 4096.
+    /// Returns the address at which the CPU reaches it, uncached; a multiple of 4096.
     pub const fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -236,7 +236,7 @@ impl Bar {
         self.len
     }
 
-    /// Whether it has no bytes: never.
+    /// Returns whether it has no bytes: never.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -266,7 +266,7 @@ impl Bus {
         Ok(bus)
     }
 
-    /// Everything that was found, bridges too.
+    /// Returns everything that was found, bridges too.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
@@ -363,8 +363,8 @@ impl Bus {
         // SAFETY: the function answered in `scan`.
         let header = unsafe { function.registers.as_ref() };
         let [low, high, ..] = &header.bars;
-        // SAFETY: with memory space off, sizing (all ones, read back) has no effect elsewhere; bit 0 says I/O, bit 2 says 64 bits, bit
-        // 3 prefetchable.
+        // SAFETY: with memory space off, sizing (all ones, read back) has no effect elsewhere; bit 0 says I/O, bit 2 says 64
+        // bits, bit 3 prefetchable.
         let (flags, size) = unsafe {
             header.command.write(header.command.read() & !COMMAND_ON);
             low.write(u32::MAX);
@@ -441,7 +441,7 @@ impl Function {
         set_messages(unsafe { capability.cast().as_ref() }, bar, messages)
     }
 
-    /// The capability `id`, if the function has it: its first byte, at a multiple of 4.
+    /// Returns the capability `id`, if the function has it: its first byte, at a multiple of 4.
     fn capability(&self, id: u8) -> Option<NonNull<CapabilityHeader>> {
         // SAFETY: the function answered in `scan`.
         let mut at = unsafe { self.registers.as_ref() }.capabilities.read() & 0xfc;

@@ -14,7 +14,7 @@ fn bottom() -> *const u64 {
     (&raw const stack_bottom).cast()
 }
 
-/// Bytes of the stack.
+/// Returns the bytes of the stack.
 pub fn size() -> usize {
     (&raw const stack_top).addr() - bottom().addr()
 }
@@ -34,7 +34,7 @@ pub(crate) fn paint() {
     }
 }
 
-/// Bytes between the top of the stack and the deepest word that was ever written.
+/// Returns the bytes between the top of the stack and the deepest word that was ever written.
 pub fn used() -> usize {
     let mut word = bottom();
     // SAFETY: every word up to the top is memory of the stack; reading it changes nothing.

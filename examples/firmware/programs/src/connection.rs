@@ -32,7 +32,7 @@ static TABLES: ConstStaticCell<Tables> = {
 /// Bytes of [`Tables`] and [`Rings`].
 pub const STORAGE: usize = size_of::<Tables>() + size_of::<[Rings; 2]>();
 
-/// The verbs on a card, over the tables of this program.
+/// Returns the verbs on a card, over the tables of this program.
 ///
 /// # Errors
 /// The tables are in use: only the first call gets them.
@@ -133,7 +133,7 @@ impl Connection {
         self.rdma.connect(self.qp, &attr).during("connect")
     }
 
-    /// A piece of the buffer.
+    /// Returns a piece of the buffer.
     pub fn sge(&self, at: usize, len: usize) -> Sge {
         self.region.sge(at as u64, len as u32)
     }
@@ -155,7 +155,7 @@ impl Connection {
         self.rdma.post_send(self.qp, &SendWr { wr_id, flags: SendFlags::SIGNALED, op }).during("post_send")
     }
 
-    /// The next completion that succeeded.
+    /// Returns the next completion that succeeded.
     ///
     /// # Errors
     /// Of a request that did not, of the card, or because none came in `timeout`.
@@ -168,7 +168,7 @@ impl Connection {
         Err(Failure::new(format_args!("request {wr_id} ended with {status:?}, vendor error {vendor_err:#x}")))
     }
 
-    /// The next completion.
+    /// Returns the next completion.
     ///
     /// # Errors
     /// Of the card, or because none came in `timeout`.

@@ -4,7 +4,7 @@ use bareverbs::{DmaBuffer as _, OutOfRange, Region};
 use bareverbs_mmio::IdentityBuffer;
 use board::Failure;
 
-/// Byte `at` of message `number`. The first byte of each page is 0, which `ibv_rc_pingpong -c` asks for.
+/// Returns byte `at` of message `number`. The first byte of each page is 0, which `ibv_rc_pingpong -c` asks for.
 pub const fn byte(number: u32, at: usize) -> u8 {
     if at.is_multiple_of(4096) {
         return 0;

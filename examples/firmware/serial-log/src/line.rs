@@ -18,7 +18,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The next byte; gives the piece that it ends.
+    /// Takes the next byte, and returns the piece that it ends.
     pub(crate) fn take(&mut self, byte: u8) -> Option<Piece> {
         match (&mut self.frame, byte) {
             (None, 0) => {
@@ -40,7 +40,7 @@ impl Line {
         }
     }
 
-    /// Text that no line end followed.
+    /// Returns text that no line end followed.
     pub(crate) fn rest(&mut self) -> Option<Piece> {
         (!self.text.is_empty()).then(|| self.line())
     }

@@ -108,7 +108,7 @@ impl Uart {
     }
 }
 
-/// The time since the counter began.
+/// Returns the time since the counter began.
 pub(crate) fn nanoseconds() -> u64 {
     let (ticks, frequency): (u64, u64);
     // SAFETY: reads the virtual counter (not before what comes before it in the program) and its frequency.
@@ -118,7 +118,7 @@ pub(crate) fn nanoseconds() -> u64 {
     (u128::from(ticks) * 1_000_000_000 / u128::from(frequency.max(1))) as u64
 }
 
-/// Serial line and interrupts.
+/// Sets up serial line and interrupts.
 pub(crate) fn start() {
     let uart = Uart::registers();
     // SAFETY: 8 bits, FIFO on; then on, both ways. The distributor and the interface forward everything that is enabled.
@@ -164,7 +164,7 @@ pub(crate) fn sleep_until(deadline: u64) {
     }
 }
 
-/// First interrupt of the v2m frame, and how many it has.
+/// Returns the first interrupt of the v2m frame, and how many it has.
 fn message_range() -> (usize, usize) {
     // SAFETY: the machine has the frame there.
     let kind = unsafe { registers::<MessageFrame>(MESSAGES) }.kind.read();

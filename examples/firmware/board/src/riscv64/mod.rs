@@ -71,7 +71,7 @@ impl Uart {
     }
 }
 
-/// The time since the counter began.
+/// Returns the time since the counter began.
 pub(crate) fn nanoseconds() -> u64 {
     let ticks: u64;
     // SAFETY: reads a counter.
@@ -79,7 +79,7 @@ pub(crate) fn nanoseconds() -> u64 {
     (u128::from(ticks) * 1_000_000_000 / u128::from(FREQUENCY)) as u64
 }
 
-/// Serial line and interrupts.
+/// Sets up serial line and interrupts.
 pub(crate) fn start() {
     let uart = Uart::registers();
     // SAFETY: no interrupts of the serial line, 8 bits, FIFO on. Of the interrupt file: delivery on, no threshold. The names

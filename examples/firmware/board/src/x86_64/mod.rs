@@ -82,7 +82,7 @@ fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// The time since the counter began.
+/// Returns the time since the counter began.
 pub(crate) fn nanoseconds() -> u64 {
     ((u128::from(ticks()) * u128::from(SCALE.load(Ordering::Relaxed))) >> 32) as u64
 }
@@ -221,7 +221,7 @@ unsafe extern "C" {
     static vector_stubs: u8;
 }
 
-/// Serial line, configuration space, clock, interrupts.
+/// Sets up serial line, configuration space, clock and interrupts.
 pub(crate) fn start() {
     // 115,200 baud, 8 bits, no parity, one stop bit, FIFO on.
     for (register, value) in [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 7), (4, 3)] {
@@ -254,7 +254,7 @@ pub(crate) fn start() {
     }
 }
 
-/// The message of a vector: straight to the local APIC of processor 0.
+/// Returns the message of a vector: straight to the local APIC of processor 0.
 pub(crate) fn open_interrupt(index: usize) -> Option<Message> {
     (FIRST_VECTOR + index < TIMER_VECTOR).then(|| Message { address: LOCAL_APIC as u64, data: (FIRST_VECTOR + index) as u32 })
 }

@@ -98,7 +98,7 @@ fn main() -> Result<(), Failure> {
 }
 
 impl Pingpong {
-    /// One message there and one back.
+    /// Exchanges one message there and one back.
     fn turn(&mut self, number: u32) -> Result<(), Failure> {
         let Wanted { client, linux, size, .. } = self.wanted;
         let place = (number % 2) as usize * MAX_MESSAGE;

@@ -134,7 +134,7 @@ impl Side {
         (status == WcStatus::RemAccessErr).then_some(()).during("a write beyond the window was not refused")
     }
 
-    /// The event of the queue pair whose card refused an access of the peer.
+    /// Waits for the event of the queue pair whose card refused an access of the peer.
     fn wait_for_refusal(&mut self) -> Result<(), Failure> {
         let deadline = Timer.now().after(TIMEOUT);
         while Timer.now() < deadline {
