@@ -1,5 +1,5 @@
-//! Links the tests with defmt's linker script added to the linker's own. A frame names its string by the string's address, so the
-//! program must not be moved when it is loaded.
+//! Links the tests with defmt's linker script added to the linker's own. A frame names its string by the string's address, so
+//! the program must not be moved when it is loaded.
 
 use std::path::PathBuf;
 use std::{env, fs, io};

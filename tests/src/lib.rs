@@ -67,7 +67,7 @@ pub struct Region {
 }
 
 impl Buffer {
-    /// The bytes from `at`.
+    /// Returns the bytes from `at`.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read(at, &mut bytes).expect("inside the buffer");
@@ -79,34 +79,34 @@ impl Buffer {
         self.memory.write(at, bytes).expect("inside the buffer");
     }
 
-    /// All bytes, to be registered.
+    /// Returns all bytes, to be registered.
     pub fn bytes(&self) -> SimBuffer {
         self.part(0, self.size())
     }
 
-    /// `len` bytes from `at`, to be registered.
+    /// Returns `len` bytes from `at`, to be registered.
     pub fn part(&self, at: usize, len: usize) -> SimBuffer {
         self.memory.buffer(at, len, self.addr + at as u64).expect("inside the buffer")
     }
 
-    /// Address of the first byte for the device.
+    /// Returns the address of the first byte for the device.
     pub fn device_addr(&self) -> u64 {
         self.memory.device_addr()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn size(&self) -> usize {
         self.memory.len()
     }
 }
 
 impl Region {
-    /// An SGE over `len` bytes from `at`.
+    /// Returns an SGE over `len` bytes from `at`.
     pub fn sge(&self, at: usize, len: usize) -> Sge {
         Sge { addr: self.buffer.addr + at as u64, length: len as u32, lkey: self.info.lkey }
     }
 
-    /// The peer's name for the byte at `at`.
+    /// Returns the peer's name for the byte at `at`.
     pub fn remote(&self, at: usize) -> Remote {
         Remote { addr: self.buffer.addr + at as u64, rkey: self.info.rkey }
     }
@@ -135,7 +135,7 @@ impl Node {
         }
     }
 
-    /// `len` bytes that the device reaches.
+    /// Allocates `len` bytes that the device reaches.
     pub fn buffer(&self, len: usize) -> Buffer {
         let memory = self.host.memory(len);
         // Odd within a page as the application sees it, to keep apart what must not be mixed.
@@ -143,7 +143,7 @@ impl Node {
         Buffer { memory, addr }
     }
 
-    /// A registered buffer of `len` bytes.
+    /// Registers a buffer of `len` bytes.
     pub fn region(&mut self, pd: PdHandle, len: usize, access: Access) -> Region {
         let buffer = self.buffer(len);
         // The bytes are the application's and the region's: `dereg_mr_raw` ends the region, and the bytes stay.
@@ -152,7 +152,7 @@ impl Node {
         Region { buffer, mr, info }
     }
 
-    /// Everything in `cq` now.
+    /// Polls everything that is in `cq` now.
     pub fn poll(&mut self, cq: CqHandle) -> Vec<Completion> {
         let mut found = Vec::new();
         let mut some = [Completion::EMPTY; 16];
@@ -200,14 +200,14 @@ impl Node {
         None
     }
 
-    /// What the device has to say of the driver: nothing.
+    /// Asserts that the device has no findings about the driver.
     pub fn assert_no_findings(&self) {
         let findings = self.host.with_device(|device| device.audit().findings().to_vec());
         assert!(findings.is_empty(), "{findings:?}");
     }
 }
 
-/// A machine for a driver on `host`.
+/// Returns a machine for a driver on `host`.
 pub fn machine(host: &Host) -> Machine<SimPlatform> {
     Machine { registers: host.registers(), memory: host.memory(Driver::ARENA), fence: host.fence(), clock: host.clock() }
 }
@@ -258,13 +258,13 @@ impl Default for Connection {
 /// What most scenarios ask of a queue pair.
 pub const CAP: QpCap = QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 128 };
 
-/// A domain, a queue and an RC queue pair in RESET.
+/// Creates a domain, a queue and an RC queue pair in RESET.
 pub fn end(node: &mut Node, sq_sig_all: bool) -> End {
     let pd = node.verbs.alloc_pd().expect("alloc_pd");
     end_in(node, pd, QpType::Rc, CAP, sq_sig_all)
 }
 
-/// A queue and a queue pair in RESET in a domain.
+/// Creates a queue and a queue pair in RESET in a domain.
 pub fn end_in(node: &mut Node, pd: PdHandle, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> End {
     let cq = node.verbs.create_cq(4 * (cap.max_send_wr + cap.max_recv_wr)).expect("create_cq");
     let init = QpInit { pd, qp_type, send_cq: cq, recv_cq: cq, cap, sq_sig_all };
@@ -379,18 +379,18 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Two hosts with everything as usual.
+    /// Creates two hosts with default devices.
     pub fn new() -> Self {
         Self::in_world(WorldConfig::default())
     }
 
-    /// Two hosts in a world of this kind.
+    /// Creates two hosts in a world of this kind.
     pub fn in_world(config: WorldConfig) -> Self {
         let (world, a, b) = World::pair(config);
         Self { world, a: Node::new(a), b: Node::new(b) }
     }
 
-    /// Two hosts with devices of these kinds.
+    /// Creates two hosts with devices of these kinds.
     pub fn of_devices(a: DeviceConfig, b: DeviceConfig) -> Self {
         let world = World::new(WorldConfig::default());
         let (a, b) = (world.add(a).unwrap(), world.add(b).unwrap());
@@ -411,14 +411,14 @@ impl Pair {
         to_rts(&mut self.b, b.qp, &steps_b(connection, lid_a, a.qpn, psn_a, psn_b));
     }
 
-    /// A connected RC queue pair on each host, every send signaled.
+    /// Creates a connected RC queue pair on each host, every send signaled.
     pub fn connected(&mut self) -> (End, End) {
         let (a, b) = (end(&mut self.a, true), end(&mut self.b, true));
         self.connect(&a, &b, &Connection::default());
         (a, b)
     }
 
-    /// No device has anything to say of its driver.
+    /// Asserts that no device has findings about its driver.
     pub fn assert_no_findings(&self) {
         self.a.assert_no_findings();
         self.b.assert_no_findings();
@@ -431,12 +431,12 @@ impl Default for Pair {
     }
 }
 
-/// A signaled request.
+/// Returns a signaled request.
 pub fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
     SendWr { wr_id, flags: SendFlags::SIGNALED, op }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);

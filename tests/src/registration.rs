@@ -29,8 +29,8 @@ pub fn register_mapped<P: Provider>(
     access: Access,
     map: &dyn AddressMap,
 ) -> Result<MrHandle, RegMrError<P::Error>> {
-    // SAFETY: a simulated device reaches nothing but simulated memory, whatever addresses it is given, and every access there is a
-    // checked copy.
+    // SAFETY: a simulated device reaches nothing but simulated memory, whatever addresses it is given, and every access there
+    // is a checked copy.
     #[expect(unsafe_code, reason = "addresses of simulated memory are numbers")]
     unsafe {
         verbs.reg_mr_raw(pd, addr, length, access, map)

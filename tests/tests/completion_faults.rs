@@ -15,7 +15,7 @@ fn arm(host: &Host, fault: Fault) {
     host.with_device(|device| device.faults_mut().arm(fault));
 }
 
-/// Every fault has struck.
+/// Returns whether every fault has struck.
 fn all_struck(host: &Host) -> bool {
     host.with_device(|device| device.faults_mut().is_empty())
 }
@@ -61,7 +61,8 @@ impl Stream {
         Ok(some[..count].iter().map(|done| done.wr_id).collect())
     }
 
-    /// A good completion, one made bad by `fault`, and another good one: the bad one is an error of its own between them.
+    /// Lets a good completion come, one made bad by `fault`, and another good one: the bad one is an error of its own between
+    /// them.
     fn between(mut self, fault: impl FnOnce(&Self) -> Fault, expected: impl FnOnce(&Self) -> PollCqError) {
         self.write();
         let fault = fault(&self);
@@ -264,8 +265,8 @@ fn an_overrun_queue_is_an_event_and_ends_its_queue_pair() {
     pair.assert_no_findings();
 }
 
-/// Two queue pairs share a completion queue. One of the requested size overruns, since the rings admit more. Its split poller gets
-/// the error once the control path has polled the event. One of the size of the rings does not overrun.
+/// Two queue pairs share a completion queue. One of the requested size overruns, since the rings admit more. Its split poller
+/// gets the error once the control path has polled the event. One of the size of the rings does not overrun.
 #[test]
 fn a_queue_of_two_queue_pairs_has_room_for_what_their_rings_admit() {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 16 };

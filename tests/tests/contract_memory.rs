@@ -442,7 +442,7 @@ const WRONGS: [Wrong; 17] = [
     TooManyPendingBinds,
 ];
 
-/// Errno of a row, and whether the error is the one of exactly this defect.
+/// Returns the errno of a row, and whether the error is the one of exactly this defect.
 fn expected(wrong: Wrong, error: &BindMwError) -> (Errno, bool) {
     use BindMwError::*;
     match wrong {
@@ -527,7 +527,7 @@ impl Fixture {
         }
     }
 
-    /// A bind with exactly these defects.
+    /// Binds with exactly these defects.
     fn bind(&mut self, wrongs: &[Wrong]) -> Result<Rkey, BindMwError> {
         let has = |wrong| wrongs.contains(&wrong);
         let qp = match () {
@@ -573,7 +573,7 @@ impl Fixture {
     }
 }
 
-/// Whether two defects cannot be had in one request.
+/// Returns whether two defects cannot be had in one request.
 fn exclusive(one: Wrong, two: Wrong) -> bool {
     let queue_pairs = [Wrong::Qp, ForeignQp, State, QueueFull];
     let windows = [Window, Type2, WindowDomain];

@@ -31,7 +31,7 @@ fn arm(host: &Host, fault: Fault) {
     host.with_device(|device| device.faults_mut().arm(fault));
 }
 
-/// Every fault has struck.
+/// Returns whether every fault has struck.
 fn all_struck(host: &Host) -> bool {
     host.with_device(|device| device.faults_mut().is_empty())
 }
@@ -61,7 +61,7 @@ impl Opcodes {
         opcodes
     }
 
-    /// Each once, in order of the first.
+    /// Returns each opcode once, in order of the first.
     fn take(&self) -> Vec<u16> {
         let mut seen = Vec::new();
         for opcode in std::mem::take(&mut *self.0.lock().unwrap()) {
@@ -230,7 +230,7 @@ impl Fixture {
     }
 }
 
-/// The opcode of an operation, without doing it for good.
+/// Returns the opcodes of the operations, found on a device of its own.
 fn opcodes() -> Vec<CmdOpcode> {
     let mut fixture = Fixture::new();
     // Objects that the first operations make would keep the last ones from succeeding; only the names count here.
@@ -362,8 +362,8 @@ fn an_object_that_is_destroyed_late_is_waited_for_and_not_its_successor() {
     node.assert_no_findings();
 }
 
-/// A change that has no answer may still be carried out, and by then another queue pair may have the number: until it is answered the
-/// queue pair is not destroyed.
+/// A change without an answer may still be executed, when another queue pair may have the number. So the queue pair is
+/// destroyed only after the answer.
 #[test]
 fn a_queue_pair_is_destroyed_after_its_late_changes() {
     let mut node = Node::with_config(host(), &IMPATIENT);

@@ -1,5 +1,5 @@
-//! Events that come late, or not at all: of queues that are gone, of an earlier life of a queue pair, and those for which the
-//! queue of events had no room.
+//! Events that come late, or not at all: of destroyed queues, of a queue pair before its RESET, and those for which the event
+//! queue had no room.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use bareverbs_tests::{ALL_ACCESS, CAP, Connection, End, Node, Pair, Region, end,
 /// Entries of the queue of completion events, as configured by default.
 const ENTRIES: usize = 256;
 
-/// Events that are waiting now.
+/// Returns the events that are waiting now.
 fn waiting(node: &mut Node) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(event) = node.verbs.poll_event().unwrap() {
@@ -28,7 +28,7 @@ fn write(pair: &mut Pair, end: &End, remote: Remote) -> WcStatus {
     pair.a.completions(end.cq, 1)[0].status
 }
 
-/// An access that the second host refuses: its queue pair breaks, and says so by an event.
+/// Makes an access that the second host refuses: its queue pair breaks, and reports it by an event.
 fn break_peer(pair: &mut Pair, end: &End, there: &Region) {
     let wrong = Remote { addr: 0, ..there.remote(0) };
     assert_eq!(write(pair, end, wrong), WcStatus::RemAccessErr);

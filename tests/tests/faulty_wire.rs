@@ -7,7 +7,7 @@ use bareverbs_tests::{Connection, Pair, end, pattern, signaled};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
-/// Bytes of message `n`: from none to several packets.
+/// Returns message `n`: from none to several packets.
 fn message(n: u64) -> Vec<u8> {
     let mut bytes = pattern(n, (n * 37 % 3000) as usize);
     for (to, from) in bytes.iter_mut().zip(n.to_le_bytes()) {

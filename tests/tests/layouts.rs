@@ -1,10 +1,10 @@
 //! Holds every field that `bareverbs-mlx5-spec` defines against the published offsets.
 //!
-//! `tests/data/ifc-offsets.tsv` has the structures of `mlx5_ifc.h` as a C compiler lays them out;
-//! `tests/data/wqe-offsets.tsv` those that `mlx5_ifc.h` does not have, each row with its source, `tests/data/ibta-offsets.tsv` those of
-//! the InfiniBand architecture, and `tests/data/reserved-offsets.tsv`
-//! the fields that lie in bits which `mlx5_ifc.h` reserves. Columns: structure, field, byte offset of the field's first byte, bits,
-//! `dword:hi..lo`, source; a line `#structure size` comes before the fields.
+//! `tests/data/ifc-offsets.tsv` has the structures of `mlx5_ifc.h` as a C compiler lays them out; `tests/data/wqe-offsets.tsv`
+//! those that `mlx5_ifc.h` does not have, each row with its source, `tests/data/ibta-offsets.tsv` those of the InfiniBand
+//! architecture, and `tests/data/reserved-offsets.tsv` the fields that lie in bits which `mlx5_ifc.h` reserves. Columns:
+//! structure, field, byte offset of the field's first byte, bits, `dword:hi..lo`, source; a line `#structure size` comes before
+//! the fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -102,7 +102,7 @@ fn check_field(field: &FieldInfo, fields: &BTreeMap<&str, Row<'_>>) -> Result<()
     agrees.then_some(()).ok_or_else(|| format!("is {:?}, published as {row:?}", field.place))
 }
 
-/// Everything that is wrong with a layout. `reserved` has the fields that lie in reserved bits.
+/// Returns everything that is wrong with a layout. `reserved` has the fields that lie in reserved bits.
 fn check(
     layout: &LayoutInfo,
     structures: &BTreeMap<&str, Published<'_>>,

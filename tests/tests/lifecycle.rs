@@ -40,7 +40,7 @@ fn statistics(node: &Node) -> Statistics {
     node.verbs.provider().statistics()
 }
 
-/// The device has nothing any more, and nothing to say of its driver.
+/// Asserts that the device has no objects, and no findings about its driver.
 fn assert_nothing_left(host: &Host) {
     host.with_device(|device| {
         assert_eq!(device.counts(), DeviceCounts::default());
@@ -50,7 +50,7 @@ fn assert_nothing_left(host: &Host) {
     });
 }
 
-/// One message each way, and a write through a window.
+/// Sends one message each way, and writes through a window.
 fn traffic(pair: &mut Pair, a: &End, b: &End) {
     let mut here = pair.a.region(a.pd, 8192, ALL_ACCESS);
     let there = pair.b.region(b.pd, 8192, ALL_ACCESS);

@@ -22,7 +22,8 @@ use QpState::{Err as InError, Init, Reset, Rtr, Rts, Sqd, Sqe};
 
 const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, InError];
 
-/// Required and optional attributes of each transition of an RC queue pair (IBTA volume 1, table 91 and what Linux adds).
+/// Returns the required and optional attributes of each transition of an RC queue pair (IBTA volume 1, table 91 and what Linux
+/// adds).
 fn rule(from: QpState, to: QpState) -> Option<(M, M)> {
     let anywhere = M::ACCESS_FLAGS | M::ALT_PATH;
     let running = anywhere | M::CUR_STATE | M::PATH_MIG_STATE | M::MIN_RNR_TIMER;
@@ -90,7 +91,7 @@ impl Walker {
         self.node.verbs.modify_qp(self.qp, &attr, mask)
     }
 
-    /// The state as the device has it.
+    /// Returns the state as the device has it.
     fn state(&mut self) -> QpState {
         self.node.verbs.query_qp(self.qp).unwrap().state
     }
@@ -266,7 +267,8 @@ struct AlternatePorts(Arc<Mutex<Vec<u8>>>);
 impl Tracer for AlternatePorts {
     fn record(&mut self, _: Instant, record: Record<'_>) {
         let Record::Command { input, .. } = record else { return };
-        // The context begins at byte 24 of the input, its secondary path at 68 of it, and the port at 37 of that (`mlx5_ifc.h`).
+        // The context begins at byte 24 of the input, its secondary path at 68 of it, and the port at 37 of that
+        // (`mlx5_ifc.h`).
         if input[..2] == (CmdOpcode::Rts2RtsQp.code() as u16).to_be_bytes() {
             self.0.lock().unwrap().push(input[24 + 68 + 37]);
         }
@@ -452,8 +454,8 @@ fn the_error_state_flushes_both_queues_in_order() {
     pair.assert_no_findings();
 }
 
-/// Posts sends with the identifiers of `sends` and a bind with the one after them, in a batch that is forgotten: what was posted
-/// up to the bind stays in the queue, though its doorbell was not rung.
+/// Posts sends with the identifiers of `sends`, and a bind with the next one, in a batch that is forgotten. The requests up to
+/// the bind stay in the queue without a doorbell.
 fn forget_batch(pair: &mut Pair, a: &End, sends: core::ops::Range<u64>) -> MwHandle {
     let region = pair.a.region(a.pd, 4096, ALL_ACCESS);
     let mw = pair.a.verbs.alloc_mw(a.pd, MwType::Type1).unwrap();

@@ -1,4 +1,5 @@
-//! Programs that spin on a completion queue or on memory and never ask a clock: on simulated devices the loop ends as on hardware.
+//! Programs that spin on a completion queue or on memory and never ask a clock: on simulated devices the loop ends as on
+//! hardware.
 
 use bareverbs::{Access, Completion, DmaBuffer as _, Instant, Payload, SendFlags, SendOp, SendWr, WcStatus};
 use bareverbs_sim::in_process::WorldConfig;

@@ -1,5 +1,5 @@
-//! One device whose send queue, receive queue, completion queue, control path and interrupt handler are each in the hands of a
-//! thread of its own, while queue pairs break and are made anew.
+//! One device whose send queue, receive queue, completion queue, control path and interrupt handler each have a thread.
+//! Meanwhile queue pairs break and are created again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -257,7 +257,8 @@ impl Control<'_> {
         wr_id
     }
 
-    /// The completion of a request. Those of requests whose queue pair was destroyed may come before, each once.
+    /// Waits for a completion, and returns its status. Those of requests whose queue pair was destroyed may come before, each
+    /// once.
     fn wait(&mut self, wr_id: u64) -> WcStatus {
         loop {
             let completion = take(&self.done, "a request of the control path completes");

@@ -12,7 +12,7 @@ const MESSAGES: u64 = 2000;
 const DEPTH: u64 = 8;
 const LEN: usize = 100;
 
-/// What the node with the seed `seed` sends as message `number`.
+/// Returns what the node with the seed `seed` sends as message `number`.
 fn message(seed: u64, number: u64) -> Vec<u8> {
     pattern(seed * MESSAGES + number, LEN)
 }

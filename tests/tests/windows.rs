@@ -23,7 +23,7 @@ struct Fixture {
     mw: MwHandle,
 }
 
-/// How an access through a key ended.
+/// Writes through a key, and returns the status.
 fn write(fixture: &mut Fixture, addr: u64, rkey: Rkey, len: usize) -> WcStatus {
     let op = SendOp::Write { payload: Payload::Sges(&[fixture.here.sge(0, len)]), remote: Remote { addr, rkey } };
     fixture.pair.a.verbs.post_send(fixture.a.qp, &signaled(1, op)).unwrap();
@@ -418,7 +418,7 @@ fn connected_again_after_an_error_with_other_numbers() {
     assert_eq!(write(&mut fixture, addr, rkey, 64), WcStatus::Success, "the window outlives the connection");
 }
 
-/// A host whose device has few keys, so that their numbers come again soon, and a peer.
+/// Creates a host whose device has few keys, so that their numbers come again soon, and a peer.
 fn few_keys(log_max_mkey: u8) -> Fixture {
     let limits = Limits { log_max_mkey, ..Limits::default() };
     Fixture::of(Pair::of_devices(DeviceConfig::with_lid(1), DeviceConfig { limits, ..DeviceConfig::with_lid(2) }))

@@ -26,7 +26,7 @@ const ARENA: usize = PAGES * 4096;
 /// Blocks of the send ring, entries of the receive ring and of the completion queue.
 const DEPTH: usize = 256;
 
-/// Zeroed memory for the whole run.
+/// Returns zeroed memory for the whole run.
 fn plain(len: usize) -> NonNull<u8> {
     let layout = Layout::from_size_align(len, 4096).expect("a layout");
     // SAFETY: the layout has a size, and the memory is never freed.
@@ -162,7 +162,7 @@ impl Path {
         }
     }
 
-    /// Whether the path matters to an operation: BlueFlame is for sends that are posted alone.
+    /// Returns whether the path matters to an operation: BlueFlame is for sends that are posted alone.
     pub(crate) const fn concerns(self, operation: &Operation) -> bool {
         match self {
             Self::Doorbell => true,
@@ -199,7 +199,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// A connected queue pair on a device that then stands still.
+    /// Creates a connected queue pair on a device that then stands still.
     pub(crate) fn new(path: Path) -> Self {
         let arena = Arena(plain(ARENA));
         let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(arena));
@@ -276,7 +276,7 @@ impl Fixture {
         self.produced += 1;
     }
 
-    /// The present key of the window.
+    /// Returns the present key of the window.
     pub(crate) fn window_key(&self) -> Rkey {
         self.verbs.mw(self.mw).expect("mw").rkey
     }

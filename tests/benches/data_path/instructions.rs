@@ -1,6 +1,6 @@
-//! Runs every operation of the data path a thousand times, each in a function of its own, for a profiler that counts instructions
-//! (`tests/scripts/instructions`). With the argument `blue-flame` those that BlueFlame changes run with it. Prints the name of each
-//! function, that of its operation, and how many requests it made.
+//! Runs every operation of the data path a thousand times, each in a function of its own, for a profiler that counts
+//! instructions (`tests/scripts/instructions`). With the argument `blue-flame` those that BlueFlame changes run with it. Prints
+//! the name of each function, that of its operation, and how many requests it made.
 #![expect(unsafe_code, reason = "the driver's own register file and memory over plain memory are what is measured")]
 
 mod fixture;

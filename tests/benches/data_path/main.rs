@@ -1,5 +1,6 @@
-//! What posted requests and polled completions cost, with every check on: checks, WQE, fences, doorbell record, doorbell; and for
-//! completions: owner, copy, checks, consumer index. In nanoseconds; `instructions` counts instructions of the same operations.
+//! What posted requests and polled completions cost, with every check on: checks, WQE, fences, doorbell record, doorbell; and
+//! for completions: owner, copy, checks, consumer index. In nanoseconds; `instructions` counts instructions of the same
+//! operations.
 #![expect(unsafe_code, reason = "the driver's own register file and memory over plain memory are what is measured")]
 
 mod fixture;

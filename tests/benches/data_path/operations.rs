@@ -67,7 +67,7 @@ const TWO: Kind = Kind::Send { blocks: 2 };
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 const INLINE: [u8; 32] = [0x5a; 32];
 
-/// A request that the compiler knows nothing of.
+/// Posts a request that the compiler knows nothing of.
 fn opaque(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
     let wr = SendWr { wr_id: 7, flags: SIGNALED, op };
     for _ in 0..runs {
@@ -75,7 +75,7 @@ fn opaque(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
     }
 }
 
-/// A list of requests that the compiler knows nothing of.
+/// Posts a list of requests that the compiler knows nothing of.
 fn opaque_list(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
     let list = [SendWr { wr_id: 7, flags: SIGNALED, op }; BATCH];
     for _ in 0..runs {
@@ -83,7 +83,7 @@ fn opaque_list(fixture: &mut Fixture, runs: u64, op: SendOp<'_>) {
     }
 }
 
-/// A typed call with its own doorbell. The SGE is made afresh each time, as programs do.
+/// Makes a typed call with its own doorbell. The SGE is made afresh each time, as programs do.
 #[inline(always)]
 fn typed(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
     let sge = fixture.sge;
@@ -93,7 +93,7 @@ fn typed(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_, Driv
     }
 }
 
-/// Typed calls with one doorbell for all.
+/// Makes typed calls with one doorbell for all.
 #[inline(always)]
 fn typed_batch(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_, Driver>, u64, Sge)) {
     let sge = fixture.sge;
@@ -105,7 +105,7 @@ fn typed_batch(fixture: &mut Fixture, runs: u64, post: impl Fn(&mut SendBatch<'_
     }
 }
 
-/// What a window is bound to.
+/// Returns what a window is bound to.
 fn binding(fixture: &Fixture) -> BindInfo {
     BindInfo { mr: fixture.mr, addr: fixture.sge.addr, length: 64, access: Access::REMOTE_WRITE }
 }

@@ -5,19 +5,19 @@ use bareverbs::{Completion, CqHandle, MwBind, MwHandle, QpHandle, RecvWr, SendWr
 use crate::machine::ProbeVerbs;
 use crate::sender::code;
 
-/// One send with its doorbell.
+/// Posts one send with its doorbell.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_post_send(verbs: &mut ProbeVerbs, qp: &QpHandle, wr: &SendWr<'_>) -> i32 {
     code(verbs.post_send(*qp, wr).map_err(|error| error.errno()))
 }
 
-/// A list of sends with one doorbell.
+/// Posts a list of sends with one doorbell.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_post_send_list(verbs: &mut ProbeVerbs, qp: &QpHandle, list: &&[SendWr<'_>]) -> i32 {
     code(verbs.post_send_list(*qp, list).map_err(|bad| bad.error.errno()))
 }
 
-/// A batch that is opened once; its end rings the doorbell.
+/// Opens a batch once; its end rings the doorbell.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_batch(verbs: &mut ProbeVerbs, qp: &QpHandle, list: &&[SendWr<'_>]) -> i32 {
     let Ok(mut batch) = verbs.send_batch(*qp) else { return -1 };
@@ -29,25 +29,25 @@ pub extern "C" fn probe_batch(verbs: &mut ProbeVerbs, qp: &QpHandle, list: &&[Se
     0
 }
 
-/// A type 1 bind.
+/// Binds a type 1 window.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_bind_mw(verbs: &mut ProbeVerbs, qp: &QpHandle, mw: &MwHandle, bind: &MwBind) -> i32 {
     code(verbs.bind_mw(*qp, *mw, bind).map(drop).map_err(|error| error.errno()))
 }
 
-/// A doorbell for what a forgotten batch has left.
+/// Rings the doorbell for what a forgotten batch has left.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_ring_send_queue(verbs: &mut ProbeVerbs, qp: &QpHandle) -> i32 {
     code(verbs.ring_send_queue(*qp).map_err(|error| error.errno()))
 }
 
-/// A list of receives.
+/// Posts a list of receives.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_post_recv_list(verbs: &mut ProbeVerbs, qp: &QpHandle, list: &&[RecvWr<'_>]) -> i32 {
     code(verbs.post_recv_list(*qp, list).map_err(|bad| bad.error.errno()))
 }
 
-/// Completions one by one; gives their number, or an errno below zero.
+/// Takes completions one by one; returns their number, or an errno below zero.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_completions(verbs: &mut ProbeVerbs, cq: &CqHandle, take: extern "C" fn(&Completion)) -> i32 {
     let completions = match verbs.completions(*cq) {

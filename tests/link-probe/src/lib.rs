@@ -30,7 +30,7 @@ fn panicked(_: &core::panic::PanicInfo<'_>) -> ! {
     }
 }
 
-/// A use of the heap, which must not link.
+/// Uses the heap, which must not link.
 #[cfg(feature = "leak-alloc")]
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_leak(value: u8) -> *mut u8 {

@@ -1,5 +1,5 @@
-//! The machine of the probe: a mapped BAR, mapped memory, the barriers of the CPU, and a timer register. What each object of the
-//! verbs takes of its RAM.
+//! The machine of the probe: a mapped BAR, mapped memory, the barriers of the CPU, and a timer register. What each object of
+//! the verbs takes of its RAM.
 
 use core::mem::size_of;
 use core::ptr::NonNull;

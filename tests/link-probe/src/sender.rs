@@ -4,12 +4,12 @@ use bareverbs::{Completion, CqHandle, Errno, PostSendError, QpHandle, Remote, Se
 
 use crate::machine::ProbeVerbs;
 
-/// What C makes of a result.
+/// Returns a result as C has it.
 pub fn code(result: Result<(), Errno>) -> i32 {
     result.err().map_or(0, Errno::number)
 }
 
-/// An RDMA_WRITE with its doorbell.
+/// Posts an RDMA_WRITE with its doorbell.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_write(verbs: &mut ProbeVerbs, qp: &QpHandle, wr_id: u64, remote: &Remote, sge: &Sge) -> i32 {
     let written = verbs
@@ -19,7 +19,7 @@ pub extern "C" fn probe_write(verbs: &mut ProbeVerbs, qp: &QpHandle, wr_id: u64,
     code(written.map_err(|error| error.errno()))
 }
 
-/// Completions into the caller's slice; gives their number, or an errno below zero.
+/// Takes completions into the caller's slice; returns their number, or an errno below zero.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_poll_cq(verbs: &mut ProbeVerbs, cq: &CqHandle, out: &mut &mut [Completion]) -> i32 {
     verbs.poll_cq(*cq, out).map_or_else(|error| -error.errno().number(), |taken| taken as i32)

@@ -1,5 +1,5 @@
-//! The defmt logger of the tests: it keeps the frames as they would go over a wire, and decodes them with the strings in the file
-//! of the program that runs.
+//! The defmt logger of the tests: it keeps the frames as they would go over a wire, and decodes them with the strings in the
+//! file of the program that runs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{env, fs, mem};
@@ -50,7 +50,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty log. Waits until no other test has it.
+    /// Creates an empty log. Waits until no other test has it.
     ///
     /// # Errors
     /// The program cannot read its own file.
@@ -61,7 +61,7 @@ impl Log {
         Ok(Self { program, _alone: alone })
     }
 
-    /// The lines since the last call, each with its level.
+    /// Returns the lines since the last call, each with its level.
     ///
     /// # Errors
     /// The frames do not belong to the program, or the last one is not whole.

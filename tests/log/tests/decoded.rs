@@ -1,4 +1,5 @@
-//! The lines that the driver logs: each step, each error with its facts, each recovery. The frames are decoded as a host does it.
+//! The lines that the driver logs: each step, each error with its facts, each recovery. The frames are decoded as a host does
+//! it.
 
 use core::ops::ControlFlow;
 use core::time::Duration;
@@ -27,7 +28,7 @@ fn arm(host: &Host, fault: Fault) {
     host.with_device(|device| device.faults_mut().arm(fault));
 }
 
-/// The lines since the last call but those of single commands.
+/// Returns the lines since the last call but those of single commands.
 fn lines(log: &Log) -> Vec<String> {
     log.lines().unwrap().into_iter().filter(|line| !line.starts_with("TRACE")).collect()
 }

@@ -1,5 +1,5 @@
-//! Every public type of core and driver has `defmt::Format` and `Debug`. The compiler checks the lists; the sources are searched for
-//! types that are in no list.
+//! Every public type of core and driver has `defmt::Format` and `Debug`. The compiler checks the lists; the sources are
+//! searched for types that are in no list.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ macro_rules! logged {
     }};
 }
 
-/// A type without its path and its parameters.
+/// Returns a type without its path and its parameters.
 fn name_of(written: &str) -> &str {
     let path = written.split('<').next().unwrap_or(written).trim();
     path.rsplit("::").next().unwrap_or(path).trim()
@@ -67,7 +67,7 @@ impl Found {
         }
     }
 
-    /// The types that are in none of the lists.
+    /// Returns the types that are in none of the lists.
     fn missing(mut self, folder: &str, listed: &[&str], exceptions: &[(&str, &str)]) -> Vec<String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join("src");
         let mut folders = vec![root];

@@ -19,7 +19,7 @@ type Fields = BTreeMap<String, String>;
 /// What was sent under each mark.
 type Sent = BTreeMap<(String, String), Fields>;
 
-/// The name of a command: its opcode, and what it is about where one opcode serves several things.
+/// Returns the name of a command: its opcode, and what it is about where one opcode serves several things.
 fn command_name(input: &[u8]) -> String {
     let opcode = command::opcode(input).unwrap();
     let name = command::name(opcode);
@@ -55,7 +55,7 @@ fn by_name(fields: Vec<FieldValue>) -> Fields {
     fields.into_iter().map(|field| (field.name, text(&field.value))).collect()
 }
 
-/// Fields of the segments of a WQE; of several segments of one kind, with their numbers.
+/// Returns the fields of the segments of a WQE; of several segments of one kind, with their numbers.
 fn segments(decoded: &Decoded) -> Fields {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all = Fields::new();
@@ -134,7 +134,7 @@ fn last(field: &str) -> &str {
     field.rsplit('.').next().unwrap_or(field)
 }
 
-/// The differences, and the marks under which they were found.
+/// Returns the differences, and the marks under which they were found.
 fn differences(ours: &Sent, linux: &Sent) -> BTreeMap<Found, Vec<String>> {
     let mut all: BTreeMap<Found, Vec<String>> = BTreeMap::new();
     for (key, mine) in ours {

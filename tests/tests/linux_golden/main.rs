@@ -1,6 +1,6 @@
-//! What Linux's mlx5 driver and tools really sent to the simulated device (`tests/data/linux/README.md`): a fresh device
-//! answers it the same, this project's driver says the same in the same place or has a reason not to, and the decoders
-//! take all of it.
+//! Replays what Linux's mlx5 driver and tools sent to the simulated device (`tests/data/linux/README.md`). A new device must
+//! answer the same. This project's driver sends the same in the same place, or has a reason not to. The decoders accept all of
+//! it.
 
 mod compare;
 mod decoders;

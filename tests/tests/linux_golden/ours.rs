@@ -151,7 +151,7 @@ impl Fixture {
     }
 }
 
-/// Everything that [`crate::NEW`] has and this driver can do, under the same marks.
+/// Returns everything that [`crate::NEW`] has and this driver can do, under the same marks.
 pub(crate) fn recording() -> Vec<Line> {
     let buffer = Buffer::default();
     let recording = Recording::new(Box::new(buffer.clone()));

@@ -83,7 +83,7 @@ impl Host {
         if count == 0 { 0 } else { at }
     }
 
-    /// The output of a command.
+    /// Executes a command, and returns its output.
     fn run(&mut self, slot: u8, input: &[u8], output_len: usize) -> Vec<u8> {
         let at = QUEUE + u64::from(slot) * 64;
         let behind = |len: usize| len.saturating_sub(INLINE);
