@@ -123,7 +123,7 @@ pub struct AddressVector {
     pub grh: Option<GlobalRoute>,
 }
 
-/// Attributes of a queue pair (`ibv_qp_attr`). A modify looks only at those in its mask.
+/// Attributes of a queue pair (`ibv_qp_attr`). A modify uses only those in its mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct QpAttr {

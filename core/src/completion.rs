@@ -489,8 +489,8 @@ fn end_drain_or_report<P: Provider>(
     wanted: u32,
     pending_output: bool,
 ) -> Option<Result<Completion, PollCqError>> {
-    // The queue may have been filled between the look and the load of what was wanted. And what was taken before it was drained
-    // must not reach the caller after.
+    // The queue may have been filled between the peek and the load of `wanted`. And what was taken before it was drained must
+    // not reach the caller after.
     if !pending_output && state.ring.reader().peek() == Peek::Empty {
         slot.clean_done.store(wanted, Ordering::Release);
     }

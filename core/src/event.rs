@@ -38,8 +38,8 @@ pub enum Event {
     /// A queue of events was full, and some may be lost. Of completion queues none is: each counts as having had an event. The
     /// states of queue pairs and ports are to be queried.
     EventsLost,
-    /// An event of a queue that is not in the tables (destroyed since, or never made), or of a life of a queue pair before its
-    /// last RESET.
+    /// An event of a queue that is not in the tables (destroyed since, or never made), or of a queue pair before its last
+    /// RESET.
     Stray(AsyncEvent),
     /// An event type that this library does not know: type and subtype.
     Unknown(u8, u8),

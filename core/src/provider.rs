@@ -431,7 +431,7 @@ pub trait CompletionEvents {
     fn is_control(&self, vector: u16) -> bool;
 }
 
-/// What a look at the queues of completion events gives.
+/// What a poll of the completion event queues returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CompletionEvent {

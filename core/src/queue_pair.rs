@@ -1,4 +1,4 @@
-//! Queue pairs: made, moved through their states, looked up, destroyed.
+//! Queue pairs: creation, transitions, queries, destruction.
 
 use core::cell::Cell;
 
@@ -355,7 +355,7 @@ impl<'s, P: Provider> Verbs<'s, P> {
                     if let Some(cq) = self.shared.cqs.get(usize::from(cq.index())) {
                         let wanted = cq.clean_wanted.load(Ordering::Relaxed).wrapping_add(1);
                         cq.clean_wanted.store(wanted, Ordering::Release);
-                        // A sleeping poller would not look, and the slot would drain for ever.
+                        // A sleeping poller would not poll, and the slot would drain for ever.
                         cq.wake();
                     }
                 }

@@ -246,7 +246,7 @@ impl<'a, T: Transport> Wr<'a, T> {
 }
 
 /// A queue pair of a known transport that was ready to send when the value was created. It can break at any time, so posting
-/// still looks at the state.
+/// still checks the state.
 #[derive(Clone, Copy)]
 pub struct TypedQp<T> {
     handle: QpHandle,

@@ -180,7 +180,7 @@ operation_error! {
 }
 
 operation_error! {
-    /// Why a queue pair was not looked up in the device.
+    /// Why a queue pair was not queried.
     pub enum QueryQpError<E> {
         /// The handle is stale.
         Stale => Einval, "the queue pair's handle is stale";

@@ -367,7 +367,7 @@ impl CqRing for Ring {
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     ring: &'a Ring,
-    /// What the last look has found.
+    /// Result of the last peek.
     word: u32,
 }
 

@@ -30,8 +30,8 @@ fn iterate(queue: &mut CompletionQueue<'static, Device>, give: &mut dyn FnMut(u6
     queue.completions().for_each(|done| give(done.unwrap().wr_id));
 }
 
-/// `prepare` posts requests, `end` ends this life of the queue pair and `begin` begins the next as soon as it can. After that,
-/// none of the stale requests completes, and each later one does. The poller sees no invalid completion.
+/// `prepare` posts requests, `end` resets or destroys the queue pair, and `begin` starts the next one as soon as it can. After
+/// that, none of the stale requests completes, and each later one does. The poller sees no invalid completion.
 fn no_stale_completion_comes_after(
     take: Take,
     prepare: fn(&mut Harness),

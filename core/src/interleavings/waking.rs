@@ -32,7 +32,7 @@ fn an_event_wakes_who_waits() {
     });
 }
 
-/// A queue pair that is reset wakes who waits, since nothing else would make it look.
+/// The reset of a queue pair wakes its poller, since nothing else would make it poll.
 #[test]
 fn a_reset_wakes_who_waits() {
     check(|| {
@@ -74,7 +74,7 @@ fn an_event_is_reported_after_its_completion() {
         let (mut sends, mut queue) =
             (harness.verbs.take_send_queue(harness.qp).unwrap(), harness.verbs.take_cq(harness.cq).unwrap());
         let mut handler = harness.verbs.take_interrupt_handler().unwrap();
-        // Armed twice, as by somebody who looks from time to time.
+        // Armed twice, as by a thread that polls from time to time.
         queue.req_notify(false);
         sends.post_send(&send(1)).unwrap();
         handler.on_interrupt(1);

@@ -115,7 +115,7 @@ fn completions_that_are_being_taken_end_with_the_reset() {
     assert_eq!(harness.verbs.send_batch(harness.qp).unwrap().free_blocks(), 16);
 }
 
-/// The same completions go on with the next life of the queue pair, in which a request is a bind that was none before.
+/// The same completions continue after the RESET of the queue pair. A request is then a bind at an index that had none.
 #[test]
 fn completions_that_are_being_taken_go_on_after_the_reset() {
     let mut harness = Harness::new();
@@ -225,7 +225,7 @@ fn a_number_that_drains_in_one_queue_is_known_in_another() {
     assert_eq!(ids(&mut old), []);
 }
 
-/// Sends and receives complete into two queues, and one of them is at hand: only the other one is to be polled.
+/// Sends and receives complete into two queues, and the verbs have one of them: only the other one is to be polled.
 #[test]
 fn each_queue_that_is_out_is_drained_for_itself() {
     let mut harness = Harness::new();

@@ -251,7 +251,7 @@ impl Model {
         let too_many = window.is_some() && self.binds() == MWS;
         let full = PostSendError::QueueFull { needed, free };
         let state = self.verbs.qp(self.queues[n].qp).unwrap().state;
-        // Only these look at the state again.
+        // Only these read the state again.
         let type1 = matches!(*request, Request::Bind { window, .. } if self.kinds[window] == MwType::Type1);
         let expected = if type1 && state != QpState::Rts {
             Err(PostSendError::NotReady { state })
@@ -524,7 +524,7 @@ impl Model {
         }
         for n in 0..QPS {
             self.apply(&Op::Ring { qp: n });
-            // Retires what asks for no completion.
+            // Retires unsignaled requests.
             if self.queues[n].flying.is_empty() || self.verbs.qp(self.queues[n].qp).unwrap().state != QpState::Rts {
                 continue;
             }
@@ -572,7 +572,7 @@ impl Model {
         for queue in &self.queues {
             let (info, state) = (self.verbs.qp(queue.qp).unwrap(), self.device().qps[&queue.qpn].state);
             assert_eq!(info.state, state);
-            // What asks for no completion and was done before a queue pair broke is known when it is reset.
+            // Unsignaled requests that were executed before a queue pair broke retire when it is reset.
             assert!(state == QpState::Err || info.send_blocks == 0);
         }
         for window in 0..MWS {
