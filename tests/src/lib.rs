@@ -138,7 +138,7 @@ impl Node {
     /// Allocates `len` bytes that the device reaches.
     pub fn buffer(&self, len: usize) -> Buffer {
         let memory = self.host.memory(len);
-        // Odd within a page as the application sees it, to keep apart what must not be mixed.
+        // Not page-aligned for the application, so that its addresses and the device's differ.
         let addr = CALLER_BASE + memory.device_addr();
         Buffer { memory, addr }
     }

@@ -631,7 +631,7 @@ fn an_unbind_ignores_region_address_and_access() {
     let done = fixture.pair.a.completions(fixture.ready.cq, 2);
     assert!(done.iter().all(|done| done.status == WcStatus::Success), "{done:?}");
     assert_eq!(fixture.pair.a.snapshot().device.engine.bound_windows, 0);
-    // Checks before that row still count, and those that do not look at the region.
+    // Checks before that row still count, and those that do not read the region.
     let handle = fixture.stale_mw;
     let stale = fixture.pair.a.verbs.bind_mw(fixture.ready.qp, handle, &unbind);
     refused!(stale, Einval, BindMwError::Refused(BindRefused::StaleWindow));
@@ -695,7 +695,7 @@ fn a_datagram_queue_pair_binds_no_windows() {
         length: 4096,
         access: Access::REMOTE_READ,
     };
-    // The transport is looked at before the state.
+    // The transport is checked before the state.
     refused!(node.verbs.bind_mw(ud.qp, mw, &bind), Einval, BindMwError::Transport { qp_type: QpType::Ud });
     ud_to_rts(&mut node, ud.qp);
     refused!(node.verbs.bind_mw(ud.qp, mw, &bind), Einval, BindMwError::Transport { qp_type: QpType::Ud });

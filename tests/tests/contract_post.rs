@@ -329,7 +329,7 @@ fn as_many_sges_as_the_queue_takes() {
 fn messages_longer_than_the_device_sends() {
     let mut fixture = Fixture::new(QpType::Rc);
     let max = fixture.pair.a.verbs.query_device().max_msg_size;
-    // No byte of it is ever looked at, so there need not be any.
+    // No byte of it is ever read, so there need not be any.
     let (start, map) = (1 << 32, OffsetMap::default());
     let mr = register_mapped(&mut fixture.pair.a.verbs, fixture.a.pd, start, max + 4096, Access::LOCAL_WRITE, &map).unwrap();
     let lkey = fixture.pair.a.verbs.mr(mr).unwrap().lkey;

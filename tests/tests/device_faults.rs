@@ -531,18 +531,18 @@ fn a_command_under_way_ends_when_the_firmware_reports_that_it_stopped() {
 fn a_health_counter_that_stands_still() {
     let mut fixture = Fixture::new();
     let host = fixture.node.host.clone();
-    let look = |node: &mut Node| {
+    let health = |node: &mut Node| {
         host.world().advance(Duration::from_secs(1));
         node.verbs.provider_mut().health().unwrap()
     };
-    assert!(look(&mut fixture.node).is_well());
+    assert!(health(&mut fixture.node).is_well());
     host.with_device(|device| device.freeze_health(true));
     for misses in 1..=5 {
-        let health = look(&mut fixture.node);
+        let health = health(&mut fixture.node);
         assert_eq!((health.misses, health.stuck, health.is_well()), (misses, misses >= 3, misses < 3));
     }
     host.with_device(|device| device.freeze_health(false));
-    assert!(look(&mut fixture.node).is_well(), "it lives again");
+    assert!(health(&mut fixture.node).is_well(), "it lives again");
 }
 
 /// The states that are reached below, without a peer.

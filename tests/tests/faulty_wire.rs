@@ -16,7 +16,7 @@ fn message(n: u64) -> Vec<u8> {
     bytes
 }
 
-/// Sends `messages` over a wire with `faults` and looks at each where it arrives. When it ended, and what the wire did.
+/// Sends `messages` over a wire with `faults` and checks each where it arrives. When it ended, and what the wire did.
 fn stream(messages: u64, faults: WireFaults, seed: u64) -> (Instant, WireStats) {
     const SLOT: usize = 4096;
     const DEPTH: u64 = 32;

@@ -1,4 +1,4 @@
-//! From bring-up to teardown and again: nothing leaks, pages come and go, events come when they are asked for.
+//! From bring-up to teardown and again: nothing leaks, pages come and go, events come when they are requested.
 
 use core::ops::ControlFlow;
 use core::time::Duration;
@@ -497,7 +497,7 @@ fn completion_events_come_when_asked_for_and_once() {
     };
     let event = vec![Event::Completion(a.cq)];
     let arm = |pair: &mut Pair| pair.a.verbs.req_notify_cq(a.cq, false).unwrap();
-    // Not asked for.
+    // Not requested.
     write(&mut pair);
     assert_eq!(poll_events(&mut pair.a), []);
     assert_eq!(pair.a.poll(a.cq).len(), 1);

@@ -191,7 +191,7 @@ fn a_modify_without_state_stays_where_it_is() {
     let mut walker = Walker::new();
     for (state, mask) in [(Init, M::ACCESS_FLAGS), (Rts, M::MIN_RNR_TIMER), (Sqd, M::RETRY_CNT | M::AV)] {
         walker.go(state);
-        // The state in the attributes is not looked at.
+        // The state in the attributes is ignored.
         walker.modify(Reset, mask).unwrap();
         assert_eq!(walker.state(), state);
     }
@@ -338,7 +338,7 @@ fn query_tells_what_the_device_has() {
     assert_eq!(pair.a.verbs.query_qp(a.qp).unwrap().attr.sq_psn.get(), 3);
     assert_eq!(pair.b.verbs.query_qp(b.qp).unwrap().attr.rq_psn.get(), 3);
 
-    // The device goes to ERR by itself; who asks it knows before the completion is taken.
+    // The device moves to ERR on its own; a query shows it before the completion is taken.
     let op = SendOp::Write { payload: Payload::Sges(&[here.sge(0, 8)]), remote: Remote { addr: 0, ..there.remote(0) } };
     pair.a.verbs.post_send(a.qp, &signaled(2, op)).unwrap();
     pair.world.advance(Duration::from_millis(1));
@@ -409,7 +409,7 @@ fn sqd_drains_what_is_sent_and_keeps_what_is_posted() {
     pair.assert_no_findings();
 }
 
-/// Identifiers and statuses, sends and receives apart.
+/// Returns identifiers and statuses, sends and receives separately.
 fn by_queue(found: &[Completion]) -> [Vec<(u64, WcStatus)>; 2] {
     [false, true].map(|receives| {
         let of_queue = found.iter().filter(|done| (done.opcode == WcOpcode::Recv) == receives);

@@ -1,4 +1,4 @@
-//! Every operation of a reliable connection, there and back, every byte looked at.
+//! Every operation of a reliable connection, in both directions, with every byte checked.
 
 use bareverbs::{Access, Mtu, Payload, RecvWr, Remote, SendFlags, SendOp, SendWr, WcData, WcOpcode, WcStatus};
 use bareverbs_tests::{Connection, End, Pair, end, pattern, signaled};

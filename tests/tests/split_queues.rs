@@ -18,8 +18,8 @@ use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
 use bareverbs_tests::{ALL_ACCESS, CAP, Connection, Driver, End, Node, Region, pattern, rc_steps, refused, signaled, to_state};
 
-/// Queue pairs that the stream of messages goes over, one after the other.
-const LIVES: u64 = 8;
+/// Generations: queue pairs that the stream of messages uses, one after the other.
+const GENERATIONS: u64 = 8;
 /// Messages of each.
 const MESSAGES: u64 = 500;
 /// Sends in flight, and receives posted.
@@ -30,7 +30,8 @@ const BEHIND: u64 = 5;
 /// Longest wait for another thread; a loaded machine may delay one for seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who waits for a completion: the upper four bits of its identifier. Below are the life (28 bits) and the number.
+/// The thread that waits for a completion: the upper four bits of its identifier. Below are the generation (28 bits) and the
+/// number.
 #[derive(Clone, Copy)]
 enum Of {
     Send,
@@ -38,12 +39,12 @@ enum Of {
     Control,
 }
 
-fn id(of: Of, life: u64, number: u64) -> u64 {
-    (of as u64) << 60 | life << 32 | number
+fn id(of: Of, generation: u64, number: u64) -> u64 {
+    (of as u64) << 60 | generation << 32 | number
 }
 
-fn message(life: u64, number: u64) -> Vec<u8> {
-    pattern(life << 32 | number, LEN)
+fn message(generation: u64, number: u64) -> Vec<u8> {
+    pattern(generation << 32 | number, LEN)
 }
 
 fn slot(number: u64) -> usize {
@@ -101,35 +102,37 @@ fn poll(
     }
 }
 
-/// Sends the messages of each life, breaks its queue pair, and gives the queue back when every send has completed.
+/// Sends the messages of each generation, breaks its queue pair, and gives the queue back when every send has completed.
 fn send(
-    lives: &Receiver<SendQueue<'static, Driver>>,
+    queues: &Receiver<SendQueue<'static, Driver>>,
     back: &Sender<SendQueue<'static, Driver>>,
     done: &Receiver<Completion>,
     mut from: Region,
     good: Remote,
 ) {
-    for (life, mut queue) in (0..).zip(lives) {
+    for (generation, mut queue) in (0..).zip(queues) {
         let (mut posted, mut completed) = (0, 0);
         while completed < MESSAGES {
             let mut batch = queue.batch().unwrap();
             while posted < MESSAGES && posted < completed + DEPTH {
-                from.buffer.write(slot(posted), &message(life, posted));
+                from.buffer.write(slot(posted), &message(generation, posted));
                 let sges = [from.sge(slot(posted), LEN)];
                 let op = SendOp::Send { payload: Payload::Sges(&sges) };
-                batch.post(&signaled(id(Of::Send, life, posted), op)).unwrap();
+                batch.post(&signaled(id(Of::Send, generation, posted), op)).unwrap();
                 posted += 1;
             }
             drop(batch);
             let completion = take(done, "a send completes");
-            assert_eq!((completion.wr_id, completion.status), (id(Of::Send, life, completed), WcStatus::Success));
+            assert_eq!((completion.wr_id, completion.status), (id(Of::Send, generation, completed), WcStatus::Success));
             completed += 1;
         }
         let wrong = SendOp::Write { payload: Payload::Inline(b"x"), remote: Remote { addr: 0, ..good } };
-        queue.post_send(&signaled(id(Of::Send, life, posted), wrong)).unwrap();
+        queue.post_send(&signaled(id(Of::Send, generation, posted), wrong)).unwrap();
         posted += 1;
         for _ in 0..BEHIND {
-            match queue.post_send(&signaled(id(Of::Send, life, posted), SendOp::Send { payload: Payload::Inline(b"late") })) {
+            match queue
+                .post_send(&signaled(id(Of::Send, generation, posted), SendOp::Send { payload: Payload::Inline(b"late") }))
+            {
                 Ok(()) => posted += 1,
                 Err(error) => assert_eq!(error, PostSendError::NotReady { state: QpState::Err }),
             }
@@ -137,23 +140,23 @@ fn send(
         for number in completed..posted {
             let completion = take(done, "a send that fails completes");
             let status = if number == MESSAGES { WcStatus::RemAccessErr } else { WcStatus::WrFlushErr };
-            assert_eq!((completion.wr_id, completion.status), (id(Of::Send, life, number), status));
+            assert_eq!((completion.wr_id, completion.status), (id(Of::Send, generation, number), status));
         }
         back.send(queue).unwrap();
     }
 }
 
-/// Receives the messages of each life, and gives the queue back when every receive has completed.
+/// Receives the messages of each generation, and gives the queue back when every receive has completed.
 fn receive(
-    lives: &Receiver<RecvQueue<'static, Driver>>,
+    queues: &Receiver<RecvQueue<'static, Driver>>,
     back: &Sender<RecvQueue<'static, Driver>>,
     done: &Receiver<Completion>,
     to: &Region,
 ) {
-    for (life, mut queue) in (0..).zip(lives) {
+    for (generation, mut queue) in (0..).zip(queues) {
         let mut post = |number| {
             let sges = [to.sge(slot(number), LEN)];
-            queue.post_recv(&RecvWr { wr_id: id(Of::Recv, life, number), sges: &sges })
+            queue.post_recv(&RecvWr { wr_id: id(Of::Recv, generation, number), sges: &sges })
         };
         for number in 0..DEPTH {
             post(number).unwrap();
@@ -161,12 +164,15 @@ fn receive(
         let (mut posted, mut completed, mut received) = (DEPTH, 0, 0);
         while completed < posted {
             let completion = take(done, "a receive completes");
-            assert_eq!(completion.wr_id, id(Of::Recv, life, completed));
+            assert_eq!(completion.wr_id, id(Of::Recv, generation, completed));
             completed += 1;
             if completion.status == WcStatus::Success {
                 assert_eq!(completion.byte_len as usize, LEN);
                 let bytes = to.buffer.read(slot(received), LEN);
-                assert!(bytes == message(life, received), "message {received} of life {life} is not what was sent");
+                assert!(
+                    bytes == message(generation, received),
+                    "message {received} of generation {generation} is not what was sent"
+                );
                 received += 1;
                 match post(posted) {
                     Ok(()) => posted += 1,
@@ -176,7 +182,7 @@ fn receive(
                 assert_eq!(completion.status, WcStatus::WrFlushErr);
             }
         }
-        assert_eq!(received, MESSAGES, "all of life {life}");
+        assert_eq!(received, MESSAGES, "all of generation {generation}");
         back.send(queue).unwrap();
     }
 }
@@ -327,8 +333,8 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
     let (send_route, sends) = channel();
     let (recv_route, recvs) = channel();
     let (control_route, controls) = channel();
-    let (send_lives, send_queues) = channel();
-    let (recv_lives, recv_queues) = channel();
+    let (to_sender, send_queues) = channel();
+    let (to_receiver, recv_queues) = channel();
     let (send_back, used_sends) = channel();
     let (recv_back, used_recvs) = channel();
     thread::scope(|scope| {
@@ -348,11 +354,11 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
         let end = End { pd, cq, qp: QpHandle::NONE, qpn: bareverbs::Qpn::new(0) };
         let mut control = Control { verbs, end, remote, done: controls, seen: HashSet::new(), events: Vec::new(), next: 0 };
         let mut round = 0;
-        for _ in 0..LIVES {
+        for _ in 0..GENERATIONS {
             let (near, far) = (control.create(), control.create());
             control.connect(near, far);
-            send_lives.send(verbs.lock().take_send_queue(near).unwrap()).unwrap();
-            recv_lives.send(verbs.lock().take_recv_queue(far).unwrap()).unwrap();
+            to_sender.send(verbs.lock().take_send_queue(near).unwrap()).unwrap();
+            to_receiver.send(verbs.lock().take_recv_queue(far).unwrap()).unwrap();
             refused!(verbs.lock().destroy_qp(near), Ebusy, DestroyQpError::Taken);
             let (mut used_send, mut used_recv) = (None, None);
             let start = WallClock::now();
@@ -370,10 +376,10 @@ fn every_queue_in_its_own_thread_while_queue_pairs_come_and_go() {
             verbs.lock().destroy_qp(near).unwrap();
             verbs.lock().destroy_qp(far).unwrap();
         }
-        drop((send_lives, recv_lives));
+        drop((to_sender, to_receiver));
         sender.join().unwrap();
         receiver.join().unwrap();
-        assert!(round >= LIVES, "{round} rounds");
+        assert!(round >= GENERATIONS, "{round} rounds");
         let unexpected = control.events.iter().filter(|event| !matches!(event, Event::Stray(_) | Event::Completion(_)));
         assert_eq!(unexpected.count(), 0, "{:?}", control.events);
         refused!(verbs.lock().destroy_cq(cq), Ebusy, DestroyCqError::Taken);

@@ -49,7 +49,7 @@ class WrongDevice:
         try:
             self._answer_client()
         except OSError:
-            # QEMU is gone, or nobody came.
+            # QEMU is gone, or no client connected.
             return
 
     def _answer_client(self):

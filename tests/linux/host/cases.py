@@ -437,7 +437,7 @@ CASES = [
         timeout=600,
     ),
     own_driver(
-        "vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and what mends it", typical_seconds=30
+        "vfio-refused", "what stands in the way of a card behind VFIO: each with its reason and its remedy", typical_seconds=30
     ),
     own_driver("vfio-group", "a card that shares its IOMMU group with another function", devices=1, companion=True),
     own_driver(

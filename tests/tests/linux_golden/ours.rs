@@ -7,7 +7,7 @@ use bareverbs_sim::DeviceConfig;
 use bareverbs_sim::in_process::{Host, World, WorldConfig};
 use bareverbs_tests::{Connection, End, Node, Pair, Region, rc_steps, signaled, to_rts, uc_steps};
 
-/// What a tool asks for: as its source or its manual page says.
+/// The parameters of a tool, from its source or its manual page.
 struct Tool {
     mark: &'static str,
     qp_type: QpType,

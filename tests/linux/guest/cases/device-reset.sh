@@ -23,7 +23,7 @@ begin() {
 	sleep 1
 	kill -0 $server && kill -0 $client && return
 	sed 's/^/#| /' /tmp/server /tmp/step
-	fail "$1 ended by itself"
+	fail "$1 ended on its own"
 }
 
 # end_both: killed, without a chance to clean up.

@@ -21,7 +21,7 @@ expect "what is in the way" "IOMMU group [0-9]+ is not viable: it also has $neig
 has $card vfio-pci
 step "devices" bareverbs devices
 expect "the group" "IOMMU group [0-9]+ is not viable: it also has $neighbour, bound to virtio-pci"
-expect "what mends it" "remedy: sudo bareverbs bind --group $card"
+expect "the remedy" "remedy: sudo bareverbs bind --group $card"
 refused "info" 1 "IOMMU group [0-9]+ is not viable" bareverbs info --device $card
 has $neighbour virtio-pci
 step "bind --group" bareverbs bind --group $card

@@ -5,7 +5,7 @@ echo vfio-pci >/sys/bus/pci/devices/$card/driver_override
 echo $card >/sys/bus/pci/drivers_probe
 step "devices" bareverbs devices
 expect "the reason" "no IOMMU translates the DMA of $card"
-expect "what mends it" "remedy: .*(IOMMU|VT-d|iommu)"
+expect "the remedy" "remedy: .*(IOMMU|VT-d|iommu)"
 refused "info" 1 "no IOMMU translates the DMA of $card" bareverbs info --device $card
 refused "the main job" 1 "no IOMMU translates the DMA of $card" bareverbs --device $card
 refused "bind" 1 "no IOMMU" bareverbs bind $card

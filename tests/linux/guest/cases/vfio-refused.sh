@@ -1,14 +1,14 @@
-# What stands in the way of a job on a card, each with its reason and what mends it; the card and the machine stay as they are.
+# What stands in the way of a job on a card, each with its reason and its remedy; the card and the machine stay as they are.
 load_mlx5 || return
 card=0000:01:00.0
 other=0000:02:00.0
 driver_of() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")" 2>/dev/null; }
 
 refused "VFIO is not loaded" 1 "the kernel module vfio-pci is not loaded" bareverbs info --device $card
-expect "the command that mends it" "sudo modprobe vfio-pci"
+expect "the remedy" "sudo modprobe vfio-pci"
 load vfio_pci && load vfio_iommu_type1
 refused "the kernel's driver has it" 1 "$card is bound to mlx5_core, not to vfio-pci" bareverbs info --device $card
-expect "the command that mends it" "sudo bareverbs bind $card"
+expect "the remedy" "sudo bareverbs bind $card"
 if [ "$(driver_of $card)" = mlx5_core ]; then pass "it still has it"; else fail "the kernel's driver lost it"; fi
 unload_mlx5
 refused "no driver has it" 1 "bound to no driver" bareverbs info --device $card
@@ -25,14 +25,14 @@ configuration >/tmp/before
 
 # A user that may not, and then one that may: nothing but these files and the limit of locked memory.
 refused "the file of VFIO" 1 "/dev/vfio/vfio may not be opened by this user|/dev/vfio/$group may not" su user -c "bareverbs info --device $card"
-expect "the command that mends it" "chown \\\$USER /dev/vfio/"
+expect "the remedy" "chown \\\$USER /dev/vfio/"
 chmod 666 /dev/vfio/vfio
 refused "the file of the group" 1 "/dev/vfio/$group may not be opened by this user" su user -c "bareverbs info --device $card"
 chown user "/dev/vfio/$group"
 ulimit -l 1024
 refused "the limit of locked memory" 1 "may lock 1048576 bytes of memory \(RLIMIT_MEMLOCK\), and [0-9]+ are needed" \
 	su user -c "bareverbs info --device $card"
-expect "the command that mends it" "ulimit -l [0-9]+"
+expect "the remedy" "ulimit -l [0-9]+"
 needed=$(sed -n 's/.*ulimit -l \([0-9]*\).*/\1/p' /tmp/step | head -n 1)
 ulimit -l $((needed + 8192))
 step "a user with these files and that limit" su user -c "bareverbs --device $card -n 20"

@@ -1,4 +1,4 @@
-# Cards that go away under a running job: asked for by the kernel, pulled out, stuck; the job says so and ends by itself.
+# Cards that go away under a running job: requested by the kernel, pulled out, stuck; the job says so and ends on its own.
 vfio_cards || return
 
 # run_job CARD...: the main job without end on these cards, in the background, until data moves.
@@ -12,7 +12,7 @@ run_job() {
 	sleep 4
 	if kill -0 $job; then pass "the job runs"; else fail "the job ended before anything happened"; fi
 }
-# job_ends NAME PATTERN: by itself, with status 1 and a line like this.
+# job_ends NAME PATTERN: on its own, with status 1 and a line like this.
 job_ends() {
 	# The kernel resets a device that a process leaves, and waits for a minute for one that is not there.
 	if wait_for 100 ended $job; then pass "$1: the job ends"; else fail "$1: the job does not end"; fi
@@ -36,7 +36,7 @@ echo "$card0" >/sys/bus/pci/drivers_probe
 wait_for 60 test -e "/sys/bus/pci/drivers/vfio-pci/$card0"
 step "bound again, it works" bareverbs --device "$card0" -n 20
 
-# The firmware stops; a reset mends it.
+# The firmware stops; a reset recovers it.
 run_job "$card1"
 host health 2 0x1 fatal
 job_ends "broken" "$card1.*(broken|the firmware stopped)"
