@@ -27,7 +27,7 @@ struct Input {
     mode: u8,
 }
 
-/// A completion: any bytes, then those fields put right that are asked for, so that more than noise is tried.
+/// A completion: any bytes, then the chosen fields are made valid, so that more than noise is tried.
 #[derive(Arbitrary, Debug)]
 struct Entry {
     bytes: [u8; CQE],

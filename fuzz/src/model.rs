@@ -250,7 +250,7 @@ impl Model {
     pub fn complete(&self, qp: usize, operation: Operation, key: u32, start: usize, length: usize) -> WcStatus {
         let Some(qp) = get(&self.qps, qp) else { return WcStatus::GeneralErr };
         let Some(peer) = qp.peer.and_then(|peer| get(&self.qps, peer)) else { return WcStatus::RetryExcErr };
-        // Without bytes no key is looked at.
+        // Without bytes no key is checked.
         if length == 0 {
             return WcStatus::Success;
         }

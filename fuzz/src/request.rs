@@ -88,7 +88,7 @@ pub struct Request {
     pub operation: Operation,
     fence: bool,
     solicited: bool,
-    /// Whether a completion is asked for.
+    /// Whether a completion is requested.
     pub signaled: bool,
 }
 

@@ -91,7 +91,7 @@ pub enum ObjectAccess {
 
 /// An object that a command names.
 ///
-/// User memory that a queue or a key lies in is not among them: a device checks whose it is where it looks up addresses in it.
+/// User memory that a queue or a key lies in is not among them: a device checks its owner where it translates addresses in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectRef {
     /// What the command does to it.

@@ -150,7 +150,7 @@ fn a_device_may_answer_anything() {
                 came_up += 1;
                 let mut verbs = Verbs::new(driver, &mut storage);
                 use_it(&mut verbs);
-                let Ok(driver) = verbs.into_provider() else { panic!("nothing is out") };
+                let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
                 let stats = driver.statistics();
                 let sum = stats.pages_free + stats.pages_held + stats.pages_lost + stats.pages_used;
                 assert_eq!(sum as usize, PAGES, "seed {seed}: every page is in one place: {stats:?}");
@@ -178,7 +178,7 @@ fn a_driver_may_be_made_where_it_stays() {
                 let mut storage = Storage::<&mut Driver, 1, 1, 1, 1, 1>::new([RINGS.view()]);
                 let mut verbs = Verbs::new(driver, &mut storage);
                 use_it(&mut verbs);
-                let Ok(driver) = verbs.into_provider() else { panic!("nothing is out") };
+                let Ok(driver) = verbs.into_provider() else { panic!("a queue is taken") };
                 let _ = driver.take_down();
             }
             Err(error) => assert!(error.pages_kept as usize <= PAGES, "seed {seed}: {error:?}"),

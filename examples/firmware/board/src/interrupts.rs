@@ -70,7 +70,7 @@ pub fn taken(index: usize) -> u32 {
 pub fn wait(index: usize, before: u32, timeout: Duration) -> Option<u32> {
     let deadline = Timer.now().after(timeout);
     loop {
-        // An interrupt that comes between the look and the sleep ends the sleep at once.
+        // An interrupt between the check and the sleep ends the sleep at once.
         let result = held(|| {
             let now = taken(index);
             if now != before {

@@ -494,7 +494,7 @@ impl Function {
 fn wait(timeout: Duration, mut has_happened: impl FnMut() -> bool) -> bool {
     let deadline = Timer.now().after(timeout);
     loop {
-        // In this order: what happened in time counts, however late it is looked at.
+        // In this order: an event in time counts, however late it is read.
         let late = Timer.now() >= deadline;
         if has_happened() {
             return true;

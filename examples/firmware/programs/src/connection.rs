@@ -232,7 +232,7 @@ impl Connection {
         self.rdma.destroy_cq(self.cq).during("destroy_cq")?;
         self.rdma.dereg_mr(self.region).during("dereg_mr")?;
         self.rdma.dealloc_pd(self.pd).during("dealloc_pd")?;
-        let card = self.rdma.into_provider().ok().during("a queue is out")?;
+        let card = self.rdma.into_provider().ok().during("a queue is taken")?;
         let report = card.teardown().map_err(|(error, _)| error).during("taking the card down")?.1;
         println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
         Ok(())

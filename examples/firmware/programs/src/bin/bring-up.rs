@@ -31,7 +31,7 @@ fn main() -> Result<(), Failure> {
     let port = verbs.query_port(1).during("query_port")?;
     println!("port 1: {:?}, LID {}, MTU {}", port.state, port.lid.get(), port.active_mtu.bytes());
 
-    let card = verbs.into_provider().ok().during("a queue is out")?;
+    let card = verbs.into_provider().ok().during("a queue is taken")?;
     let report = card.teardown().map_err(|(error, _)| error).during("taking it down")?.1;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())

@@ -121,7 +121,7 @@ fn main() -> Result<(), Failure> {
     let mut verbs = Verbs::new(card, TABLES.try_take().during("the tables are in use")?);
     write(&mut verbs, buffer)?;
 
-    let card = verbs.into_provider().ok().during("a queue is out")?;
+    let card = verbs.into_provider().ok().during("a queue is taken")?;
     let report = card.teardown().map_err(|(error, _)| error).during("teardown")?.1;
     println!("down: {} of {} pages came back", report.pages_back, report.pages_given);
     Ok(())

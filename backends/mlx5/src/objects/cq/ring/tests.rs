@@ -75,11 +75,11 @@ fn every_kind_of_entry() {
         (3, Peek::Other, RawKind::Recv, imm),
         (4, Peek::Other, RawKind::Recv, WcData::Invalidated(Rkey::new(0xdead_beef))),
     ];
-    for (index, (opcode, look, kind, data)) in kinds.into_iter().enumerate() {
+    for (index, (opcode, peek, kind, data)) in kinds.into_iter().enumerate() {
         assert_eq!(take(&mut cq), None);
         put(&shared, index as u32, opcode, 0x12_3456, 0xfedc);
         let mut reader = cq.reader();
-        assert_eq!(reader.peek(), look, "{opcode}");
+        assert_eq!(reader.peek(), peek, "{opcode}");
         assert_eq!((reader.cookie(), reader.byte_len()), (Some(0x12_3457), 1234));
         assert_eq!(take(&mut cq), Some(Ok(expected(kind, data))));
     }
