@@ -1,4 +1,4 @@
-//! The I/O address space of a device: what of this process's memory it reaches, and where.
+//! The I/O address space of a device: the memory of this process that it can access, and the I/O virtual addresses.
 #![expect(unsafe_code, reason = "mapping memory for a device hands it to the device")]
 
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use crate::error::Error;
 use crate::iova::{Iovas, parse_reserved};
 use crate::pci::{Obstacle, Process};
 
-/// The address spaces of this process by IOMMU group: devices of one group share one, the kernel allows no other way.
+/// The address spaces of this process by IOMMU group. The kernel requires that devices of one group share an address space.
 static SPACES: Mutex<BTreeMap<u32, Weak<AddressSpace>>> = Mutex::new(BTreeMap::new());
 
-/// The addresses of all of them.
+/// The allocator of addresses for all of them.
 static IOVAS: Mutex<Iovas> = Mutex::new(Iovas::new());
 
 /// An I/O address space: a VFIO container, or an I/O address space of iommufd.
 pub(crate) struct AddressSpace {
     ops: Arc<dyn VfioOps>,
-    /// First and last address of what the platform keeps for itself.
+    /// First and last addresses of the reserved ranges of the platform.
     reserved: Vec<(u64, u64)>,
     has_direct_mapping: bool,
 }
 
 impl AddressSpace {
-    /// The address space of an IOMMU group.
+    /// Returns the address space of an IOMMU group, and opens it for the first device of the group.
     pub(crate) fn of_group(group: u32) -> Result<Arc<Self>, Error> {
         let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(space) = spaces.get(&group).and_then(Weak::upgrade) {
@@ -49,38 +49,38 @@ impl AddressSpace {
         Ok(space)
     }
 
-    /// Whether the platform's firmware has a mapping of its own in it, with which Linux gives the group to no user.
+    /// Returns whether the firmware requires a direct mapping (RMRR), for which Linux refuses the group to users.
     pub(crate) const fn has_direct_mapping(&self) -> bool {
         self.has_direct_mapping
     }
 
-    /// What VFIO knows it as.
+    /// Returns the VFIO container or the iommufd.
     pub(crate) fn ops(&self) -> Arc<dyn VfioOps> {
         self.ops.clone()
     }
 
-    /// Locks the `len` bytes at `base` in memory and lets the device reach them; gives their I/O virtual address, which is
-    /// congruent to the address modulo `align`.
+    /// Locks the `len` bytes at `base` in memory and maps them for the device. Returns their I/O virtual address, which is congruent
+    /// to `base` modulo `align`.
     ///
     /// # Safety
     /// The bytes are whole pages, mapped readable and writable in this process until [`AddressSpace::unmap`] has succeeded.
     /// Until then the device may read and write them at any time, so that no Rust reference to them exists.
     pub(crate) unsafe fn map(&self, base: NonNull<u8>, len: usize, align: u64) -> Result<u64, Error> {
         let addr = base.addr().get() as u64;
-        let taken = IOVAS.lock().unwrap_or_else(PoisonError::into_inner).take(len as u64, align, addr, &self.reserved);
+        let taken = IOVAS.lock().unwrap_or_else(PoisonError::into_inner).allocate(len as u64, align, addr, &self.reserved);
         let iova = taken.ok_or(Error::NoAddresses { len: len as u64 })?;
-        // SAFETY: as promised by the caller; the address range is one that nothing else is mapped at.
+        // SAFETY: as promised by the caller; nothing else is mapped at the address range.
         let mapped = unsafe { self.ops.vfio_dma_map(iova, len, base.as_ptr()) };
         mapped.map(|()| iova).map_err(|error| {
-            IOVAS.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+            IOVAS.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
             map_error(error, len)
         })
     }
 
-    /// Takes the `len` bytes at `iova` from the device; from then on it cannot reach them.
+    /// Unmaps the `len` bytes at `iova`, so that the device can no longer access them.
     pub(crate) fn unmap(&self, iova: u64, len: usize) -> Result<(), Error> {
         self.ops.vfio_dma_unmap(iova, len).map_err(|error| Error::vfio("the IOMMU mapping cannot be taken away", error))?;
-        IOVAS.lock().unwrap_or_else(PoisonError::into_inner).give_back(iova);
+        IOVAS.lock().unwrap_or_else(PoisonError::into_inner).free(iova);
         Ok(())
     }
 }
@@ -110,7 +110,7 @@ fn open() -> Result<Arc<dyn VfioOps>, Error> {
     space.map(|space| Arc::new(space) as Arc<dyn VfioOps>).map_err(|error| Error::vfio("iommufd", error))
 }
 
-/// Why a file of VFIO did not open.
+/// Converts the error of opening a VFIO file.
 pub(crate) fn open_error(error: io::Error, path: PathBuf) -> Error {
     match (error.raw_os_error().map(rustix::io::Errno::from_raw_os_error), std::fs::metadata(&path)) {
         (Some(rustix::io::Errno::NOENT), _) => Error::Obstacle(Obstacle::NoFile { path }),
@@ -122,7 +122,8 @@ pub(crate) fn open_error(error: io::Error, path: PathBuf) -> Error {
     }
 }
 
-/// Bytes that this process has locked (`VmLck`) or pinned for devices (`VmPin`): one of them counts against the limit.
+/// Returns the bytes that this process has locked (`VmLck`) or pinned for devices (`VmPin`): the larger of the two counts against
+/// the limit.
 fn locked() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = |name: &str| {
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_name_what_the_user_can_do() {
+    fn errors_name_the_cause_that_the_user_can_remove() {
         let of = |errno, path: &str| open_error(io::Error::from_raw_os_error(errno), path.into());
         assert!(matches!(of(2, "/dev/vfio/7"), Error::Obstacle(Obstacle::NoFile { .. })));
         assert!(matches!(of(13, "/dev/null"), Error::Obstacle(Obstacle::NoAccess { uid: 0, .. })));

@@ -13,29 +13,29 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::error::Error;
 use crate::open_function::OpenFunction;
 
-/// The mapping, for as long as anything made of it lives.
+/// The mapping, which lives until the BAR, its doorbells and its words are dropped.
 #[derive(Debug)]
 struct Mapped {
     base: NonNull<u8>,
     len: usize,
-    /// Whose registers they are: nobody opens the function again while they are here.
+    /// The function of the registers, which cannot be opened again while they are mapped.
     _function: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: a range of addresses that belongs to the value; it gives no access to what lies there.
+// SAFETY: a range of addresses that belongs to the value, which gives no access to the memory.
 unsafe impl Send for Mapped {}
 // SAFETY: as above, and nothing changes through a shared reference.
 unsafe impl Sync for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to the value, which everything that points into it holds. Should the kernel refuse, the
-        // registers stay mapped and are not used.
+        // SAFETY: the mapping belongs to the value, and every pointer into it keeps the value alive. If the kernel refuses, the
+        // registers stay mapped and unused.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// The registers of a card, for as long as the value or a doorbell made of it lives. VFIO maps them uncached.
+/// The registers of a card. VFIO maps them uncached; they stay mapped until the value and all its doorbells are dropped.
 #[derive(Debug)]
 pub struct Bar {
     registers: MappedBar,
@@ -96,7 +96,7 @@ impl Registers for Bar {
     }
 }
 
-/// Doorbell registers of a [`Bar`], which stays mapped as long as they are here.
+/// Doorbell registers of a [`Bar`], which stays mapped until this value is dropped.
 #[derive(Debug)]
 pub struct BarDoorbell {
     doorbell: MappedDoorbell,
@@ -110,7 +110,7 @@ impl Doorbell for BarDoorbell {
     }
 }
 
-/// A register of four bytes of a [`Bar`], which stays mapped as long as it is here.
+/// A 32-bit register of a [`Bar`], which stays mapped until this value is dropped.
 #[derive(Debug)]
 pub struct BarWord {
     word: MappedWord,
@@ -136,8 +136,8 @@ mod tests {
     /// A UAR page; doorbells lie at 0x800, and the register that arms event queues at 0x40 (PRM "UAR Page Format").
     const UAR: usize = 8 * 4096;
 
-    /// What `write` writes to a register that outlives its BAR: the eight bytes at `offset` after it, and whether the function was
-    /// held until then and no longer.
+    /// Writes with `write` to a register that outlives its BAR. Returns the eight bytes at `offset`, and whether the register kept the
+    /// function open until it was dropped.
     fn written<R>(offset: usize, make: impl FnOnce(&Bar) -> R, write: impl FnOnce(&R)) -> ([u8; 8], bool) {
         let file = File::from(memfd_create("bar", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(LEN as u64).unwrap();

@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use bareverbs::{Clock, Instant};
 
-/// How long a wait spins before it begins to sleep: longer than most firmware commands take.
-const SPIN: Duration = Duration::from_micros(200);
-/// How long it sleeps then between two looks at the device.
-const SLEEP: Duration = Duration::from_micros(50);
-/// Looks that lie further apart than this belong to different waits.
-const APART: Duration = Duration::from_millis(1);
+/// How long a wait spins before it sleeps: longer than most firmware commands take.
+const SPIN_TIME: Duration = Duration::from_micros(200);
+/// Interval at which a sleeping wait polls the device.
+const SLEEP_INTERVAL: Duration = Duration::from_micros(50);
+/// Calls further apart than this belong to different waits.
+const NEW_WAIT_GAP: Duration = Duration::from_millis(1);
 
-/// `CLOCK_MONOTONIC`, from the moment at which the value was made.
+/// `CLOCK_MONOTONIC`, relative to the creation of the value.
 #[derive(Debug)]
 pub struct MonotonicClock {
     start: std::time::Instant,
-    /// Begin of the present wait, and the last look in it.
+    /// Start of the current wait, and the time of its last call.
     wait: Cell<(Duration, Duration)>,
 }
 
 impl MonotonicClock {
-    /// A clock that starts now.
+    /// Creates a clock that starts now.
     pub fn new() -> Self {
         Self { start: std::time::Instant::now(), wait: Cell::new((Duration::ZERO, Duration::ZERO)) }
     }
@@ -38,17 +38,17 @@ impl Clock for MonotonicClock {
         Instant::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Spins at first, and sleeps between looks once a wait is long, but not beyond `deadline`.
+    /// Spins at first, and sleeps in a long wait, but not beyond `deadline`.
     fn relax(&self, deadline: Instant) {
         let now = self.start.elapsed();
         let (mut began, last) = self.wait.get();
-        if now.saturating_sub(last) > APART {
+        if now.saturating_sub(last) > NEW_WAIT_GAP {
             began = now;
         }
-        if now.saturating_sub(began) < SPIN {
+        if now.saturating_sub(began) < SPIN_TIME {
             std::hint::spin_loop();
         } else {
-            std::thread::sleep(SLEEP.min(deadline.since(self.now())));
+            std::thread::sleep(SLEEP_INTERVAL.min(deadline.since(self.now())));
         }
         self.wait.set((began, self.start.elapsed()));
     }
@@ -59,17 +59,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_goes_on_and_long_waits_sleep() {
+    fn time_advances_and_long_waits_sleep() {
         let clock = MonotonicClock::new();
         let start = clock.now();
-        let mut looks = 0;
+        let mut calls = 0;
         while clock.now().since(start) < Duration::from_millis(50) {
             clock.relax(start.after(Duration::from_millis(50)));
-            looks += 1;
+            calls += 1;
         }
         assert!(clock.now() > start);
-        // 50 ms of sleeps of 50 us and more; spinning alone would look far more often.
-        assert!(looks < 100_000, "{looks}");
+        // 50 ms of sleeps of at least 50 us; spinning alone would make far more calls.
+        assert!(calls < 100_000, "{calls}");
     }
 
     #[test]
@@ -80,6 +80,6 @@ mod tests {
             clock.relax(Instant::default());
         }
         // 10,000 sleeps of 50 us would take half a second.
-        assert!(started.elapsed() < SLEEP * 10_000, "{:?}", started.elapsed());
+        assert!(started.elapsed() < SLEEP_INTERVAL * 10_000, "{:?}", started.elapsed());
     }
 }

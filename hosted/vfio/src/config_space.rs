@@ -1,4 +1,4 @@
-//! PCI configuration space through the device's descriptor. `vfio-ioctls` logs what goes wrong there; here it is returned.
+//! PCI configuration space through the descriptor of the device. Errors are returned, which `vfio-ioctls` only logs.
 
 use std::fs::File;
 use std::io;
@@ -10,12 +10,12 @@ use crate::error::Error;
 const IDS: u64 = 0x00;
 /// Command register.
 const COMMAND: u64 = 0x04;
-/// Command: the device answers at its BARs.
+/// Command: the device decodes accesses to its BARs (Memory Space).
 const MEMORY: u16 = 1 << 1;
-/// Command: the device may write to memory, and interrupt by messages.
+/// Command: the device may issue DMA and MSI (Bus Master).
 const BUS_MASTER: u16 = 1 << 2;
 
-/// Configuration space of a device: at `offset` of its descriptor.
+/// Configuration space of a device, at `offset` of its descriptor.
 #[derive(Debug)]
 pub(crate) struct ConfigSpace {
     file: File,
@@ -27,7 +27,7 @@ impl ConfigSpace {
         Self { file, offset }
     }
 
-    /// The device's descriptor, of which configuration space is a part.
+    /// Returns the descriptor of the device, which contains configuration space.
     pub(crate) const fn descriptor(&self) -> &File {
         &self.file
     }
@@ -43,13 +43,13 @@ impl ConfigSpace {
         written.map_err(|error| Error::io("PCI configuration space cannot be written", error))
     }
 
-    /// Vendor and device ID.
+    /// Returns vendor and device ID.
     pub(crate) fn ids(&self) -> Result<(u16, u16), Error> {
         let [a, b, c, d] = self.read(IDS)?;
         Ok((u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])))
     }
 
-    /// Lets the device answer at its BARs and reach memory.
+    /// Enables memory decoding and bus mastering.
     pub(crate) fn enable(&self) -> Result<(), Error> {
         let command = u16::from_le_bytes(self.read(COMMAND)?) | MEMORY | BUS_MASTER;
         self.write(COMMAND, &command.to_le_bytes())?;
@@ -60,7 +60,7 @@ impl ConfigSpace {
         Err(Error::io("PCI command register", io::Error::other(format!("memory and bus mastering stay off ({now:#06x})"))))
     }
 
-    /// Keeps the device from reaching memory.
+    /// Disables bus mastering.
     pub(crate) fn disable(&self) -> Result<(), Error> {
         let command = u16::from_le_bytes(self.read(COMMAND)?) & !BUS_MASTER;
         self.write(COMMAND, &command.to_le_bytes())
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error() {
+    fn a_short_configuration_space_is_an_error() {
         assert!(matches!(space(&[1, 2]).ids(), Err(Error::Io { .. })));
     }
 }

@@ -33,11 +33,11 @@ use crate::platform::VfioPlatform;
 
 ioctl_io_nr!(VFIO_DEVICE_RESET, VFIO_TYPE as u32, VFIO_BASE + 11);
 
-/// A card that belongs to this process, from [`Device::open`] to its drop, which keeps the card from reaching memory any more.
+/// A card that this process owns. Dropping it disables the card's bus mastering.
 ///
-/// A process that has one must not fork without an exec: the end of the child unmaps the DMA memory of the parent.
+/// A process with a device must not fork without an exec: the end of the child unmaps the DMA memory of the parent.
 ///
-/// Memory and registers may outlive it; the kernel resets the function and gives it to others when the last of them is dropped.
+/// Memory and registers may outlive the device. When the last of them is dropped, the kernel resets the function and releases it.
 #[derive(Debug)]
 pub struct Device {
     function: Arc<OpenFunction>,
@@ -49,10 +49,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// Takes the PCI function at `address`, which is bound to vfio-pci, and lets it reach memory.
+    /// Opens the PCI function at `address`, which is bound to vfio-pci, and enables its bus mastering.
     ///
     /// # Errors
-    /// What stands in the way; [`Error::remedy`] says what to do. The function is left as it was.
+    /// The function cannot be used; [`Error::remedy`] says what the user can do. The function is unchanged.
     pub fn open(address: Address) -> Result<Self, Error> {
         let claim = Claim::new(address)?;
         let sysfs = Sysfs::machine();
@@ -63,17 +63,20 @@ impl Device {
         Self::new(function, is_virtual)
     }
 
-    /// The number of a function's IOMMU group, and whether it is a virtual function, if nothing that sysfs shows stands in the way.
+    /// Returns the number of a function's IOMMU group, and whether it is a virtual function.
+    ///
+    /// # Errors
+    /// sysfs shows an obstacle.
     fn usable(sysfs: &Sysfs, address: Address) -> Result<(u32, bool), Error> {
         let function = pci::function(sysfs, address).ok_or(Error::NoSuchFunction { address })?;
         let need = Need::default();
-        // Devices of one group are used by one process: by this one, if it has another.
+        // This process may already have another device of the group open.
         let own = |obstacle: &Obstacle| matches!(obstacle, Obstacle::InUse { holders, .. } if holders.iter().all(|holder| holder.pid == std::process::id()));
         let mut obstacles = pci::obstacles(sysfs, &function, &Process::current(), &need).into_iter();
         match obstacles.find(|obstacle| !own(obstacle)) {
             Some(obstacle) => Err(Error::Obstacle(obstacle)),
             None => {
-                // In a virtual machine the physical function is not there, and the device ID alone shows it.
+                // A virtual machine does not see the physical function: there only the device ID shows it.
                 let is_virtual = function.physical_function.is_some()
                     || function.model.is_some_and(|model| model.kind == pci::Kind::Virtual);
                 function.group.map(|group| (group.number, is_virtual)).ok_or(Error::NoSuchFunction { address })
@@ -81,7 +84,7 @@ impl Device {
         }
     }
 
-    /// The device, a second descriptor of it for configuration space, and what it reaches.
+    /// Opens the device. Returns it, a second descriptor of it for configuration space, and its address space.
     fn open_function(sysfs: &Sysfs, folder: &Path, group: u32) -> Result<(VfioDevice, ConfigSpace, Arc<AddressSpace>), Error> {
         let space = AddressSpace::of_group(group)?;
         let opened = VfioDevice::new(folder, space.ops(), true).map_err(|error| match error {
@@ -128,7 +131,7 @@ impl Device {
         Ok(device)
     }
 
-    /// An event descriptor for one of the kernel's notices; `None` where the kernel has no such notice.
+    /// Creates an event descriptor for a notification of the kernel; `None` if the kernel does not support it.
     fn watch(&self, index: u32) -> Option<Interrupt> {
         self.function.device.get_irq_info(index).filter(|info| info.count != 0)?;
         let event = Interrupt::new().ok()?;
@@ -136,30 +139,30 @@ impl Device {
         Some(event)
     }
 
-    /// The PCI address.
+    /// Returns the PCI address.
     pub fn address(&self) -> Address {
         self.function.address()
     }
 
-    /// PCI device ID.
+    /// Returns the PCI device ID.
     pub const fn pci_device_id(&self) -> u16 {
         self.pci_device_id
     }
 
-    /// Whether it is a virtual function: the driver's `Config::virtual_function` must have this value.
+    /// Returns whether it is a virtual function: the driver's `Config::virtual_function` must have this value.
     pub const fn is_virtual_function(&self) -> bool {
         self.is_virtual
     }
 
-    /// MSI-X vectors that the device has.
+    /// Returns the number of MSI-X vectors of the device.
     pub fn vectors(&self) -> u32 {
         self.function.device.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).map_or(0, |info| info.count)
     }
 
-    /// The registers. They are handed out once, since their owner owns the device.
+    /// Maps and returns the registers, once: their owner has exclusive access to the device.
     ///
     /// # Errors
-    /// They were handed out before, or the kernel does not map them.
+    /// This function was called before, or the kernel does not map the registers.
     pub fn registers(&self) -> Result<Bar, Error> {
         if self.function.device.get_region_flags(VFIO_PCI_BAR0_REGION_INDEX) & VFIO_REGION_INFO_FLAG_MMAP == 0 {
             return Err(Error::BarNotMappable);
@@ -171,13 +174,13 @@ impl Device {
         if self.registers_taken.swap(true, Ordering::Relaxed) {
             return Err(Error::RegistersTaken);
         }
-        // SAFETY: this is BAR0 of the function, and the flag above keeps it from being mapped twice: as long as the mapping is there
-        // nobody opens the function again.
+        // SAFETY: this is BAR0 of the function. It is not mapped twice: the flag above prevents it for this device, and the function
+        // cannot be opened again while the mapping exists.
         let bar = unsafe { Bar::map(function.clone(), offset, len) };
         bar.inspect_err(|_| self.registers_taken.store(false, Ordering::Relaxed))
     }
 
-    /// `len` zeroed bytes that the device reaches.
+    /// Allocates `len` zeroed bytes that the device can access.
     ///
     /// # Errors
     /// There is no memory, or it cannot be locked or mapped for the device.
@@ -185,21 +188,21 @@ impl Device {
         DmaAllocation::new(self.function.clone(), len)
     }
 
-    /// Lets the device reach `len` bytes of the caller's memory at `base`, both multiples of the page size, with one mapping.
+    /// Maps `len` bytes of the caller's memory at `base` for the device; both are multiples of the page size.
     ///
     /// # Errors
     /// They are not whole pages, or cannot be locked or mapped for the device.
     ///
     /// # Safety
-    /// The bytes stay mapped readable and writable in this process, and no Rust reference to them is used, until [`Mapping::end`] has
-    /// succeeded (to the end of the process if it never does, whether the value is dropped or forgotten): the device may read and
-    /// write them at any time. Accesses past the value are volatile, and not at the same time as its own.
+    /// Until [`Mapping::end`] has succeeded, the device may read and write the bytes at any time. Until then they stay mapped readable
+    /// and writable in this process, and no Rust reference to them is used. If `end` never succeeds, this applies until the process
+    /// ends, even if the value is dropped or forgotten. Accesses that bypass the value are volatile and not concurrent with its own.
     pub unsafe fn map(&self, base: NonNull<u8>, len: usize) -> Result<Mapping, Error> {
         // SAFETY: as the caller promises.
         unsafe { Mapping::new(self.function.clone(), base, len) }
     }
 
-    /// What the driver is brought up with: the registers, `arena` bytes of memory, the fences of this CPU, a clock.
+    /// Creates the machine for the driver: the registers, `arena` bytes of memory, the fences of this CPU, and a clock.
     ///
     /// # Errors
     /// As for [`Device::registers`] and [`Device::memory`].
@@ -208,17 +211,18 @@ impl Device {
         Ok(Machine { registers: self.registers()?, memory, fence: CpuFence::UNCACHED, clock: MonotonicClock::new() })
     }
 
-    /// Has the first `count` MSI-X vectors of the device signal event descriptors; an earlier call's signal nothing any more.
+    /// Enables the first `count` MSI-X vectors of the device and returns their event descriptors. Those of an earlier call are no longer
+    /// signalled.
     ///
     /// # Errors
-    /// The device has not as many vectors, or the kernel refuses them.
+    /// The device has fewer vectors, or the kernel refuses them.
     pub fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>, Error> {
         let have = self.vectors();
         if have < u32::from(count) {
             return Err(Error::NoVectors { wanted: count, have });
         }
         let interrupts = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>, _>>()?;
-        // The kernel adds and takes no single vectors everywhere: all off (an error if none was on), then these on.
+        // Not every kernel can add or remove single vectors: disables all (an error if none was enabled), then enables these.
         let _ = self.function.device.disable_msix();
         if interrupts.is_empty() {
             return Ok(interrupts);
@@ -228,19 +232,19 @@ impl Device {
         Ok(interrupts)
     }
 
-    /// Becomes readable when the kernel wants the device back (it is being unbound or removed): the process lets go of it soon,
-    /// or the kernel waits. `None` if the kernel has no such notice.
+    /// Returns the interrupt by which the kernel requests the device back, because it is being unbound or removed. The kernel waits
+    /// until the process has dropped the device. `None` if the kernel does not support it.
     pub const fn removal(&self) -> Option<&Interrupt> {
         self.removal.as_ref()
     }
 
-    /// Becomes readable when the bus reported an error of the device that only a reset clears (PCIe advanced error
-    /// reporting). `None` if the kernel has no such notice.
+    /// Returns the interrupt for a PCIe error of the device that only a reset clears (advanced error reporting). `None` if the kernel
+    /// does not support it.
     pub const fn failure(&self) -> Option<&Interrupt> {
         self.failure.as_ref()
     }
 
-    /// Resets the function (function-level reset). The driver is not up then, or is forgotten.
+    /// Resets the function (function-level reset). No driver is in use at the time, or the driver has been forgotten.
     ///
     /// # Errors
     /// The kernel cannot reset the function.
@@ -257,7 +261,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A device that is gone takes no writes.
+        // A device that was removed accepts no writes.
         let _ = self.function.config.disable();
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that the device reaches: locked, and mapped into its I/O address space for as long as it lives.
+//! Memory that the device can access: locked, and mapped into its I/O address space until it is dropped.
 #![expect(unsafe_code, reason = "memory of a device is raw memory that the kernel maps")]
 
 use std::ptr::NonNull;
@@ -11,12 +11,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::error::Error;
 use crate::open_function::OpenFunction;
 
-/// What the driver calls a page.
+/// Page size of the driver in bytes.
 const PAGE: usize = 4096;
-/// A huge page.
+/// Size of a huge page in bytes.
 const HUGE: usize = 2 << 20;
 
-/// The least that the IOMMU maps: a page of the kernel, which has 16 or 64 KiB on some machines.
+/// Returns the granularity of IOMMU mappings in bytes: a page of the kernel, which has 16 or 64 KiB on some machines.
 fn kernel_page() -> usize {
     rustix::param::page_size().max(PAGE)
 }
@@ -25,18 +25,19 @@ fn kernel_page() -> usize {
 struct Pages {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes of the pages of which they surely consist.
+    /// Guaranteed size of the pages in bytes.
     page: usize,
 }
 
 impl Pages {
-    /// At least `len` zeroed bytes in huge pages, if the machine has reserved some; not shared with a forked child.
+    /// Maps at least `len` zeroed bytes in reserved huge pages, not inherited by a forked child. Returns `None` if there are too few.
     fn huge(len: usize) -> Option<Self> {
         let len = len.checked_next_multiple_of(HUGE)?;
         Self::map(len, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB, HUGE).ok()
     }
 
-    /// At least `len` zeroed bytes, not shared with a forked child; many of them in a place where the kernel can make huge pages.
+    /// Maps at least `len` zeroed bytes, not inherited by a forked child. Two megabytes and more are aligned, so that the kernel can use
+    /// transparent huge pages.
     fn new(len: usize) -> Result<Self, Error> {
         let refuse = |error: rustix::io::Errno| Error::io("memory", error.into());
         let unit = if len < HUGE { kernel_page() } else { HUGE };
@@ -44,15 +45,15 @@ impl Pages {
         if len < HUGE {
             return Self::map(len, MapFlags::PRIVATE, PAGE).map_err(refuse);
         }
-        // One huge page more than needed has an aligned start somewhere; the rest is given back.
+        // Maps one huge page more than needed, to find an aligned start, and unmaps the rest.
         let wide = Self::map(len.saturating_add(HUGE), MapFlags::PRIVATE, PAGE).map_err(refuse)?;
         let (start, end) = (wide.base.addr().get(), wide.base.addr().get() + wide.len);
         let skip = start.next_multiple_of(HUGE) - start;
         let rest = end - (start + skip + len);
-        // From here on nobody gives the whole back.
+        // The whole mapping is not unmapped by a drop any more.
         let wide = std::mem::ManuallyDrop::new(wide);
-        // SAFETY: `skip` is less than a huge page, so that `skip + len` bytes and the rest lie in the mapping. What is given back
-        // was never used; should the kernel refuse, it stays mapped and unused.
+        // SAFETY: `skip` is less than a huge page, so that `skip + len` bytes and the rest are within the mapping. The unmapped
+        // parts were never used; if the kernel refuses, they stay mapped and unused.
         let base = unsafe {
             let base = wide.base.add(skip);
             if skip != 0 {
@@ -64,7 +65,7 @@ impl Pages {
             base
         };
         let pages = Self { base, len, page: PAGE };
-        // Without huge pages everything works too, only with more entries in the IOMMU.
+        // Huge pages only reduce the number of entries in the IOMMU, so that a refusal is no error.
         // SAFETY: the advice changes no content.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
         Ok(pages)
@@ -81,33 +82,32 @@ impl Pages {
     }
 }
 
-// SAFETY: a range of addresses that belongs to the value; it gives no access to what lies there.
+// SAFETY: a range of addresses that belongs to the value, which gives no access to the memory.
 unsafe impl Send for Pages {}
 // SAFETY: as above, and nothing changes through a shared reference.
 unsafe impl Sync for Pages {}
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to the value, and nobody has a pointer into it any more. Should the kernel refuse, the
-        // memory stays mapped, which hurts nobody.
+        // SAFETY: the mapping belongs to the value, and no pointer into it is left. If the kernel refuses, the memory stays mapped
+        // and unused.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// Has the IOMMU forget a range.
+/// Removes a range from the IOMMU.
 type Unmap = dyn Fn() -> Result<(), Error> + Send + Sync;
 
-/// A range of this process's memory that the IOMMU lets a device reach, until the value is dropped or [`IovaRange::unmap`] has
-/// succeeded.
+/// A range of this process's memory that is mapped for a device, until the value is dropped or [`IovaRange::unmap`] has succeeded.
 struct IovaRange {
     base: NonNull<u8>,
     len: usize,
     iova: u64,
-    /// `None` once it was done. Holds the function: nobody opens it again while the range is there.
+    /// `None` after it has succeeded. Keeps the function open, so that it cannot be opened again while the range is mapped.
     unmap: Option<Box<Unmap>>,
 }
 
-// SAFETY: the value is a range of addresses; it gives no access to what lies there.
+// SAFETY: the value is a range of addresses, and gives no access to the memory.
 unsafe impl Send for IovaRange {}
 // SAFETY: as above, and nothing changes through a shared reference.
 unsafe impl Sync for IovaRange {}
@@ -120,14 +120,14 @@ impl IovaRange {
         if len == 0 || !addr.is_multiple_of(kernel_page()) || !len.is_multiple_of(kernel_page()) {
             return Err(Error::Unaligned { addr, len });
         }
-        // Addresses here and there are congruent modulo a huge page, so that regions can be lists of huge pages.
+        // Both addresses are congruent modulo the size of a huge page, so that memory regions can be lists of huge pages.
         let align = if len < HUGE { PAGE } else { HUGE };
         // SAFETY: as promised by the caller.
         let iova = unsafe { function.space().map(base, len, align as u64) }?;
         Ok(Self { base, len, iova, unmap: Some(Box::new(move || function.space().unmap(iova, len))) })
     }
 
-    /// Takes the memory from the device, once.
+    /// Unmaps the range for the device. Later calls do nothing.
     fn unmap(&mut self) -> Result<(), Error> {
         if let Some(unmap) = &self.unmap {
             unmap()?;
@@ -140,7 +140,7 @@ impl IovaRange {
         self.base.addr().get() as u64
     }
 
-    /// The range is contiguous for the device: one extent reaches from any address of it to its end.
+    /// Returns the extent from `addr` to the end of the range, which is contiguous for the device.
     fn extent(&self, addr: u64) -> Option<Extent> {
         let offset = addr.checked_sub(self.addr())?;
         let len = (self.len as u64).checked_sub(offset).filter(|len| *len != 0)?;
@@ -160,15 +160,15 @@ impl std::fmt::Debug for IovaRange {
 
 impl Drop for IovaRange {
     fn drop(&mut self) {
-        // Who needs to know calls `unmap`.
+        // A caller that needs the result calls `unmap`.
         let _ = self.unmap();
     }
 }
 
-/// Memory of the caller in the I/O address space of a device, for as long as the value lives: [`crate::Device::map`] makes it.
+/// Memory of the caller in the I/O address space of a device, created by [`crate::Device::map`].
 ///
-/// It is a buffer for `reg_mr`, and an [`AddressMap`] for `reg_mr_raw`: addresses outside of it have no translation, so that only
-/// what the IOMMU holds can be registered. Its addresses are given to other memory only after all others (60 GiB of them) were.
+/// It is a buffer for `reg_mr`, and an [`AddressMap`] for `reg_mr_raw`. Addresses outside of it have no translation, so that only
+/// mapped memory can be registered. Its I/O virtual addresses are reused only after all others (60 GiB) were used.
 #[derive(Debug)]
 pub struct Mapping {
     memory: MappedMemory,
@@ -188,21 +188,21 @@ impl Mapping {
     /// # Safety
     /// As for `AddressSpace::map`, of the memory of the range, until [`Mapping::end`] has succeeded.
     unsafe fn of(range: IovaRange) -> Self {
-        // SAFETY: whole pages on both sides, readable and writable until `end` has succeeded (promised), which takes the value; coherent
-        // and contiguous for the device by the one mapping, and no reference to them is used in that time (promised).
+        // SAFETY: whole pages on both sides; the caller promises that they are readable and writable, and that no reference to them is
+        // used, until `end` has succeeded, which consumes the value. The single mapping is coherent and contiguous for the device.
         let memory = unsafe { MappedMemory::new(range.base, range.len, range.iova) };
         Self { memory, range }
     }
 
-    /// I/O virtual address of the first byte.
+    /// Returns the I/O virtual address of the first byte.
     pub const fn iova(&self) -> u64 {
         self.range.iova
     }
 
-    /// Takes the memory from the device: it is the caller's alone again.
+    /// Unmaps the memory for the device, so that only the caller has access again.
     ///
     /// # Errors
-    /// The kernel refused: the device may still reach the memory, which must stay as it is.
+    /// The kernel refused. The device may still access the memory, which must stay mapped.
     pub fn end(mut self) -> Result<(), Refused<Self, Error>> {
         self.range.unmap().map_err(|error| Refused { error, returned: Some(self) })
     }
@@ -214,8 +214,8 @@ impl AddressMap for Mapping {
     }
 }
 
-// SAFETY: the caller of `Device::map` promised that the bytes stay as they are, without a reference to them, until
-// `Mapping::end` has succeeded, which takes the value; every access is a checked copy.
+// SAFETY: the caller of `Device::map` promised that the bytes stay mapped, without a reference to them, until `Mapping::end` has
+// succeeded, which consumes the value; every access is a checked copy.
 unsafe impl DmaBuffer for Mapping {
     fn addr(&self) -> u64 {
         self.range.addr()
@@ -234,28 +234,28 @@ unsafe impl DmaBuffer for Mapping {
     }
 }
 
-/// Pages that a device reaches. Shared by a buffer and the rings in it: the last of them takes the pages from the device and frees
-/// them.
+/// Pages that a device can access, shared by a buffer and its rings. The drop of the last of them unmaps the pages for the device and
+/// frees them.
 struct Allocation {
     range: IovaRange,
-    /// `None` once the memory was left to the device for good.
+    /// `None` after the memory was leaked because it could not be unmapped.
     pages: Option<Pages>,
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
         if self.range.unmap().is_err() {
-            // The device may still write to it: the memory stays.
+            // The device may still write to the memory: leaks it.
             std::mem::forget(self.pages.take());
         }
     }
 }
 
-/// Zeroed memory that the device reaches and that belongs to this value.
+/// Zeroed memory that belongs to this value and that the device can access.
 ///
-/// It is the driver's memory ([`DmaMemory`]), and a buffer for `reg_mr` ([`bareverbs::DmaBuffer`]), whose bytes SGEs and peers name
-/// by their address in this process. Bytes move by copy, since the device may write at any time. When the value and the rings
-/// made of it are dropped, the IOMMU takes the memory from the device, whatever regions there still are, and then it is freed.
+/// It is memory for the driver ([`DmaMemory`]) and a buffer for `reg_mr` ([`bareverbs::DmaBuffer`]); SGEs and peers use its addresses
+/// in this process. All accesses are copies, since the device may write at any time. When the value and its rings are dropped, the
+/// memory is unmapped for the device, even if it is still registered, and then freed.
 pub struct DmaAllocation {
     memory: MappedMemory,
     allocation: Arc<Allocation>,
@@ -263,7 +263,7 @@ pub struct DmaAllocation {
 
 impl DmaAllocation {
     pub(crate) fn new(function: Arc<OpenFunction>, len: usize) -> Result<Self, Error> {
-        // Reserved huge pages may be others' (a limit of the control group): it shows when they are touched.
+        // The control group may limit reserved huge pages, in which case mapping them for the device fails.
         if len >= HUGE
             && let Some(pages) = Pages::huge(len)
             && let Ok(buffer) = Self::of(function.clone(), pages, len)
@@ -274,24 +274,24 @@ impl DmaAllocation {
     }
 
     fn of(function: Arc<OpenFunction>, pages: Pages, len: usize) -> Result<Self, Error> {
-        // SAFETY: whole pages that live until the drop of `Allocation` has taken them from the device.
+        // SAFETY: whole pages that live until the drop of `Allocation` has unmapped them for the device.
         let range = unsafe { IovaRange::new(function, pages.base, pages.len) }?;
-        // SAFETY: it is the range of these pages.
+        // SAFETY: the range maps these pages.
         Ok(unsafe { Self::mapped(pages, range, len) })
     }
 
     /// # Safety
-    /// The device reaches the pages by the range.
+    /// The range maps the pages for the device.
     unsafe fn mapped(pages: Pages, range: IovaRange, len: usize) -> Self {
-        // SAFETY: aligned to a page on both sides, readable and writable for as long as the allocation lives, which the value and
-        // each of its rings hold; contiguous for the device by the one mapping, coherent (VFIO maps nothing else), never handed out
-        // as a reference. After that the device cannot reach them, or they are never freed.
+        // SAFETY: aligned to a page on both sides, and readable and writable until the drop of the allocation, which the value and
+        // each of its rings share. The single mapping is contiguous for the device and coherent (VFIO has no other), and no reference
+        // to the bytes is created. The drop either unmaps them for the device or leaks them.
         let memory = unsafe { MappedMemory::new(pages.base, len, range.iova) };
         Self { memory, allocation: Arc::new(Allocation { range, pages: Some(pages) }) }
     }
 
-    /// Bytes of the pages of which the kernel made it: 2 MiB if huge pages were reserved, otherwise 4096 (of which the kernel
-    /// may make huge ones by itself).
+    /// Returns the guaranteed size of its pages in bytes: 2 MiB in reserved huge pages, otherwise 4096. The kernel may still use
+    /// transparent huge pages.
     pub fn page_bytes(&self) -> usize {
         self.allocation.pages.as_ref().map_or(PAGE, |pages| pages.page)
     }
@@ -309,7 +309,7 @@ impl AddressMap for DmaAllocation {
     }
 }
 
-// SAFETY: the allocation stays where it is until the value is dropped, and is mapped for the device as a whole; nobody has a
+// SAFETY: the allocation keeps its address until the value is dropped, and is mapped for the device as a whole; there is no
 // reference to its bytes, and every access is a checked copy.
 unsafe impl DmaBuffer for DmaAllocation {
     fn addr(&self) -> u64 {
@@ -329,8 +329,8 @@ unsafe impl DmaBuffer for DmaAllocation {
     }
 }
 
-// SAFETY: what is asked of an implementation holds of `MappedMemory`, to which everything goes; the bytes stay mapped, here and for
-// the device, as long as the value or a ring lives, because each holds the allocation. Its drop takes them from the device first.
+// SAFETY: `MappedMemory` satisfies the contract, and all calls go to it. The bytes stay mapped, in this process and for the device,
+// until the value and all rings are dropped, since each shares the allocation. Its drop unmaps them for the device first.
 unsafe impl DmaMemory for DmaAllocation {
     type Ring = DmaAllocationRing;
 
@@ -375,7 +375,7 @@ unsafe impl DmaMemory for DmaAllocation {
     }
 }
 
-/// A ring in a [`DmaAllocation`], whose memory stays as long as the ring does.
+/// A ring in a [`DmaAllocation`], whose memory is not freed before the ring is dropped.
 pub struct DmaAllocationRing {
     ring: MappedRing,
     _allocation: Arc<Allocation>,
@@ -406,7 +406,7 @@ mod tests {
 
     const IOVA: u64 = 0x1_0000_0000;
 
-    /// An IOMMU that counts, and may refuse.
+    /// An IOMMU that counts the unmapped ranges, and can be made to refuse.
     #[derive(Clone, Default)]
     struct Iommu {
         unmapped: Arc<AtomicU32>,
@@ -429,7 +429,7 @@ mod tests {
         fn buffer(&self, len: usize) -> DmaAllocation {
             let pages = Pages::new(len).unwrap();
             let range = self.range(pages.base, pages.len);
-            // SAFETY: no device reaches them at all.
+            // SAFETY: no device accesses them.
             unsafe { DmaAllocation::mapped(pages, range, len) }
         }
 
@@ -438,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Whether this process has memory at an address (proc_pid_maps(5)).
+    /// Returns whether this process has a mapping at an address (proc_pid_maps(5)).
     fn is_mapped(addr: u64) -> bool {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().any(|line| {
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_the_iommu_does_not_give_up_is_never_freed() {
+    fn memory_that_cannot_be_unmapped_is_never_freed() {
         let iommu = Iommu::default();
         iommu.refuses.store(true, Ordering::Relaxed);
         let buffer = iommu.buffer(8192);
@@ -474,16 +474,16 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_does_not_end_comes_back() {
+    fn a_mapping_that_cannot_be_unmapped_is_returned() {
         let (iommu, pages) = (Iommu::default(), Pages::new(8192).unwrap());
-        // SAFETY: no device reaches the pages, which live longer than the mapping.
+        // SAFETY: no device accesses the pages, which outlive the mapping.
         let mut mapping = unsafe { Mapping::of(iommu.range(pages.base, pages.len)) };
         iommu.refuses.store(true, Ordering::Relaxed);
         mapping = mapping.end().unwrap_err().returned.unwrap();
         mapping.write(8190, &[1, 2]).unwrap();
         iommu.refuses.store(false, Ordering::Relaxed);
         mapping.end().unwrap();
-        assert_eq!(iommu.unmapped(), 1, "once, and not again by the drop");
+        assert_eq!(iommu.unmapped(), 1, "unmapped once, and not again by the drop");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What can go wrong between a program and its card.
+//! Errors of opening and using a card.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use vfio_ioctls::VfioError;
 
 use crate::pci::{Address, Obstacle};
 
-/// Why a card, its memory or its interrupts cannot be had. [`Error::remedy`] says what to do about it.
+/// Why a card, its memory or its interrupts are not available. [`Error::remedy`] says what the user can do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,7 +17,7 @@ pub enum Error {
         /// The address.
         address: Address,
     },
-    /// Something that the machine's files show stands in the way.
+    /// The state of the machine prevents the use of the function.
     Obstacle(Obstacle),
     /// This process has the function open already.
     AlreadyOpen {
@@ -28,24 +28,24 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The platform's firmware keeps memory mapped for this group (RMRR), which Linux gives to no user.
+    /// The firmware requires a direct mapping for this group (RMRR), for which Linux refuses it to users.
     DirectMapping {
         /// The IOMMU group.
         group: u32,
     },
-    /// The IOMMU does not remap interrupts, so that Linux does not trust the device.
+    /// The IOMMU does not remap interrupts, so that Linux refuses the device to users.
     UnsafeInterrupts,
-    /// The IOMMU takes no more mappings for this device's address space (`dma_entry_limit` of vfio_iommu_type1).
+    /// The address space has the maximum number of mappings (`dma_entry_limit` of vfio_iommu_type1).
     TooManyMappings,
     /// No I/O virtual addresses are left for this many bytes.
     NoAddresses {
         /// Bytes.
         len: u64,
     },
-    /// Memory whose start or length is no multiple of the page size, or which is empty.
+    /// The start or the length of the memory is not a multiple of the page size, or the length is zero.
     Unaligned {
         /// Address of the first byte.
         addr: usize,
@@ -54,27 +54,27 @@ pub enum Error {
     },
     /// The kernel does not let BAR0 be mapped.
     BarNotMappable,
-    /// The device has fewer MSI-X vectors than were asked for.
+    /// The device has fewer MSI-X vectors than requested.
     NoVectors {
-        /// Vectors that were asked for.
+        /// Requested number of vectors.
         wanted: u16,
-        /// Vectors that it has.
+        /// Number of vectors of the device.
         have: u32,
     },
-    /// The registers of the device were handed out before.
+    /// [`crate::Device::registers`] was called before.
     RegistersTaken,
-    /// The kernel refused something else.
+    /// Another system call failed.
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// VFIO refused something else.
+    /// Another VFIO operation failed.
     Vfio {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What it said.
+        /// Error of `vfio-ioctls`.
         error: VfioError,
     },
 }
@@ -88,7 +88,7 @@ impl Error {
         Self::Vfio { what, error }
     }
 
-    /// The remedy: a command, a setting, or a place to look. `None` if nothing is known.
+    /// Returns the remedy: a command, a setting, or a source of information. `None` if none is known.
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::NoSuchFunction { .. } => Some("bareverbs devices (lists the functions that can be used)".into()),
@@ -133,5 +133,5 @@ impl fmt::Display for Error {
     }
 }
 
-// Without a source: the text has the cause already.
+// Without a source: the message contains the cause already.
 impl std::error::Error for Error {}

@@ -11,7 +11,7 @@ use crate::error::Error;
 
 /// One interrupt of a device: an event descriptor (eventfd(2)) that becomes readable when the interrupt comes.
 ///
-/// An event loop waits on it through [`AsFd`], calls [`Interrupt::take`], and then looks at the device's event queues
+/// An event loop waits on it through [`AsFd`], calls [`Interrupt::take`], and then polls the device's event queues
 /// (`Verbs::poll_event`), which arms them again.
 #[derive(Debug)]
 pub struct Interrupt {
@@ -27,7 +27,7 @@ impl Interrupt {
         &self.event
     }
 
-    /// How often the interrupt came since the last call; 0 if it did not.
+    /// Returns how often the interrupt was signalled since the last call.
     ///
     /// # Errors
     /// The descriptor cannot be read.
@@ -39,7 +39,7 @@ impl Interrupt {
         }
     }
 
-    /// Waits until the interrupt comes, at most for `timeout`; how often it came.
+    /// Waits up to `timeout` for the interrupt. Returns how often it was signalled; 0 after a timeout.
     ///
     /// # Errors
     /// The descriptor cannot be waited for or read.
@@ -58,7 +58,7 @@ impl AsFd for Interrupt {
     }
 }
 
-/// Waits until one of the interrupts has come, at most for `timeout`; `false` if none has. They stay untaken.
+/// Waits up to `timeout` for one of the interrupts. Returns `false` after a timeout. The counters are not cleared.
 ///
 /// # Errors
 /// The descriptors cannot be waited for. A signal ends the wait early, without an error.

@@ -1,16 +1,15 @@
 //! A ConnectX owned by a Linux process through VFIO: the platform of the driver `bareverbs-mlx5`.
 //!
-//! [`Device::open`] takes a PCI function that is bound to vfio-pci and stands behind an IOMMU ([`pci`] finds it and binds it). It gives the driver its registers
-//! (BAR0, mapped), memory that is locked and mapped at I/O virtual addresses ([`DmaAllocation`], in huge pages where there are some),
-//! and MSI-X vectors as event descriptors ([`Interrupt`]).
+//! [`Device::open`] opens a PCI function that is bound to vfio-pci and behind an IOMMU; [`pci`] lists functions and binds them. The
+//! device provides the mapped registers of BAR0, locked memory at I/O virtual addresses ([`DmaAllocation`], in huge pages if any are
+//! reserved), and MSI-X vectors as event descriptors ([`Interrupt`]).
 //!
-//! The card reaches nothing but this memory, as long as it lives: the IOMMU enforces it, whatever address the card is given.
-//! (Cards of one IOMMU group reach each other's: they share an address space.) Only memory that is mapped can be registered: [`DmaAllocation`] and
-//! [`Mapping`] are the buffers for `reg_mr`. Memory that was mapped for one card has no meaning for another: no address is given out
-//! twice.
+//! The IOMMU restricts the card to this memory, for any address that the card uses. Cards of one IOMMU group share an address
+//! space, and can access the memory of each other. Only mapped memory can be registered: [`DmaAllocation`] and [`Mapping`] are the
+//! buffers for `reg_mr`. Two cards never have memory at the same I/O virtual address at a time.
 //!
-//! With feature `cdev` the device is opened by VFIO's character device and iommufd instead of groups and containers. Kernels of
-//! Debian 12 and 13 do not have them (`CONFIG_VFIO_DEVICE_CDEV`, `CONFIG_IOMMUFD`), so that this way has been compiled, not run.
+//! With feature `cdev` the device is opened through VFIO's character device and iommufd instead of groups and containers. This code
+//! has been compiled, but not run: the kernels of Debian 12 and 13 lack `CONFIG_VFIO_DEVICE_CDEV` and `CONFIG_IOMMUFD`.
 #![deny(unsafe_code)]
 
 mod address_space;

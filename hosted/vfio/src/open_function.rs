@@ -1,4 +1,4 @@
-//! A function that this process has open, for as long as its registers or its memory are in use.
+//! A function that this process has open, until its registers and its memory are dropped.
 #![expect(unsafe_code, reason = "a device whose group is gone from sysfs is closed by its descriptor")]
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use crate::config_space::ConfigSpace;
 use crate::error::Error;
 use crate::pci::Address;
 
-/// Addresses of the functions that this process has open: the kernel would give it a second descriptor of the same device.
+/// Addresses of the functions that this process has open. The kernel would allow a second descriptor of the same device.
 static OPEN: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
 
 /// An address in [`OPEN`], until it is dropped.
@@ -36,10 +36,10 @@ impl Drop for Claim {
     }
 }
 
-/// A function that is open: its descriptor and its address space, for as long as something of it is in use.
+/// An open function: its descriptors and its address space.
 ///
-/// The order of the fields is that of their end. `config` is a second descriptor of the device: as long as it is open the kernel keeps
-/// the function in sysfs, where the drop of `device` looks for its group. The claim goes last.
+/// The fields are dropped in this order. `config` is a second descriptor of the device, which keeps the function in sysfs until the
+/// drop of `device` has read its group there. The claim is dropped last.
 pub(crate) struct OpenFunction {
     pub(crate) device: ManuallyDrop<VfioDevice>,
     pub(crate) config: ConfigSpace,
@@ -50,8 +50,10 @@ pub(crate) struct OpenFunction {
 }
 
 impl OpenFunction {
-    /// Whether its registers read as anything but ones. Read through the descriptor: of a device without power, or one that is gone,
-    /// the kernel answers for configuration space from what it remembers, and an access to the mapped BAR would end the process.
+    /// Returns whether the registers read as anything but all ones.
+    ///
+    /// They are read through the descriptor. For a device that is removed or without power, the kernel emulates reads of configuration
+    /// space, and an access to the mapped BAR would end the process.
     pub(crate) fn answers(&self) -> bool {
         let mut word = [0xff; 4];
         let offset = self.device.get_region_offset(VFIO_PCI_BAR0_REGION_INDEX);
@@ -62,12 +64,12 @@ impl OpenFunction {
         self.claim.0
     }
 
-    /// The device's descriptor.
+    /// Returns the descriptor of the device.
     pub(crate) const fn descriptor(&self) -> &File {
         self.config.descriptor()
     }
 
-    /// What the device reaches.
+    /// Returns the address space of the device.
     pub(crate) fn space(&self) -> &AddressSpace {
         &self.space
     }
@@ -85,8 +87,8 @@ impl Drop for OpenFunction {
             // SAFETY: dropped here and nowhere else.
             unsafe { ManuallyDrop::drop(&mut self.device) };
         } else {
-            // The drop of `VfioDevice` asks sysfs for the group, and panics where it finds none (sysfs hidden meanwhile): the
-            // descriptor alone is closed, and group and container stay open to the end of the process.
+            // The drop of `VfioDevice` reads the group from sysfs, and panics if there is none (sysfs was hidden meanwhile). Only the
+            // descriptor is closed; group and container stay open until the process ends.
             // SAFETY: the descriptor belongs to `self.device`, which is not used or dropped any more.
             drop(unsafe { OwnedFd::from_raw_fd(self.device.as_raw_fd()) });
         }

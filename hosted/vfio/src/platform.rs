@@ -1,4 +1,4 @@
-//! The platform of a driver on Linux.
+//! The [`Platform`] of a driver on Linux.
 
 use bareverbs::Platform;
 use bareverbs_mmio::CpuFence;
