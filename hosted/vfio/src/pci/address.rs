@@ -1,12 +1,12 @@
-//! Where a function is: domain, bus, device and function number.
+//! PCI addresses: domain, bus, device and function number.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Most that a device number may be (5 bits).
+/// Maximum device number (5 bits).
 const LAST_DEVICE: u8 = 31;
 
-/// Most that a function number may be (3 bits).
+/// Maximum function number (3 bits).
 const LAST_FUNCTION: u8 = 7;
 
 /// Address of a PCI function, as `0000:01:00.0`. Bus, device and function are hexadecimal; a missing domain is 0.
@@ -19,27 +19,27 @@ pub struct Address {
 }
 
 impl Address {
-    /// The function with these numbers; none if `device` is above 31 or `function` above 7.
+    /// Creates an address; `None` if `device` is above 31 or `function` above 7.
     pub const fn new(domain: u32, bus: u8, device: u8, function: u8) -> Option<Self> {
         if device > LAST_DEVICE || function > LAST_FUNCTION { None } else { Some(Self { domain, bus, device, function }) }
     }
 
-    /// The segment of the PCI hierarchy.
+    /// Returns the domain (the segment of the PCI hierarchy).
     pub const fn domain(self) -> u32 {
         self.domain
     }
 
-    /// Bus number.
+    /// Returns the bus number.
     pub const fn bus(self) -> u8 {
         self.bus
     }
 
-    /// Device number, up to 31.
+    /// Returns the device number, at most 31.
     pub const fn device(self) -> u8 {
         self.device
     }
 
-    /// Function number, up to 7.
+    /// Returns the function number, at most 7.
     pub const fn function(self) -> u8 {
         self.function
     }
@@ -52,7 +52,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why a text is no address.
+/// Error of parsing an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError {
     text: String,

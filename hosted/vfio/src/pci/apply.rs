@@ -1,4 +1,4 @@
-//! Steps carried out.
+//! Executes the steps of a plan.
 
 use std::fmt;
 use std::fs;
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Where modprobe is when it is not in the path: other users than root often lack these folders in theirs.
-const PLACES: [&str; 3] = ["modprobe", "/sbin/modprobe", "/usr/sbin/modprobe"];
+/// Paths of modprobe, which is often not in the PATH of users other than root.
+const MODPROBE_PATHS: [&str; 3] = ["modprobe", "/sbin/modprobe", "/usr/sbin/modprobe"];
 
-/// What acts on the machine. Tests have one of their own, which plays the kernel.
+/// Executes actions on the machine. Tests implement it with a simulated kernel.
 pub trait Actor {
     /// Writes a value to a file of the kernel.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The error of the kernel.
     fn write(&mut self, path: &Path, value: &str) -> io::Result<()>;
 
     /// Loads a module of the kernel.
@@ -29,40 +29,40 @@ pub trait Actor {
     /// If it cannot be loaded.
     fn load_module(&mut self, name: &str) -> Result<(), RunError>;
 
-    /// Lets time pass while an effect is waited for.
+    /// Sleeps for `time` while an effect is awaited.
     fn pause(&mut self, time: Duration) {
         thread::sleep(time);
     }
 
-    /// Whether somebody asked for the end.
+    /// Returns whether the user has requested to stop.
     fn stopped(&self) -> bool {
         false
     }
 }
 
-/// Why a module was not loaded. The text does not repeat the command, which stands before it in [`super::BindError`].
+/// Why a module was not loaded. The text does not repeat the command, which [`super::BindError`] contains.
 #[derive(Debug)]
 pub enum RunError {
     /// There is no modprobe.
     Missing {
-        /// The module that was wanted.
+        /// Name of the module.
         module: String,
     },
-    /// It could not be started.
+    /// modprobe could not be started.
     NotStarted {
         /// Why.
         cause: io::Error,
     },
-    /// It failed.
+    /// modprobe failed.
     Failed {
-        /// The module that was wanted.
+        /// Name of the module.
         module: String,
-        /// What it said.
+        /// Its standard error.
         said: String,
     },
-    /// The folder that was given instead of this machine's root has no kernel of its own.
+    /// The root folder is not that of this machine, so that there is no kernel to load a module into.
     OtherRoot {
-        /// The module that was wanted.
+        /// Name of the module.
         module: String,
     },
 }
@@ -83,7 +83,7 @@ impl fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-/// This machine.
+/// Executes actions on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct System {
     stop: Arc<AtomicBool>,
@@ -91,12 +91,12 @@ pub struct System {
 }
 
 impl System {
-    /// Acts until `stop` is set: then what was begun is put back.
+    /// Creates an actor that stops when `stop` is set; the steps before are then undone.
     pub fn new(stop: Arc<AtomicBool>) -> Self {
         Self { stop, other_root: false }
     }
 
-    /// Loads no modules: for a folder that stands for another machine.
+    /// Refuses to load modules: for a root folder of another machine.
     #[must_use]
     pub fn without_modules(self) -> Self {
         Self { other_root: true, ..self }
@@ -105,7 +105,7 @@ impl System {
 
 impl Actor for System {
     fn write(&mut self, path: &Path, value: &str) -> io::Result<()> {
-        // One write call: the kernel takes what comes in one call for one value.
+        // A single write(2): the kernel takes the bytes of one call as a value.
         fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(format!("{value}\n").as_bytes())
     }
 
@@ -113,7 +113,7 @@ impl Actor for System {
         if self.other_root {
             return Err(RunError::OtherRoot { module: name.into() });
         }
-        modprobe(&PLACES, name)
+        modprobe(&MODPROBE_PATHS, name)
     }
 
     fn stopped(&self) -> bool {
@@ -141,12 +141,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_or_failing_modprobe_is_told() {
+    fn a_missing_or_failing_modprobe_is_an_error() {
         let missing = modprobe(&["/nowhere/modprobe"], "vfio-pci").unwrap_err();
         assert!(missing.to_string().contains("not installed (package kmod): load vfio-pci"), "{missing}");
         let failed = modprobe(&["/nowhere/modprobe", "false"], "vfio-pci").unwrap_err();
         assert_eq!(failed.to_string(), "it failed without a word");
-        // Says something on standard error.
+        // Writes to standard error.
         let failed = modprobe(&["ls"], "/nowhere/module").unwrap_err().to_string();
         assert!(failed.starts_with("ls: ") && !failed.contains('\n'), "{failed}");
         assert!(modprobe(&["true"], "vfio-pci").is_ok());

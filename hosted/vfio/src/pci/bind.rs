@@ -1,4 +1,4 @@
-//! Functions taken from the kernel's driver for VFIO, and given back.
+//! Binds functions to vfio-pci, and back to the drivers that they were bound to.
 
 use std::fmt;
 use std::fs;
@@ -15,17 +15,17 @@ use super::plan::{Action, Before, Effect, Plan, Step, VFIO_PCI};
 use super::sysfs::Sysfs;
 use super::usage::{self, Usage};
 
-/// How long to wait before looking again whether an effect is there.
-const AGAIN: Duration = Duration::from_millis(10);
+/// Interval between checks for the effect of a step.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How functions are bound.
+/// Options of binding and unbinding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Take a function away even if the machine uses it.
+    /// Bind a function even if the machine uses it.
     pub force: bool,
-    /// The other members of the function's IOMMU group too, those that drivers have.
+    /// Also bind the other members of the IOMMU group that are bound to drivers.
     pub group: bool,
-    /// How long the kernel may take for the effect of one step. A driver that starts a card takes seconds.
+    /// Timeout for the effect of one step. A driver needs seconds to start a card.
     pub timeout: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Default for Options {
 pub struct Bound {
     /// The function.
     pub address: Address,
-    /// What it was bound to; none if it was bound to vfio-pci already.
+    /// Its former driver; `None` if it was bound to vfio-pci already.
     pub before: Option<Before>,
     /// Its IOMMU group.
     pub group: Option<u32>,
@@ -51,21 +51,21 @@ pub struct Bound {
 pub struct Unbound {
     /// The function.
     pub address: Address,
-    /// Whether anything had to be done.
+    /// Whether it was changed.
     pub changed: bool,
-    /// The driver that has it now.
+    /// Its driver now.
     pub driver: Option<String>,
 }
 
-/// Why nothing was bound, or given back.
+/// Why functions could not be bound or unbound.
 #[derive(Debug)]
 pub enum BindError {
     /// There is no such function.
     NoFunction {
-        /// Where.
+        /// Its address.
         address: Address,
     },
-    /// It would be of no use.
+    /// VFIO could not use it.
     Refused {
         /// Why.
         obstacle: Obstacle,
@@ -74,23 +74,23 @@ pub enum BindError {
     Used {
         /// The function.
         address: Address,
-        /// What for.
+        /// The uses.
         usages: Vec<Usage>,
     },
     /// A step failed.
     Step(Box<StepError>),
 }
 
-/// A step that failed, and what became of those before it.
+/// A step that failed, and the result of undoing those before it.
 #[derive(Debug)]
 pub struct StepError {
     /// The step.
     pub step: Step,
     /// Why.
     pub failure: Failure,
-    /// Functions that are again what they were.
+    /// Functions whose former state was restored.
     pub put_back: Vec<Address>,
-    /// Functions that are not, and why.
+    /// Functions whose former state could not be restored, and why.
     pub not_put_back: Vec<(Address, String)>,
 }
 
@@ -101,16 +101,16 @@ pub enum Failure {
     Io(io::Error),
     /// A module could not be loaded.
     Module(RunError),
-    /// It had no effect in time.
+    /// It had no effect within the timeout.
     NoEffect {
         /// The effect.
         wanted: Effect,
-        /// What is there instead.
+        /// The state instead.
         driver: Option<String>,
-        /// How long was waited.
+        /// The timeout.
         waited: Duration,
     },
-    /// Somebody asked for the end.
+    /// The user requested to stop.
     Interrupted,
 }
 
@@ -167,14 +167,14 @@ impl fmt::Display for BindError {
     }
 }
 
-// The causes are in the sentence: a source would have them printed twice.
+// Without a source: the message contains the causes already.
 impl std::error::Error for BindError {}
 
-/// What binding `addresses` to vfio-pci takes; no steps if they are bound to it.
+/// Returns the steps that bind `addresses` to vfio-pci; none if they are bound to it already.
 ///
 /// # Errors
 ///
-/// If one of them is not there, is of no use, or is in use and `options` do not force it.
+/// One of the functions does not exist, cannot be used over VFIO, or is in use and `options` do not force it.
 pub fn plan_bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Plan, BindError> {
     let mut plan = Plan::default();
     let targets = targets(sysfs, addresses, options, |member| member.blocks())?;
@@ -196,19 +196,19 @@ pub fn plan_bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Res
     Ok(plan)
 }
 
-/// What giving `addresses` back takes: each to the driver that it was bound to before.
+/// Returns the steps that bind each of `addresses` to its former driver.
 ///
 /// # Errors
 ///
-/// If one of them is not there, is no function of mlx5 nor was bound here, or a process has it open: the kernel would wait for
-/// that process.
+/// One of the functions does not exist, or a process has it open, for which the kernel would wait. Or it is neither an mlx5
+/// function nor bound by [`bind`].
 pub fn plan_unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Plan, BindError> {
     let mut plan = Plan::default();
     for (function, asked) in targets(sysfs, addresses, options, |member| member.driver.as_deref() == Some(VFIO_PCI))? {
         let address = function.address;
         let remembered = Before::remembered(sysfs, address);
         if remembered.is_none() && function.model.is_none() {
-            // What nobody here bound, and is no mlx5 function, is not ours to give back.
+            // A function that is not mlx5 and was not bound by this program is left alone.
             if !asked {
                 continue;
             }
@@ -216,7 +216,7 @@ pub fn plan_unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> R
             return Err(BindError::Refused { obstacle });
         }
         if function.driver.as_deref() != Some(VFIO_PCI) {
-            // Somebody else gave it back; what is left of a binding goes too.
+            // Another program has unbound it: removes the record of the binding.
             let mut before = Before::of(&function);
             before.driver_override = before.driver_override.filter(|driver| driver != VFIO_PCI);
             plan.restore(sysfs, &function, &before, true);
@@ -228,7 +228,7 @@ pub fn plan_unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> R
         }
         plan.restore(sysfs, &function, &remembered.unwrap_or_else(Before::native), true);
     }
-    // Until all of them are given back: a failure makes it the first one's state again.
+    // Kept until all are unbound: after a failure, the state of the first one is restored from it.
     let (forget, mut steps): (Vec<_>, Vec<_>) =
         plan.steps.into_iter().partition(|step| matches!(step.action, Action::Forget { .. }));
     steps.extend(forget);
@@ -236,7 +236,7 @@ pub fn plan_unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> R
     Ok(plan)
 }
 
-/// The functions that are asked for (true), and the members of their groups that come along (false).
+/// Returns the requested functions (`true`), and the members of their groups that are bound with them (`false`).
 fn targets(
     sysfs: &Sysfs,
     addresses: &[Address],
@@ -264,12 +264,12 @@ fn targets(
 ///
 /// # Errors
 ///
-/// As [`plan_bind`]; and if a step fails, after everything was put back, or if that failed too.
+/// As [`plan_bind`], or a step failed; the error says whether the former state was restored.
 pub fn bind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Vec<Bound>, BindError> {
     bind_with(sysfs, addresses, options, &mut System::default())
 }
 
-/// As [`bind`], by an actor of one's own.
+/// Binds functions as [`bind`] does, with another [`Actor`].
 ///
 /// # Errors
 ///
@@ -293,16 +293,16 @@ pub fn bind_with(
         .collect())
 }
 
-/// Gives functions back to the drivers that had them.
+/// Binds functions to their former drivers.
 ///
 /// # Errors
 ///
-/// As [`plan_unbind`]; and if a step fails, after everything was put back, or if that failed too.
+/// As [`plan_unbind`], or a step failed; the error says whether the former state was restored.
 pub fn unbind(sysfs: &Sysfs, addresses: &[Address], options: &Options) -> Result<Vec<Unbound>, BindError> {
     unbind_with(sysfs, addresses, options, &mut System::default())
 }
 
-/// As [`unbind`], by an actor of one's own.
+/// Unbinds functions as [`unbind`] does, with another [`Actor`].
 ///
 /// # Errors
 ///
@@ -325,7 +325,7 @@ pub fn unbind_with(
         .collect())
 }
 
-/// Each address once, in this order.
+/// Returns each address once, in this order.
 fn once(asked: &[Address], along: impl Iterator<Item = Address>) -> Vec<Address> {
     let mut all: Vec<Address> = Vec::new();
     for address in asked.iter().copied().chain(along) {
@@ -336,7 +336,7 @@ fn once(asked: &[Address], along: impl Iterator<Item = Address>) -> Vec<Address>
     all
 }
 
-/// Carries a plan out. `forget`: what is put back after a failure need not be remembered any more.
+/// Executes a plan. With `forget`, restoring a function after a failure also removes the record of its former driver.
 fn apply(sysfs: &Sysfs, plan: &Plan, options: &Options, actor: &mut impl Actor, forget: bool) -> Result<(), BindError> {
     let mut begun: Vec<Address> = Vec::new();
     for step in &plan.steps {
@@ -365,8 +365,8 @@ fn perform(sysfs: &Sysfs, step: &Step, options: &Options, actor: &mut impl Actor
             let driver = step.address.and_then(|address| function::function(sysfs, address)?.driver);
             return Err(Failure::NoEffect { wanted: step.effect.clone(), driver, waited });
         }
-        actor.pause(AGAIN);
-        waited += AGAIN;
+        actor.pause(CHECK_INTERVAL);
+        waited += CHECK_INTERVAL;
     }
     Ok(())
 }
@@ -383,8 +383,7 @@ fn act(action: &Action, actor: &mut impl Actor) -> Result<(), Failure> {
     }
 }
 
-/// After a failure: each function that was touched becomes what it was, the last one first. Those that need nothing are in
-/// neither list.
+/// Restores the changed functions after a failure, the last one first. Functions that need no step are in neither list.
 fn put_back(
     sysfs: &Sysfs,
     plan: &Plan,
@@ -401,7 +400,7 @@ fn put_back(
         };
         let mut back = Plan::default();
         back.restore(sysfs, &function, before, forget);
-        // Who asked for the end is not obeyed a second time: what was begun is put back first.
+        // A further request to stop is ignored until the former state is restored.
         let mut actor = Unstoppable(&mut *actor);
         match back.steps.iter().try_for_each(|step| perform(sysfs, step, options, &mut actor).map_err(|why| (step, why))) {
             Ok(()) if back.steps.is_empty() => {}

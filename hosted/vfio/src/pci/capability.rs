@@ -1,6 +1,6 @@
 //! The list of capabilities in a function's configuration space (PCI Local Bus Specification 3.0, 6.7 and 6.8.2).
 
-/// Offset of the status register; bit 4 says that there is a list.
+/// Offset of the status register; bit 4 is set if there is a list.
 const STATUS: usize = 0x06;
 const STATUS_LIST: u8 = 1 << 4;
 
@@ -10,10 +10,10 @@ const POINTER: usize = 0x34;
 /// Identifier of the MSI-X capability.
 const MSIX: u8 = 0x11;
 
-/// Bits of MSI-X message control that hold the number of vectors less one.
+/// Bits of MSI-X message control with the number of vectors minus one.
 const VECTORS: u16 = 0x7ff;
 
-/// A list within 256 bytes has no more entries than this.
+/// Maximum number of entries of a list within 256 bytes.
 const MOST: usize = 48;
 
 /// Whether a function has MSI-X.
@@ -23,11 +23,11 @@ pub enum Msix {
     Vectors(u16),
     /// It has not.
     Absent,
-    /// The capabilities cannot be read: Linux shows other users than root the first 64 bytes only.
+    /// The capabilities cannot be read: Linux shows users other than root only the first 64 bytes.
     Unknown,
 }
 
-/// MSI-X according to a configuration space, of which the first bytes were read.
+/// Parses the MSI-X capability from the first bytes of a configuration space.
 pub(crate) fn msix(config: &[u8]) -> Msix {
     let Some(status) = config.get(STATUS) else { return Msix::Unknown };
     if status & STATUS_LIST == 0 {
@@ -45,7 +45,7 @@ pub(crate) fn msix(config: &[u8]) -> Msix {
         }
         at = usize::from(next & !3);
     }
-    // A list that ends nowhere is a broken one.
+    // A list without an end is invalid.
     Msix::Absent
 }
 

@@ -1,4 +1,4 @@
-//! Which obstacles there are.
+//! Finds the obstacles to using a function over VFIO.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,29 +13,30 @@ use super::process::Process;
 use super::sysfs::Sysfs;
 use super::usage::group_holders;
 
-/// What a user of a function needs of it and of the machine.
+/// Requirements of a program on a function and on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Bytes of BAR0.
+    /// Minimum size of BAR0 in bytes.
     pub bar0: u64,
-    /// Bytes of memory that are locked for DMA.
+    /// Bytes of memory to lock for DMA.
     pub memlock: u64,
 }
 
 impl Default for Need {
-    /// The initialization segment (to the health counter at 0x1010), the MSI-X table, and a doorbell page; no memory.
+    /// Returns the requirements of the driver: the initialization segment (to the health counter at 0x1010), the MSI-X table and a
+    /// doorbell page, without memory.
     fn default() -> Self {
         Self { bar0: 0x8000, memlock: 0 }
     }
 }
 
-/// Everything that keeps `process` from using `function` over VFIO as things are; empty if nothing does.
+/// Returns the obstacles to the use of `function` over VFIO by `process`.
 ///
-/// What only an attempt can show is not in it: a limit of memory that others used up, or a process that this one may not see.
+/// Obstacles that only an attempt shows are not included: an exhausted limit of locked memory, or a process that is not visible.
 pub fn obstacles(sysfs: &Sysfs, function: &Function, process: &Process, need: &Need) -> Vec<Obstacle> {
     let mut found = hardware(function, need);
     if found.iter().any(Obstacle::is_final) {
-        // Nothing that could be done about the rest would help.
+        // Removing the other obstacles would not help.
         return found;
     }
     found.extend(iommu(sysfs, function));
@@ -52,12 +53,12 @@ pub fn obstacles(sysfs: &Sysfs, function: &Function, process: &Process, need: &N
     found
 }
 
-/// Whether processes have a group open: [`Obstacle::InUse`] with those that can be seen.
+/// Returns [`Obstacle::InUse`] for a group, with the visible processes that have it open.
 pub fn in_use(sysfs: &Sysfs, group: u32) -> Obstacle {
     Obstacle::InUse { group, holders: group_holders(sysfs, group) }
 }
 
-/// What the function itself lacks.
+/// Returns the obstacles of the function itself.
 pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
     let address = function.address;
     let mut found = Vec::new();
@@ -80,7 +81,7 @@ pub(crate) fn hardware(function: &Function, need: &Need) -> Vec<Obstacle> {
     found
 }
 
-/// Whether an IOMMU stands between the function and memory.
+/// Returns an obstacle if no IOMMU translates the function's DMA.
 pub(crate) fn iommu(sysfs: &Sysfs, function: &Function) -> Option<Obstacle> {
     match &function.group {
         None => Some(Obstacle::NoIommu { address: function.address, machine: machine(sysfs) }),
@@ -128,7 +129,7 @@ fn denied(path: PathBuf, process: &Process) -> Option<Obstacle> {
     (!process.may_open(&path)).then_some(denied)
 }
 
-/// What decides where the IOMMU is switched on.
+/// Returns the properties of the machine that decide how its IOMMU is enabled.
 fn machine(sysfs: &Sysfs) -> Machine {
     let text = fs::read_to_string(sysfs.proc("cpuinfo")).unwrap_or_default();
     let line = |name: &str| text.lines().find(|line| line.starts_with(name));
@@ -137,19 +138,19 @@ fn machine(sysfs: &Sysfs) -> Machine {
         Some(line) if line.contains("AuthenticAMD") || line.contains("HygonGenuine") => Cpu::Amd,
         _ => Cpu::Other,
     };
-    // Bit 31 of ECX of CPUID leaf 1, which no processor sets; what the hypervisor's firmware says, where there is no CPUID.
+    // Bit 31 of ECX of CPUID leaf 1, which only hypervisors set. Without CPUID, the maker according to the firmware.
     let has_flag = line("flags").is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"));
     Machine { cpu, is_virtual: has_flag || has_virtual_maker(sysfs), parameters: parameters(sysfs) }
 }
 
-/// Whether the firmware names a hypervisor as the maker of the machine.
+/// Returns whether the firmware names a hypervisor as the maker of the machine.
 fn has_virtual_maker(sysfs: &Sysfs) -> bool {
     const MAKERS: [&str; 5] = ["QEMU", "VMware", "Xen", "innotek GmbH", "Parallels"];
     let maker = super::sysfs::text(&sysfs.dmi("sys_vendor")).unwrap_or_default();
     MAKERS.iter().any(|name| maker.starts_with(name))
 }
 
-/// What the kernel's command line says of the IOMMU.
+/// Returns the parameters of the IOMMU on the kernel's command line.
 fn parameters(sysfs: &Sysfs) -> Vec<String> {
     let text = fs::read_to_string(sysfs.proc("cmdline")).unwrap_or_default();
     let names = ["intel_iommu=", "amd_iommu=", "iommu="];

@@ -1,4 +1,4 @@
-//! A function: what sysfs says of it.
+//! A PCI function according to sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,46 +9,46 @@ use super::group::{self, Group};
 use super::model::{Kind, Model};
 use super::sysfs::{self, ReadError, Sysfs, link_name, names, number, text};
 
-/// A PCI function as sysfs shows it.
+/// A PCI function according to sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Where it is.
+    /// Its address.
     pub address: Address,
     /// PCI vendor identifier.
     pub vendor: u16,
     /// PCI device identifier.
     pub device: u16,
-    /// What the identifiers stand for; none if it is neither an mlx5 function nor one in recovery.
+    /// Model of these identifiers; `None` if it is neither an mlx5 function nor one in recovery.
     pub model: Option<Model>,
     /// PCI class code: base class, subclass, programming interface.
     pub class: u32,
-    /// The driver that has it.
+    /// The driver that it is bound to.
     pub driver: Option<String>,
-    /// Which driver alone may have it (`driver_override`).
+    /// The only driver that it may be bound to (`driver_override`).
     pub driver_override: Option<String>,
     /// Its IOMMU group.
     pub group: Option<Group>,
-    /// The memory node that it is near to.
+    /// Its NUMA node.
     pub numa_node: Option<u32>,
     /// Its PCIe link.
     pub link: Option<Link>,
-    /// Bytes of BAR0; 0 if there is none.
+    /// Size of BAR0 in bytes; 0 if there is none.
     pub bar0: u64,
-    /// The physical function whose virtual function it is.
+    /// Its physical function, if it is a virtual one.
     pub physical_function: Option<Address>,
-    /// How many virtual functions it has now.
+    /// Number of its virtual functions now.
     pub virtual_functions: u16,
     /// Whether it has MSI-X.
     pub msix: Msix,
-    /// Whether its configuration space answers: all ones come from a function that is not there any more.
+    /// Whether its configuration space does not read as all ones, as that of a removed function does.
     pub answers: bool,
     /// Whether the kernel can reset it.
     pub resettable: bool,
-    /// Network interfaces that the kernel's driver made of it.
+    /// Network interfaces that the kernel's driver created for it.
     pub interfaces: Vec<String>,
-    /// RDMA devices that the kernel's driver made of it.
+    /// RDMA devices that the kernel's driver created for it.
     pub rdma_devices: Vec<String>,
-    /// Its file for VFIO without groups (`/dev/vfio/devices/vfioN`), if it is there: kernels have it since 6.6, and only with
+    /// Its file for VFIO without groups (`/dev/vfio/devices/vfioN`), if it exists. Kernels since 6.6 have it with
     /// `CONFIG_VFIO_DEVICE_CDEV`.
     pub device_file: Option<PathBuf>,
 }
@@ -56,25 +56,25 @@ pub struct Function {
 /// A PCIe link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Speed now, in the kernel's words: "16.0 GT/s PCIe".
+    /// Current speed as text of the kernel: "16.0 GT/s PCIe".
     pub speed: String,
-    /// Lanes now.
+    /// Current number of lanes.
     pub width: u8,
-    /// Highest speed of the function.
+    /// Maximum speed of the function.
     pub max_speed: String,
-    /// Most lanes of the function.
+    /// Maximum number of lanes of the function.
     pub max_width: u8,
 }
 
 impl Link {
-    /// Whether it is slower or narrower than the function can.
+    /// Returns whether speed or width is below the maximum of the function.
     pub fn degraded(&self) -> bool {
         self.speed != self.max_speed || self.width != self.max_width
     }
 }
 
 impl Function {
-    /// Name of the product, with what kind of function it is; the identifiers if they are unknown.
+    /// Returns the name of the product and the kind of function; the identifiers if they are unknown.
     pub fn name(&self) -> String {
         match self.model {
             Some(Model { name, kind: Kind::Physical, .. }) => name.into(),
@@ -85,11 +85,12 @@ impl Function {
     }
 }
 
-/// The mlx5 functions of a machine, adapters in firmware recovery included, by address. None if the machine has no PCI.
+/// Returns the mlx5 functions of a machine in order of address, including adapters in firmware recovery. The list is empty if the
+/// machine has no PCI.
 ///
 /// # Errors
 ///
-/// If the list of functions is there and cannot be read.
+/// The list of functions exists and cannot be read.
 pub fn functions(sysfs: &Sysfs) -> Result<Vec<Function>, ReadError> {
     let folder = sysfs.pci("devices");
     if !folder.exists() {
@@ -102,11 +103,11 @@ pub fn functions(sysfs: &Sysfs) -> Result<Vec<Function>, ReadError> {
     Ok(found)
 }
 
-/// The function at an address, whatever it is; none if there is none.
+/// Returns the function of any kind at an address; `None` if there is none.
 pub fn function(sysfs: &Sysfs, address: Address) -> Option<Function> {
     let folder = sysfs.folder(address);
     let (vendor, device) = (number(&folder.join("vendor"))?, number(&folder.join("device"))?);
-    // A file that is not readable is none that says anything.
+    // A file that is not readable counts as empty.
     let config = fs::read(folder.join("config")).unwrap_or_default();
     Some(Function {
         address,
@@ -117,14 +118,14 @@ pub fn function(sysfs: &Sysfs, address: Address) -> Option<Function> {
         driver: link_name(&folder.join("driver")),
         driver_override: text(&folder.join("driver_override")).filter(|name| name != "(null)"),
         group: group::of(sysfs, address),
-        // -1, which is no number here, stands for none.
+        // -1 means none, and does not parse.
         numa_node: number(&folder.join("numa_node")),
         link: link(&folder),
         bar0: bar0(&folder),
         physical_function: link_name(&folder.join("physfn")).and_then(|name| name.parse().ok()),
         virtual_functions: number(&folder.join("sriov_numvfs")).unwrap_or(0),
         msix: capability::msix(&config),
-        // Not the identifiers alone: those of a virtual function read as ones (SR-IOV 1.1, 3.4.1.1).
+        // More than the identifiers, since those of a virtual function read as ones (SR-IOV 1.1, 3.4.1.1).
         answers: config.is_empty() || config.iter().take(64).any(|byte| *byte != 0xff),
         resettable: folder.join("reset").exists(),
         interfaces: names(&folder.join("net")),
@@ -133,7 +134,7 @@ pub fn function(sysfs: &Sysfs, address: Address) -> Option<Function> {
     })
 }
 
-/// Where the file of a function for VFIO without groups has its place. Kernels without the device interface name it too.
+/// Returns the path of a function's file for VFIO without groups. Kernels without this interface name it too.
 pub(crate) fn device_path(sysfs: &Sysfs, address: Address) -> Option<PathBuf> {
     let made = names(&sysfs.folder(address).join("vfio-dev"));
     made.first().map(|name| sysfs.dev(&format!("vfio/devices/{name}")))
@@ -142,7 +143,7 @@ pub(crate) fn device_path(sysfs: &Sysfs, address: Address) -> Option<PathBuf> {
 fn link(folder: &Path) -> Option<Link> {
     let read = |name: &str| text(&folder.join(name));
     let width = |name: &str| number(&folder.join(name));
-    // Functions that are not on a link, as virtual ones, have the files and "Unknown" or 0 in them.
+    // Functions without a link, such as virtual ones, have these files with "Unknown" or 0.
     let link = Link {
         speed: read("current_link_speed")?,
         width: width("current_link_width")?,
@@ -152,7 +153,7 @@ fn link(folder: &Path) -> Option<Link> {
     (link.width > 0 && !link.speed.starts_with("Unknown")).then_some(link)
 }
 
-/// Bytes of BAR0 according to the first line of `resource`: first address, last address, flags.
+/// Returns the size of BAR0 in bytes, from the first line of `resource`: first address, last address, flags.
 fn bar0(folder: &Path) -> u64 {
     let size = || {
         let resources = text(&folder.join("resource"))?;

@@ -1,4 +1,4 @@
-//! IOMMU groups: what VFIO hands out as one.
+//! IOMMU groups: the unit in which VFIO assigns functions to processes.
 
 use super::address::Address;
 use super::sysfs::Sysfs;
@@ -7,7 +7,7 @@ use super::sysfs::{link_name, names, number, text};
 /// Base class and subclass of PCI-to-PCI bridges.
 const BRIDGE: u32 = 0x0604;
 
-/// The name of groups that VFIO makes for functions without an IOMMU.
+/// Name of groups that VFIO creates for functions without an IOMMU.
 const NO_IOMMU: &str = "vfio-noiommu";
 
 /// An IOMMU group.
@@ -15,9 +15,9 @@ const NO_IOMMU: &str = "vfio-noiommu";
 pub struct Group {
     /// Its number.
     pub number: u32,
-    /// Whether it stands for no protection at all (`vfio.enable_unsafe_noiommu_mode`).
+    /// Whether it is without protection by an IOMMU (`vfio.enable_unsafe_noiommu_mode`).
     pub no_iommu: bool,
-    /// The devices in it, the function that was asked for left out.
+    /// The other devices in it.
     pub others: Vec<Member>,
 }
 
@@ -26,29 +26,29 @@ pub struct Group {
 pub struct Member {
     /// Name in sysfs; the address of a PCI function.
     pub name: String,
-    /// The driver that has it.
+    /// The driver that it is bound to.
     pub driver: Option<String>,
     /// Whether it is a PCI-to-PCI bridge.
     pub bridge: bool,
 }
 
 impl Member {
-    /// Whether it keeps VFIO from handing out its group: a driver has it that uses its DMA.
+    /// Returns whether it prevents VFIO from assigning its group, because its driver uses DMA.
     ///
-    /// Bridges do not, nor the drivers that leave DMA to user space (those with `driver_managed_dma` in Linux).
+    /// Bridges do not, nor do drivers that leave DMA to user space (`driver_managed_dma` in Linux).
     pub fn blocks(&self) -> bool {
         let Some(driver) = self.driver.as_deref() else { return false };
         let leaves_dma = driver == "pci-stub" || driver == "pcieport" || driver.replace('_', "-").ends_with("vfio-pci");
         !self.bridge && !leaves_dma
     }
 
-    /// Its address, if it is a PCI function.
+    /// Returns its address, if it is a PCI function.
     pub fn address(&self) -> Option<Address> {
         self.name.parse().ok()
     }
 }
 
-/// The group of a function.
+/// Returns the group of a function.
 pub(crate) fn of(sysfs: &Sysfs, address: Address) -> Option<Group> {
     let number_of = link_name(&sysfs.folder(address).join("iommu_group"))?.parse().ok()?;
     let folder = sysfs.group(number_of);

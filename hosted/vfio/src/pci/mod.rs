@@ -1,5 +1,5 @@
-//! The mlx5 functions of this machine: what they are, what stands in the way of using them over VFIO, and how they come from
-//! the kernel's driver to `vfio-pci` and back.
+//! The mlx5 functions of this machine: lists them, finds obstacles to their use over VFIO, and binds them to `vfio-pci` and back
+//! to the kernel's driver.
 //!
 //! Everything is read from sysfs (`Documentation/ABI/testing/sysfs-bus-pci`, `sysfs-kernel-iommu_groups`), procfs and `/dev`.
 //!

@@ -3,25 +3,25 @@
 /// PCI vendor identifier of Mellanox and NVIDIA networking.
 pub const MELLANOX: u16 = 0x15b3;
 
-/// What kind of function a device identifier stands for.
+/// Kind of function of a device identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A physical function.
     Physical,
     /// An SR-IOV virtual function.
     Virtual,
-    /// An adapter whose firmware did not start: it can be flashed, and nothing else.
+    /// An adapter whose firmware did not start: it can only be flashed.
     Recovery,
 }
 
-/// What a device identifier says of a function.
+/// The product of a device identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
     /// PCI device identifier.
     pub device: u16,
     /// Name of the product.
     pub name: &'static str,
-    /// What kind of function it is.
+    /// Kind of function.
     pub kind: Kind,
 }
 
@@ -54,7 +54,7 @@ impl Model {
         physical(0x101b, "ConnectX-6"),
         virtual_function(0x101c, "ConnectX-6"),
         physical(0x101d, "ConnectX-6 Dx"),
-        // One identifier for the virtual functions of all products from here on.
+        // The virtual functions of all later products share one identifier.
         virtual_function(0x101e, "ConnectX"),
         physical(0x101f, "ConnectX-6 Lx"),
         physical(0x1021, "ConnectX-7"),
@@ -90,7 +90,7 @@ impl Model {
         recovery(0x0220, "BlueField-4"),
     ];
 
-    /// The model with these identifiers, if it is one of [`Model::ALL`].
+    /// Returns the model with these identifiers, if it is one of [`Model::ALL`].
     pub fn find(vendor: u16, device: u16) -> Option<Self> {
         if vendor != MELLANOX {
             return None;

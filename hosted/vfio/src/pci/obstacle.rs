@@ -1,4 +1,4 @@
-//! What stands in the way of using a function over VFIO, and the remedy.
+//! Obstacles to using a function over VFIO, and their remedies.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::group::Member;
 use super::process::Holder;
 use super::usage::Holders;
 
-/// A reason why a function cannot be used over VFIO as things are.
+/// A reason why a function cannot be used over VFIO now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -27,7 +27,7 @@ pub enum Obstacle {
         address: Address,
         /// Name of the product.
         name: &'static str,
-        /// PCI device identifier, which says so.
+        /// PCI device identifier of the recovery mode.
         device: u16,
     },
     /// The configuration space reads as all ones: the adapter is gone or has no power.
@@ -39,9 +39,9 @@ pub enum Obstacle {
     BarTooSmall {
         /// The function.
         address: Address,
-        /// Bytes that it has.
+        /// Its size in bytes.
         size: u64,
-        /// Bytes that are needed.
+        /// Required bytes.
         needed: u64,
     },
     /// The function has no MSI-X.
@@ -53,26 +53,26 @@ pub enum Obstacle {
     NoIommu {
         /// The function.
         address: Address,
-        /// What decides where one is switched on.
+        /// Properties of the machine that decide how one is enabled.
         machine: Machine,
     },
-    /// The group is one of VFIO's mode without an IOMMU: DMA would reach all of memory.
+    /// The group is of VFIO's mode without an IOMMU, in which DMA can access all memory.
     UnsafeNoIommu {
         /// The group.
         group: u32,
-        /// What decides where an IOMMU is switched on.
+        /// Properties of the machine that decide how an IOMMU is enabled.
         machine: Machine,
     },
     /// The kernel has no vfio-pci yet.
     ModuleNotLoaded,
-    /// Another driver than vfio-pci has the function, or none.
+    /// The function is bound to another driver than vfio-pci, or to none.
     NotBound {
         /// The function.
         address: Address,
-        /// The driver that has it.
+        /// Its driver.
         driver: Option<String>,
     },
-    /// Other devices of the IOMMU group are in the hands of drivers that use their DMA.
+    /// Other devices of the IOMMU group are bound to drivers that use DMA.
     GroupNotViable {
         /// The function.
         address: Address,
@@ -81,7 +81,7 @@ pub enum Obstacle {
         /// Those devices.
         members: Vec<Member>,
     },
-    /// The file of the group, of the function or of VFIO itself is not there.
+    /// The file of the group, of the function or of VFIO itself does not exist.
     NoFile {
         /// The file.
         path: PathBuf,
@@ -101,37 +101,37 @@ pub enum Obstacle {
     InUse {
         /// The group.
         group: u32,
-        /// The processes, as far as this one may see them.
+        /// The processes that are visible to this one.
         holders: Vec<Holder>,
     },
     /// The process may lock less memory than is needed for DMA.
     Memlock {
-        /// Bytes that it may lock.
+        /// Limit of locked memory in bytes.
         limit: u64,
-        /// Bytes that are needed.
+        /// Required bytes.
         needed: u64,
     },
 }
 
-/// What decides where the IOMMU of a machine is switched on.
+/// Properties of a machine that decide how its IOMMU is enabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Whose processor it has.
+    /// Vendor of the processor.
     pub cpu: Cpu,
-    /// Whether it is a virtual one: its IOMMU is an option of its hypervisor, not a choice of its firmware.
+    /// Whether it is a virtual machine: its IOMMU is an option of its hypervisor, not of its firmware.
     pub is_virtual: bool,
-    /// What the kernel's command line says of the IOMMU.
+    /// Parameters of the IOMMU on the kernel's command line.
     pub parameters: Vec<String>,
 }
 
-/// Whose processor a machine has.
+/// Vendor of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cpu {
     /// Intel: VT-d, and a parameter of the kernel.
     Intel,
     /// AMD: AMD-Vi.
     Amd,
-    /// Others: the firmware describes the IOMMU (an SMMU, say).
+    /// Others, where the firmware describes the IOMMU (for example an SMMU).
     Other,
 }
 
@@ -196,12 +196,12 @@ impl fmt::Display for Obstacle {
 impl std::error::Error for Obstacle {}
 
 impl Obstacle {
-    /// Whether the function is of no use to any driver.
+    /// Returns whether no driver can use the function.
     pub(crate) const fn is_final(&self) -> bool {
         matches!(self, Self::NotMlx5 { .. } | Self::FirmwareRecovery { .. } | Self::NoAnswer { .. })
     }
 
-    /// A name that programs can rely on.
+    /// Returns a stable name for programs.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::NotMlx5 { .. } => "not-mlx5",
@@ -221,7 +221,7 @@ impl Obstacle {
         }
     }
 
-    /// The remedy: a command to run, or what to do where no command helps. None if nothing does.
+    /// Returns the remedy: a command, or an instruction where no command helps. `None` if there is no remedy.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::NotMlx5 { .. } => "bareverbs devices (lists the functions that can be used)".into(),
@@ -276,14 +276,14 @@ impl Obstacle {
 }
 
 impl Machine {
-    /// What switches its IOMMU on.
+    /// Returns how to enable its IOMMU.
     fn switch_on(&self) -> String {
         const PARAMETER: &str = "intel_iommu=on to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then sudo \
                                  update-grub)";
         if let Some(off) = self.parameters.iter().find(|parameter| parameter.ends_with("=off")) {
             return format!("take {off} from the kernel's command line and start the machine again");
         }
-        // What QEMU offers depends on its machine, not on the vendor of the processor that the guest sees.
+        // QEMU's option depends on its machine type, not on the vendor of the guest's processor.
         let has_parameter = self.parameters.iter().any(|parameter| parameter.starts_with("intel_iommu=on"));
         match (self.is_virtual, self.cpu) {
             (true, Cpu::Intel | Cpu::Amd) => {

@@ -1,4 +1,4 @@
-//! What is written to bind a function or to give it back: shown by a dry run, and carried out as it is shown.
+//! The steps that bind a function to vfio-pci or to its former driver: printed by a dry run, and executed as printed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use super::address::Address;
 use super::function::Function;
 use super::sysfs::{Sysfs, text};
 
-/// The driver that user space gets functions from.
+/// The driver through which user space accesses functions.
 pub(crate) const VFIO_PCI: &str = "vfio-pci";
 
 /// The kernel's own driver of mlx5 functions.
@@ -16,60 +16,60 @@ pub(crate) const MLX5_CORE: &str = "mlx5_core";
 /// Steps, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The steps; none if everything is as wanted.
+    /// The steps; none if nothing has to change.
     pub steps: Vec<Step>,
-    /// The functions that are changed, with what they are bound to before.
+    /// The functions that are changed, with their state before.
     pub functions: Vec<(Address, Before)>,
 }
 
 /// One step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The function that it changes; none for a module.
+    /// The function that it changes; `None` for a module.
     pub address: Option<Address>,
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// What for.
+    /// The reason.
     pub why: String,
-    /// What must be seen afterwards.
+    /// The expected effect.
     pub effect: Effect,
-    /// Whether the plan goes on if it fails.
+    /// Whether the plan continues if it fails.
     pub optional: bool,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A value is written to a file of the kernel, with the end of a line after it.
+    /// Writes a value and a line feed to a file of the kernel.
     Write {
         /// The file.
         path: PathBuf,
         /// The value.
         value: String,
     },
-    /// A module of the kernel is loaded, by modprobe.
+    /// Loads a module of the kernel with modprobe.
     LoadModule {
         /// Its name.
         name: String,
     },
-    /// A file is made that remembers what a function was bound to.
+    /// Creates a file that records the former driver of a function.
     Remember {
         /// The file.
         path: PathBuf,
-        /// What is in it.
+        /// Its content.
         text: String,
     },
-    /// That file is removed.
+    /// Removes that file.
     Forget {
         /// The file.
         path: PathBuf,
     },
 }
 
-/// What a step must bring about.
+/// The effect that a step must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing that could be seen.
+    /// None that can be observed.
     None,
     /// A function is bound to a driver, or to none.
     Bound {
@@ -85,12 +85,12 @@ pub enum Effect {
     },
 }
 
-/// What a function was bound to.
+/// The former binding of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Before {
-    /// The driver that had it.
+    /// Its driver.
     pub driver: Option<String>,
-    /// The driver that alone might have it.
+    /// Its `driver_override`.
     pub driver_override: Option<String>,
 }
 
@@ -110,14 +110,14 @@ impl fmt::Display for Action {
 }
 
 impl fmt::Display for Plan {
-    /// The plan as lines for a shell, with the reasons as comments.
+    /// Writes the plan as lines for a shell, with the reasons as comments.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.steps.iter().try_for_each(|step| writeln!(f, "{}  # {}", step.action, step.why))
     }
 }
 
 impl Effect {
-    /// Whether it is there.
+    /// Returns whether the effect has occurred.
     pub(crate) fn is_there(&self, sysfs: &Sysfs) -> bool {
         match self {
             Self::None => true,
@@ -141,7 +141,7 @@ impl fmt::Display for Effect {
 }
 
 impl Before {
-    /// What the kernel makes of an mlx5 function on its own: nothing needs to be remembered then.
+    /// Returns the binding that the kernel chooses for an mlx5 function, which needs no record.
     pub(crate) fn native() -> Self {
         Self { driver: Some(MLX5_CORE.into()), driver_override: None }
     }
@@ -155,7 +155,7 @@ impl Before {
         line("driver", &self.driver) + &line("driver_override", &self.driver_override)
     }
 
-    /// What was remembered of a function.
+    /// Reads the record of a function's former binding.
     pub(crate) fn remembered(sysfs: &Sysfs, address: Address) -> Option<Self> {
         let text = text(&sysfs.memory(address))?;
         let value = |name: &str| {
@@ -194,7 +194,7 @@ impl Plan {
         self.write(address, sysfs.driver(driver).join("unbind"), &address.to_string(), why, effect);
     }
 
-    /// Modules that VFIO needs and the kernel has not got.
+    /// Adds steps that load the missing modules of VFIO.
     pub(crate) fn modules(&mut self, sysfs: &Sysfs) {
         if !sysfs.driver(VFIO_PCI).exists() {
             self.load(
@@ -205,12 +205,12 @@ impl Plan {
             );
         }
         if !sysfs.module("vfio_iommu_type1").exists() {
-            // Not every kernel has it: with iommufd, or on POWER, others take its place.
+            // Not every kernel has it: iommufd and POWER use other modules.
             self.load("vfio_iommu_type1", "DMA mappings of VFIO; not on every kernel", Effect::None, true);
         }
     }
 
-    /// From whatever has the function to vfio-pci.
+    /// Adds the steps that bind the function to vfio-pci.
     pub(crate) fn bind(&mut self, sysfs: &Sysfs, function: &Function) {
         let address = function.address;
         let before = Before::of(function);
@@ -231,7 +231,7 @@ impl Plan {
         self.functions.push((address, before));
     }
 
-    /// From whatever has the function now to what it was bound to before. `forget`: the file that remembers it is removed.
+    /// Adds the steps that restore the former binding of the function. With `forget`, its record is removed.
     pub(crate) fn restore(&mut self, sysfs: &Sysfs, function: &Function, before: &Before, forget: bool) {
         let address = function.address;
         let now = Before::of(function);
@@ -240,7 +240,7 @@ impl Plan {
             self.take_from(sysfs, address, driver);
         }
         if let Some(driver) = before.driver.as_deref().filter(|driver| Some(*driver) != now.driver.as_deref()) {
-            // What may have the function alone must not keep that driver away.
+            // The override must not exclude that driver.
             let wanted = before.driver_override.as_deref().filter(|only| *only == driver);
             if only != wanted && (wanted.is_some() || only != Some(driver)) {
                 self.set_override(sysfs, address, wanted);

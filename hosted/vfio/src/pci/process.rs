@@ -1,4 +1,4 @@
-//! What a process may do, and which processes have a file open.
+//! The rights of a process, and the processes that have a file open.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,20 +13,20 @@ use super::sysfs::{Sysfs, names, text};
 /// The rights of a process that is to use a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Which files it may open.
+    /// How to check which files it may open.
     pub access: Access,
-    /// Bytes of memory that it may lock (`RLIMIT_MEMLOCK`); none for no limit.
+    /// Bytes of memory that it may lock (`RLIMIT_MEMLOCK`); `None` for no limit.
     pub memlock: Option<u64>,
-    /// Whether the limit does not count for it (`CAP_IPC_LOCK`).
+    /// Whether the limit does not apply to it (`CAP_IPC_LOCK`).
     pub ipc_lock: bool,
 }
 
-/// How to find which files a process may open.
+/// How to check which files a process may open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The kernel is asked: it is this process.
+    /// By access(2), for this process.
     This,
-    /// By owner and mode: a user without capabilities.
+    /// By owner and mode, for a user without capabilities.
     User {
         /// User.
         uid: u32,
@@ -36,16 +36,16 @@ pub enum Access {
 }
 
 impl Process {
-    /// This process.
+    /// Returns the rights of this process.
     pub fn current() -> Self {
         let capable = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
-        // A capability within a user namespace is none that VFIO asks for.
+        // VFIO does not accept a capability of a user namespace.
         let initial_namespace =
             fs::read_to_string("/proc/self/uid_map").map_or(true, |map| map.split_whitespace().eq(["0", "0", "4294967295"]));
         Self { access: Access::This, memlock: getrlimit(Resource::Memlock).current, ipc_lock: capable && initial_namespace }
     }
 
-    /// Whether it may open a file for reading and writing.
+    /// Returns whether it may open a file for reading and writing.
     pub(crate) fn may_open(&self, path: &Path) -> bool {
         match &self.access {
             Access::This => rustix::fs::accessat(CWD, path, Mode::READ_OK | Mode::WRITE_OK, AtFlags::EACCESS).is_ok(),
@@ -64,20 +64,20 @@ impl Process {
 /// A process that has a file open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Its process ID.
     pub pid: u32,
     /// Its name.
     pub name: String,
 }
 
-/// The processes that have a file open, as far as this process may look (root may, others see their own).
+/// Returns the processes that have a file open, as far as they are visible: to root all, to other users their own.
 pub(crate) fn holders(sysfs: &Sysfs, path: &Path) -> Vec<Holder> {
     let mut found = Vec::new();
     for pid in names(&sysfs.proc("")).iter().filter_map(|name| name.parse().ok()) {
         let pid: u32 = pid;
         let folder = sysfs.proc(&format!("{pid}/fd"));
-        let holds = |name: &String| fs::read_link(folder.join(name)).is_ok_and(|target| target == path);
-        if names(&folder).iter().any(holds) {
+        let is_open = |name: &String| fs::read_link(folder.join(name)).is_ok_and(|target| target == path);
+        if names(&folder).iter().any(is_open) {
             found.push(Holder { pid, name: text(&sysfs.proc(&format!("{pid}/comm"))).unwrap_or_default() });
         }
     }

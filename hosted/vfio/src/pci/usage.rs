@@ -1,4 +1,4 @@
-//! What a function is used for by the rest of the machine: what would break if it were taken away.
+//! Uses of a function by the machine, which would break if it were bound to vfio-pci.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,7 @@ use super::function::Function;
 use super::process::{Holder, holders};
 use super::sysfs::{Sysfs, link_name, names, number};
 
-/// Bit of an interface's flags: it is up.
+/// Flag of an interface: it is up (`IFF_UP`).
 const IFF_UP: u32 = 1;
 
 /// Flag of a route in `/proc/net/route` and `/proc/net/ipv6_route`: usable.
@@ -34,9 +34,9 @@ pub enum Usage {
         /// The processes.
         holders: Vec<Holder>,
     },
-    /// It has virtual functions, which go away with its driver.
+    /// It has virtual functions, which are removed when its driver is unbound.
     VirtualFunctions {
-        /// How many.
+        /// Number of them.
         count: u16,
     },
 }
@@ -52,7 +52,7 @@ impl fmt::Display for Usage {
     }
 }
 
-/// Processes in a sentence.
+/// Returns a list of processes for a message.
 pub(crate) struct Holders<'a>(pub(crate) &'a [Holder]);
 
 impl fmt::Display for Holders<'_> {
@@ -71,7 +71,7 @@ impl fmt::Display for Holders<'_> {
     }
 }
 
-/// What a function is used for. Kernel users of RDMA (NFS, NVMe over fabrics) are not seen.
+/// Returns the uses of a function, except kernel users of RDMA (NFS, NVMe over fabrics).
 pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
     let mut found = Vec::new();
     let folder = sysfs.folder(function.address);
@@ -86,7 +86,7 @@ pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
             found.push(Usage::InterfaceUp { interface: interface.clone() });
         }
     }
-    // Each device file of verbs has a folder that names its RDMA device.
+    // The folder of each verbs device file names its RDMA device.
     for file in names(&folder.join("infiniband_verbs")) {
         let holders = holders(sysfs, &sysfs.dev(&format!("infiniband/{file}")));
         if !holders.is_empty() {
@@ -100,7 +100,7 @@ pub(crate) fn of(sysfs: &Sysfs, function: &Function) -> Vec<Usage> {
     found
 }
 
-/// Interfaces with a default route, of IPv4 and IPv6.
+/// Returns the interfaces with a default route of IPv4 or IPv6.
 fn default_routes(sysfs: &Sysfs) -> Vec<String> {
     let mut found = Vec::new();
     let table = |name: &str| fs::read_to_string(sysfs.proc(name)).unwrap_or_default();
@@ -128,12 +128,12 @@ fn default_routes(sysfs: &Sysfs) -> Vec<String> {
     found
 }
 
-/// The processes that have a group open.
+/// Returns the processes that have a group open.
 pub(crate) fn group_holders(sysfs: &Sysfs, group: u32) -> Vec<Holder> {
     holders(sysfs, &sysfs.dev(&format!("vfio/{group}")))
 }
 
-/// The processes that have a function open, by its group or by its own file.
+/// Returns the processes that have a function open, by its group or by its own file.
 pub(crate) fn vfio_holders(sysfs: &Sysfs, address: Address) -> Vec<Holder> {
     let Some(function) = super::function(sysfs, address) else { return Vec::new() };
     let mut found = function.group.map_or_else(Vec::new, |group| group_holders(sysfs, group.number));

@@ -1,4 +1,4 @@
-//! Functions bound and given back, on a folder whose kernel is played.
+//! Binds and unbinds functions in a folder with a simulated kernel.
 
 use std::io;
 use std::path::Path;
@@ -12,16 +12,16 @@ use crate::pci::{
 const CARD: &str = "0000:01:00.0";
 const OTHER: &str = "0000:01:00.1";
 
-/// The kernel of a tree, and what goes wrong in it.
+/// The simulated kernel of a tree, and its faults.
 struct Kernel<'a> {
     tree: &'a Tree,
-    /// What was written, without the folder.
+    /// The writes, with paths relative to the folder.
     written: Vec<String>,
-    /// Writes to paths that end so fail.
+    /// Suffix of paths to which writes fail.
     fails: Vec<&'static str>,
-    /// Writes to paths that end so are taken and do nothing.
+    /// Suffix of paths to which writes have no effect.
     ignores: Vec<&'static str>,
-    /// After so many writes somebody asks for the end.
+    /// Number of writes after which the user requests to stop.
     stop_after: usize,
     modprobe: Option<RunError>,
     paused: Duration,
@@ -74,7 +74,7 @@ fn sysfs(tree: &Tree) -> Sysfs {
     Sysfs::at(tree.path())
 }
 
-/// What a function is bound to, and what alone may have it.
+/// Returns the driver and the `driver_override` of a function.
 fn state(tree: &Tree, text: &str) -> (Option<String>, Option<String>) {
     let function = function(&sysfs(tree), address(text)).unwrap();
     (function.driver, function.driver_override)
@@ -115,7 +115,7 @@ fn a_card_goes_to_vfio_and_back() {
     assert_eq!(state(&tree, CARD), (some("vfio-pci"), some("vfio-pci")));
     assert!(no_memory(&tree), "the kernel knows what it would choose");
 
-    // Once more changes nothing.
+    // A second time changes nothing.
     let mut kernel = Kernel::new(&tree);
     let bound = bind(&tree, &mut kernel, &Options::default()).unwrap();
     assert_eq!((kernel.written.len(), &bound[0].before), (0, &None));
@@ -246,7 +246,7 @@ fn several_functions_are_bound_together_or_not_at_all() {
     assert_eq!(bound.len(), 2);
     assert_eq!(state(&tree, "0000:02:00.0"), (some("vfio-pci"), some("vfio-pci")));
 
-    // Nor given back.
+    // Nor unbound.
     let mut kernel = Kernel::new(&tree);
     kernel.ignores = vec!["drivers/mlx5_core/bind"];
     let options = Options { timeout: Duration::from_millis(20), ..Options::default() };
@@ -281,11 +281,11 @@ fn a_module_that_cannot_be_loaded_changes_nothing() {
     assert!(error.starts_with("modprobe vfio-pci: modprobe is not installed (package kmod)"), "{error}");
     assert!(error.ends_with("nothing was changed"), "{error}");
     assert_eq!(kernel.written, ["modprobe vfio-pci"]);
-    // Each is reported once: the command, and its name.
+    // Command and module name are each reported once.
     kernel.modprobe = Some(RunError::Failed { module: "vfio-pci".into(), said: "modprobe: FATAL: no such module".into() });
     let error = bind(&tree, &mut kernel, &Options::default()).unwrap_err().to_string();
     assert_eq!(error, "modprobe vfio-pci: FATAL: no such module; nothing was changed");
-    // That of the IOMMU's mappings is not on every kernel.
+    // Not every kernel has the module vfio_iommu_type1.
     tree.driver("vfio-pci");
     tree.remove("sys/module/vfio_iommu_type1");
     kernel.modprobe = Some(RunError::Failed { module: "vfio_iommu_type1".into(), said: "not found".into() });
@@ -305,7 +305,7 @@ fn a_function_that_the_machine_uses_is_not_taken_away() {
     refused(&tree, "network interface eth2 is up");
     tree.route("eth2");
     refused(&tree, "the machine's default route goes through eth2");
-    // An interface below a bond: what counts is the bond's.
+    // For an interface of a bond, the routes of the bond count.
     tree.route("bond0");
     refused(&tree, "network interface eth2 is up");
     tree.link("sys/bus/pci/devices/0000:01:00.0/net/eth2/master", "../../../../virtual/net/bond0");
@@ -323,7 +323,7 @@ fn a_function_that_the_machine_uses_is_not_taken_away() {
     tree.remove("proc/99");
     card.file("sriov_numvfs", "4\n");
     refused(&tree, "its 4 virtual functions would go away");
-    // With force, and when nothing uses it.
+    // With force, or when nothing uses it.
     let forced = Options { force: true, ..Options::default() };
     bind(&tree, &mut Kernel::new(&tree), &forced).unwrap();
     unbind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
@@ -367,7 +367,7 @@ fn the_group_comes_along_and_goes_back() {
     assert_eq!(state(&tree, OTHER).0, some("vfio-pci"));
     assert_eq!(state(&tree, "0000:00:01.0").0, some("pcieport"));
     assert_eq!(state(&tree, "0000:01:00.2").0, None);
-    // Without the group the other one stays.
+    // Without the option, the other member stays.
     unbind(&tree, &mut Kernel::new(&tree), &Options::default()).unwrap();
     assert_eq!((state(&tree, CARD).0, state(&tree, OTHER).0), (some("mlx5_core"), some("vfio-pci")));
     bind(&tree, &mut Kernel::new(&tree), &all).unwrap();

@@ -1,4 +1,4 @@
-//! What is said of functions.
+//! Listing functions and their properties.
 
 use super::tree::{Tree, config};
 use crate::pci::{Address, Kind, Link, Member, Msix, Sysfs, function, functions};
@@ -56,7 +56,7 @@ fn a_virtual_function_names_its_physical_one() {
     let tree = Tree::new();
     tree.card("0000:01:00.0", 5).file("sriov_numvfs", "2\n");
     let virtual_function = tree.function("0000:01:00.2", 0x15b3, 0x101e, 0x02_0000, "mlx5_core").group(6);
-    // As virtual functions are: identifiers of ones in the configuration space, no link of their own.
+    // As virtual functions are: identifiers read as ones in the configuration space, and there is no link.
     virtual_function.file("config", config(0xffff, 0xffff, Some(12)));
     virtual_function.file("current_link_speed", "Unknown\n").file("current_link_width", "0\n");
     virtual_function.file("max_link_speed", "Unknown\n").file("max_link_width", "0\n");
@@ -108,7 +108,7 @@ fn the_device_file_of_newer_kernels_is_found() {
     assert_eq!(got.driver_override.as_deref(), Some("vfio-pci"));
 }
 
-/// Linux 6.1 has the folder in sysfs and no file in /dev.
+/// Linux 6.1 has the folder in sysfs without a file in /dev.
 #[test]
 fn a_device_file_that_the_kernel_does_not_have_is_not_named() {
     let tree = Tree::new();

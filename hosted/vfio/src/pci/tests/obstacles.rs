@@ -1,4 +1,4 @@
-//! Each obstacle, its sentence and its remedy.
+//! Each obstacle, its message and its remedy.
 
 use super::tree::{Tree, config};
 use crate::pci::{Access, Need, Process, Sysfs, function, in_use, obstacles};
@@ -6,8 +6,8 @@ use crate::pci::{Access, Need, Process, Sysfs, function, in_use, obstacles};
 const CARD: &str = "0000:01:00.0";
 const NEED: Need = Need { bar0: 0x2000, memlock: 1 << 20 };
 
-/// The root of all rights.
-fn anybody() -> Process {
+/// Returns a process with all rights.
+fn privileged() -> Process {
     Process { access: Access::This, memlock: None, ipc_lock: false }
 }
 
@@ -18,7 +18,7 @@ fn all_for(tree: &Tree, process: &Process) -> Vec<(String, String)> {
     found.iter().map(|each| (each.to_string(), each.remedy().unwrap_or_default())).collect()
 }
 
-/// There is one obstacle: its sentence and its remedy have these.
+/// Asserts that there is one obstacle, and that its message and its remedy contain these texts.
 fn one(tree: &Tree, process: &Process, sentence: &str, remedy: &str) {
     let found = all_for(tree, process);
     assert_eq!(found.len(), 1, "{found:?}");
@@ -30,19 +30,19 @@ fn one(tree: &Tree, process: &Process, sentence: &str, remedy: &str) {
 fn a_card_that_is_ready_has_none() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
-    assert_eq!(all_for(&tree, &anybody()), []);
-    // Not even with a bridge in its group, and for a user that owns the files.
+    assert_eq!(all_for(&tree, &privileged()), []);
+    // Also with a bridge in its group, and for a user that owns the files.
     tree.function("0000:00:01.0", 0x8086, 0x3420, 0x06_0400, "pcieport").group(5).driver("pcieport");
-    assert_eq!(all_for(&tree, &anybody()), []);
+    assert_eq!(all_for(&tree, &privileged()), []);
 }
 
 #[test]
 fn a_card_of_another_driver_or_of_none() {
     let tree = Tree::new();
     tree.card(CARD, 5);
-    one(&tree, &anybody(), "0000:01:00.0 is bound to mlx5_core, not to vfio-pci", "sudo bareverbs bind 0000:01:00.0");
+    one(&tree, &privileged(), "0000:01:00.0 is bound to mlx5_core, not to vfio-pci", "sudo bareverbs bind 0000:01:00.0");
     tree.remove("sys/bus/pci/devices/0000:01:00.0/driver");
-    one(&tree, &anybody(), "is bound to no driver", "sudo bareverbs bind 0000:01:00.0");
+    one(&tree, &privileged(), "is bound to no driver", "sudo bareverbs bind 0000:01:00.0");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_kernel_without_the_module() {
     let tree = Tree::new();
     tree.card(CARD, 5);
     tree.remove("sys/bus/pci/drivers/vfio-pci");
-    let found = all_for(&tree, &anybody());
+    let found = all_for(&tree, &privileged());
     assert_eq!(found[0], ("the kernel module vfio-pci is not loaded".into(), "sudo modprobe vfio-pci".into()));
     assert_eq!(found.len(), 2, "and it is not bound: {found:?}");
 }
@@ -60,31 +60,31 @@ fn no_iommu() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.remove("sys/bus/pci/devices/0000:01:00.0/iommu_group");
-    one(&tree, &anybody(), "no IOMMU translates the DMA of 0000:01:00.0", "VT-d on in the firmware setup");
-    one(&tree, &anybody(), "started with intel_iommu=on", "switch");
+    one(&tree, &privileged(), "no IOMMU translates the DMA of 0000:01:00.0", "VT-d on in the firmware setup");
+    one(&tree, &privileged(), "started with intel_iommu=on", "switch");
     tree.write("proc/cmdline", "quiet intel_iommu=off\n");
     one(
         &tree,
-        &anybody(),
+        &privileged(),
         "though the kernel was started with intel_iommu=off",
         "take intel_iommu=off from the kernel's command line",
     );
     tree.write("proc/cmdline", "quiet\n");
-    one(&tree, &anybody(), "it is in no IOMMU group", "add intel_iommu=on to the kernel's command line");
+    one(&tree, &privileged(), "it is in no IOMMU group", "add intel_iommu=on to the kernel's command line");
     tree.write("proc/cpuinfo", "vendor_id\t: AuthenticAMD\n");
-    one(&tree, &anybody(), "no IOMMU", "AMD-Vi");
+    one(&tree, &privileged(), "no IOMMU", "AMD-Vi");
     tree.write("proc/cpuinfo", "CPU implementer\t: 0x41\n");
-    one(&tree, &anybody(), "no IOMMU", "SMMU");
+    one(&tree, &privileged(), "no IOMMU", "SMMU");
 }
 
-/// Nobody finds VT-d in the firmware setup of a virtual machine: its hypervisor has to give it an IOMMU.
+/// The firmware setup of a virtual machine has no VT-d option: the remedy names the option of its hypervisor.
 #[test]
 fn no_iommu_in_a_virtual_machine() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
     tree.remove("sys/bus/pci/devices/0000:01:00.0/iommu_group");
     let remedy = || {
-        let found = all_for(&tree, &anybody());
+        let found = all_for(&tree, &privileged());
         assert!(found.len() == 1 && !found[0].1.contains("firmware setup"), "{found:?}");
         found[0].1.clone()
     };
@@ -109,10 +109,10 @@ fn the_mode_without_an_iommu_is_refused() {
     tree.card(CARD, 5).vfio(5);
     tree.write("sys/kernel/iommu_groups/5/name", "vfio-noiommu\n");
     let sentence = "group 5 is of VFIO's mode without an IOMMU";
-    one(&tree, &anybody(), sentence, "take vfio.enable_unsafe_noiommu_mode away");
-    one(&tree, &anybody(), sentence, "VT-d on in the firmware setup");
+    one(&tree, &privileged(), sentence, "take vfio.enable_unsafe_noiommu_mode away");
+    one(&tree, &privileged(), sentence, "VT-d on in the firmware setup");
     tree.write("sys/class/dmi/id/sys_vendor", "QEMU\n");
-    one(&tree, &anybody(), sentence, "-device intel-iommu");
+    one(&tree, &privileged(), sentence, "-device intel-iommu");
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn a_group_with_other_drivers() {
     tree.function("0000:01:00.1", 0x8086, 0x1234, 0x04_0300, "snd_hda_intel").group(5).driver("snd_hda_intel");
     tree.function("0000:00:01.0", 0x8086, 0x3420, 0x06_0400, "pcieport").group(5).driver("pcieport");
     let sentence = "IOMMU group 5 is not viable: it also has 0000:01:00.1, bound to snd_hda_intel";
-    one(&tree, &anybody(), sentence, "sudo bareverbs bind --group 0000:01:00.0");
-    assert!(!all_for(&tree, &anybody())[0].0.contains("0000:00:01.0"), "the bridge does not count");
+    one(&tree, &privileged(), sentence, "sudo bareverbs bind --group 0000:01:00.0");
+    assert!(!all_for(&tree, &privileged())[0].0.contains("0000:00:01.0"), "the bridge does not count");
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn files_that_are_not_there_or_not_for_this_user() {
     let mode = |path: &str, mode| std::fs::set_permissions(tree.at(path), PermissionsExt::from_mode(mode)).unwrap();
     let owner = std::fs::metadata(tree.at("dev/vfio/5")).unwrap();
     let stranger = Access::User { uid: owner.uid() + 77, gids: vec![owner.gid() + 77] };
-    let stranger = Process { access: stranger, ..anybody() };
-    let in_group = Process { access: Access::User { uid: owner.uid() + 77, gids: vec![1, owner.gid()] }, ..anybody() };
+    let stranger = Process { access: stranger, ..privileged() };
+    let in_group = Process { access: Access::User { uid: owner.uid() + 77, gids: vec![1, owner.gid()] }, ..privileged() };
     mode("dev/vfio/vfio", 0o666);
     mode("dev/vfio/5", 0o600);
     one(&tree, &stranger, "dev/vfio/5 may not be opened by this user: it is of user ", "sudo chown $USER ");
@@ -144,9 +144,9 @@ fn files_that_are_not_there_or_not_for_this_user() {
     mode("dev/vfio/5", 0o660);
     one(&tree, &stranger, "mode 0660", "chown");
     assert_eq!(all_for(&tree, &in_group), []);
-    assert_eq!(all_for(&tree, &Process { access: Access::User { uid: owner.uid(), gids: vec![] }, ..anybody() }), []);
+    assert_eq!(all_for(&tree, &Process { access: Access::User { uid: owner.uid(), gids: vec![] }, ..privileged() }), []);
     tree.remove("dev/vfio/5");
-    one(&tree, &anybody(), "dev/vfio/5 is not there", "docker run --device ");
+    one(&tree, &privileged(), "dev/vfio/5 is not there", "docker run --device ");
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn a_group_that_is_in_use_names_the_process() {
     tree.card(CARD, 5).vfio(5);
     tree.process(4711, "testpmd", "dev/vfio/5");
     tree.process(4712, "other", "dev/vfio/6");
-    one(&tree, &anybody(), "IOMMU group 5 is in use by process 4711 (testpmd)", "kill 4711");
+    one(&tree, &privileged(), "IOMMU group 5 is in use by process 4711 (testpmd)", "kill 4711");
     tree.process(5000, "second", "dev/vfio/5");
-    one(&tree, &anybody(), "process 4711 (testpmd), process 5000 (second)", "kill 4711 5000");
-    // What the attempt to open it shows, where the processes of others cannot be seen.
+    one(&tree, &privileged(), "process 4711 (testpmd), process 5000 (second)", "kill 4711 5000");
+    // The result of an attempt to open it, if the processes of others are not visible.
     let hidden = in_use(&Sysfs::at(tree.path()), 9);
     assert_eq!(hidden.to_string(), "IOMMU group 9 is in use by another process (root sees which)");
     assert!(hidden.remedy().unwrap().contains("sudo bareverbs devices"));
@@ -168,13 +168,13 @@ fn a_group_that_is_in_use_names_the_process() {
 fn a_limit_of_locked_memory_that_is_too_low() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5);
-    let limited = |bytes| Process { memlock: Some(bytes), ..anybody() };
+    let limited = |bytes| Process { memlock: Some(bytes), ..privileged() };
     let sentence = "may lock 65536 bytes of memory (RLIMIT_MEMLOCK), and 1048576 are needed";
     one(&tree, &limited(65536), sentence, "ulimit -l 1024 ");
     one(&tree, &limited((1 << 20) - 1), "1048575 bytes", "LimitMEMLOCK=1048576");
     one(&tree, &limited(0), "0 bytes", "'* - memlock 1024' in /etc/security/limits.conf");
     assert_eq!(all_for(&tree, &limited(1 << 20)), []);
-    assert_eq!(all_for(&tree, &Process { memlock: Some(0), ipc_lock: true, ..anybody() }), []);
+    assert_eq!(all_for(&tree, &Process { memlock: Some(0), ipc_lock: true, ..privileged() }), []);
 }
 
 #[test]
@@ -183,16 +183,16 @@ fn functions_that_are_no_mlx5_or_whose_firmware_is_not_up() {
     let card = tree.card(CARD, 5).vfio(5);
     card.file("device", "0x0218\n");
     let sentence = "0000:01:00.0 is a ConnectX-7 whose firmware did not start (device id 0218: flash recovery)";
-    one(&tree, &anybody(), sentence, "mstflint -d 0000:01:00.0 -i FIRMWARE.bin burn");
+    one(&tree, &privileged(), sentence, "mstflint -d 0000:01:00.0 -i FIRMWARE.bin burn");
     card.file("device", "0x1003\n");
     one(
         &tree,
-        &anybody(),
+        &privileged(),
         "0000:01:00.0 is 15b3:1003, which is no ConnectX or BlueField that mlx5 drives",
         "bareverbs devices",
     );
     card.file("device", "0x1021\n").file("vendor", "0x8086\n");
-    one(&tree, &anybody(), "0000:01:00.0 is 8086:1021", "bareverbs devices");
+    one(&tree, &privileged(), "0000:01:00.0 is 8086:1021", "bareverbs devices");
 }
 
 #[test]
@@ -200,32 +200,32 @@ fn functions_that_lack_what_the_driver_needs() {
     let tree = Tree::new();
     let card = tree.card(CARD, 5).vfio(5);
     card.file("config", config(0x15b3, 0x1021, None));
-    one(&tree, &anybody(), "0000:01:00.0 has no MSI-X capability", "");
-    // What other users than root see is not enough.
+    one(&tree, &privileged(), "0000:01:00.0 has no MSI-X capability", "");
+    // Users other than root see too few bytes.
     card.file("config", &config(0x15b3, 0x1021, None)[..64]);
-    assert_eq!(all_for(&tree, &anybody()), []);
+    assert_eq!(all_for(&tree, &privileged()), []);
     card.file("config", [0xff; 256]);
-    one(&tree, &anybody(), "0000:01:00.0 does not answer", "/sys/bus/pci/devices/0000:01:00.0/remove");
+    one(&tree, &privileged(), "0000:01:00.0 does not answer", "/sys/bus/pci/devices/0000:01:00.0/remove");
     card.file("config", config(0x15b3, 0x1021, Some(64)));
     card.file("resource", "0x0000000080000000 0x0000000080000fff 0x0000000000040200\n");
-    one(&tree, &anybody(), "BAR0 of 0000:01:00.0 has 4096 bytes; 8192 are needed", "");
+    one(&tree, &privileged(), "BAR0 of 0000:01:00.0 has 4096 bytes; 8192 are needed", "");
     card.file("resource", "0x0000000000000000 0x0000000000000000 0x0000000000000000\n");
-    one(&tree, &anybody(), "0000:01:00.0 has no BAR0 assigned", "pci=realloc");
-    // Upside down: nothing that a file says is trusted.
+    one(&tree, &privileged(), "0000:01:00.0 has no BAR0 assigned", "pci=realloc");
+    // First and last address swapped: the file is not trusted.
     card.file("resource", "0x0000000080000fff 0x0000000080000000 0x0\n");
-    one(&tree, &anybody(), "has no BAR0", "");
+    one(&tree, &privileged(), "has no BAR0", "");
 }
 
 #[test]
 fn kernels_without_groups_have_other_files() {
     let tree = Tree::new();
     tree.card(CARD, 5).vfio(5).file("vfio-dev/vfio0/dev", "511:0\n");
-    assert_eq!(all_for(&tree, &anybody()), []);
+    assert_eq!(all_for(&tree, &privileged()), []);
     tree.remove("dev/vfio/vfio");
     tree.write("dev/vfio/devices/vfio0", "");
-    one(&tree, &anybody(), "dev/iommu is not there", "");
+    one(&tree, &privileged(), "dev/iommu is not there", "");
     tree.write("dev/iommu", "");
-    assert_eq!(all_for(&tree, &anybody()), []);
+    assert_eq!(all_for(&tree, &privileged()), []);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A folder that looks like a machine: `sys`, `proc` and `dev` with PCI functions, and the kernel's part in them played.
+//! A simulated machine in a folder: `sys`, `proc` and `dev` with PCI functions, and the reactions of the kernel to writes.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A machine with an IOMMU, its drivers loaded, and no function yet.
+/// A machine with an IOMMU and loaded drivers, without functions at first.
 pub struct Tree {
     root: TempDir,
 }
@@ -60,21 +60,21 @@ impl Tree {
         if path.is_dir() && !path.is_symlink() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
     }
 
-    /// A driver that is loaded.
+    /// Adds a loaded driver.
     pub fn driver(&self, name: &str) {
         for file in ["bind", "unbind"] {
             self.write(&format!("sys/bus/pci/drivers/{name}/{file}"), "");
         }
     }
 
-    /// A process with a file open.
+    /// Adds a process that has a file open.
     pub fn process(&self, pid: u32, name: &str, file: &str) {
         self.write(&format!("proc/{pid}/comm"), format!("{name}\n"));
         self.link(&format!("proc/{pid}/fd/3"), self.at(file));
         self.link(&format!("proc/{pid}/fd/4"), "socket:[1234]");
     }
 
-    /// A default route over an interface.
+    /// Adds a default route over an interface.
     pub fn route(&self, interface: &str) {
         let line = format!(
             "Iface\tDestination\tGateway\tFlags\n{interface}\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
@@ -82,7 +82,7 @@ impl Tree {
         self.write("proc/net/route", line);
     }
 
-    /// Any PCI function, bound to nothing; `native` is the driver that the kernel chooses for it.
+    /// Adds a PCI function without a driver; `native` is the driver that the kernel chooses for it.
     pub fn function(&self, address: &str, vendor: u16, device: u16, class: u32, native: &str) -> Entry<'_> {
         let entry = Entry { tree: self, address: address.into() };
         entry.file("vendor", format!("{vendor:#06x}\n"));
@@ -97,7 +97,7 @@ impl Tree {
         entry
     }
 
-    /// A ConnectX-7 in group `group`, bound to mlx5_core.
+    /// Adds a ConnectX-7 in group `group`, bound to mlx5_core.
     pub fn card(&self, address: &str, group: u32) -> Entry<'_> {
         let entry = self.function(address, 0x15b3, 0x1021, 0x02_0700, "mlx5_core").group(group).driver("mlx5_core");
         entry.file("resource", "0x0000380000000000 0x0000380001ffffff 0x000000000014220c\n0x0 0x0 0x0\n");
@@ -109,7 +109,7 @@ impl Tree {
         entry
     }
 
-    /// What the kernel does when `value` is written to a file.
+    /// Simulates the reaction of the kernel to a write of `value` to a file.
     pub fn react(&self, path: &Path, value: &str) -> io::Result<()> {
         let name = path.strip_prefix(self.path()).unwrap().to_str().unwrap();
         let words: Vec<_> = name.split('/').collect();
@@ -118,8 +118,8 @@ impl Tree {
                 self.write(name, if value.is_empty() { "(null)\n".into() } else { format!("{value}\n") });
                 Ok(())
             }
-            ["sys", "bus", "pci", "drivers", driver, "unbind"] => self.let_go(driver, value),
-            ["sys", "bus", "pci", "drivers", driver, "bind"] => self.take(driver, value),
+            ["sys", "bus", "pci", "drivers", driver, "unbind"] => self.unbind(driver, value),
+            ["sys", "bus", "pci", "drivers", driver, "bind"] => self.bind(driver, value),
             ["sys", "bus", "pci", "drivers_probe"] => {
                 let device = format!("sys/bus/pci/devices/{value}");
                 if !self.at(&device).exists() {
@@ -127,8 +127,8 @@ impl Tree {
                 }
                 if !self.at(&format!("{device}/driver")).exists() {
                     let driver = self.only(value).unwrap_or_else(|| self.read(&format!("native/{value}")));
-                    // A driver that is not there, or refuses, leaves it without: probing says nothing of it.
-                    let _ = self.take(&driver, value);
+                    // A missing or refusing driver leaves the function unbound: a probe reports no error.
+                    let _ = self.bind(&driver, value);
                 }
                 Ok(())
             }
@@ -141,7 +141,7 @@ impl Tree {
         Some(only.trim().to_string()).filter(|only| only != "(null)" && !only.is_empty())
     }
 
-    fn let_go(&self, driver: &str, address: &str) -> io::Result<()> {
+    fn unbind(&self, driver: &str, address: &str) -> io::Result<()> {
         let device = format!("sys/bus/pci/devices/{address}");
         let bound = fs::read_link(self.at(&format!("{device}/driver"))).ok();
         if bound.as_deref().and_then(Path::file_name) != Some(driver.as_ref()) {
@@ -156,7 +156,7 @@ impl Tree {
         Ok(())
     }
 
-    fn take(&self, driver: &str, address: &str) -> io::Result<()> {
+    fn bind(&self, driver: &str, address: &str) -> io::Result<()> {
         let device = format!("sys/bus/pci/devices/{address}");
         let only = self.only(address);
         let matches = only.as_deref().map_or_else(|| self.read(&format!("native/{address}")) == driver, |only| only == driver);
@@ -200,20 +200,20 @@ impl Entry<'_> {
         self
     }
 
-    /// Bound to vfio-pci as `bind` leaves it, with the file of its group.
+    /// Binds it to vfio-pci as `bind` does, and creates the file of its group.
     pub fn vfio(self, group: u32) -> Self {
         self.tree.write(&format!("dev/vfio/{group}"), "");
         self.file("driver_override", "vfio-pci\n");
         self.driver("vfio-pci")
     }
 
-    /// A network interface that the driver made.
+    /// Adds a network interface of the driver.
     pub fn interface(self, name: &str, flags: u32) -> Self {
         self.file(&format!("net/{name}/flags"), format!("{flags:#x}\n"));
         self
     }
 
-    /// An RDMA device that the driver made.
+    /// Adds an RDMA device of the driver.
     pub fn rdma(self, name: &str, verbs: &str) -> Self {
         self.file(&format!("infiniband/{name}/node_guid"), "0200:0000:0000:0100\n");
         self.file(&format!("infiniband_verbs/{verbs}/ibdev"), format!("{name}\n"));
@@ -222,7 +222,7 @@ impl Entry<'_> {
     }
 }
 
-/// A configuration space: a PCI Express capability and, behind it, MSI-X.
+/// Returns a configuration space with a PCI Express capability, followed by MSI-X.
 pub fn config(vendor: u16, device: u16, vectors: Option<u16>) -> Vec<u8> {
     let mut config = vec![0; 256];
     config[0..2].copy_from_slice(&vendor.to_le_bytes());
