@@ -10,7 +10,7 @@ use crate::{Completion, Event};
 /// A lost wake-up would be a deadlock of the model. The first completion may come before the queue is armed, while it is, or
 /// after; the event of an earlier arm may be taken at any time.
 #[test]
-fn an_event_wakes_who_waits() {
+fn an_event_wakes_the_poller() {
     check(|| {
         let mut harness = Harness::new(true);
         let (mut sends, mut queue) =
@@ -34,7 +34,7 @@ fn an_event_wakes_who_waits() {
 
 /// The reset of a queue pair wakes its poller, since nothing else would make it poll.
 #[test]
-fn a_reset_wakes_who_waits() {
+fn a_reset_wakes_the_poller() {
     check(|| {
         let mut harness = Harness::new(true);
         let mut queue = harness.verbs.take_cq(harness.cq).unwrap();
@@ -49,9 +49,9 @@ fn a_reset_wakes_who_waits() {
     });
 }
 
-/// A device that broke wakes who waits.
+/// A broken device wakes the poller.
 #[test]
-fn a_broken_device_wakes_who_waits() {
+fn a_broken_device_wakes_the_poller() {
     check(|| {
         let mut harness = Harness::new(true);
         let mut queue = harness.verbs.take_cq(harness.cq).unwrap();

@@ -279,7 +279,7 @@ fn an_older_bind_that_fails_does_not_undo_a_newer_one_of_another_queue_pair() {
     assert!(harness.device().violations.is_empty());
 }
 
-/// RESET and destruction drop binds without a completion: the device is asked which of them it did.
+/// RESET and destruction drop binds without a completion: queries of the device show which of them it executed.
 #[test]
 fn after_reset_and_destruction_a_window_is_what_the_device_says() {
     for (executed, reset) in [(0, true), (1, true), (2, true), (0, false), (1, false), (2, false)] {

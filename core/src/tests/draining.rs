@@ -267,7 +267,7 @@ fn stale_receives_are_dropped_too() {
 
 /// A bind ends by its completion before the queue pair is reset, or by a query of the device: never by both.
 #[test]
-fn a_dropped_completion_of_a_bind_ends_no_bind_of_the_next_life() {
+fn a_dropped_completion_of_a_bind_ends_no_later_bind() {
     let mut harness = Harness::new();
     let (mw, qpn) = (harness.window(MwType::Type1), harness.qpn());
     let bind =

@@ -63,7 +63,7 @@ fn receives_carry_what_the_peer_sent() {
 
 /// Each invalid completion of a device is one error, with the completions around it intact.
 #[test]
-fn nonsense_is_an_error_of_its_own() {
+fn an_invalid_completion_is_an_error_at_its_place() {
     type Spoil = fn(&mut crate::RawCompletion);
     let spoil: [(&str, Spoil); 6] = [
         ("another queue pair", |raw| raw.qpn = Qpn::new(0xff_fff0)),
@@ -128,7 +128,7 @@ fn a_cookie_is_believed_no_more_than_the_number() {
 
 /// A cookie that is not compared is not given to the device either.
 #[test]
-fn a_cookie_is_the_slot_in_each_life() {
+fn a_cookie_is_the_slot_after_each_reuse() {
     let mut harness = Harness::new();
     for _ in 0..3 {
         let cookie = harness.device().qps[&harness.qpn()].cookie;

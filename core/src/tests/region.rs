@@ -192,7 +192,7 @@ fn keys_that_begin_in_the_same_slot_are_all_found() {
     assert_eq!(check(&verbs, pd, 0, Lkey::new(0)), Err(SgeFault::UnknownKey), "what marks a vacant slot is no key");
 }
 
-/// A device whose numbers come again distinguishes the lives of a number by the low byte of the key. Whatever the size of the
+/// A device whose numbers come again distinguishes the reuses of a number by the low byte of the key. Whatever the size of the
 /// table, an old key leads nowhere.
 #[test]
 #[cfg_attr(miri, ignore = "searches in a large table take minutes")]
