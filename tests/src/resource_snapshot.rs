@@ -16,7 +16,7 @@ pub struct ResourceSnapshot {
 }
 
 impl Node {
-    /// What exists now.
+    /// Returns the resources that exist now.
     pub fn snapshot(&self) -> ResourceSnapshot {
         let counts = self.host.with_device(|device| device.counts());
         let statistics = self.verbs.provider().statistics();

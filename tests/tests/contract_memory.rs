@@ -556,7 +556,7 @@ impl Fixture {
         self.pair.a.verbs.bind_mw(qp, mw, &MwBind { wr_id: 3, flags, mr, addr, length, access })
     }
 
-    /// A bind with these defects must give the error of the earliest row among them.
+    /// Checks that a bind with these defects gives the error of the earliest row among them.
     fn check(&mut self, wrongs: &[Wrong]) {
         let before = (self.pair.a.snapshot(), self.windows.map(|of| of.map(|mw| self.pair.a.verbs.mw(mw))));
         let error = match self.bind(wrongs) {

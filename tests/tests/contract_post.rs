@@ -521,8 +521,8 @@ fn a_thousand_requests_of_many_sges_have_rings_of_their_size_and_fit() {
         fixture.send(u64::from(n), flags, op).unwrap_or_else(|error| panic!("{n} of {cap:?}: {error}"));
     }
     assert_eq!(fixture.done().status, WcStatus::Success);
-    // As many blocks of 64 bytes as 1024 requests of three (a bind, or 10 SGEs) need, rounded up to a power of two; 64 receives
-    // of 4 SGEs behind that; at most a page for the doorbell record.
+    // Blocks of 64 bytes for 1024 requests of three (a bind, or 10 SGEs), rounded up to a power of two. Then 64 receives of 4
+    // SGEs, and at most a page for the doorbell record.
     let used = fixture.pair.a.snapshot().pages_used;
     fixture.pair.a.verbs.destroy_qp(fixture.a.qp).unwrap();
     let freed = used - fixture.pair.a.snapshot().pages_used;

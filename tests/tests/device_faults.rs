@@ -73,7 +73,7 @@ impl Opcodes {
     }
 }
 
-/// Each step of the bring-up with the opcodes of its commands.
+/// Returns each step of the bring-up with the opcodes of its commands.
 fn commands_of_steps() -> Vec<(Step, u16)> {
     let host = host();
     let opcodes = Opcodes::on(&host);
@@ -107,7 +107,7 @@ fn bring_up_with_fault(host: &Host, at: Step, fault: Fault) -> BringUpError {
     }
 }
 
-/// Nothing is left of a bring-up that failed.
+/// Asserts that nothing is left of a bring-up that failed.
 fn assert_clean(host: &Host, what: &str) {
     host.with_device(|device| {
         assert_eq!(device.counts(), DeviceCounts::default(), "{what}");
@@ -545,7 +545,7 @@ fn a_health_counter_that_stands_still() {
     assert!(health(&mut fixture.node).is_well(), "it lives again");
 }
 
-/// The states that are reached below, without a peer.
+/// Moves a queue pair to INIT, which needs no peer.
 fn to_init(node: &mut Node, qp: QpHandle) {
     let steps = rc_steps(&Connection::default(), bareverbs::Lid::new(2), Qpn::new(9), 0, 0);
     node.verbs.modify_qp(qp, &steps[0].0, steps[0].1).unwrap();

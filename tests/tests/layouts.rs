@@ -87,7 +87,7 @@ fn published(table: &str) -> BTreeMap<&str, Published<'_>> {
     structures
 }
 
-/// What is wrong with a field, if anything is.
+/// Returns what is wrong with a field, if anything is.
 fn check_field(field: &FieldInfo, fields: &BTreeMap<&str, Row<'_>>) -> Result<(), String> {
     let array = format!("{}[]", field.name);
     let name = if matches!(field.place, Place::Tail { .. }) { array.as_str() } else { field.name };
@@ -170,7 +170,7 @@ fn every_structure_inside_is_a_layout_of_its_own() {
     }
 }
 
-/// Published names of the layouts that the sources under `folder` define.
+/// Collects the published names of the layouts that the sources under `folder` define.
 fn layouts_in_sources(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -205,7 +205,7 @@ fn the_list_has_every_layout_of_the_sources_once() {
     assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), listed.len(), "a layout is listed twice");
 }
 
-/// The Rust sources under `folder`.
+/// Collects the Rust sources under `folder`.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

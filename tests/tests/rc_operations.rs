@@ -8,7 +8,7 @@ const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access:
 /// Lengths at and around the edges of packets and pages.
 const LENGTHS: [usize; 14] = [0, 1, 7, 255, 256, 257, 1023, 1024, 1025, 4096, 4097, 65_536, 100_001, 1 << 20];
 
-/// One successful completion of `wr_id` in the queue of the first or the second end.
+/// Asserts one successful completion of `wr_id` in the queue of the first or the second end.
 fn done(pair: &mut Pair, ends: &(End, End), second: bool, wr_id: u64, opcode: WcOpcode) -> bareverbs::Completion {
     let (node, end) = if second { (&mut pair.b, &ends.1) } else { (&mut pair.a, &ends.0) };
     let found = node.completions(end.cq, 1);
@@ -285,7 +285,7 @@ fn a_send_waits_for_its_receive() {
     pair.assert_no_findings();
 }
 
-/// Both sides report a refused request, and both queue pairs are in error afterwards.
+/// Asserts that both sides report a refused request, and that both queue pairs are in error afterwards.
 fn refused(make: impl FnOnce(&mut Pair, &(End, End)), active: WcStatus, passive: Option<WcStatus>) {
     let mut pair = Pair::new();
     let ends = (end(&mut pair.a, true), end(&mut pair.b, true));

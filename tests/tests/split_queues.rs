@@ -290,7 +290,7 @@ impl Control<'_> {
         }
     }
 
-    /// A queue pair from its creation over an error to its destruction.
+    /// Creates a queue pair, breaks it, and destroys it.
     fn churn(&mut self, round: u64) {
         let (near, far) = (self.create(), self.create());
         self.connect(near, far);

@@ -14,7 +14,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fixture::{Fixture, Path};
 use operations::OPERATIONS;
 
-/// Every operation with doorbells, and those that BlueFlame changes with BlueFlame.
+/// Measures every operation with doorbells, and those that BlueFlame changes with BlueFlame.
 fn data_path(criterion: &mut Criterion) {
     for (name, path) in [("doorbell", Path::Doorbell), ("BlueFlame", Path::BlueFlame)] {
         let mut group = criterion.benchmark_group(name);

@@ -1,5 +1,5 @@
-//! The operations of the data path that are measured: each alone and in batches, with inputs that are fixed where the call
-//! stands and with inputs that the compiler cannot know.
+//! The operations of the data path that are measured. Each runs alone and in batches, with constant inputs and with inputs that
+//! the compiler cannot know.
 
 use std::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! The defmt logger of the tests: it keeps the frames as they would go over a wire, and decodes them with the strings in the
-//! file of the program that runs.
+//! The defmt logger of the tests. It keeps the frames as they would go over a wire, and decodes them with the strings in the
+//! executable.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{env, fs, mem};
@@ -13,7 +13,7 @@ static ENCODER: Mutex<defmt::Encoder> = Mutex::new(defmt::Encoder::new());
 /// Held by the test that logs.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Also after a test has failed.
+/// Locks, also after a test has failed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

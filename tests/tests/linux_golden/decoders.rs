@@ -35,7 +35,7 @@ impl Transports {
     }
 }
 
-/// The printer finds nothing wrong with it.
+/// Asserts that the printer finds nothing wrong.
 fn clean(decoded: &[Decoded], line: usize) {
     for one in decoded {
         let wrong: Vec<_> = one.findings.iter().filter(|finding| finding.severity > Severity::Note).collect();

@@ -95,7 +95,7 @@ impl Fixture {
         }
     }
 
-    /// The second node posts requests, one after the other.
+    /// Posts requests on the second node, one after the other.
     fn send(&mut self, work: &Work, requests: &[SendOp<'_>]) {
         for (number, op) in requests.iter().enumerate() {
             self.pair.b.verbs.post_send(work.ends.1.qp, &signaled(number as u64, *op)).unwrap();
@@ -103,13 +103,13 @@ impl Fixture {
         }
     }
 
-    /// The second node posts a request twice, and has only the last of them announced.
+    /// Posts a request twice on the second node; only the last is signaled.
     fn stream(&mut self, work: &Work, op: SendOp<'_>) {
         self.pair.b.verbs.post_send(work.ends.1.qp, &SendWr { wr_id: 0, flags: SendFlags::empty(), op }).unwrap();
         self.send(work, &[op]);
     }
 
-    /// The first node takes messages.
+    /// Receives messages on the first node.
     fn receive(&mut self, work: &Work, count: usize, len: usize) {
         for number in 0..count {
             let sges = [work.regions.0.sge(0, len)];
