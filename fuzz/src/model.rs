@@ -190,7 +190,7 @@ impl Model {
         self.mws.iter().flatten().filter(|mw| mw.binding.is_some_and(|binding| binding.mr == mr)).count()
     }
 
-    /// How reg_mr ends.
+    /// Returns the result of reg_mr.
     pub fn reg_mr(&self, pd: usize, length: usize, access: Access) -> Result<(), Errno> {
         get(&self.pds, pd).ok_or(Errno::Einval)?;
         let remote = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
@@ -200,7 +200,7 @@ impl Model {
         if live(&self.mrs) == MRS { Err(Errno::Enomem) } else { Ok(()) }
     }
 
-    /// How bind_mw ends when it is called, in the order of the contract's checks.
+    /// Returns the result of bind_mw, in the order of the contract's checks.
     pub fn bind(&self, qp: usize, mw: usize, asked: &Binding) -> Result<(), Errno> {
         let qp = get(&self.qps, qp).ok_or(Errno::Einval)?;
         let mw = get(&self.mws, mw).ok_or(Errno::Einval)?;
@@ -227,7 +227,7 @@ impl Model {
         if inside(asked.start, asked.length, mr.start, mr.length) { Ok(()) } else { Err(Errno::Erange) }
     }
 
-    /// How posting a request over `length` local bytes ends.
+    /// Returns the result of posting a request over `length` local bytes.
     pub fn post(&self, qp: usize, key: u32, start: usize, length: usize, writes: bool) -> Result<(), Errno> {
         let qp = get(&self.qps, qp).ok_or(Errno::Einval)?;
         if qp.peer.is_none() {
@@ -267,7 +267,7 @@ impl Model {
         if allowed { WcStatus::Success } else { WcStatus::RemAccessErr }
     }
 
-    /// What a successful request does to memory.
+    /// Changes memory as a successful request does.
     pub fn apply(&mut self, operation: Operation, local: usize, remote: usize, length: usize) {
         match operation {
             Operation::Write => self.memory.copy_within(local..local + length, remote),

@@ -68,7 +68,7 @@ impl Ground {
         pieces.iter().map(|piece| self.sge(*piece)).collect()
     }
 
-    /// Eight bytes of a region.
+    /// Returns eight bytes of a region.
     fn eight(&self, (which, at): (u8, u32)) -> Sge {
         self.region(which).sge(u64::from(at) % (LEN - 7), 8)
     }
@@ -346,7 +346,7 @@ impl Request {
         (solicitable || !self.solicited) && sges && inline
     }
 
-    /// What is wrong with the WQE that a driver wrote for it on queue pair `qpn` at block `at`; `fenced` if the request
+    /// Returns what is wrong with the WQE that a driver wrote for it on queue pair `qpn` at block `at`; `fenced` if the request
     /// before it changed a key.
     pub fn compare(&self, wqe: &SendWqe, ground: &Ground, keys: &Keys, qpn: u32, at: u32, fenced: bool) -> Result<(), String> {
         let fence = if self.fence { 4 } else { u8::from(fenced) };

@@ -98,7 +98,7 @@ impl Cqe {
     /// Byte of an entry with opcode, format, solicited bit and owner bit; the device writes it last.
     pub const OP_OWN: usize = Self::OWNER.dword() + 3;
 
-    /// [`Self::OP_OWN`] of an entry, with format and solicited bit zero.
+    /// Returns [`Self::OP_OWN`] of an entry, with format and solicited bit zero.
     #[inline(always)]
     pub const fn op_own(opcode: CqeOpcode, owner: u32) -> u8 {
         (Self::OPCODE.place(opcode.code()) | Self::OWNER.place(owner)) as u8

@@ -289,7 +289,7 @@ impl<L> Field<L> {
         self.bits().replace(dword, value)
     }
 
-    /// Which of the structure's words of eight bytes the field lies in.
+    /// Returns the index of the structure's word of eight bytes that contains the field.
     #[inline(always)]
     pub const fn word(self) -> usize {
         self.dword() / 8

@@ -237,8 +237,8 @@ crate::layout! {
 }
 
 impl WqeUmrCtrlSeg {
-    /// Returns the segment's first two words to store, the rest being zero: flags (the first dword, host byte order), octowords
-    /// of translations, and the fields of the key that change (bits of [`mkey_mask`]).
+    /// Returns the segment's first two words to store; the rest is zero. They have the flags (the first dword, host byte
+    /// order), octowords of translations, and the fields of the key that change (bits of [`mkey_mask`]).
     #[inline(always)]
     pub const fn be_words(flags_dword: u32, klm_octowords: u32, mkey_mask: u64) -> [u64; 2] {
         [be_word(flags_dword, Self::KLM_OCTOWORDS.place(klm_octowords)), mkey_mask.to_be()]

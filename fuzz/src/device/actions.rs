@@ -110,7 +110,7 @@ impl Guest {
         self.device.receive(&packet.encode());
     }
 
-    /// A response: of a read, an acknowledgement or NAK, of an atomic.
+    /// Sends a response: of a read, an acknowledgement or NAK, of an atomic.
     fn response(&mut self, opcode: u8, which: u8, psn: u8, syndrome: u8, len: u16) {
         // RC and XRC: read responses first, middle, last, only; acknowledgement; response of an atomic.
         let kinds = [0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12].map(|kind: u8| [kind, 0xa0 | kind]);
@@ -125,7 +125,7 @@ impl Guest {
         self.device.receive(&packet.encode());
     }
 
-    /// One access through the gateway, with the semaphore taken.
+    /// Makes one access through the gateway, with the semaphore taken.
     fn gateway(&mut self, space: u8, address: u32, data: u32, write: bool) {
         const SPACES: [u32; 6] = [0x2, 0x1, 0x3, 0x7, 0xa, 0];
         let [control, semaphore, place, bytes] = GATEWAY;
@@ -140,7 +140,7 @@ impl Guest {
         self.device.config_read(bytes, &mut read);
     }
 
-    /// A question for the agents of the port: class, method and attribute that they know, or any; hops and data that are
+    /// Sends a MAD to the agents of the port: class, method and attribute that they know, or any; hops and data that are
     /// anything.
     fn datagram(&mut self, psn: u8, addr: u64, rkey: u32, len: u16) {
         let [class, attribute, ..] = rkey.to_be_bytes();

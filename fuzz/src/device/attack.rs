@@ -1,5 +1,5 @@
-//! What a guest tries against other ports with its own device, as any program in it could: management datagrams, other
-//! partitions, the connections of others, frames that no queue pair accepts.
+//! Attacks of a guest on other ports with its own device, as any program in it could try. They are management datagrams, other
+//! partitions, the connections of others, and frames that no queue pair accepts.
 
 use arbitrary::Arbitrary;
 use bareverbs::DmaMemory as _;

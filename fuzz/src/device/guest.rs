@@ -149,7 +149,7 @@ impl Guest {
         if entry[63] & 1 == 0 { entry[32] } else { 0xff }
     }
 
-    /// One queue pair of each service, connected to itself where that means something, over a key for all memory.
+    /// Creates one queue pair of each service, connected to itself where that means something, over a key for all memory.
     fn objects(&mut self) {
         self.command(input(0x102, 32, &[]), 16);
         self.command(input(0x802, 16, &[]), 16);
@@ -175,7 +175,7 @@ impl Guest {
         }
     }
 
-    /// One of each object that takes more than one command, so that the acts have something to work on.
+    /// Creates one of each object that takes more than one command, so that the acts have something to work on.
     pub fn more_objects(&mut self) {
         // Free keys that requests change: of pages; of KLMs, to be invalidated by peers.
         for (mode, flags) in [(0, 3), (1, 7)] {
@@ -199,7 +199,7 @@ impl Guest {
         assert_eq!(made, [4, 2, SERVICES.len() + 2, 3], "keys, shared receive queues, queue pairs, others");
     }
 
-    /// A queue pair, connected to itself where that means something; `more` are dwords of its context, by byte.
+    /// Creates a queue pair, connected to itself where that means something; `more` are dwords of its context, by byte.
     pub fn queue_pair(&mut self, service: u32, more: &[(usize, u32)]) {
         if let Some(qpn) = self.create_queue_pair(service, more) {
             self.connect(qpn);

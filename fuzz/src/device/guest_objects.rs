@@ -80,7 +80,7 @@ impl Guest {
         pick(&self.keys, which & 0x7f).unwrap_or(0) ^ u32::from(which >> 7)
     }
 
-    /// CREATE_MKEY.
+    /// Executes CREATE_MKEY.
     pub fn create_key(&mut self, key: &Key) {
         let mode = [1, 2, 3, 5, u32::from(key.mode)][usize::from(key.mode) % 5];
         let mut bytes = input(0x200, CreateMkeyIn::SIZE, &[]);
@@ -173,7 +173,7 @@ impl Guest {
         }
     }
 
-    /// A command for a user context, or for the kernel; what it made is another number.
+    /// Executes a command for a user context, or for the kernel. Its object has another number.
     fn command_for(&mut self, mut bytes: Vec<u8>, what: u8) {
         bytes[3] = what >> 6;
         self.command(bytes, 16);

@@ -1,6 +1,6 @@
-//! Three devices on one wire. The guest of the first, whose port comes first in the order of the wire, does anything:
-//! registers, configuration space, commands, requests, frames, resets, memory that is gone in the middle of an access, attacks
-//! on other ports. Its device may refuse whatever it likes; it must not panic, hang or grow, and each step has a bound.
+//! Three devices on one wire. The guest of the first, whose port comes first in the order of the wire, does anything. It uses
+//! registers, configuration space, commands, requests, frames and resets. It unmaps memory in the middle of an access, and
+//! attacks other ports. Its device may refuse whatever it likes; it must not panic, hang or grow, and each step has a bound.
 //!
 //! The guests of the other two exchange messages over the same wire. After each act their bytes, their completions and the
 //! configuration of their ports are checked, and no other device may have reached them.
@@ -138,7 +138,7 @@ impl Subnet {
         }
     }
 
-    /// The well-behaved guests do their work, and find all of it done and nothing else.
+    /// Lets the well-behaved guests do their work, and checks that all of it is done and nothing else.
     fn check(&mut self) {
         self.pair.check();
         self.pair.post();

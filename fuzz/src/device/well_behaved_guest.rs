@@ -122,7 +122,7 @@ impl WellBehavedGuest {
         self.guest.receive(index as u8, wqe);
     }
 
-    /// Registers, a command, and the configuration of the port.
+    /// Checks registers, a command, and the configuration of the port.
     pub fn check(&mut self) {
         let mut identity = [0; 16];
         self.guest.device.bar_read(0, &mut identity);

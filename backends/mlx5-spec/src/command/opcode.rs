@@ -131,8 +131,8 @@ impl ObjectRef {
 /// Defines the opcodes, and a type for each command, from one table.
 ///
 /// `Name = number "PUBLISHED_NAME": Input => Output, objects;`. The objects that a command names by number are a list of
-/// `creates Kind(FIELD_OF_OUTPUT)`, `uses Kind(FIELD_OF_INPUT)` and `destroys Kind(FIELD_OF_INPUT)`, or `none`; with
-/// `if (FIELD_OF_INPUT) in &[values]` after an entry the object is named only when the field has one of the values.
+/// `creates Kind(FIELD_OF_OUTPUT)`, `uses Kind(FIELD_OF_INPUT)` and `destroys Kind(FIELD_OF_INPUT)`, or `none`. After an entry,
+/// `if (FIELD_OF_INPUT) in &[values]` says that the object is named only when the field has one of the values.
 macro_rules! commands {
     ($(#[$meta:meta])* $name:ident { $(
         $(#[$vm:meta])* $opcode:ident = $code:literal $text:literal: $in:ident => $out:ident,

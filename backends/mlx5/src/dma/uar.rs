@@ -51,8 +51,8 @@ impl Uar {
 
 /// The doorbell register of one send queue.
 ///
-/// Send queues of several cores may share a page only if the CPU writes eight bytes in one access, and only without BlueFlame:
-/// two copies into one BlueFlame register must not interleave.
+/// Send queues of several cores may share a page only if the CPU writes eight bytes in one access. BlueFlame must be off: two
+/// copies into one BlueFlame register must not interleave.
 #[derive(Debug)]
 pub(crate) struct SendDoorbell<D> {
     register: D,

@@ -101,7 +101,7 @@ impl Slot {
         self.function.device
     }
 
-    /// BAR0: placed, page-aligned and mapped uncached.
+    /// Returns BAR0: placed, page-aligned and mapped uncached.
     pub const fn bar(&self) -> NonNull<u8> {
         self.bar.base()
     }

@@ -48,7 +48,7 @@ pub fn held<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Called by the machine's handler.
+/// Counts an interrupt; called by the machine's handler.
 pub(crate) fn raised(index: usize) {
     // Never locked here: the program locks it with interrupts held back.
     let handler = HANDLER.try_lock().and_then(|handler| *handler);

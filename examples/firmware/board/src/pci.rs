@@ -345,8 +345,8 @@ impl Bus {
         Ok(())
     }
 
-    /// Resets the function at `address` if it can be reset alone, places its BAR0, opens the bridges above it, and turns on its
-    /// memory space and bus mastering: from here on it reaches memory.
+    /// Resets the function at `address` if it can be reset alone, places its BAR0, and opens the bridges above it. Then turns
+    /// on its memory space and bus mastering: from here on it reaches memory.
     ///
     /// # Errors
     /// [`PciError`].

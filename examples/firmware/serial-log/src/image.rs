@@ -1,7 +1,7 @@
 //! The program's file, put in order for defmt's decoder.
 //!
-//! The number of a log string in a frame is the low 16 bits of its address, and the decoder looks strings up by their whole
-//! addresses: it expects them in the first 64 KiB. A program at 2 GiB of RISC-V has them elsewhere (`log.ld` of its board).
+//! The number of a log string in a frame is the low 16 bits of its address. The decoder finds strings by their whole addresses,
+//! and expects them in the first 64 KiB. A program at 2 GiB of RISC-V has them elsewhere (`log.ld` of its board).
 
 use anyhow::{Context as _, Result};
 use object::LittleEndian as Little;
