@@ -1,2 +1,2 @@
-"""What the suites of virtual machines share (tests/linux and tests/bare-metal): processes, QEMU, the server of simulated devices, a
-case being run, and the runner of cases."""
+"""The harness of the suites with virtual machines (tests/linux and tests/bare-metal): processes, QEMU, the server of simulated
+devices, a run of a case, and the runner of cases."""

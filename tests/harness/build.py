@@ -25,12 +25,12 @@ def cargo(*arguments, folder=PROJECT):
 
 
 def release_folder():
-    """Where the project's own programs lie."""
+    """Returns the folder of the project's own programs."""
     return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target")) / "release"
 
 
 def bareverbs(given=None):
-    """Path of the program `bareverbs`: what was given, or what `cargo build --release` builds, as `cargo run --release` does."""
+    """Returns the path of the program `bareverbs`: the given one, or what `cargo build --release` builds."""
     if given:
         if not given.is_file():
             raise SetUpError(f"{given}: no such program")
@@ -40,7 +40,7 @@ def bareverbs(given=None):
 
 
 def vfio_examples():
-    """Paths of the examples of VFIO."""
+    """Returns the paths of the VFIO examples."""
     # Without the command: its tests' dependencies would change the features with which it is compiled, and it would be compiled again.
     cargo("--release", "--package", "bareverbs-vfio", "--examples")
     sources = sorted((PROJECT / "hosted/vfio/examples").glob("*.rs"))

@@ -1,4 +1,4 @@
-"""What every case has, whatever it boots."""
+"""The parts of every case, independent of what it boots."""
 
 import dataclasses
 
@@ -9,11 +9,11 @@ class Case:
 
     name: str
     summary: str
-    #: About what it takes on an idle machine: the longest are begun first.
+    #: Approximate duration on an idle machine: the longest cases start first.
     typical_seconds: int = dataclasses.field(default=10, kw_only=True)
-    #: It waits for most of its time, and may run beside those that have a processor each.
+    #: It waits most of its time, and may run beside cases that have a processor each.
     waits: bool = dataclasses.field(default=False, kw_only=True)
-    #: Runs when it is named, not with all.
+    #: Runs only when it is named.
     only_named: bool = dataclasses.field(default=False, kw_only=True)
     #: The devices (a pattern of their names) to which the drivers give back all that they made; None if they cannot.
     gives_back: str | None = dataclasses.field(default=None, kw_only=True)

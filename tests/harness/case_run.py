@@ -1,4 +1,4 @@
-"""One case being run: its folder, its processes, and their end whatever happens."""
+"""One run of a case: its folder, its processes, and their end in every case."""
 
 import pathlib
 import re
@@ -11,13 +11,13 @@ from .server import Server
 
 
 class Stop:
-    """Whether the user asked for the end."""
+    """Whether the user has interrupted the run."""
 
     def __init__(self):
         self.event = threading.Event()
 
     def check(self):
-        """Raises Interrupted if so."""
+        """Raises Interrupted if the user has interrupted the run."""
         if self.event.is_set():
             raise Interrupted
 
@@ -46,11 +46,11 @@ class CaseRun:
         raise NotImplementedError
 
     def transcript(self):
-        """What the machines printed."""
+        """Returns what the machines printed."""
         raise NotImplementedError
 
     def run(self):
-        """Raises Failed if the case does not pass, and Interrupted when the end was asked for."""
+        """Raises Failed if the case does not pass, and Interrupted when the user interrupted it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         # Not in the project: a socket's path may be 107 bytes long at most.
@@ -99,5 +99,5 @@ class CaseRun:
 
 
 def more_than_one(found):
-    """How many there are behind the first one, as the end of a sentence."""
+    """Returns how many there are after the first one, as the end of a sentence."""
     return f" (and {len(found) - 1} more)" if len(found) > 1 else ""

@@ -1,4 +1,4 @@
-"""How a run ends that does not succeed."""
+"""Errors that end a run."""
 
 
 class SetUpError(Exception):
@@ -10,4 +10,4 @@ class Failed(Exception):
 
 
 class Interrupted(Exception):
-    """The user asked for the end."""
+    """The user interrupted the run."""

@@ -1,4 +1,4 @@
-"""A virtual machine: QEMU, its lines and its end."""
+"""A virtual machine: QEMU and the lines that it prints."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from .processes import LOW_PRIORITY, TIMEOUT
 
 
 def qemu(tree, architecture, machine, memory):
-    """How to start QEMU of a tree of packages for a machine type with some megabytes of memory, which a device process can map; no
-    device is in it."""
+    """Returns the command line of QEMU from a tree of packages, for a machine type with `memory` megabytes that a device process
+    can map, and without devices."""
     return [
         *tree.command(f"usr/bin/qemu-system-{architecture}"),
         *("-L", str(tree.root / "usr/share/qemu"), "-L", str(tree.root / "usr/share/seabios")),
@@ -25,23 +25,23 @@ def qemu(tree, architecture, machine, memory):
 
 
 def root_port(number, *properties):
-    """The options that make a slot, and its bus `port{number}`. Behind a port of its own a device is as in a slot: on the root bus
-    QEMU hides the state of the link."""
+    """Returns the options that create a slot, and its bus `port{number}`. Behind its own port a device is as in a slot: on the
+    root bus QEMU hides the state of the link."""
     return ["-device", ",".join([f"pcie-root-port,id=port{number},chassis={number}", *properties])]
 
 
 def card(socket, **properties):
-    """The simulated device that is served at a socket, as QEMU describes a device."""
+    """Returns QEMU's description of the simulated device that is served at a socket."""
     return {"driver": "vfio-user-pci", "socket": {"type": "unix", "path": str(socket)}, **properties}
 
 
 def option(device):
-    """The options that put a device into the machine."""
+    """Returns the options that add a device to the machine."""
     return ["-device", json.dumps(device)]
 
 
 def environment():
-    """QEMU looks for no modules on this machine: its own are of another version."""
+    """Returns an environment without QEMU modules of this machine, which are of another version."""
     return dict(os.environ, QEMU_MODULE_DIR="")
 
 
@@ -49,7 +49,8 @@ class Machine:
     """One virtual machine. What it prints is in `lines` as it comes, and in a file with the seconds since power-on."""
 
     def __init__(self, name, folder, command, *, decoder=None, monitor=None):
-        """`decoder` is a program that turns what the machine prints into lines; `monitor` a path for the socket of QEMU's monitor."""
+        """`decoder` is a program that turns what the machine prints into lines; `monitor` a path for the socket of QEMU's
+        monitor."""
         self.name = name
         self.command = command
         self.output = folder / f"{name}.output"
@@ -109,7 +110,7 @@ class Machine:
             self.news.notify_all()
 
     def send(self, line):
-        """A line for what runs in it."""
+        """Sends a line to the program in it."""
         try:
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
@@ -117,11 +118,11 @@ class Machine:
             raise Failed(f"{self.name} does not listen: {error}; {self.last_words()}") from error
 
     def last_words(self):
-        """The last line, and QEMU's own if it complained."""
+        """Returns the last line, and QEMU's error messages if there are any."""
         return " / ".join([*self.lines[-1:], *self.errors()[-1:]]) or "it printed nothing"
 
     def errors(self):
-        """QEMU's own complaints but for warnings."""
+        """Returns QEMU's error messages without warnings."""
         return [line for line in processes.last_lines(self.complaints) if "warning: " not in line]
 
     def hold(self):

@@ -10,11 +10,11 @@ BOOK = pathlib.Path(__file__).resolve().parent.parent.parent / "docs/src"
 
 
 class PageError(Exception):
-    """A page without the part that a command writes."""
+    """A page lacks the part that a command writes."""
 
 
 def _split(page, name):
-    """Text before the part, the part, text after it."""
+    """Returns the text before the part, the part, and the text after it."""
     text = (BOOK / page).read_text(encoding="utf-8")
     found = re.search(rf"(<!-- begin {re.escape(name)}\b[^\n]*-->\n)(.*?)(<!-- end {re.escape(name)} -->)", text, re.DOTALL)
     if not found:
@@ -23,12 +23,12 @@ def _split(page, name):
 
 
 def read(page, name):
-    """The part as it is."""
+    """Returns the present part."""
     return _split(page, name)[1].strip("\n")
 
 
 def write(page, name, part):
-    """Writes the part; whether it changed."""
+    """Writes the part; returns whether it changed."""
     before, old, after = _split(page, name)
     new = part.strip("\n") + "\n"
     if new != old:

@@ -1,4 +1,4 @@
-"""QEMU's monitor (QMP): what is done to a guest from outside, as one does to a machine: stop it, pull a card, put one in."""
+"""QEMU's monitor (QMP), which acts on a guest from outside: stops it, removes a card, or inserts one."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ class Monitor:
         self._unread = b""
 
     def execute(self, command, **arguments):
-        """What QEMU returns; raises Failed if it refuses."""
+        """Executes a command and returns QEMU's result; raises Failed if it refuses."""
         if self._socket is None:
             self._connect()
         return self._execute(command, arguments)
@@ -62,7 +62,7 @@ class Monitor:
                 return message["return"]
 
     def _message(self, deadline):
-        """The next message; None at the deadline or when QEMU is gone."""
+        """Returns the next message; None at the deadline or when QEMU has ended."""
         while b"\n" not in self._unread:
             left = deadline - time.monotonic()
             if left <= 0:

@@ -19,7 +19,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def mirror():
-    """Address of the Debian archive that this machine's own apt sources name."""
+    """Returns the address of the Debian archive that this machine's own apt sources name."""
     places = [pathlib.Path("/etc/apt/sources.list"), *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*"))]
     for place in places:
         if not place.is_file():
@@ -53,21 +53,21 @@ class Tree:
 
     @property
     def libraries(self):
-        """Where its shared libraries lie."""
+        """Returns the folder of its shared libraries."""
         return self.root / "usr/lib/x86_64-linux-gnu"
 
     def command(self, program):
-        """How to start one of its programs here: with its own loader and its own C library."""
+        """Returns the command line of one of its programs: with its own loader and its own C library."""
         loader = self.root / "usr/lib64/ld-linux-x86-64.so.2"
         return [str(loader), "--library-path", str(self.libraries), str(self.root / program)]
 
     def ready(self):
-        """Whether the folder already contains what is wanted."""
+        """Returns whether the folder already contains the packages."""
         mark = self.home / "unpacked"
         return mark.is_file() and mark.read_text() == self._recipe()
 
     def prepare(self, progress):
-        """Downloads and unpacks what is missing."""
+        """Downloads and unpacks the missing packages."""
         if self.ready():
             return
         for part in ("etc", "state/lists/partial", "archives/partial"):
@@ -98,7 +98,7 @@ class Tree:
         return repr((self.suites, self.wanted, self.pins))
 
     def _names(self):
-        # `~` asks for the one package that a metapackage stands for, without the rest of what it wants.
+        # `~` selects the one package of a metapackage, without its other dependencies.
         names = []
         for name in self.wanted:
             if not name.startswith("~"):
@@ -176,12 +176,12 @@ def _run(command, environment=None):
 
 
 def cache_folder():
-    """Where the unpacked packages are: in the project, or where the environment says."""
+    """Returns the folder of the unpacked packages: in the project, or the one that the environment names."""
     return pathlib.Path(os.environ.get("BAREVERBS_LINUX_CACHE") or PROJECT / "tests/linux/cache").resolve()
 
 
 def trees():
-    """Every tree that a suite uses, by name."""
+    """Returns every tree that a suite uses, by name."""
     cache = cache_folder()
     user_space = [
         "busybox-static",

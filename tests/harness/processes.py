@@ -1,9 +1,9 @@
-"""How processes are started and ended."""
+"""Start and end of processes."""
 
 import signal
 import subprocess
 
-# Seconds for what takes none on an idle machine.
+# Timeout in seconds for what takes no time on an idle machine.
 TIMEOUT = 60
 
 # A virtual machine computes all the time (its processors are emulated) and must not keep its devices waiting for a processor: Linux
@@ -12,7 +12,7 @@ LOW_PRIORITY = ("sh", "-c", 'echo 10 2>/dev/null >/proc/self/autogroup; exec nic
 
 
 def interrupt(process):
-    """Asks a process to end, as Ctrl-C does; returns its exit status."""
+    """Interrupts a process, as Ctrl-C does; returns its exit status."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:
@@ -30,5 +30,5 @@ def kill(process):
 
 
 def last_lines(path):
-    """The lines of a log, without white space around them; none if there is no such file."""
+    """Returns the lines of a log, without white space around them; none if there is no such file."""
     return path.read_text(errors="replace").strip().splitlines() if path.exists() else []

@@ -18,7 +18,7 @@ from .errors import Failed, Interrupted, SetUpError
 
 
 def positive(text):
-    """A number of at least one."""
+    """Parses a number of at least one."""
     number = int(text)
     if number < 1:
         raise ValueError
@@ -26,7 +26,7 @@ def positive(text):
 
 
 def parser(name, description):
-    """The options of every suite."""
+    """Creates a parser with the options of every suite."""
     made = argparse.ArgumentParser(prog=name, description=description, formatter_class=argparse.RawTextHelpFormatter)
     jobs = os.cpu_count() or 1
     made.add_argument("names", nargs="*", metavar="CASE", help="cases to run (all)")
@@ -39,7 +39,7 @@ def parser(name, description):
 
 
 def progress(text):
-    """A line for the user while things are fetched and built."""
+    """Prints a line for the user during preparation."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
@@ -55,7 +55,7 @@ def main(function):
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How a case ended."""
+    """The result of a case."""
 
     name: str
     #: Why it failed; None if it passed.
@@ -68,7 +68,7 @@ class Result:
 
 
 class Schedule:
-    """The cases that run, some at a time, the longest first."""
+    """Runs cases in parallel, the longest first."""
 
     def __init__(self, cases, make_run, folder, given):
         """`make_run` makes a CaseRun of a case, a folder and a Stop; the folders of all cases are in `folder`."""
@@ -84,7 +84,7 @@ class Schedule:
         self._lock = threading.Lock()
 
     def run(self):
-        """Returns when all are through, or soon after a signal asked for the end."""
+        """Returns when all cases have ended, or soon after a signal."""
         # Not as an exception: one that is raised inside a join makes Python forget the thread.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self.stop.event.set())
@@ -140,12 +140,12 @@ class Schedule:
 
 
 def report_file(given):
-    """Where lines for the user go: stdout, unless that is for JSON."""
+    """Returns the stream for lines to the user: stdout, unless that is for JSON."""
     return sys.stderr if given.json else sys.stdout
 
 
 def choose(given, cases, name):
-    """The cases that the command line names, all without names; None after a message if there is no such case."""
+    """Returns the cases that the command line names, or all without names; None after a message if there is no such case."""
     known = {case.name: case for case in cases}
     unknown = [word for word in given.names if word not in known]
     if unknown:
@@ -155,7 +155,7 @@ def choose(given, cases, name):
 
 
 def run(name, given, cases, prepare, folder, table=None):
-    """Does what a command line asks for; returns the exit status. `prepare` fetches and builds what the chosen cases need and returns
+    """Executes a command line; returns the exit status. `prepare` fetches and builds what the chosen cases need and returns
     the `make_run` of a Schedule; `table` makes lines for the end of the chosen cases and the results."""
     if given.list:
         for case in cases:

@@ -11,7 +11,7 @@ from .processes import TIMEOUT
 
 
 class Server:
-    """One such process; its control commands are typed on its standard input."""
+    """One server process; control commands go to its standard input."""
 
     def __init__(self, program, folder, name, sockets, options, traced=True, uncached=False):
         self.sockets = sockets
@@ -30,7 +30,7 @@ class Server:
         self.started = 0.0
 
     def start(self):
-        """Returns when every socket is there."""
+        """Starts the process, and waits until every socket exists."""
         self.started = time.monotonic()
         ready = [f" at {path};" for path in self.sockets]
         before = self._lines_with(ready)
@@ -48,14 +48,14 @@ class Server:
             time.sleep(0.02)
 
     def lines(self):
-        """What it has printed so far."""
+        """Returns what it has printed so far."""
         return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
 
     def _lines_with(self, parts):
         return sum(any(part in line for part in parts) for line in self.lines())
 
     def control(self, command):
-        """Does something to a device; returns the server's answer."""
+        """Sends a control command for a device; returns the server's answer."""
         mark = f"control: {command}: "
         seen = self.log.read_text(errors="replace").count(mark)
         try:
@@ -72,11 +72,11 @@ class Server:
         raise Failed(f"the server did not answer '{command}'")
 
     def running(self):
-        """Whether it is still there."""
+        """Returns whether it still runs."""
         return self.process is not None and self.process.poll() is None
 
     def usage(self):
-        """Seconds since the start, processor seconds of its threads, and how often they went to sleep."""
+        """Returns seconds since the start, processor seconds of its threads, and how often they went to sleep."""
         nanoseconds = sleeps = 0
         for thread in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
             nanoseconds += int((thread / "schedstat").read_text(encoding="ascii").split()[0])
@@ -97,7 +97,7 @@ class Server:
         raise Failed("the server does not become idle")
 
     def _cpu_ticks(self):
-        """Processor time used so far, in the kernel's ticks."""
+        """Returns the processor time used so far, in the kernel's ticks."""
         with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
             fields = file.read().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
@@ -119,5 +119,5 @@ class Server:
             processes.kill(self.process)
 
     def stop(self):
-        """Asks it to end; its exit status, or None if it was never started."""
+        """Interrupts it; returns its exit status, or None if it was never started."""
         return None if self.process is None else processes.interrupt(self.process)

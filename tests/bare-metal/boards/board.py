@@ -22,26 +22,26 @@ MACHINES = {
 
 
 def qemu_tree(architecture):
-    """Which packages have QEMU for a machine."""
+    """Returns the packages with QEMU for a machine."""
     return "qemu" if architecture == "x86_64" else "qemu-others"
 
 
 def qemu(trees, architecture):
-    """How to start QEMU for a machine, without devices; its serial line is on standard input and output."""
+    """Returns the command line of QEMU for a machine, without devices; its serial line is on standard input and output."""
     kind, options = MACHINES[architecture]
     command = machine.qemu(trees[qemu_tree(architecture)], architecture, kind, MEMORY)
     return [*command, *options, "-no-reboot", "-chardev", "stdio,id=line,signal=on", "-serial", "chardev:line"]
 
 
 def card(socket, on_root_bus=False):
-    """The options that put the device of a socket into a slot: behind a port of its own, or beside the host bridge."""
+    """Returns the options that put the device of a socket into a slot: behind a port of its own, or beside the host bridge."""
     if on_root_bus:
         return machine.option(machine.card(socket, id="card"))
     return [*machine.root_port(1), *machine.option(machine.card(socket, id="card", bus="port1"))]
 
 
 def firmware_status(architecture, status):
-    """The status that the program ended with, from QEMU's; None if QEMU ended for another reason."""
+    """Returns the exit status of the program, from QEMU's; None if QEMU ended for another reason."""
     if architecture != "x86_64" or status == 0:
         return status if status is not None and status >= 0 else None
     return (status - 1) // 2 if status % 2 else None
@@ -58,7 +58,7 @@ class Board(machine.Machine):
         self.program = program
 
     def wait_for(self, pattern, stop, timeout=STEP_TIMEOUT):
-        """The first line that matches, as a match object."""
+        """Returns the first line that matches, as a match object."""
         wanted = re.compile(pattern)
         deadline = time.monotonic() + timeout
         seen = 0
@@ -77,7 +77,7 @@ class Board(machine.Machine):
                 self.news.wait(0.2)
 
     def wait_for_end(self, stop, timeout=STEP_TIMEOUT):
-        """The status that the program ended with."""
+        """Returns the exit status of the program."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None:
             if time.monotonic() > deadline:
@@ -103,6 +103,6 @@ class Board(machine.Machine):
             )
 
     def stack_used(self):
-        """Bytes of the stack that the program used, if it came to its end."""
+        """Returns the bytes of the stack that the program used, if it came to its end."""
         found = (re.match(r"stack: (\d+) of \d+ bytes were used$", line) for line in self.lines)
         return [int(each.group(1)) for each in found if each]

@@ -1,4 +1,4 @@
-"""One case being run: its server, its boards, and the judgement."""
+"""One run of a case: its server, its boards, and the verdict."""
 
 from harness.case_run import CaseRun
 
@@ -18,11 +18,11 @@ class BoardRun(CaseRun):
 
     @property
     def server(self):
-        """The process that serves the devices."""
+        """Returns the process that serves the devices."""
         return self.servers[0]
 
     def transcript(self):
-        """What the boards printed."""
+        """Returns what the boards printed."""
         return [f"{board.name}: {line}" for board in self.boards for line in board.lines]
 
     def body(self):

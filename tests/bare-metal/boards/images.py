@@ -1,4 +1,4 @@
-"""The firmware programs: built for each machine, and how much memory each takes."""
+"""The firmware programs: their builds for each machine, and the memory that each takes."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ PROGRAMS = ["bring-up", "pingpong", "write"]
 
 
 def _add_targets(wanted):
-    """Has rustup fetch the core library of targets that lack it."""
+    """Installs, with rustup, the core library of targets that lack it."""
     sysroot = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
     library = pathlib.Path(sysroot) / "lib/rustlib"
     missing = [target for target in wanted if not list((library / target / "lib").glob("libcore-*.rlib"))]
@@ -36,7 +36,7 @@ def _add_targets(wanted):
 
 
 class Images:
-    """Where the programs lie once they are built."""
+    """Returns the folder of the built programs."""
 
     def __init__(self):
         self.workspace = build.PROJECT / "examples/firmware"
@@ -44,19 +44,19 @@ class Images:
 
     @property
     def decoder(self):
-        """The host's decoder of serial lines."""
+        """Returns the host's decoder of serial lines."""
         return self.output / "debug/serial-log"
 
     def path(self, machine, program):
-        """The ELF file of a program."""
+        """Returns the ELF file of a program."""
         return self.output / TARGETS[machine] / "release" / program
 
     def build_decoder(self):
-        """The host's part."""
+        """Builds the decoder of serial lines."""
         build.cargo("--package", "serial-log", folder=self.workspace)
 
     def build(self, machines):
-        """All programs for these machines."""
+        """Builds all programs for these machines."""
         _add_targets([TARGETS[machine] for machine in machines])
         for machine in machines:
             packages = ["--package", "programs", "--package", "wrong-programs"]
@@ -76,7 +76,7 @@ class Size:
 
 
 def machine_of(path):
-    """Which machine an ELF file is for; None if it is no such file."""
+    """Returns the machine of an ELF file; None if it is no such file."""
     with open(path, "rb") as file:
         head = file.read(20)
     if len(head) < 20 or head[:4] != b"\x7fELF":
@@ -99,7 +99,7 @@ def size(path):
 
 
 def table(images, machines, used):
-    """The sizes of all programs, as lines of text. `used` has the bytes of the stack that a run used at most, by
+    """Returns the sizes of all programs, as lines of text. `used` has the bytes of the stack that a run used at most, by
     the name of the measurement."""
     heads = ["code", "constants", "data", "bss", "for the card", "stack", "used of it"]
     lines = [f"{'bytes of an image':24}" + "".join(f"{head:>13}" for head in heads)]

@@ -1,5 +1,5 @@
-"""A Linux guest whose `ibv_rc_pingpong` is the peer of a firmware program. The program has no TCP: what the tool would exchange over
-TCP goes through the guest's script, this process, and the program's serial line."""
+"""A Linux guest whose `ibv_rc_pingpong` is the peer of a firmware program. The program has no TCP: what the tool would exchange
+over TCP goes through the guest's script, this process, and the program's serial line."""
 
 import time
 
@@ -14,7 +14,7 @@ SIZE, ITERS = 4096, 300
 
 
 class Exchange:
-    """What the guest's script asks for."""
+    """Executes the requests of the guest's script."""
 
     def __init__(self, run, name):
         self.run = run
@@ -23,7 +23,7 @@ class Exchange:
         self.boots = 0
 
     def obey(self, command):
-        """Does it; returns the answer."""
+        """Executes a request; returns the answer."""
         match command.split():
             case ["boot"]:
                 self.boots += 1

@@ -1,4 +1,4 @@
-"""A vfio-user device that is no ConnectX in one way or another: what a slot may hold that a driver must refuse.
+"""A vfio-user device that is no ConnectX in one way or another: a driver must refuse it.
 
 It answers as much of the protocol as QEMU's client needs (vfio-user, version 0.0): configuration space, one BAR, no
 interrupts. Vendor, device and class are those of a ConnectX; BAR0 has a size and one value for every register.

@@ -1,5 +1,5 @@
-"""Applications of RDMA that other people wrote, for the guest's initial file system: UCX, iSCSI's initiator, ibdiagnet, and the
-kernel's protocols of storage."""
+"""Third-party RDMA applications for the guest's initial file system: UCX, the iSCSI initiator, ibdiagnet, and the kernel's
+storage protocols."""
 
 # What a case may load besides image.MODULES.
 MODULES = [
@@ -20,8 +20,8 @@ WITHOUT = ("libuct_rocm", "libucm_rocm", "libucx_perftest_rocm")
 
 
 def add(archive, tree, libraries_of):
-    """Puts the programs into /bin, and what they load by name where they look for it. `libraries_of` names the shared libraries
-    that a file needs."""
+    """Puts the programs into /bin, and the libraries that they load by name into their search path. `libraries_of` names the
+    shared libraries that a file needs."""
     needed = set()
     for name in PROGRAMS:
         program = tree.root / name

@@ -70,55 +70,55 @@ class Case(case.Case):
 
 
 def complaints(expected, lines):
-    """Kernel warnings of a guest that nothing explains: neither `expected` nor what is expected of every case."""
+    """Returns the unexpected kernel warnings of a guest: neither `expected` nor what is expected of every case."""
     explained = [re.compile(pattern) for pattern, _ in [*EXPECTED, *expected]]
     warnings = [line[3:] for line in lines if line.startswith("#! ")]
     return [line for line in warnings if SUSPECT.search(line) and not any(pattern.search(line) for pattern in explained)]
 
 
 def pingpong(name, summary, tools, **more):
-    """A case of the pingpong script between two devices."""
+    """Returns a case of the pingpong script between two devices."""
     return Case(
         name, summary, script="pingpong", **{"devices": 2, "parameters": (("tools", tools),), "typical_seconds": 15, **more}
     )
 
 
 def perftest(name, summary, sets, **more):
-    """A case of the perftest script between two devices."""
+    """Returns a case of the perftest script between two devices."""
     given = {"devices": 2, "timeout": 600, "typical_seconds": 25, "parameters": (("set", sets),), **more}
     return Case(name, summary, script="perftest", **given)
 
 
 def between(name, summary, **more):
-    """A case of the pair script: the pingpongs between two guests, each with a device."""
+    """Returns a case of the pair script: the pingpongs between two guests, each with a device."""
     return Case(name, summary, **{"script": "pair", "devices": 2, "guests": 2, "timeout": 600, "typical_seconds": 45, **more})
 
 
 def fault(name, summary, kind, expected=r"mlx5_core .*", **more):
-    """A case of the fault script, and what the kernel may say of the fault."""
+    """Returns a case of the fault script, with the kernel warnings that the fault may cause."""
     parameters = (("fault", kind),)
     given = {"devices": 2, "typical_seconds": 15, "expected": ((expected, "the fault itself"),), "parameters": parameters, **more}
     return Case(name, summary, script="fault", **given)
 
 
 def rdma_core(name, summary, tests, **more):
-    """A case of rdma-core's own tests, of which at least `tests` pass."""
+    """Returns a case of rdma-core's own tests, of which at least `tests` pass."""
     given = {"python": True, "memory": 2048, "typical_seconds": 120, "timeout": 1800, "tests": tests, **more}
     return Case(name, summary, **given)
 
 
 def own_driver(name, summary, **more):
-    """A case of our driver in user space, over VFIO behind an IOMMU."""
+    """Returns a case of this project's driver in user space, over VFIO behind an IOMMU."""
     return Case(name, summary, **{"devices": 2, "iommu": True, "program": True, **more})
 
 
 def applied(name, summary, **more):
-    """A case of two guests with applications of other people, each with a device."""
+    """Returns a case of two guests with third-party applications, each with a device."""
     return between(name, summary, **{"applications": True, **more})
 
 
 def storage(name, summary, **more):
-    """A case of the storage script: each guest uses a disk of the other one."""
+    """Returns a case of the storage script: each guest uses a disk of the other one."""
     given = {"suites": ("trixie", "bookworm"), "serve": ("--managed",), "parameters": (("protocol", name),), **more}
     return applied(name, summary, script="storage", **given)
 

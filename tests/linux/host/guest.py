@@ -82,8 +82,8 @@ class Guest(machine.Machine):
         return machine.card(self.sockets[number - 1], id=f"card{slot}", bus=f"port{slot}", **properties)
 
     def poll(self, ask):
-        """Whether it is off by now. `ask` does what the case asked of the host since the last call, and returns the answer
-        (None for none)."""
+        """Returns whether it is off. `ask` executes the requests of the case to the host since the last call, and returns the
+        answer (None for none)."""
         ended = self.ended.wait(0.02)
         while self._answered < len(self.lines):
             line = self.lines[self._answered]
@@ -97,11 +97,11 @@ class Guest(machine.Machine):
         return ended
 
     def printed(self, text):
-        """Whether a line of the case reads so."""
+        """Returns whether the case has printed this line."""
         return text in self.lines
 
     def failures(self):
-        """What the case found wrong."""
+        """Returns the failures that the case reported."""
         return [line.removeprefix("#> ") for line in self.lines if line.startswith("#> fail")]
 
     def plug(self, slot, number):

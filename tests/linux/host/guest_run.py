@@ -1,4 +1,4 @@
-"""One case being run: its servers and guests, what the guests ask of the host, and the judgement."""
+"""One run of a case: its servers and guests, the guests' requests to the host, and the verdict."""
 
 import collections
 import gzip
@@ -14,7 +14,7 @@ from .guest import Guest
 
 
 class GuestRun(CaseRun):
-    """Guests with devices. The case runs in the guests; what it asks of the host is done here."""
+    """Guests with devices. The case runs in the guests; its requests to the host are executed here."""
 
     def __init__(self, case, folder, stop, trees, program, keep_traces):
         super().__init__(case, folder, stop)
@@ -31,7 +31,7 @@ class GuestRun(CaseRun):
         self.starts = []
 
     def transcript(self):
-        """What the guests printed on their second serial lines."""
+        """Returns what the guests printed on their second serial lines."""
         return [line for guest in self.guests for line in guest.lines]
 
     def run(self):
@@ -76,7 +76,7 @@ class GuestRun(CaseRun):
             trace.unlink()
 
     def _judge_wire(self):
-        """Every misfortune that the case ordered met about as many packets as ordered."""
+        """Checks that every wire fault of the case hit about as many packets as requested."""
         seen = wire.disorder(self.servers[0].trace)
         self.notes.append(f"the wire: {seen}")
         for name, per_cent in self.case.disorder:
@@ -86,7 +86,7 @@ class GuestRun(CaseRun):
                 raise Failed(f"of {seen.sent} packets {count} {'were' if count != 1 else 'was'} {name}, {per_cent} % should be")
 
     def _first_completions(self):
-        """How long after each start that the case announced a device wrote its first completion."""
+        """Returns the time from each start that the case announced to the first completion of a device."""
         trace = self.servers[0].trace.read_text(errors="replace").splitlines()
         completions = [float(line.split()[0]) for line in trace if line.split()[2:3] == ["cqe"]]
         for name, began in self.starts:
@@ -162,7 +162,7 @@ class GuestRun(CaseRun):
         )
 
     def _obey(self, number, command):
-        """What a case asks of the host. Returns its answer."""
+        """Executes a request of a case to the host; returns the answer."""
         if not self.servers:
             raise Failed("the case has no devices")
         server, guest = self.servers[0], self.guests[number]
@@ -190,7 +190,7 @@ class GuestRun(CaseRun):
                 return server.control(command)
 
     def _kill_server(self):
-        """SIGKILL, with the guests stopped for that moment. QEMU 11.1 ends itself (an assertion: its reader of headers
+        """Sends SIGKILL, with the guests stopped for that moment. QEMU 11.1 ends itself (an assertion: its reader of headers
         reports one error twice) when the connection is reset, which is how a socket with unread bytes is closed. Nothing
         is under way while the guests stand still, so it sees an end of file."""
         for guest in self.guests:
@@ -201,7 +201,7 @@ class GuestRun(CaseRun):
             guest.resume()
 
     def _power_cut(self, number):
-        """QEMU killed, and another guest started on the same devices. Nothing is left to be answered."""
+        """Kills QEMU, and starts another guest on the same devices. No request remains to be answered."""
         guest = self.guests[number]
         guest.stop()
         self.past.append(guest)

@@ -74,14 +74,14 @@ class Archive:
             self.folder(parent)
 
     def folder(self, name):
-        """A folder and those above it."""
+        """Adds a folder and its parents."""
         if name not in self.folders:
             self._folders_of(name)
             self.folders.add(name)
             self._entry(name, 0o040755)
 
     def file(self, name, data, mode=0o644):
-        """A file with these bytes; the first of a name counts."""
+        """Adds a file with these bytes; the first of a name counts."""
         if name in self.files:
             return
         self.files.add(name)
@@ -89,18 +89,18 @@ class Archive:
         self._entry(name, 0o100000 | mode, data)
 
     def link(self, name, target):
-        """A symbolic link."""
+        """Adds a symbolic link."""
         self._folders_of(name)
         self._entry(name, 0o120777, target.encode())
 
     def bytes(self):
-        """The whole archive."""
+        """Returns the whole archive."""
         self._entry("TRAILER!!!", 0)
         return b"".join(self.parts)
 
 
 def kernel(tree):
-    """The tree's kernel image and its release."""
+    """Returns the tree's kernel image and its release."""
     images = sorted((tree.root / "boot").glob("vmlinuz-*"))
     if not images:
         raise SetUpError(f"{tree.home.name}: no kernel was unpacked")
@@ -108,7 +108,8 @@ def kernel(tree):
 
 
 def path(tree, with_python=False, with_program=False, with_applications=False):
-    """Where the image of a tree lies: with rdma-core's Python tests, our programs and other people's applications, or without."""
+    """Returns the path of a tree's image: with rdma-core's Python tests, the project's programs and third-party applications, or
+    without."""
     more = {"python": with_python, "program": with_program, "applications": with_applications}
     return IMAGES / "-".join([tree.home.name, *(name for name, wanted in more.items() if wanted)])
 
@@ -118,7 +119,7 @@ CARD_SECTION = ("docs/src/vfio.md", "Bind, run, unbind")
 
 
 def card_lines():
-    """The command lines of the book for a reader with a card."""
+    """Returns the command lines of the book for a reader with a card."""
     page, section = CARD_SECTION
     command = [str(PROJECT / "tests/scripts/run-section"), "--print", str(PROJECT / page), section]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -128,9 +129,9 @@ def card_lines():
 
 
 def build(tree, python_tree=None, programs=(), applications_tree=None):
-    """Path of the image for a tree and the guest's scripts; made anew when either changed. `python_tree` has rdma-core's Python
-    tests, `applications_tree` those of applications.py; `programs` were built on this machine and go into /bin with the libraries of
-    the tree that they need."""
+    """Returns the path of the image for a tree and the guest's scripts; rebuilt when either changed. `python_tree` has
+    rdma-core's Python tests, `applications_tree` those of applications.py; `programs` were built on this machine and go into /bin
+    with the libraries of the tree that they need."""
     _, release = kernel(tree)
     scripts = sorted(path for path in GUEST.rglob("*") if path.is_file())
     state = hashlib.sha256(tree.fingerprint().encode())
@@ -176,8 +177,8 @@ def build(tree, python_tree=None, programs=(), applications_tree=None):
 
 
 def for_ipxe(tree, image, boots, folder):
-    """What a guest serves to iPXE and what iPXE starts with, in `folder`: the image of a tree with a kernel, a small initial file
-    system and iPXE's script `boots` in /www."""
+    """Creates what a guest serves to iPXE and what iPXE starts with, in `folder`: the image of a tree with a kernel, a small
+    initial file system and iPXE's script `boots` in /www."""
     vmlinuz, _ = kernel(tree)
     inner = Archive()
     for name in ("dev", "proc", "sys"):

@@ -14,7 +14,7 @@ TESTS = "usr/share/doc/rdma-core/tests"
 
 
 def add(archive, tree, libraries_of):
-    """Puts interpreter, library and tests where the interpreter looks for them. `libraries_of` names the shared libraries that
+    """Puts interpreter, library and tests into the interpreter's search path. `libraries_of` names the shared libraries that
     a file needs."""
     version = sorted(path.name for path in (tree.root / "usr/lib").glob("python3.*"))
     if not version:

@@ -1,4 +1,4 @@
-"""What rdma-core's own tests may end with: every test passes, or is skipped for a reason that is listed here."""
+"""The expected results of rdma-core's own tests: every test passes, or is skipped for a reason that is listed here."""
 
 import collections
 import dataclasses
@@ -40,7 +40,7 @@ LINE = re.compile(r"#> test (ok|skip|fail) (\S+?)(?:: (.*))? \([0-9.]+ s\)$")
 
 @dataclasses.dataclass
 class Outcome:
-    """How many tests ended in which way, and what is wrong with that."""
+    """The numbers of passed, skipped and failed tests, and the unexpected ones."""
 
     passed: int = 0
     #: How many were skipped, by reason.
@@ -48,7 +48,7 @@ class Outcome:
     wrong: tuple = ()
 
     def lines(self):
-        """The outcome for the user."""
+        """Returns the outcome for the user."""
         yield f"rdma-core's tests: {self.passed} passed, {self.skipped.total()} skipped"
         for reason, count in self.skipped.most_common():
             yield f"{count:5} skipped: {reason}"

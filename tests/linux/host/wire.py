@@ -1,4 +1,4 @@
-"""What a wire did to its packets, by the devices' trace: a line for each packet that was sent and one for each that came."""
+"""The faults of a wire, from the devices' trace: a line for each packet that was sent and one for each that came."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ LINE = re.compile(r"\S+ (?P<device>\S+) (?P<direction>sent|received) +(?P<packet
 
 @dataclasses.dataclass(frozen=True)
 class Disorder:
-    """How many packets met each misfortune."""
+    """The number of packets that each fault hit."""
 
     sent: int
     lost: int
@@ -23,7 +23,7 @@ class Disorder:
 
 
 def disorder(trace):
-    """What is seen in the file of a trace, in which all the devices of the wire write."""
+    """Returns the faults in a trace file, which all devices of the wire write."""
     sent = collections.Counter()
     received = collections.Counter()
     place = {}
