@@ -1,11 +1,11 @@
-//! What the numbers in a field are called.
+//! Names of the values of fields.
 
 use bareverbs_mlx5_spec::{
     AccessMode, CmdDeliveryStatus, CmdOpcode, CmdStatus, CqeOpcode, CqeSyndrome, EventType, QpcSt, QpcState, RegisterId,
     WqeOpcode, mkey_mask,
 };
 
-/// Bits of a UMR's key mask with the field that each lets through.
+/// Bits of a UMR's `mkey_mask`, with the field that each enables.
 pub(crate) const MKEY_MASK: [(u64, &str); 18] = [
     (mkey_mask::LEN, "len"),
     (mkey_mask::PAGE_SIZE, "log_page_size"),
@@ -27,7 +27,7 @@ pub(crate) const MKEY_MASK: [(u64, &str); 18] = [
     (mkey_mask::RELAXED_ORDERING_READ, "relaxed_ordering_read"),
 ];
 
-/// Name of a value of field `field` of structure `layout`, if it has one.
+/// Returns the name of a value of field `field` of structure `layout`, if it has one.
 pub(crate) fn meaning(layout: &str, field: &str, value: u64) -> Option<String> {
     let code = u32::try_from(value).ok();
     let name = match (layout, field) {
@@ -65,7 +65,7 @@ pub(crate) fn meaning(layout: &str, field: &str, value: u64) -> Option<String> {
     Some(name.into())
 }
 
-/// The fields that a UMR's mask lets through, joined by `|`.
+/// Returns the fields that a UMR's `mkey_mask` enables, joined by `|`.
 pub(crate) fn mask(value: u64) -> String {
     let known = MKEY_MASK.iter().filter(|(bit, _)| value & bit != 0).map(|(_, name)| (*name).to_string());
     let all = MKEY_MASK.iter().fold(0, |all, (bit, _)| all | bit);

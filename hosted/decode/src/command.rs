@@ -1,4 +1,4 @@
-//! Inputs and outputs of firmware commands.
+//! Decodes inputs and outputs of firmware commands.
 
 use bareverbs_mlx5_spec::{
     AccessRegisterIn, AtomicCaps, CapabilityType, CmdHcaCap, CmdIn, CmdOpcode, CmdOut, CmdStatus, DeviceMemCap,
@@ -9,17 +9,17 @@ use bareverbs_mlx5_spec::{
 use crate::decoded::Decoded;
 use crate::field_printer::{self, FieldValue, Value};
 
-/// Opcode of a command, from its input.
+/// Returns the opcode of a command's input; `None` if the input is too short.
 pub fn opcode(input: &[u8]) -> Option<u32> {
     CmdIn::OPCODE.bits().read(input)
 }
 
-/// Name of an opcode.
+/// Returns the name of an opcode.
 pub fn name(opcode: u32) -> String {
     CmdOpcode::from_code(opcode).map_or_else(|| format!("opcode {opcode:#x}"), |opcode| opcode.name().into())
 }
 
-/// The structure inside a command that a field of the input chooses: where it lies, and its layout.
+/// Returns offset and layout of the structure inside a command that a field of the input selects.
 fn chosen_structure(opcode: CmdOpcode, input: &[u8], is_output: bool) -> Option<(usize, &'static LayoutInfo)> {
     let input = View::<AccessRegisterIn>::new(input)?;
     let page = input.get(AccessRegisterIn::OP_MOD) >> 1;
@@ -44,7 +44,7 @@ fn chosen_structure(opcode: CmdOpcode, input: &[u8], is_output: bool) -> Option<
     }
 }
 
-/// Fields of a command's input.
+/// Returns the fields of a command's input.
 pub fn input_fields(input: &[u8]) -> Vec<FieldValue> {
     let known = opcode(input).and_then(CmdOpcode::from_code);
     let layout = known.map_or(&CmdIn::INFO, |opcode| opcode.input());
@@ -63,13 +63,13 @@ pub fn input_fields(input: &[u8]) -> Vec<FieldValue> {
     all
 }
 
-/// Whether the layout of an input has the field for the user context that a command is for. Any command may have one: a kernel
-/// puts it into those that it passes on for a program (`general_obj_in_cmd_hdr`).
+/// Returns whether the layout of an input has the field of the user context (`uid`). Any command may have it: a kernel sets it in the
+/// commands that it forwards for a program (`general_obj_in_cmd_hdr`).
 fn has_uid(layout: &LayoutInfo) -> bool {
     layout.fields.iter().any(|field| field.name == "uid")
 }
 
-/// Fields of a command's output; `input` says which command it was.
+/// Returns the fields of the output of the command with this input.
 pub fn output_fields(input: &[u8], output: &[u8]) -> Vec<FieldValue> {
     let known = opcode(input).and_then(CmdOpcode::from_code);
     let layout = known.map_or(&CmdOut::INFO, |opcode| opcode.output());
@@ -79,7 +79,7 @@ pub fn output_fields(input: &[u8], output: &[u8]) -> Vec<FieldValue> {
 fn with_structure(layout: &LayoutInfo, chosen: Option<(usize, &'static LayoutInfo)>, bytes: &[u8]) -> Vec<FieldValue> {
     let mut all = field_printer::read(layout, bytes, 0);
     if let Some((offset, layout)) = chosen {
-        // The bytes of the structure inside are listed field by field, not a second time as they are.
+        // The bytes of the inner structure are listed by field, and not again as bytes.
         all.retain(|field| field.offset < offset || matches!(field.value, Value::Number { .. }));
         let inside = field_printer::read(layout, bytes.get(offset..).unwrap_or_default(), offset);
         let prefix = layout.name;
@@ -88,7 +88,7 @@ fn with_structure(layout: &LayoutInfo, chosen: Option<(usize, &'static LayoutInf
     all
 }
 
-/// A command's input as a decoded structure.
+/// Decodes a command's input.
 pub fn decode_input(input: &[u8]) -> Decoded {
     let mut out = Decoded::new(0);
     let Some(code) = opcode(input) else {
@@ -105,7 +105,7 @@ pub fn decode_input(input: &[u8]) -> Decoded {
             &CmdIn::INFO
         }
     };
-    // Cleared: fields that lie where the layout has reserved bits.
+    // Cleared: fields at reserved bits of the layout.
     let mut published = input.to_vec();
     let mut clear = |at, len| published.iter_mut().skip(at).take(len).for_each(|byte| *byte = 0);
     if !has_uid(layout) {
@@ -125,7 +125,7 @@ pub fn decode_input(input: &[u8]) -> Decoded {
     finish(out, layout, input_fields(input), &published)
 }
 
-/// The output of the command with this opcode as a decoded structure.
+/// Decodes the output of the command with this opcode.
 pub fn decode_output(opcode: CmdOpcode, op_mod: u16, output: &[u8]) -> Decoded {
     let mut out = Decoded::new(0);
     let (layout, status) = (opcode.output(), View::<CmdOut>::new(output));
@@ -145,7 +145,7 @@ pub fn decode_output(opcode: CmdOpcode, op_mod: u16, output: &[u8]) -> Decoded {
     }
     let fields = output_fields(&input, output);
     if output.len() < layout.size {
-        // Not wrong: the device cuts off what the driver has no room for.
+        // No error: the device truncates an output that is longer than the driver's buffer.
         let text = format!("{} has {} bytes, and the driver had room for {}", layout.name, layout.size, output.len());
         out.note(output.len(), text);
     }

@@ -1,15 +1,15 @@
-//! Completion queue entries.
+//! Decodes completion queue entries.
 
 use bareverbs_mlx5_spec::{CQE, Cqe, CqeOpcode, CqeSyndrome, ErrCqe, View, WqeOpcode};
 
 use crate::decoded::Decoded;
 
-/// Every entry in `bytes`, 64 bytes each.
+/// Decodes all entries in `bytes`, of 64 bytes each.
 pub fn decode_all(bytes: &[u8]) -> Vec<Decoded> {
     bytes.chunks(CQE).enumerate().map(|(index, entry)| decode(entry, index * CQE)).collect()
 }
 
-/// The entry in `bytes`, which lie at `offset` in the input.
+/// Decodes the entry in `bytes`, which are at `offset` of the input.
 pub fn decode(bytes: &[u8], offset: usize) -> Decoded {
     let mut out = Decoded::new(offset);
     let Some(cqe) = View::<Cqe>::new(bytes) else {

@@ -1,4 +1,4 @@
-//! A decoded structure: its sections, its fields, and what is wrong with it.
+//! A decoded structure: sections, fields and findings.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::field_printer::{self, FieldValue};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing; the device does not mind.
+    /// Information; the device accepts it.
     Note,
-    /// Unusual, and likely not meant.
+    /// Accepted by the device, but probably an error.
     Warning,
-    /// The device refuses it or does something else than was meant.
+    /// The device refuses or misinterprets it.
     Error,
 }
 
@@ -29,25 +29,25 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something about the bytes.
+/// A remark on the bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad.
+    /// Severity.
     pub severity: Severity,
-    /// Byte where it lies.
+    /// Byte offset.
     pub offset: usize,
-    /// What.
+    /// Message.
     pub text: String,
 }
 
 /// A structure in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Section {
-    /// What it is for.
+    /// Title.
     pub name: String,
     /// Published name of its layout; empty for bytes without one.
     pub layout: &'static str,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub offset: usize,
     /// Its fields.
     pub fields: Vec<FieldValue>,
@@ -59,13 +59,13 @@ pub struct Section {
 /// Decoded bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decoded {
-    /// First byte in the input.
+    /// Offset of the first byte in the input.
     pub offset: usize,
-    /// One line that says what it is.
+    /// Summary in one line.
     pub title: String,
     /// Its structures in order.
     pub sections: Vec<Section>,
-    /// What is wrong with it, or worth knowing, in order of the bytes.
+    /// Findings, in order of offset.
     pub findings: Vec<Finding>,
 }
 
@@ -74,12 +74,12 @@ impl Decoded {
         Self { offset, title: String::new(), sections: Vec::new(), findings: Vec::new() }
     }
 
-    /// Whether the device would refuse it or misunderstand it.
+    /// Returns whether the device would refuse or misinterpret it.
     pub fn has_errors(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }
 
-    /// Adds an error that somebody else found, in its place.
+    /// Adds an error that another check has found, in order of offset.
     pub fn add_error(&mut self, offset: usize, text: impl Into<String>) {
         self.error(offset, text);
         self.findings.sort_by_key(|finding| finding.offset);
@@ -101,7 +101,7 @@ impl Decoded {
         self.find(Severity::Note, offset, text);
     }
 
-    /// Adds the structure `L` over `bytes`, which lie at `offset`, and a warning for each reserved byte that is not zero.
+    /// Adds the structure `L` in `bytes`, which are at `offset`, and a warning for each reserved byte that is not zero.
     pub(crate) fn section<L: Layout>(&mut self, name: impl Into<String>, bytes: &[u8], offset: usize) {
         self.section_of(&L::INFO, name, bytes, offset);
         self.reserved::<L>(bytes, offset);

@@ -1,4 +1,4 @@
-//! Event queue entries.
+//! Decodes event queue entries.
 
 use bareverbs_mlx5_spec::{
     CmdInterCompEvent, CompEvent, CqError, EQE, Eqe, EventType, Layout, PagesReqEvent, PortChange, PortStateChangeEvent,
@@ -7,12 +7,12 @@ use bareverbs_mlx5_spec::{
 
 use crate::decoded::Decoded;
 
-/// Every entry in `bytes`, 64 bytes each.
+/// Decodes all entries in `bytes`, of 64 bytes each.
 pub fn decode_all(bytes: &[u8]) -> Vec<Decoded> {
     bytes.chunks(EQE).enumerate().map(|(index, entry)| decode(entry, index * EQE)).collect()
 }
 
-/// The entry in `bytes`, which lie at `offset` in the input.
+/// Decodes the entry in `bytes`, which are at `offset` of the input.
 pub fn decode(bytes: &[u8], offset: usize) -> Decoded {
     let mut out = Decoded::new(offset);
     let Some(eqe) = View::<Eqe>::new(bytes) else {

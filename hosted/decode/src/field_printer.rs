@@ -1,4 +1,4 @@
-//! One printer for every layout: bytes to named fields, and which reserved bits are set.
+//! Converts bytes to named fields by any layout, and reports reserved bits that are set.
 
 use bareverbs_mlx5_spec::{FieldInfo, LayoutInfo, Place};
 use serde::Serialize;
@@ -8,17 +8,17 @@ use crate::code_names;
 /// One field with its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldValue {
-    /// Published name; inside another structure with the names that lead to it (`qpc.pd`).
+    /// Published name, with the path of an inner structure (`qpc.pd`).
     pub name: String,
-    /// Byte where its dword (or its first byte) lies, counted from the start of the message.
+    /// Offset of its dword, or of its first byte, in the message.
     pub offset: usize,
-    /// Highest and lowest bit in the big-endian dword at `offset`; none for wider fields.
+    /// Highest and lowest bit in the big-endian dword at `offset`; `None` for wider fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits: Option<(u32, u32)>,
     /// Value.
     #[serde(flatten)]
     pub value: Value,
-    /// What the value is called.
+    /// Name of the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub meaning: Option<String>,
 }
@@ -48,7 +48,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Whether the field holds nothing but zeros.
+    /// Returns whether all bits of the field are zero.
     pub fn is_zero(&self) -> bool {
         match self {
             Self::Number { value } => *value == 0,
@@ -68,7 +68,7 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut text = String::with_capacity(bytes.len() * 2);
@@ -82,7 +82,7 @@ pub fn hex(bytes: &[u8]) -> String {
 /// A reserved byte of which a bit is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// Byte, counted from the start of the message.
+    /// Offset of the byte in the message.
     pub offset: usize,
     /// The bits that no field covers.
     pub bits: u8,
@@ -92,7 +92,7 @@ fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// The fields of `layout` over `bytes`, which lie at `base` in the message. A field that `bytes` do not reach is left out.
+/// Returns the fields of `layout` in `bytes`, which are at `base` of the message. Fields beyond the end of `bytes` are left out.
 pub fn read(layout: &LayoutInfo, bytes: &[u8], base: usize) -> Vec<FieldValue> {
     let mut fields = Vec::with_capacity(layout.fields.len());
     read_into(layout, bytes, base, "", &mut fields);
@@ -132,7 +132,7 @@ fn value(field: &FieldInfo, bytes: &[u8]) -> Option<Read> {
     }
 }
 
-/// The reserved bytes of `layout` that are not zero in `bytes`, which lie at `base` in the message.
+/// Returns the reserved bytes of `layout` that are not zero in `bytes`, which are at `base` of the message.
 pub fn reserved(layout: &LayoutInfo, bytes: &[u8], base: usize) -> Vec<Reserved> {
     let bytes = bytes.get(..layout.size).unwrap_or(bytes);
     let mut rest = bytes.to_vec();

@@ -1,13 +1,13 @@
-//! Decodes what an mlx5 device reads and writes: work queue elements, completions, events, firmware commands.
+//! Decodes the structures that an mlx5 device reads and writes: WQEs, CQEs, EQEs and firmware commands.
 //!
-//! Every decoder takes any bytes and returns a [`Decoded`]: the structures that it found, each field with its name, value and
-//! meaning, and what is wrong with them. The fields come from the layouts of `bareverbs-mlx5-spec` alone; the checks know the
-//! rules that a layout cannot express. No code is shared with the driver that writes these bytes.
+//! Every decoder accepts any bytes and returns a [`Decoded`]: the structures, each field with its name, value and meaning, and
+//! findings. The fields come from the layouts of `bareverbs-mlx5-spec`; checks implement the rules that a layout cannot express. No
+//! code is shared with the driver that writes these bytes.
 //!
 //! ```
 //! use bareverbs_decode::send::{self, Transport};
 //!
-//! // A NOP of queue pair 0x4b that asks for a completion: one unit of 16 bytes.
+//! // A NOP of queue pair 0x4b that requests a completion: one unit of 16 bytes.
 //! let wqe = [0, 0, 7, 0, 0, 0, 0x4b, 1, 0, 0, 0, 8, 0, 0, 0, 0];
 //! let decoded = send::decode(&wqe, 0, Transport::Rc);
 //! assert!(!decoded.has_errors());

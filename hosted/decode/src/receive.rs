@@ -1,11 +1,11 @@
-//! Receive WQEs: a list of data segments, with a head if the queue is shared.
+//! Decodes receive WQEs: a list of data segments, after a next segment if the queue is shared.
 
 use bareverbs_mlx5_spec::{INVALID_LKEY, View, WqeDataSeg, WqeInlineSeg, WqeSrqNextSeg};
 
 use crate::decoded::Decoded;
 use crate::send::{check_data, data_length};
 
-/// The receive WQE in `bytes`, which are one whole stride of the ring; `shared` if it lies in a shared receive queue.
+/// Decodes the receive WQE in `bytes`, one whole stride of the ring. `shared` is set for a shared receive queue.
 pub fn decode(bytes: &[u8], shared: bool) -> Decoded {
     let mut out = Decoded::new(0);
     let mut at = 0;

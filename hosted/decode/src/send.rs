@@ -1,4 +1,4 @@
-//! Send WQEs: their segments by opcode, and the rules between them.
+//! Decodes send WQEs: the segments of each opcode, and the rules between them.
 
 use bareverbs_mlx5_spec::{
     DS_UNIT, Layout, View, WQEBB, WqeAtomicSeg, WqeCtrlSeg, WqeDataSeg, WqeDatagramSeg, WqeInlineSeg, WqeOpcode, WqeRaddrSeg,
@@ -7,7 +7,7 @@ use bareverbs_mlx5_spec::{
 
 use crate::decoded::Decoded;
 
-/// Transport of the queue pair that a WQE was posted to: it says which segments follow the control segment.
+/// Transport of the queue pair that a WQE was posted to, which determines the segments after the control segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// Reliable connection.
@@ -41,10 +41,10 @@ impl Transport {
     }
 }
 
-/// Greatest message in bytes (IBTA 9.7.6: 2^31).
+/// Maximum length of a message in bytes (IBTA 9.7.6: 2^31).
 const MAX_MESSAGE: u64 = 1 << 31;
 
-/// Every WQE in `bytes`, one after the other, each from the start of a block.
+/// Decodes all WQEs in `bytes`, each of which starts at a WQEBB.
 pub fn decode_all(bytes: &[u8], transport: Transport) -> Vec<Decoded> {
     let mut all = Vec::new();
     let mut rest = bytes;
@@ -60,7 +60,7 @@ pub fn decode_all(bytes: &[u8], transport: Transport) -> Vec<Decoded> {
     all
 }
 
-/// The WQE at the start of `bytes`, which lie at `offset` in the input.
+/// Decodes the WQE at the start of `bytes`, which are at `offset` of the input.
 pub fn decode(bytes: &[u8], offset: usize, transport: Transport) -> Decoded {
     let mut out = Decoded::new(offset);
     let Some(ctrl) = View::<WqeCtrlSeg>::new(bytes) else {
@@ -101,7 +101,7 @@ fn check_length(out: &mut Decoded, have: usize, units: usize) {
     }
 }
 
-/// The bytes of one WQE, and how far they are explained.
+/// The bytes of one WQE, and the position of the decoder.
 pub(crate) struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -111,17 +111,17 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Offset in the input of the next byte.
+    /// Returns the offset of the next byte in the input.
     pub(crate) fn here(&self) -> usize {
         self.base + self.at
     }
 
-    /// Bytes that no segment explains yet.
+    /// Returns the number of bytes that are not decoded yet.
     pub(crate) fn remaining(&self) -> usize {
         self.bytes.len().saturating_sub(self.at)
     }
 
-    /// The next segment, with a warning for its reserved bits; an error if the WQE ends before it does.
+    /// Decodes the next segment, with a warning for reserved bits. Adds an error if the WQE ends within it.
     pub(crate) fn take<L: Layout>(&mut self, name: &str) -> Option<View<'a, L>> {
         let at = self.here();
         let segment = self.take_stale::<L>(name)?;
@@ -129,7 +129,7 @@ impl<'a> Walk<'a> {
         Some(segment)
     }
 
-    /// The next segment, in which bits outside the fields may hold anything.
+    /// Decodes the next segment, without checking reserved bits.
     pub(crate) fn take_stale<L: Layout>(&mut self, name: &str) -> Option<View<'a, L>> {
         let here = self.here();
         let bytes = self.bytes.get(self.at..).unwrap_or_default();
@@ -144,7 +144,7 @@ impl<'a> Walk<'a> {
         View::new(bytes)
     }
 
-    /// Everything that is left, as bytes.
+    /// Adds all remaining bytes as a section without fields.
     fn take_rest(&mut self) {
         let bytes = self.bytes.get(self.at..).unwrap_or_default();
         if !bytes.is_empty() {
@@ -268,7 +268,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Data segments to the end of the WQE; gives the bytes that they hold.
+    /// Decodes the data segments up to the end of the WQE. Returns the total length of their data.
     fn payload(&mut self, may_inline: bool) -> u64 {
         let start = self.here();
         let mut total = 0u64;
@@ -321,7 +321,7 @@ impl<'a> Walk<'a> {
     }
 
     fn check_signature(&mut self, ctrl: &View<'_, WqeCtrlSeg>, len: usize) {
-        // rdma-core: the complement of the exclusive or of all bytes, so that all of them together give 0xff.
+        // rdma-core: the signature makes the exclusive or of all bytes 0xff.
         if !ctrl.is_set(WqeCtrlSeg::SIGNATURE) || self.bytes.len() < len {
             return;
         }
@@ -333,7 +333,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Bytes that a data segment describes.
+/// Returns the length of the data of a data segment in bytes.
 pub(crate) fn data_length(data: &View<'_, WqeDataSeg>) -> u64 {
     match data.get(WqeDataSeg::BYTE_COUNT) {
         0 => MAX_MESSAGE,

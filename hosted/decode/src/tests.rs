@@ -1,4 +1,4 @@
-//! Any bytes have an answer, and each decoder reads by the layout that is meant.
+//! Decoders accept any bytes, and use the right layout.
 
 use bareverbs_mlx5_spec::{CmdOpcode, WqeOpcode};
 
@@ -6,7 +6,7 @@ use crate::decoded::Decoded;
 use crate::send::Transport;
 use crate::{command, completion, event, receive, send};
 
-/// Bytes that look random and are the same each time.
+/// Returns pseudo-random bytes of a seed.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {

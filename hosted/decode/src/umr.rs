@@ -1,4 +1,4 @@
-//! UMR: the WQE that changes a memory key. Binds, unbinds and local invalidates are all made of it.
+//! Decodes UMR, the WQE that changes a memory key: binds, unbinds and local invalidates.
 
 use bareverbs_mlx5_spec::{
     Layout, MKEY_ANY_QPN, Mkc, OCTOWORD, View, WqeCtrlSeg, WqeDataSeg, WqeKlm, WqeUmrCtrlSeg, mkey_mask,
@@ -10,12 +10,12 @@ use crate::field_printer::{self, Value};
 use crate::send::{Walk, check_data};
 
 impl Walk<'_> {
-    /// The segments after the control segment of a UMR.
+    /// Decodes the segments after the control segment of a UMR.
     pub(crate) fn umr(&mut self, ctrl: &View<'_, WqeCtrlSeg>) {
         let umr_at = self.here();
         let Some(umr) = self.take::<WqeUmrCtrlSeg>("UMR control segment") else { return };
         let mkc_at = self.here();
-        // Fields that the mask leaves out hold whatever lay there before, so no bit of the context is called reserved.
+        // Fields that the mask excludes may contain stale bytes, so no bit of the context is reported as reserved.
         let Some(mkc) = self.take_stale::<Mkc>("key context") else { return };
         let mask = umr.get64(WqeUmrCtrlSeg::MKEY_MASK);
         check_mask(&mut self.out, &mkc, mask, umr_at, mkc_at);
@@ -27,7 +27,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What follows the key context; gives the bytes that inline translations cover.
+    /// Decodes the segments after the key context. Returns the total length of inline translations.
     fn translations(&mut self, umr: &View<'_, WqeUmrCtrlSeg>, umr_at: usize) -> Option<u64> {
         let octwords = umr.get(WqeUmrCtrlSeg::KLM_OCTOWORDS) as usize;
         if !umr.is_set(WqeUmrCtrlSeg::INLINE) {
@@ -72,8 +72,8 @@ fn check_mask(out: &mut Decoded, mkc: &View<'_, Mkc>, mask: u64, umr_at: usize, 
     for field in field_printer::read(&Mkc::INFO, mkc.as_bytes(), mkc_at) {
         let Some((bit, _)) = code_names::MKEY_MASK.iter().find(|(_, name)| *name == field.name) else { continue };
         let Value::Number { value } = field.value else { continue };
-        let is_anyones = field.name == "qpn" && value == u64::from(MKEY_ANY_QPN);
-        if value != 0 && mask & bit == 0 && !is_anyones {
+        let is_any_qpn = field.name == "qpn" && value == u64::from(MKEY_ANY_QPN);
+        if value != 0 && mask & bit == 0 && !is_any_qpn {
             out.note(field.offset, format!("{} is {value:#x} here, and mkey_mask leaves it as it was", field.name));
         }
     }
