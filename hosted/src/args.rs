@@ -1,4 +1,4 @@
-//! What the options of several subcommands share: types, parsers, and the error of a wrong combination.
+//! Options of several subcommands: types, parsers, and the error of a wrong combination.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,12 +19,12 @@ pub struct TraceArgs {
     pub trace_file: Option<PathBuf>,
 }
 
-/// A mistake on the command line that only the subcommand notices: the exit status is 2.
+/// An error of the command line that only the subcommand detects. The exit status is 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError(String);
 
 impl UsageError {
-    /// What is wrong, and what helps.
+    /// Creates an error with a message that also names the remedy.
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
@@ -38,7 +38,7 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Most that a wire may do of one fault; more would break connections, not test them.
+/// Maximum probability of a wire fault: higher ones would break connections instead of testing them.
 const MAX_FAULT_PERCENT: f64 = 20.0;
 
 pub(crate) fn mtu(text: &str) -> Result<Mtu, String> {

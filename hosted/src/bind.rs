@@ -1,4 +1,4 @@
-//! `bareverbs bind` and `bareverbs unbind`: functions taken from their drivers for VFIO, and given back.
+//! `bareverbs bind` and `bareverbs unbind`: bind functions to vfio-pci, and back to their drivers.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::output;
 use crate::stop::on_ctrl_c;
 use crate::sudo_user::sudo_user;
 
-/// A step of a plan, as JSON has it.
+/// A step of a plan in JSON.
 #[derive(Debug, Serialize)]
 struct StepRow {
     address: Option<String>,
@@ -22,7 +22,7 @@ struct StepRow {
     optional: bool,
 }
 
-/// A function that was bound or given back, as JSON has it.
+/// A function that was bound or unbound, in JSON.
 #[derive(Debug, Serialize)]
 struct Row {
     address: String,
@@ -33,11 +33,11 @@ struct Row {
     obstacles: Vec<ObstacleRow>,
 }
 
-/// Binds functions to vfio-pci, or shows what that takes.
+/// Binds functions to vfio-pci, or prints the steps.
 ///
 /// # Errors
 ///
-/// If it is refused, or fails: what was begun is put back.
+/// A function must not be bound, or a step failed; the former state is restored.
 pub fn bind(args: &BindArgs) -> Result<()> {
     let (sysfs, mut options) = (Sysfs::at(&args.change.place.root), options(&args.change));
     options.force = args.force;
@@ -58,7 +58,7 @@ pub fn bind(args: &BindArgs) -> Result<()> {
             None => "as before".into(),
         };
         let group = group.map_or_else(String::new, |group| format!(", IOMMU group {group}"));
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{address}: bound to vfio-pci ({was}){group}");
         text += &below(&function, &obstacles);
         rows.push(Row {
@@ -73,11 +73,11 @@ pub fn bind(args: &BindArgs) -> Result<()> {
     print(&args.change, &text, &rows)
 }
 
-/// Gives functions back to the drivers that had them, or shows what that takes.
+/// Binds functions to their former drivers, or prints the steps.
 ///
 /// # Errors
 ///
-/// If it is refused, or fails: what was begun is put back.
+/// A function must not be unbound, or a step failed; the former state is restored.
 pub fn unbind(args: &UnbindArgs) -> Result<()> {
     let (sysfs, options) = (Sysfs::at(&args.change.place.root), options(&args.change));
     let addresses = &args.change.addresses;
@@ -99,7 +99,7 @@ pub fn unbind(args: &UnbindArgs) -> Result<()> {
     print(&args.change, &text, &rows)
 }
 
-/// Whether it was Ctrl-C that ended a change.
+/// Returns whether Ctrl-C ended a change.
 pub fn was_interrupted(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(BindError::Step(step)) if matches!(step.failure, Failure::Interrupted))
 }
@@ -108,7 +108,7 @@ fn options(args: &ChangeArgs) -> Options {
     Options { force: false, group: args.group, timeout: Duration::from_secs(args.wait) }
 }
 
-/// What acts, until Ctrl-C: then everything is put back.
+/// Returns the actor for a machine, which stops at Ctrl-C; the former state is then restored.
 fn system(sysfs: &Sysfs) -> Result<System> {
     let system = System::new(on_ctrl_c()?);
     Ok(if sysfs.is_machine() { system } else { system.without_modules() })

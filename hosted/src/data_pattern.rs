@@ -1,12 +1,12 @@
-//! The data that is moved: from a seed, different for each message, so that every byte can be checked.
+//! The data of transfers: derived from a seed and different for each message, so that every byte can be checked.
 
-/// Bytes of message `index` of stream `stream`.
+/// The bytes of message `index` of stream `stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     state: u64,
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014), as its authors publish it.
+/// Applies the mixing function of SplitMix64 (Steele, Lea, Flood 2014).
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -16,7 +16,7 @@ fn mix(mut z: u64) -> u64 {
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Pattern {
-    /// The pattern of message `index` of stream `stream` under `seed`.
+    /// Creates the pattern of message `index` of stream `stream` under `seed`.
     pub(crate) fn new(seed: u64, stream: u32, index: u64) -> Self {
         let stream = mix(seed.wrapping_add(STEP.wrapping_mul(u64::from(stream).wrapping_add(1))));
         Self { state: mix(stream.wrapping_add(STEP.wrapping_mul(index.wrapping_add(1)))) }
@@ -37,7 +37,7 @@ impl Pattern {
         rest.iter_mut().zip(self.word(at).to_le_bytes()).for_each(|(byte, value)| *byte = value);
     }
 
-    /// The first byte that differs: where, what should be there, what is.
+    /// Returns offset, expected value and actual value of the first byte that differs.
     pub(crate) fn differs(self, bytes: &[u8]) -> Option<(usize, u8, u8)> {
         let (words, rest) = bytes.as_chunks::<8>();
         let is_wrong = |(at, bytes): (u64, &[u8; 8])| u64::from_le_bytes(*bytes) != self.word(at);

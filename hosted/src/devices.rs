@@ -1,4 +1,4 @@
-//! `bareverbs devices`: the mlx5 functions of a machine, and what keeps each from being used over VFIO.
+//! `bareverbs devices`: the mlx5 functions of a machine, and the obstacles to using each over VFIO.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::cli::DevicesArgs;
 use crate::output;
 use crate::sudo_user::sudo_user;
 
-/// A function, as JSON has it.
+/// A function in JSON.
 #[derive(Debug, Serialize)]
 struct Row {
     address: String,
@@ -25,7 +25,7 @@ struct Row {
     numa_node: Option<u32>,
     link: Option<LinkRow>,
     bar0_bytes: u64,
-    /// 0 for none, absent if it cannot be read.
+    /// 0 for none, `None` if it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     msix_vectors: Option<u16>,
     resettable: bool,
@@ -81,7 +81,7 @@ impl From<&Obstacle> for ObstacleRow {
 ///
 /// # Errors
 ///
-/// If they cannot be read, or one that was asked for is not there.
+/// The functions cannot be read, or a requested one does not exist.
 pub fn run(args: &DevicesArgs) -> Result<()> {
     let sysfs = Sysfs::at(&args.place.root);
     let functions = if args.addresses.is_empty() {
@@ -182,11 +182,11 @@ fn table(found: &[(Function, Vec<Obstacle>)]) -> String {
     text
 }
 
-/// What stands under a function: its obstacles, each with its remedy.
+/// Returns the lines below a function: its obstacles, each with its remedy.
 pub(crate) fn below(function: &Function, obstacles: &[Obstacle]) -> String {
     let mut text = String::new();
     for obstacle in obstacles {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "    {obstacle}");
         if let Some(remedy) = obstacle.remedy() {
             let _ = writeln!(text, "      remedy: {remedy}");

@@ -1,4 +1,4 @@
-//! `bareverbs info`: what a device has, laid out as `ibv_devinfo -v` lays it out.
+//! `bareverbs info`: the attributes of a device, in the format of `ibv_devinfo -v`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::trace;
 /// Name of the simulated device.
 const NAME: &str = "mlx5_sim0";
 
-/// What the subcommand found.
+/// Result of the subcommand.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether everything was done and right.
+    /// Whether it succeeded.
     pub ok: bool,
-    /// Whether it was stopped before its end (Ctrl-C).
+    /// Whether Ctrl-C ended it early.
     pub interrupted: bool,
-    /// What went wrong, if anything.
+    /// The error, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// The device, if its attributes could be queried.
@@ -36,7 +36,7 @@ pub struct Report {
     pub info: Option<Info>,
 }
 
-/// What a device has.
+/// Attributes of a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Info {
     /// Name of the device.
@@ -81,7 +81,7 @@ pub struct Info {
     pub max_qp_rd_atom: u8,
     /// Reads and atomics outstanding as initiator.
     pub max_qp_init_rd_atom: u8,
-    /// Whether 8-byte atomics are done.
+    /// Whether 8-byte atomics are supported.
     pub atomic_cap: bool,
     /// Bytes of an inline payload.
     pub max_inline_data: u32,
@@ -91,7 +91,7 @@ pub struct Info {
     pub ports: Vec<PortInfo>,
 }
 
-/// What a port has.
+/// Attributes of a port.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortInfo {
     /// Number, from 1.
@@ -101,9 +101,9 @@ pub struct PortInfo {
     /// Number of the state.
     #[serde(skip)]
     state_code: u32,
-    /// Greatest MTU in bytes.
+    /// Maximum MTU in bytes.
     pub max_mtu: u32,
-    /// MTU in use in bytes.
+    /// Active MTU in bytes.
     pub active_mtu: u32,
     /// LID of the subnet manager.
     pub sm_lid: u16,
@@ -121,7 +121,7 @@ pub struct PortInfo {
     pub pkey_tbl_len: u16,
     /// Lanes.
     pub active_width: u8,
-    /// Gigabits a second, all lanes.
+    /// Speed of all lanes in gigabits per second.
     pub active_speed_gbps: u32,
     /// GUID of the port.
     pub port_guid: String,
@@ -131,11 +131,10 @@ pub struct PortInfo {
     pub pkeys: Vec<(u16, u16)>,
 }
 
-/// Brings a device up and asks what it has. `stop` ends it early, cleanly.
+/// Brings a device up and queries its attributes, until `stop` is set.
 ///
 /// # Errors
-/// The command line asks for what the device lacks ([`UsageError`](crate::args::UsageError)), or the device or the trace cannot be
-/// opened.
+/// The device does not support an option ([`UsageError`](crate::args::UsageError)), or the device or the trace cannot be opened.
 pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     let (result, sink) = match &args.device {
         DeviceChoice::Simulated => {
@@ -164,12 +163,12 @@ pub fn run(args: &InfoArgs, stop: Arc<AtomicBool>) -> Result<Report> {
     Ok(Report { ok: failure.is_none() && !interrupted, interrupted, failure, info })
 }
 
-/// Brings a device up, asks what it has, and takes it down.
+/// Brings a device up, queries its attributes, and tears it down.
 fn of_host<H: Host>(host: H, stop: &Arc<AtomicBool>) -> Result<Info> {
     let mut device = Device::bring_up(host, stop)?;
     let name = device.host.name().to_string();
     let info = info(&name, &mut device.verbs).map(|info| {
-        // The part number stands in PCI configuration space, which the driver does not see.
+        // The part number is in PCI configuration space, which the driver cannot read.
         Info { vendor_part_id: device.host.pci_device_id().into(), ..info }
     });
     let end = device.teardown();
@@ -178,7 +177,7 @@ fn of_host<H: Host>(host: H, stop: &Arc<AtomicBool>) -> Result<Info> {
     Ok(info)
 }
 
-/// What the device `name` has.
+/// Queries the attributes of the device `name`.
 ///
 /// # Errors
 /// A query failed.
@@ -219,7 +218,7 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
     let mut gids = Vec::new();
     for index in 0..attr.gid_tbl_len {
         let entry = verbs.query_gid(port, index).with_context(|| format!("query_gid {index} of port {port}"))?;
-        // An unused one has the subnet's prefix, and no port's identifier after it.
+        // An unused GID has the subnet prefix and an interface ID of zero.
         if entry.0.get(8..).is_some_and(|port| port.iter().any(|byte| *byte != 0)) {
             gids.push((index, gid(entry)));
         }
@@ -253,7 +252,7 @@ fn port_info<P: Platform + 'static>(verbs: &mut Verbs<P>, port: u8) -> Result<Po
     })
 }
 
-/// Name and number that `ibv_devinfo` gives a state.
+/// Returns name and number of a port state in `ibv_devinfo`.
 pub(crate) fn port_state(state: PortState) -> (&'static str, u32) {
     match state {
         PortState::Down => ("PORT_DOWN", 1),
@@ -267,7 +266,7 @@ pub(crate) fn version([major, minor, sub]: [u16; 3]) -> String {
     format!("{major}.{minor:02}.{sub:04}")
 }
 
-/// Groups of four digits, as `ibv_devinfo` writes GUIDs and GIDs.
+/// Returns groups of four digits, as in GUIDs and GIDs of `ibv_devinfo`.
 fn groups(bytes: &[u8]) -> String {
     bytes.chunks(2).map(bareverbs_decode::field_printer::hex).collect::<Vec<_>>().join(":")
 }
@@ -280,7 +279,7 @@ pub(crate) fn gid(gid: Gid) -> String {
     groups(&gid.0)
 }
 
-/// Code of an MTU (`ibv_mtu`).
+/// Returns the code of an MTU (`ibv_mtu`).
 fn mtu_code(bytes: u32) -> u32 {
     bytes.max(128).ilog2() - 7
 }

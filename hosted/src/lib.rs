@@ -1,6 +1,4 @@
-//! The `bareverbs` command: decoders, the trace, the self-test, and jobs on one device, simulated or behind VFIO.
-//!
-//! Everything that needs an operating system lives here and nowhere else.
+//! The `bareverbs` command: self-test, measurements, decoders and trace, on simulated devices or cards behind VFIO.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod args;

@@ -1,6 +1,6 @@
-//! Standard output and standard error of the command: nothing else here writes to them.
+//! Standard output and standard error of the command; no other module writes to them.
 //!
-//! `println!` and `eprintln!` panic where the descriptor takes nothing, so clippy denies them in this package.
+//! `println!` and `eprintln!` panic if the write fails, so clippy denies them in this package.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,32 +10,32 @@ use anyhow::{Context as _, Result};
 
 /// Writes a text to standard output, whole and at once.
 ///
-/// A reader that closed its end of a pipe wanted no more: that is no error.
+/// A reader that closed its end of a pipe is no error.
 ///
 /// # Errors
-/// The text could not be written: a full file system, for one.
+/// The text could not be written, for example to a full file system.
 pub fn write(text: &str) -> Result<()> {
     write_to(&mut io::stdout().lock(), text.as_bytes()).context("standard output")
 }
 
 /// Writes a line to standard error, after the name of the command.
 ///
-/// A line that cannot be written is lost, since there is no other place for it; the exit status says what it said.
+/// A line that cannot be written is lost; the exit status still reports the failure.
 pub fn report(message: impl fmt::Display) {
     note(format_args!("bareverbs: {message}"));
 }
 
-/// Writes a line to standard error as it is; as [`report`] does.
+/// Writes a line to standard error without a prefix, otherwise as [`report`].
 pub fn note(line: impl fmt::Display) {
-    // Nobody is left to hear of it.
+    // There is no other output to report the error to.
     let _ = write_to(&mut io::stderr().lock(), format!("{line}\n").as_bytes());
 }
 
-/// Prints what the command line's parser says, help or a mistake. Returns the exit status.
+/// Prints help or an error of the command line's parser. Returns the exit status.
 pub fn parser_message(message: &clap::Error) -> ExitCode {
     let written = message.print().and_then(|()| io::stdout().lock().flush());
     match unless_closed(written) {
-        // Of a mistake the status says enough.
+        // The exit status reports an error of the command line.
         Err(error) if !message.use_stderr() => {
             report(format_args!("standard output: {error}"));
             ExitCode::FAILURE
@@ -48,7 +48,7 @@ fn write_to(out: &mut impl Write, text: &[u8]) -> io::Result<()> {
     unless_closed(out.write_all(text).and_then(|()| out.flush()))
 }
 
-/// A result of writing, in which a reader that closed its end of a pipe is no error.
+/// Converts the result of a write: a reader that closed its end of a pipe is no error.
 pub fn unless_closed(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,4 +1,4 @@
-//! A progress bar, for a job that takes longer than a second in front of a person.
+//! A progress bar for jobs longer than a second, on a terminal.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How long a job may take without a bar.
+/// Duration of a job before the bar appears.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
-/// How far the job is, and whether somebody wants it to stop.
+/// Progress of a job, and whether it has been asked to stop.
 pub struct Progress {
     started: Instant,
     total: u64,
@@ -21,7 +21,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A job of `total` messages. A bar appears only if `is_wanted` and standard error is a terminal.
+    /// Creates the progress of a job of `total` messages. A bar appears only if `is_wanted` and standard error is a terminal.
     pub fn new(total: u64, is_wanted: bool, stop: Arc<AtomicBool>) -> Self {
         let is_wanted = is_wanted && std::io::stderr().is_terminal();
         Self { started: Instant::now(), total, done: 0, is_wanted, bar: None, stop }
@@ -39,7 +39,7 @@ impl Progress {
         }
     }
 
-    /// Whether somebody asked to stop (Ctrl-C).
+    /// Returns whether Ctrl-C has requested a stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

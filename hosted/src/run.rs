@@ -1,4 +1,4 @@
-//! From the command line to an exit status.
+//! Runs the subcommand of a command line, and determines the exit status.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,13 +17,13 @@ use crate::serve::{
 };
 use crate::{bind, devices, info, output, pingpong, selftest, stop};
 
-/// Exit status after a mistake on the command line or unreadable input.
+/// Exit status after an error of the command line or unreadable input.
 const USAGE: u8 = 2;
 
 /// Exit status after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
-/// Does what the command line says.
+/// Runs the subcommand of the command line.
 pub fn run(cli: Cli) -> ExitCode {
     let done = match cli.command {
         None => return run_selftest(&cli.selftest),
@@ -49,11 +49,11 @@ fn failed(error: anyhow::Error) -> ExitCode {
     if error.is::<UsageError>() || error.is::<InputError>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
-/// What a job with `--json` found.
+/// Result of a job with `--json`.
 trait Report: Serialize {
-    /// What went wrong, if anything.
+    /// Returns the error, if any.
     fn failure(&self) -> Option<&str>;
-    /// Whether Ctrl-C ended it before it was done.
+    /// Returns whether Ctrl-C ended it early.
     fn is_interrupted(&self) -> bool;
 }
 
@@ -73,8 +73,7 @@ macro_rules! reports {
 
 reports!(EarlyFailure, selftest::Report, info::Report, perf::report::Report, pingpong::report::Report);
 
-/// The document of a job that ended before it had a report of its own: an option that its devices lack, a device that cannot be
-/// opened.
+/// JSON document of a job that failed before it had a result, for example because a device cannot be opened.
 #[derive(Debug, Serialize)]
 struct EarlyFailure {
     ok: bool,
@@ -83,13 +82,13 @@ struct EarlyFailure {
     failure: Option<String>,
 }
 
-/// Runs a job and prints what it found: one JSON document in any case if `json` is set, else what `text` makes of it. The reason of
-/// a failure goes to standard error too. Returns the exit status.
+/// Runs a job and prints its result: as one JSON document if `json` is set, otherwise as `text` formats it. Also writes the reason of a
+/// failure to standard error. Returns the exit status.
 fn job<R: Report>(json: bool, run: impl FnOnce() -> anyhow::Result<R>, text: impl FnOnce(&R) -> String) -> ExitCode {
     match run() {
         Ok(report) => {
             let written = if json { write_json(&report) } else { output::write(&text(&report)) };
-            // The reason is reported also where the report is lost.
+            // The reason is reported even if the report cannot be written.
             let status = ended(&report);
             written.map_or_else(failed, |()| status)
         }
@@ -119,7 +118,7 @@ fn ended(report: &impl Report) -> ExitCode {
     if report.is_interrupted() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS }
 }
 
-/// Prints what is written to `text`.
+/// Prints the text that `text` writes.
 fn print(write: impl FnOnce(&mut Vec<u8>) -> anyhow::Result<()>) -> anyhow::Result<ExitCode> {
     let mut text = Vec::new();
     write(&mut text)?;
@@ -165,7 +164,7 @@ fn run_perf(args: &PerfArgs) -> ExitCode {
 }
 
 fn run_pingpong(args: &PingpongArgs) -> ExitCode {
-    // Its lines were printed as the tools print them, each when it was known.
+    // Its lines were printed as they became known, in the format of the tools.
     job(args.json, || pingpong::run(args, stop::on_ctrl_c()?), |_| String::new())
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 
-/// A job was ended by Ctrl-C before it was done.
+/// Error of a job that Ctrl-C ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -18,7 +18,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Returns a flag that the first SIGINT, SIGTERM or SIGHUP sets. The second kills this process, whatever it waits for.
+/// Returns a flag that the first SIGINT, SIGTERM or SIGHUP sets. The second signal kills this process.
 ///
 /// # Errors
 /// The signals cannot be caught.
@@ -27,7 +27,7 @@ pub fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
     let asked = stop.clone();
     let handler = move || {
         if asked.swap(true, Ordering::Relaxed) {
-            // SIGKILL waits for nothing, not even for what runs at exit. It cannot fail.
+            // SIGKILL ends the process without exit handlers. It cannot fail.
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
     };

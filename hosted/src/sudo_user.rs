@@ -1,4 +1,4 @@
-//! Who is going to use a card: the user who called sudo, or this process.
+//! The user of a card: the user who called sudo, or that of this process.
 
 use std::env;
 use std::fs;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use bareverbs_vfio::pci::{Access, Process};
 
-/// The rights of the user who called sudo, as sudo(8) names him in `SUDO_UID`, `SUDO_GID` and `SUDO_USER`; without sudo those
-/// of this process. `root` is the folder whose `etc/group` has his groups.
+/// Returns the rights of the user who called sudo, according to `SUDO_UID`, `SUDO_GID` and `SUDO_USER` (sudo(8)); without sudo those
+/// of this process. `root` is the folder whose `etc/group` lists the groups.
 pub fn sudo_user(root: &Path) -> Process {
     let id = |name| env::var(name).ok()?.parse().ok();
     match (id("SUDO_UID"), id("SUDO_GID")) {
@@ -15,7 +15,7 @@ pub fn sudo_user(root: &Path) -> Process {
             let name = env::var("SUDO_USER").unwrap_or_default();
             let members = fs::read_to_string(root.join("etc/group")).unwrap_or_default();
             let gids = [gid].into_iter().chain(groups(&members, &name)).collect();
-            // Where his shell is not found, sudo has left the limit as it was.
+            // Without a shell of the user, the limit is that of this process, which sudo has not changed.
             let memlock = memlock_of(uid).unwrap_or_else(|| Process::current().memlock);
             Process { access: Access::User { uid, gids }, memlock, ipc_lock: false }
         }
@@ -23,7 +23,7 @@ pub fn sudo_user(root: &Path) -> Process {
     }
 }
 
-/// The groups that list a user, after group(5): `name:password:gid:user,user`.
+/// Returns the groups of a user from the text of group(5): `name:password:gid:user,user`.
 fn groups(text: &str, user: &str) -> Vec<u32> {
     let gid = |line: &str| match line.split(':').collect::<Vec<_>>().as_slice() {
         [_, _, gid, users] if users.split(',').any(|name| !name.is_empty() && name == user) => gid.parse().ok(),
@@ -32,7 +32,7 @@ fn groups(text: &str, user: &str) -> Vec<u32> {
     text.lines().filter_map(gid).collect()
 }
 
-/// `RLIMIT_MEMLOCK` of the closest ancestor of this process that runs as `uid`: the shell that sudo was typed into.
+/// Returns `RLIMIT_MEMLOCK` of the closest ancestor of this process that runs as `uid`: the shell that called sudo.
 fn memlock_of(uid: u32) -> Option<Option<u64>> {
     // proc_pid_status(5): the parent, and the real UID as the first of four.
     let read = |pid: &str, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
@@ -47,7 +47,7 @@ fn memlock_of(uid: u32) -> Option<Option<u64>> {
     }
 }
 
-/// The soft limit in the text of `/proc/PID/limits`; `Some(None)` for no limit.
+/// Returns the soft limit from the text of `/proc/PID/limits`; `Some(None)` for no limit.
 fn memlock(limits: &str) -> Option<Option<u64>> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     match line.split_whitespace().next()? {

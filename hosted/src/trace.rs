@@ -1,4 +1,4 @@
-//! The trace of a job on simulated devices, as the command line asks for it.
+//! The trace of a job on simulated devices, according to the command line.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -8,10 +8,10 @@ use bareverbs_serve::trace::Sink;
 
 use crate::args::{TraceArgs, UsageError};
 
-/// The sink that the command line asks for, if it asks for one.
+/// Creates the sink that the command line requests, if any.
 ///
 /// # Errors
-/// The file cannot be made; the error names it.
+/// The file cannot be created; the error names it.
 pub fn sink(args: &TraceArgs) -> Result<Option<Sink>> {
     if !args.trace && args.trace_file.is_none() {
         return Ok(None);
@@ -30,12 +30,12 @@ pub fn sink(args: &TraceArgs) -> Result<Option<Sink>> {
 /// Ends a trace, if there is one.
 ///
 /// # Errors
-/// Part of it could not be written.
+/// A part of the trace could not be written.
 pub fn finish(sink: Option<&Sink>) -> Result<()> {
     sink.map_or(Ok(()), Sink::finish).context("the trace")
 }
 
-/// Ends a trace, if there is one; what is missing in it joins the `failure` of a job. Whether all of it was written.
+/// Ends a trace, if there is one, and appends its error to the `failure` of a job. Returns whether all of it was written.
 pub fn finish_job(sink: Option<&Sink>, failure: &mut Option<String>) -> bool {
     let Err(error) = finish(sink) else { return true };
     let error = format!("{error:#}");
@@ -43,10 +43,10 @@ pub fn finish_job(sink: Option<&Sink>, failure: &mut Option<String>) -> bool {
     false
 }
 
-/// A device that is not simulated keeps to itself what it does.
+/// Refuses a trace of a card, which does not report its actions.
 ///
 /// # Errors
-/// The command line asks for a trace.
+/// The command line requests a trace.
 pub fn refuse(args: &TraceArgs) -> Result<()> {
     if args.trace || args.trace_file.is_some() {
         return Err(

@@ -1,4 +1,4 @@
-//! Where the bytes to decode come from: the command line, a file, standard input; as hexadecimal text or as they are.
+//! Reads the bytes to decode from the command line, a file or standard input, as hexadecimal text or binary.
 
 use std::fmt;
 use std::io::Read;
@@ -9,33 +9,33 @@ use std::path::Path;
 pub enum InputError {
     /// The file cannot be read.
     Read {
-        /// Its name.
+        /// Name of the file.
         name: String,
         /// Why.
         cause: std::io::Error,
     },
-    /// A character that is no hexadecimal digit.
+    /// A character is not a hexadecimal digit.
     NotHex {
         /// The character.
         character: char,
         /// Line, from 1.
         line: usize,
     },
-    /// Lines of a dump are missing, or of two dumps mixed: an offset does not follow from the line before.
+    /// The offset of a line of a dump does not follow from the line before: lines are missing, or of two dumps.
     Offset {
         /// Line, from 1.
         line: usize,
-        /// The offset that it begins with.
+        /// Offset of the line.
         offset: usize,
-        /// The offset that follows from the line before.
+        /// Expected offset.
         expected: usize,
     },
-    /// A byte with one digit only.
+    /// The number of digits is odd.
     OddDigits {
         /// Number of digits.
         digits: usize,
     },
-    /// No bytes at all.
+    /// There are no bytes.
     Empty,
 }
 
@@ -66,7 +66,7 @@ pub fn from_stdin(raw: bool) -> Result<Vec<u8>, InputError> {
     from_bytes(bytes, raw)
 }
 
-/// Reads a file: hexadecimal text if it is text, else its bytes as they are (always, if `raw`).
+/// Reads a file: as hexadecimal text if it is text and not `raw`, otherwise as binary.
 pub fn from_file(path: &Path, raw: bool) -> Result<Vec<u8>, InputError> {
     let bytes = std::fs::read(path).map_err(|cause| InputError::Read { name: path.display().to_string(), cause })?;
     from_bytes(bytes, raw)
@@ -83,13 +83,16 @@ fn from_bytes(bytes: Vec<u8>, raw: bool) -> Result<Vec<u8>, InputError> {
     }
 }
 
-/// Bytes from hexadecimal text. Digits may be grouped with blanks, commas, colons and underscores, and begin with `0x`.
+/// Parses bytes from hexadecimal text. Digits may be grouped with blanks, commas, colons and underscores, and begin with `0x`.
 /// `#` starts a comment.
 ///
-/// Dumps are read too: those of `xxd`, `hexdump -C` and DPDK, what Linux's mlx5 drivers print (`print_hex_dump` of
-/// `drivers/infiniband/hw/mlx5/cq.c`, `drivers/net/ethernet/mellanox/mlx5/core/en_main.c`), and libmlx5 (`dump_cqe` of
-/// `providers/mlx5/cq.c`), also with the prefixes of dmesg and journalctl. In a text with such lines all others are messages,
-/// which are skipped. A dump may begin at any offset; one that begins with 0 again is another.
+/// Dumps of `xxd`, `hexdump -C`, DPDK, Linux's mlx5 drivers and libmlx5 are accepted, also with the prefixes of dmesg and
+/// journalctl. (Linux prints them by `print_hex_dump` in `drivers/infiniband/hw/mlx5/cq.c` and
+/// `drivers/net/ethernet/mellanox/mlx5/core/en_main.c`, libmlx5 by `dump_cqe` in `providers/mlx5/cq.c`.) In a text with a dump, all
+/// other lines are skipped as messages. A dump may begin at any offset, and offset 0 begins a new dump.
+///
+/// # Errors
+/// See [`InputError`].
 pub fn from_hex(text: &str) -> Result<Vec<u8>, InputError> {
     let lines: Vec<&str> = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).collect();
     let mut digits = Vec::new();
@@ -133,20 +136,21 @@ fn push_digits(digits: &mut Vec<u8>, bytes: &str, line: usize) -> Result<(), Inp
     Ok(())
 }
 
-/// What libmlx5 prints above the 64 bytes of an error completion, which have no offsets: `mlx5: HOST: got completion with error:`.
+/// Returns whether a line is libmlx5's heading of an error completion, whose 64 bytes follow without offsets:
+/// `mlx5: HOST: got completion with error:`.
 fn is_heading(line: &str) -> bool {
     line.starts_with("mlx5: ") && line.ends_with("got completion with error:")
 }
 
 /// A line of a dump.
 struct Dump<'a> {
-    /// Of its first byte.
+    /// Offset of its first byte.
     offset: usize,
-    /// The digits, without the characters that stand beside them.
+    /// The digits, without the column of characters.
     bytes: &'a str,
 }
 
-/// The dump in a line, if there is one: an offset of 4 to 16 digits and, behind a colon or two blanks, bytes of two or more
+/// Returns the line of a dump in a line, if there is one: an offset of 4 to 16 digits, a colon or two blanks, and bytes of two or more
 /// digits each.
 fn dump_line(line: &str) -> Option<Dump<'_>> {
     let offset_of = |text: &str| {
@@ -157,16 +161,16 @@ fn dump_line(line: &str) -> Option<Dump<'_>> {
         let mut words = text.split_whitespace().peekable();
         words.peek().is_some() && words.all(|word| word.len().is_multiple_of(2) && word.chars().all(|c| c.is_ascii_hexdigit()))
     };
-    // A prefix may have colons too: of a time, an address, a name.
+    // A prefix may contain colons, in a time, an address or a name.
     for (at, _) in line.match_indices(": ") {
         let (before, after) = line.split_at_checked(at)?;
         let Some(offset) = offset_of(before) else { continue };
-        // `xxd` sets the characters after the bytes, two blanks apart; DPDK puts a bar before them.
+        // `xxd` prints the characters after two blanks, DPDK after a bar.
         let bytes = after.get(2..).unwrap_or_default().trim_start();
         let bytes = bytes.split("  ").next().unwrap_or_default().split('|').next().unwrap_or_default();
         return is_bytes(bytes).then_some(Dump { offset, bytes });
     }
-    // `hexdump -C` has the characters between bars.
+    // `hexdump -C` prints the characters between bars.
     let (left, _) = line.split_once('|')?;
     let (offset, bytes) = left.split_once("  ")?;
     let offset = offset_of(offset)?;
@@ -197,7 +201,7 @@ mod tests {
         assert_eq!(from_hex(log).unwrap(), bytes);
     }
 
-    /// The bytes of an error completion with offsets 0x00, 0x10, 0x20 and 0x30, behind `prefix` on each line.
+    /// Returns a dump of an error completion with offsets 0x00, 0x10, 0x20 and 0x30, and `prefix` on each line.
     fn dump(prefix: &str) -> String {
         let lines = ["00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"; 3].into_iter();
         let lines = lines.chain(["00 00 00 00 00 00 88 13 08 00 00 4b 00 07 00 d2"]);
@@ -247,7 +251,7 @@ mod tests {
         let text: String = whole.lines().enumerate().filter(|(at, _)| *at != 2).map(|(_, line)| format!("{line}\n")).collect();
         let error = from_hex(&text).unwrap_err();
         assert!(matches!(error, InputError::Offset { line: 3, offset: 0x30, expected: 0x20 }), "{error}");
-        // hexdump ends with the length alone.
+        // The last line of hexdump contains only the length.
         assert_eq!(from_hex("00000000  de ad be ef  |....|\n00000004\n").unwrap(), [0xde, 0xad, 0xbe, 0xef]);
     }
 

@@ -1,4 +1,4 @@
-//! A device that the driver has brought up, and the storage of its verbs.
+//! Brings a device up, and provides the storage of its verbs.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::host::Host;
 use super::stoppable::{Stoppable, StoppableClock};
 use crate::stop::Interrupted;
 
-/// Pages of 4096 bytes of the driver's arena: what the firmware of a card asks for, and the queues.
+/// Pages of 4096 bytes in the driver's arena: for the firmware of a card, and for queues.
 pub(super) const PAGES: usize = 16384;
 
-/// Bytes for the messages of a job, with the defaults of its options: what the self-test, `pingpong` and `perf` map beside the
-/// driver's memory, rounded up.
+/// Bytes for the messages of a job with default options, rounded up: the self-test, `pingpong` and `perf` map them besides the
+/// driver's memory.
 const JOB_MEMORY: u64 = 16 << 20;
 
-/// Bytes that a subcommand locks on one card: the memory of the driver, and that of a job.
+/// Bytes that a subcommand locks for one card: the memory of the driver and of a job.
 pub const LOCKED_MEMORY: u64 = PAGES as u64 * 4096 + JOB_MEMORY;
 
 /// The driver on platform `P`.
@@ -38,7 +38,7 @@ pub const RECEIVES: usize = 512;
 /// Objects of a device: 2 domains, 8 regions, 4 windows, 8 completion queues.
 type Tables<P> = Storage<'static, Backend<P>, 2, 8, 4, 8, QUEUE_PAIRS>;
 
-/// Storage for the verbs on one device. It is never freed, so that the verbs borrow from nothing that could go before them: a
+/// Allocates the storage for the verbs on one device. It is leaked, so that the verbs may borrow it for the life of the process: a
 /// process brings each of its devices up once.
 fn storage<P: Platform + 'static>() -> &'static mut Tables<P> {
     let rings = std::array::from_fn(|_| {
@@ -50,19 +50,19 @@ fn storage<P: Platform + 'static>() -> &'static mut Tables<P> {
 
 /// A device that is up.
 pub struct Device<H: Host> {
-    /// Where it is.
+    /// Its host.
     pub host: H,
     /// Its verbs.
     pub verbs: Box<Verbs<Stoppable<H::Platform>>>,
 }
 
 impl<H: Host> Device<H> {
-    /// Brings the device of a host up. Once `stop` is set the bring-up is undone, and every later wait of the driver ends soon
-    /// ([`StoppableClock`]).
+    /// Brings the device of a host up. If `stop` is set meanwhile, the bring-up is undone. Later waits of the driver also end soon after
+    /// `stop` ([`StoppableClock`]).
     ///
     /// # Errors
-    /// The host does not give what the driver needs, or a step of the bring-up failed; the error names it. [`Interrupted`] if
-    /// `stop` was set meanwhile.
+    /// The host lacks a resource, or a step of the bring-up failed; the error names it. [`Interrupted`] if `stop` was set
+    /// meanwhile.
     pub fn bring_up(host: H, stop: &Arc<AtomicBool>) -> Result<Self> {
         let Machine { registers, memory, fence, clock } = host.machine(Backend::<H::Platform>::ARENA)?;
         let machine = Machine { registers, memory, fence, clock: StoppableClock::new(clock, stop.clone()) };
@@ -75,8 +75,8 @@ impl<H: Host> Device<H> {
         }
     }
 
-    /// Takes the events that are waiting, answers page requests of the firmware and looks about once a second whether the device
-    /// lives. To be called while there is nothing else to do.
+    /// Polls events, answers page requests of the firmware, and checks the health of the device about once a second. To be called while
+    /// the job is idle.
     ///
     /// # Errors
     /// The device is broken or gone.
@@ -90,10 +90,10 @@ impl<H: Host> Device<H> {
         self.verbs.maintain().map(|_| ()).with_context(|| self.host.name().to_string())
     }
 
-    /// Takes the device down. The verbs objects on it were destroyed before, or go with it.
+    /// Tears the device down, with all verbs objects that are left on it.
     ///
     /// # Errors
-    /// A command of the teardown failed; those after it were tried all the same.
+    /// A command of the teardown failed; those after it were executed nevertheless.
     pub fn teardown(self) -> Result<TeardownReport> {
         let Self { host, verbs } = self;
         let Ok(backend) = (*verbs).into_provider() else { bail!("{}: queues of it are in use", host.name()) };

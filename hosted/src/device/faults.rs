@@ -1,4 +1,4 @@
-//! Faults that the command line orders of the simulated devices of this process.
+//! Faults of simulated devices that the command line requests.
 
 use anyhow::{Result, bail};
 use bareverbs_serve::ControlLine;
@@ -19,12 +19,12 @@ pub struct FaultArgs {
 }
 
 impl FaultArgs {
-    /// A world as `config` has it, in which nobody skips over a wait if there are faults.
+    /// Creates a world of this configuration. With faults, its time does not skip over waits.
     pub fn world(&self, config: WorldConfig) -> WorldConfig {
         if self.faults.is_empty() { config } else { WorldConfig { max_step: config.step, ..config } }
     }
 
-    /// Has a device do wrong what was ordered of it.
+    /// Injects the faults of a device.
     pub fn arm(&self, host: &Host) {
         let lid = host.with_device(|device| device.config().lid);
         for line in self.faults.iter().filter(|line| line.lid == lid) {
@@ -44,7 +44,7 @@ impl FaultArgs {
         Ok(())
     }
 
-    /// Checks that no fault was ordered of a card.
+    /// Checks that no fault is requested of a card.
     ///
     /// # Errors
     /// The command line has one: [`UsageError`].

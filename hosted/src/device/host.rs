@@ -1,4 +1,4 @@
-//! What a subcommand needs of a machine with one device, beside the verbs.
+//! The interface of subcommands to a machine with one device.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bareverbs::{DmaBuffer, Instant, Machine, Platform};
 use bareverbs_mlx5::Config;
 use bareverbs_sim::in_process::Host as SimHost;
 
-/// A host with one device: what a subcommand needs beside the verbs.
+/// A host with one device, simulated or behind VFIO.
 pub trait Host {
     /// Registers, memory, fences and clock of the driver.
     type Platform: Platform + 'static;
@@ -15,7 +15,7 @@ pub trait Host {
     /// Memory to be registered.
     type Buffer: DmaBuffer + 'static;
 
-    /// Name of the device as people know it: a PCI address, or the name of a simulated one.
+    /// Returns the name of the device for messages: a PCI address, or the name of a simulated one.
     fn name(&self) -> &str;
 
     /// Returns the driver's configuration for this host.
@@ -23,42 +23,42 @@ pub trait Host {
         Config::DEFAULT
     }
 
-    /// What the driver gets: the device's registers and `arena` bytes of memory. Works once.
+    /// Creates the machine for the driver, with `arena` bytes of memory. Succeeds once.
     ///
     /// # Errors
-    /// The device or the memory cannot be had.
+    /// The device or the memory is not available.
     fn machine(&self, arena: usize) -> Result<Machine<Self::Platform>>;
 
-    /// `len` zeroed bytes that the device reaches, to be registered.
+    /// Allocates `len` zeroed bytes that the device can access, to be registered.
     ///
     /// # Errors
-    /// The memory cannot be had, or not be mapped for the device.
+    /// The memory is not available, or cannot be mapped for the device.
     fn buffer(&self, len: usize) -> Result<Self::Buffer>;
 
-    /// The present moment of the driver's clock.
+    /// Returns the current time of the driver's clock.
     fn now(&self) -> Instant;
 
-    /// Called between two looks at a completion queue; simulated devices work meanwhile.
+    /// Pauses between two polls of a completion queue; simulated devices work meanwhile.
     fn relax(&self);
 
-    /// Waits until the device interrupts, at most for `timeout`; whether it did.
+    /// Waits up to `timeout` for an interrupt of the device. Returns whether there was one.
     ///
     /// # Errors
     /// The host cannot report interrupts any more.
     fn wait(&self, timeout: Duration) -> Result<bool>;
 
-    /// Looks whether the host still has its device.
+    /// Checks that the device is still present.
     ///
     /// # Errors
-    /// The device is being taken away, or the bus found it broken.
+    /// The device is being unbound or removed, or the bus has reported a fatal error.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Device ID in PCI configuration space, which the driver does not see.
+    /// Returns the device ID in PCI configuration space, which the driver cannot read.
     fn pci_device_id(&self) -> u16;
 
-    /// The simulated machine, if it is one: it also reports what a card does not (retries, findings, packets).
+    /// Returns the simulated machine, if it is one: it also reports retries, findings and packets.
     fn simulated(&self) -> Option<&SimHost> {
         None
     }

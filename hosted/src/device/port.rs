@@ -10,13 +10,13 @@ use super::bring_up::Device;
 use super::host::Host;
 use crate::stop::Interrupted;
 
-/// How long a port may take: the reset of a card takes its link down, and subnet managers look around every ten seconds.
+/// Timeout for a port: the reset of a card takes its link down, and subnet managers sweep every ten seconds.
 const ACTIVE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often it is looked at.
+/// Interval of queries.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl<H: Host> Device<H> {
-    /// Waits until a port (from 1) is active and has a LID; `stop` ends the wait.
+    /// Waits until a port (from 1) is active and has a LID, or until `stop` is set.
     ///
     /// # Errors
     /// There is no such port, it did not become active (the error says what may help), or the device is broken. [`Interrupted`] if
@@ -35,7 +35,7 @@ impl<H: Host> Device<H> {
             if self.host.now() >= deadline {
                 bail!("{name}: port {port} cannot carry traffic: {}", obstacle(&attr));
             }
-            // The query itself interrupts, so one wait may end at once.
+            // The query itself raises an interrupt, so one wait may end at once.
             let next = self.host.now().after(QUERY_INTERVAL);
             while self.host.now() < next {
                 self.host.wait(next.since(self.host.now()))?;
@@ -45,7 +45,7 @@ impl<H: Host> Device<H> {
     }
 }
 
-/// What stands in the way of a port, and what helps.
+/// Returns the reason why a port is not usable, and the remedy.
 const fn obstacle(attr: &PortAttr) -> &'static str {
     match attr.state {
         PortState::Down => "there is no link; check the cable, and that the other end of it is switched on",

@@ -1,4 +1,4 @@
-//! Which devices a subcommand uses: the values of `--device`, and the devices of a client and a server in one process.
+//! The devices of a subcommand: the values of `--device`, and the devices of a client and a server in one process.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use bareverbs_vfio::pci::{Address, AddressError};
 use super::bring_up::Device;
 use super::host::Host;
 
-/// What `--device` names.
+/// A value of `--device`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// A simulated device of this process.
@@ -22,7 +22,7 @@ pub enum DeviceChoice {
 impl FromStr for DeviceChoice {
     type Err = String;
 
-    /// `simulated`, or a PCI address with or without its domain: `0000:01:00.0`, `01:00.0`.
+    /// Parses `simulated`, or a PCI address with or without its domain: `0000:01:00.0`, `01:00.0`.
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "simulated" {
             return Ok(Self::Simulated);
@@ -44,10 +44,10 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Which devices the values of `--device` name.
+/// The devices that the values of `--device` select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSelection {
-    /// So many simulated devices, 0 if no `--device` was given.
+    /// This number of simulated devices; 0 without `--device`.
     Simulated(usize),
     /// PCI functions: one of side A, and one of side B if that is another.
     Pci {
@@ -61,10 +61,10 @@ pub enum DeviceSelection {
 }
 
 impl DeviceSelection {
-    /// From the values of `--device`, in their order.
+    /// Creates a selection from the values of `--device`, in order.
     ///
     /// # Errors
-    /// More than two, or a simulated device beside one that is not.
+    /// There are more than two, or a simulated device and a card.
     pub fn new(choices: &[DeviceChoice]) -> Result<Self, String> {
         let given = choices.len();
         match choices {
@@ -107,12 +107,12 @@ pub struct DevicePair<H: Host> {
 }
 
 impl<H: Host> DevicePair<H> {
-    /// Role A on `first`, side B on `second`, or on `first` too if there is none.
+    /// Creates a pair: side A on `first`, and side B on `second`, or on `first` too without a second.
     pub const fn new(first: Device<H>, second: Option<Device<H>>) -> Self {
         Self { first, second }
     }
 
-    /// The device of a side.
+    /// Returns the device of a side.
     pub const fn of(&mut self, side: Role) -> &mut Device<H> {
         match (side, &mut self.second) {
             (Role::Server, Some(second)) => second,
@@ -120,7 +120,7 @@ impl<H: Host> DevicePair<H> {
         }
     }
 
-    /// What messages call a side: its device, and which side if the device carries both.
+    /// Returns the name of a side for messages: its device, and the side if the device has both.
     pub fn name(&self, side: Role) -> String {
         match (side, &self.second) {
             (Role::Server, Some(second)) => second.host.name().into(),
@@ -130,22 +130,22 @@ impl<H: Host> DevicePair<H> {
         }
     }
 
-    /// Each device once.
+    /// Returns each device once.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Device<H>> {
         std::iter::once(&mut self.first).chain(&mut self.second)
     }
 
-    /// [`Device::check`] on each device, then a pause as between two looks at a completion queue.
+    /// Calls [`Device::check`] on each device, then pauses as between two polls of a completion queue.
     ///
     /// # Errors
-    /// A device is broken or gone.
+    /// A device has failed or is removed.
     pub fn idle(&mut self) -> Result<()> {
         self.iter_mut().try_for_each(Device::check)?;
         self.first.host.relax();
         Ok(())
     }
 
-    /// The devices, each once, in order.
+    /// Returns each device once, in order.
     pub fn into_devices(self) -> impl Iterator<Item = Device<H>> {
         std::iter::once(self.first).chain(self.second)
     }

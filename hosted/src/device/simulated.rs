@@ -1,4 +1,4 @@
-//! Simulated hosts of this process, each with a device, joined by a wire.
+//! Simulated hosts in this process, each with a device, joined by a wire.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// The host whose device is called `name`.
+    /// Creates a host whose device is called `name`.
     pub fn new(name: &str, host: SimHost) -> Self {
         Self { name: name.into(), host }
     }
 
-    /// The simulated machine: faults, counts and findings of its device.
+    /// Returns the simulated machine, with faults, counters and findings of its device.
     pub const fn inner(&self) -> &SimHost {
         &self.host
     }
 
-    /// Writes what the device does to `sink`, each line with the name `label`.
+    /// Traces the device to `sink`, with the name `label` in each line.
     pub fn trace(&self, label: &str, sink: &Sink) {
         let printer = Printer::new(label, sink.clone());
         self.host.with_device(|device| device.set_tracer(Some(Box::new(printer))));
@@ -61,7 +61,7 @@ impl Host for Simulated {
     }
 
     fn wait(&self, timeout: Duration) -> Result<bool> {
-        // No other program works on these devices: their time moves to the interrupt at once.
+        // No other thread uses these devices: their time advances to the interrupt at once.
         let end = self.now().after(timeout);
         loop {
             if !self.host.take_interrupts().is_empty() {

@@ -1,4 +1,4 @@
-//! A driver's platform whose waits end soon after Ctrl-C, so that a device that stays silent holds nobody.
+//! A platform whose waits end soon after Ctrl-C, so that a device that does not respond cannot block the process.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bareverbs::{Clock, Instant, Platform};
 
-/// How long the driver's waits may go on after Ctrl-C, all of them together: a device that answers is taken down in this time.
+/// Total time of the driver's waits after Ctrl-C: enough to tear down a device that responds.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Platform `P` with a clock that a stop ends the waits of.
+/// Platform `P` with a [`StoppableClock`].
 #[derive(Debug)]
 pub struct Stoppable<P>(PhantomData<P>);
 
@@ -22,20 +22,20 @@ impl<P: Platform> Platform for Stoppable<P> {
     type Clock = StoppableClock<P::Clock>;
 }
 
-/// A clock that shows the time of another one. Once the waits after a stop have taken [`STOP_TIMEOUT`] it moves to the deadline
-/// of each further wait at once: the driver looks at the device once more, and ends the wait as it ends any that took too long.
+/// A clock that follows another one. When the waits after a stop have taken [`STOP_TIMEOUT`], it advances to the deadline of each
+/// further wait at once. The driver then polls the device once more and times out.
 #[derive(Debug)]
 pub struct StoppableClock<C> {
     inner: C,
     stop: Arc<AtomicBool>,
-    /// What waits have taken since the stop.
+    /// Total time of waits since the stop.
     waited: Cell<Duration>,
-    /// How far this clock is ahead of the inner one.
+    /// Lead over the inner clock.
     ahead: Cell<Duration>,
 }
 
 impl<C> StoppableClock<C> {
-    /// The time of `inner`, until `stop` is set.
+    /// Creates a clock that follows `inner` until `stop` is set.
     pub const fn new(inner: C, stop: Arc<AtomicBool>) -> Self {
         Self { inner, stop, waited: Cell::new(Duration::ZERO), ahead: Cell::new(Duration::ZERO) }
     }
@@ -65,7 +65,7 @@ impl<C: Clock> Clock for StoppableClock<C> {
 mod tests {
     use super::*;
 
-    /// Each pause takes a millisecond.
+    /// A clock whose pauses take a millisecond each.
     #[derive(Debug, Default)]
     struct Steps(Cell<u64>);
 
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    /// Pauses of a wait for something that never comes.
+    /// Returns the number of pauses of a wait that times out.
     fn wait(clock: &StoppableClock<Steps>, timeout: Duration) -> u32 {
         let deadline = clock.now().after(timeout);
         let mut pauses = 0;
@@ -97,7 +97,7 @@ mod tests {
         let clock = StoppableClock::new(Steps::default(), stop.clone());
         assert_eq!(wait(&clock, MINUTE), 60_000);
         stop.store(true, Ordering::Relaxed);
-        // What a device answers after the stop has its time.
+        // A device that responds after the stop has time to do so.
         assert_eq!(wait(&clock, Duration::from_secs(1)), 1000);
         let before = clock.now();
         assert_eq!(wait(&clock, MINUTE), 2000);

@@ -1,4 +1,4 @@
-//! A card of this machine, owned through VFIO.
+//! A card of this machine, through VFIO.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ pub struct Card {
 }
 
 impl Card {
-    /// Takes the function at `address`.
+    /// Opens the function at `address`.
     ///
     /// # Errors
-    /// What stands in the way, and its remedy.
+    /// The function cannot be used; the error contains the remedy.
     pub fn open(address: Address) -> Result<Self> {
         let open = || {
             let device = Device::open(address)?;
@@ -37,7 +37,7 @@ impl Card {
     }
 }
 
-/// The error of the card at `address`, which is named once, with its remedy, for people.
+/// Converts an error of the card at `address` to a message that names the card once, with the remedy.
 fn of_card(error: &bareverbs_vfio::Error, address: &str) -> anyhow::Error {
     let mut text = error.to_string();
     if !text.contains(address) {

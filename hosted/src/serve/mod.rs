@@ -21,7 +21,7 @@ use self::option_values::LimitTo;
 /// Serves the devices until Ctrl-C (or a request to terminate).
 ///
 /// # Errors
-/// It could not begin.
+/// The server could not start.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     let log = Log::new(Box::new(io::stderr())).context("messages")?;
     let ended = serve(args, &log);
@@ -82,10 +82,10 @@ fn serve(args: &ServeArgs, log: &Log) -> Result<ExitCode> {
     Ok(if summary.stuck.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The first time has the server end, the second time ends it.
+/// Ends the server at the first signal, and the process at the second.
 fn stop(stopper: &Stopper) {
     if !stopper.stop() {
-        // An end that waits for nothing, not even for what runs at exit. It cannot fail.
+        // Ends the process without exit handlers. It cannot fail.
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
 }
@@ -101,7 +101,7 @@ fn introduce(device: &ServedDevice) -> String {
     let ServedDevice { config, socket: path } = device;
     let socket = serde_json::json!({ "driver": "vfio-user-pci", "socket": { "type": "unix", "path": path } });
     let DeviceConfig { lid, pci_device_id, node_guid, .. } = config;
-    // As a shell takes it, also with a quote in the path.
+    // Quoted for a shell, also with a quote in the path.
     let option = socket.to_string().replace('\'', "'\\''");
     format!("lid{lid}: {pci_device_id:#06x}, GUID {node_guid:#018x}, at {}; for QEMU: -device '{option}'", path.display())
 }
@@ -111,16 +111,16 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
     let too_many = || UsageError::new(format!("the devices' LIDs would pass {MAX_LID:#x}"));
     let step = u16::try_from(number).map_err(|_| too_many())?;
     let lid = identity.lid.checked_add(step).filter(|lid| *lid <= MAX_LID).ok_or_else(too_many)?;
-    let usual = DeviceConfig::with_lid(lid);
+    let defaults = DeviceConfig::with_lid(lid);
     let counted = |first: u64| first.wrapping_add(u64::from(step) << 8);
-    let node_guid = identity.node_guid.map_or(usual.node_guid, counted);
-    let mut limits = usual.limits;
+    let node_guid = identity.node_guid.map_or(defaults.node_guid, counted);
+    let mut limits = defaults.limits;
     for LimitTo { limit, number } in &offer.limits {
         limits.set(*limit, *number).map_err(|error| UsageError::new(format!("limit {}: {error}", limit.name())))?;
     }
     let memory_limit = match offer.memory_limit {
         Some(all) => all / (args.sockets.len() as u64).max(1),
-        None => usual.memory_limit,
+        None => defaults.memory_limit,
     };
     if memory_limit < MIN_MEMORY_LIMIT {
         let least = MIN_MEMORY_LIMIT.saturating_mul(args.sockets.len() as u64);
@@ -134,11 +134,11 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         gid_prefix: port.gid_prefix,
         sm_lid: port.sm_lid,
         managed: port.managed,
-        mtu: port.mtu.parse().unwrap_or(usual.mtu),
+        mtu: port.mtu.parse().unwrap_or(defaults.mtu),
         link_width: port.width.0,
         link_speed: port.speed.0,
         link_up: !port.link_down,
-        pages: if offer.no_firmware_pages { PageDemand::NONE } else { usual.pages },
+        pages: if offer.no_firmware_pages { PageDemand::NONE } else { defaults.pages },
         blue_flame: !offer.no_blueflame,
         atomics: !offer.no_atomics,
         umr: !offer.no_umr,
@@ -146,6 +146,6 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         vectors: offer.vectors,
         limits,
         memory_limit,
-        ..usual
+        ..defaults
     })
 }

@@ -4,7 +4,7 @@ use bareverbs_serve::{ControlLine, MAX_LID, ParseError, parse_number};
 use bareverbs_sim::{Limit, LinkSpeed, LinkWidth};
 use clap::builder::PossibleValue;
 
-/// The last LID that is not of a group (IBTA 4.1.3).
+/// Maximum unicast LID (IBTA 4.1.3).
 const LAST_UNICAST: u16 = 0xbfff;
 
 /// Lanes of a link.
@@ -52,28 +52,28 @@ impl clap::ValueEnum for Speed {
     }
 }
 
-/// A limit and what it shall be.
+/// A limit and its new value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitTo {
-    /// Which.
+    /// The limit.
     pub limit: Limit,
     /// Power of two, in the range of the limit.
     pub number: u64,
 }
 
-/// A LID that a device may have.
+/// Parses the LID of a device.
 pub(super) fn lid(text: &str) -> Result<u16, String> {
     let lid = parse_number(text)?;
     if (1..=MAX_LID).contains(&lid) { Ok(lid) } else { Err(format!("not between 1 and {MAX_LID:#x}")) }
 }
 
-/// The LID of a subnet manager, 0 if there is none.
+/// Parses the LID of a subnet manager, 0 if there is none.
 pub(super) fn sm_lid(text: &str) -> Result<u16, String> {
     let lid = parse_number(text)?;
     if lid <= LAST_UNICAST { Ok(lid) } else { Err(format!("not between 0 and {LAST_UNICAST:#x}")) }
 }
 
-/// A GUID or a prefix: a number, or four groups of hexadecimal digits with colons between them, as tools print it.
+/// Parses a GUID or a prefix: a number, or four groups of hexadecimal digits separated by colons, as tools print it.
 pub(super) fn guid(text: &str) -> Result<u64, String> {
     if !text.contains(':') {
         return parse_number(text);
@@ -88,13 +88,13 @@ pub(super) fn guid(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Permissions of a file, in octal.
+/// Parses octal permissions of a file.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).map_err(|error| error.to_string())?;
     if mode <= 0o777 { Ok(mode) } else { Err("more than 777".into()) }
 }
 
-/// `NAME=NUMBER`.
+/// Parses `NAME=NUMBER`.
 pub(super) fn limit(text: &str) -> Result<LimitTo, String> {
     let (name, value) = text.split_once('=').ok_or("not NAME=NUMBER")?;
     let limit = Limit::from_name(name).ok_or_else(|| {
@@ -106,7 +106,7 @@ pub(super) fn limit(text: &str) -> Result<LimitTo, String> {
     Ok(LimitTo { limit, number })
 }
 
-/// A line of `--control` that can be executed before a client connects.
+/// Parses a line of `--control` that can be executed before a client connects.
 pub(crate) fn fault(text: &str) -> Result<ControlLine, String> {
     let line: ControlLine = text.parse().map_err(|error: ParseError| error.to_string())?;
     if line.act.lasts() { Ok(line) } else { Err("a reset, with which drivers begin, undoes it: use --control".into()) }
