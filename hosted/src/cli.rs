@@ -285,7 +285,7 @@ pub struct SelftestArgs {
     pub trace: TraceArgs,
 }
 
-/// Bytes of a message of the self-test.
+/// Parses the message size of the self-test.
 fn message_size(text: &str) -> Result<u32, String> {
     let size = parse_number(text)?;
     if (1..=1 << 20).contains(&size) { Ok(size) } else { Err("not between 1 and 1M".into()) }

@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let status = write(&mut verbs, qp, cq, own, Remote { addr: 0x1000, rkey: elsewhere.rkey })?;
     println!("writing where the IOMMU maps nothing: {status:?}");
 
-    // A buffer that is dropped while a region of it is still there: the IOMMU takes it from the card.
+    // A buffer that is dropped while it is registered is unmapped for the card.
     reset(&mut verbs, qp, &attr)?;
     let gone = device.memory(4096)?;
     // SAFETY: from the drop on the IOMMU translates these addresses to nothing, and they are not given to other memory.
@@ -56,14 +56,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target = Remote { addr: gone.addr(), rkey: verbs.mr(mr)?.rkey };
     let before = write(&mut verbs, qp, cq, own, target)?;
     drop(gone);
-    // New memory does not get its addresses: a holder of the old key does not reach it.
+    // New memory has other addresses, so that the old key gives no access to it.
     let other = device.memory(4096)?;
     let after = write(&mut verbs, qp, cq, own, target)?;
     let mut first = [0];
     other.read(0, &mut first)?;
     println!("writing to a buffer: {before:?}; after it was dropped: {after:?}, other memory has {}", first[0]);
 
-    // What is mapped goes on working.
+    // Mapped memory continues to work.
     reset(&mut verbs, qp, &attr)?;
     let status = write(&mut verbs, qp, cq, own, region.remote(2048))?;
     let mut text = [0; 10];
@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Writes from this end to the peer's memory; the status of the completion.
+/// Writes from this end to the peer's memory. Returns the status of the completion.
 fn write(
     verbs: &mut Verbs<'_, Card>,
     qp: QpHandle,
@@ -111,7 +111,7 @@ fn write(
     Err("no completion within 10 s".into())
 }
 
-/// Takes the queue pair, which an error has stopped, back into service.
+/// Resets and reconnects the queue pair after an error.
 fn reset(verbs: &mut Verbs<'_, Card>, qp: QpHandle, attr: &QpAttr) -> Result<(), Box<dyn std::error::Error>> {
     // The card reports the error also as an event, a moment later.
     let start = Instant::now();

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::open(address.parse()?)?;
     let config = Config { virtual_function: device.is_virtual_function(), ..Config::DEFAULT };
     let card = Card::bring_up(device.machine(Card::ARENA)?, &config).map_err(|(error, _)| error)?;
-    // Room for one object of each kind, and for 16 requests each way: a bind of a window would take three blocks.
+    // Room for one object of each kind, and for 16 sends and 16 receives: a bind of a window would take three WQEBBs.
     let rings = QpRings::<64, 16>::new();
     let mut storage = Storage::<Card, 1, 1, 1, 1, 1>::new([rings.view()]);
     let mut verbs = Verbs::new(card, &mut storage);
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
 
-    // Each end sends the other over TCP where it is: LID, queue pair, address and key of the region.
+    // Exchanges LID, queue pair number, and address and key of the region over TCP.
     let mut tcp = match peer.as_str() {
         "--listen" => TcpListener::bind(("0.0.0.0", 18516))?.accept()?.0,
         host => TcpStream::connect((host, 18516))?,
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut text = *b"Hello over VFIO!";
     if peer == "--listen" {
         writeln!(tcp, "ready")?;
-        // The card writes meanwhile; it ends when the peer says that it has written, and what is read after that is all there.
+        // The card writes meanwhile. The data is complete when the peer reports the completion of its write.
         reader.read_line(&mut line)?;
         CpuFence::UNCACHED.acquire();
         region.read(0, &mut text)?;
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         region.write(0, &text)?;
         let remote = Remote { addr, rkey: Rkey::new(rkey as u32) };
         verbs.send_batch(qp)?.write(1, SendFlags::empty(), remote, &[region.sge(0, 16)])?;
-        // The card retries for some seconds and then completes the request as failed; if it dies, polling says so.
+        // The card retries for some seconds, then completes the request with an error. If the card fails, polling returns an error.
         let done = loop {
             verbs.maintain()?;
             if let Some(done) = verbs.completions(cq)?.next() {
