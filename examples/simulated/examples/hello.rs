@@ -20,7 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 16 };
     let create = |verbs: &mut Verbs<'_, Driver>| -> Result<_, Box<dyn Error>> {
-        let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(32)?);
+        let sizes = verbs.ring_sizes(QpType::Rc, &cap)?;
+        let (pd, cq) = (verbs.alloc_pd()?, verbs.create_cq(sizes.send_blocks + sizes.recv_entries)?);
         let qp = verbs.create_qp(&QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true })?;
         let av = AddressVector { dlid: verbs.query_port(1)?.lid, port_num: 1, ..AddressVector::default() };
         let (access, dest_qpn) = (Access::REMOTE_WRITE, verbs.qp(qp)?.qpn);

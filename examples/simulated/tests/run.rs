@@ -51,6 +51,17 @@ fn run(command: &mut Command) -> Output {
 }
 
 #[test]
+fn the_readme_shows_the_program_that_runs() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
+    let (_, shown) = readme.split_once("```rust\n").unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    // Of another indentation there.
+    let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let (shown, hello) = (lines(shown), lines(&examples()["hello"]));
+    assert!(hello.windows(shown.len()).any(|part| part == shown), "README.md shows another program than hello.rs");
+}
+
+#[test]
 fn each_runs() {
     assert!(examples().keys().eq(LINES.map(|(name, _)| name)), "an example is not run");
     // Cargo gives tests no path of an example: it puts them beside the folder of the tests.
