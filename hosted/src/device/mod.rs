@@ -1,6 +1,7 @@
 //! A device as the subcommands use it: brought up by the driver, on a host that is simulated or behind VFIO.
 
 mod bring_up;
+mod endpoint;
 pub mod faults;
 mod host;
 pub mod port;
@@ -10,5 +11,6 @@ pub mod stoppable;
 pub mod vfio;
 
 pub use bring_up::{Device, LOCKED_MEMORY, QUEUE_PAIRS, RECEIVES, SEND_BLOCKS, Verbs};
+pub(crate) use endpoint::Endpoint;
 pub use host::Host;
 pub use selection::{DevicePair, Role};

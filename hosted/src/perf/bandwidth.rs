@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use bareverbs::{Completion, CqHandle, PostSendError, Provider, QpHandle, Remote, SendBatch, SendFlags, Sge, WcData, WcStatus};
 
 use super::buffer_layout::BufferLayout;
-use super::endpoint::{Endpoint, refused, stream};
+use super::end::{PerfEnd, refused, stream};
 use super::parameters::{Atomic, CREDITS, End, Parameters, Point, Verb};
 use super::report::Row;
 use crate::data_pattern::Pattern;
@@ -186,7 +186,7 @@ pub(super) struct Bandwidth {
 impl Bandwidth {
     /// Fills the slots, and posts receives.
     pub(super) fn new<H: Host>(
-        endpoint: &mut Endpoint<H>,
+        end: &mut PerfEnd<H>,
         device: &mut Device<H>,
         parameters: &Parameters,
         point: Point,
@@ -197,8 +197,8 @@ impl Bandwidth {
         let verb = point.test.verb();
         let sends = role == Role::Client || parameters.bidirectional;
         let receives = verb == Verb::Send;
-        let queues = endpoint.queues()?;
-        let (send_cq, recv_cq, qps) = (queues.send_cq, queues.recv_cq, queues.qps.clone());
+        let queues = end.queues()?;
+        let (send_cq, recv_cq, qps) = (queues.send_cq, queues.recv_cq, end.endpoint.qps().to_vec());
         let is_inline = point.size <= queues.inline;
         let kind = match (verb, is_inline, parameters.atomic) {
             (Verb::Write, false, _) => Kind::Write,
@@ -213,15 +213,15 @@ impl Bandwidth {
         for queue_pair in 0..layout.queue_pairs {
             for slot in 0..layout.slots {
                 if verb == Verb::Atomic {
-                    endpoint.clear(layout.tx(queue_pair, slot), layout.size)?;
+                    end.endpoint.clear(layout.tx(queue_pair, slot), layout.size)?;
                 } else {
-                    endpoint.fill(layout.tx(queue_pair, slot), layout.size, pattern(run, role, queue_pair, slot))?;
+                    end.endpoint.fill(layout.tx(queue_pair, slot), layout.size, pattern(run, role, queue_pair, slot))?;
                 }
-                endpoint.clear(layout.rx(queue_pair, slot), layout.size)?;
+                end.endpoint.clear(layout.rx(queue_pair, slot), layout.size)?;
             }
         }
         if is_inline {
-            inline.extend_from_slice(endpoint.read(0, layout.queue_pairs * layout.ring())?);
+            inline.extend_from_slice(end.endpoint.read(0, layout.queue_pairs * layout.ring())?);
         }
         let target = match parameters.end(point) {
             _ if !sends => 0,
@@ -245,8 +245,8 @@ impl Bandwidth {
                 allowed: if receives { rx_depth } else { u64::MAX },
                 until_signal: cq_mod,
                 offset: 0,
-                local: endpoint.sge(from, 0).addr,
-                remote: endpoint.peer()?.at(to),
+                local: end.endpoint.sge(from, 0).addr,
+                remote: end.peer()?.at(to),
                 out,
                 received: 0,
                 next_slot: 0,
@@ -259,7 +259,7 @@ impl Bandwidth {
                 for count in 0..parameters.rx_depth + CREDITS {
                     let slot = count as usize % layout.slots;
                     let wr_id = (index as u64) << QUEUE_PAIR_SHIFT | slot as u64;
-                    endpoint.post_receive(device, qp, wr_id, layout.rx(index, slot), layout.size)?;
+                    end.endpoint.post_receive(device, qp, wr_id, layout.rx(index, slot), layout.size)?;
                 }
             }
         }
@@ -272,7 +272,7 @@ impl Bandwidth {
             queue_pairs,
             send_cq,
             recv_cq,
-            lkey: endpoint.sge(0, layout.size),
+            lkey: end.endpoint.sge(0, layout.size),
             sends,
             receives,
             events: parameters.events,
@@ -332,7 +332,7 @@ impl Bandwidth {
 
     /// Posts what fits and takes the completions that are there; whether anything happened.
     #[inline]
-    pub(super) fn step<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    pub(super) fn step<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         let mut worked = false;
         if self.unfinished != 0 {
             worked |= match self.kind {
@@ -347,13 +347,13 @@ impl Bandwidth {
         }
         worked |= self.take_sends(device)?;
         if self.receives {
-            worked |= self.take_receives(endpoint, device)?;
+            worked |= self.take_receives(end, device)?;
         }
         if self.events {
             if worked {
-                endpoint.disarm();
+                end.disarm();
             } else if !self.is_passive() {
-                return endpoint.arm(device);
+                return end.arm(device);
             }
         }
         Ok(worked)
@@ -430,7 +430,7 @@ impl Bandwidth {
         Ok(taken)
     }
 
-    fn take_receives<H: Host>(&mut self, endpoint: &Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    fn take_receives<H: Host>(&mut self, end: &PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         let taken = device.verbs.poll_cq(self.recv_cq, &mut *self.completions).context("poll_cq")?;
         for at in 0..taken {
             let Some(&completion) = self.completions.get(at) else { break };
@@ -466,7 +466,7 @@ impl Bandwidth {
                 }
             }
             let at = self.layout.rx(index, slot);
-            endpoint.post_receive(device, queue_pair.qp, completion.wr_id, at, self.layout.size)?;
+            end.endpoint.post_receive(device, queue_pair.qp, completion.wr_id, at, self.layout.size)?;
             self.send_credit(index, device)?;
         }
         Ok(taken != 0)
@@ -509,12 +509,12 @@ impl Bandwidth {
     }
 
     /// Compares what came with what the peer sent; `sent` are its messages.
-    pub(super) fn verify<H: Host>(&self, endpoint: &mut Endpoint<H>, run: u64, sent: &[u64]) -> Result<()> {
+    pub(super) fn verify<H: Host>(&self, end: &mut PerfEnd<H>, run: u64, sent: &[u64]) -> Result<()> {
         let layout = self.layout;
         for (index, queue_pair) in self.queue_pairs.iter().enumerate() {
             match self.kind {
                 Kind::FetchAdd | Kind::CompareSwap => {
-                    let sum = endpoint.word(layout.rx(index, 0))?;
+                    let sum = end.endpoint.load(layout.rx(index, 0))?;
                     let wanted = sent.get(index).copied().unwrap_or(0);
                     if sum != wanted {
                         bail!("the atomics of queue pair {index} made {sum} of the word instead of {wanted}");
@@ -522,7 +522,7 @@ impl Bandwidth {
                     // The results of the last round: each the number of the atomics before it.
                     for number in queue_pair.posted.saturating_sub(layout.slots as u64)..queue_pair.posted {
                         let slot = (number % layout.slots as u64) as usize;
-                        let old = endpoint.word(layout.tx(index, slot))?;
+                        let old = end.endpoint.load(layout.tx(index, slot))?;
                         if old != number {
                             bail!("atomic {number} of queue pair {index} gave {old} as the value before it");
                         }
@@ -532,14 +532,14 @@ impl Bandwidth {
                     let count = if matches!(self.kind, Kind::Read) { Some(&queue_pair.posted) } else { sent.get(index) };
                     let used = count.map_or(0, |&count| usize::try_from(count).unwrap_or(usize::MAX)).min(layout.slots);
                     for slot in 0..used {
-                        endpoint
+                        end.endpoint
                             .verify(layout.rx(index, slot), layout.size, pattern(run, self.role.other(), index, slot))
                             .with_context(|| format!("slot {slot} of queue pair {index}"))?;
                     }
                 }
                 Kind::Send | Kind::SendInline => {
                     for (slot, &from) in queue_pair.source_slots.iter().enumerate().filter(|(_, from)| **from != usize::MAX) {
-                        endpoint
+                        end.endpoint
                             .verify(layout.rx(index, slot), layout.size, pattern(run, self.role.other(), index, from))
                             .with_context(|| format!("receive slot {slot} of queue pair {index}"))?;
                     }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use bareverbs::{Completion, CqHandle, DmaBuffer as _, Payload, QpHandle, Remote, SendFlags, SendOp, SendWr, Sge, WcStatus};
 
 use super::buffer_layout::BufferLayout;
-use super::endpoint::{Endpoint, LATENCY_INTERVAL, refused, stream};
+use super::end::{LATENCY_INTERVAL, PerfEnd, refused, stream};
 use super::parameters::{Atomic, End, Parameters, Point, Verb};
 use super::report::Row;
 use super::statistics::Samples;
@@ -64,7 +64,7 @@ pub(super) struct Latency {
 impl Latency {
     /// Fills the slots, and posts receives.
     pub(super) fn new<H: Host>(
-        endpoint: &mut Endpoint<H>,
+        end: &mut PerfEnd<H>,
         device: &mut Device<H>,
         parameters: &Parameters,
         point: Point,
@@ -75,20 +75,20 @@ impl Latency {
         let verb = point.test.verb();
         let (out, incoming) = (layout.tx(0, 0), layout.rx(0, 0));
         if verb == Verb::Atomic {
-            endpoint.clear(out, layout.size)?;
+            end.endpoint.clear(out, layout.size)?;
         } else {
-            endpoint.fill(out, layout.size, pattern(run, role))?;
+            end.endpoint.fill(out, layout.size, pattern(run, role))?;
         }
-        endpoint.clear(incoming, layout.size)?;
-        let queues = endpoint.queues()?;
-        let (send_cq, recv_cq, qps, longest) = (queues.send_cq, queues.recv_cq, queues.qps.clone(), queues.inline);
-        let inline = if point.size <= longest { endpoint.read(out, layout.size)?.to_vec() } else { Vec::new() };
+        end.endpoint.clear(incoming, layout.size)?;
+        let queues = end.queues()?;
+        let (send_cq, recv_cq, qps, longest) = (queues.send_cq, queues.recv_cq, end.endpoint.qps().to_vec(), queues.inline);
+        let inline = if point.size <= longest { end.endpoint.read(out, layout.size)?.to_vec() } else { Vec::new() };
         // What is read goes where messages come in, and comes from where messages are sent.
         let (from, to) = if verb == Verb::Read { (incoming, out) } else { (out, incoming) };
         if verb == Verb::Send {
             for (index, &qp) in qps.iter().enumerate() {
                 for _ in 0..parameters.rx_depth {
-                    endpoint.post_receive(device, qp, index as u64, incoming, layout.size)?;
+                    end.endpoint.post_receive(device, qp, index as u64, incoming, layout.size)?;
                 }
             }
         }
@@ -112,8 +112,8 @@ impl Latency {
             queue_pair: 0,
             send_cq,
             recv_cq,
-            sges: [endpoint.sge(from, layout.size)],
-            remote: endpoint.peer()?.at(to),
+            sges: [end.endpoint.sge(from, layout.size)],
+            remote: end.peer()?.at(to),
             inline,
             out_last: out + layout.size - 1,
             in_last: incoming + layout.size - 1,
@@ -162,33 +162,33 @@ impl Latency {
 
     /// Looks for the message that is due, and sends the next one; whether anything happened.
     #[inline]
-    pub(super) fn step<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    pub(super) fn step<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         if self.turn {
-            return self.send(endpoint, device);
+            return self.send(end, device);
         }
         let came = match self.verb {
-            Verb::Write => self.poll_write(endpoint, device)?,
-            Verb::Send => return self.poll_receive(endpoint, device),
+            Verb::Write => self.poll_write(end, device)?,
+            Verb::Send => return self.poll_receive(end, device),
             Verb::Read | Verb::Atomic => self.take_sends(device)?,
         };
         if came {
-            self.take_message(endpoint, device)?;
+            self.take_message(end, device)?;
             return Ok(true);
         }
-        self.wait_for_event(endpoint, device)
+        self.wait_for_event(end, device)
     }
 
     #[cold]
-    fn wait_for_event<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
-        if self.events && !self.is_passive() { endpoint.arm(device) } else { Ok(false) }
+    fn wait_for_event<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
+        if self.events && !self.is_passive() { end.arm(device) } else { Ok(false) }
     }
 
     /// The message that was due has come: sends the next one, unless it was the last.
     #[inline]
-    fn take_message<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    fn take_message<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         self.received += 1;
         if self.events {
-            endpoint.disarm();
+            end.disarm();
         }
         if self.is_client() && self.received >= self.target {
             let now = Instant::now();
@@ -200,7 +200,7 @@ impl Latency {
             return Ok(true);
         }
         self.turn = true;
-        self.send(endpoint, device)
+        self.send(end, device)
     }
 
     #[inline]
@@ -211,9 +211,9 @@ impl Latency {
 
     /// Whether the last byte of the message that is due has come.
     #[inline]
-    fn poll_write<H: Host>(&mut self, endpoint: &Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    fn poll_write<H: Host>(&mut self, end: &PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         let mut last = [0];
-        endpoint.region.read(self.in_last, &mut last).ok().context("a slot outside the memory")?;
+        end.endpoint.region.read(self.in_last, &mut last)?;
         if last == [self.received.wrapping_add(1) as u8] {
             return Ok(true);
         }
@@ -224,14 +224,14 @@ impl Latency {
         Ok(false)
     }
 
-    fn poll_receive<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    fn poll_receive<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         let mut completions = [Completion::EMPTY; 1];
         if device.verbs.poll_cq(self.recv_cq, &mut completions).context("poll_cq")? == 0 {
             self.empty = self.empty.wrapping_add(1);
             if self.empty.is_multiple_of(FAILURE_CHECK_STEPS) || self.events {
                 self.take_sends(device)?;
             }
-            return self.wait_for_event(endpoint, device);
+            return self.wait_for_event(end, device);
         }
         let [completion] = &completions;
         if completion.status != WcStatus::Success {
@@ -240,10 +240,10 @@ impl Latency {
         if completion.byte_len as usize != self.layout.size {
             bail!("a message of {} bytes came", completion.byte_len);
         }
-        self.take_message(endpoint, device)?;
+        self.take_message(end, device)?;
         // The answer is on its way before the receive goes back.
         let at = self.layout.rx(0, 0);
-        endpoint.post_receive(device, completion.qp, completion.wr_id, at, self.layout.size)?;
+        end.endpoint.post_receive(device, completion.qp, completion.wr_id, at, self.layout.size)?;
         Ok(true)
     }
 
@@ -262,7 +262,7 @@ impl Latency {
 
     /// Sends the next message, if the queue has room for it.
     #[inline]
-    fn send<H: Host>(&mut self, endpoint: &mut Endpoint<H>, device: &mut Device<H>) -> Result<bool> {
+    fn send<H: Host>(&mut self, end: &mut PerfEnd<H>, device: &mut Device<H>) -> Result<bool> {
         let Some(&qp) = self.qps.get(self.queue_pair) else { bail!("no queue pair") };
         if self.sent >= self.target {
             self.stop();
@@ -284,7 +284,7 @@ impl Latency {
         if matches!(self.verb, Verb::Write | Verb::Send) {
             match self.inline.last_mut() {
                 Some(last) => *last = count,
-                None => endpoint.region.write(self.out_last, &[count]).ok().context("a slot outside the memory")?,
+                None => end.endpoint.region.write(self.out_last, &[count])?,
             }
         }
         let payload = if self.inline.is_empty() { Payload::Sges(&self.sges) } else { Payload::Inline(&self.inline) };
@@ -336,12 +336,12 @@ impl Latency {
     }
 
     /// Compares what came with what the peer sent; `sent` are its messages.
-    pub(super) fn verify<H: Host>(&self, endpoint: &mut Endpoint<H>, run: u64, sent: &[u64]) -> Result<()> {
+    pub(super) fn verify<H: Host>(&self, end: &mut PerfEnd<H>, run: u64, sent: &[u64]) -> Result<()> {
         let (incoming, size) = (self.layout.rx(0, 0), self.layout.size);
         match self.verb {
             Verb::Atomic if self.is_client() => Ok(()),
             Verb::Atomic => {
-                let (sum, wanted) = (endpoint.word(incoming)?, sent.iter().sum::<u64>());
+                let (sum, wanted) = (end.endpoint.load(incoming)?, sent.iter().sum::<u64>());
                 if sum != wanted {
                     bail!("the atomics made {sum} of the word instead of {wanted}");
                 }
@@ -349,12 +349,12 @@ impl Latency {
             }
             Verb::Read if !self.is_client() => Ok(()),
             Verb::Read if self.sent == 0 => Ok(()),
-            Verb::Read => endpoint.verify(incoming, size, pattern(run, self.role.other())),
+            Verb::Read => end.endpoint.verify(incoming, size, pattern(run, self.role.other())),
             Verb::Write | Verb::Send => {
                 if self.received == 0 {
                     return Ok(());
                 }
-                let bytes = endpoint.read(incoming, size)?;
+                let bytes = end.endpoint.read(incoming, size)?;
                 let wanted = pattern(run, self.role.other());
                 let (last, rest) = bytes.split_last().context("no bytes")?;
                 if *last != self.received as u8 {

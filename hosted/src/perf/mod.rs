@@ -6,7 +6,7 @@
 pub mod args;
 mod bandwidth;
 mod buffer_layout;
-mod endpoint;
+mod end;
 mod exchange;
 mod latency;
 pub mod parameters;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::bandwidth::Bandwidth;
-use super::endpoint::Endpoint;
+use super::end::PerfEnd;
 use super::exchange::{Link, Message, PROTOCOL, VERSION, printable};
 use super::latency::Latency;
 use super::parameters::{Parameters, Point};
@@ -94,7 +94,7 @@ pub(super) struct Session<H: Host, L: Link> {
     phase: Phase,
     /// When the phase began, or in a measurement when Ctrl-C ended it.
     pub(super) entered: Instant,
-    endpoint: Option<Endpoint<H>>,
+    end: Option<PerfEnd<H>>,
     activity: Option<Activity>,
     /// A message that came before it was due.
     early: Option<Message>,
@@ -143,7 +143,7 @@ impl<H: Host, L: Link> Session<H, L> {
             at: 0,
             phase: Phase::Greet,
             entered: Instant::now(),
-            endpoint: None,
+            end: None,
             activity: None,
             early: None,
             peer_sent: None,
@@ -186,9 +186,9 @@ impl<H: Host, L: Link> Session<H, L> {
 
     /// Takes everything off the device after an error, so that its memory may go.
     pub(super) fn abandon(&mut self, device: &mut Device<H>) {
-        if let Some(endpoint) = self.endpoint.take() {
+        if let Some(end) = self.end.take() {
             // The error before is the one that counts, and the teardown of the device ends what is left.
-            let _ = endpoint.destroy(device);
+            let _ = end.destroy(device);
         }
     }
 
@@ -297,7 +297,7 @@ impl<H: Host, L: Link> Session<H, L> {
             self.points = parameters.points();
             self.parameters = Some(parameters);
         }
-        self.endpoint = Some(Endpoint::new(device, self.parameters()?, self.link.ends_here(), &self.stop)?);
+        self.end = Some(PerfEnd::new(device, self.parameters()?, self.link.ends_here(), &self.stop)?);
         if self.role == Role::Server {
             self.link.send(&Message::Hello { protocol: PROTOCOL.into(), version: VERSION, parameters: None })?;
         }
@@ -308,8 +308,8 @@ impl<H: Host, L: Link> Session<H, L> {
     fn open(&mut self, device: &mut Device<H>) -> Result<Turn> {
         let point = self.point()?;
         let parameters = self.parameters.as_ref().context("no parameters")?;
-        let endpoint = self.endpoint.as_mut().context("no endpoint")?;
-        let connection = endpoint.open(device, parameters, point)?;
+        let end = self.end.as_mut().context("no endpoint")?;
+        let connection = end.open(device, parameters, point)?;
         self.link.send(&Message::Connection(connection))?;
         self.enter(Phase::Connect);
         Ok(Turn::Busy)
@@ -324,12 +324,12 @@ impl<H: Host, L: Link> Session<H, L> {
         };
         let (point, run) = (self.point()?, self.run());
         let parameters = self.parameters.as_ref().context("no parameters")?;
-        let endpoint = self.endpoint.as_mut().context("no endpoint")?;
-        endpoint.connect(device, parameters, point, &peer)?;
+        let end = self.end.as_mut().context("no endpoint")?;
+        end.connect(device, parameters, point, &peer)?;
         self.activity = Some(if point.test.is_latency() {
-            Activity::Latency(Box::new(Latency::new(endpoint, device, parameters, point, self.role, run)?))
+            Activity::Latency(Box::new(Latency::new(end, device, parameters, point, self.role, run)?))
         } else {
-            Activity::Bandwidth(Box::new(Bandwidth::new(endpoint, device, parameters, point, self.role, run)?))
+            Activity::Bandwidth(Box::new(Bandwidth::new(end, device, parameters, point, self.role, run)?))
         });
         (self.peer_sent, self.is_done) = (None, false);
         self.link.send(&Message::Ready { point })?;
@@ -357,12 +357,12 @@ impl<H: Host, L: Link> Session<H, L> {
 
     /// Steps the activity, and looks after everything else now and then.
     fn measure(&mut self, device: &mut Device<H>, spins: u32) -> Result<Turn> {
-        let (Some(activity), Some(endpoint)) = (&mut self.activity, &mut self.endpoint) else { bail!("no measurement") };
+        let (Some(activity), Some(end)) = (&mut self.activity, &mut self.end) else { bail!("no measurement") };
         let (mut empty, mut busy) = (0, false);
         for _ in 0..TURN.max(spins) {
             let worked = match activity {
-                Activity::Latency(latency) => latency.step(endpoint, device)?,
-                Activity::Bandwidth(bandwidth) => bandwidth.step(endpoint, device)?,
+                Activity::Latency(latency) => latency.step(end, device)?,
+                Activity::Bandwidth(bandwidth) => bandwidth.step(end, device)?,
             };
             if worked {
                 (empty, busy, self.has_worked) = (0, true, true);
@@ -455,8 +455,8 @@ impl<H: Host, L: Link> Session<H, L> {
             self.touch(device);
             return Ok(());
         }
-        if let Some(endpoint) = &self.endpoint {
-            endpoint.check_queue_pairs(device)?;
+        if let Some(end) = &self.end {
+            end.check_queue_pairs(device)?;
         }
         let waited = self.worked.map_or(Duration::ZERO, |since| device.host.now().since(since));
         // An end that has nothing to do, or has done it, waits for the peer; the link says whether that lives.
@@ -476,11 +476,11 @@ impl<H: Host, L: Link> Session<H, L> {
 
     fn compare(&mut self, device: &mut Device<H>, since: Instant) -> Result<Turn> {
         let run = self.run();
-        let (Some(activity), Some(endpoint), Some(sent)) = (&mut self.activity, &mut self.endpoint, &self.peer_sent) else {
+        let (Some(activity), Some(end), Some(sent)) = (&mut self.activity, &mut self.end, &self.peer_sent) else {
             bail!("no measurement")
         };
         if !each!(&*activity, inner => inner.has_received(sent)) {
-            if each!(&mut *activity, inner => inner.step(endpoint, device))? {
+            if each!(&mut *activity, inner => inner.step(end, device))? {
                 self.has_worked = true;
                 return Ok(Turn::Busy);
             }
@@ -495,10 +495,10 @@ impl<H: Host, L: Link> Session<H, L> {
         if let Some(at) = self.spoil.take() {
             use bareverbs::DmaBuffer as _;
             let mut byte = [0];
-            assert!(endpoint.region.read(at, &mut byte).is_ok());
-            assert!(endpoint.region.write(at, &byte.map(|byte: u8| !byte)).is_ok());
+            assert!(end.endpoint.region.read(at, &mut byte).is_ok());
+            assert!(end.endpoint.region.write(at, &byte.map(|byte: u8| !byte)).is_ok());
         }
-        if let Err(error) = each!(&*activity, inner => inner.verify(endpoint, run, sent)) {
+        if let Err(error) = each!(&*activity, inner => inner.verify(end, run, sent)) {
             // What the sender's device calls complete may still be on its way into this memory.
             if since.elapsed() < VISIBLE_TIMEOUT {
                 return Ok(Turn::Idle);
@@ -517,8 +517,8 @@ impl<H: Host, L: Link> Session<H, L> {
         let theirs = match self.receive()? {
             None => {
                 // The peer may need our receives, or our answers, for what it still compares.
-                if let (Some(activity), Some(endpoint)) = (&mut self.activity, &mut self.endpoint) {
-                    let _ = each!(activity, inner => inner.step(endpoint, device))?;
+                if let (Some(activity), Some(end)) = (&mut self.activity, &mut self.end) {
+                    let _ = each!(activity, inner => inner.step(end, device))?;
                 }
                 return Ok(Turn::Waiting);
             }
@@ -542,13 +542,13 @@ impl<H: Host, L: Link> Session<H, L> {
         }
         self.progress.end();
         self.activity = None;
-        if let Some(endpoint) = &mut self.endpoint {
-            endpoint.close(device)?;
+        if let Some(end) = &mut self.end {
+            end.close(device)?;
         }
         self.at += 1;
         if self.at == self.points.len() || self.is_last {
-            if let Some(endpoint) = self.endpoint.take() {
-                endpoint.destroy(device)?;
+            if let Some(end) = self.end.take() {
+                end.destroy(device)?;
             }
             // Ctrl-C in the last measurement after its end interrupts nothing.
             self.enter(Phase::Finished);

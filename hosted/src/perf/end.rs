@@ -1,19 +1,18 @@
-//! One end of a measurement: its memory, its completion queues and its queue pairs on a device that somebody else owns.
+//! One end of a measurement: the queue pairs of each point, when it waits for events, and where the peer's memory is.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Lid, Mtu, PdHandle, Provider as _, Psn, QpAttr, QpCap,
-    QpHandle, QpInit, QpState, QpType, Qpn, RecvWr, Region, Remote, Rkey, Sge, WcStatus,
+    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Lid, Mtu, Provider as _, Psn, QpAttr, QpCap, QpState, QpType,
+    Qpn, Remote, Rkey, WcStatus,
 };
 
 use super::buffer_layout::BufferLayout;
 use super::exchange::Connection;
 use super::parameters::{CREDITS, Parameters, Point, REQUESTS, Test, Transport, Verb};
-use crate::data_pattern::Pattern;
-use crate::device::{Device, Host, Role, SEND_BLOCKS};
+use crate::device::{Device, Endpoint, Host, Role, SEND_BLOCKS};
 
 /// Local ACK timeout and code of the wait after an RNR NAK, as with perftest: 67 ms, 0.64 ms.
 const TIMEOUT: u8 = 14;
@@ -30,8 +29,6 @@ pub(super) const LATENCY_INTERVAL: u32 = LATENCY_DEPTH / 4;
 pub(super) struct Queues {
     pub(super) send_cq: CqHandle,
     pub(super) recv_cq: CqHandle,
-    pub(super) qps: Vec<QpHandle>,
-    qpns: Vec<Qpn>,
     psns: Vec<Psn>,
     /// Longest payload that goes inline.
     pub(super) inline: u32,
@@ -54,17 +51,15 @@ impl PeerMemory {
 }
 
 /// One end.
-pub(super) struct Endpoint<H: Host> {
-    pub(super) region: Region<H::Buffer>,
-    pd: PdHandle,
+pub(super) struct PerfEnd<H: Host> {
+    pub(super) endpoint: Endpoint<H>,
     lid: Lid,
     mtu: Mtu,
     queues: Option<Queues>,
     peer: Option<PeerMemory>,
-    scratch: Vec<u8>,
 }
 
-impl<H: Host> Endpoint<H> {
+impl<H: Host> PerfEnd<H> {
     /// An end with memory for all measurements, one of `ends_here` that this process has.
     ///
     /// # Errors
@@ -78,11 +73,9 @@ impl<H: Host> Endpoint<H> {
         // A message is made, and compared, outside the memory of the device.
         let needed = (length as u64).saturating_add(longest).saturating_mul(ends_here);
         check_memory(needed, device.host.simulated().is_some(), memory_available())?;
-        let pd = device.verbs.alloc_pd().context("alloc_pd")?;
-        let buffer = device.host.buffer(length).with_context(|| format!("{length} bytes for messages"))?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let region = device.verbs.reg_mr(pd, buffer, access).map_err(|refused| refused.error).context("reg_mr")?;
-        Ok(Self { region, pd, lid: port.lid, mtu: port.active_mtu, queues: None, peer: None, scratch: Vec::new() })
+        let endpoint = Endpoint::new(device, length, access)?;
+        Ok(Self { endpoint, lid: port.lid, mtu: port.active_mtu, queues: None, peer: None })
     }
 
     /// Makes the queues of a measurement; gives what the peer must know.
@@ -93,28 +86,25 @@ impl<H: Host> Endpoint<H> {
         let receives = receives(parameters, point.test);
         let queue_pairs = u32::from(parameters.queue_pairs);
         // Room for a completion of each request: whatever the moderation, a queue never overruns.
-        let send_cq = device.verbs.create_cq((queue_pairs * (depth + 1)).next_power_of_two()).context("create_cq for sends")?;
-        let recv_cq =
-            device.verbs.create_cq((queue_pairs * receives).next_power_of_two().max(1)).context("create_cq for receives")?;
-        let mut queues = Queues { send_cq, recv_cq, qps: Vec::new(), qpns: Vec::new(), psns: Vec::new(), inline, armed: false };
+        let send_cq = self.endpoint.create_cq(device, (queue_pairs * (depth + 1)).next_power_of_two())?;
+        let recv_cq = self.endpoint.create_cq(device, (queue_pairs * receives).next_power_of_two().max(1))?;
+        let mut queues = Queues { send_cq, recv_cq, psns: Vec::new(), inline, armed: false };
+        let mut numbers = Vec::new();
         let cap = capacities(parameters, point.test, inline);
-        let qp_type = qp_type(parameters);
         for queue_pair in 0..parameters.queue_pairs {
-            let init = QpInit { pd: self.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: false };
-            let qp = device.verbs.create_qp(&init).with_context(|| format!("create_qp of queue pair {queue_pair}"))?;
-            queues.qps.push(qp);
-            queues.qpns.push(device.verbs.qp(qp)?.qpn);
-            let number = RandomState::new().hash_one(queue_pair);
-            queues.psns.push(Psn::new(number as u32 & 0xff_ffff));
+            let qp = self.endpoint.create_qp(device, qp_type(parameters), (send_cq, recv_cq), cap)?;
+            let psn = Psn::new(RandomState::new().hash_one(queue_pair) as u32 & 0xff_ffff);
+            numbers.push((device.verbs.qp(qp)?.qpn.get(), psn.get()));
+            queues.psns.push(psn);
         }
         let connection = Connection {
             lid: self.lid.get(),
             mtu: self.mtu.bytes(),
             max_dest_rd_atomic: attr.max_qp_rd_atom,
-            queue_pairs: queues.qpns.iter().zip(&queues.psns).map(|(qpn, psn)| (qpn.get(), psn.get())).collect(),
-            rkey: self.region.rkey().get(),
-            addr: self.region.remote(0).addr,
-            length: self.region.len(),
+            queue_pairs: numbers,
+            rkey: self.endpoint.region.rkey().get(),
+            addr: self.endpoint.region.remote(0).addr,
+            length: self.endpoint.region.len(),
         };
         self.queues = Some(queues);
         Ok(connection)
@@ -139,13 +129,11 @@ impl<H: Host> Endpoint<H> {
         };
         let outs = |most: u8| parameters.outs.map_or(most, |outs| outs.min(most)).max(1);
         let queues = self.queues.as_ref().context("no queues")?;
-        for (((&qp, &psn), &(dest_qpn, rq_psn)), queue_pair) in
-            queues.qps.iter().zip(&queues.psns).zip(&peer.queue_pairs).zip(0..)
-        {
+        for (queue_pair, (&psn, &(dest_qpn, rq_psn))) in queues.psns.iter().zip(&peer.queue_pairs).enumerate() {
             let attr = QpAttr {
                 port_num: 1,
                 access,
-                av: AddressVector { dlid: Lid::new(peer.lid), port_num: 1, ..AddressVector::default() },
+                av: AddressVector { dlid: Lid::new(peer.lid), ..AddressVector::default() },
                 path_mtu,
                 dest_qpn: Qpn::new(dest_qpn),
                 sq_psn: psn,
@@ -154,11 +142,9 @@ impl<H: Host> Endpoint<H> {
                 max_dest_rd_atomic: outs(attr.max_qp_rd_atom),
                 min_rnr_timer: MIN_RNR_TIMER,
                 timeout: TIMEOUT,
-                retry_cnt: 7,
-                rnr_retry: 7,
                 ..QpAttr::default()
             };
-            device.verbs.connect(qp, &attr).with_context(|| format!("connecting queue pair {queue_pair}"))?;
+            self.endpoint.connect(device, queue_pair, &attr)?;
         }
         self.peer = Some(PeerMemory { addr: peer.addr, rkey: Rkey::new(peer.rkey) });
         Ok(())
@@ -166,19 +152,13 @@ impl<H: Host> Endpoint<H> {
 
     /// Destroys the queues of a measurement.
     pub(super) fn close(&mut self, device: &mut Device<H>) -> Result<()> {
-        let Some(queues) = self.queues.take() else { return Ok(()) };
-        for qp in queues.qps {
-            device.verbs.destroy_qp(qp).context("destroy_qp")?;
-        }
-        device.verbs.destroy_cq(queues.send_cq).context("destroy_cq")?;
-        device.verbs.destroy_cq(queues.recv_cq).context("destroy_cq")
+        self.queues = None;
+        self.endpoint.destroy_queues(device)
     }
 
     /// Destroys everything on the device.
-    pub(super) fn destroy(mut self, device: &mut Device<H>) -> Result<()> {
-        self.close(device)?;
-        device.verbs.dereg_mr(self.region).map_err(|refused| refused.error).context("dereg_mr")?;
-        device.verbs.dealloc_pd(self.pd).context("dealloc_pd")
+    pub(super) fn destroy(self, device: &mut Device<H>) -> Result<()> {
+        self.endpoint.destroy(device)
     }
 
     /// The queues of the measurement.
@@ -191,17 +171,6 @@ impl<H: Host> Endpoint<H> {
         self.peer.context("no peer")
     }
 
-    /// The memory from `at`.
-    pub(super) const fn sge(&self, at: usize, len: usize) -> Sge {
-        self.region.sge(at as u64, len as u32)
-    }
-
-    /// Posts a receive into the memory from `at`.
-    pub(super) fn post_receive(&self, device: &mut Device<H>, qp: QpHandle, wr_id: u64, at: usize, len: usize) -> Result<()> {
-        let sges = [self.sge(at, len)];
-        device.verbs.post_recv(qp, &RecvWr { wr_id, sges: &sges }).context("post_recv")
-    }
-
     /// Asks for an event of the completion queues, once until [`Self::disarm`]. Whether it was done now: then completions must be
     /// looked for once more, for one that came before gives no event.
     pub(super) fn arm(&mut self, device: &mut Device<H>) -> Result<bool> {
@@ -210,8 +179,7 @@ impl<H: Host> Endpoint<H> {
             return Ok(false);
         }
         queues.armed = true;
-        device.verbs.req_notify_cq(queues.send_cq, false).context("req_notify_cq")?;
-        device.verbs.req_notify_cq(queues.recv_cq, false).context("req_notify_cq")?;
+        self.endpoint.request_events(device)?;
         Ok(true)
     }
 
@@ -224,49 +192,13 @@ impl<H: Host> Endpoint<H> {
 
     /// Whether every queue pair still works.
     pub(super) fn check_queue_pairs(&self, device: &Device<H>) -> Result<()> {
-        for (queue_pair, &qp) in self.queues.iter().flat_map(|queues| &queues.qps).enumerate() {
+        for (queue_pair, &qp) in self.endpoint.qps().iter().enumerate() {
             let info = device.verbs.qp(qp)?;
             if matches!(info.state, QpState::Err | QpState::Sqe) {
                 bail!("queue pair {queue_pair} (number {}) is in error: the device refused a request to it", info.qpn);
             }
         }
         Ok(())
-    }
-
-    /// Writes `len` bytes of a pattern from `at`.
-    pub(super) fn fill(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
-        self.scratch.resize(len, 0);
-        pattern.fill(&mut self.scratch);
-        self.region.write(at, &self.scratch).ok().context("a slot outside the memory")
-    }
-
-    /// Writes `len` zeros from `at`.
-    pub(super) fn clear(&mut self, at: usize, len: usize) -> Result<()> {
-        self.scratch.clear();
-        self.scratch.resize(len, 0);
-        self.region.write(at, &self.scratch).ok().context("a slot outside the memory")
-    }
-
-    /// The bytes from `at`.
-    pub(super) fn read(&mut self, at: usize, len: usize) -> Result<&mut [u8]> {
-        self.scratch.resize(len, 0);
-        self.region.read(at, &mut self.scratch).ok().context("a slot outside the memory")?;
-        Ok(&mut self.scratch)
-    }
-
-    /// Compares `len` bytes from `at` with a pattern.
-    pub(super) fn verify(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
-        match pattern.differs(self.read(at, len)?) {
-            None => Ok(()),
-            Some((byte, want, have)) => bail!("wrong data: byte {byte} of {len} is {have:#04x} instead of {want:#04x}"),
-        }
-    }
-
-    /// The word at `at`, in this machine's byte order.
-    pub(super) fn word(&self, at: usize) -> Result<u64> {
-        let mut word = [0; 8];
-        self.region.read(at, &mut word).ok().context("a word outside the memory")?;
-        Ok(u64::from_ne_bytes(word))
     }
 }
 

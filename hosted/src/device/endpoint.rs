@@ -1,0 +1,192 @@
+//! One end of a connection: its domain, memory, completion queues and queue pairs on a device that may carry the other end too.
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{
+    Access, AddressVector, CqHandle, DmaBuffer as _, OutOfRange, PdHandle, QpAttr, QpCap, QpHandle, QpInit, QpType, RecvWr,
+    Region, Sge,
+};
+
+use super::bring_up::Device;
+use super::host::Host;
+use crate::data_pattern::Pattern;
+
+/// Retransmissions after a timeout; after an RNR NAK the same code means without limit (IBTA 9.7.5.2.8).
+const RETRIES: u8 = 7;
+
+/// The verbs objects of one end.
+pub(crate) struct Endpoint<H: Host> {
+    /// The memory for messages.
+    pub(crate) region: Region<H::Buffer>,
+    pd: PdHandle,
+    cqs: Vec<CqHandle>,
+    qps: Vec<QpHandle>,
+    /// Bytes on their way into the memory or out of it.
+    scratch: Vec<u8>,
+}
+
+impl<H: Host> Endpoint<H> {
+    /// Creates the domain, and registers `len` bytes in it.
+    ///
+    /// # Errors
+    /// The host has no such memory, or the device has no room.
+    pub(crate) fn new(device: &mut Device<H>, len: usize, access: Access) -> Result<Self> {
+        let pd = device.verbs.alloc_pd().context("alloc_pd")?;
+        let buffer = device.host.buffer(len).with_context(|| format!("{len} bytes for messages"))?;
+        let region = device.verbs.reg_mr(pd, buffer, access).map_err(|refused| refused.error).context("reg_mr")?;
+        Ok(Self { region, pd, cqs: Vec::new(), qps: Vec::new(), scratch: Vec::new() })
+    }
+
+    /// Creates a completion queue.
+    ///
+    /// # Errors
+    /// The device has no room for it.
+    pub(crate) fn create_cq(&mut self, device: &mut Device<H>, entries: u32) -> Result<CqHandle> {
+        let cq = device.verbs.create_cq(entries).with_context(|| format!("create_cq of {entries} entries"))?;
+        self.cqs.push(cq);
+        Ok(cq)
+    }
+
+    /// Creates a queue pair that completes to `send_cq` and `recv_cq`.
+    ///
+    /// # Errors
+    /// The device has no room for it, or does not do what `cap` wants.
+    pub(crate) fn create_qp(
+        &mut self,
+        device: &mut Device<H>,
+        qp_type: QpType,
+        (send_cq, recv_cq): (CqHandle, CqHandle),
+        cap: QpCap,
+    ) -> Result<QpHandle> {
+        let init = QpInit { pd: self.pd, qp_type, send_cq, recv_cq, cap, sq_sig_all: false };
+        let qp = device.verbs.create_qp(&init).with_context(|| format!("create_qp of queue pair {}", self.qps.len()))?;
+        self.qps.push(qp);
+        Ok(qp)
+    }
+
+    /// Takes a queue pair from RESET to RTS, `queue_pair` in the order of creation. The retries of `attr` and the port of its
+    /// address vector are set here.
+    ///
+    /// # Errors
+    /// There is no such queue pair, or a transition was refused.
+    pub(crate) fn connect(&self, device: &mut Device<H>, queue_pair: usize, attr: &QpAttr) -> Result<()> {
+        let qp = *self.qps.get(queue_pair).with_context(|| format!("no queue pair {queue_pair}"))?;
+        let av = AddressVector { port_num: attr.port_num, ..attr.av };
+        let attr = QpAttr { av, retry_cnt: RETRIES, rnr_retry: RETRIES, ..*attr };
+        device.verbs.connect(qp, &attr).with_context(|| format!("connecting queue pair {queue_pair}"))
+    }
+
+    /// Returns the domain.
+    pub(crate) const fn pd(&self) -> PdHandle {
+        self.pd
+    }
+
+    /// Returns the queue pairs, in the order of creation.
+    pub(crate) fn qps(&self) -> &[QpHandle] {
+        &self.qps
+    }
+
+    /// Requests an event for the next completion of each queue. A completion that is there already gives none.
+    ///
+    /// # Errors
+    /// The device is broken.
+    pub(crate) fn request_events(&self, device: &mut Device<H>) -> Result<()> {
+        self.cqs.iter().try_for_each(|&cq| device.verbs.req_notify_cq(cq, false).context("req_notify_cq"))
+    }
+
+    /// Returns `len` bytes of the memory from `at`, for a request.
+    pub(crate) const fn sge(&self, at: usize, len: usize) -> Sge {
+        self.region.sge(at as u64, len as u32)
+    }
+
+    /// Posts a receive into the memory from `at`.
+    ///
+    /// # Errors
+    /// The queue is full.
+    pub(crate) fn post_receive(&self, device: &mut Device<H>, qp: QpHandle, wr_id: u64, at: usize, len: usize) -> Result<()> {
+        let sges = [self.sge(at, len)];
+        device.verbs.post_recv(qp, &RecvWr { wr_id, sges: &sges }).context("post_recv")
+    }
+
+    /// Writes `len` bytes of a pattern from `at`.
+    ///
+    /// # Errors
+    /// They do not lie in the memory.
+    pub(crate) fn fill(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<(), OutOfRange> {
+        self.scratch.resize(len, 0);
+        pattern.fill(&mut self.scratch);
+        self.region.write(at, &self.scratch)
+    }
+
+    /// Writes `len` zeros from `at`.
+    ///
+    /// # Errors
+    /// They do not lie in the memory.
+    pub(crate) fn clear(&mut self, at: usize, len: usize) -> Result<(), OutOfRange> {
+        self.scratch.clear();
+        self.scratch.resize(len, 0);
+        self.region.write(at, &self.scratch)
+    }
+
+    /// Returns a copy of `len` bytes from `at`.
+    ///
+    /// # Errors
+    /// They do not lie in the memory.
+    pub(crate) fn read(&mut self, at: usize, len: usize) -> Result<&[u8], OutOfRange> {
+        self.scratch.resize(len, 0);
+        self.region.read(at, &mut self.scratch)?;
+        Ok(&self.scratch)
+    }
+
+    /// Compares `len` bytes from `at` with a pattern.
+    ///
+    /// # Errors
+    /// A byte differs, or they do not lie in the memory.
+    pub(crate) fn verify(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
+        match pattern.differs(self.read(at, len)?) {
+            None => Ok(()),
+            Some((byte, want, have)) => bail!("wrong data: byte {byte} of {len} is {have:#04x} instead of {want:#04x}"),
+        }
+    }
+
+    /// Returns the word at `at`, in this machine's byte order.
+    ///
+    /// # Errors
+    /// It does not lie in the memory.
+    pub(crate) fn load(&self, at: usize) -> Result<u64, OutOfRange> {
+        let mut word = [0; 8];
+        self.region.read(at, &mut word)?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    /// Sets the word at `at`, in this machine's byte order.
+    ///
+    /// # Errors
+    /// It does not lie in the memory.
+    pub(crate) fn store(&mut self, at: usize, value: u64) -> Result<(), OutOfRange> {
+        self.region.write(at, &value.to_ne_bytes())
+    }
+
+    /// Destroys the queue pairs and the completion queues; others can be created after.
+    ///
+    /// # Errors
+    /// The device does not destroy one.
+    pub(crate) fn destroy_queues(&mut self, device: &mut Device<H>) -> Result<()> {
+        for qp in self.qps.drain(..) {
+            device.verbs.destroy_qp(qp).context("destroy_qp")?;
+        }
+        for cq in self.cqs.drain(..) {
+            device.verbs.destroy_cq(cq).context("destroy_cq")?;
+        }
+        Ok(())
+    }
+
+    /// Destroys every object.
+    ///
+    /// # Errors
+    /// The device does not destroy one.
+    pub(crate) fn destroy(mut self, device: &mut Device<H>) -> Result<()> {
+        self.destroy_queues(device)?;
+        device.verbs.dereg_mr(self.region).map_err(|refused| refused.error).context("dereg_mr")?;
+        device.verbs.dealloc_pd(self.pd).context("dealloc_pd")
+    }
+}
