@@ -1,11 +1,11 @@
-//! Two endpoints and their devices: waiting, measuring, checking completions.
+//! Two ends and their devices: waiting, measuring, checking completions.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use bareverbs::{Completion, WcOpcode, WcStatus};
 
-use super::endpoint::Endpoint;
+use super::end::SelftestEnd;
 use super::report::Transfer;
 use crate::device::stoppable::STOP_TIMEOUT;
 use crate::device::{Device, DevicePair, Host, Role};
@@ -22,13 +22,13 @@ pub(super) struct Moved {
     pub(super) bytes: u64,
 }
 
-/// Two endpoints and their devices.
+/// Two ends and their devices.
 pub(super) struct Harness<H: Host> {
     pub(super) devices: DevicePair<H>,
     /// The end that starts.
-    pub(super) a: Endpoint<H>,
+    pub(super) a: SelftestEnd<H>,
     /// The end with the window.
-    pub(super) b: Endpoint<H>,
+    pub(super) b: SelftestEnd<H>,
     pub(super) progress: Progress,
     pub(super) seed: u64,
     /// Whether the wire may lose packets.
@@ -38,8 +38,8 @@ pub(super) struct Harness<H: Host> {
 }
 
 impl<H: Host> Harness<H> {
-    /// An endpoint and its device.
-    pub(super) const fn end(&mut self, side: Role) -> (&mut Endpoint<H>, &mut Device<H>) {
+    /// An end and its device.
+    pub(super) const fn end(&mut self, side: Role) -> (&mut SelftestEnd<H>, &mut Device<H>) {
         let device = self.devices.of(side);
         match side {
             Role::Client => (&mut self.a, device),

@@ -1,6 +1,7 @@
 //! The self-test: two sides, on two devices or on one, brought up by the driver, and every verb used between them.
 
-mod endpoint;
+mod buffer_layout;
+mod end;
 mod harness;
 mod report;
 mod stale_rkey;
@@ -16,7 +17,8 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 use bareverbs_sim::wire::{Probability, WireFaults};
 use bareverbs_sim::{DeviceConfig, PageDemand};
 
-use self::endpoint::{BufferLayout, Connection, Endpoint, RetryTimes};
+use self::buffer_layout::BufferLayout;
+use self::end::{Connection, RetryTimes, SelftestEnd};
 use self::harness::{Harness, Moved};
 use crate::args::UsageError;
 use crate::cli::SelftestArgs;
@@ -186,7 +188,7 @@ impl Job<'_> {
 
     /// All that needs the devices up; gives them back.
     fn work<H: Host>(&mut self, mut devices: DevicePair<H>) -> (DevicePair<H>, Result<()>) {
-        let (a, b) = match self.endpoints(&mut devices) {
+        let (a, b) = match self.ends(&mut devices) {
             Ok(ends) => ends,
             Err(error) => return (devices, Err(error)),
         };
@@ -206,7 +208,7 @@ impl Job<'_> {
         (devices, ends.into_iter().fold(result, Result::and))
     }
 
-    fn endpoints<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<(Endpoint<H>, Endpoint<H>)> {
+    fn ends<H: Host>(&self, devices: &mut DevicePair<H>) -> Result<(SelftestEnd<H>, SelftestEnd<H>)> {
         let lid_a = devices.of(Role::Client).active_port(PORT, &self.stop)?.lid;
         let lid_b = devices.of(Role::Server).active_port(PORT, &self.stop)?.lid;
         let is_simulated = devices.of(Role::Client).host.simulated().is_some();
@@ -216,7 +218,7 @@ impl Job<'_> {
         let layout = BufferLayout::new(self.args.size as usize);
         let mut end = |side, lid: Lid| {
             let name = devices.name(side);
-            Endpoint::new(&name, devices.of(side), lid, layout, connection).context(name)
+            SelftestEnd::new(&name, devices.of(side), lid, layout, connection).context(name)
         };
         Ok((end(Role::Client, lid_a)?, end(Role::Server, lid_b)?))
     }

@@ -32,7 +32,7 @@ impl<H: Host> Harness<H> {
 
     /// Unbinds the window; before that, the region must refuse to go.
     pub(super) fn unbind(&mut self, window: MwHandle) -> Result<()> {
-        match self.devices.of(Role::Server).verbs.dereg_mr_raw(self.b.region.handle()) {
+        match self.devices.of(Role::Server).verbs.dereg_mr_raw(self.b.endpoint.region.handle()) {
             Err(DeregMrError::Busy { .. }) => {}
             Err(error) => return Err(error).context("dereg_mr of a region to which a window is bound"),
             Ok(()) => bail!("a region was deregistered while a window was bound to it"),
@@ -102,10 +102,10 @@ impl<H: Host> Harness<H> {
     /// Writes with a key that opens nothing; gives the completion. The peer's memory must be as it was.
     fn write_with(&mut self, old: Rkey) -> Result<Completion> {
         let (size, kept, at) = (self.a.layout.size, Pattern::new(self.seed, KEPT, 0), self.b.layout.exposed(0));
-        self.b.fill(at, size, kept)?;
+        self.b.endpoint.fill(at, size, kept)?;
         let out = self.a.layout.tx(0);
-        self.a.fill(out, size, Pattern::new(self.seed, INTRUDER, 0))?;
-        let (sges, remote) = ([self.a.sge(out, size)], self.b.remote(at, old));
+        self.a.endpoint.fill(out, size, Pattern::new(self.seed, INTRUDER, 0))?;
+        let (sges, remote) = ([self.a.endpoint.sge(out, size)], self.b.remote(at, old));
         let mut batch = self.devices.of(Role::Client).verbs.send_batch(self.a.qp)?;
         batch.write(FORBIDDEN, SendFlags::SIGNALED, remote, &sges).context("a write with the old rkey")?;
         drop(batch);

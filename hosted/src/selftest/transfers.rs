@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{Payload, Remote, Rkey, SendFlags, SendOp, SendWr, Sge, WcData, WcOpcode};
 
-use super::endpoint::BufferLayout;
+use super::buffer_layout::BufferLayout;
 use super::harness::{Harness, Moved};
 use crate::data_pattern::Pattern;
 use crate::device::{Host, Role};
@@ -74,8 +74,8 @@ impl<H: Host> Harness<H> {
     fn send_one(&mut self, (from, to): (Role, Role), pattern: Pattern, index: u64) -> Result<()> {
         let (end, device) = self.end(from);
         let (at, size) = (end.layout.tx(index as usize), end.layout.size);
-        end.fill(at, size, pattern)?;
-        let sges = [end.sge(at, size)];
+        end.endpoint.fill(at, size, pattern)?;
+        let sges = [end.endpoint.sge(at, size)];
         let op = SendOp::Send { payload: Payload::Sges(&sges) };
         device.verbs.post_send(end.qp, &SendWr { wr_id: index, flags: SendFlags::SIGNALED, op }).context("post_send")?;
         let (slot, _) = self.expect_receive(to, WcOpcode::Recv, size).with_context(|| format!("message {index}"))?;
@@ -119,8 +119,8 @@ impl<H: Host> Harness<H> {
         for (slot, index) in (first..).take(messages).enumerate() {
             let pattern = self.pattern(stream, index);
             let at = self.a.layout.tx(slot);
-            self.a.fill(at, size, pattern)?;
-            requests.push(request(self.a.sge(at, size), slot, (index as u32).to_be_bytes()));
+            self.a.endpoint.fill(at, size, pattern)?;
+            requests.push(request(self.a.endpoint.sge(at, size), slot, (index as u32).to_be_bytes()));
         }
         Ok(requests)
     }
@@ -202,8 +202,8 @@ impl<H: Host> Harness<H> {
             let mut requests = Vec::with_capacity(messages);
             for (slot, index) in (first..).take(messages).enumerate() {
                 let (pattern, exposed) = (self.pattern(READ, index), self.b.layout.exposed(slot));
-                self.b.fill(exposed, size, pattern)?;
-                requests.push(Request::Read(self.a.sge(self.a.layout.tx(slot), size), self.b.remote(exposed, rkey)));
+                self.b.endpoint.fill(exposed, size, pattern)?;
+                requests.push(Request::Read(self.a.endpoint.sge(self.a.layout.tx(slot), size), self.b.remote(exposed, rkey)));
             }
             self.batch(WcOpcode::RdmaRead, &requests)?;
             for (slot, index) in (first..).take(messages).enumerate() {
@@ -218,13 +218,13 @@ impl<H: Host> Harness<H> {
     /// Fetch-and-add through the window: each gives the sum of those before it.
     pub(super) fn fetch_add(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
         let (counter, mut sum) = (self.b.layout.counter(), self.seed);
-        self.b.store(counter, sum)?;
+        self.b.endpoint.store(counter, sum)?;
         for (first, messages) in self.batches(count) {
             if self.stopped() {
                 break;
             }
             let remote = self.b.remote(counter, rkey);
-            let result = |slot| self.a.sge(self.a.layout.result(slot), 8);
+            let result = |slot| self.a.endpoint.sge(self.a.layout.result(slot), 8);
             let requests: Vec<_> = (first..)
                 .take(messages)
                 .enumerate()
@@ -232,10 +232,10 @@ impl<H: Host> Harness<H> {
                 .collect();
             self.batch(WcOpcode::FetchAdd, &requests)?;
             for (slot, add) in (first..).take(messages).enumerate() {
-                expect_value("FETCH_AND_ADD", add, self.a.load(self.a.layout.result(slot))?, sum)?;
+                expect_value("FETCH_AND_ADD", add, self.a.endpoint.load(self.a.layout.result(slot))?, sum)?;
                 sum = sum.wrapping_add(add + 1);
             }
-            expect_value("the counter after FETCH_AND_ADD", first, self.b.load(counter)?, sum)?;
+            expect_value("the counter after FETCH_AND_ADD", first, self.b.endpoint.load(counter)?, sum)?;
             self.done("FETCH_AND_ADD", moved, messages, 8);
         }
         Ok(())
@@ -244,7 +244,7 @@ impl<H: Host> Harness<H> {
     /// Compare-and-swap through the window: every second one expects a wrong value and must change nothing.
     pub(super) fn compare_swap(&mut self, moved: &mut Moved, count: u64, rkey: Rkey) -> Result<()> {
         let (counter, mut value) = (self.b.layout.counter(), !self.seed);
-        self.b.store(counter, value)?;
+        self.b.endpoint.store(counter, value)?;
         for (first, messages) in self.batches(count) {
             if self.stopped() {
                 break;
@@ -255,15 +255,15 @@ impl<H: Host> Harness<H> {
                 let is_right = index % 2 == 0;
                 let compare = if is_right { value } else { value.wrapping_add(1) };
                 let swap = value.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index | 1);
-                requests.push(Request::CompareSwap(self.a.sge(self.a.layout.result(slot), 8), remote, compare, swap));
+                requests.push(Request::CompareSwap(self.a.endpoint.sge(self.a.layout.result(slot), 8), remote, compare, swap));
                 expected.push(value);
                 value = if is_right { swap } else { value };
             }
             self.batch(WcOpcode::CompSwap, &requests)?;
             for (slot, (index, old)) in (first..).zip(expected).enumerate() {
-                expect_value("CMP_AND_SWP", index, self.a.load(self.a.layout.result(slot))?, old)?;
+                expect_value("CMP_AND_SWP", index, self.a.endpoint.load(self.a.layout.result(slot))?, old)?;
             }
-            expect_value("the word after CMP_AND_SWP", first, self.b.load(counter)?, value)?;
+            expect_value("the word after CMP_AND_SWP", first, self.b.endpoint.load(counter)?, value)?;
             self.done("CMP_AND_SWP", moved, messages, 8);
         }
         Ok(())

@@ -1,0 +1,194 @@
+//! One end of the self-test's connection: its slots, its receives in order, and its memory window.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context as _, Result, bail};
+use bareverbs::{
+    Access, AddressVector, Completion, CqHandle, Lid, MwBind, MwHandle, MwType, Psn, QpAttr, QpAttrMask, QpCap, QpHandle,
+    QpState, QpType, Qpn, Remote, Rkey, SendFlags,
+};
+
+use super::buffer_layout::BufferLayout;
+use crate::data_pattern::Pattern;
+use crate::device::{Device, Endpoint, Host};
+
+/// Bit of a `wr_id` that marks a receive.
+const RECEIVE: u64 = 1 << 63;
+/// Reads and atomics outstanding at once.
+const READS: u8 = 8;
+
+/// Codes of the times after which a requester sends again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RetryTimes {
+    /// Local ACK timeout: 4.096 µs · 2^code.
+    ack_timeout: u8,
+    /// After an RNR NAK (IBTA table 45).
+    rnr_timer: u8,
+}
+
+impl RetryTimes {
+    /// About half a millisecond of the devices' time, and 10 µs: a simulated wire is short, and may lose packets.
+    pub(super) const SIMULATED: Self = Self { ack_timeout: 7, rnr_timer: 1 };
+    /// 67 ms and 0.64 ms, as the tools of rdma-core have them.
+    pub(super) const CARD: Self = Self { ack_timeout: 14, rnr_timer: 12 };
+}
+
+/// What the two ends agree on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub(super) mtu: bareverbs::Mtu,
+    pub(super) times: RetryTimes,
+    /// Whether both devices do atomics.
+    pub(super) atomics: bool,
+}
+
+impl Connection {
+    fn access(self) -> Access {
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        if self.atomics { access | Access::REMOTE_ATOMIC } else { access }
+    }
+}
+
+/// One end of the connection.
+pub(super) struct SelftestEnd<H: Host> {
+    pub(super) name: String,
+    pub(super) layout: BufferLayout,
+    pub(super) lid: Lid,
+    pub(super) qpn: Qpn,
+    pub(super) qp: QpHandle,
+    pub(super) endpoint: Endpoint<H>,
+    /// Receives taken so far: the next one lies in that slot.
+    pub(super) received: usize,
+    connection: Connection,
+    cq: CqHandle,
+    taken: VecDeque<Completion>,
+}
+
+impl<H: Host> SelftestEnd<H> {
+    /// Makes domain, region, completion queue and queue pair.
+    pub(super) fn new(
+        name: &str,
+        device: &mut Device<H>,
+        lid: Lid,
+        layout: BufferLayout,
+        connection: Connection,
+    ) -> Result<Self> {
+        let access = Access::LOCAL_WRITE | Access::MW_BIND | connection.access();
+        let mut endpoint = Endpoint::new(device, layout.total(), access)?;
+        let cq = endpoint.create_cq(device, 256)?;
+        let requests = layout.slots as u32;
+        let cap = QpCap {
+            max_send_wr: requests.max(4),
+            max_recv_wr: requests,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 32,
+        };
+        let qp = endpoint.create_qp(device, QpType::Rc, (cq, cq), cap)?;
+        let qpn = device.verbs.qp(qp)?.qpn;
+        Ok(Self { name: name.into(), layout, lid, qpn, qp, endpoint, received: 0, connection, cq, taken: VecDeque::new() })
+    }
+
+    /// Whether atomics are possible between the ends.
+    pub(super) const fn has_atomics(&self) -> bool {
+        self.connection.atomics
+    }
+
+    /// Takes the queue pair from RESET to RTS towards `peer`, and posts a receive for each slot. The peer sends nothing before both
+    /// ends are connected.
+    pub(super) fn connect(&mut self, device: &mut Device<H>, peer: (Lid, Qpn), psns: (Psn, Psn)) -> Result<()> {
+        let Connection { mtu, times, .. } = self.connection;
+        let most = device.verbs.query_device();
+        let (initiator, target) = (most.max_qp_init_rd_atom, most.max_qp_rd_atom);
+        let attr = QpAttr {
+            port_num: 1,
+            access: self.connection.access(),
+            av: AddressVector { dlid: peer.0, ..AddressVector::default() },
+            path_mtu: mtu,
+            dest_qpn: peer.1,
+            sq_psn: psns.0,
+            rq_psn: psns.1,
+            max_rd_atomic: READS.min(initiator).min(target),
+            max_dest_rd_atomic: READS.min(target),
+            min_rnr_timer: times.rnr_timer,
+            timeout: times.ack_timeout,
+            ..QpAttr::default()
+        };
+        self.endpoint.connect(device, 0, &attr).with_context(|| self.name.clone())?;
+        self.received = 0;
+        (0..self.layout.slots).try_for_each(|slot| self.post_receive(device, slot))
+    }
+
+    /// Takes the queue pair back to RESET.
+    pub(super) fn reset(&mut self, device: &mut Device<H>) -> Result<()> {
+        let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+        let result = device.verbs.modify_qp(self.qp, &attr, QpAttrMask::STATE);
+        result.with_context(|| format!("modify_qp of {} to Reset", self.name))?;
+        self.taken.clear();
+        Ok(())
+    }
+
+    /// A byte of the region, as the peer names it through a window with key `rkey`.
+    pub(super) const fn remote(&self, at: usize, rkey: Rkey) -> Remote {
+        Remote { rkey, ..self.endpoint.region.remote(at as u64) }
+    }
+
+    /// Posts a receive into a slot.
+    pub(super) fn post_receive(&self, device: &mut Device<H>, slot: usize) -> Result<()> {
+        let slot = slot % self.layout.slots;
+        self.endpoint.post_receive(device, self.qp, RECEIVE | slot as u64, self.layout.rx(slot), self.layout.size)
+    }
+
+    /// Compares `len` bytes of the region with a pattern.
+    pub(super) fn verify(&mut self, at: usize, len: usize, pattern: Pattern) -> Result<()> {
+        self.endpoint.verify(at, len, pattern).with_context(|| self.name.clone())
+    }
+
+    /// The next completion, if one is there.
+    pub(super) fn poll(&mut self, device: &mut Device<H>) -> Result<Option<Completion>> {
+        if self.taken.is_empty() {
+            let mut completions = [Completion::EMPTY; 32];
+            let taken = device.verbs.poll_cq(self.cq, &mut completions).context("poll_cq")?;
+            self.taken.extend(completions.into_iter().take(taken));
+        }
+        Ok(self.taken.pop_front())
+    }
+
+    /// Whether a completion is that of the receive in the next slot; counts it, gives the slot.
+    pub(super) fn take_receive(&mut self, completion: &Completion) -> Result<usize> {
+        let slot = self.received % self.layout.slots;
+        if completion.wr_id != RECEIVE | slot as u64 {
+            bail!("a completion of request {:#x} instead of the receive in slot {slot}", completion.wr_id);
+        }
+        self.received += 1;
+        Ok(slot)
+    }
+
+    /// Makes a type 1 window; gives it and its key.
+    pub(super) fn alloc_window(&self, device: &mut Device<H>) -> Result<(MwHandle, Rkey)> {
+        let window = device.verbs.alloc_mw(self.endpoint.pd(), MwType::Type1).context("alloc_mw")?;
+        Ok((window, device.verbs.mw(window)?.rkey))
+    }
+
+    /// Posts a bind of a window to everything that the peer may reach, or (`unbind`) to nothing; gives the new key.
+    pub(super) fn bind(&self, device: &mut Device<H>, window: MwHandle, wr_id: u64, unbind: bool) -> Result<Rkey> {
+        let bind = MwBind {
+            wr_id,
+            flags: SendFlags::SIGNALED,
+            mr: self.endpoint.region.handle(),
+            addr: self.endpoint.region.remote(self.layout.exposed(0) as u64).addr,
+            length: if unbind { 0 } else { self.layout.window() as u64 },
+            access: self.connection.access(),
+        };
+        device.verbs.bind_mw(self.qp, window, &bind).context("bind_mw")
+    }
+
+    /// Destroys every object. The window must go before the region to which it was bound.
+    pub(super) fn destroy(mut self, device: &mut Device<H>, window: Option<MwHandle>) -> Result<()> {
+        self.endpoint.destroy_queues(device)?;
+        if let Some(window) = window {
+            device.verbs.dealloc_mw(window).context("dealloc_mw")?;
+        }
+        self.endpoint.destroy(device)
+    }
+}
