@@ -2,7 +2,7 @@
 
 pub mod address;
 pub mod args;
-pub mod endpoint;
+pub mod end;
 pub mod exchange;
 pub mod report;
 
@@ -18,7 +18,7 @@ use bareverbs_sim::in_process::{World, WorldConfig};
 
 use self::address::Address;
 use self::args::{PingpongArgs, Transport};
-use self::endpoint::{Endpoint, LINGER, Plan};
+use self::end::{LINGER, PingpongEnd, Plan};
 use self::exchange::{ClientExchange, DEFAULT_PORT, Listener, Waiting};
 use self::report::{Report, Timing};
 use crate::args::UsageError;
@@ -188,18 +188,18 @@ impl<'a> Job<'a> {
         })
     }
 
-    fn with_ends<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut Vec<Endpoint<H>>, both: bool) -> Result<()> {
+    fn with_ends<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut Vec<PingpongEnd<H>>, both: bool) -> Result<()> {
         if both {
             let [a, b] = [Role::Client, Role::Server].map(|side| devices.name(side));
             let kind = if self.report.simulated { " (simulated, every message checked)" } else { "" };
             self.print(format_args!("both ends in this process{kind}: client {a}, server {b}"))?;
             for side in [Role::Client, Role::Server] {
-                ends.push(self.endpoint(devices, side)?);
+                ends.push(self.end(devices, side)?);
             }
             self.exchange_here(devices, ends)?;
         } else {
             let side = if self.args.host.is_some() { Role::Client } else { Role::Server };
-            ends.push(self.endpoint(devices, side)?);
+            ends.push(self.end(devices, side)?);
             if let [end] = ends.as_mut_slice() {
                 self.exchange_with_peer(devices, end)?;
             }
@@ -215,18 +215,18 @@ impl<'a> Job<'a> {
         printed
     }
 
-    fn endpoint<H: Host>(&mut self, devices: &mut DevicePair<H>, side: Role) -> Result<Endpoint<H>> {
+    fn end<H: Host>(&mut self, devices: &mut DevicePair<H>, side: Role) -> Result<PingpongEnd<H>> {
         let both = devices.name(side);
         let device = devices.of(side);
         let name = if self.report.role == "both" { both } else { device.host.name().to_string() };
         device.active_port(self.args.ib_port, &self.stop)?;
         // Each end has a first PSN of its own.
         let seed = self.plan.seed.rotate_left(if side == Role::Client { 0 } else { 24 });
-        Endpoint::new(side, &name, device, Plan { seed, ..self.plan }).context(name)
+        PingpongEnd::new(side, &name, device, Plan { seed, ..self.plan }).context(name)
     }
 
     /// Both ends, over a TCP connection of this machine to itself.
-    fn exchange_here<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Result<()> {
+    fn exchange_here<H: Host>(&mut self, devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<()> {
         let [client, server] = ends else { return Ok(()) };
         let stop = self.stop.clone();
         // Both ends take turns: nothing else is awaited meanwhile than what was sent before.
@@ -245,7 +245,7 @@ impl<'a> Job<'a> {
     }
 
     /// One end, with a tool or another process.
-    fn exchange_with_peer<H: Host>(&mut self, devices: &mut DevicePair<H>, end: &mut Endpoint<H>) -> Result<()> {
+    fn exchange_with_peer<H: Host>(&mut self, devices: &mut DevicePair<H>, end: &mut PingpongEnd<H>) -> Result<()> {
         let (stop, port, local) = (self.stop.clone(), self.args.port.unwrap_or(DEFAULT_PORT), end.local);
         let device = devices.of(end.side);
         self.report.local = Some((&local).into());
@@ -285,7 +285,7 @@ impl<'a> Job<'a> {
     }
 
     /// Moves the messages; gives the seconds by the wall clock.
-    fn play<H: Host>(&self, devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Result<f64> {
+    fn play<H: Host>(&self, devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<f64> {
         let wanted = !self.args.json && !self.args.trace.trace;
         let mut progress = Progress::new(u64::from(self.args.iters), wanted, self.stop.clone());
         let start = Instant::now();
@@ -295,7 +295,7 @@ impl<'a> Job<'a> {
         let (mut looks, mut quiet_since, mut told) = (0_u32, None, 0);
         loop {
             let worked = step(devices, ends)?;
-            if ends.iter().all(Endpoint::is_done) {
+            if ends.iter().all(PingpongEnd::is_done) {
                 return Ok(start.elapsed().as_secs_f64());
             }
             if worked {
@@ -328,14 +328,14 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn check_stop<H: Host>(&self, progress: &Progress, ends: &[Endpoint<H>]) -> Result<()> {
+    fn check_stop<H: Host>(&self, progress: &Progress, ends: &[PingpongEnd<H>]) -> Result<()> {
         if progress.is_stopped() {
             bail!("stopped: {}", counts(ends));
         }
         Ok(())
     }
 
-    fn silence<H: Host>(&self, ends: &[Endpoint<H>]) -> String {
+    fn silence<H: Host>(&self, ends: &[PingpongEnd<H>]) -> String {
         let cause = match self.plan.qp_type {
             QpType::Uc => "UC repeats no message that is lost; the other end may have ended, or have other options",
             _ => "the other end may have ended, or have another -n",
@@ -354,7 +354,7 @@ impl<'a> Job<'a> {
 }
 
 /// One step of each end; whether any had something to do.
-fn step<H: Host>(devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Result<bool> {
+fn step<H: Host>(devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<bool> {
     let mut worked = false;
     for end in ends {
         worked |= end.step(devices.of(end.side))?;
@@ -363,7 +363,7 @@ fn step<H: Host>(devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Resul
 }
 
 /// Sleeps until the device of the end whose turn it is interrupts, unless something has come meanwhile.
-fn sleep<H: Host>(devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Result<()> {
+fn sleep<H: Host>(devices: &mut DevicePair<H>, ends: &mut [PingpongEnd<H>]) -> Result<()> {
     for end in ends.iter() {
         end.arm(devices.of(end.side))?;
     }
@@ -381,6 +381,6 @@ fn sleep<H: Host>(devices: &mut DevicePair<H>, ends: &mut [Endpoint<H>]) -> Resu
     devices.of(side).host.wait(MAX_SLEEP).map(|_| ())
 }
 
-fn counts<H: Host>(ends: &[Endpoint<H>]) -> String {
-    ends.iter().map(Endpoint::progress).collect::<Vec<_>>().join("; ")
+fn counts<H: Host>(ends: &[PingpongEnd<H>]) -> String {
+    ends.iter().map(PingpongEnd::progress).collect::<Vec<_>>().join("; ")
 }

@@ -1,16 +1,16 @@
-//! One end of a ping-pong: its memory, its queue pair, and how far it is.
+//! One end of a ping-pong: whose turn it is, how far it is, and what the messages are.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use bareverbs::{
-    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Gid, GlobalRoute, Mtu, PdHandle, Psn, QpAttr, QpCap, QpHandle,
-    QpInit, QpType, RecvWr, Region, SendFlags, WcStatus, ack_timeout,
+    Access, AddressVector, Completion, CqHandle, DmaBuffer as _, Gid, GlobalRoute, Mtu, Psn, QpAttr, QpCap, QpHandle, QpType,
+    SendFlags, WcStatus, ack_timeout,
 };
 
 use super::address::Address;
 use crate::data_pattern::Pattern;
-use crate::device::{Device, Host, Role};
+use crate::device::{Device, Endpoint, Host, Role};
 
 /// Request numbers of the tools, each a bit of what is pending.
 const RECEIVE: u64 = 1;
@@ -54,7 +54,7 @@ pub struct Plan {
 }
 
 /// One end.
-pub struct Endpoint<H: Host> {
+pub struct PingpongEnd<H: Host> {
     /// Which one: A is the client, B the server.
     pub side: Role,
     /// Where it is reached.
@@ -66,8 +66,7 @@ pub struct Endpoint<H: Host> {
     name: String,
     plan: Plan,
     inline: bool,
-    region: Region<H::Buffer>,
-    pd: PdHandle,
+    endpoint: Endpoint<H>,
     cq: CqHandle,
     qp: QpHandle,
     /// Receives that are posted.
@@ -76,10 +75,11 @@ pub struct Endpoint<H: Host> {
     pending: u64,
     /// Messages that were posted.
     begun: u32,
-    scratch: Vec<u8>,
+    /// The message to send.
+    message: Vec<u8>,
 }
 
-impl<H: Host> Endpoint<H> {
+impl<H: Host> PingpongEnd<H> {
     /// Makes everything; the port must be active.
     ///
     /// # Errors
@@ -107,14 +107,12 @@ impl<H: Host> Endpoint<H> {
             }
             Some(index) => verbs.query_gid(plan.port, index.into()).context("query_gid")?,
         };
-        let pd = verbs.alloc_pd().context("alloc_pd")?;
         // A client keeps what comes back apart from what it sent; a server sends back what came.
         let len = (plan.size as usize).next_multiple_of(PAGE) * if side == Role::Client { 2 } else { 1 };
-        let buffer = device.host.buffer(len)?;
-        let mut region = verbs.reg_mr(pd, buffer, Access::LOCAL_WRITE).map_err(|refused| refused.error).context("reg_mr")?;
-        let scratch = vec![0x7b; plan.size as usize];
-        region.write(0, &scratch)?;
-        let cq = verbs.create_cq(plan.rx_depth + 1).context("create_cq")?;
+        let mut endpoint = Endpoint::new(device, len, Access::LOCAL_WRITE)?;
+        let message = vec![0x7b; plan.size as usize];
+        endpoint.region.write(0, &message)?;
+        let cq = endpoint.create_cq(device, plan.rx_depth + 1)?;
         let inline = plan.size <= INLINE.min(most.max_inline_data);
         let cap = QpCap {
             max_send_wr: 1,
@@ -123,9 +121,9 @@ impl<H: Host> Endpoint<H> {
             max_recv_sge: 1,
             max_inline_data: if inline { plan.size } else { 0 },
         };
-        let init = QpInit { pd, qp_type: plan.qp_type, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
-        let qp = verbs.create_qp(&init).context("create_qp")?;
-        let local = Address { lid: port.lid, qpn: verbs.qp(qp)?.qpn, psn: Psn::new((plan.seed >> 40) as u32 & 0xff_ffff), gid };
+        let qp = endpoint.create_qp(device, plan.qp_type, (cq, cq), cap)?;
+        let psn = Psn::new((plan.seed >> 40) as u32 & 0xff_ffff);
+        let local = Address { lid: port.lid, qpn: device.verbs.qp(qp)?.qpn, psn, gid };
         Ok(Self {
             side,
             local,
@@ -134,14 +132,13 @@ impl<H: Host> Endpoint<H> {
             name: name.into(),
             plan,
             inline,
-            region,
-            pd,
+            endpoint,
             cq,
             qp,
             posted: 0,
             pending: RECEIVE,
             begun: 0,
-            scratch,
+            message,
         })
     }
 
@@ -160,7 +157,7 @@ impl<H: Host> Endpoint<H> {
         };
         let attr = QpAttr {
             port_num: port,
-            av: AddressVector { dlid: remote.lid, sl, port_num: port, grh, ..AddressVector::default() },
+            av: AddressVector { dlid: remote.lid, sl, grh, ..AddressVector::default() },
             path_mtu: mtu,
             dest_qpn: remote.qpn,
             rq_psn: remote.psn,
@@ -169,11 +166,9 @@ impl<H: Host> Endpoint<H> {
             max_dest_rd_atomic: 1,
             min_rnr_timer: 12,
             timeout: ACK_TIMEOUT,
-            retry_cnt: 7,
-            rnr_retry: 7,
             ..QpAttr::default()
         };
-        device.verbs.connect(self.qp, &attr).with_context(|| format!("{}: connect to {remote}", self.name))?;
+        self.endpoint.connect(device, 0, &attr).with_context(|| format!("{}: connect to {remote}", self.name))?;
         self.post_receives(device)
     }
 
@@ -213,7 +208,7 @@ impl<H: Host> Endpoint<H> {
     /// # Errors
     /// The device is broken.
     pub fn arm(&self, device: &mut Device<H>) -> Result<()> {
-        device.verbs.req_notify_cq(self.cq, false).context("req_notify_cq")
+        self.endpoint.request_events(device)
     }
 
     /// How far it is, for people.
@@ -227,11 +222,7 @@ impl<H: Host> Endpoint<H> {
     /// # Errors
     /// The device does not destroy one.
     pub fn destroy(self, device: &mut Device<H>) -> Result<()> {
-        let verbs = &mut device.verbs;
-        verbs.destroy_qp(self.qp).context("destroy_qp")?;
-        verbs.destroy_cq(self.cq).context("destroy_cq")?;
-        verbs.dereg_mr(self.region).map_err(|refused| refused.error).context("dereg_mr")?;
-        verbs.dealloc_pd(self.pd).context("dealloc_pd")
+        self.endpoint.destroy(device)
     }
 
     fn complete(&mut self, device: &mut Device<H>, completion: &Completion) -> Result<()> {
@@ -271,9 +262,8 @@ impl<H: Host> Endpoint<H> {
     }
 
     fn post_receives(&mut self, device: &mut Device<H>) -> Result<()> {
-        let sges = [self.region.sge(self.inbox() as u64, self.plan.size)];
         while self.posted < self.plan.rx_depth {
-            device.verbs.post_recv(self.qp, &RecvWr { wr_id: RECEIVE, sges: &sges }).context("post_recv")?;
+            self.endpoint.post_receive(device, self.qp, RECEIVE, self.inbox(), self.message.len())?;
             self.posted += 1;
         }
         Ok(())
@@ -282,15 +272,15 @@ impl<H: Host> Endpoint<H> {
     fn post_send(&mut self, device: &mut Device<H>) -> Result<()> {
         if self.plan.chk && self.side == Role::Client {
             self.fill(self.begun);
-            self.region.write(0, &self.scratch)?;
+            self.endpoint.region.write(0, &self.message)?;
         } else if self.inline {
-            self.region.read(0, &mut self.scratch)?;
+            self.endpoint.region.read(0, &mut self.message)?;
         }
         let mut batch = device.verbs.send_batch(self.qp).context("post_send")?;
         let posted = if self.inline {
-            batch.send_inline(SEND, SendFlags::SIGNALED, &self.scratch)
+            batch.send_inline(SEND, SendFlags::SIGNALED, &self.message)
         } else {
-            batch.send(SEND, SendFlags::SIGNALED, &[self.region.sge(0, self.plan.size)])
+            batch.send(SEND, SendFlags::SIGNALED, &[self.endpoint.sge(0, self.message.len())])
         };
         posted.context("post_send")?;
         self.pending = SEND | RECEIVE;
@@ -300,25 +290,24 @@ impl<H: Host> Endpoint<H> {
 
     /// Makes message `index` of a client: no two are the same, and the first byte of each page is 0, as the tools want it.
     fn fill(&mut self, index: u32) {
-        Pattern::new(self.plan.seed, 0, index.into()).fill(&mut self.scratch);
-        self.scratch.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
+        Pattern::new(self.plan.seed, 0, index.into()).fill(&mut self.message);
+        self.message.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
     }
 
     /// Looks at the message that came.
     fn check(&mut self, index: u32) -> Result<()> {
         if self.side == Role::Client {
             self.fill(index);
-            let mut came = vec![0; self.scratch.len()];
-            self.region.read(self.inbox(), &mut came)?;
+            let came = self.endpoint.read(self.inbox(), self.message.len())?;
             let is_wrong = |(_, (have, want)): &(usize, (&u8, &u8))| have != want;
-            if let Some((at, (have, want))) = came.iter().zip(&self.scratch).enumerate().find(is_wrong) {
+            if let Some((at, (have, want))) = came.iter().zip(&self.message).enumerate().find(is_wrong) {
                 bail!("byte {at} came back as {have:#04x} instead of {want:#04x}");
             }
             return Ok(());
         }
-        for at in (0..self.scratch.len()).step_by(PAGE) {
+        for at in (0..self.message.len()).step_by(PAGE) {
             let mut byte = [0];
-            self.region.read(at, &mut byte)?;
+            self.endpoint.region.read(at, &mut byte)?;
             let [byte] = byte;
             if byte != 0 {
                 bail!("byte {at} is {byte:#04x} instead of 0; did the client get -c too?");
@@ -364,7 +353,7 @@ mod tests {
         seed: 0x1234_5678_9abc_def0,
     };
 
-    type Ends = (DevicePair<Simulated>, Endpoint<Simulated>, Endpoint<Simulated>);
+    type Ends = (DevicePair<Simulated>, PingpongEnd<Simulated>, PingpongEnd<Simulated>);
 
     fn ends(plan_a: Plan, plan_b: Plan) -> Ends {
         let (mut devices, mut a, mut b) = unconnected(plan_a, plan_b);
@@ -377,8 +366,8 @@ mod tests {
         let (_, a, b) = World::pair(WorldConfig::default());
         let up = |name, host| Device::bring_up(Simulated::new(name, host), &Arc::default()).unwrap();
         let mut devices = DevicePair::new(up("a", a), Some(up("b", b)));
-        let a = Endpoint::new(Role::Client, "a", devices.of(Role::Client), plan_a).unwrap();
-        let b = Endpoint::new(Role::Server, "b", devices.of(Role::Server), plan_b).unwrap();
+        let a = PingpongEnd::new(Role::Client, "a", devices.of(Role::Client), plan_a).unwrap();
+        let b = PingpongEnd::new(Role::Server, "b", devices.of(Role::Server), plan_b).unwrap();
         (devices, a, b)
     }
 
@@ -395,8 +384,8 @@ mod tests {
         panic!("{} {}", a.progress(), b.progress());
     }
 
-    fn set(end: &mut Endpoint<Simulated>, at: usize, byte: u8) {
-        end.region.write(at, &[byte]).unwrap();
+    fn set(end: &mut PingpongEnd<Simulated>, at: usize, byte: u8) {
+        end.endpoint.region.write(at, &[byte]).unwrap();
     }
 
     #[test]
@@ -413,7 +402,7 @@ mod tests {
             // The server does not look: what it gets wrong, it sends back wrong.
             let mut ends = ends(PLAN, Plan { chk: false, ..PLAN });
             ends.1.start(ends.0.of(Role::Client)).unwrap();
-            let right = ends.1.scratch[at];
+            let right = ends.1.message[at];
             // Between the post and the moment when the device fetches the bytes.
             set(&mut ends.1, at, right ^ 0x40);
             let error = format!("{:#}", play(&mut ends).unwrap_err());
@@ -453,12 +442,12 @@ mod tests {
     fn what_the_port_lacks_is_refused_with_what_it_has() {
         let (_, host, _) = World::pair(WorldConfig::default());
         let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
-        let mut refusal = |plan| Endpoint::new(Role::Client, "a", &mut device, plan).err().unwrap().to_string();
+        let mut refusal = |plan| PingpongEnd::new(Role::Client, "a", &mut device, plan).err().unwrap().to_string();
         assert!(refusal(Plan { gid_idx: Some(200), ..PLAN }).contains("no GID 200"));
         let small = bareverbs_sim::DeviceConfig { mtu: 2048, ..Default::default() };
         let host = World::new(WorldConfig::default()).add(small).unwrap();
         let mut device = Device::bring_up(Simulated::new("a", host), &Arc::default()).unwrap();
-        let refusal = Endpoint::new(Role::Client, "a", &mut device, Plan { mtu: Mtu::Mtu4096, ..PLAN }).err().unwrap();
+        let refusal = PingpongEnd::new(Role::Client, "a", &mut device, Plan { mtu: Mtu::Mtu4096, ..PLAN }).err().unwrap();
         assert!(refusal.to_string().contains("-m 2048"), "{refusal}");
     }
 }
