@@ -10,7 +10,7 @@ use super::bring_up::Device;
 use super::host::Host;
 use crate::data_pattern::Pattern;
 
-/// Retransmissions after a timeout; after an RNR NAK the same code means without limit (IBTA 9.7.5.2.8).
+/// Retransmissions after a timeout. After an RNR NAK the same value means without limit (ibv_modify_qp(3)).
 const RETRIES: u8 = 7;
 
 /// The verbs objects of one end.

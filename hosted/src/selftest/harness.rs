@@ -33,6 +33,8 @@ pub(super) struct Harness<H: Host> {
     pub(super) seed: u64,
     /// Whether the wire may lose packets.
     pub(super) loses: bool,
+    /// Connections made so far.
+    pub(super) connections: u32,
     /// Messages of the present iteration start with this index.
     pub(super) first: u64,
 }

@@ -34,6 +34,9 @@ pub use report::{DeviceReport, Limits, Options, Port, Refused, Report, Teardown,
 
 /// First PSNs of the two directions: close to the end of their 24 bits, so that every run crosses it.
 const FIRST_PSNS: (u32, u32) = (0xff_ff80, 0xff_fff0);
+/// How much later the PSNs of the next connection begin. A packet of the connection before it that the wire still delays is a
+/// duplicate then, which changes nothing, and never the request that is expected.
+const PSN_STEP: u32 = 1 << 22;
 /// Kinds of message: rows of the table; the first counts twice.
 const KINDS: u64 = 9;
 /// Port of each device.
@@ -195,7 +198,7 @@ impl Job<'_> {
         let total = KINDS * u64::from(self.args.messages) * u64::from(self.args.iterations);
         let progress = Progress::new(total, !self.args.quiet && !self.args.trace.trace, self.stop.clone());
         let (seed, loses) = (self.args.seed, self.args.loss != Probability::NEVER);
-        let mut harness = Harness { devices, a, b, progress, seed, loses, first: 0 };
+        let mut harness = Harness { devices, a, b, progress, seed, loses, connections: 0, first: 0 };
         let mut window = None;
         let result = self.exchange(&mut harness, &mut window);
         self.report.interrupted = harness.progress.is_stopped();
@@ -306,7 +309,10 @@ impl Job<'_> {
 
 /// Connects the two queue pairs.
 fn connect<H: Host>(harness: &mut Harness<H>) -> Result<()> {
-    let (a, b) = (Psn::new(FIRST_PSNS.0), Psn::new(FIRST_PSNS.1));
+    let start = PSN_STEP.wrapping_mul(harness.connections);
+    harness.connections = harness.connections.wrapping_add(1);
+    let psn = |first: u32| Psn::new(first.wrapping_add(start) & 0xff_ffff);
+    let (a, b) = (psn(FIRST_PSNS.0), psn(FIRST_PSNS.1));
     let (to_a, to_b) = ((harness.a.lid, harness.a.qpn), (harness.b.lid, harness.b.qpn));
     harness.a.connect(harness.devices.of(Role::Client), to_b, (a, b))?;
     harness.b.connect(harness.devices.of(Role::Server), to_a, (b, a))
