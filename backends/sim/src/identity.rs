@@ -85,16 +85,17 @@ impl PortIdentity {
     /// # Errors
     /// Another port of the switch has it; this one keeps its own.
     pub(crate) fn set_lid(&self, lid: u16) -> Result<(), LidTaken> {
+        let mut taken = self.lids.get().map(|table| table.taken());
         let own = self.lid();
-        if let Some(table) = self.lids.get()
+        if let Some(taken) = &mut taken
             && lid != own
         {
-            let mut taken = table.taken();
             if lid != NO_LID && !taken.insert(lid) {
                 return Err(LidTaken(lid));
             }
             taken.remove(&own);
         }
+        // Still locked: the port that takes the old identifier next must not find it here.
         self.lid.store(lid, Ordering::Relaxed);
         Ok(())
     }
@@ -176,6 +177,8 @@ impl PortIdentity {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     fn attached(lids: &Arc<LidTable>, lid: u16) -> Arc<PortIdentity> {
@@ -199,6 +202,32 @@ mod tests {
         assert_eq!(attached(&lids, 1).lid(), 1);
         assert_eq!(attached(&lids, 1).lid(), NO_LID, "the second to come");
         assert_eq!(attached(&Arc::default(), 1).lid(), 1, "at another switch");
+    }
+
+    #[test]
+    fn a_port_that_gives_up_a_lid_has_lost_it_when_another_takes_it() {
+        let lids = Arc::default();
+        let (first, second) = (attached(&lids, 1), attached(&lids, 2));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // The first may have 7.
+                    let _ = second.set_lid(7);
+                    let _ = second.set_lid(8);
+                }
+            });
+            let (mut taken, mut shared) = (0, 0);
+            for _ in 0..1_000_000 {
+                if first.set_lid(7).is_ok() {
+                    taken += 1;
+                    shared += u32::from(second.lid() == 7);
+                    first.set_lid(1).unwrap();
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(shared, 0, "both had LID 7 so many of {taken} times");
+        });
     }
 
     #[test]
