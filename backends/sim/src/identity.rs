@@ -164,8 +164,13 @@ impl PortIdentity {
 
     /// Returns whether the port is a member of the partition of a packet.
     pub(crate) fn shares_partition(&self, pkey: u16) -> bool {
+        self.matching_pkey(pkey).is_some()
+    }
+
+    /// Returns the port's own key of the partition of a packet, by which it answers. `None` if it is no member.
+    pub(crate) fn matching_pkey(&self, pkey: u16) -> Option<u16> {
         let used = self.pkeys.iter().take(self.used_pkeys.load(Ordering::Relaxed));
-        used.map(|own| own.load(Ordering::Relaxed)).any(|own| same_partition(own, pkey))
+        used.map(|own| own.load(Ordering::Relaxed)).find(|own| same_partition(*own, pkey))
     }
 
     /// Returns whether the switch lets a frame of this port in, or one for this port out: subnet management, and what is of a

@@ -43,7 +43,10 @@ impl Engine {
         // A port without a local identifier is at the other end of the cable.
         let dlid = if request.lrh.slid == NO_LID { PERMISSIVE_LID } else { request.lrh.slid };
         let lrh = Lrh { vl, sl: request.lrh.sl, dlid, slid: self.shared.identity.lid() };
-        let bth = Bth { dest_qpn: asked.source_qpn, solicited: false, ..request.bth };
+        // A full member answers a limited one as what it is itself: two limited members may not communicate (10.9.1.2).
+        let own_pkey = self.shared.identity.matching_pkey(request.bth.pkey).filter(|_| !to_subnet);
+        let pkey = own_pkey.unwrap_or(request.bth.pkey);
+        let bth = Bth { dest_qpn: asked.source_qpn, solicited: false, pkey, ..request.bth };
         let mut packet = Packet::new(lrh, bth);
         let qkey = if to_subnet { 0 } else { GENERAL_QKEY };
         packet.deth = Some(Deth { qkey, source_qpn: request.bth.dest_qpn });
