@@ -6,7 +6,7 @@ use super::Engine;
 use super::qp::Qp;
 use super::qp::context::Service;
 use super::resources::{MAX_FRAMES, QpResources, QpStep};
-use crate::packet::{Addressing, GENERAL_QPN, MULTICAST_QPN, PERMISSIVE_LID, Packet, SUBNET_QPN, same_partition};
+use crate::packet::{Addressing, GENERAL_QPN, MULTICAST_QPN, PERMISSIVE_LID, Packet, SUBNET_LANE, SUBNET_QPN, same_partition};
 use crate::registry::FIRST_QPN;
 use crate::step::StepContext;
 use crate::trace::Record;
@@ -31,11 +31,17 @@ impl Engine {
         if packet.payload.len() > usize::from(self.shared.config.max_mtu) {
             return self.drop_frame(ctx, "longer than the MTU of the port");
         }
-        if packet.is_multicast() {
-            return self.receive_multicast(ctx, &packet, frame.len());
+        if !packet.comes_from_a_port() {
+            return self.drop_frame(ctx, "its source is no port");
         }
         if !packet.keeps_subnet_lane() {
             return self.drop_frame(ctx, "virtual lane 15 is for queue pair 0 alone");
+        }
+        if packet.lrh.dlid == PERMISSIVE_LID && packet.lrh.vl != SUBNET_LANE {
+            return self.drop_frame(ctx, "the permissive LID is for subnet management alone");
+        }
+        if packet.is_multicast() {
+            return self.receive_multicast(ctx, &packet, frame.len());
         }
         if packet.grh.is_some_and(|route| !self.shared.identity.has_gid(route.dgid)) {
             return self.drop_frame(ctx, "its route ends at another GID");
@@ -71,7 +77,10 @@ impl Engine {
     /// matter.
     fn has_no_taker(&self, addressing: &Addressing) -> bool {
         let Addressing { lrh, dest_qpn, .. } = *addressing;
-        let ordinary = dest_qpn >= FIRST_QPN && !lrh.is_multicast();
+        if lrh.is_multicast() {
+            return dest_qpn != MULTICAST_QPN;
+        }
+        let ordinary = dest_qpn >= FIRST_QPN;
         ordinary && self.qps.get(&dest_qpn).is_none_or(|qp| !qp.accepts(addressing, &self.shared))
     }
 

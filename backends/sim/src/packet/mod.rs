@@ -409,6 +409,14 @@ impl<'a> Packet<'a> {
         self.bth.dest_qpn == MULTICAST_QPN && self.lrh.is_multicast()
     }
 
+    /// Returns whether the source can be a port's: a unicast LID. Only subnet management comes from a port without one.
+    pub fn comes_from_a_port(&self) -> bool {
+        match self.lrh.slid {
+            NO_LID => self.lrh.vl == SUBNET_LANE,
+            slid => slid < FIRST_MULTICAST_LID,
+        }
+    }
+
     /// Returns whether the packet keeps the rules of subnet management: queue pair 0 sends to queue pair 0, on virtual lane 15.
     /// Nothing else uses that lane (InfiniBand Architecture 7.6, 14.2.1).
     pub fn keeps_subnet_lane(&self) -> bool {

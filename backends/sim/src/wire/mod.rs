@@ -11,7 +11,7 @@ use std::time::Duration;
 use bareverbs::Instant;
 
 use crate::identity::{LidTable, PortIdentity};
-use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid};
+use crate::packet::{NO_LID, PERMISSIVE_LID, destination, is_multicast_lid, is_subnet_management};
 
 pub use faulty::{FaultyWire, WireFaults, WireStats};
 pub use probability::{Probability, ProbabilityError};
@@ -124,6 +124,10 @@ impl PerfectWire {
     fn route(&self, from: PortId, frame: &[u8]) -> Option<PortId> {
         let lid = destination(frame).filter(|lid| *lid != NO_LID)?;
         if lid == PERMISSIVE_LID {
+            // For the agent at the other end of the cable (IBTA 4.1.3).
+            if !is_subnet_management(frame) {
+                return None;
+            }
             return (0..self.ports.len()).map(PortId).find(|&port| port != from);
         }
         self.ports.iter().position(|port| port.lid() == lid).map(PortId)
@@ -201,6 +205,9 @@ mod tests {
         wire.send(start, a, frame(9, 3));
         wire.send(start, a, vec![0]);
         assert_eq!(wire.unroutable(), 2);
+        // The permissive LID leads to the other end of the cable, for subnet management alone.
+        assert_eq!(wire.destination(a, &frame(0xffff, 0)), Destination::Nowhere);
+        assert_eq!(wire.destination(a, &[0xf0, 0, 0xff, 0xff]), Destination::Port(b));
         let identity = PortIdentity::with_lid(4);
         let waiting = wire.attach(Arc::clone(&identity));
         identity.set_lid(0).unwrap();

@@ -1,7 +1,8 @@
 //! Datagrams for the agents of the port.
 
 use super::harness::*;
-use crate::packet::{Bth, Deth, Lrh, Opcode, Operation, Packet, Place, Transport};
+use crate::identity::PortIdentity;
+use crate::packet::{Bth, Deth, Grh, Lrh, MULTICAST_QPN, Opcode, Operation, Packet, Place, Transport};
 use bareverbs_mlx5_spec::{CmdOpcode, Qpc, QpcSt};
 
 /// Returns a request for the agents of LID 2: a class, the queue pair and the key that it is sent to.
@@ -146,4 +147,87 @@ fn answers_go_to_the_sender() {
         assert_eq!(answer.deth, Some(Deth { qkey, source_qpn: qpn }));
         assert_eq!(*answer.payload, [7; 256]);
     }
+}
+
+#[test]
+fn a_full_member_answers_a_limited_one() {
+    let mut host = Host::new(2);
+    let limited = PortIdentity::with_lid(9);
+    limited.set_pkeys(0, &[0x7fff]);
+    let mut request = request(4, 1, 0x8001_0000);
+    request.bth.pkey = 0x7fff;
+    host.with(|engine, ctx| engine.answer(ctx, &request, &[7; 256]));
+    let frame = host.engine.transmit().unwrap();
+    assert_eq!(Packet::decode(&frame).unwrap().bth.pkey, 0xffff);
+    assert!(limited.admits(&frame), "the switch lets it out");
+}
+
+#[test]
+fn frames_come_from_a_unicast_lid() {
+    let mut host = Host::new(2);
+    // Before it has a LID, a port may send subnet management.
+    for (qpn, qkey, slid, taken) in [
+        (1, 0x8001_0000, 9, true),
+        (1, 0x8001_0000, 0xbfff, true),
+        (1, 0x8001_0000, 0, false),
+        (1, 0x8001_0000, 0xc000, false),
+        (1, 0x8001_0000, 0xffff, false),
+        (0, 0, 0, true),
+        (0, 0, 0xc001, false),
+    ] {
+        let mut packet = request(if qpn == 0 { 1 } else { 4 }, qpn, qkey);
+        packet.lrh.slid = slid;
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
+        assert_eq!(host.engine.next_management_request().is_some(), taken, "from {slid:#x} to QP {qpn}");
+    }
+}
+
+#[test]
+fn the_permissive_lid_is_for_subnet_management_alone() {
+    let mut host = Host::new(2);
+    for (class, qpn, qkey, taken) in [(1, 0, 0, true), (4, 1, 0x8001_0000, false)] {
+        let mut packet = request(class, qpn, qkey);
+        packet.lrh.dlid = 0xffff;
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
+        assert_eq!(host.engine.next_management_request().is_some(), taken, "to QP {qpn}");
+    }
+    let mut ordinary = management_qp(&mut host, QpcSt::Ud, 7);
+    for (dlid, taken) in [(0xffff, false), (2, true)] {
+        let mut packet = request(7, ordinary.qpn, 7);
+        packet.lrh.dlid = dlid;
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
+        assert_eq!(host.poll(&mut ordinary.receive).is_some(), taken, "to LID {dlid:#x}");
+    }
+}
+
+#[test]
+fn frames_for_a_group_do_not_come_on_lane_15() {
+    let mut host = Host::new(2);
+    let mut member = management_qp(&mut host, QpcSt::Ud, 7);
+    let mut gid = [0; 16];
+    gid[0] = 0xff;
+    host.engine.attach_multicast(member.qpn, gid).unwrap();
+    for (vl, taken) in [(15, false), (0, true)] {
+        let mut packet = request(7, MULTICAST_QPN, 7);
+        (packet.lrh.vl, packet.lrh.dlid) = (vl, 0xc001);
+        packet.grh = Some(Grh { hop_limit: 1, dgid: gid, ..Grh::default() });
+        host.with(|engine, ctx| engine.receive(ctx, &packet.encode()));
+        assert_eq!(host.poll(&mut member.receive).is_some(), taken, "lane {vl}");
+    }
+}
+
+/// The ICRC of a frame that nothing takes is not computed, or a group frame would cost every port of the subnet that much.
+#[test]
+fn a_frame_that_nothing_takes_is_dropped_before_its_icrc() {
+    let mut host = Host::new(2);
+    for (dlid, qpn) in [(2, 0xab_cdef), (0xc001, 0xab_cdef), (0xc001, 1)] {
+        let mut packet = request(7, qpn, 7);
+        packet.lrh.dlid = dlid;
+        let mut frame = packet.encode();
+        *frame.last_mut().unwrap() ^= 1;
+        host.with(|engine, ctx| engine.receive(ctx, &frame));
+        let stats = host.engine.stats();
+        assert_eq!(stats.malformed, 0, "LID {dlid:#x}, QP {qpn:#x}");
+    }
+    assert_eq!(host.engine.stats().dropped, 3);
 }
