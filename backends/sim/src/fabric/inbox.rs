@@ -37,6 +37,15 @@ pub(super) enum Admission {
     Discard,
 }
 
+/// What a frame does that finds no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlowControl {
+    /// It waits, and its source with it.
+    Waits,
+    /// It is discarded.
+    None,
+}
+
 /// The frames of one source.
 #[derive(Debug, Default)]
 struct SourceQueue {
@@ -93,7 +102,7 @@ impl Inbox {
 
     /// Returns whether a frame that takes `len` bytes of memory may be sent while `in_flight` others of its source are on the
     /// wire.
-    pub(super) fn admit(&self, source: Source, len: usize, in_flight: usize, now: Instant) -> Admission {
+    pub(super) fn admit(&self, source: Source, len: usize, in_flight: usize, flow: FlowControl, now: Instant) -> Admission {
         let mut queues = self.queues();
         let Queues { queues, max_frames, max_bytes, discarded, .. } = &mut *queues;
         let Some(queue) = queues.get_mut(source.index()) else { return Admission::Discard };
@@ -103,6 +112,10 @@ impl Inbox {
         }
         if queue.frames.len() + in_flight < *max_frames && queue.bytes + len <= *max_bytes {
             return Admission::Pass;
+        }
+        if flow == FlowControl::None {
+            *discarded += 1;
+            return Admission::Discard;
         }
         let until = queue.full.get_or_insert(now).after(LIFETIME);
         if until > now {

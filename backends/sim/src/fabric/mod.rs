@@ -18,15 +18,16 @@ mod inbox;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use bareverbs::Instant;
+use parking_lot::MutexGuard;
 
-use self::inbox::{Admission, Inbox, Source};
+use self::inbox::{Admission, FlowControl, Inbox, Source};
 use crate::device::Device;
 use crate::fabric::frame_pool::{FramePool, MAX_FRAMES_PER_TURN, is_spare};
 use crate::host_memory::HostMemory;
-use crate::packet::NO_LID;
+use crate::packet::{NO_LID, is_subnet_management, source};
 use crate::trace::Tracer;
 use crate::wire::{Delivery, Destination, PortId, Wire};
 
@@ -77,8 +78,11 @@ struct Switch<W> {
 
 /// A wire, and an inbox at each of its ports.
 pub struct Fabric<W> {
-    switch: Mutex<Switch<W>>,
+    /// Fair, so that a sender to groups does not keep the others out.
+    switch: parking_lot::Mutex<Switch<W>>,
     inboxes: Vec<Inbox>,
+    /// Frames from and for each port that the switch did not pass.
+    filtered: Vec<AtomicU64>,
     /// Buffers of frames that came to one device, for those that another sends.
     frame_pool: Mutex<FramePool>,
     /// When the wire delivers next, in nanoseconds.
@@ -96,9 +100,20 @@ fn nanos(moment: Option<Instant>) -> u64 {
     moment.map_or(u64::MAX, Instant::as_nanos)
 }
 
+/// Returns whether the switch takes a frame from this port: its source is the LID that the port has now, and its partition one
+/// of the port's.
+fn admits_from(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
+    wire.identity(port).is_none_or(|identity| source(frame) == Some(identity.lid())) && admits(wire, port, frame)
+}
+
 /// Returns whether a frame belongs to a partition of this port, which sends or receives it.
 fn admits(wire: &impl Wire, port: PortId, frame: &[u8]) -> bool {
     wire.identity(port).is_none_or(|identity| identity.admits(frame))
+}
+
+/// Returns what becomes of a frame that finds no room: virtual lane 15 has no flow control (InfiniBand Architecture 7.6).
+fn flow_control(frame: &[u8]) -> FlowControl {
+    if is_subnet_management(frame) { FlowControl::None } else { FlowControl::Waits }
 }
 
 fn reach(reached: &mut Vec<PortId>, port: PortId) {
@@ -112,8 +127,9 @@ impl<W: Wire> Fabric<W> {
     pub fn new(wire: W, uplink: Option<Box<dyn Uplink + Send>>) -> Self {
         let wire_due = AtomicU64::new(nanos(wire.next_due()));
         Self {
-            switch: Mutex::new(Switch { wire, uplink }),
+            switch: parking_lot::Mutex::new(Switch { wire, uplink }),
             inboxes: Vec::new(),
+            filtered: Vec::new(),
             frame_pool: Mutex::new(FramePool::new(SPARE_FRAMES)),
             wire_due,
         }
@@ -123,6 +139,7 @@ impl<W: Wire> Fabric<W> {
     pub fn add_port(&mut self) -> Port {
         let id = PortId(self.inboxes.len());
         self.inboxes.push(Inbox::default());
+        self.filtered.push(AtomicU64::new(0));
         // Each source has its share of an inbox.
         let sources = self.sources();
         self.inboxes.iter().for_each(|inbox| inbox.divide(sources));
@@ -138,7 +155,7 @@ impl<W: Wire> Fabric<W> {
 
     /// Returns the wire, if this is the only reference to the fabric.
     pub fn wire_mut(&mut self) -> &mut W {
-        &mut self.switch.get_mut().unwrap_or_else(PoisonError::into_inner).wire
+        &mut self.switch.get_mut().wire
     }
 
     /// Ends the uplink.
@@ -151,8 +168,20 @@ impl<W: Wire> Fabric<W> {
         self.inboxes.get(port.0).map_or(0, Inbox::discarded)
     }
 
+    /// Returns the frames of a port that the switch dropped because the port is in another partition or no longer has their
+    /// source LID, and the frames to it of another partition. Copies of frames for groups are not counted.
+    pub fn filtered(&self, port: PortId) -> u64 {
+        self.filtered.get(port.0).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    fn count_filtered(&self, port: PortId) {
+        if let Some(count) = self.filtered.get(port.0) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn switch(&self) -> MutexGuard<'_, Switch<W>> {
-        self.switch.lock().unwrap_or_else(PoisonError::into_inner)
+        self.switch.lock()
     }
 
     /// Lets a device do a bounded piece of what is due at `now`, and moves its frames. Whether there was anything to do.
@@ -231,11 +260,11 @@ impl<W: Wire> Fabric<W> {
                     }
                 }
             }
-            Destination::Port(to) if !admits(&switch.wire, to, &frame) => {}
+            Destination::Port(to) if !admits(&switch.wire, to, &frame) => self.count_filtered(to),
             Destination::Port(to) => {
                 drop(switch);
                 let Some(inbox) = self.inboxes.get(to.0) else { return Ok(()) };
-                match inbox.admit(Source::Uplink, frame.capacity(), 0, now) {
+                match inbox.admit(Source::Uplink, frame.capacity(), 0, flow_control(&frame), now) {
                     Admission::Pass => {
                         inbox.push(Source::Uplink, frame, false);
                         reached(to);
@@ -321,14 +350,21 @@ impl<W: Wire> Fabric<W> {
             }
             let mut switch = self.switch();
             while let Some(frame) = port.outgoing.pop_front() {
-                if !admits(&switch.wire, port.id, &frame) {
+                if !admits_from(&switch.wire, port.id, &frame) {
+                    self.count_filtered(port.id);
                     sent = true;
                     continue;
                 }
+                let group = matches!(switch.wire.destination(port.id, &frame), Destination::Everyone(_));
                 match self.admit(&switch.wire, port.id, &frame, now) {
                     Admission::Pass => {
                         switch.send(now, port.id, frame);
                         sent = true;
+                        if group {
+                            // It was copied for each port. The others have their turn before the next one.
+                            self.deliver_from(&mut switch.wire, now, &mut port.reached);
+                            MutexGuard::bump(&mut switch);
+                        }
                     }
                     Admission::Discard => sent = true,
                     Admission::Wait(until) => {
@@ -347,12 +383,17 @@ impl<W: Wire> Fabric<W> {
     fn admit(&self, wire: &W, from: PortId, frame: &Vec<u8>, now: Instant) -> Admission {
         match wire.destination(from, frame) {
             Destination::Port(to) => match self.inboxes.get(to.0) {
-                Some(inbox) => inbox.admit(Source::Port(from), frame.capacity(), wire.in_flight(from), now),
+                Some(inbox) => {
+                    inbox.admit(Source::Port(from), frame.capacity(), wire.in_flight(from), flow_control(frame), now)
+                }
                 None => Admission::Pass,
             },
             // A group waits for none of its members, but on the wire there are no more copies than they have room for.
             Destination::Everyone(_) => match wire.next_due() {
-                Some(due) if wire.in_flight(from) >= self.group_room() => Admission::Wait(due),
+                Some(due) if wire.in_flight(from) >= self.group_room() => match flow_control(frame) {
+                    FlowControl::Waits => Admission::Wait(due),
+                    FlowControl::None => Admission::Discard,
+                },
                 _ => Admission::Pass,
             },
             Destination::Nowhere => Admission::Pass,
@@ -371,10 +412,10 @@ impl<W: Wire> Fabric<W> {
 
     fn deliver_from(&self, wire: &mut W, now: Instant, reached: &mut Vec<PortId>) {
         while let Some(Delivery { from, to, frame, group }) = wire.deliver(now) {
-            if let Some(inbox) = self.inboxes.get(to.0)
-                && admits(wire, to, &frame)
-                && inbox.push(Source::Port(from), frame, group)
-            {
+            let Some(inbox) = self.inboxes.get(to.0) else { continue };
+            if !admits(wire, to, &frame) {
+                self.count_filtered(to);
+            } else if inbox.push(Source::Port(from), frame, group) {
                 reach(reached, to);
             }
         }

@@ -19,17 +19,19 @@ impl HostMemory for NoMemory {
     }
 }
 
-/// Returns a frame for a local identifier, with a mark.
-fn frame(dlid: u16, mark: u32) -> Vec<u8> {
-    let [high, low] = dlid.to_be_bytes();
-    let mut frame = vec![0, 0, high, low];
+/// Returns a frame from a local identifier for another one, with a mark.
+fn frame(slid: u16, dlid: u16, mark: u32) -> Vec<u8> {
+    let mut frame = vec![0, 0];
+    frame.extend(dlid.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(slid.to_be_bytes());
     frame.extend(mark.to_be_bytes());
     frame.resize(64, 0);
     frame
 }
 
 fn mark(frame: &[u8]) -> u32 {
-    u32::from_be_bytes(frame[4..8].try_into().unwrap())
+    u32::from_be_bytes(frame[8..12].try_into().unwrap())
 }
 
 /// Devices with the LIDs from 1 on, which send only what the tests give their ports.
@@ -61,7 +63,7 @@ impl Rig {
 
     /// Has a device's port send frames with marks from 0 on, as far as there is room now.
     fn send(&mut self, from: usize, dlid: u16, count: u32) {
-        self.devices[from].0.outgoing.extend((0..count).map(|number| frame(dlid, number)));
+        self.devices[from].0.outgoing.extend((0..count).map(|number| frame(from as u16 + 1, dlid, number)));
         self.step(from);
     }
 
@@ -150,7 +152,7 @@ fn one_sender_does_not_crowd_out_another() {
     assert_eq!(rig.waiting(b), 0);
     assert_eq!(rig.take(c, 10), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4], "one of each in turn");
     // Long frames are bounded by their bytes.
-    let long = vec![frame(1, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MAX_FRAMES];
+    let long = vec![frame(2, 1, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MAX_FRAMES];
     rig.devices[b].0.outgoing.extend(long);
     rig.step(b);
     let held: usize = (0..MAX_FRAMES).map_while(|_| rig.take(a, 1).pop()).count();
@@ -162,14 +164,14 @@ fn frames_from_elsewhere_wait_for_room_too() {
     let mut rig = Rig::new(1);
     let mut reached = 0;
     let refused = (0..2 * MAX_FRAMES as u32).find(|&number| {
-        let arrived = rig.fabric.arrive(frame(1, number), rig.now, |_| reached += 1);
+        let arrived = rig.fabric.arrive(frame(9, 1, number), rig.now, |_| reached += 1);
         arrived.is_err()
     });
     let most = refused.expect("there is an end");
     assert_eq!(reached, most);
     assert_eq!(rig.take(0, MAX_FRAMES).len() as u32, most);
-    assert!(rig.fabric.arrive(frame(1, 0), rig.now, |_| {}).is_ok());
-    assert!(rig.fabric.arrive(frame(9, 0), rig.now, |_| reached = 0).is_ok() && reached > 0, "for no port here");
+    assert!(rig.fabric.arrive(frame(9, 1, 0), rig.now, |_| {}).is_ok());
+    assert!(rig.fabric.arrive(frame(8, 9, 0), rig.now, |_| reached = 0).is_ok() && reached > 0, "for no port here");
 }
 
 /// A local identifier of a group.
@@ -202,7 +204,7 @@ fn copies_for_a_group_take_room_on_the_wire() {
 #[test]
 fn long_frames_for_a_group_are_bounded_by_their_bytes() {
     let mut rig = Rig::new(2);
-    let long = vec![frame(GROUP, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MAX_FRAMES];
+    let long = vec![frame(1, GROUP, 0).into_iter().chain([0; 4096]).collect::<Vec<u8>>(); MAX_FRAMES];
     rig.devices[0].0.outgoing.extend(long);
     while rig.waiting(0) > 0 {
         rig.step(0);
@@ -219,7 +221,7 @@ fn buffers_of_long_frames_go_round() {
     let mut rig = Rig::new(2);
     let long = |number| {
         let mut long = Vec::with_capacity(CAPACITY);
-        long.extend(frame(2, number));
+        long.extend(frame(1, 2, number));
         long.resize(4200, 0);
         long
     };
@@ -289,6 +291,136 @@ fn frames_stay_within_the_partitions_of_both_ports() {
     rig.devices[a].0.outgoing.push_back(management);
     rig.step(a);
     assert_eq!(came(&mut rig), [0, 1, 0]);
+}
+
+#[test]
+fn frames_that_the_switch_filters_are_counted_at_the_port_that_does_not_fit() {
+    let (a, b) = (PortId(0), PortId(1));
+    let mut rig = Rig::new(2);
+    rig.devices[1].1.identity().set_pkeys(0, &[0x8002]);
+    let filtered = |rig: &Rig| (rig.fabric.filtered(a), rig.fabric.filtered(b));
+    for (pkey, expected) in [(0xffff, (0, 1)), (0x8001, (1, 1)), (0x8001, (2, 1))] {
+        rig.devices[0].0.outgoing.push_back(packet(1, 2, pkey));
+        rig.step(0);
+        assert_eq!(filtered(&rig), expected);
+    }
+    rig.fabric.arrive(packet(9, 2, 0x8001), rig.now, |_| {}).unwrap();
+    assert_eq!(filtered(&rig), (2, 2));
+    // Two that fit.
+    rig.fabric.arrive(packet(9, 2, 0x8002), rig.now, |_| {}).unwrap();
+    rig.devices[0].0.outgoing.push_back(packet(1, 1, 0xffff));
+    rig.step(0);
+    assert_eq!((filtered(&rig), rig.take(0, 64).len(), rig.take(1, 64).len()), ((2, 2), 1, 1));
+}
+
+#[test]
+fn a_frame_with_a_lid_that_its_port_no_longer_has_is_dropped() {
+    let mut rig = Rig::new(3);
+    let count = |rig: &mut Rig| [1, 2].map(|at| rig.take(at, 64).len());
+    // It was built before the manager moved the port, whose LID another one has now.
+    let old = packet(1, 3, 0xffff);
+    rig.devices[0].1.identity().set_lid(7).unwrap();
+    rig.devices[1].1.identity().set_lid(1).unwrap();
+    rig.devices[0].0.outgoing.extend([old, packet(1, GROUP, 0xffff)]);
+    rig.step(0);
+    assert_eq!((count(&mut rig), rig.waiting(0), rig.fabric.filtered(PortId(0))), ([0, 0], 0, 2));
+    rig.devices[0].0.outgoing.push_back(packet(7, 3, 0xffff));
+    rig.step(0);
+    assert_eq!(count(&mut rig), [0, 1]);
+}
+
+#[test]
+fn subnet_management_does_not_wait_for_room() {
+    let (a, b, c) = (0, 1, 2);
+    let mut rig = Rig::new(3);
+    rig.send(a, 2, MAX_FRAMES as u32);
+    rig.take(b, 64);
+    rig.step(a);
+    let waiting = rig.waiting(a);
+    assert!(waiting > 0, "data waits");
+    // The full queue of b does not keep it from c, and the frame for b is lost.
+    rig.devices[a].0.outgoing.clear();
+    let lane_15 = |dlid| {
+        let mut frame = packet(1, dlid, 0);
+        frame[0] = 15 << 4;
+        frame
+    };
+    let before = rig.fabric.discarded(PortId(b));
+    rig.devices[a].0.outgoing.extend([lane_15(2), lane_15(3)]);
+    rig.step(a);
+    assert_eq!((rig.waiting(a), rig.take(c, 64).len()), (0, 1));
+    assert_eq!(rig.fabric.discarded(PortId(b)), before + 1);
+    // The link of another server does not wait for it either.
+    while rig.fabric.arrive(packet(9, 2, 0xffff), rig.now, |_| {}).is_ok() {}
+    assert_eq!(rig.fabric.arrive(lane_15(2), rig.now, |_| {}), Ok(()));
+}
+
+#[test]
+fn a_frame_for_a_group_is_copied_for_members_of_its_partition_alone() {
+    let mut rig = Rig::with_latency(4, Duration::from_micros(1));
+    for (at, pkey) in [(0, 0x8001), (1, 0x8001), (2, 0x8002), (3, 0x8002)] {
+        rig.devices[at].1.identity().set_pkeys(0, &[pkey]);
+    }
+    rig.devices[0].0.outgoing.push_back(packet(1, GROUP, 0x8001));
+    rig.step(0);
+    assert_eq!(rig.fabric.wire_mut().in_flight(PortId(0)), 1);
+}
+
+/// A wire on which each frame for a group keeps the switch busy for a while.
+struct SlowWire(PerfectWire);
+
+impl Wire for SlowWire {
+    fn send(&mut self, now: Instant, from: PortId, frame: Vec<u8>) {
+        std::thread::sleep(Duration::from_millis(2));
+        self.0.send(now, from, frame);
+    }
+
+    fn deliver(&mut self, now: Instant) -> Option<Delivery> {
+        self.0.deliver(now)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.0.next_due()
+    }
+
+    fn identity(&self, port: PortId) -> Option<&crate::identity::PortIdentity> {
+        self.0.identity(port)
+    }
+
+    fn destination(&self, from: PortId, frame: &[u8]) -> Destination {
+        self.0.destination(from, frame)
+    }
+
+    fn in_flight(&self, from: PortId) -> usize {
+        self.0.in_flight(from)
+    }
+}
+
+#[test]
+fn the_switch_serves_others_between_two_frames_for_a_group() {
+    let mut wire = SlowWire(PerfectWire::new(Duration::ZERO));
+    let mut device = Device::new(DeviceConfig::with_lid(1), Box::new(NoMemory));
+    wire.0.attach(device.identity());
+    let mut fabric = Fabric::new(wire, None);
+    let mut port = fabric.add_port();
+    fabric.step(&mut port, &mut device, Instant::from_nanos(1_000_000));
+    port.outgoing.extend((0..BATCH as u32).map(|number| frame(1, GROUP, number)));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let served = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut served = 0;
+            while !done.load(Ordering::Relaxed) {
+                fabric.has_lid(1);
+                served += 1;
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            served
+        });
+        fabric.step(&mut port, &mut device, Instant::from_nanos(2_000_000));
+        done.store(true, Ordering::Relaxed);
+        other.join().unwrap()
+    });
+    assert!(served >= BATCH / 4, "{served} times while {BATCH} frames were sent");
 }
 
 #[test]

@@ -147,6 +147,10 @@ impl Wire for PerfectWire {
             Destination::Port(to) => self.carry(now, Delivery { from, to, frame, group: false }),
             Destination::Everyone(_) => {
                 for to in (0..self.ports.len()).map(PortId).filter(|&port| port != from) {
+                    // A copy for a port of another partition would be made only to be dropped.
+                    if !self.identity(to).is_some_and(|identity| identity.admits(&frame)) {
+                        continue;
+                    }
                     self.carry(now, Delivery { from, to, frame: frame.clone(), group: true });
                 }
             }
