@@ -309,18 +309,29 @@ mod tests {
 
     #[test]
     fn the_first_error_is_kept() {
-        struct Broken;
+        /// Fails in a different way each time.
+        struct Broken {
+            errors: std::vec::IntoIter<io::ErrorKind>,
+        }
         impl Write for Broken {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::BrokenPipe.into())
+                let error = self.errors.next().unwrap_or(io::ErrorKind::Other);
+                Err(error.into())
             }
             fn flush(&mut self) -> io::Result<()> {
                 Ok(())
             }
         }
-        let writer = Writer::new("test", Box::new(Broken), WhenFull::Wait).unwrap();
-        (0..20_000).for_each(|_| writer.line("x".into()));
-        let error = writer.finish(Duration::from_secs(60)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        for (errors, kept) in [
+            (vec![io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded], Err(io::ErrorKind::StorageFull)),
+            // The reader of a pipe has had enough: no failure, and nothing is written any more.
+            (vec![io::ErrorKind::BrokenPipe, io::ErrorKind::StorageFull], Ok(())),
+        ] {
+            let broken = Broken { errors: errors.into_iter() };
+            let writer = Writer::new("test", Box::new(broken), WhenFull::Wait).unwrap();
+            (0..20_000).for_each(|_| writer.line("x".into()));
+            let finished = writer.finish(Duration::from_secs(60));
+            assert_eq!(finished.map_err(|error| error.kind()), kept);
+        }
     }
 }
