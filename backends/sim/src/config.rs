@@ -120,6 +120,9 @@ pub struct DeviceConfig {
     /// Whether the port waits for a subnet manager (IBTA 14.4): it comes up without local identifier, in state Init, where
     /// nothing but subnet management passes. Otherwise it is active from the start, and takes nothing from a manager.
     pub managed: bool,
+    /// Management key (M_Key) that a managed port has from the start, 0 for none. With a key the port starts protected
+    /// (`M_KeyProtectBits` 2, IBTA 14.2.4): only a subnet manager with the same key configures or reads it.
+    pub m_key: u64,
     /// Local identifier of the subnet manager.
     pub sm_lid: u16,
     /// Node description, cut off at 64 bytes.
@@ -175,6 +178,7 @@ impl DeviceConfig {
             gid_prefix: LINK_LOCAL_PREFIX,
             lid,
             managed: false,
+            m_key: 0,
             sm_lid: 1,
             node_description: format!("bareverbs simulated device {lid}"),
             mtu: 4096,
@@ -214,6 +218,9 @@ pub enum ConfigError {
         /// Local identifier asked for.
         lid: u16,
     },
+    /// More than two ports on a wire with a managed one. A subnet manager finds ports by directed routes, and no switch's
+    /// agent is there to lead them to a third port.
+    ManagedPorts,
     /// There is no such MTU.
     Mtu {
         /// Bytes asked for.
@@ -236,6 +243,11 @@ impl fmt::Display for ConfigError {
         match self {
             Self::Lid { lid } => write!(f, "LID {lid:#x}: a port that is not managed needs one from 1 to {MAX_UNICAST_LID:#x}"),
             Self::LidTaken { lid } => write!(f, "LID {lid:#x}: another device has it"),
+            Self::ManagedPorts => write!(
+                f,
+                "more than two ports on the wire of a managed port: a subnet manager finds no third one, as the simulated \
+                 switch has no management agent"
+            ),
             Self::Mtu { mtu } => write!(f, "an MTU of {mtu} bytes: there are 256, 512, 1024, 2048 and 4096"),
             Self::Vectors { vectors } => write!(f, "{vectors} MSI-X vectors: a device has 1 to 256"),
             Self::MemoryLimit { bytes } => {
@@ -272,6 +284,19 @@ impl DeviceConfig {
     /// Whether two devices could not be told apart on one wire: both have the same local identifier from the start.
     pub(crate) fn collides(&self, other: &Self) -> bool {
         !self.managed && !other.managed && self.lid == other.lid
+    }
+
+    /// Checks that a subnet manager can find the managed ports among all ports of a wire.
+    ///
+    /// # Errors
+    /// [`ConfigError::ManagedPorts`].
+    pub fn check_wire<'a>(ports: impl IntoIterator<Item = &'a Self>) -> Result<(), ConfigError> {
+        let (mut count, mut managed) = (0, false);
+        for port in ports {
+            count += 1;
+            managed |= port.managed;
+        }
+        if managed && count > 2 { Err(ConfigError::ManagedPorts) } else { Ok(()) }
     }
 }
 
@@ -314,5 +339,19 @@ mod tests {
         let error = world.add(DeviceConfig::with_lid(7)).map(drop).unwrap_err();
         assert_eq!((error, error.to_string().as_str()), (ConfigError::LidTaken { lid: 7 }, "LID 0x7: another device has it"));
         world.add(DeviceConfig::with_lid(8)).unwrap();
+    }
+
+    #[test]
+    fn a_wire_with_a_managed_port_has_two_ports_at_most() {
+        let managed = with(|config| config.managed = true);
+        let world = World::new(WorldConfig::default());
+        world.add(managed.clone()).unwrap();
+        world.add(managed.clone()).unwrap();
+        for third in [managed.clone(), DeviceConfig::with_lid(3)] {
+            assert_eq!(world.add(third).map(drop), Err(ConfigError::ManagedPorts));
+        }
+        let world = World::new(WorldConfig::default());
+        (1..=3).for_each(|lid| drop(world.add(DeviceConfig::with_lid(lid)).unwrap()));
+        assert_eq!(world.add(managed).map(drop), Err(ConfigError::ManagedPorts));
     }
 }

@@ -389,6 +389,12 @@ impl<M: HostMemory, T: Tracer + 'static> Device<M, T> {
         self.after_work();
     }
 
+    /// Gives a managed port the M_Key, protection and lease that it had at the start ([`DeviceConfig::m_key`]), after a manager
+    /// that is gone, or none, has locked it.
+    pub fn release_management_key(&mut self) {
+        self.firmware.port.release_management_key(&self.firmware.config);
+    }
+
     /// Returns whether the port is active: it carries frames.
     pub fn link_is_up(&self) -> bool {
         self.firmware.port.is_active()

@@ -70,6 +70,16 @@ pub(crate) enum Admission {
 }
 
 impl ManagementKey {
+    /// Returns the key of a port at the start. It protects the port from others, which may not even read it.
+    fn initial(config: &DeviceConfig) -> Self {
+        /// `M_KeyProtectBits` with which attributes are not read without the key (IBTA 14.2.4).
+        const NO_READING: u8 = 2;
+        match config.m_key {
+            key if key != 0 && config.managed => Self { key, protection: NO_READING, ..Self::default() },
+            _ => Self::default(),
+        }
+    }
+
     fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
         if self.expires.is_some_and(|due| due <= now) {
             (self.protection, self.expires) = (0, None);
@@ -154,7 +164,7 @@ impl Port {
             admin_up: true,
             managed: config.managed,
             state: if config.managed { state::INIT } else { state::ACTIVE },
-            management_key: ManagementKey::default(),
+            management_key: ManagementKey::initial(config),
             stats: PortStats::default(),
             cleared_violations: [0; 2],
             changes: Vec::new(),
@@ -223,6 +233,11 @@ impl Port {
     /// Returns what a subnet management packet with this key, which sets something or not, may do.
     pub(crate) fn admit(&mut self, key: u64, set: bool, now: Instant) -> Admission {
         self.management_key.admit(key, set, now)
+    }
+
+    /// Gives the port the key, protection and lease of its start: whoever set others is locked out, not the manager.
+    pub(crate) fn release_management_key(&mut self, config: &DeviceConfig) {
+        self.management_key = ManagementKey { violations: self.management_key.violations, ..ManagementKey::initial(config) };
     }
 
     /// Returns what the port's own host may read without the key.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::control_line::{Action, COMMANDS, ControlLine, parse};
 use crate::device_slot::DeviceSlot;
-use crate::devices::DeviceHandle;
+use crate::devices::{DeviceHandle, Dropped};
 use crate::error::Gone;
 use crate::log::Log;
 use crate::malloc_stats::bytes_in_use;
@@ -23,10 +23,10 @@ const MAX_LINE: u64 = 4096;
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Applies an action to a device and returns the reply.
-pub(crate) fn apply(slot: &mut DeviceSlot, action: Action) -> String {
+pub(crate) fn apply(slot: &mut DeviceSlot, dropped: Dropped, action: Action) -> String {
     match action {
         Action::Counts => return slot.left(),
-        Action::Stats { json } => return stats(slot, json),
+        Action::Stats { json } => return stats(slot, dropped, json),
         // A card that is inserted is in the state after power-on.
         Action::Remove { removed: false } => slot.reset(),
         _ => {}
@@ -36,7 +36,7 @@ pub(crate) fn apply(slot: &mut DeviceSlot, action: Action) -> String {
 }
 
 /// Returns the counters of a device since the server started.
-fn stats(slot: &DeviceSlot, json: bool) -> String {
+fn stats(slot: &DeviceSlot, dropped: Dropped, json: bool) -> String {
     let stats = slot.device.stats();
     let numbers = [
         ("commands", stats.commands),
@@ -44,6 +44,8 @@ fn stats(slot: &DeviceSlot, json: bool) -> String {
         ("interrupts", stats.interrupts),
         ("frames_sent", stats.frames_sent),
         ("frames_received", stats.frames_received),
+        ("frames_discarded", dropped.discarded),
+        ("frames_filtered", dropped.filtered),
     ];
     if json {
         let numbers = numbers.into_iter().map(|(name, number)| (name.to_owned(), number.into()));
@@ -127,7 +129,8 @@ fn execute(devices: &[(u16, DeviceHandle)], line: &str) -> Result<String, Gone> 
     };
     match devices.iter().find(|(known, _)| *known == lid) {
         Some((_, handle)) => {
-            let done = handle.ask_within(DEVICE_TIMEOUT, move |slot| apply(slot, act))?;
+            let dropped = handle.dropped();
+            let done = handle.ask_within(DEVICE_TIMEOUT, move |slot| apply(slot, dropped, act))?;
             Ok(done.unwrap_or_else(|| {
                 "not done: the device waits for its client's memory, or for a file that takes no more lines".into()
             }))

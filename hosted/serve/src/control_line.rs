@@ -14,7 +14,7 @@ use crate::parse_number::parse_number;
 pub(crate) const COMMANDS: &str = "link LID up|down, health LID SYNDROME [fatal], freeze LID, thaw LID, remove LID, insert LID, \
                         stick LID OPCODE, refuse LID OPCODE STATUS [SYNDROME], deliver LID OPCODE STATUS, drop-cqe LID CQN, \
                         repeat-cqe LID CQN, wrong-owner LID CQN, foreign-qpn LID CQN QPN, wrong-counter LID CQN COUNTER, \
-                        cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, counts LID, stats LID [json], memory, \
+                        cqe-opcode LID CQN OPCODE, lose-interrupt LID VECTOR, event-type LID TYPE, release LID, counts LID, stats LID [json], memory, \
                         mark TEXT";
 
 /// An action on a device.
@@ -42,6 +42,8 @@ pub enum Action {
         /// Whether it is removed.
         removed: bool,
     },
+    /// Gives a managed port the M_Key and protection of its start.
+    Release,
     /// Injects a fault once.
     Arm(Fault),
     /// Replies with the numbers of objects of the device.
@@ -63,6 +65,7 @@ impl Action {
             }
             Self::Freeze { frozen } => device.freeze_health(frozen),
             Self::Remove { removed } => device.set_removed(removed),
+            Self::Release => device.release_management_key(),
             Self::Arm(fault) => device.faults_mut().arm(fault),
             Self::Counts | Self::Stats { .. } => return false,
         }
@@ -71,7 +74,7 @@ impl Action {
 
     /// Returns whether the effect persists across a reset of the device.
     pub fn lasts(self) -> bool {
-        matches!(self, Self::Link { .. } | Self::Remove { .. } | Self::Arm(_))
+        matches!(self, Self::Link { .. } | Self::Remove { .. } | Self::Release | Self::Arm(_))
     }
 }
 
@@ -154,6 +157,7 @@ fn parse_act(name: &str, rest: &[&str]) -> Option<Action> {
         ("thaw", []) => Action::Freeze { frozen: false },
         ("remove", []) => Action::Remove { removed: true },
         ("insert", []) => Action::Remove { removed: false },
+        ("release", []) => Action::Release,
         ("counts", []) => Action::Counts,
         ("stats", []) => Action::Stats { json: false },
         ("stats", ["json"]) => Action::Stats { json: true },
@@ -188,6 +192,7 @@ mod tests {
         let refused = Fault::CommandStatus { opcode: 0x800, status: 15, syndrome: 0x12_3456 };
         assert_eq!(parse("refuse 1 0x800 0xf 0x123456"), line(1, Action::Arm(refused)));
         assert_eq!(parse("foreign-qpn 1 3 0x1000"), line(1, Action::Arm(Fault::ForeignQpn { cqn: 3, qpn: 0x1000 })));
+        assert_eq!(parse("release 2"), line(2, Action::Release));
         assert_eq!(parse("counts 65535"), line(0xffff, Action::Counts));
         let wrong = ["", "link", "link 1", "link x up", "link 1 up now", "health 1 256", "dance 1", "remove 1 2", "stick 1 x"];
         assert_eq!(parse("dance 1"), Err(ParseError::Name("dance".into())));

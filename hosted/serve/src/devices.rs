@@ -42,6 +42,15 @@ struct Shared {
     end: (Mutex<()>, Condvar),
 }
 
+/// Frames that the switch dropped at the port of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// The device did not take them in time.
+    pub(crate) discarded: u64,
+    /// Of another partition, or with a source LID that the port does not have.
+    pub(crate) filtered: u64,
+}
+
 /// Access to one device from any thread.
 #[derive(Clone)]
 pub(crate) struct DeviceHandle {
@@ -114,6 +123,12 @@ impl DeviceHandle {
         self.served()?;
         let shared = &self.shared;
         Ok(shared.fabric.arrive(frame, shared.now(), |port| shared.reach(port)).err())
+    }
+
+    /// Returns the frames that the switch dropped at the port of the device.
+    pub(crate) fn dropped(&self) -> Dropped {
+        let (fabric, port) = (&self.shared.fabric, PortId(self.device));
+        Dropped { discarded: fabric.discarded(port), filtered: fabric.filtered(port) }
     }
 
     /// Returns whether a device of this process has this LID now.

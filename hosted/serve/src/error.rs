@@ -39,6 +39,8 @@ pub enum ServeError {
         /// The invalid part of the configuration.
         error: ConfigError,
     },
+    /// The devices cannot be on one wire.
+    Wire(ConfigError),
     /// The same LID was given to two devices.
     LidTwice(u16),
     /// The limit of file descriptors is too low for the devices.
@@ -71,6 +73,7 @@ impl fmt::Display for ServeError {
             Self::NoDevices => write!(f, "no device to serve"),
             Self::Lid(lid) => write!(f, "LID {lid:#x}: not between 1 and {MAX_LID:#x}"),
             Self::Config { lid, error } => write!(f, "the device with LID {lid}: {error}"),
+            Self::Wire(error) => write!(f, "{error}"),
             Self::LidTwice(lid) => write!(f, "two devices have LID {lid:#x}"),
             Self::Descriptors { limit, least } => {
                 write!(f, "that many devices need {least} file descriptors, and {limit} are allowed (ulimit -Hn, LimitNOFILE=)")

@@ -18,7 +18,7 @@ use crate::config::{ControlInput, MAX_LID, ServedDevice, ServerConfig};
 use crate::control::{self, Control};
 use crate::control_line::ControlLine;
 use crate::device_slot::{DeviceSlot, LineOutputs};
-use crate::devices::{DeviceHandle, Devices, Ended, Running};
+use crate::devices::{DeviceHandle, Devices, Dropped, Ended, Running};
 use crate::error::ServeError;
 use crate::fd_limits;
 use crate::interrupts::{self, Vectors};
@@ -89,6 +89,7 @@ impl Server {
         for ServedDevice { config: device, .. } in &config.devices {
             device.check().map_err(|error| ServeError::Config { lid: device.lid, error })?;
         }
+        DeviceConfig::check_wire(config.devices.iter().map(|device| &device.config)).map_err(ServeError::Wire)?;
         let most_vectors = config.devices.iter().map(|device| device.config.vectors).max().unwrap_or_default();
         let files = fd_limits::files(fd_limits::descriptor_limit(), config.devices.len(), most_vectors)?;
         check_paths(&config)?;
@@ -359,7 +360,7 @@ fn execute(lines: &[ControlLine], slots: &mut [(DeviceSlot, Vectors)]) -> Result
     for ControlLine { lid, act } in lines {
         let slot = slots.iter_mut().find(|(slot, _)| slot.device.config().lid == *lid);
         let (slot, _) = slot.ok_or(ServeError::NoSuchLid(*lid))?;
-        control::apply(slot, *act);
+        control::apply(slot, Dropped::default(), *act);
     }
     Ok(())
 }

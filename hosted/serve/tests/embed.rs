@@ -1,6 +1,8 @@
 //! Embeds a server in a program: starts it, uses it from a vfio-user client, stops it, and starts it again.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -102,6 +104,10 @@ fn a_server_that_cannot_start_leaves_nothing() {
     assert!(matches!(start(devices(folder.path(), &[0])), Err(ServeError::Lid(0))));
     assert!(matches!(start(devices(folder.path(), &[0xbf00])), Err(ServeError::Lid(0xbf00))));
     assert!(matches!(start(devices(folder.path(), &[5, 6, 5])), Err(ServeError::LidTwice(5))));
+    let mut managed = devices(folder.path(), &[5, 6, 7]);
+    managed.iter_mut().for_each(|device| device.config.managed = true);
+    let refused = start(managed).unwrap_err();
+    assert!(refused.to_string().contains("no third one"), "{refused}");
     let twice =
         devices(folder.path(), &[5, 6]).into_iter().map(|device| ServedDevice { socket: folder.path().join("a"), ..device });
     assert!(matches!(start(twice.collect()), Err(ServeError::Twice(_))));
@@ -109,4 +115,27 @@ fn a_server_that_cannot_start_leaves_nothing() {
     std::fs::write(folder.path().join("cx8"), "").unwrap();
     assert!(matches!(start(devices(folder.path(), &[7, 8])), Err(ServeError::NotASocket(_))));
     assert!(!folder.path().join("cx7").exists());
+}
+
+/// The reply to a line of the control socket.
+fn control(path: &Path, line: &str) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+    let mut reply = String::new();
+    BufReader::new(stream).read_line(&mut reply).unwrap();
+    reply.trim_end().to_owned()
+}
+
+#[test]
+fn the_control_socket_releases_ports_and_reports_what_the_switch_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control");
+    let mut devices = devices(folder.path(), &[0x721, 0x722]);
+    devices.iter_mut().for_each(|device| (device.config.managed, device.config.m_key) = (true, 7));
+    let server =
+        Server::start(ServerConfig { control: Some(ControlInput::Socket(path.clone())), ..ServerConfig::new(devices) })
+            .unwrap();
+    assert_eq!(control(&path, "release 0x721"), "done");
+    assert!(control(&path, "stats 0x721").ends_with("frames_received=0 frames_discarded=0 frames_filtered=0"));
+    server.stop();
 }

@@ -99,6 +99,10 @@ pub struct PortArgs {
     /// Without this no guest can change another's port
     #[arg(long)]
     pub managed: bool,
+    /// M_Key that managed ports have from the start: no guest without it configures them. The subnet manager needs the same one
+    /// (m_key and m_key_protection_level 2 of opensm)
+    #[arg(long, value_name = "KEY", default_value = "0", requires = "managed", value_parser = parse_number::<u64>)]
+    pub m_key: u64,
     /// The cables are out at the start; --control puts them in
     #[arg(long)]
     pub link_down: bool,

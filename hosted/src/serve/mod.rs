@@ -134,6 +134,7 @@ fn device_config(args: &ServeArgs, number: usize) -> Result<DeviceConfig, UsageE
         gid_prefix: port.gid_prefix,
         sm_lid: port.sm_lid,
         managed: port.managed,
+        m_key: port.m_key,
         mtu: port.mtu.parse().unwrap_or(defaults.mtu),
         link_width: port.width.0,
         link_speed: port.speed.0,

@@ -58,13 +58,16 @@ impl World {
     /// Adds a host with a device on the wire, enabled as a kernel leaves it to a driver.
     ///
     /// # Errors
-    /// The device cannot be as `config` says ([`DeviceConfig::check`]), or another one here has its local identifier.
+    /// The device cannot be as `config` says ([`DeviceConfig::check`]), another one here has its local identifier, or there are
+    /// more ports than a managed one may have beside it ([`DeviceConfig::check_wire`]).
     pub fn add(&self, config: DeviceConfig) -> Result<Host, ConfigError> {
         config.check()?;
         let is_taken = self.state.with(|subnet| subnet.devices.iter().any(|(_, other)| config.collides(other.config())));
         if is_taken {
             return Err(ConfigError::LidTaken { lid: config.lid });
         }
+        self.state
+            .with(|subnet| DeviceConfig::check_wire(subnet.devices.iter().map(|(_, other)| other.config()).chain([&config])))?;
         Ok(self.attach(config))
     }
 

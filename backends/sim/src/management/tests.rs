@@ -210,6 +210,52 @@ fn a_dead_manager_loses_its_protection_but_not_its_key() {
 }
 
 #[test]
+fn a_port_with_a_configured_key_is_protected_from_the_start() {
+    let config = DeviceConfig { managed: true, m_key: 0x77, ..DeviceConfig::default() };
+    let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
+    let mut ask =
+        |port: &mut Port, question: &[u8; MAD], check| answer(agents(port, &config, STATS, &mut cleared), question, check);
+    let get = question(1, 1, 0x15, 1);
+    let mut pkeys = question(1, 2, 0x16, 0);
+    pkeys[64..66].copy_from_slice(&0x8001_u16.to_be_bytes());
+    for stranger in [set_key(0xbad, 3, 0), with_key(set_key(0xbad, 3, 0), 0xbad), pkeys] {
+        for check in [true, false] {
+            assert!(ask(&mut port, &stranger, check).is_none(), "neither from the wire nor from its own host");
+        }
+    }
+    assert!(ask(&mut port, &get, true).is_none());
+    assert_eq!((port.identity().lid(), port.identity().pkey(0)), (0, 0xffff));
+    // A reset of the function does not open it.
+    let mut port = port.restarted(&config);
+    assert!(ask(&mut port, &set_key(0xbad, 3, 0), true).is_none());
+    // Its manager has the key.
+    assert!(ask(&mut port, &with_key(set_key(0x77, 2, 0), 0x77), true).is_some());
+    assert_eq!(port.identity().lid(), 9);
+    let unmanaged = DeviceConfig { managed: false, ..config.clone() };
+    let mut port = Port::new(&unmanaged);
+    assert!(answer(agents(&mut port, &unmanaged, STATS, &mut Cleared::default()), &get, true).is_some());
+}
+
+#[test]
+fn a_locked_port_is_released_to_the_manager_of_its_start() {
+    for (m_key, manager) in [(0, 0), (0x77, 0x77)] {
+        let config = DeviceConfig { managed: true, m_key, ..DeviceConfig::default() };
+        let (mut port, mut cleared) = (Port::new(&config), Cleared::default());
+        let mut ask =
+            |port: &mut Port, question: &[u8; MAD]| answer(agents(port, &config, STATS, &mut cleared), question, true);
+        // Somebody locks it, without end.
+        assert!(ask(&mut port, &with_key(set_key(0xbad, 3, 0), manager)).is_some());
+        let set = with_key(set_key(manager, 0, 0), manager);
+        assert!(ask(&mut port, &set).is_none());
+        let mut port = port.restarted(&config);
+        assert!(ask(&mut port, &set).is_none(), "a reset does not help");
+        port.release_management_key(&config);
+        assert_eq!(ask(&mut port, &set_key(0, 0, 0)).is_some(), m_key == 0, "nor is it everybody's");
+        assert!(ask(&mut port, &set).is_some());
+    }
+}
+
+#[test]
 fn a_performance_manager_reads_the_capabilities() {
     let config = DeviceConfig::default();
     // ClassPortInfo: versions, IsExtendedWidthSupported (bit 9).
