@@ -90,6 +90,15 @@ impl<H: Host> Device<H> {
         self.verbs.maintain().map(|_| ()).with_context(|| self.host.name().to_string())
     }
 
+    /// Checks the health of the device now, which [`Self::check`] does once a second: the peer of a device that is gone may report
+    /// an error before.
+    ///
+    /// # Errors
+    /// The device is gone, or stopped until a reset.
+    pub fn check_health(&mut self) -> Result<()> {
+        self.verbs.provider_mut().health().map(|_| ()).with_context(|| self.host.name().to_string())
+    }
+
     /// Tears the device down, with all verbs objects that are left on it.
     ///
     /// # Errors

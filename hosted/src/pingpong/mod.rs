@@ -294,7 +294,11 @@ impl<'a> Job<'a> {
         }
         let (mut looks, mut quiet_since, mut told) = (0_u32, None, 0);
         loop {
-            let worked = step(devices, ends)?;
+            let worked = match step(devices, ends) {
+                Ok(worked) => worked,
+                // A device that is gone is the cause of what its peer reports.
+                Err(error) => return Err(devices.iter_mut().find_map(|device| device.check_health().err()).unwrap_or(error)),
+            };
             if ends.iter().all(PingpongEnd::is_done) {
                 return Ok(start.elapsed().as_secs_f64());
             }
