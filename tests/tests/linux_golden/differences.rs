@@ -180,6 +180,13 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "Linux names the port on devices with two only; a device with one takes either",
     ),
     both("SET_HCA_CAP 0x0", "cmd_hca_cap.fixed_buffer_size", "0x1", "0x0", NEW),
+    both(
+        "SET_HCA_CAP 0x0",
+        "cmd_hca_cap.log_max_qp",
+        "0xb",
+        "0x12",
+        "firmware asks for pages by this number: no more queue pairs than the driver has doorbell records for",
+    ),
     both("SET_HCA_CAP 0x0", "cmd_hca_cap.pkv", "0x1", "0x0", NEW),
     both("SET_HCA_CAP 0x0", "cmd_hca_cap.qkv", "0x1", "0x0", NEW),
     both("SET_HCA_CAP 0x6", "atomic_caps.atomic_operations", "0x3", "0x0", ATOMICS),
