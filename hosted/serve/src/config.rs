@@ -25,7 +25,7 @@ pub struct ServedDevice {
     pub socket: PathBuf,
 }
 
-/// Source of the commands of the control channel ([`crate::control_line`]).
+/// Source of the commands of the control channel ([`crate::ControlLine`]).
 #[derive(Clone, Debug)]
 pub enum ControlInput {
     /// Standard input. The thread that reads it does not end before the input does.
