@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 
 use bareverbs::{DmaRing, RingView, format_as};
 
-/// A ring in [`MappedMemory`] with its doorbell record.
+/// A ring in [`MappedMemory`](crate::MappedMemory) with its doorbell record.
 #[derive(Clone, Copy)]
 pub struct MappedRing {
     ring: NonNull<u8>,
