@@ -281,7 +281,7 @@ impl DeviceConfig {
         Ok(())
     }
 
-    /// Whether two devices could not be told apart on one wire: both have the same local identifier from the start.
+    /// Returns whether two devices would collide on one wire: both have the same local identifier from the start.
     pub(crate) fn collides(&self, other: &Self) -> bool {
         !self.managed && !other.managed && self.lid == other.lid
     }

@@ -235,7 +235,7 @@ impl Port {
         self.management_key.admit(key, set, now)
     }
 
-    /// Gives the port the key, protection and lease of its start: whoever set others is locked out, not the manager.
+    /// Gives the port the key, protection and lease of its start: a guest that set others is locked out, not the manager.
     pub(crate) fn release_management_key(&mut self, config: &DeviceConfig) {
         self.management_key = ManagementKey { violations: self.management_key.violations, ..ManagementKey::initial(config) };
     }
