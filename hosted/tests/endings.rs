@@ -50,6 +50,7 @@ const SPEAKERS: &[(&[&str], i32)] = &[
     (&["bind", NO_CARD], 1),
     (&["sim", "serve", "--socket", "/no/such/folder/a"], 2),
     (&["sim", "serve", "--socket", "a", "--link", "a"], 2),
+    (&["sim", "serve", "--socket", "a", "--link", "b", "--managed"], 2),
     (&["cqe", "decode", "0g"], 2),
     (&["command", "decode", "--output-of", "NO_SUCH", "00"], 2),
     (&["--no-such-option"], 2),

@@ -41,6 +41,11 @@ pub enum ServeError {
     },
     /// The devices cannot be on one wire.
     Wire(ConfigError),
+    /// A managed port and a link to another server: each server keeps LIDs unique among its own ports alone.
+    LinkedManaged {
+        /// LID of the first managed device.
+        lid: u16,
+    },
     /// The same LID was given to two devices.
     LidTwice(u16),
     /// The limit of file descriptors is too low for the devices.
@@ -74,6 +79,12 @@ impl fmt::Display for ServeError {
             Self::Lid(lid) => write!(f, "LID {lid:#x}: not between 1 and {MAX_LID:#x}"),
             Self::Config { lid, error } => write!(f, "the device with LID {lid}: {error}"),
             Self::Wire(error) => write!(f, "{error}"),
+            Self::LinkedManaged { lid } => {
+                write!(
+                    f,
+                    "the device with LID {lid:#x} is managed: the wire of managed ports cannot be joined to another server's"
+                )
+            }
             Self::LidTwice(lid) => write!(f, "two devices have LID {lid:#x}"),
             Self::Descriptors { limit, least } => {
                 write!(f, "that many devices need {least} file descriptors, and {limit} are allowed (ulimit -Hn, LimitNOFILE=)")

@@ -90,6 +90,11 @@ impl Server {
             device.check().map_err(|error| ServeError::Config { lid: device.lid, error })?;
         }
         DeviceConfig::check_wire(config.devices.iter().map(|device| &device.config)).map_err(ServeError::Wire)?;
+        if config.link.is_some()
+            && let Some(device) = config.devices.iter().find(|device| device.config.managed)
+        {
+            return Err(ServeError::LinkedManaged { lid: device.config.lid });
+        }
         let most_vectors = config.devices.iter().map(|device| device.config.vectors).max().unwrap_or_default();
         let files = fd_limits::files(fd_limits::descriptor_limit(), config.devices.len(), most_vectors)?;
         check_paths(&config)?;

@@ -108,6 +108,11 @@ fn a_server_that_cannot_start_leaves_nothing() {
     managed.iter_mut().for_each(|device| device.config.managed = true);
     let refused = start(managed).unwrap_err();
     assert!(refused.to_string().contains("no third one"), "{refused}");
+    let mut managed = devices(folder.path(), &[5, 6]);
+    managed[1].config.managed = true;
+    let linked = ServerConfig { link: Some(folder.path().join("link")), ..ServerConfig::new(managed) };
+    let refused = Server::start(linked).map(drop);
+    assert!(matches!(refused, Err(ServeError::LinkedManaged { lid: 6 })), "{refused:?}");
     let twice =
         devices(folder.path(), &[5, 6]).into_iter().map(|device| ServedDevice { socket: folder.path().join("a"), ..device });
     assert!(matches!(start(twice.collect()), Err(ServeError::Twice(_))));

@@ -31,7 +31,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MODE", value_parser = option_values::mode)]
     pub socket_mode: Option<u32>,
     /// Joins the wire to that of another process that is given the same path (and other LIDs)
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "managed")]
     pub link: Option<PathBuf>,
     /// Identity.
     #[command(flatten)]
