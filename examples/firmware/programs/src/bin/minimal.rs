@@ -1,4 +1,4 @@
-//! Everything that a board provides, and a use of it, in one file: a card is brought up and writes to itself.
+//! The driver's side of a program in one file: a card is brought up and writes to itself. The machine's side is the package `board`.
 //!
 //! A program for another board replaces `main`, [`Timer`] and the page tables behind it; the other programs of this folder show
 //! a peer, interrupts and errors.
