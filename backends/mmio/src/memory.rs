@@ -72,7 +72,7 @@ unsafe impl DmaMemory for MappedMemory {
         if layout.end() > self.len {
             return Err(OutOfRange { offset: layout.ring(), len: layout.len() });
         }
-        // SAFETY: both lie below `top` (what a layout promises), so within the bytes that were promised to `new`.
+        // SAFETY: both lie below the end that `RingLayout` states, so within the bytes that were promised to `new`.
         let (ring, record) = unsafe { (self.base.add(layout.ring()), self.base.add(layout.doorbell_record())) };
         // SAFETY: a power of two of at least 64 bytes from a multiple of 64, and eight bytes from a multiple of 8 (what a
         // layout promises). They outlive the ring (promised to `new`).
