@@ -52,6 +52,7 @@ mod log;
 mod objects;
 mod provider;
 mod ring;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
@@ -60,7 +61,8 @@ use core::ops::ControlFlow;
 use bareverbs::{Machine, Platform};
 
 use bring_up::steps::Hook;
-pub use bring_up::steps::{BringUpError, CmdName, Step, TeardownError, TeardownReport};
+pub use bring_up::steps::{BringUpError, Step, TeardownError, TeardownReport};
+pub use command::name::CmdName;
 pub use config::Config;
 pub use error::{Error, Feature};
 pub use events::health::Health;
@@ -68,6 +70,7 @@ pub use objects::cq::Cq;
 pub use objects::mkey::{MkeyState, Mr, Mw};
 pub use objects::pd::Pd;
 pub use objects::qp::Qp;
+pub use statistics::Statistics;
 
 pub use events::completion::Mlx5CompletionEvents;
 pub use objects::cq::ring::{Mlx5CqReader, Mlx5CqRing};
@@ -77,34 +80,6 @@ pub use objects::qp::send_ring::{Mlx5SendRing, Mlx5SendWriter};
 use dma::arena::{self, PAGE, PageUse};
 use driver::Driver;
 use log::format_as;
-
-/// Counters of the driver since its bring-up. They wrap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Statistics {
-    /// Firmware commands issued.
-    pub commands: u32,
-    /// Commands that timed out.
-    pub timeouts: u32,
-    /// Command completions reported by events.
-    pub command_events: u32,
-    /// Asynchronous events.
-    pub async_events: u32,
-    /// Page requests of the firmware.
-    pub page_requests: u32,
-    /// Pages given to the firmware.
-    pub pages_given: u32,
-    /// Pages that the firmware returned.
-    pub pages_back: u32,
-    /// Pages that the firmware has.
-    pub pages_held: u32,
-    /// Pages that the driver uses.
-    pub pages_used: u32,
-    /// Pages that a timed-out command may still use. They become free when it completes after all.
-    pub pages_lost: u32,
-    /// Free pages.
-    pub pages_free: u32,
-}
 
 /// A device that is up, with an arena of `PAGES` pages of 4096 bytes.
 pub struct Mlx5<P: Platform, const PAGES: usize> {
@@ -142,7 +117,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         let mut this = Self { driver: Driver::new(machine, *config) };
         match this.start(&mut hook) {
             Ok(()) => Ok(this),
-            Err(error) => Err((error, this.driver.machine)),
+            Err(error) => Err((error, this.driver.commands.machine)),
         }
     }
 
@@ -167,7 +142,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
         view.bring_up(Self::ARENA, hook).map_err(|(step, cause)| {
             // The caller needs the first cause. Failures of the teardown show in pages and slots.
             let _ = view.tear_down();
-            let (pages_kept, slots_lost) = (view.arena.firmware_pages(), view.commands.lost_slots());
+            let (pages_kept, slots_lost) = (view.commands.arena.firmware_pages(), view.commands.lost_slots());
             BringUpError { step, cause: cause.into(), pages_kept, slots_lost }
         })
     }
@@ -179,8 +154,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// The first command that failed. The machine is returned in any case.
     pub fn teardown(mut self) -> Result<(Machine<P>, TeardownReport), (TeardownError, Machine<P>)> {
         match self.take_down() {
-            Ok(report) => Ok((self.driver.machine, report)),
-            Err(error) => Err((error, self.driver.machine)),
+            Ok(report) => Ok((self.driver.commands.machine, report)),
+            Err(error) => Err((error, self.driver.commands.machine)),
         }
     }
 
@@ -197,7 +172,8 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// # Errors
     /// The device is gone or stopped until a reset.
     pub fn health(&mut self) -> Result<Health, Error> {
-        Ok(self.view().check_health()?)
+        let driver = self.view();
+        Ok(driver.health.check(&mut driver.commands)?)
     }
 
     /// Returns the firmware version: major, minor, sub-minor.
@@ -207,19 +183,19 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
 
     /// Returns the counters.
     pub fn statistics(&self) -> Statistics {
-        let arena: &arena::Arena = &self.driver.arena;
+        let arena: &arena::Arena = &self.driver.commands.arena;
         Statistics {
             pages_held: arena.firmware_pages(),
             pages_used: arena.count(PageUse::DRIVER),
             pages_lost: arena.leaked_pages(),
             pages_free: arena.free_pages(),
-            ..self.driver.stats
+            ..self.driver.commands.stats
         }
     }
 
     /// Returns the machine's clock.
     pub const fn clock(&self) -> &P::Clock {
-        &self.driver.machine.clock
+        &self.driver.commands.machine.clock
     }
 
     /// Returns the machine, for accesses beyond those of the driver.
@@ -229,7 +205,7 @@ impl<P: Platform, const PAGES: usize> Mlx5<P, PAGES> {
     /// memory, and exchanges neither for those of another device.
     #[expect(unsafe_code, reason = "registers and memory direct the device's DMA")]
     pub const unsafe fn machine(&mut self) -> &mut Machine<P> {
-        &mut self.driver.machine
+        &mut self.driver.commands.machine
     }
 
     /// Returns the driver without the size of its arena in the type.

@@ -112,7 +112,7 @@ where
     }
 
     fn now(&self) -> Instant {
-        self.driver.machine.clock.now()
+        self.driver.commands.machine.clock.now()
     }
 
     fn poll_event(&mut self) -> Result<Option<AsyncEvent>, Error> {
@@ -120,7 +120,8 @@ where
     }
 
     fn maintain(&mut self) -> Result<Instant, Error> {
-        Ok(self.view().maintain()?)
+        let driver = self.view();
+        Ok(driver.health.maintain(&mut driver.commands)?)
     }
 
     fn take_completion_events(&mut self, _: CoreToken) -> Option<Mlx5CompletionEvents<P>> {

@@ -6,10 +6,9 @@ use bareverbs_mlx5_spec::{
     QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut, Sub, View, ViewMut,
 };
 
-use crate::command::Call;
-use crate::command::late::LateAction;
+use crate::command::timed_out::LateAction;
+use crate::command::{Call, CommandInterface};
 use crate::dma::arena::MAX_RECORDS;
-use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
@@ -131,9 +130,9 @@ fn view<L: Layout>(page: &Page) -> View<'_, L> {
     View::<CmdOut>::of(page).sub(capabilities())
 }
 
-impl<P: Platform> Driver<P> {
+impl<P: Platform> CommandInterface<P> {
     /// Queries a capability page.
-    pub(crate) fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), PackedError> {
+    fn query_page(&mut self, page: CapabilityType, values: Values, output: &mut Page) -> Result<(), PackedError> {
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaCapIn::OP_MOD, page.code() << 1 | values as u32);
         self.execute(CmdOpcode::QueryHcaCap, input.as_bytes(), output, QueryHcaCapOut::SIZE)
@@ -157,15 +156,16 @@ impl<P: Platform> Driver<P> {
         })
     }
 
-    /// Sets the general capabilities: the current ones with the changes that the driver needs.
+    /// Sets the general capabilities: the current ones with the changes that the driver needs. The device signs the outputs of
+    /// commands from here on if `signatures` is set and it can.
     // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn set_general_capabilities(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn set_general_capabilities(&mut self, signatures: bool) -> Result<(), PackedError> {
         let (mut page, mut greatest) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
         self.query_page(CapabilityType::General, Values::Current, &mut page)?;
         self.query_page(CapabilityType::General, Values::Maximum, &mut greatest)?;
         let greatest = view::<CmdHcaCap>(&greatest);
-        let sign = self.config.signatures && greatest.get(CmdHcaCap::CMDIF_CHECKSUM) == CHECKSUM_BOTH;
+        let sign = signatures && greatest.get(CmdHcaCap::CMDIF_CHECKSUM) == CHECKSUM_BOTH;
         ViewMut::<CmdIn>::of(&mut page)
             .sub(capabilities())
             .set(CmdHcaCap::PKEY_TABLE_SIZE, 0)
@@ -173,7 +173,7 @@ impl<P: Platform> Driver<P> {
             .set(CmdHcaCap::CMDIF_CHECKSUM, if sign { CHECKSUM_BOTH } else { 0 })
             .set(CmdHcaCap::LOG_UAR_PAGE_SZ, 0);
         self.set_page(CapabilityType::General, &mut page)?;
-        self.commands.signatures = sign;
+        self.signatures = sign;
         log_event!(debug, "outputs are signed: {}", sign);
         Ok(())
     }
@@ -197,17 +197,23 @@ impl<P: Platform> Driver<P> {
             .set(AtomicCaps::ATOMIC_REQ_8B_ENDIANNESS_MODE, ATOMIC_HOST_ENDIANNESS);
         self.set_page(CapabilityType::Atomic, &mut page)
     }
+}
 
-    /// Reads the current capabilities.
+impl Capabilities {
+    /// Queries the current capabilities, and sets the attributes that follow from them.
     // Not inlined: the pages are on the stack only here.
     #[inline(never)]
-    pub(crate) fn read_capabilities(&mut self) -> Result<(), PackedError> {
+    pub(crate) fn query<P: Platform>(
+        &mut self,
+        commands: &mut CommandInterface<P>,
+        attr: &mut DeviceAttr,
+    ) -> Result<(), PackedError> {
         let (mut page, mut atomic) = ([0; size_of::<Page>()], [0; size_of::<Page>()]);
-        self.query_page(CapabilityType::General, Values::Current, &mut page)?;
+        commands.query_page(CapabilityType::General, Values::Current, &mut page)?;
         let general = view::<CmdHcaCap>(&page);
         let mut atomics = false;
         if general.is_set(CmdHcaCap::ATOMIC) {
-            self.query_page(CapabilityType::Atomic, Values::Current, &mut atomic)?;
+            commands.query_page(CapabilityType::Atomic, Values::Current, &mut atomic)?;
             let atomic = view::<AtomicCaps>(&atomic);
             atomics = atomic.get(AtomicCaps::ATOMIC_OPERATIONS) & ATOMIC_OPERATIONS == ATOMIC_OPERATIONS
                 && atomic.get(AtomicCaps::ATOMIC_SIZE_QP) & ATOMIC_8_BYTES != 0
@@ -217,7 +223,7 @@ impl<P: Platform> Driver<P> {
         if port_type != 0 {
             return Err(Error::PortType { port_type: port_type as u8 }.pack());
         }
-        let caps = Capabilities::read(general, atomics);
+        let caps = Self::read(general, atomics);
         log_event!(debug, "{} ports, windows {}, atomics {}", caps.ports, caps.windows, caps.atomics);
         let count = |field: Field<CmdHcaCap>, most: u32| 1u32 << general.get(field).min(most);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::ZERO_BASED;
@@ -225,8 +231,8 @@ impl<P: Platform> Driver<P> {
         access.set(Access::MW_BIND, caps.windows);
         access.set(Access::RELAXED_ORDERING, caps.relaxed_write || caps.relaxed_read);
         let log_region = general.get(CmdHcaCap::LOG_MAX_MRW_SZ);
-        self.caps = caps;
-        self.attr = DeviceAttr {
+        *self = caps;
+        *attr = DeviceAttr {
             max_mr_size: if (1..64).contains(&log_region) { 1 << log_region } else { u64::MAX },
             page_size_cap: u64::MAX << general.get(CmdHcaCap::LOG_PG_SZ).clamp(12, 31) & u64::from(u32::MAX),
             max_qp: count(CmdHcaCap::LOG_MAX_QP, 24).min(MAX_QPS),
@@ -245,7 +251,7 @@ impl<P: Platform> Driver<P> {
             max_inline_data: caps.max_inline(),
             max_msg_size: 1 << caps.log_max_msg,
             phys_port_cnt: caps.ports,
-            ..self.attr
+            ..*attr
         };
         Ok(())
     }

@@ -1,7 +1,6 @@
-//! Bring-up and teardown of a device: steps, capabilities, port, firmware pages.
+//! Bring-up and teardown of a device: steps, capabilities, port.
 
 pub(crate) mod caps;
-pub(crate) mod pages;
 pub(crate) mod port;
 pub(crate) mod steps;
 

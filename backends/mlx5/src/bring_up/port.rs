@@ -27,7 +27,7 @@ impl<P: Platform> Driver<P> {
         self.check_port(port)?;
         let mut input = Buffer::zeroed();
         input.view_mut().set(QueryHcaVportContextIn::PORT_NUM, u32::from(port));
-        self.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())
+        self.commands.command::<cmd::QueryHcaVportContext>(input.view(), output.view_mut())
     }
 
     fn check_port(&self, port: u8) -> Result<(), PackedError> {
@@ -43,7 +43,7 @@ impl<P: Platform> Driver<P> {
         let mut view = ViewMut::<AccessRegisterIn>::of(&mut input);
         view.set(AccessRegisterIn::OP_MOD, mode).set(AccessRegisterIn::REGISTER_ID, id.code());
         let (head, len) = (input.get(..message.len()).unwrap_or_default(), message.len());
-        self.execute(CmdOpcode::AccessReg, head, message, len)
+        self.commands.execute(CmdOpcode::AccessReg, head, message, len)
     }
 
     /// Sets the host's byte order in the firmware.
@@ -99,7 +99,7 @@ impl<P: Platform> Driver<P> {
         input.view_mut().set(QueryHcaVportGidIn::PORT_NUM, port).set(QueryHcaVportGidIn::GID_INDEX, index);
         let mut output = [0; QueryHcaVportGidOut::SIZE + 16];
         let entries = ViewMut::<QueryHcaVportGidOut>::of(&mut output);
-        self.command::<cmd::QueryHcaVportGid>(input.view(), entries)?;
+        self.commands.command::<cmd::QueryHcaVportGid>(input.view(), entries)?;
         Ok(Gid(output.last_chunk().copied().unwrap_or_default()))
     }
 
@@ -111,7 +111,7 @@ impl<P: Platform> Driver<P> {
         input.view_mut().set(QueryHcaVportPkeyIn::PORT_NUM, port).set(QueryHcaVportPkeyIn::PKEY_INDEX, index);
         let mut output = [0; QueryHcaVportPkeyOut::SIZE + 4];
         let entries = ViewMut::<QueryHcaVportPkeyOut>::of(&mut output);
-        self.command::<cmd::QueryHcaVportPkey>(input.view(), entries)?;
+        self.commands.command::<cmd::QueryHcaVportPkey>(input.view(), entries)?;
         Ok(u32::from_be_bytes(output.last_chunk().copied().unwrap_or_default()) as u16)
     }
 

@@ -9,11 +9,13 @@ use bareverbs_mlx5_spec::{
     QueryHcaVportContextOut, QueryIssiOut, SetIssiIn, View, cmd, query_pages,
 };
 
+use crate::command::CommandInterface;
+use crate::command::name::CmdName;
 use crate::dma::arena::PAGE;
-use crate::driver::{COMPLETION_EQS, Driver, EventQueues};
+use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::events::async_event::ASYNC_EVENTS;
-use crate::events::completion::Mlx5CompletionEvents;
+use crate::events::completion::{COMPLETION_EQS, Mlx5CompletionEvents};
 use crate::events::eq::Eq;
 use crate::log::log_event;
 
@@ -151,26 +153,6 @@ pub struct TeardownError {
     pub report: TeardownReport,
 }
 
-/// The opcode of a firmware command. Prints as its published name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct CmdName(pub u16);
-
-impl fmt::Debug for CmdName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(CmdOpcode::from_code(u32::from(self.0)).map_or("unknown command", CmdOpcode::name))
-    }
-}
-
-#[cfg(feature = "defmt")]
-impl defmt::Format for CmdName {
-    fn format(&self, f: defmt::Formatter<'_>) {
-        match CmdOpcode::from_code(u32::from(self.0)) {
-            Some(opcode) => defmt::write!(f, "{}", opcode),
-            None => defmt::write!(f, "unknown command"),
-        }
-    }
-}
-
 impl fmt::Display for TeardownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "teardown failed at {:?}: {}", self.opcode, self.cause)
@@ -180,7 +162,7 @@ impl fmt::Display for TeardownError {
 impl core::error::Error for TeardownError {}
 
 /// Selects an event queue of the driver.
-type EqPlace<P> = fn(&mut EventQueues<P>) -> &mut Option<Eq<P>>;
+type EqPlace<P> = fn(&mut Driver<P>) -> &mut Option<Eq<P>>;
 
 /// Called before each step; `Break` stops the bring-up there and undoes it.
 pub(crate) type Hook<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
@@ -203,7 +185,7 @@ impl<P: Platform> Driver<P> {
             }
         }
         let [major, minor, sub] = self.attr.fw_ver;
-        log_event!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.arena.firmware_pages());
+        log_event!(info, "firmware {}.{}.{} is up, it has {} pages", major, minor, sub, self.commands.arena.firmware_pages());
         Ok(())
     }
 
@@ -211,33 +193,37 @@ impl<P: Platform> Driver<P> {
         match step {
             Step::CheckArena => {
                 // From here on a register that cannot be read counts as all ones.
-                if self.machine.registers.len() < InitialSeg::SIZE {
+                if self.commands.machine.registers.len() < InitialSeg::SIZE {
                     return Err(Error::OutOfRange { offset: InitialSeg::SIZE }.pack());
                 }
-                let have = self.machine.memory.len();
+                let have = self.commands.machine.memory.len();
                 if have < need { Err(Error::ArenaTooSmall { have }.pack()) } else { Ok(()) }
             }
-            Step::WaitBoot => self.wait_initialized(self.config.boot_timeout),
-            Step::SetCommandQueue => self.set_command_queue(),
-            Step::WaitInitialized => self.wait_initialized(self.config.init_timeout),
+            Step::WaitBoot => self.commands.wait_initialized(self.config.boot_timeout),
+            Step::SetCommandQueue => {
+                self.commands.check_device()?;
+                self.attr.fw_ver = self.commands.firmware_version();
+                self.commands.set_command_queue()
+            }
+            Step::WaitInitialized => self.commands.wait_initialized(self.config.init_timeout),
             Step::EnableHca => {
-                self.command_without_output::<cmd::EnableHca>(View::zeros())?;
+                self.commands.command_without_output::<cmd::EnableHca>(View::zeros())?;
                 self.state.enabled = true;
                 Ok(())
             }
-            Step::Issi => self.negotiate_issi(),
-            Step::BootPages => self.give_startup_pages(query_pages::BOOT).map(|_| ()),
+            Step::Issi => self.commands.negotiate_issi(),
+            Step::BootPages => self.commands.give_startup_pages(query_pages::BOOT),
             Step::HostEndianness if self.config.virtual_function => Ok(()),
             Step::HostEndianness => self.set_host_endianness(),
-            Step::SetCapabilities => self.set_general_capabilities(),
-            Step::AtomicCapabilities => self.set_atomic_capabilities(),
-            Step::InitPages => self.give_startup_pages(query_pages::INIT).map(|_| ()),
+            Step::SetCapabilities => self.commands.set_general_capabilities(self.config.signatures),
+            Step::AtomicCapabilities => self.commands.set_atomic_capabilities(),
+            Step::InitPages => self.commands.give_startup_pages(query_pages::INIT),
             Step::InitHca => {
-                self.command_without_output::<cmd::InitHca>(View::zeros())?;
+                self.commands.command_without_output::<cmd::InitHca>(View::zeros())?;
                 self.state.initialized = true;
                 Ok(())
             }
-            Step::ReadCapabilities => self.read_capabilities(),
+            Step::ReadCapabilities => self.caps.query(&mut self.commands, &mut self.attr),
             Step::QueryAdapter => self.query_adapter(),
             Step::QueryPort => {
                 let mut context = Buffer::zeroed();
@@ -249,17 +235,22 @@ impl<P: Platform> Driver<P> {
             }
             Step::AllocUar => self.alloc_uar(),
             Step::CommandEq => {
-                self.create_control_eq(self.config.command_events, &[EventType::Cmd], |eqs| &mut eqs.command)?;
-                self.drain_command_events();
+                self.create_control_eq(self.config.command_events, &[EventType::Cmd], |driver| {
+                    &mut driver.commands.eqs.command
+                })?;
+                self.commands.drain_command_events();
                 Ok(())
             }
             Step::AsyncEq => {
-                self.create_control_eq(self.config.async_events, ASYNC_EVENTS, |eqs| &mut eqs.events)?.arm();
+                self.create_control_eq(self.config.async_events, ASYNC_EVENTS, |driver| &mut driver.eqs.events)?.arm();
                 Ok(())
             }
             Step::PagesEq if !self.caps.page_requests => Ok(()),
             Step::PagesEq => {
-                self.create_control_eq(self.config.page_events, &[EventType::PageRequest], |eqs| &mut eqs.pages)?.arm();
+                self.create_control_eq(self.config.page_events, &[EventType::PageRequest], |driver| {
+                    &mut driver.commands.eqs.pages
+                })?
+                .arm();
                 Ok(())
             }
             Step::CompletionEqs => self.create_completion_eqs(),
@@ -270,7 +261,7 @@ impl<P: Platform> Driver<P> {
     #[inline(never)]
     fn create_control_eq(&mut self, entries: u32, types: &[EventType], place: EqPlace<P>) -> Result<&mut Eq<P>, PackedError> {
         let eq = self.create_eq(entries, types, self.config.first_vector)?;
-        Ok(place(&mut self.eqs).insert(eq))
+        Ok(place(self).insert(eq))
     }
 
     #[inline(never)]
@@ -289,6 +280,70 @@ impl<P: Platform> Driver<P> {
         Ok(())
     }
 
+    #[inline(never)]
+    fn query_adapter(&mut self) -> Result<(), PackedError> {
+        let mut output = Buffer::zeroed();
+        self.commands.command::<cmd::QueryAdapter>(View::zeros(), output.view_mut())?;
+        let view = output.view().sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
+        self.attr.vendor_id = view.get(QueryAdapterParamBlock::IEEE_VENDOR_ID);
+        Ok(())
+    }
+
+    /// Undoes the bring-up in reverse order. The steps after a failed one are tried too, and the first error is returned.
+    pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
+        let mut failed = Failed { first: None, cqs_left: self.cqs };
+        log_event!(debug, "teardown: {} completion queues are left", self.cqs);
+        while let Some(eq) = self.eqs.completion.pop() {
+            record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
+        }
+        // The last queue would report the completion of its own destruction: the driver polls from here on.
+        let places: [EqPlace<P>; 3] = [
+            |driver| &mut driver.commands.eqs.pages,
+            |driver| &mut driver.eqs.events,
+            |driver| &mut driver.commands.eqs.command,
+        ];
+        for place in places {
+            if let Some(info) = place(self).take().map(|eq| eq.info) {
+                record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&info));
+            }
+        }
+        if self.uar.page().is_some() {
+            record_failure(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
+        }
+        if core::mem::take(&mut self.state.initialized) {
+            record_failure(
+                &mut failed,
+                CmdOpcode::TeardownHca,
+                self.commands.command_without_output::<cmd::TeardownHca>(View::zeros()),
+            );
+        }
+        if self.commands.arena.firmware_pages() != 0 {
+            record_failure(&mut failed, CmdOpcode::ManagePages, self.commands.reclaim_all(self.config.reclaim_timeout));
+        }
+        if core::mem::take(&mut self.state.enabled) {
+            record_failure(
+                &mut failed,
+                CmdOpcode::DisableHca,
+                self.commands.command_without_output::<cmd::DisableHca>(View::zeros()),
+            );
+        }
+        let report = TeardownReport {
+            pages_given: self.commands.stats.pages_given,
+            pages_back: self.commands.stats.pages_back,
+            pages_kept: self.commands.arena.firmware_pages(),
+            cqs_left: failed.cqs_left,
+            slots_lost: self.commands.lost_slots(),
+        };
+        log_event!(info, "teardown: the firmware kept {} pages, {} commands timed out", report.pages_kept, report.slots_lost);
+        match failed.first {
+            None => Ok(report),
+            Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
+        }
+    }
+}
+
+impl<P: Platform> CommandInterface<P> {
+    /// Waits for the firmware to be initialized.
     fn wait_initialized(&mut self, timeout: core::time::Duration) -> Result<(), PackedError> {
         let deadline = self.machine.clock.now().after(timeout);
         loop {
@@ -309,12 +364,15 @@ impl<P: Platform> Driver<P> {
         }
     }
 
+    /// Returns the version of the firmware: major, minor, sub-minor.
+    fn firmware_version(&self) -> [u16; 3] {
+        [InitialSeg::FW_REV_MAJOR, InitialSeg::FW_REV_MINOR, InitialSeg::FW_REV_SUBMINOR]
+            .map(|field| self.segment(field) as u16)
+    }
+
+    /// Reads the size of the command queue and sets its address.
     #[inline(never)]
     fn set_command_queue(&mut self) -> Result<(), PackedError> {
-        self.check_device()?;
-        let minor = self.segment(InitialSeg::FW_REV_MINOR) as u16;
-        let major = self.segment(InitialSeg::FW_REV_MAJOR) as u16;
-        self.attr.fw_ver = [major, minor, self.segment(InitialSeg::FW_REV_SUBMINOR) as u16];
         let revision = self.segment(InitialSeg::CMD_INTERFACE_REV);
         if revision != COMMAND_INTERFACE {
             return Err(Error::CommandInterface { revision: revision as u16 }.pack());
@@ -327,7 +385,7 @@ impl<P: Platform> Driver<P> {
         }
         log_event!(debug, "command queue of 2^{} entries, 2^{} bytes apart", log_size, log_stride);
         let range = self.allocate_cleared(1)?;
-        self.commands.start(range, log_size, log_stride);
+        self.start(range, log_size, log_stride);
         let addr = self.arena.addr(range.at());
         self.machine.fence.release();
         let high = InitialSeg::CMDQ_PHY_ADDR_63_32;
@@ -354,55 +412,6 @@ impl<P: Platform> Driver<P> {
             return self.command_without_output::<cmd::SetIssi>(input.view());
         }
         if supported & 1 != 0 || supported == 0 { Ok(()) } else { Err(Error::Issi { supported }.pack()) }
-    }
-
-    #[inline(never)]
-    fn query_adapter(&mut self) -> Result<(), PackedError> {
-        let mut output = Buffer::zeroed();
-        self.command::<cmd::QueryAdapter>(View::zeros(), output.view_mut())?;
-        let view = output.view().sub(QueryAdapterOut::QUERY_ADAPTER_STRUCT);
-        self.attr.vendor_id = view.get(QueryAdapterParamBlock::IEEE_VENDOR_ID);
-        Ok(())
-    }
-
-    /// Undoes the bring-up in reverse order. The steps after a failed one are tried too, and the first error is returned.
-    pub(crate) fn tear_down(&mut self) -> Result<TeardownReport, TeardownError> {
-        let mut failed = Failed { first: None, cqs_left: self.cqs };
-        log_event!(debug, "teardown: {} completion queues are left", self.cqs);
-        while let Some(eq) = self.eqs.completion.pop() {
-            record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&eq));
-        }
-        // The last queue would report the completion of its own destruction: the driver polls from here on.
-        let places: [EqPlace<P>; 3] = [|eqs| &mut eqs.pages, |eqs| &mut eqs.events, |eqs| &mut eqs.command];
-        for place in places {
-            if let Some(info) = place(&mut self.eqs).take().map(|eq| eq.info) {
-                record_failure(&mut failed, CmdOpcode::DestroyEq, self.destroy_eq(&info));
-            }
-        }
-        if self.uar.page().is_some() {
-            record_failure(&mut failed, CmdOpcode::DeallocUar, self.dealloc_uar());
-        }
-        if core::mem::take(&mut self.state.initialized) {
-            record_failure(&mut failed, CmdOpcode::TeardownHca, self.command_without_output::<cmd::TeardownHca>(View::zeros()));
-        }
-        if self.arena.firmware_pages() != 0 {
-            record_failure(&mut failed, CmdOpcode::ManagePages, self.reclaim_all());
-        }
-        if core::mem::take(&mut self.state.enabled) {
-            record_failure(&mut failed, CmdOpcode::DisableHca, self.command_without_output::<cmd::DisableHca>(View::zeros()));
-        }
-        let report = TeardownReport {
-            pages_given: self.stats.pages_given,
-            pages_back: self.stats.pages_back,
-            pages_kept: self.arena.firmware_pages(),
-            cqs_left: failed.cqs_left,
-            slots_lost: self.commands.lost_slots(),
-        };
-        log_event!(info, "teardown: the firmware kept {} pages, {} commands timed out", report.pages_kept, report.slots_lost);
-        match failed.first {
-            None => Ok(report),
-            Some((opcode, cause)) => Err(TeardownError { opcode: CmdName(opcode.code() as u16), cause: cause.into(), report }),
-        }
     }
 }
 

@@ -8,127 +8,48 @@
 //! - *Pages late*: pages that the firmware took or returned are counted.
 //! - *Modified late*: a queue pair is not destroyed before every modification of it has completed.
 
-use core::num::NonZeroU32;
-
 use bareverbs::{DmaFence, Platform};
-use bareverbs_mlx5_spec::{CmdOpcode, Layout, ManagePagesOut};
+use bareverbs_mlx5_spec::CmdOpcode;
 
-use super::mailbox::ContiguousBlocks;
-use super::object::{ObjectMemory, number_of};
-use super::{Call, CommandClass, Mailboxes, SLOTS};
-use crate::CmdName;
+use super::name::CmdName;
+use super::object::number_of;
+use super::pages::RECLAIM_OUTPUT;
+use super::timed_out::{CommandId, LateAction, Orphan, SLOTS, TimedOutCommand};
+use super::{Call, CommandClass, CommandInterface, Mailboxes};
 use crate::dma::arena::PageUse;
-use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
-/// Pages of one MANAGE_PAGES command: the list fits in the preallocated mailboxes for pages.
-pub(crate) const PAGES_PER_COMMAND: usize = 120;
-/// Bytes of the output of a MANAGE_PAGES command that reclaims pages.
-pub(crate) const RECLAIM_OUTPUT: usize = ManagePagesOut::SIZE + 8 * PAGES_PER_COMMAND;
-
-/// What the driver does when a command that timed out completes after all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LateAction {
-    /// Nothing.
-    None,
-    /// An object without an owner was created: destroy it, then free its memory.
-    Destroy {
-        /// The command that destroys it.
-        with: CmdOpcode,
-        /// Memory of the object.
-        memory: ObjectMemory,
-    },
-    /// An object was destroyed: record the outcome for the next attempt.
-    RecordOutcome,
-    /// A queue pair was modified. It is not destroyed before.
-    Modified {
-        /// Its number.
-        number: u32,
-    },
-    /// An object without an owner was destroyed: free its memory.
-    Free {
-        /// Memory of the object.
-        memory: ObjectMemory,
-    },
-    /// The firmware has the offered pages.
-    PagesGiven {
-        /// For this function.
-        function: u16,
-    },
-    /// The firmware returned pages.
-    PagesReturned {
-        /// For this function.
-        function: u16,
-    },
-}
-
-/// Identifies a command that timed out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CommandId(NonZeroU32);
-
-impl CommandId {
-    /// Returns the id of the `count`-th command that timed out, in `slot`. Ids repeat after 2^26 of them.
-    fn new(count: u32, slot: u32) -> Self {
-        Self(NonZeroU32::MIN | count << 6 | (slot & 31) << 1)
-    }
-
-    /// Returns the slot of the command.
-    pub(crate) const fn slot(self) -> u32 {
-        self.0.get() >> 1 & 31
-    }
-}
-
-/// A command that timed out.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TimedOutCommand {
-    command_id: CommandId,
-    opcode: u16,
-    /// Bytes of the output that the caller reads.
-    output_len: u16,
-    /// Where the output lies.
-    output: ContiguousBlocks,
-    action: LateAction,
-}
-
-/// An object of the device without an owner.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Orphan {
-    destroy: CmdOpcode,
-    number: u32,
-    memory: ObjectMemory,
-}
-
-impl<P: Platform> Driver<P> {
+impl<P: Platform> CommandInterface<P> {
     /// Leaves slot, mailboxes and memory of a command to the device until it completes.
     pub(super) fn abandon(&mut self, class: CommandClass, slot: u32, call: &Call<'_>, mailboxes: &Mailboxes) {
         if let Some(range) = mailboxes.preallocated {
             self.arena.mark(range, PageUse::mailbox(slot));
-            self.commands.forget_preallocated(class);
+            self.forget_preallocated(class);
         }
         if let LateAction::Destroy { memory, .. } | LateAction::Free { memory } = call.late {
             self.leak_memory(memory);
         }
-        self.commands.command_ids = self.commands.command_ids.wrapping_add(1);
-        let command_id = CommandId::new(self.commands.command_ids, slot);
+        self.timed_out.command_ids = self.timed_out.command_ids.wrapping_add(1);
+        let command_id = CommandId::new(self.timed_out.command_ids, slot);
         let opcode = call.opcode.code() as u16;
         let output_len = u16::try_from(call.output.len()).unwrap_or(u16::MAX);
         let timed_out = TimedOutCommand { command_id, opcode, output_len, output: mailboxes.output, action: call.late };
-        if let Some(place) = self.commands.timed_out.get_mut(slot as usize) {
+        if let Some(place) = self.timed_out.by_slot.get_mut(slot as usize) {
             *place = Some(timed_out);
         }
-        self.commands.abandoned = Some(command_id);
+        self.abandoned = Some(command_id);
     }
 
     /// Handles abandoned commands that have completed since.
     pub(crate) fn collect_late_completions(&mut self) -> Result<(), PackedError> {
         for slot in 0..SLOTS {
-            let Some(timed_out) = self.commands.timed_out.get(slot).copied().flatten() else { continue };
-            let status_own = self.commands.queue.status_own(&self.machine.memory, slot as u32)?;
+            let Some(timed_out) = self.timed_out.by_slot.get(slot).copied().flatten() else { continue };
+            let status_own = self.queue.status_own(&self.machine.memory, slot as u32)?;
             // A completion that there is no room to record waits in its slot.
             let full = match timed_out.action {
-                LateAction::Destroy { .. } => self.commands.orphans.is_full(),
-                LateAction::RecordOutcome => self.commands.outcomes.is_full(),
+                LateAction::Destroy { .. } => self.timed_out.orphans.is_full(),
+                LateAction::RecordOutcome => self.timed_out.outcomes.is_full(),
                 _ => false,
             };
             if status_own & 1 != 0 || full {
@@ -138,7 +59,7 @@ impl<P: Platform> Driver<P> {
             let done = self.handle_late_completion(&timed_out, status_own);
             if timed_out.action == LateAction::RecordOutcome {
                 // There is room.
-                let _ = self.commands.outcomes.push((timed_out.command_id, done));
+                let _ = self.timed_out.outcomes.push((timed_out.command_id, done));
             }
         }
         Ok(())
@@ -147,7 +68,7 @@ impl<P: Platform> Driver<P> {
     /// Handles a late completion and frees its slot. Returns whether the command was executed.
     fn handle_late_completion(&mut self, timed_out: &TimedOutCommand, status_own: u8) -> bool {
         let TimedOutCommand { command_id, opcode, output_len, output: blocks, action } = *timed_out;
-        if let Some(place) = self.commands.timed_out.get_mut(command_id.slot() as usize) {
+        if let Some(place) = self.timed_out.by_slot.get_mut(command_id.slot() as usize) {
             *place = None;
         }
         let mut output = [0; RECLAIM_OUTPUT];
@@ -160,7 +81,7 @@ impl<P: Platform> Driver<P> {
             (LateAction::None | LateAction::RecordOutcome | LateAction::Modified { .. }, _) => {}
             (LateAction::Destroy { with, memory }, Ok(())) => {
                 // There is room: `collect_late_completions` has checked.
-                let _ = self.commands.orphans.push(Orphan { destroy: with, number: number_of(&output), memory });
+                let _ = self.timed_out.orphans.push(Orphan { destroy: with, number: number_of(&output), memory });
             }
             (LateAction::Free { memory }, Ok(())) => self.free_memory(memory),
             (LateAction::Destroy { memory, .. }, Err(error)) if !error.may_still_complete() => self.free_memory(memory),
@@ -191,13 +112,13 @@ impl<P: Platform> Driver<P> {
 
     /// Handles late completions, and destroys the objects that they created.
     pub(crate) fn destroy_orphans(&mut self) {
-        if self.commands.dead.is_some() {
+        if self.dead.is_some() {
             return;
         }
         loop {
             // Memory that cannot be read has no completions either.
             let _ = self.collect_late_completions();
-            let Some(Orphan { destroy, number, memory }) = self.commands.orphans.pop() else { break };
+            let Some(Orphan { destroy, number, memory }) = self.timed_out.orphans.pop() else { break };
             log_event!(warn, "object {:x} was created late: {:?} follows", number, CmdName(destroy.code() as u16));
             if let Err(error) = self.destroy_untracked(destroy, number, memory) {
                 log_event!(warn, "object {:x} and its memory are leaked: {:?}", number, error);
@@ -210,8 +131,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn wait_for_modify(&mut self, number: u32) -> Result<(), PackedError> {
         self.destroy_orphans();
         let of = |timed_out: &&TimedOutCommand| timed_out.action == LateAction::Modified { number };
-        while let Some(TimedOutCommand { opcode, command_id, .. }) = self.commands.timed_out.iter().flatten().find(of).copied()
-        {
+        while let Some(TimedOutCommand { opcode, command_id, .. }) = self.timed_out.by_slot.iter().flatten().find(of).copied() {
             self.take_late_completion(opcode, command_id)?;
         }
         Ok(())
@@ -223,7 +143,7 @@ impl<P: Platform> Driver<P> {
         if let Some(gone) = self.take_late_completion(opcode, command_id)? {
             return Ok(gone);
         }
-        let outcomes = &mut self.commands.outcomes;
+        let outcomes = &mut self.timed_out.outcomes;
         let index = outcomes.iter().position(|(of, _)| *of == command_id).ok_or(Error::CommandTimeout { opcode }.pack())?;
         let gone = outcomes.get(index).is_some_and(|(_, gone)| *gone);
         // The last takes its place.
@@ -237,21 +157,16 @@ impl<P: Platform> Driver<P> {
 
     /// Waits for a late completion and takes it. Returns whether the command was executed, `None` if it was taken before.
     fn take_late_completion(&mut self, opcode: u16, command_id: CommandId) -> Result<Option<bool>, PackedError> {
-        if let Some(reason) = self.commands.dead {
+        if let Some(reason) = self.dead {
             return Err(reason);
         }
-        if self.timed_out(command_id).is_some() {
+        if self.timed_out.get(command_id).is_some() {
             let status_own = self.wait(command_id.slot(), opcode, CommandClass::Regular)?;
             // Unless it was recorded during the wait.
-            if let Some(timed_out) = self.timed_out(command_id) {
+            if let Some(timed_out) = self.timed_out.get(command_id) {
                 return Ok(Some(self.handle_late_completion(&timed_out, status_own)));
             }
         }
         Ok(None)
-    }
-
-    fn timed_out(&self, command_id: CommandId) -> Option<TimedOutCommand> {
-        let timed_out = self.commands.timed_out.get(command_id.slot() as usize)?;
-        timed_out.filter(|timed_out| timed_out.command_id == command_id)
     }
 }

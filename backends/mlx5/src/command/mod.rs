@@ -3,38 +3,39 @@
 //! A command that times out keeps its slot and its mailboxes until it completes after all. Module [`late`] then undoes its
 //! effect or records the outcome.
 
-pub(crate) mod late;
+mod init_segment;
+mod late;
 mod mailbox;
+pub(crate) mod name;
 pub(crate) mod object;
+mod pages;
 mod queue;
+pub(crate) mod timed_out;
 
 use core::time::Duration;
 
-use bareverbs::{Clock, DmaFence, Platform, Registers};
+use bareverbs::{Clock, DmaFence, DmaMemory, Machine, Platform, Registers};
 use bareverbs_mlx5_spec::{CMD_INLINE, CmdIn, CmdOpcode, CmdOut, Command, InitialSeg, Layout, View, ViewMut};
-use heapless::Vec;
 
+use crate::config::Config;
 use crate::dma::arena::{Arena, PageRange, PageUse};
-use crate::driver::Driver;
 use crate::error::{Error, PackedError};
+use crate::events::eq::Eq;
 use crate::log::log_event;
-use crate::{CmdName, Config};
-use late::{CommandId, LateAction, Orphan, TimedOutCommand};
+use crate::statistics::Statistics;
 use mailbox::{ContiguousBlocks, MailboxChain};
+use name::CmdName;
 use queue::{CommandQueue, Post};
+use timed_out::{CommandId, LateAction, TimedOutCommands};
 
 pub(crate) use queue::CommandClass;
 
-/// Maximum number of slots of a command queue: the bits of its doorbell.
-const SLOTS: usize = 32;
-/// Maximum number of objects that were created late and wait for their destruction. More of them wait in their slots.
-const ORPHANS: usize = 4;
-/// Maximum number of recorded outcomes of late DESTROY commands. More of them wait in their slots.
-const OUTCOMES: usize = 4;
 /// Blocks of each preallocated chain: the 4096 bytes of a capability page.
 const PREALLOCATED_BLOCKS: usize = 8;
 /// Blocks of each preallocated chain of page commands.
 const PAGE_COMMAND_BLOCKS: usize = 2;
+/// Maximum number of command events that one call takes.
+const COMMAND_EVENTS: usize = 64;
 /// Interval at which a wait checks whether the device is still present.
 const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -56,9 +57,20 @@ pub(crate) struct Call<'a> {
     pub(crate) late: LateAction,
 }
 
-/// State of the command interface.
-#[derive(Debug)]
-pub(crate) struct Commands {
+/// Event queues that a command in progress serves.
+pub(crate) struct ServedEqs<P: Platform> {
+    /// For command completions.
+    pub(crate) command: Option<Eq<P>>,
+    /// For page requests.
+    pub(crate) pages: Option<Eq<P>>,
+}
+
+/// The command interface of one device: its registers and memory, and the commands that use them. `U` is the arena's
+/// array in [`crate::Mlx5`] and a slice everywhere else, so that the code exists once.
+pub(crate) struct CommandInterface<P: Platform, U: ?Sized = [PageUse]> {
+    pub(crate) machine: Machine<P>,
+    pub(crate) stats: Statistics,
+    pub(crate) eqs: ServedEqs<P>,
     queue: CommandQueue,
     timeout: Duration,
     /// Whether the device signs outputs, so that they are checked.
@@ -66,37 +78,45 @@ pub(crate) struct Commands {
     /// Mailboxes that stay allocated: no command with a short list fails for lack of memory.
     regular: Option<PageRange>,
     pages: Option<PageRange>,
-    /// Commands that timed out, by slot.
-    timed_out: [Option<TimedOutCommand>; SLOTS],
-    /// Outcomes of DESTROY commands that completed late, for the next attempt: whether the object is gone.
-    outcomes: Vec<(CommandId, bool), OUTCOMES>,
-    orphans: Vec<Orphan, ORPHANS>,
-    command_ids: u32,
+    timed_out: TimedOutCommands,
     /// The last command, if it timed out.
     abandoned: Option<CommandId>,
     /// The reason why the device does not respond any more. No command is sent once it is set.
     pub(crate) dead: Option<PackedError>,
+    pub(crate) arena: Arena<U>,
 }
 
-impl Commands {
-    /// Creates an interface without a queue.
-    pub(crate) fn new(config: &Config) -> Self {
-        // Field by field: `Default` of an array is a store for each element.
+impl<P: Platform, const PAGES: usize> CommandInterface<P, [PageUse; PAGES]> {
+    /// Creates an interface without a queue, which has not accessed its device.
+    pub(crate) fn new(machine: Machine<P>, config: &Config) -> Self {
+        let arena = Arena::new(machine.memory.device_addr(), config.firmware_pages);
         Self {
+            machine,
+            stats: Statistics::default(),
+            eqs: ServedEqs { command: None, pages: None },
             queue: CommandQueue::default(),
             timeout: config.command_timeout,
             signatures: false,
             regular: None,
             pages: None,
-            timed_out: [None; SLOTS],
-            outcomes: Vec::new(),
-            orphans: Vec::new(),
-            command_ids: 0,
+            timed_out: TimedOutCommands::new(),
             abandoned: None,
             dead: None,
+            arena,
         }
     }
+}
 
+/// The mailboxes of one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mailboxes {
+    input: MailboxChain,
+    output: ContiguousBlocks,
+    /// The preallocated ones, if any of them is used.
+    preallocated: Option<PageRange>,
+}
+
+impl<P: Platform> CommandInterface<P> {
     /// Sets the place of the queue.
     pub(crate) const fn start(&mut self, range: PageRange, log_size: u32, log_stride: u32) {
         self.queue = CommandQueue::new(range.at(), log_size, log_stride);
@@ -104,18 +124,18 @@ impl Commands {
 
     /// Returns the number of slots whose commands timed out.
     pub(crate) fn lost_slots(&self) -> u32 {
-        self.timed_out.iter().flatten().count() as u32
+        self.timed_out.count()
     }
 
     /// Returns the preallocated mailboxes of a class, input blocks before output blocks, and the number of each.
-    fn preallocated(&mut self, arena: &mut Arena, class: CommandClass) -> Result<(PageRange, usize), PackedError> {
+    fn preallocated(&mut self, class: CommandClass) -> Result<(PageRange, usize), PackedError> {
         let (place, blocks) = match class {
             CommandClass::Regular => (&mut self.regular, PREALLOCATED_BLOCKS),
             CommandClass::Pages => (&mut self.pages, PAGE_COMMAND_BLOCKS),
         };
         let range = match *place {
             Some(range) => range,
-            None => *place.insert(arena.allocate(MailboxChain::pages(2 * blocks))?),
+            None => *place.insert(self.arena.allocate(MailboxChain::pages(2 * blocks))?),
         };
         Ok((range, blocks))
     }
@@ -131,27 +151,16 @@ impl Commands {
             CommandClass::Pages => self.pages = None,
         }
     }
-}
 
-/// The mailboxes of one command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mailboxes {
-    input: MailboxChain,
-    output: ContiguousBlocks,
-    /// The preallocated ones, if any of them is used.
-    preallocated: Option<PageRange>,
-}
-
-impl<P: Platform> Driver<P> {
     /// Executes a command, and serves page requests until it completes.
     pub(crate) fn call(&mut self, class: CommandClass, call: &mut Call<'_>) -> Result<(), PackedError> {
-        self.commands.abandoned = None;
-        if let Some(reason) = self.commands.dead {
+        self.abandoned = None;
+        if let Some(reason) = self.dead {
             return Err(reason);
         }
         self.collect_late_completions()?;
         let opcode = call.opcode.code() as u16;
-        let Some(slot) = self.commands.queue.reserve(class) else {
+        let Some(slot) = self.queue.reserve(class) else {
             log_event!(warn, "command {:?}: every slot belongs to a timed-out command", CmdName(opcode));
             return Err(Error::NoCommandSlot.pack());
         };
@@ -159,7 +168,7 @@ impl<P: Platform> Driver<P> {
         let mailboxes = match self.allocate_mailboxes(class, slot, call) {
             Ok(mailboxes) => mailboxes,
             Err(error) => {
-                self.commands.queue.release(slot);
+                self.queue.release(slot);
                 return Err(error);
             }
         };
@@ -175,7 +184,7 @@ impl<P: Platform> Driver<P> {
         };
         self.release(slot, mailboxes.input.is_scattered());
         // A page command may have timed out while this one was in progress.
-        self.commands.abandoned = None;
+        self.abandoned = None;
         if let Err(error) = result {
             log_event!(debug, "command {:?} failed: {:?}", CmdName(opcode), error);
         }
@@ -187,7 +196,7 @@ impl<P: Platform> Driver<P> {
         if mailboxes {
             self.arena.replace(PageUse::mailbox(slot), PageUse::FREE);
         }
-        self.commands.queue.release(slot);
+        self.queue.release(slot);
     }
 
     fn allocate_mailboxes(&mut self, class: CommandClass, slot: u32, call: &Call<'_>) -> Result<Mailboxes, PackedError> {
@@ -196,7 +205,7 @@ impl<P: Platform> Driver<P> {
         if input == 0 && output == 0 {
             return Ok(Mailboxes { input: MailboxChain::EMPTY, output: ContiguousBlocks::EMPTY, preallocated: None });
         }
-        let (preallocated, blocks) = self.commands.preallocated(&mut self.arena, class)?;
+        let (preallocated, blocks) = self.preallocated(class)?;
         if output > blocks {
             return Err(Error::LimitExceeded { limit: blocks as u32 }.pack());
         }
@@ -213,9 +222,9 @@ impl<P: Platform> Driver<P> {
 
     /// Writes a command and rings its doorbell.
     fn post(&mut self, slot: u32, mailboxes: &Mailboxes, call: &mut Call<'_>) -> Result<(), PackedError> {
-        let Self { machine, arena, commands, stats, .. } = self;
+        let Self { machine, arena, queue, stats, .. } = self;
         let memory = &mut machine.memory;
-        let token = commands.queue.next_token();
+        let token = queue.next_token();
         let mut inline = [0; CMD_INLINE];
         let (first, rest) = call.head.split_at_checked(CMD_INLINE).unwrap_or((call.head, &[]));
         for (to, from) in inline.iter_mut().zip(first) {
@@ -239,7 +248,7 @@ impl<P: Platform> Driver<P> {
         let input_len = u32::try_from(call.input_len).unwrap_or(u32::MAX);
         let output_len = u32::try_from(call.output_len).unwrap_or(u32::MAX);
         let (input_addr, output_addr) = (mailboxes.input.addr(arena), mailboxes.output.chain().addr(arena));
-        commands.queue.fill(memory, slot, &Post { inline, input_len, input_addr, output_len, output_addr, token })?;
+        queue.fill(memory, slot, &Post { inline, input_len, input_addr, output_len, output_addr, token })?;
         machine.fence.release();
         stats.commands = stats.commands.wrapping_add(1);
         machine.registers.write32(InitialSeg::COMMAND_DOORBELL_VECTOR.dword(), (1u32 << slot).to_be())?;
@@ -252,12 +261,12 @@ impl<P: Platform> Driver<P> {
     /// The owner bit decides, also when events report completions: an event may be late or lost.
     fn wait(&mut self, slot: u32, opcode: u16, class: CommandClass) -> Result<u8, PackedError> {
         let start = self.machine.clock.now();
-        let deadline = start.after(self.commands.timeout);
+        let deadline = start.after(self.timeout);
         let mut next_check = start.after(LIVENESS_INTERVAL);
         loop {
             let late = self.machine.clock.now() >= deadline;
             self.serve(class);
-            let status_own = self.commands.queue.status_own(&self.machine.memory, slot)?;
+            let status_own = self.queue.status_own(&self.machine.memory, slot)?;
             if status_own & 1 == 0 {
                 self.machine.fence.acquire();
                 return Ok(status_own);
@@ -276,6 +285,29 @@ impl<P: Platform> Driver<P> {
         }
     }
 
+    /// Serves the device while a command is in progress: drains the event queue of commands, and gives the firmware the pages
+    /// that it requests. A page command gives none.
+    fn serve(&mut self, class: CommandClass) {
+        self.drain_command_events();
+        if class == CommandClass::Regular {
+            // If there are no pages, the firmware was notified and completes the command with an error status.
+            let _ = self.serve_page_requests();
+        }
+    }
+
+    /// Drains the event queue of commands. The owner bits of the command queue have the same information.
+    pub(crate) fn drain_command_events(&mut self) {
+        let Some(eq) = self.eqs.command.as_mut() else { return };
+        for _ in 0..COMMAND_EVENTS {
+            if eq.pop().is_none() {
+                eq.arm();
+                break;
+            }
+            self.stats.command_events = self.stats.command_events.wrapping_add(1);
+            eq.update_consumer_index();
+        }
+    }
+
     /// Checks the output of a command and copies it.
     fn collect(
         &self,
@@ -285,11 +317,11 @@ impl<P: Platform> Driver<P> {
         output: &mut [u8],
         status_own: u8,
     ) -> Result<(), PackedError> {
-        let (memory, queue, chain) = (&self.machine.memory, &self.commands.queue, blocks.chain());
+        let (memory, queue, chain) = (&self.machine.memory, &self.queue, blocks.chain());
         if status_own >> 1 != 0 {
             return Err(Error::CommandDelivery { opcode, status: status_own >> 1 }.pack());
         }
-        if self.commands.signatures && !(queue.verify(memory, slot)? && chain.verify(memory, &self.arena)?) {
+        if self.signatures && !(queue.verify(memory, slot)? && chain.verify(memory, &self.arena)?) {
             return Err(Error::CommandSignature { opcode }.pack());
         }
         let first = queue.output(memory, slot)?;
@@ -308,7 +340,7 @@ impl<P: Platform> Driver<P> {
     }
 }
 
-impl<P: Platform> Driver<P> {
+impl<P: Platform> CommandInterface<P> {
     /// Executes command `C`, which neither creates nor destroys an object.
     #[inline(always)]
     pub(crate) fn command<C: Command>(

@@ -1,18 +1,16 @@
 //! Creation and destruction of objects of the device, with the memory that they lie in.
 
-use core::num::NonZeroU32;
-
 use bareverbs::{DmaMemory, Platform};
 use bareverbs_mlx5_spec::{
     AllocPdOut, AllocUarOut, CmdOpcode, Command, CreateCqOut, CreateEqOut, CreateMkeyOut, CreateQpOut, DeallocPdIn,
     DeallocUarIn, DestroyCqIn, DestroyEqIn, DestroyMkeyIn, DestroyQpIn, Field, Layout, View, ViewMut, cmd,
 };
 
-use super::late::{CommandId, LateAction};
-use super::{Call, CommandClass};
-use crate::CmdName;
-use crate::dma::arena::{PAGE, PageRange, RECORD};
-use crate::driver::Driver;
+use super::name::CmdName;
+use super::timed_out::{CommandId, LateAction};
+use super::{Call, CommandClass, CommandInterface};
+use crate::dma::arena::{PAGE, PageRange};
+use crate::dma::object_memory::ObjectMemory;
 use crate::error::PackedError;
 use crate::log::log_event;
 
@@ -65,39 +63,6 @@ fn naming(number: u32) -> [u8; SHORT] {
     input
 }
 
-/// Memory that an object of the device lies in: its ring and its doorbell record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ObjectMemory {
-    range: Option<PageRange>,
-    /// Number of the record, counted from the start of the arena, where none lies: the command queue does.
-    record: Option<NonZeroU32>,
-}
-
-impl ObjectMemory {
-    /// No memory of the driver.
-    pub(crate) const NONE: Self = Self { range: None, record: None };
-
-    /// Returns the memory of a ring and of the doorbell record at a byte offset.
-    pub(crate) fn new(range: Option<PageRange>, record: Option<usize>) -> Self {
-        let record = record.and_then(|at| NonZeroU32::new(u32::try_from(at / RECORD).ok()?));
-        Self { range, record }
-    }
-
-    /// Returns the byte offset of the ring, 0 if there is none.
-    pub(crate) fn at(&self) -> usize {
-        self.range.map_or(0, PageRange::at)
-    }
-
-    fn pages(&self) -> u32 {
-        self.range.map_or(0, PageRange::pages)
-    }
-
-    /// Returns the byte offset of the doorbell record, 0 if there is none.
-    pub(crate) fn record(&self) -> usize {
-        self.record.map_or(0, |record| record.get() as usize * RECORD)
-    }
-}
-
 /// An object of the device.
 #[derive(Debug)]
 pub(crate) struct Object {
@@ -113,12 +78,24 @@ impl Object {
     }
 }
 
-impl<P: Platform> Driver<P> {
+impl<P: Platform> CommandInterface<P> {
+    /// Allocates contiguous pages and fills them with zeros.
+    pub(crate) fn allocate_cleared(&mut self, pages: u32) -> Result<PageRange, PackedError> {
+        let range = self.arena.allocate(pages)?;
+        for at in (range.at()..range.at() + range.bytes()).step_by(64) {
+            if let Err(error) = self.machine.memory.store(at, &[0; 8]) {
+                self.arena.free(range);
+                return Err(error.into());
+            }
+        }
+        Ok(range)
+    }
+
     /// Allocates zeroed memory for an object: a ring of `pages` pages, unless that is 0, and a doorbell record if `record` is
     /// set.
     pub(crate) fn allocate_memory(&mut self, pages: u32, record: bool) -> Result<ObjectMemory, PackedError> {
         let range = if pages == 0 { None } else { Some(self.allocate_cleared(pages)?) };
-        let mut memory = ObjectMemory { range, record: None };
+        let mut memory = ObjectMemory::new(range, None);
         if record {
             let made = self.arena.allocate_record().and_then(|at| {
                 memory = ObjectMemory::new(range, Some(at));
@@ -134,17 +111,17 @@ impl<P: Platform> Driver<P> {
 
     /// Frees the memory of an object that is gone.
     pub(crate) fn free_memory(&mut self, memory: ObjectMemory) {
-        if let Some(range) = memory.range {
+        if let Some(range) = memory.range() {
             self.arena.free(range);
         }
-        if memory.record.is_some() {
+        if memory.has_record() {
             self.arena.free_record(memory.record());
         }
     }
 
     /// Leaks memory that the device may still use. A doorbell record stays allocated.
     pub(super) fn leak_memory(&mut self, memory: ObjectMemory) {
-        if let Some(range) = memory.range {
+        if let Some(range) = memory.range() {
             self.arena.leak(range);
         }
     }
@@ -169,7 +146,7 @@ impl<P: Platform> Driver<P> {
         self.create_object(opcode, undo, head, memory.pages() as usize, entry, memory)
     }
 
-    /// Creates an object without memory of the driver, same as [`Driver::create`]. `len` 64-bit entries follow the input.
+    /// Creates an object without memory of the driver, same as [`CommandInterface::create`]. `len` 64-bit entries follow the input.
     #[inline(always)]
     pub(crate) fn create_with_list<C: Creates>(
         &mut self,
@@ -226,7 +203,7 @@ impl<P: Platform> Driver<P> {
         }
         if !gone {
             let result = self.send_destroy(opcode, object.number, LateAction::RecordOutcome);
-            object.pending = self.commands.abandoned();
+            object.pending = self.abandoned();
             result?;
         }
         self.free_memory(memory);

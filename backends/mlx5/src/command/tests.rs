@@ -6,9 +6,10 @@ use std::vec::Vec;
 
 use bareverbs_mlx5_spec::{Buffer, CmdOpcode, cmd};
 
-use super::object::{Object, ObjectMemory};
+use super::object::Object;
 use super::*;
 
+use crate::dma::object_memory::ObjectMemory;
 use crate::tests::mock::{DEVICE_ADDR, Done, MockPlatform, Shared, started};
 
 fn xor(bytes: &[u8]) -> u8 {
@@ -25,7 +26,7 @@ fn an_entry_and_its_chains_lie_as_published() {
             memory[63] &= !1;
         }
     }));
-    let view: &mut Driver<MockPlatform> = &mut driver;
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let mut input = [0u8; 16 + 512 + 8];
     for (index, byte) in input.iter_mut().enumerate() {
         *byte = index as u8;
@@ -33,7 +34,7 @@ fn an_entry_and_its_chains_lie_as_published() {
     let mut output = [0u8; 16 + 512 + 4];
     {
         let len = output.len();
-        view.execute(CmdOpcode::QueryMkey, &input, &mut output, len)
+        commands.execute(CmdOpcode::QueryMkey, &input, &mut output, len)
     }
     .unwrap();
     assert_eq!(output[16 + 512..], [0xca, 0xfe, 0xba, 0xbe]);
@@ -76,18 +77,18 @@ fn an_entry_and_its_chains_lie_as_published() {
 #[test]
 fn a_slot_without_answer_is_not_used_again_and_the_last_one_is_kept_for_pages() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let opcode = CmdOpcode::QueryIssi.code() as u16;
     for _ in 0..3 {
-        let result = view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
+        let result = commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
         assert_eq!(result, Err(Error::CommandTimeout { opcode }.pack()));
     }
-    assert_eq!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(Error::NoCommandSlot.pack()));
-    assert_eq!(view.arena.leaked_pages(), 3 * 4, "the buffers of three commands");
+    assert_eq!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112), Err(Error::NoCommandSlot.pack()));
+    assert_eq!(commands.arena.leaked_pages(), 3 * 4, "the buffers of three commands");
     let doorbells: Vec<Done> =
         shared.borrow().log.iter().filter(|done| matches!(done, Done::Register(0x18, _))).cloned().collect();
     assert_eq!(doorbells, [1u8, 2, 4].map(|bit| Done::Register(0x18, [0, 0, 0, bit].to_vec())));
-    assert_eq!(view.commands.queue.reserve(CommandClass::Pages), Some(3));
+    assert_eq!(commands.queue.reserve(CommandClass::Pages), Some(3));
 }
 
 #[test]
@@ -103,21 +104,21 @@ fn what_the_device_answers_becomes_an_error_value() {
         };
         shared.borrow_mut().device = Some(std::boxed::Box::new(hook));
     };
-    let view: &mut Driver<MockPlatform> = &mut driver;
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let opcode = CmdOpcode::AllocPd.code() as u16;
     answer(0, 5);
-    let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
+    let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandStatus { opcode, status: 5, syndrome: 0x1234 }.pack()));
     answer(2 << 1, 0);
-    let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
+    let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandDelivery { opcode, status: 2 }.pack()));
-    view.commands.signatures = true;
+    commands.signatures = true;
     answer(0, 0);
-    let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
+    let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::CommandSignature { opcode }.pack()));
     shared.borrow_mut().registers.fill(0xff);
     shared.borrow_mut().device = None;
-    let result = view.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
+    let result = commands.execute(CmdOpcode::AllocPd, &[0; 16], &mut [0; 16], 16);
     assert_eq!(result, Err(Error::DeviceGone.pack()));
 }
 
@@ -150,114 +151,119 @@ fn answer_all(shared: &Shared, status: u8) -> Rc<RefCell<Vec<(usize, u16, u32)>>
 #[test]
 fn a_late_answer_gives_slot_and_mailboxes_back() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
-    let free = view.arena.free_pages();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    let free = commands.arena.free_pages();
     let opcode = CmdOpcode::QueryIssi.code() as u16;
     for _ in 0..3 {
-        let result = view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
+        let result = commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112);
         assert_eq!(result, Err(Error::CommandTimeout { opcode }.pack()));
     }
-    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (3, 12));
+    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (3, 12));
     answer_late(&shared, 1, 0);
     let seen = answer_all(&shared, 0);
-    view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).unwrap();
+    commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).unwrap();
     assert_eq!(*seen.borrow(), [(1, opcode, 0)], "in the slot that came back");
-    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (2, 8));
+    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (2, 8));
     answer_late(&shared, 0, 0);
     answer_late(&shared, 2, 0);
-    view.destroy_orphans();
-    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (0, 0));
-    assert_eq!(view.arena.free_pages(), free - 4, "all but the preallocated mailboxes");
+    commands.destroy_orphans();
+    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (0, 0));
+    assert_eq!(commands.arena.free_pages(), free - 4, "all but the preallocated mailboxes");
 }
 
 #[test]
 fn an_object_that_was_created_late_is_destroyed_again_and_its_memory_comes_back() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
-    let create = |view: &mut Driver<MockPlatform>| {
-        let memory = view.allocate_memory(2, true).unwrap();
-        let error = view.create_object(CmdOpcode::CreateQp, CmdOpcode::DestroyQp, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    let create = |commands: &mut CommandInterface<MockPlatform>| {
+        let memory = commands.allocate_memory(2, true).unwrap();
+        let error =
+            commands.create_object(CmdOpcode::CreateQp, CmdOpcode::DestroyQp, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
         assert_eq!(Error::from(error), Error::CommandTimeout { opcode: CmdOpcode::CreateQp.code() as u16 });
-        view.release_memory(memory, error);
+        commands.release_memory(memory, error);
     };
-    let free = view.arena.free_pages();
-    create(view);
-    assert_eq!((view.arena.leaked_pages(), view.arena.free_pages()), (2, free - 3));
+    let free = commands.arena.free_pages();
+    create(commands);
+    assert_eq!((commands.arena.leaked_pages(), commands.arena.free_pages()), (2, free - 3));
     answer_late(&shared, 0, 0x12_3456);
     let seen = answer_all(&shared, 0);
-    view.destroy_orphans();
+    commands.destroy_orphans();
     assert_eq!(*seen.borrow(), [(0, CmdOpcode::DestroyQp.code() as u16, 0x12_3456)]);
-    assert_eq!(view.arena.free_pages(), free, "ring and doorbell record");
+    assert_eq!(commands.arena.free_pages(), free, "ring and doorbell record");
 
     // The same, and the device refuses to destroy it: the ring stays out of use.
     shared.borrow_mut().device = None;
-    create(view);
+    create(commands);
     answer_late(&shared, 0, 0x77);
     let seen = answer_all(&shared, 6);
-    view.destroy_orphans();
-    assert_eq!((seen.borrow().len(), view.arena.leaked_pages()), (1, 2));
+    commands.destroy_orphans();
+    assert_eq!((seen.borrow().len(), commands.arena.leaked_pages()), (1, 2));
 
     // The same, and the DESTROY command completes late, too.
     shared.borrow_mut().device = None;
-    create(view);
-    assert_eq!(view.arena.leaked_pages(), 4);
+    create(commands);
+    assert_eq!(commands.arena.leaked_pages(), 4);
     answer_late(&shared, 0, 0x88);
-    view.destroy_orphans();
-    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (1, 4));
+    commands.destroy_orphans();
+    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (1, 4));
     answer_late(&shared, 0, 0);
-    view.destroy_orphans();
-    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (0, 2));
+    commands.destroy_orphans();
+    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (0, 2));
 
     // A late refusal creates nothing: nothing is to be destroyed.
-    create(view);
+    create(commands);
     shared.borrow_mut().memory[32] = 8;
     shared.borrow_mut().memory[63] = 0;
     let seen = answer_all(&shared, 0);
-    view.destroy_orphans();
-    assert_eq!((seen.borrow().len(), view.arena.leaked_pages()), (0, 2));
+    commands.destroy_orphans();
+    assert_eq!((seen.borrow().len(), commands.arena.leaked_pages()), (0, 2));
 }
 
 #[test]
 fn a_late_answer_to_destroy_counts_for_who_tries_again() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let opcode = CmdOpcode::DestroyQp.code() as u16;
     let mut object = Object::new(5);
     let timeout = Err(Error::CommandTimeout { opcode }.pack());
-    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
-    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout, "waited for again, not sent again");
-    assert_eq!(view.commands.lost_slots(), 1);
+    assert_eq!(commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
+    assert_eq!(
+        commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE),
+        timeout,
+        "waited for again, not sent again"
+    );
+    assert_eq!(commands.lost_slots(), 1);
     // It was carried out. By then the number may be another object's, which is to be left alone.
     answer_late(&shared, 0, 0);
     let seen = answer_all(&shared, 0);
-    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), Ok(()));
+    assert_eq!(commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), Ok(()));
     assert_eq!(*seen.borrow(), []);
-    assert_eq!((object.pending, view.commands.lost_slots()), (None, 0));
+    assert_eq!((object.pending, commands.lost_slots()), (None, 0));
 
     // It was refused, late: the object is still there, and destroyed by the next attempt.
     let mut object = Object::new(6);
     shared.borrow_mut().device = None;
-    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
+    assert_eq!(commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), timeout);
     shared.borrow_mut().memory[32] = 6;
     shared.borrow_mut().memory[63] = 0;
     let seen = answer_all(&shared, 0);
-    assert_eq!(view.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), Ok(()));
+    assert_eq!(commands.destroy::<cmd::DestroyQp>(&mut object, ObjectMemory::NONE), Ok(()));
     assert_eq!(*seen.borrow(), [(0, opcode, 6)]);
 }
 
 #[test]
 fn a_long_list_lies_in_whatever_pages_are_free() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     // Every other page is free, so that no two lie together; the preallocated mailboxes come first.
-    assert!(view.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).is_err());
-    let preallocated = view.commands.preallocated(&mut view.arena, CommandClass::Regular).unwrap().0;
+    assert!(commands.execute(CmdOpcode::QueryIssi, &[0; 16], &mut [0; 112], 112).is_err());
+    let preallocated = commands.preallocated(CommandClass::Regular).unwrap().0;
     assert_eq!(preallocated.pages(), 4);
-    let ranges: Vec<PageRange> = core::iter::from_fn(|| view.arena.allocate(1).ok()).collect();
+    let ranges: Vec<PageRange> = core::iter::from_fn(|| commands.arena.allocate(1).ok()).collect();
     for range in ranges.iter().step_by(2) {
-        view.arena.free(*range);
+        commands.arena.free(*range);
     }
-    let free = view.arena.free_pages();
+    let free = commands.arena.free_pages();
     let sent = Rc::new(RefCell::new(Vec::new()));
     let copy = sent.clone();
     shared.borrow_mut().device = Some(std::boxed::Box::new(move |memory, at, value| {
@@ -280,48 +286,48 @@ fn a_long_list_lies_in_whatever_pages_are_free() {
     let list: Vec<u64> = (0..len as u64).map(|n| n.wrapping_mul(0x0123_4567_89ab_cdef)).collect();
     let mut input = Buffer::zeroed();
     input.as_bytes_mut().fill(7);
-    let created = view.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |index| list[index]);
+    let created = commands.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |index| list[index]);
     assert_eq!(created, Ok(0));
     let expected: Vec<u8> = [7; 256].into_iter().chain(list.iter().flat_map(|entry| entry.to_be_bytes())).collect();
     assert_eq!(sent.borrow()[..expected.len()], expected[..]);
     assert!(sent.borrow()[expected.len()..].iter().all(|byte| *byte == 0), "zeros after the end");
-    assert_eq!(view.arena.free_pages(), free);
+    assert_eq!(commands.arena.free_pages(), free);
     // One page more than there are.
     let len = (free as usize + 1) * 4 * 64;
-    let created = view.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |_| 0);
+    let created = commands.create_with_list::<cmd::CreateMkey>(input.view(), len, &mut |_| 0);
     assert!(matches!(created.map_err(Error::from), Err(Error::ArenaFull { .. })), "{created:?}");
-    assert_eq!(view.arena.free_pages(), free);
+    assert_eq!(commands.arena.free_pages(), free);
 }
 
 #[test]
 fn pages_go_through_another_slot_after_one_had_no_answer() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let opcode = CmdOpcode::ManagePages.code() as u16;
-    let give = |view: &mut Driver<MockPlatform>| view.give_pages(3, 2);
-    let free = view.arena.free_pages();
-    assert_eq!(give(view), Err(Error::CommandTimeout { opcode }.pack()));
-    assert_eq!((view.arena.firmware_pages(), view.arena.leaked_pages()), (0, 3), "two pages and the mailboxes");
+    let give = |commands: &mut CommandInterface<MockPlatform>| commands.give_pages(3, 2);
+    let free = commands.arena.free_pages();
+    assert_eq!(give(commands), Err(Error::CommandTimeout { opcode }.pack()));
+    assert_eq!((commands.arena.firmware_pages(), commands.arena.leaked_pages()), (0, 3), "two pages and the mailboxes");
     let seen = answer_all(&shared, 0);
-    assert_eq!(give(view), Ok(()));
+    assert_eq!(give(commands), Ok(()));
     assert_eq!(*seen.borrow(), [(2, opcode, 3)], "the next slot, for function 3");
-    assert_eq!((view.arena.firmware_pages(), view.stats.pages_given), (2, 2));
+    assert_eq!((commands.arena.firmware_pages(), commands.stats.pages_given), (2, 2));
     // The firmware took the first two after all.
     answer_late(&shared, 3, 0);
-    view.destroy_orphans();
-    assert_eq!((view.arena.firmware_pages(), view.arena.leaked_pages(), view.stats.pages_given), (4, 0, 4));
-    assert_eq!(view.arena.free_pages(), free - 5, "four pages, and the mailboxes");
-    assert_eq!(view.commands.lost_slots(), 0);
+    commands.destroy_orphans();
+    assert_eq!((commands.arena.firmware_pages(), commands.arena.leaked_pages(), commands.stats.pages_given), (4, 0, 4));
+    assert_eq!(commands.arena.free_pages(), free - 5, "four pages, and the mailboxes");
+    assert_eq!(commands.lost_slots(), 0);
 }
 
 #[test]
 fn pages_that_came_back_late_are_free() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
-    let given: Vec<u64> = (0..2).map(|_| view.arena.allocate_firmware_page(0).unwrap()).collect();
-    let result = view.reclaim_pages(0, 2);
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    let given: Vec<u64> = (0..2).map(|_| commands.arena.allocate_firmware_page(0).unwrap()).collect();
+    let result = commands.reclaim_pages(0, 2);
     assert!(matches!(result.map_err(Error::from), Err(Error::CommandTimeout { .. })));
-    let free = view.arena.free_pages();
+    let free = commands.arena.free_pages();
     // The output lies at the address in the entry of slot 3: two addresses.
     let pointer = u64::from_be_bytes(shared.borrow().memory[3 * 64 + 48..3 * 64 + 56].try_into().unwrap());
     let at = (pointer - DEVICE_ADDR) as usize;
@@ -329,14 +335,14 @@ fn pages_that_came_back_late_are_free() {
         shared.borrow_mut().memory[at + 8 * index..at + 8 * index + 8].copy_from_slice(&addr.to_be_bytes());
     }
     answer_late(&shared, 3, 2);
-    view.destroy_orphans();
-    assert_eq!((view.arena.firmware_pages(), view.stats.pages_back, view.arena.free_pages()), (0, 2, free + 3));
+    commands.destroy_orphans();
+    assert_eq!((commands.arena.firmware_pages(), commands.stats.pages_back, commands.arena.free_pages()), (0, 2, free + 3));
 }
 
 #[test]
 fn pages_are_asked_back_for_each_function_that_has_some() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
     let seen = Rc::new(RefCell::new(Vec::new()));
     let note = seen.clone();
     // A firmware that returns a page of a function only to a request for that function's (`manage_pages_in`: op_mod in bytes
@@ -369,29 +375,29 @@ fn pages_are_asked_back_for_each_function_that_has_some() {
         memory[slot * 64 + 63] = 0;
     }));
     for (function, count) in [(0, 2), (3, 5), (0x107, 1)] {
-        view.give_pages(function, count).unwrap();
+        commands.give_pages(function, count).unwrap();
     }
-    assert_eq!(view.arena.firmware_pages(), 8);
-    assert_eq!(view.reclaim_all(), Ok(()));
-    assert_eq!((view.arena.firmware_pages(), view.stats.pages_back), (0, 8));
+    assert_eq!(commands.arena.firmware_pages(), 8);
+    assert_eq!(commands.reclaim_all(Duration::from_secs(5)), Ok(()));
+    assert_eq!((commands.arena.firmware_pages(), commands.stats.pages_back), (0, 8));
     assert_eq!(*seen.borrow(), [(0, 2), (3, 5), (0x107, 1)]);
 }
 
 #[test]
 fn as_many_late_objects_as_slots_are_destroyed_again() {
     let (mut driver, shared) = started();
-    let view: &mut Driver<MockPlatform> = &mut driver;
-    let range = view.arena.allocate(1).unwrap();
-    view.commands.start(range, 5, 6);
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    let range = commands.arena.allocate(1).unwrap();
+    commands.start(range, 5, 6);
     let at = range.at();
     for _ in 0..31 {
-        let Ok(memory) = view.allocate_memory(1, false) else { break };
-        view.create_object(CmdOpcode::CreateCq, CmdOpcode::DestroyCq, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
-        if view.arena.free_pages() == 0 {
+        let Ok(memory) = commands.allocate_memory(1, false) else { break };
+        commands.create_object(CmdOpcode::CreateCq, CmdOpcode::DestroyCq, &[0; 16], 0, &mut |_| 0, memory).unwrap_err();
+        if commands.arena.free_pages() == 0 {
             break;
         }
     }
-    let lost = view.commands.lost_slots();
+    let lost = commands.lost_slots();
     assert!(lost > 20);
     for slot in 0..lost as usize {
         let entry = &mut shared.borrow_mut().memory[at + slot * 64..at + slot * 64 + 64];
@@ -411,24 +417,24 @@ fn as_many_late_objects_as_slots_are_destroyed_again() {
             entry[63] = 0;
         }
     }));
-    view.destroy_orphans();
+    commands.destroy_orphans();
     assert_eq!(*destroyed.borrow(), (0..lost).collect());
-    assert_eq!((view.commands.lost_slots(), view.arena.leaked_pages()), (0, 0));
+    assert_eq!((commands.lost_slots(), commands.arena.leaked_pages()), (0, 0));
 }
 
 #[test]
 fn pages_stay_out_of_use_after_a_late_answer_that_cannot_be_trusted() {
     for (signed, status, expected) in [(false, 0, (2, 0, 0)), (false, 8, (0, 0, 2)), (true, 0, (0, 2, 0))] {
         let (mut driver, shared) = started();
-        let view: &mut Driver<MockPlatform> = &mut driver;
-        let free = view.arena.free_pages();
-        let result = view.give_pages(0, 2);
+        let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+        let free = commands.arena.free_pages();
+        let result = commands.give_pages(0, 2);
         assert!(matches!(result.map_err(Error::from), Err(Error::CommandTimeout { .. })));
-        view.commands.signatures = signed;
+        commands.signatures = signed;
         shared.borrow_mut().memory[3 * 64 + 32] = status;
         shared.borrow_mut().memory[3 * 64 + 63] = 0;
-        view.destroy_orphans();
-        let arena: &Arena = &view.arena;
+        commands.destroy_orphans();
+        let arena: &Arena = &commands.arena;
         let freed = arena.free_pages() + 2 - free;
         assert_eq!((arena.firmware_pages(), arena.leaked_pages(), freed), expected, "signed {signed}, status {status}");
     }

@@ -27,26 +27,10 @@ pub(crate) const ASYNC_EVENTS: &[EventType] = &[
     EventType::SrqRqLimit,
 ];
 
-/// Maximum number of entries that one call takes before it finds one for the caller.
-const ENTRIES: usize = 64;
-
 impl<P: Platform> Driver<P> {
-    /// Drains the event queue of commands. The owner bits of the command queue have the same information.
-    pub(crate) fn drain_command_events(&mut self) {
-        let Some(eq) = self.eqs.command.as_mut() else { return };
-        for _ in 0..ENTRIES {
-            if eq.pop().is_none() {
-                eq.arm();
-                break;
-            }
-            self.stats.command_events = self.stats.command_events.wrapping_add(1);
-            eq.update_consumer_index();
-        }
-    }
-
     /// Serves page requests, then returns the next asynchronous event for the caller.
     pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>, PackedError> {
-        self.serve_page_requests()?;
+        self.commands.serve_page_requests()?;
         if let Some(event) = self.eqs.after_overflow.take() {
             return Ok(Some(event));
         }
@@ -56,7 +40,7 @@ impl<P: Platform> Driver<P> {
             return Ok(None);
         };
         eq.update_consumer_index();
-        self.stats.async_events = self.stats.async_events.wrapping_add(1);
+        self.commands.stats.async_events = self.commands.stats.async_events.wrapping_add(1);
         if eq.overflowed() {
             log_event!(warn, "the queue of asynchronous events was full: some may be lost");
             // This entry was not lost.
@@ -64,7 +48,7 @@ impl<P: Platform> Driver<P> {
             return Ok(Some(AsyncEvent::Overflow));
         }
         if event_type(&entry) == Some(EventType::InternalError) {
-            let word = self.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword());
+            let word = self.commands.register(InitialSeg::HEALTH_BUFFER.offset() + HealthBuffer::SYND.dword());
             let (syndrome, ext) = (HealthBuffer::SYND.take(word), HealthBuffer::EXT_SYND.take(word));
             log_event!(error, "the device reports an internal error, health syndrome {:x}, {:x}", syndrome, ext);
             return Ok(Some(AsyncEvent::DeviceFatal(syndrome as u8, ext as u16)));

@@ -4,9 +4,11 @@ use bareverbs::{CompletionEvent, Cqn, Platform};
 use bareverbs_mlx5_spec::{CompEvent, EventType};
 use heapless::Vec;
 
-use crate::driver::COMPLETION_EQS;
 use crate::events::eq::{Eq, event_data, event_type};
 use crate::log::format_as;
+
+/// Maximum number of event queues for completions.
+pub(crate) const COMPLETION_EQS: usize = 8;
 
 /// The queues of completion events, owned by the interrupt handler.
 pub struct Mlx5CompletionEvents<P: Platform> {
@@ -64,22 +66,26 @@ impl<P: Platform> bareverbs::CompletionEvents for Mlx5CompletionEvents<P> {
 #[cfg(test)]
 mod tests {
     use bareverbs::CompletionEvents as _;
-    use bareverbs_mlx5_spec::EQE;
+    use bareverbs_mlx5_spec::{EQE, UAR_PAGE};
 
     use super::*;
-    use crate::driver::Driver;
-    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, driver};
+    use crate::dma::arena::{Arena, PageUse};
+    use crate::dma::object_memory::ObjectMemory;
+    use crate::events::eq::{EqInfo, EqIo};
+    use crate::tests::mock::{DEVICE_ADDR, MockPlatform, PAGES, machine};
 
     #[test]
     fn queues_take_turns_and_a_full_one_reports_it() {
-        let (mut driver, shared) = driver();
-        let driver: &mut Driver<MockPlatform> = &mut driver;
-        driver.uar = crate::dma::uar::Uar::at(4, 0, false);
-        let mut events = Mlx5CompletionEvents::new(0);
+        let (machine, shared) = machine();
+        let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR, 0);
+        let arena: &mut Arena = &mut arena;
+        let mut events = Mlx5CompletionEvents::<MockPlatform>::new(0);
         for (cqn, number) in [(0x70, 1u64), (0x80, 2), (0x90, 3)] {
-            let range = driver.arena.allocate(1).unwrap();
-            assert_eq!(driver.arena.addr(range.at()), DEVICE_ADDR + 4096 * (number - 1));
-            events.add(driver.eq_for_tests(range, 6, number as u16));
+            let range = arena.allocate(1).unwrap();
+            assert_eq!(arena.addr(range.at()), DEVICE_ADDR + 4096 * (number - 1));
+            let memory = ObjectMemory::new(Some(range), None);
+            let io = EqIo::open(&machine, 4 * UAR_PAGE, memory, 6).unwrap();
+            events.add(Eq::new(io, EqInfo { number: 1, vector: number as u16, memory }, 6));
             // Every entry of the queue is written: type 0 (completion), the queue's number in the last dword of the data.
             for index in 0..64 {
                 let at = range.at() + index * EQE;

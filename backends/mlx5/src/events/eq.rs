@@ -1,19 +1,11 @@
 //! Event queues.
 
-use bareverbs::{DmaFence, DmaMemory, DmaRing, Platform, Registers, RingLayout, RingView, WordRegister};
-use bareverbs_mlx5_spec::{
-    Buffer, CmdOpcode, CreateEqIn, EQE, EqDoorbell, Eqc, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View, cmd,
-};
+use bareverbs::{DmaFence, DmaMemory, DmaRing, Machine, Platform, Registers, RingLayout, RingView, WordRegister};
+use bareverbs_mlx5_spec::{EQE, EqDoorbell, Eqe, EventType, Layout, UAR_EQ_ARM, UAR_EQ_UPDATE, View};
 
-use crate::command::object::ObjectMemory;
-use crate::dma::arena::PAGE;
-use crate::driver::Driver;
+use crate::dma::object_memory::ObjectMemory;
 use crate::error::{Error, PackedError};
-use crate::log::log_event;
 use crate::ring::owner_matches;
-
-/// Minimum and maximum log2 of the entries.
-const LOG_SIZE: core::ops::RangeInclusive<u32> = 6..=16;
 
 /// Ring and doorbell registers of an event queue.
 pub(crate) struct EqIo<P: Platform> {
@@ -23,13 +15,28 @@ pub(crate) struct EqIo<P: Platform> {
     fence: P::Fence,
 }
 
+impl<P: Platform> EqIo<P> {
+    /// Opens the ring in `memory` and the registers in the UAR page at byte `uar` of the BAR.
+    pub(crate) fn open(machine: &Machine<P>, uar: usize, memory: ObjectMemory, log_size: u32) -> Result<Self, PackedError> {
+        // An event queue has no record; nothing is written to the one that its span names.
+        let at = memory.at();
+        let span = RingLayout::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.pack())?;
+        Ok(Self {
+            ring: machine.memory.ring(&span)?,
+            update: machine.registers.word(uar + UAR_EQ_UPDATE)?,
+            arm: machine.registers.word(uar + UAR_EQ_ARM)?,
+            fence: machine.fence.clone(),
+        })
+    }
+}
+
 /// What the destruction of an event queue needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EqInfo {
     pub(crate) number: u8,
     /// Interrupt vector.
     pub(crate) vector: u16,
-    memory: ObjectMemory,
+    pub(crate) memory: ObjectMemory,
 }
 
 /// An event queue.
@@ -129,85 +136,13 @@ pub(crate) fn event_data<L: Layout>(entry: &Entry) -> View<'_, L> {
     View::<Eqe>::of(entry).sub(Eqe::EVENT_DATA.as_sub())
 }
 
-impl<P: Platform> Driver<P> {
-    /// Creates an event queue for the given types that interrupts with `vector`.
-    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, PackedError> {
-        let log_size = entries.max(1).next_power_of_two().trailing_zeros();
-        if !LOG_SIZE.contains(&log_size) {
-            return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() }.pack());
-        }
-        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
-        // 64 entries are a page: the pages are the queue.
-        let memory = self.allocate_memory((EQE << log_size).div_ceil(PAGE) as u32, false)?;
-        let made = self.create_eq_in(memory, log_size, types, vector, uar_page);
-        made.inspect_err(|error| self.release_memory(memory, *error))
-    }
-
-    /// Returns the queue's ring and registers.
-    fn open_eq(&self, memory: ObjectMemory, log_size: u32) -> Result<EqIo<P>, PackedError> {
-        let base = self.uar.base()?;
-        // An event queue has no record; nothing is written to the one that its span names.
-        let at = memory.at();
-        let span = RingLayout::new(at, EQE << log_size, at).ok_or(Error::OutOfRange { offset: at }.pack())?;
-        Ok(EqIo {
-            ring: self.machine.memory.ring(&span)?,
-            update: self.machine.registers.word(base + UAR_EQ_UPDATE)?,
-            arm: self.machine.registers.word(base + UAR_EQ_ARM)?,
-            fence: self.machine.fence.clone(),
-        })
-    }
-
-    fn create_eq_in(
-        &mut self,
-        memory: ObjectMemory,
-        log_size: u32,
-        types: &[EventType],
-        vector: u16,
-        uar_page: u32,
-    ) -> Result<Eq<P>, PackedError> {
-        let io = self.open_eq(memory, log_size)?;
-        for index in 0..1usize << log_size {
-            self.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
-        }
-        let mut mask = [0u8; 32];
-        for event in types {
-            // 256 bits as one big-endian number of 64 bits after the other.
-            let bit = event.code() as usize;
-            if let Some(byte) = mask.get_mut(bit / 64 * 8 + 7 - bit % 64 / 8) {
-                *byte |= 1 << (bit % 8);
-            }
-        }
-        let mut input = Buffer::zeroed();
-        let mut view = input.view_mut();
-        view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask);
-        view.sub(CreateEqIn::EQ_CONTEXT_ENTRY)
-            .set(Eqc::LOG_EQ_SIZE, log_size)
-            .set(Eqc::UAR_PAGE, uar_page)
-            .set(Eqc::INTR, u32::from(vector));
-        let number = self.create::<cmd::CreateEq>(input.view(), memory)? as u8;
-        log_event!(debug, "event queue {} of {} entries, vector {}", number, 1u32 << log_size, vector);
-        Ok(Eq::new(io, EqInfo { number, vector, memory }, log_size))
-    }
-
-    /// Returns a queue without a device.
-    #[cfg(test)]
-    pub(crate) fn eq_for_tests(&self, range: crate::dma::arena::PageRange, log_size: u32, vector: u16) -> Eq<P> {
-        let memory = ObjectMemory::new(Some(range), None);
-        Eq::new(self.open_eq(memory, log_size).unwrap(), EqInfo { number: 1, vector, memory }, log_size)
-    }
-
-    /// Destroys an event queue.
-    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), PackedError> {
-        self.destroy_untracked(CmdOpcode::DestroyEq, u32::from(eq.number), eq.memory)?;
-        log_event!(debug, "event queue {} is gone", eq.number);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use bareverbs_mlx5_spec::UAR_PAGE;
+
     use super::*;
-    use crate::tests::mock::{Done, MockPlatform, Shared, driver};
+    use crate::dma::arena::{Arena, PageUse};
+    use crate::tests::mock::{DEVICE_ADDR, Done, MockPlatform, PAGES, Shared, machine};
 
     /// Writes, as the device does, entry `index` of a queue of 64 at the start of the memory.
     fn put(shared: &Shared, index: u32, event: u8) {
@@ -220,12 +155,11 @@ mod tests {
 
     /// Returns a queue of 64 entries, of which those before `start` were taken.
     fn queue(start: u32) -> (Eq<MockPlatform>, Shared) {
-        let (mut driver, shared) = driver();
-        driver.uar = crate::dma::uar::Uar::at(4, 0, false);
-        let view: &mut Driver<MockPlatform> = &mut driver;
-        let range = view.arena.allocate(1).unwrap();
-        let memory = ObjectMemory::new(Some(range), None);
-        let io = view.open_eq(memory, 6).unwrap();
+        let (machine, shared) = machine();
+        let mut arena: Arena<[PageUse; PAGES]> = Arena::new(DEVICE_ADDR, 0);
+        let arena: &mut Arena = &mut arena;
+        let memory = ObjectMemory::new(Some(arena.allocate(1).unwrap()), None);
+        let io = EqIo::open(&machine, 4 * UAR_PAGE, memory, 6).unwrap();
         for back in 1..=64 {
             put(&shared, start.wrapping_sub(back), 0x77);
         }

@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-use bareverbs::{Clock, Instant, Platform, Registers};
-use bareverbs_mlx5_spec::{Field, HealthBuffer, InitialSeg};
+use bareverbs::{Clock, Instant, Platform};
+use bareverbs_mlx5_spec::{HealthBuffer, InitialSeg};
 
-use crate::driver::Driver;
+use crate::command::CommandInterface;
 use crate::error::{Error, PackedError};
 use crate::log::log_event;
 
@@ -44,84 +44,47 @@ impl Health {
 pub(crate) struct HealthWatch {
     last: Option<u32>,
     misses: u8,
-    /// When [`Driver::maintain`] checks again.
+    /// When [`HealthWatch::maintain`] checks again.
     next: Instant,
 }
 
-impl<P: Platform> Driver<P> {
+impl HealthWatch {
     /// Checks the health counter and the health buffer, and handles late completions of commands.
-    pub(crate) fn check_health(&mut self) -> Result<Health, PackedError> {
-        self.destroy_orphans();
-        let (reset_wanted, report) = self.read_health_report()?;
-        let word = self.register(InitialSeg::HEALTH_COUNTER.dword());
+    pub(crate) fn check<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Health, PackedError> {
+        commands.destroy_orphans();
+        let (reset_wanted, report) = commands.read_health_report()?;
+        let word = commands.register(InitialSeg::HEALTH_COUNTER.dword());
         let counter = InitialSeg::HEALTH_COUNTER.take(word);
-        self.health.misses = if self.health.last == Some(counter) { self.health.misses.saturating_add(1) } else { 0 };
-        self.health.last = Some(counter);
-        if self.health.misses == MAX_MISSES {
+        self.misses = if self.last == Some(counter) { self.misses.saturating_add(1) } else { 0 };
+        self.last = Some(counter);
+        if self.misses == MAX_MISSES {
             log_event!(error, "the health counter stands still at {:x}", counter);
         }
         Ok(Health {
             counter,
-            misses: self.health.misses,
-            stuck: self.health.misses >= MAX_MISSES,
+            misses: self.misses,
+            stuck: self.misses >= MAX_MISSES,
             syndrome: HealthBuffer::SYND.take(report) as u8,
             ext_syndrome: HealthBuffer::EXT_SYND.take(report) as u16,
             reset_wanted,
         })
     }
 
-    /// Returns [`Error::DeviceGone`] if registers read as all ones, [`Error::DeviceFatal`] if the firmware stopped until a
-    /// reset. No command is sent after either, since it would time out.
-    pub(crate) fn check_device(&mut self) -> Result<(), PackedError> {
-        self.read_health_report()?;
-        self.commands.dead.map_or(Ok(()), Err)
-    }
-
-    /// Returns whether the firmware requests a reset, and the dword with its syndrome.
-    fn read_health_report(&mut self) -> Result<(bool, u32), PackedError> {
-        let revision = self.register(InitialSeg::FW_REV_MAJOR.dword());
-        let interface = self.register(InitialSeg::CMD_INTERFACE_REV.dword());
-        if revision == u32::MAX && interface == u32::MAX {
-            log_event!(error, "the device is gone");
-            self.commands.dead = Some(Error::DeviceGone.pack());
-            return Err(Error::DeviceGone.pack());
-        }
-        let buffer = InitialSeg::HEALTH_BUFFER.offset();
-        let reset_wanted = HealthBuffer::RFR.take(self.register(buffer + HealthBuffer::RFR.dword())) != 0;
-        let report = self.register(buffer + HealthBuffer::SYND.dword());
-        let syndrome = HealthBuffer::SYND.take(report) as u8;
-        if reset_wanted && syndrome != 0 {
-            log_event!(error, "the firmware requests a reset, health syndrome {:x}", syndrome);
-            self.commands.dead = Some(Error::DeviceFatal { syndrome }.pack());
-        }
-        Ok((reset_wanted, report))
-    }
-
     /// Gives the firmware the pages that it requests and checks its health once a second. Returns when to call again.
-    pub(crate) fn maintain(&mut self) -> Result<Instant, PackedError> {
-        self.serve_page_requests()?;
-        let now = self.machine.clock.now();
-        if now >= self.health.next {
-            self.health.next = now.after(HEALTH_INTERVAL);
-            let health = self.check_health()?;
+    pub(crate) fn maintain<P: Platform>(&mut self, commands: &mut CommandInterface<P>) -> Result<Instant, PackedError> {
+        commands.serve_page_requests()?;
+        let now = commands.machine.clock.now();
+        if now >= self.next {
+            self.next = now.after(HEALTH_INTERVAL);
+            let health = self.check(commands)?;
             // The counter may move again, but no wait for that is bounded.
             if health.stuck {
                 return Err(Error::DeviceFatal { syndrome: health.syndrome }.pack());
             }
         }
-        match self.commands.dead {
+        match commands.dead {
             Some(reason) => Err(reason),
-            None => Ok(self.health.next),
+            None => Ok(self.next),
         }
-    }
-
-    /// Returns a register of the initialization segment in host byte order, all ones where there is none.
-    pub(crate) fn register(&self, at: usize) -> u32 {
-        self.machine.registers.read32(at).map_or(u32::MAX, u32::from_be)
-    }
-
-    /// Returns a field of the initialization segment.
-    pub(crate) fn segment(&self, field: Field<InitialSeg>) -> u32 {
-        field.take(self.register(field.dword()))
     }
 }

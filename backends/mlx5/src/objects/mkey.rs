@@ -7,7 +7,8 @@ use bareverbs_mlx5_spec::{
 };
 
 use crate::Mlx5;
-use crate::command::object::{Object, ObjectMemory};
+use crate::command::object::Object;
+use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature, PackedError};
 use crate::log::{format_as, log_event, logged};
@@ -207,7 +208,7 @@ impl<P: Platform> Driver<P> {
                 Ok((Mr { key: Object::new(index), indirect: Some(Object::new(outer)) }, Lkey::new(key), Rkey::new(key)))
             }
             Err(error) => {
-                if let Err(error) = self.destroy_untracked(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE) {
+                if let Err(error) = self.commands.destroy_untracked(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE) {
                     log_event!(warn, "key {:x} is leaked: {:?}", lkey, error);
                 }
                 Err(error)
@@ -263,7 +264,7 @@ impl<P: Platform> Driver<P> {
         };
         let index = self.create_mkey(&input, &mut list, octowords as usize * 2)?;
         if let Some(at) = missing {
-            self.destroy_untracked(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE)?;
+            self.commands.destroy_untracked(CmdOpcode::DestroyMkey, index, ObjectMemory::NONE)?;
             return Err(unmapped(at));
         }
         Ok(index)
@@ -314,7 +315,7 @@ impl<P: Platform> Driver<P> {
         list: &mut dyn FnMut(usize) -> u64,
         len: usize,
     ) -> Result<u32, PackedError> {
-        let index = self.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
+        let index = self.commands.create_with_list::<cmd::CreateMkey>(input.view(), len, list)?;
         // Index 0 is no key, and index 1 is that of the key that ends a receive list.
         if index <= mkey_index(INVALID_LKEY) {
             return Err(Error::BadAnswer { opcode: CmdOpcode::CreateMkey.code() as u16, value: index }.pack());
@@ -323,7 +324,7 @@ impl<P: Platform> Driver<P> {
     }
 
     fn destroy_mkey(&mut self, key: &mut Object) -> Result<(), PackedError> {
-        self.destroy::<cmd::DestroyMkey>(key, ObjectMemory::NONE)?;
+        self.commands.destroy::<cmd::DestroyMkey>(key, ObjectMemory::NONE)?;
         log_event!(debug, "key with index {:x} is gone", key.number);
         Ok(())
     }
@@ -332,7 +333,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn query_mkey(&mut self, index: u32) -> Result<MkeyState, PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryMkeyIn::MKEY_INDEX, index);
-        self.command::<cmd::QueryMkey>(input.view(), output.view_mut())?;
+        self.commands.command::<cmd::QueryMkey>(input.view(), output.view_mut())?;
         let context = output.view().sub(QueryMkeyOut::MEMORY_KEY_MKEY_ENTRY);
         Ok(MkeyState {
             tag: MkeyTag::of(context.get(Mkc::MKEY_7_0)),

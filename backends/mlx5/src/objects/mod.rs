@@ -1,6 +1,7 @@
-//! Objects of the device: protection domains, memory keys, completion queues, queue pairs, the UAR page.
+//! Objects of the device: protection domains, memory keys, event queues, completion queues, queue pairs, the UAR page.
 
 pub(crate) mod cq;
+mod eq;
 pub(crate) mod mkey;
 pub(crate) mod pd;
 pub(crate) mod qp;

@@ -3,7 +3,7 @@
 use bareverbs::{Platform, Registers};
 use bareverbs_mlx5_spec::{CmdOpcode, UAR_PAGE, View, cmd};
 
-use crate::command::object::ObjectMemory;
+use crate::dma::object_memory::ObjectMemory;
 use crate::dma::uar::{FIRST_UAR_PAGE, Uar};
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
@@ -19,8 +19,8 @@ fn page_lies_in(page: u32, bar: usize) -> bool {
 impl<P: Platform> Driver<P> {
     /// Allocates a UAR page.
     pub(crate) fn alloc_uar(&mut self) -> Result<(), PackedError> {
-        let page = self.create::<cmd::AllocUar>(View::zeros(), ObjectMemory::NONE)?;
-        if !page_lies_in(page, self.machine.registers.len()) {
+        let page = self.commands.create::<cmd::AllocUar>(View::zeros(), ObjectMemory::NONE)?;
+        if !page_lies_in(page, self.commands.machine.registers.len()) {
             log_event!(error, "the device returned UAR page {}, outside its BAR", page);
             return Err(Error::BadAnswer { opcode: CmdOpcode::AllocUar.code() as u16, value: page }.pack());
         }
@@ -33,7 +33,7 @@ impl<P: Platform> Driver<P> {
     /// Deallocates the UAR page.
     pub(crate) fn dealloc_uar(&mut self) -> Result<(), PackedError> {
         let Some(page) = self.uar.page() else { return Ok(()) };
-        self.destroy_untracked(CmdOpcode::DeallocUar, page, ObjectMemory::NONE)?;
+        self.commands.destroy_untracked(CmdOpcode::DeallocUar, page, ObjectMemory::NONE)?;
         self.uar = Uar::default();
         Ok(())
     }

@@ -12,6 +12,7 @@ use bareverbs::{
 use bareverbs_mlx5_spec::UAR_PAGE;
 
 use crate::Config;
+use crate::command::CommandInterface;
 use crate::dma::arena::PageUse;
 use crate::dma::uar::FIRST_UAR_PAGE;
 use crate::driver::Driver;
@@ -277,9 +278,9 @@ pub(crate) fn driver() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
 /// Returns a driver with a command queue of four slots in page 0.
 pub(crate) fn started() -> (Driver<MockPlatform, [PageUse; PAGES]>, Shared) {
     let (mut driver, shared) = driver();
-    let view: &mut Driver<MockPlatform> = &mut driver;
-    let range = view.arena.allocate(1).unwrap();
-    view.commands.start(range, 2, 6);
+    let commands: &mut CommandInterface<MockPlatform> = &mut driver.commands;
+    let range = commands.arena.allocate(1).unwrap();
+    commands.start(range, 2, 6);
     (driver, shared)
 }
 

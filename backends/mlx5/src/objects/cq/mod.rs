@@ -5,8 +5,9 @@ pub(crate) mod ring;
 use bareverbs::{Cqn, CreatedCq, DmaMemory, Platform, Registers, RingLayout};
 use bareverbs_mlx5_spec::{Buffer, CQE, Cqc, Cqe, CqeOpcode, CreateCqIn, UAR_CQ_ARM, cmd};
 
-use crate::command::object::{Object, ObjectMemory};
+use crate::command::object::Object;
 use crate::dma::arena::PAGE;
+use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, PackedError};
 use crate::log::{format_as, log_event};
@@ -44,7 +45,7 @@ impl<P: Platform> Driver<P> {
             return Err(Error::LimitExceeded { limit: most }.pack());
         }
         let log_size = entries.max(1).next_power_of_two().trailing_zeros();
-        let memory = self.allocate_memory(((1usize << log_size) * CQE).div_ceil(PAGE) as u32, true)?;
+        let memory = self.commands.allocate_memory(((1usize << log_size) * CQE).div_ceil(PAGE) as u32, true)?;
         match self.create_cq_in(memory, log_size) {
             Ok((cqn, vector, ring)) => {
                 self.cqs = self.cqs.wrapping_add(1);
@@ -52,7 +53,7 @@ impl<P: Platform> Driver<P> {
                 Ok(CreatedCq { cq, ring, cqn: Cqn::new(cqn), entries: 1 << log_size, vector })
             }
             Err(error) => {
-                self.release_memory(memory, error);
+                self.commands.release_memory(memory, error);
                 Err(error)
             }
         }
@@ -60,13 +61,16 @@ impl<P: Platform> Driver<P> {
 
     fn create_cq_in(&mut self, memory: ObjectMemory, log_size: u32) -> Result<(u32, u16, Mlx5CqRing<P>), PackedError> {
         for index in 0..1usize << log_size {
-            self.machine.memory.write(memory.at() + index * CQE + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
+            self.commands
+                .machine
+                .memory
+                .write(memory.at() + index * CQE + Cqe::OP_OWN, &[Cqe::op_own(CqeOpcode::Invalid, 1)])?;
         }
         let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
         let (at, record) = (memory.at(), memory.record());
         let span = RingLayout::new(at, CQE << log_size, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
-        let ring = self.machine.memory.ring(&span)?;
-        let doorbell = self.machine.registers.doorbell(self.uar.base()? + UAR_CQ_ARM, 1)?;
+        let ring = self.commands.machine.memory.ring(&span)?;
+        let doorbell = self.commands.machine.registers.doorbell(self.uar.base()? + UAR_CQ_ARM, 1)?;
         let eqs = &mut self.eqs;
         let turn = eqs.assigned.checked_rem(eqs.completion.len());
         let eq = *turn.and_then(|turn| eqs.completion.get(turn)).ok_or(Error::NotInitialized.pack())?;
@@ -78,16 +82,16 @@ impl<P: Platform> Driver<P> {
             .set(Cqc::LOG_CQ_SIZE, log_size)
             .set(Cqc::UAR_PAGE, uar_page)
             .set(Cqc::C_EQN_OR_APU_ELEMENT, u32::from(eq.number))
-            .set64(Cqc::DBR_ADDR, self.arena.addr(record));
-        let cqn = self.create::<cmd::CreateCq>(input.view(), memory)?;
+            .set64(Cqc::DBR_ADDR, self.commands.arena.addr(record));
+        let cqn = self.commands.create::<cmd::CreateCq>(input.view(), memory)?;
         log_event!(debug, "completion queue {:x} of {} entries, event queue {}", cqn, 1u32 << log_size, eq.number);
         let shape = Shape { cqn, log_size, user_index: self.caps.user_index, combining: self.uar.is_combining() };
-        Ok((cqn, eq.vector, Mlx5CqRing::new(ring, doorbell, self.machine.fence.clone(), shape)))
+        Ok((cqn, eq.vector, Mlx5CqRing::new(ring, doorbell, self.commands.machine.fence.clone(), shape)))
     }
 
     /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), PackedError> {
-        self.destroy::<cmd::DestroyCq>(&mut cq.object, cq.memory)?;
+        self.commands.destroy::<cmd::DestroyCq>(&mut cq.object, cq.memory)?;
         log_event!(debug, "completion queue {:x} is gone", cq.object.number);
         self.cqs = self.cqs.wrapping_sub(1);
         Ok(())

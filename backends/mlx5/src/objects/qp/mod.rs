@@ -9,8 +9,9 @@ use bareverbs::{DmaMemory, Platform, QpCap, QpState, QpType, Qpn, RingLayout, Ri
 use bareverbs_mlx5_spec::{Buffer, CreateQpIn, DS_UNIT, Qpc, QpcSt, ViewMut, WQEBB, cmd, pm_state, rq_type};
 
 use crate::bring_up::caps::{CONNECTED_HEAD, Capabilities, INLINE_HEAD};
-use crate::command::object::{Object, ObjectMemory};
+use crate::command::object::Object;
 use crate::dma::arena::PAGE;
+use crate::dma::object_memory::ObjectMemory;
 use crate::driver::Driver;
 use crate::error::{Error, Feature, PackedError};
 use crate::log::{format_as, log_event};
@@ -147,7 +148,7 @@ impl<P: Platform> Driver<P> {
         let service = service_of(qp_type)?;
         let rings = Rings::new(cap, service, &self.caps)?;
         let pages = (rings.recv_bytes() + rings.send_bytes()).div_ceil(PAGE) as u32;
-        let memory = self.allocate_memory(pages, true)?;
+        let memory = self.commands.allocate_memory(pages, true)?;
         let (send_cqn, recv_cqn) = (cqs.0.cqn().get(), cqs.1.cqn().get());
         let pd = pd.object.number;
         let object = Object::new(0);
@@ -155,7 +156,7 @@ impl<P: Platform> Driver<P> {
         match self.create_qp_in(&mut qp, &rings, cookie) {
             Ok((send, recv)) => Ok((qp, send, recv)),
             Err(error) => {
-                self.release_memory(memory, error);
+                self.commands.release_memory(memory, error);
                 Err(error)
             }
         }
@@ -172,19 +173,19 @@ impl<P: Platform> Driver<P> {
         let (recv_at, record) = (qp.memory.at(), qp.memory.record());
         let send = self.open_ring(recv_at + rings.recv_bytes(), rings.send_bytes(), record)?;
         let recv = self.open_ring(recv_at, rings.recv_bytes(), record)?;
-        let doorbell = self.uar.send_doorbell(&self.machine.registers)?;
+        let doorbell = self.uar.send_doorbell(&self.commands.machine.registers)?;
         self.create_qp_command(qp, rings, cookie)?;
         let qpn = qp.object.number;
         log_event!(debug, "queue pair {:x}: {} send blocks, {} receives", qpn, rings.send_blocks, rings.recv_entries);
-        let send = Mlx5SendRing::new(send, doorbell, self.machine.fence.clone(), qpn);
-        Ok((send, Mlx5RecvRing::new(recv, self.machine.fence.clone(), rings.recv_units)))
+        let send = Mlx5SendRing::new(send, doorbell, self.commands.machine.fence.clone(), qpn);
+        Ok((send, Mlx5RecvRing::new(recv, self.commands.machine.fence.clone(), rings.recv_units)))
     }
 
     /// Opens a ring. One without entries is given the block of the doorbell record, and is never written.
     fn open_ring(&self, at: usize, len: usize, record: usize) -> Result<MemoryRing<P>, PackedError> {
         let (at, len) = if len == 0 { (record, WQEBB) } else { (at, len) };
         let span = RingLayout::new(at, len, record).ok_or(Error::OutOfRange { offset: at }.pack())?;
-        Ok(self.machine.memory.ring(&span)?)
+        Ok(self.commands.machine.memory.ring(&span)?)
     }
 
     fn create_qp_command(&mut self, qp: &mut Qp, rings: &Rings, cookie: u32) -> Result<(), PackedError> {
@@ -210,7 +211,7 @@ impl<P: Platform> Driver<P> {
                 .set(Qpc::LOG_RQ_SIZE, rings.recv_entries.trailing_zeros())
                 .set(Qpc::LOG_RQ_STRIDE, rings.recv_units.trailing_zeros());
         }
-        qp.object.number = self.create::<cmd::CreateQp>(input.view(), qp.memory)?;
+        qp.object.number = self.commands.create::<cmd::CreateQp>(input.view(), qp.memory)?;
         Ok(())
     }
 
@@ -221,13 +222,13 @@ impl<P: Platform> Driver<P> {
             .set(Qpc::PD, qp.pd)
             .set(Qpc::CQN_SND, qp.send_cqn)
             .set(Qpc::CQN_RCV, qp.recv_cqn)
-            .set64(Qpc::DBR_ADDR, self.arena.addr(qp.memory.record()));
+            .set64(Qpc::DBR_ADDR, self.commands.arena.addr(qp.memory.record()));
     }
 
     /// Destroys a queue pair, after every modification of it that timed out has completed.
     pub(crate) fn destroy_qp(&mut self, qp: &mut Qp) -> Result<(), PackedError> {
-        self.wait_for_modify(qp.object.number)?;
-        self.destroy::<cmd::DestroyQp>(&mut qp.object, qp.memory)?;
+        self.commands.wait_for_modify(qp.object.number)?;
+        self.commands.destroy::<cmd::DestroyQp>(&mut qp.object, qp.memory)?;
         log_event!(debug, "queue pair {:x} is gone", qp.object.number);
         Ok(())
     }

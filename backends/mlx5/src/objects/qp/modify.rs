@@ -51,10 +51,10 @@ impl<P: Platform> Driver<P> {
             // 2ERR_QP has the layout of 2RST_QP.
             let mut input = Buffer::zeroed();
             input.view_mut().set(Qp2rstIn::QPN, qp.object.number);
-            self.modify(opcode, input.as_bytes(), Qp2rstOut::SIZE, qp.object.number)?;
+            self.commands.modify(opcode, input.as_bytes(), Qp2rstOut::SIZE, qp.object.number)?;
             if to == QpState::Reset {
                 // The device starts again at block 0 and entry 0.
-                self.machine.memory.store(qp.memory.record(), &[0; 1])?;
+                self.commands.machine.memory.store(qp.memory.record(), &[0; 1])?;
             }
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl<P: Platform> Driver<P> {
                 .set(Ads::ACK_TIMEOUT, u32::from(attr.alt_timeout));
             fill_path(&mut path, &attr.alt_av, self.caps.stat_rates)?;
         }
-        self.modify(opcode, input.as_bytes(), Rst2initQpOut::SIZE, qp.object.number)?;
+        self.commands.modify(opcode, input.as_bytes(), Rst2initQpOut::SIZE, qp.object.number)?;
         (qp.pkey_index, qp.port) = (pkey_index, port);
         Ok(())
     }
@@ -128,7 +128,7 @@ impl<P: Platform> Driver<P> {
     pub(crate) fn query_qp(&mut self, qp: &Qp) -> Result<(QpState, Psn, Psn), PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryQpIn::QPN, qp.object.number);
-        self.command::<cmd::QueryQp>(input.view(), output.view_mut())?;
+        self.commands.command::<cmd::QueryQp>(input.view(), output.view_mut())?;
         let context = output.view().sub(QueryQpOut::QPC);
         let code = context.get(Qpc::STATE);
         let state = state_of(code).ok_or(Error::BadAnswer { opcode: CmdOpcode::QueryQp.code() as u16, value: code }.pack())?;
@@ -220,7 +220,7 @@ mod tests {
         let view: &mut Driver<MockPlatform> = &mut driver;
         acknowledge(&shared);
         view.uar = crate::dma::uar::Uar::at(4, 0, false);
-        view.arena.allocate(1).unwrap();
+        view.commands.arena.allocate(1).unwrap();
         let (pd, cq) = (Pd { object: crate::command::object::Object::new(1) }, Cq::for_tests());
         let (mut qp, _, _) = view.create_qp(QpType::Rc, &pd, (&cq, &cq), &QpCap::default(), 0).unwrap();
         qp.port = 2;

@@ -1,18 +1,23 @@
 //! Pages for the firmware: given at boot, at initialization and on request, and reclaimed.
 
+use core::time::Duration;
+
 use bareverbs::{Clock, Platform};
 use bareverbs_mlx5_spec::{
     Buffer, CmdOpcode, EventType, Layout, ManagePagesIn, ManagePagesOut, PagesReqEvent, QueryPagesIn, QueryPagesOut, View, cmd,
     manage_pages,
 };
 
-use crate::command::late::{LateAction, PAGES_PER_COMMAND, RECLAIM_OUTPUT};
-use crate::command::{Call, CommandClass};
-use crate::driver::Driver;
+use super::timed_out::LateAction;
+use super::{Call, CommandClass, CommandInterface};
 use crate::error::{Error, PackedError};
 use crate::events::eq::{event_data, event_type};
 use crate::log::log_event;
 
+/// Pages of one MANAGE_PAGES command: the list fits in the preallocated mailboxes for pages.
+const PAGES_PER_COMMAND: usize = 120;
+/// Bytes of the output of a MANAGE_PAGES command that reclaims pages.
+pub(super) const RECLAIM_OUTPUT: usize = ManagePagesOut::SIZE + 8 * PAGES_PER_COMMAND;
 /// Maximum number of pages that one event may return, same as in Linux.
 const RECLAIM_LIMIT: u32 = 50_000;
 /// Maximum number of page requests that one call serves.
@@ -22,7 +27,7 @@ fn bad_answer(value: u32) -> PackedError {
     Error::BadAnswer { opcode: CmdOpcode::ManagePages.code() as u16, value }.pack()
 }
 
-impl<P: Platform> Driver<P> {
+impl<P: Platform> CommandInterface<P> {
     /// Gives `count` pages to the firmware for a function. If the arena has fewer, the firmware is notified that it gets none.
     pub(crate) fn give_pages(&mut self, function: u16, count: u32) -> Result<(), PackedError> {
         if count > self.arena.room_for_firmware() {
@@ -48,7 +53,7 @@ impl<P: Platform> Driver<P> {
             let late = LateAction::PagesGiven { function };
             let given = self.manage(function, manage_pages::GIVE, entries, pages, &mut [0; ManagePagesOut::SIZE], late);
             if let Err(error) = given {
-                let timed_out = self.commands.abandoned();
+                let timed_out = self.abandoned();
                 for addr in pages {
                     match timed_out {
                         Some(command_id) => self.arena.offer_firmware_page(*addr, function, command_id.slot()),
@@ -99,7 +104,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Frees the pages that the output of a command lists as returned.
-    pub(crate) fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), PackedError> {
+    pub(super) fn take_returned_pages(&mut self, function: u16, output: &[u8; RECLAIM_OUTPUT]) -> Result<(), PackedError> {
         let view = View::<ManagePagesOut>::of(output);
         let got = view.get(ManagePagesOut::OUTPUT_NUM_ENTRIES);
         let mut foreign = None;
@@ -144,16 +149,6 @@ impl<P: Platform> Driver<P> {
         self.call(CommandClass::Pages, &mut Call { opcode, head, entry, input_len, output, output_len, late })
     }
 
-    /// Serves the device while a command is in progress: drains the event queue of commands, and gives the firmware the pages
-    /// that it requests. A page command gives none.
-    pub(crate) fn serve(&mut self, class: CommandClass) {
-        self.drain_command_events();
-        if class == CommandClass::Regular {
-            // If there are no pages, the firmware was notified and completes the command with an error status.
-            let _ = self.serve_page_requests();
-        }
-    }
-
     /// Serves the page requests that the device reported, and returns the first error after all were tried.
     pub(crate) fn serve_page_requests(&mut self) -> Result<(), PackedError> {
         let mut result = Ok(());
@@ -186,7 +181,7 @@ impl<P: Platform> Driver<P> {
     }
 
     /// Queries how many pages the firmware needs (`query_pages` of the specification) and gives them.
-    pub(crate) fn give_startup_pages(&mut self, when: u32) -> Result<u32, PackedError> {
+    pub(crate) fn give_startup_pages(&mut self, when: u32) -> Result<(), PackedError> {
         let (mut input, mut output) = (Buffer::zeroed(), Buffer::zeroed());
         input.view_mut().set(QueryPagesIn::OP_MOD, when);
         self.command::<cmd::QueryPages>(input.view(), output.view_mut())?;
@@ -196,16 +191,15 @@ impl<P: Platform> Driver<P> {
             return Err(Error::BadAnswer { opcode: CmdOpcode::QueryPages.code() as u16, value: wanted }.pack());
         }
         log_event!(debug, "the firmware needs {} pages for function {}", wanted, function);
-        self.give_pages(function, wanted)?;
-        Ok(wanted)
+        self.give_pages(function, wanted)
     }
 
-    /// Reclaims every page of every function.
+    /// Reclaims every page of every function. `timeout` is that of the firmware to return one more page.
     ///
     /// # Errors
     /// The firmware kept pages.
-    pub(crate) fn reclaim_all(&mut self) -> Result<(), PackedError> {
-        let mut deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
+    pub(crate) fn reclaim_all(&mut self, timeout: Duration) -> Result<(), PackedError> {
+        let mut deadline = self.machine.clock.now().after(timeout);
         let mut timed_out = None;
         while self.arena.firmware_pages() > 0 {
             let (mut came, mut index) = (0, 0);
@@ -216,13 +210,13 @@ impl<P: Platform> Driver<P> {
                     // One retry, in another slot.
                     Err(error) if error.is_timeout() && timed_out.is_none() => {
                         timed_out = Some(error);
-                        deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
+                        deadline = self.machine.clock.now().after(timeout);
                     }
                     Err(error) => return Err(timed_out.unwrap_or(error)),
                 }
             }
             if came > 0 {
-                deadline = self.machine.clock.now().after(self.config.reclaim_timeout);
+                deadline = self.machine.clock.now().after(timeout);
             } else if self.machine.clock.now() >= deadline {
                 log_event!(warn, "the firmware keeps {} pages", self.arena.firmware_pages());
                 return Err(timed_out.unwrap_or(Error::PagesKept { pages: self.arena.firmware_pages() }.pack()));

@@ -1,0 +1,68 @@
+//! Creation and destruction of event queues.
+
+use bareverbs::{DmaMemory, Platform};
+use bareverbs_mlx5_spec::{Buffer, CmdOpcode, CreateEqIn, EQE, Eqc, Eqe, EventType, cmd};
+
+use crate::dma::arena::PAGE;
+use crate::dma::object_memory::ObjectMemory;
+use crate::driver::Driver;
+use crate::error::{Error, PackedError};
+use crate::events::eq::{Eq, EqInfo, EqIo};
+use crate::log::log_event;
+
+/// Minimum and maximum log2 of the entries.
+const LOG_SIZE: core::ops::RangeInclusive<u32> = 6..=16;
+
+impl<P: Platform> Driver<P> {
+    /// Creates an event queue for the given types that interrupts with `vector`.
+    pub(crate) fn create_eq(&mut self, entries: u32, types: &[EventType], vector: u16) -> Result<Eq<P>, PackedError> {
+        let log_size = entries.max(1).next_power_of_two().trailing_zeros();
+        if !LOG_SIZE.contains(&log_size) {
+            return Err(Error::LimitExceeded { limit: 1 << LOG_SIZE.end() }.pack());
+        }
+        let uar_page = self.uar.page().ok_or(Error::NotInitialized.pack())?;
+        // 64 entries are a page: the pages are the queue.
+        let memory = self.commands.allocate_memory((EQE << log_size).div_ceil(PAGE) as u32, false)?;
+        let made = self.create_eq_in(memory, log_size, types, vector, uar_page);
+        made.inspect_err(|error| self.commands.release_memory(memory, *error))
+    }
+
+    fn create_eq_in(
+        &mut self,
+        memory: ObjectMemory,
+        log_size: u32,
+        types: &[EventType],
+        vector: u16,
+        uar_page: u32,
+    ) -> Result<Eq<P>, PackedError> {
+        let io = EqIo::open(&self.commands.machine, self.uar.base()?, memory, log_size)?;
+        for index in 0..1usize << log_size {
+            self.commands.machine.memory.write(memory.at() + index * EQE + EQE - 1, &[Eqe::OWNER.place(1) as u8])?;
+        }
+        let mut mask = [0u8; 32];
+        for event in types {
+            // 256 bits as one big-endian number of 64 bits after the other.
+            let bit = event.code() as usize;
+            if let Some(byte) = mask.get_mut(bit / 64 * 8 + 7 - bit % 64 / 8) {
+                *byte |= 1 << (bit % 8);
+            }
+        }
+        let mut input = Buffer::zeroed();
+        let mut view = input.view_mut();
+        view.set_bytes(CreateEqIn::EVENT_BITMASK, &mask);
+        view.sub(CreateEqIn::EQ_CONTEXT_ENTRY)
+            .set(Eqc::LOG_EQ_SIZE, log_size)
+            .set(Eqc::UAR_PAGE, uar_page)
+            .set(Eqc::INTR, u32::from(vector));
+        let number = self.commands.create::<cmd::CreateEq>(input.view(), memory)? as u8;
+        log_event!(debug, "event queue {} of {} entries, vector {}", number, 1u32 << log_size, vector);
+        Ok(Eq::new(io, EqInfo { number, vector, memory }, log_size))
+    }
+
+    /// Destroys an event queue.
+    pub(crate) fn destroy_eq(&mut self, eq: &EqInfo) -> Result<(), PackedError> {
+        self.commands.destroy_untracked(CmdOpcode::DestroyEq, u32::from(eq.number), eq.memory)?;
+        log_event!(debug, "event queue {} is gone", eq.number);
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! Counters of the driver.
+
+/// Counters of the driver since its bring-up. They wrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Statistics {
+    /// Firmware commands issued.
+    pub commands: u32,
+    /// Commands that timed out.
+    pub timeouts: u32,
+    /// Command completions reported by events.
+    pub command_events: u32,
+    /// Asynchronous events.
+    pub async_events: u32,
+    /// Page requests of the firmware.
+    pub page_requests: u32,
+    /// Pages given to the firmware.
+    pub pages_given: u32,
+    /// Pages that the firmware returned.
+    pub pages_back: u32,
+    /// Pages that the firmware has.
+    pub pages_held: u32,
+    /// Pages that the driver uses.
+    pub pages_used: u32,
+    /// Pages that a timed-out command may still use. They become free when it completes after all.
+    pub pages_lost: u32,
+    /// Free pages.
+    pub pages_free: u32,
+}
